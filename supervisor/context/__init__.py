@@ -1,4 +1,5 @@
-"""What every handler of the loop is given: one run and its journal, services, the cluster as it was last seen. (pure)
+"""What every feature of the loop receives: run and journal, services, snapshot of the cluster. (pure)
 
-Start with `run_context`. Imports nodes and below; knows no feature of the controller.
+Start with `run_context`. The room imports `nodes` and the rooms below it; it knows no feature of the
+controller.
 """

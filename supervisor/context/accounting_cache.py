@@ -1,4 +1,4 @@
-"""The questions to accounting of all runs together, asked beside the loop, and their answers. (I/O)"""
+"""Questions to accounting for all runs together, asked in the background, and their answers. (I/O)"""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 __all__ = ["AccountingCache"]
 
-GIVE_UP_S = 45.0  # nobody waits longer for an answer
-AGAIN_AFTER_S = 15.0  # between two questions
-NONE_HERE_S = 3600.0  # a cluster without accounting is not asked again for so long
+GIVE_UP_S = 45.0  # no run waits longer for an answer
+AGAIN_AFTER_S = 15.0  # between two queries
+NONE_HERE_S = 3600.0  # how long a cluster without accounting is not asked again
 
 
 class AccountingCache:
-    """Shared by all runs of one supervisor. `accounts` None = nobody is asked."""
+    """Shared by all runs of one supervisor. `accounts` None = there is no accounting to ask."""
 
     def __init__(self, mono_s: Callable[[], float], tell: Callable[..., None]) -> None:
         self.accounts: Accounts | None = None
@@ -33,7 +33,7 @@ class AccountingCache:
         self._silent = False
 
     def answer(self, job: str) -> tuple[Account, ...] | None:
-        """The rows of this job's id, anybody's; None while they are waited for. The first call asks."""
+        """All rows with this job id, of any user; None until the answer arrives. The first call asks."""
         now = self._mono_s()
         if job in self._known:
             return self._known[job]
@@ -42,20 +42,20 @@ class AccountingCache:
         if now - self._wanted.setdefault(job, now) < GIVE_UP_S:
             return None
         self._gave_up()
-        self._known[job] = ()  # it is not asked for any more
+        self._known[job] = ()  # accounting is not asked about it again
         return ()
 
     def known(self, job: str) -> tuple[Account, ...]:
-        """What was answered before; asks nobody."""
+        """The rows from an earlier answer; never asks."""
         return self._known.get(job, ())
 
     def forget(self, job: str) -> None:
-        """Slurm shows the job (again)."""
+        """Drop what is known of a job that Slurm shows (again)."""
         self._known.pop(job, None)
         self._wanted.pop(job, None)
 
     def look(self, beside: Callable[[Callable[[], None]], None]) -> None:
-        """Ask for all that is waited for, in one question, where none is under way."""
+        """Ask for all pending jobs in one query, unless a query is under way."""
         now, accounts = self._mono_s(), self.accounts
         missing = sorted(job for job in self._wanted if job not in self._known)
         if not missing or self._busy or accounts is None or now < self._none_until_s:

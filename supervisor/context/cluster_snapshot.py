@@ -1,4 +1,4 @@
-"""One look at the cluster, and what is needed to act on it: its freshness, and the right to act. (pure)"""
+"""One snapshot of the cluster, its freshness, and the right to act on it. (pure)"""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ EVERYBODY = ""
 
 
 class Stale(Exception):
-    """The view of the world is too old to act on: look again first."""
+    """The snapshot is too old to act on: take a new one first."""
 
 
 class Lead(Protocol):
-    """The right to act (see `lease`)."""
+    """The right to act (see `store.lease`)."""
 
     @property
     def epoch(self) -> int:
@@ -38,17 +38,20 @@ class Lead(Protocol):
         ...
 
     def confirm(self) -> None:
-        """Raises LeaseLost when we may not act now."""
+        """Confirm that we may act now. Raises LeaseLost."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
-    """One look at the cluster. `jobs` and `nodes` are None while Slurm cannot be seen: keep state, do nothing."""
+    """One snapshot of the cluster. `jobs` and `nodes` are None while Slurm cannot be seen: keep state, do
+    nothing."""
 
     now_s: float
     mono_s: float
     jobs: Mapping[str, JobRow] | None
     nodes: Mapping[str, NodeRow] | None
-    families: Mapping[str, tuple[JobRow, ...]] = field(default_factory=dict)  # submission -> its rows
-    tokens: tuple[JobRow, ...] = ()  # now and then: jobs that bear a token and are no attempt's own
+    families: Mapping[str, tuple[JobRow, ...]] = field(
+        default_factory=dict
+    )  # job id of a submission -> its rows
+    tokens: tuple[JobRow, ...] = ()  # not in each snapshot: jobs with a token that no present attempt owns

@@ -1,4 +1,4 @@
-"""What is known of the cluster, the ranks and the checkpoints of one run now, for those who decide. (I/O)"""
+"""What is known of the cluster, the ranks and the checkpoints of one run, for the policy. (I/O)"""
 
 from __future__ import annotations
 
@@ -25,10 +25,13 @@ PINGED_LATE_S = 15.0  # Slurm pings three times in SlurmdTimeout, and takes its 
 _GIVEN_UP = frozenset({"down", "error", "fail"})
 
 
-def cluster_view(ctx: RunContext, world: ClusterSnapshot) -> policy_input.ClusterView:
-    """What the policy may know of the cluster now. Raises SlurmError where Slurm cannot be heard: then nothing is decided yet."""
-    assert world.nodes is not None
-    row = ctx.row(world)
+def cluster_view(ctx: RunContext, snapshot: ClusterSnapshot) -> policy_input.ClusterView:
+    """What the policy may know of the cluster now.
+
+    Raises SlurmError if Slurm does not answer: then the policy must not decide yet.
+    """
+    assert snapshot.nodes is not None
+    row = ctx.row(snapshot)
     try:
         partitions = ctx.services.cluster.partitions()
         rights = ctx.services.cluster.rights()
@@ -37,10 +40,10 @@ def cluster_view(ctx: RunContext, world: ClusterSnapshot) -> policy_input.Cluste
     names = _partition(ctx, row).split(",")
     return policy_input.ClusterView.of(
         partitions,
-        world.nodes,
+        snapshot.nodes,
         rights,
         names=names,
-        lost=_lost(ctx, world),
+        lost=_lost(ctx, snapshot),
         nodes_needed=_nodes_needed(ctx, row),
         nodes_least=queue.least(ctx.run, sizes_of_settings(ctx.settings)),
         may_ask=bool(ctx.settings.get("site-spool")),
@@ -48,7 +51,8 @@ def cluster_view(ctx: RunContext, world: ClusterSnapshot) -> policy_input.Cluste
 
 
 def _nodes_needed(ctx: RunContext, row: JobRow | None) -> int:
-    """As many as the last attempt that ran had; the present one may never have come to be. Spares are not needed."""
+    """The node count of the last attempt that ran, without spares; the present attempt may never have
+    started."""
     if (sizes := sizes_of_settings(ctx.settings)) is not None:
         return queue.present(ctx.run, sizes)
     if ctx.settings.get("spares") and (asked := in_allocation.active_of(ctx.run_dir)):
@@ -58,33 +62,39 @@ def _nodes_needed(ctx: RunContext, row: JobRow | None) -> int:
 
 
 def _partition(ctx: RunContext, row: JobRow | None) -> str:
-    """Where the run belongs: what Slurm shows of its job, or showed while it still knew it; "" where nobody ever saw it."""
+    """The partition of the run, as Slurm shows it now or showed it last; "" if Slurm never showed the job."""
     if row is not None and row.partition:
         return row.partition
     told = [ctx.observations.partition, *(attempt.partition for attempt in reversed(ctx.run.attempts))]
     return next((name for name in told if name), "")
 
 
-def _lost(ctx: RunContext, world: ClusterSnapshot) -> tuple[str, ...]:
-    """The nodes of the attempt that Slurm has given up, or has not heard for long: a controller that has just come back
-    calls every node silent for some seconds, and that is no node's fault."""
-    assert world.nodes is not None
+def _lost(ctx: RunContext, snapshot: ClusterSnapshot) -> tuple[str, ...]:
+    """The nodes of the attempt that Slurm has given up or that have been silent for long.
+
+    A controller that has just come back shows every node as not responding for some seconds; that is no fault
+    of the nodes.
+    """
+    assert snapshot.nodes is not None
     silent, found = ctx.observations.silent, []
     for node in ctx.attempt.reach:
-        row = world.nodes.get(node)
+        row = snapshot.nodes.get(node)
         if row is None or row.responding:
             silent.stop(node)
-        elif silent[node].held_s(world.mono_s) >= SILENT_FOR_S or row.state in _GIVEN_UP:
+        elif silent[node].held_s(snapshot.mono_s) >= SILENT_FOR_S or row.state in _GIVEN_UP:
             found.append(node)
     return tuple(found)
 
 
-def lost_by_then(ctx: RunContext, world: ClusterSnapshot) -> tuple[str, ...]:
-    """The lost nodes less those that Slurm gave up so long after the job's end that they still lived then. Both times are Slurm's."""
-    assert world.nodes is not None
+def lost_by_then(ctx: RunContext, snapshot: ClusterSnapshot) -> tuple[str, ...]:
+    """The lost nodes, less those that Slurm gave up so late that they were still alive when the job ended.
+
+    Both times are by Slurm's clock.
+    """
+    assert snapshot.nodes is not None
     end_s, timeout_s = ctx.attempt.launch.end.slurm_at_s, ctx.services.facts().slurmd_timeout_s
-    rows = {node: world.nodes[node] for node in _lost(ctx, world) if node in ctx.attempt.used}
-    alive_s = timeout_s + timeout_s / 3 + PINGED_LATE_S  # before Slurm gives a node up, at most
+    rows = {node: snapshot.nodes[node] for node in _lost(ctx, snapshot) if node in ctx.attempt.used}
+    alive_s = timeout_s + timeout_s / 3 + PINGED_LATE_S  # the longest time before Slurm gives a node up
     return tuple(
         node
         for node, row in rows.items()
@@ -96,18 +106,19 @@ def lost_by_then(ctx: RunContext, world: ClusterSnapshot) -> tuple[str, ...]:
 
 
 def topology(ctx: RunContext) -> Topology:
-    """Who sits where in this attempt, as far as it is known. Block distribution of ranks is Slurm's default and is not assumed."""
+    """The known rank placement of this attempt. Slurm's default, block distribution, is not assumed."""
     known, report = Topology(nodes=ctx.attempt.used), ctx.observations.report
     return report.seats.added_to(known) if report is not None else known
 
 
 def newest_checkpoint(ctx: RunContext) -> str:
-    """The newest checkpoint of the run now, by its name; "" where none is known. Cheap: it is asked while the run writes them."""
+    """The newest checkpoint of the run by its name; "" if none is known. Cheap: it is called while the run
+    writes."""
     return resumable.by_rule(ctx.settings, ctx.run, submission_context.cwd(ctx.run_dir))
 
 
 def newer_checkpoint(ctx: RunContext, newest: str) -> str:
-    """The newest usable checkpoint where it is newer than all that were known when this launch began; else ""."""
+    """`newest` if it is newer than every checkpoint known when this launch began; else ""."""
     run, attempt = ctx.run, ctx.attempt
     resumed = (
         os.path.join(submission_context.cwd(ctx.run_dir), attempt.launch.start.resume_from)

@@ -1,8 +1,9 @@
-"""The ledger of nodes, as a supervisor writes and reads it. (I/O)
+"""The node ledger, as the supervisor writes and reads it. (I/O)
 
-How it thinks. The journals are the truth, the ledger is made from them: after each look at a run the entries of its journal that
-the ledger lacks are noted. A supervisor that died in between left them to the next one, and none counts twice (`nodestory`).
-What cannot be read or written is told, and the runs go on as if there were no ledger.
+The journals are the truth and the ledger is derived from them: after each step of a run the supervisor adds
+the entries of its journal that the ledger lacks. If a supervisor dies in between, the next one adds them, and
+no entry counts twice (`nodes.from_runs`). A ledger that cannot be read or written is logged, and the runs go
+on as if there were no ledger.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Domains = Mapping[str, tuple[str, ...]]
 
 
 def rules_from(settings: Mapping[str, Any]) -> Rules:
-    """The numbers of the fold from the settings of a run or of a home."""
+    """The rules of the fold, from the settings of a run or of a home."""
     default = Rules()
     return Rules(
         base_s=float(settings.get("exclude-for", default.base_s)),
@@ -36,7 +37,7 @@ def rules_from(settings: Mapping[str, Any]) -> Rules:
 
 
 class NodeLedgerWriter:
-    """The ledger of one home, as a supervisor sees it. `tell` is told what went wrong, `now_s` gives Unix seconds."""
+    """The ledger of one home. `tell` logs an event, `now_s` returns Unix seconds."""
 
     def __init__(self, home: str, now_s: Callable[[], float], tell: Callable[..., None]) -> None:
         self._home = home
@@ -49,7 +50,7 @@ class NodeLedgerWriter:
         self._failing = False
 
     def follow(self, run: Run) -> None:
-        """Note what the journal of this run has and the ledger lacks. Never raises."""
+        """Add what the journal of this run has and the ledger lacks. Never raises."""
         mark = from_runs.mark(run)
         if self._followed.get(run.id) == mark:
             return
@@ -61,7 +62,7 @@ class NodeLedgerWriter:
             TypeError,
             ValueError,
             AttributeError,
-        ) as error:  # a journal of another ftrun
+        ) as error:  # written by another version of ftrun
             self._tell("ledger.not-understood", run=run.id, why=f"{type(error).__name__}: {error}")
             done = True
         if done:
@@ -85,7 +86,10 @@ class NodeLedgerWriter:
         return noted
 
     def _reported(self, run: Run, now_s: float) -> list[Entry]:
-        """What the nodes reported of themselves in the launch that is over; of cards only those that were not known to sit there."""
+        """Entries from the node reports of the launch that is over.
+
+        An inventory entry of a device is kept only if the ledger does not yet show that device in that place.
+        """
         attempt = run.attempt
         if attempt is None or not attempt.launch.end.state or now_s - run.last_at_s > A_DAY_S:
             return []
@@ -106,11 +110,11 @@ class NodeLedgerWriter:
         return [e for e in found if e.what != "device" or sits.get((e.nodes[0], e.device)) != e.serial]
 
     def entries(self) -> list[Entry]:
-        """What the ledger has now."""
+        """The entries of the ledger now."""
         return self._reader.entries()
 
     def book(self, rules: Rules, domains: Callable[[], Domains]) -> Book:
-        """The ledger, folded; `domains` is asked only where enough nodes failed for a switch to be blamed."""
+        """The folded ledger. `domains` is called only if enough nodes failed for a switch to be blamed."""
         entries = self._reader.entries()
         below = domains() if several_nodes_failed(entries, rules) else {}
         done = self._folded
@@ -120,5 +124,5 @@ class NodeLedgerWriter:
 
 
 def several_nodes_failed(entries: Iterable[Entry], rules: Rules) -> bool:
-    """Enough nodes failed for something that they share to be blamed."""
+    """Whether enough nodes failed for something that they share to be blamed."""
     return len({failure.node for failure in failures(entries)}) >= rules.several

@@ -1,7 +1,8 @@
 """What one supervisor process knows of the present launch beyond the journal. (pure)
 
-Only what can be found out again stands here: starting it anew makes ftrun more patient, and nothing else. What one feature alone needs
-lives in a slot of its own: `per_launch` for a launch, `per_start` for one start of the script inside it.
+Everything here can be found out again; losing it only makes ftrun more patient. State that a single feature
+needs lives in a slot that this feature declares: `per_launch` for a launch, `per_start` for one start of the
+script inside it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LaunchObservations"]
 
-BLIND_FOR_S = 30.0  # an outage; shorter ones are answers that failed
+BLIND_FOR_S = 30.0  # an outage; a shorter gap is a failed query
 T = TypeVar("T")
 
 
@@ -29,31 +30,33 @@ T = TypeVar("T")
 class LaunchObservations(LaunchState):
     """The present launch as this process has seen it. Times are monotonic seconds."""
 
-    start: int = 1  # which start of the script inside the launch the rest is about
-    known_as: tuple[str, ...] = ()  # user and name of the row that showed our token ...
-    submitted_s: float | None = None  # ... and its time of submission
-    partition: str = ""  # as Slurm showed it last
-    seen_s: float | None = None  # when Slurm showed the job last
-    looked_s: float | None = None  # when Slurm was asked last, be it in vain
-    answered_s: float = 0.0  # for so long it has answered, since the attempt was opened or this process began
-    outages: int = 0  # looks that Slurm did not answer
+    start: int = 1  # the start of the script inside the launch that the rest describes
+    known_as: tuple[str, ...] = ()  # user and name of the row that showed our token
+    submitted_s: float | None = None  # time of submission of that row
+    partition: str = ""  # as Slurm last showed it
+    seen_s: float | None = None  # when Slurm last showed the job
+    looked_s: float | None = None  # when the loop last asked Slurm, answered or not
+    answered_s: float = 0.0  # how long Slurm has answered since the attempt was opened or this process began
+    outages: int = 0  # snapshots for which Slurm did not answer
     blind: Stopwatch = field(default_factory=Stopwatch)
-    silent: Stopwatches = field(default_factory=Stopwatches)  # node -> since when Slurm does not hear it
-    # The families and the attempt that were looked at last, and its rows among them.
+    silent: Stopwatches = field(
+        default_factory=Stopwatches
+    )  # node -> since when it does not respond to Slurm
+    # Cache of `RunContext.rows`: the families and the attempt of the last call, and its rows.
     own: tuple[object, Attempt, tuple[JobRow, ...]] | None = None
     launch_slots: Slots = field(default_factory=Slots)
     start_slots: Slots = field(default_factory=Slots)
 
     def per_launch(self, kind: type[T]) -> T:
-        """The object of this kind that lives as long as the launch."""
+        """The object of this class that lives as long as the launch."""
         return self.launch_slots.of(kind)
 
     def per_start(self, kind: type[T]) -> T:
-        """The object of this kind that lives as long as the present start of the script."""
+        """The object of this class that lives as long as the present start of the script."""
         return self.start_slots.of(kind)
 
     def learn(self, family: Iterable[JobRow], token: str) -> None:
-        """What a job that shows our token is known as, if it should show it no more."""
+        """Remember how Slurm shows a job with our token, in case it no longer shows the token later."""
         for row in family:
             if bears(row.comment, token):
                 self.known_as = (row.user, row.name)
@@ -61,7 +64,10 @@ class LaunchObservations(LaunchState):
                 return
 
     def looked(self, *, seen: bool, mono_s: float) -> None:
-        """A node may come back and go again while Slurm cannot be seen: its silence counts anew after a long outage (P6)."""
+        """Account for one poll of Slurm. After a long outage the silence of nodes is measured anew (P6).
+
+        A node may come back and fail again while Slurm cannot be seen.
+        """
         if seen and self.looked_s is not None and not self.blind.runs:
             self.answered_s += mono_s - self.looked_s
         self.looked_s = mono_s
@@ -74,18 +80,18 @@ class LaunchObservations(LaunchState):
         self.blind.stop()
 
     def close(self) -> None:
-        """Let go of log files."""
+        """Close the log files."""
         self.launch_slots.close()
         self.start_slots.close()
 
     def at_launch(self, attempt: int, launch: int) -> LaunchObservations:
-        """What counts at another launch or attempt: nothing that was seen of the last one."""
+        """The observations for another launch or attempt: nothing that was seen of the last one counts."""
         self.close()
         kept = {name: getattr(self, name) for name in ("seen_s", "looked_s", "partition")}
         return LaunchObservations(attempt, launch, **kept)
 
     def at_start(self, start: int) -> LaunchObservations:
-        """What counts at a later start of the script in the same launch: nothing that the logs showed of the last one."""
+        """The observations for a later start in the same launch: nothing from the earlier logs counts."""
         self.start_slots.close()
         kept = ("attempt", "launch", "known_as", "submitted_s", "partition", "seen_s", "node_facts", "node_stamp", "blind",
                 "silent", "launch_slots")  # fmt: skip

@@ -1,8 +1,9 @@
-"""One run as the loop holds it: its journal, folded; what was seen of the present launch; the services of the supervisor. (I/O)
+"""One run as the loop holds it: its journal, folded, and what this process has observed of it. (I/O)
 
-How it thinks. All that must survive a crash is in the journal, which `record` alone writes; `observations` holds only what can be found out again
-(log positions, how long something has been so by our own monotonic clock), and starting it anew only makes ftrun more patient. The features of
-the loop take this context and the look at the cluster; the context knows none of them.
+Everything that must survive a crash is in the journal, and only `record` writes it. `observations` holds only
+what a new supervisor can find out again (log positions; how long a condition has held, by our own monotonic
+clock); losing it only makes ftrun more patient. The features of the loop receive this context and the
+snapshot; the context knows none of them.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ from ftrun.supervisor.store.lease import LeaseLost
 __all__ = ["Moved", "RunContext"]
 
 JUST_SUBMITTED_S = 20.0
-PROOF_LASTS_S = 1.0  # for a record; an effect is proven by itself
+PROOF_LASTS_S = 1.0  # how long one check of the lease is enough for records; each effect checks by itself
 
 
 class Moved(Exception):
-    """Another process wrote to the journal since we read it: look again."""
+    """Another process has written to the journal since we read it: take a new snapshot first."""
 
 
 class RunContext:
-    """What every feature of the loop is given. Raises JournalDamaged/JournalTooNew at creation."""
+    """What every feature of the loop receives. Raises JournalDamaged/JournalTooNew at creation."""
 
     def __init__(self, run_dir: str, services: Services) -> None:
         self.run_dir = run_dir
         self.services = services
         self.observations = LaunchObservations()
         self._journal: journal.Journal | None = None
-        self._stays_open = False  # the journal counts as one of the descriptors
+        self._stays_open = False  # the journal stays open and uses one of the descriptors
         self._sizes: dict[str, int] = {}
         self._lengths: dict[str, int] = {}
         self.run: Run = Run(os.path.basename(run_dir))
@@ -67,7 +68,7 @@ class RunContext:
 
     @property
     def just_submitted(self) -> bool:
-        """Its job may start at any moment: worth a closer look for a while."""
+        """Whether the job was submitted a moment ago: it may start at any time, so the loop polls faster."""
         attempt = self.run.attempt
         if self.run.state is not State.QUEUED or attempt is None or attempt.submitted_at_s is None:
             return False
@@ -75,7 +76,8 @@ class RunContext:
 
     @property
     def watch_only(self) -> bool:
-        """ftrun may only watch this run (`observe`, or `retries` 0), and nobody has asked for more."""
+        """Whether ftrun may only observe this run (`observe`, or `retries` 0) and no user has asked for
+        more."""
         only = bool(self.settings.get("observe")) or int(self.settings.get("retries", 20)) == 0
         return only and not self.run.wish
 
@@ -83,21 +85,26 @@ class RunContext:
 
     @property
     def writes(self) -> bool:
-        """This process has opened a journal file of its own: what others write from now on does not count."""
+        """Whether this process has opened its own journal file: later records of other processes do not
+        count."""
         return self._journal is not None
 
     @property
     def read_lengths(self) -> Mapping[str, int]:
-        """How much of each journal file counts, as it was read last."""
+        """How many bytes of each journal file count, as of the last read."""
         return self._lengths
 
     def catch_up(self) -> None:
-        """Fold the journal anew where another process has written it."""
+        """Fold the journal again if another process has written to it."""
         if self._journal is None and journal.sizes(self.run_dir) != self._sizes:
             self._reload()
 
     def shut_out_rival(self) -> None:
-        """Open our journal file where an earlier leader may only stand still: its records count no more. Raises LeaseLost, Moved."""
+        """Open our journal file now if an earlier leader may only be paused: its later records then do not
+        count.
+
+        Raises LeaseLost, Moved.
+        """
         rival = self._journal is None and self.services.lead.rival
         if rival and rival >= journal.newest_epoch(self._sizes):
             self._own_journal()
@@ -109,7 +116,9 @@ class RunContext:
         numbers["job"] = data.pop("job_id", attempt.job if attempt else "")
         numbers["launch"] = data.pop("launch", attempt.launch.number if attempt else 0)
         numbers["start"] = data.pop("start", attempt.launch.start.number if attempt else 1)
-        next_state(self.run.state, kind)  # what cannot follow is a mistake of ours, and is never written
+        next_state(
+            self.run.state, kind
+        )  # raises on an illegal transition: it is our bug and is never written
         self._own_journal()
         assert self._journal is not None
         record = self._journal.append(kind, **numbers, **data)
@@ -122,7 +131,7 @@ class RunContext:
     def _own_journal(self) -> None:
         if self._journal is not None:
             if self._journal.epoch != self.services.lead.epoch:
-                raise LeaseLost("this file belongs to an epoch that is over")
+                raise LeaseLost("this journal file belongs to an earlier epoch")
             self.services.prove(within_s=PROOF_LASTS_S)
             return
         self.services.prove()
@@ -139,7 +148,7 @@ class RunContext:
         self._stays_open = self.services.descriptors.take()
 
     def close(self) -> None:
-        """Let go of files."""
+        """Close the open files."""
         self.observations.close()
         if self._journal is not None:
             self._journal.close()
@@ -149,32 +158,34 @@ class RunContext:
 
     # ------------------------------------------------------------------ the present launch
 
-    def row(self, world: ClusterSnapshot) -> JobRow | None:
-        """This attempt's job in the last look, its tasks or components seen as one, if it is really ours."""
-        return job_rows.combined(self.rows(world))
+    def row(self, snapshot: ClusterSnapshot) -> JobRow | None:
+        """The row of this attempt's job in the snapshot, if it is really ours; tasks or components are
+        combined into one."""
+        return job_rows.combined(self.rows(snapshot))
 
-    def rows(self, world: ClusterSnapshot) -> tuple[JobRow, ...]:
-        """Every row of this attempt's submission. A row that bears another token has got our id anew."""
+    def rows(self, snapshot: ClusterSnapshot) -> tuple[JobRow, ...]:
+        """All rows of this attempt's submission. A row with another token means that Slurm has reused our job
+        id."""
         attempt, seen = self.attempt, self.observations
-        if seen.own is None or seen.own[0] is not world.families or seen.own[1] is not attempt:
-            family = world.families.get(attempt.job, ())
+        if seen.own is None or seen.own[0] is not snapshot.families or seen.own[1] is not attempt:
+            family = snapshot.families.get(attempt.job, ())
             seen.learn(family, attempt.token)
             user = self.run.submitter.get("user", "")
             own = job_rows.own(family, attempt, seen.known_as, seen.submitted_s, user=user)
-            seen.own = world.families, attempt, own
+            seen.own = snapshot.families, attempt, own
         return seen.own[2]
 
     def started_again(self, row: JobRow) -> bool:
-        """Slurm shows a later launch than the one that we know."""
+        """Whether Slurm shows a later launch than the one that we know."""
         if row.restarts is not None:
             return row.restarts > self.attempt.launch.number
         then = self.attempt.launch.started_at_s
         return then is not None and row.start_time_s is not None and row.start_time_s > then + 1
 
     def begin_launch(self, launch: int) -> None:
-        """A new launch or attempt begins: nothing that was seen of the last one counts."""
+        """Begin a new launch or attempt: forget the observations of the last one."""
         self.observations = self.observations.at_launch(self.attempt.number, launch)
 
     def begin_start(self) -> None:
-        """A later start of the script begins in the same launch."""
+        """Begin a later start of the script in the same launch."""
         self.observations = self.observations.at_start(self.attempt.launch.start.number)

@@ -1,8 +1,8 @@
 """What all runs of one supervisor share: cluster, clock, lease, and the one way to carry out an effect. (I/O)
 
-An effect is intent, act, fact: the intent is journalled and synced, the lease is proven, the act is done once, the
-fact is journalled. `Services.act` stands between: it refuses to act on a view of the world that is older than
-`STALE_AFTER_S`, and it is the place where tests cut the supervisor down (FTRUN_CRASH_AT=<effect>:before|after[:n] or
+An effect is intent, act, fact: the intent is journalled and synced, the lease is confirmed, the act is done
+once, the fact is journalled. `Services.act` does the middle part: it refuses to act on a snapshot older than
+`STALE_AFTER_S`, and it is where tests crash the supervisor (FTRUN_CRASH_AT=<effect>:before|after[:n] or
 record:after[:kind][:n]).
 """
 
@@ -29,7 +29,7 @@ from ftrun.supervisor.telemetry.tail import Descriptors
 
 __all__ = ["Services"]
 
-JOURNALS_SHARE = 4  # of the open files that this process may have; logs have half of them
+JOURNALS_SHARE = 4  # the share of open files for journals is one in so many; logs have half
 T = TypeVar("T")
 
 
@@ -45,20 +45,24 @@ class Services:
         default_factory=lambda: crash_plan(os.environ.get("FTRUN_CRASH_AT", ""))
     )
     log: Any = None  # a structlog logger, or None
-    # `by` what Slurm is asked, and `why` not by pyslurm; {} = by commands alone.
+    # Which Slurm client is in use: `by`, and `why` it is not pyslurm; {} = commands only.
     asks: Mapping[str, str] = field(default_factory=dict)
-    steps: Steps | None = None  # steps of our own in jobs; None = there are none to be had
-    # What takes long is done there, beside the loop.
+    steps: Steps | None = None  # to run our own steps in jobs; None = not possible here
+    # Runs slow work outside of the loop.
     in_background: Callable[[Callable[[], None]], None] = field(default_factory=lambda: _in_background)
-    uncalled: set[str] = field(default_factory=set)  # tokens whose sbatch is announced here and not called
-    # Journals that stay open; the others are opened for each record.
+    uncalled: set[str] = field(
+        default_factory=set
+    )  # tokens whose sbatch this process announced and did not call yet
+    # Counts journals that stay open; the others are opened for each record.
     descriptors: Descriptors = field(default_factory=lambda: Descriptors(share=JOURNALS_SHARE))
     _unseen: dict[str, float] = field(
         default_factory=dict
-    )  # who cannot see Slurm -> since when (Unix seconds)
+    )  # who gets no answer from Slurm -> since when (Unix seconds)
     _proven_s: float = float("-inf")
     ledger: NodeLedgerWriter = field(init=False)
-    accounting: AccountingCache = field(init=False)  # what accounting tells of jobs that Slurm has forgotten
+    accounting: AccountingCache = field(
+        init=False
+    )  # accounting's answers about jobs that Slurm has forgotten
     _facts: ClusterFacts | None = None
     _domains: Mapping[str, tuple[str, ...]] | None = None
     _catalog: Catalog | None = None
@@ -69,31 +73,31 @@ class Services:
         self.accounting = AccountingCache(self.clock.mono_s, self.tell)
 
     def shared(self, kind: type[T]) -> T:
-        """The one object of this kind for all runs, which the feature owns that declares the kind."""
+        """The one object of this class for all runs; the feature that declares the class owns it."""
         return self._slots.of(kind)
 
     def facts(self) -> ClusterFacts:
-        """The cluster's settings, asked for once. Raises SlurmError."""
+        """The settings of the cluster; asked for once. Raises SlurmError."""
         if self._facts is None:
             self._facts = self.cluster.facts()
         return self._facts
 
     def domains(self) -> Mapping[str, tuple[str, ...]]:
-        """Leaf switch or block -> its nodes, asked for once. Raises SlurmError."""
+        """Leaf switch or block -> its nodes; asked for once. Raises SlurmError."""
         if self._domains is None:
             self._domains = self.cluster.domains()
         return self._domains
 
     def catalog(self) -> Catalog:
-        """The fault signatures, loaded at the first use. Raises CatalogError."""
+        """The fault signatures, loaded at first use. Raises CatalogError."""
         if self._catalog is None:
             extra = [folder for folder in os.environ.get("FTRUN_CATALOG", "").split(":") if folder]
             self._catalog = signatures_catalog.load(extra)
         return self._catalog
 
-    def act(self, name: str, world: ClusterSnapshot, deed: Callable[[], T]) -> T:
-        """Do one effect that the journal has announced. Raises LeaseLost, Stale, or what the deed raises."""
-        self.fresh(world)
+    def act(self, name: str, snapshot: ClusterSnapshot, deed: Callable[[], T]) -> T:
+        """Do one effect that the journal has announced. Raises LeaseLost, Stale, or what `deed` raises."""
+        self.fresh(snapshot)
         self.prove()
         self.crash(f"{name}:before")
         result = deed()
@@ -101,17 +105,21 @@ class Services:
         return result
 
     def submit(self, request: SubmitRequest) -> Submitted:
-        """The call of sbatch, which is known to have been made from here on. Raises SlurmError."""
+        """Call sbatch; from here on the call counts as made. Raises SlurmError."""
         self.uncalled.discard(request.token)
         return self.cluster.submit(request)
 
-    def fresh(self, world: ClusterSnapshot) -> None:
-        """Who stood still looks again before anything more is decided or done (P8). Raises Stale."""
-        if self.clock.mono_s() - world.mono_s > STALE_AFTER_S:
-            raise Stale(f"seen at {world.mono_s:.0f} s")
+    def fresh(self, snapshot: ClusterSnapshot) -> None:
+        """Refuse a stale snapshot: a supervisor that was paused must look again before it decides or acts
+        (P8). Raises Stale."""
+        if self.clock.mono_s() - snapshot.mono_s > STALE_AFTER_S:
+            raise Stale(f"seen at {snapshot.mono_s:.0f} s")
 
     def prove(self, *, within_s: float = 0.0) -> None:
-        """Before each effect: that we still lead; for a record a proof of the last moments suffices. Raises LeaseLost."""
+        """Confirm that we still lead, before each effect. Raises LeaseLost.
+
+        For a record a confirmation within the last `within_s` seconds is enough.
+        """
         if within_s and self.clock.mono_s() - self._proven_s < within_s:
             return
         self.lead.confirm()
@@ -119,24 +127,25 @@ class Services:
 
     @property
     def blind_since_s(self) -> float | None:
-        """Since when Slurm has not answered at all (Unix seconds); None while it does."""
+        """Since when Slurm has not answered at all (Unix seconds); None while it answers."""
         return self._unseen.get(EVERYBODY)
 
     def unseen(self, why: str, *, who: str = EVERYBODY, run: str = "") -> None:
-        """Slurm did not answer `who` ("" = everybody): told once until `seen`, and not for each one when nobody sees it."""
+        """Log that Slurm did not answer `who` ("" = all runs); once until `seen`, and only once if it answers
+        no run."""
         if who not in self._unseen and EVERYBODY not in self._unseen:
             self._unseen[who] = self.clock.now_s()
             self.tell("slurm.unseen", **({"run": run} if run else {}), why=why)
 
     def seen(self, *, who: str = EVERYBODY, run: str = "") -> None:
-        """Slurm answered `who`: told once after an outage."""
+        """Log, once after an outage, that Slurm answered `who`."""
         since_s = self._unseen.pop(who, None)
         if since_s is not None:
             after_s = round(self.clock.now_s() - since_s, 1)
             self.tell("slurm.seen-again", **({"run": run} if run else {}), after_s=after_s)
 
     def noted(self, run: str, record: Mapping[str, Any]) -> None:
-        """A record of this run, with what of it is short, in the supervisor's own log."""
+        """Write a record of this run, with its short fields, to the supervisor's own log."""
         plain = (str, int, float, bool)
         brief = {
             key: value
@@ -146,7 +155,7 @@ class Services:
         self.tell(record["kind"], run=run, attempt=record["attempt"], job=record["job"], **brief)
 
     def tell(self, event: str, **fields: Any) -> None:
-        """A line in the supervisor's own log."""
+        """Write one event to the supervisor's own log."""
         if self.log is not None:
             self.log.info(event, **fields)
 

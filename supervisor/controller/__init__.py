@@ -1,4 +1,6 @@
-"""The controller: one reconcile loop for each run, outside of the job. (pure)
+"""The controller: outside of the job, one reconcile loop serves every run of a user. (pure)
 
-Start with `loop` (all runs of a user) and `reconcile` (one run, a handler for each state). Imports nodes and below, never the agent.
+Start with `loop` (all runs) and `reconcile` (one run, one handler for each state); then `assess` (a launch is
+over) and `resubmit` (the next attempt). The room imports `context`, `nodes` and the rooms below, never the
+agent.
 """

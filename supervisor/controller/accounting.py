@@ -1,15 +1,18 @@
 """What accounting knows of jobs that Slurm's controller has forgotten: the second source. (I/O)
 
-How it thinks. The controller forgets a job MinJobAge after its end. Where nobody looked for so long, the run folder tells how its job ended, and
-accounting may tell it better: the state, who cancelled it, the nodes of each launch, also where the log is lost. So once a job is missing for
-good (`absent`), accounting is asked, once, for all such jobs together, beside the loop. What it answers stands in for the row that Slurm lacks,
-and everything else is as if the controller had remembered.
+The controller forgets a job MinJobAge after its end. If no supervisor looked for that long, the run folder
+shows how the job ended, and accounting may know more: the state, who cancelled it, the nodes of each launch,
+even if the log is lost. So once jobs are missing for good (`missing_jobs`), accounting is asked once for all
+of them together, in the background. Its answer stands in for the row that Slurm lacks, and everything else
+goes on as if the controller had remembered.
 
-It is believed about a job of ours alone, since ids are given out again: the token in its comment or in the line that was typed; where neither
-is kept, user, name and the second of a start, or of a submission with nothing else near it. What is no end is not believed at all, nor is the
-end that a controller without its memory writes for everything that it lost.
+Its rows count only for our own jobs, since job ids are reused: the proof is the token in the comment or in
+the submit line; if neither is kept, user, name and the second of a start, or of a submission with no other
+near it. A row that is no end does not count, nor does the end that a controller without its memory writes for
+everything that it lost.
 
-And it is never needed. Without accounting, with a database that is down or hangs, the folder's own records decide, as they would have.
+Accounting is never required. Without it, or while its database is down or hangs, the run folder's records
+decide.
 """
 
 from __future__ import annotations
@@ -29,13 +32,16 @@ if TYPE_CHECKING:
 
 __all__ = ["ASKED", "LOST", "NOTHING", "TOLD", "exit_of", "nodes_of", "own", "verdict", "with_ended_job"]
 
-SUBMITTED_WITHIN_S = 60.0  # sbatch's answer comes so soon after Slurm's own time of submission
+SUBMITTED_WITHIN_S = 60.0  # sbatch answers within this time after Slurm's own submit time
 ASKED, TOLD, LOST, NOTHING = "asked", "told", "lost", "nothing"
 Kept = tuple[tuple["Account", int], ...]  # rows of one job of ours, each with the number of its launch
 
 
 def verdict(ctx: RunContext) -> str:
-    """What accounting says of the job that is missing: ASKED (wait), TOLD (the next look shows its end), LOST (the controller lost it), NOTHING."""
+    """What accounting says of the missing job.
+
+    ASKED: wait. TOLD: the next snapshot shows its end. LOST: the controller lost it. NOTHING: no answer.
+    """
     attempt = ctx.attempt
     rows = ctx.services.accounting.answer(attempt.job)
     if rows is None:
@@ -46,24 +52,24 @@ def verdict(ctx: RunContext) -> str:
     return LOST if any(one.given_up for one, _ in _last(kept)) else NOTHING
 
 
-def with_ended_job(ctx: RunContext, world: ClusterSnapshot) -> ClusterSnapshot:
-    """The look with the rows of a job that Slurm has forgotten and accounting knows the end of."""
+def with_ended_job(ctx: RunContext, snapshot: ClusterSnapshot) -> ClusterSnapshot:
+    """The snapshot with the rows of a job that Slurm has forgotten and whose end accounting knows."""
     attempt = ctx.run.attempt
-    if attempt is None or not attempt.job or world.jobs is None:
-        return world
-    if ctx.row(world) is not None:
+    if attempt is None or not attempt.job or snapshot.jobs is None:
+        return snapshot
+    if ctx.row(snapshot) is not None:
         ctx.services.accounting.forget(attempt.job)
-        return world
+        return snapshot
     rows = ctx.services.accounting.known(attempt.job)
     kept = _own(ctx, rows)
     if not _stands_in(kept):
-        return world
+        return snapshot
     shown = tuple(_row(one, launch, attempt.token) for one, launch in _last(kept))
-    return replace(world, families={**world.families, attempt.job: shown})
+    return replace(snapshot, families={**snapshot.families, attempt.job: shown})
 
 
 def exit_of(ctx: RunContext, job: str, launch: int) -> Mapping[str, int]:
-    """Exit code and signal of a launch, as accounting has them; {} where it was not asked, or does not know."""
+    """Exit code and signal of a launch by accounting; {} if it was not asked or does not know."""
     kept = _own(ctx, ctx.services.accounting.known(ctx.attempt.job))
     for one, number in kept:
         if (one.raw_job_id, number) == (job, launch) and one.start_time_s is not None:
@@ -73,7 +79,7 @@ def exit_of(ctx: RunContext, job: str, launch: int) -> Mapping[str, int]:
 
 
 def nodes_of(ctx: RunContext) -> tuple[str, ...]:
-    """Where all launches of the job have been, as far as accounting was asked."""
+    """The nodes of all launches of the job, as far as accounting was asked."""
     kept = _own(ctx, ctx.services.accounting.known(ctx.attempt.job))
     return tuple(sorted({node for one, _ in kept for node in one.nodes}))
 
@@ -87,7 +93,7 @@ def _own(ctx: RunContext, rows: Sequence[Account]) -> Kept:
 def own(rows: Iterable[Account], attempt: Attempt, *, user: str, name: str) -> Kept:
     """The rows that are this attempt's, each with the number of its launch, oldest first. (pure)
 
-    `user` and `name` are those of the attempt's job, "" where they are not known: then only a token proves anything.
+    `user` and `name` are those of the attempt's job, "" if unknown: then only a token is proof.
     """
     told = [one for one in rows if not user or one.user == user]
     told = [one for one in told if not attempt.cluster or one.cluster == attempt.cluster]
@@ -124,7 +130,8 @@ def _near(one_s: float | None, other_s: float) -> bool:
 
 
 def _chain(same: Sequence[Account], first: int) -> list[Account]:
-    """From a row that is ours, what a requeue made of it: the next row begins in the second in which the one before ended."""
+    """From one of our rows, what requeues made of it: the next row begins in the second in which the last
+    one ended."""
     kept = [same[first]]
     for one in same[first + 1 :]:
         if kept[-1].given_up or kept[-1].end_time_s != one.submit_time_s:
@@ -134,7 +141,10 @@ def _chain(same: Sequence[Account], first: int) -> list[Account]:
 
 
 def _numbered(rows: Sequence[Account], attempt: Attempt) -> list[tuple[Account, int]]:
-    """Each row with its launch: how often the job had started before. What the database no longer has is counted by the starts that we know."""
+    """Each row with its launch number: how often the job had started before.
+
+    Starts that the database no longer has are counted from those that we know.
+    """
     before, numbered = 0, []
     for one in rows:
         numbered.append((one, before))
@@ -152,7 +162,7 @@ def _last(kept: Kept) -> Kept:
 
 
 def _stands_in(kept: Kept) -> bool:
-    """All of the job came to an end that somebody saw."""
+    """Whether every part of the job came to a recorded end."""
     last = _last(kept)
     return bool(last) and all(one.state.ended and not one.given_up for one, _ in last)
 

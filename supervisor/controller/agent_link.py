@@ -1,12 +1,14 @@
-"""An allocation that has an agent inside: does it live, and what has it journalled? (I/O)
+"""The link to the agent inside an allocation: whether it lives, and what it has journalled. (I/O)
 
-How it thinks. While the agent lives only the agent judges and acts there (P8); the supervisor looks on, writes down what it sees, and
-carries out what a person wants. The agent lives while its counter moves, by this supervisor's own monotonic clock; a supervisor that has just come takes the
-counter for moving until it has seen it stand still. An agent that is absent, dead or off changes nothing: all is as without one.
+While the agent lives it alone decides and acts there (P8); the supervisor observes, records, and carries out
+what a user wants. The agent lives while its counter moves, by this supervisor's own monotonic clock; a new
+supervisor assumes that the counter moves until it has seen it stand still. An agent that is absent, dead or
+off changes nothing: the supervisor works as without one.
 
-Its journal is copied into the run's own, record by record, before anything is decided about the launch. What the fold knows already is not
-copied again, so a copy may be cut anywhere and be gone on with by anybody. A record that makes no sense is told and left out: the folder belongs to the
-job's user, and no line in it may make the run's own journal unreadable.
+Its journal is copied into the run's own, record by record, before anything is decided about the launch.
+Records that the fold already knows are not copied again, so any supervisor can continue a copy that was cut
+anywhere. An invalid record is logged and left out: the folder belongs to the job's user, and no line in it
+may make the run's own journal unreadable.
 """
 
 from __future__ import annotations
@@ -32,14 +34,14 @@ if TYPE_CHECKING:
 
 __all__ = ["STILL_FOR_S", "copy_journal", "end_if_headless", "in_charge", "note_absence"]
 
-STILL_FOR_S = 30.0  # a counter that stands still for so long is a dead agent's
+STILL_FOR_S = 30.0  # an agent whose counter stands still for this long is dead
 SILENT_FOR_S = 300.0  # without an agent
-UNCLAIMED_FOR_S = 60.0  # a job runs, and nothing of its script is seen
+UNCLAIMED_FOR_S = 60.0  # a job runs without any sign of its script
 PULSE_EVERY_S = 2.0
 OPENS_WITHIN_S = 30.0  # its modules may come over a slow file system
 LOOK_EVERY_S = 5.0
-LOG_BYTES = 64 << 10  # of what an agent says on stderr: most say nothing
-ROUND_BYTES = 64 << 20  # of one agent's journal at one look: more than any agent writes
+LOG_BYTES = 64 << 10  # of an agent's stderr, which is usually empty
+ROUND_BYTES = 64 << 20  # of one agent's journal per pass: more than any agent writes
 _NUMBERS = frozenset({"attempt", "job", "job_id", "launch", "start", "agent_seq", "at_s"})
 
 
@@ -47,9 +49,9 @@ _NUMBERS = frozenset({"attempt", "job", "job_id", "launch", "start", "agent_seq"
 class _Agent:
     """What is seen of the agent of one launch."""
 
-    read_bytes: dict[int, int] = field(default_factory=dict)  # launch -> of its agent's journal, dealt with
-    pulse: bytes = b""  # its counter as it was seen last ...
-    moved_s: float | None = None  # ... and when it was seen to move
+    read_bytes: dict[int, int] = field(default_factory=dict)  # launch -> copied bytes of its journal
+    pulse: bytes = b""  # its counter as last seen
+    moved_s: float | None = None  # when the counter last moved
     pulse_looked: Interval = field(default_factory=Interval)
     begins: Stopwatch = field(default_factory=Stopwatch)
     lacking: Stopwatch = field(default_factory=Stopwatch)
@@ -58,57 +60,61 @@ class _Agent:
 
 @dataclass
 class _Script:
-    """Whether anybody runs the script of one launch."""
+    """Whether any process runs the script of one launch."""
 
     headless: Stopwatch = field(default_factory=Stopwatch)
-    # Start, steps and growth when its own node was gone from the job.
+    # Start, steps and log growth, as last seen while its own node was gone from the job.
     life: tuple[int, int, float | None] | None = None
     unclaimed: Stopwatch = field(default_factory=Stopwatch)
     host_asked: Interval = field(default_factory=Interval)
-    batch_host: str = ""  # as Slurm names it, where nothing of the script is seen
+    batch_host: str = ""  # by Slurm, if there is no sign of the script
 
 
-def in_charge(ctx: RunContext, world: ClusterSnapshot) -> bool:
-    """The agent of the present launch lives, or is about to begin: nobody else acts inside its allocation."""
-    return _lives(ctx, world) if ctx.attempt.launch.inside else _begins(ctx, world)
+def in_charge(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+    """Whether the agent of the present launch lives or is about to begin: then nothing else acts in its
+    allocation."""
+    return _lives(ctx, snapshot) if ctx.attempt.launch.inside else _begins(ctx, snapshot)
 
 
-def _begins(ctx: RunContext, world: ClusterSnapshot) -> bool:
-    """batch.sh has started an agent a moment ago, which has journalled nothing yet."""
+def _begins(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+    """Whether batch.sh has just started an agent that has journalled nothing yet."""
     attempt = ctx.attempt
     if attempt.launch.no_agent or not attempt.launch.claim_seen or attempt.launch.end.at_s is not None:
         return False
-    if ctx.observations.per_launch(_Agent).begins.held_s(world.mono_s) >= OPENS_WITHIN_S:
+    if ctx.observations.per_launch(_Agent).begins.held_s(snapshot.mono_s) >= OPENS_WITHIN_S:
         return False
     folder = run_dir.attempt_dir(ctx.run_dir, attempt.number)
     return os.path.exists(os.path.join(folder, f"agent.{attempt.launch.number}.log"))
 
 
-def _lives(ctx: RunContext, world: ClusterSnapshot) -> bool:
+def _lives(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     attempt, agent = ctx.attempt, ctx.observations.per_launch(_Agent)
     if agent.moved_s is None:
-        agent.moved_s = world.mono_s
-    if agent.pulse_looked.due(world.mono_s, PULSE_EVERY_S):
+        agent.moved_s = snapshot.mono_s
+    if agent.pulse_looked.due(snapshot.mono_s, PULSE_EVERY_S):
         path = os.path.join(_folder(ctx), f"pulse.{attempt.launch.number}")
         found = run_dir.content(path, 64) or b""
         if found and found != agent.pulse:
-            agent.pulse, agent.moved_s = found, world.mono_s
-    return world.mono_s - agent.moved_s < STILL_FOR_S
+            agent.pulse, agent.moved_s = found, snapshot.mono_s
+    return snapshot.mono_s - agent.moved_s < STILL_FOR_S
 
 
-def note_absence(ctx: RunContext, world: ClusterSnapshot, *, over: bool = False) -> None:
-    """Say once why nothing is restarted inside this launch: batch.sh started an agent that never wrote anything, or it is dead. `over`: the launch is."""
+def note_absence(ctx: RunContext, snapshot: ClusterSnapshot, *, over: bool = False) -> None:
+    """Record once why nothing is restarted inside this launch: its agent never wrote anything, or is dead.
+
+    `over`: the launch is over.
+    """
     attempt, agent = ctx.attempt, ctx.observations.per_launch(_Agent)
     if (
         attempt.launch.no_agent
         or not attempt.launch.claim_seen
-        or (attempt.launch.inside and (over or _lives(ctx, world)))
+        or (attempt.launch.inside and (over or _lives(ctx, snapshot)))
     ):
         agent.lacking.stop()
         return
     if not over:
-        waited_s = agent.lacking.held_s(world.mono_s)
-        if waited_s < OPENS_WITHIN_S or not agent.log_looked.due(world.mono_s, LOOK_EVERY_S):
+        waited_s = agent.lacking.held_s(snapshot.mono_s)
+        if waited_s < OPENS_WITHIN_S or not agent.log_looked.due(snapshot.mono_s, LOOK_EVERY_S):
             return
     if attempt.launch.inside:
         ctx.record("agent.absent", why="the agent beside the script shows no sign of life any more")
@@ -116,20 +122,21 @@ def note_absence(ctx: RunContext, world: ClusterSnapshot, *, over: bool = False)
     folder = run_dir.attempt_dir(ctx.run_dir, attempt.number)
     said = run_dir.content(os.path.join(folder, f"agent.{attempt.launch.number}.log"), LOG_BYTES)
     wrote = run_dir.content(os.path.join(_folder(ctx), f"{attempt.launch.number}.jsonl"), 1)
-    if said is None or wrote is not None:  # none was to be there, or what it wrote is still to be copied
+    if said is None or wrote is not None:  # there is no agent, or its journal is still to be copied
         return
     lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
-    if lines or not over:  # a script that is soon over leaves it no time to begin
+    if lines or not over:  # a very short script leaves the agent no time to begin
         words = f": {lines[-1][:200]}" if lines else ""
         ctx.record("agent.absent", why=f"the agent beside the script has not begun its work{words}")
 
 
-def end_if_headless(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
-    """End a job that goes on without the node of its batch script, whose agent died with it: nobody runs the script any more.
+def end_if_headless(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
+    """End a job that goes on without the node of its batch script: no process runs the script any more.
 
-    Slurm takes a lost node out of a job with `--no-kill`, be it the first one, and leaves the job RUNNING to its time limit.
-    Slurm confirms the fault (P7). Where the node answers again by then, no step must have been made for a while, and where no agent's
-    counter tells that it died, nothing must have been written for longer: a person may have taken the node out of the job.
+    With `--no-kill` Slurm takes a lost node out of a job, even the first one, and leaves the job RUNNING to
+    its time limit. Slurm confirms the fault (P7). If the node answers again by then, no step must have been
+    made for a while; and without an agent, whose counter would show that it died, nothing must have been
+    written for longer: a user may have taken the node out.
     """
     attempt, seen, script = ctx.attempt, ctx.observations, ctx.observations.per_launch(_Script)
     record = (
@@ -139,37 +146,38 @@ def end_if_headless(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> Non
     )
     host = record.host if record is not None and record.host in attempt.nodes else ""
     if not attempt.launch.claim_seen:
-        host = _batch_host(ctx, world)
-    if not host or not row.nodes or host in row.nodes or in_charge(ctx, world):
+        host = _batch_host(ctx, snapshot)
+    if not host or not row.nodes or host in row.nodes or in_charge(ctx, snapshot):
         script.headless.stop()
         return
-    node = (world.nodes or {}).get(host)
+    node = (snapshot.nodes or {}).get(host)
     if node is not None and node.responding:
         life = (seen.start, seen.steps_seen, None if attempt.launch.inside else seen.growth_seen_s)
         if script.life != life:
             script.life = life
-            script.headless.restart(world.mono_s)
-        if script.headless.held_s(world.mono_s) < (STILL_FOR_S if attempt.launch.inside else SILENT_FOR_S):
+            script.headless.restart(snapshot.mono_s)
+        if script.headless.held_s(snapshot.mono_s) < (STILL_FOR_S if attempt.launch.inside else SILENT_FOR_S):
             return
     ending.intend(ctx, f"{host} was lost, which the batch script ran on: {WITHOUT_SCRIPT}")
 
 
-def _batch_host(ctx: RunContext, world: ClusterSnapshot) -> str:
-    """The node that the script of a job was to begin on, by what Slurm says: asked for where nothing of the script is seen for long. Raises SlurmError.
+def _batch_host(ctx: RunContext, snapshot: ClusterSnapshot) -> str:
+    """The node that the script was to begin on, by Slurm; asked if there is no sign of the script for long.
 
-    A node may be lost before the script has written anything: then no record tells its name.
+    A node may be lost before the script has written anything; then no record names it. Raises SlurmError.
     """
     script = ctx.observations.per_launch(_Script)
-    if script.unclaimed.held_s(world.mono_s) < UNCLAIMED_FOR_S:
+    if script.unclaimed.held_s(snapshot.mono_s) < UNCLAIMED_FOR_S:
         return ""
-    if script.host_asked.due(world.mono_s, UNCLAIMED_FOR_S):
+    if script.host_asked.due(snapshot.mono_s, UNCLAIMED_FOR_S):
         details = ctx.services.cluster.details(ctx.attempt.job)
         script.batch_host = details.batch_host if details is not None else ""
     return script.batch_host
 
 
 def copy_journal(ctx: RunContext) -> None:
-    """Copy what the agents of this attempt's launches have journalled and the run does not know. Raises LeaseLost, OSError (journal)."""
+    """Copy the agents' records of this attempt that the run does not have yet. Raises LeaseLost, OSError
+    (journal)."""
     present, read = ctx.attempt.launch.number, ctx.observations.per_launch(_Agent).read_bytes
     for launch in range(present + 1):
         if launch == present or launch not in read:
@@ -195,7 +203,7 @@ def _take_from(ctx: RunContext, launch: int) -> None:
 
 
 def _copy(ctx: RunContext, launch: int, record: Mapping[str, Any]) -> str:
-    """Journal one record of the agent's. Returns why it was left out; "" where it was not."""
+    """Journal one record of the agent. Returns why it was left out, or ""."""
     data = {key: value for key, value in record["data"].items() if key not in _NUMBERS}
     data |= {"agent_seq": record["seq"], "at_s": record["at"]}
     if record["kind"].startswith("companion."):
@@ -216,12 +224,11 @@ def _folder(ctx: RunContext) -> str:
 
 
 def _records(path: str, start_bytes: int) -> Iterator[tuple[int, Any]]:
-    """(offset after the line, its JSON or None) of each whole line from an offset on; nothing where the file cannot be read."""
+    """(offset after the line, its JSON or None) of each whole line from an offset on; nothing if
+    unreadable."""
     content = run_dir.content(path, ROUND_BYTES, start_bytes=start_bytes) or b""
     end = start_bytes
-    for line in content.split(b"\n")[
-        :-1
-    ]:  # what stands behind the last is torn, or not written to its end yet
+    for line in content.split(b"\n")[:-1]:  # the last piece is torn, or not completely written yet
         end += len(line) + 1
         try:
             yield end, json.loads(line.decode("utf-8", "surrogateescape"))
@@ -230,7 +237,7 @@ def _records(path: str, start_bytes: int) -> Iterator[tuple[int, Any]]:
 
 
 def _problem(record: Any) -> str:
-    """Why this is no record of an agent's that this release knows; "" where it is one. (pure)"""
+    """Why this is no agent record that this release knows; "" if it is one. (pure)"""
     if not isinstance(record, dict) or not isinstance(record.get("data"), dict):
         return "no record"
     if record.get("v") != journal.VERSION:

@@ -1,10 +1,11 @@
-"""An array's tasks, judged one by one: which are repeated, which have failed for good. (I/O)
+"""The tasks of an array, assessed one by one: which to repeat, which have failed for good. (I/O)
 
-How it thinks. A task is a run of its own that shares attempts and budgets with the others. So each failed task's own log and
-exit record are diagnosed, and the same rules are asked for each. What may be repeated goes into the next attempt
-together; the rest is given up and told. The run goes on while any task may; at its end it is finished only if none was given up.
+Each failed task's own log and exit record are diagnosed, and the same rules decide on each; attempts and
+budgets are those of the whole run. Tasks that may be repeated go into the next attempt together; the rest is
+given up and reported. The run goes on while any task may; at its end it is finished only if none was given
+up.
 
-Where tasks write into one log nobody can tell whose a line is: then one diagnosis stands for all.
+If tasks write into one log, their lines cannot be told apart: then one diagnosis stands for all.
 """
 
 from __future__ import annotations
@@ -32,16 +33,19 @@ if TYPE_CHECKING:
 __all__ = ["all_went_well", "causes", "judged", "note_failed", "tasks_of", "wanted"]
 
 
-def note_failed(ctx: RunContext, world: ClusterSnapshot) -> None:
-    """Slurm forgets the failed tasks of a long array before its last one ends; the journal does not. Raises OSError."""
-    ended = job_rows.failed_tasks(ctx.rows(world), ctx.attempt.ended_tasks)
+def note_failed(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """Journal failed tasks: Slurm forgets those of a long array before its last task ends. Raises OSError."""
+    ended = job_rows.failed_tasks(ctx.rows(snapshot), ctx.attempt.ended_tasks)
     failed = sorted(set(ended) - set(ctx.attempt.failed_tasks))
     if failed:
         ctx.record("tasks.failed", tasks=failed, states={str(task): ended[task] for task in failed})
 
 
 def causes(ctx: RunContext, facts: Facts, whole: Diagnosis) -> dict[int, Diagnosis]:
-    """The diagnosis of each failed task; `whole`, that of all, where nothing is known of one alone. {} where one stands for all. Raises OSError."""
+    """The diagnosis of each failed task; {} if one stands for all. Raises OSError.
+
+    `whole`, the diagnosis of all, is used where nothing is known of a task alone.
+    """
     attempt, run_dir = ctx.attempt, ctx.run_dir
     launches = attempt_dir.task_records(run_dir, attempt.number, attempt.failed_tasks)
     unable = _unable_to_load(ctx)
@@ -58,10 +62,10 @@ def causes(ctx: RunContext, facts: Facts, whole: Diagnosis) -> dict[int, Diagnos
 
 
 def judged(ctx: RunContext, case: Case, facts: Facts) -> Case:
-    """The case with the diagnosis that stands for the tasks that may be repeated; tasks that may not are journalled as given
-    up. Without such tasks it is that of the first failed task; a run without failed tasks keeps its own.
+    """The case with the diagnosis of the tasks that may be repeated; the others are journalled as given up.
 
-    Raises OSError (journal).
+    If none may be repeated it has the diagnosis of the first failed task; without failed tasks it is
+    unchanged. Raises OSError (journal).
     """
     found = causes(ctx, facts, case.diagnosis)
     if not found:
@@ -93,7 +97,8 @@ def _share_a_log(launches: Iterable[LaunchRecord]) -> bool:
 
 
 def _unable_to_load(ctx: RunContext) -> dict[int, str]:
-    """The failed tasks that found nothing which they may load, and why, as their own records say; their script did not run."""
+    """The failed tasks that found no checkpoint that they may load, and why, by their own records; their
+    script did not run."""
     attempt, found = ctx.attempt, {}
     for task in attempt.failed_tasks:
         is_over = attempt_dir.task_exit(ctx.run_dir, attempt.number, task) is not None
@@ -110,7 +115,7 @@ def _stops(case: Case, cause: Diagnosis) -> bool:
 
 
 def wanted(run_dir: str, run: Run, previous: Attempt) -> tuple[int, ...]:
-    """The tasks that the attempt after `previous` runs; empty for what is no array."""
+    """The tasks that the attempt after `previous` runs; empty if the job is no array."""
     asked = tasks_of(run_dir, previous)
     over = {task for lot in run.given_up for task in lot.tasks}
     if previous.submission == "done":
@@ -124,13 +129,13 @@ def wanted(run_dir: str, run: Run, previous: Attempt) -> tuple[int, ...]:
 
 
 def all_went_well(run_dir: str, attempt: Attempt) -> bool:
-    """Every task of the attempt has left a record of a good end; False for what is no array."""
+    """Whether every task of the attempt has a record of a good end; False if the job is no array."""
     asked = tasks_of(run_dir, attempt)
     return bool(asked) and all(_went_well(run_dir, attempt, task) for task in asked)
 
 
 def tasks_of(run_dir: str, attempt: Attempt) -> tuple[int, ...]:
-    """The tasks that this attempt is for; empty for what is no array."""
+    """The tasks that this attempt is for; empty if the job is no array."""
     try:
         spec = str(submission_context.load(run_dir).get("array", ""))
     except submission_context.ContextError:

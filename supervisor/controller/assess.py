@@ -1,10 +1,9 @@
 """A launch is over: wait for late lines, find the cause, decide what comes next. (I/O)
 
-Late lines of other ranks decide who was first, so nothing is judged before the log has been quiet for `log-quiet`
-seconds (at most `log-quiet-max`). Then evidence becomes a diagnosis (`diagnose`) and the diagnosis a ruling (`policy`); both are
-journalled before anything is done about them.
-
-What a start's log says of divergence, and which of the run's checkpoints that spoils; noted by the supervisor.
+Late lines of other ranks decide which fault was first, so nothing is diagnosed before the log has been quiet
+for `log-quiet` seconds (at most `log-quiet-max`). Then evidence becomes a diagnosis (`diagnosis.rules`) and
+the diagnosis a ruling (`policy.decide`); both are journalled before anything is done about them. Signs of
+divergence in the log mark the checkpoints that the run must not resume from.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from ftrun.supervisor.controller import (
     gather_facts,
     graceful_stop,
     missing_jobs,
+    node_evidence,
     node_history,
     observe,
 )
@@ -47,8 +47,102 @@ if TYPE_CHECKING:
 __all__ = ["note", "settle", "usable"]
 
 
-def note(ctx: RunContext, world: ClusterSnapshot) -> Sign | None:
-    """Journal that the training of the last start had diverged, once; its agent may have done so. Returns the sign, None where it was healthy."""
+@dataclass
+class _Clocks:
+    """Of one launch."""
+
+    requeued_unseen: Stopwatch = field(default_factory=Stopwatch)
+
+
+def settle(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """Assess a launch that is over: one pass per snapshot; decides once the log is quiet."""
+    agent_link.copy_journal(ctx)  # the agent's decisions come first
+    attempt = ctx.attempt
+    if attempt.submission != "refused" and not _quiet(ctx, snapshot):
+        return
+    if attempt.launch.requeued and ctx.row(snapshot) is None and not _unseen_for_long(ctx, snapshot):
+        return  # first see whether Slurm has started it again
+    if not node_evidence.ssh_checks_over(ctx, snapshot):
+        return
+    attempt = exit_status.of_last_start(ctx.attempt)
+    attempt = graceful_stop.seen_through(ctx, exit_status.as_logged(attempt, ctx.observations.evidence))
+    incident = exit_status.incident_id(attempt)
+    facts = _facts(ctx, snapshot, attempt, incident)
+    diagnosis = diagnose(facts)
+    _note_loading(ctx, diagnosis)
+    found, loads = note(ctx, snapshot), usable(ctx)
+    checkpoint = newer_checkpoint(ctx, loads.path)
+    case = policy_input.Case(
+        run=agent_events.uncounted(ctx.run, incident),
+        attempt=attempt,
+        diagnosis=diagnosis,
+        cluster=cluster_view(ctx, snapshot),
+        limits=policy_input.limits_from(ctx.settings),
+        now_s=snapshot.now_s,
+        step=ctx.observations.step if found is None or found.step is None else found.step,
+        checkpoint=checkpoint,
+        diverged=divergence.words(found),
+        older=loads.back,
+        stuck=loads.stuck,
+        own=loads.own,
+        running_again=_running_again(ctx, snapshot),
+        common=node_history.common_cause(ctx, diagnosis, snapshot.now_s),
+        unseen=ctx.run_dir if _unseen(ctx) else "",
+    )
+    if attempt.submission == "done":
+        case = arrays.judged(ctx, case, facts)
+        diagnosis = case.diagnosis
+    if diagnosis.fault is not FaultClass.HEALTHY:
+        told = [e.at_s for e in ctx.observations.evidence if e.signature == diagnosis.signature]
+        told += node_evidence.first_seen_s(ctx, diagnosis.signature)
+        first = min((at for at in told if at is not None), default=None)
+        ctx.record(
+            "diagnosed",
+            incident=incident,
+            diagnosis=diagnosis.to_json(),
+            step=case.step,
+            first_evidence_at_s=first,
+        )
+    ruling = decide.decide(case)
+    _carry(ctx, snapshot, case, ruling, incident)
+
+
+def _quiet(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+    """Read the log again. True once it has been quiet for long enough."""
+    observe.note_launch(ctx, snapshot)
+    seen, settings = ctx.observations, ctx.settings
+    waited = seen.per_start(observe.EndedScript).log_quiet.held_s(snapshot.mono_s)
+    report = observe.watch(ctx, snapshot, fresh=True)
+    if waited >= float(settings.get("log-quiet-max", 10.0)):
+        return True
+    quiet_since = seen.growth_seen_s if seen.growth_seen_s is not None else snapshot.mono_s - waited
+    quiet_for = min(waited, snapshot.mono_s - quiet_since)
+    if report is None:  # no log to wait for: only Slurm and the exit record count
+        quiet_for = waited
+    return quiet_for >= float(settings.get("log-quiet", 2.0))
+
+
+def _unseen_for_long(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+    if (
+        ctx.observations.per_launch(_Clocks).requeued_unseen.held_s(snapshot.mono_s)
+        < missing_jobs.ABSENT_FOR_S
+    ):
+        return False
+    return all(row.state.ended for row in ctx.services.cluster.find(ctx.attempt.token))
+
+
+def _facts(ctx: RunContext, snapshot: ClusterSnapshot, attempt: Attempt, incident: str) -> Facts:
+    """All facts of the end, with the last lines of the logs if the cause stays unknown."""
+    lost = lost_by_then(ctx, snapshot) if attempt.submission == "done" else ()
+    facts = gather_facts.of_end(ctx, snapshot, attempt, incident, topology=topology(ctx), lost=lost)
+    return gather_facts.with_last_words(ctx, facts, diagnose(facts))
+
+
+def note(ctx: RunContext, snapshot: ClusterSnapshot) -> Sign | None:
+    """Journal, once, that the training of the last start had diverged; its agent may have done so before.
+
+    Returns the sign of divergence, None if training was healthy.
+    """
     report, attempt = ctx.observations.report, ctx.attempt
     if report is None or attempt.submission != "done" or not ctx.settings.get("checkpoint"):
         return None
@@ -63,7 +157,7 @@ def note(ctx: RunContext, world: ClusterSnapshot) -> Sign | None:
             ctx.run_dir,
             name=name,
             resumed_from=attempt.launch.start.resume_from,
-            now_s=world.now_s,
+            now_s=snapshot.now_s,
         )
         ctx.record("checkpoint.poisoned", **divergence.facts(found, spoilt))
         leave(ctx.run_dir, ctx.run.poisoned)
@@ -71,89 +165,33 @@ def note(ctx: RunContext, world: ClusterSnapshot) -> Sign | None:
 
 
 def usable(ctx: RunContext) -> Usable:
-    """What a start would load now."""
+    """The checkpoint that a start would load now."""
     if ctx.attempt.submission != "done":
         return Usable()
     cwd = submission_context.cwd(ctx.run_dir)
     return find(ctx.settings, ctx.run, cwd, run_dir=ctx.run_dir)
 
 
-@dataclass
-class _Clocks:
-    """Of one launch."""
+def _note_loading(ctx: RunContext, diagnosis: Diagnosis) -> None:
+    """Exclude a checkpoint that could not be loaded, even if another fault ended the launch or ranks higher.
 
-    requeued_unseen: Stopwatch = field(default_factory=Stopwatch)
-
-
-def settle(ctx: RunContext, world: ClusterSnapshot) -> None:
-    """One look at a launch that is over. Decides once the log is quiet."""
-    agent_link.copy_journal(ctx)  # what an agent decided comes first
-    attempt = ctx.attempt
-    if attempt.submission != "refused" and not _quiet(ctx, world):
-        return
-    if attempt.launch.requeued and ctx.row(world) is None and not _unseen_for_long(ctx, world):
-        return  # whether Slurm has started it again decides what may be done
-    if not observe.visit_is_over(ctx, world):
-        return
-    attempt = exit_status.of_last_start(ctx.attempt)
-    attempt = graceful_stop.seen_through(ctx, exit_status.as_logged(attempt, ctx.observations.evidence))
-    incident = exit_status.incident_id(attempt)
-    facts = _facts(ctx, world, attempt, incident)
-    diagnosis = diagnose(facts)
-    _note_loading(ctx, diagnosis)
-    found, loads = note(ctx, world), usable(ctx)
-    checkpoint = newer_checkpoint(ctx, loads.path)
-    case = policy_input.Case(
-        run=agent_events.uncounted(ctx.run, incident),
-        attempt=attempt,
-        diagnosis=diagnosis,
-        cluster=cluster_view(ctx, world),
-        limits=policy_input.limits_from(ctx.settings),
-        now_s=world.now_s,
-        step=ctx.observations.step if found is None or found.step is None else found.step,
-        checkpoint=checkpoint,
-        diverged=divergence.words(found),
-        older=loads.back,
-        stuck=loads.stuck,
-        own=loads.own,
-        running_again=_running_again(ctx, world),
-        common=node_history.common_cause(ctx, diagnosis, world.now_s),
-        unseen=ctx.run_dir if _unseen(ctx) else "",
+    Checkpoints that turn out not to be at fault are taken back.
+    """
+    told = ctx.observations.step is None and checkpoint_blame.cannot_load(
+        ctx.observations.evidence, ctx.services.catalog(), ctx.attempt.launch.start.resume_from
     )
-    if attempt.submission == "done":
-        case = arrays.judged(ctx, case, facts)
-        diagnosis = case.diagnosis
-    if diagnosis.fault is not FaultClass.HEALTHY:
-        told = [e.at_s for e in ctx.observations.evidence if e.signature == diagnosis.signature]
-        told += observe.first_seen_s(ctx, diagnosis.signature)
-        first = min((at for at in told if at is not None), default=None)
-        ctx.record(
-            "diagnosed",
-            incident=incident,
-            diagnosis=diagnosis.to_json(),
-            step=case.step,
-            first_evidence_at_s=first,
-        )
-    ruling = decide.decide(case)
-    _carry(ctx, world, case, ruling, incident)
+    is_program = diagnosis.loading is not None and diagnosis.loading.verdict == checkpoint_blame.PROGRAM
+    if checkpoint_blame.is_aside(diagnosis) or (told and not is_program):
+        finish.set_aside(ctx)
+    back = diagnosis.loading.back if diagnosis.loading is not None else ()
+    known = {path for path, _ in ctx.run.set_aside}
+    if any(path in known for path in back):
+        ctx.record("checkpoint.taken-back", paths=[path for path in back if path in known])
 
 
-def _facts(ctx: RunContext, world: ClusterSnapshot, attempt: Attempt, incident: str) -> Facts:
-    """All that is known of the end; of one whose cause stays unknown, with the last lines of its logs."""
-    lost = lost_by_then(ctx, world) if attempt.submission == "done" else ()
-    facts = gather_facts.of_end(ctx, world, attempt, incident, topology=topology(ctx), lost=lost)
-    return gather_facts.with_last_words(ctx, facts, diagnose(facts))
-
-
-def _unseen_for_long(ctx: RunContext, world: ClusterSnapshot) -> bool:
-    if ctx.observations.per_launch(_Clocks).requeued_unseen.held_s(world.mono_s) < missing_jobs.ABSENT_FOR_S:
-        return False
-    return all(row.state.ended for row in ctx.services.cluster.find(ctx.attempt.token))
-
-
-def _running_again(ctx: RunContext, world: ClusterSnapshot) -> bool:
-    """Slurm has started the job that it requeued."""
-    row = ctx.row(world)
+def _running_again(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+    """Whether Slurm has started the job that it requeued."""
+    row = ctx.row(snapshot)
     return (
         ctx.attempt.launch.requeued
         and row is not None
@@ -162,9 +200,26 @@ def _running_again(ctx: RunContext, world: ClusterSnapshot) -> bool:
     )
 
 
+def _unseen(ctx: RunContext) -> bool:
+    """Whether the first launch ran for a good while and left no record (P10): exit and progress are
+    unknown."""
+    attempt = ctx.attempt
+    if attempt.number > 1 or attempt.launch.number:  # batch.sh starts no later launch that it cannot claim
+        return False
+    if (
+        attempt.launch.claim_seen
+        or attempt.launch.running_seen_at_s is None
+        or attempt.launch.end.at_s is None
+    ):
+        return False
+    if WITHOUT_SCRIPT in attempt.end_intended:  # its node was lost before it had written anything
+        return False
+    return attempt.launch.end.at_s - attempt.launch.running_seen_at_s > 60.0
+
+
 def _carry(
     ctx: RunContext,
-    world: ClusterSnapshot,
+    snapshot: ClusterSnapshot,
     case: policy_input.Case,
     ruling: policy_input.Ruling,
     incident: str,
@@ -184,53 +239,9 @@ def _carry(
         "exclude_until_s": case.exclude_until_s,
     }
     if ruling.would is not None and case.limits.observe:
-        data["kind"] = ruling.would.kind  # what a user's hook is told would be done
+        data["kind"] = ruling.would.kind  # a user's hook gets the decision that would be carried out
         ctx.record("observed", decision=data | ruling.would.to_json())
     if decision.kind in ("resubmit", "keep"):
         ctx.record("decided", **data)
         return
-    finish.end_run(ctx, world, decision, data)
-
-
-def _unseen(ctx: RunContext) -> bool:
-    """The run began, ran for a good while and left no record (P10): exit and progress cannot be known."""
-    attempt = ctx.attempt
-    if attempt.number > 1 or attempt.launch.number:  # batch.sh starts no later one where it cannot claim it
-        return False
-    if (
-        attempt.launch.claim_seen
-        or attempt.launch.running_seen_at_s is None
-        or attempt.launch.end.at_s is None
-    ):
-        return False
-    if WITHOUT_SCRIPT in attempt.end_intended:  # its node was lost before it had written anything
-        return False
-    return attempt.launch.end.at_s - attempt.launch.running_seen_at_s > 60.0
-
-
-def _quiet(ctx: RunContext, world: ClusterSnapshot) -> bool:
-    observe.note_launch(ctx, world)
-    seen, settings = ctx.observations, ctx.settings
-    waited = seen.per_start(observe.EndedScript).log_quiet.held_s(world.mono_s)
-    report = observe.watch(ctx, world, fresh=True)
-    if waited >= float(settings.get("log-quiet-max", 10.0)):
-        return True
-    quiet_since = seen.growth_seen_s if seen.growth_seen_s is not None else world.mono_s - waited
-    quiet_for = min(waited, world.mono_s - quiet_since)
-    if report is None:  # no log to wait for: only Slurm and the exit record speak
-        quiet_for = waited
-    return quiet_for >= float(settings.get("log-quiet", 2.0))
-
-
-def _note_loading(ctx: RunContext, diagnosis: Diagnosis) -> None:
-    """Set the checkpoint aside that could not be loaded, be it that something else ended the launch or is blamed first; take back those that are not to blame."""
-    told = ctx.observations.step is None and checkpoint_blame.cannot_load(
-        ctx.observations.evidence, ctx.services.catalog(), ctx.attempt.launch.start.resume_from
-    )
-    is_program = diagnosis.loading is not None and diagnosis.loading.verdict == checkpoint_blame.PROGRAM
-    if checkpoint_blame.is_aside(diagnosis) or (told and not is_program):
-        finish.set_aside(ctx)
-    back = diagnosis.loading.back if diagnosis.loading is not None else ()
-    known = {path for path, _ in ctx.run.set_aside}
-    if any(path in known for path in back):
-        ctx.record("checkpoint.taken-back", paths=[path for path in back if path in known])
+    finish.end_run(ctx, snapshot, decision, data)

@@ -1,13 +1,17 @@
-"""Companions of a run from outside of its job: who is seen gone, and who must be ended by the supervisor. (I/O)
+"""Companion jobs, seen from outside of the main job: note those that are gone, end the unwanted ones. (I/O)
 
-How it thinks. Beside a live agent a companion is that agent's business (P8): here is only written down that Slurm has it no more. Once nobody else
-can end it, the supervisor does: its launch is over, the run is, its job was ended by us, the agent that asked for it is dead and the start goes on
-without it, or the agent gave it back and Slurm did not hear of that. It is announced, cancelled and noted like every effect, and asked for until it is gone.
+While its agent lives a companion is the agent's business (P8): the supervisor only records that Slurm no
+longer has it. The supervisor ends it once no agent can: its launch or its run is over, we ended its job, the
+agent that requested it is dead and the start goes on without it, or the agent released it and Slurm did not
+get that request. As with every effect, the end is announced, the cancel is sent and recorded, and repeated
+until the job is gone.
 
-A companion whose agent died between sbatch and its record has no id: it is found by its mark, which is looked for as long as an sbatch may be under way.
-What comes later still harms nobody: its own script sees that nobody wants it, and runs nothing of the user's.
+If the agent died between sbatch and its record, the companion has no id: it is found by its mark, for as long
+as an sbatch may be under way. A later one does no harm: its own script sees that it is not wanted and runs
+nothing of the user's.
 
-An id alone names no job (P1): only what bears the companion's mark is cancelled; where a site rewrites comments, what has the user and the name of the run's own job.
+A job id alone is no identity (P1): only a job that bears the companion's mark is cancelled; if a site
+rewrites comments, one with the user and the name of the run's own job.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["ABSENT_FOR_S", "FIND_FOR_S", "are_left", "job_ids", "look", "unwanted"]
 
 ABSENT_FOR_S = 60.0  # two answers that lack it must be this far apart (P6)
-FIND_FOR_S = 30.0  # an sbatch of which nothing is known is looked for so long
+FIND_FOR_S = 30.0  # how long an sbatch without a known outcome is looked up
 FIND_EVERY_S = 3.0
 AGAIN_EVERY_S = 30.0
 
@@ -59,17 +63,20 @@ def _clocks(ctx: RunContext) -> _Clocks:
 
 
 def job_ids(run: Run) -> tuple[str, ...]:
-    """The companions' jobs that Slurm is to be asked about. (pure)"""
+    """The companions' jobs that the snapshot must contain. (pure)"""
     return tuple(one.job for _, one in _left(run) if one.job)
 
 
 def are_left(run: Run) -> bool:
-    """Companions that nobody else clears away are not known to be gone. (pure)"""
+    """Whether companions that the supervisor must end are not known to be gone. (pure)"""
     return any(unwanted(run, attempt, one) for attempt, one in _left(run))
 
 
 def unwanted(run: Run, attempt: Attempt, one: Companion, held: Collection[str] = ()) -> str:
-    """Why the supervisor ends this companion; "" while that is not its business. `held` are its nodes as Slurm says, which nobody may have noted. (pure)"""
+    """Why the supervisor ends this companion; "" while it must not. (pure)
+
+    `held` are its nodes as Slurm shows them; no record may name them yet.
+    """
     if run.state in FINAL:
         return "the run is over"
     if (
@@ -89,29 +96,30 @@ def unwanted(run: Run, attempt: Attempt, one: Companion, held: Collection[str] =
     return ""
 
 
-def look(ctx: RunContext, world: ClusterSnapshot) -> None:
-    """Note what is gone, and end what nobody wants. Raises SlurmError, Stale, OSError (journal)."""
+def look(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """Record what is gone, and end what is unwanted. Raises SlurmError, Stale, OSError (journal)."""
     for place in [_place(*found) for found in _left(ctx.run)]:
-        # Whatever is noted of one makes the run anew.
+        # Each record makes a new `run`, so look the companion up again.
         attempt, one = next(found for found in _left(ctx.run) if _place(*found) == place)
         if one.job and _clocks(ctx).indexed[one.job].first():
             run_dir.index(ctx.services.home, one.job, ctx.run.id)
-        row = _row(world, one)
+        row = _row(snapshot, one)
         held = row.nodes if row is not None else ()
-        why = unwanted(ctx.run, attempt, one, held) or _kept(ctx, world, one)
+        why = unwanted(ctx.run, attempt, one, held) or _kept(ctx, snapshot, one)
         if one.job:
-            _follow(ctx, world, attempt, one, why)
+            _follow(ctx, snapshot, attempt, one, why)
         elif why:
-            _search(ctx, world, attempt, one)
+            _search(ctx, snapshot, attempt, one)
 
 
-def _kept(ctx: RunContext, world: ClusterSnapshot, one: Companion) -> str:
-    """Its agent has given it back and Slurm still has it: the agent's scancel was lost, and nothing else may reach it."""
+def _kept(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) -> str:
+    """Why to end a companion that its agent has released and Slurm still has: the agent's scancel was
+    lost."""
     kept = _clocks(ctx).kept
     if one.state not in ("ending", "ended"):
         kept.stop(one.mark)
         return ""
-    lasts = kept[one.mark].held_s(world.mono_s) >= AGAIN_EVERY_S
+    lasts = kept[one.mark].held_s(snapshot.mono_s) >= AGAIN_EVERY_S
     return "nobody wants it any more" if lasts else ""
 
 
@@ -126,68 +134,71 @@ def _place(attempt: Attempt, one: Companion) -> tuple[int, int, int]:
     return attempt.number, one.launch, one.number
 
 
-def _row(world: ClusterSnapshot, one: Companion) -> JobRow | None:
-    return next((row for row in world.families.get(one.job, ()) if row.job_id == one.job), None)
+def _row(snapshot: ClusterSnapshot, one: Companion) -> JobRow | None:
+    return next((row for row in snapshot.families.get(one.job, ()) if row.job_id == one.job), None)
 
 
-def _follow(ctx: RunContext, world: ClusterSnapshot, attempt: Attempt, one: Companion, why: str) -> None:
-    row = _row(world, one)
+def _follow(ctx: RunContext, snapshot: ClusterSnapshot, attempt: Attempt, one: Companion, why: str) -> None:
+    row = _row(snapshot, one)
     if row is None:
-        if _away(ctx, world, one):
+        if _away(ctx, snapshot, one):
             _note(ctx, "gone", attempt, one, state="", reason="Slurm does not know it any more")
         return
     _clocks(ctx).away.stop(one.mark)
-    if not _is_it(ctx, world, one, row):
+    if not _is_it(ctx, snapshot, one, row):
         _note(ctx, "gone", attempt, one, state="", reason=f"job {one.job} is another one by now")
     elif row.state.ended:
-        if not _twins(ctx, world, one):
+        if not _twins(ctx, snapshot, one):
             _note(ctx, "gone", attempt, one, state=row.state.value)
     elif why:
-        if row.nodes and not one.nodes:  # whoever starts next must know where it was
+        if row.nodes and not one.nodes:  # the next start must know where it was
             _note(ctx, "here", attempt, one, nodes=list(row.nodes))
         if row.state is not JobState.COMPLETING:
-            _end(ctx, world, attempt, one, why)
+            _end(ctx, snapshot, attempt, one, why)
 
 
-def _away(ctx: RunContext, world: ClusterSnapshot, one: Companion) -> bool:
-    """It is really gone: two answers far enough apart lack it, and its mark finds nothing alive. Raises SlurmError."""
-    if _clocks(ctx).away[one.mark].held_s(world.mono_s) < ABSENT_FOR_S:
+def _away(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) -> bool:
+    """Whether two answers far enough apart lack it and its mark finds nothing alive. Raises SlurmError."""
+    if _clocks(ctx).away[one.mark].held_s(snapshot.mono_s) < ABSENT_FOR_S:
         return False
     cluster = ctx.services.cluster
     return cluster.ping() and all(row.state.ended for row in cluster.find(one.mark))
 
 
-def _twins(ctx: RunContext, world: ClusterSnapshot, one: Companion) -> bool:
-    """Another job bears its mark, which nobody knows: sbatch was heard twice by a controller that answered late. It is cancelled, now and then
-    until it is gone. Raises SlurmError."""
+def _twins(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) -> bool:
+    """Cancel, now and then until it is gone, another job with its mark. True if there is one. Raises
+    SlurmError.
+
+    A controller that answered late may have executed the sbatch twice.
+    """
     cluster = ctx.services.cluster
     living = [row for row in cluster.find(one.mark) if bears(row.comment, one.mark) and not row.state.ended]
     twins = {base_id(row.raw_job_id or row.job_id) for row in living} - {one.job}
-    if twins and _clocks(ctx).twins[one.mark].due(world.mono_s, AGAIN_EVERY_S):
+    if twins and _clocks(ctx).twins[one.mark].due(snapshot.mono_s, AGAIN_EVERY_S):
         for job in sorted(twins):
-            ctx.services.act("companion", world, functools.partial(cluster.cancel, job))
+            ctx.services.act("companion", snapshot, functools.partial(cluster.cancel, job))
     return bool(twins)
 
 
-def _is_it(ctx: RunContext, world: ClusterSnapshot, one: Companion, row: JobRow) -> bool:
+def _is_it(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion, row: JobRow) -> bool:
     if bears(row.comment, one.mark):
         return True
-    own = ctx.row(world) if ctx.run.attempt is not None else None
+    own = ctx.row(snapshot) if ctx.run.attempt is not None else None
     known = ctx.attempt.known_as or ((own.user, own.name) if own is not None else ())
     rewritten = "ftrun:" not in row.comment and ":companion:" not in row.comment
     return rewritten and (row.user, row.name) == known
 
 
-def _end(ctx: RunContext, world: ClusterSnapshot, attempt: Attempt, one: Companion, why: str) -> None:
+def _end(ctx: RunContext, snapshot: ClusterSnapshot, attempt: Attempt, one: Companion, why: str) -> None:
     ended = _clocks(ctx).ended[one.mark]
-    if one.state == "ended" and not ended.due(world.mono_s, AGAIN_EVERY_S):
+    if one.state == "ended" and not ended.due(snapshot.mono_s, AGAIN_EVERY_S):
         return
     if one.state not in ("ending", "ended"):
-        ctx.services.fresh(world)
+        ctx.services.fresh(snapshot)
         _note(ctx, "ended.intended", attempt, one, reason=why)
-    ended.last_s = world.mono_s
+    ended.last_s = snapshot.mono_s
     try:
-        ctx.services.act("companion", world, lambda: ctx.services.cluster.cancel(one.job))
+        ctx.services.act("companion", snapshot, lambda: ctx.services.cluster.cancel(one.job))
     except RefusedForGood as error:
         told = f"companion job {one.job} cannot be ended: {error.message}"
         if told not in ctx.run.warnings:
@@ -197,17 +208,21 @@ def _end(ctx: RunContext, world: ClusterSnapshot, attempt: Attempt, one: Compani
         _note(ctx, "ended", attempt, one, reason=why)
 
 
-def _search(ctx: RunContext, world: ClusterSnapshot, attempt: Attempt, one: Companion) -> None:
-    """Its sbatch was announced and nobody noted an answer: it is found by its mark, or was never made. Raises SlurmError."""
+def _search(ctx: RunContext, snapshot: ClusterSnapshot, attempt: Attempt, one: Companion) -> None:
+    """Its sbatch was announced without a recorded answer: find it by its mark, or note that it was never
+    made.
+
+    Raises SlurmError.
+    """
     clocks = _clocks(ctx)
-    since_s = clocks.searched[one.mark].held_s(world.mono_s)
-    if not clocks.asked[one.mark].due(world.mono_s, FIND_EVERY_S):
+    since_s = clocks.searched[one.mark].held_s(snapshot.mono_s)
+    if not clocks.asked[one.mark].due(snapshot.mono_s, FIND_EVERY_S):
         return
     found = [row for row in ctx.services.cluster.find(one.mark) if bears(row.comment, one.mark)]
     if found:
         job = base_id(found[0].raw_job_id or found[0].job_id)
         _note(ctx, "submitted", attempt, one, found=True, **{JOB: job})
-    elif one.state in ("failed", "ended") or since_s >= FIND_FOR_S:  # then its agent knew the answer
+    elif one.state in ("failed", "ended") or since_s >= FIND_FOR_S:  # its agent knew the answer
         _note(ctx, "gone", attempt, one, state="", reason=one.reason or "no job bears its mark")
 
 

@@ -1,12 +1,12 @@
-"""Jobs of the same user that wait for a job of this run: what waits for an attempt waits for the run (P5). (I/O)
+"""Jobs of the same user that depend on this run: they wait for the run, not for one attempt (P5). (I/O)
 
-How it thinks. Where ftrun ends an attempt its dependents are held first, so that an end of ours sets nobody off; once the
-next attempt has a job, they wait for that one and are released. While a run is paused they stay held. Both steps do no harm when done twice, and are done
-again after a crash until the journal says that they are done. A dependent that is gone, or that somebody changed in the
-meantime, is told and never holds the run up.
+If ftrun ends an attempt, it holds the dependents first, so that our end starts none of them; once the next
+attempt has a job, their dependency moves to it and they are released. While a run is paused they stay held.
+Both steps are idempotent and are repeated after a crash until the journal says that they are done. A
+dependent that is gone, or that its user changed meanwhile, is reported and never holds the run up.
 
-An id alone is no identity, the dependents' own as little as ours: one that has another time of submission by now is another job and is
-left alone, and what waits for an old id of ours that is another job's by now waits for that one.
+A job id alone is no identity: a dependent with another submit time by now is another job and is left alone;
+jobs that wait for an old id of ours that Slurm has reused wait for that other job.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ AGAIN_AFTER_S = 15.0
 
 @dataclass
 class _Clocks:
-    moved: Intervals = field(default_factory=Intervals)  # attempt whose job the dependents are to wait for
+    moved: Intervals = field(default_factory=Intervals)  # by attempt that the dependents move to
 
 
-def hold(ctx: RunContext, world: ClusterSnapshot) -> None:
-    """Before an end that is ours: hold what waits for this attempt's job. Not where a person cancels: that end is meant."""
+def hold(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """Hold the dependents of this attempt's job before we end it. Not if a user cancels: that end is
+    intended."""
     if ctx.run.wish == "cancel":
         return
     cluster = ctx.services.cluster
@@ -49,30 +50,30 @@ def hold(ctx: RunContext, world: ClusterSnapshot) -> None:
             return
         ctx.record("dependents.held", jobs=sorted(waiting), waits=waiting, since=since)
     for job in _still_they(ctx, ctx.attempt.dependents_held):
-        _try(ctx, world, "hold", job, partial(cluster.hold, job))
+        _try(ctx, snapshot, "hold", job, partial(cluster.hold, job))
 
 
 def _still_they(ctx: RunContext, jobs: Iterable[str]) -> list[str]:
-    """Those of the jobs that we hold which are not other ones by now. Raises SlurmError."""
+    """The held jobs whose ids Slurm has not reused. Raises SlurmError."""
     since = {job: at for attempt in ctx.run.attempts for job, at in attempt.dependents_since.items()}
     return still_same(ctx.services.cluster, jobs, since)
 
 
-def move(ctx: RunContext, world: ClusterSnapshot) -> None:
-    """Once attempt n has a job: what still waits for an earlier one waits for this one from now on."""
+def move(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """Once attempt n has a job, make the dependents of earlier attempts depend on it."""
     attempt = ctx.attempt if ctx.run.attempt else None
     if attempt is None or attempt.number == 1 or attempt.dependents_moved or not attempt.job:
         return
     if ctx.run.state not in (State.QUEUED, State.RUNNING, State.SUSPECT):
         return
-    if not ctx.observations.per_launch(_Clocks).moved[attempt.number].due(world.mono_s, AGAIN_AFTER_S):
+    if not ctx.observations.per_launch(_Clocks).moved[attempt.number].due(snapshot.mono_s, AGAIN_AFTER_S):
         return
     moved: set[str] = set()
     who = f"what waits for {ctx.run.id}"
     try:
         for old in _earlier_jobs(ctx):
-            moved |= _move_from(ctx, world, old)
-        moved |= _release(ctx, world)
+            moved |= _move_from(ctx, snapshot, old)
+        moved |= _release(ctx, snapshot)
     except (Unreachable, OutcomeUnknown) as error:
         ctx.services.unseen(error.message, who=who, run=ctx.run.id)
         return
@@ -80,14 +81,14 @@ def move(ctx: RunContext, world: ClusterSnapshot) -> None:
     ctx.record("dependents.moved", jobs=sorted(moved), to=attempt.job)
 
 
-def release(ctx: RunContext, world: ClusterSnapshot) -> None:
-    """The run is over: what was held for a next attempt meets the end as it is."""
+def release(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """The run is over: release the held dependents; they see the run's real outcome."""
     if _held(ctx.run):
-        ctx.record("dependents.moved", jobs=sorted(_release(ctx, world)), to="")
+        ctx.record("dependents.moved", jobs=sorted(_release(ctx, snapshot)), to="")
 
 
 def are_left(run: Run) -> bool:
-    """Whether a run is over and not paused, and what waited for it is held still."""
+    """Whether a run is over and not paused, and dependents of it are still held."""
     return run.final and not run.paused and bool(_held(run))
 
 
@@ -96,14 +97,15 @@ def _held(run: Run) -> set[str]:
 
 
 def _earlier_jobs(ctx: RunContext) -> list[str]:
-    """The jobs for which something may still wait: from the last attempt that took over the others' dependents."""
+    """The jobs that may still have dependents: from the last attempt that took over the others' on."""
     earlier = ctx.run.attempts[:-1]
     since = max((i for i, a in enumerate(earlier) if a.dependents_moved), default=0)
     return sorted({a.job for a in earlier[since:] if a.job} - {ctx.attempt.job})
 
 
-def _move_from(ctx: RunContext, world: ClusterSnapshot, old: str) -> set[str]:
-    """Also what was held: Slurm may call its dependency fulfilled by now, so it is set anew from what was written down."""
+def _move_from(ctx: RunContext, snapshot: ClusterSnapshot, old: str) -> set[str]:
+    """Move the dependents of one old job, held ones too, whose dependency Slurm may regard as fulfilled by
+    now."""
     cluster, new = ctx.services.cluster, ctx.attempt.job
     written = {job: text for a in ctx.run.attempts if a.job == old for job, text in a.dependents_held.items()}
     written = {job: written[job] for job in _still_they(ctx, written)}
@@ -111,31 +113,32 @@ def _move_from(ctx: RunContext, world: ClusterSnapshot, old: str) -> set[str]:
     done = set()
     for job, text in sorted({**written, **live}.items()):
         deed = partial(cluster.set_dependency, job, submission_context.replace_job(text, old, new))
-        if _try(ctx, world, "dependency", job, deed):
+        if _try(ctx, snapshot, "dependency", job, deed):
             done.add(job)
     return done
 
 
 def _is_anothers(ctx: RunContext, old: str) -> bool:
-    """The id of an attempt that is over belongs to another job now. Raises SlurmError."""
+    """Whether Slurm has reused the job id of an earlier attempt. Raises SlurmError."""
     shown = [row for row in ctx.services.cluster.jobs((old,)).values() if base_id(row.job_id) == old]
     user, mine = ctx.run.submitter.get("user", ""), [a for a in ctx.run.attempts if a.job == old]
     return bool(shown) and not any(own(shown, attempt, user=user) for attempt in mine)
 
 
-def _release(ctx: RunContext, world: ClusterSnapshot) -> set[str]:
+def _release(ctx: RunContext, snapshot: ClusterSnapshot) -> set[str]:
     cluster = ctx.services.cluster
     return {
         job
         for job in _still_they(ctx, sorted(_held(ctx.run)))
-        if _try(ctx, world, "release", job, partial(cluster.release, job))
+        if _try(ctx, snapshot, "release", job, partial(cluster.release, job))
     }
 
 
-def _try(ctx: RunContext, world: ClusterSnapshot, name: str, job: str, deed: Callable[[], None]) -> bool:
-    """One effect on a dependent. False where Slurm refused it, which is told. Raises Unreachable, OutcomeUnknown."""
+def _try(ctx: RunContext, snapshot: ClusterSnapshot, name: str, job: str, deed: Callable[[], None]) -> bool:
+    """One effect on a dependent. False if Slurm refused it, which is reported. Raises Unreachable,
+    OutcomeUnknown."""
     try:
-        ctx.services.act(name, world, deed)
+        ctx.services.act(name, snapshot, deed)
     except (RefusedForGood, RefusedForNow) as error:
         told = {"hold": "held", "dependency": "moved to the new attempt", "release": "released"}[name]
         ctx.record(

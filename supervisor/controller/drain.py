@@ -1,14 +1,16 @@
-"""Drains that were decided, by us or by the agent of a live allocation, carried out one by one (P9). (I/O)
+"""Drains of bad nodes: by us where we may, else requests to the site's drain service. (I/O)
 
-Slurm is looked at again just before the act, since other supervisors drain, too. A refusal is told and is the end of it; an
-answer that did not come is asked for again, a few times: the decision is not lost because a controller was away, and a
-drain that never succeeds does not keep the run from going on.
+Drains are decided by the policy or by the agent of a live allocation and carried out one by one (P9). Slurm
+is asked again just before the act, since other supervisors drain, too. A refusal is recorded and final; if no
+answer came, the drain is repeated a few times: the decision is not lost while a controller is away, and a
+drain that never succeeds does not hold the run up.
 
-A run asks the operator for what its user may not do, once for each node and decision, once for each job that waits; and waits for no answer.
-How it thinks. Intent, act, fact: the id of the request is journalled before it is signed and left in the spool; after a crash the same
-id is left again, and the operator answers an id once. A drain is asked for where a decision wants one; to be put ahead of others, where the site does that (`site-priority`) and the
-job goes on for one that a broken node took. The answer is looked for while the run is looked after, and by `ftrun status`;
-nothing of the recovery depends on it: the run avoids the node anyway.
+What the run's user may not do is requested from the site's drain service (`site-spool`), once for each node
+and decision; where the site offers it (`site-priority`), so is a higher priority for the job that replaces
+one lost with a broken node. Intent, act, fact: the id of the request is journalled before the request is
+signed and left in the spool; after a crash the same id is left again, and the service answers an id once. The
+answer is read while the run is looked after, and by `ftrun status`; the recovery does not depend on it: the
+run avoids the node anyway.
 """
 
 from __future__ import annotations
@@ -43,26 +45,95 @@ __all__ = [
     "with_answers",
 ]
 
-
-ANSWERED_WITHIN_S = 7200.0  # a credential lives for an hour; after two nobody answers it any more
+ANSWERED_WITHIN_S = 7200.0  # a credential is valid for an hour; after two no answer can come
 SETTING = "site-spool"
+TRIES_MAX = 5
 
 
-def request_drains(ctx: RunContext, world: ClusterSnapshot, decision: Mapping[str, Any]) -> None:
-    """Leave a request for every node that the decision wants the operator to drain. Raises LeaseLost, Stale."""
+@dataclass
+class _Tries:
+    """How often the supervisor of this launch has asked Slurm to drain each node."""
+
+    of: Counter[str] = field(default_factory=Counter)
+
+
+def drain_decided(
+    ctx: RunContext, snapshot: ClusterSnapshot, decision: Mapping[str, Any] | None = None
+) -> None:
+    """Drain the nodes that the decision (by default the run's) names and that are not drained yet, or request
+    it.
+
+    Raises SlurmError if the pass is worth repeating.
+    """
+    decided = ctx.run.decision if decision is None else decision
+    for node in decided.get("drain", ()):
+        tries = ctx.observations.per_launch(_Tries).of[node]
+        if node not in ctx.run.drained and tries < TRIES_MAX:
+            _drain(ctx, snapshot, node, decided, last=tries + 1 >= TRIES_MAX)
+    request_drains(ctx, snapshot, decided)
+
+
+def drain_for_agent(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """Drain what the agent of the present launch decided, while the job goes on without those nodes.
+    Raises SlurmError."""
+    attempt, refused = ctx.attempt, ctx.run.undrained
+    if ctx.watch_only:
+        return
+    for incident in ctx.run.incidents:
+        if incident.inside and (incident.attempt, incident.launch) == (attempt.number, attempt.launch.number):
+            left = [n for n in incident.decision.get("drain", ()) if (incident.id, n) not in refused]
+            drain_decided(ctx, snapshot, {**incident.decision, "drain": left})
+
+
+def _drain(
+    ctx: RunContext, snapshot: ClusterSnapshot, node: str, decision: Mapping[str, Any], *, last: bool
+) -> None:
+    row = (snapshot.nodes or {}).get(node)
+    if row is not None and row.drained and row.reason.startswith(f"ftrun: {ctx.run.id} "):
+        ctx.record("drain.done", node=node, reason=row.reason)  # this run did it and could not record it
+        return
+    tries = ctx.observations.per_launch(_Tries).of
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(snapshot.now_s))
+    reason = f"ftrun: {ctx.run.id} {decision.get('signature') or decision.get('class')} {stamp}"
+    ctx.record("drain.intended", node=node, reason=reason)
+    tries[node] += 1
+    try:
+        if _full(ctx, snapshot):
+            raise RefusedForGood("the drain cap was reached in the meantime")
+        ctx.services.act("drain", snapshot, partial(ctx.services.cluster.drain, node, reason))
+    except SlurmError as error:
+        if not isinstance(error, RefusedForGood) and not last:
+            raise
+        tries[node] = TRIES_MAX
+        incident = str(decision.get("incident", ""))
+        ctx.record("drain.refused", node=node, message=error.message, incident=incident)
+    else:
+        ctx.record("drain.done", node=node, reason=reason)
+
+
+def _full(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+    """Whether ftrun's drains have reached the cap by now, whoever made them. Raises SlurmError."""
+    fresh = dataclasses.replace(snapshot, nodes=dict(ctx.services.cluster.nodes()))
+    view = cluster_view(ctx, fresh)
+    return view.ftrun_drains >= policy_input.limits_from(ctx.settings).drains(len(view.partition))
+
+
+def request_drains(ctx: RunContext, snapshot: ClusterSnapshot, decision: Mapping[str, Any]) -> None:
+    """Leave a request for every node that the decision wants drained by the site. Raises LeaseLost, Stale."""
     for node in decision.get("ask", ()):
         incident = str(decision.get("incident", ""))
         before = [(i, a) for i, a in ctx.run.asked.items() if (a["node"], a["incident"]) == (node, incident)]
         if not before:
             request_id = secrets.token_hex(16)
             ctx.record("drain.asked", step="intended", id=request_id, node=node, incident=incident)
-            _leave(ctx, world, request_id, decision, node=node)
+            _leave(ctx, snapshot, request_id, decision, node=node)
         elif before[-1][1]["step"] == "intended":
-            _leave(ctx, world, before[-1][0], decision, node=node)
+            _leave(ctx, snapshot, before[-1][0], decision, node=node)
 
 
-def request_priority(ctx: RunContext, world: ClusterSnapshot) -> None:
-    """Leave a request for the job that waits, where another one was lost with a broken node. Raises LeaseLost, Stale."""
+def request_priority(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """Leave a request for the waiting job if another one was lost with a broken node. Raises LeaseLost,
+    Stale."""
     run, attempt = ctx.run, ctx.attempt
     last = run.incidents[-1] if run.incidents else None
     lost = next((one for one in reversed(run.attempts[:-1]) if one.nodes), None)
@@ -75,14 +146,14 @@ def request_priority(ctx: RunContext, world: ClusterSnapshot) -> None:
     if not before:
         request_id = secrets.token_hex(16)
         ctx.record("raise.asked", step="intended", id=request_id, node="", job_id=attempt.job, lost=lost.job)
-        _leave(ctx, world, request_id, decision, lost=lost.job)
+        _leave(ctx, snapshot, request_id, decision, lost=lost.job)
     elif before[-1][1]["step"] == "intended":
-        _leave(ctx, world, before[-1][0], decision, lost=lost.job)
+        _leave(ctx, snapshot, before[-1][0], decision, lost=lost.job)
 
 
 def _leave(
     ctx: RunContext,
-    world: ClusterSnapshot,
+    snapshot: ClusterSnapshot,
     request_id: str,
     decision: Mapping[str, Any],
     *,
@@ -90,9 +161,9 @@ def _leave(
     lost: str = "",
 ) -> None:
     kind = "raise.asked" if lost else "drain.asked"
-    put = partial(_put, ctx, request_id, world.now_s, decision, node=node, lost=lost)
+    put = partial(_put, ctx, request_id, snapshot.now_s, decision, node=node, lost=lost)
     try:
-        ctx.services.act("ask", world, put)
+        ctx.services.act("ask", snapshot, put)
     except SlurmError as error:
         ctx.record(kind, step="failed", id=request_id, node=node, why=error.message)
     except OSError as error:
@@ -105,7 +176,7 @@ def _leave(
 def _put(
     ctx: RunContext, request_id: str, now_s: float, decision: Mapping[str, Any], *, node: str, lost: str
 ) -> None:
-    """Sign and leave. Raises SlurmError (munge), OSError (spool)."""
+    """Sign the request and leave it in the spool. Raises SlurmError (munge), OSError (spool)."""
     from ftrun.slurm.commands import munge
     from ftrun.supervisor.nodes import drain_rules, spool
 
@@ -130,14 +201,14 @@ def _put(
 
 
 def note_answers(ctx: RunContext) -> None:
-    """Journal what the operator has answered since. Raises OSError (journal)."""
+    """Journal the new answers of the drain service. Raises OSError (journal)."""
     for request_id, told in _news(ctx.run, ctx.services.clock.now_s()).items():
         kind = "drain.asked" if told["node"] else "raise.asked"
         ctx.record(kind, step="answered", id=request_id, **told)
 
 
 def with_answers(run: Run, now_s: float) -> Run:
-    """The run with the answers that came since its journal was written, for who only looks."""
+    """The run with the answers that came since its journal was written, for read-only views."""
     news = _news(run, now_s)
     asked = {i: {**a, "step": "answered", **news[i]} if i in news else a for i, a in run.asked.items()}
     return replace(run, asked=asked) if news else run
@@ -163,70 +234,3 @@ def _news(run: Run, now_s: float) -> dict[str, Mapping[str, Any]]:
         for i, told in found.items()
         if told is not None
     }
-
-
-TRIES_MAX = 5
-
-
-@dataclass
-class _Tries:
-    """How often this launch's supervisor has asked Slurm to drain a node."""
-
-    of: Counter[str] = field(default_factory=Counter)
-
-
-def drain_decided(ctx: RunContext, world: ClusterSnapshot, decision: Mapping[str, Any] | None = None) -> None:
-    """Drain what the decision names (that of the run, unless another is given) and is not drained yet, or ask who may.
-
-    Raises SlurmError where it is worth another look.
-    """
-    decided = ctx.run.decision if decision is None else decision
-    for node in decided.get("drain", ()):
-        tries = ctx.observations.per_launch(_Tries).of[node]
-        if node not in ctx.run.drained and tries < TRIES_MAX:
-            _drain(ctx, world, node, decided, last=tries + 1 >= TRIES_MAX)
-    request_drains(ctx, world, decided)
-
-
-def drain_for_agent(ctx: RunContext, world: ClusterSnapshot) -> None:
-    """What the agent of the present launch wants drained, while the job goes on without those nodes. Raises SlurmError."""
-    attempt, refused = ctx.attempt, ctx.run.undrained
-    if ctx.watch_only:
-        return
-    for incident in ctx.run.incidents:
-        if incident.inside and (incident.attempt, incident.launch) == (attempt.number, attempt.launch.number):
-            left = [n for n in incident.decision.get("drain", ()) if (incident.id, n) not in refused]
-            drain_decided(ctx, world, {**incident.decision, "drain": left})
-
-
-def _drain(
-    ctx: RunContext, world: ClusterSnapshot, node: str, decision: Mapping[str, Any], *, last: bool
-) -> None:
-    row = (world.nodes or {}).get(node)
-    if row is not None and row.drained and row.reason.startswith(f"ftrun: {ctx.run.id} "):
-        ctx.record("drain.done", node=node, reason=row.reason)  # this run did it, and could not say so
-        return
-    tries = ctx.observations.per_launch(_Tries).of
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(world.now_s))
-    reason = f"ftrun: {ctx.run.id} {decision.get('signature') or decision.get('class')} {stamp}"
-    ctx.record("drain.intended", node=node, reason=reason)
-    tries[node] += 1
-    try:
-        if _full(ctx, world):
-            raise RefusedForGood("the drain cap was reached in the meantime")
-        ctx.services.act("drain", world, partial(ctx.services.cluster.drain, node, reason))
-    except SlurmError as error:
-        if not isinstance(error, RefusedForGood) and not last:
-            raise
-        tries[node] = TRIES_MAX
-        incident = str(decision.get("incident", ""))
-        ctx.record("drain.refused", node=node, message=error.message, incident=incident)
-    else:
-        ctx.record("drain.done", node=node, reason=reason)
-
-
-def _full(ctx: RunContext, world: ClusterSnapshot) -> bool:
-    """As many nodes as may be bear ftrun's drains by now, whoever drained them. Raises SlurmError."""
-    fresh = dataclasses.replace(world, nodes=dict(ctx.services.cluster.nodes()))
-    view = cluster_view(ctx, fresh)
-    return view.ftrun_drains >= policy_input.limits_from(ctx.settings).drains(len(view.partition))

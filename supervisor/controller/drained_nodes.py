@@ -1,10 +1,12 @@
-"""Somebody drains a node of a live job: it moves off at a checkpoint where that costs nothing. (I/O)
+"""A node of a live job is being drained: the job leaves it at a checkpoint if that costs nothing. (I/O)
 
-How it thinks. What to do is `drainrule`'s; the nodes' states come with the look that is made for all runs anyway, and more is asked of Slurm only while
-a node in use is drained. Where a spare can take its place the wish is left with the agent, which alone acts inside its allocation: it says by
-`start.stays` where it cannot. Else the script is asked for a checkpoint as before any other end; when a new one is complete the job is ended,
-if other nodes are free still. A script that does not listen is not waited for to save at once: its own next checkpoint does. What comes in
-between (a pause, a time limit, a preemption, a fault, the node being given back) goes first, and the wish is dropped.
+`policy.drained_nodes` decides. Node states come with the snapshot of all runs, and Slurm is asked for more
+only while a node in use is drained. If a spare can replace the node, the request goes to the agent, which
+alone acts inside its allocation and answers `start.stays` if it cannot. Else the script is asked for a
+checkpoint as before any other end; when a new one is complete the job is ended, if other nodes are still
+free. A script that does not listen is not expected to save at once: its next regular checkpoint counts.
+Anything else that happens meanwhile (a pause, a time limit, a preemption, a fault, the node returned to
+service) goes first, and the request is dropped.
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ if TYPE_CHECKING:
 __all__ = ["Promises", "look", "tidy"]
 
 AGENT = "agent"
-STEADY_S = 5.0  # for so long a node must have been drained
+STEADY_S = 5.0  # how long a node must have been drained
 LOOK_EVERY_S = 15.0
-PROMISED_FOR_S = 180.0  # so long a run that moves may need until its new job has the nodes
+PROMISED_FOR_S = 180.0  # how long a run that moves may need until its new job has the nodes
 NO_FEATURES = ("", "(null)")
 _GOING_ON = ("intended", "asked", "saved")
 
@@ -44,48 +46,49 @@ _GOING_ON = ("intended", "asked", "saved")
 class _Clocks:
     """Of one launch."""
 
-    drained: Stopwatches = field(default_factory=Stopwatches)  # node
+    drained: Stopwatches = field(default_factory=Stopwatches)  # by node
     course: Interval = field(default_factory=Interval)
-    tidied: Intervals = field(default_factory=Intervals)  # token of what is asked of the script
+    tidied: Intervals = field(default_factory=Intervals)  # by token of the request
 
 
 @dataclass
 class Promises:
-    """Of all runs: one that is to move -> since when (monotonic), and how many idle nodes it will take."""
+    """Of all runs that are about to move: since when (monotonic), and how many idle nodes each will take."""
 
     nodes: dict[str, tuple[float, int]] = field(default_factory=dict)
 
 
-def look(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
-    """One look at a live attempt. Raises SlurmError, OSError (journal)."""
-    if ctx.watch_only or len(ctx.rows(world)) > 1 or ctx.run.state is not State.RUNNING:
+def look(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
+    """One pass over a live attempt. Raises SlurmError, OSError (journal)."""
+    if ctx.watch_only or len(ctx.rows(snapshot)) > 1 or ctx.run.state is not State.RUNNING:
         return
-    drained = drained_nodes.drained_by_others(ctx.attempt.used, world.nodes or {})
+    drained = drained_nodes.drained_by_others(ctx.attempt.used, snapshot.nodes or {})
     if _under_way(ctx):
-        _go_on(ctx, world, row, drained)
+        _go_on(ctx, snapshot, row, drained)
         return
     clocks = ctx.observations.per_launch(_Clocks)
     for node in [node for node in clocks.drained if node not in drained]:
         clocks.drained.stop(node)
-    steady = tuple(n for n in drained if clocks.drained[n].held_s(world.mono_s) >= STEADY_S)
-    if not steady or not clocks.course.due(world.mono_s, LOOK_EVERY_S):
+    steady = tuple(n for n in drained if clocks.drained[n].held_s(snapshot.mono_s) >= STEADY_S)
+    if not steady or not clocks.course.due(snapshot.mono_s, LOOK_EVERY_S):
         return
-    told = _course(ctx, world, row, steady)
+    told = _course(ctx, snapshot, row, steady)
     if told.act is Act.WARN:
-        _tell(ctx, world, steady, told.why)
+        _tell(ctx, snapshot, steady, told.why)
     elif told.act is Act.SWAP:
-        _request_agent(ctx, world, steady)
+        _request_agent(ctx, snapshot, steady)
     elif told.act is Act.LEAVE:
         attempt = ctx.attempt
         place = run_dir.attempt_dir(ctx.run_dir, attempt.number)
         reads = flag_files.is_read(place, f"{attempt.launch.number}.{attempt.launch.start.number}")
         wait_s = save_request.save_wait_s(ctx) if save_request.listens(ctx) or reads else None
-        save_request.ask(ctx, world, Occasion.DRAIN, wait_s, nodes=steady)
-        ctx.services.shared(Promises).nodes[ctx.run.id] = (world.mono_s, len(steady))
+        save_request.ask(ctx, snapshot, Occasion.DRAIN, wait_s, nodes=steady)
+        ctx.services.shared(Promises).nodes[ctx.run.id] = (snapshot.mono_s, len(steady))
 
 
 def tidy(ctx: RunContext) -> None:
-    """A request stands beside the agent only as long as it is the run's: who took another up may have died before he took this one back."""
+    """Remove a request to the agent that is no longer the run's: a supervisor may have died before it
+    withdrew it."""
     requested = _under_way(ctx) and ctx.run.leaving.get("by") == AGENT
     tidied = ctx.observations.per_launch(_Clocks).tidied[ctx.run.leaving.get("token", "")]
     if not requested and tidied.first():
@@ -96,7 +99,7 @@ def _under_way(ctx: RunContext) -> bool:
     return asked(ctx, Occasion.DRAIN) and ctx.run.leaving.get("stage") in _GOING_ON
 
 
-def _go_on(ctx: RunContext, world: ClusterSnapshot, row: JobRow, drained: tuple[str, ...]) -> None:
+def _go_on(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow, drained: tuple[str, ...]) -> None:
     """The checkpoint, or the agent's move, is awaited."""
     told = ctx.run.leaving
     wanted = tuple(node for node in told.get("nodes", ()) if node in drained)
@@ -106,34 +109,36 @@ def _go_on(ctx: RunContext, world: ClusterSnapshot, row: JobRow, drained: tuple[
     elif told["stage"] == "saved":
         _drop(ctx, "it was not left in time")
     elif told.get("by") == AGENT:
-        if not agent_link.in_charge(ctx, world) or ctx.attempt.launch.ladder_off:
+        if not agent_link.in_charge(ctx, snapshot) or ctx.attempt.launch.ladder_off:
             _drop(ctx, "the agent can do nothing about it any more")
         elif told["stage"] == "intended":
-            _leave_request(ctx, world)
+            _leave_request(ctx, snapshot)
     else:
-        _leave_if_saved(ctx, world, row, wanted)
+        _leave_if_saved(ctx, snapshot, row, wanted)
 
 
-def _leave_if_saved(ctx: RunContext, world: ClusterSnapshot, row: JobRow, wanted: tuple[str, ...]) -> None:
-    verdict = save_request.awaited(ctx, world)
+def _leave_if_saved(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow, wanted: tuple[str, ...]) -> None:
+    verdict = save_request.awaited(ctx, snapshot)
     if not verdict.end:
         return
-    now = _course(ctx, world, row, wanted) if verdict.saved else Course(Act.WARN, "it goes on")
+    now = _course(ctx, snapshot, row, wanted) if verdict.saved else Course(Act.WARN, "it goes on")
     if now.act is Act.LEAVE and newest_checkpoint(ctx):
-        ending.intend(ctx, f"{AWAY} {', '.join(wanted)}, drained{_reason(world, wanted)}; {verdict.reason}")
+        ending.intend(
+            ctx, f"{AWAY} {', '.join(wanted)}, drained{_reason(snapshot, wanted)}; {verdict.reason}"
+        )
     else:
-        _tell(ctx, world, wanted, now.why)
+        _tell(ctx, snapshot, wanted, now.why)
 
 
-def _course(ctx: RunContext, world: ClusterSnapshot, row: JobRow, drained: tuple[str, ...]) -> Course:
-    """What is to be done about these nodes. Raises SlurmError."""
+def _course(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow, drained: tuple[str, ...]) -> Course:
+    """What to do about these nodes. Raises SlurmError."""
     setting, attempt = str(ctx.settings.get("drained", "leave")), ctx.attempt
     if setting != "leave":
         return drained_nodes.course(Scene(setting, drained))
-    nodes, view = world.nodes or {}, cluster_view(ctx, world)
-    out = {*ctx.run.excluded_at(world.now_s), *drained}
+    nodes, view = snapshot.nodes or {}, cluster_view(ctx, snapshot)
+    out = {*ctx.run.excluded_at(snapshot.now_s), *drained}
     own = {node for node in attempt.nodes if node in nodes and nodes[node].available}
-    left_s = None if row.limit_end_s is None else row.limit_end_s - world.now_s
+    left_s = None if row.limit_end_s is None else row.limit_end_s - snapshot.now_s
     near = left_s is not None and policy_save_request.limit_is_near(
         row.time_limit_s or 0.0, left_s - policy_save_request.EARLY_S, save_request.save_wait_s(ctx)
     )
@@ -143,10 +148,10 @@ def _course(ctx: RunContext, world: ClusterSnapshot, row: JobRow, drained: tuple
         Scene(
             setting,
             drained,
-            spares=_spares(ctx, world),
+            spares=_spares(ctx, snapshot),
             needed=view.nodes_needed,
             free=len((drained_nodes.at_once(view.idle, attempt.used, nodes) | own) - out)
-            - _promised(ctx, world),
+            - _promised(ctx, snapshot),
             held=drained_nodes.held_back(view.partition, nodes),
             partition=len(view.partition),
             ends_soon=near or asked(ctx, Occasion.TIMELIMIT),
@@ -158,19 +163,19 @@ def _course(ctx: RunContext, world: ClusterSnapshot, row: JobRow, drained: tuple
     )
 
 
-def _promised(ctx: RunContext, world: ClusterSnapshot) -> int:
+def _promised(ctx: RunContext, snapshot: ClusterSnapshot) -> int:
     """How many idle nodes other runs are about to take for the same reason."""
     others = ctx.services.shared(Promises).nodes.items()
     return sum(
         nodes
         for run, (since_s, nodes) in others
-        if run != ctx.run.id and world.mono_s - since_s < PROMISED_FOR_S
+        if run != ctx.run.id and snapshot.mono_s - since_s < PROMISED_FOR_S
     )
 
 
-def _spares(ctx: RunContext, world: ClusterSnapshot) -> int:
-    """How many nodes of the job its agent could put in the place of others."""
-    attempt, nodes = ctx.attempt, world.nodes or {}
+def _spares(ctx: RunContext, snapshot: ClusterSnapshot) -> int:
+    """How many nodes of the job its agent could use as replacements."""
+    attempt, nodes = ctx.attempt, snapshot.nodes or {}
     swaps = "swap" in str(ctx.settings.get("recover", "")).split(",")
     told = ctx.run.leaving
     refused = asked(ctx, Occasion.DRAIN) and told.get("by") == AGENT and told.get("stage") == "stays"
@@ -179,28 +184,25 @@ def _spares(ctx: RunContext, world: ClusterSnapshot) -> int:
         or not swaps
         or attempt.launch.ladder_off
         or not attempt.launch.inside
-        or not agent_link.in_charge(ctx, world)
+        or not agent_link.in_charge(ctx, snapshot)
     ):
         return 0
     return sum(1 for node in attempt.unused if node in nodes and nodes[node].available)
 
 
 def _details(ctx: RunContext) -> JobDetails | None:
-    """What the user asked of Slurm: no new job could begin without it. Raises SlurmError."""
+    """What the user asked of Slurm: without it no new job could begin. Raises SlurmError."""
     try:
         return ctx.services.cluster.details(ctx.attempt.job)
     except RefusedForGood:
         return None
 
 
-# ---------------------------------------------------------------------- the effects
-
-
-def _request_agent(ctx: RunContext, world: ClusterSnapshot, nodes: tuple[str, ...]) -> None:
-    ctx.services.fresh(world)
+def _request_agent(ctx: RunContext, snapshot: ClusterSnapshot, nodes: tuple[str, ...]) -> None:
+    ctx.services.fresh(snapshot)
     ctx.record(
         "leave.intended",
-        token=str(int(world.now_s * 1000)),
+        token=str(int(snapshot.now_s * 1000)),
         occasion=Occasion.DRAIN.value,
         wait_s=None,
         signal="",
@@ -210,17 +212,17 @@ def _request_agent(ctx: RunContext, world: ClusterSnapshot, nodes: tuple[str, ..
         by=AGENT,
         nodes=list(nodes),
     )
-    _leave_request(ctx, world)
+    _leave_request(ctx, snapshot)
 
 
-def _leave_request(ctx: RunContext, world: ClusterSnapshot) -> None:
-    attempt, told, rows = ctx.attempt, ctx.run.leaving, world.nodes or {}
+def _leave_request(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    attempt, told, rows = ctx.attempt, ctx.run.leaving, snapshot.nodes or {}
     aside = tuple(node for node in attempt.reach if node in rows and rows[node].drained)
     nodes = tuple(told["nodes"])
-    request = flag_files.Wish(told["token"], nodes, aside, f"drained{_reason(world, nodes)}")
+    request = flag_files.Wish(told["token"], nodes, aside, f"drained{_reason(snapshot, nodes)}")
     place = run_dir.attempt_dir(ctx.run_dir, attempt.number)
     ctx.services.act(
-        "leave-wish", world, lambda: flag_files.write_leave(place, attempt.launch.number, request)
+        "leave-wish", snapshot, lambda: flag_files.write_leave(place, attempt.launch.number, request)
     )
     ctx.record("leave.asked", token=told["token"])
 
@@ -231,15 +233,17 @@ def _drop(ctx: RunContext, why: str) -> None:
     leave_no_nodes(ctx)
 
 
-def _tell(ctx: RunContext, world: ClusterSnapshot, nodes: tuple[str, ...], why: str) -> None:
-    """Say once that the job stays where it is."""
+def _tell(ctx: RunContext, snapshot: ClusterSnapshot, nodes: tuple[str, ...], why: str) -> None:
+    """Warn once that the job stays where it is."""
     place = f"{ctx.attempt.number}.{ctx.attempt.launch.number}"
-    message = f"launch {place}: {', '.join(nodes)} is drained{_reason(world, nodes)}, the job goes on there"
+    message = (
+        f"launch {place}: {', '.join(nodes)} is drained{_reason(snapshot, nodes)}, the job goes on there"
+    )
     if not any(one.startswith(message) for one in ctx.run.warnings):
         ctx.record("warned", message=f"{message}: {why}")
 
 
-def _reason(world: ClusterSnapshot, nodes: tuple[str, ...]) -> str:
-    rows = world.nodes or {}
+def _reason(snapshot: ClusterSnapshot, nodes: tuple[str, ...]) -> str:
+    rows = snapshot.nodes or {}
     said = next((rows[node].reason for node in nodes if node in rows and rows[node].reason), "")
     return f" ({' '.join(said.split())[:80]})" if said else ""

@@ -1,4 +1,4 @@
-"""The end of a live attempt by us: announced, carried out, and asked for again until Slurm shows it. (I/O)"""
+"""We end a live attempt: announce it, carry it out, and repeat the cancel until Slurm shows the end. (I/O)"""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ AGAIN_AFTER_S = 30.0
 
 @dataclass
 class _Clocks:
-    told: Interval = field(default_factory=Interval)  # what would be ended, of a run that is only watched
+    told: Interval = field(default_factory=Interval)  # of a run that is only observed: the end was shown
     cancelled: Stopwatch = field(default_factory=Stopwatch)
 
 
 def intend(ctx: RunContext, reason: str) -> None:
-    """Announce that this attempt is to be ended; `carry_out` does it. Where ftrun may only watch, it is shown."""
+    """Announce the end of this attempt; `carry_out` does it. For a run that ftrun may only observe, just
+    record it."""
     clocks = ctx.observations.per_launch(_Clocks)
     if ctx.watch_only:
         if clocks.told.first():
@@ -37,26 +38,26 @@ def intend(ctx: RunContext, reason: str) -> None:
     ctx.record("end.intended", reason=reason)
 
 
-def carry_out(ctx: RunContext, world: ClusterSnapshot) -> None:
-    """Carry out an announced end: dependents are held first, then the job is cancelled.
+def carry_out(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """Carry out an announced end: hold the dependents, then cancel the job. Raises SlurmError.
 
-    It is looked at once more just before: what somebody ends already is not ended by us, and a person's cancel that came
-    between the announcement and ours must count as that (P5). Raises SlurmError.
+    Slurm is asked once more just before: a job that is already ending is left alone, and a user's cancel that
+    came between our announcement and our act must count as the user's (P5).
     """
-    dependents.hold(ctx, world)
+    dependents.hold(ctx, snapshot)
     if not ctx.attempt.cancel_intended:
         families = job_rows.families(ctx.services.cluster.jobs((ctx.attempt.job,)))
-        row = ctx.row(replace(world, families=families))
+        row = ctx.row(replace(snapshot, families=families))
         if row is None or row.state.ended or row.state is JobState.COMPLETING:
-            return  # how it ends tells who ended it; an id that is another job's by now is left alone
+            return  # its end shows who ended it; an id that Slurm has reused is left alone
         ctx.record("cancel.intended", what=f"job {ctx.attempt.job}", own=True)
-    ctx.services.act("cancel", world, lambda: ctx.services.cluster.cancel(ctx.attempt.job))
+    ctx.services.act("cancel", snapshot, lambda: ctx.services.cluster.cancel(ctx.attempt.job))
     ctx.record("end.done")
 
 
-def repeat(ctx: RunContext, world: ClusterSnapshot) -> None:
-    """Cancel the job once more where it has not ended for long. Raises SlurmError."""
+def repeat(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """Cancel the job again if it has not ended for `AGAIN_AFTER_S`. Raises SlurmError."""
     cancelled = ctx.observations.per_launch(_Clocks).cancelled
-    if cancelled.held_s(world.mono_s) > AGAIN_AFTER_S:
-        cancelled.restart(world.mono_s)
-        ctx.services.act("cancel", world, lambda: ctx.services.cluster.cancel(ctx.attempt.job))
+    if cancelled.held_s(snapshot.mono_s) > AGAIN_AFTER_S:
+        cancelled.restart(snapshot.mono_s)
+        ctx.services.act("cancel", snapshot, lambda: ctx.services.cluster.cancel(ctx.attempt.job))

@@ -1,11 +1,12 @@
 """How a launch ended, from what Slurm says and what the job itself left behind. (I/O)
 
-How it thinks. Slurm's record is believed, but for three ends that are not what they look like. A job that Slurm forgot
-ended as its own record says. A controller that lost its memory starts a job a second time under the same id and the
-same count; batch.sh refuses that start and leaves `lost.<r>`, or slurmd refuses it (24.11: the credential was revoked with
-the first start) and only Slurm's start time tells. What Slurm calls FAILED then is the end of a start that never ran: the
-first start's own record counts, and where it left none it was lost. A job that found its attempt closed exits 0 without
-running the script: that is no verdict of the script's.
+Slurm's record counts, but for three ends that are not what they look like. A job that Slurm forgot ended as
+its own record says. A controller that lost its memory starts a job a second time under the same id and the
+same restart count; batch.sh refuses that start and leaves `lost.<r>`, or slurmd refuses it (24.11: the
+credential was revoked with the first start) and only Slurm's start time shows it. What Slurm calls FAILED
+then is the end of a start that never ran: the first start's own record counts, and without one the first
+start was lost. A job that found its attempt closed exits 0 without running the script: that is no result of
+the script.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ __all__ = [
     "of_last_start",
 ]
 
-_ENDED_BY_SLURM = frozenset({9, 15})  # how an abandoned start is removed from its node
+_ENDED_BY_SLURM = frozenset({9, 15})  # the signals that remove an abandoned start from its node
 
 
 def record_end(
@@ -49,7 +50,8 @@ def record_end(
     launch: int | None = None,
     row: JobRow | None = None,
 ) -> None:
-    """Journal the end of a launch (the present one if none is named); `row` is the ended job's where Slurm still shows it."""
+    """Journal the end of a launch (by default the present one); `row` is the ended job's if Slurm still
+    shows it."""
     number = ctx.attempt.launch.number if launch is None else launch
     job, started_at_s = (row.raw_job_id or row.job_id, row.start_time_s) if row is not None else ("", None)
     data = launch_exit(ctx, state, reason, nodes, job=job, launch=number, started_at_s=started_at_s)
@@ -68,10 +70,11 @@ def launch_exit(
     launch: int,
     started_at_s: float | None = None,
 ) -> dict[str, Any]:
-    """What `job.ended` and `job.requeued` say: state, reason, nodes, exit_code, exit_signal, derived_exit_code, preempted.
+    """What `job.ended` and `job.requeued` say: state, reason, nodes, exit_code, exit_signal,
+    derived_exit_code, preempted.
 
-    `state`, `reason` and `started_at_s` are Slurm's; `job` is the id to ask Slurm about, "" where it knows none. Raises
-    SlurmError.
+    `state`, `reason` and `started_at_s` are Slurm's; `job` is the id to ask Slurm about, "" if it knows none.
+    Raises SlurmError.
     """
     attempt, run_dir = ctx.attempt, ctx.run_dir
     if not nodes and launch != attempt.launch.number:
@@ -103,7 +106,8 @@ def launch_exit(
 
 
 def _second_start(ctx: RunContext, launch: int, started_at_s: float | None) -> bool:
-    """Whether this end is that of a second start of one launch: batch.sh says so, or Slurm by another time of its start."""
+    """Whether this end is that of a second start of one launch: batch.sh says so, or Slurm shows another
+    start time."""
     attempt, run_dir = ctx.attempt, ctx.run_dir
     if attempt_dir.lost_record(run_dir, attempt.number, launch):
         return True
@@ -137,14 +141,18 @@ def _is_closed(ctx: RunContext) -> bool:
 
 
 def of_last_start(attempt: Attempt) -> Attempt:
-    """The attempt as its last start alone made it: nodes that it did not use took no part, and what Slurm keeps of the failed
-    steps of the job tells of the starts before it. (pure)"""
+    """The attempt as its last start alone made it. (pure)
+
+    Nodes that this start did not use took no part, and the derived exit code that Slurm keeps of the job's
+    failed steps belongs to the starts before it.
+    """
     derived = attempt.launch.end.derived_exit_code if attempt.launch.start.number == 1 else 0
     return replace(attempt.ended_as(derived_exit_code=derived), nodes=attempt.used)
 
 
 def incident_id(attempt: Attempt) -> str:
-    """Where an agent looked after the launch, the start that failed is named as the agent names it: one fault counts once. (pure)"""
+    """The id of the fault: if an agent served the launch, the agent's name for the start, so that it
+    counts once. (pure)"""
     launch = f"{attempt.number}.{attempt.launch.number}"
     return (
         f"{launch}.{attempt.launch.start.number}"
@@ -154,8 +162,10 @@ def incident_id(attempt: Attempt) -> str:
 
 
 def as_logged(attempt: Attempt, evidence: Sequence[Evidence]) -> Attempt:
-    """`attempt`, where nobody watched its end, by what slurmstepd wrote into its log: who exits 0 because it was told to leave
-    has not finished; nor has a start that the agent inside ended. (pure)"""
+    """`attempt`, corrected by what slurmstepd wrote into its log where no supervisor saw the end. (pure)
+
+    A script that exits 0 because it was told to leave has not finished; nor has a start that the agent ended.
+    """
     last = next((one for one in reversed(attempt.begun) if one.launch == attempt.launch.number), None)
     by_us = (
         last is not None and last.by_us and last.number == attempt.launch.start.number
@@ -167,8 +177,9 @@ def as_logged(attempt: Attempt, evidence: Sequence[Evidence]) -> Attempt:
 
 
 def forgettable(known_s: float | None, looked_s: float, min_job_age_s: float) -> bool:
-    """Whether a job that was there at `known_s` (None: nobody knows when) could end and be forgotten by Slurm before this look. (pure)
+    """Whether a job that existed at `known_s` (None: unknown) could end and be forgotten by Slurm before this
+    look. (pure)
 
-    The two times may be of two hosts: where their clocks differ by that much, nobody can tell, and then it could.
+    The two times may come from two hosts: if their clocks differ by that much, the answer is yes.
     """
     return known_s is None or abs(looked_s - known_s) >= min_job_age_s

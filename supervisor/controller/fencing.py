@@ -1,8 +1,8 @@
-"""When an attempt is over, so that another one may start: the proof that P6 asks for. (I/O)
+"""When an attempt is over, so that the next one may start: the proof that law P6 asks for. (I/O)
 
-How it thinks. The job must be over for Slurm, and then each node of the launch by itself: it answers and has nothing of the job
-left, or it is silent for so long that what ran there is given up for dead (it is excluded then). A launch that ran while
-nobody watched comes first: it may have come to its own end.
+First the job must be over for Slurm, then each node of the launch by itself: it responds and has nothing left
+of the job, or it has been silent for so long that its processes count as dead (the node is excluded then). A
+launch that ran while no supervisor watched is assessed first: it may have completed.
 """
 
 from __future__ import annotations
@@ -29,29 +29,33 @@ class _Clocks:
 
     started_twice: Stopwatch = field(default_factory=Stopwatch)
     absent: Stopwatch = field(default_factory=Stopwatch)
-    completing: Stopwatches = field(default_factory=Stopwatches)  # node
+    completing: Stopwatches = field(default_factory=Stopwatches)  # by node
 
 
-def is_fenced(ctx: RunContext, world: ClusterSnapshot) -> bool:
-    """P6: terminal for this launch, and every node of it answered without the job, or is silent, excluded and fenced."""
+def is_fenced(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+    """P6: this launch has ended, and every node of it responds without the job, or is silent, excluded and
+    fenced."""
     if ctx.attempt.launch.over:
         return True
-    if not _job_over(ctx, world) or _ran_unseen(ctx, world):
+    if not _job_over(ctx, snapshot) or _ran_unseen(ctx, snapshot):
         return False
-    if ctx.attempt.launch.end.reason == types.STARTED_TWICE and not _heard_since(ctx, world):
+    if ctx.attempt.launch.end.reason == types.STARTED_TWICE and not _heard_since(ctx, snapshot):
         return False
-    if not all(_companion_over(ctx, world, one) for one in ctx.attempt.companions):
+    if not all(_companion_over(ctx, snapshot, one) for one in ctx.attempt.companions):
         return False
-    if not all(_node_clear(ctx, world, node) for node in _ever_used(ctx)):
+    if not all(_node_clear(ctx, snapshot, node) for node in _ever_used(ctx)):
         return False
-    fenced = sorted(silent_nodes(ctx, world))
+    fenced = sorted(silent_nodes(ctx, snapshot))
     ctx.record("attempt.over", fenced=fenced)
     return True
 
 
 def _ever_used(ctx: RunContext) -> set[str]:
-    """The nodes of every launch of the attempt, also of those that nobody saw, and of its companions: Slurm may have started the job again beside a node that
-    only froze, or taken a lost one out of a job that went on without it."""
+    """The nodes of every launch of the attempt, unseen ones included, and of its companions.
+
+    Slurm may have started the job again beside a node that only froze, or removed a lost node from a job that
+    went on.
+    """
     attempt, run_dir = ctx.attempt, ctx.run_dir
     launches = range(max(attempt.launch.number, missing_jobs.latest_launch(ctx)) + 1)
     records = (attempt_dir.launch_record(run_dir, attempt.number, launch) for launch in launches)
@@ -59,40 +63,42 @@ def _ever_used(ctx: RunContext) -> set[str]:
     return {*attempt.nodes, *brought, *(n for record in records if record is not None for n in record.nodes)}
 
 
-def _companion_over(ctx: RunContext, world: ClusterSnapshot, one: Companion) -> bool:
-    """Slurm has it no more, or has not heard of any of its nodes for so long that what ran there is given up for dead."""
-    rows = [(world.nodes or {}).get(node) for node in one.nodes]
+def _companion_over(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) -> bool:
+    """Slurm no longer has the companion, or its nodes have been silent for so long that its processes
+    count as dead."""
+    rows = [(snapshot.nodes or {}).get(node) for node in one.nodes]
     silenced = bool(rows) and not any(row is not None and row.responding for row in rows)
-    return one.gone or (silenced and all(_node_clear(ctx, world, node) for node in one.nodes))
+    return one.gone or (silenced and all(_node_clear(ctx, snapshot, node) for node in one.nodes))
 
 
-def _heard_since(ctx: RunContext, world: ClusterSnapshot) -> bool:
-    """That the second start is over says nothing of the first: a node that died with it still counts as heard for a while."""
-    return ctx.observations.per_launch(_Clocks).started_twice.held_s(world.mono_s) >= fence_wait_s(ctx)
+def _heard_since(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+    """The end of the second start says nothing of the first: a node that died with it counts as responding
+    for a while."""
+    return ctx.observations.per_launch(_Clocks).started_twice.held_s(snapshot.mono_s) >= fence_wait_s(ctx)
 
 
-def _job_over(ctx: RunContext, world: ClusterSnapshot) -> bool:
-    row, absence = ctx.row(world), ctx.observations.per_launch(_Clocks).absent
+def _job_over(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+    row, absence = ctx.row(snapshot), ctx.observations.per_launch(_Clocks).absent
     if row is not None:
         absence.stop()
         return row.state.ended
     if ctx.attempt.launch.end.state == "GONE":
         return True
-    if absence.held_s(world.mono_s) < 60.0:
+    if absence.held_s(snapshot.mono_s) < 60.0:
         return False
     return all(row.state.ended for row in ctx.services.cluster.find(ctx.attempt.token))
 
 
-def _ran_unseen(ctx: RunContext, world: ClusterSnapshot) -> bool:
-    """Another launch than the one that we know: it is judged, too, before the attempt counts as over.
+def _ran_unseen(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+    """Whether there was another launch than the known one; it is assessed before the attempt counts as over.
 
-    The requeued job started again while nobody watched, and Slurm has forgotten it since; or sbatch made two jobs of one
-    token, and the one that is over never had the claim.
+    The requeued job started again while no supervisor watched, and Slurm has forgotten it since; or sbatch
+    made two jobs of one token, and the one that is over never had the claim.
     """
     if _second_job(ctx):
         return True
     launch = missing_jobs.latest_launch(ctx)
-    if ctx.row(world) is not None or launch <= ctx.attempt.launch.number:
+    if ctx.row(snapshot) is not None or launch <= ctx.attempt.launch.number:
         return False
     record = attempt_dir.launch_record(ctx.run_dir, ctx.attempt.number, launch)
     nodes = record.nodes if record is not None and record.nodes else ctx.attempt.nodes
@@ -112,31 +118,34 @@ def _second_job(ctx: RunContext) -> bool:
     return True
 
 
-def _node_clear(ctx: RunContext, world: ClusterSnapshot, node: str) -> bool:
-    assert world.nodes is not None
-    row = world.nodes.get(node)
+def _node_clear(ctx: RunContext, snapshot: ClusterSnapshot, node: str) -> bool:
+    assert snapshot.nodes is not None
+    row = snapshot.nodes.get(node)
     if row is None:
         return True  # Slurm has no such node any more
     if row.responding:
         ctx.observations.silent.stop(node)
-        return "completing" not in row.flags or _others_complete(ctx, world, node)
-    return ctx.observations.silent[node].held_s(world.mono_s) >= fence_wait_s(ctx)
+        return "completing" not in row.flags or _others_complete(ctx, snapshot, node)
+    return ctx.observations.silent[node].held_s(snapshot.mono_s) >= fence_wait_s(ctx)
 
 
-def _others_complete(ctx: RunContext, world: ClusterSnapshot, node: str) -> bool:
-    """COMPLETING is the node's flag for any job: once ours is terminal, or forgotten, which comes after that, it is another's."""
-    row = ctx.row(world)
+def _others_complete(ctx: RunContext, snapshot: ClusterSnapshot, node: str) -> bool:
+    """Whether it is another job that completes: COMPLETING is the node's flag for any job.
+
+    Once ours has ended, or Slurm has forgotten it (which comes later), the flag is another job's.
+    """
+    row = ctx.row(snapshot)
     done = row is None or row.state.ended
-    return done and ctx.observations.per_launch(_Clocks).completing[node].held_s(world.mono_s) >= 5.0
+    return done and ctx.observations.per_launch(_Clocks).completing[node].held_s(snapshot.mono_s) >= 5.0
 
 
-def silent_nodes(ctx: RunContext, world: ClusterSnapshot) -> set[str]:
-    """The nodes of the attempt that Slurm does not hear."""
-    assert world.nodes is not None
-    return {n for n in ctx.attempt.reach if n in world.nodes and not world.nodes[n].responding}
+def silent_nodes(ctx: RunContext, snapshot: ClusterSnapshot) -> set[str]:
+    """The nodes of the attempt that do not respond to Slurm."""
+    assert snapshot.nodes is not None
+    return {n for n in ctx.attempt.reach if n in snapshot.nodes and not snapshot.nodes[n].responding}
 
 
 def fence_wait_s(ctx: RunContext) -> float:
-    """How long a silent node is waited for before it counts as fenced: the setting, else SlurmdTimeout + 30 s."""
+    """How long a node must be silent before it counts as fenced: the setting, else SlurmdTimeout + 30 s."""
     value = ctx.settings.get("fence-wait", "")
     return float(value) if value not in ("", None) else ctx.services.facts().slurmd_timeout_s + 30.0

@@ -1,8 +1,8 @@
-"""How a run ends, and what is done of it then: the last record, its strays, what waited for it, its claim. (I/O)
+"""How a run ends and what is done then: last record, final log line, orphan jobs, dependents, claim. (I/O)
 
-The last line of a run that stops: fixed, greppable, in the job's own log.
-It is written before the stop is journalled, and not again where it stands already: a supervisor that dies between the two
-leaves one line, never none and never two.
+A run that stops gets a fixed, greppable last line in the job's own log. The line is written before the stop
+is journalled, and not if it is already there: a supervisor that dies in between leaves one line, never none
+and never two.
 """
 
 from __future__ import annotations
@@ -39,18 +39,62 @@ __all__ = [
     "stay_stopped",
 ]
 
+TAIL_BYTES = 1 << 16  # of the log, searched for an earlier final line
+A_DAY_S = 86_400.0
+STRAYS_FOR_S = 600.0
+STRAYS_EVERY_S = 15.0
+ALIVE_FOR_S = 15.0  # Slurm shows the end of a cancelled job within this time
 
-TAIL_BYTES = 1 << 16
+
+@dataclass
+class _LateJob:
+    """Of a submission that never got an answer."""
+
+    awaited: Stopwatch = field(default_factory=Stopwatch)
+    searched: Interval = field(default_factory=Interval)
+
+
+def end_run(ctx: RunContext, snapshot: ClusterSnapshot, decision: Decision, data: dict[str, Any]) -> None:
+    """End the run. Whatever of it could still start is found by its token, since a snapshot may lack a
+    row, and cancelled."""
+    if not ctx.watch_only:
+        orphan_jobs.cancel_all(ctx, snapshot)
+    if decision.kind == "finish" or ctx.run.wish != "pause":  # dependents of a paused run keep waiting
+        dependents.release(ctx, snapshot)
+    attempt = ctx.attempt
+    found = ctx.run.incidents[-1] if ctx.run.incidents else None
+    present = (attempt.number, attempt.launch.number, attempt.launch.start.number)
+    of_this_start = found is not None and (found.attempt, found.launch, found.start) == present
+    if (
+        decision.kind == "stop"
+        and found is not None
+        and of_this_start
+        and found.fault == FaultClass.CHECKPOINT
+    ):
+        set_aside(ctx)  # now, not when a user resumes the run: by then it may be repaired
+    code = (
+        attempt.launch.end.exit_code
+        if attempt.launch.end.exit_code
+        else (0 if decision.kind == "finish" else 1)
+    )
+    fields = {**decision.to_json(), **data, "exit_code": code}
+    if decision.kind == "finish":
+        for note in decision.notes:
+            ctx.record("warned", message=note)
+        ctx.record("run.finished", **fields)
+        return
+    record_stopped(ctx, fields)
 
 
 def record_stopped(ctx: RunContext, fields: Mapping[str, Any]) -> None:
-    """Journal the end of a run that does not go on (`fields` as in run.stopped), its line in the log first."""
+    """Journal the end of a run that does not go on (`fields` as in run.stopped); the final line comes
+    first."""
     _say(ctx, fields, paused=ctx.run.wish == "pause")
     ctx.record("run.stopped", **fields)
 
 
 def record_given_up(ctx: RunContext, fields: Mapping[str, Any]) -> None:
-    """The same of a paused run that does not come back."""
+    """The same for a paused run that does not come back."""
     _say(ctx, fields, paused=False)
     ctx.record("run.given-up", **fields)
 
@@ -63,7 +107,7 @@ def _say(ctx: RunContext, fields: Mapping[str, Any], *, paused: bool) -> None:
 
 
 def _write(ctx: RunContext, fields: Mapping[str, Any], *, paused: bool) -> str:
-    """The log that got the line; "" where none can be written or where the line stands already."""
+    """Write the line. Returns the path of the log; "" if none can be written or the line is there already."""
     attempt, settings = ctx.attempt, ctx.settings
     nodes = (ctx.run.incidents[-1].nodes if ctx.run.incidents else ()) or ("-",)
     tries = [(one.number, one.launch.number) for one in ctx.run.attempts]
@@ -72,13 +116,14 @@ def _write(ctx: RunContext, fields: Mapping[str, Any], *, paused: bool) -> str:
         return ""
     what = "paused,exiting" if paused else "error,exiting"
     head = f"ftrun: {what} run={ctx.run.id} attempt={attempt.number}/{int(settings.get('retries', 20)) + 1} "
-    line = f"{head}class={fields.get('class', '-')} node={','.join(nodes)} reason={' '.join(fields['reason'].split())}\n"
+    reason = " ".join(fields["reason"].split())
+    line = f"{head}class={fields.get('class', '-')} node={','.join(nodes)} reason={reason}\n"
     try:
         fd = os.open(launch.stdout, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return ""
     try:
-        found = os.fstat(fd)  # what stands under the name now may be a pipe, or another's file
+        found = os.fstat(fd)  # the name may now be a pipe or another file
         if not stat.S_ISREG(found.st_mode) or launch.stdout_ino not in {0, found.st_ino}:
             return ""
         tail = os.pread(fd, TAIL_BYTES, max(0, found.st_size - TAIL_BYTES))
@@ -94,90 +139,49 @@ def _write(ctx: RunContext, fields: Mapping[str, Any], *, paused: bool) -> str:
     return launch.stdout
 
 
-A_DAY_S = 86_400.0
-STRAYS_FOR_S = 600.0
-STRAYS_EVERY_S = 15.0
-ALIVE_FOR_S = 15.0  # a job that was cancelled runs no longer than this before Slurm says so
-
-
-@dataclass
-class _LateJob:
-    """Of a submission that never had an answer."""
-
-    awaited: Stopwatch = field(default_factory=Stopwatch)
-    searched: Interval = field(default_factory=Interval)
-
-
-def end_run(ctx: RunContext, world: ClusterSnapshot, decision: Decision, data: dict[str, Any]) -> None:
-    """The run is over. Whatever of it could still start is asked for by its token, since a look may lack a row, and cancelled."""
-    if not ctx.watch_only:
-        orphan_jobs.cancel_all(ctx, world)
-    if decision.kind == "finish" or ctx.run.wish != "pause":  # what waits for a paused run waits on
-        dependents.release(ctx, world)
-    attempt = ctx.attempt
-    found = ctx.run.incidents[-1] if ctx.run.incidents else None
-    present = (attempt.number, attempt.launch.number, attempt.launch.start.number)
-    of_this_start = found is not None and (found.attempt, found.launch, found.start) == present
-    if (
-        decision.kind == "stop"
-        and found is not None
-        and of_this_start
-        and found.fault == FaultClass.CHECKPOINT
-    ):
-        set_aside(ctx)  # now, not when a person resumes the run: by then it may be mended
-    code = (
-        attempt.launch.end.exit_code
-        if attempt.launch.end.exit_code
-        else (0 if decision.kind == "finish" else 1)
-    )
-    fields = {**decision.to_json(), **data, "exit_code": code}
-    if decision.kind == "finish":
-        for note in decision.notes:
-            ctx.record("warned", message=note)
-        ctx.record("run.finished", **fields)
-        return
-    record_stopped(ctx, fields)
-
-
-def release_dependents(ctx: RunContext, world: ClusterSnapshot) -> None:
-    """Of a run that is over, what still waits for it: an earlier release of ftrun noted only what it could release."""
+def release_dependents(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """Release what still waits for a final run: an earlier release of ftrun recorded only what it could
+    release."""
     if dependents.are_left(ctx.run):
-        dependents.release(ctx, world)
+        dependents.release(ctx, snapshot)
 
 
-def stay_stopped(ctx: RunContext, world: ClusterSnapshot) -> None:
-    """A stopped run stays stopped: a job of it that appears late (its submission had no answer) is cancelled."""
-    release_dependents(ctx, world)
+def cancelled_in_queue(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """A user cancelled the job before it began: the run is over (P5)."""
+    decision = Decision("stop", "the job was cancelled by a person while it waited in the queue")
+    end_run(ctx, snapshot, decision, {"class": "cancelled"})
+
+
+def stay_stopped(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """Cancel a job of a stopped run that appears late: its submission never got an answer."""
+    release_dependents(ctx, snapshot)
     attempt = ctx.run.attempt
     if attempt is None or attempt.submission not in ("unknown", "intended") or ctx.watch_only:
         return
     late = ctx.observations.per_launch(_LateJob)
-    if late.awaited.held_s(world.mono_s) <= STRAYS_FOR_S and late.searched.due(world.mono_s, STRAYS_EVERY_S):
+    if late.awaited.held_s(snapshot.mono_s) <= STRAYS_FOR_S and late.searched.due(
+        snapshot.mono_s, STRAYS_EVERY_S
+    ):
         if not attempt.closed:  # a late job then ends before the user's script begins (P4)
             close_attempt(ctx)
             ctx.record("attempt.closed")
-        orphan_jobs.cancel_all(ctx, world)
-
-
-def cancelled_in_queue(ctx: RunContext, world: ClusterSnapshot) -> None:
-    """A person ended the job before it began: the run is over (P5)."""
-    decision = Decision("stop", "the job was cancelled by a person while it waited in the queue")
-    end_run(ctx, world, decision, {"class": "cancelled"})
+        orphan_jobs.cancel_all(ctx, snapshot)
 
 
 def awaits_late_job(ctx: RunContext) -> bool:
-    """A stopped run whose submission never had an answer: a late job of it must be cancelled."""
+    """Whether a late job of a stopped run may still appear and must be cancelled."""
     attempt = ctx.run.attempt
     if attempt is None or attempt.submission not in ("unknown", "intended"):
         return False
-    # Measured by our own clock from when we first saw it so; another host's time stamp only tells old runs from new.
+    # Measured by our own clock from our first sight; another host's time stamp only tells old runs from new.
     clock = ctx.services.clock
     awaited_s = ctx.observations.per_launch(_LateJob).awaited.held_s(clock.mono_s())
     return awaited_s <= STRAYS_FOR_S and clock.now_s() - ctx.run.last_at_s < A_DAY_S
 
 
 def resume(ctx: RunContext) -> None:
-    """A person wants a stopped run to go on: budgets are fresh, or as they were where it was only paused; exclusions stay."""
+    """A user resumes a stopped run. Budgets are fresh, or kept if the run was only paused; exclusions
+    stay."""
     if ctx.run.attempt is None:
         ctx.record("warned", message="no attempt of this run was ever submitted: submit it anew")
         return
@@ -189,7 +193,7 @@ def resume(ctx: RunContext) -> None:
 
 
 def give_up(ctx: RunContext, want: str, by: str) -> None:
-    """A person does not want a paused run to come back: it is stopped, and what waits for it is let go."""
+    """A user does not want a paused run to come back: stop it and release what waits for it."""
     flag_files.remove_halt(ctx.run_dir)
     reason = f"{'cancelled' if want == 'cancel' else 'stopped'} by {by or 'request'}"
     fields = {"reason": reason, "want": want, "by": by, "class": ctx.run.final_class}
@@ -197,7 +201,7 @@ def give_up(ctx: RunContext, want: str, by: str) -> None:
 
 
 def set_aside(ctx: RunContext) -> None:
-    """The checkpoint that this launch began with is loaded by no later one, unless it is written anew."""
+    """Exclude the checkpoint that this launch began with from later launches, unless it is written anew."""
     path = ctx.attempt.launch.start.resume_from
     path = os.path.normpath(os.path.join(submission_context.cwd(ctx.run_dir), path)) if path else ""
     aside = checkpoints.still_aside(ctx.run.set_aside)
@@ -206,8 +210,11 @@ def set_aside(ctx: RunContext) -> None:
 
 
 def follow_launch(ctx: RunContext, row: JobRow) -> None:
-    """The job started (again) before it was taken out of the queue: a launch that shows no fault is not ended (P7), be it on
-    the blamed node, which may have been mended since. What was meant to end it counts no more."""
+    """The job started (again) before it left the queue: follow the launch and drop what was meant to end it.
+
+    A launch that shows no fault is not ended (P7), even on the blamed node, which may have been repaired
+    since.
+    """
     again = ctx.attempt.launch.number + (1 if ctx.attempt.launch.requeued else 0)
     launch = row.restarts if row.restarts is not None else again
     ctx.record(
@@ -222,7 +229,8 @@ def follow_launch(ctx: RunContext, row: JobRow) -> None:
 
 
 def close_attempt(ctx: RunContext, *, started: bool = True) -> attempt_dir.Claim | None:
-    """Take the newest attempt's next claim (see `attempts.close`), once we have proven that we lead. Raises LeaseLost."""
+    """Take the newest attempt's next claim (see `attempt_dir.close`) after confirming the lease. Raises
+    LeaseLost."""
     number = ctx.run.attempt.number if ctx.run.attempt is not None else 1
     ctx.services.prove()
     return attempt_dir.close(ctx.run_dir, number, ctx.services.lead.epoch, started=started)

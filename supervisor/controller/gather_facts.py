@@ -1,7 +1,7 @@
 """The facts of a run's launches, gathered in one place for the rules of the diagnosis. (I/O)
 
-How it thinks. Everything that a rule may ask is read here, once, and judged nowhere. Only the last lines of
-the logs are read when the rules have found no cause without them: that costs more than all the rest.
+Everything that a rule may use is read here, once, and judged nowhere here. The last lines of the logs are
+read only if the rules find no cause without them: that costs more than all the rest.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import replace
-from ftrun.supervisor.controller import observe, save_request
+from ftrun.supervisor.controller import node_evidence, observe, save_request
 from ftrun.supervisor.diagnosis import resumable, suspicions, unknown_cause
 from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.facts import Facts, Gone, Refusal
@@ -31,20 +31,19 @@ if TYPE_CHECKING:
 
 __all__ = ["of_end", "of_live", "of_task", "with_last_words"]
 
-HEALTHY_MAX = 4
-"""So many earlier launches are asked what they usually print."""
+HEALTHY_MAX = 4  # earlier launches whose logs show what is normal
 
 
 def of_end(
     ctx: RunContext,
-    world: ClusterSnapshot,
+    snapshot: ClusterSnapshot,
     attempt: Attempt,
     incident: str,
     *,
     topology: Topology,
     lost: Sequence[str],
 ) -> Facts:
-    """What is known of a launch that is over; `attempt` is the attempt as its last start alone made it.
+    """The facts of a launch that is over; `attempt` is the attempt as its last start alone made it.
 
     `lost` are the nodes that Slurm had given up by then. Raises OSError.
     """
@@ -57,7 +56,7 @@ def of_end(
         ended=_ended(ctx, attempt, lost),
         attempt=attempt,
         wish=run.wish,
-        now_s=world.now_s,
+        now_s=snapshot.now_s,
     )
     if attempt.submission == "refused":
         return replace(found, refusal=_refusal(ctx))
@@ -78,7 +77,7 @@ def of_end(
         resumed=resumable.resumed(ctx.settings, run, run_dir, attempt.launch.start.resume_from, incident),
         requeues=plan.requeues(run_dir, otherwise=ctx.services.facts().requeue_default),
         near_limit=save_request.asked(ctx, Occasion.TIMELIMIT),
-        nodes=observe.of_end(ctx, world, lost),
+        nodes=node_evidence.of_end(ctx, snapshot, lost),
         gone=_gone(attempt),
         suspicion=suspicion,
         rank_ended=rank_ended,
@@ -87,9 +86,7 @@ def of_end(
 
 
 def with_last_words(ctx: RunContext, facts: Facts, found: Diagnosis) -> Facts:
-    """The same facts; where the rules found no cause in them, with the lines that are new or odd among the
-    last ones.
-    """
+    """The same facts, with new or odd lines among the last ones if the rules found no cause without them."""
     if found.fault is not FaultClass.UNKNOWN:
         return facts
     return replace(facts, last_words=_last_words(ctx, facts.topology))
@@ -98,8 +95,10 @@ def with_last_words(ctx: RunContext, facts: Facts, found: Diagnosis) -> Facts:
 def of_task(
     facts: Facts, attempt: Attempt, task: int, run_dir: str, launch: LaunchRecord | None
 ) -> Facts | None:
-    """What is known of one failed task of an array, from the facts of all; None where nothing of its own is
-    known. Raises OSError.
+    """The facts of one failed task of an array, taken from those of all; None if nothing is known of it
+    alone.
+
+    Raises OSError.
     """
     state = attempt.task_states.get(task, "FAILED")
     written = attempt_dir.task_exit(run_dir, attempt.number, task)
@@ -126,15 +125,15 @@ def of_task(
     )
 
 
-def of_live(ctx: RunContext, world: ClusterSnapshot, report: WatchReport, topology: Topology) -> Facts:
-    """What is known of a live launch so far."""
+def of_live(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport, topology: Topology) -> Facts:
+    """The facts of a live launch so far."""
     return Facts(
         evidence=report.evidence,
         topology=topology,
         catalog=ctx.services.catalog(),
         progress=report.progress,
-        nodes=observe.live_facts(ctx, world).survived(ctx.observations.survived),
-        now_s=world.now_s,
+        nodes=node_evidence.of_live(ctx, snapshot).survived(ctx.observations.survived),
+        now_s=snapshot.now_s,
     )
 
 
@@ -155,7 +154,7 @@ def _ended(ctx: RunContext, attempt: Attempt, lost: Sequence[str]) -> Ended:
 
 
 def _refusal(ctx: RunContext) -> Refusal:
-    """What ftrun keeps out, or adds, may be why sbatch refused: then it is asked again without it."""
+    """Why sbatch refused. If ftrun's own exclusions or spares may be the reason, the refusal is not final."""
     ours = ctx.attempt.excluded or in_allocation.spares_of(ctx.settings, ctx.attempt)
     for_good = ctx.attempt.launch.end.state == "REFUSED" and not ours
     return Refusal(ctx.attempt.refusal, for_good, ctx.run.id)

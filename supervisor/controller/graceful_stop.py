@@ -1,27 +1,27 @@
-"""Stops, pauses and time limits of a live attempt: it is asked for a checkpoint before it is left. (I/O)
+"""A live attempt saves a checkpoint before it ends: stop, pause, time limit, preemption, fault. (I/O)
 
-How it thinks. What `leaving` decides is carried out here, one look at a time. Asking is an effect like any other: intent, act, fact.
-Who takes over in between asks once more, which costs the script one more checkpoint at the worst; the time of the wait is by the
-clock of who waits, so a takeover makes it longer and never shorter.
+`policy.save_request` decides; this module carries out, one pass per snapshot.
 
-A time limit is left to Slurm: the script is asked in time, goes on with its work, and the limit itself ends it, for it may come to its own
-end before. Where Slurm was told to send a signal, it asks, and it may do so a minute early: from then on a new checkpoint is the answer, and only
-where there is none in time the script is asked by us as well. One kind of script is ended once it has answered: it tells its last step and
-cannot reach it before the limit, and in all its time it has saved nothing unasked, so that all it makes from there on would be thrown away.
+Stop and pause: the script is asked, awaited, and then the job is ended.
 
-Slurm wants the nodes of a live job for another one: its time of grace is used to save.
-How it thinks. From the first moment of GraceTime Slurm shows the end of the job nearer than its limit, in the one query that is made for all
-jobs; that it is a preemption, and no reservation that ends, is asked for once then. Slurm sends TERM to the tasks of the steps, or the signal of
-`--signal` where the site has it so, and nothing at all to a script without steps [tried on 22.05]. So the script is asked for a checkpoint
-as before any other end; Slurm ends the job itself.
+Time limit: it is left to Slurm. The script is asked in time and goes on, and the limit itself ends it, for it
+may finish before. If Slurm was told to send a signal (`--signal`), Slurm asks, perhaps a minute early: from
+then on a new checkpoint is the answer, and only if none comes in time ftrun asks as well. One kind of script
+is ended once it has answered: it shows its last step, cannot reach it before the limit, and has never saved
+without being asked, so that all later work would be lost.
 
-Who leaves in the time of grace does so as COMPLETED or FAILED, and slurmstepd calls its steps cancelled, as if by a person [tried]: it was preempted
-all the same, unless it had come to its last step, or exits 0 and nothing had told it to leave.
+Preemption: from the first moment of GraceTime Slurm shows the end of the job nearer than its limit, in the
+one query for all jobs; that it is a preemption, and not the end of a reservation, is asked once then. Slurm
+sends TERM to the tasks of the steps, or the signal of `--signal` if the site has it so, and nothing at all to
+a script without steps [tried on 22.05]. So the script is asked for a checkpoint as before any other end;
+Slurm ends the job itself. A script that leaves in the grace time shows as COMPLETED or FAILED, and slurmstepd
+calls its steps cancelled, as if by a user [tried]: it was preempted all the same, unless it had reached its
+last step, or exits 0 and nothing had told it to leave.
 
-A live attempt is to be ended for a fault, and most of it is alive: it is asked for a last checkpoint first.
-How it thinks. Where an agent lives it does this itself, inside its allocation; here it is for jobs without one. The end is announced already, and comes
-in any case: at once where nobody listens, else when a new checkpoint is complete or `fault-save-timeout` is over. A start that hangs reads no file, so only
-a signal reaches it. What a person wants, and ends for which a checkpoint was made already, are not held up.
+Fault: a job without an agent is asked for a last checkpoint before its announced end (an agent does this
+itself, inside the allocation). The end comes in any case: at once if the script does not listen, else when a
+new checkpoint is complete or `fault-save-timeout` is over. A start that hangs reads no file, so only a signal
+reaches it. A user's requests, and ends that already have their checkpoint, are not delayed.
 """
 
 from __future__ import annotations
@@ -68,42 +68,176 @@ __all__ = [
     "waits_for_checkpoint",
 ]
 
+_OVER = frozenset({State.SETTLING, State.RECOVERING})
+
 
 @dataclass
 class _Ends:
-    """Planned ends of which Slurm was asked whether they are a preemption."""
+    """Planned ends about which Slurm was asked whether they are a preemption."""
 
     asked_for: set[float | None] = field(default_factory=set)
 
 
-def handle_preemption(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> bool:
-    """Have a preempted script save, once in a launch. True where the job is in its time of grace. Raises SlurmError, OSError (journal)."""
-    if ctx.watch_only or len(ctx.rows(world)) > 1 or not row.is_cut_short:
+@dataclass
+class _Signal:
+    """`plan.warning_ahead_s` of one start, once it was read."""
+
+    ahead_s: tuple[float | None] | None = None
+
+
+@dataclass
+class _Told:
+    """Errors of `halt.json` that were reported."""
+
+    errors: Intervals = field(default_factory=Intervals)
+
+
+def look(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """Journal what `halt.json` says, and that its condition holds. Raises OSError (journal)."""
+    if ctx.run.final:
+        return
+    if ctx.run.state in _OVER:
+        flag_files.clear(ctx.run_dir)  # the request was meant for a launch that is over
+    halt = _read(ctx)
+    if halt is not None and halt.token != ctx.run.halt.get("token", ""):
+        ctx.record("halt.set", halt=halt.to_json())
+        unask(ctx)
+    known = Halt.from_json(ctx.run.halt)
+    if not known.wanted or ctx.run.wish:
+        return
+    why = known.due(step=ctx.observations.step, now_s=snapshot.now_s, save_wait_s=save_wait_s(ctx))
+    if why:
+        ctx.record("halt.due", want=known.word, by=known.by, why=why)
+
+
+def _read(ctx: RunContext) -> Halt | None:
+    """What `halt.json` says; None if there is none that can be obeyed. An invalid file is reported once."""
+    try:
+        return flag_files.read_halt(ctx.run_dir)
+    except BadHalt as error:
+        if ctx.observations.per_launch(_Told).errors[str(error)].first():
+            ctx.record("warned", message=f"{ctx.run_dir}/{FILE} is not obeyed: {error}")
+        return None
+
+
+def live(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
+    """Do what a user, a preemption, a drain or the time limit asks of a live attempt. Raises SlurmError."""
+    drained_nodes.tidy(ctx)
+    if ctx.run.wish == "cancel":
+        ending.intend(ctx, f"cancel by {ctx.run.wish_by or 'request'}")
+    elif ctx.run.wish:
+        leave(ctx, snapshot)
+    elif not handle_preemption(ctx, snapshot, row):
+        drained_nodes.look(ctx, snapshot, row)
+        if ctx.run.state is State.ENDING:
+            return
+        near_limit(ctx, snapshot, row)
+
+
+def leave(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """One pass over a live attempt that a user wants to stop or pause: ask it, wait, end it."""
+    run, report = ctx.run, ctx.observations.report
+    if report is not None and report.behind:
+        return  # an old checkpoint would look new
+    halt = Halt.from_json(run.halt)
+    if not halt.wanted:  # a request without conditions
+        halt = Halt(after_checkpoint=True)
+    occasion = Occasion.PAUSE if run.wish == "pause" else Occasion.STOP
+    if not asked(ctx, occasion) or run.leaving.get("halt") != halt.token:
+        wait_s = halt.wait_s(now_s=snapshot.now_s, save_wait_s=save_wait_s(ctx), listens=listens(ctx))
+        ask(ctx, snapshot, occasion, wait_s, halt=halt.token)
+        return
+    verdict = awaited(ctx, snapshot)
+    if verdict.end:
+        ending.intend(ctx, f"{run.wish} by {run.wish_by or 'request'}; {verdict.reason}")
+
+
+def near_limit(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
+    """Have the script save when the time limit is near: Slurm asks it if told to, else ftrun. Raises
+    SlurmError."""
+    limit_s, end_s = row.time_limit_s, row.limit_end_s
+    if ctx.watch_only or limit_s is None or end_s is None:
+        return
+    left_s = end_s - snapshot.now_s
+    near = save_request.limit_is_near(limit_s, left_s, save_wait_s(ctx))
+    if asked(ctx, Occasion.TIMELIMIT):
+        _hear(ctx, snapshot, left_s, near=near)
+        return
+    if not (ctx.settings.get("checkpoint") or listens(ctx)):
+        return
+    signal = ctx.observations.per_start(_Signal)
+    if signal.ahead_s is None:
+        signal.ahead_s = (plan.warning_ahead_s(ctx.run_dir),)
+    (ahead_s,) = signal.ahead_s
+    slurms = bool(ahead_s) and save_request.warning_is_due(ahead_s or 0.0, left_s)
+    if not near and not slurms:
+        return
+    known = sight(ctx, snapshot)
+    written_s = checkpoints.times_written_s(known.path) if known.path else None
+    by_itself = known.logged is not None or (written_s or 0.0) > (ctx.attempt.launch.started_at_s or 0.0)
+    if slurms and written_s is not None and save_request.warning_is_due(ahead_s or 0.0, end_s - written_s):
+        known = Sight()  # the checkpoint for Slurm's signal is there already
+    ask(
+        ctx,
+        snapshot,
+        Occasion.TIMELIMIT,
+        max(left_s, 0.0),
+        by_signal=ahead_s is None,
+        known=known.to_json(),
+        unasked=by_itself,
+        by=SLURM if slurms else "",
+    )
+
+
+def _hear(ctx: RunContext, snapshot: ClusterSnapshot, left_s: float, *, near: bool) -> None:
+    """What becomes of a script that was asked to save before its time limit."""
+    told = ctx.run.leaving
+    if told["stage"] == "missed":
+        return
+    verdict = awaited(ctx, snapshot)
+    if not verdict.end and near and told.get("by") == SLURM:
+        if not save_request.new(Sight.from_json(told["known"]), sight(ctx, snapshot)):
+            more = {"known": told["known"], "unasked": told["unasked"]}
+            ask(ctx, snapshot, Occasion.TIMELIMIT, max(left_s, 0.0), by_signal=False, **more)
+        return
+    ends = estimates.of_run(ctx.run, snapshot.now_s)
+    work_s = (ends.target - ends.step) * ends.step_s if ends is not None else None
+    vain = save_request.in_vain(work_s=work_s, left_s=left_s, unasked=bool(told.get("unasked", True)))
+    if verdict.saved and vain and newest_checkpoint(ctx) and ctx.run.state is State.RUNNING:
+        ending.intend(ctx, f"{AT_LIMIT}; {verdict.reason}")
+
+
+def handle_preemption(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
+    """Have a preempted script save, once in a launch. True while the job is in its grace time.
+
+    Raises SlurmError, OSError (journal).
+    """
+    if ctx.watch_only or len(ctx.rows(snapshot)) > 1 or not row.is_cut_short:
         return False
     if asked(ctx, Occasion.PREEMPT):
-        awaited(ctx, world)
+        awaited(ctx, snapshot)
         return True
     asked_for = ctx.observations.per_launch(_Ends).asked_for
     if row.planned_end_s in asked_for:
         return False
     details = ctx.services.cluster.details(ctx.attempt.job)
-    asked_for.add(row.planned_end_s)  # once for each new end: many jobs may share a reservation
+    asked_for.add(row.planned_end_s)  # once per new end: many jobs may share a reservation
     if details is None or not details.is_preempted:
         return False
-    left_s = max((row.planned_end_s or world.now_s) - world.now_s, 0.0)
+    left_s = max((row.planned_end_s or snapshot.now_s) - snapshot.now_s, 0.0)
     by_slurm = ctx.services.facts().preemption_signals and plan.warning_ahead_s(ctx.run_dir) is not None
-    ask(ctx, world, Occasion.PREEMPT, round(left_s, 1), by_signal=not by_slurm)
+    ask(ctx, snapshot, Occasion.PREEMPT, round(left_s, 1), by_signal=not by_slurm)
     return True
 
 
 def seen_through(ctx: RunContext, attempt: Attempt) -> Attempt:
-    """`attempt` as it ended, seen with what is known of its preemption."""
+    """`attempt` as it ended, with what is known of its preemption."""
     was_asked = asked(ctx, Occasion.PREEMPT)
     return as_preempted(attempt, ctx.observations.step, told=_told_to_leave(ctx), asked=was_asked)
 
 
 def _told_to_leave(ctx: RunContext) -> bool:
-    """The script of a preempted job was told so, be it by Slurm's TERM to its steps or by us, with a signal or with a file that it obeyed."""
+    """Whether the preempted script was told to leave: by Slurm's TERM, or by a signal or file of ours."""
     if any(one.signature == STEPS_CANCELLED for one in ctx.observations.evidence):
         return True
     request = ctx.run.leaving
@@ -111,10 +245,10 @@ def _told_to_leave(ctx: RunContext) -> bool:
 
 
 def as_preempted(attempt: Attempt, step: int | None, *, told: bool, asked: bool) -> Attempt:
-    """`attempt`, as PREEMPTED where it left by itself since Slurm wanted its nodes. (pure)
+    """`attempt`, as PREEMPTED if it left by itself because Slurm wanted its nodes. (pure)
 
-    `step` is its last one, `told` whether the script was told to leave; `asked` whether it was asked to save for this, where Slurm has
-    forgotten the job.
+    `step` is its last one; `told`: the script was told to leave; `asked`: it was asked to save for this, in
+    case Slurm has forgotten the job.
     """
     if attempt.ended_by_us or attempt.launch.requeued or not (attempt.launch.end.preempted or asked):
         return attempt
@@ -127,165 +261,28 @@ def as_preempted(attempt: Attempt, step: int | None, *, told: bool, asked: bool)
     return attempt.ended_as(state="PREEMPTED")
 
 
-_OVER = frozenset({State.SETTLING, State.RECOVERING})
-
-
-@dataclass
-class _Signal:
-    """`warned.ahead_s` of one start, once it was asked for."""
-
-    ahead_s: tuple[float | None] | None = None
-
-
-@dataclass
-class _Told:
-    """What was said of `halt.json`."""
-
-    errors: Intervals = field(default_factory=Intervals)
-
-
-def look(ctx: RunContext, world: ClusterSnapshot) -> None:
-    """Note what `halt.json` says, and that its condition holds. Raises OSError (journal)."""
-    if ctx.run.final:
-        return
-    if ctx.run.state in _OVER:
-        flag_files.clear(ctx.run_dir)  # it was meant for a launch that is over
-    halt = _read(ctx)
-    if halt is not None and halt.token != ctx.run.halt.get("token", ""):
-        ctx.record("halt.set", halt=halt.to_json())
-        unask(ctx)
-    known = Halt.from_json(ctx.run.halt)
-    if not known.wanted or ctx.run.wish:
-        return
-    why = known.due(step=ctx.observations.step, now_s=world.now_s, save_wait_s=save_wait_s(ctx))
-    if why:
-        ctx.record("halt.due", want=known.word, by=known.by, why=why)
-
-
-def live(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
-    """What a person, or the time limit, wants of a live attempt. Raises SlurmError."""
-    drained_nodes.tidy(ctx)
-    if ctx.run.wish == "cancel":
-        ending.intend(ctx, f"cancel by {ctx.run.wish_by or 'request'}")
-    elif ctx.run.wish:
-        leave(ctx, world)
-    elif not handle_preemption(ctx, world, row):
-        drained_nodes.look(ctx, world, row)
-        if ctx.run.state is State.ENDING:
-            return
-        near_limit(ctx, world, row)
-
-
-def leave(ctx: RunContext, world: ClusterSnapshot) -> None:
-    """One look at a live attempt that a person wants to stop or pause: ask it, wait, end it."""
-    run, report = ctx.run, ctx.observations.report
-    if report is not None and report.behind:
-        return  # what was saved long ago would look new
-    halt = Halt.from_json(run.halt)
-    if not halt.wanted:  # a request without conditions
-        halt = Halt(after_checkpoint=True)
-    occasion = Occasion.PAUSE if run.wish == "pause" else Occasion.STOP
-    if not asked(ctx, occasion) or run.leaving.get("halt") != halt.token:
-        wait_s = halt.wait_s(now_s=world.now_s, save_wait_s=save_wait_s(ctx), listens=listens(ctx))
-        ask(ctx, world, occasion, wait_s, halt=halt.token)
-        return
-    verdict = awaited(ctx, world)
-    if verdict.end:
-        ending.intend(ctx, f"{run.wish} by {run.wish_by or 'request'}; {verdict.reason}")
-
-
-def near_limit(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
-    """Have the script save when the time limit is near: Slurm asks it where it was told to, we do otherwise. Raises SlurmError."""
-    limit_s, end_s = row.time_limit_s, row.limit_end_s
-    if ctx.watch_only or limit_s is None or end_s is None:
-        return
-    left_s = end_s - world.now_s
-    near = save_request.limit_is_near(limit_s, left_s, save_wait_s(ctx))
-    if asked(ctx, Occasion.TIMELIMIT):
-        _hear(ctx, world, left_s, near=near)
-        return
-    if not (ctx.settings.get("checkpoint") or listens(ctx)):
-        return
-    signal = ctx.observations.per_start(_Signal)
-    if signal.ahead_s is None:
-        signal.ahead_s = (plan.warning_ahead_s(ctx.run_dir),)
-    (ahead_s,) = signal.ahead_s
-    slurms = bool(ahead_s) and save_request.warning_is_due(ahead_s or 0.0, left_s)
-    if not near and not slurms:
-        return
-    known = sight(ctx, world)
-    written_s = checkpoints.times_written_s(known.path) if known.path else None
-    by_itself = known.logged is not None or (written_s or 0.0) > (ctx.attempt.launch.started_at_s or 0.0)
-    if slurms and written_s is not None and save_request.warning_is_due(ahead_s or 0.0, end_s - written_s):
-        known = Sight()  # the answer to Slurm is there already
-    ask(
-        ctx,
-        world,
-        Occasion.TIMELIMIT,
-        max(left_s, 0.0),
-        by_signal=ahead_s is None,
-        known=known.to_json(),
-        unasked=by_itself,
-        by=SLURM if slurms else "",
-    )
-
-
-def _hear(ctx: RunContext, world: ClusterSnapshot, left_s: float, *, near: bool) -> None:
-    """What becomes of a script that was asked to save before its time limit."""
-    told = ctx.run.leaving
-    if told["stage"] == "missed":
-        return
-    verdict = awaited(ctx, world)
-    if not verdict.end and near and told.get("by") == SLURM:
-        if not save_request.new(Sight.from_json(told["known"]), sight(ctx, world)):
-            more = {"known": told["known"], "unasked": told["unasked"]}
-            ask(ctx, world, Occasion.TIMELIMIT, max(left_s, 0.0), by_signal=False, **more)
-        return
-    ends = estimates.of_run(ctx.run, world.now_s)
-    work_s = (ends.target - ends.step) * ends.step_s if ends is not None else None
-    vain = save_request.in_vain(work_s=work_s, left_s=left_s, unasked=bool(told.get("unasked", True)))
-    if verdict.saved and vain and newest_checkpoint(ctx) and ctx.run.state is State.RUNNING:
-        ending.intend(ctx, f"{AT_LIMIT}; {verdict.reason}")
-
-
-# ---------------------------------------------------------------------- the effects
-
-
-# ---------------------------------------------------------------------- what is known
-
-
-def _read(ctx: RunContext) -> Halt | None:
-    """What `halt.json` says now; None where there is none that can be obeyed. One that makes no sense is told once."""
-    try:
-        return flag_files.read_halt(ctx.run_dir)
-    except BadHalt as error:
-        if ctx.observations.per_launch(_Told).errors[str(error)].first():
-            ctx.record("warned", message=f"{ctx.run_dir}/{FILE} is not obeyed: {error}")
-        return None
-
-
-def waits_for_checkpoint(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> bool:
+def waits_for_checkpoint(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
     """Whether the announced end waits for a last checkpoint. Raises SlurmError, OSError (journal)."""
-    if ctx.run.wish or row.state is not JobState.RUNNING or len(ctx.rows(world)) > 1:
+    if ctx.run.wish or row.state is not JobState.RUNNING or len(ctx.rows(snapshot)) > 1:
         return False
     if asked(ctx, Occasion.GASP):
-        observe.watch(ctx, world)  # it may say that it has saved
-        return not awaited(ctx, world).end
-    if not _wanted(ctx, world):
+        observe.watch(ctx, snapshot)  # the log may show that it has saved
+        return not awaited(ctx, snapshot).end
+    if not _wanted(ctx, snapshot):
         return False
     wait_s = float(ctx.settings.get("fault-save-timeout", 30.0))
-    ask(ctx, world, Occasion.GASP, wait_s)
+    ask(ctx, snapshot, Occasion.GASP, wait_s)
     return True
 
 
-def _wanted(ctx: RunContext, world: ClusterSnapshot) -> bool:
+def _wanted(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     attempt, found = ctx.attempt, ctx.observations.provisional
     why = attempt.end_intended
     if attempt.cancel_intended or WITHOUT_SCRIPT in why:
         return False
     if why.startswith((AT_LIMIT, AWAY)):
         return False
-    rows = world.nodes or {}
+    rows = snapshot.nodes or {}
     blamed = found.nodes if found is not None else ()
     gone = [n for n in attempt.used if n in blamed or (n in rows and not rows[n].responding)]
     hangs = attempt.hung is not None or found is None or found.fault is FaultClass.HANG

@@ -1,23 +1,25 @@
-"""A live attempt that nobody looks after from inside: does it hang? (I/O)
+"""Hang detection for a live attempt that no agent looks after, and for the tasks of an array. (I/O)
 
-How it thinks. The agent beside the script watches for hangs, and while it lives it alone does (P8). Where there is none, or it died, the supervisor watches in
-the same way (`hangwatch`) with what is seen from its host: logs and beats on the shared folder, and stacks by a step of its own where Slurm lets it have one.
+While the agent beside the script lives, it alone watches for hangs (P8). Without one, or once it is dead, the
+supervisor watches in the same way (`telemetry.hang_watch`) with what it can see from its host: logs and
+heartbeats on the shared folder, and stacks by a job step of its own where Slurm allows one.
 
-- **From afar less is seen.** Nobody knows from here what a node uses unless ranks or that step tell; what rests on less is given longer (`hang.limits_from`).
-- **Only its own eyes count.** Each supervisor, and each one that takes over from an agent, begins with fresh clocks: a start is given its whole
-  warm-up from then on. Looks too far apart, a log or beats that cannot be read, Slurm out of sight, a job that does not run: none is silence.
-- **It waits for nobody.** Stacks are taken beside the loop, which serves all runs, and are judged when they are there.
-- **Just before the end** Slurm is asked whether the job runs, and the logs are opened anew: a network file system may have kept lines from us.
+- **Less is visible from afar.** What a node uses is known only from ranks or that step; with less evidence
+  the limits are longer (`hang_rules.limits_from`).
+- **Only its own observations count.** Each supervisor, also one that takes over from an agent, begins with
+  fresh clocks: a start gets its whole warm-up again. Passes too far apart, logs or heartbeats that cannot be
+  read, a Slurm that does not answer, a job that does not run: none of these is silence.
+- **It never blocks the loop.** Stacks are taken in the background and judged when they are there.
+- **Just before the end** Slurm is asked whether the job runs, and the logs are opened again: a network file
+  system may have held lines back.
 
-What is decided is journalled, and the attempt is ended as after any other suspicion. The tasks of an array are watched one by one (`hanging_tasks`).
+The decision is journalled, and the attempt is ended as after any other suspicion.
 
-The live tasks of an array: each is watched for hangs by itself, and ended by itself.
-How it thinks. A task is a run of its own: it has its log, its folder of beats and its row in the queue, so it is watched as a launch is (`hanging`). What is
-decided is journalled; whatever is decided and still runs is cancelled at the next look at Slurm, by whoever leads then. A cancel of ours makes the task
-a failed one, where a person's would have made it one that nobody wants.
-
-Tasks that write into one log cannot be told apart by it, and are not watched. Of a wide array the first live tasks are watched, so that a look stays
-short; the others come when those are over.
+A task of an array has its own log, heartbeat folder and row in the queue, so it is watched as a launch is and
+ended alone. The decision is journalled; a task that still runs is cancelled at the next snapshot, by
+whichever supervisor leads then. Our cancel makes the task a failed one; a user's would make it an unwanted
+one. Tasks that share one log cannot be told apart and are not watched. Of a wide array the first `TASKS_MAX`
+live tasks are watched, so that a pass stays short; the others follow when those are over.
 """
 
 from __future__ import annotations
@@ -57,17 +59,20 @@ __all__ = [
     "watch_tasks",
 ]
 
-
 LOOK_EVERY_S = 2.0
-ERRANDS_MAX = 4  # of all runs: a wide array may fall silent at once
+ERRANDS_MAX = 4  # of all runs: a whole wide array may fall silent at once
+TASKS_EVERY_S = 5.0
+TASKS_MAX = 64
+AGAIN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Whose life is watched: a launch, or a task of an array.
+    """What is watched: a launch, or a task of an array.
 
-    `place` is its folder, `token` its start, `nodes` those that it uses (() = all of its rows), `more` what its records say besides. `mine` picks its rows from those of the attempt, `read` reads
-    its logs anew.
+    `place` is its folder, `token` its start, `nodes` those that it uses (() = all of its rows), `more` the
+    additional fields of its records. `mine` picks its rows from those of the attempt, `read` reads its logs
+    again.
     """
 
     place: str
@@ -80,7 +85,10 @@ class Watched:
 
 @dataclass
 class _Errand:
-    """Stacks that are being taken: who was asked, and who answered so far. Another thread writes, and `over` last."""
+    """Stacks that are being taken: the nodes asked, and those that answered so far.
+
+    Another thread writes; it sets `over` last.
+    """
 
     asked: tuple[tuple[str, tuple[str, ...]], ...]  # job -> its nodes
     answered: list[str] = field(default_factory=list)
@@ -93,24 +101,24 @@ class _Errand:
                 told = steps.ask(job, nodes, lines[job], limit_s=ASK_LIMIT_S, quiet_s=ASK_QUIET_S)
                 self.answered += [node for node in nodes if told.answers.get(node)]
         except SlurmError:
-            pass  # no srun on this host: who answered until now has answered
+            pass  # no srun on this host: the answers until now count
         finally:
             self.over = True
 
 
 @dataclass
 class Errands:
-    """Of all runs: stacks that are being taken beside the loop."""
+    """Of all runs: stacks that are being taken in the background."""
 
     pending: list[_Errand] = field(default_factory=list)
 
 
 @dataclass
 class _Hands:
-    """What a supervisor does for its watch. `world` is the present look, `report` what the logs told at it."""
+    """What a supervisor does for its watch. `report` is what the logs showed at the present snapshot."""
 
     ctx: RunContext
-    world: ClusterSnapshot
+    snapshot: ClusterSnapshot
     watched: Watched
     report: WatchReport | None = None
     errand: _Errand | None = None
@@ -125,18 +133,18 @@ class _Hands:
             known = self.ctx.services.cluster.jobs((self.ctx.attempt.job,))
         except SlurmError:
             return None
-        found = self.rows(replace(self.world, families=job_rows.families(known)))
+        found = self.rows(replace(self.snapshot, families=job_rows.families(known)))
         if not found:
             return None
         if any(row.state is not JobState.RUNNING for row in found):
             return False
-        fresh = self.watched.read(self.world)
+        fresh = self.watched.read(self.snapshot)
         if fresh is None or self.report is None or not fresh.readable or fresh.behind:
             return None
         return True if fresh.last_growth_s == self.report.last_growth_s else None
 
     def ask(self, folder: str) -> bool:
-        """See `Hands.ask`. A run that may only be watched is not disturbed."""
+        """See `Hands.ask`. A run that ftrun may only observe is not disturbed."""
         services = self.ctx.services
         steps, errands = services.steps, services.shared(Errands)
         errands.pending = [one for one in errands.pending if not one.over]
@@ -145,9 +153,11 @@ class _Hands:
         asked = tuple(self._parties())
         lines = {job: self._line(job, folder) for job, _ in asked}
         errand = _Errand(asked)
-        services.act("stacks", self.world, lambda: services.in_background(lambda: errand.run(steps, lines)))
+        services.act(
+            "stacks", self.snapshot, lambda: services.in_background(lambda: errand.run(steps, lines))
+        )
         self.errand = errand
-        errands.pending.append(errand)  # not sooner: what may not be begun is never over
+        errands.pending.append(errand)  # not before `act`: an errand that never began is never over
         return True
 
     def answer(self) -> Answer | None:
@@ -157,21 +167,22 @@ class _Hands:
         asked = tuple(node for _, nodes in self.errand.asked for node in nodes)
         return Answer(asked, tuple(self.errand.answered))
 
-    def rows(self, world: ClusterSnapshot) -> tuple[JobRow, ...]:
-        """The rows of whoever is watched."""
-        return self.watched.mine(self.ctx.rows(world))
+    def rows(self, snapshot: ClusterSnapshot) -> tuple[JobRow, ...]:
+        """The rows of the launch or task that is watched."""
+        return self.watched.mine(self.ctx.rows(snapshot))
 
     def _line(self, job: str, folder: str) -> str:
-        """What is run on the nodes of a job; the ranks in a companion are the main job's."""
+        """The command that runs on the nodes of a job; the ranks in a companion are the main job's."""
         attempt, watched = self.ctx.attempt, self.watched
         theirs = attempt.job if job in attempt.joined else job
         return stacks_line(self.ctx.services.home, watched.place, watched.token, theirs, folder)
 
     def _parties(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Each plain job with the nodes that it uses; several for a heterogeneous one, and for a start that lies in companions, too."""
+        """Each plain job with the nodes used: several for a heterogeneous job, and for a start that uses
+        companions."""
         found = []
-        joined = (row for job in self.ctx.attempt.joined for row in self.world.families.get(job, ()))
-        for row in (*self.rows(self.world), *joined):
+        joined = (row for job in self.ctx.attempt.joined for row in self.snapshot.families.get(job, ()))
+        for row in (*self.rows(self.snapshot), *joined):
             used = self.watched.nodes or row.nodes
             nodes = tuple(node for node in row.nodes if node in used)
             if row.state is JobState.RUNNING and nodes:
@@ -180,28 +191,28 @@ class _Hands:
 
 
 class RemoteHangWatch:
-    """The watch over one life, from the supervisor's host."""
+    """The watch over one launch or task, from the supervisor's host."""
 
     def __init__(
-        self, ctx: RunContext, world: ClusterSnapshot, watched: Watched, limits: hang_rules.Limits | None
+        self, ctx: RunContext, snapshot: ClusterSnapshot, watched: Watched, limits: hang_rules.Limits | None
     ) -> None:
-        self._hands = _Hands(ctx, world, watched)
+        self._hands = _Hands(ctx, snapshot, watched)
         self._watch = HangWatch(self._hands, watched.place, watched.token, limits, ctx.services.clock.mono_s)
 
     def look(
         self,
-        world: ClusterSnapshot,
+        snapshot: ClusterSnapshot,
         report: WatchReport,
         *,
         over: bool,
         suspect: hang_rules.Limits | None = None,
     ) -> types.Verdict | None:
-        """The verdict where it hangs; None else. `over`: the script has ended; `suspect`: see `HangWatch.judge`.
+        """The verdict if it hangs, else None. `over`: the script has ended; `suspect`: see `HangWatch.judge`.
 
         Raises OSError (journal), LeaseLost.
         """
-        self._hands.world, self._hands.report = world, report
-        found = self._hands.rows(world)
+        self._hands.snapshot, self._hands.report = snapshot, report
+        found = self._hands.rows(snapshot)
         runs = bool(found) and all(row.state is JobState.RUNNING for row in found)
         if not self._watch.poll():
             return None
@@ -217,16 +228,11 @@ class _Watch:
     looked: Interval = field(default_factory=Interval)
 
 
-def leave_to_agent(ctx: RunContext) -> None:
-    """The agent inside the allocation watches: what was seen from afar counts no more (P8)."""
-    ctx.observations.per_start(_Watch).afar = None
-
-
-def look(ctx: RunContext, world: ClusterSnapshot, report: WatchReport) -> None:
-    """One look at a live launch: end it where it hangs. Raises OSError (journal), LeaseLost."""
+def look(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport) -> None:
+    """One pass over a live launch: end it if it hangs. Raises OSError (journal), LeaseLost."""
     seen, attempt = ctx.observations, ctx.attempt
     watch = seen.per_start(_Watch)
-    if not watch.looked.due(world.mono_s, LOOK_EVERY_S):
+    if not watch.looked.due(snapshot.mono_s, LOOK_EVERY_S):
         return
     if watch.afar is None:
         watched = Watched(
@@ -237,21 +243,21 @@ def look(ctx: RunContext, world: ClusterSnapshot, report: WatchReport) -> None:
             lambda now: observe.watch(ctx, now, fresh=True),
         )
         watch.afar = RemoteHangWatch(
-            ctx, world, watched, hang_rules.limits_from(ctx.settings, from_afar=True)
+            ctx, snapshot, watched, hang_rules.limits_from(ctx.settings, from_afar=True)
         )
     suspect, found = None, seen.suspicion
     if found is not None:
         lost = any(node in seen.silent for node in attempt.used)
         suspect = limits_while_suspect(ctx.settings, found, ctx.services.catalog(), lost=lost, from_afar=True)
     over = attempt_dir.script_over(ctx.run_dir, attempt.number, attempt.launch.number)
-    verdict = watch.afar.look(world, report, over=over, suspect=suspect)
+    verdict = watch.afar.look(snapshot, report, over=over, suspect=suspect)
     if verdict is not None:
         ending.intend(ctx, f"it hangs: {verdict.reason}")
 
 
-TASKS_EVERY_S = 5.0
-TASKS_MAX = 64
-AGAIN_S = 30.0
+def leave_to_agent(ctx: RunContext) -> None:
+    """Drop the remote watch: the agent inside the allocation watches (P8)."""
+    ctx.observations.per_start(_Watch).afar = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,18 +278,18 @@ class TaskWatch:
     ended: Intervals = field(default_factory=Intervals)  # task and its launch
 
     def close(self) -> None:
-        """Let go of log files."""
+        """Close the log files."""
         for task in self.tasks.values():
             task.watcher.close()
 
 
-def watch_tasks(ctx: RunContext, world: ClusterSnapshot) -> None:
-    """One look at the live tasks: journal which of them hang. Raises OSError (journal), LeaseLost."""
+def watch_tasks(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """One pass over the live tasks: journal which of them hang. Raises OSError (journal), LeaseLost."""
     watch, attempt = ctx.observations.per_start(TaskWatch), ctx.attempt
     limits = hang_rules.limits_from(ctx.settings, from_afar=True)
-    if limits is None or not watch.looked.due(world.mono_s, TASKS_EVERY_S):
+    if limits is None or not watch.looked.due(snapshot.mono_s, TASKS_EVERY_S):
         return
-    running = [one.number for one in _running(ctx, world)]
+    running = [one.number for one in _running(ctx, snapshot)]
     for task in [task for task in watch.tasks if task not in running]:
         watch.tasks.pop(task).watcher.close()
     known = attempt_dir.task_records(ctx.run_dir, attempt.number, running[:TASKS_MAX])
@@ -296,25 +302,13 @@ def watch_tasks(ctx: RunContext, world: ClusterSnapshot) -> None:
         if live is None or live.launch != launch.number:
             if live is not None:
                 live.watcher.close()
-            live = watch.tasks[task] = _live(ctx, world, task, launch, limits)
+            live = watch.tasks[task] = _live(ctx, snapshot, task, launch, limits)
         over = attempt_dir.task_over(ctx.run_dir, attempt.number, task, launch.number)
-        live.afar.look(world, live.watcher.poll(world.now_s), over=over)
-
-
-@dataclass(frozen=True, slots=True)
-class _Running:
-    number: int
-    row: JobRow
-
-
-def _running(ctx: RunContext, world: ClusterSnapshot) -> list[_Running]:
-    """The tasks that Slurm shows running, by number."""
-    live = ((job_rows.task_of(row), row) for row in ctx.rows(world) if row.state is JobState.RUNNING)
-    return sorted((_Running(task, row) for task, row in live if task is not None), key=lambda one: one.number)
+        live.afar.look(snapshot, live.watcher.poll(snapshot.now_s), over=over)
 
 
 def _live(
-    ctx: RunContext, world: ClusterSnapshot, task: int, launch: LaunchRecord, limits: hang_rules.Limits
+    ctx: RunContext, snapshot: ClusterSnapshot, task: int, launch: LaunchRecord, limits: hang_rules.Limits
 ) -> LiveTask:
     watcher = LogWatcher(log_watcher.of_record(launch), catalog=ctx.services.catalog())
 
@@ -327,29 +321,41 @@ def _live(
     place = attempt_dir.task_dir(ctx.run_dir, ctx.attempt.number, task)
     more = {"task": task, "task_launch": launch.number}
     watched = Watched(place, f"{launch.number}.1", launch.nodes, mine, read, more)
-    return LiveTask(launch.number, watcher, RemoteHangWatch(ctx, world, watched, limits))
+    return LiveTask(launch.number, watcher, RemoteHangWatch(ctx, snapshot, watched, limits))
 
 
-def end(ctx: RunContext, world: ClusterSnapshot) -> None:
-    """Cancel each task that was held to hang and runs on. Raises SlurmError, LeaseLost, Stale."""
+@dataclass(frozen=True, slots=True)
+class _Running:
+    number: int
+    row: JobRow
+
+
+def _running(ctx: RunContext, snapshot: ClusterSnapshot) -> list[_Running]:
+    """The tasks that Slurm shows running, by number."""
+    live = ((job_rows.task_of(row), row) for row in ctx.rows(snapshot) if row.state is JobState.RUNNING)
+    return sorted((_Running(task, row) for task, row in live if task is not None), key=lambda one: one.number)
+
+
+def end(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """Cancel each task that hangs and still runs. Raises SlurmError, LeaseLost, Stale."""
     attempt, watch = ctx.attempt, ctx.observations.per_start(TaskWatch)
     if not attempt.hung_tasks or ctx.watch_only:
         return
-    for one in _running(ctx, world):
+    for one in _running(ctx, snapshot):
         task, known = one.number, attempt.hung_tasks.get(one.number)
         if known is None or not _is_still(ctx, task, known.launch):
             continue
-        if not watch.ended[task, known.launch].due(world.mono_s, AGAIN_S):
+        if not watch.ended[task, known.launch].due(snapshot.mono_s, AGAIN_S):
             continue
         if task not in attempt.ended_tasks:
             ctx.record("tasks.end.intended", task=task)
         name = one.row.job_id
-        ctx.services.act("cancel", world, lambda name=name: ctx.services.cluster.cancel(name))  # type: ignore[misc]
+        ctx.services.act("cancel", snapshot, lambda name=name: ctx.services.cluster.cancel(name))  # type: ignore[misc]
         ctx.record("tasks.end.done", task=task)
 
 
 def _is_still(ctx: RunContext, task: int, launch: int) -> bool:
-    """The launch that was held to hang is the task's present one, and its script has not ended."""
+    """Whether the hung launch is still the task's present one, and its script has not ended."""
     number = ctx.attempt.number
     found = attempt_dir.task_records(ctx.run_dir, number, (task,)).get(task)
     return (

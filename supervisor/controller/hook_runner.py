@@ -1,9 +1,10 @@
-"""The parent of one command of the user's: bounds its time and leaves a record of its end. (I/O)
+"""The parent process of one user command: limits its time and records its end. (I/O)
 
-    python -I -S hookrun.py FOLDER KEY LIMIT_S CWD COMMAND UMASK
+    python -I -S hook_runner.py FOLDER KEY LIMIT_S CWD COMMAND UMASK
 
-How it thinks. The supervisor waits for nobody and may die; so a command gets a parent of its own, in a session of its own, that
-needs nothing of ours. What the command says goes to FOLDER/KEY.log, how it ended to FOLDER/KEY.end, whole or not at all.
+The supervisor waits for no command and may die, so each command gets a parent of its own, in its own session,
+that imports nothing of ftrun. The output of the command goes to FOLDER/KEY.log, its end to FOLDER/KEY.end,
+written atomically.
 """
 
 import contextlib
@@ -17,7 +18,8 @@ GRACE_S = 2.0
 
 
 def main(folder: str, key: str, limit_s: float, cwd: str, command: str, *, umask: int) -> None:
-    """Run the command by a shell in `cwd`, with this process's environment and the user's umask, and record its end."""
+    """Run the command by a shell in `cwd`, with this process's environment and the user's umask; record
+    its end."""
     base = os.path.join(folder, key)
     try:
         with open(base + ".log", "wb") as log:

@@ -1,9 +1,9 @@
-"""The loop: one look at the cluster for all runs, then each run moves as far as that look allows. (I/O)
+"""The loop: one snapshot of the cluster for all runs, then each run moves on as far as it allows. (I/O)
 
-How it thinks. There is one supervisor per home (see `lease`); it asks Slurm once for the jobs of all runs, however many,
-and hands the same answer to every run. A run whose step fails is set aside for a while and says so in the log: a bug of
-ours in one run must not cost another, and must never end a job. Losing the lease ends everything at once: the runs are
-dropped with what is remembered of them, since another process may be writing already.
+One supervisor serves a home (see `store.lease`). It asks Slurm once for the jobs of all runs and gives every
+run the same answer. A run whose step fails is skipped for `BROKEN_FOR_S` and the failure is logged: our bug
+in one run must not cost another run, and must never end a job. A lost lease ends everything at once: the
+supervisor drops all runs and what it remembers of them, since another process may already write.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ftrun.supervisor.controller import (
     missing_jobs,
     observe,
     orphan_jobs,
-    queue,
+    pending_exclusion,
     requests,
     user_hooks,
 )
@@ -46,12 +46,12 @@ from ftrun.supervisor.store.lease import Clock, Lease, LeaseLost
 
 __all__ = ["Supervisor"]
 
-BROKEN_FOR_S = 60.0  # a run whose step failed is left alone for so long
+BROKEN_FOR_S = 60.0  # how long a run is skipped after a failed step
 NODES_EVERY_S = 5.0
 PROVE_EVERY_S = 1.0
 MOVING_POLL_S = 0.5
 GLANCE_EVERY_S = 0.2
-GLANCE_SHARE = 20.0  # the pause after a glance is at least so many times the CPU time that it took
+GLANCE_SHARE = 20.0  # the pause after a glance is at least so many times its own CPU time
 _LIVE = frozenset({State.RUNNING, State.SUSPECT})
 _MOVING = frozenset({State.SUBMITTING, State.SETTLING, State.RECOVERING, State.ENDING, State.NEW})
 
@@ -63,42 +63,46 @@ class Supervisor:
         self.services = Services(home=home, cluster=cluster, clock=clock, lead=lease, log=log)
         self.lease = lease
         self.reconcilers: dict[str, RunReconciler] = {}
-        self._final: dict[str, float] = {}  # runs that are over, with the time stamp of their requests folder
+        self._final: dict[str, float] = {}  # final runs -> time stamp of their requests folder
         self._broken: dict[str, tuple[float, str]] = {}
         self._nodes: tuple[float, dict[str, NodeRow]] | None = None
         self._tokens_s = float("-inf")
         self._told = ""
         self.ticks = 0
-        self._world: ClusterSnapshot | None = None
+        self._snapshot: ClusterSnapshot | None = None
         self._next_glance_s = 0.0
 
     # ------------------------------------------------------------------ one round
 
     def tick(self) -> None:
-        """One look and one step of every run. Raises LeaseLost.
+        """Take one snapshot and do one step of every run. Raises LeaseLost.
 
-        The lease is proven before each effect (`Services.prove`); beside that a slow beat suffices, so that runs for which there
-        is nothing to do cost little. What is only written down goes into the file of our own epoch, and harms nobody.
+        Each effect confirms the lease by itself (`Services.prove`); besides, it is confirmed only every
+        `PROVE_EVERY_S`, so that runs without work cost little. Records go into the journal file of our own
+        epoch and do no harm.
         """
         self._find_runs()
-        world = self._world = self._look()
+        snapshot = self._snapshot = self._look()
         proven_s = float("-inf")
         for run_dir in list(self.reconcilers):
             if self.services.clock.mono_s() - proven_s >= PROVE_EVERY_S:
                 self.services.prove()
                 proven_s = self.services.clock.mono_s()
-            if world.jobs is not None and self.services.clock.mono_s() - world.mono_s > STALE_AFTER_S / 2:
-                world = self._world = (
+            if (
+                snapshot.jobs is not None
+                and self.services.clock.mono_s() - snapshot.mono_s > STALE_AFTER_S / 2
+            ):
+                snapshot = self._snapshot = (
                     self._look()
                 )  # with very many runs, the last ones must be able to act, too
-            self._step(run_dir, world)
+            self._step(run_dir, snapshot)
         self.services.accounting.look(self.services.in_background)
         self._tell_status()
         self.ticks += 1
 
     @property
     def moving(self) -> bool:
-        """Some run waits for us rather than for Slurm or its own script."""
+        """Whether some run waits for ftrun rather than for Slurm or its own script."""
         return any(
             ctx.run.state in _MOVING
             or ctx.just_submitted
@@ -109,7 +113,7 @@ class Supervisor:
 
     @property
     def patient(self) -> bool:
-        """Some run is in doubt, and a process that began anew would begin its wait anew as well (P6, P7)."""
+        """Whether some run is in doubt: a new process would start that wait again (P6, P7)."""
         return any(ctx.run.state is State.SUSPECT or missing_jobs.is_missing(ctx) for ctx in self._contexts())
 
     def _contexts(self) -> list[RunContext]:
@@ -117,11 +121,11 @@ class Supervisor:
 
     @property
     def idle(self) -> bool:
-        """Nothing to look after."""
+        """Whether there is no run to look after."""
         return not self.reconcilers
 
     def _find_runs(self) -> None:
-        """New runs, and finished ones to which somebody sent a request."""
+        """Pick up new runs, and final ones that got a request."""
         try:
             run_dirs = store_run_dir.run_dirs(self.services.home)
         except OSError as error:
@@ -158,7 +162,7 @@ class Supervisor:
             self.services.tell("run.set-aside", run=os.path.basename(run_dir), why=why)
 
     def _look(self) -> ClusterSnapshot:
-        """One answer for all. Where Slurm does not answer, the world is blind and nothing moves."""
+        """One snapshot for all runs. If Slurm does not answer, it is blind and no run moves."""
         clock, cluster = self.services.clock, self.services.cluster
         mono = clock.mono_s()
         ids = [job for one in self.reconcilers.values() for job in one.job_ids()]
@@ -178,7 +182,8 @@ class Supervisor:
         )
 
     def _look_for_tokens(self, mono: float) -> tuple[JobRow, ...]:
-        """Now and then, for the strays of all runs; where Slurm does not answer this, it is asked again next time."""
+        """Now and then, all jobs that bear a token, to find orphans of all runs; a failed query is
+        repeated next time."""
         live = any(ctx.run.state in orphan_jobs.LIVE for ctx in self._contexts())
         if not live or mono - self._tokens_s < orphan_jobs.EVERY_S:
             return ()
@@ -192,7 +197,7 @@ class Supervisor:
         return tuple(row for row in found if not row.state.ended and job_rows.base_id(row.job_id) not in own)
 
     def _look_at_nodes(self, mono: float) -> dict[str, NodeRow]:
-        """Nodes are asked for at every round where a run is in motion, else every few seconds."""
+        """The nodes: asked for at every tick while a run is moving, else every `NODES_EVERY_S`."""
         if not self.reconcilers:
             return {}
         if self._nodes is not None and not self.moving and mono - self._nodes[0] < NODES_EVERY_S:
@@ -200,25 +205,26 @@ class Supervisor:
         self._nodes = (mono, dict(self.services.cluster.nodes()))
         return self._nodes[1]
 
-    def _step(self, run_dir: str, world: ClusterSnapshot) -> None:
+    def _step(self, run_dir: str, snapshot: ClusterSnapshot) -> None:
         reconciler = self.reconcilers[run_dir]
         ctx = reconciler.ctx
-        if not self._guarded(run_dir, lambda: reconciler.step(accounting.with_ended_job(ctx, world))):
+        if not self._guarded(run_dir, lambda: reconciler.step(accounting.with_ended_job(ctx, snapshot))):
             return
         self.services.ledger.follow(ctx.run)
-        if not self._guarded(run_dir, lambda: user_hooks.look(ctx, world)):
+        if not self._guarded(run_dir, lambda: user_hooks.look(ctx, snapshot)):
             return
-        if world.jobs is not None:
+        if snapshot.jobs is not None:
             self.services.seen(who=ctx.run.id, run=ctx.run.id)
         if ctx.run.final and not _unfinished(ctx):
-            stamp = _requests_stamp(run_dir)  # first the stamp: what comes behind this look changes it
+            stamp = _requests_stamp(run_dir)  # the stamp first: a request after this changes it
             if _asked(ctx):
                 return
             self._drop(run_dir, "")
             self._final[run_dir] = stamp
 
     def _guarded(self, run_dir: str, deed: Callable[[], None]) -> bool:
-        """Do something for one run so that no failure of it reaches another. False when it failed. Raises LeaseLost."""
+        """Do something for one run so that a failure does not reach another run. False if it failed.
+        Raises LeaseLost."""
         run_id = self.reconcilers[run_dir].ctx.run.id
         try:
             deed()
@@ -233,10 +239,10 @@ class Supervisor:
             self._drop(run_dir, str(error))
             return False
         except FileNotFoundError as error:
-            gone = not os.path.isdir(run_dir)  # a clean refusal: `ftrun sbatch` leaves no run behind
+            gone = not os.path.isdir(run_dir)  # `ftrun sbatch` was refused and removed its run
             self._drop(run_dir, "" if gone else str(error))
             return False
-        except Exception as error:  # noqa: BLE001 - our bug in one run must cost neither that job nor another run
+        except Exception as error:  # noqa: BLE001 - our bug must cost neither its job nor another run
             self._drop(run_dir, f"{type(error).__name__}: {error}")
             self.services.tell("run.failed-step", run=run_id, traceback=traceback.format_exc())
             return False
@@ -248,15 +254,15 @@ class Supervisor:
             self._set_aside(run_dir, why)
 
     def forget(self) -> None:
-        """Drop all runs (the lease is gone): nothing that is remembered of them counts any more."""
+        """Drop all runs and what is remembered of them: the lease is gone."""
         for reconciler in self.reconcilers.values():
             reconciler.close()
         self.reconcilers.clear()
         self._final.clear()
-        queue.forget(self.services)
+        pending_exclusion.forget(self.services)
 
     def _tell_status(self) -> None:
-        """What `ftrun status` shows of the supervisor itself."""
+        """Write what `ftrun status` shows of the supervisor itself."""
         facts = {
             "writer": self.lease.writer,
             "epoch": self.lease.epoch,
@@ -276,7 +282,7 @@ class Supervisor:
     # ------------------------------------------------------------------ whole lives
 
     def run(self, *, poll_s: float, until: Callable[[Supervisor], bool], standby: bool = True) -> bool:
-        """Lead and tick until `until` says so. False: somebody else leads and we were not to stand by."""
+        """Lead and tick until `until` returns true. False: another supervisor leads and `standby` is off."""
         while True:
             if not self._lead(until, standby=standby):
                 return False
@@ -299,7 +305,7 @@ class Supervisor:
                 self.lease.release()
 
     def _wait(self, seconds: float) -> None:
-        """Until the next look at Slurm; logs are read meanwhile, since reading them costs Slurm nothing."""
+        """Wait for the next snapshot; read logs meanwhile, since reading them costs Slurm nothing."""
         clock = self.services.clock
         end = clock.mono_s() + seconds
         while (left := end - clock.mono_s()) > 0:
@@ -308,26 +314,29 @@ class Supervisor:
                 return
 
     def _glance(self) -> bool:
-        """New lines of live runs become evidence at once. With many runs the pause grows, so that the cost stays small.
-        True where a script has ended: Slurm is worth a look now."""
-        if self._world is None or self._world.jobs is None:
+        """Read new lines of live runs. True if a script has ended, so that Slurm is worth a query now.
+
+        With many runs the pause between glances grows, so that the cost stays small.
+        """
+        if self._snapshot is None or self._snapshot.jobs is None:
             return False
         over = False
         clock = self.services.clock
-        cpu_s = time.thread_time()  # not the time on the wall: a slow disk must not make us look away
-        world = replace(self._world, now_s=clock.now_s(), mono_s=clock.mono_s())
+        cpu_s = time.thread_time()  # CPU time, not wall time: a slow disk must not make glances rare
+        snapshot = replace(self._snapshot, now_s=clock.now_s(), mono_s=clock.mono_s())
         for run_dir in list(self.reconcilers):
             reconciler = self.reconcilers[run_dir]
             ctx = reconciler.ctx
             if ctx.run.state in _LIVE:
-                self._guarded(run_dir, lambda one=reconciler: one.glance(world))  # type: ignore[misc]
+                self._guarded(run_dir, lambda one=reconciler: one.glance(snapshot))  # type: ignore[misc]
             if run_dir in self.reconcilers and ctx.run.state in _LIVE:
-                over = observe.script_over(ctx, world) or over
+                over = observe.script_over(ctx, snapshot) or over
         self._next_glance_s = clock.mono_s() + GLANCE_SHARE * (time.thread_time() - cpu_s)
         return over
 
     def _left_behind(self, until: Callable[[Supervisor], bool]) -> bool:
-        """A run that came in our last moments: its `ftrun sbatch` saw us alive and started nobody else."""
+        """Whether a run arrived in our last moments: its `ftrun sbatch` saw us alive and started no other
+        supervisor."""
         self._find_runs()
         return not self.idle and not until(self)
 
@@ -346,7 +355,8 @@ class Supervisor:
         return True
 
     def _acquired(self) -> bool:
-        """A home that is full or away for a while is waited for: a supervisor that ends would leave its runs alone."""
+        """Try to take the lease. If the home is full or unreachable for a while, wait: ending would
+        abandon the runs."""
         try:
             return self.lease.acquire()
         except OSError as error:
@@ -356,9 +366,9 @@ class Supervisor:
 
 
 class _Renewal:
-    """Renews the lease beside the loop, so that a Slurm command that hangs for 10 s costs no lease.
+    """Renews the lease in a thread, so that a Slurm command that hangs for 10 s does not cost the lease.
 
-    It proves that this process runs, not that its loop does; every effect proves the lease again by itself.
+    It proves that this process runs, not that its loop does; every effect confirms the lease by itself.
     """
 
     def __init__(self, lease: Lease) -> None:
@@ -374,7 +384,7 @@ class _Renewal:
             except LeaseLost:
                 return
             except OSError:
-                continue  # may pass; without a renewal in time the lease is lost by itself
+                continue  # may be transient; without a renewal in time the lease expires
 
     def stop(self) -> None:
         self._stop.set()
@@ -393,6 +403,6 @@ def _requests_stamp(run_dir: str) -> float:
 
 
 def _unfinished(ctx: RunContext) -> bool:
-    """Something is still to be done for a run that is over."""
+    """Whether something is left to do for a final run."""
     left = dependents.are_left(ctx.run) or companions.are_left(ctx.run)
     return left or finish.awaits_late_job(ctx) or user_hooks.pending(ctx)

@@ -1,13 +1,14 @@
-"""A job that Slurm's answers lack: unknown at first, over when it stays away, and then what became of it. (I/O)
+"""A job that Slurm's answers lack: unknown at first, over if it stays away, and then how it ended. (I/O)
 
-How it thinks. A missing row is no end (P6): two answers far enough apart must lack it while the controller is up, and
-no job may bear its token. What it did last is then told by its own folder alone: the newest launch that it claimed is the
-one that ended, be it one that no look at Slurm ever showed. Where the cluster has accounting, that is asked once then, and
-its answer stands in for the row (see `archive`).
+A missing row is no end (P6): two answers far enough apart must lack it while the controller is up, and no job
+may bear its token. Then the run folder alone shows what the job did last: the newest launch that it claimed
+is the one that ended, even if no snapshot ever showed it. If the cluster has accounting, it is asked once,
+and its answer stands in for the row (see `accounting`).
 
-A job that claimed no start since it went into the queue never started. Slurm forgets what ended only after MinJobAge: if the
-job was there a moment ago, the controller has lost it, and it is submitted again. If nobody looked for that long, it was
-cancelled in the queue as far as anyone can tell, and a person's cancel is never undone (P5).
+A job that claimed no start since it was queued never started. Slurm forgets a job only MinJobAge after its
+end: if the job was there a moment ago, the controller has lost it, and ftrun submits it again. If no
+supervisor looked for that long, a user may have cancelled it in the queue, and a user's cancel is never
+undone (P5).
 """
 
 from __future__ import annotations
@@ -37,21 +38,21 @@ class _Absence:
     """Of one launch."""
 
     lacking: Stopwatch = field(default_factory=Stopwatch)
-    unwatched: bool = False  # Slurm had the time to forget the job before we missed it
+    unwatched: bool = False  # Slurm had the time to forget the job before we noticed
 
 
-def note_seen(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
+def note_seen(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
     """Slurm shows the job."""
     ctx.observations.partition = row.partition or ctx.observations.partition
-    ctx.observations.seen_s = world.mono_s
+    ctx.observations.seen_s = snapshot.mono_s
     ctx.observations.per_launch(_Absence).lacking.stop()
 
 
-def missed(ctx: RunContext, world: ClusterSnapshot) -> None:
+def missed(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """The job's row is missing: wait, and record its end once it is really gone. Raises SlurmError."""
-    note_missing(ctx, world)
-    if not is_gone(ctx, world):
-        _adopt_another(ctx, world)
+    note_missing(ctx, snapshot)
+    if not is_gone(ctx, snapshot):
+        _adopt_another(ctx, snapshot)
         return
     told = accounting.verdict(ctx)
     if told in (accounting.ASKED, accounting.TOLD):
@@ -69,30 +70,31 @@ def missed(ctx: RunContext, world: ClusterSnapshot) -> None:
     exit_status.record_end(ctx, "job.ended", "GONE", reason, accounting.nodes_of(ctx), launch=launch)
 
 
-def note_missing(ctx: RunContext, world: ClusterSnapshot) -> None:
-    """Slurm does not show the job: since when, and whether anybody could have seen why."""
+def note_missing(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """Slurm does not show the job: note since when, and whether a supervisor could have seen why."""
     absence = ctx.observations.per_launch(_Absence)
     if not absence.lacking.runs:
-        absence.lacking.restart(world.mono_s)
-        absence.unwatched = _unwatched(ctx, world)
+        absence.lacking.restart(snapshot.mono_s)
+        absence.unwatched = _unwatched(ctx, snapshot)
 
 
 def is_missing(ctx: RunContext) -> bool:
-    """The last look lacked the job."""
+    """Whether the last snapshot lacked the job."""
     return ctx.observations.per_launch(_Absence).lacking.runs
 
 
-def is_gone(ctx: RunContext, world: ClusterSnapshot) -> bool:
-    """The job is really gone: two answers far enough apart lack it, and its token finds nothing alive. Raises SlurmError."""
+def is_gone(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+    """Whether two answers far enough apart lack the job and its token finds nothing alive. Raises
+    SlurmError."""
     cluster = ctx.services.cluster
-    if not _due(ctx, world) or not cluster.ping():
+    if not _due(ctx, snapshot) or not cluster.ping():
         return False
     return all(row.state.ended for row in cluster.find(ctx.attempt.token))
 
 
-def _adopt_another(ctx: RunContext, world: ClusterSnapshot) -> None:
-    """sbatch may have made two jobs of one token: where Slurm has lost the one that we know, the other is the attempt."""
-    if not _due(ctx, world):
+def _adopt_another(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """If Slurm has lost the known job but shows another with its token (sbatch made two), adopt that one."""
+    if not _due(ctx, snapshot):
         return
     rows = [row for row in ctx.services.cluster.find(ctx.attempt.token) if not row.state.ended]
     jobs = sorted({job_rows.base_id(row.job_id) for row in rows if bears(row.comment, ctx.attempt.token)})
@@ -100,13 +102,13 @@ def _adopt_another(ctx: RunContext, world: ClusterSnapshot) -> None:
         observe.adopt(ctx, jobs[0])
 
 
-def _due(ctx: RunContext, world: ClusterSnapshot) -> bool:
+def _due(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     lacking = ctx.observations.per_launch(_Absence).lacking
-    return lacking.runs and lacking.held_s(world.mono_s) >= ABSENT_FOR_S
+    return lacking.runs and lacking.held_s(snapshot.mono_s) >= ABSENT_FOR_S
 
 
 def left_the_queue(ctx: RunContext) -> bool:
-    """It went from the queue, as far as anyone can tell: unstarted, not by us, and nobody was there to see it."""
+    """Whether the job left the queue unstarted, not by us, and no supervisor saw it."""
     return (
         ctx.observations.per_launch(_Absence).unwatched
         and not ctx.attempt.launch.over
@@ -115,7 +117,7 @@ def left_the_queue(ctx: RunContext) -> bool:
 
 
 def latest_launch(ctx: RunContext) -> int:
-    """The newest launch that the attempt's job has claimed; the one that is known where it claimed none after that."""
+    """The newest launch that the attempt's job has claimed, or else the known one."""
     attempt = ctx.attempt
     with contextlib.suppress(OSError):
         claimed = attempt_dir.claims(ctx.run_dir, attempt.number)
@@ -124,21 +126,22 @@ def latest_launch(ctx: RunContext) -> int:
 
 
 def _never_started(ctx: RunContext) -> bool:
-    """No start was claimed since the job went into the queue, and none of its ends is ours."""
+    """Whether no start was claimed since the job was queued, and none of its ends is ours."""
     attempt, run_dir = ctx.attempt, ctx.run_dir
     if attempt.ended_by_us or attempt.cancel_intended or attempt_dir.has_tasks(run_dir, attempt.number):
         return False
-    if attempt.launch.end.state:  # of the launch before: it must have been put into the queue again since
+    if attempt.launch.end.state:  # of the launch before: it must have been requeued since
         return attempt.launch.requeued and latest_launch(ctx) <= attempt.launch.number
     return attempt_dir.owner(run_dir, attempt.number, attempt.launch.number) is None
 
 
-def _unwatched(ctx: RunContext, world: ClusterSnapshot) -> bool:
-    """Slurm had the time to forget the job since it was last seen: by this process or, as the journal tells, by another."""
+def _unwatched(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+    """Whether Slurm had the time to forget the job since this process, or by the journal another, last saw
+    it."""
     attempt, age_s = ctx.attempt, ctx.services.facts().min_job_age_s
     if ctx.observations.seen_s is not None:
-        return world.mono_s - ctx.observations.seen_s >= age_s
+        return snapshot.mono_s - ctx.observations.seen_s >= age_s
     told = (attempt.submitted_at_s, attempt.launch.running_seen_at_s, attempt.launch.end.at_s)
     return exit_status.forgettable(
-        max((at for at in told if at is not None), default=None), world.now_s, age_s
+        max((at for at in told if at is not None), default=None), snapshot.now_s, age_s
     )

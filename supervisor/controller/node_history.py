@@ -1,7 +1,7 @@
-"""Whom a run avoids: what the ledger of nodes says of other runs' nodes, and of its own. (I/O)
+"""The nodes that a run avoids, from the node ledger and from its own exclusions. (I/O)
 
-It is asked for at the turning points only: a fault that is judged, an attempt that opens. Where it cannot be read, the run goes on as if there
-were no ledger.
+The ledger is consulted only when a fault is diagnosed, when an attempt opens, and when a first job waits in
+the queue. If it cannot be read, the run goes on as if there were no ledger.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["common_cause", "domains", "excluded", "quarantined"]
 
 
 def common_cause(ctx: RunContext, diagnosis: Diagnosis, now_s: float) -> str:
-    """Why the fault is held to be no node's own: what the ledger and this diagnosis tell together; "" where it may be one's."""
+    """Why the fault is blamed on something that several nodes share; "" if it may be the node's own."""
     attempt = ctx.attempt
     culprits = tuple(node for node in diagnosis.nodes if node in attempt.reach)
     if not culprits:
@@ -46,9 +46,9 @@ def common_cause(ctx: RunContext, diagnosis: Diagnosis, now_s: float) -> str:
 
 
 def quarantined(ctx: RunContext, now_s: float) -> tuple[str, ...]:
-    """The nodes that the next attempt avoids if it can, the worst first: what other runs, or people, hold against them.
+    """The nodes that the next attempt avoids if it can, worst first: bad by other runs, or by people.
 
-    Nobody, where the setting says so, and where sbatch refused this run with nodes left out.
+    () if the setting says so, or if sbatch refused this run with excluded nodes.
     """
     refused = any(a.launch.end.state == "REFUSED" and a.excluded for a in ctx.run.attempts)
     if refused or ctx.settings.get("quarantine", "auto") == "never":
@@ -57,7 +57,7 @@ def quarantined(ctx: RunContext, now_s: float) -> tuple[str, ...]:
 
 
 def excluded(ctx: RunContext, now_s: float) -> tuple[str, ...]:
-    """The run's own exclusions, less the nodes that a person has released since; the newest first."""
+    """The run's own exclusions, newest first, less the nodes that a person has released since."""
     own = sorted(
         (e for e in ctx.run.excluded if e.until_s > now_s), key=lambda e: (e.until_s, e.node), reverse=True
     )
@@ -73,7 +73,7 @@ def _book(ctx: RunContext) -> Book:
 
 
 def domains(ctx: RunContext) -> Domains:
-    """What shares a switch; {} where Slurm does not say so now."""
+    """The nodes below each switch; {} if Slurm does not say so now."""
     try:
         return ctx.services.domains()
     except SlurmError:

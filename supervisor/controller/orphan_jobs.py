@@ -1,9 +1,9 @@
-"""Jobs that bear a run's token and are not its present attempt: found, and cancelled (P4). (I/O)
+"""Jobs that bear a run's token and are not its present attempt: find and cancel them (P4). (I/O)
 
-How it thinks. sbatch may have made two jobs of one token, one of them late; and a controller that lost its memory may bring
-back what was over. Where claims can be seen such a job leaves by itself as soon as it starts. Where they cannot it trains
-beside the attempt, and in the queue it holds the run's place. So before a submission and at the end each run is asked for by
-its token, and while attempts live one question now and then serves all runs.
+sbatch may have made two jobs of one token, one of them late; and a controller that lost its memory may bring
+back what was over. Where claims can be seen, such a job exits by itself as soon as it starts. Where they
+cannot, it trains beside the attempt, and in the queue it holds the run's place. So each run looks its token
+up before a submission and at its end, and while attempts live, one query now and then serves all runs.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ if TYPE_CHECKING:
 
 __all__ = ["EVERY_S", "LIVE", "TOKENS", "cancel", "cancel_all", "cancel_seen"]
 
-EVERY_S = 30.0  # so often the jobs of all runs are looked through while one of them lives
+EVERY_S = 30.0  # how often orphans of all runs are looked for while one of them lives
 TOKENS = "ftrun"  # the head of every token
 LIVE = frozenset({State.QUEUED, State.RUNNING, State.SUSPECT, State.ENDING})
 
 
-def cancel_all(ctx: RunContext, world: ClusterSnapshot) -> bool:
-    """Cancel every job that bears the run's token and is not over. True when there was one. Raises SlurmError, Stale."""
+def cancel_all(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+    """Cancel every live job that bears the run's token. True if there was one. Raises SlurmError, Stale."""
     living = [row for row in ctx.services.cluster.find(ctx.run.token) if not row.state.ended]
-    cancel(ctx, world, living)
+    cancel(ctx, snapshot, living)
     return bool(living)
 
 
-def cancel_seen(ctx: RunContext, world: ClusterSnapshot) -> None:
-    """Cancel what lives beside the present attempt, as far as this look has brought it. Raises SlurmError, Stale."""
+def cancel_seen(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """Cancel the orphans that this snapshot shows beside the present attempt. Raises SlurmError, Stale."""
     if ctx.run.state not in LIVE or ctx.watch_only or not ctx.attempt.job:
         return
-    cancel(ctx, world, [row for row in world.tokens if _is_stray(ctx, row)])
+    cancel(ctx, snapshot, [row for row in snapshot.tokens if _is_stray(ctx, row)])
 
 
-def cancel(ctx: RunContext, world: ClusterSnapshot, rows: Iterable[JobRow]) -> None:
-    """Cancel these jobs of the run, each announced and noted."""
+def cancel(ctx: RunContext, snapshot: ClusterSnapshot, rows: Iterable[JobRow]) -> None:
+    """Cancel these jobs of the run, each announced and recorded."""
     for row in rows:
         job = row.raw_job_id or row.job_id
-        own = job == ctx.attempt.job  # then its end, too, is ours and nobody else's
+        own = job == ctx.attempt.job  # then its end counts as ours, too
         ctx.record("cancel.intended", what=f"stray job {job} ({row.comment})", own=own)
-        ctx.services.act("cancel", world, lambda j=job: ctx.services.cluster.cancel(j))  # type: ignore[misc]
+        ctx.services.act("cancel", snapshot, lambda j=job: ctx.services.cluster.cancel(j))  # type: ignore[misc]
         ctx.record("cancel.done", what=f"stray job {job}")
 
 
@@ -57,13 +57,13 @@ def _is_stray(ctx: RunContext, row: JobRow) -> bool:
     attempt = ctx.attempt
     token = ctx.run.token
     if row.state.ended or row.state is JobState.COMPLETING or token not in row.comment:
-        return False  # with very many runs, most rows are others'
+        return False  # a cheap test first: with very many runs, most rows are others'
     if not bears(row.comment, token):
         return False
     if base_id(row.job_id) == attempt.job or row.raw_job_id == attempt.job:
         return False
     if not bears(row.comment, attempt.token):
         return True
-    # Of two jobs of one submission the one that holds the claim is the attempt; which that is may not be known yet.
+    # Of two jobs of one submission the holder of the claim is the attempt; it may not be known yet.
     owner = attempt_dir.owner(ctx.run_dir, attempt.number, attempt.launch.number)
     return owner is not None and owner.job == attempt.job

@@ -1,9 +1,8 @@
-"""One run, looked after: what is seen becomes records, and each state has one handler. (I/O)
+"""One run: what the snapshot shows becomes records, and each state has one handler. (I/O)
 
-How it thinks. `step(world)` is level-based: it compares what the journal says with what the world shows and writes down
-the difference. It never waits and never loops for long; whatever needs time is asked again at the next look.
-
-Blindness is neither clean nor dead: while Slurm cannot be seen nothing moves.
+`step(snapshot)` is level-based: it compares the journal with the snapshot and records the difference. It
+never waits and never loops for long; work that needs time is taken up again at the next snapshot. While Slurm
+cannot be seen nothing moves: no answer means neither "healthy" nor "dead".
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from ftrun.supervisor.controller import (
     missing_jobs,
     observe,
     orphan_jobs,
+    pending_exclusion,
     queue,
     requests,
     resubmit,
@@ -43,14 +43,16 @@ from ftrun.supervisor.store import run_dir as store_run_dir
 
 __all__ = ["HANDLERS", "RunReconciler"]
 
-FRONT_PATIENCE_S = 180.0  # how long an `ftrun sbatch` on another host may sit between its records
+FRONT_PATIENCE_S = 180.0  # how long an `ftrun sbatch` on another host may pause between its records
 INSIDE_EVERY_S = 1.0  # an agent's journal is on the shared file system
-STEPS_MAX = 6  # transitions of one run in one look
+STEPS_MAX = 6  # transitions of one run per snapshot
 
 
 @dataclass
 class _Clocks:
-    front: Stopwatches = field(default_factory=Stopwatches)  # the journal's lengths -> since when they are so
+    front: Stopwatches = field(
+        default_factory=Stopwatches
+    )  # journal lengths -> since when they are unchanged
     inside: Interval = field(default_factory=Interval)
 
 
@@ -61,76 +63,79 @@ class RunReconciler:
         self.ctx = RunContext(run_dir, services)
 
     def close(self) -> None:
-        """Let go of files."""
+        """Close the open files."""
         self.ctx.close()
 
     def job_ids(self) -> tuple[str, ...]:
-        """The jobs whose rows the next look must bring."""
+        """The jobs whose rows the next snapshot must contain."""
         run = self.ctx.run
         attempt, beside_it = run.attempt, companions.job_ids(run)
         if run.final or attempt is None or not attempt.job:
             return beside_it
         return (attempt.job, *beside_it)
 
-    def step(self, world: ClusterSnapshot) -> None:
-        """Move on as far as the world allows. Raises LeaseLost, Stale, OSError (journal)."""
+    def step(self, snapshot: ClusterSnapshot) -> None:
+        """Move on as far as the snapshot allows. Raises LeaseLost, Stale, OSError (journal)."""
         ctx = self.ctx
         ctx.catch_up()
-        if _front_at_work(ctx, world):
+        if _front_at_work(ctx, snapshot):
             return
         ctx.shut_out_rival()
         final = ctx.run.final
         requests.take_requests(ctx)
-        graceful_stop.look(ctx, world)
-        ctx.observations.looked(seen=world.jobs is not None, mono_s=world.mono_s)
-        if world.jobs is None or world.nodes is None:
+        graceful_stop.look(ctx, snapshot)
+        ctx.observations.looked(seen=snapshot.jobs is not None, mono_s=snapshot.mono_s)
+        if snapshot.jobs is None or snapshot.nodes is None:
             return
         if final and not ctx.run.final:
-            return  # the world was looked at when nobody asked for its job
-        orphan_jobs.cancel_seen(ctx, world)
-        dependents.move(ctx, world)
-        companions.look(ctx, world)
+            return  # a request has just resumed it; the snapshot does not cover its job
+        orphan_jobs.cancel_seen(ctx, snapshot)
+        dependents.move(ctx, snapshot)
+        companions.look(ctx, snapshot)
         drain.note_answers(ctx)
         for _ in range(STEPS_MAX):
             before = (ctx.run.state, len(ctx.run.attempts))
-            HANDLERS[ctx.run.state](ctx, world)
+            HANDLERS[ctx.run.state](ctx, snapshot)
             if (ctx.run.state, len(ctx.run.attempts)) == before:
                 return
             if ctx.run.state in (State.QUEUED, State.SUBMITTING):
-                return  # the world was looked at before this job was there
-            ctx.services.fresh(world)
+                return  # the snapshot is older than this job
+            ctx.services.fresh(snapshot)
 
-    def glance(self, world: ClusterSnapshot) -> None:
-        """Read the log of a live attempt between two looks at Slurm. Notes and intends; carries out nothing."""
+    def glance(self, snapshot: ClusterSnapshot) -> None:
+        """Read the log of a live attempt between two snapshots. Records and announces; carries out
+        nothing."""
         ctx = self.ctx
         if ctx.writes and ctx.run.state in (State.RUNNING, State.SUSPECT):
-            if ctx.observations.per_launch(_Clocks).inside.due(world.mono_s, INSIDE_EVERY_S):
+            if ctx.observations.per_launch(_Clocks).inside.due(snapshot.mono_s, INSIDE_EVERY_S):
                 agent_link.copy_journal(ctx)
                 observe.note_start(ctx)
-            _watch(ctx, world)
+            _watch(ctx, snapshot)
 
 
 # ---------------------------------------------------------------------- submitting
 
 
-def _front_at_work(ctx: RunContext, world: ClusterSnapshot) -> bool:
-    """`ftrun sbatch` still writes: if we appended first, readers would ignore the submitter's later records (P8)."""
+def _front_at_work(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+    """Whether `ftrun sbatch` still writes: if we appended first, readers would ignore its later records
+    (P8)."""
     state, attempt = ctx.run.state, ctx.run.attempt
     first = attempt is None or (attempt.number == 1 and not ctx.run.incidents)
     early = state is State.NEW or (state is State.SUBMITTING and first)
-    return early and not ctx.writes and not _front_gone(ctx, world)
+    return early and not ctx.writes and not _front_gone(ctx, snapshot)
 
 
-def _front_gone(ctx: RunContext, world: ClusterSnapshot) -> bool:
+def _front_gone(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     writer = str(ctx.run.submitter.get("writer", ""))
     if writer and store_run_dir.provably_dead(writer):
         return True
     unchanged = ctx.observations.per_launch(_Clocks).front[frozenset(ctx.read_lengths.items())]
-    return unchanged.held_s(world.mono_s) >= FRONT_PATIENCE_S
+    return unchanged.held_s(snapshot.mono_s) >= FRONT_PATIENCE_S
 
 
-def _new(ctx: RunContext, _world: ClusterSnapshot) -> None:
-    """`ftrun sbatch` died before it opened an attempt: no sbatch was called, nor can it be when attempt 1 is taken."""
+def _new(ctx: RunContext, _snapshot: ClusterSnapshot) -> None:
+    """`ftrun sbatch` died before it opened an attempt: no sbatch was called, and none can be once attempt
+    1 is closed."""
     ctx.services.prove()
     store_run_dir.open_attempt(ctx.run_dir, 1)
     finish.close_attempt(ctx)
@@ -141,18 +146,18 @@ def _new(ctx: RunContext, _world: ClusterSnapshot) -> None:
 # ---------------------------------------------------------------------- in Slurm's hands
 
 
-def _queued(ctx: RunContext, world: ClusterSnapshot) -> None:
-    row = ctx.row(world)
+def _queued(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    row = ctx.row(snapshot)
     if row is None:
-        missing_jobs.missed(ctx, world)
+        missing_jobs.missed(ctx, snapshot)
         return
-    missing_jobs.note_seen(ctx, world, row)
+    missing_jobs.note_seen(ctx, snapshot, row)
     if row.state.ended and row.restarts not in (None, ctx.attempt.launch.number):
-        _started(ctx, row)  # another launch than was awaited: it ended between two looks, or in the queue
+        _started(ctx, row)  # another launch than expected: it ended between two snapshots, or in the queue
     elif row.state.ended:
-        _ended(ctx, world, row)
-    elif observe.is_anothers(ctx, world, row):
-        pass  # its row comes with the next look
+        _ended(ctx, snapshot, row)
+    elif observe.is_anothers(ctx, snapshot, row):
+        pass  # its row comes with the next snapshot
     elif row.state.live:
         _started(ctx, row)
     elif "launch failed requeued held" in row.reason.lower():
@@ -160,8 +165,8 @@ def _queued(ctx: RunContext, world: ClusterSnapshot) -> None:
     elif ctx.run.wish:
         ending.intend(ctx, f"{ctx.run.wish} by {ctx.run.wish_by or 'request'}")
     else:
-        queue.keep_off_quarantined(ctx, world, row)
-        queue.look(ctx, world, row)
+        pending_exclusion.keep_off_quarantined(ctx, snapshot, row)
+        queue.look(ctx, snapshot, row)
 
 
 def _started(ctx: RunContext, row: JobRow) -> None:
@@ -179,72 +184,72 @@ def _started(ctx: RunContext, row: JobRow) -> None:
     ctx.begin_launch(launch)
 
 
-def _running(ctx: RunContext, world: ClusterSnapshot) -> None:
-    row = ctx.row(world)
+def _running(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    row = ctx.row(snapshot)
     if row is None:
-        missing_jobs.missed(ctx, world)
+        missing_jobs.missed(ctx, snapshot)
         return
-    missing_jobs.note_seen(ctx, world, row)
+    missing_jobs.note_seen(ctx, snapshot, row)
     agent_link.copy_journal(ctx)
-    observe.note_launch(ctx, world)
+    observe.note_launch(ctx, snapshot)
     if row.state.ended and not ctx.started_again(row):
-        _ended(ctx, world, row)
+        _ended(ctx, snapshot, row)
         return
-    drain.drain_for_agent(ctx, world)
-    if len(ctx.rows(world)) > 1:
-        arrays.note_failed(ctx, world)
-    elif row.state.pending or ctx.started_again(row):  # cancelled in the queue: see `recover`
+    drain.drain_for_agent(ctx, snapshot)
+    if len(ctx.rows(snapshot)) > 1:
+        arrays.note_failed(ctx, snapshot)
+    elif row.state.pending or ctx.started_again(row):  # a cancel in the queue: see `resubmit`
         lost_track = row.state.pending and row.restarts == ctx.attempt.launch.number
         reason = types.LOST_TRACK if lost_track else row.reason
         exit_status.record_end(ctx, "job.requeued", row.state.value, reason, ())
         return
     if row.state is JobState.RUNNING:
-        _watch(ctx, world)
-        hang.end(ctx, world)
-        if len(ctx.rows(world)) == 1 and ctx.run.state in (State.RUNNING, State.SUSPECT):
-            agent_link.end_if_headless(ctx, world, row)
-            agent_link.note_absence(ctx, world)
+        _watch(ctx, snapshot)
+        hang.end(ctx, snapshot)
+        if len(ctx.rows(snapshot)) == 1 and ctx.run.state in (State.RUNNING, State.SUSPECT):
+            agent_link.end_if_headless(ctx, snapshot, row)
+            agent_link.note_absence(ctx, snapshot)
     if ctx.run.state in (State.RUNNING, State.SUSPECT):
-        graceful_stop.live(ctx, world, row)
+        graceful_stop.live(ctx, snapshot, row)
 
 
-def _watch(ctx: RunContext, world: ClusterSnapshot) -> None:
-    report = observe.watch(ctx, world)
-    if agent_link.in_charge(ctx, world):
+def _watch(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    report = observe.watch(ctx, snapshot)
+    if agent_link.in_charge(ctx, snapshot):
         suspect.leave_to_agent(ctx)
         hang.leave_to_agent(ctx)
-    elif any("_" in row.job_id for row in ctx.rows(world)):
-        hang.watch_tasks(ctx, world)
+    elif any("_" in row.job_id for row in ctx.rows(snapshot)):
+        hang.watch_tasks(ctx, snapshot)
     elif report is not None:
-        suspect.judge(ctx, world, report)  # of an array: a broken task must not end it
+        suspect.judge(ctx, snapshot, report)  # not for an array: one broken task must not end it
         if ctx.run.state in (State.RUNNING, State.SUSPECT):
-            hang.look(ctx, world, report)
+            hang.look(ctx, snapshot, report)
 
 
-def _ending(ctx: RunContext, world: ClusterSnapshot) -> None:
-    row = ctx.row(world)
+def _ending(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    row = ctx.row(snapshot)
     if row is None:
-        missing_jobs.missed(ctx, world)
+        missing_jobs.missed(ctx, snapshot)
         return
-    missing_jobs.note_seen(ctx, world, row)
+    missing_jobs.note_seen(ctx, snapshot, row)
     if row.state.ended:
-        _ended(ctx, world, row)
-    elif row.state.live and ctx.started_again(row):  # the launch that was to be ended is over
+        _ended(ctx, snapshot, row)
+    elif row.state.live and ctx.started_again(row):  # the launch that we were ending is over
         exit_status.record_end(ctx, "job.requeued", row.state.value, row.reason, ())
     elif ctx.attempt.end_done:
-        ending.repeat(ctx, world)
-    elif not graceful_stop.waits_for_checkpoint(ctx, world, row):
-        ending.carry_out(ctx, world)
+        ending.repeat(ctx, snapshot)
+    elif not graceful_stop.waits_for_checkpoint(ctx, snapshot, row):
+        ending.carry_out(ctx, snapshot)
 
 
-def _ended(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
-    if observe.is_anothers(ctx, world, row):
+def _ended(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
+    if observe.is_anothers(ctx, snapshot, row):
         return
-    observe.note_launch(ctx, world)
-    agent_link.note_absence(ctx, world, over=True)
-    arrays.note_failed(ctx, world)
+    observe.note_launch(ctx, snapshot)
+    agent_link.note_absence(ctx, snapshot, over=True)
+    arrays.note_failed(ctx, snapshot)
     state, ours = row.state.value, ctx.attempt.ended_tasks
-    theirs = row.state is JobState.CANCELLED and job_rows.cancelled_by_others(ctx.rows(world), ours)
+    theirs = row.state is JobState.CANCELLED and job_rows.cancelled_by_others(ctx.rows(snapshot), ours)
     if ctx.attempt.failed_tasks and row.state in (JobState.COMPLETED, JobState.CANCELLED) and not theirs:
         state = JobState.FAILED.value
     exit_status.record_end(ctx, "job.ended", state, row.reason, row.nodes, row=row)
@@ -262,4 +267,4 @@ HANDLERS: Mapping[State, Callable[[RunContext, ClusterSnapshot], None]] = {
     State.FINISHED: finish.release_dependents,
     State.STOPPED: finish.stay_stopped,
 }
-"""What moves a run on from each of its states."""
+"""The handler of each state."""

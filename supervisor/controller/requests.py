@@ -1,8 +1,8 @@
-"""What people ask of a run: files in its `requests` folder, each noted once and then removed. (I/O)
+"""Users' requests to a run: files in its `requests` folder, each recorded once and then removed. (I/O)
 
-How it thinks. A request is a person's decision, so none is lost: a file that cannot be read just now stays. What is no
-request at all (an editor's backup, a folder, a pipe) is noted as unreadable once and never holds the run up: only plain
-words reach the journal, which everything else is folded from.
+A request is a user's decision, so none is lost: a file that cannot be read just now stays. What is no request
+at all (an editor's backup, a folder, a pipe) is recorded as unreadable once and never holds the run up. Only
+known words reach the journal, since all state is folded from it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ __all__ = ["pending", "take_requests"]
 WANTS = frozenset({"cancel", "stop", "pause", "clear", "resume"})
 UNREADABLE = ("unreadable", "", False)
 SIZE_MAX_BYTES = 64 * 1024
-_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC  # a pipe must not make us wait
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC  # a pipe must not block
 
 
 def pending(run_dir: str, seen: Collection[str] = ()) -> list[str]:
-    """The names of the requests that were not noted yet, oldest first; none where the folder cannot be read."""
+    """The names of the requests that are not recorded yet, oldest first; none if the folder cannot be
+    read."""
     try:
         names = os.listdir(os.path.join(run_dir, "requests"))
     except OSError:
@@ -39,7 +40,7 @@ def pending(run_dir: str, seen: Collection[str] = ()) -> list[str]:
 
 
 def take_requests(ctx: RunContext) -> None:
-    """Note every request, and remove it. Raises OSError (journal)."""
+    """Record every request and remove it. Raises OSError (journal)."""
     for name in pending(ctx.run_dir):
         path = os.path.join(ctx.run_dir, "requests", name)
         if name not in ctx.run.requests_seen:
@@ -48,16 +49,17 @@ def take_requests(ctx: RunContext) -> None:
                 continue
             want, by, halt = asked
             if want == "resume" and ctx.run.state is State.STOPPED and ctx.run.attempts:
-                finish.resume(ctx)  # before it is noted: who dies in between must not lose it
+                finish.resume(ctx)  # before it is recorded: a crash in between must not lose it
             if want in ("cancel", "stop") and ctx.run.paused:
                 finish.give_up(ctx, want, by)
             ctx.record("request.seen", name=name, want=want, by=by, **({"halt": True} if halt else {}))
-        with contextlib.suppress(OSError):  # a folder stays, and is not looked at again
+        with contextlib.suppress(OSError):  # a folder stays, and is not read again
             os.unlink(path)
 
 
 def _read(path: str) -> tuple[str, str, bool] | None:
-    """(what is wanted, by whom, whether the conditions stand in halt.json); None where that cannot be read now."""
+    """(what is wanted, by whom, whether the conditions are in halt.json); None if the file cannot be read
+    now."""
     try:
         fd = os.open(path, _FLAGS)
     except OSError as error:

@@ -1,11 +1,11 @@
-"""From a decision to the next attempt, each step an effect that may be cut anywhere. (I/O)
+"""From a decision to the next attempt; each step is an effect that a crash may interrupt. (I/O)
 
-    set aside -> drain -> take the requeued job out of the queue -> prove the attempt over (P6) -> wait ->
-    close its claim (P4) -> look for strays -> open attempt n+1 -> sbatch -> move dependents
+    exclude checkpoint -> drain -> take the requeued job out of the queue -> prove the attempt over (P6)
+    -> wait -> close its claim (P4) -> look for orphan jobs -> open attempt n+1 -> sbatch -> move dependents
 
-Every step asks first whether it is done already, so a supervisor that died between two of them goes on where it was.
-Two startable jobs of one run must never exist: nothing is submitted before the old job is proven over, its claim is ours,
-and no other job bears the run's token.
+Every step first checks whether it is already done, so a new supervisor continues where the last one died. Two
+startable jobs of one run must never exist: nothing is submitted before the old job is proven over, its claim
+is ours, and no other job bears the run's token.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class _Clocks:
     cancelled: Stopwatch = field(default_factory=Stopwatch)
     resumed_alive: Stopwatch = field(default_factory=Stopwatch)
     no_partition: Stopwatch = field(default_factory=Stopwatch)
-    delayed: Stopwatches = field(default_factory=Stopwatches)  # attempt
+    delayed: Stopwatches = field(default_factory=Stopwatches)  # by attempt
 
 
-def recover(ctx: RunContext, world: ClusterSnapshot) -> None:
-    """One look at a run whose next step is decided."""
+def recover(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """One pass over a run whose next step is decided."""
     if (wish := decide.withdrawn(ctx.run)) is not None:
-        finish.end_run(ctx, world, wish, {"class": "cancelled"})
+        finish.end_run(ctx, snapshot, wish, {"class": "cancelled"})
         return
     kind = ctx.run.decision.get("kind", "resubmit")
     if kind == "keep":
@@ -71,12 +71,12 @@ def recover(ctx: RunContext, world: ClusterSnapshot) -> None:
     if ctx.attempt.submission == "done":
         if ctx.run.decision.get("older_checkpoint"):
             finish.set_aside(ctx)
-        drain.drain_decided(ctx, world)
-        if not _out_of_the_queue(ctx, world) or not fencing.is_fenced(ctx, world):
+        drain.drain_decided(ctx, snapshot)
+        if not _out_of_the_queue(ctx, snapshot) or not fencing.is_fenced(ctx, snapshot):
             return
-    if not _waited(ctx, world) or not _closed(ctx):
+    if not _waited(ctx, snapshot) or not _closed(ctx):
         return
-    _next_attempt(ctx, world)
+    _next_attempt(ctx, snapshot)
 
 
 def _keep(ctx: RunContext) -> None:
@@ -85,27 +85,29 @@ def _keep(ctx: RunContext) -> None:
     ctx.begin_launch(ctx.attempt.launch.number)
 
 
-def _out_of_the_queue(ctx: RunContext, world: ClusterSnapshot) -> bool:
-    """True when the job cannot start (again) by itself."""
-    row = ctx.row(world)
+def _out_of_the_queue(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+    """Whether the job can no longer start (again) by itself."""
+    row = ctx.row(snapshot)
     if row is None:
-        return _gone(ctx, world)
-    missing_jobs.note_seen(ctx, world, row)
-    if ctx.run.decision.get("resumed") and _resumed_alive(ctx, world, row):
+        return _gone(ctx, snapshot)
+    missing_jobs.note_seen(ctx, snapshot, row)
+    if ctx.run.decision.get("resumed") and _resumed_alive(ctx, snapshot, row):
         return False
-    if ctx.run.decision.get("queued") and not queue.may_be_taken_out(ctx, world, row):
+    if ctx.run.decision.get("queued") and not queue.may_be_taken_out(ctx, snapshot, row):
         return False
     if row.state.ended:
-        return not ctx.attempt.launch.requeued or _requeued_ended(ctx, world, row)
+        return not ctx.attempt.launch.requeued or _requeued_ended(ctx, snapshot, row)
     if row.state.pending:
         cancelled = ctx.observations.per_launch(_Clocks).cancelled
-        if not cancelled.runs or cancelled.held_s(world.mono_s) > CANCEL_AGAIN_S:
-            cancelled.restart(world.mono_s)
-            dependents.hold(ctx, world)
-            ctx.services.fresh(world)  # an intent that is not carried out takes a person's cancel for ours
+        if not cancelled.runs or cancelled.held_s(snapshot.mono_s) > CANCEL_AGAIN_S:
+            cancelled.restart(snapshot.mono_s)
+            dependents.hold(ctx, snapshot)
+            ctx.services.fresh(
+                snapshot
+            )  # an intent without its act would make a user's cancel look like ours
             what = f"{'waiting' if ctx.run.decision.get('queued') else 'requeued'} job {row.job_id}"
             ctx.record("cancel.intended", what=what, own=True)
-            ctx.services.act("cancel", world, lambda: ctx.services.cluster.cancel(ctx.attempt.job))
+            ctx.services.act("cancel", snapshot, lambda: ctx.services.cluster.cancel(ctx.attempt.job))
             ctx.record("cancel.done", what=what)
         return False
     if ctx.attempt.launch.requeued and row.state is JobState.RUNNING and ctx.started_again(row):
@@ -113,9 +115,12 @@ def _out_of_the_queue(ctx: RunContext, world: ClusterSnapshot) -> bool:
     return False
 
 
-def _resumed_alive(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> bool:
-    """A person resumed a run whose job had not ended when it was stopped. True where that job is what goes on, or came
-    to its end: it is followed, unless a cancel on its way ends it in the next moments."""
+def _resumed_alive(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
+    """A user resumed a run whose job had not ended when it was stopped. True if that job goes on or has
+    completed.
+
+    A running job is followed, unless a cancel under way ends it in the next moments.
+    """
     attempt = ctx.attempt
     if attempt.launch.end.state and not attempt.launch.requeued:
         return False
@@ -124,35 +129,39 @@ def _resumed_alive(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> bool
         launch = row.restarts if row.restarts is not None else missing_jobs.latest_launch(ctx)
         data = exit_status.launch_exit(ctx, row.state.value, row.reason, row.nodes, job=job, launch=launch)
         if data["state"] == "COMPLETED":
-            finish.end_run(ctx, world, Decision("finish", "the script exited 0"), {"class": "healthy"})
+            finish.end_run(ctx, snapshot, Decision("finish", "the script exited 0"), {"class": "healthy"})
             return True
     elif row.state is JobState.RUNNING:
-        if ctx.observations.per_launch(_Clocks).resumed_alive.held_s(world.mono_s) >= finish.ALIVE_FOR_S:
+        if ctx.observations.per_launch(_Clocks).resumed_alive.held_s(snapshot.mono_s) >= finish.ALIVE_FOR_S:
             finish.follow_launch(ctx, row)
         return True
     return False
 
 
-def _gone(ctx: RunContext, world: ClusterSnapshot) -> bool:
-    """Slurm does not show the job. True = go on; what a person cancelled in the queue while nobody watched is not brought back (P5)."""
-    missing_jobs.note_missing(ctx, world)
+def _gone(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+    """Slurm does not show the job. True = go on.
+
+    A job that a user cancelled in the queue while no supervisor watched is not submitted again (P5).
+    """
+    missing_jobs.note_missing(ctx, snapshot)
     if ctx.run.decision.get("resumed") or not missing_jobs.left_the_queue(ctx):
         return True
-    told = accounting.verdict(ctx) if missing_jobs.is_gone(ctx, world) else accounting.ASKED
+    told = accounting.verdict(ctx) if missing_jobs.is_gone(ctx, snapshot) else accounting.ASKED
     if told == accounting.NOTHING:
         decision = Decision("stop", f"the job was {LEFT.title}", advice=LEFT.advice)
-        finish.end_run(ctx, world, decision, {"class": "cancelled", "signature": LEFT.signature})
+        finish.end_run(ctx, snapshot, decision, {"class": "cancelled", "signature": LEFT.signature})
     return told == accounting.LOST
 
 
-def _requeued_ended(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> bool:
-    """The requeued job is over: by us, by a person in the queue, or after a launch that nobody watched. True = go on."""
+def _requeued_ended(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
+    """The requeued job is over: by us, by a user in the queue, or after a launch that no supervisor saw.
+    True = go on."""
     if row.state is JobState.CANCELLED and ctx.attempt.cancel_intended:
-        return True  # our cancel, be it that it came when the job had just started again
+        return True  # our cancel, even if the job had just started again
     if row.state is JobState.CANCELLED and ctx.run.decision.get("resumed"):
-        return True  # who resumes the run takes the cancel back
+        return True  # the user who resumed the run took the cancel back
     if row.state is JobState.CANCELLED and not row.nodes:
-        finish.cancelled_in_queue(ctx, world)
+        finish.cancelled_in_queue(ctx, snapshot)
         return False
     if row.nodes and ctx.started_again(row):
         finish.follow_launch(ctx, row)
@@ -160,56 +169,55 @@ def _requeued_ended(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> boo
     return True
 
 
-def _waited(ctx: RunContext, world: ClusterSnapshot) -> bool:
+def _waited(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     decision = ctx.run.decision
     delay_s = float(decision.get("delay_s", 0.0))
     delayed = ctx.observations.per_launch(_Clocks).delayed[ctx.attempt.number]
-    return delay_s <= 0 or delayed.held_s(world.mono_s) >= delay_s
+    return delay_s <= 0 or delayed.held_s(snapshot.mono_s) >= delay_s
 
 
 def _closed(ctx: RunContext) -> bool:
-    """Take the attempt's next claim. False when a launch of it got there first: it is watched instead."""
+    """Take the attempt's next claim. False if a launch of it claimed first: that launch is followed
+    instead."""
     if ctx.attempt.closed:
         return True
     taken = finish.close_attempt(ctx)
     if taken is not None:
         if not taken.closed:
-            ctx.record(
-                "warned",
-                message=f"launch {taken.launch} of attempt {ctx.attempt.number} claimed while it was being closed",
-            )
+            launch = f"launch {taken.launch} of attempt {ctx.attempt.number}"
+            ctx.record("warned", message=f"{launch} claimed while it was being closed")
         return False
     ctx.record("attempt.closed")
     return True
 
 
-def _next_attempt(ctx: RunContext, world: ClusterSnapshot) -> None:
-    if orphan_jobs.cancel_all(ctx, world):
+def _next_attempt(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    if orphan_jobs.cancel_all(ctx, snapshot):
         return
     number = run_dir.latest_attempt(ctx.run_dir) + 1
     decision = ctx.run.decision
-    view = cluster_view(ctx, world)
+    view = cluster_view(ctx, snapshot)
     unseen = ctx.observations.per_launch(_Clocks).no_partition
-    if not view.partition and unseen.held_s(world.mono_s) < PARTITION_WITHIN_S:
-        return  # Slurm did not tell how many nodes there are: nobody knows how many may be left out
-    # Where no attempt ever had nodes, how many the job needs is not known, nor how many others it can do without.
+    if not view.partition and unseen.held_s(snapshot.mono_s) < PARTITION_WITHIN_S:
+        return  # without the size of the partition it is unknown how many nodes may be excluded
+    # If no attempt ever had nodes, it is unknown how many the job needs and how many it can do without.
     placed = any(attempt.nodes for attempt in ctx.run.attempts)
-    quarantined = node_history.quarantined(ctx, world.now_s) if placed else ()
+    quarantined = node_history.quarantined(ctx, snapshot.now_s) if placed else ()
     cap = policy_input.limits_from(ctx.settings).exclude_cap
     exclude = node_placement.left_out(
         view,
-        node_placement.within_cap(view, node_history.excluded(ctx, world.now_s), cap),
+        node_placement.within_cap(view, node_history.excluded(ctx, snapshot.now_s), cap),
         decision.get("avoid", ()),
-        fencing.silent_nodes(ctx, world),
+        fencing.silent_nodes(ctx, snapshot),
         quarantined=quarantined,
         cap=cap,
     )
     tasks = arrays.wanted(ctx.run_dir, ctx.run, ctx.attempt)
-    if ctx.services.act("open", world, lambda: run_dir.open_attempt(ctx.run_dir, number)) is None:
-        return  # somebody else made it: only its maker may submit it (P4)
+    if ctx.services.act("open", snapshot, lambda: run_dir.open_attempt(ctx.run_dir, number)) is None:
+        return  # another process made it: only its maker may submit it (P4)
     more: dict[str, Any] = {"tasks": list(tasks)} if tasks else {}
     more |= {"quarantined": known} if (known := sorted({*exclude} & {*quarantined})) else {}
-    size, spares = queue.shape_of_next(ctx, world, view, exclude)
+    size, spares = queue.shape_of_next(ctx, snapshot, view, exclude)
     more |= {"size": size} if size else {}
     more |= {"spares": spares} if spares is not None else {}
     ctx.record("attempt.opened", attempt=number, job_id="", launch=0, excluded=list(exclude), **more)
@@ -239,20 +247,20 @@ def _next_attempt(ctx: RunContext, world: ClusterSnapshot) -> None:
         return
     ctx.services.uncalled.add(token)
     ctx.record("submit.intended", token=token)
-    _submit(ctx, world, request)
+    _submit(ctx, snapshot, request)
     if ctx.attempt.submission == "done":
-        dependents.move(ctx, world)
+        dependents.move(ctx, snapshot)
 
 
 def _narrowed(ctx: RunContext, tasks: tuple[int, ...]) -> str:
-    """The --array of the next attempt, with the user's own %limit; "" for what is no array."""
+    """The --array of the next attempt, with the user's own %limit; "" if the job is no array."""
     spec = str(submission_context.load(ctx.run_dir).get("array", "")) if tasks else ""
     return node_names.narrowed(spec, tasks) if spec else ""
 
 
-def _submit(ctx: RunContext, world: ClusterSnapshot, request: Any) -> None:
+def _submit(ctx: RunContext, snapshot: ClusterSnapshot, request: Any) -> None:
     try:
-        answer = ctx.services.act("submit", world, lambda: ctx.services.submit(request))
+        answer = ctx.services.act("submit", snapshot, lambda: ctx.services.submit(request))
     except (RefusedForGood, RefusedForNow, Unreachable) as error:
         ctx.record("submit.refused", message=error.message, for_good=isinstance(error, RefusedForGood))
     except OutcomeUnknown as error:

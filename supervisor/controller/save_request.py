@@ -1,7 +1,8 @@
-"""A live launch is asked for a checkpoint, and awaited: by a file, by a signal, or by Slurm. (I/O)
+"""Requests to the script of a live launch to save a checkpoint, by file, by signal or by Slurm. (I/O)
 
-How it thinks. Asking is an effect like any other: intent, act, fact. Who takes over in between asks once more, which costs the script one
-more checkpoint at the worst; the time of the wait is by the clock of who waits, so a takeover makes it longer and never shorter.
+A request is an effect like any other: intent, act, fact. A supervisor that takes over in between repeats it,
+which costs the script one more checkpoint at worst. The wait is measured by the clock of the process that
+waits, so a takeover makes it longer and never shorter.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ SLURM = "slurm"
 class _Clocks:
     """Of one launch."""
 
-    asked: Stopwatches = field(default_factory=Stopwatches)  # token of what is asked
-    newest: tuple[str, str] = ("", "")  # path and stamp of the newest checkpoint ...
-    unchanged: Stopwatch = field(default_factory=Stopwatch)  # ... and since when it is that one
+    asked: Stopwatches = field(default_factory=Stopwatches)  # by token of the request
+    newest: tuple[str, str] = ("", "")  # path and stamp of the newest checkpoint
+    unchanged: Stopwatch = field(default_factory=Stopwatch)  # since when that one is unchanged
 
 
 def ask(
     ctx: RunContext,
-    world: ClusterSnapshot,
+    snapshot: ClusterSnapshot,
     occasion: Occasion,
     wait_s: float | None,
     *,
@@ -50,40 +51,66 @@ def ask(
     by: str = "",
     nodes: Sequence[str] = (),
 ) -> None:
-    """Ask the present launch for a checkpoint, which is awaited for `wait_s` seconds (None = until there is one).
+    """Ask the present launch to save a checkpoint, and wait for it for `wait_s` seconds (None = without
+    limit).
 
-    `known`: what was there before, where that is not what is there now; `unasked`: it may save without being asked; `by`: SLURM where that
-    one asks; `nodes` are those for which it is to be left. Raises SlurmError: then it is intended, and `awaited` asks again.
+    `known` is the state before, if it is not the present one; `unasked`: the script may save by itself; `by`:
+    SLURM if Slurm asks; `nodes` are the nodes that the job is to leave. Raises SlurmError: then the intent
+    stays and `awaited` asks again.
     """
     signal = str(ctx.settings.get("save-signal", "")) if by_signal else ""
-    ctx.services.fresh(world)
+    ctx.services.fresh(snapshot)
     leave_no_nodes(ctx)
     ctx.record(
         "leave.intended",
-        token=str(int(world.now_s * 1000)),
+        token=str(int(snapshot.now_s * 1000)),
         occasion=occasion.value,
         wait_s=wait_s,
         signal=signal,
         halt=halt,
-        known=known if known is not None else sight(ctx, world).to_json(),
+        known=known if known is not None else sight(ctx, snapshot).to_json(),
         unasked=unasked,
         by=by,
         nodes=list(nodes),
     )
     if by != SLURM:
-        _tell(ctx, world)
+        _tell(ctx, snapshot)
 
 
-def awaited(ctx: RunContext, world: ClusterSnapshot) -> Verdict:
-    """What has become of the checkpoint that was asked for; the end of the wait is journalled, once. Raises SlurmError."""
+def _tell(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """Write the file for scripts that poll, send the signal to scripts that handle it."""
+    told = ctx.run.leaving
+    try:
+        ctx.services.act("save-now", snapshot, lambda: flag_files.ask(ctx.run_dir, told["token"]))
+    except OSError as error:
+        ctx.record("warned", message=f"{ctx.run_dir}/{flag_files.FILE} cannot be written: {error.strerror}")
+    name, to_script = save_request.split_signal(told["signal"])
+    if name:
+        attempt, cluster = ctx.attempt, ctx.services.cluster
+        jobs = (attempt.job,) if to_script else (attempt.job, *attempt.joined)
+
+        def send() -> None:
+            for job in jobs:
+                cluster.cancel(job, signal=name, batch=to_script)
+
+        try:
+            ctx.services.act("signal", snapshot, send)
+        except RefusedForGood as error:
+            ctx.record("warned", message=f"the signal {told['signal']} cannot be sent: {error.message}")
+    ctx.record("leave.asked", token=told["token"])
+
+
+def awaited(ctx: RunContext, snapshot: ClusterSnapshot) -> Verdict:
+    """What has become of the requested checkpoint; the end of the wait is journalled, once. Raises
+    SlurmError."""
     told = ctx.run.leaving
     if told["stage"] in ("saved", "missed"):
         return Verdict(True, told["stage"] == "saved", str(told.get("why", "")))
     if told["stage"] == "intended" and told.get("by") != SLURM:
-        _tell(ctx, world)
+        _tell(ctx, snapshot)
     asking = Ask(Occasion(told["occasion"]), Sight.from_json(told["known"]), told["wait_s"])
-    now = sight(ctx, world)
-    waited_s = ctx.observations.per_launch(_Clocks).asked[told["token"]].held_s(world.mono_s)
+    now = sight(ctx, snapshot)
+    waited_s = ctx.observations.per_launch(_Clocks).asked[told["token"]].held_s(snapshot.mono_s)
     verdict = save_request.decide(asking, now, waited_s)
     if not verdict.end:
         return verdict
@@ -97,69 +124,46 @@ def awaited(ctx: RunContext, world: ClusterSnapshot) -> Verdict:
     return verdict
 
 
-def sight(ctx: RunContext, world: ClusterSnapshot) -> Sight:
-    """The newest checkpoint as it is now, and for how long it has been so while this process looked."""
+def sight(ctx: RunContext, snapshot: ClusterSnapshot) -> Sight:
+    """The newest checkpoint as it is now, and for how long this process has seen it unchanged."""
     path = newest_checkpoint(ctx)
     stamp = checkpoints.stamp(path) if path else ""
     clocks = ctx.observations.per_launch(_Clocks)
     if clocks.newest != (path, stamp):
         clocks.newest = path, stamp
-        clocks.unchanged.restart(world.mono_s)
+        clocks.unchanged.restart(snapshot.mono_s)
     return Sight(
         path=path,
         stamp=stamp,
         step=names.step_of(path) if path else None,
         logged=ctx.observations.saved_step,
-        quiet_s=clocks.unchanged.held_s(world.mono_s),
+        quiet_s=clocks.unchanged.held_s(snapshot.mono_s),
         marked=bool(ctx.settings.get("checkpoint-marker")),
     )
 
 
-def _tell(ctx: RunContext, world: ClusterSnapshot) -> None:
-    """The file for scripts that look, the signal for scripts that listen."""
-    told = ctx.run.leaving
-    try:
-        ctx.services.act("save-now", world, lambda: flag_files.ask(ctx.run_dir, told["token"]))
-    except OSError as error:
-        ctx.record("warned", message=f"{ctx.run_dir}/{flag_files.FILE} cannot be written: {error.strerror}")
-    name, to_script = save_request.split_signal(told["signal"])
-    if name:
-        attempt, cluster = ctx.attempt, ctx.services.cluster
-        jobs = (attempt.job,) if to_script else (attempt.job, *attempt.joined)
-
-        def send() -> None:
-            for job in jobs:
-                cluster.cancel(job, signal=name, batch=to_script)
-
-        try:
-            ctx.services.act("signal", world, send)
-        except RefusedForGood as error:
-            ctx.record("warned", message=f"the signal {told['signal']} cannot be sent: {error.message}")
-    ctx.record("leave.asked", token=told["token"])
-
-
 def unask(ctx: RunContext) -> None:
-    """Nothing is asked of the script any more."""
+    """Withdraw the request."""
     flag_files.unask(ctx.run_dir, str(ctx.run.leaving.get("token", "")))
 
 
 def leave_no_nodes(ctx: RunContext) -> None:
-    """The agent is to leave no nodes any more: something else is wanted of the script."""
+    """Withdraw the request to the agent to leave nodes: the script gets another one."""
     flag_files.remove_leave(run_dir.attempt_dir(ctx.run_dir, ctx.attempt.number), ctx.attempt.launch.number)
 
 
 def asked(ctx: RunContext, occasion: Occasion) -> bool:
-    """This launch was asked for a checkpoint, for this reason."""
+    """Whether this launch was asked for a checkpoint on this occasion."""
     told, attempt = ctx.run.leaving, ctx.attempt
     place = (told.get("occasion"), told.get("attempt"), told.get("launch"))
     return place == (occasion.value, attempt.number, attempt.launch.number)
 
 
 def save_wait_s(ctx: RunContext) -> float:
-    """How long a new checkpoint is waited for."""
+    """How long to wait for a new checkpoint."""
     return float(ctx.settings.get("save-wait", 120.0))
 
 
 def listens(ctx: RunContext) -> bool:
-    """The script is known to save when it is asked to."""
+    """Whether the script is known to save on a signal."""
     return bool(ctx.settings.get("save-signal"))

@@ -1,11 +1,13 @@
-"""What became of a submission that gave no clear answer. (I/O)
+"""What became of a submission that got no clear answer. (I/O)
 
-How it thinks. sbatch can fail to answer although the job was made, so the token is looked up for a while. Before an attempt counts as lost it is closed, and
-who has its claim by then is the answer (P4): what starts claims first, so there is no better witness of a start.
+sbatch can fail to answer although Slurm made the job, so the supervisor looks the token up for a while.
+Before an attempt counts as lost it is closed, and the holder of its claim by then is the answer (P4): a job
+claims before anything else, so no sign of a start is more reliable.
 
-Where Slurm had the time to forget the job before the first look for it, an unclaimed attempt may as well have been cancelled in the queue by a
-person, and a person's cancel is never undone (P5): the run stops, and a person decides. While Slurm answers nobody it takes no cancel either: where
-the process that announced the sbatch lives on, only the time counts in which it was answered.
+If Slurm had the time to forget the job before the first lookup, a user may as well have cancelled the
+unclaimed attempt in the queue, and a user's cancel is never undone (P5): the run stops and the user decides.
+While Slurm answers no query it takes no cancel either: if the process that announced the sbatch still lives,
+only the time in which Slurm answered counts.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LOOKUP_FOR_S", "look"]
 
-LOOKUP_FOR_S = 30.0  # a submission whose outcome is unknown is looked up for so long
+LOOKUP_FOR_S = 30.0  # how long a submission with an unknown outcome is looked up
 
 
 @dataclass
@@ -35,17 +37,18 @@ class _Clocks:
     looked_up: Stopwatches = field(default_factory=Stopwatches)
 
 
-def look(ctx: RunContext, world: ClusterSnapshot) -> None:
-    """One look at an attempt that is opened and not known to be submitted. Raises SlurmError, OSError (journal)."""
+def look(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """One pass over an attempt that is opened and not known to be submitted. Raises SlurmError, OSError
+    (journal)."""
     attempt = ctx.attempt
     if attempt.submission == "opened":
-        _not_submitted(ctx, world, "sbatch was not called")
+        _not_submitted(ctx, snapshot, "sbatch was not called")
         return
     found = [row for row in ctx.services.cluster.find(attempt.token) if bears(row.comment, attempt.token)]
     if found:
         _found(ctx, found[0].raw_job_id or found[0].job_id, seen=True)
-    elif _looked_for_s(ctx, world) >= LOOKUP_FOR_S:
-        _not_submitted(ctx, world, "no job bears its token")
+    elif _looked_for_s(ctx, snapshot) >= LOOKUP_FOR_S:
+        _not_submitted(ctx, snapshot, "no job bears its token")
 
 
 def _found(ctx: RunContext, job: str, *, seen: bool) -> None:
@@ -53,37 +56,41 @@ def _found(ctx: RunContext, job: str, *, seen: bool) -> None:
     run_dir.index(ctx.services.home, job, ctx.run.id)
 
 
-def _looked_for_s(ctx: RunContext, world: ClusterSnapshot) -> float:
-    """Since the first look of this process that Slurm answered."""
-    return ctx.observations.per_launch(_Clocks).looked_up[ctx.attempt.token].held_s(world.mono_s)
+def _looked_for_s(ctx: RunContext, snapshot: ClusterSnapshot) -> float:
+    """Seconds since this process's first lookup that Slurm answered."""
+    return ctx.observations.per_launch(_Clocks).looked_up[ctx.attempt.token].held_s(snapshot.mono_s)
 
 
-def _not_submitted(ctx: RunContext, world: ClusterSnapshot, why: str) -> None:
-    """Close the attempt before it counts as lost: a job of it that comes after all does not start (P4)."""
+def _not_submitted(ctx: RunContext, snapshot: ClusterSnapshot, why: str) -> None:
+    """Close the attempt before it counts as lost: a late job of it then does not start (P4)."""
     taken = finish.close_attempt(ctx, started=False)
     if taken is not None and taken.job:
         _found(ctx, taken.job, seen=False)  # by its claim: Slurm may have forgotten it long ago
     elif ctx.attempt.number == 1 and not ctx.run.incidents:
         reason = f"the submission did not come about: {why}"
         ctx.record("run.abandoned", reason=reason, **{"class": "scheduler"})
-    elif _maybe_cancelled(ctx, world):
-        reason = f"nobody looked for the job of attempt {ctx.attempt.number} until Slurm could have forgotten it: a person may have cancelled it"
+    elif _maybe_cancelled(ctx, snapshot):
+        reason = (
+            f"nobody looked for the job of attempt {ctx.attempt.number} until Slurm could have forgotten it: "
+            "a person may have cancelled it"
+        )
         advice = f"If nobody cancelled it, ftrun resume {ctx.run.id} goes on with the run."
         signature = {"class": "cancelled", "signature": "slurm.unseen-submission"}
-        finish.end_run(ctx, world, Decision("stop", reason, advice=advice), signature)
+        finish.end_run(ctx, snapshot, Decision("stop", reason, advice=advice), signature)
     else:
         last = ctx.run.incidents[-1].decision if ctx.run.incidents else {}
         decision = {"kind": "resubmit", "reason": why, "exclude": [], "class": last.get("class", "")}
         ctx.record("submit.lost", why=why, decision=decision | {"avoid": list(last.get("avoid", ()))})
 
 
-def _maybe_cancelled(ctx: RunContext, world: ClusterSnapshot) -> bool:
-    """sbatch was announced, and the first look came so late that its job could be cancelled and forgotten by then."""
+def _maybe_cancelled(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+    """Whether the first lookup came so late that a user could have cancelled the job and Slurm forgotten
+    it."""
     if ctx.attempt.submission == "opened" or ctx.run.wish:
         return False
-    if ctx.attempt.token in ctx.services.uncalled:  # nobody else calls sbatch for it
+    if ctx.attempt.token in ctx.services.uncalled:  # no other process calls sbatch for it
         return False
-    age_s, looked_for_s = ctx.services.facts().min_job_age_s, _looked_for_s(ctx, world)
+    age_s, looked_for_s = ctx.services.facts().min_job_age_s, _looked_for_s(ctx, snapshot)
     if ctx.observations.attempt == ctx.attempt.number:  # it was opened by this very process
         return ctx.observations.answered_s - looked_for_s >= age_s
-    return exit_status.forgettable(ctx.attempt.intended_at_s, world.now_s - looked_for_s, age_s)
+    return exit_status.forgettable(ctx.attempt.intended_at_s, snapshot.now_s - looked_for_s, age_s)

@@ -1,12 +1,15 @@
-"""A live attempt that looks broken: whether it is under suspicion, and what confirms it. (I/O)
+"""A live attempt that looks broken: when it is suspected, and what confirms the fault. (I/O)
 
-Law P7. Slurm, the node or a process exit confirm a fault by themselves and end the launch without us. A fatal line is no witness: users' programs
-print such lines and go on, as after a batch that did not fit, an upload that failed, a helper that was killed. So a fatal line alone ends nothing. It
-makes the run suspect, and while it is, the witnesses of a hang (`hang`, `hangwatch`) need a shorter silence: `fault-grace` and five median steps, where
-every rank is seen to wait. What moves lives: a step, a beat, a stack, processors, files, accelerators, and for all but the surest witnesses output.
+Law P7. Slurm, a node or a process exit confirm a fault by themselves and end the launch without us. A fatal
+line is no proof: users' programs print such lines and go on, as after a batch that did not fit, an upload
+that failed or a helper that was killed. So a fatal line alone ends nothing. It makes the run suspect, and
+while it is suspect, hang detection (`hang`, `telemetry.hang_watch`) needs less silence: `fault-grace` and
+five median steps, if every rank is seen to wait. Signs of life are a step, a heartbeat, a changing stack,
+CPU, file and accelerator activity and, for all but the surest evidence, output.
 
-A step beyond all others takes the suspicion back. A node that its watch finds bad (`nodefacts`), or that does not answer Slurm, is confirmation: then
-`fault-grace` without any sign of life is enough. A script that has ended by itself, in a job that does not end, is not waited for without end.
+A step beyond all earlier ones clears the suspicion. A node that its monitor finds bad (`node_evidence`) or
+that does not respond to Slurm is confirmation: then `fault-grace` without any sign of life is enough. If the
+script has ended by itself and its job does not end, the supervisor ends the job.
 """
 
 from __future__ import annotations
@@ -39,13 +42,13 @@ class _OverdueJob:
     over: Stopwatch = field(default_factory=Stopwatch)
 
 
-def judge(ctx: RunContext, world: ClusterSnapshot, report: WatchReport) -> None:
-    """Suspect or clear the live attempt by what its log says. Nothing while it does not run or cannot be read."""
-    row = ctx.row(world)
+def judge(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport) -> None:
+    """Suspect or clear the live attempt by its log. Does nothing while it does not run or cannot be read."""
+    row = ctx.row(snapshot)
     if not report.readable or report.behind or row is None or row.state is not JobState.RUNNING:
         ctx.observations.per_start(_OverdueJob).over.stop()
         return
-    facts = gather_facts.of_live(ctx, world, report, topology(ctx))
+    facts = gather_facts.of_live(ctx, snapshot, report, topology(ctx))
     diagnosis = diagnose(facts) if facts.evidence or facts.nodes.findings else None
     if report.evidence:
         ctx.observations.provisional = diagnosis
@@ -59,23 +62,25 @@ def judge(ctx: RunContext, world: ClusterSnapshot, report: WatchReport) -> None:
         if ctx.run.state is State.RUNNING:
             told = {"signature": diagnosis.signature, "title": diagnosis.title}
             ctx.record("fault.suspected", step=ctx.observations.step, **told)
-        _end_where_the_script_is_over(ctx, world, diagnosis)
+        _end_where_the_script_is_over(ctx, snapshot, diagnosis)
 
 
 def leave_to_agent(ctx: RunContext) -> None:
-    """The agent inside the allocation judges: what was suspected while it could not be seen is its business now (P8)."""
+    """Clear what was suspected while the agent could not be seen: an agent that lives judges by itself
+    (P8)."""
     ctx.observations.per_start(_OverdueJob).over.stop()
     ctx.observations.suspicion = None
     _clear(ctx, "the agent beside the script lives: it judges")
 
 
-def _end_where_the_script_is_over(ctx: RunContext, world: ClusterSnapshot, diagnosis: Diagnosis) -> None:
-    """The script has ended by itself, which confirms what is suspected; its job should end soon after checks and hooks."""
+def _end_where_the_script_is_over(ctx: RunContext, snapshot: ClusterSnapshot, diagnosis: Diagnosis) -> None:
+    """The script's own end confirms the suspicion; its job should end soon after checks and hooks, else
+    end it."""
     attempt, over = ctx.attempt, ctx.observations.per_start(_OverdueJob).over
     if attempt_dir.exit_record(ctx.run_dir, attempt.number, attempt.launch.number) is None:
         over.stop()
         return
-    waited_s = over.held_s(world.mono_s)
+    waited_s = over.held_s(snapshot.mono_s)
     if waited_s >= float(ctx.settings.get("fault-grace", 60.0)) + leaves_for_s(ctx.settings):
         ending.intend(ctx, f"{diagnosis.title}; its script ended {waited_s:.0f} s ago, and the job has not")
 

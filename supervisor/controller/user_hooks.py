@@ -1,11 +1,12 @@
-"""The user's own commands: on-fault and on-give-up are started here, and the ends of all four are journalled. (I/O)
+"""The user's commands: starts on-fault and on-give-up, and journals the ends of all four hooks. (I/O)
 
-How it thinks. What is due follows from the folded run: every incident that was decided, be it by the agent inside an allocation, and a stop. Each has a key, and is journalled
-as intended before it is started, so a supervisor that dies in between starts it at most once. A command runs beside the loop under a
-parent of its own (`hookrun`), a few at a time; nothing it does or fails to do changes the run: its end is a record and no more.
+What is due follows from the folded run: every incident that was decided, also by the agent inside an
+allocation, and a stop. Each has a key and is journalled as intended before it is started, so that a crash in
+between starts it at most once. A command runs beside the loop under a parent process of its own
+(`hook_runner`), a few at a time; its outcome never changes the run: it is recorded and no more.
 
-Where ftrun may only watch a run (`observe`), the commands are run all the same, with FTRUN_OBSERVED=1: they are the user's own, and
-being told is what one watches for.
+If ftrun may only observe a run (`observe`), the commands still run, with FTRUN_OBSERVED=1: they are the
+user's own, and to be notified is why one observes.
 """
 
 from __future__ import annotations
@@ -31,25 +32,26 @@ if TYPE_CHECKING:
 __all__ = ["Due", "due", "environment", "look", "pending"]
 
 AT_ONCE_MAX = 8
-LOST_AFTER_S = 30.0  # behind its limit: a parent that left no record died
+LOST_AFTER_S = 30.0  # after its limit: a parent without a record has died
 
 
 @dataclass
 class _Clocks:
     """Of one launch."""
 
-    unheard: Stopwatches = field(default_factory=Stopwatches)  # key of a command
+    unheard: Stopwatches = field(default_factory=Stopwatches)  # by key of a command
 
 
 @dataclass
 class _Children:
-    """Of all runs: the processes that are the parents of the users' commands."""
+    """Of all runs: the parent processes of user commands."""
 
     pids: set[int] = field(default_factory=set)
 
 
 class Due(NamedTuple):
-    """A command that is to be run once: its key in the journal, the setting it stands in, the class of fault and the decision."""
+    """A command to run once: its key in the journal, the setting that holds it, the facts for its
+    environment."""
 
     key: str
     hook: str
@@ -57,7 +59,7 @@ class Due(NamedTuple):
 
 
 def due(run: Run) -> list[Due]:
-    """What is to be run and was not intended yet. (Values only: no clock, no file.)"""
+    """What is to be run and not yet intended. (pure)"""
     last = run.incidents[-1] if run.incidents else None
     wanted = bool(run.settings.get("on-fault"))
     found = [_on_fault(one) for one in run.incidents if one.decision] if wanted else []
@@ -87,7 +89,7 @@ def _on_fault(incident: Incident) -> Due:
 
 
 def environment(run: Run, run_dir: str, one: Due) -> dict[str, str]:
-    """The variables that a command finds beside those of the submission (docs/hooks.md)."""
+    """The variables that a command gets in addition to those of the submission (docs/hooks.md)."""
     number = one.facts["attempt"]
     told = {
         "HOOK": one.hook,
@@ -107,26 +109,26 @@ def environment(run: Run, run_dir: str, one: Due) -> dict[str, str]:
     return {f"FTRUN_{name}": " ".join(str(value).replace("\0", " ").split()) for name, value in told.items()}
 
 
-def look(ctx: RunContext, world: ClusterSnapshot) -> None:
-    """One look at the commands of a run: journal the ends, start what is due. Raises LeaseLost, Stale, OSError (journal)."""
+def look(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """Journal the ends of commands and start what is due. Raises LeaseLost, Stale, OSError (journal)."""
     if not any(ctx.settings.get(name) for name in ("on-fault", "on-give-up", "pre-hook", "post-hook")):
         return
     _note_those_in_the_job(ctx)
-    _note_ends(ctx, world)
+    _note_ends(ctx, snapshot)
     for one in due(ctx.run):
         if _at_work(ctx) >= AT_ONCE_MAX:
             return
         ctx.record("hook.intended", key=one.key, hook=one.hook)
-        ctx.services.act("hook", world, lambda one=one: _start(ctx, one))  # type: ignore[misc]
+        ctx.services.act("hook", snapshot, lambda one=one: _start(ctx, one))  # type: ignore[misc]
 
 
 def pending(ctx: RunContext) -> bool:
-    """A run that is over and still has a command to start, or to hear of."""
+    """Whether a run has a command to start, or one whose end is not recorded."""
     return any(not why for why in ctx.run.hooks.values()) or bool(due(ctx.run))
 
 
 def _start(ctx: RunContext, one: Due) -> None:
-    """Start a command; that it could not be started is how it ended."""
+    """Start a command; a failure to start it is recorded as its end."""
     run, folder = ctx.run, os.path.join(ctx.run_dir, "hooks")
     cwd = submission_context.cwd(ctx.run_dir)
     cwd = cwd if os.path.isdir(cwd) else ctx.run_dir
@@ -142,7 +144,7 @@ def _start(ctx: RunContext, one: Due) -> None:
         str(run.settings[one.hook]),
     ]
     try:
-        argv.append(str(submission_context.load(ctx.run_dir)["umask"]))  # ours is not the user's
+        argv.append(str(submission_context.load(ctx.run_dir)["umask"]))  # not the supervisor's own
         env = submission_context.environment(ctx.run_dir) | environment(run, ctx.run_dir, one)
         os.makedirs(folder, mode=0o700, exist_ok=True)
         null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
@@ -154,7 +156,7 @@ def _start(ctx: RunContext, one: Due) -> None:
 
 
 def _at_work(ctx: RunContext) -> int:
-    """How many commands of all runs are at work now; those that ended are let go."""
+    """How many commands of all runs are running now; reaps those that ended."""
     pids = ctx.services.shared(_Children).pids
     for child in list(pids):
         try:
@@ -165,8 +167,8 @@ def _at_work(ctx: RunContext) -> int:
     return len(pids)
 
 
-def _note_ends(ctx: RunContext, world: ClusterSnapshot) -> None:
-    """The ends of what was started, by us or by a supervisor before us."""
+def _note_ends(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """Journal the ends of commands that this supervisor or an earlier one started."""
     limit_s = float(ctx.settings.get("hook-limit", 60.0))
     for key in [key for key, why in ctx.run.hooks.items() if not why]:
         hook = key.partition(".")[0]
@@ -174,12 +176,14 @@ def _note_ends(ctx: RunContext, world: ClusterSnapshot) -> None:
         if end is not None:
             _at_work(ctx)
             ctx.record("hook.ended", key=key, hook=hook, **end)
-        elif ctx.observations.per_launch(_Clocks).unheard[key].held_s(world.mono_s) > limit_s + LOST_AFTER_S:
+        elif (
+            ctx.observations.per_launch(_Clocks).unheard[key].held_s(snapshot.mono_s) > limit_s + LOST_AFTER_S
+        ):
             ctx.record("hook.ended", key=key, hook=hook, code=None, why="unknown: it left no record")
 
 
 def _end(path: str) -> dict[str, Any] | None:
-    """How a command ended; None where it has left no record."""
+    """How a command ended; None if it has left no record."""
     try:
         with open(path, encoding="utf-8") as stream:
             told = json.load(stream)
@@ -189,7 +193,8 @@ def _end(path: str) -> dict[str, Any] | None:
 
 
 def _note_those_in_the_job(ctx: RunContext) -> None:
-    """What batch.sh recorded of the commands around the script. A job's array has them in the folders of its tasks only."""
+    """Journal what batch.sh recorded of pre-hook and post-hook. For an array the records are in the task
+    folders only."""
     attempt = ctx.run.attempt
     if attempt is None or not attempt.launch.claim_seen:
         return
@@ -209,7 +214,7 @@ def _note_those_in_the_job(ctx: RunContext) -> None:
 
 
 def _rows(path: str) -> Iterator[dict[str, Any]]:
-    """One row where the record is there and whole."""
+    """One row if the record exists and is complete."""
     found = store_run_dir.content(path, 4096) or b""
     told = dict(line.partition("=")[::2] for line in found.decode("utf-8", "replace").splitlines())
     if told.get("code", "").isdigit() and told.get("why"):

@@ -185,7 +185,7 @@ class WatchedCluster(MemoryCluster):
 
     def _looked_s(self) -> float:
         """When the answer was asked for on which this process acts; an answer may be a repetition of an older one."""
-        look = self.process.supervisor._world if self.process is not None else None
+        look = self.process.supervisor._snapshot if self.process is not None else None
         if self.process is None or look is None:
             return self.engine.now()
         age_s = self.process.clock.mono_s() - look.mono_s
@@ -228,7 +228,7 @@ class Process:
         self.world.trace(f"{self.name}: {event} {told}")
         if event == "decided":
             # What was decided rests on this, however long the process stood still since.
-            look = self.supervisor._world
+            look = self.supervisor._snapshot
             age_s = self.clock.mono_s() - look.mono_s if look is not None else 0.0
             self.world.laws.decided_s = self.world.clock.now() - age_s
         if event in ("run.finished", "run.stopped"):

@@ -189,7 +189,7 @@ def test_an_attempt_that_never_came_to_be_needs_as_many_nodes_as_the_one_before(
     life.cluster.faults.submit_lost = 1.0
     life.exit(1)
     life.until("submitting")
-    world = life.supervisor._world
+    world = life.supervisor._snapshot
     assert world is not None
     assert life.attempt.nodes == ()
 

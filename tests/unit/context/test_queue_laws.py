@@ -464,7 +464,7 @@ def test_a_job_that_is_gone_belongs_where_it_ran(tmp_path: Path, anew: bool) -> 
     if anew:
         life.begin_anew()
     life.live(3)
-    world = life.supervisor._world
+    world = life.supervisor._snapshot
     assert world is not None
 
     view = cluster_view.cluster_view(life.supervisor.reconcilers[life.run_dir].ctx, world)

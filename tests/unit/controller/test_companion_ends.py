@@ -419,7 +419,7 @@ def test_a_start_over_two_jobs_is_watched_in_both(tmp_path: Path) -> None:
     supervisor = company.life.supervisor
     (reconciler,) = supervisor.reconcilers.values()
     ctx = reconciler.ctx
-    world = supervisor._world
+    world = supervisor._snapshot
     assert world is not None
     watched = hang.Watched("place", "0.2", ctx.attempt.used, tuple, lambda world: None)
     hands = hang._Hands(ctx, world, watched)

@@ -58,7 +58,7 @@ def _watched(tmp_path: Path, cpu_s: list[float]) -> tuple[Supervisor, _Run, _Clo
     clock = _Clock()
     cluster = MemoryCluster(Engine({"main": ["n0"]}))
     supervisor = Supervisor(str(tmp_path), cluster, clock, Lease(str(tmp_path), clock))
-    supervisor._world = ClusterSnapshot(clock.now_s(), clock.mono_s(), {}, {})
+    supervisor._snapshot = ClusterSnapshot(clock.now_s(), clock.mono_s(), {}, {})
     run: Any = _Run(clock, cpu_s)
     supervisor.reconcilers["r"] = run
     return supervisor, run, clock

@@ -329,10 +329,10 @@ def test_stacks_that_could_not_be_begun_are_not_waited_for(tmp_path: Path) -> No
     services.steps, services.in_background = steps, lambda deed: deed()
     act = services.act
 
-    def stale(name: str, world: Any, deed: Any) -> Any:
+    def stale(name: str, snapshot: Any, deed: Any) -> Any:
         if name == "stacks":
             raise Stale("seen long ago")
-        return act(name, world, deed)
+        return act(name, snapshot, deed)
 
     life.until("running")
     life.train(1, 12)

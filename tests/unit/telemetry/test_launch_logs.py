@@ -47,7 +47,7 @@ def test_lines_of_the_next_launch_that_were_read_too_early_are_taken_back(tmp_pa
     life.train(1, 5)
     life.say(OFF_THE_BUS)
     life.live(1)
-    world = life.supervisor._world
+    world = life.supervisor._snapshot
     assert world is not None
     faults.requeue(life.engine, 1)
     life.engine.advance(30)
