@@ -32,7 +32,7 @@ from ftrun.supervisor.model.types import Evidence, FaultClass, Role
 if TYPE_CHECKING:
     from ftrun.supervisor.signatures.catalog import Catalog, Signature
 
-__all__ = ["IMPORTS", "Weighed", "healed", "weigh", "without_caught"]
+__all__ = ["IMPORTS", "RankedEvidence", "healed", "rank_evidence", "without_caught"]
 
 
 IMPORTS = frozenset({"python-module-missing", "python-import-name"})
@@ -152,7 +152,7 @@ SUSPICIOUS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Weighed:
+class RankedEvidence:
     """The evidence in order of weight: `causes` best first."""
 
     causes: tuple[tuple[Evidence, Signature], ...] = ()
@@ -201,7 +201,7 @@ class Weighed:
         return tuple(dict.fromkeys(near))
 
 
-def weigh(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended | None) -> Weighed:
+def rank_evidence(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended | None) -> RankedEvidence:
     """Sort `evidence` by what it can be; evidence of signatures that the catalog does not know is left aside."""
     known = _one_meaning(
         [(line, catalog.by_id[line.signature]) for line in evidence if line.signature in catalog.by_id]
@@ -236,7 +236,7 @@ def weigh(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended | None) -
         )
     if consequences:
         words.append(f"{sum(line.count for line in consequences)} lines are consequences")
-    return Weighed(
+    return RankedEvidence(
         causes=tuple(causes),
         spoken=tuple(sorted(consequences, key=_order)),
         hinted=frozenset(of.fault for _, of in left if not _can_be_cause(of, ended)) - {FaultClass.UNKNOWN},

@@ -11,8 +11,11 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.records import dataclass
+from ftrun.supervisor.diagnosis import blame
 from ftrun.supervisor.diagnosis.class_defaults import Ended
+from ftrun.supervisor.diagnosis.evidence import RankedEvidence, rank_evidence
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts
+from ftrun.supervisor.model.log_order import as_written
 from ftrun.supervisor.model.types import Diagnosis, Evidence, Proof, Topology
 
 if TYPE_CHECKING:
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.signatures.catalog import Catalog
     from ftrun.supervisor.telemetry.progress import Progress
 
-__all__ = ["Facts", "Gone", "Refusal"]
+__all__ = ["Case", "Facts", "Gone", "Refusal", "case_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +100,42 @@ class Facts:
     def is_ours(self) -> bool:
         """ftrun ended it."""
         return self.ended is not None and self.ended.by_us
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The facts of one diagnosis: `log` is their evidence weighed by the catalog, `topology` with what the evidence tells of it."""
+
+    facts: Facts
+    log: RankedEvidence
+    topology: Topology
+
+    @property
+    def ended(self) -> Ended | None:
+        """How the launch ended; None where it lives, or nothing is on record."""
+        return self.facts.ended
+
+    @property
+    def progress(self) -> Progress | None:
+        """The steps that the log has."""
+        return self.facts.progress
+
+    @property
+    def trained(self) -> bool:
+        """Steps were printed."""
+        return self.progress is not None and self.progress.steps_seen > 0
+
+    @property
+    def down(self) -> tuple[str, ...]:
+        """The nodes of the attempt that Slurm calls down or not responding."""
+        names = self.ended.nodes_down if self.ended else ()
+        if not self.topology.nodes:
+            return names
+        return tuple(dict.fromkeys(node for name in names if (node := self.topology.node_of(name))))
+
+
+def case_of(facts: Facts) -> Case:
+    """The same facts with their evidence in order and weighed."""
+    evidence = blame.recorded(as_written(facts.evidence))
+    topology = blame.learned(evidence, facts.topology)
+    return Case(facts, rank_evidence(evidence, facts.catalog, facts.ended), topology)

@@ -175,11 +175,10 @@ def record(text: str) -> Record:
     down = tuple(name for name, state in _node_states(text) if _is_down(state))
     if ended is not None and down:
         ours = tuple(name for name in down if not nodes or name in nodes)
-        ended = Ended(**{**{name: getattr(ended, name) for name in _ENDED}, "nodes_down": ours})
+        ended = replace(ended, nodes_down=ours)
     return Record(ended, nodes)
 
 
-_ENDED = ("state", "reason", "exit_code", "exit_signal", "derived_exit_code")
 _PAIR = re.compile(r"(\d+):(\d+)")
 
 
@@ -194,16 +193,20 @@ def _job(text: str) -> tuple[Ended | None, tuple[str, ...]] | None:
     details = parse.parse_details(flat, job_id)
     if details is None:
         return None
+    return _end_of(details), details.nodes
+
+
+def _end_of(details: JobDetails) -> Ended | None:
+    """The end on a job record; None while the job lives."""
     if not details.state.ended:
-        return None, details.nodes
-    ended = Ended(
+        return None
+    return Ended(
         state=details.state.value,
         reason=details.reason,
         exit_code=details.exit_code,
         exit_signal=details.exit_signal,
         derived_exit_code=details.derived_exit_code,
     )
-    return ended, details.nodes
 
 
 def _accounted(text: str) -> tuple[Ended | None, tuple[str, ...]] | None:
@@ -527,15 +530,9 @@ def _of_slurm(job_id: str) -> tuple[Record | None, tuple[LogPath, ...], tuple[st
 
 
 def _record(cluster: CommandCluster, details: JobDetails) -> Record:
-    if not details.state.ended:
+    ended = _end_of(details)
+    if ended is None:
         return Record(None, details.nodes)
-    ended = Ended(
-        state=details.state.value,
-        reason=details.reason,
-        exit_code=details.exit_code,
-        exit_signal=details.exit_signal,
-        derived_exit_code=details.derived_exit_code,
-    )
     rows = cluster.nodes(details.nodes) if details.nodes else {}
     lost = tuple(name for name, row in rows.items() if not row.responding)
     return Record(replace(ended, nodes_down=lost), details.nodes)

@@ -32,7 +32,7 @@ from ftrun.supervisor.model.types import (
 )
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.diagnosis.root_cause import Case
+    from ftrun.supervisor.diagnosis.facts import Case
 
 __all__ = [
     "CANCELLED_AGAIN",

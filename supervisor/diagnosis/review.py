@@ -24,7 +24,7 @@ from ftrun.supervisor.model.types import AT_LIMIT, AWAY, UNWATCHED, Action, Diag
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ftrun.supervisor.diagnosis.root_cause import Case
+    from ftrun.supervisor.diagnosis.facts import Case
     from ftrun.supervisor.model.run import Attempt
     from ftrun.supervisor.model.types import Evidence
 
