@@ -1,15 +1,23 @@
-"""What went wrong, and who is to blame: facts in, a diagnosis with its proof out. (pure)
+"""The list of rules that makes every diagnosis, and the rules that find a cause. (pure)
 
-How it thinks. RULES makes every diagnosis, for the supervisor, for the agent inside a job and for `ftrun
-diagnose` alike; nothing rewrites it afterwards. The rules are asked in their order, in three parts:
+The supervisor, the agent inside a job and `ftrun diagnose` all call `diagnose`; no other code makes a
+diagnosis or changes one. RULES has three parts:
 
-- told: an end that tells by itself what it was. The first that answers makes the diagnosis, and it is
-  final.
-- cause: the first that answers names the cause; the last always answers.
-- review: each may put a better diagnosis in the place of the one so far.
+- END: an end that explains itself (`known_ends`). The first answer is the diagnosis, and final.
+- CAUSE: the first answer names the cause; the last rule always answers.
+- REVIEW: each rule may replace the diagnosis so far (`review`).
 
-What a rule needs and does not know (no journal, no reports of nodes) makes it silent, so few facts need no
+A rule whose facts are unknown (no journal, no node reports) returns None, so a caller with few facts needs no
 other list.
+
+The causes in order: first what Slurm recorded, where that is decisive; then the log; then the exit record. In
+the log, lines that training survived are no causes, and consequences are counted but never blamed. A cause
+ranks before a line that may be either, hardware before the software that noticed it (by the signature's
+priority), and the earlier before the later (`evidence`). `blame` finds the culprits; in doubt, nobody is
+blamed.
+
+The confidence starts with the signature's own. Each source that agrees raises it; rivals and distance from
+the end lower it. Each rule says in `rests_on` what it rested on.
 """
 
 from __future__ import annotations
@@ -31,16 +39,18 @@ __all__ = ["RULES", "Part", "Rule", "diagnose"]
 
 HARDWARE = frozenset({FaultClass.HARDWARE_GPU, FaultClass.HARDWARE_OTHER})
 TOLD_BY_SLURM = frozenset({FaultClass.PREEMPTED, FaultClass.TIMELIMIT, FaultClass.NODE})
-"""What slurmstepd may say about a CANCELLED that no person asked for."""
+"""Classes that slurmstepd may name for a CANCELLED that no person asked for."""
 
 TRACEBACK = "python-traceback"
-"""The signature of a traceback's first line."""
+"""The signature of the first line of a traceback."""
 
 NAMELESS = 0.5
-"""How sure a diagnosis must be that hardware is broken to cost a node that nothing names; a set-up can look like a sick node."""
+"""The least confidence in broken hardware that costs a node although no line names it: a wrong set-up can
+look like a sick node.
+"""
 
 STATES_OF_OTHERS = frozenset({"PREEMPTED", "TIMEOUT", "DEADLINE", "CANCELLED"})
-"""States in which Slurm itself ended a job for a reason that no node has."""
+"""States in which Slurm ended the job for a reason that has nothing to do with a node."""
 
 CRASHES = {
     4: "illegal instruction",
@@ -74,8 +84,8 @@ class Rule:
 
 
 def diagnose(facts: Facts) -> Diagnosis:
-    """The cause of an end, or of what is seen so far where it has not ended (a live run, a text without a
-    record).
+    """The cause of an end. Without an end (a live run, or a text without a record): the cause of what was
+    seen so far.
 
     A live run without anything fatal is HEALTHY with signature "".
     """
@@ -92,7 +102,7 @@ def diagnose(facts: Facts) -> Diagnosis:
 
 
 def finished(case: Case) -> Diagnosis | None:
-    """COMPLETED is the script's own verdict, and it stands above every line."""
+    """COMPLETED is the script's own verdict. It outweighs every line."""
     ended = case.ended
     if ended is None or ended.state != "COMPLETED" or ended.failed:
         return None
@@ -103,12 +113,12 @@ def finished(case: Case) -> Diagnosis | None:
 
 
 def hardware_of_lost_node(case: Case) -> Diagnosis | None:
-    """A node that was lost and whose hardware complained before was lost because of that hardware."""
+    """A lost node whose hardware complained before: the hardware is the cause."""
     signature = case.log.cause
     if not case.down or signature is None or signature.fault not in HARDWARE:
         return None
     if case.ended is not None and case.ended.state == "CANCELLED" and not case.ended.by_us:
-        return None  # a person ended it, whatever else is wrong
+        return None  # a person ended it, no matter what else is wrong
     found = _by_signature(case, signature)
     if not set(found.nodes) & set(case.down):
         return None
@@ -118,7 +128,7 @@ def hardware_of_lost_node(case: Case) -> Diagnosis | None:
 
 
 def node_lost(case: Case) -> Diagnosis | None:
-    """Slurm names the lost node, or says that one was lost and the log tells which."""
+    """Slurm names the lost node, or reports one as lost and the log names it."""
     ended = case.ended
     if ended is None:
         return None
@@ -148,7 +158,7 @@ def node_lost(case: Case) -> Diagnosis | None:
 
 
 def hardware_before_the_limit(case: Case) -> Diagnosis | None:
-    """A job that hung on broken hardware until its time was up did not need more time."""
+    """The job hung on broken hardware until its time limit: more time would not have helped."""
     signature = case.log.cause
     if (
         case.ended is None
@@ -165,7 +175,7 @@ def hardware_before_the_limit(case: Case) -> Diagnosis | None:
 
 
 def by_state(states: frozenset[str], fault: FaultClass, title: str) -> Callable[[Case], Diagnosis | None]:
-    """A rule for states that are verdicts in themselves."""
+    """A rule for Slurm states that are a verdict in themselves."""
 
     def rule(case: Case) -> Diagnosis | None:
         if case.ended is None or case.ended.state not in states:
@@ -181,7 +191,7 @@ def by_state(states: frozenset[str], fault: FaultClass, title: str) -> Callable[
 
 
 def cancelled(case: Case) -> Diagnosis | None:
-    """CANCELLED that is not ours is a person, unless Slurm says otherwise in its reason or through slurmstepd."""
+    """A CANCELLED that is not ours came from a person, unless Slurm's reason or slurmstepd says otherwise."""
     ended = case.ended
     if ended is None or ended.state != "CANCELLED" or ended.by_us:
         return None
@@ -204,12 +214,12 @@ def cancelled(case: Case) -> Diagnosis | None:
 
 
 def log_cause(case: Case) -> Diagnosis | None:
-    """The best cause that the log has."""
+    """The best cause in the log."""
     return _by_signature(case, case.log.cause) if case.log.cause is not None else None
 
 
 def requeued(case: Case) -> Diagnosis | None:
-    """Slurm put the job back and nothing was wrong; TERM is how it ends the old launch."""
+    """Slurm requeued the job and nothing was wrong. SIGTERM is how Slurm ends the old launch."""
     ended = case.ended
     if ended is None or not ended.requeued or (ended.failed and ended.signal != SIGTERM):
         return None
@@ -218,7 +228,9 @@ def requeued(case: Case) -> Diagnosis | None:
 
 
 def launch_failure(case: Case) -> Diagnosis | None:
-    """JobLaunchFailure with signal 9 is a batch script that was killed from outside; without it, the launch itself failed."""
+    """JobLaunchFailure with signal 9: the batch script was killed from outside. Without it, the launch
+    failed.
+    """
     if case.ended is None or "joblaunchfailure" not in case.ended.why:
         return None
     words = [f"Slurm: {case.ended.reason}, signal {case.ended.signal}"]
@@ -230,7 +242,7 @@ def launch_failure(case: Case) -> Diagnosis | None:
 
 
 def exit_record(case: Case) -> Diagnosis | None:
-    """Nothing in the log: what the number alone can tell, and that is little."""
+    """Nothing in the log: the exit code or signal alone, which says little."""
     ended = case.ended
     if ended is None or not ended.failed or ended.by_us:
         return None
@@ -252,7 +264,7 @@ def exit_record(case: Case) -> Diagnosis | None:
 
 
 def text_alone(case: Case) -> Diagnosis | None:
-    """No record of an end, and no line that can be a cause."""
+    """A text without a record of an end, and without a line that can be a cause."""
     if case.ended is not None:
         return None
     if case.log.consequences and not case.log.finished:
@@ -265,7 +277,7 @@ def text_alone(case: Case) -> Diagnosis | None:
 
 
 def ended_somehow(case: Case) -> Diagnosis | None:
-    """Over, and neither Slurm, the log nor the exit record says why."""
+    """The job is over, and neither Slurm, the log nor the exit record says why."""
     state = (case.ended.state if case.ended else "") or "unknown"
     if case.ended is not None and case.ended.by_us:
         title = "ended by ftrun after a suspicion that no line explains"
@@ -276,7 +288,7 @@ def ended_somehow(case: Case) -> Diagnosis | None:
 
 
 def _by_signature(case: Case, signature: Signature) -> Diagnosis:
-    """The diagnosis that `signature`, seen in this case, stands for."""
+    """The diagnosis for `signature`, as seen in this case."""
     lines = case.log.lines_of(signature.id)
     accused = signature.blame in {Blame.NODE, Blame.DEVICE, Blame.LINK}
     if signature.fault is FaultClass.HANG and not accused:
@@ -306,7 +318,7 @@ def _by_signature(case: Case, signature: Signature) -> Diagnosis:
 
 
 def _agreeing(case: Case, signature: Signature, lines: Sequence[Evidence]) -> tuple[Source, ...]:
-    """The distinct sources of the cause's own lines, and the exit record where its number tells the same."""
+    """The distinct sources of the cause's lines, and the exit record where its signal fits."""
     sources = [line.source for line in lines]
     died_of = case.ended.signal if case.ended is not None else 0
     killed_for_memory = signature.fault is FaultClass.OOM_HOST and died_of == SIGKILL
@@ -330,7 +342,7 @@ def _earned(
     if signature.role is Role.EITHER:
         confidence *= 0.75
         words.append("such a line can also be a consequence")
-    if Source.EXIT in sources:  # it ended by the very signal: other ranks may still have printed a step
+    if Source.EXIT in sources:  # the signal fits: other ranks may still have printed a step
         return sure(confidence), words
     if _before_the_last_step(case, lines):
         confidence *= 0.75
@@ -343,7 +355,9 @@ def _earned(
 
 
 def _before_the_last_step(case: Case, lines: Sequence[Evidence]) -> bool:
-    """Some rank printed a step after one of `lines`; not known, so false, where several files are read."""
+    """Some rank printed a step after one of `lines`. False where several files are read: their order is
+    unknown.
+    """
     if case.progress is None or len({line.file for line in lines}) > 1:
         return False
     end = case.progress.offset_bytes
@@ -361,40 +375,40 @@ _TIME_LIMIT = by_state(frozenset({"TIMEOUT", "DEADLINE"}), FaultClass.TIMELIMIT,
 _OUT_OF_MEMORY = by_state(frozenset({"OUT_OF_MEMORY"}), FaultClass.OOM_HOST, "out of host memory")
 
 RULES: tuple[Rule, ...] = (
-    Rule("tasks", Part.END, known_ends.of_tasks, "an array's tasks were judged each by this list already"),
+    Rule("tasks", Part.END, known_ends.of_tasks, "each task of the array already has a diagnosis by this list"),
     Rule("refused", Part.END, known_ends.refused, "there never was a job"),
-    Rule("started-twice", Part.END, known_ends.started_twice, "the end is that of a start which never ran"),
-    Rule("lost-track", Part.END, known_ends.lost_track, "the log tells how Slurm killed the start that it forgot"),
+    Rule("started-twice", Part.END, known_ends.started_twice, "this end is that of a start that never ran"),
+    Rule("lost-track", Part.END, known_ends.lost_track, "the log only shows how Slurm killed that start"),
     Rule("left-the-queue", Part.END, known_ends.left_the_queue, "no start was claimed: the log is another launch's"),
-    Rule("cancelled-again", Part.END, known_ends.cancelled_again, "a cancel outweighs what the last launch died of"),
+    Rule("cancelled-again", Part.END, known_ends.cancelled_again, "the cancel outweighs the last launch's cause"),
     Rule("elsewhere", Part.END, known_ends.elsewhere, "its end is not ours to judge"),
-    Rule("held", Part.END, known_ends.held, "the script did not run: only the checks before it know why"),
+    Rule("held", Part.END, known_ends.held, "the script did not run: only its checks know why"),
     Rule("unloadable", Part.END, known_ends.unloadable, "the script did not run: nothing could be loaded"),
-    Rule("given-up", Part.END, known_ends.given_up, "the tasks that are left ended well, those that were given up did not"),
-    Rule("finished", Part.CAUSE, finished, "the script's own verdict stands above every line"),
-    Rule("hardware-of-lost-node", Part.CAUSE, hardware_of_lost_node, "why it was lost says more"),
-    Rule("node-lost", Part.CAUSE, node_lost, "what ranks say who lost a node follows from that"),
-    Rule("hardware-before-limit", Part.CAUSE, hardware_before_the_limit, "the limit is no cause then"),
-    Rule("preempted", Part.CAUSE, _PREEMPTED, "Slurm's own verdict stands above the log"),
-    Rule("time-limit", Part.CAUSE, _TIME_LIMIT, "Slurm's own verdict stands above the log"),
-    Rule("out-of-memory", Part.CAUSE, _OUT_OF_MEMORY, "Slurm's own verdict stands above the log"),
-    Rule("cancelled", Part.CAUSE, cancelled, "a person ended it, whatever else is wrong"),
+    Rule("given-up", Part.END, known_ends.given_up, "the tasks that are left ended well"),
+    Rule("finished", Part.CAUSE, finished, "the script's own verdict outweighs every line"),
+    Rule("hardware-of-lost-node", Part.CAUSE, hardware_of_lost_node, "the reason for the loss says more than the loss"),
+    Rule("node-lost", Part.CAUSE, node_lost, "what ranks print after a lost node follows from it"),
+    Rule("hardware-before-limit", Part.CAUSE, hardware_before_the_limit, "then the limit is not the cause"),
+    Rule("preempted", Part.CAUSE, _PREEMPTED, "Slurm's own verdict outweighs the log"),
+    Rule("time-limit", Part.CAUSE, _TIME_LIMIT, "Slurm's own verdict outweighs the log"),
+    Rule("out-of-memory", Part.CAUSE, _OUT_OF_MEMORY, "Slurm's own verdict outweighs the log"),
+    Rule("cancelled", Part.CAUSE, cancelled, "a person ended it, no matter what else is wrong"),
     Rule("log", Part.CAUSE, log_cause, "a line that can be a cause says more than what follows"),
-    Rule("cut-off", Part.CAUSE, context_rules.cut_off, "only lost connections are told of, and no end is on record"),
+    Rule("cut-off", Part.CAUSE, context_rules.cut_off, "only lost connections, and no end on record"),
     Rule("launch-failure", Part.CAUSE, launch_failure, "Slurm's reason, where the log has none"),
     Rule("requeued", Part.CAUSE, requeued, "only where nothing was wrong, so after the log"),
-    Rule("exit-record", Part.CAUSE, exit_record, "a number tells little: after all that has words"),
-    Rule("text-alone", Part.CAUSE, text_alone, "no record of an end, and no line that can be a cause"),
+    Rule("exit-record", Part.CAUSE, exit_record, "a number says little, so after everything with words"),
+    Rule("text-alone", Part.CAUSE, text_alone, "no end on record, and no line that can be a cause"),
     Rule("ended-somehow", Part.CAUSE, ended_somehow, "it always answers"),
-    Rule("checkpoint", Part.REVIEW, review.of_checkpoint, "the log's cause: what failed to load may be broken"),
-    Rule("counted", Part.REVIEW, review.counted, "what the log has besides belongs to its cause alone"),
-    Rule("cancelled-by-us", Part.REVIEW, review.cancelled_by_us, "our own cancel is none of a person's"),
-    Rule("put-back", Part.REVIEW, review.put_back, "a person's cancel, before anything else is asked about the end"),
+    Rule("checkpoint", Part.REVIEW, review.of_checkpoint, "needs the log's cause: a checkpoint may not load"),
+    Rule("counted", Part.REVIEW, review.counted, "the other lines of the log count for its cause only"),
+    Rule("cancelled-by-us", Part.REVIEW, review.cancelled_by_us, "our own cancel is no person's"),
+    Rule("put-back", Part.REVIEW, review.put_back, "a person's cancel comes before any other review"),
     Rule("suspected", Part.REVIEW, review.suspected, "before the nodes, which may say why it hung"),
-    Rule("companion-over", Part.REVIEW, review.companion_over, "before the nodes: those of a lost one tell nothing"),
-    Rule("nodes", Part.REVIEW, review.nodes, "the machine explains what the program saw only from its side"),
-    Rule("silent", Part.REVIEW, review.silent, "after the nodes: who is silent is left, whoever else is blamed"),
-    Rule("left-as-asked", Part.REVIEW, review.left_as_asked, "after the nodes: broken hardware is no leaving in order"),
+    Rule("companion-over", Part.REVIEW, review.companion_over, "before the nodes: lost nodes report nothing"),
+    Rule("nodes", Part.REVIEW, review.nodes, "the program sees a fault of the machine from one side"),
+    Rule("silent", Part.REVIEW, review.silent, "after the nodes: silent ones are left in any case"),
+    Rule("left-as-asked", Part.REVIEW, review.left_as_asked, "after the nodes: broken hardware is no orderly end"),
     Rule("told-inside", Part.REVIEW, review.told_inside, "only where all others name nobody"),
-    Rule("worth-a-look", Part.REVIEW, review.worth_a_look, "only what is unknown in the end"),
+    Rule("worth-a-look", Part.REVIEW, review.worth_a_look, "only what stays unknown"),
 )  # fmt: skip
