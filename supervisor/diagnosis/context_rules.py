@@ -1,8 +1,8 @@
 """What the other lines of a log make of the cause that was chosen. (pure)
 
 A signature sees one line. These rules see the lines around it: how many hosts, ranks or processes print it,
-whether a step was done before it, and which other signatures matched. Each rule changes a diagnosis in one way
-and adds the reason to `rests_on`. `in_context` applies at most one rule of each list.
+whether a step was done before it, and which other signatures matched. Each rule changes a diagnosis in one
+way and adds the reason to `rests_on`. `in_context` applies at most one rule of each list.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ LOW = frozenset({"slurmd-low-resources", "slurm-node-low-resources"})
 """Signatures of a node that has less than slurm.conf says."""
 
 NEARLY_ALL = 0.9
-"""A node with at least this share of its configured memory has all its modules: kernel and firmware keep some."""
+"""A node with at least this share of its configured memory has all its modules: kernel and firmware keep
+some.
+"""
 
 DEFECTS = frozenset(
     {
@@ -63,7 +65,9 @@ DEFECTS = frozenset(
         "rocm-memory-fault",
     }
 )
-"""Signatures of a library that finds its own error or computes nonsense. No machine does that at the very start."""
+"""Signatures of a library that finds its own error or computes nonsense. No machine does that at the very
+start.
+"""
 
 _LESS_THAN = re.compile(r"\b(\d+) < (?:[\d.]+% of configured:)?(\d+)\b")
 _PID_NUMBER = re.compile(r"\bPID\W{1,3}(\d+)")
@@ -72,7 +76,9 @@ _PID_NUMBER = re.compile(r"\bPID\W{1,3}(\d+)")
 def _a_little_less_than_promised(
     found: Diagnosis, lines: Sequence[Evidence], _case: Case
 ) -> Diagnosis | None:
-    """A node without a memory module has a good deal less; one that has nearly all is whole, and slurm.conf is wrong."""
+    """A node that lacks a memory module has much less. One that has nearly all is whole, and slurm.conf is
+    wrong.
+    """
     told = [numbers for line in lines if (numbers := _LESS_THAN.search(line.text))]
     if found.signature not in LOW or len(told) < len(lines):
         return None
@@ -91,7 +97,9 @@ def _a_little_less_than_promised(
 
 
 def _wrong_before_the_first_step(found: Diagnosis, lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
-    """A result that is wrong before any was right is the software's, however much the line accuses a device."""
+    """A result that is wrong before any was right is the software's fault, even if the line accuses a
+    device.
+    """
     steps = [line.captures.get("step", "") for line in lines]
     if (
         found.fault is not FaultClass.HARDWARE_GPU
@@ -114,7 +122,9 @@ def _wrong_before_the_first_step(found: Diagnosis, lines: Sequence[Evidence], ca
 
 
 def _crashed_everywhere_at_start(found: Diagnosis, lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
-    """A program that crashes on several hosts, or in several processes of one, before its first step does so every time."""
+    """A program that crashes on several hosts, or in several processes, before its first step does so every
+    time.
+    """
     if found.fault not in {FaultClass.LIBRARY_BUG, FaultClass.USER_CODE} or not found.retry or case.trained:
         return None
     hosts = {who for line in lines if (who := speaker(line, case.topology)) and not who.startswith("rank ")}
@@ -129,7 +139,7 @@ def _crashed_everywhere_at_start(found: Diagnosis, lines: Sequence[Evidence], ca
 def _broken_before_the_first_step(
     found: Diagnosis, _lines: Sequence[Evidence], case: Case
 ) -> Diagnosis | None:
-    """What crashed, or failed in a library, before it did a step does so again; what trained for a while may not."""
+    """A crash or library failure before the first step will come again. After some training it may not."""
     if found.signature not in CRASHES | DEFECTS or not found.retry or case.trained:
         return None
     words = (*found.rests_on, "no step was seen before it: the program or its build, every time")
@@ -137,7 +147,9 @@ def _broken_before_the_first_step(
 
 
 def _damaged_for_every_rank(found: Diagnosis, lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
-    """A file that several ranks cannot read before the first step is one they all read: the configuration, not a sample."""
+    """Several ranks cannot read a file before the first step: all read it, so it is configuration and no
+    sample.
+    """
     ranks = {rank for line in lines if (rank := rank_of(line)) is not None}
     if found.fault is not FaultClass.DATA or case.trained or len(ranks) < 2:
         return None
@@ -148,7 +160,7 @@ def _damaged_for_every_rank(found: Diagnosis, lines: Sequence[Evidence], case: C
 
 
 def _corrected_and_rare(found: Diagnosis, lines: Sequence[Evidence], _case: Case) -> Diagnosis | None:
-    """A corrected error is what the correction is for; only a stream of them is worth a node."""
+    """Errors get corrected all the time. Only a stream of them is worth a node."""
     if found.signature not in CORRECTED:
         return None
     seen = sum(line.count * int(line.captures.get("code", "1")) for line in lines)
@@ -159,7 +171,7 @@ def _corrected_and_rare(found: Diagnosis, lines: Sequence[Evidence], _case: Case
 
 
 def _process(line: Evidence) -> str:
-    """Which process of the job crashed: its rank, or its number where only that is told."""
+    """Which process crashed: its rank, or its process id if the line gives only that."""
     rank = rank_of(line)
     told = _PID_NUMBER.search(line.text)
     return f"rank {rank}" if rank is not None else (told[1] if told else "")
@@ -183,37 +195,41 @@ COUNT_RULES: tuple[Rule, ...] = (
 STARTS = frozenset(
     {"slurm-launch-failed-node", "slurm-launch-credential", "launch-no-answer", "slurm-node-io-lost"}
 )
-"""Signatures of a node that did not start the tasks of a job."""
+"""Signatures of a node that did not start a job's tasks."""
 
 BAD_ADDRESS = re.compile(r"nvidia-xid-(?:13|31)(?:-\w+)*|amd-(?:vm-fault|page-fault)\S*")
-"""Signatures of a program that used a wrong address: its own mistake, as a rule."""
+"""Signatures of a program that used a wrong address: usually its own mistake."""
 
 PROGRAMS = 3
-"""So many programs, one after another, that fail on one device and on no other."""
+"""How many programs must fail on one device, one after another and on no other, to make it the device's
+fault.
+"""
 
 SAID_TWICE = 2
-"""A launcher says it once itself, and once more by its exception."""
+"""One launcher reports it twice: itself, and by its exception."""
 
 REFUSED, BUSY = "slurm-step-refused", "slurm-step-busy"
 """Signatures of a step that Slurm refuses, and of one that it lets wait."""
 
 STUCK = "nvidia-xid-109"
-"""The signature of a device that cannot be taken from the program that has it."""
+"""The signature of a device that the driver cannot take from its program."""
 
 NODE_FAILED, NODE_UNBOOTED = "slurm-node-failure", "slurm-boot-fail-state"
 """The signatures of a node that Slurm lost, and of one that did not boot for the job."""
 
 FULL, WORKERS_STARVED = "storage-full", "oom-host-shared-memory"
-"""The signatures of a file system without room, and of loader workers without shared memory."""
+"""The signatures of a full file system, and of loader workers without shared memory."""
 
 MISSING_RANK = "horovod-missing-rank"
-"""The signature of a line that names the one rank which others wait for."""
+"""The signature of a line that names the one rank that others wait for."""
 
 DAEMONS = frozenset({"mpi-daemon-lost", "node-daemon-lost"})
-"""Signatures with which mpirun tells that it hears nothing of a node: its power, its network, or only mpirun's own helper."""
+"""Signatures with which mpirun reports that a node does not answer: its power, its network, or only mpirun's
+own helper there.
+"""
 
 REMOTE_SHELL = frozenset({"mpi-remote-shell-died", "workflow-killed"})
-"""Signatures of the end of the shell that carried such a daemon to its node."""
+"""Signatures of the end of the remote shell that started such a helper."""
 
 UNRESERVED = 1024
 """The first port that any program may take."""
@@ -229,7 +245,7 @@ _LISTEN = re.compile(r"failed to listen on any local")
 
 
 def _daemon_alone(found: Diagnosis, _lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
-    """A node that only mpirun misses may be well: it is to blame where another line speaks of that host, too."""
+    """A node that only mpirun misses may be well. Blame it only if another line names that host too."""
     if found.signature not in DAEMONS or not found.nodes:
         return None
     others = [line for line, of in case.log.causes if of.id not in DAEMONS] + list(case.log.spoken)
@@ -244,7 +260,7 @@ def _daemon_alone(found: Diagnosis, _lines: Sequence[Evidence], case: Case) -> D
 
 
 def _starts_nowhere(found: Diagnosis, _lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
-    """Two nodes that cannot start the tasks are a coincidence; a job that starts nowhere is not set up."""
+    """Two nodes that cannot start tasks are a coincidence. If none can, the set-up is wrong."""
     several = found.blame is Blame.CLUSTER or len(found.nodes) > 1
     if found.signature not in STARTS or not several or 2 * len(found.nodes) < len(case.topology.nodes):
         return None
@@ -263,7 +279,8 @@ def _starts_nowhere(found: Diagnosis, _lines: Sequence[Evidence], case: Case) ->
 
 
 def _reached_and_unsure(found: Diagnosis, lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
-    """A node that did not answer in time, or called a credential too old, was there: load and the controller's clock do that as well.
+    """A node that was too slow, or called a credential too old, was reachable: load or the controller's clock
+    can cause that.
 
     Where the attempt's other nodes are known to have started, the one that did not is to blame all the same.
     """
@@ -288,7 +305,9 @@ def _reached_and_unsure(found: Diagnosis, lines: Sequence[Evidence], case: Case)
 
 
 def _never_booted(found: Diagnosis, _lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
-    """Slurm itself sets a node down that does not boot for a job, and a name in a cloud is another machine next time."""
+    """Slurm itself marks a node down that does not boot for a job. In a cloud, its name is another machine
+    next time.
+    """
     if found.signature != NODE_FAILED or NODE_UNBOOTED not in case.log.noted:
         return None
     return replace(
@@ -300,7 +319,7 @@ def _never_booted(found: Diagnosis, _lines: Sequence[Evidence], case: Case) -> D
 
 
 def _shared_memory_full(found: Diagnosis, _lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
-    """Where the workers of a loader die for want of shared memory, it is /dev/shm that has no space left."""
+    """Loader workers died for lack of shared memory, so it is /dev/shm that is full."""
     starved = next((of for _, of in case.log.causes if of.id == WORKERS_STARVED), None)
     if found.signature != FULL or starved is None:
         return None
@@ -309,7 +328,7 @@ def _shared_memory_full(found: Diagnosis, _lines: Sequence[Evidence], case: Case
 
 
 def _reserved_port(found: Diagnosis, lines: Sequence[Evidence], _case: Case) -> Diagnosis | None:
-    """A port below 1024 belongs to a service of the machine, today and tomorrow."""
+    """A port below 1024 belongs to a service of the machine, on every try."""
     if found.fault is not FaultClass.PORT_CONFLICT:
         return None
     ports = {int(told[1] or told[2]) for line in lines if (told := _PORT.search(line.text))}
@@ -327,7 +346,7 @@ def _reserved_port(found: Diagnosis, lines: Sequence[Evidence], _case: Case) -> 
 
 
 def _step_found_no_room(found: Diagnosis, lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
-    """A step that first had to wait for the others asked for no more than the job has."""
+    """A step that first had to wait for others asked for no more than the job has."""
     if (
         found.signature != REFUSED
         or BUSY not in case.log.noted
@@ -347,7 +366,9 @@ def _step_found_no_room(found: Diagnosis, lines: Sequence[Evidence], case: Case)
 
 
 def _program_hung_the_device(found: Diagnosis, lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
-    """A device that cannot leave a program which used a wrong address just before is stuck because of the program."""
+    """A program used a wrong address, and then its device could not be taken from it: the program is the
+    cause.
+    """
     if found.signature != STUCK:
         return None
     places = {line.captures.get("pci", "") for line in lines}
@@ -379,7 +400,9 @@ def _program_hung_the_device(found: Diagnosis, lines: Sequence[Evidence], case: 
 
 
 def _same_device_again(found: Diagnosis, lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
-    """One program that uses a wrong address is wrong; several, on the same device and on no other, share a device."""
+    """One program that uses a wrong address is wrong. Several, on one device and on no other, have a bad
+    device.
+    """
     if not BAD_ADDRESS.fullmatch(found.signature):
         return None
     devices = {line.captures.get("pci", "") for line in lines}
@@ -406,7 +429,7 @@ def _same_device_again(found: Diagnosis, lines: Sequence[Evidence], case: Case) 
 
 
 def _launched_several_times(found: Diagnosis, lines: Sequence[Evidence], _case: Case) -> Diagnosis | None:
-    """A port that several launchers of one job miss is held by one of them."""
+    """Several launchers of one job miss the same port: one of them holds it."""
     if found.fault is not FaultClass.PORT_CONFLICT:
         return None
     listening = [line for line in lines if _LISTEN.search(line.text)]
@@ -426,7 +449,7 @@ def _launched_several_times(found: Diagnosis, lines: Sequence[Evidence], _case: 
 
 
 def _leader_accused(found: Diagnosis, lines: Sequence[Evidence], _case: Case) -> Diagnosis | None:
-    """Who leads tells of the heartbeats: that its own are late shows that it was slow, not that it was gone."""
+    """The leader reports on the heartbeats. If it reports its own as late, it was slow, not gone."""
     if found.fault is not FaultClass.HANG or not found.nodes or found.blame is Blame.CLUSTER:
         return None
     accused = {line.captures.get("rank") or line.captures.get("peer") for line in lines}
@@ -436,14 +459,16 @@ def _leader_accused(found: Diagnosis, lines: Sequence[Evidence], _case: Case) ->
 
 
 def _wait_for_each_other(found: Diagnosis, _lines: Sequence[Evidence], _case: Case) -> Diagnosis | None:
-    """Where each of several ranks is missed by somebody, they wait for one another: different tensors, not a dead rank."""
+    """Several ranks are each missed by somebody: they wait for one another (different tensors), and none is
+    dead.
+    """
     if found.signature != MISSING_RANK or len(found.nodes) < 2:
         return None
     return _nobody(found, Blame.JOB, "several ranks are missed by turns: they wait for one another")
 
 
 def _one_peer_of_all(found: Diagnosis, _lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
-    """Where a fault of the network names nobody, the one peer that every victim names is the suspect."""
+    """A network fault names nobody, but all victims name the same peer: that one is the suspect."""
     if found.fault is not FaultClass.NETWORK or found.nodes or found.blame is Blame.CLUSTER:
         return None
     who = _lost_peer(case)
@@ -480,9 +505,10 @@ def _pid(text: str) -> str:
 
 
 def cut_off(case: Case) -> Diagnosis | None:
-    """What it is where only those speak who lost a connection: None where something else is told, or nothing.
+    """A text in which ranks report only lost connections; None where it has another cause, or a record of the
+    end.
 
-    One peer that all of them name has gone without a word; it is no proof, and costs no node.
+    If all name one peer, that peer has gone without a word. This is no proof, and costs no node.
     """
     log = case.log
     if case.ended is not None or log.finished or log.causes or not log.spoken:
@@ -490,7 +516,7 @@ def cut_off(case: Case) -> Diagnosis | None:
     who = _lost_peer(case)
     if not who.names and log.hinted != {FaultClass.NETWORK}:
         return None
-    # A connection that broke had been one: the other end has gone. One that was refused may never have been there.
+    # A connection that broke had worked: the other end has gone. A refused one may never have worked.
     gone = bool(who.names) and any("losed" in line.text for line in log.spoken if _names_peer(line))
     found = plain(
         FaultClass.NODE if gone else FaultClass.NETWORK,
@@ -506,9 +532,10 @@ def cut_off(case: Case) -> Diagnosis | None:
 
 
 def _lost_peer(case: Case) -> Blamed:
-    """The one peer that all who were cut off name; nobody where they name several, or none.
+    """The one peer that all cut-off ranks name; nobody where they name several, or none.
 
-    While connections are set up whoever gives up closes them. So one witness is enough only where collectives had been done.
+    While connections are set up, a rank that gives up closes them. So one witness is enough only after
+    collectives worked.
     """
     lines = [line for line in case.log.spoken if _names_peer(line)]
     witnesses = {speaker(line, case.topology) for line in lines}
