@@ -1,5 +1,4 @@
-"""Whether a checkpoint is to blame for a start that resumed from it and failed, and what a start could load.
-(pure)
+"""Whether a checkpoint is to blame for the failure of a start that resumed from it. (pure)
 
 A program that cannot load a checkpoint says so in its own words, so the class of its error tells little. The
 moment, before the first new step, and the path tell more. An error that names the checkpoint, or a file in
