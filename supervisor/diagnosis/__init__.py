@@ -1,4 +1,6 @@
-"""From facts to one cause: which fault, which nodes, how sure. (pure)
+"""The root cause of an end: which fault, which nodes, how sure. (pure)
 
-Start with `root_cause`. `inputs` gathers the facts; everything that judges them is pure. Imports telemetry and below.
+Start with `rules.diagnose`: facts in, one diagnosis out. `inputs` reads the facts of a finished job from
+files and Slurm, `unknown_cause` and `resumable` read more of them; everything that judges is pure. May import
+telemetry and the rooms below it.
 """

@@ -1,11 +1,11 @@
 """Who is to blame: from the lines of one cause to nodes, or to nobody. (pure)
 
-How it thinks. Only what the signature says can be at fault is looked for: a device or a node names where its line comes
-from or what it names; a link names the host that stands in most pairs; a collective time-out names the ranks that
-did *not* report. A reporter is a victim until the signature says otherwise.
+Only what the signature allows is looked for. A device or node is the one that the line comes from or names; a
+link blames the host in most failing pairs; a collective time-out blames the ranks that did *not* report. A
+reporter is a victim unless the signature says otherwise.
 
-Laws. Where the nodes of the attempt are known, no other name is ever blamed. What is seen on every node is the job's or
-the cluster's. A device whose host is not known blames nobody.
+Laws: where the attempt's nodes are known, no other name is ever blamed. What is seen on every node is the
+job's or the cluster's fault. A device whose host is unknown blames nobody.
 """
 
 from __future__ import annotations
@@ -23,52 +23,52 @@ __all__ = ["Blamed", "blamed", "laggards", "learned", "rank_of", "speaker"]
 
 
 ENOUGH_PAIRS = 2
-"""A link is judged by counting from two witnesses on; one line is one opinion."""
+"""A link is judged by counting from two witnesses on. One line is one opinion."""
 
 ENOUGH_REPORTS = 3
-"""So many ranks must report in an excerpt before one that does not is missed."""
+"""How many ranks must report in an excerpt before a rank that does not counts as missing."""
 
 MANY_HOSTS = 4
-"""Broken devices on so many hosts of one job at the same time are not the devices' fault."""
+"""Devices that break on so many hosts of one job at once are not the cause."""
 
 PROMPT = "prompt-on-host"
-"""The signature of a shell's prompt with a question to that machine."""
+"""The signature of a shell prompt with a question to that machine."""
 
 RECORD = "slurm-node-record"
-"""The signature of the first line of what scontrol prints of a node."""
+"""The signature of the first line of a node record by scontrol."""
 
 RECORD_LINES = 20
-"""Such a record is no longer."""
+"""The most lines of such a record."""
 
 BROADCAST = "syslog-broadcast"
-"""The signature of the line with which a machine announces what its log daemon tells everybody."""
+"""The signature of the line in which a machine announces a broadcast of its log daemon."""
 
 BROADCAST_LINES = 2
-"""So near below stands what it tells."""
+"""The broadcast follows within so many lines."""
 
 HELP_TEXTS = {"mpi-daemon-lost": "host", "mpi-peer-lost": "peer"}
-"""Signatures of help texts of MPI that name their host some lines below, and as what."""
+"""Signatures of MPI help texts that name a host some lines below, and in which role."""
 
 HELP_NAMES = "mpi-help-names-host"
-"""The signature of that line."""
+"""The signature of the line with that name."""
 
 NOBODY = frozenset({"localhost", "localhost.localdomain", "127.0.0.1", "::1", "0.0.0.0"})  # noqa: S104
 """Names that every host has."""
 
 NOBODYS = ("127.", "169.254.", "172.17.0.", "fe80:", "::", "0.")
-"""How addresses begin that mean another host to each who reads them."""
+"""Prefixes of addresses that mean another host to each reader."""
 
 _RANK_PREFIX = re.compile(
     r"^\s*(?:\[(?:default)?(?P<torchrun>\d+)\]:|(?P<srun>\d{1,6}):\s|\[rank(?P<torch>\d+)\]|\[(?P<horovod>\d+)\]<std)"
 )
 _RANK_INSIDE = re.compile(r"\[(?:PG[^\]]*|[^\]]*\b)[Rr]ank (?P<rank>\d+)\]")
-# What gathers the logs of many machines puts their names into a field.
+# Log collectors put the machine's name into a field.
 _FIELD = re.compile(
     r"\b(?:host|hostname|node|nodename)(?:=|\": ?\"|: )(?P<host>[A-Za-z][\w-]*\d[\w.-]*)", re.IGNORECASE
 )
 _SRUN_PREFIX = re.compile(r"srun: error: (?P<host>[\w.-]+): tasks? ")
 _SEQUENCE = re.compile(r"SeqNum=(\d+)")
-# Who cannot reach another shows that two machines do not meet, and not which of them is at fault.
+# A failed connection shows that two machines do not meet, not which of them is at fault.
 _NEVER_MET = re.compile(
     r"(?:[Cc]onnect to|PollConnect|connect\(\)|route to) .{0,80}(?:timed out|No route to host|unreachable|Software caused|refused)"
 )
@@ -84,9 +84,10 @@ class Blamed:
 
 
 def learned(evidence: Sequence[Evidence], topology: Topology) -> Topology:
-    """`topology` with what lines that name both a host and a rank tell of who sits where; what is known stays.
+    """`topology` plus what lines that name both a host and a rank say about it. Known entries stay.
 
-    A rank that two lines put on two nodes is on neither: where a start has several steps, each numbers its tasks from 0. Where no node is known, the one machine at whose prompt a person asked for all this is it.
+    A rank that two lines put on two nodes is on neither: in a start of several steps, each step numbers its
+    tasks from 0. Where no node is known, it is the one machine at whose prompt a person asked for all this.
     """
     told: dict[int, str] = {}
     topology = topology if topology.nodes else replace(topology, nodes=_asked_at(evidence))
@@ -99,8 +100,9 @@ def learned(evidence: Sequence[Evidence], topology: Topology) -> Topology:
 
 
 def recorded(evidence: Sequence[Evidence]) -> list[Evidence]:
-    """`evidence` with the node's name in lines of a record that begins with it (`NodeName=n7 ...`, then `Reason=...`), in what a
-    machine's log daemon tells everybody, and in the first line of a help text that names a host further down."""
+    """`evidence` with the node's name added where a line above or below gives it: in a node record
+    (`NodeName=n7 ...`, then `Reason=...`), below a broadcast, and in the first line of a help text.
+    """
     whole, of, told = [], {}, {}
     below = [line for line in evidence if line.signature == HELP_NAMES]
     for line in sorted(evidence, key=lambda each: each.order):
@@ -128,7 +130,9 @@ def _stands_below(named: Evidence, line: Evidence) -> bool:
 
 
 def _asked_at(evidence: Sequence[Evidence]) -> tuple[str, ...]:
-    """The one host whose prompt stands in a text that names no other; () otherwise, or where it is no node: nodes bear numbers."""
+    """The one host whose prompt is in a text that names no other; () otherwise, or for a name without a digit
+    (no node).
+    """
     asked = {line.captures.get("host", "") for line in evidence if line.signature == PROMPT}
     asked = asked if any(letter.isdigit() for host in asked for letter in host) else set()
     named = {host for line in evidence if (host := _host(line))}
@@ -136,7 +140,7 @@ def _asked_at(evidence: Sequence[Evidence]) -> tuple[str, ...]:
 
 
 def speaker(line: Evidence, topology: Topology) -> str | None:
-    """Who wrote `line`: a host, or "rank N" where no host is known; None where the line does not say."""
+    """Who wrote `line`: a host, or "rank N" where the host is unknown; None where the line does not say."""
     label = LABEL.match(line.text) if topology.nodes else None
     for name in [*_names_in(line), *([label["host"]] if label else [])]:
         known = _admitted(name, topology)
@@ -146,7 +150,7 @@ def speaker(line: Evidence, topology: Topology) -> str | None:
 
 
 def blamed(blame: Blame, lines: Sequence[Evidence], topology: Topology) -> Blamed:
-    """The culprits that `lines`, all of one signature with this `blame`, point at."""
+    """The culprits by `lines`, which all have one signature with this `blame`."""
     if blame in {Blame.NODE, Blame.DEVICE}:
         return _where_it_is(blame, lines, topology)
     if blame is Blame.LINK:
@@ -155,10 +159,11 @@ def blamed(blame: Blame, lines: Sequence[Evidence], topology: Topology) -> Blame
 
 
 def laggards(lines: Sequence[Evidence], spoken: Sequence[Evidence], topology: Topology) -> Blamed:
-    """Whom the time-outs in `lines` point at: ranks or nodes that did *not* report, else the rank that is behind.
+    """Whom the time-outs in `lines` accuse: ranks or nodes that did *not* report, else the rank that is
+    behind.
 
-    Who wrote one of `spoken`, the consequences, was alive and is not missing. Where lines of a storm were counted only, it is
-    not known who reported, and nobody is missing.
+    Writers of `spoken`, the consequences, were alive and are not missing. Where lines of a storm were only
+    counted, nobody knows who reported, and nobody is missing.
     """
     by_rank = {rank: line for line in lines if (rank := rank_of(line)) is not None}
     if all(line.count == 1 for line in lines):
@@ -180,7 +185,7 @@ def laggards(lines: Sequence[Evidence], spoken: Sequence[Evidence], topology: To
 def _absent_ranks(reported: Collection[int], spoken: Sequence[Evidence], topology: Topology) -> Blamed | None:
     world = topology.rank_node
     missing = sorted(set(world) - set(reported) - {rank_of(line) for line in spoken})
-    # A text without a job may be an excerpt: there, ranks may be missing that were only cut out.
+    # A text without a job may be an excerpt: ranks may be missing because somebody cut them out.
     most = len(reported) - 1 if topology.nodes else min(1, len(reported) // ENOUGH_REPORTS)
     if not missing or len(missing) > most:
         return None
@@ -220,7 +225,7 @@ def _where_it_is(blame: Blame, lines: Sequence[Evidence], topology: Topology) ->
 
 
 def _located(blame: Blame, line: Evidence, topology: Topology) -> Sequence[str | None]:
-    """The nodes that one line is about; Slurm prints several as one folded list."""
+    """The nodes that one line is about. Slurm folds several into one list."""
     listed = line.captures.get("host", "")
     if "[" in listed or "," in listed:
         try:
@@ -231,7 +236,9 @@ def _located(blame: Blame, line: Evidence, topology: Topology) -> Sequence[str |
 
 
 def _named_node(line: Evidence, topology: Topology) -> str | None:
-    """The node that a line is about. Who prints such a line is a reporter, unless it is that host's own system log."""
+    """The node that a line is about. Its writer is only a reporter, unless the line is that host's own system
+    log.
+    """
     captured = line.captures
     ranks = [captured.get("rank", ""), captured.get("peer", "")]
     names = [_whole(line, captured.get("host", "")), captured.get("ip", "")]
@@ -253,7 +260,7 @@ def _in_most_pairs(lines: Sequence[Evidence], topology: Topology) -> Blamed:
         witness = _admitted(line.captures.get("host") or "", topology) or speaker(line, topology) or ""
         if witness != peer:
             pairs.add((witness, peer))
-    # Where the nodes are not known a text may be the excerpt of one victim, who stands in all pairs because it tells of them.
+    # With unknown nodes, a text may be one victim's excerpt: the victim reports all pairs, so it is in all.
     suspects = {name for pair in pairs for name in (pair if topology.nodes else pair[1:])}
     counted = Counter(name for pair in pairs for name in pair if name and name in suspects).most_common(2)
     if len(pairs) >= ENOUGH_PAIRS and (len(counted) == 1 or counted[0][1] > counted[1][1]):
@@ -273,14 +280,14 @@ def _in_most_pairs(lines: Sequence[Evidence], topology: Topology) -> Blamed:
 
 
 def _names_in(line: Evidence) -> list[str]:
-    """What a line says of itself, best first: captures of its signature, then the prefix that a launcher put there."""
+    """The names in a line, best first: captures of its signature, then the launcher's prefix."""
     rank = rank_of(line)
     names = [_host(line), line.captures.get("ip", ""), f"rank {rank}" if rank is not None else ""]
     return [name for name in names if name]
 
 
 def _host(line: Evidence) -> str:
-    """The host that a line names, by its signature or by its prefix; "" where there is none."""
+    """The host that a line names, by its signature or its prefix; "" for none."""
     if line.captures.get("host"):
         return _whole(line, line.captures["host"])
     found = NCCL_PREFIX.search(line.text) or SYSLOG_PREFIX.search(line.text) or _SRUN_PREFIX.search(line.text)
@@ -289,13 +296,15 @@ def _host(line: Evidence) -> str:
 
 
 def _whole(line: Evidence, host: str) -> str:
-    """`host`, or the name in the prefix of a system log of which it is only the end: patterns begin names with a letter."""
+    """The full name in the system log's prefix, where `host` is only its end (patterns begin names with a
+    letter).
+    """
     prefix = SYSLOG_PREFIX.search(line.text)
     return prefix["host"] if host and prefix and prefix["host"].endswith(host) else host
 
 
 def rank_of(line: Evidence) -> int | None:
-    """The global rank that a line names or that its launcher put in front of it; None where there is none."""
+    """The global rank that a line names or that its launcher put in front; None for none."""
     captured = line.captures.get("rank", "")
     if captured.isdigit():
         return int(captured)
@@ -307,7 +316,7 @@ def rank_of(line: Evidence) -> int | None:
 
 
 def _seat(line: Evidence) -> tuple[int | None, str]:
-    """The rank and the host of one process, where both are told by the same part of a line."""
+    """The rank and the host of one process, where one part of a line gives both."""
     captured = line.captures.get("rank", "")
     if captured.isdigit() and line.captures.get("host"):
         return int(captured), line.captures["host"]
@@ -316,7 +325,7 @@ def _seat(line: Evidence) -> tuple[int | None, str]:
 
 
 def _admitted(name: str, topology: Topology) -> str | None:
-    """`name` as a node of the attempt; as it stands where the attempt's nodes are not known."""
+    """`name` as a node of the attempt; unchanged where the attempt's nodes are unknown."""
     if not name or name in NOBODY or name.startswith(NOBODYS):
         return None
     if topology.nodes:
@@ -325,7 +334,7 @@ def _admitted(name: str, topology: Topology) -> str | None:
 
 
 def _by_file(line: Evidence, topology: Topology) -> str | None:
-    """A log of one node often bears its name."""
+    """The node in the file's name: a log of one node often has it."""
     words = set(re.split(r"[^A-Za-z0-9-]+", line.file.rsplit("/", 1)[-1]))
     named = [node for node in topology.nodes if node in words]
     return named[0] if len(named) == 1 else None

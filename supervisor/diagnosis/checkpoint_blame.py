@@ -1,12 +1,14 @@
-"""Whether a checkpoint is to blame for a start that resumed from it and failed, and what a start could load. (pure)
+"""Whether a checkpoint is to blame for the failure of a start that resumed from it. (pure)
 
-How it thinks. A program that cannot load a checkpoint says so in words of its own, so the class of its error tells little. What tells is the moment, before the first
-new step, and the path: an error that names the checkpoint, or a file in it, is about the checkpoint; and what fails twice from the same one, whatever it
-says, is the checkpoint's as long as an older one has not failed in the same way. A graver cause (hardware, network, memory, a lost node) leaves it alone. A file
-system that fails is blamed first, for it comes back; where it refuses the same checkpoint twice, an older one is tried.
+A program that cannot load a checkpoint says so in its own words, so the class of its error tells little. The
+moment, before the first new step, and the path tell more. An error that names the checkpoint, or a file in
+it, is about the checkpoint. What fails twice from the same one, whatever it says, is the checkpoint's fault
+as long as an older one has not failed in the same way. A graver cause (hardware, network, memory, a lost
+node) leaves the checkpoint alone. A failing file system is blamed first, since it recovers; where it refuses
+the same checkpoint twice, an older one is tried.
 
-Not the checkpoint's is an error that every checkpoint gives. Words that name no checkpoint are believed to be the program's from the second checkpoint
-on; words that do are about that one, and the older ones are tried first, `NAMED_MAX` at most.
+An error that every checkpoint gives is not a checkpoint's fault. If its words name no checkpoint, the program
+is to blame from the second checkpoint on. If they do, the older ones are tried first, `NAMED_MAX` at most.
 """
 
 from __future__ import annotations
@@ -38,18 +40,20 @@ __all__ = [
 ]
 
 ASIDE, PROGRAM, AGAIN = "aside", "program", "again"
-"""Verdicts: see `model.Loading`."""
+"""Verdicts: see `model.types.Loading`."""
 
 UNNAMED_MAX, NAMED_MAX = 2, 5
-"""So many checkpoints with the same error are enough to call it the program's, by whether its words name the checkpoint."""
+"""After so many checkpoints with the same error it is the program's: if its words do not name the checkpoint,
+and if they do.
+"""
 
 UNSURE = 0.75
-"""An error that is known less surely than this may be a checkpoint's though its words do not say so."""
+"""Below this confidence, the error may be a checkpoint's though its words do not say so."""
 
 TEXT_CHARS = 300
-CUT_CHARS = 4  # a shorter beginning of a word is a word of its own
+CUT_CHARS = 4  # a shorter word is not taken for a cut one
 USAGE = frozenset({"python-arguments"})
-"""Signatures of errors that only repeat the script's command line, on which a checkpoint may stand."""
+"""Signatures of errors that only repeat the script's command line, which may name a checkpoint."""
 
 SUSPECT = frozenset(
     {
@@ -62,7 +66,7 @@ SUSPECT = frozenset(
         FaultClass.STORAGE,
     }
 )
-"""Classes behind which a checkpoint may stand that cannot be loaded."""
+"""Classes that a checkpoint that cannot be loaded may hide behind."""
 
 ONCE_MORE = frozenset({FaultClass.USER_CODE, FaultClass.DATA, FaultClass.CONFIG, FaultClass.LIBRARY_BUG})
 
@@ -70,14 +74,16 @@ _WORD = re.compile(r"[^\s'\"`<>()\[\]{},;|]+")
 _LABEL = re.compile(r"^(?:\s*(?:\d+: |\[(?:rank)?\d+\]:?|[\w.-]+: (?=\[rank)))+\s*")
 _TWICE = re.compile(r"(\w{4,}?)\1+")
 _CUT = re.compile(r"(?:srun|yhrun): |slurmstepd: |Traceback \(most recent")
-"""Words of others, which come into the middle of a line where several write into one log."""
+"""Words of other writers, which land in the middle of a line where several write into one log."""
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]*\d[0-9a-f]*\b|\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class Usable:
-    """The checkpoint that a start would load ("" = none), and why it could not begin at all ("" = it could). `anew`: it would begin from nothing,
-    since there is nothing, or since its user allows it. `own`: of those that keep it from that, the run itself wrote all."""
+    """What a start would load now. `path`: the checkpoint, "" = none. `stuck`: why it could not begin at
+    all, "" = it could. `anew`: it would begin from nothing, since there is nothing or its user allows it.
+    `own`: the run itself wrote all checkpoints that block it.
+    """
 
     path: str = ""
     stuck: str = ""
@@ -86,13 +92,15 @@ class Usable:
 
     @property
     def back(self) -> str:
-        """Where a run that goes back would be, in words; "" where it cannot."""
+        """Where a run that goes back would be, in words; "" where it cannot go back."""
         return self.path or ("its beginning" if self.anew else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """What a failed start had resumed from (absolute), what failed so before, and what a start would load without it. `trained`: the run has made steps."""
+    """The checkpoint (absolute path) that a failed start resumed from, what failed to load before, and what a
+    start would load without it. `trained`: the run has made steps.
+    """
 
     path: str
     earlier: tuple[Loading, ...] = ()
@@ -101,7 +109,7 @@ class Resumed:
 
 
 def earlier(run: Run, incident: str) -> tuple[Loading, ...]:
-    """The starts before this incident that failed to load something, back to the last that made steps."""
+    """The earlier starts that failed to load something, back to the last one that made steps."""
     found: list[Loading] = []
     for one in reversed(run.incidents):
         if one.id == incident:
@@ -116,7 +124,7 @@ def earlier(run: Run, incident: str) -> tuple[Loading, ...]:
 
 
 def is_aside(found: Diagnosis) -> bool:
-    """Whether the checkpoint that the start had resumed from is to be loaded by no other."""
+    """Whether no further start may load the checkpoint that this one resumed from."""
     return (
         found.fault is FaultClass.CHECKPOINT and found.loading is not None and found.loading.verdict == ASIDE
     )
@@ -125,7 +133,9 @@ def is_aside(found: Diagnosis) -> bool:
 def judged(
     found: Diagnosis, lines: Sequence[Evidence], resumed: Resumed | None, progress: Progress | None
 ) -> Diagnosis:
-    """`found`, or what it means where the start had resumed from a checkpoint and made no step. `lines` are those that may be causes or consequences."""
+    """`found`, or what it means for a start that resumed from a checkpoint and made no step. `lines` are its
+    possible causes and consequences.
+    """
     if resumed is None or found.fault not in SUSPECT or not _is_before_first(progress, resumed.path):
         return found
     said = _said(found, lines, resumed.path)
@@ -145,7 +155,9 @@ def judged(
 
 
 def cannot_load(evidence: Iterable[Evidence], catalog: Catalog, path: str) -> bool:
-    """A line says that this checkpoint could not be loaded, or that one is broken: where something else is blamed, it is not tried again all the same."""
+    """Whether a line says that this checkpoint, or some checkpoint, is broken. Then it is not tried again,
+    even if something else is blamed.
+    """
     known = catalog.by_id
     told = (
         (line, known[line.signature])
@@ -156,19 +168,21 @@ def cannot_load(evidence: Iterable[Evidence], catalog: Catalog, path: str) -> bo
 
 
 def names(text: str, path: str) -> bool:
-    """Whether a line names a checkpoint (an absolute path), or something in it: by its path, by a part of it, or by the name of a view of it."""
+    """Whether a line names the checkpoint at this absolute path, or something in it: by path, by part of it,
+    or by the name of a view of it.
+    """
     return any(_is_in(word, path) for word in _WORD.findall(text))
 
 
 def _is_before_first(progress: Progress | None, path: str) -> bool:
-    """No new step: nothing at all, or the step of the checkpoint itself, which many programs print when they have loaded it."""
+    """No new step: nothing at all, or the checkpoint's own step, which many programs print after loading."""
     if progress is None or progress.step is None:
         return True
     return progress.steps_seen <= 1 and progress.step == step_of(path)
 
 
 def _said(found: Diagnosis, lines: Sequence[Evidence], path: str) -> Loading:
-    """What the start said: the line that names the checkpoint, else that of the cause."""
+    """What the start said: the line that names the checkpoint, else the line of the cause."""
     log = [line.text for line in lines if line.source is Source.LOG]
     named = next((text for text in log if names(text, path)), "") if found.signature not in USAGE else ""
     text = named or next((one.text for one in found.because), "") or found.title
@@ -179,7 +193,7 @@ def _said(found: Diagnosis, lines: Sequence[Evidence], path: str) -> Loading:
 
 
 def _is_of_every_checkpoint(said: Loading, others: Iterable[Loading], left: str) -> bool:
-    """Each that was tried gave the same error, in one of its starts, and there is none left, or enough were tried."""
+    """Each checkpoint that was tried gave the same error, and none is left, or enough were tried."""
     others = tuple(others)
     tried = {one.path for one in others} | {said.path}
     alike = {one.path for one in others if _is_same(one.error, said.error)} | {said.path}
@@ -238,7 +252,7 @@ def _base(path: str) -> str:
 
 
 def _plain(text: str, path: str) -> str:
-    """The words of an error, each once and in no order, without what differs from checkpoint to checkpoint and from rank to rank.
+    """The words of an error, sorted and unique, without what differs between checkpoints and ranks.
 
     Ranks that fail at one moment write into each other's lines: `KeyErrorKeyError: : 'model''model'`.
     """
@@ -250,13 +264,15 @@ def _plain(text: str, path: str) -> str:
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Whether two errors are one: a line that was cut, or mixed with another's, has the words of the whole, the last one perhaps not to its end."""
+    """Whether two errors are one. A line that was cut, or mixed with another, has the words of the whole one;
+    the last may be cut.
+    """
     mine, theirs = one.split(), other.split()
     return bool(mine and theirs) and (_is_part(mine, theirs) or _is_part(theirs, mine))
 
 
 def _is_part(few: Sequence[str], more: Sequence[str]) -> bool:
-    """All words are among the others, one of them perhaps cut off."""
+    """All words are among the others; one may be cut off."""
     missing = [word for word in few if word not in more]
     return not missing or (
         len(missing) == 1
@@ -266,7 +282,9 @@ def _is_part(few: Sequence[str], more: Sequence[str]) -> bool:
 
 
 def _is_in(word: str, path: str) -> bool:
-    """Whether a word of a line is that path, or leads into it. Only a name that is nobody else's counts without the folder that it lies in."""
+    """Whether a word of a line is that path, or leads into it. Without its folder, only an unmistakable name
+    counts.
+    """
     word = word.removeprefix("file://").rstrip(".:")
     if word.startswith("-"):
         return False
@@ -275,12 +293,12 @@ def _is_in(word: str, path: str) -> bool:
     at = next((i for i, part in enumerate(parts) if part == base or part.startswith(f"{base}.")), None)
     if at is None:
         return False
-    if not at:  # nothing stands before the name
+    if not at:  # no folder before the name
         return not word.startswith("/") and _is_telling(base)
     return parts[at - 1] == (above[-1] if above else "") or "views" in parts[:at]
 
 
 def _is_telling(base: str) -> bool:
-    """A name that no sentence has by chance: letters and digits in it, or an extension."""
+    """A name that no sentence has by chance: with letters and digits, or with an extension."""
     has_digit = any(c.isdigit() for c in base)
     return len(base) > 3 and any(c.isalpha() for c in base) and (has_digit or "." in base)

@@ -1,4 +1,4 @@
-"""The end of a launch as the diagnosis takes it, and what each fault class gets by default. (pure)"""
+"""How a launch ended, and what each fault class gets by default. (pure)"""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, Fau
 __all__ = ["CLASS_DEFAULTS", "UNSURE", "ClassDefault", "Ended", "plain", "proofs", "sure"]
 
 UNSURE = 0.5
-"""What is less sure than this is a guess: it gives way to a machine that is bad, and alone it never says that all hope is lost."""
+"""Below this confidence a diagnosis is a guess: a bad machine outweighs it, and it never stops a run by
+itself.
+"""
 
 PROOFS_MAX = 5
-"""A person reads so many lines; the rest are counted."""
+"""The most lines quoted as proof. The others are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How a launch ended, by Slurm's record and the exit record of batch.sh.
 
-    `state` is Slurm's ("GONE" and "" = unknown), `by_us` whether ftrun ended it after a suspicion, `nodes_down` the nodes
-    of this attempt that Slurm calls down or not responding, `requeued` whether Slurm put the job back into its queue,
-    `unused` whether the job had nodes that the script did not use: what Slurm says of a node may be said of those.
+    `state` is Slurm's ("GONE" and "" = unknown). `by_us`: ftrun ended it after a suspicion. `nodes_down`:
+    nodes of this attempt that Slurm calls down or not responding. `requeued`: Slurm put the job back into its
+    queue. `unused`: the job had nodes that the script did not use, so what Slurm says of a node may concern
+    one of those.
     """
 
     state: str
@@ -37,18 +40,18 @@ class Ended:
 
     @property
     def why(self) -> str:
-        """Slurm's reason in lower-case words without separators; "" where there is none."""
+        """Slurm's reason in lower case without separators; "" for none."""
         plain_words = self.reason.lower().replace("_", "").replace(" ", "")
         return "" if plain_words in {"none", "(null)"} else plain_words
 
     @property
     def failed(self) -> bool:
-        """The script left a code or a signal behind."""
+        """Whether the script left an exit code or a signal."""
         return bool(self.exit_code or self.exit_signal)
 
     @property
     def signal(self) -> int:
-        """The signal that ended the script; a shell tells its child's by 128 + N. 0 = none."""
+        """The signal that ended the script, 0 = none. A shell reports a child's as 128 + N."""
         if self.exit_signal:
             return self.exit_signal
         code = self.exit_code or 0
@@ -57,7 +60,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class ClassDefault:
-    """What a class gets where no signature says otherwise."""
+    """What a fault class gets where no signature says otherwise."""
 
     retry: bool
     action: Action
@@ -108,7 +111,7 @@ def plain(
     sources: tuple[Source, ...] = (),
     advice: str = "",
 ) -> Diagnosis:
-    """A diagnosis by the defaults of its class, with no signature."""
+    """A diagnosis without a signature, by the defaults of its class."""
     default = CLASS_DEFAULTS[fault]
     return Diagnosis(
         fault=fault,
@@ -128,11 +131,11 @@ def plain(
 
 
 def proofs(lines: Sequence[Evidence]) -> tuple[Proof, ...]:
-    """The first lines of `lines`, in the order written, as proofs."""
+    """The first of `lines` in written order, as proofs."""
     ordered = sorted(lines, key=lambda item: item.order)[:PROOFS_MAX]
     return tuple(Proof(item.file, item.line, item.text, item.signature) for item in ordered)
 
 
 def sure(confidence: float) -> float:
-    """A confidence kept within 0.05 and 0.99: nothing is certain, and nothing that is said is worth nothing."""
+    """The confidence, kept between 0.05 and 0.99: nothing is certain, and nothing stated is worthless."""
     return round(min(0.99, max(0.05, confidence)), 2)

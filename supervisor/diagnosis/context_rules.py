@@ -1,15 +1,8 @@
 """What the other lines of a log make of the cause that was chosen. (pure)
 
-How it thinks. A signature sees one line, a refinement the lines of that signature; these rules see all that was weighed. A
-node that could not start tasks is to blame; several that could not, each in its own way, are a set-up that starts nowhere.
-A page fault is the program's; on one device under one program after another it is the device's. A port that is taken is
-another's; that several launchers of one job miss is their own. The leader that tells of its own silence was not silent.
-A daemon that only mpirun misses accuses no node. And a fault of the network that names nobody leads to the one peer that all
-its victims name.
-
-The same words mean something else by the numbers around them.
-How it thinks. A signature sees one line. These rules see its neighbours: how many hosts say it, and whether a step was
-ever done. Each changes a diagnosis in one way, and says so in `rests_on`; the first that applies is the only one.
+A signature sees one line. These rules see the lines around it: how many hosts, ranks or processes print it,
+whether a step was done before it, and which other signatures matched. Each rule changes a diagnosis in one
+way and adds the reason to `rests_on`. `in_context` applies at most one rule of each list.
 """
 
 from __future__ import annotations
@@ -19,51 +12,224 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import replace
-from ftrun.supervisor.diagnosis import blame as diagnosis_blame
-from ftrun.supervisor.diagnosis.blame import rank_of, speaker
+from ftrun.supervisor.diagnosis.blame import ENOUGH_PAIRS, Blamed, blamed, rank_of, speaker
 from ftrun.supervisor.diagnosis.class_defaults import plain
-from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, FaultClass, Source, Topology
+from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, FaultClass, Source
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.diagnosis.evidence import Weighed
+    from ftrun.supervisor.diagnosis.facts import Case
 
-__all__ = ["REFINEMENTS", "cut_off", "in_context", "refined"]
+__all__ = ["cut_off", "in_context"]
 
+Rule = Callable[[Diagnosis, Sequence[Evidence], "Case"], "Diagnosis | None"]
+
+
+def in_context(found: Diagnosis, lines: Sequence[Evidence], case: Case) -> Diagnosis:
+    """`found` after the first rule that applies of each list. `lines` are the lines of its cause."""
+    for rules in (COUNT_RULES, LOG_RULES):
+        for rule in rules:
+            better = rule(found, lines, case)
+            if better is not None:
+                found = better
+                break
+    return found
+
+
+# ---- rules that count: hosts, ranks, processes, amounts, steps
+
+CORRECTED = frozenset({"memory-corrected"})
+"""Signatures of corrected errors. Only their number tells anything."""
+
+STREAM = 5
+"""From this number on, corrected errors are a stream."""
+
+CRASHES = frozenset(
+    {"process-segfault", "slurm-task-crash", "fortran-crash", "mpi-rank-crashed", "cann-core-exception"}
+)
+"""Signatures of a process that crashed in its own memory."""
+
+LOW = frozenset({"slurmd-low-resources", "slurm-node-low-resources"})
+"""Signatures of a node that has less than slurm.conf says."""
+
+NEARLY_ALL = 0.9
+"""A node with at least this share of its configured memory has all its modules: kernel and firmware keep
+some.
+"""
+
+DEFECTS = frozenset(
+    {
+        "torch-inductor",
+        "torch-internal-assert",
+        "compiler-assertion",
+        "megatron-grad-norm",
+        "rocm-memory-fault",
+    }
+)
+"""Signatures of a library that finds its own error or computes nonsense. No machine does that at the very
+start.
+"""
+
+_LESS_THAN = re.compile(r"\b(\d+) < (?:[\d.]+% of configured:)?(\d+)\b")
+_PID_NUMBER = re.compile(r"\bPID\W{1,3}(\d+)")
+
+
+def _a_little_less_than_promised(
+    found: Diagnosis, lines: Sequence[Evidence], _case: Case
+) -> Diagnosis | None:
+    """A node that lacks a memory module has much less. One that has nearly all is whole, and slurm.conf is
+    wrong.
+    """
+    told = [numbers for line in lines if (numbers := _LESS_THAN.search(line.text))]
+    if found.signature not in LOW or len(told) < len(lines):
+        return None
+    if any(int(numbers[1]) < NEARLY_ALL * int(numbers[2]) for numbers in told):
+        return None
+    return replace(
+        found,
+        fault=FaultClass.CONFIG,
+        nodes=(),
+        exclude=False,
+        action=Action.RESUBMIT,
+        blame=Blame.CLUSTER,
+        rests_on=(*found.rests_on, "it has nearly all that was promised: the promise is wrong, not the node"),
+        advice="An administrator corrects slurm.conf: `slurmd -C` on the node prints what it has.",
+    )
+
+
+def _wrong_before_the_first_step(found: Diagnosis, lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
+    """A result that is wrong before any was right is the software's fault, even if the line accuses a
+    device.
+    """
+    steps = [line.captures.get("step", "") for line in lines]
+    if (
+        found.fault is not FaultClass.HARDWARE_GPU
+        or case.trained
+        or not all(_is_before_first(step) for step in steps)
+    ):
+        return None
+    words = (*found.rests_on, "before the first step was done: the set-up, not the device")
+    return replace(
+        found,
+        fault=FaultClass.LIBRARY_BUG,
+        retry=False,
+        action=Action.STOP,
+        nodes=(),
+        exclude=False,
+        blame=Blame.JOB,
+        confidence=round(found.confidence * 0.7, 2),
+        rests_on=words,
+    )
+
+
+def _crashed_everywhere_at_start(found: Diagnosis, lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
+    """A program that crashes on several hosts, or in several processes, before its first step does so every
+    time.
+    """
+    if found.fault not in {FaultClass.LIBRARY_BUG, FaultClass.USER_CODE} or not found.retry or case.trained:
+        return None
+    hosts = {who for line in lines if (who := speaker(line, case.topology)) and not who.startswith("rank ")}
+    processes = {who for line in lines if (who := _process(line))}
+    if len(hosts) < 2 and len(processes) < 2:
+        return None
+    several = f"on {len(hosts)} hosts" if len(hosts) > 1 else f"in {len(processes)} processes"
+    words = (*found.rests_on, f"the same {several} before the first step: the program, every time")
+    return replace(found, retry=False, action=Action.STOP, rests_on=words)
+
+
+def _broken_before_the_first_step(
+    found: Diagnosis, _lines: Sequence[Evidence], case: Case
+) -> Diagnosis | None:
+    """A crash or library failure before the first step will come again. After some training it may not."""
+    if found.signature not in CRASHES | DEFECTS or not found.retry or case.trained:
+        return None
+    words = (*found.rests_on, "no step was seen before it: the program or its build, every time")
+    return replace(found, retry=False, action=Action.STOP, rests_on=words)
+
+
+def _damaged_for_every_rank(found: Diagnosis, lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
+    """Several ranks cannot read a file before the first step: all read it, so it is configuration and no
+    sample.
+    """
+    ranks = {rank for line in lines if (rank := rank_of(line)) is not None}
+    if found.fault is not FaultClass.DATA or case.trained or len(ranks) < 2:
+        return None
+    words = (*found.rests_on, f"the same for {len(ranks)} ranks before the first step: a file of the set-up")
+    return replace(
+        found, fault=FaultClass.CONFIG, confidence=round(found.confidence * 0.8, 2), rests_on=words
+    )
+
+
+def _corrected_and_rare(found: Diagnosis, lines: Sequence[Evidence], _case: Case) -> Diagnosis | None:
+    """Errors get corrected all the time. Only a stream of them is worth a node."""
+    if found.signature not in CORRECTED:
+        return None
+    seen = sum(line.count * int(line.captures.get("code", "1")) for line in lines)
+    if seen >= STREAM:
+        return None
+    words = (*found.rests_on, f"{seen} corrected errors are no stream: the node is kept")
+    return replace(found, exclude=False, nodes=(), action=Action.RESUBMIT, rests_on=words)
+
+
+def _process(line: Evidence) -> str:
+    """Which process crashed: its rank, or its process id if the line gives only that."""
+    rank = rank_of(line)
+    told = _PID_NUMBER.search(line.text)
+    return f"rank {rank}" if rank is not None else (told[1] if told else "")
+
+
+def _is_before_first(step: str) -> bool:
+    return step.startswith("-") or (step.isdecimal() and int(step) == 0)
+
+
+COUNT_RULES: tuple[Rule, ...] = (
+    _a_little_less_than_promised,
+    _wrong_before_the_first_step,
+    _crashed_everywhere_at_start,
+    _broken_before_the_first_step,
+    _damaged_for_every_rank,
+    _corrected_and_rare,
+)
+
+# ---- rules that compare the cause with the other signatures of the log
 
 STARTS = frozenset(
     {"slurm-launch-failed-node", "slurm-launch-credential", "launch-no-answer", "slurm-node-io-lost"}
 )
-"""Signatures of a node that did not start the tasks of a job."""
+"""Signatures of a node that did not start a job's tasks."""
 
 BAD_ADDRESS = re.compile(r"nvidia-xid-(?:13|31)(?:-\w+)*|amd-(?:vm-fault|page-fault)\S*")
-"""Signatures of a program that used a wrong address: its own mistake, as a rule."""
+"""Signatures of a program that used a wrong address: usually its own mistake."""
 
 PROGRAMS = 3
-"""So many programs, one after another, that fail on one device and on no other."""
+"""How many programs must fail on one device, one after another and on no other, to make it the device's
+fault.
+"""
 
 SAID_TWICE = 2
-"""A launcher says it once itself, and once more by its exception."""
+"""One launcher reports it twice: itself, and by its exception."""
 
 REFUSED, BUSY = "slurm-step-refused", "slurm-step-busy"
 """Signatures of a step that Slurm refuses, and of one that it lets wait."""
 
 STUCK = "nvidia-xid-109"
-"""The signature of a device that cannot be taken from the program that has it."""
+"""The signature of a device that the driver cannot take from its program."""
 
 NODE_FAILED, NODE_UNBOOTED = "slurm-node-failure", "slurm-boot-fail-state"
 """The signatures of a node that Slurm lost, and of one that did not boot for the job."""
 
 FULL, WORKERS_STARVED = "storage-full", "oom-host-shared-memory"
-"""The signatures of a file system without room, and of loader workers without shared memory."""
+"""The signatures of a full file system, and of loader workers without shared memory."""
 
 MISSING_RANK = "horovod-missing-rank"
-"""The signature of a line that names the one rank which others wait for."""
+"""The signature of a line that names the one rank that others wait for."""
 
 DAEMONS = frozenset({"mpi-daemon-lost", "node-daemon-lost"})
-"""Signatures with which mpirun tells that it hears nothing of a node: its power, its network, or only mpirun's own helper."""
+"""Signatures with which mpirun reports that a node does not answer: its power, its network, or only mpirun's
+own helper there.
+"""
 
 REMOTE_SHELL = frozenset({"mpi-remote-shell-died", "workflow-killed"})
-"""Signatures of the end of the shell that carried such a daemon to its node."""
+"""Signatures of the end of the remote shell that started such a helper."""
 
 UNRESERVED = 1024
 """The first port that any program may take."""
@@ -77,62 +243,26 @@ _UNSURE = re.compile(
 _AT_WORK = re.compile(r"SeqNum=(?:[2-9]|\d{2,})\b|last completed(?: NCCL)? work: [1-9]")
 _LISTEN = re.compile(r"failed to listen on any local")
 
-Rule = Callable[[Diagnosis, Sequence[Evidence], "Weighed", Topology], "Diagnosis | None"]
 
-
-def in_context(found: Diagnosis, lines: Sequence[Evidence], log: Weighed, topology: Topology) -> Diagnosis:
-    """`found` by the first rule that applies; `lines` are those of its cause, `log` is all that was weighed."""
-    for rule in RULES:
-        better = rule(found, lines, log, topology)
-        if better is not None:
-            return better
-    return found
-
-
-def cut_off(log: Weighed, topology: Topology) -> Diagnosis | None:
-    """What it is where only those speak who lost a connection: None where something else is told, or nothing.
-
-    One peer that all of them name has gone without a word; it is no proof, and costs no node.
-    """
-    if log.causes or not log.spoken:
+def _daemon_alone(found: Diagnosis, _lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
+    """A node that only mpirun misses may be well. Blame it only if another line names that host too."""
+    if found.signature not in DAEMONS or not found.nodes:
         return None
-    who = _lost_peer(log, topology)
-    if not who.names and log.hinted != {FaultClass.NETWORK}:
+    others = [line for line, of in case.log.causes if of.id not in DAEMONS] + list(case.log.spoken)
+    named = {line.captures.get(key, "") for line in others for key in ("host", "ip", "peer")}
+    if named & set(found.nodes) or REMOTE_SHELL & case.log.noted:
         return None
-    # A connection that broke had been one: the other end has gone. One that was refused may never have been there.
-    gone = bool(who.names) and any("losed" in line.text for line in log.spoken if _names_peer(line))
-    found = plain(
-        FaultClass.NODE if gone else FaultClass.NETWORK,
-        "a peer has gone, and nothing says why" if gone else "connections failed, and nothing says why",
-        who.words,
-        confidence=0.35 if who.names else 0.25,
-        names=who.names,
-        lines=[line for line in log.spoken if _names_peer(line)] or log.spoken,
-        sources=(Source.LOG,),
-        advice="Look at the other end: its kernel log, and what its rank printed last.",
+    words = (
+        *found.rests_on,
+        "nothing but mpirun's own word speaks against that node: it is not blamed for it",
     )
-    return replace(found, exclude=False, action=Action.RESUBMIT)
+    return replace(found, nodes=(), exclude=False, blame=Blame.UNKNOWN, rests_on=words)
 
 
-def _lost_peer(log: Weighed, topology: Topology) -> diagnosis_blame.Blamed:
-    """The one peer that all who were cut off name; nobody where they name several, or none.
-
-    While connections are set up whoever gives up closes them. So one witness is enough only where collectives had been done.
-    """
-    lines = [line for line in log.spoken if _names_peer(line)]
-    witnesses = {diagnosis_blame.speaker(line, topology) for line in lines}
-    at_work = any(_AT_WORK.search(line.text) for line in log.spoken)
-    if lines and len(witnesses) < diagnosis_blame.ENOUGH_PAIRS and not at_work:
-        return diagnosis_blame.Blamed(words=("one witness, and no sign that the connection had ever worked",))
-    return diagnosis_blame.blamed(Blame.LINK, lines, topology)
-
-
-def _starts_nowhere(
-    found: Diagnosis, _lines: Sequence[Evidence], _log: Weighed, topology: Topology
-) -> Diagnosis | None:
-    """Two nodes that cannot start the tasks are a coincidence; a job that starts nowhere is not set up."""
+def _starts_nowhere(found: Diagnosis, _lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
+    """Two nodes that cannot start tasks are a coincidence. If none can, the set-up is wrong."""
     several = found.blame is Blame.CLUSTER or len(found.nodes) > 1
-    if found.signature not in STARTS or not several or 2 * len(found.nodes) < len(topology.nodes):
+    if found.signature not in STARTS or not several or 2 * len(found.nodes) < len(case.topology.nodes):
         return None
     words = (*found.rests_on, "no node of them starts the tasks: the set-up, not a node")
     return replace(
@@ -148,14 +278,13 @@ def _starts_nowhere(
     )
 
 
-def _reached_and_unsure(
-    found: Diagnosis, lines: Sequence[Evidence], _log: Weighed, topology: Topology
-) -> Diagnosis | None:
-    """A node that did not answer in time, or called a credential too old, was there: load and the controller's clock do that as well.
+def _reached_and_unsure(found: Diagnosis, lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
+    """A node that was too slow, or called a credential too old, was reachable: load or the controller's clock
+    can cause that.
 
     Where the attempt's other nodes are known to have started, the one that did not is to blame all the same.
     """
-    if found.signature not in STARTS or not found.nodes or len(topology.nodes) > 1:
+    if found.signature not in STARTS or not found.nodes or len(case.topology.nodes) > 1:
         return None
     if not all(_UNSURE.search(line.text) for line in lines):
         return None
@@ -175,11 +304,11 @@ def _reached_and_unsure(
     )
 
 
-def _never_booted(
-    found: Diagnosis, _lines: Sequence[Evidence], log: Weighed, _topology: Topology
-) -> Diagnosis | None:
-    """Slurm itself sets a node down that does not boot for a job, and a name in a cloud is another machine next time."""
-    if found.signature != NODE_FAILED or NODE_UNBOOTED not in log.noted:
+def _never_booted(found: Diagnosis, _lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
+    """Slurm itself marks a node down that does not boot for a job. In a cloud, its name is another machine
+    next time.
+    """
+    if found.signature != NODE_FAILED or NODE_UNBOOTED not in case.log.noted:
         return None
     return replace(
         _nobody(found, Blame.CLUSTER, "it had not booted for the job: Slurm sets it down by itself"),
@@ -189,103 +318,17 @@ def _never_booted(
     )
 
 
-def _shared_memory_full(
-    found: Diagnosis, _lines: Sequence[Evidence], log: Weighed, _topology: Topology
-) -> Diagnosis | None:
-    """Where the workers of a loader die for want of shared memory, it is /dev/shm that has no space left."""
-    starved = next((of for _, of in log.causes if of.id == WORKERS_STARVED), None)
+def _shared_memory_full(found: Diagnosis, _lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
+    """Loader workers died for lack of shared memory, so it is /dev/shm that is full."""
+    starved = next((of for _, of in case.log.causes if of.id == WORKERS_STARVED), None)
     if found.signature != FULL or starved is None:
         return None
     words = (*found.rests_on, f"{starved.id} as well: it is /dev/shm that is full")
     return replace(found, fault=starved.fault, rests_on=words, advice=starved.advice)
 
 
-def _same_device_again(
-    found: Diagnosis, lines: Sequence[Evidence], _log: Weighed, topology: Topology
-) -> Diagnosis | None:
-    """One program that uses a wrong address is wrong; several, on the same device and on no other, share a device."""
-    if not BAD_ADDRESS.fullmatch(found.signature):
-        return None
-    devices = {line.captures.get("pci", "") for line in lines}
-    programs = {number for line in lines if (number := _pid(line.text))}
-    if len(devices) != 1 or "" in devices or len(programs) < PROGRAMS:
-        return None
-    who = diagnosis_blame.blamed(Blame.DEVICE, lines, topology)
-    words = (
-        *found.rests_on,
-        f"{len(programs)} programs in a row on one device ({devices.pop()}) and on no other: the device",
-    )
-    return replace(
-        found,
-        fault=FaultClass.HARDWARE_GPU,
-        retry=True,
-        action=Action.EXCLUDE,
-        nodes=who.names,
-        exclude=True,
-        blame=Blame.DEVICE,
-        confidence=min(found.confidence, 0.5),
-        rests_on=words,
-        advice="Run the maker's diagnostics on that GPU before it is used again.",
-    )
-
-
-def _launched_several_times(
-    found: Diagnosis, lines: Sequence[Evidence], _log: Weighed, _topology: Topology
-) -> Diagnosis | None:
-    """A port that several launchers of one job miss is held by one of them."""
-    if found.fault is not FaultClass.PORT_CONFLICT:
-        return None
-    listening = [line for line in lines if _LISTEN.search(line.text)]
-    ranks = {rank for line in listening if (rank := diagnosis_blame.rank_of(line)) is not None}
-    if len(ranks) < 2 and sum(line.count for line in listening) <= SAID_TWICE:
-        return None
-    words = (*found.rests_on, "told by several launchers: one of them holds the port")
-    return replace(
-        found,
-        fault=FaultClass.CONFIG,
-        retry=False,
-        action=Action.STOP,
-        confidence=round(found.confidence * 0.7, 2),
-        rests_on=words,
-        advice="Start one launcher on each node (--ntasks-per-node=1).",
-    )
-
-
-def _leader_accused(
-    found: Diagnosis, lines: Sequence[Evidence], _log: Weighed, _topology: Topology
-) -> Diagnosis | None:
-    """Who leads tells of the heartbeats: that its own are late shows that it was slow, not that it was gone."""
-    if found.fault is not FaultClass.HANG or not found.nodes or found.blame is Blame.CLUSTER:
-        return None
-    accused = {line.captures.get("rank") or line.captures.get("peer") for line in lines}
-    if accused != {"0"} or "heartbeat" not in lines[0].text:
-        return None
-    return _nobody(found, Blame.JOB, "only the leader is accused, who was alive to say so")
-
-
-def _wait_for_each_other(
-    found: Diagnosis, _lines: Sequence[Evidence], _log: Weighed, _topology: Topology
-) -> Diagnosis | None:
-    """Where each of several ranks is missed by somebody, they wait for one another: different tensors, not a dead rank."""
-    if found.signature != MISSING_RANK or len(found.nodes) < 2:
-        return None
-    return _nobody(found, Blame.JOB, "several ranks are missed by turns: they wait for one another")
-
-
-def _one_peer_of_all(
-    found: Diagnosis, _lines: Sequence[Evidence], log: Weighed, topology: Topology
-) -> Diagnosis | None:
-    """Where a fault of the network names nobody, the one peer that every victim names is the suspect."""
-    if found.fault is not FaultClass.NETWORK or found.nodes or found.blame is Blame.CLUSTER:
-        return None
-    who = _lost_peer(log, topology)
-    return replace(found, nodes=who.names, rests_on=(*found.rests_on, *who.words)) if who.names else None
-
-
-def _reserved_port(
-    found: Diagnosis, lines: Sequence[Evidence], _log: Weighed, _topology: Topology
-) -> Diagnosis | None:
-    """A port below 1024 belongs to a service of the machine, today and tomorrow."""
+def _reserved_port(found: Diagnosis, lines: Sequence[Evidence], _case: Case) -> Diagnosis | None:
+    """A port below 1024 belongs to a service of the machine, on every try."""
     if found.fault is not FaultClass.PORT_CONFLICT:
         return None
     ports = {int(told[1] or told[2]) for line in lines if (told := _PORT.search(line.text))}
@@ -302,13 +345,11 @@ def _reserved_port(
     )
 
 
-def _step_found_no_room(
-    found: Diagnosis, lines: Sequence[Evidence], log: Weighed, _topology: Topology
-) -> Diagnosis | None:
-    """A step that first had to wait for the others asked for no more than the job has."""
+def _step_found_no_room(found: Diagnosis, lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
+    """A step that first had to wait for others asked for no more than the job has."""
     if (
         found.signature != REFUSED
-        or BUSY not in log.noted
+        or BUSY not in case.log.noted
         or not any(_IN_USE.search(line.text) for line in lines)
     ):
         return None
@@ -324,10 +365,10 @@ def _step_found_no_room(
     )
 
 
-def _program_hung_the_device(
-    found: Diagnosis, lines: Sequence[Evidence], log: Weighed, _topology: Topology
-) -> Diagnosis | None:
-    """A device that cannot leave a program which used a wrong address just before is stuck because of the program."""
+def _program_hung_the_device(found: Diagnosis, lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
+    """A program used a wrong address, and then its device could not be taken from it: the program is the
+    cause.
+    """
     if found.signature != STUCK:
         return None
     places = {line.captures.get("pci", "") for line in lines}
@@ -335,7 +376,7 @@ def _program_hung_the_device(
     wrong = next(
         (
             of
-            for line, of in log.causes
+            for line, of in case.log.causes
             if BAD_ADDRESS.fullmatch(of.id) and line.order < first and line.captures.get("pci", "") in places
         ),
         None,
@@ -358,24 +399,83 @@ def _program_hung_the_device(
     )
 
 
-def _daemon_alone(
-    found: Diagnosis, _lines: Sequence[Evidence], log: Weighed, _topology: Topology
-) -> Diagnosis | None:
-    """A node that only mpirun misses may be well: it is to blame where another line speaks of that host, too."""
-    if found.signature not in DAEMONS or not found.nodes:
+def _same_device_again(found: Diagnosis, lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
+    """One program that uses a wrong address is wrong. Several, on one device and on no other, have a bad
+    device.
+    """
+    if not BAD_ADDRESS.fullmatch(found.signature):
         return None
-    others = [line for line, of in log.causes if of.id not in DAEMONS] + list(log.spoken)
-    named = {line.captures.get(key, "") for line in others for key in ("host", "ip", "peer")}
-    if named & set(found.nodes) or REMOTE_SHELL & log.noted:
+    devices = {line.captures.get("pci", "") for line in lines}
+    programs = {number for line in lines if (number := _pid(line.text))}
+    if len(devices) != 1 or "" in devices or len(programs) < PROGRAMS:
         return None
+    who = blamed(Blame.DEVICE, lines, case.topology)
     words = (
         *found.rests_on,
-        "nothing but mpirun's own word speaks against that node: it is not blamed for it",
+        f"{len(programs)} programs in a row on one device ({devices.pop()}) and on no other: the device",
     )
-    return replace(found, nodes=(), exclude=False, blame=Blame.UNKNOWN, rests_on=words)
+    return replace(
+        found,
+        fault=FaultClass.HARDWARE_GPU,
+        retry=True,
+        action=Action.EXCLUDE,
+        nodes=who.names,
+        exclude=True,
+        blame=Blame.DEVICE,
+        confidence=min(found.confidence, 0.5),
+        rests_on=words,
+        advice="Run the maker's diagnostics on that GPU before it is used again.",
+    )
 
 
-RULES: tuple[Rule, ...] = (
+def _launched_several_times(found: Diagnosis, lines: Sequence[Evidence], _case: Case) -> Diagnosis | None:
+    """Several launchers of one job miss the same port: one of them holds it."""
+    if found.fault is not FaultClass.PORT_CONFLICT:
+        return None
+    listening = [line for line in lines if _LISTEN.search(line.text)]
+    ranks = {rank for line in listening if (rank := rank_of(line)) is not None}
+    if len(ranks) < 2 and sum(line.count for line in listening) <= SAID_TWICE:
+        return None
+    words = (*found.rests_on, "told by several launchers: one of them holds the port")
+    return replace(
+        found,
+        fault=FaultClass.CONFIG,
+        retry=False,
+        action=Action.STOP,
+        confidence=round(found.confidence * 0.7, 2),
+        rests_on=words,
+        advice="Start one launcher on each node (--ntasks-per-node=1).",
+    )
+
+
+def _leader_accused(found: Diagnosis, lines: Sequence[Evidence], _case: Case) -> Diagnosis | None:
+    """The leader reports on the heartbeats. If it reports its own as late, it was slow, not gone."""
+    if found.fault is not FaultClass.HANG or not found.nodes or found.blame is Blame.CLUSTER:
+        return None
+    accused = {line.captures.get("rank") or line.captures.get("peer") for line in lines}
+    if accused != {"0"} or "heartbeat" not in lines[0].text:
+        return None
+    return _nobody(found, Blame.JOB, "only the leader is accused, who was alive to say so")
+
+
+def _wait_for_each_other(found: Diagnosis, _lines: Sequence[Evidence], _case: Case) -> Diagnosis | None:
+    """Several ranks are each missed by somebody: they wait for one another (different tensors), and none is
+    dead.
+    """
+    if found.signature != MISSING_RANK or len(found.nodes) < 2:
+        return None
+    return _nobody(found, Blame.JOB, "several ranks are missed by turns: they wait for one another")
+
+
+def _one_peer_of_all(found: Diagnosis, _lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
+    """A network fault names nobody, but all victims name the same peer: that one is the suspect."""
+    if found.fault is not FaultClass.NETWORK or found.nodes or found.blame is Blame.CLUSTER:
+        return None
+    who = _lost_peer(case)
+    return replace(found, nodes=who.names, rests_on=(*found.rests_on, *who.words)) if who.names else None
+
+
+LOG_RULES: tuple[Rule, ...] = (
     _daemon_alone,
     _starts_nowhere,
     _reached_and_unsure,
@@ -396,171 +496,54 @@ def _nobody(found: Diagnosis, blame: Blame, why: str) -> Diagnosis:
     return replace(found, nodes=(), exclude=False, blame=blame, rests_on=(*found.rests_on, why))
 
 
-def _names_peer(line: Evidence) -> bool:
-    return bool(line.captures.get("peer") or line.captures.get("ip"))
-
-
 def _pid(text: str) -> str:
     found = _PID.search(text)
     return next((group for group in found.groups() if group), "") if found else ""
 
 
-CORRECTED = frozenset({"memory-corrected"})
-"""Signatures of errors that were corrected; what they say is in their number."""
-
-STREAM = 5
-"""So many corrected errors in what was read are a stream."""
-
-CRASHES = frozenset(
-    {"process-segfault", "slurm-task-crash", "fortran-crash", "mpi-rank-crashed", "cann-core-exception"}
-)
-"""Signatures of a process that died of its own memory."""
-
-LOW = frozenset({"slurmd-low-resources", "slurm-node-low-resources"})
-"""Signatures of a node that has less than slurm.conf says."""
-
-NEARLY_ALL = 0.9
-"""What lacks less than this share of its memory lacks no module: the kernel and the firmware keep some for themselves."""
-
-_LESS_THAN = re.compile(r"\b(\d+) < (?:[\d.]+% of configured:)?(\d+)\b")
-DEFECTS = frozenset(
-    {
-        "torch-inductor",
-        "torch-internal-assert",
-        "compiler-assertion",
-        "megatron-grad-norm",
-        "rocm-memory-fault",
-    }
-)
-"""Signatures of a library that finds itself wrong, or computes nonsense: no machine does that at the very start."""
-
-_REFINE_PID = re.compile(r"\bPID\W{1,3}(\d+)")
-
-Refinement = Callable[[Diagnosis, Sequence[Evidence], Topology, bool], Diagnosis | None]
+# ---- logs in which only lost connections are reported
 
 
-def refined(found: Diagnosis, lines: Sequence[Evidence], topology: Topology, *, trained: bool) -> Diagnosis:
-    """`found`, by the first refinement that applies; `lines` are those of its cause, `trained` says that steps were done."""
-    for refinement in REFINEMENTS:
-        better = refinement(found, lines, topology, trained)
-        if better is not None:
-            return better
-    return found
+def cut_off(case: Case) -> Diagnosis | None:
+    """A text in which ranks report only lost connections; None where it has another cause, or a record of the
+    end.
 
-
-def _wrong_before_the_first_step(
-    found: Diagnosis, lines: Sequence[Evidence], _topology: Topology, trained: bool
-) -> Diagnosis | None:
-    """A result that is wrong before any was right is the software's, however much the line accuses a device."""
-    steps = [line.captures.get("step", "") for line in lines]
-    if (
-        found.fault is not FaultClass.HARDWARE_GPU
-        or trained
-        or not all(_is_before_first(step) for step in steps)
-    ):
+    If all name one peer, that peer has gone without a word. This is no proof, and costs no node.
+    """
+    log = case.log
+    if case.ended is not None or log.finished or log.causes or not log.spoken:
         return None
-    words = (*found.rests_on, "before the first step was done: the set-up, not the device")
-    return replace(
-        found,
-        fault=FaultClass.LIBRARY_BUG,
-        retry=False,
-        action=Action.STOP,
-        nodes=(),
-        exclude=False,
-        blame=Blame.JOB,
-        confidence=round(found.confidence * 0.7, 2),
-        rests_on=words,
+    who = _lost_peer(case)
+    if not who.names and log.hinted != {FaultClass.NETWORK}:
+        return None
+    # A connection that broke had worked: the other end has gone. A refused one may never have worked.
+    gone = bool(who.names) and any("losed" in line.text for line in log.spoken if _names_peer(line))
+    found = plain(
+        FaultClass.NODE if gone else FaultClass.NETWORK,
+        "a peer has gone, and nothing says why" if gone else "connections failed, and nothing says why",
+        who.words,
+        confidence=0.35 if who.names else 0.25,
+        names=who.names,
+        lines=[line for line in log.spoken if _names_peer(line)] or log.spoken,
+        sources=(Source.LOG,),
+        advice="Look at the other end: its kernel log, and what its rank printed last.",
     )
+    return replace(found, exclude=False, action=Action.RESUBMIT)
 
 
-def _crashed_everywhere_at_start(
-    found: Diagnosis, lines: Sequence[Evidence], topology: Topology, trained: bool
-) -> Diagnosis | None:
-    """A program that crashes on several hosts, or in several processes of one, before its first step does so every time."""
-    if found.fault not in {FaultClass.LIBRARY_BUG, FaultClass.USER_CODE} or not found.retry or trained:
-        return None
-    hosts = {who for line in lines if (who := speaker(line, topology)) and not who.startswith("rank ")}
-    processes = {who for line in lines if (who := _process(line))}
-    if len(hosts) < 2 and len(processes) < 2:
-        return None
-    several = f"on {len(hosts)} hosts" if len(hosts) > 1 else f"in {len(processes)} processes"
-    words = (*found.rests_on, f"the same {several} before the first step: the program, every time")
-    return replace(found, retry=False, action=Action.STOP, rests_on=words)
+def _lost_peer(case: Case) -> Blamed:
+    """The one peer that all cut-off ranks name; nobody where they name several, or none.
+
+    While connections are set up, a rank that gives up closes them. So one witness is enough only after
+    collectives worked.
+    """
+    lines = [line for line in case.log.spoken if _names_peer(line)]
+    witnesses = {speaker(line, case.topology) for line in lines}
+    at_work = any(_AT_WORK.search(line.text) for line in case.log.spoken)
+    if lines and len(witnesses) < ENOUGH_PAIRS and not at_work:
+        return Blamed(words=("one witness, and no sign that the connection had ever worked",))
+    return blamed(Blame.LINK, lines, case.topology)
 
 
-def _broken_before_the_first_step(
-    found: Diagnosis, _lines: Sequence[Evidence], _topology: Topology, trained: bool
-) -> Diagnosis | None:
-    """What crashed, or failed in a library, before it did a step does so again; what trained for a while may not."""
-    if found.signature not in CRASHES | DEFECTS or not found.retry or trained:
-        return None
-    words = (*found.rests_on, "no step was seen before it: the program or its build, every time")
-    return replace(found, retry=False, action=Action.STOP, rests_on=words)
-
-
-def _damaged_for_every_rank(
-    found: Diagnosis, lines: Sequence[Evidence], _topology: Topology, trained: bool
-) -> Diagnosis | None:
-    """A file that several ranks cannot read before the first step is one they all read: the configuration, not a sample."""
-    ranks = {rank for line in lines if (rank := rank_of(line)) is not None}
-    if found.fault is not FaultClass.DATA or trained or len(ranks) < 2:
-        return None
-    words = (*found.rests_on, f"the same for {len(ranks)} ranks before the first step: a file of the set-up")
-    return replace(
-        found, fault=FaultClass.CONFIG, confidence=round(found.confidence * 0.8, 2), rests_on=words
-    )
-
-
-def _corrected_and_rare(
-    found: Diagnosis, lines: Sequence[Evidence], _topology: Topology, _trained: bool
-) -> Diagnosis | None:
-    """A corrected error is what the correction is for; only a stream of them is worth a node."""
-    if found.signature not in CORRECTED:
-        return None
-    seen = sum(line.count * int(line.captures.get("code", "1")) for line in lines)
-    if seen >= STREAM:
-        return None
-    words = (*found.rests_on, f"{seen} corrected errors are no stream: the node is kept")
-    return replace(found, exclude=False, nodes=(), action=Action.RESUBMIT, rests_on=words)
-
-
-def _a_little_less_than_promised(
-    found: Diagnosis, lines: Sequence[Evidence], _topology: Topology, _trained: bool
-) -> Diagnosis | None:
-    """A node without a memory module has a good deal less; one that has nearly all is whole, and slurm.conf is wrong."""
-    told = [numbers for line in lines if (numbers := _LESS_THAN.search(line.text))]
-    if found.signature not in LOW or len(told) < len(lines):
-        return None
-    if any(int(numbers[1]) < NEARLY_ALL * int(numbers[2]) for numbers in told):
-        return None
-    return replace(
-        found,
-        fault=FaultClass.CONFIG,
-        nodes=(),
-        exclude=False,
-        action=Action.RESUBMIT,
-        blame=Blame.CLUSTER,
-        rests_on=(*found.rests_on, "it has nearly all that was promised: the promise is wrong, not the node"),
-        advice="An administrator corrects slurm.conf: `slurmd -C` on the node prints what it has.",
-    )
-
-
-REFINEMENTS: tuple[Refinement, ...] = (
-    _a_little_less_than_promised,
-    _wrong_before_the_first_step,
-    _crashed_everywhere_at_start,
-    _broken_before_the_first_step,
-    _damaged_for_every_rank,
-    _corrected_and_rare,
-)
-
-
-def _process(line: Evidence) -> str:
-    """Which process of the job crashed: its rank, or its number where only that is told."""
-    rank = rank_of(line)
-    told = _REFINE_PID.search(line.text)
-    return f"rank {rank}" if rank is not None else (told[1] if told else "")
-
-
-def _is_before_first(step: str) -> bool:
-    return step.startswith("-") or (step.isdecimal() and int(step) == 0)
+def _names_peer(line: Evidence) -> bool:
+    return bool(line.captures.get("peer") or line.captures.get("ip"))

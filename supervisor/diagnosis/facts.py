@@ -1,7 +1,8 @@
-"""All that one diagnosis rests on, as one frozen value. (pure)
+"""Everything that one diagnosis rests on, as one frozen value. (pure)
 
-The supervisor and the agent inside a job each fill it in one place (`diagnosis_inputs`, `agent_case`); what
-one of them cannot know stays empty. The rules (`diagnosis_rules`) read nothing else.
+The supervisor (`controller/gather_facts`) and the agent inside a job (`policy/start_case`) each build `Facts`
+in one place and leave empty what they cannot know. `case_of` ranks the evidence; the rules read only the
+resulting `Case`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.records import dataclass
+from ftrun.supervisor.diagnosis import blame
 from ftrun.supervisor.diagnosis.class_defaults import Ended
+from ftrun.supervisor.diagnosis.evidence import RankedEvidence, rank_evidence
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts
+from ftrun.supervisor.model.log_order import as_written
 from ftrun.supervisor.model.types import Diagnosis, Evidence, Proof, Topology
 
 if TYPE_CHECKING:
@@ -22,13 +26,13 @@ if TYPE_CHECKING:
     from ftrun.supervisor.signatures.catalog import Catalog
     from ftrun.supervisor.telemetry.progress import Progress
 
-__all__ = ["Facts", "Gone", "Refusal"]
+__all__ = ["Case", "Facts", "Gone", "Refusal", "case_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """sbatch refused an attempt. `for_good`: it would refuse the same request again, and nothing that ftrun
-    added can be why.
+    added can be the reason.
     """
 
     message: str
@@ -38,7 +42,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A companion whose nodes the start used, and which is over; `words` say how that is known."""
+    """A companion that is over and whose nodes the start used. `words` say how that is known."""
 
     nodes: tuple[str, ...]
     words: str
@@ -48,24 +52,24 @@ class Gone:
 class Facts:
     """What is known of one launch, or of one start of it.
 
-    The log: `evidence` in any order, `topology`, `progress`, and `resumed`, the checkpoint that it began
-    with. What the catalog does not know is left aside. `last_words` are the lines of an end without a cause
-    that a person should look at.
+    The log: `evidence` in any order (signatures that the catalog does not know are ignored), `topology`,
+    `progress`, and `resumed`, the checkpoint that the start loaded. `last_words` are the lines of an
+    unexplained end that a person should read.
 
-    The end: `ended` (None = it lives, or a text without a record). `attempt` is what the run's journal says
-    of it, `requeues` whether Slurm puts back what a lost node ends, `wish` what a person asked for,
-    `near_limit` that it was asked to save since its time limit was near.
+    The end: `ended` (None = still alive, or a text without a record). `attempt` is the run's journal of it,
+    `requeues` whether Slurm requeues a job that lost a node, `wish` what a person asked for, `near_limit`
+    whether ftrun had asked the job to save because its time limit was near.
 
-    Ends without a start of the script: `refusal`, `held` by the checks before it (`held_file` is their
-    record), `unloadable` says why nothing could be loaded. Of an array: `given_up` tasks, and `tasks`, the
-    diagnoses of those that stand for all.
+    Ends without a start of the script: `refusal` by sbatch; `held` by the checks before the script
+    (`held_file` is their record); `unloadable` says why no checkpoint could be loaded. For an array: the
+    `given_up` tasks, and `tasks`, the diagnoses of the tasks that stand for all.
 
-    The nodes: `nodes` is what they say of themselves at `now_s` (Unix seconds), `silent` those that do not
-    answer a step, `gone` companions that are over.
+    The nodes: `nodes` is what their reports say at `now_s` (Unix seconds), `silent` the nodes that do not
+    answer a step, `gone` the companions that are over.
 
-    `suspicion` is why ftrun ended it (None = it did not, or for no fault); `rank_ended`: one of its ranks
-    had ended by itself before. `told_inside` is the diagnosis that the agent inside the job had journalled
-    of this very end before it died.
+    `suspicion` is why ftrun ended the start (None = it did not, or not for a fault). `rank_ended`: one rank
+    had ended by itself before that. `told_inside` is the diagnosis of this end that the agent inside the job
+    journalled before it died.
     """
 
     evidence: Sequence[Evidence]
@@ -95,5 +99,46 @@ class Facts:
 
     @property
     def is_ours(self) -> bool:
-        """ftrun ended it."""
+        """Whether ftrun ended it."""
         return self.ended is not None and self.ended.by_us
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The facts of one diagnosis with their evidence ranked. `topology` includes what the evidence says of
+    hosts and ranks.
+    """
+
+    facts: Facts
+    log: RankedEvidence
+    topology: Topology
+
+    @property
+    def ended(self) -> Ended | None:
+        """How the launch ended; None while it lives, or without a record."""
+        return self.facts.ended
+
+    @property
+    def progress(self) -> Progress | None:
+        """The steps in the log."""
+        return self.facts.progress
+
+    @property
+    def trained(self) -> bool:
+        """Whether the log shows any step."""
+        return self.progress is not None and self.progress.steps_seen > 0
+
+    @property
+    def down(self) -> tuple[str, ...]:
+        """The nodes of the attempt that Slurm reports as down or not responding."""
+        names = self.ended.nodes_down if self.ended else ()
+        if not self.topology.nodes:
+            return names
+        return tuple(dict.fromkeys(node for name in names if (node := self.topology.node_of(name))))
+
+
+def case_of(facts: Facts) -> Case:
+    """The facts with their evidence in written order, ranked."""
+    evidence = blame.recorded(as_written(facts.evidence))
+    topology = blame.learned(evidence, facts.topology)
+    return Case(facts, rank_evidence(evidence, facts.catalog, facts.ended), topology)

@@ -1,21 +1,18 @@
-"""All that was kept of one attempt, read from files: logs, kernel logs, device reports, recorders, Slurm's record. (I/O)
+"""The facts of a finished attempt, read from files and from Slurm. (I/O)
 
-How it thinks. Every file is asked what it is (`readers`, `flight`), and becomes lines with a source; then the same scanner and
-the same diagnosis as for a live log see them. A file that is damaged or of no known form is told, and costs nothing else. The dumps of the flight
-recorder make sense together only, so they are judged together and stand in the report as one text.
+`gather` reads logs, kernel logs, device reports, torchrun error files, flight recorder dumps and Slurm's
+record. A file's beginning decides what it is, never its name. Each becomes lines with a source, and the same
+scanner and rules as for a live log see them. A device report states the subject of its lines in headings, so
+each line gets its headings in front. Flight recorder dumps make sense only together, so they become one text.
+Slurm's record is no evidence but the verdict on the end. A damaged file or one of unknown form is reported,
+and costs nothing else.
 
-What kind of text a file is, and its content as lines that the catalog knows.
-How it thinks. Most of what belongs to a failed job is a log and is read line by line as it is. Four kinds are not: a kernel
-log counts for more than a job's own words; a device report says in its headings what its lines are about, so each line gets
-its headings in front; a torchrun error file is one JSON object around a traceback; and Slurm's record is no evidence but the verdict on how
-the job ended. A file is taken for what its beginning looks like, never for what its name says.
+`of_job` finds all of that by a job id. For a run of ftrun, its records say which part of which file belongs
+to which launch. For any other job, Slurm names the files and the end; when the controller has forgotten the
+job, accounting may still know it.
 
-Formats: nvidia-smi -q (docs.nvidia.com/deploy/nvidia-smi), dmesg(1), torch.distributed.elastic.multiprocessing.errors, scontrol(1), sacct(1).
-
-What belongs to one job by its id: its logs, its record, its nodes, from ftrun's own run or from Slurm.
-How it thinks. A run that ftrun looked after knows best which part of which file belongs to which launch. Of any other job
-Slurm tells the files and the end; when the controller has forgotten it, accounting may still know. What can be found is
-used, what cannot is said.
+Formats: nvidia-smi -q (docs.nvidia.com/deploy/nvidia-smi), dmesg(1),
+torch.distributed.elastic.multiprocessing.errors, scontrol(1), sacct(1).
 """
 
 from __future__ import annotations
@@ -80,10 +77,10 @@ __all__ = [
 
 
 HEAD_BYTES = 1 << 16
-"""So much of a file is looked at to tell its kind."""
+"""How much of a file decides its kind."""
 
 KERNEL_SHARE = 0.8
-"""A file of which so many lines bear the kernel's stamp is a kernel log; a job's log may quote a few."""
+"""A file is a kernel log if this share of its lines has the kernel's stamp. A job's log may quote a few."""
 
 
 class Kind(StrEnum):
@@ -98,7 +95,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What Slurm says of one job and its nodes; `ended` is None where only nodes are told of, or the job still lives."""
+    """What Slurm says of one job and its nodes. `ended` is None where the record has only nodes, or the job
+    still lives.
+    """
 
     ended: Ended | None
     nodes: tuple[str, ...]
@@ -117,7 +116,7 @@ _NODE = re.compile(rb"^\s*NodeName=\S+ ", re.MULTILINE)
 
 
 def kind_of(head: bytes) -> Kind:
-    """The kind of a text whose first bytes (HEAD_BYTES or all) are `head`."""
+    """The kind of a text with these first bytes (HEAD_BYTES or all)."""
     if is_error_file(head):
         return Kind.ERROR
     if _DEVICE.search(head[:4096]):
@@ -132,12 +131,13 @@ def kind_of(head: bytes) -> Kind:
 
 
 def is_error_file(head: bytes) -> bool:
-    """Whether a file that begins with `head` is what torchrun's record of a failed worker looks like."""
+    """Whether a file that begins with `head` looks like torchrun's record of a failed worker."""
     return head.lstrip()[:1] == b"{" and b'"message"' in head and b'"extraInfo"' in head
 
 
 def headed(lines: Iterable[str]) -> Iterator[str]:
-    """Lines of an indented report (nvidia-smi -q), each with its headings: `GPU 00000000:3B:00.0 > Remapped Rows > Pending : Yes`.
+    """Lines of an indented report (nvidia-smi -q), each with its headings: `GPU 00000000:3B:00.0 > Remapped
+    Rows > Pending : Yes`.
 
     One line out for each line in, so that line numbers stay.
     """
@@ -155,7 +155,7 @@ def headed(lines: Iterable[str]) -> Iterator[str]:
 
 
 def error_lines(text: str) -> tuple[str, ...]:
-    """The traceback in a torchrun error file, or its message where there is none; () for a file of another form."""
+    """The traceback in a torchrun error file, or its message if it has none; () for another form."""
     try:
         table = json.loads(text)
     except (ValueError, RecursionError):
@@ -170,21 +170,22 @@ def error_lines(text: str) -> tuple[str, ...]:
 
 
 def record(text: str) -> Record:
-    """What `scontrol show job`, `scontrol show node` or `sacct -P` printed; pieces of several may follow each other."""
+    """What `scontrol show job`, `scontrol show node` or `sacct -P` printed; several outputs may follow each
+    other.
+    """
     ended, nodes = _job(text) or _accounted(text) or (None, ())
     down = tuple(name for name, state in _node_states(text) if _is_down(state))
     if ended is not None and down:
         ours = tuple(name for name in down if not nodes or name in nodes)
-        ended = Ended(**{**{name: getattr(ended, name) for name in _ENDED}, "nodes_down": ours})
+        ended = replace(ended, nodes_down=ours)
     return Record(ended, nodes)
 
 
-_ENDED = ("state", "reason", "exit_code", "exit_signal", "derived_exit_code")
 _PAIR = re.compile(r"(\d+):(\d+)")
 
 
 def _job(text: str) -> tuple[Ended | None, tuple[str, ...]] | None:
-    """The last job record in `text`: of a job that was asked for again and again the newest answer counts."""
+    """The last job record in `text`: of repeated queries, the newest answer counts."""
     records = [part for part in re.split(r"(?:^|\n)\s*(?=JobId=\d)", text) if part.startswith("JobId=")]
     if not records:
         return None
@@ -194,20 +195,24 @@ def _job(text: str) -> tuple[Ended | None, tuple[str, ...]] | None:
     details = parse.parse_details(flat, job_id)
     if details is None:
         return None
+    return _end_of(details), details.nodes
+
+
+def _end_of(details: JobDetails) -> Ended | None:
+    """The end on a job record; None while the job lives."""
     if not details.state.ended:
-        return None, details.nodes
-    ended = Ended(
+        return None
+    return Ended(
         state=details.state.value,
         reason=details.reason,
         exit_code=details.exit_code,
         exit_signal=details.exit_signal,
         derived_exit_code=details.derived_exit_code,
     )
-    return ended, details.nodes
 
 
 def _accounted(text: str) -> tuple[Ended | None, tuple[str, ...]] | None:
-    """The job's own row of `sacct -P`; its steps have a dot in their id."""
+    """The job's own row of `sacct -P`. The ids of its steps have a dot."""
     lines = text.splitlines()
     at = next((number for number, line in enumerate(lines) if _is_account_heading(line)), None)
     if at is None:
@@ -257,10 +262,10 @@ def _expanded(names: str) -> tuple[str, ...]:
 
 
 WHOLE_BYTES_MAX = 64 * 1024 * 1024
-"""Reports, error files and records are read whole; a larger one is read as a log."""
+"""Reports, error files and records up to this size are read whole. A larger one is read as a log."""
 
 ATTACHMENT_HEAD_BYTES = 4096
-"""A live run may have thousands of logs, and each is asked: little is read."""
+"""A live run may have thousands of logs, and each one is checked, so little is read."""
 
 STDIN = "<stdin>"
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -269,7 +274,9 @@ _SOURCES = {Kind.KERNEL: Source.KERNEL, Kind.DEVICE: Source.COUNTER}
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What the files of one attempt tell: `report` of all lines, `record` of Slurm, `unread` a line for each file that could not be used."""
+    """What the files of one attempt say. `report` covers all lines, `record` is Slurm's, `unread` has a line
+    for each unusable file.
+    """
 
     report: WatchReport
     record: Record | None
@@ -283,9 +290,11 @@ def gather(
     stdin: bytes | None = None,
     ours: Ours = NOBODY_KNOWN,
 ) -> Gathered:
-    """Read `logs` (.gz and .zst too) and `stdin` to their ends. What cannot be read is told in `unread`, never raised.
+    """Read `logs` (.gz and .zst too) and `stdin` to their ends. Unreadable files go to `unread`; nothing is
+    raised.
 
-    A LogPath is read from where its launch's text begins to where a later launch's does; `ours` tells whose lines count.
+    A LogPath is read from where its launch's text begins to where a later launch's does. `ours` decides whose
+    lines count.
     """
     reading = _Reading(Book(catalog, ours))
     if stdin is not None:
@@ -309,7 +318,9 @@ def gather(
 
 
 def is_attachment(path: str) -> bool:
-    """Whether a file is no log to follow but something to read when all is over: a recorder's dump, or torchrun's error file."""
+    """Whether a file is no log to follow but is read when all is over: a flight recorder dump, or torchrun's
+    error file.
+    """
     try:
         with open(path, "rb") as stream:
             head = stream.read(ATTACHMENT_HEAD_BYTES)
@@ -319,7 +330,9 @@ def is_attachment(path: str) -> bool:
 
 
 def attached(paths: Sequence[str], *, catalog: Catalog | None = None) -> tuple[Evidence, ...]:
-    """The evidence in those of `paths` that are attachments. Users write them, so it is a claim, whatever a file looks like by now."""
+    """The evidence in those of `paths` that are attachments. Users write them, so it is only a claim,
+    whatever a file looks like.
+    """
     found = [path for path in paths if is_attachment(path)]
     told = gather(found, catalog=catalog).report.evidence if found else ()
     return tuple(replace(one, source=Source.LOG) for one in told)
@@ -353,16 +366,14 @@ class _Reading:
         text = content.decode("utf-8", "replace")
         if kind is Kind.RECORD:
             self.record = record(text)
-            if (
-                self.record.ended is None
-            ):  # of nodes, or of a job that is not over: its words are all there is
+            if self.record.ended is None:  # a record of nodes, or of a live job: its text is all there is
                 self._read(name, [content], Source.SLURM)
             return
         lines = headed(text.splitlines()) if kind is Kind.DEVICE else error_lines(text)
         self._read(name, ["\n".join(lines).encode()], _SOURCES.get(kind, Source.LOG))
 
     def take_dumps(self) -> None:
-        """What the recorders say together."""
+        """Read what the recorders say together."""
         lines = flight_recorder.findings(self.dumps)
         if lines:
             more = len(self.dump_paths) - 1
@@ -372,7 +383,9 @@ class _Reading:
     def _read(
         self, name: str, chunks: Iterable[bytes], source: Source, start: tuple[int, int] = (0, 0)
     ) -> None:
-        """Take in one text; `start` is the offset of its first byte in the file, and the lines in front of it."""
+        """Scan one text. `start` is the offset of its first byte in the file, and the number of lines before
+        it.
+        """
         file = LogFile(name, self.book, source=source)
         self.files.append(file)
         offset_bytes, lines_before = start
@@ -381,7 +394,7 @@ class _Reading:
                 file.take(Piece(chunk, offset_bytes, 0), None, lines_before=lines_before)
                 offset_bytes += len(chunk)
         finally:
-            file.finish(None)  # what was read of a damaged file counts
+            file.finish(None)  # the readable part of a damaged file counts
 
 
 class _Part(io.RawIOBase):
@@ -403,7 +416,7 @@ def _up_to(stream: IO[bytes], end_offset_bytes: int | None) -> IO[bytes]:
 
 
 def _skip(stream: IO[bytes], size_bytes: int) -> int:
-    """Read over so many bytes; return the lines in them."""
+    """Skip so many bytes and return the number of lines in them."""
     lines, left = 0, size_bytes
     while left > 0 and (chunk := stream.read(min(left, READ_BYTES))):
         lines += chunk.count(b"\n")
@@ -423,7 +436,7 @@ def _is_dump(path: str) -> bool:
 
 @contextmanager
 def _opened(path: str) -> Iterator[IO[bytes]]:
-    """The content of a file, unpacked; raises OSError, EOFError or ValueError where it cannot be."""
+    """The unpacked content of a file. Raises OSError, EOFError or ValueError where it cannot be read."""
     with open(path, "rb") as plain:
         magic = plain.read(4)
         plain.seek(0)
@@ -443,7 +456,7 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
 
 
 def named(settings: Mapping[str, Any], base: str, since_s: float) -> list[str]:
-    """The files that `--ft-log` names, relative to `base`, of those that were written since (Unix seconds)."""
+    """The files that `--ft-log` names, relative to `base`, and that were written since (Unix seconds)."""
     patterns = settings.get("log", [])
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
     found = [
@@ -453,14 +466,14 @@ def named(settings: Mapping[str, Any], base: str, since_s: float) -> list[str]:
 
 
 def told_by(paths: Sequence[str], catalog: Catalog, evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
-    """What those of these files tell that are no logs, in order after `evidence`."""
+    """The evidence of those of these files that are no logs, in order after `evidence`."""
     found = attached(paths, catalog=catalog)
     last = max((one.order for one in evidence), default=0)
     return tuple(replace(one, order=last + one.order) for one in found)
 
 
 def _written_s(path: str) -> float:
-    """When a file was written last; never, where it cannot be seen (a link that leads nowhere)."""
+    """When a file was last written; -inf where it cannot be seen (a dangling link)."""
     try:
         return os.path.getmtime(path)
     except OSError:
@@ -469,16 +482,18 @@ def _written_s(path: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """Where the logs of a job are, and what is known of its end; `notes` are words for a person."""
+    """A job's logs and what is known of its end. `notes` are for a person."""
 
     logs: tuple[LogPath, ...]
     record: Record
     notes: tuple[str, ...] = ()
-    ours: Ours = NOBODY_KNOWN  # by what its lines are told from those of other jobs in the same files
+    ours: Ours = NOBODY_KNOWN  # tells its lines from those of other jobs in the same files
 
 
 def of_job(job_id: str) -> JobFacts:
-    """All that is known of a job. Raises UserError (one line) where neither ftrun nor Slurm knows it, or no log is left."""
+    """All that is known of a job. Raises UserError (one line) where neither ftrun nor Slurm knows it, or no
+    log is left.
+    """
     record, logs, notes = _of_slurm(job_id)
     own, ours = _of_run(job_id)
     if own:
@@ -493,7 +508,9 @@ def of_job(job_id: str) -> JobFacts:
 
 
 def _of_run(job_id: str) -> tuple[tuple[LogPath, ...], Ours]:
-    """The logs of the last launch that had this job id, as far as they are its own, and whose lines count; nothing where ftrun did not start it."""
+    """The logs of the last launch with this job id, and whose lines count; nothing where ftrun did not start
+    it.
+    """
     run_dir = store_run_dir.resolve(home_dir(), job_id)
     if run_dir is None:
         return (), NOBODY_KNOWN
@@ -527,22 +544,16 @@ def _of_slurm(job_id: str) -> tuple[Record | None, tuple[LogPath, ...], tuple[st
 
 
 def _record(cluster: CommandCluster, details: JobDetails) -> Record:
-    if not details.state.ended:
+    ended = _end_of(details)
+    if ended is None:
         return Record(None, details.nodes)
-    ended = Ended(
-        state=details.state.value,
-        reason=details.reason,
-        exit_code=details.exit_code,
-        exit_signal=details.exit_signal,
-        derived_exit_code=details.derived_exit_code,
-    )
     rows = cluster.nodes(details.nodes) if details.nodes else {}
     lost = tuple(name for name, row in rows.items() if not row.responding)
     return Record(replace(ended, nodes_down=lost), details.nodes)
 
 
 def _logs(details: JobDetails) -> tuple[LogPath, ...]:
-    """Slurm leaves %N and %n in a name as they are; such a file is looked for by the node's name."""
+    """Slurm leaves %N and %n in a log's name. Such a file is looked for by the node's name."""
     names = dict.fromkeys(name for name in (details.std_out, details.std_err) if name and name != "/dev/null")
     hosts = (details.batch_host, *details.nodes[:1])
     spelled = {name.replace("%N", host).replace("%n", "0") for name in names for host in hosts if host}
@@ -558,10 +569,10 @@ def read_node_reports(
     start: int = 1,
     by_ssh: Mapping[str, Mapping[str, object]] | None = None,
 ) -> NodeFacts:
-    """What the nodes of one launch say of themselves; a report that cannot be read says nothing.
+    """What the nodes of one launch report of themselves. An unreadable report counts as none.
 
-    `start` is the start of the script that is asked about: checks after an earlier one say nothing of it, since a node may have been mended
-    or set aside. `by_ssh`: reports that ftrun itself fetched from nodes.
+    `start` is the start of the script in question: checks after an earlier start do not count, since a node
+    may have been repaired or excluded since. `by_ssh`: reports that ftrun itself fetched.
     """
     found = node_reports.left(run_dir, attempt, launch, nodes)
     found["after"] = {node: one for node, one in found["after"].items() if _start_of(one) >= start}
@@ -569,6 +580,6 @@ def read_node_reports(
 
 
 def _start_of(report: object) -> float:
-    """Which start a report came after; one that does not say so belongs to whatever start is asked about."""
+    """The start that a report came after; infinity if the report does not say, so that it always counts."""
     told = number(report.get("start")) if isinstance(report, Mapping) else None
     return told if told is not None else math.inf

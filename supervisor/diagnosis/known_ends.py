@@ -1,14 +1,15 @@
-"""Ends that tell by themselves what they were, whatever the log says. (pure)
+"""Ends that explain themselves, whatever the log says. (pure)
 
-How it thinks. The first of these rules that answers makes the diagnosis, and nothing is added to it: the
-script was never started, or it was and what its log says of being killed is Slurm's doing. Where an array's
-tasks were judged each by itself, theirs stands for all.
+The first of these rules that answers makes the final diagnosis. Either the script never started, or Slurm
+itself killed it and the log only shows that; or each task of an array already has a diagnosis, and one of
+them stands for all.
 
-An attempt whose script was not started, because the checks before it found a few of its nodes bad.
-How it thinks. The job itself wrote down what was found, into a folder of its user's: a claim about the nodes of this very attempt, so it
-leaves them out of the next ones and drains nothing. Such an attempt is no fault of the run, so it costs no budget of a class
-and none of the retries; it has a ceiling of its own, and beyond it, or where a bad node cannot be left out, the next attempt starts its script
-whatever its checks say: a job that runs on doubtful nodes is better than one that never runs.
+Held attempts: the checks before the script found a few bad nodes, so the job did not start its script. The
+job wrote that record into a folder of its user, so it is a claim about the nodes of this attempt: the next
+attempts leave these nodes out, and ftrun drains none. Such an attempt is no fault of the run, so it spends no
+budget of a class and no retry. It has its own ceiling; beyond that, or where a bad node cannot be excluded,
+the next attempt starts its script whatever the checks find: a job on doubtful nodes is better than one that
+never runs.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ftrun.supervisor.model.types import (
 )
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.diagnosis.root_cause import Case
+    from ftrun.supervisor.diagnosis.facts import Case
 
 __all__ = [
     "CANCELLED_AGAIN",
@@ -58,14 +59,16 @@ __all__ = [
 
 
 HELD = "preflight."
-"""Signatures of ends by the checks before the script are this and the check's name."""
+"""Signatures of attempts that their checks held are this plus the check's name."""
 
 NOTHING_TO_LOAD = "checkpoint.none-usable"
-NAMED_MAX = 8  # nodes whose findings prove that a script was held
+NAMED_MAX = 8  # nodes whose findings are quoted as proof
 
 
 def of_tasks(case: Case) -> Diagnosis | None:
-    """The surest of those that accuse a node, else the surest; it accuses the nodes of all of its kind."""
+    """The surest task diagnosis that accuses a node, else the surest. It accuses the nodes of all tasks of
+    its kind.
+    """
     if not case.facts.tasks:
         return None
     main = max(case.facts.tasks, key=lambda cause: (cause.exclude, cause.confidence))
@@ -76,7 +79,7 @@ def of_tasks(case: Case) -> Diagnosis | None:
 
 
 def refused(case: Case) -> Diagnosis | None:
-    """sbatch refused the attempt: the cause is in its answer."""
+    """sbatch refused the attempt; its answer gives the cause."""
     told = case.facts.refusal
     if told is None:
         return None
@@ -95,26 +98,26 @@ def refused(case: Case) -> Diagnosis | None:
 
 
 def started_twice(case: Case) -> Diagnosis | None:
-    """Slurm started one launch a second time, and that start was refused."""
+    """Slurm started one launch a second time, and batch.sh refused that start."""
     attempt = case.facts.attempt
     return _STARTED_TWICE if attempt is not None and attempt.launch.end.reason == STARTED_TWICE else None
 
 
 def lost_track(case: Case) -> Diagnosis | None:
-    """Slurm forgot that it had started the job, and queues it again."""
+    """Slurm forgot that it had started the job, and queued it again."""
     attempt = case.facts.attempt
     lost = attempt is not None and attempt.launch.requeued and attempt.launch.end.reason == LOST_TRACK
     return _LOST_TRACK if lost else None
 
 
 def left_the_queue(case: Case) -> Diagnosis | None:
-    """It is gone from the queue, unstarted, and nobody saw how."""
+    """The job left the queue unstarted, and nobody saw how."""
     attempt = case.facts.attempt
     return LEFT if attempt is not None and attempt.launch.end.reason == LEFT_THE_QUEUE else None
 
 
 def cancelled_again(case: Case) -> Diagnosis | None:
-    """A person cancelled the requeued job: what its last launch died of does not matter any more."""
+    """A person cancelled the requeued job: what ended its last launch no longer matters."""
     attempt = case.facts.attempt
     if attempt is None or not attempt.launch.requeued or attempt.cancel_intended:
         return None
@@ -122,17 +125,15 @@ def cancelled_again(case: Case) -> Diagnosis | None:
 
 
 def elsewhere(case: Case) -> Diagnosis | None:
-    """Another cluster of its federation has the job; it may run there for days, and another attempt would
-    be a second one beside it.
+    """Another cluster of the federation has the job. It may run there for days; another attempt would run
+    beside it.
     """
     attempt = case.facts.attempt
     return _REVOKED if attempt is not None and attempt.launch.end.state == "REVOKED" else None
 
 
 def held(case: Case) -> Diagnosis | None:
-    """The checks before the script held it: of the class that they name, where they agree, else of the
-    node's.
-    """
+    """The checks before the script held it. Class: the one that all findings share, else `node`."""
     told = case.facts.held
     if told is None:
         return None
@@ -162,13 +163,13 @@ def held(case: Case) -> Diagnosis | None:
 
 
 def unloadable(case: Case) -> Diagnosis | None:
-    """A job, or a task of an array, found nothing that it may load, and did not start its script."""
+    """A job or array task found no checkpoint that it may load, and did not start its script."""
     why = case.facts.unloadable
     return replace(_NOTHING_TO_LOAD, title=why) if why else None
 
 
 def given_up(case: Case) -> Diagnosis | None:
-    """What a run ends with when all but the tasks that were given up is done."""
+    """The end of an array when everything but the given-up tasks is done."""
     lots = case.facts.given_up
     if not lots:
         return None
@@ -225,7 +226,7 @@ LEFT = Diagnosis(
     action=Action.STOP,
     nodes=(),
     exclude=False,
-    confidence=0.6,  # what Slurm no longer knows cannot be proven
+    confidence=0.6,  # Slurm has forgotten the job: nothing can be proven
     signature="slurm.left-the-queue",
     title="gone from the queue unstarted while nobody watched, as one that a person cancelled",
     advice="If nobody cancelled it, ftrun resume goes on with the run.",
@@ -275,16 +276,18 @@ _NOTHING_TO_LOAD = Diagnosis(
 
 SPENDS = "preflight"
 CEILING = 5
-"""So many attempts in a row, without progress in between, may be held."""
+"""How many attempts in a row, without progress in between, the checks may hold."""
 
 
 def is_held(found: Diagnosis, spent: Mapping[str, int]) -> bool:
-    """Whether this end is that of a preflight, and one more is allowed."""
+    """Whether the checks held this attempt, and may hold one more."""
     return found.signature.startswith(HELD) and spent.get(SPENDS, 0) < CEILING
 
 
 def in_full(decision: Decision, culprits: tuple[str, ...], spent: Mapping[str, int]) -> Decision:
-    """The decision, told to start the next script whatever its checks say where this one may find the same again."""
+    """The decision, with the next script to be started whatever its checks find, where they could hold it
+    again for the same nodes.
+    """
     kept = [node for node in culprits if node not in decision.exclude]
     if not kept and spent.get(SPENDS, 0) < CEILING:
         return decision
@@ -297,5 +300,5 @@ def in_full(decision: Decision, culprits: tuple[str, ...], spent: Mapping[str, i
 
 
 def starts_anyway(decision: Mapping[str, Any], spent: Mapping[str, int]) -> bool:
-    """Whether the next attempt is submitted so that its checks hold nothing."""
+    """Whether the next attempt is submitted so that its checks cannot hold it."""
     return bool(decision.get("anyway")) or spent.get(SPENDS, 0) >= CEILING

@@ -1,4 +1,4 @@
-"""What the log and the nodes of a live launch have shown so far, as its supervisor or its agent sees it. (pure)"""
+"""What the log and the nodes of a live launch have shown so far. (pure)"""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ __all__ = ["LaunchState"]
 
 @dataclass
 class LaunchState:
-    """Steps, growth, evidence and findings of one launch. Times are monotonic seconds."""
+    """Steps, log growth, evidence and findings of one launch, as its supervisor or agent sees them. Times are
+    monotonic seconds.
+    """
 
     attempt: int = 0
     launch: int = 0
@@ -26,23 +28,23 @@ class LaunchState:
     growth: float | None = None
     growth_seen_s: float | None = None
     steps_seen: int = 0
-    moved_s: float | None = None  # when the counter of steps moved last, from its second move on
-    longest_gap_s: float = 0.0  # between two such moves: what this launch is used to
+    moved_s: float | None = None  # when the step counter last moved, from its second move on
+    longest_gap_s: float = 0.0  # the longest time between two such moves
     node_facts: NodeFacts = field(default_factory=NodeFacts)  # what the nodes' reports say
-    node_stamp: int = 0  # of the reports as they were read last
-    provisional: Diagnosis | None = None  # what the log so far would mean if it were all
-    suspicion: Diagnosis | None = None  # what is suspected of the live launch now
+    node_stamp: int = 0  # of the reports when they were last read
+    provisional: Diagnosis | None = None  # the diagnosis if the log ended here
+    suspicion: Diagnosis | None = None  # the current suspicion about the live launch
     suspect_step: int | None = None
-    survived: set[str] = field(default_factory=set)  # findings after which training went on
-    findings_seen: set[str] = field(default_factory=set)  # at the last look
+    survived: set[str] = field(default_factory=set)  # keys of findings after which training went on
+    findings_seen: set[str] = field(default_factory=set)  # keys of the findings at the last look
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
-        """All that the logs of this launch have shown so far."""
+        """The evidence from this launch's logs so far."""
         return self.report.evidence if self.report is not None else ()
 
     def note_growth(self, report: WatchReport, mono_s: float) -> bool:
-        """Take up what the logs told. True where they have grown."""
+        """Store the report. True if the logs have grown."""
         self.report = report
         if report.last_growth_s == self.growth:
             return False
@@ -50,7 +52,9 @@ class LaunchState:
         return True
 
     def note_pace(self, mono_s: float, report: WatchReport, steps_seen: int) -> None:
-        """The longest time between two looks that saw steps; the first of all may have been spent on compiling."""
+        """Update the longest time between two looks that saw steps. The first gap may include compiling and
+        does not count.
+        """
         if steps_seen == self.steps_seen:
             return
         if self.moved_s is not None and not report.behind:

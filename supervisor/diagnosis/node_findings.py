@@ -1,23 +1,25 @@
-"""What the nodes of an attempt say of themselves, joined to what its log says. (pure)
+"""What the nodes of an attempt report of themselves, joined with what its log says. (pure)
 
-How it thinks. A report of a node is evidence from the machine; the log is evidence from the program. Each alone can mislead: a log is
-written by users and the rank that complains is usually the victim, and a check may fail for the site's own reasons. So only what sets a minority
-of the nodes apart counts (what all show is the site's), and it counts by the table of `scenario`: it names the node where the log is vague (a
-hang, a time-out, connections, an unknown end), agrees where the log names the same node, and is told but overrules nothing
-where the log names a cause that no node has (a bug, a full disk).
+A node's report is evidence from the machine, the log is evidence from the program. Each alone can mislead:
+users write logs, the rank that complains is usually the victim, and a check may fail for the site's own
+reasons. So only findings that set a minority of the nodes apart count (what all nodes show is the site's).
+They count by TABLE: a finding names the node where the log is vague (a hang, a time-out, lost connections, an
+unknown end), confirms the log where both name the same node, and is mentioned but overrules nothing where the
+log names a cause that no node has (a bug, a full disk).
 
-Only who tells is compared: a dead node shows nothing, so those that survive it and share a finding are not a minority of all. And what was
-there before the fault is not its cause (`standing`): the checks before the script knew it, training went on after it, an earlier launch had
-left it in the ledger, or most nodes of other runs have it. What got worse since then is new.
+Only nodes that report are compared. A dead node shows nothing, so nodes that survive it and share a finding
+are no minority. And what was there before the fault is not its cause (`standing`): the checks before the
+script found it, training went on after it, an earlier launch left it in the node history, or most nodes of
+other runs have it. What got worse since then is new.
 
-A report in the attempt's folder was written by the job's own user: it may leave out nodes of this attempt, and drains none.
+A report in the attempt's folder was written by the job's own user: it may exclude nodes of this attempt, and
+drains none.
 
-What a sick or a healthy node means for a run: the four scenarios of a training service, and our finer ones, as a table.
-How it thinks. Three things are known: whether the check before the script failed, whether a check says that hardware of a minority of the
-nodes is bad, and whether the script has ended. ModelArts names four of the combinations ("training fault tolerance check": pre-check failed
-and hardware faulty; failed and functional; passed, faulty, and the service exits; passed, functional, and the service exits). The table has
-all eight, so that no combination is decided anywhere else. What is left to the log is judged by it, class by class; and what is alive is never
-ended for a finding alone.
+TABLE: whether the check before the script failed, whether a check finds bad hardware on a minority of the
+nodes, and whether the script has ended. ModelArts names four of the combinations ("training fault tolerance
+check"): pre-check failed and hardware faulty; failed and functional; passed, faulty, and the service exits;
+passed, functional, and the service exits. TABLE has all eight, so no other code decides one. ftrun never ends
+a live start for a finding alone.
 """
 
 from __future__ import annotations
@@ -63,7 +65,9 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One row. `number` is that of ModelArts, 0 where it names none. `ended`: the script has ended, or was not started because of the check."""
+    """One row of TABLE. `number` is ModelArts' own, 0 where it has none. `ended`: the script has ended, or
+    the check kept it from starting.
+    """
 
     number: int
     precheck_failed: bool
@@ -80,15 +84,18 @@ TABLE = (
     ),
     Scenario(
         2, True, False, True, Act.JUDGE,
-        "what every node shows is the site's or the set-up's: nobody is left out, and the log tells whether to try again",
+        "what every node shows is the site's or the set-up's: nobody is left out, "
+        "and the log tells whether to try again",
     ),
     Scenario(
         3, False, True, True, Act.ISOLATE,
-        "the machine explains the end where the log does not explain it better: the node is left out, the run resumes from its checkpoint",
+        "the machine explains the end where the log does not explain it better: the node is left out, "
+        "the run resumes from its checkpoint",
     ),
     Scenario(
         4, False, False, True, Act.JUDGE,
-        "the job's own end: its class decides, a mistake in the script fails, a full disk waits, an unknown cause is tried once more",
+        "the job's own end: its class decides, a mistake in the script fails, a full disk waits, "
+        "an unknown cause is tried once more",
     ),
     Scenario(
         0, True, True, False, Act.SUSPECT,
@@ -113,11 +120,11 @@ def of(*, precheck_failed: bool, hardware_bad: bool, ended: bool) -> Scenario:
 
 
 SIGNATURE = "check-"
-"""Signatures of diagnoses that rest on a check are this and the check's name."""
+"""The signature of a diagnosis that rests on a check is this plus the check's name."""
 
 BAD, DEGRADED = "bad", "degraded"
 REMEMBERED_S = 3600.0
-"""A finding that is gone may still have been the cause: collectives wait half an hour before they give up."""
+"""How long a finding that is gone may still be the cause: collectives give up after half an hour."""
 
 OF_NODES = frozenset(
     {
@@ -128,7 +135,7 @@ OF_NODES = frozenset(
         FaultClass.NODE,
     }
 )
-"""Classes of findings that say something of a node."""
+"""Classes of findings that concern a node."""
 
 ENDED_FOR_OTHER_REASONS = frozenset(
     {
@@ -147,23 +154,25 @@ SURE = {BAD: 0.85, DEGRADED: 0.6}
 GRADES = (DEGRADED, BAD)
 
 NEARLY = 0.05
-"""A value that differs by no more than this share is the same."""
+"""Values that differ by no more than this share are equal."""
 
 SECONDS = "s"
-"""The unit of how long an answer took, which is another each time."""
+"""The unit of response times, which differ from check to check."""
 
 STOOD_FOR_S = 14 * 86_400.0
-"""What the ledger tells of a node is believed for so long: it may have been mended since."""
+"""How long the node history counts: afterwards the node may have been repaired."""
 
 SITE_LEAST = 2
-"""So many nodes of other runs must show a finding before it is held to be the site's."""
+"""How many nodes of other runs must show a finding before it counts as the site's."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFinding:
-    """One thing that a check found on one node. `until_s`: when it was gone again, None while it holds; `source`: who ran the check.
+    """One finding of a check on one node. `until_s`: when it was gone again, None while it holds. `source`:
+    who ran the check.
 
-    `fresh`: the check asked only for what came since the script began. `standing`: it was there before the fault.
+    `fresh`: the check looked only at what came since the script began. `standing`: the finding was there
+    before the fault.
     """
 
     node: str
@@ -183,14 +192,16 @@ class NodeFinding:
 
     @property
     def key(self) -> str:
-        """What tells it from all others of its attempt; one that got worse is another one."""
+        """Identifies the finding within its attempt; one that got worse has another key."""
         amount = f":{self.value:g}" if self.value is not None and self.unit != SECONDS else ""
         return f"{self.node}:{self.check}:{self.device}:{self.severity}{amount}"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """All that is known of an attempt's nodes now. `asked` are the nodes that answered a full check, `silent` those that are lost."""
+    """What is known of an attempt's nodes now. `asked` are the nodes that answered a full check, `silent` the
+    lost ones.
+    """
 
     nodes: tuple[str, ...] = ()
     findings: tuple[NodeFinding, ...] = ()
@@ -199,12 +210,12 @@ class NodeFacts:
 
     @property
     def tellers(self) -> frozenset[str]:
-        """The nodes that can be compared with each other: who is silent, or gave no answer where others did, shows nothing."""
+        """The nodes that can be compared: those that are not silent, and answered if any did."""
         left = frozenset(self.nodes) - self.silent
         return left & self.asked or left
 
     def odd(self, now_s: float) -> tuple[NodeFinding, ...]:
-        """The findings that are new and set a minority of the nodes apart, worst first."""
+        """The new findings that set a minority of the nodes apart, worst first."""
         held = [
             one
             for one in self.findings
@@ -224,13 +235,13 @@ class NodeFacts:
         few = [one for one in few if not one.standing]
         bad = {one.node for one in few if one.severity == BAD}
         if any(2 * len(bad & nodes) > len(nodes) > 1 for nodes in among):
-            return ()  # most nodes are bad, each in its own way: something that they share is likelier
+            return ()  # most nodes are bad, each in its own way: a shared cause is likelier
         return tuple(sorted(few, key=lambda one: (one.severity != BAD, one.fault not in HARDWARE, one.node)))
 
     def everywhere(self) -> tuple[str, ...]:
-        """The checks that fail on every node of several: the site's or the job's.
+        """The checks that fail on every node of several: the site's fault or the job's.
 
-        A node that is lost tells nothing more: where most of the others answered a full check, those are enough.
+        A lost node reports nothing more. Where most of the others answered a full check, those are enough.
         """
         left = frozenset(self.nodes) - self.silent
         answered = left & self.asked
@@ -241,7 +252,9 @@ class NodeFacts:
         return tuple(sorted(check for check, nodes in shown.items() if len(told) > 1 and told <= nodes))
 
     def stood(self, before: Sequence[NodeFinding]) -> NodeFacts:
-        """The same, where the checks before the script found these: what the watch tells came later."""
+        """These facts, with findings marked as standing that the checks before the script already had. What
+        the watch found came later.
+        """
         return self._marked(
             lambda one: (
                 one in before
@@ -250,18 +263,21 @@ class NodeFacts:
         )
 
     def survived(self, keys: Collection[str]) -> NodeFacts:
-        """The same, where training, or another start, went on after the findings with these keys.
+        """These facts after training, or another start, went on in spite of the findings with these keys.
 
-        What a watch found then says nothing more, and hides no other node with the same fault; a check finds again what stands.
+        What a watch found then counts no more, and hides no other node with the same fault. A check finds
+        again what still stands.
         """
         marked = self._marked(lambda one: one.key in keys)
         left = (one for one in marked.findings if one.kind != "watch" or one.key not in keys)
         return replace(marked, findings=tuple(left))
 
     def noted_before(self, entries: Iterable[Entry], run: str, launch: str, now_s: float) -> NodeFacts:
-        """The same, with what the ledger tells of these findings before this launch, whose entries' ids begin with `launch`.
+        """These facts, with findings marked as standing that the node history had before this launch.
+        Entries of this launch have ids that begin with `launch`.
 
-        What a node was blamed for is no excuse the next time; and a card or a link that is broken elsewhere says nothing of this one.
+        A finding that a node was blamed for before still counts. A card or link that is broken elsewhere does
+        not excuse this one.
         """
         told = [one for one in entries if now_s - one.at_s <= STOOD_FOR_S and not one.id.startswith(launch)]
         checks = [one for one in told if one.what == "check"]
@@ -296,24 +312,26 @@ class NodeFacts:
         return replace(self, findings=tuple(marked))
 
     def scenario(self, now_s: float, *, ended: bool) -> Scenario:
-        """The row of the table that these facts are."""
+        """The row of TABLE for these facts."""
         bad = [one for one in self.odd(now_s) if one.severity == BAD]
         failed = any(one.kind == "preflight" and one.severity == BAD for one in self.findings)
         return of(precheck_failed=failed, hardware_bad=bool(bad), ended=ended)
 
 
 def _speaks_alone(one: NodeFinding) -> bool:
-    """Without a peer to compare with: broken hardware, and what came while the job ran; the rest may be the site's way."""
+    """Whether the finding counts without a peer to compare with: broken hardware, and what came while the job
+    ran. The rest may be normal at this site.
+    """
     return one.fault in HARDWARE or one.kind == "watch"
 
 
 def _as_bad_as(one: NodeFinding) -> tuple[str, ...]:
-    """The severities that a finding before it must have had for it to be no worse now."""
+    """The severities of an earlier finding that make this one no worse."""
     return GRADES[GRADES.index(one.severity) :]
 
 
 def _noted(entry: Entry, node: str) -> NodeFinding:
-    """A finding as the ledger has it."""
+    """A finding from the node history."""
     return NodeFinding(
         node=node,
         kind=str(entry.detail.get("kind", "")),
@@ -327,7 +345,7 @@ def _noted(entry: Entry, node: str) -> NodeFinding:
 
 
 def _same(before: NodeFinding, now: NodeFinding) -> bool:
-    """Whether `now` is what was there already: the same thing of the same node, and no worse."""
+    """Whether `now` is the earlier finding again: the same thing on the same node, and no worse."""
     if (before.node, before.check, place(before.device)) != (now.node, now.check, place(now.device)):
         return False
     if before.severity not in _as_bad_as(now) or before.value is None or now.value is None:
@@ -342,9 +360,10 @@ def gathered(
     *,
     by_ssh: Mapping[str, object] | None = None,
 ) -> NodeFacts:
-    """The facts of an attempt: `reports` by kind (preflight, watch, after) and node, as they were read; `by_ssh` fetched by ftrun itself.
+    """The facts of an attempt. `reports` by kind (preflight, watch, after) and node, as read; `by_ssh` are
+    reports that ftrun fetched itself.
 
-    Full checks are compared with each other as well: that a node has less than its peers, no node can tell alone.
+    Full checks are also compared with each other: no node can tell alone that it has less than its peers.
     """
     told = {kind: {n: r for n, r in found.items() if n in nodes} for kind, found in reports.items()}
     findings = [
@@ -368,7 +387,7 @@ def gathered(
 
 
 def _rows(report: object) -> list[dict[str, object]]:
-    """The findings of a report in the form that `compare` takes; whoever wrote it, nothing in it trips a reader."""
+    """A report's findings in the form that `outliers` takes. Users write reports, so every field is checked."""
     rows = report.get("findings") if isinstance(report, Mapping) else None
     return [
         {
@@ -386,7 +405,7 @@ def _texts(lines: object) -> list[str]:
 
 
 def parsed(report: object, *, node: str, source: Source = Source.REPORT) -> tuple[NodeFinding, ...]:
-    """The findings of a report (schema 1) that say something against its node; () for what is no report of that node."""
+    """The findings of a report (schema 1) against its node; () for anything but a report of that node."""
     if not isinstance(report, Mapping) or report.get("schema") != 1 or report.get("node") != node:
         return ()
     rows = report.get("findings")
@@ -425,7 +444,7 @@ def _list(value: object) -> list[object]:
 
 
 def number(value: object) -> float | None:
-    """A number that can be counted with; whoever wrote the report may have written any."""
+    """A finite number, else None. Users write reports, so the value may be anything."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -440,9 +459,9 @@ def number(value: object) -> float | None:
 def while_alive(
     found: Diagnosis | None, facts: NodeFacts, survived: Collection[str], now_s: float
 ) -> Diagnosis | None:
-    """What log and nodes say of a live run; a finding after which training went on says nothing more of it.
+    """What log and nodes say of a live run. Findings after which training went on count no more.
 
-    What comes back is a suspicion: a live run is ended only when it stands still as well (P7).
+    The result is a suspicion: ftrun ends a live run only if it stands still as well (P7).
     """
     left = facts.survived(survived)
     if left.scenario(now_s, ended=False).act is not Act.SUSPECT:
@@ -453,14 +472,14 @@ def while_alive(
 
 
 def worth_checking(found: Diagnosis) -> bool:
-    """Whether anything that a check may find can change this diagnosis: what no node causes, and is sure, stays what it is."""
+    """Whether a check could change this diagnosis. A sure cause that no node has stays as it is."""
     if found.fault in ENDED_FOR_OTHER_REASONS:
         return False
     return found.fault in OF_NODES | VAGUE or found.confidence < UNSURE
 
 
 def joined(found: Diagnosis, facts: NodeFacts, now_s: float) -> Diagnosis:
-    """The diagnosis of an end, with what the nodes say."""
+    """The diagnosis of an end, with what the nodes report."""
     every, shared = ("every node that answers" if facts.silent else "every node"), facts.everywhere()
     words = [f"{every} fails {check}: the site or the job, not a node" for check in shared]
     stood = [
@@ -474,7 +493,7 @@ def joined(found: Diagnosis, facts: NodeFacts, now_s: float) -> Diagnosis:
     for rule in (_agreeing, _explained, _beside):
         better = rule(found, odd)
         if better is not None and found.nodes and set(facts.nodes) <= set(better.nodes):
-            continue  # to blame all is to blame none, and who is named already would go free
+            continue  # blaming all means blaming none, and the node that is named already would go free
         if better is not None:
             row = facts.scenario(now_s, ended=True)
             told = f"scenario {row.number}: {row.act.value}" if row.number else row.act.value
@@ -484,7 +503,9 @@ def joined(found: Diagnosis, facts: NodeFacts, now_s: float) -> Diagnosis:
 
 
 def _agreeing(found: Diagnosis, odd: Sequence[NodeFinding]) -> Diagnosis | None:
-    """Log and machine name the same node: surer, and where the log saw only the effect, the machine tells the cause."""
+    """Log and machine name the same node: raise the confidence. If the log saw only the effect, take the
+    machine's cause.
+    """
     same = [one for one in odd if one.node in found.nodes and _fits(found, one)]
     if not same:
         return None
@@ -503,7 +524,7 @@ def _agreeing(found: Diagnosis, odd: Sequence[NodeFinding]) -> Diagnosis | None:
 
 
 def _explained(found: Diagnosis, odd: Sequence[NodeFinding]) -> Diagnosis | None:
-    """The log is vague, unsure, or names nobody for a fault of this class: the machine tells where and what."""
+    """The log is vague, unsure, or names nobody for a fault of this class: take the machine's finding."""
     vague = found.fault in VAGUE or found.confidence < UNSURE
     culprits = [one for one in odd if one.severity == BAD and (vague or _nameless(found, one))]
     culprits = culprits or [one for one in odd if _nameless(found, one)]
@@ -511,7 +532,9 @@ def _explained(found: Diagnosis, odd: Sequence[NodeFinding]) -> Diagnosis | None
 
 
 def _beside(found: Diagnosis, odd: Sequence[NodeFinding]) -> Diagnosis | None:
-    """The log names a sick node, and another is sick as well: the run goes on without both. A file system is shared, or made as it is."""
+    """The log names a sick node, and another is sick too: exclude both. Storage findings do not count: file
+    systems are shared.
+    """
     if found.fault not in HARDWARE | {FaultClass.NODE} or not found.nodes:
         return None
     more = [one for one in odd if one.severity == BAD and one.node not in found.nodes]
@@ -523,7 +546,7 @@ def _beside(found: Diagnosis, odd: Sequence[NodeFinding]) -> Diagnosis | None:
 
 
 def _fits(found: Diagnosis, one: NodeFinding) -> bool:
-    """A finding about something else (a slow mount beside a dead GPU) is no agreement."""
+    """Whether finding and log are about the same thing. A slow mount beside a dead GPU is not."""
     if one.fault is found.fault or found.fault in {FaultClass.HANG, FaultClass.UNKNOWN}:
         return True
     return one.severity == BAD and found.fault in VAGUE | HARDWARE | {FaultClass.NODE}
@@ -534,7 +557,7 @@ def _nameless(found: Diagnosis, one: NodeFinding) -> bool:
 
 
 def _blaming(culprits: Sequence[NodeFinding], found: Diagnosis | None = None) -> Diagnosis:
-    """A diagnosis that rests on findings; `found` is what the log said, and stays on record."""
+    """A diagnosis that rests on findings. `found`, what the log said, stays on record."""
     first = culprits[0]
     nodes = tuple(dict.fromkeys(one.node for one in culprits))
     default = CLASS_DEFAULTS[first.fault]
@@ -559,7 +582,9 @@ def _blaming(culprits: Sequence[NodeFinding], found: Diagnosis | None = None) ->
 def _sources(
     found: Diagnosis | None, findings: Sequence[NodeFinding], names: Collection[str]
 ) -> tuple[Source, ...]:
-    """The sources that agree. What drains a node must have looked at that very node, so it counts only where it saw all that are blamed."""
+    """The sources that agree. A drain needs a check by ftrun of that very node, so CHECK counts only if it
+    saw all blamed nodes.
+    """
     before = found.sources if found is not None else ()
     proven = set(names) <= {one.node for one in findings if one.source is Source.CHECK}
     return tuple(dict.fromkeys((*before, Source.CHECK if proven else Source.REPORT)))

@@ -1,10 +1,12 @@
-"""What a start of a run would load now, seen from outside, and what it must not. (I/O)
+"""Which checkpoint a start of a run would load now, as seen from outside. (I/O)
 
-How it thinks. The start itself asks `ftrun-hook pick` on its node; the supervisor and the agent ask the same judge with the same question, so that a torn checkpoint is
-no progress, and so that a run which could load nothing stops here and does not wait in a queue for it. With `checkpoint-verify` = rule the names decide on both sides.
+The start itself runs `ftrun-hook pick` on its node. The supervisor and the agent ask the same code the same
+question, so a torn checkpoint counts as no progress, and a run that could load nothing stops here instead of
+waiting in a queue. With `checkpoint-verify` = rule, names alone decide on both sides.
 
-Each divergence leaves two files in the run's folder: `diverged/NAME` says what a job is told of it, so that a job which Slurm itself starts again hears of
-it, too; and the times of both are for the shell's own rule, which cannot read times.
+Each divergence leaves two files in the run's folder. `diverged/NAME` holds what a job must know, so that a
+job that Slurm itself restarts learns of it, too. The modification times of both are for the shell's rule,
+which cannot parse times.
 """
 
 from __future__ import annotations
@@ -41,8 +43,10 @@ def find(
     without: Sequence[str] = (),
     run_dir: str = "",
 ) -> Usable:
-    """Look. `more`: divergences that the run's journal does not have yet; `without`: checkpoints that are as good as set aside; `run_dir`: where the deep
-    level's findings are ("" = nowhere)."""
+    """The checkpoint that a start would load. `more`: divergences that are not yet in the run's journal.
+    `without`: checkpoints to treat as set aside. `run_dir`: where the findings of the deep check are ("" =
+    nowhere).
+    """
     pattern = str(settings.get("checkpoint", ""))
     if not pattern:
         return Usable()
@@ -81,7 +85,7 @@ def find(
 
 
 def resumed(settings: Mapping[str, Any], run: Run, run_dir: str, path: str, incident: str) -> Resumed | None:
-    """What there is to know of the checkpoint that a failed start had resumed from; None where it had none."""
+    """What is known of the checkpoint that a failed start resumed from; None where it had none."""
     if not path or not settings.get("checkpoint"):
         return None
     cwd = submission_context.cwd(run_dir)
@@ -101,14 +105,16 @@ def _reasons(run: Run) -> dict[str, str]:
 
 
 def _named(words: str, passed: Sequence[tuple[str, str]]) -> str:
-    """With each checkpoint by its name and its reason, as many as a person reads."""
+    """`words` with the name and reason of each checkpoint, as many as a person reads."""
     said = [f"{os.path.basename(path)}: {why}" if why else os.path.basename(path) for path, why in passed]
     more = f"; and {len(said) - NAMED_MAX} more" if len(said) > NAMED_MAX else ""
     return f"{words}: {'; '.join(said[:NAMED_MAX])}{more}" if said else words
 
 
 def _own(written_s: Iterable[float | None], run: Run, run_dir: str) -> bool:
-    """Each was written since the run was submitted, by the file systems' clocks: what is lost with them is this run's alone."""
+    """Whether each was written after the run was submitted, by the file systems' clocks: then only this run's
+    work is lost.
+    """
     began_s = (
         checkpoints.times_written_s(os.path.join(run_dir, "submit", "context.json")) if run_dir else None
     )
@@ -129,7 +135,9 @@ def by_rule(
     more: Iterable[Poison] = (),
     without: Sequence[str] = (),
 ) -> str:
-    """The newest by names, markers and times alone, as batch.sh finds it without Python; "" = none."""
+    """The newest checkpoint by names, markers and times alone, as batch.sh finds it without Python; "" =
+    none.
+    """
     pattern, marker = str(settings.get("checkpoint", "")), str(settings.get("checkpoint-marker", ""))
     aside, spoilt = (*checkpoints.still_aside(run.set_aside), *without), (*run.poisoned, *more)
     if spoilt:
@@ -144,7 +152,7 @@ def by_rule(
 
 
 def had(run: Run) -> bool:
-    """The run has had a whole checkpoint, as far as is known."""
+    """Whether the run has had a whole checkpoint, as far as is known."""
     resumed = any(
         one.launch.start.resume_from or any(start.resume_from for start in one.begun) for one in run.attempts
     )
@@ -152,7 +160,7 @@ def had(run: Run) -> bool:
 
 
 def told(run_dir: str, run: Run) -> dict[str, Any]:
-    """What `submit.request_for` says of the run's checkpoints to the next attempt. Raises OSError."""
+    """What `submit.request_for` passes on about the run's checkpoints to the next attempt. Raises OSError."""
     leave(run_dir, run.poisoned)
     return {
         "set_aside": checkpoints.still_aside(run.set_aside),
@@ -162,13 +170,15 @@ def told(run_dir: str, run: Run) -> dict[str, Any]:
 
 
 def answer(run_dir: str, run: Run) -> dict[str, Any]:
-    """The same for the next start in place, as the agent's answer says it; what is set aside is told there apart. Raises OSError."""
+    """The same for the next start in place, as the agent answers it; checkpoints that are set aside are
+    passed separately. Raises OSError.
+    """
     leave(run_dir, run.poisoned)
     return {"poison": diverged.to_lines(run.poisoned).splitlines(), "had": had(run)}
 
 
 def leave(run_dir: str, spoilt: Iterable[Poison]) -> None:
-    """The files of each divergence, again and again the same. Raises OSError."""
+    """Write the files of each divergence; repeating it changes nothing. Raises OSError."""
     for one in spoilt:
         folder = os.path.join(run_dir, "diverged")
         os.makedirs(folder, mode=0o700, exist_ok=True)

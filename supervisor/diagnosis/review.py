@@ -1,11 +1,11 @@
-"""What is said of a cause that the log or Slurm names, once all else that is known stands beside it. (pure)
+"""Reviews of a cause that the log or Slurm names, in the light of everything else that is known. (pure)
 
-How it thinks. These rules are asked one after the other, and each may put a better diagnosis in the place
-of the one so far. While a start is ended its ranks and Slurm say things as well, and those explain nothing;
-a line that names a cause explains more than a silence does. But a cause that stops a run for good (the
-program's mistake, memory, data, settings) needs an end of the script or of a rank by itself: programs print
-such lines and go on (P7). What ftrun ended is then what it was ended for, after that line; the same line at
-the same step again is the policy's to judge.
+The rules run one after the other, and each may replace the diagnosis so far. While ftrun ends a start, its
+ranks and Slurm print lines too; these explain nothing. A line that names a cause explains more than silence
+does. But a cause that stops a run for good (the program's mistake, memory, data, settings) needs a script or
+rank that ended by itself: programs print such lines and go on (P7). If ftrun ended the start after such a
+line, the diagnosis is the suspicion for which ftrun ended it; whether the same line comes again at the same
+step is for the policy to judge.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ftrun.supervisor.model.types import AT_LIMIT, AWAY, UNWATCHED, Action, Diag
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ftrun.supervisor.diagnosis.root_cause import Case
+    from ftrun.supervisor.diagnosis.facts import Case
     from ftrun.supervisor.model.run import Attempt
     from ftrun.supervisor.model.types import Evidence
 
@@ -60,24 +60,24 @@ _OF_STEPS = frozenset(
         FaultClass.HANG,
     }
 )
-"""What srun says of steps that lost a companion, and what their ranks say."""
+"""Classes that srun and the ranks report when a step loses a companion."""
 
 _VAGUE = frozenset({FaultClass.UNKNOWN, FaultClass.HANG, FaultClass.NETWORK})
 
 
 def of_checkpoint(case: Case, found: Diagnosis) -> Diagnosis | None:
-    """The start had resumed from a checkpoint and made no step: that one, or the program, may be to blame."""
+    """The start resumed from a checkpoint and made no step: the checkpoint or the program may be to blame."""
     lines = (*(line for line, _ in case.log.causes), *case.log.spoken)
     return checkpoint_blame.judged(found, lines, case.facts.resumed, case.progress)
 
 
 def counted(case: Case, found: Diagnosis) -> Diagnosis | None:
-    """What the log has besides is counted, and why lines of it were set aside is told."""
+    """Adds the number of consequences, and why lines of the log were left out."""
     return replace(found, consequences=case.log.consequences, rests_on=(*found.rests_on, *case.log.words))
 
 
 def cancelled_by_us(case: Case, found: Diagnosis) -> Diagnosis | None:
-    """ftrun cancelled the job for no fault of it."""
+    """ftrun cancelled the job, for no fault of it."""
     attempt = case.facts.attempt
     if attempt is None or not attempt.cancel_intended or attempt.end_intended:
         return None
@@ -85,10 +85,10 @@ def cancelled_by_us(case: Case, found: Diagnosis) -> Diagnosis | None:
 
 
 def put_back(case: Case, found: Diagnosis) -> Diagnosis | None:
-    """slurmstepd says that the job was put back into the queue, and something else than a start came next.
+    """slurmstepd says that the job was requeued, but no start followed.
 
-    It went from there while nobody watched, or it was cancelled on its way: a job that Slurm requeues is
-    PENDING then. Where nobody watched, slurmstepd's word of a cancel is all that is left of it.
+    Either it left the queue while nobody watched, or a person cancelled it there: a requeued job is PENDING
+    first. Where nobody watched, slurmstepd's line about a cancel is the only trace.
     """
     attempt = case.facts.attempt
     if attempt is None or attempt.ended_by_us or attempt.cancel_intended:
@@ -107,14 +107,14 @@ def put_back(case: Case, found: Diagnosis) -> Diagnosis | None:
 
 
 def last_word(attempt: Attempt, evidence: Iterable[Evidence]) -> str | None:
-    """Why Slurm ended the batch script, as slurmstepd says last: "" = scancel, None = it says nothing."""
+    """Why Slurm ended the batch script, by slurmstepd's last line: "" = scancel, None = no such line."""
     ends = [found for one in evidence for found in _ENDED_JOB.finditer(one.text) if found[1] == attempt.job]
     return (ends[-1][2] or "").upper() if ends else None
 
 
 def suspected(case: Case, found: Diagnosis) -> Diagnosis | None:
-    """ftrun ended the start because of a suspicion: it stands where the log explains nothing better. A lost
-    node explains it better.
+    """ftrun ended the start on a suspicion. The suspicion stands where the log explains nothing better; a
+    lost node explains it better.
     """
     why = case.facts.suspicion
     if why is None or case.facts.silent:
@@ -138,11 +138,11 @@ def suspected(case: Case, found: Diagnosis) -> Diagnosis | None:
 
 
 def companion_over(case: Case, found: Diagnosis) -> Diagnosis | None:
-    """A companion that this start used is over, and nothing else explains the end: what srun says of its
-    steps is not said of the job.
+    """A companion that this start used is over, and nothing else explains the end: srun's words about its
+    steps are no words about the job.
 
-    An exception that nobody knows by name is what ranks say who lost a peer, too. None of the companion's
-    nodes is blamed.
+    Ranks that lose a peer may also print an exception without a signature. None of the companion's nodes is
+    blamed.
     """
     ended, gone = case.ended, case.facts.gone
     if ended is None or ended.by_us or ended.state not in ("FAILED", "GONE") or not gone or case.facts.silent:
@@ -155,7 +155,7 @@ def companion_over(case: Case, found: Diagnosis) -> Diagnosis | None:
 
 
 def nodes(case: Case, found: Diagnosis) -> Diagnosis | None:
-    """What the nodes say of themselves; who is lost says nothing."""
+    """Adds the reports of the nodes. Reports of lost nodes do not count."""
     told, ended = case.facts.nodes, case.ended
     if ended is None:
         return while_alive(found, told, (), case.facts.now_s)
@@ -164,8 +164,8 @@ def nodes(case: Case, found: Diagnosis) -> Diagnosis | None:
 
 
 def silent(case: Case, found: Diagnosis) -> Diagnosis | None:
-    """A node that does not answer a step is left, whatever else is found; it is drained where Slurm, too,
-    finds it lost.
+    """Adds nodes that do not answer a step to those blamed. ftrun drains them only where Slurm finds them
+    lost too.
     """
     names = case.facts.silent
     if not names:
@@ -180,15 +180,15 @@ def silent(case: Case, found: Diagnosis) -> Diagnosis | None:
 
 
 def left_as_asked(case: Case, found: Diagnosis) -> Diagnosis | None:
-    """Nothing but our own leaving explains the end: a person asked for it, a node of it was drained, or the
-    time limit was near; and the script had saved, or left by itself when it was asked to.
+    """Only our own request explains the end: a person asked for it, a node was drained, or the time limit was
+    near; and the script had saved, or it exited by itself when asked.
     """
     attempt = case.facts.attempt
     if attempt is None:
         return None
     for began, meant in ((AT_LIMIT, _ENDED_IN_TIME), (AWAY, _MOVED_OFF)):
         if attempt.ended_by_us and attempt.end_intended.startswith(began):
-            # Whatever it prints when it is ended is the end's own doing; broken hardware is not.
+            # What it prints while it is being ended is no cause, except broken hardware.
             return None if found.fault in HARDWARE else replace(meant, because=found.because)
     if found.fault is FaultClass.HANG and not found.signature and case.facts.wish and attempt.ended_by_us:
         return replace(_LEFT_AS_ASKED, because=found.because)
@@ -198,10 +198,10 @@ def left_as_asked(case: Case, found: Diagnosis) -> Diagnosis | None:
 
 
 def told_inside(case: Case, found: Diagnosis) -> Diagnosis | None:
-    """The agent that died with the job had named nodes of it, and the look from outside names none: it
-    asked them while they were the job's.
+    """The agent that died with the job had named nodes, and the supervisor from outside names none: the agent
+    asked the nodes while the job still had them.
 
-    A word from inside the job: it leaves nodes out, and drains none.
+    This is a claim from inside the job: the next attempt excludes the nodes, and ftrun drains none.
     """
     told, attempt = case.facts.told_inside, case.facts.attempt
     if attempt is None or found.fault not in _VAGUE or found.nodes:
@@ -224,17 +224,17 @@ def told_inside(case: Case, found: Diagnosis) -> Diagnosis | None:
             sources=(Source.REPORT,),
         )
     except (LookupError, ValueError, TypeError):
-        return None  # the folder is the user's
+        return None  # the user can write anything into that folder
 
 
 def worth_a_look(case: Case, found: Diagnosis) -> Diagnosis | None:
-    """Of an unknown cause, the lines among the last ones that are new or odd."""
+    """For an unknown cause: those of the last lines that are new or odd."""
     lines = case.facts.last_words
     return replace(found, suspicious=lines) if lines and found.fault is FaultClass.UNKNOWN else None
 
 
 def _is_vague(found: Diagnosis) -> bool:
-    """It explains no more than that the start ended."""
+    """It says no more than that the start ended."""
     return found.fault in _NOTHING_BETTER and (not found.signature or found.fault is FaultClass.UNKNOWN)
 
 

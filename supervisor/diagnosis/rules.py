@@ -1,122 +1,414 @@
-"""What went wrong, and who is to blame: facts in, a diagnosis with its proof out. (pure)
+"""The list of rules that makes every diagnosis, and the rules that find a cause. (pure)
 
-How it thinks. RULES makes every diagnosis, for the supervisor, for the agent inside a job and for `ftrun
-diagnose` alike; nothing rewrites it afterwards. The rules are asked in their order, in three parts:
+The supervisor, the agent inside a job and `ftrun diagnose` all call `diagnose`; no other code makes a
+diagnosis or changes one. RULES has three parts:
 
-- told: an end that tells by itself what it was. The first that answers makes the diagnosis, and it is
-  final.
-- cause: the first that answers names the cause; the last always answers.
-- review: each may put a better diagnosis in the place of the one so far.
+- END: an end that explains itself (`known_ends`). The first answer is the diagnosis, and final.
+- CAUSE: the first answer names the cause; the last rule always answers.
+- REVIEW: each rule may replace the diagnosis so far (`review`).
 
-What a rule needs and does not know (no journal, no reports of nodes) makes it silent, so few facts need no
+A rule whose facts are unknown (no journal, no node reports) returns None, so a caller with few facts needs no
 other list.
+
+The causes in order: first what Slurm recorded, where that is decisive; then the log; then the exit record. In
+the log, lines that training survived are no causes, and consequences are counted but never blamed. A cause
+ranks before a line that may be either, hardware before the software that noticed it (by the signature's
+priority), and the earlier before the later (`evidence`). `blame` finds the culprits; in doubt, nobody is
+blamed.
+
+The confidence starts with the signature's own. Each source that agrees raises it; rivals and distance from
+the end lower it. Each rule says in `rests_on` what it rested on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from ftrun.slurm.records import dataclass
-from ftrun.supervisor.diagnosis import known_ends, review, root_cause
-from ftrun.supervisor.diagnosis.facts import Facts
-from ftrun.supervisor.diagnosis.root_cause import Case, case_of
-from ftrun.supervisor.model.types import Diagnosis, FaultClass
+from ftrun.slurm.records import dataclass, replace
+from ftrun.supervisor.diagnosis import blame, context_rules, known_ends, review
+from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, plain, proofs, sure
+from ftrun.supervisor.diagnosis.facts import Case, Facts, case_of
+from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, FaultClass, Role, Source
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.signatures.catalog import Signature
 
 __all__ = ["RULES", "Part", "Rule", "diagnose"]
 
+HARDWARE = frozenset({FaultClass.HARDWARE_GPU, FaultClass.HARDWARE_OTHER})
+TOLD_BY_SLURM = frozenset({FaultClass.PREEMPTED, FaultClass.TIMELIMIT, FaultClass.NODE})
+"""Classes that slurmstepd may name for a CANCELLED that no person asked for."""
+
+TRACEBACK = "python-traceback"
+"""The signature of the first line of a traceback."""
+
+NAMELESS = 0.5
+"""The least confidence in broken hardware that costs a node although no line names it: a wrong set-up can
+look like a sick node.
+"""
+
+STATES_OF_OTHERS = frozenset({"PREEMPTED", "TIMEOUT", "DEADLINE", "CANCELLED"})
+"""States in which Slurm ended the job for a reason that has nothing to do with a node."""
+
+CRASHES = {
+    4: "illegal instruction",
+    6: "abort",
+    7: "bus error",
+    8: "arithmetic error",
+    11: "segmentation fault",
+}
+SIGKILL, SIGTERM = 9, 15
+
 
 class Part(StrEnum):
-    """What becomes of a rule's answer."""
+    """What happens with a rule's answer."""
 
-    TOLD = "told"  # it is the diagnosis
-    CAUSE = "cause"  # it is the cause, to be reviewed
-    REVIEW = "review"  # it takes the place of the diagnosis so far
+    END = "end"  # it is the diagnosis, and final
+    CAUSE = "cause"  # the first answer names the cause
+    REVIEW = "review"  # it replaces the diagnosis so far
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. `why` says why it stands where it does; `judge` gets the diagnosis so far, None before
-    there is one, and returns None for "no answer".
+    """One rule. `why` gives the reason for its place in the list.
+
+    `judge` takes the case, and in a review the diagnosis so far. It returns None for "no answer".
     """
 
     name: str
     part: Part
+    judge: Callable[..., Diagnosis | None]
     why: str
-    judge: Callable[[Case, Diagnosis | None], Diagnosis | None]
 
 
 def diagnose(facts: Facts) -> Diagnosis:
-    """The cause of an end, or of what is seen so far where it has not ended (a live run, a text without a
-    record).
+    """The cause of an end. Without an end (a live run, or a text without a record): the cause of what was
+    seen so far.
 
     A live run without anything fatal is HEALTHY with signature "".
     """
     case, found = case_of(facts), None
     for rule in RULES:
-        if rule.part is not Part.REVIEW and found is not None:
-            continue
-        answer = rule.judge(case, found)
-        if answer is not None and rule.part is Part.TOLD:
-            return answer
-        found = answer if answer is not None else found
+        if rule.part is Part.REVIEW and found is not None:
+            found = rule.judge(case, found) or found
+        elif rule.part is not Part.REVIEW and found is None:
+            found = rule.judge(case)
+            if found is not None and rule.part is Part.END:
+                return found
     assert found is not None, "the last cause always answers"
     return found
 
 
-def _told(name: str, judge: Callable[[Case], Diagnosis | None], why: str) -> Rule:
-    return Rule(name, Part.TOLD, why, lambda case, found: judge(case))
+def finished(case: Case) -> Diagnosis | None:
+    """COMPLETED is the script's own verdict. It outweighs every line."""
+    ended = case.ended
+    if ended is None or ended.state != "COMPLETED" or ended.failed:
+        return None
+    words = ["Slurm: COMPLETED"]
+    if ended.derived_exit_code:
+        words.append(f"a step exited {ended.derived_exit_code}, the script exited 0")
+    return plain(FaultClass.HEALTHY, "finished", words, confidence=0.99, sources=(Source.SLURM,))
 
 
-def _cause(name: str, judge: Callable[[Case], Diagnosis | None], why: str) -> Rule:
-    return Rule(name, Part.CAUSE, why, lambda case, found: judge(case))
+def hardware_of_lost_node(case: Case) -> Diagnosis | None:
+    """A lost node whose hardware complained before: the hardware is the cause."""
+    signature = case.log.cause
+    if not case.down or signature is None or signature.fault not in HARDWARE:
+        return None
+    if case.ended is not None and case.ended.state == "CANCELLED" and not case.ended.by_us:
+        return None  # a person ended it, no matter what else is wrong
+    found = _by_signature(case, signature)
+    if not set(found.nodes) & set(case.down):
+        return None
+    words = (f"Slurm: {', '.join(case.down)} down or not responding", *found.rests_on)
+    more = sure(found.confidence + 0.15)
+    return replace(found, confidence=more, sources=(*found.sources, Source.SLURM), rests_on=words)
 
 
-def _review(name: str, judge: Callable[[Case, Diagnosis], Diagnosis | None], why: str) -> Rule:
-    return Rule(name, Part.REVIEW, why, lambda case, found: None if found is None else judge(case, found))
+def node_lost(case: Case) -> Diagnosis | None:
+    """Slurm names the lost node, or reports one as lost and the log names it."""
+    ended = case.ended
+    if ended is None:
+        return None
+    held = "launchfailedrequeuedheld" in ended.why
+    seen = bool(case.down) and (ended.by_us or ended.state not in STATES_OF_OTHERS)
+    if not seen and not held and ended.state not in {"NODE_FAIL", "BOOT_FAIL"}:
+        return None
+    words = [f"Slurm: {ended.state or 'no state'}{', ' + ended.reason if ended.why else ''}"]
+    alone = len(case.topology.nodes) == 1 and not ended.unused
+    names = case.down or (case.topology.nodes if alone else ())
+    told = case.log.first_of({FaultClass.NODE})
+    if not names and told is not None:
+        # No source but the log names the node, so the log alone is what the blame rests on.
+        found = _by_signature(case, told)
+        return replace(found, rests_on=(*words, *found.rests_on))
+    if case.down:
+        words.append(f"Slurm: {', '.join(case.down)} down or not responding")
+    title = (
+        "the job could not be launched on a node" if held or ended.state == "BOOT_FAIL" else "a node was lost"
+    )
+    lines = case.log.lines_of(told.id) if told else ()
+    confidence = 0.95 if names else 0.8
+    sources = (Source.SLURM, Source.LOG) if lines else (Source.SLURM,)
+    return plain(
+        FaultClass.NODE, title, words, names=names, lines=lines, confidence=confidence, sources=sources
+    )
 
 
-_PREEMPTED = root_cause.by_state(frozenset({"PREEMPTED"}), FaultClass.PREEMPTED, "preempted")
-_TIME_LIMIT = root_cause.by_state(
-    frozenset({"TIMEOUT", "DEADLINE"}), FaultClass.TIMELIMIT, "the time limit was reached"
-)
-_OUT_OF_MEMORY = root_cause.by_state(frozenset({"OUT_OF_MEMORY"}), FaultClass.OOM_HOST, "out of host memory")
+def hardware_before_the_limit(case: Case) -> Diagnosis | None:
+    """The job hung on broken hardware until its time limit: more time would not have helped."""
+    signature = case.log.cause
+    if (
+        case.ended is None
+        or case.ended.state != "TIMEOUT"
+        or signature is None
+        or signature.fault not in HARDWARE
+    ):
+        return None
+    lines = case.log.lines_of(signature.id)
+    if not case.trained or _before_the_last_step(case, lines):
+        return None
+    found = _by_signature(case, signature)
+    return replace(found, rests_on=("Slurm: TIMEOUT, with no step after the fault", *found.rests_on))
+
+
+def by_state(states: frozenset[str], fault: FaultClass, title: str) -> Callable[[Case], Diagnosis | None]:
+    """A rule for Slurm states that are a verdict in themselves."""
+
+    def rule(case: Case) -> Diagnosis | None:
+        if case.ended is None or case.ended.state not in states:
+            return None
+        same = case.log.first_of({fault})
+        lines = case.log.lines_of(same.id) if same else ()
+        sources = (Source.SLURM, Source.LOG) if lines else (Source.SLURM,)
+        return plain(
+            fault, title, [f"Slurm: {case.ended.state}"], lines=lines, confidence=0.97, sources=sources
+        )
+
+    return rule
+
+
+def cancelled(case: Case) -> Diagnosis | None:
+    """A CANCELLED that is not ours came from a person, unless Slurm's reason or slurmstepd says otherwise."""
+    ended = case.ended
+    if ended is None or ended.state != "CANCELLED" or ended.by_us:
+        return None
+    words = [f"Slurm: CANCELLED{', ' + ended.reason if ended.why else ''}, not by ftrun"]
+    by_reason = {
+        "dependencyneversatisfied": (FaultClass.CONFIG, "its dependency can never be satisfied"),
+        "deadline": (FaultClass.TIMELIMIT, "its deadline has passed"),
+        "preempt": (FaultClass.PREEMPTED, "preempted"),
+    }
+    for part, (fault, title) in by_reason.items():
+        if part in ended.why:
+            return plain(fault, title, words, confidence=0.95, sources=(Source.SLURM,))
+    told = case.log.first_of(TOLD_BY_SLURM)
+    if told is not None:
+        found = _by_signature(case, told)
+        return replace(found, rests_on=(*words, *found.rests_on))
+    return plain(
+        FaultClass.CANCELLED, "cancelled by a person", words, confidence=0.95, sources=(Source.SLURM,)
+    )
+
+
+def log_cause(case: Case) -> Diagnosis | None:
+    """The best cause in the log."""
+    return _by_signature(case, case.log.cause) if case.log.cause is not None else None
+
+
+def requeued(case: Case) -> Diagnosis | None:
+    """Slurm requeued the job and nothing was wrong. SIGTERM is how Slurm ends the old launch."""
+    ended = case.ended
+    if ended is None or not ended.requeued or (ended.failed and ended.signal != SIGTERM):
+        return None
+    title = "requeued, and nothing wrong was seen"
+    return plain(FaultClass.HEALTHY, title, ["Slurm: requeued"], confidence=0.7, sources=(Source.SLURM,))
+
+
+def launch_failure(case: Case) -> Diagnosis | None:
+    """JobLaunchFailure with signal 9: the batch script was killed from outside. Without it, the launch
+    failed.
+    """
+    if case.ended is None or "joblaunchfailure" not in case.ended.why:
+        return None
+    words = [f"Slurm: {case.ended.reason}, signal {case.ended.signal}"]
+    if case.ended.signal == SIGKILL:
+        title = "the batch script was killed from outside"
+        return plain(FaultClass.UNKNOWN, title, words, confidence=0.4, sources=(Source.SLURM,))
+    title = "the job could not be launched"
+    return plain(FaultClass.NODE, title, words, confidence=0.6, sources=(Source.SLURM,))
+
+
+def exit_record(case: Case) -> Diagnosis | None:
+    """Nothing in the log: the exit code or signal alone, which says little."""
+    ended = case.ended
+    if ended is None or not ended.failed or ended.by_us:
+        return None
+    told = f"signal {ended.signal}" if ended.signal else f"code {ended.exit_code}"
+    words, sources = [f"exit record: {told}"], (Source.EXIT,)
+    if ended.signal in CRASHES:
+        words.append("it had been training" if case.trained else "no step was seen")
+        title = f"crashed: {CRASHES[ended.signal]}"
+        found = plain(FaultClass.USER_CODE, title, words, confidence=0.35, sources=sources)
+        # What trained for a while may do so again; what never started will not.
+        return replace(found, retry=True, action=Action.RESUBMIT) if case.trained else found
+    if ended.exit_code in {126, 127}:
+        title = "a command was not found or cannot be run"
+        return plain(FaultClass.CONFIG, title, words, confidence=0.6, sources=sources)
+    if ended.signal == SIGKILL:
+        advice = "often the kernel out of memory: see the node's kernel log, or ask for more memory (--mem)"
+        return _unknown(case, "killed, and nothing says by whom", words, advice)
+    return _unknown(case, f"ended with {told}, and no line says why", words)
+
+
+def text_alone(case: Case) -> Diagnosis | None:
+    """A text without a record of an end, and without a line that can be a cause."""
+    if case.ended is not None:
+        return None
+    if case.log.consequences and not case.log.finished:
+        if {line.signature for line in case.log.spoken} == {TRACEBACK}:
+            words = ["a traceback, and an exception that no signature knows"]
+            return plain(FaultClass.USER_CODE, "a program of Python gave up", words, confidence=0.3)
+        return _unknown(case, "it failed, and no line says why", ["only consequences were seen"])
+    words = ["the log tells of a good end" if case.log.finished else "no line tells of a failure"]
+    return plain(FaultClass.HEALTHY, "no failure seen", words, confidence=0.9 if case.log.finished else 0.7)
+
+
+def ended_somehow(case: Case) -> Diagnosis | None:
+    """The job is over, and neither Slurm, the log nor the exit record says why."""
+    state = (case.ended.state if case.ended else "") or "unknown"
+    if case.ended is not None and case.ended.by_us:
+        title = "ended by ftrun after a suspicion that no line explains"
+        return plain(
+            FaultClass.HANG, title, [f"Slurm: {state}, by ftrun"], confidence=0.3, sources=(Source.SILENCE,)
+        )
+    return _unknown(case, "ended, and nothing says why", [f"Slurm: {state}"])
+
+
+def _by_signature(case: Case, signature: Signature) -> Diagnosis:
+    """The diagnosis for `signature`, as seen in this case."""
+    lines = case.log.lines_of(signature.id)
+    accused = signature.blame in {Blame.NODE, Blame.DEVICE, Blame.LINK}
+    if signature.fault is FaultClass.HANG and not accused:
+        who = blame.laggards(case.log.lines_about(FaultClass.HANG), case.log.spoken, case.topology)
+    else:
+        who = blame.blamed(signature.blame, lines, case.topology)
+    sources = _agreeing(case, signature, lines)
+    confidence, words = _earned(case, signature, lines, sources)
+    broken = signature.fault in HARDWARE and confidence >= NAMELESS
+    to_elsewhere = signature.action in {Action.DRAIN, Action.EXCLUDE}
+    found = Diagnosis(
+        fault=signature.fault,
+        retry=signature.retry,
+        action=Action.RESUBMIT if who.everywhere and to_elsewhere else signature.action,
+        nodes=who.names,
+        exclude=signature.exclude and not who.everywhere and (bool(who.names) or broken),
+        confidence=confidence,
+        signature=signature.id,
+        title=signature.title,
+        because=proofs(lines),
+        advice=signature.advice or CLASS_DEFAULTS[signature.fault].advice,
+        blame=Blame.CLUSTER if who.everywhere else signature.blame,
+        rests_on=(f"{signature.id}: {sum(line.count for line in lines)} lines", *who.words, *words),
+        sources=sources,
+    )
+    return context_rules.in_context(found, lines, case)
+
+
+def _agreeing(case: Case, signature: Signature, lines: Sequence[Evidence]) -> tuple[Source, ...]:
+    """The distinct sources of the cause's lines, and the exit record where its signal fits."""
+    sources = [line.source for line in lines]
+    died_of = case.ended.signal if case.ended is not None else 0
+    killed_for_memory = signature.fault is FaultClass.OOM_HOST and died_of == SIGKILL
+    crashed = signature.fault in {FaultClass.USER_CODE, FaultClass.LIBRARY_BUG} and died_of in CRASHES
+    if killed_for_memory or crashed:
+        sources.append(Source.EXIT)
+    return tuple(dict.fromkeys(sources))
+
+
+def _earned(
+    case: Case, signature: Signature, lines: Sequence[Evidence], sources: Sequence[Source]
+) -> tuple[float, list[str]]:
+    confidence, words = signature.confidence, []
+    if len(sources) > 1:
+        confidence += 0.1 * (len(sources) - 1)
+        words.append(f"{len(sources)} sources agree: {', '.join(source.value for source in sources)}")
+    rivals = case.log.rivals_of(signature)
+    if rivals:
+        confidence *= 0.8
+        words.append(f"could also be: {', '.join(rivals)}")
+    if signature.role is Role.EITHER:
+        confidence *= 0.75
+        words.append("such a line can also be a consequence")
+    if Source.EXIT in sources:  # the signal fits: other ranks may still have printed a step
+        return sure(confidence), words
+    if _before_the_last_step(case, lines):
+        confidence *= 0.75
+        words.append("such a line can also be a consequence")
+    steps_end = case.progress.offset_bytes if case.progress is not None else 0
+    if lines and all(line.source is Source.LOG and line.offset_bytes < steps_end for line in lines):
+        confidence *= 0.7
+        words.append("steps were printed after it")
+    return sure(confidence), words
+
+
+def _before_the_last_step(case: Case, lines: Sequence[Evidence]) -> bool:
+    """Some rank printed a step after one of `lines`. False where several files are read: their order is
+    unknown.
+    """
+    if case.progress is None or len({line.file for line in lines}) > 1:
+        return False
+    end = case.progress.offset_bytes
+    return any(line.source is Source.LOG and line.offset_bytes < end for line in lines)
+
+
+def _unknown(case: Case, title: str, words: Sequence[str], advice: str = "") -> Diagnosis:
+    sources = (Source.EXIT,) if case.ended is not None else (Source.LOG,)
+    found = plain(FaultClass.UNKNOWN, title, words, confidence=0.2, sources=sources, advice=advice)
+    return replace(found, suspicious=proofs(case.log.suspicious))
+
+
+_PREEMPTED = by_state(frozenset({"PREEMPTED"}), FaultClass.PREEMPTED, "preempted")
+_TIME_LIMIT = by_state(frozenset({"TIMEOUT", "DEADLINE"}), FaultClass.TIMELIMIT, "the time limit was reached")
+_OUT_OF_MEMORY = by_state(frozenset({"OUT_OF_MEMORY"}), FaultClass.OOM_HOST, "out of host memory")
 
 RULES: tuple[Rule, ...] = (
-    _told("tasks", known_ends.of_tasks, "an array's tasks were judged each by this list already"),
-    _told("refused", known_ends.refused, "there never was a job"),
-    _told("started-twice", known_ends.started_twice, "the end is that of a start which never ran"),
-    _told("lost-track", known_ends.lost_track, "the log tells how Slurm killed the start that it forgot"),
-    _told("left-the-queue", known_ends.left_the_queue, "no start was claimed: the log is another launch's"),
-    _told("cancelled-again", known_ends.cancelled_again, "a cancel outweighs what the last launch died of"),
-    _told("elsewhere", known_ends.elsewhere, "its end is not ours to judge"),
-    _told("held", known_ends.held, "the script did not run: only the checks before it know why"),
-    _told("unloadable", known_ends.unloadable, "the script did not run: nothing could be loaded"),
-    _told("given-up", known_ends.given_up, "the tasks that are left ended well, those that were given up did not"),
-    _cause("finished", root_cause.finished, "the script's own verdict stands above every line"),
-    _cause("hardware-of-lost-node", root_cause.hardware_of_lost_node, "why it was lost says more"),
-    _cause("node-lost", root_cause.node_lost, "what ranks say who lost a node follows from that"),
-    _cause("hardware-before-limit", root_cause.hardware_before_the_limit, "the limit is no cause then"),
-    _cause("preempted", _PREEMPTED, "Slurm's own verdict stands above the log"),
-    _cause("time-limit", _TIME_LIMIT, "Slurm's own verdict stands above the log"),
-    _cause("out-of-memory", _OUT_OF_MEMORY, "Slurm's own verdict stands above the log"),
-    _cause("cancelled", root_cause.cancelled, "a person ended it, whatever else is wrong"),
-    _cause("log", root_cause.log_cause, "a line that can be a cause says more than what follows"),
-    _cause("cut-off", root_cause.cut_off, "only lost connections are told of, and no end is on record"),
-    _cause("launch-failure", root_cause.launch_failure, "Slurm's reason, where the log has none"),
-    _cause("requeued", root_cause.requeued, "only where nothing was wrong, so after the log"),
-    _cause("exit-record", root_cause.exit_record, "a number tells little: after all that has words"),
-    _cause("text-alone", root_cause.text_alone, "no record of an end, and no line that can be a cause"),
-    _cause("ended-somehow", root_cause.ended_somehow, "it always answers"),
-    _review("checkpoint", review.of_checkpoint, "the log's cause: what failed to load may be broken"),
-    _review("counted", review.counted, "what the log has besides belongs to its cause alone"),
-    _review("cancelled-by-us", review.cancelled_by_us, "our own cancel is none of a person's"),
-    _review("put-back", review.put_back, "a person's cancel, before anything else is asked about the end"),
-    _review("suspected", review.suspected, "before the nodes, which may say why it hung"),
-    _review("companion-over", review.companion_over, "before the nodes: those of a lost one tell nothing"),
-    _review("nodes", review.nodes, "the machine explains what the program saw only from its side"),
-    _review("silent", review.silent, "after the nodes: who is silent is left, whoever else is blamed"),
-    _review("left-as-asked", review.left_as_asked, "after the nodes: broken hardware is no leaving in order"),
-    _review("told-inside", review.told_inside, "only where all others name nobody"),
-    _review("worth-a-look", review.worth_a_look, "only what is unknown in the end"),
+    Rule("tasks", Part.END, known_ends.of_tasks, "each task of the array already has a diagnosis by this list"),
+    Rule("refused", Part.END, known_ends.refused, "there never was a job"),
+    Rule("started-twice", Part.END, known_ends.started_twice, "this end is that of a start that never ran"),
+    Rule("lost-track", Part.END, known_ends.lost_track, "the log only shows how Slurm killed that start"),
+    Rule("left-the-queue", Part.END, known_ends.left_the_queue, "no start was claimed: the log is another launch's"),
+    Rule("cancelled-again", Part.END, known_ends.cancelled_again, "the cancel outweighs the last launch's cause"),
+    Rule("elsewhere", Part.END, known_ends.elsewhere, "its end is not ours to judge"),
+    Rule("held", Part.END, known_ends.held, "the script did not run: only its checks know why"),
+    Rule("unloadable", Part.END, known_ends.unloadable, "the script did not run: nothing could be loaded"),
+    Rule("given-up", Part.END, known_ends.given_up, "the tasks that are left ended well"),
+    Rule("finished", Part.CAUSE, finished, "the script's own verdict outweighs every line"),
+    Rule("hardware-of-lost-node", Part.CAUSE, hardware_of_lost_node, "the reason for the loss says more than the loss"),
+    Rule("node-lost", Part.CAUSE, node_lost, "what ranks print after a lost node follows from it"),
+    Rule("hardware-before-limit", Part.CAUSE, hardware_before_the_limit, "then the limit is not the cause"),
+    Rule("preempted", Part.CAUSE, _PREEMPTED, "Slurm's own verdict outweighs the log"),
+    Rule("time-limit", Part.CAUSE, _TIME_LIMIT, "Slurm's own verdict outweighs the log"),
+    Rule("out-of-memory", Part.CAUSE, _OUT_OF_MEMORY, "Slurm's own verdict outweighs the log"),
+    Rule("cancelled", Part.CAUSE, cancelled, "a person ended it, no matter what else is wrong"),
+    Rule("log", Part.CAUSE, log_cause, "a line that can be a cause says more than what follows"),
+    Rule("cut-off", Part.CAUSE, context_rules.cut_off, "only lost connections, and no end on record"),
+    Rule("launch-failure", Part.CAUSE, launch_failure, "Slurm's reason, where the log has none"),
+    Rule("requeued", Part.CAUSE, requeued, "only where nothing was wrong, so after the log"),
+    Rule("exit-record", Part.CAUSE, exit_record, "a number says little, so after everything with words"),
+    Rule("text-alone", Part.CAUSE, text_alone, "no end on record, and no line that can be a cause"),
+    Rule("ended-somehow", Part.CAUSE, ended_somehow, "it always answers"),
+    Rule("checkpoint", Part.REVIEW, review.of_checkpoint, "needs the log's cause: a checkpoint may not load"),
+    Rule("counted", Part.REVIEW, review.counted, "the other lines of the log count for its cause only"),
+    Rule("cancelled-by-us", Part.REVIEW, review.cancelled_by_us, "our own cancel is no person's"),
+    Rule("put-back", Part.REVIEW, review.put_back, "a person's cancel comes before any other review"),
+    Rule("suspected", Part.REVIEW, review.suspected, "before the nodes, which may say why it hung"),
+    Rule("companion-over", Part.REVIEW, review.companion_over, "before the nodes: lost nodes report nothing"),
+    Rule("nodes", Part.REVIEW, review.nodes, "the program sees a fault of the machine from one side"),
+    Rule("silent", Part.REVIEW, review.silent, "after the nodes: silent ones are left in any case"),
+    Rule("left-as-asked", Part.REVIEW, review.left_as_asked, "after the nodes: broken hardware is no orderly end"),
+    Rule("told-inside", Part.REVIEW, review.told_inside, "only where all others name nobody"),
+    Rule("worth-a-look", Part.REVIEW, review.worth_a_look, "only what stays unknown"),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Why ftrun ends a live start: the suspicion that its diagnosis is made with once it is over. (pure)"""
+"""Why ftrun ends a live start: the suspicions that later go into its diagnosis. (pure)"""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ _NODE = re.compile(r"\((\S+)\)$")
 
 
 def hung(verdict: Verdict, nodes: Sequence[str]) -> Diagnosis:
-    """A start on these nodes hangs. Whoever is behind is named, by what the ranks themselves said."""
+    """A start on these nodes hangs. The culprits are the nodes whose ranks are behind, by the ranks' own
+    report.
+    """
     named = [match[1] for one in verdict.behind if (match := _NODE.search(one))]
     known = {node.split(".")[0]: node for node in nodes}
     culprits = tuple(dict.fromkeys(known[n.split(".")[0]] for n in named if n.split(".")[0] in known))
@@ -49,10 +51,9 @@ def hung(verdict: Verdict, nodes: Sequence[str]) -> Diagnosis:
 
 
 def of_hang(attempt: Attempt) -> tuple[Diagnosis | None, bool]:
-    """The suspicion for which ftrun ended the present start since it hung, and whether a task had ended by
-    itself before.
+    """The hang for which ftrun ended the present start, and whether a task had ended by itself before.
 
-    None where it was ended for no hang. A script that came to a good end finished.
+    None where ftrun ended it for another reason. A script with a good end finished.
     """
     known = attempt.hung
     if known is None or not attempt.ended_by_us or attempt.launch.end.state == "COMPLETED":
@@ -77,7 +78,7 @@ def lost(nodes: tuple[str, ...]) -> Diagnosis:
 
 
 def slow(node: str, reason: str) -> Diagnosis:
-    """A start is left for a spare that is to take a slow node's place."""
+    """ftrun ends a start so that a spare can replace a slow node."""
     found = plain(
         FaultClass.NODE, "a node is slow", [reason], names=(node,), confidence=0.7, sources=(Source.SILENCE,)
     )
@@ -85,8 +86,8 @@ def slow(node: str, reason: str) -> Diagnosis:
 
 
 def drained(nodes: tuple[str, ...], reason: str) -> Diagnosis:
-    """A start is left for spares that are to take the place of nodes that somebody drained. Slurm's word
-    for it; nobody is blamed.
+    """ftrun ends a start so that spares can replace nodes that somebody drained. Slurm reported the drain;
+    nobody is blamed.
     """
     title = "a node is drained" if len(nodes) == 1 else "nodes are drained"
     found = plain(FaultClass.NODE, title, [reason], names=nodes, confidence=0.9, sources=(Source.SLURM,))
@@ -94,19 +95,19 @@ def drained(nodes: tuple[str, ...], reason: str) -> Diagnosis:
 
 
 def grown(reason: str) -> Diagnosis:
-    """A start is left for one with more nodes. Nothing failed, and nobody is blamed."""
+    """ftrun ends a start so that the next one can use more nodes. Nothing failed, and nobody is blamed."""
     found = plain(FaultClass.NODE, "the run grows", [reason], confidence=0.9, sources=(Source.SLURM,))
     return replace(found, signature=GROWN, exclude=False)
 
 
 def instead(nodes: Sequence[str], answered: Collection[str], unfit: Collection[str]) -> Diagnosis:
-    """What is said of a start that was to grow, where some of its own nodes turn out to be lost when it is
-    over.
-    """
+    """The suspicion for a start that was to grow, where some of its own nodes are lost when it is over."""
     gone = tuple(node for node in nodes if node not in answered or node in unfit)
     return lost(gone) if gone else grown("it is not known which nodes are well")
 
 
 def is_planned(found: Diagnosis) -> bool:
-    """Whether a start that was left for this was well: what its end printed is the end's own doing."""
+    """Whether the start was well when ftrun ended it for this reason. What it printed at its end is then no
+    fault.
+    """
     return found.signature in (SLOW, DRAINED, GROWN)

@@ -1,14 +1,13 @@
-"""The last words of an attempt that no signature explains, compared with what it usually prints. (I/O)
+"""The last lines of an attempt that no signature explains: which of them are new or odd. (I/O)
 
-How it thinks. Reading every line of every log for this would cost more than it tells, so it is done only when a launch is
-over and its cause unknown, and only over the end of each file. What stands in front of the last step was printed while training went
-on; so was what an earlier attempt printed that ended for a reason of its own.
+A failure that nobody has described still prints something that a healthy run does not. Each line is reduced
+to its shape, without numbers, addresses and times. What was printed while all was well is usual: lines before
+the last step, and lines of an attempt that was not at fault. Of the rest, a line counts for more if its words
+indicate trouble, and if only one node prints it. The result is no diagnosis but a few lines for a person to
+read first.
 
-What is new and what is odd in a log that no signature explains.
-How it thinks. A failure that nobody has described still prints something that a healthy run does not. So each line is
-reduced to its shape, without numbers, addresses and times, and what was printed while all was well (before the last
-step, in an attempt that was not at fault) is usual. Of the rest a line counts for more when its words sound of trouble and when one
-node alone says it. The result is no diagnosis: a few lines that a person should read first.
+Reading every line of every log would cost too much. So ftrun does this only when a launch is over with an
+unknown cause, and only for the end of each file.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ __all__ = ["SHOWN_MAX", "Line", "shape", "shapes", "suspects", "suspicious"]
 
 
 SHOWN_MAX = 5
-"""A person reads so many lines."""
+"""How many lines a person gets."""
 
 _VARIABLE = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8,}|\d+(?:[.,:]\d+)*", re.IGNORECASE)
 _SPACE = re.compile(r"\s+")
@@ -39,68 +38,25 @@ _TROUBLE = (
     (1, re.compile(r"\b(?:warn(?:ing)?|retry(?:ing)?|unexpected|missing|exit(?:ed|ing)?|terminat\w+|signal)\b", re.I)),
 )  # fmt: skip
 
+END_BYTES = 1 << 20
+"""How much of the end of each file is read."""
+
+PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x80")
+"""How gzip, zstd and pickle files begin: no person reads those as they are."""
+
+FILES_MAX = 64
+CANDIDATES_MAX = 400
+"""How many lines of one file are candidates. In a log without steps, the lines before them are usual."""
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a log: where it stands, and who wrote it (a node or "rank N"; "" where nobody is named)."""
+    """A line of a log. `speaker` is the node or "rank N" that wrote it, "" if unknown."""
 
     file: str
     number: int
     text: str
     speaker: str = ""
-
-
-def shape(text: str) -> str:
-    """The line without what differs each time it is printed; "" for a ruler or an empty line."""
-    if _RULER.fullmatch(text):
-        return ""
-    return _SPACE.sub(" ", _VARIABLE.sub("#", text)).strip().lower()[:200]
-
-
-def suspects(lines: Sequence[Line], usual: Collection[str] = ()) -> tuple[Line, ...]:
-    """The lines that a person should look at, in the order written; () where all is usual.
-
-    `lines` are the last words of an attempt, `usual` the shapes of what is printed when nothing is wrong.
-    """
-    first: dict[str, Line] = {}
-    speakers: dict[str, set[str]] = {}
-    for line in lines:
-        form = shape(line.text)
-        if form and form not in usual:
-            first.setdefault(form, line)
-            speakers.setdefault(form, set()).add(line.speaker)
-    many = len({line.speaker for line in lines if line.speaker}) > 1
-    places = {id(line): place for place, line in enumerate(lines)}
-
-    def weight(form: str) -> tuple[int, int]:
-        alone = many and len(speakers[form]) == 1 and "" not in speakers[form]
-        return (-_trouble(first[form].text) - (2 if alone else 0), places[id(first[form])])
-
-    best = sorted(first, key=weight)[:SHOWN_MAX]
-    if all(weight(form)[0] == 0 for form in best):
-        # Nothing sounds of trouble: then the last words are as good as any.
-        best = list(first)[-SHOWN_MAX:]
-    return tuple(sorted((first[form] for form in best), key=lambda line: places[id(line)]))
-
-
-def shapes(texts: Iterable[str]) -> frozenset[str]:
-    """The shapes of all these lines."""
-    return frozenset(shape(text) for text in texts)
-
-
-def _trouble(text: str) -> int:
-    return next((weight for weight, words in _TROUBLE if words.search(text)), 0)
-
-
-END_BYTES = 1 << 20
-"""So much of the end of each file is read."""
-
-PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x80")
-"""gzip, zstd, pickle: nothing that a person reads as it is."""
-
-FILES_MAX = 64
-CANDIDATES_MAX = 400
-"""So many lines of one file are asked; a log without steps is usual up to there."""
 
 
 def suspicious(
@@ -111,10 +67,11 @@ def suspicious(
     healthy: Sequence[LogPath] = (),
     ours: Ours = NOBODY_KNOWN,
 ) -> tuple[Proof, ...]:
-    """The lines that a person should look at, a few, in the order written; () where nothing is readable or all is usual.
+    """The few lines that a person should read, in written order; () where nothing is readable or all is
+    usual.
 
-    `step_offset_bytes` is where the last step stands in whichever log has it, 0 = no step; `healthy` are logs of attempts that
-    were not at fault; what another job wrote (`ours`) is no word of this one.
+    `step_offset_bytes` is where the last step is in its log, 0 = no step. `healthy` are logs of attempts that
+    were not at fault. Lines of other jobs (see `ours`) are ignored.
     """
     usual: set[str] = set()
     last: list[Line] = []
@@ -134,7 +91,9 @@ def suspicious(
 
 
 def _lines(log: LogPath, topology: Topology) -> list[tuple[Line, int]]:
-    """The lines in the end of a file with their offsets; numbers are 0 where the file is too long to count them."""
+    """The lines at the end of a file with their offsets. The number is 0 where the file is too long to
+    count.
+    """
     try:
         with open(log.path, "rb") as stream:
             if stream.read(4).startswith(PACKED):
@@ -163,3 +122,45 @@ def _lines(log: LogPath, topology: Topology) -> list[tuple[Line, int]]:
 
 def _speaker(path: str, text: str, topology: Topology) -> str:
     return blame.speaker(Evidence(Source.LOG, "", text, file=path), topology) or ""
+
+
+def shape(text: str) -> str:
+    """The line without what changes from print to print; "" for a ruler or an empty line."""
+    if _RULER.fullmatch(text):
+        return ""
+    return _SPACE.sub(" ", _VARIABLE.sub("#", text)).strip().lower()[:200]
+
+
+def suspects(lines: Sequence[Line], usual: Collection[str] = ()) -> tuple[Line, ...]:
+    """The lines that a person should read, in written order; () where all is usual.
+
+    `lines` are the last lines of an attempt, `usual` the shapes of what is printed when nothing is wrong.
+    """
+    first: dict[str, Line] = {}
+    speakers: dict[str, set[str]] = {}
+    for line in lines:
+        form = shape(line.text)
+        if form and form not in usual:
+            first.setdefault(form, line)
+            speakers.setdefault(form, set()).add(line.speaker)
+    many = len({line.speaker for line in lines if line.speaker}) > 1
+    places = {id(line): place for place, line in enumerate(lines)}
+
+    def weight(form: str) -> tuple[int, int]:
+        alone = many and len(speakers[form]) == 1 and "" not in speakers[form]
+        return (-_trouble(first[form].text) - (2 if alone else 0), places[id(first[form])])
+
+    best = sorted(first, key=weight)[:SHOWN_MAX]
+    if all(weight(form)[0] == 0 for form in best):
+        # No line indicates trouble: the last ones are as good as any.
+        best = list(first)[-SHOWN_MAX:]
+    return tuple(sorted((first[form] for form in best), key=lambda line: places[id(line)]))
+
+
+def shapes(texts: Iterable[str]) -> frozenset[str]:
+    """The shapes of all these lines."""
+    return frozenset(shape(text) for text in texts)
+
+
+def _trouble(text: str) -> int:
+    return next((weight for weight, words in _TROUBLE if words.search(text)), 0)

@@ -30,11 +30,13 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Protocol
 
-from ftrun.supervisor.signatures.priority import CATALOGS
 from ftrun.supervisor.store import user_cache
 
-__all__ = ["FORM", "Sieve", "of_sequence", "refusal", "required", "sieve_of", "widened"]
+__all__ = ["CATALOGS", "FORM", "Sieve", "of_sequence", "refusal", "required", "sieve_of", "widened"]
 
+
+CATALOGS = 4
+"""So many compiled catalogs are kept in memory: ours, and ours with a site's."""
 
 _MANY = 40  # a larger set is no sieve
 

@@ -6,7 +6,7 @@ if it has any, and is sifted in one pass for all signatures (`sieve`).  What the
 `re` on its own segment, which also gives the captures.  So neither the chunks in which bytes arrive nor the engine
 can change the hits.
 
-One voice for each segment: of all signatures that match it, the one with the highest priority speaks.  So a general rule
+One winner for each segment: of all signatures that match it, the one with the highest priority speaks.  So a general rule
 ("a Python exception") never argues with one that knows the line ("the echo of a peer that died").  A code of a table
 speaks as its own signature, with the priority of its level (`codes`).
 """
@@ -14,16 +14,17 @@ speaks as its own signature, with the priority of its level (`codes`).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.signatures.catalog import Catalog
-from ftrun.supervisor.signatures.prefilter import sieve_of
-from ftrun.supervisor.signatures.priority import Voice, compiled, speaker
+from ftrun.supervisor.signatures.codes import CodeTable
+from ftrun.supervisor.signatures.prefilter import CATALOGS, sieve_of
 
-__all__ = ["SEGMENT_BYTES", "TEXT_CHARS", "Hit", "Position", "Scanner", "clean"]
+__all__ = ["REPEATED_MAX", "SEGMENT_BYTES", "TEXT_CHARS", "Hit", "Position", "Scanner", "bounded", "clean"]
 
 SEGMENT_BYTES = 1 << 16
 """A segment is cut here, so a line of any length costs bounded memory."""
@@ -70,7 +71,7 @@ class Scanner:
 
     def __init__(self, catalog: Catalog, *, engine: str = "auto") -> None:
         known = catalog.signatures
-        self._compiled = compiled(
+        self._compiled = compile_catalog(
             tuple(signature.id for signature in known),
             tuple(signature.pattern for signature in known),
             tuple(signature.priority for signature in known),
@@ -139,7 +140,7 @@ class Scanner:
     def _confirmed(
         self, raw: bytes, block: bytes, found: Mapping[int, tuple[int, set[int]]], *, shrunk: bool
     ) -> list[Hit]:
-        """Return the hits of the segments in `found`, placed in `raw`: one voice for each segment that `re` confirms."""
+        """Return the hits of the segments in `found`, placed in `raw`: one winner for each segment that `re` confirms."""
         starts = [0, *(mark.end() for mark in _SEPARATOR.finditer(raw))] if shrunk else None
         known, offset = self._compiled, self._offset
         hits: list[Hit] = []
@@ -154,9 +155,9 @@ class Scanner:
             line += raw.count(b"\n", raw_done, raw_start)
             raw_done = raw_start
             segment = block[start:end]
-            voice = speaker(known, segment, those)
-            if voice is not None:
-                hits.append(_hit(voice, line, offset + raw_start, segment))
+            winner = winning_signature(known, segment, those)
+            if winner is not None:
+                hits.append(_hit(winner, line, offset + raw_start, segment))
         return hits
 
 
@@ -198,12 +199,118 @@ def _decoded(text: bytes) -> str:
     return text.decode("utf-8", "replace")
 
 
-def _hit(voice: Voice, line: int, offset_bytes: int, segment: bytes) -> Hit:
-    match = voice.match
+def _hit(winner: Winner, line: int, offset_bytes: int, segment: bytes) -> Hit:
+    match = winner.match
     if len(segment) > TEXT_CHARS:
         first = max(0, min(match.start() - TEXT_CHARS // 4, len(segment) - TEXT_CHARS))
         segment = segment[first : first + TEXT_CHARS]
     captures = {name: _decoded(value[:CAPTURE_CHARS]) for name, value in match.groupdict().items() if value}
-    if voice.code:
-        captures["code"] = voice.code
-    return Hit(voice.signature, line, offset_bytes, _decoded(segment), captures or _NO_CAPTURES)
+    if winner.code:
+        captures["code"] = winner.code
+    return Hit(winner.signature, line, offset_bytes, _decoded(segment), captures or _NO_CAPTURES)
+
+
+REPEATED_MAX = 256
+
+_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
+_KINDS = frozenset({r"\w", r"\W", r"\d", r"\D", r"\s", r"\S", "."})
+
+
+def bounded(pattern: str) -> str:
+    """`pattern` with an end to each repetition of a kind of character."""
+    out: list[str] = []
+    kind = False
+    for token in _TOKEN.findall(pattern):
+        if kind and token in {"*", "+"}:
+            out.append(f"{{{int(token == '+')},{REPEATED_MAX}}}")
+            kind = False
+            continue
+        out.append(token)
+        kind = token in _KINDS or (len(token) > 1 and token[0] == "[")
+    return "".join(out)
+
+
+class Patterns(dict[int, re.Pattern[bytes]]):
+    """The expressions for `re` by their index, each compiled when it is first wanted: most never are."""
+
+    def __init__(self, expressions: tuple[str, ...]) -> None:
+        super().__init__()
+        self._expressions = expressions
+
+    def __missing__(self, index: int) -> re.Pattern[bytes]:
+        made = self[index] = re.compile(bounded(self._expressions[index]).encode())
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledCatalog:
+    """What all scanners of a catalog share, by the index of the signature; `rank` 0 has the highest bound.
+
+    The bound is the highest priority with which a signature, or a code that it finds, can speak.
+    """
+
+    ids: tuple[str, ...]
+    expressions: tuple[str, ...]
+    patterns: Patterns
+    priorities: tuple[int, ...]
+    tables: tuple[CodeTable | None, ...]
+    bounds: tuple[int, ...]
+    rank: tuple[int, ...]
+
+
+class Winner(NamedTuple):
+    """Who speaks for a segment; `code` is the one of a table, "" where the signature speaks for itself."""
+
+    signature: str
+    priority: int
+    match: re.Match[bytes]
+    code: str = ""
+
+
+def winning_signature(known: CompiledCatalog, segment: bytes, indices: Collection[int]) -> Winner | None:
+    """Of the signatures that `re` confirms, the one with the highest priority; None where it confirms none."""
+    best: Winner | None = None
+    ranked = sorted(indices, key=known.rank.__getitem__) if len(indices) > 1 else indices
+    for index in ranked:
+        if best is not None and known.bounds[index] <= best.priority:
+            break
+        pattern = known.patterns[index]
+        match = pattern.search(segment)
+        if match is None:
+            continue
+        one = Winner(known.ids[index], known.priorities[index], match)
+        table = known.tables[index]
+        if table is not None:
+            one = _worst_code(table, pattern.finditer(segment)) or one
+        if best is None or one.priority > best.priority:
+            best = one
+    return best
+
+
+def _worst_code(table: CodeTable, matches: Iterable[re.Match[bytes]]) -> Winner | None:
+    """The worst code of a segment that the table has, the first of equals."""
+    best: Winner | None = None
+    for match in matches:
+        found = table.worst((match["code"] or b"").decode("utf-8", "replace"))
+        if found is not None and (best is None or found[1].level.priority > best.priority):
+            best = Winner(found[0], found[1].level.priority, match, found[1].code)
+    return best
+
+
+@lru_cache(CATALOGS)
+def compile_catalog(
+    ids: tuple[str, ...],
+    expressions: tuple[str, ...],
+    priorities: tuple[int, ...],
+    tables: tuple[CodeTable | None, ...],
+) -> CompiledCatalog:
+    """Return what all scanners of a catalog share; the four belong together by index."""
+    bounds = tuple(
+        max(priority, *(level.priority for level in table.levels)) if table else priority
+        for priority, table in zip(priorities, tables, strict=True)
+    )
+    order = sorted(range(len(ids)), key=lambda index: -bounds[index])
+    rank = [0] * len(ids)
+    for place, index in enumerate(order):
+        rank[index] = place
+    return CompiledCatalog(ids, expressions, Patterns(expressions), priorities, tables, bounds, tuple(rank))

@@ -1,4 +1,6 @@
-"""What a live job tells of itself: its logs, steps, losses, heartbeats, stacks; hangs and stragglers found in them. (pure)
+"""What a live job tells of itself: logs, progress, heartbeats and stacks; hangs and stragglers in them. (pure)
+them. (pure)
 
-Start with `log_watcher` (one job's logs), `hang_rules` and `straggler`. Imports signatures and below.
+Start with `log_watcher` (the logs of one launch), `hang_watch` with `hang_rules`, and `straggler`. May import
+signatures and the rooms below it.
 """

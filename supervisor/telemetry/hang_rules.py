@@ -36,30 +36,14 @@ from typing import Any
 
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model.types import State, Verdict
-from ftrun.supervisor.telemetry.liveness import (
-    HOLDS_S,
-    NEVER,
-    WARM_MOVES,
-    Activity,
-    History,
-    Rank,
-    Sight,
-    Stacks,
-    observe,
-)
+from ftrun.supervisor.telemetry.liveness import HOLDS_S, NEVER, WARM_MOVES, History, Rank
 
 __all__ = [
-    "Activity",
-    "History",
     "Limits",
-    "Rank",
-    "Sight",
-    "Stacks",
     "after_fatal_line",
     "behind",
     "judge",
     "limits_from",
-    "observe",
 ]
 
 STEPS = 10.0  # median steps without one ...

@@ -19,7 +19,7 @@ from typing import Any
 
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.telemetry import liveness
-from ftrun.supervisor.telemetry.liveness import Activity, Rank, Stacks
+from ftrun.supervisor.telemetry.liveness import BUSY_BYTES_S, BUSY_SHARE, Activity, Rank, Stacks
 from ftrun.supervisor.telemetry.straggler import Sample
 
 __all__ = ["Beat", "BeatReader", "Pulse", "Still", "parse"]
@@ -27,8 +27,6 @@ __all__ = ["Beat", "BeatReader", "Pulse", "Still", "parse"]
 LINE_BYTES_MAX = 4096
 READ_MAX = 256
 LIST_EVERY_S = 5.0
-BUSY_SHARE = 0.05  # of a core
-BUSY_BYTES_S = 65536.0
 
 
 @dataclass(frozen=True, slots=True)

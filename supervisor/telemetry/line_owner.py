@@ -1,14 +1,16 @@
-"""Whose line it is, where several jobs write into one log. (pure)
+"""Which job wrote a line, where several jobs write into one log. (pure)
 
-How it thinks. A node that froze and thaws writes the last words of its old job into the file that a later attempt, or a stranger's
-job, writes too. Such a line is nobody's evidence. Slurm's own words name a job or a node at fixed places; a line that names another one there
-is another's. In any other place a name proves nothing: people print the ids of earlier jobs, and a true error may name a file server.
+A node that froze and thaws writes the last lines of its old job into a file that a later attempt, or a
+stranger's job, writes too. Such a line is no evidence. Slurm's own lines name a job or node at fixed places;
+a line that names another one there is another's. Elsewhere a name proves nothing: people print the ids of
+earlier jobs, and a true error may name a file server.
 
-Programs put the name of their host in front of their lines, as the host calls itself, which need not be Slurm's name for it. So such a
-name counts only where it is that of a node which an earlier launch of the run had and this one has not.
+Programs put their host's name in front of their lines, as the host calls itself, which need not be Slurm's
+name for it. So such a name counts only if an earlier launch of the run had that node and this one does not.
 
-srun says much without naming anybody ("Job step aborted"), or names a node that both jobs have. Its words come in bursts: an unbroken run
-of lines of srun, slurmstepd and ftrun. Whoever is named in a burst has said all of it, up to a line that is ours for certain.
+srun prints much without a name ("Job step aborted"), or names a node that both jobs have. Its lines come in
+bursts: an unbroken run of lines by srun, slurmstepd and ftrun. Whoever is named in a burst has written all of
+it, up to a line that is certainly ours.
 """
 
 from __future__ import annotations
@@ -38,25 +40,25 @@ __all__ = [
 NCCL_PREFIX = re.compile(r"(?:^|\s)(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")
 SYSLOG_PREFIX = re.compile(
     r"^(?:<\d+>|[\w./-]{1,80}:)?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S+"
-    # With a date that programs use, too, only the kernel's name makes it a system log.
+    # Programs use this date format as well, so only the word "kernel" makes it a system log.
     r"|(?:\d{4}-\d\d-\d\d \S+|\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\])(?= [\w.-]+ kernel\b))"
     r" (?P<host>[\w.-]+) (?:kernel|[\w.-]+\[\d+\]|systemd|slurmd)\b"
 )
-# `n7: text`, as clush, pdsh and many a script put it; believed of nodes of the attempt only, since any word may stand there.
+# `n7: text`, as clush, pdsh and many scripts print it. Any word may stand there: only known nodes count.
 LABEL = re.compile(r"(?P<host>[A-Za-z][\w.-]*): ")
 _PID_PREFIX = re.compile(r"^(?:\d+: )?\[(?P<host>[A-Za-z][\w.-]*):\d+\]")
 _SOURCE_PREFIX = re.compile(r"\b(?P<host>[A-Za-z][\w.-]*) \[\d+\]: \w+\.c:\d+")
 
 
 def in_front(text: str) -> list[str]:
-    """The names that may be those of the host on which `text` was printed: what programs and launchers put in front of their lines."""
+    """The possible names of the host that printed `text`: the prefixes that programs and launchers use."""
     forms = (NCCL_PREFIX, SYSLOG_PREFIX, _PID_PREFIX, _SOURCE_PREFIX)
     found = [*(form.search(text) for form in forms), LABEL.match(text)]
     return [match["host"] for match in found if match]
 
 
 LINE_CHARS = 400
-"""No name that counts stands further behind."""
+"""Names further behind do not count."""
 
 _WORDS = ("srun: ", "slurmstepd", "slurm_script", "*** JOB ", "*** STEP ")
 _NEEDLES = tuple(word.encode() for word in (*_WORDS, "ftrun: "))
@@ -73,10 +75,11 @@ _NODE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """By what a launch's lines are told from others'.
+    """What tells a launch's lines from others'.
 
-    `jobs` and `nodes` are all that it has, `() = unknown`; `other_jobs` and `other_nodes` are those of the run's other launches.
-    `several`: its job has parts with ids and nodes of their own, so that one which is not listed may be its own all the same.
+    `jobs` and `nodes` are all that it has, empty = unknown; `other_jobs` and `other_nodes` are those of the
+    run's other launches. `several`: its job has parts with ids and nodes of their own, so an unlisted one may
+    be its own all the same.
     """
 
     jobs: frozenset[str] = frozenset()
@@ -86,7 +89,7 @@ class Ours:
     several: bool = False
 
     def having(self, jobs: Collection[str], nodes: Collection[str]) -> Ours:
-        """The same launch with these jobs and nodes too: companions join and leave."""
+        """The same launch with these jobs and nodes, too: companions join and leave."""
         if self.jobs.issuperset(jobs) and self.nodes.issuperset(nodes):
             return self
         return replace(self, jobs=self.jobs.union(jobs), nodes=self.nodes.union(nodes))
@@ -99,14 +102,14 @@ class Ours:
         return Whose.FOREIGN if known or job in self.other_jobs else Whose.UNSAID
 
     def of_node(self, node: str) -> Whose:
-        """Whose a line is that names this node, as Slurm calls it."""
+        """Whose a line is that names this node, by Slurm's name."""
         if node in self.nodes:
             return Whose.UNSAID if node in self.other_nodes else Whose.OURS
         known = bool(self.nodes) and not self.several
         return Whose.FOREIGN if known or node in self.other_nodes else Whose.UNSAID
 
     def of_host(self, host: str) -> Whose:
-        """Whose a line is in front of which a program put its host."""
+        """Whose a line is that has this host's name in front."""
         names = {host, host.split(".", 1)[0]}
         gone = bool(names & self.other_nodes) and not names & self.nodes
         return Whose.FOREIGN if gone else Whose.UNSAID
@@ -127,7 +130,7 @@ class Whose(Enum):
 def whose(text: str, ours: Ours) -> Whose:
     """Who wrote this line, by what it says itself."""
     text = text[:LINE_CHARS]
-    if text.startswith(_FTRUN):  # it tells of earlier jobs, too
+    if text.startswith(_FTRUN):  # ftrun's lines name earlier jobs, too
         return Whose.UNSAID
     found: list[Whose] = []
     if any(word in text for word in _WORDS):
@@ -148,7 +151,7 @@ def _jobs(text: str) -> list[str]:
 
 
 def _nodes(text: str) -> list[str]:
-    """The nodes that Slurm names there; it folds several into one list."""
+    """The nodes that Slurm names there. Slurm folds several into one list."""
     ended, launcher = _ENDED.search(text), _LAUNCHER.search(text)
     lists = [ended["nodes"] if ended else "", (launcher["node"] or "") if launcher else ""]
     if launcher:
@@ -164,29 +167,33 @@ def _unfolded(folded: str) -> Sequence[str]:
 
 
 class Judged(NamedTuple):
-    """What `Bursts.take` found: the indices of the lines that are another's; and whether those of the burst in front of them are, too."""
+    """The result of `Bursts.take`: the indices of lines by others, and whether the lines of the burst before
+    them are others', too.
+    """
 
     others: frozenset[int]
     before: bool
 
 
 class Bursts:
-    """The bursts of one file. It is given whole lines in order; how they are cut into pieces changes nothing in the end."""
+    """The bursts of one file. It gets whole lines in order; how they are cut into pieces does not change the
+    end result.
+    """
 
     __slots__ = ("_another", "_offset", "begins", "ours")
 
     def __init__(self, ours: Ours = NOBODY_KNOWN) -> None:
         self.ours = ours
         self._offset = 0  # of the next byte
-        self._another = False  # somebody else was named in the burst that is under way
-        self.begins: int | None = None  # where that burst begins; None = none is under way
+        self._another = False  # the burst under way names another job
+        self.begins: int | None = None  # where the burst under way begins; None = no burst
 
     def begin_anew(self, offset_bytes: int) -> None:
-        """What comes next stands at this offset, and goes on no burst."""
+        """The next bytes are at this offset and continue no burst."""
         self._offset, self._another, self.begins = offset_bytes, False, None
 
     def take(self, segments: bytes, places: Sequence[int], texts: Sequence[str]) -> Judged:
-        """Judge the lines at `places` (where they begin in `segments`, in order) that say `texts`."""
+        """Judge the lines at `places` (offsets in `segments`, in order) with these `texts`."""
         if self.ours == NOBODY_KNOWN:
             return Judged(frozenset(), before=False)
         told = [whose(text, self.ours) for text in texts]
@@ -208,8 +215,10 @@ class Bursts:
     def _bursts(
         self, segments: bytes, launchers: Iterable[tuple[int, int]], known: Mapping[int, Whose]
     ) -> Iterator[tuple[int, int, bool]]:
-        """Each burst that these lines make: where it begins (in front of `segments`, where it is an earlier one that goes on)
-        and ends, and whether it is another's. `known` are lines that were judged already."""
+        """The bursts of these lines: (begin, end, whether it is another's). `known` are lines already judged.
+
+        A burst that continues an earlier one begins in front of `segments`.
+        """
         begin = self.begins - self._offset if self.begins is not None else None
         another, end = self._another, 0
         for line, after in launchers:
@@ -231,7 +240,7 @@ class Bursts:
 
 
 def _launchers(segments: bytes) -> Iterator[tuple[int, int]]:
-    """Where each line of Slurm's or ftrun's begins and ends."""
+    """Begin and end of each line by Slurm or ftrun."""
     found: dict[int, int] = {}
     for needle in _NEEDLES:
         at = segments.find(needle)
@@ -245,7 +254,9 @@ def _launchers(segments: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _last_launchers(segments: bytes) -> Iterator[tuple[int, int]]:
-    """The same of those at the very end, with nothing behind them: where nobody asks for a line, only a burst that may go on matters."""
+    """The same for the lines at the very end only. Where no hit needs judging, only a burst that may go on
+    matters.
+    """
     found: list[tuple[int, int]] = []
     end = len(segments)
     while (last := _last_byte(segments, end)) >= 0:
@@ -258,7 +269,7 @@ def _last_launchers(segments: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _last_byte(segments: bytes, end: int) -> int:
-    """Where the last byte in front of `end` is that is not blank; -1 where there is none."""
+    """The offset of the last non-blank byte before `end`; -1 for none."""
     last = end - 1
     while last >= 0 and segments[last : last + 1].isspace():
         last -= 1
@@ -266,7 +277,7 @@ def _last_byte(segments: bytes, end: int) -> int:
 
 
 def _line_around(segments: bytes, at: int) -> tuple[int, int]:
-    """Where the line of the byte at `at` begins, and where the next one does."""
+    """The begin of the line with the byte at `at`, and of the next line."""
     begin = segments.rfind(b"\n", 0, at) + 1
     begin = max(begin, segments.rfind(b"\r", begin, at) + 1)
     newline = segments.find(b"\n", at)
@@ -276,7 +287,7 @@ def _line_around(segments: bytes, at: int) -> tuple[int, int]:
 
 
 def _speaks(text: str) -> bool:
-    """Slurm or ftrun says this."""
+    """Whether Slurm or ftrun printed this."""
     if not any(word in text for word in _WORDS):
         return text.startswith(_FTRUN)
     return any(form.search(text) for form in (_LAUNCHER, _ENDED, _SCRIPT))

@@ -40,6 +40,8 @@ from typing import Any
 from ftrun.slurm.records import dataclass, replace
 
 __all__ = [
+    "BUSY_BYTES_S",
+    "BUSY_SHARE",
     "COLLECTIVE",
     "DEVICE",
     "Activity",
@@ -379,7 +381,7 @@ def elsewhere(frames: Mapping[int, str]) -> tuple[int, ...]:
     return tuple(sorted(rank for rank, kind in kinds.items() if kind != COLLECTIVE))
 
 
-BUSY_SHARE = 0.05  # of a core, as for beats
+BUSY_SHARE = 0.05  # of a core
 BUSY_BYTES_S = 65536.0
 _FRAME = re.compile(r"(.{1,200}) \((.{1,400}):\d+\)$")
 FULL, RESTS = 90.0, 1.0  # per cent of the time

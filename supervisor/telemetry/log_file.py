@@ -1,14 +1,15 @@
-"""One log's bytes in, its evidence and progress out. (I/O)
+"""The bytes of one log in, its evidence and progress out. (I/O)
 
-How it thinks: only whole segments are scanned, so that the pieces in which text arrives change nothing: reading live
-gives the same evidence as reading the file afterwards. A last line without newline is looked at when the file is quiet;
-should the line go on later, what was found in it is found again and keeps its running number.
+Only whole segments are scanned, so the size of the pieces changes nothing: reading a live log gives the same
+evidence as reading the file afterwards. A last line without a newline is scanned when the file is quiet; if
+the line goes on later, its hits are found again and keep their running numbers.
 
-A storm is bounded: of one signature in one file the first 20 and the last 5 lines are kept and the rest is counted.
-A line that another job or another launch wrote into the file is nobody's evidence (`whose`): it is not kept, and what is found to be
-part of such a burst only later is taken back.
-A line was survived (`progress_after`) when two steps higher than all before it are printed after it in the same file: the
-first of them may have been under way on another rank.
+Storms are bounded: of one signature in one file, the first 20 and the last 5 lines are kept and the others
+counted. A line by another job or another launch (`line_owner`) is no evidence. If a burst turns out to be
+another's only later, its lines are taken back.
+
+A line was survived (`progress_after`) if two steps higher than all before it are printed after it in the same
+file: the first of them may have been under way on another rank.
 """
 
 from __future__ import annotations
@@ -42,11 +43,13 @@ _SEPARATOR = re.compile(rb"[\r\n]")
 
 
 OUR_OWN = "ftrun: "
-"""So begins what ftrun prints into a job's log."""
+"""How a line begins that ftrun prints into a job's log."""
 
 
 class Scanned(NamedTuple):
-    """The hits that count, those in lines of other jobs, and whether what the burst in front of them showed counts no more."""
+    """The hits that count, those in lines of other jobs, and whether the burst before them is to be taken
+    back.
+    """
 
     hits: list[Hit]
     others: list[Hit]
@@ -54,7 +57,9 @@ class Scanned(NamedTuple):
 
 
 class Book:
-    """What the files of one launch share: the scanner, the running number, the bound, who sits where, whose lines count."""
+    """What the files of one launch share: the scanner, the running number, the bound, the rank map, and whose
+    lines count.
+    """
 
     def __init__(self, catalog: Catalog | None, ours: Ours = NOBODY_KNOWN) -> None:
         self.ours = ours
@@ -63,15 +68,15 @@ class Book:
         known = load() if catalog is None else catalog
         self._scanner = Scanner(known)
         self._of_seats = frozenset(one.id for one in known.signatures if one.role is Role.SEAT)
-        self.scanned = self._scanner.position  # where in the scanner's stream the last scan began
-        self.lines = 0  # how many newlines it saw
+        self.scanned = self._scanner.position  # of the scanner's stream, at the last scan's begin
+        self.lines = 0  # newlines in the last scan
         self._order = 0
 
     def scan(self, segments: bytes, bursts: Bursts) -> Scanned:
-        """Return the hits of whole segments; lines and offsets count in the scanner's stream, see `scanned`.
+        """The hits in whole segments. Lines and offsets count in the scanner's stream, see `scanned`.
 
-        What other jobs say is none. What lines say of seats is noted; those that say nothing else are no hits. What ftrun itself says in a job's log is none: it
-        repeats what others have said.
+        Lines of other jobs do not count. Hits about seats (which rank runs where) go to the rank map and are
+        no evidence. Nor is what ftrun itself prints into a job's log: it repeats others.
         """
         self.scanned = self._scanner.position
         hits = self._scanner.feed(segments) + self._scanner.flush()
@@ -83,7 +88,7 @@ class Book:
         hits = [hit for at, hit in enumerate(hits) if at not in judged.others]
         for hit in hits:
             if hit.captures:
-                # In a line of anything else an address is the other end's, as a rule, and not that of who writes it.
+                # In all other lines, an address is usually the other end's and not the writer's.
                 own = hit.signature in self._of_seats
                 told = {name: what for name, what in hit.captures.items() if own or name != "ip"}
                 self.seats.note(hit.text, told)
@@ -94,7 +99,7 @@ class Book:
         )
 
     def number(self) -> int:
-        """Return the next running number."""
+        """The next running number."""
         self._order += 1
         return self._order
 
@@ -114,7 +119,7 @@ class _Found:
 
 
 class _Kept:
-    """The hits of one signature in one file: the first, the last, and how many there were."""
+    """The hits of one signature in one file: the first ones, the last ones, and their number."""
 
     __slots__ = ("_before", "_first", "_first_max", "_last", "_last_max", "_total")
 
@@ -132,27 +137,27 @@ class _Kept:
         return len(self._first) + len(self._last)
 
     def add(self, found: _Found) -> None:
-        """Keep it, in place of an older one where there is no room."""
+        """Keep a hit, in place of an older one where there is no room."""
         self._total += 1
         (self._first if len(self._first) < self._first_max else self._last).append(found)
 
     def count(self) -> None:
-        """One more, not kept: later ones of the same batch will push it out anyway."""
+        """Count a hit that later ones of the same batch would push out anyway."""
         self._total += 1
 
     def remember(self) -> None:
-        """What is added from now on may have to be taken back."""
+        """From now on, `take_back` can undo what is added."""
         self._before = [*self._first], self._last.copy(), self._total
 
     def take_back(self) -> list[Evidence]:
-        """What was added since is no evidence; returns what was kept of it."""
+        """Undo what was added since `remember`; return what had been kept of it."""
         every = [*self._first, *self._last]
         self._first, self._last, self._total = self._before
         stays = {one.evidence.order for one in (*self._first, *self._last)}
         return [one.evidence for one in every if one.evidence.order not in stays]
 
     def evidence(self, provisional: Sequence[_Found], now: _Mark) -> list[Evidence]:
-        """All kept ones as if `provisional` had been added; `now` is where the progress reader is."""
+        """The kept hits as if `provisional` had been added. `now` is where the progress reader is."""
         every = [*self._first, *self._last, *provisional]
         if not every:  # all were taken back
             return []
@@ -170,7 +175,9 @@ class _Kept:
 
 
 class LogFile:
-    """One file's evidence and progress. `take` gets its bytes in order; `rest` looks at what is left, `finish` ends it."""
+    """One file's evidence and progress. `take` gets its bytes in order, `rest` scans the unfinished line,
+    `finish` ends the text.
+    """
 
     def __init__(self, name: str, book: Book, *, source: Source = Source.LOG) -> None:
         self.name = name
@@ -202,10 +209,10 @@ class LogFile:
     def take(
         self, piece: Piece, now_s: float | None, *, lines_before: int | None = 0, behind: bool = False
     ) -> set[int]:
-        """Read on; return the running numbers of what was not seen before.
+        """Read on; return the running numbers of new evidence.
 
-        `lines_before` counts for the first piece of a generation: the lines in front of it, None = unknown.
-        `behind` says that the bytes are old, so that the time between steps cannot be learnt from them.
+        `lines_before` is for the first piece of a generation: the number of lines in front of it, None =
+        unknown. `behind`: the bytes are old, so no step times can be learnt from them.
         """
         new = self._begin(piece, lines_before, now_s) if piece.generation != self._generation else set()
         data = self._pending + piece.data if self._pending else piece.data
@@ -221,7 +228,7 @@ class LogFile:
         return new
 
     def rest(self, now_s: float | None) -> set[int]:
-        """The file is quiet: look at its last line as it is; return the running numbers of what was not seen before."""
+        """The file is quiet: scan its last line as it is. Return the running numbers of new evidence."""
         if self._rested:
             return set()
         self._rested = True
@@ -230,7 +237,7 @@ class LogFile:
         if not self._pending:
             return set()
         known = set(self._numbers.values())
-        # Half a name is another name: what the line means for those in front of it is seen when it is whole.
+        # Half a name is another name: only a whole line decides about the burst in front of it.
         hits = self._book.scan(self._pending, copy.copy(self._bursts)).hits
         mark = _Mark(advances, losses.calm_lines, progress.step if progress is not None else None)
         self._provisional = [
@@ -254,7 +261,7 @@ class LogFile:
         return new
 
     def evidence(self) -> tuple[Evidence, ...]:
-        """All that is kept, by running number."""
+        """The kept evidence, by running number."""
         if self.changed:
             self.changed = False
             now = _Mark(self._advances, self.losses.calm_lines, None)
@@ -270,7 +277,7 @@ class LogFile:
         return self._shown
 
     def _begin(self, piece: Piece, lines_before: int | None, now_s: float | None) -> set[int]:
-        """The text begins, or begins anew after a truncation or rotation: what was found stays."""
+        """The text begins, or begins anew after a truncation or rotation. Earlier evidence stays."""
         new = self.finish(now_s) if self._generation >= 0 else set()
         self._generation = piece.generation
         self._offset = self._read_to = piece.offset_bytes
@@ -281,7 +288,9 @@ class LogFile:
         return new
 
     def _scan(self, segments: bytes, now_s: float | None) -> Scanned:
-        """Scan whole segments that begin at `_offset`, and take back what turns out to be of another job's burst."""
+        """Scan whole segments that begin at `_offset`, and take back what turns out to be another job's
+        burst.
+        """
         begins = self._bursts.begins
         found = self._book.scan(segments, self._bursts)
         if found.taken_back:
@@ -297,7 +306,9 @@ class LogFile:
         return found
 
     def _confirm(self, segments: bytes, piece: Piece, now_s: float | None, *, behind: bool) -> set[int]:
-        """Scan whole segments that begin at `_offset`, and keep what is found together with the steps up to there."""
+        """Scan whole segments that begin at `_offset`, and keep their hits together with the steps up to
+        each.
+        """
         hits = self._scan(segments, now_s).hits
         marked: list[tuple[int, _Mark]] = []
         for at in self._worth_keeping(hits):
@@ -313,11 +324,11 @@ class LogFile:
         return new
 
     def _is_in_burst(self, hit: Hit) -> bool:
-        """It may have to be taken back."""
+        """Whether the hit may have to be taken back."""
         return self._bursts.begins is not None and self._place(hit) >= self._bursts.begins
 
     def _worth_keeping(self, hits: Sequence[Hit]) -> list[int]:
-        """Return the indices of those hits that are kept in the end: the rest of a storm is only counted."""
+        """The indices of the hits that will be kept; the rest of a storm is only counted."""
         by_signature: dict[tuple[str, bool], list[int]] = {}
         for at, hit in enumerate(hits):
             by_signature.setdefault((hit.signature, self._is_in_burst(hit)), []).append(at)
@@ -329,7 +340,9 @@ class LogFile:
     def _keep(
         self, hits: Sequence[Hit], marked: Sequence[tuple[int, _Mark]], now_s: float | None
     ) -> set[int]:
-        """Keep the hits at `marked` (index, mark), count the others; return the running numbers of the new ones."""
+        """Keep the hits at `marked` (index, mark), count the others; return the running numbers of the new
+        ones.
+        """
         marks = dict(marked)
         new: set[int] = set()
         for at, hit in enumerate(hits):
@@ -359,11 +372,11 @@ class LogFile:
         return _Kept(1, 1) if full else _Kept(KEPT_FIRST, KEPT_LAST)
 
     def _number(self, hit: Hit) -> int:
-        """Return the running number that the hit got when its line was provisional, or the next one."""
+        """The running number that the hit had when its line was provisional, or the next one."""
         return self._numbers.get((self._place(hit), hit.signature)) or self._book.number()
 
     def _place(self, hit: Hit) -> int:
-        """Return where in the file the hit is: what was scanned last begins at `_offset`."""
+        """The hit's offset in the file: the last scan began at `_offset`."""
         return self._offset + hit.offset_bytes - self._book.scanned.size_bytes
 
     def _mark(self) -> _Mark:
@@ -407,7 +420,9 @@ def _key(evidence: Evidence) -> tuple[int, str]:
 
 
 def written_s(text: str) -> float | None:
-    """Return the Unix time of the first full date in the line, None where it has none; without a zone it is local time."""
+    """The Unix time of the first full date in the line, None without one. A date without a zone is local
+    time.
+    """
     found = stamp(text)
     if found is None or found[1]:
         return found[0] if found else None

@@ -1,14 +1,17 @@
-"""What the logs of one launch tell: evidence and progress, live or afterwards. (I/O)
+"""The logs of one launch: which files and parts of files they are, and the evidence and progress in them.
+(I/O)
 
-How it thinks: `LogWatcher` gives each new piece of each file to that file's `LogFile` and puts the answers together.
-`report_of` puts whole files together: the evidence is the same, but for the times at which it was seen.
-A log that cannot be read makes no evidence, and the report says so: silence of a log that nobody can read means nothing.
+`LogWatcher` follows the logs of a live launch: it passes each new piece to that file's `LogFile` and merges
+the results. `report_of` merges whole files; the evidence is the same, except for the times at which it was
+seen. A log that cannot be read gives no evidence, and the report says so: the silence of an unreadable log
+means nothing.
 
-Which part of which file a launch, or one start of its script, wrote, and by what its lines are told from others'.
-How it thinks. A job that Slurm starts again appends to the log of its last launch, and the next attempt to that of the last
-one, where a person named one file for all; and so does a script that is started again inside one launch. Each start recorded how long its log
-was when it began; so its own text ends where a later one begins in the same file. A file that a later launch emptied or replaced holds nothing of the earlier.
-Behind that place a node of an earlier launch may write all the same, if it froze and thaws: `whose` tells its lines by the jobs and nodes in them.
+`of_launch` and `of_start` say which part of which file a launch, or one start of its script, wrote. A job
+that Slurm starts again appends to the log of its last launch, and so does the next attempt where the user
+names one file for all, and a script that is started again inside one launch. Each start recorded the log's
+length when it began, so its text ends where a later one begins in the same file. A file that a later launch
+emptied or replaced has nothing of the earlier one. Behind that place, a node of an earlier launch that froze
+and thawed may still write; `line_owner` recognises its lines by their jobs and nodes.
 """
 
 from __future__ import annotations
@@ -41,13 +44,13 @@ COUNTED_BYTES = (
 
 @dataclass(frozen=True, slots=True)
 class WatchReport:
-    """All that is known after a poll. Times are the caller's clock (`now_s`).
+    """All that is known after a poll. Times are by the caller's clock (`now_s`).
 
-    `readable` = every log could be read at its last look; else `why_unreadable` names the first that could not.
-    `behind` = there is more to read than one poll reads. `seats` = who sits where, as the lines tell. `last_fresh_open_s` = when all logs were last opened anew.
-    `health` = what the losses in the log with the steps say.
-    `others` = the first line of each kind that another job wrote into the logs: it is no evidence.
-    `phase` = what the log with the steps, or else any other, announced last and goes on (`ProgressReader.phase`).
+    `readable`: every log could be read at its last look; else `why_unreadable` names the first that could
+    not. `behind`: more text is left than one poll reads. `seats`: the rank map by the lines.
+    `last_fresh_open_s`: when all logs were last opened anew. `phase`: what the log with the steps, or else
+    any other, announced last and is not over (`ProgressReader.phase`). `health`: what the losses in the log
+    with the steps say. `others`: the first line of each kind by another job; these are no evidence.
     """
 
     evidence: tuple[Evidence, ...]
@@ -66,7 +69,7 @@ class WatchReport:
 
 
 class LogWatcher:
-    """Follows the logs of one launch. Two paths of one file (`-o` and `-e` alike) are followed once."""
+    """Follows the logs of one launch. If `-o` and `-e` name one file, it is followed once."""
 
     def __init__(
         self, paths: Sequence[LogPath], *, catalog: Catalog | None = None, ours: Ours = NOBODY_KNOWN
@@ -78,16 +81,16 @@ class LogWatcher:
         self._last_growth_s: float | None = None
         self._last_fresh_open_s: float | None = None
         self._steps_seen = 0
-        self._others: dict[str, tuple[str, int]] = {}  # what files without the steps announced, and where
+        self._others: dict[str, tuple[str, int]] = {}  # announced by files without the steps, and where
         self._over: set[tuple[str, tuple[str, int]]] = set()
 
     def admit(self, jobs: Collection[str], nodes: Collection[str]) -> None:
-        """From now on the launch has these jobs and nodes, too. Of a launch of which nothing is known, nothing is known still."""
+        """The launch now has these jobs and nodes, too. If nothing is known of the launch, that stays so."""
         if self._book.ours != NOBODY_KNOWN:
             self._book.ours = self._book.ours.having(jobs, nodes)
 
     def poll(self, now_s: float, *, fresh: bool = False) -> WatchReport:
-        """Read what is new; `fresh` opens every log anew, as a judgement on a network file system needs."""
+        """Read what is new. `fresh` opens every log anew, as a verdict on a network file system needs."""
         new: set[int] = set()
         grown: set[int] = set()
         for number, pieces in self._tails.round(fresh=fresh):
@@ -144,7 +147,7 @@ class LogWatcher:
 
 
 def report_of(files: Sequence[LogFile], seats: Seats, why_unreadable: str = "") -> WatchReport:
-    """What `files`, read to their ends, tell together."""
+    """The merged report of `files` that were read to their ends."""
     evidence = _all_evidence(files)
     return WatchReport(
         evidence=evidence,
@@ -173,7 +176,9 @@ def _distinct(paths: Sequence[LogPath]) -> list[LogPath]:
 
 
 def _lines_before(tail: Tail, piece: Piece) -> int | None:
-    """Return how many lines lie in front of the first piece of a file: 0 at its beginning, None where it is too far."""
+    """How many lines are in front of a file's first piece: 0 at its beginning, None where that is too far to
+    count.
+    """
     if piece.offset_bytes == 0:
         return 0
     if piece.generation > 0 or piece.offset_bytes != tail.log.start_offset_bytes:
@@ -200,7 +205,7 @@ def _others(files: Sequence[LogFile]) -> tuple[Evidence, ...]:
 
 
 def _leading(files: Sequence[LogFile]) -> LogFile | None:
-    """The file to believe about steps: the strongest counter, then the highest step, then the first by name."""
+    """The file to trust for steps: the strongest counter, then the highest step, then the first by name."""
     stepping = [
         file
         for file in sorted(files, key=lambda file: file.name)
@@ -212,7 +217,7 @@ def _leading(files: Sequence[LogFile]) -> LogFile | None:
 
 
 def _health(files: Sequence[LogFile]) -> Health:
-    """Of the file with the steps; where there is none, of the first by name that has losses."""
+    """From the file with the steps; without one, from the first by name that has losses."""
     leading = _leading(files)
     if leading is None:
         known = (file.losses.health for file in sorted(files, key=lambda file: file.name))
@@ -221,7 +226,7 @@ def _health(files: Sequence[LogFile]) -> Health:
 
 
 def _all_progress(files: Sequence[LogFile]) -> Progress | None:
-    """Put the files together: steps of the leading one, the furthest checkpoint, movement of all."""
+    """The merged progress: steps of the leading file, the furthest checkpoint, movement of all files."""
     files = sorted(files, key=lambda file: file.name)
     known = [file.progress for file in files if file.progress is not None]
     if not known:
@@ -251,12 +256,12 @@ def _median_step_s(files: Sequence[LogFile]) -> float | None:
 
 
 OTHERS_MAX = 64
-"""So many attempts back, jobs and nodes of earlier launches are known as another's; no node sleeps longer."""
+"""How many attempts back the jobs and nodes of earlier launches count as another's. No node sleeps longer."""
 
 
 def later(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
-    """The record of the first launch after this one, be it of a later attempt; None while there is none."""
-    with contextlib.suppress(OSError):  # a folder that cannot be read now tells of no later launch
+    """The record of the first launch after this one, in any attempt; None while there is none."""
+    with contextlib.suppress(OSError):  # an unreadable folder shows no later launch
         for number in range(attempt, store_run_dir.latest_attempt(run_dir) + 1):
             found = attempt_dir.launch_after(run_dir, number, launch if number == attempt else -1)
             if found is not None:
@@ -265,13 +270,15 @@ def later(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
 
 
 def of_launch(run_dir: str, attempt: int, launch: int) -> list[LogPath]:
-    """The logs of the newest start of one launch; [] where it left no record, or nothing of them is left."""
+    """The logs of the newest start of one launch; [] without a record, or where nothing of them is left."""
     record = attempt_dir.last_start(run_dir, attempt, launch)
     return of_record(record, later(run_dir, attempt, launch)) if record is not None else []
 
 
 def of_start(run_dir: str, attempt: int, launch: int, start: int) -> list[LogPath]:
-    """The logs of one start inside a launch, from its first byte to its last; [] where nothing of them is known or left."""
+    """The logs of one start inside a launch, from its first byte to its last; [] where they are unknown or
+    gone.
+    """
     first = start == 1
     record = attempt_dir.start_record(run_dir, attempt, launch, start)
     record = attempt_dir.launch_record(run_dir, attempt, launch) if record is None and first else record
@@ -280,7 +287,7 @@ def of_start(run_dir: str, attempt: int, launch: int, start: int) -> list[LogPat
 
 
 def ours(run_dir: str, attempt: int, launch: int) -> Ours:
-    """The jobs and nodes of one launch and those of the run's others; nothing where it left no record."""
+    """The jobs and nodes of one launch and of the run's other launches; NOBODY_KNOWN without a record."""
     record = attempt_dir.launch_record(run_dir, attempt, launch)
     if record is None or not record.job:
         return NOBODY_KNOWN
@@ -301,7 +308,7 @@ def ours(run_dir: str, attempt: int, launch: int) -> Ours:
 
 
 def of_record(record: LaunchRecord, after: LaunchRecord | None = None) -> list[LogPath]:
-    """The logs that a launch recorded, up to where the launch `after` it begins in the same files. (pure)"""
+    """The logs in a launch record, up to where the launch `after` begins in the same files. (pure)"""
     out = LogPath(record.stdout, record.stdout_offset_bytes, record.stdout_dev, record.stdout_ino)
     err = LogPath(record.stderr, record.stderr_offset_bytes, record.stderr_dev, record.stderr_ino)
     logs = [out] if (out.dev, out.ino) == (err.dev, err.ino) else [out, err]
@@ -310,8 +317,10 @@ def of_record(record: LaunchRecord, after: LaunchRecord | None = None) -> list[L
 
 
 def _ended(log: LogPath, after: LaunchRecord | None) -> LogPath | None:
-    """`log` with its end; None where the later launch emptied or replaced the file. Inodes are compared without their devices,
-    which each host numbers for itself."""
+    """`log` with its end; None where the later launch emptied or replaced the file.
+
+    Inodes are compared without their devices, which each host numbers itself.
+    """
     if after is None:
         return log
     streams = (

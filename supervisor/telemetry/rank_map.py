@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from ftrun.slurm.records import replace
 from ftrun.supervisor.model.types import Topology
+from ftrun.supervisor.telemetry.line_owner import NCCL_PREFIX
 
 __all__ = ["SEATS_MAX", "Seats"]
 
@@ -22,7 +23,6 @@ SEATS_MAX = 1 << 16
 NOTED_MAX = 16 * SEATS_MAX
 """So many are looked at: a log that seats everybody again in each line is read on, but not believed on."""
 
-_NCCL_HOST = re.compile(r"(?:^|\s)(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")
 _WORLD = re.compile(r"\bn[rR]anks (\d{1,7})\b")
 _NOWHERE = ""
 
@@ -90,7 +90,7 @@ def _node(host: str, topology: Topology) -> str | None:
 
 
 def _prefix_host(text: str) -> str:
-    found = _NCCL_HOST.search(text)
+    found = NCCL_PREFIX.search(text)
     return found["host"] if found else ""
 
 

@@ -1,14 +1,15 @@
 """Growing files, read as they grow: one bounded read per file and round. (I/O)
 
-How it thinks: a descriptor stays open and every round is one read that begins `MARK_BYTES` before the place reached.
-The bytes read again must be the bytes seen before: equal and nothing more = idle, equal and more = growth, fewer or
-different = the file was truncated, even where it has grown again to its old size or beyond. Names are looked at less
-often (a name costs more than a read): every eighth quiet round, and whenever a fresh open is asked for. A name that
-leads to another file means rotation: the old file is read to its end before the new one is begun.
+A descriptor stays open, and every round is one read that begins `MARK_BYTES` before the place reached. The
+bytes read again must equal the bytes seen before. Equal and nothing more = idle, equal and more = growth,
+fewer or different = the file was truncated, even if it has grown to its old size or beyond since. Names are
+looked at less often (a name costs more than a read): every eighth quiet round, and whenever the caller asks
+for a fresh open. A name that leads to another file means rotation: the old file is read to its end before the
+new one.
 
-On network file systems size and content may be stale until a file is opened again, so a judgement asks for a fresh
-open. Descriptors are a limited good that children inherit the limit of: the limit is never raised; the files beyond
-half of it are opened for each look and closed again.
+On network file systems, size and content may be stale until a file is opened again, so a verdict asks for a
+fresh open. Descriptors are limited, and children inherit the limit, so the limit is never raised; files
+beyond half of it are opened for each look and closed again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ GLANCE_BYTES = (
     64 * 1024
 )  # the first read of a round: most files have less, and a large buffer costs its making
 MARK_BYTES = 128  # read again each time; two logs that agree in so many bytes at one place are one log
-NAME_ROUNDS = 8  # a quiet file's name is looked at every so many rounds
+NAME_ROUNDS = 8  # a quiet file's name is checked every so many rounds
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
@@ -36,8 +37,9 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 class LogPath:
     """A file to follow, and where this launch's text begins in it.
 
-    `dev` and `ino` say which file the launch wrote to, as seen on its node; 0 = unknown. Where `end_offset_bytes` is known,
-    the text of a later launch begins there: nothing behind it is read, nor what the file holds once it was emptied or replaced.
+    `dev` and `ino` identify the file that the launch wrote to, as seen on its node; 0 = unknown. At
+    `end_offset_bytes`, if known, the text of a later launch begins: nothing behind it is read, nor what the
+    file holds after it was emptied or replaced.
     """
 
     path: str
@@ -49,7 +51,9 @@ class LogPath:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some bytes of a file, in order. A higher `generation` than before: the text begins anew (rotated, truncated)."""
+    """Some bytes of a file, in order. A higher `generation` means that the text begins anew (rotated,
+    truncated).
+    """
 
     data: bytes
     offset_bytes: int
@@ -57,7 +61,7 @@ class Piece:
 
 
 class Descriptors:
-    """How many files may stay open: a share of what the process may have, half of it for all tails. Not for several threads."""
+    """How many files may stay open: half of what the process may have, for all tails. Not thread-safe."""
 
     def __init__(self, room: int | None = None, *, share: int = 2) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -65,14 +69,14 @@ class Descriptors:
         self._room = room if room is not None else (1 << 20 if unlimited else soft // share)
 
     def take(self) -> bool:
-        """Whether one more may stay open; give it back then."""
+        """Whether one more may stay open. If so, call `give` later."""
         if self._room <= 0:
             return False
         self._room -= 1
         return True
 
     def give(self) -> None:
-        """One is closed again."""
+        """One file is closed again."""
         self._room += 1
 
 
@@ -80,9 +84,9 @@ _SHARED = Descriptors()
 
 
 class Tail:
-    """One file. What a file system refuses is never raised: `readable` and `why` tell.
+    """One file. Errors of the file system are never raised: see `readable` and `why`.
 
-    `more` says that the last read stopped at its bound, `fresh` that it followed a fresh open.
+    `more`: the last read stopped at its bound. `fresh`: it followed a fresh open.
     """
 
     __slots__ = (
@@ -94,7 +98,7 @@ class Tail:
         self.log = log
         self._descriptors = descriptors
         self._stays = False  # the open file counts as one of the descriptors
-        self._over = False  # what the file holds now is a later launch's
+        self._over = False  # the file's content is now a later launch's
         self.offset_bytes = 0
         self.generation = 0
         self.readable = False
@@ -107,7 +111,7 @@ class Tail:
         self._quiet = 0
 
     def read(self, *, limit_bytes: int = READ_BYTES, fresh: bool = False) -> list[Piece]:
-        """Return what is new, about `limit_bytes` at most: two pieces where a rotation lies between."""
+        """What is new, about `limit_bytes` at most: two pieces where a rotation lies between."""
         self.more = self.fresh = False
         pieces: list[Piece] = []
         try:
@@ -123,7 +127,7 @@ class Tail:
         return pieces
 
     def close(self) -> None:
-        """Give the descriptor back; a later read opens the name again and goes on where this one stopped."""
+        """Give the descriptor back. A later read opens the name again and goes on from the same place."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -137,7 +141,7 @@ class Tail:
         self.why = _reason(error, seen=self._identity is not None)
 
     def _look_at_name(self, pieces: list[Piece], limit_bytes: int, *, fresh: bool) -> None:
-        """Open the name where it leads elsewhere than before, or where a fresh open is wanted."""
+        """Open the name if it leads to another file than before, or if a fresh open is wanted."""
         self._quiet = 0
         try:
             if self._fd >= 0 and not fresh and _identity(os.stat(self.log.path)) == self._identity:
@@ -146,7 +150,7 @@ class Tail:
         except OSError as error:
             if self._fd < 0:
                 self._fail(error)
-            # Else the name was taken away from under a writer, who goes on: so does the reader.
+            # Else the name was removed while a writer goes on, and so does the reader.
             return
         try:
             found = os.fstat(opened)
@@ -163,7 +167,9 @@ class Tail:
         self.fresh = True
 
     def _adopt(self, opened: int, found: os.stat_result) -> None:
-        """Go on in the file just opened: at the launch's first byte, at the place reached, or at 0 in another file."""
+        """Go on in the file just opened: at the launch's first byte, at the place reached, or at 0 in another
+        file.
+        """
         if self._identity is None:
             self._mark = self._mark_at_start(opened, found)
         elif self._identity != _identity(found):
@@ -175,7 +181,7 @@ class Tail:
 
     def _mark_at_start(self, opened: int, found: os.stat_result) -> bytes:
         log = self.log
-        # Devices are numbered by each host for itself: a strange inode proves another file only on the same device.
+        # Each host numbers its devices itself: another inode proves another file only on the same device.
         replaced = log.ino not in {0, found.st_ino} and log.dev == found.st_dev
         if replaced or found.st_size < log.start_offset_bytes:
             self._over = log.end_offset_bytes is not None
@@ -214,16 +220,16 @@ class Tail:
 
 
 class Tails:
-    """Many files, read in rounds; a round that reads too much goes on in the next one where it stopped."""
+    """Many files, read in rounds. A round that reads too much stops; the next one continues there."""
 
     def __init__(self, logs: Sequence[LogPath]) -> None:
         self.tails = [Tail(log) for log in logs]
         self._first = 0
 
     def round(self, *, fresh: bool = False) -> Iterator[tuple[int, list[Piece]]]:
-        """Yield (number of the file, what is new in it) for each file that has news.
+        """Yield (number of the file, what is new in it) for each file with news.
 
-        A round that has read `ROUND_BYTES` skips what is left; the next one begins there.
+        A round that has read `ROUND_BYTES` skips the rest; the next one begins there.
         """
         count = len(self.tails)
         read_bytes = 0
@@ -247,7 +253,7 @@ class Tails:
 
     @property
     def more(self) -> bool:
-        """Whether some file has text that the last round left unread."""
+        """Whether the last round left text of some file unread."""
         return any(tail.more for tail in self.tails)
 
     def close(self) -> None:

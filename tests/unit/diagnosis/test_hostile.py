@@ -19,7 +19,7 @@ from ftrun.supervisor.diagnosis.facts import Facts
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model.types import Diagnosis, FaultClass, Source, Topology
 from ftrun.supervisor.signatures import catalog
-from ftrun.supervisor.signatures.priority import REPEATED_MAX, bounded
+from ftrun.supervisor.signatures.scanner import REPEATED_MAX, bounded
 from ftrun.supervisor.telemetry.log_watcher import LogWatcher
 from ftrun.supervisor.telemetry.tail import LogPath
 from tests.unit.cases import rule

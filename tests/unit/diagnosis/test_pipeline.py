@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.facts import Facts
-from ftrun.supervisor.diagnosis.root_cause import TRACEBACK
-from ftrun.supervisor.diagnosis.rules import diagnose
+from ftrun.supervisor.diagnosis.rules import TRACEBACK, diagnose
 from ftrun.supervisor.model.types import Diagnosis, FaultClass, Role, Topology
 from ftrun.supervisor.signatures import catalog
 from ftrun.supervisor.signatures.catalog import Signature
