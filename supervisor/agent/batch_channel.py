@@ -1,14 +1,15 @@
-"""What batch.sh and the agent say to each other, in a folder of the node's own. (I/O)
+"""The files through which batch.sh and the agent talk, in a folder on the node. (I/O)
 
-How it thinks. batch.sh is a shell and the parent; so all of it is lines `key=value` in small files, written whole or not at all, numbered by the
-start of the script that they are about. An answer can be given once: whoever comes second (the watchdog, or the agent that
-was given up) finds it given. Nothing here is on a shared file system, so nothing here waits.
+batch.sh is a shell script and the parent of the agent. So each message is a small file of `key=value` lines,
+written atomically and numbered by the start that it concerns. The first answer wins: if the watchdog and the
+agent both answer, the second one sees that an answer exists. The folder is never on a shared file system, so
+nothing here blocks.
 
-Who called srun without the shim, by /proc of the batch node.
-How it thinks. What went through the shim bears FTRUN_SHIM; an srun below the script that does not went around it (a full path, a login
-shell that sets PATH anew), and would start on nodes that were set aside. Only the script's own descendants are looked at, so a look costs as many
-reads as the script has processes here. The shim itself is called srun as well, but is a shell until it becomes Slurm's: what a process runs tells
-the two apart, not its name.
+The srun shim sets FTRUN_SHIM. An srun below the script without that variable bypassed the shim (a full path,
+or a login shell that resets PATH) and would start ranks on excluded nodes. `around` finds such a process in
+/proc. It reads only the script's descendants, so its cost grows with the script's own processes. The shim too
+is called srun, but it is a shell until it executes Slurm's srun; `around` therefore compares the executable,
+not the name.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
-"""Staged checkpoints, as the agent of a job sees them: who copies for whom, what a start resumes from, and how long that is waited for. (I/O)
+"""Staged checkpoints as the agent sees them: partner nodes, and what the next start resumes from. (I/O)
 
-How it thinks. The staging daemons on the nodes seal, copy and publish by themselves; nothing of it needs an agent. It adds what only somebody with a view of all nodes can:
-which node copies to which (`ring.json`), which nodes are lost, and from which set the next start resumes. That is the newest one that can be had: as long as a newer
-one than what is on disk may still be published, or costs little to be brought together from the memory of the nodes, it is waited for, `stage-flush-timeout` at most. Then all
-nodes are asked to make their view of it. A view that is there on all of them wins; where anything fails, the start reads what is published, as it would without all this.
+The staging daemons on the nodes seal, copy and publish by themselves and need no agent. The agent adds what
+needs a view of all nodes: which node copies to which (`ring.json`), which nodes are lost, and from which set
+the next start resumes. That is the newest set that can be had. The agent waits, up to `stage-flush-timeout`,
+while a set newer than the one on disk may still be published, or can be collected cheaply from the memory of
+the nodes. Then it tells all nodes to build their view of the set. The view counts only if all nodes have it.
+If anything fails, the start reads what is published, as it would without staging.
 
-A set that a start failed to load, or that a diverged training wrote, counts here as little as it does on disk.
-
-The agent's child that reads the newest checkpoint to its end while the run runs (`ftrun-hook deepen`).
-How it thinks. The agent is the one process of a run that is certain to be on one node only, as long as the job runs; a supervisor may sit on a login node, where nobody wants
-hundreds of gigabytes to be read. So it begins the reader with the first start and forgets it: the reader looks after itself, ends with the agent, and what it found lies
-in the run's folder. Only where starts set other checkpoints aside is it begun anew. A reader that cannot be begun costs nothing but its findings.
+A set that a start could not load, or that a diverged training wrote, is skipped here as on disk.
 """
 
 from __future__ import annotations
@@ -18,9 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,24 +23,22 @@ from ftrun.hooks.checkpoints import diverged, manifest, names
 from ftrun.hooks.checkpoints.diverged import Poison
 from ftrun.hooks.checkpoints.model import Damaged
 from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.ownership import RUNNER
 from ftrun.hooks.staging import partner_map, publish, records, replace
 from ftrun.hooks.staging.records import Publishing
 from ftrun.hooks.staging.restore import Plan
 from ftrun.slurm.client.errors import SlurmError
-from ftrun.supervisor.agent import resize
+from ftrun.supervisor.agent import release_nodes
 from ftrun.supervisor.agent.batch_channel import Resume, Started
-from ftrun.supervisor.agent.context import Begin, Desk, say
+from ftrun.supervisor.agent.context import Desk, say
 from ftrun.supervisor.agent.node_liveness import Reach
 from ftrun.supervisor.diagnosis import resumable
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.policy import staging
 from ftrun.supervisor.policy.staging import StagedSet
-from ftrun.supervisor.store import checkpoints, submission_context
-from ftrun.supervisor.store import run_dir as store_run_dir
+from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.store.node_tools import node_line
 
-__all__ = ["Deep", "Stage", "begin"]
+__all__ = ["Stage"]
 
 
 LOOK_EVERY_S = 1.0
@@ -149,7 +142,7 @@ class Stage:
             return
         self._has_left = True
         if not any(record["kind"] == "release.refused" for record in self.desk.book.records):
-            resize.release(self.desk, self._lost)
+            release_nodes.release(self.desk, self._lost)
         left_s = self._end_s - self.desk.clock.now_s() - LEAVES_S if self._end_s is not None else WAIT_MAX_S
         until_s = self.desk.clock.mono_s() + min(self._wait_s(), left_s)
         while self.desk.spans and self.desk.clock.mono_s() < until_s and not self._is_flushed(started, nodes):
@@ -342,60 +335,3 @@ class Stage:
         folder = f"{self.desk.where.place}/stage"
         own = [node for node in started.nodes if node in nodes]
         return all(os.path.exists(f"{folder}/flushed.{started.token}.{node}") for node in own)
-
-
-"""As `begin`: ($FTRUN_HOME, the words behind `ftrun-hook`) -> the process."""
-
-
-def begin(home: str, words: Sequence[str]) -> subprocess.Popen[bytes] | None:
-    """Start the node side of ftrun beside us, with an environment that no rank has; None where it is not there."""
-    tool = os.path.join(home, store_run_dir.TOOLS_LINK)
-    with contextlib.suppress(OSError):
-        return subprocess.Popen(
-            [sys.executable, "-IS", "-c", RUNNER, os.path.realpath(tool, strict=True), *words],
-            env={"PATH": "/usr/bin:/bin"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-        )
-    return None
-
-
-class Deep:
-    """The reader of one launch. `begin` is None where no process may be started."""
-
-    def __init__(self, home: str, run_dir: str, settings: Mapping[str, Any], begin: Begin | None) -> None:
-        self._home, self._run_dir, self._settings = home, run_dir, settings
-        self._begin = begin if settings.get("checkpoint-checksum", "auto") == "auto" else None
-        self._words: tuple[str, ...] = ()
-        self._child: subprocess.Popen[bytes] | None = None
-
-    def begun(self, run: Callable[[], Run]) -> None:
-        """A start has begun: see that the reader reads what the next one would take. `run`: the run now, asked only where that matters."""
-        pattern = str(self._settings.get("checkpoint", ""))
-        if not pattern or self._begin is None or self._settings.get("checkpoint-verify") == "rule":
-            return
-        words = (
-            "deepen",
-            *(
-                "--run-dir",
-                self._run_dir,
-                "--cwd",
-                submission_context.cwd(self._run_dir) or "/",
-                "--glob",
-                pattern,
-            ),
-            *("--marker", str(self._settings.get("checkpoint-marker", ""))),
-            *("--skip", "\n".join(checkpoints.still_aside(run().set_aside))),
-            *("--rate", str(self._settings.get("checkpoint-checksum-rate", "200M"))),
-        )
-        if words != self._words or self._child is None or self._child.poll() is not None:
-            self.close()
-            self._words, self._child = words, self._begin(self._home, words)
-
-    def close(self) -> None:
-        """End the reader, and wait for nothing but a process that can be ended."""
-        if self._child is not None and self._child.poll() is None:
-            self._child.kill()  # its own child dies with it
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._child.wait(timeout=0.5)
-        self._child = None

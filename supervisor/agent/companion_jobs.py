@@ -1,16 +1,17 @@
-"""Companions of a job, as its agent sees them: asked for, awaited, given back. (I/O)
+"""Companion jobs: submit them, wait for them, check their nodes, end them. (I/O)
 
-How it thinks. A companion is a small job of the same user that holds nodes for starts of this one. It is announced in the journal before it is submitted, so that
-whoever comes later finds it by its mark, whatever became of us; and it ends itself when nobody wants it any more, so that nothing of it needs us. Here it
-is only asked for, looked at, and ended; nothing waits, since a script may run meanwhile. It is there when its own script says so, or when Slurm has had it running
-for a while: a shared file system may show that word late.
+A companion is a small job of the same user that holds nodes for the starts of this job. The agent journals it
+before it submits it, so any later agent or supervisor finds it by its token. A companion ends itself when no
+job needs it any more, so it depends on no agent. `Companions` never blocks, because a script may be running.
+A companion is ready when its own script says so, or when Slurm has shown it as running for a while, since a
+shared file system may deliver that message late. A companion that waits for a limit of its user, account or
+QOS waits for this very job to end. That counts as a failure at once, as does every reason that time alone
+does not resolve.
 
-One that waits for a limit of its user, account or QOS waits for this very job to end: that is a failure at once, as is whatever time alone does not resolve.
-
-A companion for the next start: asked for, awaited, looked at; and in which order the nodes of several jobs stand.
-How it thinks. The rung has a time limit, and all the while batch.sh and the supervisor see that work goes on. Nodes that nobody of this run has used are
-swept, asked and checked like spares before a start uses them: one that is bad, or does not even answer, is left out when a companion is asked for
-once more; twice is enough. What is not there in time is taken back, so that it cannot come later and hold nodes for nobody.
+`join` is the recovery rung: it waits, within the rung's time limit, and the heartbeat goes on meanwhile. The
+agent sweeps and checks the new nodes like spares before a start uses them. It excludes a node that is bad or
+silent and asks once more, twice in all. A companion that does not come in time is cancelled, so it cannot
+come later and hold nodes that nobody uses.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""What all parts of one agent share: where it is, whom it asks, and the sign of life that it owes. (I/O)
+"""What all parts of one agent share: identity of the launch, Slurm clients, heartbeat, journal. (I/O)
 
-How it thinks. The agent has two threads. One does everything; the other, the watchdog, touches only what is on the node, so that a shared file system
-that hangs can hold the first for ever and the job is answered all the same. Whoever waits calls `alive`: it shows both the watchdog and the
-supervisor that work goes on, and it ends the work of an agent that the watchdog has given up: nothing is done by halves afterwards.
+The agent has two threads. The worker does everything; the watchdog touches only the node itself, so batch.sh
+gets an answer even if a shared file system blocks the worker forever. Every wait calls `alive`. It feeds the
+watchdog and the supervisor's heartbeat, and it raises GivenUp once the watchdog has answered instead, so that
+nothing is left half done afterwards.
 
-The agent's journal, and the run as it stands with what the agent has decided.
-How it thinks. The agent writes one file of its own in the attempt's folder; the supervisor copies it into the run's journal, sooner or
-later. So the run is folded from the run's journal without those copies, and then from our own records: what we decided a moment
-ago counts, copied or not; so does what the agent of an earlier launch decided while no supervisor was there to copy it. Intent is on disk before the act; a journal that cannot be written ends the ladder, never the job.
+The agent journals to a file of its own in the attempt's folder, and the supervisor copies those records into
+the run's journal some time later. `run()` therefore folds the run's journal without these copies and then the
+agent's own records, so a decision counts whether it was copied or not. The same holds for records of the
+agents of earlier launches. Each intent is on disk before its effect. A journal that cannot be written ends
+recovery inside the allocation, never the job.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""The agent inside a job: beside the user's script on the batch node, for one launch. (I/O)
+"""Entry point of the agent: it runs beside the user's script on the batch node, for one launch. (I/O)
 
-How it thinks. batch.sh starts it and asks it after each failed start what comes next. It may be killed at any moment: then the job ends
-as without it. So it owes nobody anything but an answer in time, and that is the watchdog's: this thread touches only files of the node and the
-clock, shows batch.sh that we live, leaves when batch.sh is gone, and answers `end` for the other one, which does everything else,
-where that has stood still for too long, died of a mistake of ours, or could not write its journal. From then on the other does
-nothing more. Signals that are meant for the job are ignored; what we start does not inherit that.
+batch.sh starts the agent and asks it after each failed start what to do next. The agent may be killed at any
+moment; the job then ends as it would without an agent. Its only obligation is an answer in time, and the
+watchdog (the main thread) guarantees that one. The watchdog touches only files on the node and the clock. It
+shows batch.sh that the agent is alive, exits when batch.sh is gone, and answers `end` when the worker thread
+has stalled, crashed or cannot write its journal. After such an answer the worker does nothing more. The agent
+ignores signals that are sent to the job; its child processes do not inherit that.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ftrun.slurm.client import nodeset
 from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.commands.spanning import SpanningSteps
 from ftrun.slurm.commands.steps import CommandSteps
-from ftrun.supervisor.agent import checkpoint_staging
+from ftrun.supervisor.agent import checkpoint_reader
 from ftrun.supervisor.agent.batch_channel import Talk
 from ftrun.supervisor.agent.context import Book, Desk, GivenUp, Where, say
 from ftrun.supervisor.agent.start_loop import Rounds
@@ -154,7 +155,7 @@ def _desk(asked: argparse.Namespace, talk: Talk, clock: Clock) -> Desk:
                 lambda: (*holder[0].spans, *holder[0].coming),
             ),
             clock,
-            reader=checkpoint_staging.begin,
+            reader=checkpoint_reader.begin,
         )
     )
     return holder[0]

@@ -1,23 +1,23 @@
-"""The roll call: one line of sh on all nodes of a job, and who of them does not answer, as quickly as can be told and no quicker. (I/O)
+"""Which nodes of the allocation answer, and whether they are clean of earlier starts. (I/O)
 
-How it thinks. A node is silent only where two signs that do not depend on each other say so. The first question goes to all. Who has said nothing a second
-after the last of the others is asked once more *beside* it, at the side of our own node and few at a time: on a large job Slurm hands a step on
-from node to node, so that one dead node keeps others from hearing of it. Both questions have all the time that each needs by itself, they only
-run side by side; a loaded node may just be late. Or, quicker, the first question and the node's own kernel: it refuses connections to slurmd at
-every look for longer than slurmd takes to be started anew. With accelerators to look for that takes seconds, and the node is well: so where no spare
-could take its place, and its loss would cost the job, a node whose kernel answers is waited for longer (`shut_s`) and not given up before. Once
-slurmd listens again the node is asked anew, as srun has turned away from it by then.
+`reach` runs one step over all nodes that Slurm still counts as the job's. It asks each node for its name and
+sweeps it; a node that answered but was not swept is asked once more. A job of one node needs no step. A node
+that Slurm already took from the job is lost without a question. A node that was found silent while the start
+still lived gets no more time than the sweep of the others takes.
 
-Only time in which we listen counts: where we were suspended with the job, or had no processor, the nodes had none either.
+`roll_call` finds silent nodes as fast as is safe. A node is silent only if two independent signs say so:
+- Two questions. The first goes to all nodes. A node that is silent a second after the last answer is asked
+  again, directly from our own node and in small groups, because on a large job Slurm forwards a step from
+  node to node and one dead node can cut off others. Both questions run side by side with their full time
+  limits, since a loaded node may just be late.
+- Or, faster, the first question and the node's kernel: the kernel refuses connections to slurmd at every look
+  for longer than a restart of slurmd takes. With accelerators to detect, a restart takes seconds although the
+  node is well. So where no spare could replace the node and its loss would cost the job, the limit is longer
+  (`shut_s`). When slurmd listens again the agent asks the node anew, because srun has given up on it by then.
 
-It is a test of the test, too: our own node must be among the answers of each question, else the question failed as such (a controller that is away, a
-full table of steps) and nothing is known of any node.
-
-Which nodes of the allocation answer now, and that nothing of earlier starts is left on them.
-How it thinks. One step over all nodes that Slurm still counts as the job's asks each for its name and sweeps it; how it is told that one is silent
-is the roll call's business (`agent_roll`). Who answered but could not be swept is asked once more. A job of one node needs no step. A node that Slurm
-has already taken from the job is lost without being asked; one that was found silent while the start still lived gets no more time than the others
-take to be swept.
+Only time in which the agent listens counts: while it is suspended with the job, or has no CPU, the nodes had
+none either. The question is also a test of itself: our own node must answer each one. Otherwise the question
+failed (controller gone, step table full), and nothing is known of any node.
 """
 
 from __future__ import annotations

@@ -1,30 +1,26 @@
-"""Where a job stands when a start of it failed: its nodes, its companions' nodes, and the cluster around it. (I/O)
+"""The position of the job after a failed start: its nodes, spares, companions, and the cluster around it. (I/O)
 
-What waits for a job that its agent leaves to the supervisor: held first, so that the end sets nobody off (P5).
-How it thinks. The agent stands between the end of the script and the end of the job, so it is the last that can do this. What it held
-stands in its journal before it is held; the supervisor lets it wait for the next attempt, or go where there is none. Where Slurm does not
-answer, or refuses, the job ends all the same: what waits meets that end as it would without ftrun.
+`place` collects what the ladder needs to know, `view` is Slurm's snapshot of the cluster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from ftrun.slurm.client.cluster import JobRow
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import replace
-from ftrun.supervisor.agent.context import Desk, say
+from ftrun.supervisor.agent.context import Desk
 from ftrun.supervisor.agent.node_liveness import Reach
 from ftrun.supervisor.config.node_counts import pool_of, sizes_of_settings
 from ftrun.supervisor.diagnosis import inputs
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import Diagnosis
 from ftrun.supervisor.policy import ladder, policy_input, queue, start_case
-from ftrun.supervisor.submission import companion_form, dependent_jobs
+from ftrun.supervisor.submission import companion_form
 
-__all__ = ["hold", "others_wait", "place", "view"]
+__all__ = ["others_wait", "place", "view"]
 
 
 def place(
@@ -131,20 +127,3 @@ def view(desk: Desk, settings: dict[str, Any], run: Run) -> policy_input.Cluster
         return queue.alike(found, nodes, run)
     except SlurmError:
         return policy_input.ClusterView()
-
-
-def hold(desk: Desk) -> None:
-    """Hold the dependents of the job. Raises OSError (journal), GivenUp."""
-    try:
-        waiting, since = dependent_jobs.to_hold(desk.cluster, desk.where.job)
-    except SlurmError as error:
-        say(f"what waits for this job is not known: {error.message}")
-        return
-    if not waiting:
-        return
-    desk.book.record("dependents.held", jobs=sorted(waiting), waits=waiting, since=since)
-    for job in sorted(waiting):
-        try:
-            desk.book.act("hold", partial(desk.cluster.hold, job))
-        except SlurmError as error:
-            say(f"job {job}, which waits for this one, could not be held: {error.message}")

@@ -1,9 +1,10 @@
-"""One process of a start died while the others live: is it started again alone? (I/O)
+"""Restart of a single rank while the other ranks live. (I/O)
 
-How it thinks. Where the framework lets a process join again, each has a parent (`hooks.ranks.rank_wrapper`) that says when it died, and waits for `again` or `end`.
-The same judges are asked as for a whole start, with what was printed since the last such death. It is taken back only where it died alone: others
-that die of it within the settle time make it a matter of the whole start. Where the answer is `end` the others wait in vain, so the start is ended,
-too, and judged as any other: a process that ended confirms the fault (P7).
+Where the framework lets a process join again, each rank has a parent (`hooks.ranks.rank_wrapper`) that
+reports its death and waits for `again` or `end`. Diagnosis and policy are the same as for a whole start,
+applied to the lines printed since the last such death. A rank is restarted only if it died alone: if others
+die within the settle time, the whole start is affected. After `end` the other ranks would wait forever, so
+the agent ends the start and diagnoses it as any other; a process that ended confirms the fault (P7).
 """
 
 from __future__ import annotations

@@ -1,44 +1,26 @@
-"""More nodes for a live start that has fewer than it could have: found while it works, joined at a checkpoint. (I/O)
+"""Grow a live start that has fewer nodes than it could use. (I/O)
 
-How it thinks. Whether it pays is `growing`'s to say; here is found out what that rests on, and only for a run that is below its full size. Nothing of the run is touched before
-everything is there: nodes of another job are asked for, awaited, swept and checked while the script works on, then its next checkpoint is asked for or awaited, then
-everybody is asked once more, and only then the start is ended. Whatever comes in between (a fault, a stop, a pause, a node that somebody drains) goes first, and
-what was asked for is given back. Nodes of the allocation that were set aside for a fault may come back when the run would use them in a new job, too: when
-their exclusion is over.
-
-Going on with fewer nodes of the same job, as its agent sees it.
-
-Giving nodes of the job back: a dead one before Slurm ends the job for it, and one that was set aside once somebody is to mend it.
-How it thinks. Slurm needs SlurmdTimeout to call a node down, and then ends every job on it that was not submitted with --no-kill. A job that no longer
-holds the node by then is left alone. So where this job would be ended, and it goes on here, the nodes that do not answer are
-given back right after the decision, all in one update that names everybody who stays. Nodes that answer are kept, good or bad: whoever got a bad one
-next would suffer. A job with --no-kill needs none of it, and then a dead node is better kept than given to somebody's next job.
-
-A refusal is final: Slurm will end this job, so it is left, and what follows is the supervisor's.
-
-A bad node that answers stays aside in the job only until Slurm starts nothing on it any more. Whoever drained it wants to mend it, and cannot while it is held; given
-back it hurts nobody, and once it is mended it may come back by a companion. So while a start works that does not use it, the job's nodes are
-looked at now and then: those that are gone are noted, and the drained ones among those set aside are given back. This is a favour and no need: a refusal ends it
-for this launch, and a job that may need its one release for a dead node keeps it for that.
+`policy.elastic` decides whether growing pays; this module collects the facts for it, and only for a run below
+its full size. The agent prepares everything while the script works: it asks another job for nodes, waits for
+them, sweeps and checks them, then asks for or awaits the next checkpoint, then queries all nodes once more.
+Only then does it end the start. Anything that comes in between (a fault, a stop, a pause, a drain) takes
+precedence, and the agent gives back what it had asked for. Nodes of the allocation that were excluded after a
+fault may come back when a new job of the run could use them too, that is when their exclusion is over.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import field
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.errors import SlurmError
-from ftrun.slurm.client.options import OptionError
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.agent import companion_jobs, placement, start_monitor, stop_start
 from ftrun.supervisor.agent.companion_jobs import HERE, WAITING, Companion, Companions
-from ftrun.supervisor.agent.companion_prefetch import Apart
 from ftrun.supervisor.agent.context import Desk, Suspicion, say
 from ftrun.supervisor.agent.node_checks import Checks
 from ftrun.supervisor.agent.node_liveness import Reach
+from ftrun.supervisor.agent.spanning_limits import Apart
 from ftrun.supervisor.agent.start_monitor import Eye
 from ftrun.supervisor.agent.stop_start import Boundary
 from ftrun.supervisor.config import recovery_order, rungs
@@ -48,10 +30,9 @@ from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.policy import elastic, estimates, save_request, start_case
 from ftrun.supervisor.policy.elastic import Scene, Verdict
 from ftrun.supervisor.policy.save_request import Occasion
-from ftrun.supervisor.store import checkpoints, flag_files, journal, submission_context
-from ftrun.supervisor.submission import plan
+from ftrun.supervisor.store import checkpoints, flag_files, journal
 
-__all__ = ["LOOK_EVERY_S", "STARTS_WITHIN_S", "Growth", "Mending", "Room", "may", "outlives", "release"]
+__all__ = ["LOOK_EVERY_S", "STARTS_WITHIN_S", "Growth", "Room", "may"]
 
 
 LOOK_EVERY_S = 30.0
@@ -392,115 +373,3 @@ def may(settings: Mapping[str, Any], active: int) -> bool:
     if sizes is None or not sizes.at_most(active - 1):
         return False
     return any(rungs.Rung.SHRINK in order for order in recovery_order.rungs_from(settings).orders.values())
-
-
-MENDED = "so that they can be mended: Slurm starts nothing on them any more"  # behind "given back"
-
-
-def release(desk: Desk, silent: Collection[str]) -> str:
-    """Give back the job's own nodes among the silent ones where it would be ended for them; why the job cannot go on, "" = it can.
-
-    Raises OSError (journal), GivenUp.
-    """
-    gone = [node for node in desk.where.nodes if node in silent]
-    if not gone or outlives(desk.where.run_dir):
-        return ""
-    try:
-        row = desk.cluster.jobs((desk.where.job,)).get(desk.where.job)
-    except SlurmError as error:
-        return _ends(error.message)
-    if row is None:
-        return _ends("Slurm does not show the job")
-    gone = [node for node in gone if node in row.nodes]
-    stay = [node for node in row.nodes if node not in gone]
-    if not gone:
-        return ""
-    refused = _give_back(desk, stay, gone)
-    return _ends(refused) if refused else ""
-
-
-@dataclasses.dataclass
-class Mending:
-    """The nodes of the job that no start uses, through one launch."""
-
-    desk: Desk
-    settings: Mapping[str, Any]
-    _next_s: float = 0.0
-    _over: bool = False  # nothing is given back any more
-    _every_s: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._every_s = min(
-            LOOK_EVERY_S, max(2.0, float(self.settings.get("grow-min-interval", 1800.0)) / 4.0)
-        )
-
-    def look(self, used: Collection[str], aside: tuple[str, ...], *, busy: bool) -> tuple[str, ...]:
-        """Those of `aside` that the job still has. `used` are the nodes of the start that works, which are never touched; `busy`: it is about to be ended, or
-        others want something of the nodes. Raises OSError (journal), GivenUp."""
-        desk, mono_s = self.desk, self.desk.clock.mono_s()
-        unused = [node for node in desk.where.nodes if node not in used and node not in desk.left]
-        if not unused or mono_s < self._next_s:
-            return aside
-        self._next_s = mono_s + self._every_s
-        try:
-            row = desk.cluster.jobs((desk.where.job,)).get(desk.where.job)
-            if row is None or row.state is not JobState.RUNNING or desk.where.node not in row.nodes:
-                return aside
-            desk.left |= {node for node in unused if node not in row.nodes}
-            held = [node for node in unused if node in aside and node in row.nodes]
-            known = desk.cluster.nodes(held) if held else {}
-            desk.drained = frozenset(node for node in held if node in known and known[node].drained)
-            if not busy:
-                self._give_back(row)
-        except SlurmError as error:
-            say(f"the nodes that are set aside cannot be looked at: {error.message}")
-        return tuple(node for node in aside if node in desk.nodes)
-
-    def _give_back(self, row: JobRow) -> None:
-        """Raises OSError (journal), GivenUp."""
-        desk = self.desk
-        gone = [node for node in row.nodes if node in desk.drained and node != desk.where.node]
-        if self._over or not gone:
-            return
-        self._over = not outlives(desk.where.run_dir)
-        if self._over:
-            return
-        stay = [node for node in row.nodes if node not in gone]
-        self._over = bool(_give_back(desk, stay, gone, why=MENDED))
-        if not self._over:
-            desk.left |= {*gone}
-
-
-def outlives(run_dir: str) -> bool:
-    """Whether Slurm lets the jobs of a run go on without a node that it lost, by what was asked for and by what ftrun adds. False where that is not known."""
-    try:
-        kept, env = submission_context.load(run_dir), submission_context.environment(run_dir)
-        line, head = plan.split_kept(kept), plan.directive_lines(submission_context.script(run_dir), kept)
-    except (submission_context.ContextError, OptionError):
-        return False
-    return plan.outlives(kept, line, head, env)
-
-
-def _give_back(desk: Desk, stay: list[str], gone: list[str], **more: str) -> str:
-    """Why Slurm refused; "" = they are given back. Raises OSError (journal), GivenUp."""
-    desk.book.record("release.intended", nodes=stay, gone=gone, **more)
-    refused: list[str] = []
-    desk.book.act("release", lambda: _release(desk, stay, refused))
-    if refused:
-        desk.book.record("release.refused", message=refused[0], **more)
-        return refused[0]
-    desk.book.record("release.done", nodes=stay, gone=gone, **more)
-    return ""
-
-
-def _release(desk: Desk, stay: list[str], refused: list[str]) -> None:
-    desk.alive()
-    try:
-        desk.steps.keep_nodes(desk.where.job, stay)
-    except SlurmError as error:
-        say(f"nodes cannot be given back: {error.message}")
-        refused.append(error.message)
-
-
-def _ends(message: str) -> str:
-    return f"Slurm will end this job for its lost node, which could not be given back: {message}"

@@ -1,35 +1,42 @@
-"""One start of the script after the other: look on, and say what comes next when it failed. (I/O)
+"""The main loop of the agent: watch one start of the script after the other, and answer batch.sh after a failed
+one. (I/O)
 
-How it thinks. A start is looked at until batch.sh says that it is over. A failed one is judged as soon as its log is quiet and its nodes have
-been asked (`agent_after`). Then the decision is journalled, what still runs is stopped, and batch.sh is answered: `again` on these nodes, or `end`. Where anything is unclear, where Slurm or the journal does not answer, and
-where a rung took longer than its limit, the answer is `end`: the job ends as its script ended, and the supervisor goes on from there.
+The agent watches a start until batch.sh reports its end. It diagnoses a failed start once the log is quiet
+and the nodes have answered (`start_outcome`). It then journals the decision, stops what still runs, and
+answers batch.sh: `again` on these nodes, or `end`. The answer is `end` whenever something is unclear, Slurm
+or the journal fails, or a rung exceeds its time limit. The job then ends as its script ended, and the
+supervisor takes over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import replace
 from ftrun.supervisor.agent import (
     batch_channel,
     companion_jobs,
     placement,
-    resize,
+    release_nodes,
     start_monitor,
     start_outcome,
     stop_start,
 )
 from ftrun.supervisor.agent.batch_channel import Over, Started
-from ftrun.supervisor.agent.checkpoint_staging import Deep, Stage
+from ftrun.supervisor.agent.checkpoint_reader import Deep
+from ftrun.supervisor.agent.checkpoint_staging import Stage
 from ftrun.supervisor.agent.companion_jobs import Companions
-from ftrun.supervisor.agent.companion_prefetch import Apart, Early
+from ftrun.supervisor.agent.companion_prefetch import Early
 from ftrun.supervisor.agent.context import Desk, Suspicion, say
 from ftrun.supervisor.agent.node_checks import Checks
 from ftrun.supervisor.agent.node_liveness import Reach
 from ftrun.supervisor.agent.rank_restart import Ranks
 from ftrun.supervisor.agent.resize import Growth, Room
+from ftrun.supervisor.agent.spanning_limits import Apart
 from ftrun.supervisor.agent.start_monitor import Eye, Hangs
 from ftrun.supervisor.agent.stop_start import Drained, Slow
 from ftrun.supervisor.config import recovery_order
@@ -40,6 +47,7 @@ from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import Diagnosis, State
 from ftrun.supervisor.policy import ladder, policy_input, start_case
 from ftrun.supervisor.store import checkpoints
+from ftrun.supervisor.submission import dependent_jobs
 from ftrun.supervisor.telemetry.liveness import History
 
 __all__ = ["Rounds"]
@@ -84,14 +92,14 @@ class Rounds:
     companions: Companions = field(init=False)
     early: Early = field(init=False)
     apart: Apart = field(init=False)
-    mending: resize.Mending = field(init=False)
+    mending: release_nodes.Mending = field(init=False)
     stage: Stage = field(init=False)
     deep: Deep = field(init=False)
 
     def __post_init__(self) -> None:
         self.companions = Companions(self.desk, self.settings)
         self.apart = Apart(self.desk)
-        self.mending = resize.Mending(self.desk, self.settings)
+        self.mending = release_nodes.Mending(self.desk, self.settings)
         self.early = Early(self.desk, self.companions, self.apart, self.settings)
         self.stage = Stage(self.desk, self.settings)
         where = self.desk.where
@@ -320,7 +328,7 @@ class Rounds:
         say(f"start {eye.started.number}: end: {why}")
         self.desk.book.record("start.left", incident=incident, reason=why, path=[list(one) for one in path])
         if again:
-            placement.hold(self.desk)
+            _hold_dependents(self.desk)
         self.stage.leave()
         self.companions.end_all("the job ends")
         self.desk.book.act("answer", lambda: self.desk.answer(eye.started.number, checked=self._checked))
@@ -336,7 +344,7 @@ class Rounds:
         self.desk.book.record("start.decided", **told, set_aside=[list(one) for one in skip])
         say(f"start {eye.started.number}: {move.rung.value}: {move.reason}")
         self.aside = move.aside
-        if why := resize.release(self.desk, reach.silent):
+        if why := release_nodes.release(self.desk, reach.silent):
             return self._leave(eye, incident, why, move.path, again=True)
         stop_start.cancel_steps(self.desk)
         self.desk.book.record("start.stopped", incident=incident)
@@ -414,3 +422,20 @@ class Rounds:
         if move.rung not in HERE:
             return self._leave(eye, incident, move.reason, path=move.path, again=True)
         return self._again(eye, incident, replace(ruled, place=place, move=move), reach)
+
+
+def _hold_dependents(desk: Desk) -> None:
+    """Hold the dependents of the job. Raises OSError (journal), GivenUp."""
+    try:
+        waiting, since = dependent_jobs.to_hold(desk.cluster, desk.where.job)
+    except SlurmError as error:
+        say(f"what waits for this job is not known: {error.message}")
+        return
+    if not waiting:
+        return
+    desk.book.record("dependents.held", jobs=sorted(waiting), waits=waiting, since=since)
+    for job in sorted(waiting):
+        try:
+            desk.book.act("hold", partial(desk.cluster.hold, job))
+        except SlurmError as error:
+            say(f"job {job}, which waits for this one, could not be held: {error.message}")

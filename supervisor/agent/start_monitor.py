@@ -1,16 +1,17 @@
-"""What one start shows while it runs: its logs, its steps, its nodes' reports; and when it may be ended. (I/O)
+"""Monitor of one live start: logs, steps, node reports, hangs, stragglers; and when to end the start. (I/O)
 
-How it thinks. The rules are the supervisor's own (`stall`, P7): a fatal line, or a node that its watch finds bad, makes a start suspect, and the
-witnesses of a hang need less then (`suspicious`). One thing is quicker from inside. A node that does not answer is a fault that the node itself confirms, so the nodes
-are asked as soon as something fatal was printed, when srun says that a task failed, and when a start that was making steps stands still for much longer than it is used to; two such
-answers in a row with no sign of life between them are enough, or one where srun says that it is ending the step, which it then cannot do on
-that node for many seconds.
+The rules are the supervisor's own (`policy.stall`, P7). A fatal line, or a bad finding of a node check, makes
+a start suspect, and a suspect start needs less evidence for a hang. From inside the allocation one fault is
+found faster: a node that does not answer confirms its own fault. So the agent asks the nodes when it sees a
+fatal line, when srun reports a failed task, and when a start that made steps stands still for much longer
+than usual. It needs two such answers in a row without a sign of life in between. One answer is enough while
+srun says that it is ending the step, which srun cannot finish on a dead node for many seconds.
 
-Nothing of it costs anything while all is well: a read of the log that yields nothing, and a look at the time stamp of a folder.
+`Hangs` adapts `telemetry.hang_watch` and `telemetry.straggler`. Here too the agent has an advantage: its
+steps reach every node at once, it can wait for the stacks, and it asks Slurm itself whether the job runs. It
+ends the start when the hang watch says `hung`.
 
-Whether a start hangs, and who is slow in it: the agent's shell around `hangwatch` and `straggler`.
-How it thinks. The agent is inside: its steps reach every node at once, it may wait for the stacks, and it asks Slurm itself whether the job runs. Once
-the watch says `hung` the start may be ended.
+A healthy start costs one read of the log and one stat of a folder at each look.
 """
 
 from __future__ import annotations

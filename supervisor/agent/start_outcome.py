@@ -1,11 +1,12 @@
-"""What an agent learns when a start is over: who answers, what the checks find, the last lines. (I/O)
+"""What the agent learns when a start is over: nodes that answer, findings of checks, the last log lines. (I/O)
 
-How it thinks. Late lines decide who was first, so nothing is judged before the log has been quiet for `log-quiet`; that time is used. All nodes are
-asked whether they are there and swept of what the start left, and beside it they, spares too, run the checks of a failure (`agent_checks`), unless nothing that
-a check finds could change what the log says already: a sick node is not used once more, and a sick spare is none. A start that failed
-at once is a mistake in the script, and nobody looks (as in batch.sh).
+Late log lines decide which fault came first, so the diagnosis waits until the log has been quiet for
+`log-quiet`. The agent uses that time: it asks all nodes whether they answer, kills what the start left there,
+and runs the failure checks (`node_checks`) on them, spares included. A sick node is not used again, and a
+sick spare is no spare. The checks are skipped where no finding could change what the log already says, and
+for a start that failed at once, which is a mistake in the script (batch.sh does the same).
 
-All that is known of a start at its end, gathered for the judges.
+`settled` collects the answers, `seen_of` puts all facts together for the diagnosis.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.agent import companion_prefetch, resize, start_monitor
+from ftrun.supervisor.agent import resize, spanning_limits, start_monitor
 from ftrun.supervisor.agent.batch_channel import Over, Started
 from ftrun.supervisor.agent.context import Desk, Suspicion
 from ftrun.supervisor.agent.node_checks import Checks
@@ -99,7 +100,7 @@ def shut_s(desk: Desk, started: Started, settings: Mapping[str, Any], aside: tup
     """How long a slurmd that refuses is waited for: where neither a spare, nor a companion, nor a smaller size is there, the loss of its node costs the job."""
     spare = not {*desk.nodes} <= {*started.nodes, *aside}
     replaceable = spare or resize.may(settings, len(started.nodes))
-    return SHUT_S if replaceable or companion_prefetch.may(desk, settings, started.number) else SHUT_LONG_S
+    return SHUT_S if replaceable or spanning_limits.may(desk, settings, started.number) else SHUT_LONG_S
 
 
 def _lost(suspicion: Suspicion) -> bool:

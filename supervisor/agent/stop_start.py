@@ -1,20 +1,22 @@
-"""Ending a start that still lives: a last checkpoint where one can be had, its steps, then its script. (I/O)
+"""End a live start: at once, or at its next checkpoint. (I/O)
 
-How it thinks. From the gentle to the hard. Where most of it is alive it is asked once for a checkpoint (the dying gasp, `leaving`); then its steps
-are cancelled, upon which most scripts end by themselves; then the script's own process group is told to leave, and killed. batch.sh sees
-the script end and asks us what comes next, even where the script then says that all went well. Each effect is journalled before and after.
+`stop` goes from gentle to hard. It asks once for an emergency checkpoint where most of the start is alive
+(`policy.save_request`), then cancels the steps, after which most scripts end by themselves, then sends TERM
+and KILL to the script's process group. batch.sh sees the end of the script and asks the agent what comes
+next, even if the script exits 0. Each effect is journalled before and after.
 
-A notice of preemption that nobody but the script's own log tells of.
-How it thinks. It is the supervisor that sees in Slurm's answers that a job is preempted, and asks its script to save. But it may look seldom, or be gone,
-and a time of grace is short. Where Slurm sends TERM to the tasks, slurmstepd says in the log that a step was cancelled; a start that lives on after that is
-worth a question. So, when the supervisor has had the time to ask and did not, Slurm is asked once, and the script is asked from here. Slurm ends the job.
-
-What Slurm wants of a live start: nodes that somebody drained are left behind at the next checkpoint, where spares can take their place.
-How it thinks. The supervisor sees the drain and leaves the wish beside the attempt (`leavefile`), since only the agent acts inside a live allocation.
-The script is asked for a checkpoint; when a new one is complete and the ladder would swap now, the start is ended for it, and all goes on as after a
-fault. Where the job is preempted (`agent_notice`), or has lost a node (`agent_taken`), that goes first. Where nothing is saved, or nothing can take the place, the start goes on, and the supervisor is told why: it may let a new job do it.
-
-A steadily slow node is left behind at the next checkpoint, where a spare can take its place then.
+`Boundary` waits for the next checkpoint of a start that shall be ended in good order. Its users are:
+- `Notice`: preemption that shows only in the job log. Normally the supervisor sees the preemption in Slurm
+  and asks the script to save. The supervisor may poll rarely or be gone, and the grace time is short. When
+  slurmstepd logs a cancelled step (TERM to the tasks) and the start lives on, the agent gives the supervisor
+  time to ask, then queries Slurm once and asks the script itself. Slurm ends the job.
+- `Drained`: somebody drained nodes that this start uses. The supervisor leaves the request in the attempt's
+  folder (`flag_files`), because only the agent acts inside a live allocation. The agent asks for a checkpoint
+  and ends the start once the checkpoint is complete and the ladder would swap in spares now; recovery then
+  goes on as after a fault. A preemption and a lost node (`removed_nodes`) take precedence. If nothing is
+  saved or no spare is there, the start goes on and the agent journals why; the supervisor may then start a
+  new job.
+- `Slow`: a straggler is replaced by a spare at the next checkpoint.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from ftrun.hooks.checkpoints import names as checkpoints_names
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.commands.steps import StepRow
 from ftrun.supervisor.agent.context import Desk, Suspicion, say
-from ftrun.supervisor.agent.node_checks import Taken
+from ftrun.supervisor.agent.removed_nodes import Taken
 from ftrun.supervisor.agent.start_monitor import Eye, Hangs
 from ftrun.supervisor.diagnosis import suspicions
 from ftrun.supervisor.model.types import FaultClass
