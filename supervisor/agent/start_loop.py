@@ -1,5 +1,4 @@
-"""The main loop of the agent: watch one start of the script after the other, and answer batch.sh after a failed
-one. (I/O)
+"""The main loop of the agent: watch each start of the script, and answer batch.sh when one failed. (I/O)
 
 The agent watches a start until batch.sh reports its end. It diagnoses a failed start once the log is quiet
 and the nodes have answered (`start_outcome`). It then journals the decision, stops what still runs, and

@@ -1,8 +1,9 @@
-"""Faults that came together: of a switch, or of the job and the cluster, rather than of each node. (pure)
+"""Correlated failures: one cause behind several nodes, a switch or the job or cluster. (pure)
 
-How it thinks. Two failures are alike when they bear the same signature (the same class, where there is none). Around each failure
-all that are alike within the window are looked at: if they are of several nodes, with one exception at most all below one leaf switch (or
-block) of a cluster that has at least two, they point at the switch; else, if they are of many nodes, at the job or the cluster.
+Two failures are alike if they have the same signature (the same class, where there is none). Around each
+failure the rule looks at all alike failures within the window. If they hit several nodes, and all but one at
+most sit below one leaf switch (or block) of a cluster with at least two, the cause is that switch. Otherwise,
+if they hit many nodes, the cause is the job or the cluster.
 """
 
 from __future__ import annotations

@@ -1,19 +1,21 @@
-"""What to do next, and why: a case in, a ruling with its reason out. (pure)
+"""The policy: from one case to one decision with its reason. (pure)
 
-How it thinks. The rules stand in RULES in the order in which they are asked; the first that answers decides, and its
-sentence is what the log, `explain` and the final line print. The script's own verdict comes first, then a person's wish,
-then what cannot succeed, then the budgets, then the new attempt. Going on is the last rule, not the first.
-Whatever they say, VETOES have the last word: what may not be done is not decided.
-A job that Slurm itself put back into its queue is asked about in between: it may start without us, but not for free. Once it
-has started, though, nothing but a person's wish ends it before it shows a fault of its own.
+RULES are asked in order and the first one that answers decides; its sentence is what the log, `explain` and
+the final line print. The script's own verdict comes first, then a person's request, then what cannot succeed,
+then the budgets, then the new attempt. Going on is the last rule, not the first. VETOES have the last word:
+they turn a decision that must not be executed into one that may. A job that Slurm itself requeued is judged
+while it waits: it may start without us, but not for free. Once it has started, only a person's request ends
+it before it shows a fault of its own.
 
-Budgets. Each class may fail so often without progress (`grounds.CLASS_RULES`, settings `budget-<class>`); progress (a newer
-complete checkpoint, or a step beyond the highest so far) refills them. Above all stands `retries`, the ceiling over
-all classes, which nothing refills. A class that gets no retry by default gets one where the diagnosis proves that
-another try makes sense (a neighbour took the memory), and as many as the user asks for by `budget-<class>`.
+Budgets. Each class may fail so often without progress (CLASS_RULES, settings `budget-<class>`). Progress (a
+newer complete checkpoint, or a step beyond the highest so far) refills the budget. `retries` is the ceiling
+over all classes, and nothing refills it. A class without retries by default gets one where the diagnosis
+proves that another try makes sense (a neighbour took the memory), and as many as the user asks for by
+`budget-<class>`.
 
-A guess is no verdict. A diagnosis that is less than half sure never says that trying again cannot succeed: where the script has worked before,
-in this launch or in an earlier one, there is one try; where it never did a step it stops, and says how sure it is and which setting tries again.
+A guess is no verdict. A diagnosis that is less than half sure never says that a retry cannot succeed. If the
+script has worked before, in this launch or an earlier one, there is one retry. If it never made a step, the
+run stops, and the reason says how sure the diagnosis is and which setting tries again.
 """
 
 from __future__ import annotations

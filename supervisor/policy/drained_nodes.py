@@ -1,9 +1,11 @@
-"""What is done about a live job of which somebody else has drained a node. (pure)
+"""What to do about a live job when somebody else has drained one of its nodes. (pure)
 
-How it thinks. Slurm lets such a job go on, and who drained the node waits for its end. It can be left without losing a step: after a checkpoint, by a
-spare of the job or, where other nodes are free to begin at once, by a new job. Where that is not so it goes on, and says so: to wait in the queue
-would cost more than it brings anybody. When most of the partition is held back it is no node's matter but a maintenance, and a new job would only be
-driven from node to node. A job is left, or asked in vain, once; its spares may be used up one by one.
+Slurm lets such a job go on, and the person who drained the node waits for its end. The run can leave the node
+without losing a step: after a checkpoint, by a spare of the job or, where other nodes can start at once, by a
+new job. Otherwise the job goes on and ftrun says so, because waiting in the queue would cost more than it
+brings anybody. If most of the partition is held back, the reason is maintenance, not one node, and a new job
+would only be driven from node to node. A job is left, or asked in vain, once; its spares may be used up one
+by one.
 """
 
 from __future__ import annotations

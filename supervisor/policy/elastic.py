@@ -1,21 +1,22 @@
-"""Whether a run that has fewer nodes than it could have takes more now, at the price of a restart. (pure)
+"""Elastic size: when a run below its full size grows, and which size is excluded after a fault. (pure)
 
-How it thinks. Growing is never needed: the run works as it is. So everything that is not known, and everything that somebody else does with the run at the
-moment, speaks against it, and a restart is only paid where it comes back: the nodes that come, for as long as they can be expected to be of use,
-must bring `MARGIN` times what the standstill of all costs. They are of use until the job's time is up or the next fault, whichever is sooner: a
-fault brings a restart of its own, and says little about the nodes after it.
+Growing is never necessary, since the run works as it is. Any unknown fact or concurrent operation vetoes
+growth, and a restart must pay: the new nodes, for as long as they are expected to be useful, must bring
+`MARGIN` times the cost of the standstill of all nodes. They are useful until the job's time is up or the next
+fault, whichever comes first, because a fault brings a restart of its own.
 
-No thrash. A size is kept for `grow-min-interval`, however it came about. A growth that did not last until it had paid was in vain, and so the next one
-waits twice as long, and so on up to a day: nodes that come and go make the run slower to trust them, not busier. A try that came to nothing before the run was
-touched (no job with the nodes, a sick node) costs the run nothing and is repeated sooner, with the same doubling. One growth that paid begins it all anew.
-What is remembered is folded from the run's own starts, so whoever looks after the run next knows the same.
+No thrashing. The run keeps a size for `grow-min-interval`, however it got there. A growth that did not last
+until it had paid was in vain and doubles the wait before the next one, up to a day. An attempt that failed
+before the run was touched (no job with the nodes, a sick node) costs the run nothing; it is repeated sooner,
+with the same doubling. One growth that paid resets all waits. The history is folded from the run's own
+starts, so every supervisor and agent sees the same one.
 
-A fault that a new size of the run provokes: the run goes back, and the size is put aside.
-How it thinks. A batch that cannot be divided, a model that no longer fits into memory: such faults belong to the size and not to the script, though
-they look like the script's own. So where a run made steps at another size, and its first start at this one ends in a fault of the script, of the
-configuration or of memory before it got any further, the size is to blame. Each size is put aside once. The full one is what the user asked for, and a
-fault there is the user's; but a start that worked and was ended only to grow is never the price of it: whatever the size, and though it worked
-before (some of its nodes are others now), it is not grown to again.
+Faults of a size. A batch that cannot be divided, a model that no longer fits into memory: such faults belong
+to the size, although they look like faults of the script. So where the run made steps at another size, and
+its first start at this one ends in a fault of the script, of the configuration or of memory before any
+progress, the size is excluded, once. The full size is what the user asked for, and a fault there is the
+user's. The exception is a healthy start that was ended only to grow: the run never grows to that size again,
+whatever the size is and even if it worked before (some of its nodes are others now).
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""How often a run meets faults, and what a planned restart of it takes: by its own history. (pure)
+"""Estimates from a run's own history: time between faults, cost of a restart, expected end. (pure)
 
-How it thinks. A run without a fault is held to be like a published training (`PRIOR`): one fault in its own node-hours and as many more as that
-training needed for one; so the longer it goes well, the better it is thought of. A single guess (`between_s`) adds these to whatever was met, so that a fault in the
-first minute is not taken for one a minute. What a person did or has to mend, and what was planned, is no fault of chance.
+Time between faults. A run without a fault is treated like a published training (`PRIOR`): its own node-hours
+plus as many as that training needed for one fault. So the longer the run goes well, the better the estimate.
+`between_s` adds that prior to whatever was observed, so that one fault in the first minute does not count as
+one per minute. Faults that a person caused or must fix, and planned ends, are not random and do not count.
 
-When a run will be through, if nothing goes wrong.
-How it thinks. From the step where training is, the step where it ends and the usual seconds a step follows how much work is
-left; from the time limit, how many jobs that takes. What nobody can know is left out and said to be: time in the queue, and
-what a job needs before its first step. Where a job is too short for the rest, what comes after the checkpoint that is asked for
-before its limit is made again by the next job.
+Expected end. Current step, last step and the usual seconds per step give the remaining work; the time limit
+gives the number of jobs. Queue time and the time before a job's first step are unknown, so they are left out,
+and the output says so. Where a job is too short for the rest, the next job repeats what follows the
+checkpoint that ftrun asks for before the limit.
 """
 
 from __future__ import annotations

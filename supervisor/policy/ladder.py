@@ -1,30 +1,31 @@
-"""Which rung of recovery comes next inside an allocation: a case, its ruling and the place in, a move with its path out. (pure)
+"""The ladder: the cheapest recovery inside the allocation, from policy input and decision. (pure)
 
-How it thinks. The policy has decided already whether another try makes sense and whom it blames; the ladder only asks how little
-has to be done again. It walks the list of rungs from the finest down and takes the first that nothing speaks against; what
-spoke against the others stands in the path. Whatever the policy decides but a new attempt is not the ladder's business.
+The policy has already decided whether another try makes sense and which nodes to blame; the ladder only asks
+how little has to be redone. `climb` walks the list of rungs from the finest down and picks the first one
+without an objection; objections to the others are kept in `path`. Any decision other than a new attempt is
+not the ladder's business.
 
-What speaks against a rung
-- rank: the framework cannot take a process back, more than one died, a node is blamed, or the fault is not one of a process.
-- step: a node that is blamed surely enough to be left out would be used again; or the fault is a node's, and nobody knows which's.
-- swap: nobody is blamed, everybody is, or there are fewer usable spares than blamed nodes.
-- companion: as for swap, but that spares are too few is why it is there; shrink: no valid size is left (`ladder_elastic`).
-- each of them: its budget, a pause that is longer than its limit, and what was tried before.
+Objections
+- rank: the framework cannot take a process back, more than one died, a node is blamed, or the fault is not
+  one of a process.
+- step: a node that is surely enough blamed to be excluded would be used again; or it is a node fault and the
+  node is unknown.
+- swap: no node is blamed, every node is, or there are fewer usable spares than blamed nodes.
+- companion: as for swap, except that it exists for the case of too few spares. It asks only for the missing
+  nodes. A run that may also go on smaller asks only where the companion would start at once: steps at a
+  smaller size are worth more than waiting, and the run can grow later.
+- shrink: no valid size is left. Shrinking keeps whole units: spares first replace what is missing, complete
+  units go on, and healthy nodes of broken units fill further units as far as they reach. It is skipped where
+  a new job at full size would start at once.
+- all of them: the budget, a pause longer than the limit, and what was tried before.
 
-Never in circles. A rung that was used for a class, after which the same class came back without progress, failed; then only what
-stands below it is tried. It may itself be used again only where the try is another one: a spare for another node, an older checkpoint.
+Never in circles. A rung that was used for a class, after which the same class came back without progress, has
+failed; then only the rungs below are tried. The same rung may be used again only if the try differs: a spare
+for another node, an older checkpoint.
 
-Tries in place and the classes that go "elsewhere first" (network, hang, unknown): the policy keeps the few tries of such a class for
-other nodes. A restart on the same nodes costs seconds, so it comes first, but it is paid from the rung's own budget and leaves
-those tries as they were.
-
-The two rungs that change who takes part: nodes from a companion job, and going on with fewer.
-How it thinks. Both begin where spares run out. A companion is asked for the missing nodes only; whoever may also go on smaller asks for one only
-where it would begin at once, because steps at a smaller size are worth more than waiting, and growing comes later. Going smaller
-keeps whole units: spares first stand in for what is missing, the units that are whole then go on, and healthy nodes whose unit was broken
-fill further units as far as they reach. It is passed over where a new job at full size would begin at once.
-
-What the ladder is asked and what it answers: the place a job stands in, the move that comes next.
+Restarts in place and the classes that go "elsewhere first" (network, hang, unknown): the policy reserves the
+few retries of such a class for other nodes. A restart on the same nodes costs seconds, so it comes first, but
+it is paid from the rung's own budget and leaves those retries untouched.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which nodes the next attempt avoids, which are drained, and which exclusions are given up. (pure)
+"""Which nodes the next attempt avoids, which ones are drained, and which exclusions end. (pure)
 
-A node is excluded when its class says so and the diagnosis names it; never one outside the attempt. What rests on the log
-alone may exclude but never drains: a log is written by users. Exclusions stay under a cap, so that the job stays
-schedulable; the newest culprit counts more than the oldest.
+A node is excluded when its class says so and the diagnosis names it, never a node outside the attempt.
+Evidence from the log alone may exclude but never drains, because users write logs. Exclusions stay under a
+cap, so that the job stays schedulable; the newest culprit has priority over the oldest.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a ruling rests on: the class rules, the limits, one look at the cluster, and the case itself. (pure)
+"""Input and output of the policy: limits, cluster view, the case, the ruling. (pure)
 
-The table of classes is the design's; docs/policy.md shows it; settings (`budget-<class>`, `retries`, ...) change the numbers.
+docs/policy.md shows the table of classes; settings (`budget-<class>`, `retries`, ...) change its numbers.
 """
 
 from __future__ import annotations

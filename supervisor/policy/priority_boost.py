@@ -1,13 +1,16 @@
-"""Whether a job that waits is put ahead of others: only the successor of one that a fault took its nodes from, and never above what the site says. (pure)
+"""Whether the site raises the priority of a waiting job: only of the successor of a job lost to a fault. (pure)
 
-How it thinks. A run that lost its job to a broken node stands behind everybody who came meanwhile, though it had its nodes by right. The site may let the operator
-put that back in order. What proves the case is Slurm's own memory of two jobs of the signer: one that waits, and one that had nodes for a
-good while, ended without success a short time ago, and bore the same run's token with a lower number. That it was a fault of the cluster is Slurm's word, too: it calls the
-job's end the node's, or a node of that job is down or drained now; no user can bring that about, and a node that only sleeps or is set aside for somebody is none of them. The
-waiting one must be one job and ask for no more than the lost one had (nodes, CPUs, memory, GPUs, time), in the same partition, account and QOS: an array
-is one id for thousands of jobs. So nobody gains what they had not been given before; and caps bound how often that can be tried.
+A run that lost its job to a broken node queues behind everybody who came meanwhile, although it had its nodes
+by right. The site may let the drain service restore that order. The proof is Slurm's own memory of two jobs
+of the signer: one waits; the other one had nodes for a good while, ended without success a short time ago,
+and had the same run's token with a lower number. Slurm must also confirm a fault of the cluster: it
+attributes the end to the node, or a node of that job is down or drained now. No user can cause that, and a
+node that is only powered down or reserved does not count. The waiting job must be a single job (an array is
+one id for thousands of jobs) and must ask for no more than the lost one had (nodes, CPUs, memory, GPUs,
+time), in the same partition, account and QOS. So nobody gains more than they had been given before, and caps
+bound the number of tries.
 
-Every refusal is a sentence for the user who asked.
+Each refusal is a sentence for the user who asked.
 """
 
 from __future__ import annotations

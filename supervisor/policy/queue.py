@@ -1,24 +1,28 @@
-"""A job of a run that waits in the queue: whether to go on waiting, to go on smaller, or to give up; and how large a start may be. (pure)
+"""A waiting job of a run: wait, shrink or give up; and the size of the next start. (pure)
 
-How it thinks. Values in, a move with its reason out. The first start of a run is its user's: it is waited for. A run that ran before waits at its
-present size for `resize-after`; then the largest size that can be had now is better than a full one later. A size only ever goes down in the
-queue, so a run that waits comes to rest after as many moves as it has sizes; it goes up only at a start that must be made anyway.
+The user's own first start is waited for. A run that ran before waits at its present size for `resize-after`;
+then the largest size that can start now is better than the full one later. In the queue a size only goes
+down, so a waiting run settles after as many moves as it has sizes. It goes up only at a start that must be
+made anyway.
 
-Reasons. What a person or the job itself wants (a hold, a time, a dependency) is no waiting for nodes, and is left alone. What Slurm says will
-never start is met in order: nodes that ftrun keeps it off are given back to it, those under suspicion first and those with a proven fault last,
-a smaller size in between; where nothing of ours is in its way, waiting is an error. Limits of users, accounts and QOS on all jobs together pass
-with other jobs: they are waited for. Limits on one job or node do not: those are an error. Source of the reasons: slurm/slurm.h (`job_state_reason`) and the manual page of squeue, 22.05 to 26.05.
+Reasons. What a person or the job itself wants (a hold, a time, a dependency) is not waiting for nodes and is
+left alone. If Slurm says that the job will never start, ftrun gives back the nodes that it keeps the job off,
+suspects first and those with a proven fault last, with a smaller size in between. If nothing of ours is in
+the way, waiting is an error. Limits of users, accounts and QOS on all jobs together pass with other jobs, so
+the job waits for them. Limits on one job or node do not: those are an error. Source of the reasons:
+slurm/slurm.h (`job_state_reason`) and the manual page of squeue, 22.05 to 26.05.
 
-How long a job has waited in the queue, counted so that no two clocks are compared.
-How it thinks. Time passes between two looks at which Slurm answered, by the supervisor's own monotonic clock: what passes while Slurm is silent
-or while no supervisor lives is nobody's waiting. The sum is noted in the journal now and then, seldom where it is long, and whoever
-comes next goes on from the last note: a restart costs a minute, or a twentieth of a long wait.
+Waiting time (`QueueClock`). Only time between two polls that Slurm answered counts, by the supervisor's own
+monotonic clock, so no two clocks are compared; time in which Slurm was silent or no supervisor lived does not
+count. The sum is journalled from time to time, less often when it is long, and the next supervisor continues
+from the last record. A restart thus loses a minute, or a twentieth of a long wait.
 
-A job that waits in the queue, made smaller where it stands: the three numbers that Slurm is told, or why it must be submitted anew.
-How it thinks. The numbers are taken from Slurm's own picture of the job, so whatever made them (an option, a variable, a site's default) needs no
-guess: tasks and CPUs in proportion to the nodes. All three are told in one call, with an upper end for the nodes: Slurm 22.05 takes a missing CPU count for that of the old size,
-and a missing upper end for the old one. What counts for the whole job or for each task (GPUs, memory for each GPU) cannot be told in that way, on
-no version, and a number that does not divide has no share: such a job is submitted anew. What Slurm made of it is read back.
+Resizing in the queue (`reshaped`). The numbers come from Slurm's own picture of the job, whatever made them
+(an option, a variable, a site default): tasks and CPUs in proportion to the nodes. One call sets all three,
+with an upper limit for the nodes, because Slurm 22.05 keeps the old CPU count and the old upper limit where
+they are missing. What counts for the whole job or per task (GPUs, memory per GPU) cannot be changed in this
+way on any version, and a number that does not divide has no share: such a job is submitted anew. Slurm's
+result is read back.
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
-"""Leaving in good order: what is asked for, what is waited for, and when it is enough. (pure)
+"""Asking a start for a checkpoint before ending it: what to ask, how long to wait, when to end. (pure)
 
-How it thinks. Whoever ends a start of the script that is still at work asks it for a checkpoint first: by the file
-`save-now` in the run's folder and, where `save-signal` is set, by that signal. Then a *new complete* checkpoint is
-awaited, for so long as the occasion allows, and the end comes in any case. `decide` is that rule. It is asked again at
-every look with what is seen then, and holds no state of its own, so supervisor and agent use the same one, and who takes
-over in the middle goes on with it.
+Before ending a working start, ftrun asks it for a checkpoint: by the file `save-now` in the run's folder and,
+where `save-signal` is set, by that signal. It then waits for a *new complete* checkpoint for as long as the
+occasion allows, and ends the start in any case. `decide` is that rule. It keeps no state and is called at
+each poll with the facts of that moment, so supervisor and agent share it and a successor can continue
+halfway.
 
-New is a checkpoint with a higher step than the newest one that was known when it was asked for, or the same one written
-anew; what is only left over after a newer one was removed is not. Complete is one that bears the marker or, without a marker,
-one that has not changed for `QUIET_S`. Where no file was ever seen, a line in the log that says "saved" counts.
+A checkpoint is new if its step is higher than that of the newest one known when ftrun asked, or if it is the
+same one written anew; an older one that remains after a newer one was removed is not new. It is complete if
+it has the marker or, without a marker, if it has not changed for `QUIET_S`. If no file was ever seen, a log
+line that says "saved" counts.
 
-The dying gasp is the same with fewer words: after a fault that left most processes alive they are asked once, for a short time.
+The emergency checkpoint (`gasp`) is the short form: after a fault that left most processes alive they are
+asked once, for a short time.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
-"""Which node keeps the copy of which other's staged files. (pure)
+"""Staged checkpoints: which node copies to which partner, and which set a start resumes from. (pure)
 
-How it thinks. Every node gives its copy to one other and takes that of one other, so none holds more than one. A leaf switch, or a block, takes all of
-its nodes along when it dies: so the two do not share one where that can be had. Nodes in the order of their leaves, turned by the size of the largest, meet only strangers
-as long as no leaf has more than half of them; where one has, as few as possible meet their own. Where nothing is known of switches, half-way round the list is
-farthest from a neighbour in the rack.
+Partners. Each node copies to one other node and holds the copy of one other, so none holds more than one. A
+leaf switch or block takes all its nodes down when it dies, so partners do not share one where possible. Nodes
+sorted by leaf and rotated by the size of the largest leaf always meet another leaf as long as no leaf has
+more than half of them; otherwise as few as possible meet their own. Where the topology is unknown, half-way
+round the list is farthest from a neighbour in the rack. An existing copy is worth keeping: pairs whose nodes
+are both still there stay, and only the rest is paired anew.
 
-A copy that exists is worth keeping: pairs of which both nodes are still there stay, and only who is left over is paired anew.
+Sets. Each node reports the sealed parts in its memory: its own and copies of others. A set is *at hand* if
+the part of each node of its start lies on some node that answers. From a published set a start reads what is
+in memory there and the rest from disk, so only nodes whose ranks changed need data: the parts of the nodes
+that they replace. An unpublished set is usable only if every node gets every part; that happens at once where
+it is cheap, and otherwise only when publishing takes too long. Parts that no node vouched for (`proven`)
+count only after their set is published, because only then their layout was verified.
 
-Which staged checkpoint a start resumes from, and who has to give what to whom for it.
-How it thinks. Every node says which sealed parts lie in its memory: its own, and copies of others'. A set is *at hand* when the part of each node that took part in its start lies
-somewhere on a node that answers. From a set that is published a start reads what is in memory there and the rest from disk; so only nodes whose ranks are others than before need
-something: what those had saved, from whoever has it. A set that is not published can only be used where every node gets every part; that is done at once where it costs little, and
-else only when publishing it takes too long. Parts that nobody vouched for (`proven`) count for nothing until their set is published: only then their layout has been judged.
-
-Order is that of all checkpoints: the highest step, then the latest start.
+Sets are ordered as all checkpoints are: the highest step, then the latest start.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What one look at a live launch means, as the supervisor and the agent both judge it. (pure)
+"""Whether a live launch is healthy, suspect or recovered, for supervisor and agent alike. (pure)
 
-Law P7. A fatal line alone ends nothing: it makes a launch suspect, and while it is, the witnesses of a hang need a shorter silence. A step
-beyond all others takes the suspicion back.
+Law P7. A fatal line alone ends nothing: it makes a launch suspect, and a suspect launch needs a shorter
+silence to count as hung. A step beyond all earlier ones clears the suspicion.
 """
 
 from __future__ import annotations

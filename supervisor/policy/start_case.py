@@ -1,8 +1,9 @@
-"""What a start's end means: the facts of the node put before the same judges that the supervisor asks. (pure)
+"""From the facts of an ended start to its diagnosis, decision and recovery step, for the agent. (pure)
 
-How it thinks. The agent has its own ways of learning (a file on its node for the end, a step of its own for the nodes), but no judgement of
-its own: the facts go to the rules of the diagnosis, the case to `policy`, the ruling to `ladder`. What it adds is one fact that
-nobody else has so early: who of the nodes does not answer. Such a node counts as lost, as if Slurm had said so.
+The agent has its own sources (a file on its node for the end, its own step for the nodes) but no judgement of
+its own: it passes the facts to the rules of the diagnosis, the case to `decide`, and the ruling to `ladder`.
+It adds one fact that nobody else knows so early: which nodes do not answer. Such a node counts as lost, as if
+Slurm had said so.
 """
 
 from __future__ import annotations
