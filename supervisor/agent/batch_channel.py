@@ -31,7 +31,7 @@ _CALLS_MAX_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """One start of the script: its process group, the nodes that it uses, its token, and where its output begins."""
+    """One start of the script: process group, nodes, token, and where its output begins."""
 
     number: int
     pid: int
@@ -42,7 +42,9 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """What the next start is led to: a folder of links on each of its nodes, the checkpoint that it stands for, its step (None = not in its name)."""
+    """The staged checkpoint for the next start: a folder of links on each node, the checkpoint it represents,
+    its step (None = not in the name).
+    """
 
     view: str
     path: str
@@ -50,7 +52,7 @@ class Resume:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """As batch.sh reads it; nothing where a path cannot be told in a line."""
+        """The lines for batch.sh; none if a path cannot be written on one line."""
         told = (f"view={self.view}", f"from={self.path}", f"step={'' if self.step is None else self.step}")
         return () if "\n" in "".join(told) else told
 
@@ -64,12 +66,12 @@ class Over:
 
     @property
     def failed(self) -> bool:
-        """It did not end well."""
+        """The exit code or the signal is not 0."""
         return bool(self.code or self.signal)
 
 
 class Talk:
-    """The folder, as the agent sees it."""
+    """The agent's side of the channel."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -103,12 +105,14 @@ class Talk:
         resume: Resume | None = None,
         checked: bool = False,
     ) -> bool:
-        """Say what comes after start `number`: the script again on `nodes`, in this order, or the job's end where there are none.
+        """Say what comes after start `number`: the script again on `nodes`, in this order, or the end of the
+        job if there are none.
 
-        `spans` are the parts of `nodes` that lie in companions, `fault` is the class of the fault, `skip` are checkpoints that are set aside, `poison` lines of those
-        that a diverged training wrote, `had` that the run has had one, `fresh` that it may begin from nothing, `resume` is what lies in the nodes' memory; `checked`: the nodes need no other look before
-        the job ends. False where it was answered before.
-        Raises OSError.
+        `spans` are the parts of `nodes` that belong to companions, `fault` is the class of the fault, `skip`
+        are checkpoints that must not be loaded, `poison` the lines about checkpoints of a diverged training.
+        `had`: the run has had a checkpoint; `fresh`: it may begin from nothing; `resume`: the staged set to
+        load from node memory; `checked`: the nodes need no further check before the job ends. False if the
+        start was answered before. Raises OSError.
         """
         lines = (
             ["end", *(["checked=1"] if checked else [])]
@@ -138,21 +142,23 @@ class Talk:
         return True
 
     def ending(self, number: int) -> None:
-        """Start `number` is being ended by us: batch.sh asks even where it then says that all is well. Raises OSError."""
+        """Announce that the agent ends start `number`: batch.sh then asks even if the script exits 0. Raises
+        OSError.
+        """
         with open(self._path("ending", number), "w", encoding="ascii"):
             pass
 
     def asked(self, number: int) -> bool:
-        """batch.sh waits for what comes after start `number`, or did."""
+        """batch.sh waits for the answer about start `number`, or did."""
         over = self.over(number)
         return over is not None and (over.failed or os.path.exists(self._path("ending", number)))
 
     def answered(self, number: int) -> bool:
-        """Somebody has answered."""
+        """An answer exists."""
         return os.path.exists(self._path("next", number))
 
     def pulse(self) -> None:
-        """The agent lives. Raises OSError."""
+        """Write the heartbeat for batch.sh. Raises OSError."""
         self._pulse += 1
         descriptor = os.open(os.path.join(self.folder, "pulse"), os.O_WRONLY | os.O_CREAT, 0o600)
         try:
@@ -161,7 +167,7 @@ class Talk:
             os.close(descriptor)
 
     def no_span(self, number: int) -> str:
-        """Why a call of srun in start `number` cannot span several jobs; "" where each of them can."""
+        """Why an srun call in start `number` cannot span several jobs; "" if all of them can."""
         found = run_dir.content(self._path("nospan", number), _CALLS_MAX_BYTES)
         lines = (found or b"").decode("utf-8", "replace").splitlines()
         return next((line.strip() for line in lines if line.strip()), "")
@@ -178,7 +184,7 @@ class Talk:
 
 
 def started_from(values: Mapping[str, str], number: int) -> Started:
-    """A start from the lines of its record. (pure)"""
+    """Parse the record of a start. (pure)"""
     launch = attempt_dir.launch_from(values, number)
     return Started(
         number, attempt_dir.integer(values.get("pid")), launch.nodes, values.get("token", ""), launch
@@ -189,7 +195,7 @@ _PROCESSES_MAX = 4096
 
 
 def around(script_pid: int, job: str, proc: str = "/proc") -> int:
-    """The first srun of this job below the script that did not come through the shim; 0 for none."""
+    """The first srun of this job below the script that bypassed the shim; 0 for none."""
     for pid in below(script_pid, proc):
         if runs(pid, proc) != "srun":
             continue
@@ -201,7 +207,7 @@ def around(script_pid: int, job: str, proc: str = "/proc") -> int:
 
 
 def below(pid: int, proc: str = "/proc") -> list[int]:
-    """A process and all that descend from it, as far as they can be seen."""
+    """A process and its descendants, as far as they are visible."""
     found: list[int] = []
     queue = [pid]
     while queue and len(found) < _PROCESSES_MAX:
@@ -218,7 +224,7 @@ def below(pid: int, proc: str = "/proc") -> list[int]:
 
 
 def runs(pid: int, proc: str = "/proc") -> str:
-    """The base name of the program that a process runs; "" where it is gone."""
+    """The base name of the executable of a process; "" if the process is gone."""
     try:
         return os.path.basename(os.readlink(f"{proc}/{pid}/exe"))
     except OSError:

@@ -26,7 +26,9 @@ __all__ = ["Deep", "begin"]
 
 
 def begin(home: str, words: Sequence[str]) -> subprocess.Popen[bytes] | None:
-    """Start the node side of ftrun beside us, with an environment that no rank has; None where it is not there."""
+    """Start the node tool `ftrun-hook` with these arguments as a child, with an environment that no rank has;
+    None if the tool is not installed.
+    """
     tool = os.path.join(home, store_run_dir.TOOLS_LINK)
     with contextlib.suppress(OSError):
         return subprocess.Popen(
@@ -48,7 +50,9 @@ class Deep:
         self._child: subprocess.Popen[bytes] | None = None
 
     def begun(self, run: Callable[[], Run]) -> None:
-        """A start has begun: see that the reader reads what the next one would take. `run`: the run now, asked only where that matters."""
+        """A start has begun: make the reader verify what the next start would load. `run` is called only if
+        needed.
+        """
         pattern = str(self._settings.get("checkpoint", ""))
         if not pattern or self._begin is None or self._settings.get("checkpoint-verify") == "rule":
             return
@@ -71,9 +75,9 @@ class Deep:
             self._words, self._child = words, self._begin(self._home, words)
 
     def close(self) -> None:
-        """End the reader, and wait for nothing but a process that can be ended."""
+        """Kill the reader. Waits half a second at most."""
         if self._child is not None and self._child.poll() is None:
-            self._child.kill()  # its own child dies with it
+            self._child.kill()  # its own child ends with it
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._child.wait(timeout=0.5)
         self._child = None

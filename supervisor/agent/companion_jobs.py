@@ -58,18 +58,19 @@ __all__ = [
 WAITING, HERE, FAILED = "waiting", "here", "failed"
 
 LOOKS_S = ((3.0, 0.2), (10.0, 0.5), (60.0, 2.0))
-"""(so long after it was submitted, Slurm is asked so often); later every `LATER_EVERY_S`."""
+"""(time since the submission, poll interval of Slurm until then); later `LATER_EVERY_S`."""
 
 LATER_EVERY_S = 5.0
-SPEAKS_S = 3.0  # after Slurm calls it running, its script's own word is not waited for any longer
-FOUND_S = 30.0  # a submission without an answer is looked up for so long
-UNSEEN_S = 20.0  # a job that Slurm does not show for so long is none
+SPEAKS_S = 3.0  # after Slurm shows it running, do not wait longer for its script's message
+FOUND_S = 30.0  # a submission without an answer is searched for so long
+UNSEEN_S = 20.0  # a job that Slurm does not show for so long does not exist
 
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """One companion: `state` is `waiting`, `here` (`nodes` in Slurm's order) or `failed` (`reason` says why; `lasts`: as
-    long as this job runs)."""
+    """The state of one companion: `waiting`, `here` (`nodes` in Slurm's order) or `failed` (`reason`;
+    `lasts`: for as long as this job runs).
+    """
 
     state: str
     number: int = 0
@@ -81,7 +82,7 @@ class Companion:
 
 @dataclass
 class _Asked:
-    """What is known of one that was asked for."""
+    """A companion that was requested, as the agent tracks it."""
 
     number: int
     count: int
@@ -104,7 +105,7 @@ class _Asked:
 
 @dataclass
 class Companions:
-    """Those of one launch. `desk.spans` are the ones that are there."""
+    """The companions of one launch. `desk.spans` are the ones that are ready."""
 
     desk: Desk
     settings: Mapping[str, Any]
@@ -120,10 +121,11 @@ class Companions:
         pool: Pool | None = None,
         ahead: bool = False,
     ) -> Companion:
-        """Ask Slurm for `count` nodes, none of this job's, nor of `exclude`, for `left_s` seconds at most (None = as long as there is time), of `pool` if one is given.
+        """Submit a companion with `count` nodes, none of this job's or of `exclude`.
 
-        One at a time is asked for: one that still waits is answered instead. `ahead`: nothing is decided yet, and its nodes are none of the
-        run's before `take`. Raises OSError (journal), GivenUp.
+        `left_s` limits its time (None = as long as this job has time), `pool` names where the nodes come
+        from. Only one companion waits at a time: if there is one, it is returned instead. `ahead`: nothing is
+        decided yet, and the nodes do not belong to the run before `take`. Raises OSError (journal), GivenUp.
         """
         last = self._last
         if last is not None and last.state == WAITING:
@@ -156,7 +158,7 @@ class Companions:
         return one.told()
 
     def look(self) -> Companion:
-        """What became of the one that was asked for last; it does not wait. Raises OSError (journal), GivenUp."""
+        """The state of the latest companion; does not wait. Raises OSError (journal), GivenUp."""
         one = self._last
         if one is None:
             return Companion(FAILED, reason="none was asked for")
@@ -166,12 +168,14 @@ class Companions:
 
     @property
     def expected(self) -> bool:
-        """One is on its way, or was asked for ahead."""
+        """A companion is on its way, or was requested ahead."""
         one = self._last
         return one is not None and not one.over and (one.state == WAITING or one.ahead)
 
     def take(self, count: int, exclude: Collection[str]) -> Companion | None:
-        """The one that was asked for ahead, where it is what is wanted now; else it is ended. Raises OSError (journal), GivenUp."""
+        """The companion that was requested ahead, if it is what is wanted now; otherwise it is ended. Raises
+        OSError (journal), GivenUp.
+        """
         one = self._last
         if one is None or one.over or not one.ahead:
             return None
@@ -185,12 +189,14 @@ class Companions:
         return one.told()
 
     def end_ahead(self, why: str) -> None:
-        """The decision is another one. Raises OSError (journal), GivenUp."""
+        """End a companion that was requested ahead, because the decision is another one. Raises OSError
+        (journal), GivenUp.
+        """
         if self._last is not None and self._last.ahead:
             self.end(self._last.number, why)
 
     def end(self, number: int, why: str) -> None:
-        """Nobody wants this one any more. One that is over is over. Raises OSError (journal), GivenUp."""
+        """End this companion, unless it has ended. Raises OSError (journal), GivenUp."""
         one = next((one for one in self._known if one.number == number), None)
         if one is None or one.over:
             return
@@ -206,17 +212,19 @@ class Companions:
         self.desk.book.record("companion.ended", number=number, job=one.job, reason=why)
 
     def end_waiting(self, why: str) -> None:
-        """Nobody waits any more for the one that was asked for last. Raises OSError (journal), GivenUp."""
+        """End the latest companion if it still waits. Raises OSError (journal), GivenUp."""
         if self._last is not None and self._last.state == WAITING:
             self.end(self._last.number, why)
 
     def end_all(self, why: str) -> None:
-        """The launch is over. Raises OSError (journal), GivenUp."""
+        """End all companions: the launch is over. Raises OSError (journal), GivenUp."""
         for one in list(self._known):
             self.end(one.number, why)
 
     def end_broken(self, lost: Collection[str]) -> tuple[int, ...]:
-        """End those that have one of these nodes: a companion that lost a node is over as a whole, if not yet in Slurm's eyes. Their numbers."""
+        """End the companions that have one of these nodes: a companion that lost a node is over as a whole,
+        even if Slurm does not know yet. Returns their numbers.
+        """
         jobs = {span.job: node for span in self.desk.spans for node in span.nodes if node in lost}
         broken = [one for one in self._known if not one.over and one.job in jobs]
         for one in broken:
@@ -233,7 +241,7 @@ class Companions:
         return os.path.join(self.desk.where.place, "companions", f"{number}.{what}")
 
     def _claim_number(self) -> int:
-        """The next number that no companion of this attempt has, of an earlier launch neither. Raises OSError."""
+        """The next number that no companion of this attempt has, earlier launches included. Raises OSError."""
         os.makedirs(os.path.join(self.desk.where.place, "companions"), mode=0o700, exist_ok=True)
         number = self._known[-1].number if self._known else 0
         while True:
@@ -326,7 +334,7 @@ class Companions:
                 self._is_here(one, row.nodes)
 
     def _announced(self, one: _Asked) -> tuple[str, ...]:
-        """The nodes that its script says it has; () where it has said nothing."""
+        """The nodes that the companion's script reports; () if it has reported none."""
         told = attempt_dir.key_values(self._path(one.number, "here"))
         if told is None or told.get("job") != one.job:
             return ()
@@ -336,7 +344,7 @@ class Companions:
 
     def _is_here(self, one: _Asked, nodes: tuple[str, ...]) -> None:
         back = [node for node in nodes if node in self.desk.where.nodes]
-        if back:  # what was found on it before may be mended: it is looked at anew
+        if back:  # earlier findings may be repaired: check it anew
             node_reports.put_by(self.desk.where.run_dir, self.desk.where.attempt, back, str(one.number))
         one.state, one.nodes = HERE, nodes
         if one.ahead:
@@ -354,7 +362,9 @@ class Companions:
         self.end(one.number, reason)
 
     def _end(self, one: _Asked) -> None:
-        """Its script is told by a file, and Slurm by word. Whichever fails, the other does, and its script has rules of its own."""
+        """Tell the script by a file, and Slurm by `cancel`. If one fails the other works, and the script ends
+        by its own rules anyway.
+        """
         with contextlib.suppress(OSError):
             os.close(os.open(self._path(one.number, "over"), os.O_WRONLY | os.O_CREAT, 0o600))
         try:
@@ -366,7 +376,7 @@ class Companions:
 
 
 def hopeless(reason: str) -> str:
-    """Why a companion with this reason of Slurm's will not start while the main job runs; "" = it may. (pure)"""
+    """Why a companion with this pending reason cannot start while the main job runs; "" = it may. (pure)"""
     words = reason.lower().replace(" ", "").replace("_", "")
     if queue.never_starts(reason):
         return f"the companion can never start: Slurm says {reason}"
@@ -379,13 +389,14 @@ def hopeless(reason: str) -> str:
 
 TRIES = 2
 LOOK_EVERY_S = 0.1
-SWEPT_S = 2.0  # so long a sweep that was begun ahead is waited for
+SWEPT_S = 2.0  # wait so long for a sweep that was started ahead
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """`count` nodes, none of `exclude`, until `end_s` (Unix seconds, None = without a limit), there before `until_s` (monotonic). `started` is the
-    start that failed, `why` stands in the journal."""
+    """A request for `count` nodes, none of `exclude`, needed until `end_s` (Unix seconds, None = no limit)
+    and ready before `until_s` (monotonic). `started` is the start that failed, `why` goes to the journal.
+    """
 
     started: Started
     count: int
@@ -397,7 +408,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The nodes that came; () where none did, and why; `lasts`: asking again is of no use in this launch."""
+    """The nodes that joined; () with the reason if none did. `lasts`: a further request is of no use in this
+    launch.
+    """
 
     nodes: tuple[str, ...] = ()
     why: str = ""
@@ -413,7 +426,11 @@ def join(
     checks: Checks | None = None,
     swept: Question | None = None,
 ) -> Joined:
-    """Have a companion whose nodes are well; of one that was asked for ahead `checks` may be at it, and `swept` is a question that sweeps it. Raises OSError (journal), GivenUp."""
+    """Get a companion whose nodes are well.
+
+    For a companion that was requested ahead, `checks` may already run and `swept` is the question that sweeps
+    it. Raises OSError (journal), GivenUp.
+    """
     exclude, why = set(wanted.exclude), ""
     early = companions.take(wanted.count, exclude)
     if early is None:
@@ -429,7 +446,7 @@ def join(
             desk.rest(LOOK_EVERY_S)
             found = companions.look()
         if found.state != HERE and pool is not None and last < 0:
-            settings = {**settings, "pool": ""}  # the job's own partition may have what the pool refuses
+            settings = {**settings, "pool": ""}  # the job's own partition may have what the pool lacks
             continue
         if found.state != HERE:
             return Joined(why=found.reason, lasts=found.lasts)
@@ -444,7 +461,7 @@ def join(
 
 
 def lent(desk: Desk, settings: Mapping[str, Any], count: int, exclude: Collection[str]) -> Pool | None:
-    """The pool, where it has enough idle nodes now."""
+    """The pool, if it has enough idle nodes now."""
     pool = pool_of(str(settings.get("pool", "")))
     if pool is None:
         return None
@@ -476,7 +493,11 @@ def fit(
     lives: bool = False,
     swept: Question | None = None,
 ) -> dict[str, str]:
-    """Node of this companion -> why no start should use it; those that are well are not in it. `begun` are checks that may be at it. Where the start still `lives`, nothing of it is swept away. Raises OSError (journal), GivenUp."""
+    """Node of this companion -> why no start should use it; nodes that are well are left out.
+
+    `begun` are checks that may already run. If the start still `lives`, nothing of it is swept. Raises
+    OSError (journal), GivenUp.
+    """
     where, nodes = desk.where, found.nodes
     checks = begun or Checks(desk, started, settings)
     wants_checks = settings.get("after-checks") != "never"
@@ -501,7 +522,7 @@ def fit(
 
 
 def _all_swept(desk: Desk, nodes: tuple[str, ...], swept: Question | None) -> bool:
-    """Whether all of these have said by now that they are swept and may be used. Who has not is asked anew."""
+    """Whether all of these nodes report that they are swept and usable. Otherwise they are asked anew."""
     if swept is None:
         return False
     give_up_s = desk.clock.mono_s() + SWEPT_S
@@ -513,7 +534,9 @@ def _all_swept(desk: Desk, nodes: tuple[str, ...], swept: Question | None) -> bo
 
 
 def arranged(desk: Desk, nodes: Collection[str]) -> tuple[tuple[str, ...], tuple[Span, ...]]:
-    """(these nodes in the order of the ranks, the part of them that lies in each companion): the job's own stand first, as they are given."""
+    """(these nodes in the order of the ranks, the part of them in each companion). The job's own nodes come
+    first, in the given order.
+    """
     wanted = frozenset(nodes)
     parts = (Span(span.job, tuple(node for node in span.nodes if node in wanted)) for span in desk.spans)
     spans = tuple(part for part in parts if part.nodes)

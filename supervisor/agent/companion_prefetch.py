@@ -29,18 +29,18 @@ __all__ = ["Early"]
 
 
 LOOK_EVERY_S = 0.1
-DECIDED_S = 60.0  # by then the ladder has spoken
+DECIDED_S = 60.0  # the ladder has decided by then
 
 
 @dataclass
 class Early:
-    """For one launch."""
+    """The companion prefetch of one launch."""
 
     desk: Desk
     companions: Companions
     apart: Apart
     settings: Mapping[str, Any]
-    _swept: Question | None = None  # what its nodes say to being swept
+    _swept: Question | None = None  # the sweep of its nodes
     _token: str = ""
     _checks: Checks | None = None
     _next_s: float = 0.0
@@ -49,7 +49,9 @@ class Early:
     def ask(
         self, started: Started, lost: Collection[str], aside: Collection[str], checks: Checks | None
     ) -> None:
-        """These nodes of a start are lost: ask for as many, where spares do not reach. Raises OSError (journal), GivenUp."""
+        """These nodes of a start are lost: ask for as many as spares cannot replace. Raises OSError
+        (journal), GivenUp.
+        """
         gone = [node for node in started.nodes if node in lost]
         spares = {*self.desk.nodes} - {*started.nodes, *aside, *lost}
         count = len(gone) - len(spares)
@@ -71,7 +73,7 @@ class Early:
             self.desk.beside = self._tick
 
     def taken(self) -> Question | None:
-        """The question that sweeps its nodes, once; the caller listens to it."""
+        """The question that sweeps the companion's nodes, once; the caller listens to it."""
         found, self._swept = self._swept, None
         return found
 
@@ -94,7 +96,7 @@ class Early:
         return used.get(f"companion:{over}" if over else "companion", 0) < allowed
 
     def _tick(self) -> None:
-        """Called by whoever waits: have its nodes check themselves once it is here."""
+        """Called during every wait of the agent: when the companion is there, sweep and check its nodes."""
         mono_s = self.desk.clock.mono_s()
         if mono_s < self._next_s:
             return

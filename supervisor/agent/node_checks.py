@@ -25,19 +25,19 @@ __all__ = ["Checks"]
 CHECKED = "checked"
 WITHIN_S = 10.0
 LIMIT_S = 15.0
-FRESH_S = 20.0  # what was begun longer ago belongs to an alarm that was none
+FRESH_S = 20.0  # older checks belong to a false alarm
 TICK_S = 0.1
 
 
 class Checks:
-    """The checks after one start. Their reports are in the attempt's folder once `finish` says so."""
+    """The checks after one start. Their reports are in the attempt's folder when `finish` returns True."""
 
     def __init__(self, desk: Desk, started: Started, settings: Mapping[str, Any]) -> None:
         self._desk, self._started, self._settings = desk, started, settings
         self._asked: list[tuple[float, Question]] = []
 
     def begin(self, nodes: tuple[str, ...]) -> None:
-        """Have those of these nodes check themselves that are not at it. A job's only node waits for `finish`."""
+        """Start the checks on those of these nodes where none run yet. A job of one node waits for `finish`."""
         mono_s = self._desk.clock.mono_s()
         for one in [one for one in self._asked if mono_s - one[0] > FRESH_S]:
             one[1].let_go()
@@ -47,7 +47,9 @@ class Checks:
             self._ask(new)
 
     def finish(self, nodes: tuple[str, ...], alive: Callable[[], None]) -> bool:
-        """Wait until these nodes have checked themselves; False where none has. Raises GivenUp, OSError (journal)."""
+        """Wait until these nodes have checked themselves; False if none has. Raises GivenUp, OSError
+        (journal).
+        """
         if len(self._desk.nodes) == 1:
             began_s = self._desk.clock.mono_s()
             told = self._desk.own_node(self._line(), self._desk.where.job, self._desk.where.node, LIMIT_S)
@@ -67,7 +69,7 @@ class Checks:
         return bool(done)
 
     def let_go(self) -> None:
-        """Nobody waits for any of it."""
+        """Drop all checks that still run."""
         for _, one in self._asked:
             one.let_go()
         self._asked = []

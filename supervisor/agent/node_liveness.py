@@ -57,27 +57,31 @@ __all__ = [
 
 LIMIT_S = 20.0
 QUIET_S = 3.0
-"""So long after the last answer nobody else is waited for; srun itself needs 4 s to find a port closed."""
+"""How long to wait after the last answer; srun itself needs 4 s to find a port closed."""
 
-AGAIN_S = 1.0  # after the last answer, then who is missing is asked a second time
+AGAIN_S = 1.0  # after the last answer; then missing nodes are asked a second time
 AGAIN_QUIET_S = 2.0
-DOORS_S = 0.3  # after the last answer, then the missing ones' slurmd is looked at
-SHUT_S = 1.2  # slurmd is started anew within a second where it has little to look for, its connections are refused meanwhile
-SHUT_LONG_S = 8.0  # and surely within this
-LATER_THAN = 3.0  # or so many times what the last answer took
+DOORS_S = 0.3  # after the last answer; then the agent tests the slurmd of missing nodes
+SHUT_S = 1.2  # a slurmd without devices to detect restarts within a second, and refuses connections meanwhile
+SHUT_LONG_S = 8.0  # every slurmd restarts within this
+LATER_THAN = 3.0  # or wait so many times what the slowest answer took
 FLAT_NODES = 16
-"""So many nodes srun reaches one by one, whatever TreeWidth the site has (its default was 50, and is 16)."""
+"""srun reaches so many nodes directly, whatever TreeWidth the site has (its default was 50 and is now 16)."""
 
-DOUBTED_MAX = 64  # beyond that it is no longer a question of single nodes
+DOUBTED_MAX = 64  # beyond that the fault is not one of single nodes
 TICK_S = 0.1
-TICK_MAX_S = 0.2  # what took longer was no listening
+TICK_MAX_S = 0.2  # a longer tick was not spent listening
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What is asked: `line` on the `nodes` of `job`, of which `node` is ours. `quiet_s`: how long after the last answer a silent one is waited for;
-    `again`: whether who is silent is asked a second time; `lost` were found silent just now, and get no time of their own. `doubted` is told once who
-    has answered while others are missing. A slurmd that refuses is given `shut_s`."""
+    """One roll call: `line` runs on the `nodes` of `job`; `node` is our own.
+
+    `quiet_s`: how long after the last answer to wait for a silent node; `again`: whether silent nodes are
+    asked a second time. `lost` were found silent just now and get no time of their own. `doubted` is called
+    once with the nodes that have answered while others are missing. `shut_s`: how long a slurmd may refuse
+    connections.
+    """
 
     job: str
     nodes: tuple[str, ...]
@@ -91,7 +95,9 @@ class Ask:
 
 
 def roll_call(steps: InsideSteps, clock: Clock, ask: Ask, alive: Callable[[], None]) -> Reached:
-    """Who answers, with what. Raises Unreachable where not even our own node does, or srun cannot be started."""
+    """The nodes that answer, with their output. Raises Unreachable if even our own node does not answer, or
+    srun cannot start.
+    """
     roll = _Roll(steps, clock, ask)
     try:
         return roll.call(alive)
@@ -100,7 +106,7 @@ def roll_call(steps: InsideSteps, clock: Clock, ask: Ask, alive: Callable[[], No
 
 
 class _Stopwatch:
-    """Seconds of listening."""
+    """Seconds in which the agent listened."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._at_s = clock, clock.mono_s()
@@ -113,7 +119,7 @@ class _Stopwatch:
 
 
 class _Heard:
-    """A question, and when somebody answered it last."""
+    """A question, and the time of its last answer."""
 
     def __init__(self, question: Question, watch: _Stopwatch) -> None:
         self.question = question
@@ -134,7 +140,9 @@ class _Heard:
         return self.answers(node) and (self.question.over or node in self.question.reached.ended)
 
     def is_quiet(self, quiet_s: float, times: float = LATER_THAN) -> bool:
-        """Nobody answered for so long after somebody did, nor for so many times what the slowest answer took; or nobody can any more."""
+        """No answer for `quiet_s` after the last one, nor for `times` what the slowest answer took; or no
+        more answers can come.
+        """
         waited_s = self._watch.now_s - self._last_s
         slowest_s = self._last_s - self._began_s
         return self.question.over or (self._count > 0 and waited_s > max(quiet_s, times * slowest_s))
@@ -149,10 +157,10 @@ class _Roll:
         self._asked = [_Heard(steps.begin(ask.job, ask.nodes, ask.line), self._watch)]
         self._doors: Doors | None = None
         self._shut_since_s: dict[str, float] = {}
-        self._opened: tuple[str, ...] = ()  # their slurmd refused at the last look, and listens now
+        self._opened: tuple[str, ...] = ()  # their slurmd refused at the last look and listens now
 
     def call(self, alive: Callable[[], None]) -> Reached:
-        """Listen until all is known."""
+        """Listen until all nodes are decided."""
         while self._watch.now_s < LIMIT_S:
             alive()
             self._listen()
@@ -168,7 +176,7 @@ class _Roll:
         return self._told()
 
     def close(self) -> None:
-        """Let all of it go."""
+        """Drop all questions."""
         for one in self._asked:
             one.question.let_go()
         if self._doors is not None:
@@ -181,7 +189,7 @@ class _Roll:
             over = one.question.over
             one.listen(wait_s)
             wait_s = wait_s if over else 0.0
-        if wait_s:  # nobody says anything any more, but doors are looked at
+        if wait_s:  # no question is open any more, but slurmd ports are watched
             self._clock.sleep(wait_s)
         self._watch.tick()
 
@@ -194,7 +202,7 @@ class _Roll:
         )
 
     def _doubt(self, missing: tuple[str, ...]) -> None:
-        """Find out more of who is missing."""
+        """Investigate the missing nodes: look at their slurmd, ask them again."""
         first, ask = self._asked[0], self._ask
         self._note_shut(missing)
         if not missing or len(missing) > DOUBTED_MAX or not first.is_quiet(DOORS_S, 1.0):
@@ -224,7 +232,7 @@ class _Roll:
         return since_s is not None and self._watch.now_s - since_s >= self._ask.shut_s
 
     def _is_given_up(self, node: str) -> bool:
-        """Nobody need wait for a missing node any longer."""
+        """No need to wait for this missing node any longer."""
         if self._is_shut(node):
             return True
         if node in self._shut_since_s and self._ask.shut_s > SHUT_S:
@@ -242,7 +250,7 @@ class _Roll:
 
     def _told(self) -> Reached:
         answers: dict[str, tuple[str, ...]] = {}
-        for one in reversed(self._asked):  # what the first question brought counts, where it brought anything
+        for one in reversed(self._asked):  # output of the first question wins, where there is any
             answers |= {
                 node: words
                 for node, words in one.question.reached.answers.items()
@@ -261,10 +269,12 @@ UNSWEPT = "it could not be swept of what earlier starts left: no Python 3.9 ther
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Who is asked: the `nodes` of the job and of its companions (`spans`), of which `node` is ours. And what is swept: everything of starts before `token` (LAUNCH.START).
-    `home` is $FTRUN_HOME, `place` the attempt's folder, `quiet_s` how long a silent node is waited for after the last answer, `lost` who
-    was found silent just now and is not waited for again. `doubted` is told once who has answered while others have not. A slurmd that
-    refuses is given `shut_s`."""
+    """What to ask, and what to sweep.
+
+    `nodes` are those of the job and of its companions (`spans`), `node` is our own. Everything of starts
+    before `token` (LAUNCH.START) is swept. `home` is $FTRUN_HOME, `place` the attempt's folder. The other
+    fields: see `Ask`.
+    """
 
     home: str
     place: str
@@ -281,11 +291,12 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """`answered`: may take part in the next start; `silent`: did not answer; `unfit`: answered, and why it may not take part; `gone`: nodes of a
-    companion that is over, of which nothing bad is known.
+    """Which nodes answer.
 
-    `known` False: nothing was learnt, `why` says why; `running`: Slurm says that the job runs. `end_s`: when its time is up
-    (Unix seconds, None = unknown), that of its companions counts, too.
+    `answered` may take part in the next start; `silent` did not answer; `unfit` answered but may not take
+    part, and why; `gone` are nodes of a companion that is over, with nothing bad known. If `known` is False
+    nothing was learnt, and `why` says why. `running`: Slurm says that the job runs. `end_s`: when the time of
+    the job or of one of its companions is up (Unix seconds, None = unknown).
     """
 
     answered: tuple[str, ...] = ()
@@ -307,7 +318,7 @@ def reach(
     alive: Callable[[], None] = lambda: None,
     own_node: OwnNode = on_own_node,
 ) -> Reach:
-    """Ask all nodes. Never raises for what Slurm does not answer: then `known` is False."""
+    """Ask all nodes. Never raises because Slurm does not answer: then `known` is False."""
     job, nodes = sweep.job, sweep.nodes
     live: tuple[JobRow, ...] = ()
     leaves: dict[str, str] = {}
@@ -330,7 +341,7 @@ def reach(
         return Reach(known=False, why=why)
     held = {node for one in live for node in one.nodes}
     there = tuple(node for node in nodes if node in held)
-    if len(there) > FLAT_NODES:  # others would hear by way of a lost one
+    if len(there) > FLAT_NODES:  # Slurm would reach others through a lost one
         there = tuple(node for node in there if node not in sweep.lost)
     if sweep.node not in there:
         return Reach(known=False, why=f"{sweep.node} is not among the job's nodes")
@@ -359,7 +370,9 @@ def reach(
 
 
 def _gone(cluster: Cluster, sweep: Sweep, live: tuple[JobRow, ...]) -> frozenset[str]:
-    """The nodes of companions that are over, less those that Slurm does not hear: these were lost, and took their companion with them."""
+    """The nodes of companions that are over, except those that Slurm does not hear: these were lost and ended
+    their companion.
+    """
     jobs = {row.job_id for row in live}
     found = [node for span in sweep.spans if span.job not in jobs for node in span.nodes]
     known = cluster.nodes(found) if found else {}
@@ -367,9 +380,11 @@ def _gone(cluster: Cluster, sweep: Sweep, live: tuple[JobRow, ...]) -> frozenset
 
 
 def _leaves(cluster: Cluster, row: JobRow) -> str:
-    """Why the job is not to go on; "" where it is. A job that is preempted has a grace time: it runs, but its end came nearer. Raises SlurmError.
+    """Why the job will not go on; "" if it will. A preempted job has a grace time: it runs, but its end came
+    nearer.
 
-    That alone may be a reservation that ends, or a person who made the job shorter: what it is, is asked for then.
+    An earlier end alone may also be a reservation that ends, or a person who shortened the job, so Slurm is
+    asked for the reason. Raises SlurmError.
     """
     if row.state is not JobState.RUNNING:
         return f"Slurm calls the job {row.state.value}"
@@ -379,14 +394,16 @@ def _leaves(cluster: Cluster, row: JobRow) -> str:
 
 
 def _end_s(row: JobRow) -> float | None:
-    """When Slurm will end it, be it before its limit."""
+    """When Slurm will end the job, possibly before its limit."""
     return row.planned_end_s if row.is_cut_short else row.limit_end_s
 
 
 def _swept_again(
     steps: InsideSteps, clock: Clock, ask: Ask, late: tuple[str, ...], alive: Callable[[], None]
 ) -> dict[str, tuple[str, ...]]:
-    """What those say that answered and were not swept, few at a time: an answer without words stays one. Raises Unreachable."""
+    """The answers of nodes that answered but were not swept, in small groups; an answer without output
+    remains one. Raises Unreachable.
+    """
     found: dict[str, tuple[str, ...]] = {}
     for first in range(0, len(late), FLAT_NODES - 1):
         few = tuple(dict.fromkeys((ask.node, *late[first : first + FLAT_NODES - 1])))
@@ -398,7 +415,7 @@ def _swept_again(
 
 
 def runs(cluster: Cluster, job: str) -> bool | None:
-    """Whether Slurm says that the job runs, and is not suspended; None where it says nothing."""
+    """Whether Slurm shows the job as running and not suspended; None if Slurm does not answer."""
     try:
         row = cluster.jobs((job,)).get(job)
     except SlurmError:
@@ -407,11 +424,11 @@ def runs(cluster: Cluster, job: str) -> bool | None:
 
 
 def _alone(row: JobRow | None, sweep: Sweep, own_node: OwnNode) -> Reach:
-    """The only node is the one that we live on; Slurm need not be asked about it."""
+    """The only node is our own; no need to ask Slurm."""
     words = own_node(_line(sweep), sweep.job, sweep.node, LIMIT_S)
     if words is None:
         return Reach(known=False, why="what earlier starts left could not be swept in time")
-    why = unfit(words) if words else ""  # batch.sh itself ends the script's own processes here
+    why = unfit(words) if words else ""  # batch.sh itself ends the script's processes here
     stuck = {sweep.node: why} if why else {}
     return Reach(answered=sweep.nodes, unfit=stuck, end_s=_end_s(row) if row is not None else None)
 
@@ -421,13 +438,17 @@ def _line(sweep: Sweep) -> str:
 
 
 def sweep_line(home: str, place: str, token: str, job: str) -> str:
-    """The line that has a node end what is of starts before `token`, and say whether a start may use it. `home` is $FTRUN_HOME, `place` the attempt's folder."""
+    """The shell line by which a node kills what is left of starts before `token` and says whether a start may
+    use it. `home` is $FTRUN_HOME, `place` the attempt's folder.
+    """
     words = ["sweep", "--attempt-folder", place, "--token", token, "--job", job]
     return node_line(home, [*words, "--spare-check"])
 
 
 def unfit(words: Sequence[str]) -> str:
-    """Why the node's own sweep says that no start should use it, or that there was none: ranks of an earlier start may live there."""
+    """Why the node's sweep says that no start should use it, or that the sweep did not run, so ranks of an
+    earlier start may still live there; "" = fit.
+    """
     if not words:
         return UNSWEPT
     for line in words:

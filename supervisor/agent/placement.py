@@ -35,8 +35,11 @@ def place(
     around: policy_input.ClusterView,
     companion_off: str = "",
 ) -> ladder.Place:
-    """What the ladder has to know. `aside` are nodes that no later start may use, `off` is why nothing is started again here,
-    `companion_off` why no companion's nodes can be used."""
+    """The input of the ladder: where the job stands.
+
+    `aside` are nodes that no later start may use, `off` is why nothing is restarted here, `companion_off` why
+    no companion's nodes can be used.
+    """
     where = desk.where
     facts = inputs.read_node_reports(
         where.run_dir, where.attempt, where.launch, desk.nodes, start=seen.number
@@ -82,7 +85,9 @@ def place(
 def _to_be_had(
     desk: Desk, run: Run, around: policy_input.ClusterView, but: set[str]
 ) -> tuple[frozenset[str], int]:
-    """(the idle nodes that a companion could have, how many it could have of the pool): it is of the one or of the other."""
+    """(idle nodes for a companion in the job's partitions, how many a companion could have from the pool). A
+    companion uses only one of the two.
+    """
     pool = pool_of(str(run.settings.get("pool", "")))
     if pool is None:
         return around.idle - but, 0
@@ -96,7 +101,7 @@ def _to_be_had(
 
 
 def others_wait(desk: Desk) -> bool:
-    """Whether jobs of others wait for nodes; where Slurm does not say, they do."""
+    """Whether jobs of others wait for nodes. If Slurm does not answer, assume yes."""
     try:
         row = desk.cluster.jobs((desk.where.job,)).get(desk.where.job)
         return row is None or desk.cluster.contended(_partitions(row))
@@ -109,7 +114,9 @@ def _partitions(row: JobRow | None) -> Sequence[str]:
 
 
 def view(desk: Desk, settings: dict[str, Any], run: Run) -> policy_input.ClusterView:
-    """What Slurm says of the cluster, idle nodes with the job's own devices only; empty where it says nothing."""
+    """The cluster as Slurm shows it, idle nodes only with the job's own devices; empty if Slurm does not
+    answer.
+    """
     cluster, where = desk.cluster, desk.where
     try:
         row = cluster.jobs((where.job,)).get(where.job)

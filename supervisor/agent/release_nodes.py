@@ -34,7 +34,8 @@ MENDED = "so that they can be mended: Slurm starts nothing on them any more"  # 
 
 
 def release(desk: Desk, silent: Collection[str]) -> str:
-    """Give back the job's own nodes among the silent ones where it would be ended for them; why the job cannot go on, "" = it can.
+    """Give back the silent nodes of the job itself if Slurm would end the job for them. Returns why the job
+    cannot go on; "" = it can.
 
     Raises OSError (journal), GivenUp.
     """
@@ -57,7 +58,7 @@ def release(desk: Desk, silent: Collection[str]) -> str:
 
 @dataclass
 class Mending:
-    """The nodes of the job that no start uses, through one launch."""
+    """The unused nodes of the job during one launch."""
 
     desk: Desk
     settings: Mapping[str, Any]
@@ -71,8 +72,11 @@ class Mending:
         )
 
     def look(self, used: Collection[str], aside: tuple[str, ...], *, busy: bool) -> tuple[str, ...]:
-        """Those of `aside` that the job still has. `used` are the nodes of the start that works, which are never touched; `busy`: it is about to be ended, or
-        others want something of the nodes. Raises OSError (journal), GivenUp."""
+        """Those of `aside` that the job still has.
+
+        `used` are the nodes of the running start, which are never touched. `busy`: the start is about to be
+        ended, or another part of the agent needs the nodes. Raises OSError (journal), GivenUp.
+        """
         desk, mono_s = self.desk, self.desk.clock.mono_s()
         unused = [node for node in desk.where.nodes if node not in used and node not in desk.left]
         if not unused or mono_s < self._next_s:
@@ -108,7 +112,9 @@ class Mending:
 
 
 def outlives(run_dir: str) -> bool:
-    """Whether Slurm lets the jobs of a run go on without a node that it lost, by what was asked for and by what ftrun adds. False where that is not known."""
+    """Whether Slurm lets the jobs of a run go on after a lost node, by the options of the user and of ftrun.
+    False if unknown.
+    """
     try:
         kept, env = submission_context.load(run_dir), submission_context.environment(run_dir)
         line, head = plan.split_kept(kept), plan.directive_lines(submission_context.script(run_dir), kept)
@@ -118,7 +124,7 @@ def outlives(run_dir: str) -> bool:
 
 
 def _give_back(desk: Desk, stay: list[str], gone: list[str], **more: str) -> str:
-    """Why Slurm refused; "" = they are given back. Raises OSError (journal), GivenUp."""
+    """Why Slurm refused; "" = the nodes are given back. Raises OSError (journal), GivenUp."""
     desk.book.record("release.intended", nodes=stay, gone=gone, **more)
     refused: list[str] = []
     desk.book.act("release", lambda: _release(desk, stay, refused))

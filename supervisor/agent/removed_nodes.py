@@ -22,7 +22,7 @@ AGAIN_S = 10.0
 
 
 class Taken:
-    """Looks after one start."""
+    """Monitors one start for nodes that Slurm removed from the job."""
 
     def __init__(self, desk: Desk, started: Started) -> None:
         self._desk, self._started = desk, started
@@ -31,9 +31,11 @@ class Taken:
         self._before_s = 0.0
 
     def look(self) -> Suspicion | None:
-        """Why this start is to be ended now; None where it is not. It asks Slurm, and waits for nothing else."""
+        """Why to end this start now; None = go on. It asks Slurm and waits for nothing else."""
         desk, mono_s = self._desk, self._desk.clock.mono_s()
-        lent = {node for span in desk.spans for node in span.nodes}  # one that left the job may be back
+        lent = {
+            node for span in desk.spans for node in span.nodes
+        }  # a node that left the job may be back in a companion
         own = [node for node in self._started.nodes if node in desk.where.nodes and node not in lent]
         if mono_s < self._next_s or len(own) < 2:
             return None

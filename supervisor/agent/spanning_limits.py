@@ -25,11 +25,13 @@ __all__ = ["NOTHING", "Apart", "idle", "may"]
 
 KEYS_PER_JOB = ("hpe_slingshot", "nvidia_imex")
 NOTHING = "the first start over both jobs came to nothing"
-WORTH_S = 30.0  # of the job's time is left to a start when the companion came as late as it may
+WORTH_S = 30.0  # of the job's time must be left to a start even if the companion comes as late as it may
 
 
 def idle(desk: Desk, but: Collection[str] = ()) -> int:
-    """How many nodes of this job's partitions are idle, and none of ours nor of `but`; 0 where Slurm does not say."""
+    """How many nodes of this job's partitions are idle and neither ours nor in `but`; 0 if Slurm does not
+    answer.
+    """
     try:
         nodes = desk.cluster.nodes()
     except SlurmError:
@@ -40,7 +42,7 @@ def idle(desk: Desk, but: Collection[str] = ()) -> int:
 
 
 def may(desk: Desk, settings: Mapping[str, Any], start: int) -> bool:
-    """Whether some idle node could come as a companion, as far as one question to Slurm tells."""
+    """Whether some idle node could join as a companion, as far as one query to Slurm tells."""
     orders = recovery_order.rungs_from(settings).orders.values()
     if not any(config_rungs.Rung.COMPANION in order for order in orders):
         return False
@@ -59,7 +61,7 @@ def may(desk: Desk, settings: Mapping[str, Any], start: int) -> bool:
 
 @dataclass
 class Apart:
-    """What is known of it in one launch. `why` is a reason that lasts."""
+    """What is known about spanning in one launch. `why` is an obstacle that lasts."""
 
     desk: Desk
     why: str = ""
@@ -67,8 +69,11 @@ class Apart:
     _worked: bool = False
 
     def against(self, start: int, *, end_s: float | None, limit_s: float) -> str:
-        """Why nodes of a companion are of no use after `start`; "" = they are. `end_s`: when the job's time is up (Unix seconds, None = unknown or never),
-        `limit_s`: how long a companion is waited for."""
+        """Why nodes of a companion are of no use after `start`; "" = they are.
+
+        `end_s`: when the job's time is up (Unix seconds, None = unknown or never); `limit_s`: the longest
+        wait for a companion.
+        """
         if self.why:
             return self.why
         if not self.desk.talk.calls(start):
@@ -82,13 +87,13 @@ class Apart:
     def after(
         self, start: int, settings: Mapping[str, Any], diagnosis: Diagnosis, end_s: float | None
     ) -> str:
-        """The same for a fault of this kind, by the settings."""
+        """The same for this diagnosis, with the time limit from the settings."""
         rungs = recovery_order.rungs_from(settings)
         limit_s = rungs.limit_s(config_rungs.Rung.COMPANION, diagnosis.fault, diagnosis.signature)
         return self.against(start, end_s=end_s, limit_s=limit_s)
 
     def note(self, nodes: tuple[str, ...], step: int | None, *, well: bool) -> None:
-        """How a start on `nodes` went: its last step, and whether all its nodes were well at its end."""
+        """Record how a start on `nodes` went: its last step, and whether all its nodes were well at its end."""
         held = {node for span in self.desk.spans for node in span.nodes}
         if held.isdisjoint(nodes):
             return
@@ -99,7 +104,7 @@ class Apart:
 
     @property
     def useless(self) -> tuple[str, ...]:
-        """The nodes of companions, where a start that lies in two jobs comes to nothing."""
+        """The nodes of companions, if a start across two jobs came to nothing."""
         spans = self.desk.spans if self.why == NOTHING else ()
         return tuple(node for span in spans for node in span.nodes)
 

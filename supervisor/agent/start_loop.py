@@ -424,7 +424,13 @@ class Rounds:
 
 
 def _hold_dependents(desk: Desk) -> None:
-    """Hold the dependents of the job. Raises OSError (journal), GivenUp."""
+    """Hold the jobs that depend on this one before it ends, so that its end starts none of them (P5).
+
+    Only the agent can do this last, between the end of the script and the end of the job. The journal names the
+    jobs before they are held. The supervisor then lets them wait for the next attempt, or releases them if there
+    is none. If Slurm does not answer or refuses, the job ends all the same, and its dependents see that end as they
+    would without ftrun. Raises OSError (journal), GivenUp.
+    """
     try:
         waiting, since = dependent_jobs.to_hold(desk.cluster, desk.where.job)
     except SlurmError as error:
