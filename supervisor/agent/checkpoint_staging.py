@@ -46,9 +46,9 @@ LOOK_LIMIT_S = 15.0
 QUIET_S = 3.0
 TRAVEL_S = 30.0
 TRAVEL_MAX_S = 240.0
-USUAL_BYTES_PER_S = 100e6  # between two nodes, where they have not measured it
+USUAL_BYTES_PER_S = 100e6  # between two nodes, if not measured
 WAIT_MAX_S = 240.0  # batch.sh waits for 600 in all
-LEAVES_S = 15.0  # of the job's time, for all that comes behind
+LEAVES_S = 15.0  # of the job's time are reserved for what follows
 
 
 @dataclass
@@ -62,12 +62,12 @@ class Stage:
     _run: str = ""
     _pairs: dict[str, str] = field(default_factory=dict)
     _lost: tuple[str, ...] = ()
-    _kept: dict[str, str] = field(default_factory=dict)  # lost node -> who has its copies
-    _trackers: tuple[str, ...] = ()  # by which the script finds its newest checkpoint
-    _growing: bool = False  # a node has something that is about to be sealed
+    _kept: dict[str, str] = field(default_factory=dict)  # lost node -> the partner with its copies
+    _trackers: tuple[str, ...] = ()  # files by which the script finds its newest checkpoint
+    _growing: bool = False  # a node is about to seal something
     _started: Started | None = None
     _has_left: bool = False
-    _end_s: float | None = None  # when the job's time is up, as far as that is known (Unix seconds)
+    _end_s: float | None = None  # when the job's time is up (Unix seconds, None = unknown)
 
     def __post_init__(self) -> None:
         where, told = self.desk.where, str(self.settings.get("stage", ""))
@@ -83,7 +83,7 @@ class Stage:
     # ------------------------------------------------------------------ while a start runs
 
     def begun(self, started: Started) -> None:
-        """A start has begun: say who copies for whom."""
+        """A start has begun: assign partners."""
         self._started = started
         if not self._to or self.settings.get("stage-partner") == "never":
             return
@@ -100,7 +100,7 @@ class Stage:
         self._tell(started.token)
 
     def heard(self, started: Started, reach: Reach) -> None:
-        """Who answers behind a start: what silent nodes have is published by who has their copies."""
+        """The answers of the nodes after a start: partners publish the copies of silent nodes."""
         self._end_s = reach.end_s
         fresh = tuple(node for node in reach.silent if node not in self._lost)
         if not self._to or not fresh or self.settings.get("stage-partner") == "never":
@@ -121,7 +121,7 @@ class Stage:
             str(self.settings.get("stage-limit", "40%")),
             self._kept,
         )
-        with contextlib.suppress(OSError):  # without it there are no copies, and the run goes on
+        with contextlib.suppress(OSError):  # without the file there are no copies, and the run goes on
             partner_map.put_ring(where.place, told)
 
     def _jobs(self) -> dict[str, str]:
@@ -132,10 +132,11 @@ class Stage:
     # ------------------------------------------------------------------ behind the last start
 
     def leave(self) -> None:
-        """No start follows here. What only the nodes have in memory is published before any of them is given back, for `stage-flush-timeout` and as long as the job has
-        time; Slurm is kept from ending the job meanwhile for a node that it lost. Where all of them are the job's own, batch.sh is who waits.
+        """No start follows in this allocation: wait until what only node memory holds is published.
 
-        Raises OSError (journal), GivenUp.
+        The wait is at most `stage-flush-timeout` and ends before the job's time does. Lost nodes are given
+        back first, so that Slurm does not end the job for them meanwhile. If all nodes are the job's own,
+        batch.sh does the waiting. Raises OSError (journal), GivenUp.
         """
         started, nodes = self._started, tuple(node for node in self.desk.nodes if node not in self._lost)
         if not self._to or started is None or self._has_left or self._is_flushed(started, nodes):
@@ -151,7 +152,11 @@ class Stage:
     # ------------------------------------------------------------------ between two starts
 
     def resume(self, started: Started, nodes: Sequence[str], skip: Sequence[str]) -> Resume | None:
-        """What the next start, on these nodes, resumes from in memory; None where it is to choose among what is published. Raises OSError (journal), GivenUp."""
+        """The staged set from which the next start on these nodes resumes; None = it chooses among published
+        checkpoints.
+
+        Raises OSError (journal), GivenUp.
+        """
         if not self._to:
             return None
         nodes = tuple(node for node in self.desk.nodes if node in nodes)  # the order of the ranks
@@ -188,7 +193,9 @@ class Stage:
     def _chosen(
         self, started: Started, nodes: Sequence[str], skip: Sequence[str]
     ) -> tuple[StagedSet, bool] | None:
-        """The set to resume from, and whether it is published; None where none in memory is as new as what is on disk."""
+        """The set to resume from, and whether it is published; None if no set in memory is as new as the
+        checkpoint on disk.
+        """
         began_s, run = self.desk.clock.mono_s(), self.desk.book.run()
         asked = tuple(node for node in self.desk.nodes if node not in self._lost)
         looked = self._looked(started, asked)
@@ -214,7 +221,7 @@ class Stage:
         return path not in skip and not diverged.why_poisoned(one.step, one.sealed_s, poisons)
 
     def _may_come(self, one: StagedSet) -> bool:
-        """A set may still be published: each part lies in the memory of somebody, or on disk already."""
+        """Whether a set may still be published: each part is in the memory of some node, or on disk."""
         to = Publishing(self._to, one.name, self.desk.where.job, one.token)
         return all(node in one.at or publish.has_part(to, node) for node in one.expected)
 
@@ -225,7 +232,9 @@ class Stage:
         return step is None or (one.step is not None and one.step >= step)
 
     def _path(self, one: StagedSet) -> str:
-        """Where this very set is published; "" where it is not, or only what the script had saved under its name before."""
+        """Where this very set is published; "" if it is not, or if the script itself had saved under this
+        name before.
+        """
         with contextlib.suppress(OSError):
             return publish.published_path(self._to, one.name, self._run, one.sealed_s)
         return ""
@@ -248,7 +257,7 @@ class Stage:
         if travel_s > TRAVEL_MAX_S:
             if not is_published:
                 return None
-            found, travel_s = staging.Gives((), {}, 0, 0), 0.0  # it is on disk
+            found, travel_s = staging.Gives((), {}, 0, 0), 0.0  # read it from disk
         sums = {name: entry.sha256 for name, entry in known.files.items()} if known is not None else {}
         if one.is_file and known is not None:
             sums = {"": next(iter(sums.values()), "")}
@@ -269,7 +278,7 @@ class Stage:
         )
 
     def _bytes_per_s(self, wanted: staging.Gives) -> float:
-        """How fast those who give were last."""
+        """The last measured rate of the slowest sender."""
         holders = {holder for holder, _, _ in wanted.give}
         known = (partner_map.read_copies(self.desk.where.place, holder).bytes_per_s for holder in holders)
         return min((rate for rate in known if rate > 0), default=USUAL_BYTES_PER_S)
@@ -292,7 +301,7 @@ class Stage:
         return staging.sets_of(held, expected)
 
     def _made(self, plan: Plan, nodes: Sequence[str], file: str) -> dict[str, dict[str, Any]]:
-        """What became of the view on each node that answered."""
+        """The result of building the view, for each node that answered."""
         try:
             node_report.write(file, plan._asdict())
         except OSError as error:
@@ -308,7 +317,7 @@ class Stage:
     def _asked(
         self, nodes: Sequence[str], words: Sequence[str], limit_s: float, quiet_s: float
     ) -> dict[str, dict[str, Any]]:
-        """The JSON that each node answers with; a node that does not answer is left out."""
+        """The JSON answer of each node; nodes without an answer are left out."""
         where, line = self.desk.where, node_line(self.desk.where.home, words)
         answers: dict[str, tuple[str, ...]] = {}
         if tuple(nodes) == (where.node,):
@@ -331,7 +340,7 @@ class Stage:
         return found
 
     def _is_flushed(self, started: Started, nodes: Sequence[str]) -> bool:
-        """Each of these nodes that took part says that it has nothing left to publish."""
+        """Each of these nodes that took part reports that it has nothing left to publish."""
         folder = f"{self.desk.where.place}/stage"
         own = [node for node in started.nodes if node in nodes]
         return all(os.path.exists(f"{folder}/flushed.{started.token}.{node}") for node in own)

@@ -241,7 +241,7 @@ class Companions:
         return os.path.join(self.desk.where.place, "companions", f"{number}.{what}")
 
     def _claim_number(self) -> int:
-        """The next number that no companion of this attempt has, earlier launches included. Raises OSError."""
+        """A number that no companion of this attempt has, earlier launches included. Raises OSError."""
         os.makedirs(os.path.join(self.desk.where.place, "companions"), mode=0o700, exist_ok=True)
         number = self._known[-1].number if self._known else 0
         while True:

@@ -37,7 +37,7 @@ class Checks:
         self._asked: list[tuple[float, Question]] = []
 
     def begin(self, nodes: tuple[str, ...]) -> None:
-        """Start the checks on those of these nodes where none run yet. A job of one node waits for `finish`."""
+        """Start the checks on these nodes where none run yet. A job of one node waits for `finish`."""
         mono_s = self._desk.clock.mono_s()
         for one in [one for one in self._asked if mono_s - one[0] > FRESH_S]:
             one[1].let_go()

@@ -1,4 +1,4 @@
-"""The position of the job after a failed start: its nodes, spares, companions, and the cluster around it. (I/O)
+"""The position of the job after a failed start: nodes, spares, companions, and the cluster. (I/O)
 
 `place` collects what the ladder needs to know, `view` is Slurm's snapshot of the cluster.
 """

@@ -38,21 +38,24 @@ __all__ = ["LOOK_EVERY_S", "STARTS_WITHIN_S", "Growth", "Room", "may"]
 LOOK_EVERY_S = 30.0
 SIGHT_EVERY_S = 5.0
 STARTS_WITHIN_S = 60.0
-"""A job that does not begin within this time has no idle nodes, whatever Slurm shows."""
+"""A companion that does not start within this time has no idle nodes, whatever Slurm shows."""
 
 STOP_S = 10.0
-"""From the word that ends a start until the next one begins, where nothing was measured yet."""
+"""From the end of a start until the next one begins, where nothing was measured yet."""
 
 ALONG_S = 600.0
-"""So long a checkpoint is awaited while another job's nodes stand by."""
+"""The longest wait for a checkpoint while nodes of another job stand by."""
 
 _GOING_ON = ("intended", "asked", "saved")
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What the rounds of a launch know: its companions, why no start can lie in two jobs, the nodes that no start may use now, and why nothing is to be done
-    to the present start ("" = something may)."""
+    """What the main loop of a launch knows.
+
+    `companions`, `apart` (why a start cannot span two jobs), `aside` (nodes that no start may use now),
+    `busy` (why nothing may be done to the present start; "" = something may).
+    """
 
     companions: Companions
     apart: Apart
@@ -61,7 +64,7 @@ class Room:
 
 
 class Growth:
-    """Looks after one start. After `look` has said that it is to be ended, `nodes` has those of the next one."""
+    """Grows one start. After `look` has returned a suspicion, `nodes` are those of the next start."""
 
     def __init__(self, desk: Desk, eye: Eye, settings: Mapping[str, Any], room: Room) -> None:
         self._desk, self._eye, self._settings, self._room = desk, eye, settings, room
@@ -72,18 +75,18 @@ class Growth:
         self._seen: tuple[save_request.Sight, float] | None = None
         self._saves: list[float] = [
             desk.clock.mono_s()
-        ]  # when a checkpoint was seen to be new; first: the start's begin
+        ]  # when a new checkpoint was seen; first: the begin of the start
         self._told = ""
-        self._found: Verdict | None = None  # to grow so, if all goes well
-        self._asked: tuple[Companion, float] | None = None  # the companion, since when
+        self._found: Verdict | None = None  # the growth that is being prepared
+        self._asked: tuple[Companion, float] | None = None  # (companion, since when)
         self._boundary: tuple[Boundary, float] | None = None
         self._checks: Checks | None = None
-        self._scene_then: Scene | None = None  # what that rests on
-        self._own: tuple[str, ...] = ()  # nodes of the job that would be taken
+        self._scene_then: Scene | None = None  # the input of `_found`
+        self._own: tuple[str, ...] = ()  # nodes of the job that the growth would use
         self.nodes: tuple[str, ...] = ()
 
     def look(self) -> Suspicion | None:
-        """Why this start is to be ended now; None where it is not. Raises OSError (journal), GivenUp."""
+        """Why to end this start now; None = go on. Raises OSError (journal), GivenUp."""
         if self._sizes is None or self.nodes or len(self._eye.started.nodes) >= self._sizes.full:
             return None
         self._note_saves()
@@ -100,11 +103,11 @@ class Growth:
 
     @property
     def busy(self) -> bool:
-        """More nodes are looked at, or waited for."""
+        """A growth is being prepared."""
         return self._found is not None
 
     def close(self) -> None:
-        """The start is over. What was asked for and is not used is given back. Raises OSError (journal), GivenUp."""
+        """The start is over: give back what was requested and is not used. Raises OSError (journal), GivenUp."""
         if self._boundary is not None:
             self._boundary[0].close()
             self._boundary = None
@@ -146,7 +149,7 @@ class Growth:
             self._begin_boundary(found)
 
     def _scene(self, run: Run, sizes: Sizes) -> Scene:
-        """What is known now; Slurm is asked only where nothing else speaks against growing."""
+        """What is known now; Slurm is asked only if nothing else is against growing."""
         now_s, size = self._desk.clock.now_s(), len(self._eye.started.nodes)
         restart_s = estimates.restart_s(run) or (self._eye.to_first_step_s or elastic.STANDSTILL_S) + STOP_S
         scene = Scene(
@@ -167,7 +170,9 @@ class Growth:
         return self._as_slurm_says(scene, run)
 
     def _as_slurm_says(self, scene: Scene, run: Run) -> Scene:
-        """The scene with idle nodes like ours, whether others wait for them, and what is left of the job's time."""
+        """The scene with idle nodes like ours, whether others wait for them, and the remaining time of the
+        job.
+        """
         desk = self._desk
         try:
             row = desk.cluster.jobs((desk.where.job,)).get(desk.where.job)
@@ -194,13 +199,13 @@ class Growth:
         return self._room.apart.against(self._eye.started.number, end_s=end_s, limit_s=STARTS_WITHIN_S)
 
     def _free(self, run: Run) -> tuple[str, ...]:
-        """Nodes of the job that the next start could have, unless they turn out bad."""
+        """Nodes of the job that the next start could use, unless they turn out to be bad."""
         used, out = set(self._eye.started.nodes), set(self._room.aside())
         back = _may_return(
             run, out, self._desk.clock.now_s(), float(self._settings.get("exclude-for", 86_400.0))
         )
         free = [node for node in self._desk.nodes if node not in used and node not in out]
-        back -= self._desk.drained  # not mended yet
+        back -= self._desk.drained  # not repaired yet
         return (*free, *(node for node in self._desk.nodes if node in back and node not in used))
 
     def _run(self) -> Run | None:
@@ -211,7 +216,7 @@ class Growth:
             return None
 
     def _tell(self, found: Verdict) -> None:
-        """Say why it does not grow, once for each kind of reason."""
+        """Journal why the run does not grow, once for each kind of reason."""
         if found.word != self._told:
             self._told = found.word
             self._desk.book.record("grow.stays", word=found.word, reason=found.reason)
@@ -270,7 +275,9 @@ class Growth:
         return Suspicion(suspicions.grown(found.reason), 0.0)
 
     def _too_late(self, found: Verdict, reach: Reach) -> str:
-        """Why it does not pay any more; "" where it does. A checkpoint may have been awaited for hours, and the job's end may be another one by now."""
+        """Why growing no longer pays; "" if it does. The wait for the checkpoint may have taken hours, and
+        the end of the job may have changed.
+        """
         if reach.end_s is None or self._scene_then is None:
             return ""
         left_s = reach.end_s - self._desk.clock.now_s()
@@ -278,8 +285,11 @@ class Growth:
         return "" if now.size == found.size else now.reason
 
     def settled(self, reach: Reach) -> tuple[str, ...]:
-        """The nodes of the next start once this one is over: as many as before where one of the new ones has failed meanwhile, () where one of the old ones
-        has: then that is a fault. Raises OSError (journal), GivenUp."""
+        """The nodes of the next start once this one is over.
+
+        As many as before if one of the new nodes has failed meanwhile; () if one of the old ones has, which
+        is a fault. Raises OSError (journal), GivenUp.
+        """
         nodes = self._fitting(reach)
         if self._found is not None and len(nodes) == len(self._eye.started.nodes):
             self._drop("a node failed at the last moment", failed=True)
@@ -304,7 +314,7 @@ class Growth:
         return wanted if {*present, *well} == set(wanted) else present
 
     def _drop(self, why: str, *, failed: bool = False) -> None:
-        """It comes to nothing; the start goes on as it is."""
+        """Give up this growth; the start goes on as it is."""
         say(f"start {self._eye.started.number}: it does not grow: {why}")
         if self._boundary is not None:
             self._boundary[0].close()
@@ -329,7 +339,7 @@ class Growth:
             self._saves = [*self._saves[-1:], mono_s] if len(self._saves) > 1 else [*self._saves, mono_s]
 
     def _saved(self, run: Run) -> bool:
-        """This start has written a checkpoint."""
+        """Whether this start has written a checkpoint."""
         if len(self._saves) > 1 or self._eye.memory.saved_step is not None:
             return True
         launch = self._eye.started.launch
@@ -338,7 +348,7 @@ class Growth:
         return bool(path) and checkpoints.newer(path, before, launch.started_s or 0.0)
 
     def _next_save_s(self) -> float:
-        """Until the next checkpoint; 0 where somebody listens to a wish for one."""
+        """Seconds until the next checkpoint; 0 if the script can be asked for one."""
         if save_request.split_signal(str(self._settings.get("save-signal", "")))[0]:
             return 0.0
         if flag_files.is_read(self._desk.where.place, self._eye.started.token):
@@ -350,7 +360,7 @@ class Growth:
 
 
 def _busy(run: Run) -> str:
-    """What else is done with the run. (pure)"""
+    """What else is in progress for the run; "" = nothing. (pure)"""
     if run.wish:
         return f"a person said {run.wish}"
     if run.halt:
@@ -361,14 +371,16 @@ def _busy(run: Run) -> str:
 
 
 def _may_return(run: Run, aside: set[str], now_s: float, exclude_for_s: float) -> set[str]:
-    """Of the nodes that were set aside, those whose exclusion is over: a new job would use them, too. (pure)"""
+    """The excluded nodes whose exclusion is over: a new job would use them, too. (pure)"""
     blamed = {node: one.decided_at_s or now_s for one in run.incidents for node in one.nodes if node in aside}
     out = set(run.excluded_at(now_s))
     return {node for node, at_s in blamed.items() if now_s - at_s >= exclude_for_s and node not in out}
 
 
 def may(settings: Mapping[str, Any], active: int) -> bool:
-    """Whether a start on so many nodes could be followed by one on fewer: then the loss of a node is not the loss of the job."""
+    """Whether a start on `active` nodes could be followed by a smaller one, so that a lost node is not a lost
+    job.
+    """
     sizes = sizes_of_settings(settings)
     if sizes is None or not sizes.at_most(active - 1):
         return False

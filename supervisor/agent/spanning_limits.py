@@ -93,7 +93,7 @@ class Apart:
         return self.against(start, end_s=end_s, limit_s=limit_s)
 
     def note(self, nodes: tuple[str, ...], step: int | None, *, well: bool) -> None:
-        """Record how a start on `nodes` went: its last step, and whether all its nodes were well at its end."""
+        """Record how a start on `nodes` went: its last step, and whether all its nodes stayed well."""
         held = {node for span in self.desk.spans for node in span.nodes}
         if held.isdisjoint(nodes):
             return

@@ -44,21 +44,21 @@ __all__ = ["Boundary", "Drained", "Notice", "Slow", "cancel_steps", "stop"]
 
 
 OWN_STEPS = "ftrun"
-"""So the steps are called that ftrun makes: they look after the nodes, and are not the script's."""
+"""Name of the steps that ftrun itself creates to look after the nodes; they are not the script's."""
 
 STEPS_END_S = 8.0
-LOST_END_S = 0.2  # srun would wait for the lost node, up to a minute; whoever needs longer to leave is swept
-SIGHT_EVERY_S = 5.0  # between looks at a folder of checkpoints that nobody is in a hurry for
+LOST_END_S = 0.2  # srun would wait for the lost node, up to a minute; slower processes are swept
+SIGHT_EVERY_S = 5.0  # between scans of the checkpoint folder while nothing is urgent
 WRITING_EVERY_S = 0.5  # while a new one is being written
 TERM_S = 10.0
 KILL_S = 10.0
 
 
 def stop(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) -> None:
-    """End the start; returns when it is over, or nothing is left to try. Raises OSError (journal), GivenUp."""
+    """End the start; returns when it is over or nothing is left to try. Raises OSError (journal), GivenUp."""
     number = eye.started.number
     desk.talk.ending(number)
-    if not suspicions.is_planned(found.diagnosis):  # else it has just saved
+    if not suspicions.is_planned(found.diagnosis):  # a planned end comes just after a save
         _gasp(desk, eye, found, settings)
     if desk.talk.over(number) is not None:
         return
@@ -77,7 +77,9 @@ def stop(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) ->
 
 
 def cancel_steps(desk: Desk) -> bool:
-    """Cancel all steps of the script; True where there were any. Slurm may not answer: then the script's end has to do."""
+    """Cancel all steps of the script; True if there were any. If Slurm does not answer, ending the script
+    must do.
+    """
     try:
         running = own(desk.steps.steps(desk.where.job))
     except SlurmError as error:
@@ -93,7 +95,7 @@ def cancel_steps(desk: Desk) -> bool:
 
 
 def own(steps: tuple[StepRow, ...]) -> tuple[StepRow, ...]:
-    """The script's steps among these. (pure)"""
+    """The steps of the script among these. (pure)"""
     return tuple(step for step in steps if step.name != OWN_STEPS)
 
 
@@ -118,11 +120,11 @@ def _over_within(desk: Desk, number: int, limit_s: float) -> bool:
 
 
 def _gasp(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) -> None:
-    """Ask the survivors for a checkpoint, once, and wait a little for it."""
+    """Ask the surviving processes for an emergency checkpoint, once, and wait a short time for it."""
     nodes = eye.started.nodes
     signal_name, to_script = save_request.split_signal(str(settings.get("save-signal", "")))
     gone = [node for node in nodes if node in found.diagnosis.nodes]
-    reads = found.diagnosis.fault is not FaultClass.HANG  # who hangs reads no file
+    reads = found.diagnosis.fault is not FaultClass.HANG  # a process that hangs reads no file
     wanted, why = save_request.gasp(
         total=len(nodes),
         alive=len(nodes) - len(gone),
@@ -155,7 +157,9 @@ def _gasp(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) -
 
 
 class Boundary:
-    """The next checkpoint of a live start: asked for where somebody listens, else awaited for as long as it takes."""
+    """Waits for the next checkpoint of a live start. Asks for one if the script can be asked; otherwise waits
+    as long as it takes.
+    """
 
     def __init__(
         self,
@@ -179,7 +183,7 @@ class Boundary:
             desk.book.act("save", lambda: _ask(desk, eye, self._token, signal_name, to_script=to_script))
 
     def look(self) -> save_request.Verdict:
-        """Whether the checkpoint is there, or is not coming. Raises OSError (journal)."""
+        """Whether the checkpoint is complete, or will not come. Raises OSError (journal)."""
         mono_s, seen = self._desk.clock.mono_s(), self._seen[0]
         fresh = save_request.new(self._ask.known, seen) or self._eye.memory.saved_step != seen.logged
         if mono_s - self._looked_s < (WRITING_EVERY_S if fresh else SIGHT_EVERY_S):
@@ -193,7 +197,7 @@ class Boundary:
         return verdict
 
     def close(self) -> None:
-        """Nothing is asked for any more, be it that the start ended meanwhile."""
+        """Withdraw the request, also when the start has ended meanwhile."""
         if self._ask.wait_s is not None:
             flag_files.unask(self._desk.where.run_dir, self._token)
 
@@ -235,11 +239,11 @@ def _ask(desk: Desk, eye: Eye, token: str, signal_name: str, *, to_script: bool)
             say(f"{signal_name} could not be sent: {error.message}")
 
 
-SUPERVISORS_S = 6.0  # so long the supervisor, which looks every few seconds, has to ask first
+SUPERVISORS_S = 6.0  # the supervisor, which polls every few seconds, has so long to ask first
 
 
 class Notice:
-    """Looks after one start."""
+    """Watches one start for a preemption that nobody else handles."""
 
     def __init__(self, desk: Desk, eye: Eye, settings: Mapping[str, Any]) -> None:
         self._desk, self._eye, self._settings = desk, eye, settings
@@ -248,7 +252,9 @@ class Notice:
         self._boundary: Boundary | None = None
 
     def look(self) -> None:
-        """Ask the script once, where Slurm wants its nodes and nobody has asked. Raises OSError (journal), GivenUp."""
+        """Ask the script once to save, if Slurm preempts the job and nobody has asked. Raises OSError
+        (journal), GivenUp.
+        """
         if self._boundary is not None:
             if self._boundary.look().end:
                 self._boundary = None
@@ -273,7 +279,7 @@ class Notice:
         except SlurmError as error:
             say(f"a step was cancelled, and Slurm does not say why: {error.message}")
             return False
-        return details is not None and details.is_preempted  # else its end is nearer for another reason
+        return details is not None and details.is_preempted  # otherwise its end is nearer for another reason
 
     def _asked(self) -> bool:
         told, where = self._desk.book.run().leaving, self._desk.where
@@ -281,18 +287,21 @@ class Notice:
         return place == (Occasion.PREEMPT.value, where.attempt, where.launch)
 
     def close(self) -> None:
-        """Nothing is asked for any more."""
+        """Withdraw the request."""
         if self._boundary is not None:
             self._boundary.close()
             self._boundary = None
 
 
-LOOK_EVERY_S = 3.0  # the wish is on the shared file system
+LOOK_EVERY_S = 3.0  # the request is on the shared file system
 
 
 class Drained:
-    """Looks after one start. `against` says why no spare can take the place of these nodes now ("" = one can); its second argument are spares
-    that are drained themselves."""
+    """Watches one start for drained nodes.
+
+    `against` says why no spare can replace these nodes now ("" = one can); its second argument are spares
+    that are drained themselves.
+    """
 
     def __init__(
         self,
@@ -311,11 +320,11 @@ class Drained:
 
     @property
     def waits(self) -> bool:
-        """Nodes are to be left at the next checkpoint."""
+        """Nodes shall be replaced at the next checkpoint."""
         return self._wish is not None
 
     def look(self) -> Suspicion | None:
-        """Why this start is to be ended now; None where it is not. Raises OSError (journal), GivenUp."""
+        """Why to end this start now; None = go on. Raises OSError (journal), GivenUp."""
         self._notice.look()
         if (lost := self._taken.look()) is not None:
             return lost
@@ -336,9 +345,7 @@ class Drained:
         if not verdict.end:
             return None
         found = flag_files.read_leave(where.place, where.launch)
-        if (
-            found is None or found.token != self._wish.token
-        ):  # since the last look: somebody wants something else
+        if found is None or found.token != self._wish.token:  # the request changed since the last look
             self._withdraw()
             self._wish = None
             return None
@@ -361,7 +368,7 @@ class Drained:
         return tuple(node for node in self._eye.started.nodes if node in wish.nodes)
 
     def close(self) -> None:
-        """Nothing is asked for any more."""
+        """Withdraw all requests."""
         self._withdraw()
         self._notice.close()
 
@@ -372,7 +379,9 @@ class Drained:
 
 
 class Slow:
-    """Looks after one start. `against` says why no spare can take the place of these nodes now ("" = one can)."""
+    """Watches one start for a straggler to replace. `against` says why no spare can replace it now ("" = one
+    can).
+    """
 
     def __init__(
         self,
@@ -388,11 +397,11 @@ class Slow:
 
     @property
     def waits(self) -> bool:
-        """A node is to be left at the next checkpoint."""
+        """A node shall be replaced at the next checkpoint."""
         return self._hangs.swap is not None
 
     def look(self) -> Suspicion | None:
-        """Why this start is to be ended now; None where it is not. Raises OSError (journal), GivenUp."""
+        """Why to end this start now; None = go on. Raises OSError (journal), GivenUp."""
         swap = self._hangs.swap
         if swap is None:
             self._boundary = None
@@ -410,7 +419,7 @@ class Slow:
         return wanted
 
     def close(self) -> None:
-        """Nothing is asked for any more."""
+        """Withdraw the request."""
         if self._boundary is not None:
             self._boundary.close()
             self._boundary = None
