@@ -107,7 +107,7 @@ class Growth:
         return self._found is not None
 
     def close(self) -> None:
-        """The start is over: give back what was requested and is not used. Raises OSError (journal), GivenUp."""
+        """The start is over: give back what is not used. Raises OSError (journal), GivenUp."""
         if self._boundary is not None:
             self._boundary[0].close()
             self._boundary = None

@@ -231,7 +231,9 @@ class Rounds:
             self.incident = ""
 
     def _check_shim(self, started: Started) -> None:
-        """Turn recovery off if the script's srun bypasses the shim: it would start ranks on excluded nodes."""
+        """Turn recovery off if the script bypasses the srun shim: its srun would start ranks on excluded
+        nodes.
+        """
         if self.off or self.desk.clock.mono_s() < self._shim_looks[0]:
             return
         self._shim_looks = self._shim_looks[1:] or [self.desk.clock.mono_s() + SHIM_EVERY_S]
@@ -439,10 +441,10 @@ class Rounds:
 def _hold_dependents(desk: Desk) -> None:
     """Hold the jobs that depend on this one before it ends, so that its end starts none of them (P5).
 
-    Only the agent can do this last, between the end of the script and the end of the job. The journal names the
-    jobs before they are held. The supervisor then lets them wait for the next attempt, or releases them if there
-    is none. If Slurm does not answer or refuses, the job ends all the same, and its dependents see that end as they
-    would without ftrun. Raises OSError (journal), GivenUp.
+    The agent stands between the end of the script and the end of the job, so it is the last that can do this.
+    The journal names the jobs before they are held. The supervisor lets them wait for the next attempt, or
+    releases them if there is none. If Slurm does not answer or refuses, the job ends all the same, and its
+    dependents see that end as they would without ftrun. Raises OSError (journal), GivenUp.
     """
     try:
         waiting, since = dependent_jobs.to_hold(desk.cluster, desk.where.job)

@@ -15,12 +15,12 @@ from ftrun.slurm.records import dataclass
 
 __all__ = ["CLUSTER", "Common", "Failure", "common_causes"]
 
-CLUSTER = ""  # where a cause is that is no switch's: the job or the cluster
+CLUSTER = ""  # the place of a cause that is not a switch: the job or the cluster
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One node that failed. `key` names the incident; `like` the signature or class."""
+    """One node that failed. `key` names the incident, `like` is the signature or class."""
 
     at_s: float
     like: str
@@ -30,7 +30,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """One cause of the failures of several nodes. `where` is a switch or block; "" = the job or the cluster."""
+    """One cause behind failures of several nodes. `where` is a switch or block; "" = the job or the cluster."""
 
     at_s: float
     until_s: float
@@ -41,7 +41,7 @@ class Common:
 
     @property
     def sentence(self) -> str:
-        """What to tell people."""
+        """The message for users."""
         who = f"{self.like} on {len(self.nodes)} nodes within minutes"
         if self.where:
             return f"{who}, below {self.where}: held to be the switch's fault, or that of what they share"
@@ -55,7 +55,7 @@ def common_causes(
     several: int,
     domains: Mapping[str, Iterable[str]],
 ) -> tuple[Common, ...]:
-    """The causes that are no single node's, oldest first. A failure is part of one at most."""
+    """The causes that are not a single node's, oldest first. A failure is part of one cause at most."""
     leaf = {node: name for name, nodes in domains.items() for node in nodes} if len(domains) > 1 else {}
     alike: dict[str, list[Failure]] = {}
     for failure in failures:
@@ -71,7 +71,7 @@ def common_causes(
 def _causes(
     group: Sequence[Failure], window_s: float, many: int, several: int, leaf: Mapping[str, str]
 ) -> list[Common]:
-    """Neighbours in time that have the same place in common are one cause."""
+    """Failures that are close in time and have the same place in common are one cause."""
     open_causes: dict[str, list[Failure]] = {}
     found: list[Common] = []
     for failure, nodes in _windows(group, window_s):
@@ -87,7 +87,7 @@ def _causes(
 
 
 def _windows(group: Sequence[Failure], window_s: float) -> Iterable[tuple[Failure, Counter[str]]]:
-    """Each failure with the nodes that failed alike no more than `window_s` before or after it."""
+    """Each failure with the nodes that failed alike within `window_s` before or after it."""
     first = last = 0
     nodes: Counter[str] = Counter()
     for failure in group:
@@ -105,7 +105,7 @@ def _windows(group: Sequence[Failure], window_s: float) -> Iterable[tuple[Failur
 def _where(
     node: str, nodes: Mapping[str, int], many: int, several: int, leaf: Mapping[str, str]
 ) -> str | None:
-    """The switch that the nodes around `node` point at, CLUSTER, or None: it failed by itself."""
+    """The switch that the failures around `node` point at, CLUSTER, or None: it failed by itself."""
     if len(nodes) >= several and leaf:
         switch, count = Counter(leaf.get(n, CLUSTER) for n in nodes).most_common(1)[0]
         if switch and count >= several and len(nodes) - count <= 1 and leaf.get(node) == switch:

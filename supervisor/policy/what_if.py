@@ -33,9 +33,9 @@ def what_if(
     retry: bool | None = None,
     action: Action | None = None,
 ) -> list[tuple[str, str]]:
-    """(rung or `stop`, when and how often) in the order in which they would be tried.
+    """(rung or `stop`, when and how often) in the order of the attempts.
 
-    `retry` and `action` are what the signature says; None = as its class by default. Raises SettingError.
+    `retry` and `action` come from the signature; None = the default of the class. Raises SettingError.
     """
     limits, rungs = limits_from(settings), rungs_from(settings)
     default = CLASS_DEFAULTS[fault]
