@@ -49,7 +49,7 @@ __all__ = ["RULES", "VETOES", "decide", "span", "withdrawn"]
 
 
 def decide(case: Case) -> Ruling:
-    """The first rule that answers, with exclusions, drains and budgets worked out."""
+    """The decision of the first rule that answers, with exclusions, drains and budgets."""
     for rule in RULES:
         decision = rule(case)
         if decision is not None:
@@ -78,7 +78,7 @@ def decide(case: Case) -> Ruling:
 
 
 def withdrawn(run: Run) -> Decision | None:
-    """What a person's wish comes to, before anything is decided and after it; None where nobody asked for an end."""
+    """The stop that a person asked for, if any; checked before and after each decision."""
     word = {"cancel": "cancelled", "pause": "paused", "stop": "stopped"}.get(run.wish)
     return Decision("stop", f"{word} by {run.wish_by or 'request'}") if word else None
 
@@ -93,7 +93,7 @@ def _wished(case: Case) -> Decision | None:
 
 
 def _left(case: Case) -> Decision | None:
-    """A script that was asked to save and leave, and exits 0 on its way, has not come to its end."""
+    """A script that was asked to save and exit, and exits 0, has not reached its end."""
     return _wished(case) if stop_conditions.left_early(case.run, case.attempt, case.step) else None
 
 
@@ -119,7 +119,7 @@ def _cancelled(case: Case) -> Decision | None:
 
 
 def _watch_only(case: Case) -> Decision | None:
-    """`retries=0`: nothing is ever started by us; what Slurm starts again by itself is left to Slurm."""
+    """`retries=0`: ftrun starts nothing; a job that Slurm requeues is left to Slurm."""
     if case.limits.retries:
         return None
     if case.attempt.launch.requeued and not case.attempt.ended_by_us and not _held_after_launch_failure(case):
@@ -128,14 +128,14 @@ def _watch_only(case: Case) -> Decision | None:
 
 
 def _held(case: Case) -> Decision | None:
-    """The script was not started: no fault of the run, and no budget of its classes pays for it."""
+    """The script was not started: no fault of the run, so no budget of its classes is spent."""
     if not known_ends.is_held(case.diagnosis, case.spent):
         return None
     return Decision("resubmit", _what(case), spends=known_ends.SPENDS)
 
 
 def _time_limit(case: Case) -> Decision | None:
-    """One time limit without a newer checkpoint may be bad luck, two are a setting that cannot work."""
+    """One time limit without a newer checkpoint may be bad luck; two mean a setting that cannot work."""
     if case.diagnosis.fault is not FaultClass.TIMELIMIT or case.saved:
         return None
     if not case.spent.get(FaultClass.TIMELIMIT.value, 0):
@@ -147,12 +147,12 @@ def _time_limit(case: Case) -> Decision | None:
 
 
 def _kept(case: Case) -> Decision | None:
-    """Slurm put the job back into the queue for no fault of a node: it starts again by itself."""
+    """Slurm requeued the job without a node fault: it starts again by itself."""
     if not case.attempt.launch.requeued or case.attempt.ended_by_us or _held_after_launch_failure(case):
         return None
     reason = "requeued without a fault of a node: Slurm starts it again"
     if case.diagnosis.fault is FaultClass.HEALTHY:
-        return Decision("keep", reason)  # the script's or a person's own wish: no fault, so nothing is spent
+        return Decision("keep", reason)  # requested by the script or a person: no fault, so nothing is spent
     harmless = {FaultClass.PREEMPTED, FaultClass.TIMELIMIT, FaultClass.UNKNOWN}
     if case.diagnosis.fault not in harmless or case.culprits:
         return None
@@ -162,7 +162,7 @@ def _kept(case: Case) -> Decision | None:
 
 
 def _held_after_launch_failure(case: Case) -> bool:
-    """Slurm gave up on a node and holds the job for good. A person's own hold is another thing, and respected."""
+    """Slurm gave up on a node and holds the job for good. A hold by a person is different, and respected."""
     words = case.attempt.launch.end.reason.lower().replace("_", "").replace(" ", "")
     return "launchfail" in words and "held" in words
 
@@ -178,7 +178,9 @@ def _of_the_size(case: Case) -> Decision | None:
 
 
 def _nothing_to_load(case: Case) -> Decision | None:
-    """Checkpoints are there, and none may be loaded: to begin from nothing is the user's to say where much is lost by it."""
+    """There are checkpoints, but none may be loaded. If much would be lost, only the user may decide to begin
+    from nothing.
+    """
     if not case.stuck or case.from_zero:
         return None
     lost = "what was there before the run began is not thrown away"
@@ -190,7 +192,9 @@ def _nothing_to_load(case: Case) -> Decision | None:
 
 
 def _once_more(case: Case) -> Decision | None:
-    """The program worked before, and fails where it loads: one more start from the same checkpoint tells which of both it is."""
+    """The program worked before and now fails while loading. One more start from the same checkpoint tells
+    which of the two is broken.
+    """
     loading = case.diagnosis.loading
     if loading is None or loading.verdict != AGAIN or case.run.retries >= case.limits.retries:
         return None
@@ -211,18 +215,18 @@ def _hopeless(case: Case) -> Decision | None:
 
 
 def _says_never(case: Case) -> bool:
-    """The diagnosis, or the class, is against any other try."""
+    """The diagnosis or the class rules out another try."""
     found = case.diagnosis
     return not found.retry and (found.action is Action.STOP or not case.limits.budget(found.fault))
 
 
 def _unsure(case: Case) -> bool:
-    """It says so, and is no more than a guess."""
+    """The diagnosis rules out another try, but is only a guess."""
     return _says_never(case) and case.diagnosis.confidence < UNSURE
 
 
 def _has_worked(case: Case) -> bool:
-    """The script made steps, or a checkpoint, in this launch or in an earlier one."""
+    """The script made steps or a checkpoint, in this launch or in an earlier one."""
     return (
         case.step is not None
         or case.progressed
@@ -236,7 +240,9 @@ def _setting(case: Case) -> str:
 
 
 def _goes_back(case: Case) -> bool:
-    """What diverged gets another try from before that: not every arithmetic is the same twice, nor is every device sound."""
+    """A diverged training gets another try from before the divergence: arithmetic is not always repeatable,
+    and a device may be faulty.
+    """
     return (
         bool(case.diverged and (case.older or case.from_zero))
         and case.diagnosis.fault is not FaultClass.CANCELLED
@@ -244,7 +250,7 @@ def _goes_back(case: Case) -> bool:
 
 
 def _raised_by_user(case: Case) -> bool:
-    """A class that never gets a retry was given a budget in the settings: the user knows better."""
+    """The user gave a budget to a class that has none: the user knows better."""
     fault = case.diagnosis.fault
     if fault is FaultClass.CANCELLED:
         return False
@@ -252,7 +258,7 @@ def _raised_by_user(case: Case) -> bool:
 
 
 def _deterministic(case: Case) -> Decision | None:
-    """The same signature at the same step on nodes that have nothing in common: it is not the nodes."""
+    """The same signature at the same step on disjoint nodes: the nodes are not the cause."""
     before = case.before
     if before is None or not case.diagnosis.signature or case.step is None:
         return None
@@ -303,14 +309,18 @@ def _allowed(case: Case) -> int:
 
 
 def _spends(case: Case) -> str:
-    """The class that pays; "" where it has no budget of its own. A time limit without a newer checkpoint is counted."""
+    """The class that pays; "" if it has no budget of its own. A time limit without a newer checkpoint
+    counts.
+    """
     fault = case.diagnosis.fault
     fruitless = fault is FaultClass.TIMELIMIT and not case.saved
     return fault.value if fruitless or case.limits.budget(fault) < UNLIMITED else ""
 
 
 def _older_checkpoint(case: Case) -> Decision | None:
-    """What could not be loaded is set aside. How many there are is the budget, unless the settings name a lower one."""
+    """Skip a checkpoint that could not be loaded. The number of checkpoints is the budget, unless a setting
+    is lower.
+    """
     if case.diagnosis.fault is not FaultClass.CHECKPOINT:
         return None
     if case.attempt.launch.start.resume_from or case.from_zero:
@@ -353,7 +363,7 @@ RULES: tuple[Callable[[Case], Decision | None], ...] = (
 
 
 def _only_watched(case: Case, ruling: Ruling) -> Ruling | None:
-    """`observe`: what would be done is shown; a job that Slurm starts again by itself goes on."""
+    """`observe`: show what would be done. A job that Slurm requeues goes on."""
     decision = ruling.decision
     if not case.limits.observe or decision.kind not in ("resubmit", "keep"):
         return None
@@ -364,7 +374,7 @@ def _only_watched(case: Case, ruling: Ruling) -> Ruling | None:
 
 
 def _blind(case: Case, ruling: Ruling) -> Ruling | None:
-    """The run left no record (P10): exit and progress cannot be known, and another attempt would tell no more."""
+    """The run left no record (P10): exit and progress are unknown, and another attempt would show no more."""
     decision = ruling.decision
     if not case.unseen or decision.kind != "resubmit":
         return None
@@ -379,7 +389,7 @@ def _vetoed(case: Case, ruling: Ruling) -> Ruling:
     return next((vetoed for veto in VETOES if (vetoed := veto(case, ruling)) is not None), ruling)
 
 
-_LAST_WORDS = (_left, _finished, _wished, _cancelled)  # these stand, whatever Slurm does
+_LAST_WORDS = (_left, _finished, _wished, _cancelled)  # these hold whatever Slurm does
 
 
 def _what(case: Case) -> str:
@@ -388,14 +398,16 @@ def _what(case: Case) -> str:
 
 
 def span(seconds: float) -> str:
-    """A length of time as a person says it."""
+    """A duration for people."""
     if seconds < 120.0:
         return f"{seconds:.0f} s"
     return f"{seconds / 60.0:.0f} min" if seconds < 7200.0 else f"{seconds / 3600.0:.1f} h"
 
 
 def _delay_s(case: Case, rule: ClassRule) -> float:
-    """Nothing for a first failure with a named cause; doubling from then on, or from the start where waiting helps."""
+    """0 for a first failure with a named cause; then doubling, or doubling from the start where waiting
+    helps.
+    """
     repeats = _used(case)
     if not repeats and not rule.back_off and case.diagnosis.action is not Action.WAIT:
         return 0.0

@@ -54,31 +54,35 @@ __all__ = [
 
 
 MARGIN = 2.0
-"""So many times its price a growth must bring: rates are known badly, and a restart may fail."""
+"""A growth must bring so many times its price: rates are uncertain, and a restart may fail."""
 
 ASK_AGAIN_S = 300.0
-"""After the first try that came to nothing before the run was touched; then twice as long, and so on."""
+"""Wait after the first attempt that failed before the run was touched; it doubles with each further one."""
 
 WAIT_MAX_S = 86_400.0
-"""The longest that a doubled wait becomes."""
+"""Upper limit of a doubled wait."""
 
 HOLD_S = 300.0
-"""Nodes of a job of their own are not asked for while the next checkpoint is further away: they would stand idle until then."""
+"""No companion is requested while the next checkpoint is further away: its nodes would idle until then."""
 
 CHANGES_MAX = 64
-"""So many of the last changes of size are looked at."""
+"""How many of the last changes of size are considered."""
 
 STANDSTILL_S = 60.0
-"""A restart inside the allocation of which nothing was measured yet."""
+"""Default cost of a restart inside the allocation, before one was measured."""
 
 LOST_S = 10.0
-"""What is trained between a checkpoint and the end that follows it is trained again."""
+"""Training between a checkpoint and the end that follows it is repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What changes of size came to so far. `stayed_s`: since the last one. `in_vain`: growths in a row that did not last until they had paid; `failed`:
-    tries in a row that came to nothing before the run was touched, `failed_s` since the last of them."""
+    """What earlier changes of size came to.
+
+    `stayed_s`: time since the last change. `in_vain`: growths in a row that did not last until they had paid.
+    `failed`: attempts in a row that failed before the run was touched; `failed_s`: time since the last of
+    them.
+    """
 
     stayed_s: float
     in_vain: int = 0
@@ -88,12 +92,14 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What is known at one moment. `size` nodes are at work; times are seconds.
+    """What is known at one moment; `size` nodes are at work, times are seconds.
 
-    `free`: healthy nodes of the allocation that no start uses; `idle`: idle healthy nodes elsewhere like them, None where that is not known; `alone`: why no
-    other job can lend them ("" = one can); `others_wait`: other jobs wait for nodes. `left_s` until the job's time is up, None = no end is known. `between_s`:
-    between two faults, as the run's own history says. `restart_s`: from the end of a start to the first new step of the next.
-    `saved`: this start has written a checkpoint; `next_save_s`: until its next one, 0 = it is made when asked for. `busy`: what else is done with the run.
+    `free`: healthy nodes of the allocation that no start uses; `idle`: idle healthy nodes of the same kind
+    elsewhere, None if unknown; `alone`: why no other job can provide them ("" = one can); `others_wait`:
+    other jobs wait for nodes. `left_s` until the job's time is up, None = no known end. `between_s`: expected
+    time between two faults. `restart_s`: from the end of a start to the first new step of the next. `saved`:
+    this start has written a checkpoint; `next_save_s`: time to its next one, 0 = on request. `busy`: what
+    else is in progress for the run.
     """
 
     size: int
@@ -115,7 +121,9 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """To grow to `size` with `missing` nodes of a job of their own, or, where `size` is 0, why not. `word` is the same for the same kind of reason."""
+    """Grow to `size` with `missing` nodes of another job or, if `size` is 0, why not. `word` names the kind
+    of reason.
+    """
 
     size: int
     missing: int
@@ -151,13 +159,13 @@ def look(scene: Scene) -> Verdict:
 
 
 def usable(sizes: Sizes, aside: Collection[int]) -> Sizes:
-    """The sizes that may be grown to: none that did not work, the full one included."""
+    """The sizes to which the run may grow: none that failed, the full one included."""
     left = [size for size in sizes.all if size not in aside]
     return type(sizes)(left or sizes.all[:1], sizes.unit)
 
 
 def _reach(scene: Scene) -> tuple[int, Verdict | None]:
-    """(the largest size that can be had, why it is not larger)."""
+    """(the largest available size, why it is not larger)."""
     own = scene.sizes.at_most(scene.size + scene.free)
     if scene.alone:
         return own, _no("alone", f"{_short(scene)}, and no other job can lend any: {scene.alone}")
@@ -187,7 +195,7 @@ def _held(scene: Scene) -> Verdict | None:
 
 
 def _either(scene: Scene, most: int, own: int) -> Verdict:
-    """With nodes of another job where that pays, else with the free ones of the allocation where these do."""
+    """With nodes of another job if that pays, otherwise with the free nodes of the allocation if these do."""
     found = _paid(scene, most)
     return found if found.size or own <= scene.size else _paid(scene, own)
 
@@ -213,7 +221,7 @@ def _paid(scene: Scene, size: int) -> Verdict:
 
 
 def past_of(run: Run, now_s: float, min_stay_s: float, restart_s: float) -> Past:
-    """What the changes of size of this run came to, by its starts."""
+    """What the changes of size of this run came to, from its starts."""
     changes = _changes(run)
     told = sorted(
         found
@@ -235,10 +243,11 @@ def past_of(run: Run, now_s: float, min_stay_s: float, restart_s: float) -> Past
 def _came_to(
     changes: list[tuple[float, int]], number: int, now_s: float, min_stay_s: float, restart_s: float
 ) -> tuple[float, bool] | None:
-    """(when that was known, whether it paid) of the growth that is change `number`; None while it is open.
+    """(when the result was known, whether it paid) of the growth that is change `number`; None while it is
+    open.
 
-    It paid where its nodes brought `MARGIN` times what its own restart and those after lost nodes cost, and lasted for `min_stay_s`. It was in vain where nothing
-    of it was left before.
+    It paid if its nodes brought `MARGIN` times the cost of its own restart and of those after lost nodes, and
+    if it lasted for `min_stay_s`. It was in vain if nothing of it was left before that.
     """
     before = changes[number - 1][1]
     brought = price = 0.0
@@ -257,7 +266,7 @@ def _came_to(
 
 
 def _changes(run: Run) -> list[tuple[float, int]]:
-    """(since when, how many nodes) of each size that the run had, one after the other."""
+    """(since when, how many nodes) of each size of the run, in order."""
     found: list[tuple[float, int]] = []
     for attempt in run.attempts:
         starts = [(one.begun_at_s, len(one.nodes)) for one in attempt.begun if one.nodes]
@@ -299,7 +308,7 @@ FAULTS = frozenset(
 
 
 def size_to_put_aside(case: Case, sizes: Sizes | None) -> int:
-    """The size that provoked this fault; 0 where none did."""
+    """The size that caused this fault; 0 if none did."""
     if sizes is None or case.diagnosis.fault not in FAULTS or case.progressed:
         return 0
     size, now = (
@@ -317,13 +326,13 @@ def size_to_put_aside(case: Case, sizes: Sizes | None) -> int:
 
 
 def _grew(case: Case) -> bool:
-    """The start before this one was well, and was ended for this one's nodes."""
+    """The start before this one was healthy and was ended to grow."""
     before = (case.attempt.launch.number, case.attempt.launch.start.number - 1)
     return any(one.grown for one in case.attempt.begun if (one.launch, one.number) == before)
 
 
 def size_now(attempt: Attempt, sizes: Sizes) -> int:
-    """How many nodes the present start of an attempt uses, or is to use: a later one has its own, inside the same job."""
+    """How many nodes the present start uses, or will use: a later start of the same job has its own size."""
     return (
         len(attempt.launch.start.nodes)
         if attempt.launch.start.number > 1 and attempt.launch.start.nodes
@@ -332,7 +341,7 @@ def size_now(attempt: Attempt, sizes: Sizes) -> int:
 
 
 def sizes_tried(run: Run, sizes: Sizes) -> Iterator[tuple[tuple[int, int, int], int, bool]]:
-    """((attempt, launch, start), its size, whether it made steps) of all starts that are known, in their order."""
+    """((attempt, launch, start), its size, whether it made steps) of all known starts, in order."""
     stepped = {(one.attempt, one.launch, one.start) for one in run.incidents if one.step is not None}
     for attempt in run.attempts:
         begun = [(attempt.number, one.launch, one.number) for one in attempt.begun]

@@ -65,28 +65,30 @@ F = FaultClass
 PROCESS_FAULTS = frozenset(
     {F.UNKNOWN, F.LIBRARY_BUG, F.NETWORK, F.STORAGE, F.OOM_GPU, F.OOM_HOST, F.USER_CODE, F.DATA}
 )
-"""What can kill one process and leave the others able to go on."""
+"""Classes that can kill one process while the others can go on."""
 
 NODE_BOUND = frozenset({F.HARDWARE_GPU, F.HARDWARE_OTHER, F.NODE})
-"""What the same nodes would show again."""
+"""Classes that would come again on the same nodes."""
 
 ENDS_THE_JOB = frozenset({F.PREEMPTED, F.TIMELIMIT, F.CANCELLED})
-"""What takes the allocation itself away."""
+"""Classes that end the allocation itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the job stands inside its allocation.
+    """The position of the job inside its allocation.
 
-    `nodes` are all of the job; `active` those of the present start, in the order of the ranks; `spares` those that a start could
-    use (they answer, nothing bad is known of them), the best first; `aside` those that no later start may use. `start` counts the
-    starts of this launch from 1. `dead_rank` is the one rank that died while all others live; None otherwise. `step_off`,
-    `swap_off`, `companion_off` and `shrink_off` say why the script cannot be started again here in that way ("" = it can), `spares_off`
-    why some nodes that wait are no spares ("" = all are).
+    `nodes` are all nodes of the job; `active` those of the present start, in the order of the ranks; `spares`
+    those that a start could use (they answer and nothing bad is known), the best first; `aside` those that no
+    later start may use. `start` counts the starts of this launch from 1. `dead_rank` is the one rank that
+    died while all others live, otherwise None. `step_off`, `swap_off`, `companion_off` and `shrink_off` say
+    why the script cannot be restarted in that way ("" = it can), `spares_off` why some waiting nodes are no
+    spares ("" = all are).
 
-    `sizes` are those at which the run may go on, less the ones that did not work; None = it has but one. `batch_node` is where the
-    script runs ("" = not known). `idle` is how many idle, healthy nodes outside of the job a companion could have now, None where nobody
-    knows; `others_wait`: jobs of others wait for nodes. `lent` are those of `nodes` that companions hold.
+    `sizes` are the possible sizes of the run, without those that failed; None = only one size. `batch_node`
+    is where the script runs ("" = unknown). `idle` is how many idle, healthy nodes outside of the job a
+    companion could have now, None if unknown; `others_wait`: jobs of others wait for nodes. `lent` are those
+    of `nodes` that companions hold.
     """
 
     nodes: tuple[str, ...]
@@ -110,13 +112,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What comes next.
+    """The next recovery step.
 
-    `nodes` are those of the next start, in the order of the ranks: a spare stands where the node stood that it replaces; () for
-    resubmit. For a companion they are those of this allocation, and `missing` is how many of the companion's come behind them. `aside` is what no later start may use, `path` every rung that was considered, with what was found. `limit_s` is the
-    longest that it may take until the script or the process runs again (0 = none), `delay_s` the pause in it.
-    `used` and `spent` are the uses of the rungs and the budgets of the classes after this move: what a journal keeps, and what
-    the next call of `climb` and the next Case are given.
+    `nodes` are those of the next start in the order of the ranks, a spare in the position of the node that it
+    replaces; () for resubmit. For a companion they are the nodes of this allocation, and `missing` companion
+    nodes follow. `aside` is what no later start may use, `path` each rung considered, with the result.
+    `limit_s` is the longest time until the script or the process runs again (0 = no limit), `delay_s` the
+    pause within it. `used` and `spent` are the uses of the rungs and the budgets of the classes after this
+    step; the journal keeps them for the next `climb`.
     """
 
     rung: Rung
@@ -133,7 +136,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One question: everything that the rungs are measured by."""
+    """The input of every rung."""
 
     case: Case
     ruling: Ruling
@@ -154,13 +157,17 @@ class Ask:
 
     @property
     def out(self) -> tuple[str, ...]:
-        """Active nodes that no later start may use: set aside before, or blamed surely enough to be left out."""
+        """Active nodes that no later start may use: set aside before, or blamed surely enough to be
+        excluded.
+        """
         bad = {*self.ruling.decision.exclude, *self.place.aside}
         return tuple(node for node in self.place.active if node in bad)
 
     @property
     def blamed(self) -> tuple[str, ...]:
-        """Active nodes that a spare should replace: those that are out, else those that are only suspected."""
+        """Active nodes that a spare should replace: those that are out, otherwise those that are only
+        suspected.
+        """
         if self.out or CLASS_RULES[self.fault].exclude == "never":
             return self.out
         culprits = frozenset(self.case.culprits)  # thousands of nodes
@@ -182,7 +189,7 @@ class Ask:
 
 
 def put_in(active: Iterable[str], bad: Iterable[str], spares: Iterable[str]) -> tuple[str, ...] | None:
-    """The active nodes with a spare in the place of each bad one, all others where they were; None where spares are too few."""
+    """The active nodes with a spare in the position of each bad one; None if there are too few spares."""
     gone, free = set(bad), iter(spares)
     nodes = [next(free, "") if node in gone else node for node in active]
     return tuple(nodes) if all(nodes) else None
@@ -192,7 +199,9 @@ _NONE_OF_ITS_OWN = "no node of the job itself would be left to take part, and a 
 
 
 def against_companion(ask: Ask, *, may_shrink: bool) -> str:
-    """What speaks against asking for the missing nodes; "" = nothing. `may_shrink`: going on smaller is possible, too."""
+    """The objection to asking for the missing nodes; "" = none. `may_shrink`: going on smaller is possible,
+    too.
+    """
     place = ask.place
     if off := place.companion_off or place.swap_off or place.step_off or _no_batch_node(ask):
         return off
@@ -213,7 +222,7 @@ def against_companion(ask: Ask, *, may_shrink: bool) -> str:
 
 
 def against_shrink(ask: Ask, *, companion: bool) -> str:
-    """What speaks against going on with fewer nodes; "" = nothing. `companion`: one could still be asked for."""
+    """The objection to going on with fewer nodes; "" = none. `companion`: one could still be requested."""
     place, sizes = ask.place, ask.place.sizes
     if sizes is None:
         return "the run has but one size (--ft-nodes)"
@@ -246,18 +255,18 @@ def against_shrink(ask: Ask, *, companion: bool) -> str:
 
 
 def _staying(ask: Ask) -> tuple[str, ...]:
-    """The nodes that a companion's would stand behind."""
+    """The nodes before those of a companion."""
     nodes, left = patched(ask)
     return tuple(node for node in nodes if node not in left)
 
 
 def missing(ask: Ask) -> int:
-    """How many nodes no spare can stand in for."""
+    """How many nodes no spare can replace."""
     return max(0, len(ask.blamed) - len(ask.spares))
 
 
 def patched(ask: Ask) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(the active nodes with a spare in the place of each bad one, as far as spares reach; the bad ones that are left)."""
+    """(the active nodes with bad ones replaced as far as spares reach, the bad ones that are left)."""
     covered = len(ask.spares)
     nodes = put_in(ask.place.active, ask.blamed[:covered], ask.spares)
     assert nodes is not None
@@ -265,7 +274,9 @@ def patched(ask: Ask) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def fewer(ask: Ask) -> tuple[str, ...]:
-    """The nodes of the largest valid size below the present one, in the order of the ranks; () where there is none."""
+    """The nodes of the largest valid size below the present one, in the order of the ranks; () if there is
+    none.
+    """
     sizes = ask.place.sizes
     if sizes is None:
         return ()
@@ -287,17 +298,17 @@ def _nodes(number: int) -> str:
 
 
 CHANGES_NODES = (Rung.SWAP, Rung.COMPANION, Rung.SHRINK)
-"""Each use of these is another try: on other nodes, or on fewer."""
+"""Each use of these is a different try: on other nodes, or on fewer."""
 
 _OUT_OF_MEMORY = frozenset({FaultClass.OOM_GPU, FaultClass.OOM_HOST})
 
 
 def climb(case: Case, ruling: Ruling, rungs: Rungs, place: Place, used: Mapping[str, int]) -> Move:
-    """The finest rung that nothing speaks against.
+    """The finest rung without an objection.
 
-    `used` is what the last Move of this run's agent left in its `used`; {} at first. Progress in this start empties it. A ruling
-    that is no new attempt, and a fault that takes the allocation away, give `resubmit`: the allocation is left as it would be
-    without a ladder.
+    `used` is the field `used` of the last Move of this run; {} at first. Progress in this start empties it. A
+    ruling that is not a new attempt, or a fault that ends the allocation, gives `resubmit`: the allocation is
+    left as it would be without a ladder.
     """
     used = {} if case.progressed else used
     fault, signature = case.diagnosis.fault, case.diagnosis.signature
@@ -316,7 +327,7 @@ def climb(case: Case, ruling: Ruling, rungs: Rungs, place: Place, used: Mapping[
 
 
 def _against(ask: Ask, rung: Rung) -> str:
-    """What speaks against a rung; "" = nothing."""
+    """The objection to a rung; "" = none."""
     if rung is Rung.RESUBMIT:
         return ""
     if ask.ruling.decision.aside and rung is not Rung.SHRINK:
@@ -325,7 +336,7 @@ def _against(ask: Ask, rung: Rung) -> str:
 
 
 def _held_back(ask: Ask, rung: Rung) -> str:
-    """What speaks against another use of a rung, whatever the rung is."""
+    """The objection to another use of a rung, whatever the rung is."""
     return _tried(ask, rung) or _unpaid(ask, rung) or _too_slow(ask, rung)
 
 
@@ -389,7 +400,9 @@ _OWN = {
 
 
 def _tried(ask: Ask, rung: Rung) -> str:
-    """Never in circles: what was used for this class without progress since is not used again, nor anything above it."""
+    """Never in circles: what was used for this class without progress is not used again, nor anything above
+    it.
+    """
     place = ask.order.index(rung)
     if place > ask.floor:
         return ""
@@ -428,7 +441,7 @@ def _taken(ask: Ask, rung: Rung, path: tuple[tuple[str, str], ...]) -> Move:
         aside = (*aside, *(node for node in idle if node not in aside))
         told = f"rank {ask.place.dead_rank} alone" if rung is Rung.RANK else "the same nodes once more"
         if CLASS_RULES[ask.fault].elsewhere and not ask.ruling.decision.exclude:
-            spent = ask.case.spent  # its tries are kept for other nodes
+            spent = ask.case.spent  # its retries are reserved for other nodes
     delay_s = ask.ruling.decision.delay_s
     told += f" after {delay_s:g} s" if delay_s else ""
     if ask.ruling.decision.fresh:
@@ -450,7 +463,7 @@ def _taken(ask: Ask, rung: Rung, path: tuple[tuple[str, str], ...]) -> Move:
 
 
 def _changed(ask: Ask, rung: Rung) -> tuple[tuple[str, ...], str]:
-    """(the active nodes of the next start, what is told of them) for a rung that changes them."""
+    """(the active nodes of the next start, their description) for a rung that changes them."""
     bad = ask.blamed
     if rung is Rung.SHRINK:
         nodes = fewer(ask)
@@ -467,7 +480,7 @@ def _changed(ask: Ask, rung: Rung) -> tuple[tuple[str, ...], str]:
 
 
 def _leave(ask: Ask, why: str, path: tuple[tuple[str, str], ...]) -> Move:
-    """The agent gives up the allocation and the supervisor acts on its own judgement of the end."""
+    """The agent gives up the allocation, and the supervisor judges the end for itself."""
     return Move(
         rung=Rung.RESUBMIT,
         nodes=(),

@@ -67,7 +67,7 @@ __all__ = [
 
 
 WISHED = ("jobheld", "begintime", "dependency", "jobarraytasklimit")
-"""Somebody wants it so; `DependencyNeverSatisfied` is told apart."""
+"""Waits that somebody asked for; `DependencyNeverSatisfied` is handled separately."""
 
 NEVER = (
     "dependencyneversatisfied",
@@ -82,13 +82,13 @@ NEVER = (
     "reservationdeleted",
     "reservationinvalid",
 )
-"""Time alone does not resolve these."""
+"""Reasons that time alone does not resolve."""
 
 SHORT_OF_NODES = ("badconstraints", "reqnodenotavail", "nodesrequiredforjobaredown")
-"""The nodes that this job may use are too few, and not only busy."""
+"""The nodes that this job may use are too few, not only busy."""
 
 PER_JOB = re.compile(r"(assoc|qos)(max\w*per(job|node)(limit)?|min\w*)$")
-"""What an association or a QOS allows one job to ask for; time alone does not resolve these either."""
+"""Limits of an association or QOS on one job; time alone does not resolve these either."""
 
 TOO_LARGE = (
     "badconstraints",
@@ -99,19 +99,19 @@ TOO_LARGE = (
         for what in ("node", "cpu", "gres", "mem", "memory", "billing")
     ),
 )
-"""Never at this size; perhaps at a smaller one."""
+"""Reasons that a smaller size may resolve."""
 
 NEVER_FOR_S = 30.0
-"""A reason counts once it stood so long: a controller that reads its configuration anew says strange things for a moment."""
+"""A reason counts after this time: a controller that rereads its configuration may report nonsense for a moment."""
 
 RELAX_EVERY_S = 15.0
-"""So long Slurm has to think about the nodes that it was given back."""
+"""Slurm has so long to consider the released nodes."""
 
 LOOKED_AT_S = 5.0
-"""Before that Slurm may not even have thought about a new job."""
+"""Before that Slurm may not have considered a new job at all."""
 
 FAR = 4.0
-"""A start that Slurm expects further away than so many times `resize-after` is not waited for; then a quarter of `resize-after` is enough."""
+"""A start expected later than so many times `resize-after` is far: then a quarter of `resize-after` is enough."""
 
 _PROOF = frozenset({"slurm", "kernel", "check"})
 
@@ -120,10 +120,11 @@ _PROOF = frozenset({"slurm", "kernel", "check"})
 class Pending:
     """A job in the queue. Times are seconds by our own clock.
 
-    `waited_s` since it was first seen there, `sized_s` since it was made smaller there, `relaxed_s` since its list of nodes to avoid was last changed,
-    `never_s` since its reason is one that time does not resolve. `starts_in_s`: when Slurm expects to start it, None where it does not say.
-    `resized`: it was made smaller where it stands. `spares` it asks for beyond its size. `first`: nothing of this run ever ran. `kept_off`: the nodes that ftrun keeps it off, in the order in which they are
-    given back (see `tiers`).
+    `waited_s`: since the first look at it there; `sized_s`: since it was made smaller there; `relaxed_s`:
+    since the last change of its excluded nodes; `never_s`: since its reason is one that time does not
+    resolve. `starts_in_s`: when Slurm expects to start it, None if unknown. `resized`: it was made smaller in
+    place. `spares`: extra nodes that it asks for. `first`: nothing of this run ever ran. `kept_off`: its
+    excluded nodes in the order of release (see `tiers`).
     """
 
     reason: str
@@ -141,7 +142,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """The settings of waiting: `resize-after`, `queue-timeout` (seconds), `on-queue-timeout`."""
+    """The settings for waiting: `resize-after`, `queue-timeout` (seconds), `on-queue-timeout`."""
 
     spare_wait_s: float
     timeout_s: float
@@ -150,7 +151,11 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class QueueMove:
-    """`kind`: stay, shrink (to `size`), anew (at `size`, by another job), relax (give `nodes` back), notify (say `reason`), stop, hopeless."""
+    """What to do with a waiting job.
+
+    `kind`: stay, shrink (to `size`), anew (at `size`, by another job), relax (release excluded `nodes`),
+    notify (report `reason`), stop, hopeless.
+    """
 
     kind: str
     reason: str = ""
@@ -162,7 +167,7 @@ STAY = QueueMove("stay")
 
 
 def look(pending: Pending, ready: int, sizes: Sizes | None, patience: Patience) -> QueueMove:
-    """What is done about a job that waits. `ready`: how many idle, healthy nodes it could have at this moment."""
+    """What to do with a waiting job. `ready`: how many idle, healthy nodes it could have at this moment."""
     never = never_starts(pending.reason)
     if not never and any(_plain(pending.reason).startswith(reason) for reason in WISHED):
         return STAY
@@ -185,7 +190,9 @@ def look(pending: Pending, ready: int, sizes: Sizes | None, patience: Patience) 
 
 
 def _smaller(pending: Pending, ready: int, sizes: Sizes | None, patience: Patience) -> int:
-    """The size to go on with; 0 = none. Where nodes are idle for the whole job and Slurm does not start it, nodes are not what it lacks."""
+    """The size to go on with; 0 = none. If enough nodes are idle and Slurm does not start the job, nodes are
+    not what it lacks.
+    """
     if sizes is None or pending.first:
         return 0
     if any(_plain(pending.reason).startswith(reason) for reason in TOO_LARGE):
@@ -193,13 +200,15 @@ def _smaller(pending: Pending, ready: int, sizes: Sizes | None, patience: Patien
     waited_s = min(pending.waited_s, pending.sized_s)
     if waited_s < max(spare_wait_s(pending, patience), LOOKED_AT_S) or ready >= pending.size + pending.spares:
         return 0
-    most = pending.size if pending.spares else pending.size - 1  # without its spares it may well start
+    most = pending.size if pending.spares else pending.size - 1  # it may start without its spares
     return sizes.at_most(min(ready, most))
 
 
 def spare_wait_s(pending: Pending, patience: Patience) -> float:
-    """How long a job is waited for at its size. Slurm's own expectation is a hint and no promise: one that is near doubles the wait at most, one
-    that is far away cuts it down to a quarter."""
+    """How long a job waits at its size. Slurm's expected start is a hint, not a promise.
+
+    An early expected start doubles the wait at most, a late one cuts it to a quarter.
+    """
     wait_s, starts_in_s = patience.spare_wait_s, pending.starts_in_s
     if starts_in_s is None or starts_in_s < 0:
         return wait_s
@@ -234,7 +243,7 @@ def _relax(pending: Pending, why: str) -> QueueMove:
 
 
 def cannot_start(reason: str) -> bool:
-    """Slurm says that the nodes of this job are too few, and not only busy."""
+    """Slurm says that the usable nodes of this job are too few, not only busy."""
     words = _plain(reason)
     return any(part in words for part in SHORT_OF_NODES)
 
@@ -250,8 +259,11 @@ def _plain(reason: str) -> str:
 
 
 def tiers(run: Run, kept_off: Collection[str], now_s: float) -> tuple[tuple[str, ...], ...]:
-    """The nodes that a job is kept off, as they are given back: first all that are under suspicion (avoided, silent, quarantined by other runs,
-    blamed by a log), then those with a proven fault one by one, the oldest exclusion first."""
+    """The excluded nodes of a job in the order of their release.
+
+    First all that are only suspect (avoided, silent, quarantined by other runs, blamed by a log), then those
+    with a proven fault one by one, the oldest exclusion first.
+    """
     blamed = {e.node: e.until_s for e in run.excluded if e.until_s > now_s and e.node in kept_off}
     proven = {
         node
@@ -265,7 +277,9 @@ def tiers(run: Run, kept_off: Collection[str], now_s: float) -> tuple[tuple[str,
 
 
 def present(run: Run, sizes: Sizes) -> int:
-    """The size of the run now: of its last start, be it inside a job, or where that one is put aside, of the last that made steps."""
+    """The present size of the run: that of its last start or, if that size is excluded, of the last start
+    that made steps.
+    """
     tried = [(size, stepped) for _, size, stepped in elastic.sizes_tried(run, sizes)]
     if tried and tried[-1][0] not in run.sizes_aside:
         return tried[-1][0]
@@ -274,12 +288,14 @@ def present(run: Run, sizes: Sizes) -> int:
 
 
 def least(run: Run, sizes: Sizes | None) -> int:
-    """The smallest size that the run can go on with; 0 where it has but one."""
+    """The smallest size at which the run can go on; 0 if it has only one size."""
     return sizes.without(run.sizes_aside).all[0] if sizes is not None else 0
 
 
 def alike(view: ClusterView, nodes: Mapping[str, NodeRow], run: Run) -> ClusterView:
-    """The view with those idle nodes only that have the same devices as the nodes on which the run ran; all where it never did."""
+    """The view with only those idle nodes that have the same devices as the nodes on which the run ran;
+    unchanged if it never ran.
+    """
     ran = {node for one in run.attempts for node in one.nodes}
     devices = {nodes[node].gres for node in ran if node in nodes}
     if not devices:
@@ -290,15 +306,17 @@ def alike(view: ClusterView, nodes: Mapping[str, NodeRow], run: Run) -> ClusterV
 
 
 def ready(view: ClusterView, own: Collection[str], exclude: Collection[str]) -> int:
-    """How many idle, healthy nodes a start could have now, those of `own` that come free included."""
+    """How many idle, healthy nodes a start could have now, including those of `own` that become free."""
     return len((view.idle | (set(own) & view.available)) - set(exclude))
 
 
 def next_size(sizes: Sizes, now: int, view: ClusterView, own: Collection[str], exclude: Sequence[str]) -> int:
-    """The size of a start that must be made anyway: the present one or, where more idle, healthy nodes are there, the largest that fits them.
+    """The size of a start that must be made anyway: the present size, or a larger one if enough idle, healthy
+    nodes are there.
 
-    `own` are the nodes of the attempt that is over, which come free. Never more than the partition could ever give with `exclude`
-    left out: that would wait for ever. Where Slurm does not show the partition, the present size.
+    `own` are the nodes of the attempt that is over, which become free. Never more than the partition could
+    ever give without `exclude`, which would wait forever. If Slurm does not show the partition, the present
+    size.
     """
     if not view.partition:
         return now
@@ -309,21 +327,21 @@ def next_size(sizes: Sizes, now: int, view: ClusterView, own: Collection[str], e
 NOTED_EVERY_S = 60.0
 NOTED_SHARE = 0.05
 STEP_MAX_S = 300.0
-"""Between two looks that follow each other no more counts: whoever was held up longer has not looked."""
+"""At most this much counts between two polls: after a longer gap the supervisor was not watching."""
 
 
 @dataclasses.dataclass(slots=True)
 class QueueClock:
-    """The wait of one job as one supervisor counts it; seconds."""
+    """The waiting time of one job as one supervisor counts it; seconds."""
 
     waited_s: float = 0.0
     noted_s: float = 0.0
-    looked_s: float | None = (
-        None  # by the monotonic clock, at the look before; None = Slurm was silent since, or there was none
-    )
+    looked_s: float | None = None  # monotonic time of the last poll; None = none, or Slurm was silent since
 
     def look(self, noted_s: float, mono_s: float) -> float:
-        """A look at which Slurm showed the job in the queue; how long it has waited. `noted_s` is what the journal says."""
+        """A poll at which Slurm showed the job in the queue. Returns its waiting time. `noted_s` is the
+        journalled one.
+        """
         self.waited_s = max(self.waited_s, noted_s)
         self.noted_s = noted_s
         if self.looked_s is not None:
@@ -337,7 +355,7 @@ class QueueClock:
 
     @property
     def due(self) -> bool:
-        """The sum is to be noted."""
+        """The sum is due to be journalled."""
         return self.waited_s - self.noted_s >= max(NOTED_EVERY_S, NOTED_SHARE * self.waited_s)
 
 
@@ -347,7 +365,7 @@ _NONE = frozenset({"", "(null)", "N/A", "None"})
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a waiting job is to ask for: nodes, and its tasks and CPUs in all."""
+    """What a waiting job shall request: nodes, and its total tasks and CPUs."""
 
     nodes: int
     tasks: int
@@ -355,7 +373,9 @@ class Shape:
 
 
 def reshaped(fields: Mapping[str, str], nodes: int) -> Shape | str:
-    """The job that `scontrol show job` shows by these fields, asking for so many nodes; or why that cannot be told to Slurm."""
+    """The job of these `scontrol show job` fields with another number of nodes; or why Slurm cannot be told
+    so.
+    """
     for name in _OF_THE_WHOLE:
         counted = [part for part in fields.get(name, "").split(",") if part not in _NONE]
         if any(not part.startswith("cpu") for part in counted):
@@ -377,6 +397,6 @@ def applied(fields: Mapping[str, str], shape: Shape) -> bool:
 
 
 def _exactly(text: str) -> int:
-    """4 of 4 or 4-4; 0 for a range and for what is no number."""
+    """4 for "4" or "4-4"; 0 for a range or no number."""
     least, _, most = text.partition("-")
     return int(least) if least.isdigit() and most in ("", least) else 0

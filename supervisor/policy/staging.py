@@ -49,7 +49,7 @@ def paired(
 ) -> dict[str, str]:
     """Node -> the node that keeps its copy, for all `nodes`; {} for fewer than two.
 
-    `leaves`: leaf switch or block -> its nodes, {} = not known; `before`: the pairs as they were.
+    `leaves`: leaf switch or block -> its nodes, {} = unknown; `before`: the pairs so far.
     """
     names = tuple(dict.fromkeys(nodes))
     if len(names) < 2:
@@ -77,7 +77,7 @@ def holders(pairs: Mapping[str, str], node: str) -> tuple[str, ...]:
 
 
 def _turned(givers: Sequence[str], takers: Sequence[str], leaf_of: Mapping[str, str]) -> dict[str, str]:
-    """Who gives to whom, of two lists of one length; somebody may be left with himself."""
+    """Pair givers with takers, two lists of one length; a node may be paired with itself."""
     count = len(givers)
     sizes = Counter(leaf_of.get(node, "") for node in givers)
     largest = max(sizes.values(), default=0)
@@ -119,7 +119,9 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class StagedSet:
-    """One checkpoint: `at` are the nodes that hold each part, its own node first; `expected` those whose parts make it whole."""
+    """One checkpoint. `at`: the nodes that hold each part, its own node first; `expected`: the nodes whose
+    parts make it complete.
+    """
 
     token: str
     name: str
@@ -137,18 +139,20 @@ class StagedSet:
 
     @property
     def is_at_hand(self) -> bool:
-        """Every part lies somewhere; of a set that is one file one node's is enough."""
+        """Every part is on some node that answers; for a set that is one file, one copy is enough."""
         return bool(self.expected) and (self.is_file or all(node in self.at for node in self.expected))
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Whose parts make it whole: where it is one file any that is there."""
+        """The nodes whose parts make it complete; for a set that is one file, any one that is there."""
         return tuple(self.at)[:1] if self.is_file else self.expected
 
 
 @dataclass(frozen=True, slots=True)
 class Gives:
-    """`give`: (holder, whose part, receiver); `need`: receiver -> whose parts; the bytes that travel, and that come to the node that gets most."""
+    """`give`: (holder, owner of the part, receiver); `need`: receiver -> owners of its parts; total bytes,
+    and bytes to the node that gets most.
+    """
 
     give: tuple[tuple[str, str, str], ...]
     need: Mapping[str, tuple[str, ...]]
@@ -157,7 +161,7 @@ class Gives:
 
 
 def rows_of(at: str, told: object) -> list[Held]:
-    """What one node said of its memory (`ftrun-hook restore --look`); rows that make no sense are left out."""
+    """Parse the report of one node (`ftrun-hook restore --look`); malformed rows are skipped."""
     rows = told.get("parts") if isinstance(told, dict) else None
     found = []
     for row in rows if isinstance(rows, list) else ():
@@ -176,7 +180,9 @@ def rows_of(at: str, told: object) -> list[Held]:
 
 
 def sets_of(held: Iterable[Held], expected: Mapping[str, Sequence[str]]) -> list[StagedSet]:
-    """The sets that these parts belong to, newest first. `expected`: token -> the nodes of that start; sets of other starts are left out."""
+    """The sets of these parts, newest first. `expected`: token -> the nodes of that start; sets of other
+    starts are skipped.
+    """
     groups: dict[tuple[str, str], list[Held]] = {}
     for one in held:
         if one.token in expected and token_of(one.token) is not None:
@@ -207,7 +213,9 @@ def _rank(one: StagedSet) -> tuple[int, tuple[int, int], float, str]:
 
 
 def gives(one: StagedSet, active: Sequence[str], *, published: bool) -> Gives | None:
-    """What must travel so that a start on these nodes can resume from the set; None where it cannot be had from memory (and is not published)."""
+    """The transfers that let a start on these nodes resume from the set; None if memory does not hold it (and
+    it is not published).
+    """
     if not published and not (one.is_at_hand and one.proven):
         return None
     wanted = _replacing(one, active) if published else dict.fromkeys(active, one.nodes)
@@ -233,9 +241,9 @@ def chosen(
     hopeful: Collection[StagedSet],
     last: bool,
 ) -> StagedSet | str:
-    """The set to resume from, of `sets` which are newest first; WAIT for better; NONE of them.
+    """The set to resume from, of `sets`, newest first; WAIT for a better one; NONE of them.
 
-    `published`: names; `hopeful`: those that are not and may still be; `last`: it is too late to wait.
+    `published`: names; `hopeful`: unpublished sets that may still be published; `last`: no more time to wait.
     """
     for one in sets:
         found = gives(one, active, published=one.name in published)
@@ -247,12 +255,16 @@ def chosen(
 
 
 def is_cheap(wanted: Gives) -> bool:
-    """Little enough to be done at once, without waiting for anything else."""
+    """Cheap enough to be done at once."""
     return wanted.most_bytes <= CHEAP_BYTES and len(wanted.give) <= CHEAP_TRANSFERS
 
 
 def _replacing(one: StagedSet, active: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Whose part each node takes over. Ranks go by the order of nodes, so those behind a lost node may all move by one; where that is much, only who has come."""
+    """The parts that each node takes over.
+
+    Ranks follow the order of nodes, so all nodes behind a lost one may shift by one. If that is too many,
+    only the new nodes take over parts.
+    """
     if len(active) == len(one.expected):
         moved: dict[str, tuple[str, ...]] = {
             new: (old,) for new, old in zip(active, one.expected, strict=True) if new != old
