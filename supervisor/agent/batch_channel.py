@@ -28,6 +28,8 @@ __all__ = ["Over", "Resume", "Started", "Talk", "around", "below", "runs", "star
 
 _CALLS_MAX_BYTES = 1 << 16
 
+_PROCESSES_MAX = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class Started:
@@ -189,9 +191,6 @@ def started_from(values: Mapping[str, str], number: int) -> Started:
     return Started(
         number, attempt_dir.integer(values.get("pid")), launch.nodes, values.get("token", ""), launch
     )
-
-
-_PROCESSES_MAX = 4096
 
 
 def around(script_pid: int, job: str, proc: str = "/proc") -> int:

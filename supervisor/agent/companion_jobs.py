@@ -65,6 +65,10 @@ SPEAKS_S = 3.0  # after Slurm shows it running, do not wait longer for its scrip
 FOUND_S = 30.0  # a submission without an answer is searched for so long
 UNSEEN_S = 20.0  # a job that Slurm does not show for so long does not exist
 
+TRIES = 2
+LOOK_EVERY_S = 0.1
+SWEPT_S = 2.0  # wait so long for a sweep that was started ahead
+
 
 @dataclass(frozen=True, slots=True)
 class Companion:
@@ -385,11 +389,6 @@ def hopeless(reason: str) -> str:
     if words.startswith(("assoc", "qos")):
         return f"a limit lets no companion start beside this job: Slurm says {reason}"
     return ""
-
-
-TRIES = 2
-LOOK_EVERY_S = 0.1
-SWEPT_S = 2.0  # wait so long for a sweep that was started ahead
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,10 @@ EARLIER_MAX_BYTES = 1 << 24
 Record = dict[str, Any]
 
 
+Begin = Callable[[str, Sequence[str]], subprocess.Popen[bytes] | None]
+BEAT_EVERY_S = 5.0
+
+
 class BookClosed(Exception):
     """Nothing more may be journalled: the watchdog has given up, or another agent writes."""
 
@@ -159,11 +163,6 @@ class Book:
             os.pwrite(descriptor, f"{self._beats:020d}\n".encode(), 0)
         finally:
             os.close(descriptor)
-
-
-Begin = Callable[[str, Sequence[str]], subprocess.Popen[bytes] | None]
-
-BEAT_EVERY_S = 5.0
 
 
 class GivenUp(BaseException):

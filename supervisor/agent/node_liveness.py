@@ -72,6 +72,8 @@ DOUBTED_MAX = 64  # beyond that the fault is not one of single nodes
 TICK_S = 0.1
 TICK_MAX_S = 0.2  # a longer tick was not spent listening
 
+UNSWEPT = "it could not be swept of what earlier starts left: no Python 3.9 there, or no answer in time"
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -262,9 +264,6 @@ class _Roll:
             if not one.answers(self._ask.node) and (undecided or one is self._asked[0]):
                 raise Unreachable(f"no answer even from {self._ask.node}: {one.question.reached.told}")
         return Reached(answers)
-
-
-UNSWEPT = "it could not be swept of what earlier starts left: no Python 3.9 there, or no answer in time"
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,9 @@ LOOK_S = 0.1
 KNOWN_QUIET_S = 1.0  # for nodes that were silent while the start lived
 SHORT_S = 5.0  # as in batch.sh
 
+WORTH_S = 30.0
+"""A start needs at least this time, and at least what the last one took to its first step."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settled:
@@ -130,10 +133,6 @@ def _swept(desk: Desk, eye: Eye, lost: tuple[str, ...], wait_s: float) -> Reach:
         why=reach.why,
     )
     return reach
-
-
-WORTH_S = 30.0
-"""A start needs at least this time, and at least what the last one took to its first step."""
 
 
 def begun(started: Started) -> dict[str, Any]:

@@ -53,6 +53,9 @@ WRITING_EVERY_S = 0.5  # while a new one is being written
 TERM_S = 10.0
 KILL_S = 10.0
 
+SUPERVISORS_S = 6.0  # the supervisor, which polls every few seconds, has so long to ask first
+LOOK_EVERY_S = 3.0  # the request is on the shared file system
+
 
 def stop(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) -> None:
     """End the start; returns when it is over or nothing is left to try. Raises OSError (journal), GivenUp."""
@@ -239,9 +242,6 @@ def _ask(desk: Desk, eye: Eye, token: str, signal_name: str, *, to_script: bool)
             say(f"{signal_name} could not be sent: {error.message}")
 
 
-SUPERVISORS_S = 6.0  # the supervisor, which polls every few seconds, has so long to ask first
-
-
 class Notice:
     """Watches one start for a preemption that nobody else handles."""
 
@@ -291,9 +291,6 @@ class Notice:
         if self._boundary is not None:
             self._boundary.close()
             self._boundary = None
-
-
-LOOK_EVERY_S = 3.0  # the request is on the shared file system
 
 
 class Drained:

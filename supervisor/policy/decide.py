@@ -45,7 +45,7 @@ from ftrun.supervisor.policy.policy_input import Case, Ruling
 if TYPE_CHECKING:
     from ftrun.supervisor.model.run import Run
 
-__all__ = ["RULES", "VETOES", "decide", "span", "withdrawn"]
+__all__ = ["RULES", "VETOES", "decide", "withdrawn"]
 
 
 def decide(case: Case) -> Ruling:
@@ -62,7 +62,7 @@ def decide(case: Case) -> Ruling:
         reason = f"{decision.reason}; yet Slurm has started the job again, and a launch that shows no fault is not ended"
         return _vetoed(case, Ruling(Decision("keep", reason), spent, retries))
     if decision.kind == "resubmit" and case.from_zero:
-        lost = span(case.trained_s)
+        lost = elastic.duration_text(case.trained_s)
         reason = f"{decision.reason}; no checkpoint may be loaded, and {lost} of training are lost by beginning from nothing"
         decision = replace(decision, reason=reason, fresh=True)
     if decision.kind == "resubmit":
@@ -101,7 +101,7 @@ def _finished(case: Case) -> Decision | None:
     if case.attempt.launch.end.state != "COMPLETED":
         return None
     if case.run.given_up:
-        return _stop(case, f"{_what(case)}: not tried again; all other tasks are done")
+        return _stop(case, f"{case.summary}: not tried again; all other tasks are done")
     if case.attempt.launch.end.derived_exit_code:
         return Decision(
             "finish",
@@ -124,14 +124,14 @@ def _watch_only(case: Case) -> Decision | None:
         return None
     if case.attempt.launch.requeued and not case.attempt.ended_by_us and not _held_after_launch_failure(case):
         return Decision("keep", "requeued by Slurm; retries=0: left as it is")
-    return _stop(case, f"{_what(case)}; retries=0: watched and diagnosed, not resubmitted")
+    return _stop(case, f"{case.summary}; retries=0: watched and diagnosed, not resubmitted")
 
 
 def _held(case: Case) -> Decision | None:
     """The script was not started: no fault of the run, so no budget of its classes is spent."""
     if not known_ends.is_held(case.diagnosis, case.spent):
         return None
-    return Decision("resubmit", _what(case), spends=known_ends.SPENDS)
+    return Decision("resubmit", case.summary, spends=known_ends.SPENDS)
 
 
 def _time_limit(case: Case) -> Decision | None:
@@ -174,7 +174,7 @@ def _of_the_size(case: Case) -> Decision | None:
     size = elastic.size_to_put_aside(case, sizes_of_settings(case.run.settings))
     if not size:
         return None
-    return Decision("resubmit", f"{_what(case)}: only at {size} nodes, not used again", aside=size)
+    return Decision("resubmit", f"{case.summary}: only at {size} nodes, not used again", aside=size)
 
 
 def _nothing_to_load(case: Case) -> Decision | None:
@@ -185,10 +185,10 @@ def _nothing_to_load(case: Case) -> Decision | None:
         return None
     lost = "what was there before the run began is not thrown away"
     if case.own:
-        limit = span(case.limits.from_zero_max_s)
-        lost = f"{span(case.trained_s)} of training are not thrown away (restart-from-zero-max: {limit})"
+        limit = elastic.duration_text(case.limits.from_zero_max_s)
+        lost = f"{elastic.duration_text(case.trained_s)} of training are not thrown away (restart-from-zero-max: {limit})"
     advice = "Mend one of them, or say --ft-checkpoint-fresh to begin from nothing."
-    return replace(_stop(case, f"{_what(case)}; {case.stuck}; {lost}"), advice=advice)
+    return replace(_stop(case, f"{case.summary}; {case.stuck}; {lost}"), advice=advice)
 
 
 def _once_more(case: Case) -> Decision | None:
@@ -198,7 +198,7 @@ def _once_more(case: Case) -> Decision | None:
     loading = case.diagnosis.loading
     if loading is None or loading.verdict != AGAIN or case.run.retries >= case.limits.retries:
         return None
-    return Decision("resubmit", f"{_what(case)}: before the first step, once more from the same checkpoint")
+    return Decision("resubmit", f"{case.summary}: before the first step, once more from the same checkpoint")
 
 
 def _hopeless(case: Case) -> Decision | None:
@@ -207,11 +207,11 @@ def _hopeless(case: Case) -> Decision | None:
     if case.from_zero and case.diagnosis.fault is FaultClass.CHECKPOINT:
         return None
     if not _unsure(case):
-        return _stop(case, f"{_what(case)}: trying again cannot succeed")
+        return _stop(case, f"{case.summary}: trying again cannot succeed")
     if _has_worked(case) or case.diagnosis.fault.value in case.limits.budgets:
         return None
     again = f"and no step was ever seen; {_setting(case)}=1 tries again"
-    return _stop(case, f"{_what(case)}: only {case.diagnosis.confidence:.2f} sure, {again}")
+    return _stop(case, f"{case.summary}: only {case.diagnosis.confidence:.2f} sure, {again}")
 
 
 def _says_never(case: Case) -> bool:
@@ -275,12 +275,12 @@ def _deterministic(case: Case) -> Decision | None:
     if now & then and case.diagnosis.blame is not Blame.JOB:
         return None
     where = "the job's own, not a node's" if now & then else "on different nodes"
-    return _stop(case, f"{_what(case)}: the same failure twice at step {case.step}, {where}")
+    return _stop(case, f"{case.summary}: the same failure twice at step {case.step}, {where}")
 
 
 def _ceiling(case: Case) -> Decision | None:
     if case.run.retries >= case.limits.retries:
-        return _stop(case, f"{_what(case)}; all {case.limits.retries} retries are used up")
+        return _stop(case, f"{case.summary}; all {case.limits.retries} retries are used up")
     return None
 
 
@@ -289,10 +289,10 @@ def _budget(case: Case) -> Decision | None:
     if used < allowed:
         return None
     if not allowed:
-        return _stop(case, f"{_what(case)}; budget-{fault.value}=0: not tried again")
+        return _stop(case, f"{case.summary}; budget-{fault.value}=0: not tried again")
     used_up = f"{used} of {allowed} retries for {fault.value} used without progress ({_setting(case)})"
     guess = f" (only {case.diagnosis.confidence:.2f} sure)" if _unsure(case) else ""
-    return _stop(case, f"{_what(case)}{guess}; {used_up}")
+    return _stop(case, f"{case.summary}{guess}; {used_up}")
 
 
 def _used(case: Case) -> int:
@@ -325,17 +325,19 @@ def _older_checkpoint(case: Case) -> Decision | None:
         return None
     if case.attempt.launch.start.resume_from or case.from_zero:
         where = "beginning anew" if case.from_zero else "resuming from an older checkpoint"
-        reason = f"{_what(case)}: {where}"
+        reason = f"{case.summary}: {where}"
         return Decision("resubmit", reason, older_checkpoint=True, spends=_spends(case))
     if _used(case):
-        return _stop(case, f"{_what(case)}; ftrun did not choose the checkpoint, so it cannot choose another")
-    return Decision("resubmit", f"{_what(case)}: once more", spends=FaultClass.CHECKPOINT.value)
+        return _stop(
+            case, f"{case.summary}; ftrun did not choose the checkpoint, so it cannot choose another"
+        )
+    return Decision("resubmit", f"{case.summary}: once more", spends=FaultClass.CHECKPOINT.value)
 
 
 def _resubmit(case: Case) -> Decision:
     rule = CLASS_RULES[case.diagnosis.fault]
     back = case.older or "its beginning"
-    reason = f"{_what(case)}: {case.diverged}, back to {back}" if _goes_back(case) else _what(case)
+    reason = f"{case.summary}: {case.diverged}, back to {back}" if _goes_back(case) else case.summary
     if _unsure(case) and case.diagnosis.fault.value not in case.limits.budgets and not _goes_back(case):
         reason += f": only {case.diagnosis.confidence:.2f} sure, and it had worked: once more"
     return Decision("resubmit", reason, spends=_spends(case), delay_s=_delay_s(case, rule))
@@ -390,18 +392,6 @@ def _vetoed(case: Case, ruling: Ruling) -> Ruling:
 
 
 _LAST_WORDS = (_left, _finished, _wished, _cancelled)  # these hold whatever Slurm does
-
-
-def _what(case: Case) -> str:
-    where = f" on {', '.join(case.culprits)}" if case.culprits else ""
-    return f"{case.diagnosis.fault.value}: {case.diagnosis.title}{where}"
-
-
-def span(seconds: float) -> str:
-    """A duration for people."""
-    if seconds < 120.0:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60.0:.0f} min" if seconds < 7200.0 else f"{seconds / 3600.0:.1f} h"
 
 
 def _delay_s(case: Case, rule: ClassRule) -> float:

@@ -44,6 +44,7 @@ __all__ = [
     "Past",
     "Scene",
     "Verdict",
+    "duration_text",
     "look",
     "past_of",
     "size_now",
@@ -73,6 +74,10 @@ STANDSTILL_S = 60.0
 
 LOST_S = 10.0
 """Training between a checkpoint and the end that follows it is repeated."""
+
+FAULTS = frozenset(
+    {FaultClass.USER_CODE, FaultClass.CONFIG, FaultClass.DATA, FaultClass.OOM_GPU, FaultClass.OOM_HOST}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +152,7 @@ def look(scene: Scene) -> Verdict:
         vain = f": {_growths(past.in_vain)} before did not last" if past.in_vain else ""
         return _no(
             "stays",
-            f"it came to {scene.size} nodes {_span(past.stayed_s)} ago and keeps a size for {_span(stay_s)}{vain}",
+            f"it came to {scene.size} nodes {duration_text(past.stayed_s)} ago and keeps a size for {duration_text(stay_s)}{vain}",
         )
     own = scene.sizes.at_most(scene.size + scene.free)
     most, why = _reach(scene)
@@ -184,12 +189,13 @@ def _held(scene: Scene) -> Verdict | None:
     if past.failed_s < again_s:
         tries = "try" if past.failed == 1 else f"{past.failed} tries"
         return _no(
-            "failed", f"the last {tries} came to nothing: the next one is in {_span(again_s - past.failed_s)}"
+            "failed",
+            f"the last {tries} came to nothing: the next one is in {duration_text(again_s - past.failed_s)}",
         )
     if scene.next_save_s > HOLD_S:
         return _no(
             "far",
-            f"the next checkpoint is {_span(scene.next_save_s)} away, and nodes are not held idle until then",
+            f"the next checkpoint is {duration_text(scene.next_save_s)} away, and nodes are not held idle until then",
         )
     return None
 
@@ -207,14 +213,14 @@ def _paid(scene: Scene, size: int) -> Verdict:
     ready_s = scene.next_save_s + scene.restart_s
     left_s = math.inf if scene.left_s is None else scene.left_s
     if left_s <= ready_s:
-        return _no("limit", f"the job's time is up in {_span(left_s)}")
+        return _no("limit", f"the job's time is up in {duration_text(left_s)}")
     use_s, until = min(
         (left_s - ready_s, "of the job's time are left then"),
         (scene.between_s * scene.size / size, "until a fault is to be expected"),
     )
     brought = more * use_s
     price = scene.size * (scene.restart_s + LOST_S) + missing * scene.next_save_s
-    sum_ = f"{more} more {'node' if more == 1 else 'nodes'} for {_span(use_s)} ({until}) bring {_hours(brought)}, the restart costs {_hours(price)}"
+    sum_ = f"{more} more {'node' if more == 1 else 'nodes'} for {duration_text(use_s)} ({until}) bring {_hours(brought)}, the restart costs {_hours(price)}"
     if brought < MARGIN * price:
         return _no("price", f"it does not pay: {sum_}")
     return Verdict(size, missing, "grow", f"from {scene.size} to {size} nodes: {sum_}")
@@ -291,7 +297,8 @@ def _growths(count: int) -> str:
     return "the growth" if count == 1 else f"the {count} growths"
 
 
-def _span(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
+    """A duration for people."""
     if seconds < 120.0:
         return f"{seconds:.0f} s"
     return f"{seconds / 60.0:.0f} min" if seconds < 7200.0 else f"{seconds / 3600.0:.1f} h"
@@ -300,11 +307,6 @@ def _span(seconds: float) -> str:
 def _hours(node_s: float) -> str:
     hours = node_s / 3600.0
     return f"{hours:,.0f} node-hours" if hours >= 10.0 else f"{hours:.2g} node-hours"
-
-
-FAULTS = frozenset(
-    {FaultClass.USER_CODE, FaultClass.CONFIG, FaultClass.DATA, FaultClass.OOM_GPU, FaultClass.OOM_HOST}
-)
 
 
 def size_to_put_aside(case: Case, sizes: Sizes | None) -> int:

@@ -49,6 +49,8 @@ NOT_FAULTS = frozenset({F.HEALTHY, F.CANCELLED, F.TIMELIMIT, F.USER_CODE, F.DATA
 PRIOR = "llama3-16k"
 PRIOR_EVENTS, PRIOR_NODE_DAYS = 419, 2048 * 54
 
+ALIVE = frozenset({"running", "suspect"})
+
 
 def met(run: Run) -> list[str]:
     """The class of each random fault so far."""
@@ -109,9 +111,6 @@ def restart_s(run: Run) -> float | None:
         if ended_s is not None and ended_s >= one.decided_at_s
     ]
     return median(took) if took else None
-
-
-ALIVE = frozenset({"running", "suspect"})
 
 
 @dataclass(frozen=True, slots=True)

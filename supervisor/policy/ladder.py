@@ -73,6 +73,12 @@ NODE_BOUND = frozenset({F.HARDWARE_GPU, F.HARDWARE_OTHER, F.NODE})
 ENDS_THE_JOB = frozenset({F.PREEMPTED, F.TIMELIMIT, F.CANCELLED})
 """Classes that end the allocation itself."""
 
+_NONE_OF_ITS_OWN = "no node of the job itself would take part, and no start uses companions' nodes alone"
+CHANGES_NODES = (Rung.SWAP, Rung.COMPANION, Rung.SHRINK)
+"""Each use of these is a different try: on other nodes, or on fewer."""
+
+_OUT_OF_MEMORY = frozenset({FaultClass.OOM_GPU, FaultClass.OOM_HOST})
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -195,9 +201,6 @@ def put_in(active: Iterable[str], bad: Iterable[str], spares: Iterable[str]) -> 
     return tuple(nodes) if all(nodes) else None
 
 
-_NONE_OF_ITS_OWN = "no node of the job itself would be left to take part, and a script with companions' nodes alone is none of its job"
-
-
 def against_companion(ask: Ask, *, may_shrink: bool) -> str:
     """The objection to asking for the missing nodes; "" = none. `may_shrink`: going on smaller is possible,
     too.
@@ -297,12 +300,6 @@ def _nodes(number: int) -> str:
     return "1 node is" if number == 1 else f"{number} nodes are"
 
 
-CHANGES_NODES = (Rung.SWAP, Rung.COMPANION, Rung.SHRINK)
-"""Each use of these is a different try: on other nodes, or on fewer."""
-
-_OUT_OF_MEMORY = frozenset({FaultClass.OOM_GPU, FaultClass.OOM_HOST})
-
-
 def climb(case: Case, ruling: Ruling, rungs: Rungs, place: Place, used: Mapping[str, int]) -> Move:
     """The finest rung without an objection.
 
@@ -360,7 +357,7 @@ def _against_step(ask: Ask) -> str:
     culprits = frozenset(ask.case.culprits)
     suspects = [node for node in ask.place.active if node in culprits]
     if ask.fault in NODE_BOUND and (suspects or not culprits):
-        return "the fault is a node's" + ("" if suspects else ", and nobody knows which's")
+        return "the fault is a node's" + ("" if suspects else ", and it is not known which node")
     if ask.fault in _OUT_OF_MEMORY and suspects:
         return f"what took the memory of {', '.join(suspects)} may still be there"
     return ""
@@ -452,7 +449,7 @@ def _taken(ask: Ask, rung: Rung, path: tuple[tuple[str, str], ...]) -> Move:
         rung=rung,
         nodes=active,
         aside=aside,
-        reason=f"{_what(ask)}: {told}",
+        reason=f"{ask.case.summary}: {told}",
         limit_s=ask.rungs.limit_s(rung, ask.fault, ask.signature),
         path=(*path, (rung.value, told)),
         delay_s=delay_s,
@@ -485,7 +482,7 @@ def _leave(ask: Ask, why: str, path: tuple[tuple[str, str], ...]) -> Move:
         rung=Rung.RESUBMIT,
         nodes=(),
         aside=ask.place.aside,
-        reason=f"{_what(ask)}: {why}",
+        reason=f"{ask.case.summary}: {why}",
         path=(*path, (Rung.RESUBMIT.value, why)),
         used=ask.used,
         spent=ask.ruling.spent,
@@ -499,11 +496,6 @@ def _spend(ask: Ask, rung: Rung) -> dict[str, int]:
     for key in (f"{rung.value}:{name}" if name else rung.value for name in sorted(over)):
         used[key] = used.get(key, 0) + 1
     return used
-
-
-def _what(ask: Ask) -> str:
-    where = f" on {', '.join(ask.case.culprits)}" if ask.case.culprits else ""
-    return f"{ask.fault.value}: {ask.case.diagnosis.title}{where}"
 
 
 def _spares(number: int) -> str:

@@ -190,6 +190,12 @@ class Case:
         return tuple(node for node in self.diagnosis.nodes if node in self.attempt.nodes)
 
     @property
+    def summary(self) -> str:
+        """Class, title and blamed nodes, as messages begin."""
+        where = f" on {', '.join(self.culprits)}" if self.culprits else ""
+        return f"{self.diagnosis.fault.value}: {self.diagnosis.title}{where}"
+
+    @property
     def spent(self) -> Mapping[str, int]:
         """The used budgets, after a refill by progress. Steps that were not saved do not excuse a time
         limit.

@@ -115,6 +115,14 @@ FAR = 4.0
 
 _PROOF = frozenset({"slurm", "kernel", "check"})
 
+NOTED_EVERY_S = 60.0
+NOTED_SHARE = 0.05
+STEP_MAX_S = 300.0
+"""At most this much counts between two polls: after a longer gap the supervisor was not watching."""
+
+_OF_THE_WHOLE = ("TresPerJob", "TresPerTask", "TresPerSocket", "CpusPerTres", "MemPerTres", "MemPerGpu")
+_NONE = frozenset({"", "(null)", "N/A", "None"})
+
 
 @dataclass(frozen=True, slots=True)
 class Pending:
@@ -324,12 +332,6 @@ def next_size(sizes: Sizes, now: int, view: ClusterView, own: Collection[str], e
     return max(sizes.at_most(ready(view, own, exclude)), min(now, sizes.at_most(ever) or sizes.all[0]))
 
 
-NOTED_EVERY_S = 60.0
-NOTED_SHARE = 0.05
-STEP_MAX_S = 300.0
-"""At most this much counts between two polls: after a longer gap the supervisor was not watching."""
-
-
 @dataclasses.dataclass(slots=True)
 class QueueClock:
     """The waiting time of one job as one supervisor counts it; seconds."""
@@ -357,10 +359,6 @@ class QueueClock:
     def due(self) -> bool:
         """The sum is due to be journalled."""
         return self.waited_s - self.noted_s >= max(NOTED_EVERY_S, NOTED_SHARE * self.waited_s)
-
-
-_OF_THE_WHOLE = ("TresPerJob", "TresPerTask", "TresPerSocket", "CpusPerTres", "MemPerTres", "MemPerGpu")
-_NONE = frozenset({"", "(null)", "N/A", "None"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,10 @@ __all__ = [
     "sets_of",
 ]
 
+CHEAP_BYTES = 2 << 30
+CHEAP_TRANSFERS = 64
+WAIT, NONE = "wait", "none"
+
 
 def paired(
     nodes: Sequence[str],
@@ -96,11 +100,6 @@ def _turned(givers: Sequence[str], takers: Sequence[str], leaf_of: Mapping[str, 
         return {}
     best = min(candidates, key=clashes)
     return {givers[at]: takers[(at + best) % count] for at in range(count)}
-
-
-CHEAP_BYTES = 2 << 30
-CHEAP_TRANSFERS = 64
-WAIT, NONE = "wait", "none"
 
 
 @dataclass(frozen=True, slots=True)
