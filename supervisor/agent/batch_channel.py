@@ -1,14 +1,15 @@
-"""What batch.sh and the agent say to each other, in a folder of the node's own. (I/O)
+"""The files through which batch.sh and the agent talk, in a folder on the node. (I/O)
 
-How it thinks. batch.sh is a shell and the parent; so all of it is lines `key=value` in small files, written whole or not at all, numbered by the
-start of the script that they are about. An answer can be given once: whoever comes second (the watchdog, or the agent that
-was given up) finds it given. Nothing here is on a shared file system, so nothing here waits.
+batch.sh is a shell script and the parent of the agent. So each message is a small file of `key=value` lines,
+written atomically and numbered by the start that it concerns. The first answer wins: if the watchdog and the
+agent both answer, the second one sees that an answer exists. The folder is never on a shared file system, so
+nothing here blocks.
 
-Who called srun without the shim, by /proc of the batch node.
-How it thinks. What went through the shim bears FTRUN_SHIM; an srun below the script that does not went around it (a full path, a login
-shell that sets PATH anew), and would start on nodes that were set aside. Only the script's own descendants are looked at, so a look costs as many
-reads as the script has processes here. The shim itself is called srun as well, but is a shell until it becomes Slurm's: what a process runs tells
-the two apart, not its name.
+The srun shim sets FTRUN_SHIM. An srun below the script without that variable bypassed the shim (a full path,
+or a login shell that resets PATH) and would start ranks on excluded nodes. `around` finds such a process in
+/proc. It reads only the script's descendants, so its cost grows with the script's own processes. The shim too
+is called srun, but it is a shell until it executes Slurm's srun; `around` therefore compares the executable,
+not the name.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ __all__ = ["Over", "Resume", "Started", "Talk", "around", "below", "runs", "star
 
 _CALLS_MAX_BYTES = 1 << 16
 
+_PROCESSES_MAX = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """One start of the script: its process group, the nodes that it uses, its token, and where its output begins."""
+    """One start of the script: process group, nodes, token, and where its output begins."""
 
     number: int
     pid: int
@@ -41,7 +44,9 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """What the next start is led to: a folder of links on each of its nodes, the checkpoint that it stands for, its step (None = not in its name)."""
+    """The staged checkpoint for the next start: a folder of links on each node, the checkpoint it represents,
+    its step (None = not in the name).
+    """
 
     view: str
     path: str
@@ -49,7 +54,7 @@ class Resume:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """As batch.sh reads it; nothing where a path cannot be told in a line."""
+        """The lines for batch.sh; none if a path cannot be written on one line."""
         told = (f"view={self.view}", f"from={self.path}", f"step={'' if self.step is None else self.step}")
         return () if "\n" in "".join(told) else told
 
@@ -63,12 +68,12 @@ class Over:
 
     @property
     def failed(self) -> bool:
-        """It did not end well."""
+        """The exit code or the signal is not 0."""
         return bool(self.code or self.signal)
 
 
 class Talk:
-    """The folder, as the agent sees it."""
+    """The agent's side of the channel."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -102,12 +107,14 @@ class Talk:
         resume: Resume | None = None,
         checked: bool = False,
     ) -> bool:
-        """Say what comes after start `number`: the script again on `nodes`, in this order, or the job's end where there are none.
+        """Say what comes after start `number`: the script again on `nodes`, in this order, or the end of the
+        job if there are none.
 
-        `spans` are the parts of `nodes` that lie in companions, `fault` is the class of the fault, `skip` are checkpoints that are set aside, `poison` lines of those
-        that a diverged training wrote, `had` that the run has had one, `fresh` that it may begin from nothing, `resume` is what lies in the nodes' memory; `checked`: the nodes need no other look before
-        the job ends. False where it was answered before.
-        Raises OSError.
+        `spans` are the parts of `nodes` that belong to companions, `fault` is the class of the fault, `skip`
+        are checkpoints that must not be loaded, `poison` the lines about checkpoints of a diverged training.
+        `had`: the run has had a checkpoint; `fresh`: it may begin from nothing; `resume`: the staged set to
+        load from node memory; `checked`: the nodes need no further check before the job ends. False if the
+        start was answered before. Raises OSError.
         """
         lines = (
             ["end", *(["checked=1"] if checked else [])]
@@ -137,21 +144,23 @@ class Talk:
         return True
 
     def ending(self, number: int) -> None:
-        """Start `number` is being ended by us: batch.sh asks even where it then says that all is well. Raises OSError."""
+        """Announce that the agent ends start `number`: batch.sh then asks even if the script exits 0. Raises
+        OSError.
+        """
         with open(self._path("ending", number), "w", encoding="ascii"):
             pass
 
     def asked(self, number: int) -> bool:
-        """batch.sh waits for what comes after start `number`, or did."""
+        """batch.sh waits for the answer about start `number`, or did."""
         over = self.over(number)
         return over is not None and (over.failed or os.path.exists(self._path("ending", number)))
 
     def answered(self, number: int) -> bool:
-        """Somebody has answered."""
+        """An answer exists."""
         return os.path.exists(self._path("next", number))
 
     def pulse(self) -> None:
-        """The agent lives. Raises OSError."""
+        """Write the heartbeat for batch.sh. Raises OSError."""
         self._pulse += 1
         descriptor = os.open(os.path.join(self.folder, "pulse"), os.O_WRONLY | os.O_CREAT, 0o600)
         try:
@@ -160,7 +169,7 @@ class Talk:
             os.close(descriptor)
 
     def no_span(self, number: int) -> str:
-        """Why a call of srun in start `number` cannot span several jobs; "" where each of them can."""
+        """Why an srun call in start `number` cannot span several jobs; "" if all of them can."""
         found = run_dir.content(self._path("nospan", number), _CALLS_MAX_BYTES)
         lines = (found or b"").decode("utf-8", "replace").splitlines()
         return next((line.strip() for line in lines if line.strip()), "")
@@ -177,18 +186,15 @@ class Talk:
 
 
 def started_from(values: Mapping[str, str], number: int) -> Started:
-    """A start from the lines of its record. (pure)"""
+    """Parse the record of a start. (pure)"""
     launch = attempt_dir.launch_from(values, number)
     return Started(
         number, attempt_dir.integer(values.get("pid")), launch.nodes, values.get("token", ""), launch
     )
 
 
-_PROCESSES_MAX = 4096
-
-
 def around(script_pid: int, job: str, proc: str = "/proc") -> int:
-    """The first srun of this job below the script that did not come through the shim; 0 for none."""
+    """The first srun of this job below the script that bypassed the shim; 0 for none."""
     for pid in below(script_pid, proc):
         if runs(pid, proc) != "srun":
             continue
@@ -200,7 +206,7 @@ def around(script_pid: int, job: str, proc: str = "/proc") -> int:
 
 
 def below(pid: int, proc: str = "/proc") -> list[int]:
-    """A process and all that descend from it, as far as they can be seen."""
+    """A process and its descendants, as far as they are visible."""
     found: list[int] = []
     queue = [pid]
     while queue and len(found) < _PROCESSES_MAX:
@@ -217,7 +223,7 @@ def below(pid: int, proc: str = "/proc") -> list[int]:
 
 
 def runs(pid: int, proc: str = "/proc") -> str:
-    """The base name of the program that a process runs; "" where it is gone."""
+    """The base name of the executable of a process; "" if the process is gone."""
     try:
         return os.path.basename(os.readlink(f"{proc}/{pid}/exe"))
     except OSError:

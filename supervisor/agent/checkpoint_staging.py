@@ -1,16 +1,13 @@
-"""Staged checkpoints, as the agent of a job sees them: who copies for whom, what a start resumes from, and how long that is waited for. (I/O)
+"""Staged checkpoints as the agent sees them: partner nodes, and what the next start resumes from. (I/O)
 
-How it thinks. The staging daemons on the nodes seal, copy and publish by themselves; nothing of it needs an agent. It adds what only somebody with a view of all nodes can:
-which node copies to which (`ring.json`), which nodes are lost, and from which set the next start resumes. That is the newest one that can be had: as long as a newer
-one than what is on disk may still be published, or costs little to be brought together from the memory of the nodes, it is waited for, `stage-flush-timeout` at most. Then all
-nodes are asked to make their view of it. A view that is there on all of them wins; where anything fails, the start reads what is published, as it would without all this.
+The staging daemons on the nodes seal, copy and publish by themselves and need no agent. The agent adds what
+needs a view of all nodes: which node copies to which (`ring.json`), which nodes are lost, and from which set
+the next start resumes. That is the newest set that can be had. The agent waits, up to `stage-flush-timeout`,
+while a set newer than the one on disk may still be published, or can be collected cheaply from the memory of
+the nodes. Then it tells all nodes to build their view of the set. The view counts only if all nodes have it.
+If anything fails, the start reads what is published, as it would without staging.
 
-A set that a start failed to load, or that a diverged training wrote, counts here as little as it does on disk.
-
-The agent's child that reads the newest checkpoint to its end while the run runs (`ftrun-hook verify-checkpoint`).
-How it thinks. The agent is the one process of a run that is certain to be on one node only, as long as the job runs; a supervisor may sit on a login node, where nobody wants
-hundreds of gigabytes to be read. So it begins the reader with the first start and forgets it: the reader looks after itself, ends with the agent, and what it found lies
-in the run's folder. Only where starts set other checkpoints aside is it begun anew. A reader that cannot be begun costs nothing but its findings.
+A set that a start could not load, or that a diverged training wrote, is skipped here as on disk.
 """
 
 from __future__ import annotations
@@ -18,9 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,24 +23,22 @@ from ftrun.hooks.checkpoints import diverged, manifest, names
 from ftrun.hooks.checkpoints.diverged import Poison
 from ftrun.hooks.checkpoints.model import Damaged
 from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.ownership import RUNNER
 from ftrun.hooks.staging import partner_map, publish, records, replace
 from ftrun.hooks.staging.records import Publishing
 from ftrun.hooks.staging.restore import Plan
 from ftrun.slurm.client.errors import SlurmError
-from ftrun.supervisor.agent import resize
+from ftrun.supervisor.agent import release_nodes
 from ftrun.supervisor.agent.batch_channel import Resume, Started
-from ftrun.supervisor.agent.context import Begin, Desk, say
+from ftrun.supervisor.agent.context import Desk, say
 from ftrun.supervisor.agent.node_liveness import Reach
 from ftrun.supervisor.diagnosis import resumable
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.policy import staging
 from ftrun.supervisor.policy.staging import StagedSet
-from ftrun.supervisor.store import checkpoints, submission_context
-from ftrun.supervisor.store import run_dir as store_run_dir
+from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.store.node_tools import node_line
 
-__all__ = ["Deep", "Stage", "begin"]
+__all__ = ["Stage"]
 
 
 LOOK_EVERY_S = 1.0
@@ -53,9 +46,9 @@ LOOK_LIMIT_S = 15.0
 QUIET_S = 3.0
 TRAVEL_S = 30.0
 TRAVEL_MAX_S = 240.0
-USUAL_BYTES_PER_S = 100e6  # between two nodes, where they have not measured it
+USUAL_BYTES_PER_S = 100e6  # between two nodes, if not measured
 WAIT_MAX_S = 240.0  # batch.sh waits for 600 in all
-LEAVES_S = 15.0  # of the job's time, for all that comes behind
+LEAVES_S = 15.0  # of the job's time are reserved for what follows
 
 
 @dataclass
@@ -69,12 +62,12 @@ class Stage:
     _run: str = ""
     _pairs: dict[str, str] = field(default_factory=dict)
     _lost: tuple[str, ...] = ()
-    _kept: dict[str, str] = field(default_factory=dict)  # lost node -> who has its copies
-    _trackers: tuple[str, ...] = ()  # by which the script finds its newest checkpoint
-    _growing: bool = False  # a node has something that is about to be sealed
+    _kept: dict[str, str] = field(default_factory=dict)  # lost node -> the partner with its copies
+    _trackers: tuple[str, ...] = ()  # files by which the script finds its newest checkpoint
+    _growing: bool = False  # a node is about to seal something
     _started: Started | None = None
     _has_left: bool = False
-    _end_s: float | None = None  # when the job's time is up, as far as that is known (Unix seconds)
+    _end_s: float | None = None  # when the job's time is up (Unix seconds, None = unknown)
 
     def __post_init__(self) -> None:
         where, told = self.desk.where, str(self.settings.get("stage", ""))
@@ -90,7 +83,7 @@ class Stage:
     # ------------------------------------------------------------------ while a start runs
 
     def begun(self, started: Started) -> None:
-        """A start has begun: say who copies for whom."""
+        """A start has begun: assign partners."""
         self._started = started
         if not self._to or self.settings.get("stage-partner") == "never":
             return
@@ -107,7 +100,7 @@ class Stage:
         self._tell(started.token)
 
     def heard(self, started: Started, reach: Reach) -> None:
-        """Who answers behind a start: what silent nodes have is published by who has their copies."""
+        """The answers of the nodes after a start: partners publish the copies of silent nodes."""
         self._end_s = reach.end_s
         fresh = tuple(node for node in reach.silent if node not in self._lost)
         if not self._to or not fresh or self.settings.get("stage-partner") == "never":
@@ -128,7 +121,7 @@ class Stage:
             str(self.settings.get("stage-limit", "40%")),
             self._kept,
         )
-        with contextlib.suppress(OSError):  # without it there are no copies, and the run goes on
+        with contextlib.suppress(OSError):  # without the file there are no copies, and the run goes on
             partner_map.put_ring(where.place, told)
 
     def _jobs(self) -> dict[str, str]:
@@ -139,17 +132,18 @@ class Stage:
     # ------------------------------------------------------------------ behind the last start
 
     def leave(self) -> None:
-        """No start follows here. What only the nodes have in memory is published before any of them is given back, for `stage-flush-timeout` and as long as the job has
-        time; Slurm is kept from ending the job meanwhile for a node that it lost. Where all of them are the job's own, batch.sh is who waits.
+        """No start follows in this allocation: wait until what only node memory holds is published.
 
-        Raises OSError (journal), GivenUp.
+        The wait is at most `stage-flush-timeout` and ends before the job's time does. Lost nodes are given
+        back first, so that Slurm does not end the job for them meanwhile. If all nodes are the job's own,
+        batch.sh does the waiting. Raises OSError (journal), GivenUp.
         """
         started, nodes = self._started, tuple(node for node in self.desk.nodes if node not in self._lost)
         if not self._to or started is None or self._has_left or self._is_flushed(started, nodes):
             return
         self._has_left = True
         if not any(record["kind"] == "release.refused" for record in self.desk.book.records):
-            resize.release(self.desk, self._lost)
+            release_nodes.release(self.desk, self._lost)
         left_s = self._end_s - self.desk.clock.now_s() - LEAVES_S if self._end_s is not None else WAIT_MAX_S
         until_s = self.desk.clock.mono_s() + min(self._wait_s(), left_s)
         while self.desk.spans and self.desk.clock.mono_s() < until_s and not self._is_flushed(started, nodes):
@@ -158,7 +152,11 @@ class Stage:
     # ------------------------------------------------------------------ between two starts
 
     def resume(self, started: Started, nodes: Sequence[str], skip: Sequence[str]) -> Resume | None:
-        """What the next start, on these nodes, resumes from in memory; None where it is to choose among what is published. Raises OSError (journal), GivenUp."""
+        """The staged set from which the next start on these nodes resumes; None = it chooses among published
+        checkpoints.
+
+        Raises OSError (journal), GivenUp.
+        """
         if not self._to:
             return None
         nodes = tuple(node for node in self.desk.nodes if node in nodes)  # the order of the ranks
@@ -195,7 +193,9 @@ class Stage:
     def _chosen(
         self, started: Started, nodes: Sequence[str], skip: Sequence[str]
     ) -> tuple[StagedSet, bool] | None:
-        """The set to resume from, and whether it is published; None where none in memory is as new as what is on disk."""
+        """The set to resume from, and whether it is published; None if no set in memory is as new as the
+        checkpoint on disk.
+        """
         began_s, run = self.desk.clock.mono_s(), self.desk.book.run()
         asked = tuple(node for node in self.desk.nodes if node not in self._lost)
         looked = self._looked(started, asked)
@@ -221,7 +221,7 @@ class Stage:
         return path not in skip and not diverged.why_poisoned(one.step, one.sealed_s, poisons)
 
     def _may_come(self, one: StagedSet) -> bool:
-        """A set may still be published: each part lies in the memory of somebody, or on disk already."""
+        """Whether a set may still be published: each part is in the memory of some node, or on disk."""
         to = Publishing(self._to, one.name, self.desk.where.job, one.token)
         return all(node in one.at or publish.has_part(to, node) for node in one.expected)
 
@@ -232,7 +232,9 @@ class Stage:
         return step is None or (one.step is not None and one.step >= step)
 
     def _path(self, one: StagedSet) -> str:
-        """Where this very set is published; "" where it is not, or only what the script had saved under its name before."""
+        """Where this very set is published; "" if it is not, or if the script itself had saved under this
+        name before.
+        """
         with contextlib.suppress(OSError):
             return publish.published_path(self._to, one.name, self._run, one.sealed_s)
         return ""
@@ -255,7 +257,7 @@ class Stage:
         if travel_s > TRAVEL_MAX_S:
             if not is_published:
                 return None
-            found, travel_s = staging.Gives((), {}, 0, 0), 0.0  # it is on disk
+            found, travel_s = staging.Gives((), {}, 0, 0), 0.0  # read it from disk
         sums = {name: entry.sha256 for name, entry in known.files.items()} if known is not None else {}
         if one.is_file and known is not None:
             sums = {"": next(iter(sums.values()), "")}
@@ -276,7 +278,7 @@ class Stage:
         )
 
     def _bytes_per_s(self, wanted: staging.Gives) -> float:
-        """How fast those who give were last."""
+        """The last measured rate of the slowest sender."""
         holders = {holder for holder, _, _ in wanted.give}
         known = (partner_map.read_copies(self.desk.where.place, holder).bytes_per_s for holder in holders)
         return min((rate for rate in known if rate > 0), default=USUAL_BYTES_PER_S)
@@ -299,7 +301,7 @@ class Stage:
         return staging.sets_of(held, expected)
 
     def _made(self, plan: Plan, nodes: Sequence[str], file: str) -> dict[str, dict[str, Any]]:
-        """What became of the view on each node that answered."""
+        """The result of building the view, for each node that answered."""
         try:
             node_report.write(file, plan._asdict())
         except OSError as error:
@@ -315,7 +317,7 @@ class Stage:
     def _asked(
         self, nodes: Sequence[str], words: Sequence[str], limit_s: float, quiet_s: float
     ) -> dict[str, dict[str, Any]]:
-        """The JSON that each node answers with; a node that does not answer is left out."""
+        """The JSON answer of each node; nodes without an answer are left out."""
         where, line = self.desk.where, node_line(self.desk.where.home, words)
         answers: dict[str, tuple[str, ...]] = {}
         if tuple(nodes) == (where.node,):
@@ -338,64 +340,7 @@ class Stage:
         return found
 
     def _is_flushed(self, started: Started, nodes: Sequence[str]) -> bool:
-        """Each of these nodes that took part says that it has nothing left to publish."""
+        """Each of these nodes that took part reports that it has nothing left to publish."""
         folder = f"{self.desk.where.place}/stage"
         own = [node for node in started.nodes if node in nodes]
         return all(os.path.exists(f"{folder}/flushed.{started.token}.{node}") for node in own)
-
-
-"""As `begin`: ($FTRUN_HOME, the words behind `ftrun-hook`) -> the process."""
-
-
-def begin(home: str, words: Sequence[str]) -> subprocess.Popen[bytes] | None:
-    """Start the node side of ftrun beside us, with an environment that no rank has; None where it is not there."""
-    tool = os.path.join(home, store_run_dir.TOOLS_LINK)
-    with contextlib.suppress(OSError):
-        return subprocess.Popen(
-            [sys.executable, "-IS", "-c", RUNNER, os.path.realpath(tool, strict=True), *words],
-            env={"PATH": "/usr/bin:/bin"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-        )
-    return None
-
-
-class Deep:
-    """The reader of one launch. `begin` is None where no process may be started."""
-
-    def __init__(self, home: str, run_dir: str, settings: Mapping[str, Any], begin: Begin | None) -> None:
-        self._home, self._run_dir, self._settings = home, run_dir, settings
-        self._begin = begin if settings.get("checkpoint-checksum", "auto") == "auto" else None
-        self._words: tuple[str, ...] = ()
-        self._child: subprocess.Popen[bytes] | None = None
-
-    def begun(self, run: Callable[[], Run]) -> None:
-        """A start has begun: see that the reader reads what the next one would take. `run`: the run now, asked only where that matters."""
-        pattern = str(self._settings.get("checkpoint", ""))
-        if not pattern or self._begin is None or self._settings.get("checkpoint-verify") == "name":
-            return
-        words = (
-            "verify-checkpoint",
-            *(
-                "--run-dir",
-                self._run_dir,
-                "--cwd",
-                submission_context.cwd(self._run_dir) or "/",
-                "--glob",
-                pattern,
-            ),
-            *("--marker", str(self._settings.get("checkpoint-marker", ""))),
-            *("--skip", "\n".join(checkpoints.still_aside(run().set_aside))),
-            *("--rate", str(self._settings.get("checkpoint-checksum-rate", "200M"))),
-        )
-        if words != self._words or self._child is None or self._child.poll() is not None:
-            self.close()
-            self._words, self._child = words, self._begin(self._home, words)
-
-    def close(self) -> None:
-        """End the reader, and wait for nothing but a process that can be ended."""
-        if self._child is not None and self._child.poll() is None:
-            self._child.kill()  # its own child dies with it
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._child.wait(timeout=0.5)
-        self._child = None

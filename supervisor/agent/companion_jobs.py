@@ -1,16 +1,17 @@
-"""Companions of a job, as its agent sees them: asked for, awaited, given back. (I/O)
+"""Companion jobs: submit them, wait for them, check their nodes, end them. (I/O)
 
-How it thinks. A companion is a small job of the same user that holds nodes for starts of this one. It is announced in the journal before it is submitted, so that
-whoever comes later finds it by its mark, whatever became of us; and it ends itself when nobody wants it any more, so that nothing of it needs us. Here it
-is only asked for, looked at, and ended; nothing waits, since a script may run meanwhile. It is there when its own script says so, or when Slurm has had it running
-for a while: a shared file system may show that word late.
+A companion is a small job of the same user that holds nodes for the starts of this job. The agent journals it
+before it submits it, so any later agent or supervisor finds it by its token. A companion ends itself when no
+job needs it any more, so it depends on no agent. `Companions` never blocks, because a script may be running.
+A companion is ready when its own script says so, or when Slurm has shown it as running for a while, since a
+shared file system may deliver that message late. A companion that waits for a limit of its user, account or
+QOS waits for this very job to end. That counts as a failure at once, as does every reason that time alone
+does not resolve.
 
-One that waits for a limit of its user, account or QOS waits for this very job to end: that is a failure at once, as is whatever time alone does not resolve.
-
-A companion for the next start: asked for, awaited, looked at; and in which order the nodes of several jobs stand.
-How it thinks. The rung has a time limit, and all the while batch.sh and the supervisor see that work goes on. Nodes that nobody of this run has used are
-swept, asked and checked like spares before a start uses them: one that is bad, or does not even answer, is left out when a companion is asked for
-once more; twice is enough. What is not there in time is taken back, so that it cannot come later and hold nodes for nobody.
+`join` is the recovery rung: it waits, within the rung's time limit, and the heartbeat goes on meanwhile. The
+agent sweeps and checks the new nodes like spares before a start uses them. It excludes a node that is bad or
+silent and asks once more, twice in all. A companion that does not come in time is cancelled, so it cannot
+come later and hold nodes that nobody uses.
 """
 
 from __future__ import annotations
@@ -57,18 +58,23 @@ __all__ = [
 WAITING, HERE, FAILED = "waiting", "here", "failed"
 
 LOOKS_S = ((3.0, 0.2), (10.0, 0.5), (60.0, 2.0))
-"""(so long after it was submitted, Slurm is asked so often); later every `LATER_EVERY_S`."""
+"""(time since the submission, poll interval of Slurm until then); later `LATER_EVERY_S`."""
 
 LATER_EVERY_S = 5.0
-SPEAKS_S = 3.0  # after Slurm calls it running, its script's own word is not waited for any longer
-FOUND_S = 30.0  # a submission without an answer is looked up for so long
-UNSEEN_S = 20.0  # a job that Slurm does not show for so long is none
+SPEAKS_S = 3.0  # after Slurm shows it running, do not wait longer for its script's message
+FOUND_S = 30.0  # a submission without an answer is searched for so long
+UNSEEN_S = 20.0  # a job that Slurm does not show for so long does not exist
+
+TRIES = 2
+LOOK_EVERY_S = 0.1
+SWEPT_S = 2.0  # wait so long for a sweep that was started ahead
 
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """One companion: `state` is `waiting`, `here` (`nodes` in Slurm's order) or `failed` (`reason` says why; `lasts`: as
-    long as this job runs)."""
+    """The state of one companion: `waiting`, `here` (`nodes` in Slurm's order) or `failed` (`reason`;
+    `lasts`: for as long as this job runs).
+    """
 
     state: str
     number: int = 0
@@ -80,7 +86,7 @@ class Companion:
 
 @dataclass
 class _Asked:
-    """What is known of one that was asked for."""
+    """A companion that was requested, as the agent tracks it."""
 
     number: int
     count: int
@@ -103,7 +109,7 @@ class _Asked:
 
 @dataclass
 class Companions:
-    """Those of one launch. `desk.spans` are the ones that are there."""
+    """The companions of one launch. `desk.spans` are the ones that are ready."""
 
     desk: Desk
     settings: Mapping[str, Any]
@@ -119,10 +125,11 @@ class Companions:
         pool: Pool | None = None,
         ahead: bool = False,
     ) -> Companion:
-        """Ask Slurm for `count` nodes, none of this job's, nor of `exclude`, for `left_s` seconds at most (None = as long as there is time), of `pool` if one is given.
+        """Submit a companion with `count` nodes, none of this job's or of `exclude`.
 
-        One at a time is asked for: one that still waits is answered instead. `ahead`: nothing is decided yet, and its nodes are none of the
-        run's before `take`. Raises OSError (journal), GivenUp.
+        `left_s` limits its time (None = as long as this job has time), `pool` names where the nodes come
+        from. Only one companion waits at a time: if there is one, it is returned instead. `ahead`: nothing is
+        decided yet, and the nodes do not belong to the run before `take`. Raises OSError (journal), GivenUp.
         """
         last = self._last
         if last is not None and last.state == WAITING:
@@ -155,7 +162,7 @@ class Companions:
         return one.told()
 
     def look(self) -> Companion:
-        """What became of the one that was asked for last; it does not wait. Raises OSError (journal), GivenUp."""
+        """The state of the latest companion; does not wait. Raises OSError (journal), GivenUp."""
         one = self._last
         if one is None:
             return Companion(FAILED, reason="none was asked for")
@@ -165,12 +172,14 @@ class Companions:
 
     @property
     def expected(self) -> bool:
-        """One is on its way, or was asked for ahead."""
+        """A companion is on its way, or was requested ahead."""
         one = self._last
         return one is not None and not one.over and (one.state == WAITING or one.ahead)
 
     def take(self, count: int, exclude: Collection[str]) -> Companion | None:
-        """The one that was asked for ahead, where it is what is wanted now; else it is ended. Raises OSError (journal), GivenUp."""
+        """The companion that was requested ahead, if it is what is wanted now; otherwise it is ended. Raises
+        OSError (journal), GivenUp.
+        """
         one = self._last
         if one is None or one.over or not one.ahead:
             return None
@@ -184,12 +193,14 @@ class Companions:
         return one.told()
 
     def end_ahead(self, why: str) -> None:
-        """The decision is another one. Raises OSError (journal), GivenUp."""
+        """End a companion that was requested ahead, because the decision is another one. Raises OSError
+        (journal), GivenUp.
+        """
         if self._last is not None and self._last.ahead:
             self.end(self._last.number, why)
 
     def end(self, number: int, why: str) -> None:
-        """Nobody wants this one any more. One that is over is over. Raises OSError (journal), GivenUp."""
+        """End this companion, unless it has ended. Raises OSError (journal), GivenUp."""
         one = next((one for one in self._known if one.number == number), None)
         if one is None or one.over:
             return
@@ -205,17 +216,19 @@ class Companions:
         self.desk.book.record("companion.ended", number=number, job=one.job, reason=why)
 
     def end_waiting(self, why: str) -> None:
-        """Nobody waits any more for the one that was asked for last. Raises OSError (journal), GivenUp."""
+        """End the latest companion if it still waits. Raises OSError (journal), GivenUp."""
         if self._last is not None and self._last.state == WAITING:
             self.end(self._last.number, why)
 
     def end_all(self, why: str) -> None:
-        """The launch is over. Raises OSError (journal), GivenUp."""
+        """End all companions: the launch is over. Raises OSError (journal), GivenUp."""
         for one in list(self._known):
             self.end(one.number, why)
 
     def end_broken(self, lost: Collection[str]) -> tuple[int, ...]:
-        """End those that have one of these nodes: a companion that lost a node is over as a whole, if not yet in Slurm's eyes. Their numbers."""
+        """End the companions that have one of these nodes: a companion that lost a node is over as a whole,
+        even if Slurm does not know yet. Returns their numbers.
+        """
         jobs = {span.job: node for span in self.desk.spans for node in span.nodes if node in lost}
         broken = [one for one in self._known if not one.over and one.job in jobs]
         for one in broken:
@@ -232,7 +245,7 @@ class Companions:
         return os.path.join(self.desk.where.place, "companions", f"{number}.{what}")
 
     def _claim_number(self) -> int:
-        """The next number that no companion of this attempt has, of an earlier launch neither. Raises OSError."""
+        """A number that no companion of this attempt has, earlier launches included. Raises OSError."""
         os.makedirs(os.path.join(self.desk.where.place, "companions"), mode=0o700, exist_ok=True)
         number = self._known[-1].number if self._known else 0
         while True:
@@ -325,7 +338,7 @@ class Companions:
                 self._is_here(one, row.nodes)
 
     def _announced(self, one: _Asked) -> tuple[str, ...]:
-        """The nodes that its script says it has; () where it has said nothing."""
+        """The nodes that the companion's script reports; () if it has reported none."""
         told = attempt_dir.key_values(self._path(one.number, "here"))
         if told is None or told.get("job") != one.job:
             return ()
@@ -335,7 +348,7 @@ class Companions:
 
     def _is_here(self, one: _Asked, nodes: tuple[str, ...]) -> None:
         back = [node for node in nodes if node in self.desk.where.nodes]
-        if back:  # what was found on it before may be mended: it is looked at anew
+        if back:  # earlier findings may be repaired: check it anew
             node_reports.put_by(self.desk.where.run_dir, self.desk.where.attempt, back, str(one.number))
         one.state, one.nodes = HERE, nodes
         if one.ahead:
@@ -353,7 +366,9 @@ class Companions:
         self.end(one.number, reason)
 
     def _end(self, one: _Asked) -> None:
-        """Its script is told by a file, and Slurm by word. Whichever fails, the other does, and its script has rules of its own."""
+        """Tell the script by a file, and Slurm by `cancel`. If one fails the other works, and the script ends
+        by its own rules anyway.
+        """
         with contextlib.suppress(OSError):
             os.close(os.open(self._path(one.number, "over"), os.O_WRONLY | os.O_CREAT, 0o600))
         try:
@@ -365,7 +380,7 @@ class Companions:
 
 
 def hopeless(reason: str) -> str:
-    """Why a companion with this reason of Slurm's will not start while the main job runs; "" = it may. (pure)"""
+    """Why a companion with this pending reason cannot start while the main job runs; "" = it may. (pure)"""
     words = reason.lower().replace(" ", "").replace("_", "")
     if queue.never_starts(reason):
         return f"the companion can never start: Slurm says {reason}"
@@ -376,15 +391,11 @@ def hopeless(reason: str) -> str:
     return ""
 
 
-TRIES = 2
-LOOK_EVERY_S = 0.1
-SWEPT_S = 2.0  # so long a sweep that was begun ahead is waited for
-
-
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """`count` nodes, none of `exclude`, until `end_s` (Unix seconds, None = without a limit), there before `until_s` (monotonic). `started` is the
-    start that failed, `why` stands in the journal."""
+    """A request for `count` nodes, none of `exclude`, needed until `end_s` (Unix seconds, None = no limit)
+    and ready before `until_s` (monotonic). `started` is the start that failed, `why` goes to the journal.
+    """
 
     started: Started
     count: int
@@ -396,7 +407,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The nodes that came; () where none did, and why; `lasts`: asking again is of no use in this launch."""
+    """The nodes that joined; () with the reason if none did. `lasts`: a further request is of no use in this
+    launch.
+    """
 
     nodes: tuple[str, ...] = ()
     why: str = ""
@@ -412,7 +425,11 @@ def join(
     checks: Checks | None = None,
     swept: Question | None = None,
 ) -> Joined:
-    """Have a companion whose nodes are well; of one that was asked for ahead `checks` may be at it, and `swept` is a question that sweeps it. Raises OSError (journal), GivenUp."""
+    """Get a companion whose nodes are well.
+
+    For a companion that was requested ahead, `checks` may already run and `swept` is the question that sweeps
+    it. Raises OSError (journal), GivenUp.
+    """
     exclude, why = set(wanted.exclude), ""
     early = companions.take(wanted.count, exclude)
     if early is None:
@@ -428,7 +445,7 @@ def join(
             desk.rest(LOOK_EVERY_S)
             found = companions.look()
         if found.state != HERE and pool is not None and last < 0:
-            settings = {**settings, "pool": ""}  # the job's own partition may have what the pool refuses
+            settings = {**settings, "pool": ""}  # the job's own partition may have what the pool lacks
             continue
         if found.state != HERE:
             return Joined(why=found.reason, lasts=found.lasts)
@@ -443,7 +460,7 @@ def join(
 
 
 def lent(desk: Desk, settings: Mapping[str, Any], count: int, exclude: Collection[str]) -> Pool | None:
-    """The pool, where it has enough idle nodes now."""
+    """The pool, if it has enough idle nodes now."""
     pool = pool_of(str(settings.get("pool", "")))
     if pool is None:
         return None
@@ -475,7 +492,11 @@ def fit(
     lives: bool = False,
     swept: Question | None = None,
 ) -> dict[str, str]:
-    """Node of this companion -> why no start should use it; those that are well are not in it. `begun` are checks that may be at it. Where the start still `lives`, nothing of it is swept away. Raises OSError (journal), GivenUp."""
+    """Node of this companion -> why no start should use it; nodes that are well are left out.
+
+    `begun` are checks that may already run. If the start still `lives`, nothing of it is swept. Raises
+    OSError (journal), GivenUp.
+    """
     where, nodes = desk.where, found.nodes
     checks = begun or Checks(desk, started, settings)
     wants_checks = settings.get("after-checks") != "never"
@@ -500,7 +521,7 @@ def fit(
 
 
 def _all_swept(desk: Desk, nodes: tuple[str, ...], swept: Question | None) -> bool:
-    """Whether all of these have said by now that they are swept and may be used. Who has not is asked anew."""
+    """Whether all of these nodes report that they are swept and usable. Otherwise they are asked anew."""
     if swept is None:
         return False
     give_up_s = desk.clock.mono_s() + SWEPT_S
@@ -512,7 +533,9 @@ def _all_swept(desk: Desk, nodes: tuple[str, ...], swept: Question | None) -> bo
 
 
 def arranged(desk: Desk, nodes: Collection[str]) -> tuple[tuple[str, ...], tuple[Span, ...]]:
-    """(these nodes in the order of the ranks, the part of them that lies in each companion): the job's own stand first, as they are given."""
+    """(these nodes in the order of the ranks, the part of them in each companion). The job's own nodes come
+    first, in the given order.
+    """
     wanted = frozenset(nodes)
     parts = (Span(span.job, tuple(node for node in span.nodes if node in wanted)) for span in desk.spans)
     spans = tuple(part for part in parts if part.nodes)

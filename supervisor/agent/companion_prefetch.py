@@ -1,15 +1,10 @@
-"""A companion asked for before anything is decided: as soon as a node is known lost that no spare can stand in for. (I/O)
+"""Companion prefetch: ask for a companion as soon as a node is lost that no spare can replace. (I/O)
 
-How it thinks. Ending what is left of a start, asking its nodes and checking them takes seconds, and so does a companion: so the two go side by side. Nothing but
-the lost node speaks for it yet; where the decision is another one it is taken back, and nobody has been kept waiting. So it is asked for only where it would come at
-once, where the rung is wanted and paid for, and nothing is known that forbids it. Until the ladder says so its nodes are no nodes of the run; they are checked
-meanwhile, whoever waits for whatever.
-
-Why no start of a job can lie in two jobs.
-How it thinks. The script's own calls say most: the shim notes at every start each call of srun that needs one world of processes, and what never calls srun starts
-nothing elsewhere. Then the fabric: where each job has keys of its own, ranks of two jobs cannot reach each other over it (HPE Slingshot gives each
-job its VNIs, NVIDIA's IMEX its channel: the manual pages of slurm.conf, 24.11 to 26.05). What cannot be seen beforehand is seen once: a first start
-over two jobs that comes to nothing though all its nodes are well is not followed by another in this launch.
+To end what is left of a start and to query and check its nodes takes seconds, and so does a companion: the
+agent does both in parallel. At that time only the lost node argues for a companion. If the ladder decides
+otherwise, the agent cancels it and has delayed nothing. So it asks only where the companion would start at
+once, where the rung is enabled and has budget left, and where no known fact forbids it. Until the ladder
+selects the companion its nodes do not belong to the run; their checks run in parallel.
 """
 
 from __future__ import annotations
@@ -25,118 +20,27 @@ from ftrun.supervisor.agent.batch_channel import Started
 from ftrun.supervisor.agent.companion_jobs import HERE, WAITING, Companions
 from ftrun.supervisor.agent.context import Desk, say
 from ftrun.supervisor.agent.node_checks import Checks
+from ftrun.supervisor.agent.spanning_limits import Apart, idle
 from ftrun.supervisor.config import recovery_order
 from ftrun.supervisor.config import rungs as config_rungs
-from ftrun.supervisor.config.node_counts import pool_of
-from ftrun.supervisor.model.types import Diagnosis, FaultClass
-from ftrun.supervisor.submission import companion_form
+from ftrun.supervisor.model.types import FaultClass
 
-__all__ = ["NOTHING", "Apart", "Early", "idle", "may"]
-
-
-KEYS_PER_JOB = ("hpe_slingshot", "nvidia_imex")
-NOTHING = "the first start over both jobs came to nothing"
-WORTH_S = 30.0  # of the job's time is left to a start when the companion came as late as it may
-
-
-def idle(desk: Desk, but: Collection[str] = ()) -> int:
-    """How many nodes of this job's partitions are idle, and none of ours nor of `but`; 0 where Slurm does not say."""
-    try:
-        nodes = desk.cluster.nodes()
-    except SlurmError:
-        return 0
-    own = {name for node in desk.where.nodes if node in nodes for name in nodes[node].partitions}
-    others = (row for name, row in nodes.items() if name not in desk.nodes and name not in but)
-    return sum(row.state == "idle" and row.available and bool(own & {*row.partitions}) for row in others)
-
-
-def may(desk: Desk, settings: Mapping[str, Any], start: int) -> bool:
-    """Whether some idle node could come as a companion, as far as one question to Slurm tells."""
-    orders = recovery_order.rungs_from(settings).orders.values()
-    if not any(config_rungs.Rung.COMPANION in order for order in orders):
-        return False
-    if not desk.talk.calls(start) or desk.talk.no_span(start):
-        return False
-    if idle(desk):
-        return True
-    pool = pool_of(str(settings.get("pool", "")))
-    try:
-        return pool is not None and bool(
-            companion_form.idle(desk.cluster, pool, desk.cluster.nodes(), desk.nodes)
-        )
-    except SlurmError:
-        return False
-
-
-@dataclass
-class Apart:
-    """What is known of it in one launch. `why` is a reason that lasts."""
-
-    desk: Desk
-    why: str = ""
-    _switch: str | None = None
-    _worked: bool = False
-
-    def against(self, start: int, *, end_s: float | None, limit_s: float) -> str:
-        """Why nodes of a companion are of no use after `start`; "" = they are. `end_s`: when the job's time is up (Unix seconds, None = unknown or never),
-        `limit_s`: how long a companion is waited for."""
-        if self.why:
-            return self.why
-        if not self.desk.talk.calls(start):
-            return "the script starts nothing by srun"
-        if told := self.desk.talk.no_span(start):
-            return f"the script's srun cannot span two jobs: {told}"
-        if end_s is not None and end_s - self.desk.clock.now_s() < limit_s + WORTH_S:
-            return f"only {end_s - self.desk.clock.now_s():.0f} s are left of the job's time"
-        return self._fabric()
-
-    def after(
-        self, start: int, settings: Mapping[str, Any], diagnosis: Diagnosis, end_s: float | None
-    ) -> str:
-        """The same for a fault of this kind, by the settings."""
-        rungs = recovery_order.rungs_from(settings)
-        limit_s = rungs.limit_s(config_rungs.Rung.COMPANION, diagnosis.fault, diagnosis.signature)
-        return self.against(start, end_s=end_s, limit_s=limit_s)
-
-    def note(self, nodes: tuple[str, ...], step: int | None, *, well: bool) -> None:
-        """How a start on `nodes` went: its last step, and whether all its nodes were well at its end."""
-        held = {node for span in self.desk.spans for node in span.nodes}
-        if held.isdisjoint(nodes):
-            return
-        if step is not None:
-            self._worked = True
-        elif well and not self._worked:
-            self.why = NOTHING
-
-    @property
-    def useless(self) -> tuple[str, ...]:
-        """The nodes of companions, where a start that lies in two jobs comes to nothing."""
-        spans = self.desk.spans if self.why == NOTHING else ()
-        return tuple(node for span in spans for node in span.nodes)
-
-    def _fabric(self) -> str:
-        if self._switch is None:
-            try:
-                self._switch = self.desk.cluster.facts().switch
-            except SlurmError as error:
-                return f"the fabric of the cluster is not known: {error.message}"
-        keys = next((kind for kind in KEYS_PER_JOB if kind in self._switch), "")
-        return f"the fabric gives each job keys of its own (SwitchType={self._switch})" if keys else ""
+__all__ = ["Early"]
 
 
 LOOK_EVERY_S = 0.1
-DECIDED_S = 60.0  # by then the ladder has spoken
+DECIDED_S = 60.0  # the ladder has decided by then
 
 
 @dataclass
 class Early:
-    """For one launch."""
+    """The companion prefetch of one launch."""
 
     desk: Desk
     companions: Companions
     apart: Apart
     settings: Mapping[str, Any]
-    _swept: Question | None = None  # what its nodes say to being swept
+    _swept: Question | None = None  # the sweep of its nodes
     _token: str = ""
     _checks: Checks | None = None
     _next_s: float = 0.0
@@ -145,7 +49,9 @@ class Early:
     def ask(
         self, started: Started, lost: Collection[str], aside: Collection[str], checks: Checks | None
     ) -> None:
-        """These nodes of a start are lost: ask for as many, where spares do not reach. Raises OSError (journal), GivenUp."""
+        """These nodes of a start are lost: ask for as many as spares cannot replace. Raises OSError
+        (journal), GivenUp.
+        """
         gone = [node for node in started.nodes if node in lost]
         spares = {*self.desk.nodes} - {*started.nodes, *aside, *lost}
         count = len(gone) - len(spares)
@@ -167,7 +73,7 @@ class Early:
             self.desk.beside = self._tick
 
     def taken(self) -> Question | None:
-        """The question that sweeps its nodes, once; the caller listens to it."""
+        """The question that sweeps the companion's nodes, once; the caller listens to it."""
         found, self._swept = self._swept, None
         return found
 
@@ -190,7 +96,7 @@ class Early:
         return used.get(f"companion:{over}" if over else "companion", 0) < allowed
 
     def _tick(self) -> None:
-        """Called by whoever waits: have its nodes check themselves once it is here."""
+        """Called during every wait of the agent: when the companion is there, sweep and check its nodes."""
         mono_s = self.desk.clock.mono_s()
         if mono_s < self._next_s:
             return

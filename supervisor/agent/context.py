@@ -1,13 +1,15 @@
-"""What all parts of one agent share: where it is, whom it asks, and the sign of life that it owes. (I/O)
+"""What all parts of one agent share: identity of the launch, Slurm clients, heartbeat, journal. (I/O)
 
-How it thinks. The agent has two threads. One does everything; the other, the watchdog, touches only what is on the node, so that a shared file system
-that hangs can hold the first for ever and the job is answered all the same. Whoever waits calls `alive`: it shows both the watchdog and the
-supervisor that work goes on, and it ends the work of an agent that the watchdog has given up: nothing is done by halves afterwards.
+The agent has two threads. The worker does everything; the watchdog touches only the node itself, so batch.sh
+gets an answer even if a shared file system blocks the worker forever. Every wait calls `alive`. It feeds the
+watchdog and the supervisor's heartbeat, and it raises GivenUp once the watchdog has answered instead, so that
+nothing is left half done afterwards.
 
-The agent's journal, and the run as it stands with what the agent has decided.
-How it thinks. The agent writes one file of its own in the attempt's folder; the supervisor copies it into the run's journal, sooner or
-later. So the run is folded from the run's journal without those copies, and then from our own records: what we decided a moment
-ago counts, copied or not; so does what the agent of an earlier launch decided while no supervisor was there to copy it. Intent is on disk before the act; a journal that cannot be written ends the ladder, never the job.
+The agent journals to a file of its own in the attempt's folder, and the supervisor copies those records into
+the run's journal some time later. `run()` therefore folds the run's journal without these copies and then the
+agent's own records, so a decision counts whether it was copied or not. The same holds for records of the
+agents of earlier launches. Each intent is on disk before its effect. A journal that cannot be written ends
+recovery inside the allocation, never the job.
 """
 
 from __future__ import annotations
@@ -46,12 +48,18 @@ EARLIER_MAX_BYTES = 1 << 24
 Record = dict[str, Any]
 
 
+Begin = Callable[[str, Sequence[str]], subprocess.Popen[bytes] | None]
+BEAT_EVERY_S = 5.0
+
+
 class BookClosed(Exception):
-    """Nothing may be journalled any more: the agent was given up, or another one writes."""
+    """Nothing more may be journalled: the watchdog has given up, or another agent writes."""
 
 
 class Book:
-    """One agent's records. `may_write` raises where the agent has been given up; `crash` is where tests cut it down."""
+    """The journal of one agent. `may_write` raises after the watchdog has given up; `crash` is a crash point
+    for tests.
+    """
 
     def __init__(
         self,
@@ -75,7 +83,7 @@ class Book:
         self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         self._pulse = os.path.join(folder, f"pulse.{launch}")
         self._beats = 0
-        self._earlier: dict[int, bytes] = {}  # launch -> what its agent wrote: it is over
+        self._earlier: dict[int, bytes] = {}  # launch -> records of its agent, which has ended
 
     def record(self, kind: str, /, **data: Any) -> Record:
         """Write one record; it is durable when this returns. Raises OSError, BookClosed."""
@@ -99,12 +107,14 @@ class Book:
         return record
 
     def _must_be_seen(self) -> None:
-        """Where the attempt's folder was moved or removed, a descriptor still writes, and nobody ever reads it. Raises BookClosed, OSError."""
+        """Raise BookClosed if the attempt's folder was moved or removed: the descriptor still works, but
+        nobody would ever read the records. Raises OSError.
+        """
         if not os.path.samestat(os.fstat(self._fd), os.stat(self.path)):
             raise BookClosed(f"{self.path} is another file now")
 
     def act(self, name: str, deed: Callable[[], None]) -> None:
-        """Do one effect that was journalled before. Raises what the deed raises."""
+        """Do one effect that was journalled before. Raises what the effect raises."""
         self._may_write()
         self._crash(f"{name}:before")
         deed()
@@ -131,7 +141,9 @@ class Book:
         return flag_files.wished(run, self.run_dir, self._now())
 
     def _caught_up(self, run: Run, copied: Mapping[int, int]) -> Run:
-        """The run with what earlier launches' agents journalled and nobody has copied; a record that cannot be used is left out, as the copy leaves it."""
+        """The run with records of earlier launches' agents that nobody has copied. Unusable records are
+        skipped, as the copy skips them.
+        """
         for launch in range(self.launch):
             if launch not in self._earlier:
                 path = os.path.join(os.path.dirname(self.path), f"{launch}.jsonl")
@@ -153,18 +165,17 @@ class Book:
             os.close(descriptor)
 
 
-Begin = Callable[[str, Sequence[str]], subprocess.Popen[bytes] | None]
-
-BEAT_EVERY_S = 5.0
-
-
 class GivenUp(BaseException):
-    """The watchdog has answered in our place: not one more act. Not an Exception: nothing may catch it on the way."""
+    """The watchdog has answered instead of the worker: no more effects. Not an Exception, so that no handler
+    catches it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Which launch of which run this is, on which node; `place` is the attempt's folder, `nodes` all of the job's own."""
+    """The launch of a run, and its node. `place` is the attempt's folder, `nodes` are all nodes of the job
+    itself.
+    """
 
     run_dir: str
     place: str
@@ -183,9 +194,14 @@ class Where:
 
 @dataclass
 class Desk:
-    """The parts at hand. `spans` are the companions that hold nodes for this job, `coming` those whose nodes no start may use yet, `expected` how many nodes
-    were asked for so; `left` are nodes of the job that it holds no more: Slurm took them out, or they were given back; `drained` are those that it keeps aside and that Slurm would not give to anybody; `beside` is done now and
-    then while anybody waits; `alive_s` is for the watchdog, which sets `given_up`."""
+    """The context of one agent.
+
+    `spans` are the companions that hold nodes for this job, `coming` those whose nodes no start may use yet,
+    `expected` is how many nodes were requested in that way. `left` are nodes that the job has no more: Slurm
+    took them, or the agent gave them back. `drained` are nodes that the job keeps excluded and that are
+    drained. `beside` is called now and then during every wait. `alive_s` is read by the watchdog, which sets
+    `given_up`.
+    """
 
     where: Where
     talk: Talk
@@ -195,7 +211,7 @@ class Desk:
     clock: Clock = field(default_factory=SystemClock)
     signal: Callable[[int, str], None] = field(default_factory=lambda: _signal_group)  # (process group, name)
     own_node: OwnNode = on_own_node
-    reader: Begin | None = None  # begins what reads checkpoints to their end; None: nobody does
+    reader: Begin | None = None  # starts the checksum reader; None = there is none
     alive_s: float = field(init=False)
     given_up: bool = False
     spans: tuple[Span, ...] = ()
@@ -213,13 +229,15 @@ class Desk:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """All nodes that the job has, in Slurm's order, and those of its companions behind them: one that left the job may be back as such a one."""
+        """All nodes of the job in Slurm's order, then those of its companions. A node that left the job may
+        be back in a companion.
+        """
         lent = tuple(node for span in self.spans for node in span.nodes)
         away = self.left.union(lent)
         return (*(node for node in self.where.nodes if node not in away), *lent)
 
     def alive(self) -> None:
-        """Work goes on. Raises GivenUp, OSError (the attempt's folder)."""
+        """Signal progress. Raises GivenUp, OSError (the attempt's folder)."""
         if self.given_up:
             raise GivenUp
         self.alive_s = self.clock.mono_s()
@@ -237,7 +255,7 @@ class Desk:
                 self._is_beside = False
 
     def rest(self, seconds: float) -> None:
-        """Sleep, and be alive. Raises as `alive`."""
+        """Sleep and keep the heartbeat going. Raises as `alive`."""
         until_s = self.clock.mono_s() + seconds
         while True:
             self.alive()
@@ -260,22 +278,22 @@ class Desk:
 
 
 def _signal_group(pid: int, name: str) -> None:
-    """To the script's process group; batch.sh made it one."""
+    """Signal the script's process group, which batch.sh created."""
     if pid > 1:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, getattr(signal, f"SIG{name}"))
 
 
 def say(text: str) -> None:
-    """A line in the agent's own log."""
+    """Write a line to the agent's own log."""
     now = time.strftime("%Y-%m-%dT%H:%M:%S")
     print(f"{now} {text}", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """Why a live start is to be ended, and how long it has stood still (seconds)."""
+    """Why to end a live start, and how long it has made no progress (seconds)."""
 
     diagnosis: Diagnosis
     waited_s: float
-    rank_ended: bool = False  # srun had said that one of its tasks ended by itself
+    rank_ended: bool = False  # srun had reported that one of its tasks ended by itself

@@ -1,10 +1,11 @@
-"""The agent inside a job: beside the user's script on the batch node, for one launch. (I/O)
+"""Entry point of the agent: it runs beside the user's script on the batch node, for one launch. (I/O)
 
-How it thinks. batch.sh starts it and asks it after each failed start what comes next. It may be killed at any moment: then the job ends
-as without it. So it owes nobody anything but an answer in time, and that is the watchdog's: this thread touches only files of the node and the
-clock, shows batch.sh that we live, leaves when batch.sh is gone, and answers `end` for the other one, which does everything else,
-where that has stood still for too long, died of a mistake of ours, or could not write its journal. From then on the other does
-nothing more. Signals that are meant for the job are ignored; what we start does not inherit that.
+batch.sh starts the agent and asks it after each failed start what to do next. The agent may be killed at any
+moment; the job then ends as it would without an agent. Its only obligation is an answer in time, and the
+watchdog (the main thread) guarantees that one. The watchdog touches only files on the node and the clock. It
+shows batch.sh that the agent is alive, exits when batch.sh is gone, and answers `end` when the worker thread
+has stalled, crashed or cannot write its journal. After such an answer the worker does nothing more. The agent
+ignores signals that are sent to the job; its child processes do not inherit that.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ftrun.slurm.client import nodeset
 from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.commands.spanning import SpanningSteps
 from ftrun.slurm.commands.steps import CommandSteps
-from ftrun.supervisor.agent import checkpoint_staging
+from ftrun.supervisor.agent import checkpoint_reader
 from ftrun.supervisor.agent.batch_channel import Talk
 from ftrun.supervisor.agent.context import Book, Desk, GivenUp, Where, say
 from ftrun.supervisor.agent.start_loop import Rounds
@@ -35,14 +36,14 @@ __all__ = ["PULSE_EVERY_S", "Shared", "main", "work"]
 
 PULSE_EVERY_S = 1.0
 STANDSTILL_S = 45.0
-"""So long the work may stand still while batch.sh waits for an answer: longer than any question to Slurm."""
+"""The worker may stall so long while batch.sh waits for an answer: longer than any call to Slurm."""
 
 SLURM_TIMEOUT_S = 10.0
-SUBMIT_TIMEOUT_S = 20.0  # of a companion, while the script may be running
+SUBMIT_TIMEOUT_S = 20.0  # for a companion, while the script may be running
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run to the end of the launch. Returns the exit status, which nobody asks about."""
+    """Run to the end of the launch. Returns the exit status, which batch.sh ignores."""
     asked = _arguments().parse_args(words)
     _ignore_signals()
     parent = os.getppid()
@@ -59,11 +60,11 @@ def main(words: list[str] | None = None) -> int:
             break
         worker.join(PULSE_EVERY_S)
     sys.stderr.flush()
-    os._exit(0)  # a thread that a file system holds would hold us, too
+    os._exit(0)  # a worker blocked in a file system would block a normal exit
 
 
 class Shared:
-    """What both threads know."""
+    """What the watchdog (main thread) and the worker thread share."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -71,8 +72,8 @@ class Shared:
         self.began_s = clock.mono_s()
 
     def watch(self, talk: Talk) -> bool:
-        """The watchdog's look: show batch.sh that we live. False once it has answered in the other's place."""
-        with contextlib.suppress(OSError):  # no room for a pulse: then we are taken for dead, rightly
+        """One look of the watchdog: write the heartbeat. False once it has answered instead of the worker."""
+        with contextlib.suppress(OSError):  # no space for a heartbeat: batch.sh rightly takes us for dead
             talk.pulse()
         if not self.stands_still(talk):
             return True
@@ -81,7 +82,7 @@ class Shared:
         return False
 
     def waiting(self, talk: Talk) -> int:
-        """The failed start that batch.sh waits for an answer about; 0 = none."""
+        """The failed start for which batch.sh waits for an answer; 0 = none."""
         number = 1
         while talk.over(number) is not None:
             if talk.asked(number) and not talk.answered(number):
@@ -90,12 +91,12 @@ class Shared:
         return 0
 
     def stands_still(self, talk: Talk) -> bool:
-        """An answer is owed, and the work has not moved for long."""
+        """An answer is due, and the worker has made no progress for long."""
         moved_s = self.desk.alive_s if self.desk is not None else self.began_s
         return self.clock.mono_s() - moved_s > STANDSTILL_S and self.waiting(talk) > 0
 
     def give_up(self, talk: Talk) -> None:
-        """Answer `end` in place of the work, which does nothing more."""
+        """Answer `end` instead of the worker, which does nothing more."""
         if self.desk is not None:
             self.desk.given_up = True
         number = self.waiting(talk)
@@ -105,13 +106,13 @@ class Shared:
 
 
 def work(opened: Callable[[], Desk], talk: Talk, shared: Shared) -> None:
-    """All that is not the watchdog's."""
+    """The worker thread: everything except the watchdog."""
     try:
         shared.desk = opened()
         _opened(shared.desk).run()
     except GivenUp:
         return
-    except Exception:  # noqa: BLE001  whatever it is, it is ours and must not cost the job more than the ladder
+    except Exception:  # noqa: BLE001  our own defect: it may cost the ladder, never the job
         say(traceback.format_exc())
         shared.give_up(talk)
 
@@ -154,14 +155,14 @@ def _desk(asked: argparse.Namespace, talk: Talk, clock: Clock) -> Desk:
                 lambda: (*holder[0].spans, *holder[0].coming),
             ),
             clock,
-            reader=checkpoint_staging.begin,
+            reader=checkpoint_reader.begin,
         )
     )
     return holder[0]
 
 
 def _opened(desk: Desk) -> Rounds:
-    """The first look at the run, and the first record. Raises what reading the run's journal raises."""
+    """Read the run and write the first record. Raises what reading the journal of the run raises."""
     run = desk.book.run()
     settings = dict(run.settings)
     _provide(desk.where.home)
@@ -184,7 +185,7 @@ def _opened(desk: Desk) -> Rounds:
 
 
 def _provide(home: str) -> None:
-    """The node side of ftrun, without which no node can be swept, where no supervisor has put it there yet."""
+    """Install the node tools where no supervisor has done so; without them no node can be swept."""
     if not os.path.exists(os.path.join(home, run_dir.TOOLS_LINK)):
         from ftrun.supervisor.store import node_tools
 
@@ -193,7 +194,9 @@ def _provide(home: str) -> None:
 
 
 def _ignore_signals() -> None:
-    """Whatever is sent to the job is for the script. A handler of ours, since what is ignored stays so in what we start."""
+    """Ignore signals: they are meant for the script. A handler of our own, because SIG_IGN is inherited by
+    child processes.
+    """
     kept = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGFPE, signal.SIGILL}
     kept |= {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGTRAP}
     for number in signal.valid_signals() - kept:
@@ -213,5 +216,5 @@ def _arguments() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    os.umask(0o077)  # the job has the user's
+    os.umask(0o077)  # the job has the umask of the user
     sys.exit(main())

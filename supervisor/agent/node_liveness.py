@@ -1,23 +1,23 @@
-"""The roll call: one line of sh on all nodes of a job, and who of them does not answer, as quickly as can be told and no quicker. (I/O)
+"""Which nodes of the allocation answer, and whether they are clean of earlier starts. (I/O)
 
-How it thinks. A node is silent only where two signs that do not depend on each other say so. The first question goes to all. Who has said nothing a second
-after the last of the others is asked once more *beside* it, at the side of our own node and few at a time: on a large job Slurm hands a step on
-from node to node, so that one dead node keeps others from hearing of it. Both questions have all the time that each needs by itself, they only
-run side by side; a loaded node may just be late. Or, quicker, the first question and the node's own kernel: it refuses connections to slurmd at
-every look for longer than slurmd takes to be started anew. With accelerators to look for that takes seconds, and the node is well: so where no spare
-could take its place, and its loss would cost the job, a node whose kernel answers is waited for longer (`shut_s`) and not given up before. Once
-slurmd listens again the node is asked anew, as srun has turned away from it by then.
+`reach` runs one step over all nodes that Slurm still counts as the job's. It asks each node for its name and
+sweeps it; a node that answered but was not swept is asked once more. A job of one node needs no step. A node
+that Slurm already took from the job is lost without a question. A node that was found silent while the start
+still lived gets no more time than the sweep of the others takes.
 
-Only time in which we listen counts: where we were suspended with the job, or had no processor, the nodes had none either.
+`roll_call` finds silent nodes as fast as is safe. A node is silent only if two independent signs say so:
+- Two questions. The first goes to all nodes. A node that is silent a second after the last answer is asked
+  again, directly from our own node and in small groups, because on a large job Slurm forwards a step from
+  node to node and one dead node can cut off others. Both questions run side by side with their full time
+  limits, since a loaded node may just be late.
+- Or, faster, the first question and the node's kernel: the kernel refuses connections to slurmd at every look
+  for longer than a restart of slurmd takes. With accelerators to detect, a restart takes seconds although the
+  node is well. So where no spare could replace the node and its loss would cost the job, the limit is longer
+  (`shut_s`). When slurmd listens again the agent asks the node anew, because srun has given up on it by then.
 
-It is a test of the test, too: our own node must be among the answers of each question, else the question failed as such (a controller that is away, a
-full table of steps) and nothing is known of any node.
-
-Which nodes of the allocation answer now, and that nothing of earlier starts is left on them.
-How it thinks. One step over all nodes that Slurm still counts as the job's asks each for its name and sweeps it; how it is told that one is silent
-is the roll call's business (`agent_roll`). Who answered but could not be swept is asked once more. A job of one node needs no step. A node that Slurm
-has already taken from the job is lost without being asked; one that was found silent while the start still lived gets no more time than the others
-take to be swept.
+Only time in which the agent listens counts: while it is suspended with the job, or has no CPU, the nodes had
+none either. The question is also a test of itself: our own node must answer each one. Otherwise the question
+failed (controller gone, step table full), and nothing is known of any node.
 """
 
 from __future__ import annotations
@@ -57,27 +57,33 @@ __all__ = [
 
 LIMIT_S = 20.0
 QUIET_S = 3.0
-"""So long after the last answer nobody else is waited for; srun itself needs 4 s to find a port closed."""
+"""How long to wait after the last answer; srun itself needs 4 s to find a port closed."""
 
-AGAIN_S = 1.0  # after the last answer, then who is missing is asked a second time
+AGAIN_S = 1.0  # after the last answer; then missing nodes are asked a second time
 AGAIN_QUIET_S = 2.0
-DOORS_S = 0.3  # after the last answer, then the missing ones' slurmd is looked at
-SHUT_S = 1.2  # slurmd is started anew within a second where it has little to look for, its connections are refused meanwhile
-SHUT_LONG_S = 8.0  # and surely within this
-LATER_THAN = 3.0  # or so many times what the last answer took
+DOORS_S = 0.3  # after the last answer; then the agent tests the slurmd of missing nodes
+SHUT_S = 1.2  # a slurmd without devices to detect restarts within a second, and refuses connections meanwhile
+SHUT_LONG_S = 8.0  # every slurmd restarts within this
+LATER_THAN = 3.0  # or wait so many times what the slowest answer took
 FLAT_NODES = 16
-"""So many nodes srun reaches one by one, whatever TreeWidth the site has (its default was 50, and is 16)."""
+"""srun reaches so many nodes directly, whatever TreeWidth the site has (its default was 50 and is now 16)."""
 
-DOUBTED_MAX = 64  # beyond that it is no longer a question of single nodes
+DOUBTED_MAX = 64  # beyond that the fault is not one of single nodes
 TICK_S = 0.1
-TICK_MAX_S = 0.2  # what took longer was no listening
+TICK_MAX_S = 0.2  # a longer tick was not spent listening
+
+UNSWEPT = "it could not be swept of what earlier starts left: no Python 3.9 there, or no answer in time"
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What is asked: `line` on the `nodes` of `job`, of which `node` is ours. `quiet_s`: how long after the last answer a silent one is waited for;
-    `again`: whether who is silent is asked a second time; `lost` were found silent just now, and get no time of their own. `doubted` is told once who
-    has answered while others are missing. A slurmd that refuses is given `shut_s`."""
+    """One roll call: `line` runs on the `nodes` of `job`; `node` is our own.
+
+    `quiet_s`: how long after the last answer to wait for a silent node; `again`: whether silent nodes are
+    asked a second time. `lost` were found silent just now and get no time of their own. `doubted` is called
+    once with the nodes that have answered while others are missing. `shut_s`: how long a slurmd may refuse
+    connections.
+    """
 
     job: str
     nodes: tuple[str, ...]
@@ -91,7 +97,9 @@ class Ask:
 
 
 def roll_call(steps: InsideSteps, clock: Clock, ask: Ask, alive: Callable[[], None]) -> Reached:
-    """Who answers, with what. Raises Unreachable where not even our own node does, or srun cannot be started."""
+    """The nodes that answer, with their output. Raises Unreachable if even our own node does not answer, or
+    srun cannot start.
+    """
     roll = _Roll(steps, clock, ask)
     try:
         return roll.call(alive)
@@ -100,7 +108,7 @@ def roll_call(steps: InsideSteps, clock: Clock, ask: Ask, alive: Callable[[], No
 
 
 class _Stopwatch:
-    """Seconds of listening."""
+    """Seconds in which the agent listened."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._at_s = clock, clock.mono_s()
@@ -113,7 +121,7 @@ class _Stopwatch:
 
 
 class _Heard:
-    """A question, and when somebody answered it last."""
+    """A question, and the time of its last answer."""
 
     def __init__(self, question: Question, watch: _Stopwatch) -> None:
         self.question = question
@@ -134,7 +142,9 @@ class _Heard:
         return self.answers(node) and (self.question.over or node in self.question.reached.ended)
 
     def is_quiet(self, quiet_s: float, times: float = LATER_THAN) -> bool:
-        """Nobody answered for so long after somebody did, nor for so many times what the slowest answer took; or nobody can any more."""
+        """No answer for `quiet_s` after the last one, nor for `times` what the slowest answer took; or no
+        more answers can come.
+        """
         waited_s = self._watch.now_s - self._last_s
         slowest_s = self._last_s - self._began_s
         return self.question.over or (self._count > 0 and waited_s > max(quiet_s, times * slowest_s))
@@ -149,10 +159,10 @@ class _Roll:
         self._asked = [_Heard(steps.begin(ask.job, ask.nodes, ask.line), self._watch)]
         self._doors: Doors | None = None
         self._shut_since_s: dict[str, float] = {}
-        self._opened: tuple[str, ...] = ()  # their slurmd refused at the last look, and listens now
+        self._opened: tuple[str, ...] = ()  # their slurmd refused at the last look and listens now
 
     def call(self, alive: Callable[[], None]) -> Reached:
-        """Listen until all is known."""
+        """Listen until all nodes are decided."""
         while self._watch.now_s < LIMIT_S:
             alive()
             self._listen()
@@ -168,7 +178,7 @@ class _Roll:
         return self._told()
 
     def close(self) -> None:
-        """Let all of it go."""
+        """Drop all questions."""
         for one in self._asked:
             one.question.let_go()
         if self._doors is not None:
@@ -181,7 +191,7 @@ class _Roll:
             over = one.question.over
             one.listen(wait_s)
             wait_s = wait_s if over else 0.0
-        if wait_s:  # nobody says anything any more, but doors are looked at
+        if wait_s:  # no question is open any more, but slurmd ports are watched
             self._clock.sleep(wait_s)
         self._watch.tick()
 
@@ -194,7 +204,7 @@ class _Roll:
         )
 
     def _doubt(self, missing: tuple[str, ...]) -> None:
-        """Find out more of who is missing."""
+        """Investigate the missing nodes: look at their slurmd, ask them again."""
         first, ask = self._asked[0], self._ask
         self._note_shut(missing)
         if not missing or len(missing) > DOUBTED_MAX or not first.is_quiet(DOORS_S, 1.0):
@@ -224,7 +234,7 @@ class _Roll:
         return since_s is not None and self._watch.now_s - since_s >= self._ask.shut_s
 
     def _is_given_up(self, node: str) -> bool:
-        """Nobody need wait for a missing node any longer."""
+        """No need to wait for this missing node any longer."""
         if self._is_shut(node):
             return True
         if node in self._shut_since_s and self._ask.shut_s > SHUT_S:
@@ -242,7 +252,7 @@ class _Roll:
 
     def _told(self) -> Reached:
         answers: dict[str, tuple[str, ...]] = {}
-        for one in reversed(self._asked):  # what the first question brought counts, where it brought anything
+        for one in reversed(self._asked):  # output of the first question wins, where there is any
             answers |= {
                 node: words
                 for node, words in one.question.reached.answers.items()
@@ -256,15 +266,14 @@ class _Roll:
         return Reached(answers)
 
 
-UNSWEPT = "it could not be swept of what earlier starts left: no Python 3.9 there, or no answer in time"
-
-
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Who is asked: the `nodes` of the job and of its companions (`spans`), of which `node` is ours. And what is swept: everything of starts before `token` (LAUNCH.START).
-    `home` is $FTRUN_HOME, `place` the attempt's folder, `quiet_s` how long a silent node is waited for after the last answer, `lost` who
-    was found silent just now and is not waited for again. `doubted` is told once who has answered while others have not. A slurmd that
-    refuses is given `shut_s`."""
+    """What to ask, and what to sweep.
+
+    `nodes` are those of the job and of its companions (`spans`), `node` is our own. Everything of starts
+    before `token` (LAUNCH.START) is swept. `home` is $FTRUN_HOME, `place` the attempt's folder. The other
+    fields: see `Ask`.
+    """
 
     home: str
     place: str
@@ -281,11 +290,12 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """`answered`: may take part in the next start; `silent`: did not answer; `unfit`: answered, and why it may not take part; `gone`: nodes of a
-    companion that is over, of which nothing bad is known.
+    """Which nodes answer.
 
-    `known` False: nothing was learnt, `why` says why; `running`: Slurm says that the job runs. `end_s`: when its time is up
-    (Unix seconds, None = unknown), that of its companions counts, too.
+    `answered` may take part in the next start; `silent` did not answer; `unfit` answered but may not take
+    part, and why; `gone` are nodes of a companion that is over, with nothing bad known. If `known` is False
+    nothing was learnt, and `why` says why. `running`: Slurm says that the job runs. `end_s`: when the time of
+    the job or of one of its companions is up (Unix seconds, None = unknown).
     """
 
     answered: tuple[str, ...] = ()
@@ -307,7 +317,7 @@ def reach(
     alive: Callable[[], None] = lambda: None,
     own_node: OwnNode = on_own_node,
 ) -> Reach:
-    """Ask all nodes. Never raises for what Slurm does not answer: then `known` is False."""
+    """Ask all nodes. Never raises because Slurm does not answer: then `known` is False."""
     job, nodes = sweep.job, sweep.nodes
     live: tuple[JobRow, ...] = ()
     leaves: dict[str, str] = {}
@@ -330,7 +340,7 @@ def reach(
         return Reach(known=False, why=why)
     held = {node for one in live for node in one.nodes}
     there = tuple(node for node in nodes if node in held)
-    if len(there) > FLAT_NODES:  # others would hear by way of a lost one
+    if len(there) > FLAT_NODES:  # Slurm would reach others through a lost one
         there = tuple(node for node in there if node not in sweep.lost)
     if sweep.node not in there:
         return Reach(known=False, why=f"{sweep.node} is not among the job's nodes")
@@ -359,7 +369,9 @@ def reach(
 
 
 def _gone(cluster: Cluster, sweep: Sweep, live: tuple[JobRow, ...]) -> frozenset[str]:
-    """The nodes of companions that are over, less those that Slurm does not hear: these were lost, and took their companion with them."""
+    """The nodes of companions that are over, except those that Slurm does not hear: these were lost and ended
+    their companion.
+    """
     jobs = {row.job_id for row in live}
     found = [node for span in sweep.spans if span.job not in jobs for node in span.nodes]
     known = cluster.nodes(found) if found else {}
@@ -367,9 +379,11 @@ def _gone(cluster: Cluster, sweep: Sweep, live: tuple[JobRow, ...]) -> frozenset
 
 
 def _leaves(cluster: Cluster, row: JobRow) -> str:
-    """Why the job is not to go on; "" where it is. A job that is preempted has a grace time: it runs, but its end came nearer. Raises SlurmError.
+    """Why the job will not go on; "" if it will. A preempted job has a grace time: it runs, but its end came
+    nearer.
 
-    That alone may be a reservation that ends, or a person who made the job shorter: what it is, is asked for then.
+    An earlier end alone may also be a reservation that ends, or a person who shortened the job, so Slurm is
+    asked for the reason. Raises SlurmError.
     """
     if row.state is not JobState.RUNNING:
         return f"Slurm calls the job {row.state.value}"
@@ -379,14 +393,16 @@ def _leaves(cluster: Cluster, row: JobRow) -> str:
 
 
 def _end_s(row: JobRow) -> float | None:
-    """When Slurm will end it, be it before its limit."""
+    """When Slurm will end the job, possibly before its limit."""
     return row.planned_end_s if row.is_cut_short else row.limit_end_s
 
 
 def _swept_again(
     steps: InsideSteps, clock: Clock, ask: Ask, late: tuple[str, ...], alive: Callable[[], None]
 ) -> dict[str, tuple[str, ...]]:
-    """What those say that answered and were not swept, few at a time: an answer without words stays one. Raises Unreachable."""
+    """The answers of nodes that answered but were not swept, in small groups; an answer without output
+    remains one. Raises Unreachable.
+    """
     found: dict[str, tuple[str, ...]] = {}
     for first in range(0, len(late), FLAT_NODES - 1):
         few = tuple(dict.fromkeys((ask.node, *late[first : first + FLAT_NODES - 1])))
@@ -398,7 +414,7 @@ def _swept_again(
 
 
 def runs(cluster: Cluster, job: str) -> bool | None:
-    """Whether Slurm says that the job runs, and is not suspended; None where it says nothing."""
+    """Whether Slurm shows the job as running and not suspended; None if Slurm does not answer."""
     try:
         row = cluster.jobs((job,)).get(job)
     except SlurmError:
@@ -407,11 +423,11 @@ def runs(cluster: Cluster, job: str) -> bool | None:
 
 
 def _alone(row: JobRow | None, sweep: Sweep, own_node: OwnNode) -> Reach:
-    """The only node is the one that we live on; Slurm need not be asked about it."""
+    """The only node is our own; no need to ask Slurm."""
     words = own_node(_line(sweep), sweep.job, sweep.node, LIMIT_S)
     if words is None:
         return Reach(known=False, why="what earlier starts left could not be swept in time")
-    why = unfit(words) if words else ""  # batch.sh itself ends the script's own processes here
+    why = unfit(words) if words else ""  # batch.sh itself ends the script's processes here
     stuck = {sweep.node: why} if why else {}
     return Reach(answered=sweep.nodes, unfit=stuck, end_s=_end_s(row) if row is not None else None)
 
@@ -421,13 +437,17 @@ def _line(sweep: Sweep) -> str:
 
 
 def sweep_line(home: str, place: str, token: str, job: str) -> str:
-    """The line that has a node end what is of starts before `token`, and say whether a start may use it. `home` is $FTRUN_HOME, `place` the attempt's folder."""
+    """The shell line by which a node kills what is left of starts before `token` and says whether a start may
+    use it. `home` is $FTRUN_HOME, `place` the attempt's folder.
+    """
     words = ["sweep", "--attempt-folder", place, "--token", token, "--job", job]
     return node_line(home, [*words, "--spare-check"])
 
 
 def unfit(words: Sequence[str]) -> str:
-    """Why the node's own sweep says that no start should use it, or that there was none: ranks of an earlier start may live there."""
+    """Why the node's sweep says that no start should use it, or that the sweep did not run, so ranks of an
+    earlier start may still live there; "" = fit.
+    """
     if not words:
         return UNSWEPT
     for line in words:

@@ -1,30 +1,26 @@
-"""Where a job stands when a start of it failed: its nodes, its companions' nodes, and the cluster around it. (I/O)
+"""The position of the job after a failed start: nodes, spares, companions, and the cluster. (I/O)
 
-What waits for a job that its agent leaves to the supervisor: held first, so that the end sets nobody off (P5).
-How it thinks. The agent stands between the end of the script and the end of the job, so it is the last that can do this. What it held
-stands in its journal before it is held; the supervisor lets it wait for the next attempt, or go where there is none. Where Slurm does not
-answer, or refuses, the job ends all the same: what waits meets that end as it would without ftrun.
+`place` collects what the ladder needs to know, `view` is Slurm's snapshot of the cluster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from ftrun.slurm.client.cluster import JobRow
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import replace
-from ftrun.supervisor.agent.context import Desk, say
+from ftrun.supervisor.agent.context import Desk
 from ftrun.supervisor.agent.node_liveness import Reach
 from ftrun.supervisor.config.node_counts import pool_of, sizes_of_settings
 from ftrun.supervisor.diagnosis import inputs
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import Diagnosis
 from ftrun.supervisor.policy import ladder, policy_input, queue, start_case
-from ftrun.supervisor.submission import companion_form, dependent_jobs
+from ftrun.supervisor.submission import companion_form
 
-__all__ = ["hold", "others_wait", "place", "view"]
+__all__ = ["others_wait", "place", "view"]
 
 
 def place(
@@ -39,8 +35,11 @@ def place(
     around: policy_input.ClusterView,
     companion_off: str = "",
 ) -> ladder.Place:
-    """What the ladder has to know. `aside` are nodes that no later start may use, `off` is why nothing is started again here,
-    `companion_off` why no companion's nodes can be used."""
+    """The input of the ladder: where the job stands.
+
+    `aside` are nodes that no later start may use, `off` is why nothing is restarted here, `companion_off` why
+    no companion's nodes can be used.
+    """
     where = desk.where
     facts = inputs.read_node_reports(
         where.run_dir, where.attempt, where.launch, desk.nodes, start=seen.number
@@ -86,7 +85,9 @@ def place(
 def _to_be_had(
     desk: Desk, run: Run, around: policy_input.ClusterView, but: set[str]
 ) -> tuple[frozenset[str], int]:
-    """(the idle nodes that a companion could have, how many it could have of the pool): it is of the one or of the other."""
+    """(idle nodes for a companion in the job's partitions, how many a companion could have from the pool). A
+    companion uses only one of the two.
+    """
     pool = pool_of(str(run.settings.get("pool", "")))
     if pool is None:
         return around.idle - but, 0
@@ -100,7 +101,7 @@ def _to_be_had(
 
 
 def others_wait(desk: Desk) -> bool:
-    """Whether jobs of others wait for nodes; where Slurm does not say, they do."""
+    """Whether jobs of others wait for nodes. If Slurm does not answer, assume yes."""
     try:
         row = desk.cluster.jobs((desk.where.job,)).get(desk.where.job)
         return row is None or desk.cluster.contended(_partitions(row))
@@ -113,7 +114,9 @@ def _partitions(row: JobRow | None) -> Sequence[str]:
 
 
 def view(desk: Desk, settings: dict[str, Any], run: Run) -> policy_input.ClusterView:
-    """What Slurm says of the cluster, idle nodes with the job's own devices only; empty where it says nothing."""
+    """The cluster as Slurm shows it, idle nodes only with the job's own devices; empty if Slurm does not
+    answer.
+    """
     cluster, where = desk.cluster, desk.where
     try:
         row = cluster.jobs((where.job,)).get(where.job)
@@ -131,20 +134,3 @@ def view(desk: Desk, settings: dict[str, Any], run: Run) -> policy_input.Cluster
         return queue.alike(found, nodes, run)
     except SlurmError:
         return policy_input.ClusterView()
-
-
-def hold(desk: Desk) -> None:
-    """Hold the dependents of the job. Raises OSError (journal), GivenUp."""
-    try:
-        waiting, since = dependent_jobs.to_hold(desk.cluster, desk.where.job)
-    except SlurmError as error:
-        say(f"what waits for this job is not known: {error.message}")
-        return
-    if not waiting:
-        return
-    desk.book.record("dependents.held", jobs=sorted(waiting), waits=waiting, since=since)
-    for job in sorted(waiting):
-        try:
-            desk.book.act("hold", partial(desk.cluster.hold, job))
-        except SlurmError as error:
-            say(f"job {job}, which waits for this one, could not be held: {error.message}")

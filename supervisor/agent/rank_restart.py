@@ -1,9 +1,10 @@
-"""One process of a start died while the others live: is it started again alone? (I/O)
+"""Restart of a single rank while the other ranks live. (I/O)
 
-How it thinks. Where the framework lets a process join again, each has a parent (`hooks.ranks.rank_wrapper`) that says when it died, and waits for `again` or `end`.
-The same judges are asked as for a whole start, with what was printed since the last such death. It is taken back only where it died alone: others
-that die of it within the settle time make it a matter of the whole start. Where the answer is `end` the others wait in vain, so the start is ended,
-too, and judged as any other: a process that ended confirms the fault (P7).
+Where the framework lets a process join again, each rank has a parent (`hooks.ranks.rank_wrapper`) that
+reports its death and waits for `again` or `end`. Diagnosis and policy are the same as for a whole start,
+applied to the lines printed since the last such death. A rank is restarted only if it died alone: if others
+die within the settle time, the whole start is affected. After `end` the other ranks would wait forever, so
+the agent ends the start and diagnoses it as any other; a process that ended confirms the fault (P7).
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from ftrun.supervisor.store import run_dir
 
 __all__ = ["Death", "Ranks", "parsed"]
 
-SETTLE_MAX_S = 20.0  # the parent waits a minute for its answer
+SETTLE_MAX_S = 20.0  # the parent waits a minute for the answer
 _BYTES_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """One process that died: the file that says so, its rank, where it ran, and how it ended."""
+    """One process that died: the file that reports it, its rank, its node, and how it ended."""
 
     name: str
     rank: int
@@ -44,7 +45,7 @@ class Death:
 
 @dataclass
 class Ranks:
-    """The deaths in one start. `off`: why nothing is restarted here."""
+    """The deaths of ranks in one start. `off`: why no rank is restarted."""
 
     desk: Desk
     eye: Eye
@@ -52,14 +53,16 @@ class Ranks:
     off: Callable[[], str]
     number: int = 0
     _known: set[str] = field(default_factory=set)
-    _mark: int = -1  # the running number of the last line that an earlier death was judged by
+    _mark: int = -1  # order of the last log line that explained an earlier death
 
     @property
     def _folder(self) -> str:
         return os.path.join(self.desk.where.place, "ranks", self.eye.started.token)
 
     def look(self) -> Suspicion | None:
-        """Answer who asks. A suspicion where the whole start has to be ended. Raises OSError (journal), GivenUp."""
+        """Answer the parents that ask. A suspicion if the whole start must be ended. Raises OSError
+        (journal), GivenUp.
+        """
         if not self.settings.get("rank-restart"):
             return None
         dead = self._asking()
@@ -76,7 +79,7 @@ class Ranks:
         return self._judge(dead)
 
     def _asking(self) -> list[Death]:
-        """Those that nobody has looked at yet."""
+        """The deaths that were not handled yet."""
         try:
             names = set(os.listdir(self._folder))
         except OSError:
@@ -147,12 +150,12 @@ class Ranks:
 
     def _answer(self, one: Death, word: str) -> None:
         path = os.path.join(self._folder, f"{one.name}.next")
-        with contextlib.suppress(OSError):  # no answer: it ends as it died
+        with contextlib.suppress(OSError):  # without an answer the parent ends as its rank did
             home.write_atomically(path, f"{word}\n".encode(), sync=False)
 
 
 def parsed(name: str, content: bytes) -> Death | None:
-    """What a parent wrote; None where it makes no sense. (pure)"""
+    """The report of a parent; None if it is malformed. (pure)"""
     try:
         told = json.loads(content)
         return Death(

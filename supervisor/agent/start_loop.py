@@ -1,35 +1,41 @@
-"""One start of the script after the other: look on, and say what comes next when it failed. (I/O)
+"""The main loop of the agent: watch each start of the script, and answer batch.sh when one failed. (I/O)
 
-How it thinks. A start is looked at until batch.sh says that it is over. A failed one is judged as soon as its log is quiet and its nodes have
-been asked (`agent_after`). Then the decision is journalled, what still runs is stopped, and batch.sh is answered: `again` on these nodes, or `end`. Where anything is unclear, where Slurm or the journal does not answer, and
-where a rung took longer than its limit, the answer is `end`: the job ends as its script ended, and the supervisor goes on from there.
+The agent watches a start until batch.sh reports its end. It diagnoses a failed start once the log is quiet
+and the nodes have answered (`start_outcome`). It then journals the decision, stops what still runs, and
+answers batch.sh: `again` on these nodes, or `end`. The answer is `end` whenever something is unclear, Slurm
+or the journal fails, or a rung exceeds its time limit. The job then ends as its script ended, and the
+supervisor takes over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import replace
 from ftrun.supervisor.agent import (
     batch_channel,
     companion_jobs,
     placement,
-    resize,
+    release_nodes,
     start_monitor,
     start_outcome,
     stop_start,
 )
 from ftrun.supervisor.agent.batch_channel import Over, Started
-from ftrun.supervisor.agent.checkpoint_staging import Deep, Stage
+from ftrun.supervisor.agent.checkpoint_reader import Deep
+from ftrun.supervisor.agent.checkpoint_staging import Stage
 from ftrun.supervisor.agent.companion_jobs import Companions
-from ftrun.supervisor.agent.companion_prefetch import Apart, Early
+from ftrun.supervisor.agent.companion_prefetch import Early
 from ftrun.supervisor.agent.context import Desk, Suspicion, say
 from ftrun.supervisor.agent.node_checks import Checks
 from ftrun.supervisor.agent.node_liveness import Reach
 from ftrun.supervisor.agent.rank_restart import Ranks
 from ftrun.supervisor.agent.resize import Growth, Room
+from ftrun.supervisor.agent.spanning_limits import Apart
 from ftrun.supervisor.agent.start_monitor import Eye, Hangs
 from ftrun.supervisor.agent.stop_start import Drained, Slow
 from ftrun.supervisor.config import recovery_order
@@ -40,25 +46,28 @@ from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import Diagnosis, State
 from ftrun.supervisor.policy import ladder, policy_input, start_case
 from ftrun.supervisor.store import checkpoints
+from ftrun.supervisor.submission import dependent_jobs
 from ftrun.supervisor.telemetry.liveness import History
 
 __all__ = ["Rounds"]
 
 TICK_S = 0.2
 LOOK_EVERY_S = 1.0
-FIRST_STEP_LOOK_S = 0.2  # while a phase of an incident is still to be timed
+FIRST_STEP_LOOK_S = 0.2  # while the time to the first step after an incident is measured
 SHIM_LOOKS_S = (1.0, 3.0, 8.0, 20.0)  # after a start began; then once a minute
 SHIM_EVERY_S = 60.0
 BEGINS_WITHIN_S = 120.0
 
 HERE = (config_rungs.Rung.STEP, config_rungs.Rung.SWAP, config_rungs.Rung.COMPANION, config_rungs.Rung.SHRINK)
 _Judged = tuple[start_case.Seen, Diagnosis, Run]
-COMES_S = 8.0  # so long before its limit a companion must be there: its nodes are looked at then
+COMES_S = 8.0  # a companion must be ready so long before the limit, to check its nodes
 
 
 @dataclass(frozen=True, slots=True)
 class _Ruled:
-    """What comes of a failed start: its case, the policy's word, where the job stands, and the ladder's move."""
+    """What follows from a failed start: the case, the policy's ruling, the position of the job, and the
+    ladder's move.
+    """
 
     case: policy_input.Case
     ruling: policy_input.Ruling
@@ -68,37 +77,40 @@ class _Ruled:
 
 @dataclass
 class Rounds:
-    """The starts of one launch, and the companions that hold nodes for them. `aside` are nodes that no later one may use, `off` is why nothing is started again here."""
+    """The starts of one launch, and the companions that hold nodes for them.
+
+    `aside` are nodes that no later start may use; `off` is why nothing is restarted inside the allocation.
+    """
 
     desk: Desk
     settings: dict[str, Any]
     off: str = ""
     aside: tuple[str, ...] = ()
-    incident: str = ""  # the one that this start followed from, until its first step
+    incident: str = ""  # the incident before this start, until the first step
     _shim_looks: list[float] = field(default_factory=list)
     _growth: Growth | None = None
-    _habits: History = field(default_factory=History)  # what earlier starts showed of their silences
-    _survived: set[str] = field(default_factory=set)  # findings that stood while some start went on
-    _checked: bool = False  # the nodes were, after the start that failed last
-    _checks: Checks | None = None  # those after the present start
+    _habits: History = field(default_factory=History)  # log silences of earlier starts
+    _survived: set[str] = field(default_factory=set)  # findings after which some start went on
+    _checked: bool = False  # the nodes were checked after the last failed start
+    _checks: Checks | None = None  # the checks after the present start
     companions: Companions = field(init=False)
     early: Early = field(init=False)
     apart: Apart = field(init=False)
-    mending: resize.Mending = field(init=False)
+    mending: release_nodes.Mending = field(init=False)
     stage: Stage = field(init=False)
     deep: Deep = field(init=False)
 
     def __post_init__(self) -> None:
         self.companions = Companions(self.desk, self.settings)
         self.apart = Apart(self.desk)
-        self.mending = resize.Mending(self.desk, self.settings)
+        self.mending = release_nodes.Mending(self.desk, self.settings)
         self.early = Early(self.desk, self.companions, self.apart, self.settings)
         self.stage = Stage(self.desk, self.settings)
         where = self.desk.where
         self.deep = Deep(where.home, where.run_dir, self.settings, self.desk.reader)
 
     def run(self) -> None:
-        """All starts, to the last. Raises OSError (journal), GivenUp."""
+        """Run all starts, to the last. Raises OSError (journal), GivenUp."""
         self._run_all()
         self.stage.leave()
         self.deep.close()
@@ -126,7 +138,7 @@ class Rounds:
             number += 1
 
     def _begun(self, number: int) -> Started | None:
-        """Start `number`, once it has begun; None where it does not."""
+        """Wait for start `number`; None if it does not begin."""
         give_up_s = self.desk.clock.mono_s() + BEGINS_WITHIN_S
         while (started := self.desk.talk.started(number)) is None:
             if self.desk.clock.mono_s() > give_up_s:
@@ -157,7 +169,9 @@ class Rounds:
     # ------------------------------------------------------------------ while it runs
 
     def _attend(self, eye: Eye) -> tuple[Over, Suspicion | None]:
-        """Look on until the start is over; end it where it must be ended, and say why."""
+        """Watch the start until it is over, and end it where necessary. Returns how it ended and why the
+        agent ended it.
+        """
         number, suspicion, next_s = eye.started.number, None, 0.0
         ranks = Ranks(self.desk, eye, self.settings, lambda: self.off)
         hangs = Hangs(
@@ -201,7 +215,7 @@ class Rounds:
         return over, suspicion
 
     def _no_swap(self, eye: Eye, wanted: Suspicion, out: tuple[str, ...] = ()) -> str:
-        """Why no spare takes the place of these nodes now, and none of `out`; "" = one does."""
+        """Why no spare can replace these nodes now, `out` counting as unusable; "" = one can."""
         self.aside = tuple(dict.fromkeys((*self.aside, *out)))
         reach = start_monitor.reach_all(self.desk, eye.started.token, eye)
         move = self._ruled(eye, Over(0, 0), wanted, reach).move
@@ -217,7 +231,9 @@ class Rounds:
             self.incident = ""
 
     def _check_shim(self, started: Started) -> None:
-        """A script whose srun goes around the shim would start its ranks on nodes that were set aside."""
+        """Turn recovery off if the script bypasses the srun shim: its srun would start ranks on excluded
+        nodes.
+        """
         if self.off or self.desk.clock.mono_s() < self._shim_looks[0]:
             return
         self._shim_looks = self._shim_looks[1:] or [self.desk.clock.mono_s() + SHIM_EVERY_S]
@@ -231,7 +247,7 @@ class Rounds:
         return len([node for node in self.desk.nodes if node not in {*started.nodes, *self.aside}])
 
     def _silent(self, started: Started, doubted: Callable[[tuple[str, ...]], None]) -> tuple[str, ...] | None:
-        """The nodes of a live start that do not answer; None where that cannot be told."""
+        """The nodes of a live start that do not answer; None if unknown."""
         token = f"{self.desk.where.launch}.{started.number}"
         wait_s = start_outcome.shut_s(self.desk, started, self.settings, self.aside)
         found = start_monitor.reach_all(self.desk, token, doubted=doubted, shut_s=wait_s)
@@ -275,11 +291,11 @@ class Rounds:
     def _ruled(
         self, eye: Eye, over: Over, suspicion: Suspicion | None, reach: Reach, incident: str = ""
     ) -> _Ruled:
-        """What the end means and what comes of it; with `incident`, the diagnosis is journalled under that name."""
+        """Diagnose the end and decide; with `incident`, the diagnosis is journalled under that name."""
         seen, diagnosis, run = self._judged(eye, over, suspicion, reach)
         if incident:
             start_outcome.note(self.desk, eye, seen, incident, diagnosis)
-            # What no node was blamed for stands from now on, and explains no later start either.
+            # A finding that blamed no node explains no later start either.
             self._survived |= {one.key for one in seen.facts.findings if one.node not in diagnosis.nodes}
             run = self.desk.book.run()
         around = placement.view(self.desk, self.settings, run)
@@ -316,18 +332,22 @@ class Rounds:
         *,
         again: bool = False,
     ) -> bool:
-        """The job ends as its script ended, and the supervisor decides; `again`: another attempt will follow."""
+        """End the job as its script ended, so that the supervisor decides. `again`: another attempt will
+        follow.
+        """
         say(f"start {eye.started.number}: end: {why}")
         self.desk.book.record("start.left", incident=incident, reason=why, path=[list(one) for one in path])
         if again:
-            placement.hold(self.desk)
+            _hold_dependents(self.desk)
         self.stage.leave()
         self.companions.end_all("the job ends")
         self.desk.book.act("answer", lambda: self.desk.answer(eye.started.number, checked=self._checked))
         return False
 
     def _again(self, eye: Eye, incident: str, ruled: _Ruled, reach: Reach) -> bool:
-        """Go on inside the allocation: decide, stop what is left, have a companion or wait where that helps, answer."""
+        """Recover inside the allocation: journal the decision, stop what is left, get a companion or wait if
+        necessary, answer.
+        """
         began_s, case, move = self.desk.clock.mono_s(), ruled.case, ruled.move
         skip = start_outcome.failed_checkpoint(
             self.desk, eye, case, older=ruled.ruling.decision.older_checkpoint
@@ -336,7 +356,7 @@ class Rounds:
         self.desk.book.record("start.decided", **told, set_aside=[list(one) for one in skip])
         say(f"start {eye.started.number}: {move.rung.value}: {move.reason}")
         self.aside = move.aside
-        if why := resize.release(self.desk, reach.silent):
+        if why := release_nodes.release(self.desk, reach.silent):
             return self._leave(eye, incident, why, move.path, again=True)
         stop_start.cancel_steps(self.desk)
         self.desk.book.record("start.stopped", incident=incident)
@@ -378,7 +398,9 @@ class Rounds:
         self.incident = incident
 
     def _grown(self, eye: Eye, incident: str, nodes: tuple[str, ...], judged: _Judged) -> bool:
-        """Nothing had failed: the same once more, on more nodes. It spends nothing, and is no incident."""
+        """Start again on more nodes after a planned end. Nothing had failed: no budget is spent, and there is
+        no incident.
+        """
         (seen, why, run), around = judged, policy_input.ClusterView()
         if run.wish:
             return self._leave(eye, incident, f"a person said {run.wish}")
@@ -392,7 +414,7 @@ class Rounds:
         return True
 
     def _joined(self, eye: Eye, ruled: _Ruled, reach: Reach, until_s: float) -> companion_jobs.Joined:
-        """The companion's nodes that the next start wants."""
+        """The companion's nodes for the next start."""
         run, now_s = ruled.case.run, self.desk.clock.now_s()
         away = {*run.excluded_at(now_s), *ruled.ruling.decision.exclude, *reach.silent, *reach.unfit}
         count, why = ruled.move.missing, ruled.move.reason
@@ -404,7 +426,7 @@ class Rounds:
     def _further_down(
         self, eye: Eye, incident: str, ruled: _Ruled, reach: Reach, joined: companion_jobs.Joined
     ) -> bool:
-        """No companion came: what stands below, for the same incident."""
+        """No companion came: take the next rung for the same incident."""
         self.apart.why = self.apart.why or (joined.why if joined.lasts else "")
         place, rungs = (
             replace(ruled.place, companion_off=joined.why),
@@ -414,3 +436,26 @@ class Rounds:
         if move.rung not in HERE:
             return self._leave(eye, incident, move.reason, path=move.path, again=True)
         return self._again(eye, incident, replace(ruled, place=place, move=move), reach)
+
+
+def _hold_dependents(desk: Desk) -> None:
+    """Hold the jobs that depend on this one before it ends, so that its end starts none of them (P5).
+
+    The agent stands between the end of the script and the end of the job, so it is the last that can do this.
+    The journal names the jobs before they are held. The supervisor lets them wait for the next attempt, or
+    releases them if there is none. If Slurm does not answer or refuses, the job ends all the same, and its
+    dependents see that end as they would without ftrun. Raises OSError (journal), GivenUp.
+    """
+    try:
+        waiting, since = dependent_jobs.to_hold(desk.cluster, desk.where.job)
+    except SlurmError as error:
+        say(f"what waits for this job is not known: {error.message}")
+        return
+    if not waiting:
+        return
+    desk.book.record("dependents.held", jobs=sorted(waiting), waits=waiting, since=since)
+    for job in sorted(waiting):
+        try:
+            desk.book.act("hold", partial(desk.cluster.hold, job))
+        except SlurmError as error:
+            say(f"job {job}, which waits for this one, could not be held: {error.message}")

@@ -1,16 +1,17 @@
-"""What one start shows while it runs: its logs, its steps, its nodes' reports; and when it may be ended. (I/O)
+"""Monitor of one live start: logs, steps, node reports, hangs, stragglers; and when to end the start. (I/O)
 
-How it thinks. The rules are the supervisor's own (`stall`, P7): a fatal line, or a node that its watch finds bad, makes a start suspect, and the
-witnesses of a hang need less then (`suspicious`). One thing is quicker from inside. A node that does not answer is a fault that the node itself confirms, so the nodes
-are asked as soon as something fatal was printed, when srun says that a task failed, and when a start that was making steps stands still for much longer than it is used to; two such
-answers in a row with no sign of life between them are enough, or one where srun says that it is ending the step, which it then cannot do on
-that node for many seconds.
+The rules are the supervisor's own (`policy.stall`, P7). A fatal line, or a bad finding of a node check, makes
+a start suspect, and a suspect start needs less evidence for a hang. From inside the allocation one fault is
+found faster: a node that does not answer confirms its own fault. So the agent asks the nodes when it sees a
+fatal line, when srun reports a failed task, and when a start that made steps stands still for much longer
+than usual. It needs two such answers in a row without a sign of life in between. One answer is enough while
+srun says that it is ending the step, which srun cannot finish on a dead node for many seconds.
 
-Nothing of it costs anything while all is well: a read of the log that yields nothing, and a look at the time stamp of a folder.
+`Hangs` adapts `telemetry.hang_watch` and `telemetry.straggler`. Here too the agent has an advantage: its
+steps reach every node at once, it can wait for the stacks, and it asks Slurm itself whether the job runs. It
+ends the start when the hang watch says `hung`.
 
-Whether a start hangs, and who is slow in it: the agent's shell around `hangwatch` and `straggler`.
-How it thinks. The agent is inside: its steps reach every node at once, it may wait for the stacks, and it asks Slurm itself whether the job runs. Once
-the watch says `hung` the start may be ended.
+A healthy start costs one read of the log and one stat of a folder at each look.
 """
 
 from __future__ import annotations
@@ -47,17 +48,21 @@ __all__ = ["Eye", "Hangs", "poor", "reach_all"]
 REPORTS_EVERY_S = 2.0
 NAMES_EVERY_S = 10.0
 STILL_MIN_S = 15.0
-STILL_STEPS = 10.0  # medians, or twice the longest gap so far: then the nodes are asked
+STILL_STEPS = 10.0  # median step times, or twice the longest gap so far; then ask the nodes
 ASKED_AGAIN_S = 5.0
 ASKED_MAX_S = 600.0
-ABSENT_S = 20.0  # looks further apart than this were no watch: the job was suspended, and we with it
-STEP_ENDS = frozenset({"slurm-task-ended", "slurm-task-exit"})  # srun's own words about its step
-ENDING_S = 60.0  # for so long they explain that a node is silent; another step may run by then
+ABSENT_S = 20.0  # after a longer gap between looks the job was suspended, and the agent with it
+STEP_ENDS = frozenset({"slurm-task-ended", "slurm-task-exit"})  # messages of srun about its own step
+ENDING_S = 60.0  # they explain a silent node for so long; another step may run by then
 
 
 class Eye:
-    """Looks at one start. `silent` asks the nodes and returns those of the start that do not answer, None where that is not known; `survived` are the nodes' findings after which a start of this launch went
-    on, and takes up those of this one; `companions` are the jobs that hold nodes for this one."""
+    """Monitors one start.
+
+    `silent` asks the nodes and returns those of the start that do not answer, None if unknown. `survived` are
+    findings after which a start of this launch went on; this start adds its own. `companions` are the jobs
+    that hold nodes for this one.
+    """
 
     def __init__(
         self,
@@ -83,18 +88,18 @@ class Eye:
         self._watcher: LogWatcher | None = None
         self._extra: frozenset[str] = frozenset()
         self._suspected = self._ending = False
-        self._news = False  # evidence that was not judged yet
+        self._news = False  # there is evidence that was not diagnosed yet
         self._ending_s = 0.0
         self._began_s = self._quiet_since_s = self._clock.mono_s()
         self.to_first_step_s: float | None = None  # how long this start took to its first step
-        self._ask_after_s = 0.0  # how long it must stand still before the nodes are asked (again)
+        self._ask_after_s = 0.0  # how long the start must stand still before the nodes are asked (again)
         self.unheard: tuple[str, ...] = ()  # the silent nodes at the last answer
-        self.first_evidence_s: dict[str, float] = {}  # signature -> when it was seen first (Unix seconds)
+        self.first_evidence_s: dict[str, float] = {}  # signature -> first seen (Unix seconds)
 
     # ------------------------------------------------------------------ looking
 
     def look(self, *, fresh: bool = False) -> WatchReport | None:
-        """Read what is new. None where no log is known."""
+        """Read new log lines. None if no log is known."""
         self._follow_named()
         if self._watcher is None:
             paths = log_watcher.of_record(self.started.launch) + [
@@ -129,18 +134,20 @@ class Eye:
         return report
 
     def stirs(self) -> bool:
-        """Look, and say whether srun has just said that a step ends: that is not left for the next turn."""
+        """Look, and say whether srun has just reported the end of a step, which must not wait for the next
+        turn.
+        """
         before_s = self._ending_s
         self.look()
         return self._ending and self._ending_s != before_s
 
     @property
     def is_ending(self) -> bool:
-        """srun says that it ends its step."""
+        """srun says that it is ending its step."""
         return self._ending
 
     def quiet_s(self) -> float:
-        """For how long no log has grown."""
+        """Seconds since a log last grew."""
         return self._clock.mono_s() - self._quiet_since_s
 
     def named(self) -> list[str]:
@@ -151,7 +158,7 @@ class Eye:
         return inputs.named(self._settings, submission_context.cwd(self._where.run_dir), since_s)
 
     def _follow_named(self) -> None:
-        """Where there are new logs, all are read from the start's first byte again."""
+        """When new log files appear, all files are read again from the first byte of the start."""
         if self._settings.get("log") and self._names.due(self._clock.mono_s(), NAMES_EVERY_S):
             paths = frozenset(path for path in self.named() if not inputs.is_attachment(path))
             if paths - self._extra:
@@ -159,23 +166,25 @@ class Eye:
                 self.close()
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the log files."""
         if self._watcher is not None:
             self._watcher.close()
             self._watcher = None
 
     def evidence(self, *, over: bool = False) -> tuple[Evidence, ...]:
-        """What the logs have shown; at the end, with what those files tell that are only whole then."""
+        """The evidence from the logs; at the end also from files that are complete only then."""
         found = self.memory.evidence
         return (*found, *inputs.told_by(self.named(), self._catalog(), found)) if over else found
 
     def topology(self) -> Topology:
-        """Who sits where."""
+        """Which rank runs on which node."""
         known, report = Topology(nodes=self.started.nodes), self.memory.report
         return report.seats.added_to(known) if report is not None else known
 
     def facts(self, *, lives: bool = False) -> NodeFacts:
-        """What the nodes say of themselves, read anew. While the start `lives`, the checks of its end say nothing yet: some nodes may be at it still."""
+        """The node reports, read anew. While the start `lives`, the checks of its end are left out: some
+        nodes may still run them.
+        """
         where, started = self._where, self.started
         return inputs.read_node_reports(
             where.run_dir, where.attempt, where.launch, started.nodes, start=started.number + lives
@@ -184,7 +193,7 @@ class Eye:
     # ------------------------------------------------------------------ judging
 
     def judge(self) -> Suspicion | None:
-        """Look, and say whether and why the start is to be ended."""
+        """Look, and say whether and why to end the start."""
         report = self.look()
         if report is None or not report.readable or report.behind:
             return None
@@ -201,19 +210,21 @@ class Eye:
         return self._unanswered(report)
 
     def suspicious(self) -> hang_rules.Limits | None:
-        """What the witnesses of a hang need now, where something fatal was seen and not survived; None where nothing was."""
+        """The limits of the hang watch while a fatal sign was seen and not survived; None otherwise."""
         found = self.memory.suspicion
         return stall.limits_while_suspect(self._settings, found, self._catalog()) if found else None
 
     def hung(self, verdict: types.Verdict) -> Suspicion:
-        """The suspicion of a start that is held to hang: what confirms a fault explains more than its silence."""
+        """The suspicion about a start that hangs. A fault confirmed by a node check explains more than the
+        silence.
+        """
         found = self.memory.suspicion
         if found is None or not stall.is_found_by_a_check(found):
             found = suspicions.hung(verdict, self.started.nodes)
         return Suspicion(found, verdict.quiet_s, verdict.rank_ended)
 
     def _provisional(self, report: WatchReport) -> Diagnosis | None:
-        """What is seen so far would mean if it were all; None where nothing is."""
+        """The diagnosis if nothing more came; None if nothing was seen."""
         memory = self.memory
         if self._reports.due(self._clock.mono_s(), REPORTS_EVERY_S):
             stamp = node_reports.stamp(self._where.run_dir, self._where.attempt)
@@ -221,7 +232,7 @@ class Eye:
                 memory.node_stamp, memory.node_facts = stamp, self.facts(lives=True)
                 self._news = True
         found = memory.provisional
-        # What is fatal is asked about each time: steps that come after a line may take it back, and a finding may be gone.
+        # A fatal line is diagnosed at each look: later steps may clear it, and a finding may be gone.
         known = report.evidence if found is None else stall.fatal(found)
         if self._news or memory.node_facts.findings or known:
             self._news = False
@@ -238,7 +249,7 @@ class Eye:
         return found
 
     def _unanswered(self, report: WatchReport) -> Suspicion | None:
-        """Nodes of the start that did not answer twice while it showed no life."""
+        """A suspicion if nodes of the start did not answer twice while it showed no life."""
         memory, quiet_s = self.memory, self.quiet_s()
         self._ending = self._ending and self._clock.mono_s() - self._ending_s < ENDING_S
         if not self._suspected and not self._ending:
@@ -252,7 +263,7 @@ class Eye:
         before, silent = self.memory.steps_seen, self._silent()
         twice = tuple(node for node in silent or () if node in self.unheard)
         self.unheard = silent or ()
-        # To ask takes seconds, in which a node that stood still may have come back.
+        # The question takes seconds, in which a stalled node may have come back.
         still = bool(silent) and self.look(fresh=True) is not None and self.memory.steps_seen == before
         if twice and still and self.quiet_s() >= ASKED_AGAIN_S:
             return Suspicion(suspicions.lost(twice), self.quiet_s())
@@ -265,13 +276,13 @@ class Eye:
 
 @dataclass
 class _Hands:
-    """What the agent does for its watch."""
+    """What the agent does for its hang watch; see the protocol `Hands`."""
 
     desk: Desk
     started: Started
     read: Callable[[], WatchReport | None]
     told: Answer | None = None
-    report: WatchReport | None = None  # what the logs told at this look
+    report: WatchReport | None = None  # of the present look
 
     def record(self, kind: str, data: Mapping[str, Any]) -> None:
         """See `Hands.record`."""
@@ -280,7 +291,7 @@ class _Hands:
         self.desk.book.record(kind, **data)
 
     def stands(self) -> bool | None:
-        """See `Hands.stands`. A network file system may have kept the last lines from us."""
+        """See `Hands.stands`. A network file system may have delayed the last lines."""
         runs = node_liveness.runs(self.desk.cluster, self.desk.where.job)
         if not runs or self.report is None:
             return runs
@@ -290,7 +301,7 @@ class _Hands:
         return True if fresh.last_growth_s == self.report.last_growth_s else None
 
     def ask(self, folder: str) -> bool:
-        """See `Hands.ask`: they are waited for."""
+        """See `Hands.ask`: the agent waits for the stacks."""
         where, nodes = self.desk.where, self.started.nodes
         line = stacks_line(where.home, where.place, self.started.token, where.job, folder)
         try:
@@ -310,7 +321,7 @@ class _Hands:
 
 @dataclass
 class Hangs:
-    """What is known of one start's life. `read` reads its logs anew."""
+    """The hang watch and straggler watch of one start. `read` reads its logs anew."""
 
     desk: Desk
     started: Started
@@ -321,7 +332,7 @@ class Hangs:
     slow: straggler.History = field(default_factory=straggler.History)
     watch: HangWatch = field(init=False)
     _hands: _Hands = field(init=False)
-    swap: straggler.Advice | None = None  # a node whose place a spare is to take
+    swap: straggler.Advice | None = None  # a node that a spare shall replace
     _seen: set[str] = field(default_factory=set)
     _stamp: int = 0
     _poor: Mapping[str, str] = field(default_factory=dict)
@@ -340,9 +351,9 @@ class Hangs:
     def look(
         self, report: WatchReport | None, suspect: hang_rules.Limits | None = None
     ) -> types.Verdict | None:
-        """Take up what is seen now and judge; `suspect`: see `HangWatch.judge`.
+        """Judge what is seen now; `suspect`: see `HangWatch.judge`.
 
-        None where hangs are not looked for, or it is too early for another look. Raises OSError (journal).
+        None if the hang watch is off, or it is too early for the next look. Raises OSError (journal).
         """
         if not self.watch.poll():
             return None
@@ -355,12 +366,12 @@ class Hangs:
     # ------------------------------------------------------------------ stragglers
 
     def _degraded(self) -> Mapping[str, str]:
-        """The node of this start that its checks call degraded; looked at anew when a report came."""
+        """The one node of this start that its checks call degraded; read again when a report came."""
         where = self.desk.where
         stamp = node_reports.stamp(where.run_dir, where.attempt)
         if stamp != self._stamp:
             self._stamp = stamp
-            number = self.started.number + 1  # the checks of this start's own end say nothing of it yet
+            number = self.started.number + 1  # leave out the checks of this start's own end
             facts = inputs.read_node_reports(
                 where.run_dir, where.attempt, where.launch, self.desk.nodes, start=number
             )
@@ -368,7 +379,7 @@ class Hangs:
         return self._poor
 
     def _look_for_stragglers(self, mono_s: float) -> None:
-        """Tell once of each node that is steadily slower than its peers."""
+        """Journal each node once that is steadily slower than its peers."""
         wanted = str(self.settings.get("straggler", "warn"))
         samples = self.watch.beats.samples()
         degraded = self._degraded()
@@ -397,7 +408,9 @@ class Hangs:
 
 
 def poor(facts: NodeFacts, nodes: Sequence[str]) -> dict[str, str]:
-    """Node -> what its checks say, where one of these nodes alone is degraded and no worse; {} where several are: that is the site's. (pure)"""
+    """Node -> message of its check, if exactly one of these nodes is degraded and no worse; {} if several
+    are: that is the site. (pure)
+    """
     shared = facts.everywhere()
     held = [one for one in facts.findings if one.until_s is None and one.check not in shared]
     bad = {one.node for one in held if one.severity == node_findings.BAD}
@@ -420,7 +433,9 @@ def reach_all(
     shut_s: float = SHUT_S,
     nodes: tuple[str, ...] = (),
 ) -> Reach:
-    """Ask all nodes of the job and its companions, or these, and sweep them of what is older than `token`; see `Sweep`. Raises GivenUp."""
+    """Ask all nodes of the job and its companions (or `nodes`), and sweep them of everything older than
+    `token`; see `Sweep`. Raises GivenUp.
+    """
     where = desk.where
     sweep = Sweep(
         where.home,
@@ -446,6 +461,7 @@ def reach_all(
 
 
 def keep_alive(desk: Desk, eye: Eye | None) -> None:
+    """Keep the heartbeat and the log reader going during a wait. Raises GivenUp, OSError."""
     desk.alive()
     if eye is not None:
         eye.look()

@@ -1,11 +1,12 @@
-"""What an agent learns when a start is over: who answers, what the checks find, the last lines. (I/O)
+"""What the agent learns when a start is over: live nodes, findings of checks, last log lines. (I/O)
 
-How it thinks. Late lines decide who was first, so nothing is judged before the log has been quiet for `log-quiet`; that time is used. All nodes are
-asked whether they are there and swept of what the start left, and beside it they, spares too, run the checks of a failure (`agent_checks`), unless nothing that
-a check finds could change what the log says already: a sick node is not used once more, and a sick spare is none. A start that failed
-at once is a mistake in the script, and nobody looks (as in batch.sh).
+Late log lines decide which fault came first, so the diagnosis waits until the log has been quiet for
+`log-quiet`. The agent uses that time: it asks all nodes whether they answer, kills what the start left there,
+and runs the failure checks (`node_checks`) on them, spares included. A sick node is not used again, and a
+sick spare is no spare. The checks are skipped where no finding could change what the log already says, and
+for a start that failed at once, which is a mistake in the script (batch.sh does the same).
 
-All that is known of a start at its end, gathered for the judges.
+`settled` collects the answers, `seen_of` puts all facts together for the diagnosis.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.agent import companion_prefetch, resize, start_monitor
+from ftrun.supervisor.agent import resize, spanning_limits, start_monitor
 from ftrun.supervisor.agent.batch_channel import Over, Started
 from ftrun.supervisor.agent.context import Desk, Suspicion
 from ftrun.supervisor.agent.node_checks import Checks
@@ -44,13 +45,16 @@ __all__ = [
 
 
 LOOK_S = 0.1
-KNOWN_QUIET_S = 1.0  # a node that was silent already while the start lived is hardly waited for
+KNOWN_QUIET_S = 1.0  # for nodes that were silent while the start lived
 SHORT_S = 5.0  # as in batch.sh
+
+WORTH_S = 30.0
+"""A start needs at least this time, and at least what the last one took to its first step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Who answers, and whether the nodes were checked."""
+    """Which nodes answer, and whether they were checked."""
 
     reach: Reach
     checked: bool
@@ -67,10 +71,10 @@ def settled(
     judged: Callable[[Reach], Diagnosis],
     heard: Callable[[Reach], None] = lambda _: None,
 ) -> Settled:
-    """Ask and check the nodes while the last lines come in, then wait until the log is quiet. `aside` are nodes that no later start uses,
-    `judged` is the diagnosis so far, `heard` is told who answers as soon as that is known.
+    """Ask and check the nodes while the last log lines come in, then wait until the log is quiet.
 
-    Raises OSError (journal), GivenUp.
+    `aside` are nodes that no later start uses, `judged` is the diagnosis so far, `heard` is called as soon as
+    it is known which nodes answer. Raises OSError (journal), GivenUp.
     """
     began_s = desk.clock.mono_s()
     lived_s = desk.clock.now_s() - (eye.started.launch.started_s or 0.0)
@@ -85,7 +89,7 @@ def settled(
     worth = worth and reach.known and bool(nodes) and node_findings.worth_checking(judged(reach))
     checked = worth and checks.finish(nodes, lambda: start_monitor.keep_alive(desk, eye))
     quiet_s, longest_s = float(settings.get("log-quiet", 2.0)), float(settings.get("log-quiet-max", 10.0))
-    if lost:  # it has long been quiet, and what came since is our own doing
+    if lost:  # the log has long been quiet; later lines come from our own sweep
         return Settled(reach, checked)
     while True:
         desk.rest(LOOK_S)
@@ -96,10 +100,12 @@ def settled(
 
 
 def shut_s(desk: Desk, started: Started, settings: Mapping[str, Any], aside: tuple[str, ...]) -> float:
-    """How long a slurmd that refuses is waited for: where neither a spare, nor a companion, nor a smaller size is there, the loss of its node costs the job."""
+    """How long to wait for a slurmd that refuses connections. Longer where no spare, companion or smaller
+    size can replace its node, so that its loss costs the job.
+    """
     spare = not {*desk.nodes} <= {*started.nodes, *aside}
     replaceable = spare or resize.may(settings, len(started.nodes))
-    return SHUT_S if replaceable or companion_prefetch.may(desk, settings, started.number) else SHUT_LONG_S
+    return SHUT_S if replaceable or spanning_limits.may(desk, settings, started.number) else SHUT_LONG_S
 
 
 def _lost(suspicion: Suspicion) -> bool:
@@ -129,12 +135,8 @@ def _swept(desk: Desk, eye: Eye, lost: tuple[str, ...], wait_s: float) -> Reach:
     return reach
 
 
-WORTH_S = 30.0
-"""Less time than this is left to no start, nor less than the last one took to its first step."""
-
-
 def begun(started: Started) -> dict[str, Any]:
-    """What the journal says of a start that began."""
+    """The journal record of a start that began."""
     launch = started.launch
     return {
         "nodes": list(started.nodes),
@@ -155,7 +157,9 @@ def seen_of(
     suspicion: Suspicion | None,
     reach: Reach,
 ) -> start_case.Seen:
-    """What `eye` saw, how the start ended, who answers, and whether there is a new checkpoint."""
+    """All facts about a start that is over: what `eye` saw, how it ended, which nodes answer, whether there
+    is a new checkpoint.
+    """
     started = eye.started
     report, resumed = eye.memory.report, started.launch.resume_from
     spoilt = None
@@ -205,7 +209,7 @@ def seen_of(
 
 
 def _facts(desk: Desk, run: Run, eye: Eye) -> NodeFacts:
-    """What the nodes say of themselves, less what was there before; the ledger is asked only where something is left."""
+    """The node reports, less what was there before; the ledger is read only if something is left."""
     facts, where, now_s = eye.facts().survived(eye.memory.survived), desk.where, desk.clock.now_s()
     if not facts.odd(now_s):
         return facts
@@ -214,7 +218,9 @@ def _facts(desk: Desk, run: Run, eye: Eye) -> NodeFacts:
 
 
 def note(desk: Desk, eye: Eye, seen: start_case.Seen, incident: str, diagnosis: Diagnosis) -> None:
-    """Journal what was found of a start that is over, and, once, that its training had diverged. Raises OSError, BookClosed."""
+    """Journal the diagnosis of a start that is over and, once, that its training had diverged. Raises
+    OSError, BookClosed.
+    """
     desk.book.record(
         "start.diagnosed",
         incident=incident,
@@ -231,7 +237,9 @@ def note(desk: Desk, eye: Eye, seen: start_case.Seen, incident: str, diagnosis: 
 
 
 def failed_checkpoint(desk: Desk, eye: Eye, case: policy_input.Case, *, older: bool) -> list[tuple[str, str]]:
-    """The checkpoint that this start could not load, with its stamp; no later start loads it unless it is written anew."""
+    """The checkpoint that this start could not load, with its stamp. No later start loads it unless it is
+    written anew.
+    """
     path = eye.started.launch.resume_from
     path = os.path.normpath(os.path.join(submission_context.cwd(desk.where.run_dir), path)) if path else ""
     if not path or path in checkpoints.still_aside(case.run.set_aside):
@@ -247,12 +255,12 @@ def failed_checkpoint(desk: Desk, eye: Eye, case: policy_input.Case, *, older: b
 
 
 def incident_of(desk: Desk, started: Started) -> str:
-    """What the journal calls the end of a start."""
+    """The journal's name for the end of a start."""
     return f"{desk.where.attempt}.{desk.where.launch}.{started.number}"
 
 
 def too_late(desk: Desk, eye: Eye, reach: Reach) -> str:
-    """Why another start in what is left of the job's time would not get far; "" where it would."""
+    """Why another start would not get far in the job's remaining time; "" if it would."""
     if reach.end_s is None:
         return ""
     left_s = reach.end_s - desk.clock.now_s()

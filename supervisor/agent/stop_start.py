@@ -1,20 +1,22 @@
-"""Ending a start that still lives: a last checkpoint where one can be had, its steps, then its script. (I/O)
+"""End a live start: at once, or at its next checkpoint. (I/O)
 
-How it thinks. From the gentle to the hard. Where most of it is alive it is asked once for a checkpoint (the dying gasp, `leaving`); then its steps
-are cancelled, upon which most scripts end by themselves; then the script's own process group is told to leave, and killed. batch.sh sees
-the script end and asks us what comes next, even where the script then says that all went well. Each effect is journalled before and after.
+`stop` goes from gentle to hard. It asks once for an emergency checkpoint where most of the start is alive
+(`policy.save_request`), then cancels the steps, after which most scripts end by themselves, then sends TERM
+and KILL to the script's process group. batch.sh sees the end of the script and asks the agent what comes
+next, even if the script exits 0. Each effect is journalled before and after.
 
-A notice of preemption that nobody but the script's own log tells of.
-How it thinks. It is the supervisor that sees in Slurm's answers that a job is preempted, and asks its script to save. But it may look seldom, or be gone,
-and a time of grace is short. Where Slurm sends TERM to the tasks, slurmstepd says in the log that a step was cancelled; a start that lives on after that is
-worth a question. So, when the supervisor has had the time to ask and did not, Slurm is asked once, and the script is asked from here. Slurm ends the job.
-
-What Slurm wants of a live start: nodes that somebody drained are left behind at the next checkpoint, where spares can take their place.
-How it thinks. The supervisor sees the drain and leaves the wish beside the attempt (`leavefile`), since only the agent acts inside a live allocation.
-The script is asked for a checkpoint; when a new one is complete and the ladder would swap now, the start is ended for it, and all goes on as after a
-fault. Where the job is preempted (`agent_notice`), or has lost a node (`agent_taken`), that goes first. Where nothing is saved, or nothing can take the place, the start goes on, and the supervisor is told why: it may let a new job do it.
-
-A steadily slow node is left behind at the next checkpoint, where a spare can take its place then.
+`Boundary` waits for the next checkpoint of a start that shall be ended in good order. Its users are:
+- `Notice`: preemption that shows only in the job log. Normally the supervisor sees the preemption in Slurm
+  and asks the script to save. The supervisor may poll rarely or be gone, and the grace time is short. When
+  slurmstepd logs a cancelled step (TERM to the tasks) and the start lives on, the agent gives the supervisor
+  time to ask, then queries Slurm once and asks the script itself. Slurm ends the job.
+- `Drained`: somebody drained nodes that this start uses. The supervisor leaves the request in the attempt's
+  folder (`flag_files`), because only the agent acts inside a live allocation. The agent asks for a checkpoint
+  and ends the start once the checkpoint is complete and the ladder would swap in spares now; recovery then
+  goes on as after a fault. A preemption and a lost node (`removed_nodes`) take precedence. If nothing is
+  saved or no spare is there, the start goes on and the agent journals why; the supervisor may then start a
+  new job.
+- `Slow`: a straggler is replaced by a spare at the next checkpoint.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from ftrun.hooks.checkpoints import names as checkpoints_names
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.commands.steps import StepRow
 from ftrun.supervisor.agent.context import Desk, Suspicion, say
-from ftrun.supervisor.agent.node_checks import Taken
+from ftrun.supervisor.agent.removed_nodes import Taken
 from ftrun.supervisor.agent.start_monitor import Eye, Hangs
 from ftrun.supervisor.diagnosis import suspicions
 from ftrun.supervisor.model.types import FaultClass
@@ -42,21 +44,24 @@ __all__ = ["Boundary", "Drained", "Notice", "Slow", "cancel_steps", "stop"]
 
 
 OWN_STEPS = "ftrun"
-"""So the steps are called that ftrun makes: they look after the nodes, and are not the script's."""
+"""Name of the steps that ftrun itself creates to look after the nodes; they are not the script's."""
 
 STEPS_END_S = 8.0
-LOST_END_S = 0.2  # srun would wait for the lost node, up to a minute; whoever needs longer to leave is swept
-SIGHT_EVERY_S = 5.0  # between looks at a folder of checkpoints that nobody is in a hurry for
+LOST_END_S = 0.2  # srun would wait for the lost node, up to a minute; slower processes are swept
+SIGHT_EVERY_S = 5.0  # between scans of the checkpoint folder while nothing is urgent
 WRITING_EVERY_S = 0.5  # while a new one is being written
 TERM_S = 10.0
 KILL_S = 10.0
 
+SUPERVISORS_S = 6.0  # the supervisor, which polls every few seconds, has so long to ask first
+LOOK_EVERY_S = 3.0  # the request is on the shared file system
+
 
 def stop(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) -> None:
-    """End the start; returns when it is over, or nothing is left to try. Raises OSError (journal), GivenUp."""
+    """End the start; returns when it is over or nothing is left to try. Raises OSError (journal), GivenUp."""
     number = eye.started.number
     desk.talk.ending(number)
-    if not suspicions.is_planned(found.diagnosis):  # else it has just saved
+    if not suspicions.is_planned(found.diagnosis):  # a planned end comes just after a save
         _gasp(desk, eye, found, settings)
     if desk.talk.over(number) is not None:
         return
@@ -75,7 +80,9 @@ def stop(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) ->
 
 
 def cancel_steps(desk: Desk) -> bool:
-    """Cancel all steps of the script; True where there were any. Slurm may not answer: then the script's end has to do."""
+    """Cancel all steps of the script; True if there were any. If Slurm does not answer, ending the script
+    must do.
+    """
     try:
         running = own(desk.steps.steps(desk.where.job))
     except SlurmError as error:
@@ -91,7 +98,7 @@ def cancel_steps(desk: Desk) -> bool:
 
 
 def own(steps: tuple[StepRow, ...]) -> tuple[StepRow, ...]:
-    """The script's steps among these. (pure)"""
+    """The steps of the script among these. (pure)"""
     return tuple(step for step in steps if step.name != OWN_STEPS)
 
 
@@ -116,11 +123,11 @@ def _over_within(desk: Desk, number: int, limit_s: float) -> bool:
 
 
 def _gasp(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) -> None:
-    """Ask the survivors for a checkpoint, once, and wait a little for it."""
+    """Ask the surviving processes for an emergency checkpoint, once, and wait a short time for it."""
     nodes = eye.started.nodes
     signal_name, to_script = save_request.split_signal(str(settings.get("save-signal", "")))
     gone = [node for node in nodes if node in found.diagnosis.nodes]
-    reads = found.diagnosis.fault is not FaultClass.HANG  # who hangs reads no file
+    reads = found.diagnosis.fault is not FaultClass.HANG  # a process that hangs reads no file
     wanted, why = save_request.gasp(
         total=len(nodes),
         alive=len(nodes) - len(gone),
@@ -153,7 +160,9 @@ def _gasp(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) -
 
 
 class Boundary:
-    """The next checkpoint of a live start: asked for where somebody listens, else awaited for as long as it takes."""
+    """Waits for the next checkpoint of a live start. Asks for one if the script can be asked; otherwise waits
+    as long as it takes.
+    """
 
     def __init__(
         self,
@@ -177,7 +186,7 @@ class Boundary:
             desk.book.act("save", lambda: _ask(desk, eye, self._token, signal_name, to_script=to_script))
 
     def look(self) -> save_request.Verdict:
-        """Whether the checkpoint is there, or is not coming. Raises OSError (journal)."""
+        """Whether the checkpoint is complete, or will not come. Raises OSError (journal)."""
         mono_s, seen = self._desk.clock.mono_s(), self._seen[0]
         fresh = save_request.new(self._ask.known, seen) or self._eye.memory.saved_step != seen.logged
         if mono_s - self._looked_s < (WRITING_EVERY_S if fresh else SIGHT_EVERY_S):
@@ -191,7 +200,7 @@ class Boundary:
         return verdict
 
     def close(self) -> None:
-        """Nothing is asked for any more, be it that the start ended meanwhile."""
+        """Withdraw the request, also when the start has ended meanwhile."""
         if self._ask.wait_s is not None:
             flag_files.unask(self._desk.where.run_dir, self._token)
 
@@ -233,11 +242,8 @@ def _ask(desk: Desk, eye: Eye, token: str, signal_name: str, *, to_script: bool)
             say(f"{signal_name} could not be sent: {error.message}")
 
 
-SUPERVISORS_S = 6.0  # so long the supervisor, which looks every few seconds, has to ask first
-
-
 class Notice:
-    """Looks after one start."""
+    """Watches one start for a preemption that nobody else handles."""
 
     def __init__(self, desk: Desk, eye: Eye, settings: Mapping[str, Any]) -> None:
         self._desk, self._eye, self._settings = desk, eye, settings
@@ -246,7 +252,9 @@ class Notice:
         self._boundary: Boundary | None = None
 
     def look(self) -> None:
-        """Ask the script once, where Slurm wants its nodes and nobody has asked. Raises OSError (journal), GivenUp."""
+        """Ask the script once to save, if Slurm preempts the job and nobody has asked. Raises OSError
+        (journal), GivenUp.
+        """
         if self._boundary is not None:
             if self._boundary.look().end:
                 self._boundary = None
@@ -271,7 +279,7 @@ class Notice:
         except SlurmError as error:
             say(f"a step was cancelled, and Slurm does not say why: {error.message}")
             return False
-        return details is not None and details.is_preempted  # else its end is nearer for another reason
+        return details is not None and details.is_preempted  # otherwise its end is nearer for another reason
 
     def _asked(self) -> bool:
         told, where = self._desk.book.run().leaving, self._desk.where
@@ -279,18 +287,18 @@ class Notice:
         return place == (Occasion.PREEMPT.value, where.attempt, where.launch)
 
     def close(self) -> None:
-        """Nothing is asked for any more."""
+        """Withdraw the request."""
         if self._boundary is not None:
             self._boundary.close()
             self._boundary = None
 
 
-LOOK_EVERY_S = 3.0  # the wish is on the shared file system
-
-
 class Drained:
-    """Looks after one start. `against` says why no spare can take the place of these nodes now ("" = one can); its second argument are spares
-    that are drained themselves."""
+    """Watches one start for drained nodes.
+
+    `against` says why no spare can replace these nodes now ("" = one can); its second argument are spares
+    that are drained themselves.
+    """
 
     def __init__(
         self,
@@ -309,11 +317,11 @@ class Drained:
 
     @property
     def waits(self) -> bool:
-        """Nodes are to be left at the next checkpoint."""
+        """Nodes shall be replaced at the next checkpoint."""
         return self._wish is not None
 
     def look(self) -> Suspicion | None:
-        """Why this start is to be ended now; None where it is not. Raises OSError (journal), GivenUp."""
+        """Why to end this start now; None = go on. Raises OSError (journal), GivenUp."""
         self._notice.look()
         if (lost := self._taken.look()) is not None:
             return lost
@@ -334,9 +342,7 @@ class Drained:
         if not verdict.end:
             return None
         found = flag_files.read_leave(where.place, where.launch)
-        if (
-            found is None or found.token != self._wish.token
-        ):  # since the last look: somebody wants something else
+        if found is None or found.token != self._wish.token:  # the request changed since the last look
             self._withdraw()
             self._wish = None
             return None
@@ -359,7 +365,7 @@ class Drained:
         return tuple(node for node in self._eye.started.nodes if node in wish.nodes)
 
     def close(self) -> None:
-        """Nothing is asked for any more."""
+        """Withdraw all requests."""
         self._withdraw()
         self._notice.close()
 
@@ -370,7 +376,9 @@ class Drained:
 
 
 class Slow:
-    """Looks after one start. `against` says why no spare can take the place of these nodes now ("" = one can)."""
+    """Watches one start for a straggler to replace. `against` says why no spare can replace it now ("" = one
+    can).
+    """
 
     def __init__(
         self,
@@ -386,11 +394,11 @@ class Slow:
 
     @property
     def waits(self) -> bool:
-        """A node is to be left at the next checkpoint."""
+        """A node shall be replaced at the next checkpoint."""
         return self._hangs.swap is not None
 
     def look(self) -> Suspicion | None:
-        """Why this start is to be ended now; None where it is not. Raises OSError (journal), GivenUp."""
+        """Why to end this start now; None = go on. Raises OSError (journal), GivenUp."""
         swap = self._hangs.swap
         if swap is None:
             self._boundary = None
@@ -408,7 +416,7 @@ class Slow:
         return wanted
 
     def close(self) -> None:
-        """Nothing is asked for any more."""
+        """Withdraw the request."""
         if self._boundary is not None:
             self._boundary.close()
             self._boundary = None

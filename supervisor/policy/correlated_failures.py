@@ -1,8 +1,9 @@
-"""Faults that came together: of a switch, or of the job and the cluster, rather than of each node. (pure)
+"""Correlated failures: one cause behind several nodes, a switch or the job or cluster. (pure)
 
-How it thinks. Two failures are alike when they bear the same signature (the same class, where there is none). Around each failure
-all that are alike within the window are looked at: if they are of several nodes, with one exception at most all below one leaf switch (or
-block) of a cluster that has at least two, they point at the switch; else, if they are of many nodes, at the job or the cluster.
+Two failures are alike if they have the same signature (the same class, where there is none). Around each
+failure the rule looks at all alike failures within the window. If they hit several nodes, and all but one at
+most sit below one leaf switch (or block) of a cluster with at least two, the cause is that switch. Otherwise,
+if they hit many nodes, the cause is the job or the cluster.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from ftrun.slurm.records import dataclass
 
 __all__ = ["CLUSTER", "Common", "Failure", "common_causes"]
 
-CLUSTER = ""  # where a cause is that is no switch's: the job or the cluster
+CLUSTER = ""  # the place of a cause that is not a switch: the job or the cluster
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One node that failed. `key` names the incident; `like` the signature or class."""
+    """One node that failed. `key` names the incident, `like` is the signature or class."""
 
     at_s: float
     like: str
@@ -29,7 +30,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """One cause of the failures of several nodes. `where` is a switch or block; "" = the job or the cluster."""
+    """One cause behind failures of several nodes. `where` is a switch or block; "" = the job or the
+    cluster.
+    """
 
     at_s: float
     until_s: float
@@ -40,7 +43,7 @@ class Common:
 
     @property
     def sentence(self) -> str:
-        """What to tell people."""
+        """The message for users."""
         who = f"{self.like} on {len(self.nodes)} nodes within minutes"
         if self.where:
             return f"{who}, below {self.where}: held to be the switch's fault, or that of what they share"
@@ -54,7 +57,7 @@ def common_causes(
     several: int,
     domains: Mapping[str, Iterable[str]],
 ) -> tuple[Common, ...]:
-    """The causes that are no single node's, oldest first. A failure is part of one at most."""
+    """The causes that are not a single node's, oldest first. A failure is part of one cause at most."""
     leaf = {node: name for name, nodes in domains.items() for node in nodes} if len(domains) > 1 else {}
     alike: dict[str, list[Failure]] = {}
     for failure in failures:
@@ -70,7 +73,7 @@ def common_causes(
 def _causes(
     group: Sequence[Failure], window_s: float, many: int, several: int, leaf: Mapping[str, str]
 ) -> list[Common]:
-    """Neighbours in time that have the same place in common are one cause."""
+    """Failures that are close in time and have the same place in common are one cause."""
     open_causes: dict[str, list[Failure]] = {}
     found: list[Common] = []
     for failure, nodes in _windows(group, window_s):
@@ -86,7 +89,7 @@ def _causes(
 
 
 def _windows(group: Sequence[Failure], window_s: float) -> Iterable[tuple[Failure, Counter[str]]]:
-    """Each failure with the nodes that failed alike no more than `window_s` before or after it."""
+    """Each failure with the nodes that failed alike within `window_s` before or after it."""
     first = last = 0
     nodes: Counter[str] = Counter()
     for failure in group:
@@ -104,7 +107,7 @@ def _windows(group: Sequence[Failure], window_s: float) -> Iterable[tuple[Failur
 def _where(
     node: str, nodes: Mapping[str, int], many: int, several: int, leaf: Mapping[str, str]
 ) -> str | None:
-    """The switch that the nodes around `node` point at, CLUSTER, or None: it failed by itself."""
+    """The switch that the failures around `node` point at, CLUSTER, or None: it failed by itself."""
     if len(nodes) >= several and leaf:
         switch, count = Counter(leaf.get(n, CLUSTER) for n in nodes).most_common(1)[0]
         if switch and count >= several and len(nodes) - count <= 1 and leaf.get(node) == switch:

@@ -1,19 +1,21 @@
-"""What to do next, and why: a case in, a ruling with its reason out. (pure)
+"""The policy: from one case to one decision with its reason. (pure)
 
-How it thinks. The rules stand in RULES in the order in which they are asked; the first that answers decides, and its
-sentence is what the log, `explain` and the final line print. The script's own verdict comes first, then a person's wish,
-then what cannot succeed, then the budgets, then the new attempt. Going on is the last rule, not the first.
-Whatever they say, VETOES have the last word: what may not be done is not decided.
-A job that Slurm itself put back into its queue is asked about in between: it may start without us, but not for free. Once it
-has started, though, nothing but a person's wish ends it before it shows a fault of its own.
+RULES are asked in order and the first one that answers decides; its sentence is what the log, `explain` and
+the final line print. The script's own verdict comes first, then a person's request, then what cannot succeed,
+then the budgets, then the new attempt. Going on is the last rule, not the first. VETOES have the last word:
+they turn a decision that must not be executed into one that may. A job that Slurm itself requeued is judged
+while it waits: it may start without us, but not for free. Once it has started, only a person's request ends
+it before it shows a fault of its own.
 
-Budgets. Each class may fail so often without progress (`grounds.CLASS_RULES`, settings `budget-<class>`); progress (a newer
-complete checkpoint, or a step beyond the highest so far) refills them. Above all stands `retries`, the ceiling over
-all classes, which nothing refills. A class that gets no retry by default gets one where the diagnosis proves that
-another try makes sense (a neighbour took the memory), and as many as the user asks for by `budget-<class>`.
+Budgets. Each class may fail so often without progress (CLASS_RULES, settings `budget-<class>`). Progress (a
+newer complete checkpoint, or a step beyond the highest so far) refills the budget. `retries` is the ceiling
+over all classes, and nothing refills it. A class without retries by default gets one where the diagnosis
+proves that another try makes sense (a neighbour took the memory), and as many as the user asks for by
+`budget-<class>`.
 
-A guess is no verdict. A diagnosis that is less than half sure never says that trying again cannot succeed: where the script has worked before,
-in this launch or in an earlier one, there is one try; where it never did a step it stops, and says how sure it is and which setting tries again.
+A guess is no verdict. A diagnosis that is less than half sure never says that a retry cannot succeed. If the
+script has worked before, in this launch or an earlier one, there is one retry. If it never made a step, the
+run stops, and the reason says how sure the diagnosis is and which setting tries again.
 """
 
 from __future__ import annotations
@@ -43,11 +45,11 @@ from ftrun.supervisor.policy.policy_input import Case, Ruling
 if TYPE_CHECKING:
     from ftrun.supervisor.model.run import Run
 
-__all__ = ["RULES", "VETOES", "decide", "span", "withdrawn"]
+__all__ = ["RULES", "VETOES", "decide", "withdrawn"]
 
 
 def decide(case: Case) -> Ruling:
-    """The first rule that answers, with exclusions, drains and budgets worked out."""
+    """The decision of the first rule that answers, with exclusions, drains and budgets."""
     for rule in RULES:
         decision = rule(case)
         if decision is not None:
@@ -60,7 +62,7 @@ def decide(case: Case) -> Ruling:
         reason = f"{decision.reason}; yet Slurm has started the job again, and a launch that shows no fault is not ended"
         return _vetoed(case, Ruling(Decision("keep", reason), spent, retries))
     if decision.kind == "resubmit" and case.from_zero:
-        lost = span(case.trained_s)
+        lost = elastic.duration_text(case.trained_s)
         reason = f"{decision.reason}; no checkpoint may be loaded, and {lost} of training are lost by beginning from nothing"
         decision = replace(decision, reason=reason, fresh=True)
     if decision.kind == "resubmit":
@@ -76,7 +78,7 @@ def decide(case: Case) -> Ruling:
 
 
 def withdrawn(run: Run) -> Decision | None:
-    """What a person's wish comes to, before anything is decided and after it; None where nobody asked for an end."""
+    """The stop that a person asked for, if any; checked before and after each decision."""
     word = {"cancel": "cancelled", "pause": "paused", "stop": "stopped"}.get(run.wish)
     return Decision("stop", f"{word} by {run.wish_by or 'request'}") if word else None
 
@@ -91,7 +93,7 @@ def _wished(case: Case) -> Decision | None:
 
 
 def _left(case: Case) -> Decision | None:
-    """A script that was asked to save and leave, and exits 0 on its way, has not come to its end."""
+    """A script that was asked to save and exit, and exits 0, has not reached its end."""
     return _wished(case) if stop_conditions.left_early(case.run, case.attempt, case.step) else None
 
 
@@ -99,7 +101,7 @@ def _finished(case: Case) -> Decision | None:
     if case.attempt.launch.end.state != "COMPLETED":
         return None
     if case.run.given_up:
-        return _stop(case, f"{_what(case)}: not tried again; all other tasks are done")
+        return _stop(case, f"{case.summary}: not tried again; all other tasks are done")
     if case.attempt.launch.end.derived_exit_code:
         return Decision(
             "finish",
@@ -117,23 +119,23 @@ def _cancelled(case: Case) -> Decision | None:
 
 
 def _watch_only(case: Case) -> Decision | None:
-    """`retries=0`: nothing is ever started by us; what Slurm starts again by itself is left to Slurm."""
+    """`retries=0`: ftrun starts nothing; a job that Slurm requeues is left to Slurm."""
     if case.limits.retries:
         return None
     if case.attempt.launch.requeued and not case.attempt.ended_by_us and not _held_after_launch_failure(case):
         return Decision("keep", "requeued by Slurm; retries=0: left as it is")
-    return _stop(case, f"{_what(case)}; retries=0: watched and diagnosed, not resubmitted")
+    return _stop(case, f"{case.summary}; retries=0: watched and diagnosed, not resubmitted")
 
 
 def _held(case: Case) -> Decision | None:
-    """The script was not started: no fault of the run, and no budget of its classes pays for it."""
+    """The script was not started: no fault of the run, so no budget of its classes is spent."""
     if not known_ends.is_held(case.diagnosis, case.spent):
         return None
-    return Decision("resubmit", _what(case), spends=known_ends.SPENDS)
+    return Decision("resubmit", case.summary, spends=known_ends.SPENDS)
 
 
 def _time_limit(case: Case) -> Decision | None:
-    """One time limit without a newer checkpoint may be bad luck, two are a setting that cannot work."""
+    """One time limit without a newer checkpoint may be bad luck; two mean a setting that cannot work."""
     if case.diagnosis.fault is not FaultClass.TIMELIMIT or case.saved:
         return None
     if not case.spent.get(FaultClass.TIMELIMIT.value, 0):
@@ -145,12 +147,12 @@ def _time_limit(case: Case) -> Decision | None:
 
 
 def _kept(case: Case) -> Decision | None:
-    """Slurm put the job back into the queue for no fault of a node: it starts again by itself."""
+    """Slurm requeued the job without a node fault: it starts again by itself."""
     if not case.attempt.launch.requeued or case.attempt.ended_by_us or _held_after_launch_failure(case):
         return None
     reason = "requeued without a fault of a node: Slurm starts it again"
     if case.diagnosis.fault is FaultClass.HEALTHY:
-        return Decision("keep", reason)  # the script's or a person's own wish: no fault, so nothing is spent
+        return Decision("keep", reason)  # requested by the script or a person: no fault, so nothing is spent
     harmless = {FaultClass.PREEMPTED, FaultClass.TIMELIMIT, FaultClass.UNKNOWN}
     if case.diagnosis.fault not in harmless or case.culprits:
         return None
@@ -160,7 +162,7 @@ def _kept(case: Case) -> Decision | None:
 
 
 def _held_after_launch_failure(case: Case) -> bool:
-    """Slurm gave up on a node and holds the job for good. A person's own hold is another thing, and respected."""
+    """Slurm gave up on a node and holds the job for good. A hold by a person is different, and respected."""
     words = case.attempt.launch.end.reason.lower().replace("_", "").replace(" ", "")
     return "launchfail" in words and "held" in words
 
@@ -172,27 +174,31 @@ def _of_the_size(case: Case) -> Decision | None:
     size = elastic.size_to_put_aside(case, sizes_of_settings(case.run.settings))
     if not size:
         return None
-    return Decision("resubmit", f"{_what(case)}: only at {size} nodes, not used again", aside=size)
+    return Decision("resubmit", f"{case.summary}: only at {size} nodes, not used again", aside=size)
 
 
 def _nothing_to_load(case: Case) -> Decision | None:
-    """Checkpoints are there, and none may be loaded: to begin from nothing is the user's to say where much is lost by it."""
+    """There are checkpoints, but none may be loaded. If much would be lost, only the user may decide to begin
+    from nothing.
+    """
     if not case.stuck or case.from_zero:
         return None
     lost = "what was there before the run began is not thrown away"
     if case.own:
-        limit = span(case.limits.from_zero_max_s)
-        lost = f"{span(case.trained_s)} of training are not thrown away (restart-from-zero-max: {limit})"
+        limit = elastic.duration_text(case.limits.from_zero_max_s)
+        lost = f"{elastic.duration_text(case.trained_s)} of training are not thrown away (restart-from-zero-max: {limit})"
     advice = "Mend one of them, or say --ft-checkpoint-fresh to begin from nothing."
-    return replace(_stop(case, f"{_what(case)}; {case.stuck}; {lost}"), advice=advice)
+    return replace(_stop(case, f"{case.summary}; {case.stuck}; {lost}"), advice=advice)
 
 
 def _once_more(case: Case) -> Decision | None:
-    """The program worked before, and fails where it loads: one more start from the same checkpoint tells which of both it is."""
+    """The program worked before and now fails while loading. One more start from the same checkpoint tells
+    which of the two is broken.
+    """
     loading = case.diagnosis.loading
     if loading is None or loading.verdict != AGAIN or case.run.retries >= case.limits.retries:
         return None
-    return Decision("resubmit", f"{_what(case)}: before the first step, once more from the same checkpoint")
+    return Decision("resubmit", f"{case.summary}: before the first step, once more from the same checkpoint")
 
 
 def _hopeless(case: Case) -> Decision | None:
@@ -201,26 +207,26 @@ def _hopeless(case: Case) -> Decision | None:
     if case.from_zero and case.diagnosis.fault is FaultClass.CHECKPOINT:
         return None
     if not _unsure(case):
-        return _stop(case, f"{_what(case)}: trying again cannot succeed")
+        return _stop(case, f"{case.summary}: trying again cannot succeed")
     if _has_worked(case) or case.diagnosis.fault.value in case.limits.budgets:
         return None
     again = f"and no step was ever seen; {_setting(case)}=1 tries again"
-    return _stop(case, f"{_what(case)}: only {case.diagnosis.confidence:.2f} sure, {again}")
+    return _stop(case, f"{case.summary}: only {case.diagnosis.confidence:.2f} sure, {again}")
 
 
 def _says_never(case: Case) -> bool:
-    """The diagnosis, or the class, is against any other try."""
+    """The diagnosis or the class rules out another try."""
     found = case.diagnosis
     return not found.retry and (found.action is Action.STOP or not case.limits.budget(found.fault))
 
 
 def _unsure(case: Case) -> bool:
-    """It says so, and is no more than a guess."""
+    """The diagnosis rules out another try, but is only a guess."""
     return _says_never(case) and case.diagnosis.confidence < UNSURE
 
 
 def _has_worked(case: Case) -> bool:
-    """The script made steps, or a checkpoint, in this launch or in an earlier one."""
+    """The script made steps or a checkpoint, in this launch or in an earlier one."""
     return (
         case.step is not None
         or case.progressed
@@ -234,7 +240,9 @@ def _setting(case: Case) -> str:
 
 
 def _goes_back(case: Case) -> bool:
-    """What diverged gets another try from before that: not every arithmetic is the same twice, nor is every device sound."""
+    """A diverged training gets another try from before the divergence: arithmetic is not always repeatable,
+    and a device may be faulty.
+    """
     return (
         bool(case.diverged and (case.older or case.from_zero))
         and case.diagnosis.fault is not FaultClass.CANCELLED
@@ -242,7 +250,7 @@ def _goes_back(case: Case) -> bool:
 
 
 def _raised_by_user(case: Case) -> bool:
-    """A class that never gets a retry was given a budget in the settings: the user knows better."""
+    """The user gave a budget to a class that has none: the user knows better."""
     fault = case.diagnosis.fault
     if fault is FaultClass.CANCELLED:
         return False
@@ -250,7 +258,7 @@ def _raised_by_user(case: Case) -> bool:
 
 
 def _deterministic(case: Case) -> Decision | None:
-    """The same signature at the same step on nodes that have nothing in common: it is not the nodes."""
+    """The same signature at the same step on disjoint nodes: the nodes are not the cause."""
     before = case.before
     if before is None or not case.diagnosis.signature or case.step is None:
         return None
@@ -267,12 +275,12 @@ def _deterministic(case: Case) -> Decision | None:
     if now & then and case.diagnosis.blame is not Blame.JOB:
         return None
     where = "the job's own, not a node's" if now & then else "on different nodes"
-    return _stop(case, f"{_what(case)}: the same failure twice at step {case.step}, {where}")
+    return _stop(case, f"{case.summary}: the same failure twice at step {case.step}, {where}")
 
 
 def _ceiling(case: Case) -> Decision | None:
     if case.run.retries >= case.limits.retries:
-        return _stop(case, f"{_what(case)}; all {case.limits.retries} retries are used up")
+        return _stop(case, f"{case.summary}; all {case.limits.retries} retries are used up")
     return None
 
 
@@ -281,10 +289,10 @@ def _budget(case: Case) -> Decision | None:
     if used < allowed:
         return None
     if not allowed:
-        return _stop(case, f"{_what(case)}; budget-{fault.value}=0: not tried again")
+        return _stop(case, f"{case.summary}; budget-{fault.value}=0: not tried again")
     used_up = f"{used} of {allowed} retries for {fault.value} used without progress ({_setting(case)})"
     guess = f" (only {case.diagnosis.confidence:.2f} sure)" if _unsure(case) else ""
-    return _stop(case, f"{_what(case)}{guess}; {used_up}")
+    return _stop(case, f"{case.summary}{guess}; {used_up}")
 
 
 def _used(case: Case) -> int:
@@ -301,29 +309,35 @@ def _allowed(case: Case) -> int:
 
 
 def _spends(case: Case) -> str:
-    """The class that pays; "" where it has no budget of its own. A time limit without a newer checkpoint is counted."""
+    """The class that pays; "" if it has no budget of its own. A time limit without a newer checkpoint
+    counts.
+    """
     fault = case.diagnosis.fault
     fruitless = fault is FaultClass.TIMELIMIT and not case.saved
     return fault.value if fruitless or case.limits.budget(fault) < UNLIMITED else ""
 
 
 def _older_checkpoint(case: Case) -> Decision | None:
-    """What could not be loaded is set aside. How many there are is the budget, unless the settings name a lower one."""
+    """Skip a checkpoint that could not be loaded. The number of checkpoints is the budget, unless a setting
+    is lower.
+    """
     if case.diagnosis.fault is not FaultClass.CHECKPOINT:
         return None
     if case.attempt.launch.start.resume_from or case.from_zero:
         where = "beginning anew" if case.from_zero else "resuming from an older checkpoint"
-        reason = f"{_what(case)}: {where}"
+        reason = f"{case.summary}: {where}"
         return Decision("resubmit", reason, older_checkpoint=True, spends=_spends(case))
     if _used(case):
-        return _stop(case, f"{_what(case)}; ftrun did not choose the checkpoint, so it cannot choose another")
-    return Decision("resubmit", f"{_what(case)}: once more", spends=FaultClass.CHECKPOINT.value)
+        return _stop(
+            case, f"{case.summary}; ftrun did not choose the checkpoint, so it cannot choose another"
+        )
+    return Decision("resubmit", f"{case.summary}: once more", spends=FaultClass.CHECKPOINT.value)
 
 
 def _resubmit(case: Case) -> Decision:
     rule = CLASS_RULES[case.diagnosis.fault]
     back = case.older or "its beginning"
-    reason = f"{_what(case)}: {case.diverged}, back to {back}" if _goes_back(case) else _what(case)
+    reason = f"{case.summary}: {case.diverged}, back to {back}" if _goes_back(case) else case.summary
     if _unsure(case) and case.diagnosis.fault.value not in case.limits.budgets and not _goes_back(case):
         reason += f": only {case.diagnosis.confidence:.2f} sure, and it had worked: once more"
     return Decision("resubmit", reason, spends=_spends(case), delay_s=_delay_s(case, rule))
@@ -351,7 +365,7 @@ RULES: tuple[Callable[[Case], Decision | None], ...] = (
 
 
 def _only_watched(case: Case, ruling: Ruling) -> Ruling | None:
-    """`observe`: what would be done is shown; a job that Slurm starts again by itself goes on."""
+    """`observe`: show what would be done. A job that Slurm requeues goes on."""
     decision = ruling.decision
     if not case.limits.observe or decision.kind not in ("resubmit", "keep"):
         return None
@@ -362,7 +376,7 @@ def _only_watched(case: Case, ruling: Ruling) -> Ruling | None:
 
 
 def _blind(case: Case, ruling: Ruling) -> Ruling | None:
-    """The run left no record (P10): exit and progress cannot be known, and another attempt would tell no more."""
+    """The run left no record (P10): exit and progress are unknown, and another attempt would show no more."""
     decision = ruling.decision
     if not case.unseen or decision.kind != "resubmit":
         return None
@@ -377,23 +391,13 @@ def _vetoed(case: Case, ruling: Ruling) -> Ruling:
     return next((vetoed for veto in VETOES if (vetoed := veto(case, ruling)) is not None), ruling)
 
 
-_LAST_WORDS = (_left, _finished, _wished, _cancelled)  # these stand, whatever Slurm does
-
-
-def _what(case: Case) -> str:
-    where = f" on {', '.join(case.culprits)}" if case.culprits else ""
-    return f"{case.diagnosis.fault.value}: {case.diagnosis.title}{where}"
-
-
-def span(seconds: float) -> str:
-    """A length of time as a person says it."""
-    if seconds < 120.0:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60.0:.0f} min" if seconds < 7200.0 else f"{seconds / 3600.0:.1f} h"
+_LAST_WORDS = (_left, _finished, _wished, _cancelled)  # these hold whatever Slurm does
 
 
 def _delay_s(case: Case, rule: ClassRule) -> float:
-    """Nothing for a first failure with a named cause; doubling from then on, or from the start where waiting helps."""
+    """0 for a first failure with a named cause; then doubling, or doubling from the start where waiting
+    helps.
+    """
     repeats = _used(case)
     if not repeats and not rule.back_off and case.diagnosis.action is not Action.WAIT:
         return 0.0

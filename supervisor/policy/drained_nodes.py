@@ -1,9 +1,11 @@
-"""What is done about a live job of which somebody else has drained a node. (pure)
+"""What to do about a live job when somebody else has drained one of its nodes. (pure)
 
-How it thinks. Slurm lets such a job go on, and who drained the node waits for its end. It can be left without losing a step: after a checkpoint, by a
-spare of the job or, where other nodes are free to begin at once, by a new job. Where that is not so it goes on, and says so: to wait in the queue
-would cost more than it brings anybody. When most of the partition is held back it is no node's matter but a maintenance, and a new job would only be
-driven from node to node. A job is left, or asked in vain, once; its spares may be used up one by one.
+Slurm lets such a job go on, and the person who drained the node waits for its end. The run can leave the node
+without losing a step: after a checkpoint, by a spare of the job or, where other nodes can start at once, by a
+new job. Otherwise the job goes on and ftrun says so, because waiting in the queue would cost more than it
+brings anybody. If most of the partition is held back, the reason is maintenance, not one node, and a new job
+would only be driven from node to node. A job is left, or asked in vain, once; its spares may be used up one
+by one.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Act", "Course", "Scene", "at_once", "course", "drained_by_others", "held_back"]
 
-OURS = "ftrun:"  # so drain reasons of ftrun's begin
+OURS = "ftrun:"  # prefix of drain reasons of ftrun
 _NOT_AT_ONCE = frozenset(
     {"planned", "powered_down", "powering_up", "reboot", "reboot_requested", "reboot_issued"}
 )
@@ -28,23 +30,24 @@ _SOCKETS = re.compile(r"\([^)]*\)")
 
 
 class Act(StrEnum):
-    """What can be done."""
+    """The possible actions."""
 
     NOTHING = ""
     WARN = "warn"
-    SWAP = "swap"  # the agent puts a spare in its place at the next checkpoint
-    LEAVE = "leave"  # the job is ended after its next checkpoint, and a new one goes elsewhere
+    SWAP = "swap"  # the agent swaps in a spare at the next checkpoint
+    LEAVE = "leave"  # end the job after its next checkpoint, and start a new one elsewhere
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Where the job stands.
+    """The situation of the job.
 
-    `drained` are nodes that its present start uses, drained by others for a while now. `spares` counts those of the job that an agent can put
-    in their place (0 without an agent), `needed` the nodes of a new job and `free` those on which it could begin at once. `held` of `partition`
-    nodes are held back. `ends_soon`: Slurm ends the job soon anyway; `tried`: it was asked for this before and saved nothing; `bound`: the user
-    asked for one of these nodes by name; `constrained`: for features, and which other nodes have them Slurm alone knows;
-    `contended`: other jobs wait for nodes, and would take those that it gives back.
+    `drained` are nodes of the present start that others have drained for a while now. `spares` counts the
+    nodes of the job that an agent can swap in (0 without an agent), `needed` the nodes of a new job, `free`
+    those on which it could start at once. `held` of `partition` nodes are held back. `ends_soon`: Slurm ends
+    the job soon anyway; `tried`: it was asked before and saved nothing; `bound`: the user asked for one of
+    these nodes by name; `constrained`: for features, and only Slurm knows which other nodes have them;
+    `contended`: other jobs wait for nodes and would take those that it gives back.
     """
 
     setting: str
@@ -63,14 +66,14 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What to do, and why."""
+    """The action, and why."""
 
     act: Act
     why: str
 
 
 def course(scene: Scene) -> Course:
-    """The first of these that holds."""
+    """The first action whose condition holds."""
     if not scene.drained or scene.setting == "never":
         return Course(Act.NOTHING, "")
     if scene.setting == "warn":
@@ -99,7 +102,7 @@ def course(scene: Scene) -> Course:
 
 
 def drained_by_others(used: Iterable[str], nodes: Mapping[str, NodeRow]) -> tuple[str, ...]:
-    """Those of the nodes in use that somebody else than ftrun has drained, and that are well as far as Slurm knows."""
+    """The nodes in use that somebody other than ftrun has drained and that are well as far as Slurm knows."""
     rows = ((name, nodes.get(name)) for name in used)
     return tuple(
         name
@@ -109,7 +112,9 @@ def drained_by_others(used: Iterable[str], nodes: Mapping[str, NodeRow]) -> tupl
 
 
 def at_once(idle: Iterable[str], used: Collection[str], nodes: Mapping[str, NodeRow]) -> frozenset[str]:
-    """Those idle nodes on which a job that runs on `used` could begin now: of the same kind, switched on, and planned for nobody else."""
+    """The idle nodes on which a job that runs on `used` could start now: same devices, powered on, not
+    planned for another job.
+    """
     kinds = {_kind(nodes[name]) for name in used if name in nodes}
     rows = ((name, nodes.get(name)) for name in idle)
     return frozenset(
@@ -118,7 +123,7 @@ def at_once(idle: Iterable[str], used: Collection[str], nodes: Mapping[str, Node
 
 
 def _kind(row: NodeRow) -> str:
-    """Its generic resources, without the sockets that they sit at."""
+    """The generic resources of a node, without their sockets."""
     return _SOCKETS.sub("", row.gres)
 
 

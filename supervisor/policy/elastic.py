@@ -1,21 +1,22 @@
-"""Whether a run that has fewer nodes than it could have takes more now, at the price of a restart. (pure)
+"""Elastic size: when a run below its full size grows, and which size is excluded after a fault. (pure)
 
-How it thinks. Growing is never needed: the run works as it is. So everything that is not known, and everything that somebody else does with the run at the
-moment, speaks against it, and a restart is only paid where it comes back: the nodes that come, for as long as they can be expected to be of use,
-must bring `MARGIN` times what the standstill of all costs. They are of use until the job's time is up or the next fault, whichever is sooner: a
-fault brings a restart of its own, and says little about the nodes after it.
+Growing is never necessary, since the run works as it is. Any unknown fact or concurrent operation vetoes
+growth, and a restart must pay: the new nodes, for as long as they are expected to be useful, must bring
+`MARGIN` times the cost of the standstill of all nodes. They are useful until the job's time is up or the next
+fault, whichever comes first, because a fault brings a restart of its own.
 
-No thrash. A size is kept for `grow-min-interval`, however it came about. A growth that did not last until it had paid was in vain, and so the next one
-waits twice as long, and so on up to a day: nodes that come and go make the run slower to trust them, not busier. A try that came to nothing before the run was
-touched (no job with the nodes, a sick node) costs the run nothing and is repeated sooner, with the same doubling. One growth that paid begins it all anew.
-What is remembered is folded from the run's own starts, so whoever looks after the run next knows the same.
+No thrashing. The run keeps a size for `grow-min-interval`, however it got there. A growth that did not last
+until it had paid was in vain and doubles the wait before the next one, up to a day. An attempt that failed
+before the run was touched (no job with the nodes, a sick node) costs the run nothing; it is repeated sooner,
+with the same doubling. One growth that paid resets all waits. The history is folded from the run's own
+starts, so every supervisor and agent sees the same one.
 
-A fault that a new size of the run provokes: the run goes back, and the size is put aside.
-How it thinks. A batch that cannot be divided, a model that no longer fits into memory: such faults belong to the size and not to the script, though
-they look like the script's own. So where a run made steps at another size, and its first start at this one ends in a fault of the script, of the
-configuration or of memory before it got any further, the size is to blame. Each size is put aside once. The full one is what the user asked for, and a
-fault there is the user's; but a start that worked and was ended only to grow is never the price of it: whatever the size, and though it worked
-before (some of its nodes are others now), it is not grown to again.
+Faults of a size. A batch that cannot be divided, a model that no longer fits into memory: such faults belong
+to the size, although they look like faults of the script. So where the run made steps at another size, and
+its first start at this one ends in a fault of the script, of the configuration or of memory before any
+progress, the size is excluded, once. The full size is what the user asked for, and a fault there is the
+user's. The exception is a healthy start that was ended only to grow: the run never grows to that size again,
+whatever the size is and even if it worked before (some of its nodes are others now).
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ __all__ = [
     "Past",
     "Scene",
     "Verdict",
+    "duration_text",
     "look",
     "past_of",
     "size_now",
@@ -53,31 +55,39 @@ __all__ = [
 
 
 MARGIN = 2.0
-"""So many times its price a growth must bring: rates are known badly, and a restart may fail."""
+"""A growth must bring so many times its price: rates are uncertain, and a restart may fail."""
 
 ASK_AGAIN_S = 300.0
-"""After the first try that came to nothing before the run was touched; then twice as long, and so on."""
+"""Wait after the first attempt that failed before the run was touched; it doubles with each further one."""
 
 WAIT_MAX_S = 86_400.0
-"""The longest that a doubled wait becomes."""
+"""Upper limit of a doubled wait."""
 
 HOLD_S = 300.0
-"""Nodes of a job of their own are not asked for while the next checkpoint is further away: they would stand idle until then."""
+"""No companion is requested while the next checkpoint is further away: its nodes would idle until then."""
 
 CHANGES_MAX = 64
-"""So many of the last changes of size are looked at."""
+"""How many of the last changes of size are considered."""
 
 STANDSTILL_S = 60.0
-"""A restart inside the allocation of which nothing was measured yet."""
+"""Default cost of a restart inside the allocation, before one was measured."""
 
 LOST_S = 10.0
-"""What is trained between a checkpoint and the end that follows it is trained again."""
+"""Training between a checkpoint and the end that follows it is repeated."""
+
+FAULTS = frozenset(
+    {FaultClass.USER_CODE, FaultClass.CONFIG, FaultClass.DATA, FaultClass.OOM_GPU, FaultClass.OOM_HOST}
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What changes of size came to so far. `stayed_s`: since the last one. `in_vain`: growths in a row that did not last until they had paid; `failed`:
-    tries in a row that came to nothing before the run was touched, `failed_s` since the last of them."""
+    """What earlier changes of size came to.
+
+    `stayed_s`: time since the last change. `in_vain`: growths in a row that did not last until they had paid.
+    `failed`: attempts in a row that failed before the run was touched; `failed_s`: time since the last of
+    them.
+    """
 
     stayed_s: float
     in_vain: int = 0
@@ -87,12 +97,14 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What is known at one moment. `size` nodes are at work; times are seconds.
+    """What is known at one moment; `size` nodes are at work, times are seconds.
 
-    `free`: healthy nodes of the allocation that no start uses; `idle`: idle healthy nodes elsewhere like them, None where that is not known; `alone`: why no
-    other job can lend them ("" = one can); `others_wait`: other jobs wait for nodes. `left_s` until the job's time is up, None = no end is known. `between_s`:
-    between two faults, as the run's own history says. `restart_s`: from the end of a start to the first new step of the next.
-    `saved`: this start has written a checkpoint; `next_save_s`: until its next one, 0 = it is made when asked for. `busy`: what else is done with the run.
+    `free`: healthy nodes of the allocation that no start uses; `idle`: idle healthy nodes of the same kind
+    elsewhere, None if unknown; `alone`: why no other job can provide them ("" = one can); `others_wait`:
+    other jobs wait for nodes. `left_s` until the job's time is up, None = no known end. `between_s`: expected
+    time between two faults. `restart_s`: from the end of a start to the first new step of the next. `saved`:
+    this start has written a checkpoint; `next_save_s`: time to its next one, 0 = on request. `busy`: what
+    else is in progress for the run.
     """
 
     size: int
@@ -114,7 +126,9 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """To grow to `size` with `missing` nodes of a job of their own, or, where `size` is 0, why not. `word` is the same for the same kind of reason."""
+    """Grow to `size` with `missing` nodes of another job or, if `size` is 0, why not. `word` names the kind
+    of reason.
+    """
 
     size: int
     missing: int
@@ -138,7 +152,7 @@ def look(scene: Scene) -> Verdict:
         vain = f": {_growths(past.in_vain)} before did not last" if past.in_vain else ""
         return _no(
             "stays",
-            f"it came to {scene.size} nodes {_span(past.stayed_s)} ago and keeps a size for {_span(stay_s)}{vain}",
+            f"it came to {scene.size} nodes {duration_text(past.stayed_s)} ago and keeps a size for {duration_text(stay_s)}{vain}",
         )
     own = scene.sizes.at_most(scene.size + scene.free)
     most, why = _reach(scene)
@@ -150,13 +164,13 @@ def look(scene: Scene) -> Verdict:
 
 
 def usable(sizes: Sizes, aside: Collection[int]) -> Sizes:
-    """The sizes that may be grown to: none that did not work, the full one included."""
+    """The sizes to which the run may grow: none that failed, the full one included."""
     left = [size for size in sizes.all if size not in aside]
     return type(sizes)(left or sizes.all[:1], sizes.unit)
 
 
 def _reach(scene: Scene) -> tuple[int, Verdict | None]:
-    """(the largest size that can be had, why it is not larger)."""
+    """(the largest available size, why it is not larger)."""
     own = scene.sizes.at_most(scene.size + scene.free)
     if scene.alone:
         return own, _no("alone", f"{_short(scene)}, and no other job can lend any: {scene.alone}")
@@ -175,18 +189,19 @@ def _held(scene: Scene) -> Verdict | None:
     if past.failed_s < again_s:
         tries = "try" if past.failed == 1 else f"{past.failed} tries"
         return _no(
-            "failed", f"the last {tries} came to nothing: the next one is in {_span(again_s - past.failed_s)}"
+            "failed",
+            f"the last {tries} came to nothing: the next one is in {duration_text(again_s - past.failed_s)}",
         )
     if scene.next_save_s > HOLD_S:
         return _no(
             "far",
-            f"the next checkpoint is {_span(scene.next_save_s)} away, and nodes are not held idle until then",
+            f"the next checkpoint is {duration_text(scene.next_save_s)} away, and nodes are not held idle until then",
         )
     return None
 
 
 def _either(scene: Scene, most: int, own: int) -> Verdict:
-    """With nodes of another job where that pays, else with the free ones of the allocation where these do."""
+    """With nodes of another job if that pays, otherwise with the free nodes of the allocation if these do."""
     found = _paid(scene, most)
     return found if found.size or own <= scene.size else _paid(scene, own)
 
@@ -198,21 +213,21 @@ def _paid(scene: Scene, size: int) -> Verdict:
     ready_s = scene.next_save_s + scene.restart_s
     left_s = math.inf if scene.left_s is None else scene.left_s
     if left_s <= ready_s:
-        return _no("limit", f"the job's time is up in {_span(left_s)}")
+        return _no("limit", f"the job's time is up in {duration_text(left_s)}")
     use_s, until = min(
         (left_s - ready_s, "of the job's time are left then"),
         (scene.between_s * scene.size / size, "until a fault is to be expected"),
     )
     brought = more * use_s
     price = scene.size * (scene.restart_s + LOST_S) + missing * scene.next_save_s
-    sum_ = f"{more} more {'node' if more == 1 else 'nodes'} for {_span(use_s)} ({until}) bring {_hours(brought)}, the restart costs {_hours(price)}"
+    sum_ = f"{more} more {'node' if more == 1 else 'nodes'} for {duration_text(use_s)} ({until}) bring {_hours(brought)}, the restart costs {_hours(price)}"
     if brought < MARGIN * price:
         return _no("price", f"it does not pay: {sum_}")
     return Verdict(size, missing, "grow", f"from {scene.size} to {size} nodes: {sum_}")
 
 
 def past_of(run: Run, now_s: float, min_stay_s: float, restart_s: float) -> Past:
-    """What the changes of size of this run came to, by its starts."""
+    """What the changes of size of this run came to, from its starts."""
     changes = _changes(run)
     told = sorted(
         found
@@ -234,10 +249,11 @@ def past_of(run: Run, now_s: float, min_stay_s: float, restart_s: float) -> Past
 def _came_to(
     changes: list[tuple[float, int]], number: int, now_s: float, min_stay_s: float, restart_s: float
 ) -> tuple[float, bool] | None:
-    """(when that was known, whether it paid) of the growth that is change `number`; None while it is open.
+    """(when the result was known, whether it paid) of the growth that is change `number`; None while it is
+    open.
 
-    It paid where its nodes brought `MARGIN` times what its own restart and those after lost nodes cost, and lasted for `min_stay_s`. It was in vain where nothing
-    of it was left before.
+    It paid if its nodes brought `MARGIN` times the cost of its own restart and of those after lost nodes, and
+    if it lasted for `min_stay_s`. It was in vain if nothing of it was left before that.
     """
     before = changes[number - 1][1]
     brought = price = 0.0
@@ -256,7 +272,7 @@ def _came_to(
 
 
 def _changes(run: Run) -> list[tuple[float, int]]:
-    """(since when, how many nodes) of each size that the run had, one after the other."""
+    """(since when, how many nodes) of each size of the run, in order."""
     found: list[tuple[float, int]] = []
     for attempt in run.attempts:
         starts = [(one.begun_at_s, len(one.nodes)) for one in attempt.begun if one.nodes]
@@ -281,7 +297,8 @@ def _growths(count: int) -> str:
     return "the growth" if count == 1 else f"the {count} growths"
 
 
-def _span(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
+    """A duration for people."""
     if seconds < 120.0:
         return f"{seconds:.0f} s"
     return f"{seconds / 60.0:.0f} min" if seconds < 7200.0 else f"{seconds / 3600.0:.1f} h"
@@ -292,13 +309,8 @@ def _hours(node_s: float) -> str:
     return f"{hours:,.0f} node-hours" if hours >= 10.0 else f"{hours:.2g} node-hours"
 
 
-FAULTS = frozenset(
-    {FaultClass.USER_CODE, FaultClass.CONFIG, FaultClass.DATA, FaultClass.OOM_GPU, FaultClass.OOM_HOST}
-)
-
-
 def size_to_put_aside(case: Case, sizes: Sizes | None) -> int:
-    """The size that provoked this fault; 0 where none did."""
+    """The size that caused this fault; 0 if none did."""
     if sizes is None or case.diagnosis.fault not in FAULTS or case.progressed:
         return 0
     size, now = (
@@ -316,13 +328,13 @@ def size_to_put_aside(case: Case, sizes: Sizes | None) -> int:
 
 
 def _grew(case: Case) -> bool:
-    """The start before this one was well, and was ended for this one's nodes."""
+    """The start before this one was healthy and was ended to grow."""
     before = (case.attempt.launch.number, case.attempt.launch.start.number - 1)
     return any(one.grown for one in case.attempt.begun if (one.launch, one.number) == before)
 
 
 def size_now(attempt: Attempt, sizes: Sizes) -> int:
-    """How many nodes the present start of an attempt uses, or is to use: a later one has its own, inside the same job."""
+    """How many nodes the present start uses, or will use: a later start of the same job has its own size."""
     return (
         len(attempt.launch.start.nodes)
         if attempt.launch.start.number > 1 and attempt.launch.start.nodes
@@ -331,7 +343,7 @@ def size_now(attempt: Attempt, sizes: Sizes) -> int:
 
 
 def sizes_tried(run: Run, sizes: Sizes) -> Iterator[tuple[tuple[int, int, int], int, bool]]:
-    """((attempt, launch, start), its size, whether it made steps) of all starts that are known, in their order."""
+    """((attempt, launch, start), its size, whether it made steps) of all known starts, in order."""
     stepped = {(one.attempt, one.launch, one.start) for one in run.incidents if one.step is not None}
     for attempt in run.attempts:
         begun = [(attempt.number, one.launch, one.number) for one in attempt.begun]

@@ -1,14 +1,14 @@
-"""How often a run meets faults, and what a planned restart of it takes: by its own history. (pure)
+"""Estimates from a run's own history: time between faults, cost of a restart, expected end. (pure)
 
-How it thinks. A run without a fault is held to be like a published training (`PRIOR`): one fault in its own node-hours and as many more as that
-training needed for one; so the longer it goes well, the better it is thought of. A single guess (`between_s`) adds these to whatever was met, so that a fault in the
-first minute is not taken for one a minute. What a person did or has to mend, and what was planned, is no fault of chance.
+Time between faults. A run without a fault is treated like a published training (`PRIOR`): its own node-hours
+plus as many as that training needed for one fault. So the longer the run goes well, the better the estimate.
+`between_s` adds that prior to whatever was observed, so that one fault in the first minute does not count as
+one per minute. Faults that a person caused or must fix, and planned ends, are not random and do not count.
 
-When a run will be through, if nothing goes wrong.
-How it thinks. From the step where training is, the step where it ends and the usual seconds a step follows how much work is
-left; from the time limit, how many jobs that takes. What nobody can know is left out and said to be: time in the queue, and
-what a job needs before its first step. Where a job is too short for the rest, what comes after the checkpoint that is asked for
-before its limit is made again by the next job.
+Expected end. Current step, last step and the usual seconds per step give the remaining work; the time limit
+gives the number of jobs. Queue time and the time before a job's first step are unknown, so they are left out,
+and the output says so. Where a job is too short for the rest, the next job repeats what follows the
+checkpoint that ftrun asks for before the limit.
 """
 
 from __future__ import annotations
@@ -44,31 +44,37 @@ __all__ = [
 
 F = FaultClass
 NOT_FAULTS = frozenset({F.HEALTHY, F.CANCELLED, F.TIMELIMIT, F.USER_CODE, F.DATA, F.CONFIG})
-"""What a person did or has to mend does not come again by chance; a time limit is a plan."""
+"""What a person caused or must fix is not random; a time limit is planned."""
 
 PRIOR = "llama3-16k"
 PRIOR_EVENTS, PRIOR_NODE_DAYS = 419, 2048 * 54
 
+ALIVE = frozenset({"running", "suspect"})
+
 
 def met(run: Run) -> list[str]:
-    """The class of each fault that may come again by chance."""
+    """The class of each random fault so far."""
     return [one.fault for one in run.incidents if one.fault not in NOT_FAULTS]
 
 
 def met_in(events: int, hours: float) -> tuple[int, float]:
-    """(faults, node-days) to reckon with, for so many in so many node-hours: those, or the prior where there was none."""
+    """(faults, node-days) for an estimate, from so many faults in so many node-hours; with the prior if there
+    was none.
+    """
     return (events, hours / 24.0) if events and hours else (1, hours / 24.0 + PRIOR_NODE_DAYS / PRIOR_EVENTS)
 
 
 def between_s(run: Run, now_s: float, nodes: int) -> float:
-    """Seconds between two faults of this run that are to be expected on so many nodes."""
+    """Expected seconds between two faults of this run on so many nodes."""
     events = len(met(run)) + 1
     days = node_hours(run, now_s) / 24.0 + PRIOR_NODE_DAYS / PRIOR_EVENTS
     return days * 86_400.0 / events / nodes if nodes else math.inf
 
 
 def node_hours(run: Run, now_s: float) -> float:
-    """Node-hours in which the run's jobs ran; time in the queue, between attempts and while it was paused is none."""
+    """Node-hours in which jobs of the run were running; without queue time, pauses and gaps between
+    attempts.
+    """
     return sum(_node_s(one, run, now_s) for one in run.attempts) / 3600.0
 
 
@@ -92,9 +98,10 @@ def _node_s(attempt: Attempt, run: Run, now_s: float) -> float:
 
 
 def restart_s(run: Run) -> float | None:
-    """From a decision to go on inside the allocation until the first new step: the median of this run's own; None where none was measured.
+    """Seconds from a decision to recover inside the allocation until the first new step; the median of this
+    run, None if never measured.
 
-    Where no step was seen, until the script ran again.
+    If no step was seen: until the script ran again.
     """
     took = [
         ended_s - one.decided_at_s
@@ -106,12 +113,11 @@ def restart_s(run: Run) -> float | None:
     return median(took) if took else None
 
 
-ALIVE = frozenset({"running", "suspect"})
-
-
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """`at_s` (Unix seconds) is the end without time in the queue; `jobs` how many jobs it takes, the present one included."""
+    """The expected end: `at_s` (Unix seconds, without queue time), `jobs` how many jobs it takes, the present
+    one included.
+    """
 
     at_s: float
     jobs: int
@@ -131,7 +137,7 @@ def through(
     limit_s: float | None,
     save_wait_s: float,
 ) -> Expected:
-    """The end of a run that is at `step` now. `started_s`: of the present job."""
+    """The end of a run that is at `step` now. `started_s` is the start of the present job."""
     work_s = max(0, target - step) * step_s
     if limit_s is None or started_s is None or now_s + work_s <= started_s + limit_s:
         return Expected(now_s + work_s, 1, step, target, step_s, limit_s)
@@ -139,13 +145,13 @@ def through(
     rest_s = work_s - max(0.0, started_s + limit_s - lost_s - now_s)
     whole = max(
         0, math.ceil((rest_s - limit_s) / (limit_s - lost_s))
-    )  # jobs that are used up before the last one
+    )  # jobs that run to their limit before the last one
     begins_s = max(now_s, started_s + limit_s) + whole * limit_s
     return Expected(begins_s + rest_s - whole * (limit_s - lost_s), 2 + whole, step, target, step_s, limit_s)
 
 
 def of_run(run: Run, now_s: float) -> Expected | None:
-    """The expected end of a run whose job is at work; None where its pace or its last step is not known."""
+    """The expected end of a running run; None if its pace or its last step is unknown."""
     attempt = run.attempt
     if attempt is None or run.state.value not in ALIVE:
         return None
@@ -166,7 +172,7 @@ def of_run(run: Run, now_s: float) -> Expected | None:
 
 
 def facts(found: Expected | None) -> dict[str, Any] | None:
-    """The form of `--json`."""
+    """The estimate as `--json` prints it."""
     if found is None:
         return None
     return {

@@ -1,30 +1,31 @@
-"""Which rung of recovery comes next inside an allocation: a case, its ruling and the place in, a move with its path out. (pure)
+"""The ladder: the cheapest recovery inside the allocation, from policy input and decision. (pure)
 
-How it thinks. The policy has decided already whether another try makes sense and whom it blames; the ladder only asks how little
-has to be done again. It walks the list of rungs from the finest down and takes the first that nothing speaks against; what
-spoke against the others stands in the path. Whatever the policy decides but a new attempt is not the ladder's business.
+The policy has already decided whether another try makes sense and which nodes to blame; the ladder only asks
+how little has to be redone. `climb` walks the list of rungs from the finest down and picks the first one
+without an objection; objections to the others are kept in `path`. Any decision other than a new attempt is
+not the ladder's business.
 
-What speaks against a rung
-- rank: the framework cannot take a process back, more than one died, a node is blamed, or the fault is not one of a process.
-- step: a node that is blamed surely enough to be left out would be used again; or the fault is a node's, and nobody knows which's.
-- swap: nobody is blamed, everybody is, or there are fewer usable spares than blamed nodes.
-- companion: as for swap, but that spares are too few is why it is there; shrink: no valid size is left (`ladder_elastic`).
-- each of them: its budget, a pause that is longer than its limit, and what was tried before.
+Objections
+- rank: the framework cannot take a process back, more than one died, a node is blamed, or the fault is not
+  one of a process.
+- step: a node that is surely enough blamed to be excluded would be used again; or it is a node fault and the
+  node is unknown.
+- swap: no node is blamed, every node is, or there are fewer usable spares than blamed nodes.
+- companion: as for swap, except that it exists for the case of too few spares. It asks only for the missing
+  nodes. A run that may also go on smaller asks only where the companion would start at once: steps at a
+  smaller size are worth more than waiting, and the run can grow later.
+- shrink: no valid size is left. Shrinking keeps whole units: spares first replace what is missing, complete
+  units go on, and healthy nodes of broken units fill further units as far as they reach. It is skipped where
+  a new job at full size would start at once.
+- all of them: the budget, a pause longer than the limit, and what was tried before.
 
-Never in circles. A rung that was used for a class, after which the same class came back without progress, failed; then only what
-stands below it is tried. It may itself be used again only where the try is another one: a spare for another node, an older checkpoint.
+Never in circles. A rung that was used for a class, after which the same class came back without progress, has
+failed; then only the rungs below are tried. The same rung may be used again only if the try differs: a spare
+for another node, an older checkpoint.
 
-Tries in place and the classes that go "elsewhere first" (network, hang, unknown): the policy keeps the few tries of such a class for
-other nodes. A restart on the same nodes costs seconds, so it comes first, but it is paid from the rung's own budget and leaves
-those tries as they were.
-
-The two rungs that change who takes part: nodes from a companion job, and going on with fewer.
-How it thinks. Both begin where spares run out. A companion is asked for the missing nodes only; whoever may also go on smaller asks for one only
-where it would begin at once, because steps at a smaller size are worth more than waiting, and growing comes later. Going smaller
-keeps whole units: spares first stand in for what is missing, the units that are whole then go on, and healthy nodes whose unit was broken
-fill further units as far as they reach. It is passed over where a new job at full size would begin at once.
-
-What the ladder is asked and what it answers: the place a job stands in, the move that comes next.
+Restarts in place and the classes that go "elsewhere first" (network, hang, unknown): the policy reserves the
+few retries of such a class for other nodes. A restart on the same nodes costs seconds, so it comes first, but
+it is paid from the rung's own budget and leaves those retries untouched.
 """
 
 from __future__ import annotations
@@ -64,28 +65,36 @@ F = FaultClass
 PROCESS_FAULTS = frozenset(
     {F.UNKNOWN, F.LIBRARY_BUG, F.NETWORK, F.STORAGE, F.OOM_GPU, F.OOM_HOST, F.USER_CODE, F.DATA}
 )
-"""What can kill one process and leave the others able to go on."""
+"""Classes that can kill one process while the others can go on."""
 
 NODE_BOUND = frozenset({F.HARDWARE_GPU, F.HARDWARE_OTHER, F.NODE})
-"""What the same nodes would show again."""
+"""Classes that would come again on the same nodes."""
 
 ENDS_THE_JOB = frozenset({F.PREEMPTED, F.TIMELIMIT, F.CANCELLED})
-"""What takes the allocation itself away."""
+"""Classes that end the allocation itself."""
+
+_NONE_OF_ITS_OWN = "no node of the job itself would take part, and no start uses companions' nodes alone"
+CHANGES_NODES = (Rung.SWAP, Rung.COMPANION, Rung.SHRINK)
+"""Each use of these is a different try: on other nodes, or on fewer."""
+
+_OUT_OF_MEMORY = frozenset({FaultClass.OOM_GPU, FaultClass.OOM_HOST})
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the job stands inside its allocation.
+    """The position of the job inside its allocation.
 
-    `nodes` are all of the job; `active` those of the present start, in the order of the ranks; `spares` those that a start could
-    use (they answer, nothing bad is known of them), the best first; `aside` those that no later start may use. `start` counts the
-    starts of this launch from 1. `dead_rank` is the one rank that died while all others live; None otherwise. `step_off`,
-    `swap_off`, `companion_off` and `shrink_off` say why the script cannot be started again here in that way ("" = it can), `spares_off`
-    why some nodes that wait are no spares ("" = all are).
+    `nodes` are all nodes of the job; `active` those of the present start, in the order of the ranks; `spares`
+    those that a start could use (they answer and nothing bad is known), the best first; `aside` those that no
+    later start may use. `start` counts the starts of this launch from 1. `dead_rank` is the one rank that
+    died while all others live, otherwise None. `step_off`, `swap_off`, `companion_off` and `shrink_off` say
+    why the script cannot be restarted in that way ("" = it can), `spares_off` why some waiting nodes are no
+    spares ("" = all are).
 
-    `sizes` are those at which the run may go on, less the ones that did not work; None = it has but one. `batch_node` is where the
-    script runs ("" = not known). `idle` is how many idle, healthy nodes outside of the job a companion could have now, None where nobody
-    knows; `others_wait`: jobs of others wait for nodes. `lent` are those of `nodes` that companions hold.
+    `sizes` are the possible sizes of the run, without those that failed; None = only one size. `batch_node`
+    is where the script runs ("" = unknown). `idle` is how many idle, healthy nodes outside of the job a
+    companion could have now, None if unknown; `others_wait`: jobs of others wait for nodes. `lent` are those
+    of `nodes` that companions hold.
     """
 
     nodes: tuple[str, ...]
@@ -109,13 +118,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What comes next.
+    """The next recovery step.
 
-    `nodes` are those of the next start, in the order of the ranks: a spare stands where the node stood that it replaces; () for
-    resubmit. For a companion they are those of this allocation, and `missing` is how many of the companion's come behind them. `aside` is what no later start may use, `path` every rung that was considered, with what was found. `limit_s` is the
-    longest that it may take until the script or the process runs again (0 = none), `delay_s` the pause in it.
-    `used` and `spent` are the uses of the rungs and the budgets of the classes after this move: what a journal keeps, and what
-    the next call of `climb` and the next Case are given.
+    `nodes` are those of the next start in the order of the ranks, a spare in the position of the node that it
+    replaces; () for resubmit. For a companion they are the nodes of this allocation, and `missing` companion
+    nodes follow. `aside` is what no later start may use, `path` each rung considered, with the result.
+    `limit_s` is the longest time until the script or the process runs again (0 = no limit), `delay_s` the
+    pause within it. `used` and `spent` are the uses of the rungs and the budgets of the classes after this
+    step; the journal keeps them for the next `climb`.
     """
 
     rung: Rung
@@ -132,7 +142,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One question: everything that the rungs are measured by."""
+    """The input of every rung."""
 
     case: Case
     ruling: Ruling
@@ -153,13 +163,17 @@ class Ask:
 
     @property
     def out(self) -> tuple[str, ...]:
-        """Active nodes that no later start may use: set aside before, or blamed surely enough to be left out."""
+        """Active nodes that no later start may use: set aside before, or blamed surely enough to be
+        excluded.
+        """
         bad = {*self.ruling.decision.exclude, *self.place.aside}
         return tuple(node for node in self.place.active if node in bad)
 
     @property
     def blamed(self) -> tuple[str, ...]:
-        """Active nodes that a spare should replace: those that are out, else those that are only suspected."""
+        """Active nodes that a spare should replace: those that are out, otherwise those that are only
+        suspected.
+        """
         if self.out or CLASS_RULES[self.fault].exclude == "never":
             return self.out
         culprits = frozenset(self.case.culprits)  # thousands of nodes
@@ -181,17 +195,16 @@ class Ask:
 
 
 def put_in(active: Iterable[str], bad: Iterable[str], spares: Iterable[str]) -> tuple[str, ...] | None:
-    """The active nodes with a spare in the place of each bad one, all others where they were; None where spares are too few."""
+    """The active nodes with a spare in the position of each bad one; None if there are too few spares."""
     gone, free = set(bad), iter(spares)
     nodes = [next(free, "") if node in gone else node for node in active]
     return tuple(nodes) if all(nodes) else None
 
 
-_NONE_OF_ITS_OWN = "no node of the job itself would be left to take part, and a script with companions' nodes alone is none of its job"
-
-
 def against_companion(ask: Ask, *, may_shrink: bool) -> str:
-    """What speaks against asking for the missing nodes; "" = nothing. `may_shrink`: going on smaller is possible, too."""
+    """The objection to asking for the missing nodes; "" = none. `may_shrink`: going on smaller is possible,
+    too.
+    """
     place = ask.place
     if off := place.companion_off or place.swap_off or place.step_off or _no_batch_node(ask):
         return off
@@ -212,7 +225,7 @@ def against_companion(ask: Ask, *, may_shrink: bool) -> str:
 
 
 def against_shrink(ask: Ask, *, companion: bool) -> str:
-    """What speaks against going on with fewer nodes; "" = nothing. `companion`: one could still be asked for."""
+    """The objection to going on with fewer nodes; "" = none. `companion`: one could still be requested."""
     place, sizes = ask.place, ask.place.sizes
     if sizes is None:
         return "the run has but one size (--ft-nodes)"
@@ -245,18 +258,18 @@ def against_shrink(ask: Ask, *, companion: bool) -> str:
 
 
 def _staying(ask: Ask) -> tuple[str, ...]:
-    """The nodes that a companion's would stand behind."""
+    """The nodes before those of a companion."""
     nodes, left = patched(ask)
     return tuple(node for node in nodes if node not in left)
 
 
 def missing(ask: Ask) -> int:
-    """How many nodes no spare can stand in for."""
+    """How many nodes no spare can replace."""
     return max(0, len(ask.blamed) - len(ask.spares))
 
 
 def patched(ask: Ask) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(the active nodes with a spare in the place of each bad one, as far as spares reach; the bad ones that are left)."""
+    """(the active nodes with bad ones replaced as far as spares reach, the bad ones that are left)."""
     covered = len(ask.spares)
     nodes = put_in(ask.place.active, ask.blamed[:covered], ask.spares)
     assert nodes is not None
@@ -264,7 +277,9 @@ def patched(ask: Ask) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def fewer(ask: Ask) -> tuple[str, ...]:
-    """The nodes of the largest valid size below the present one, in the order of the ranks; () where there is none."""
+    """The nodes of the largest valid size below the present one, in the order of the ranks; () if there is
+    none.
+    """
     sizes = ask.place.sizes
     if sizes is None:
         return ()
@@ -285,18 +300,12 @@ def _nodes(number: int) -> str:
     return "1 node is" if number == 1 else f"{number} nodes are"
 
 
-CHANGES_NODES = (Rung.SWAP, Rung.COMPANION, Rung.SHRINK)
-"""Each use of these is another try: on other nodes, or on fewer."""
-
-_OUT_OF_MEMORY = frozenset({FaultClass.OOM_GPU, FaultClass.OOM_HOST})
-
-
 def climb(case: Case, ruling: Ruling, rungs: Rungs, place: Place, used: Mapping[str, int]) -> Move:
-    """The finest rung that nothing speaks against.
+    """The finest rung without an objection.
 
-    `used` is what the last Move of this run's agent left in its `used`; {} at first. Progress in this start empties it. A ruling
-    that is no new attempt, and a fault that takes the allocation away, give `resubmit`: the allocation is left as it would be
-    without a ladder.
+    `used` is the field `used` of the last Move of this run; {} at first. Progress in this start empties it. A
+    ruling that is not a new attempt, or a fault that ends the allocation, gives `resubmit`: the allocation is
+    left as it would be without a ladder.
     """
     used = {} if case.progressed else used
     fault, signature = case.diagnosis.fault, case.diagnosis.signature
@@ -315,7 +324,7 @@ def climb(case: Case, ruling: Ruling, rungs: Rungs, place: Place, used: Mapping[
 
 
 def _against(ask: Ask, rung: Rung) -> str:
-    """What speaks against a rung; "" = nothing."""
+    """The objection to a rung; "" = none."""
     if rung is Rung.RESUBMIT:
         return ""
     if ask.ruling.decision.aside and rung is not Rung.SHRINK:
@@ -324,7 +333,7 @@ def _against(ask: Ask, rung: Rung) -> str:
 
 
 def _held_back(ask: Ask, rung: Rung) -> str:
-    """What speaks against another use of a rung, whatever the rung is."""
+    """The objection to another use of a rung, whatever the rung is."""
     return _tried(ask, rung) or _unpaid(ask, rung) or _too_slow(ask, rung)
 
 
@@ -348,7 +357,7 @@ def _against_step(ask: Ask) -> str:
     culprits = frozenset(ask.case.culprits)
     suspects = [node for node in ask.place.active if node in culprits]
     if ask.fault in NODE_BOUND and (suspects or not culprits):
-        return "the fault is a node's" + ("" if suspects else ", and nobody knows which's")
+        return "the fault is a node's" + ("" if suspects else ", and it is not known which node")
     if ask.fault in _OUT_OF_MEMORY and suspects:
         return f"what took the memory of {', '.join(suspects)} may still be there"
     return ""
@@ -388,7 +397,9 @@ _OWN = {
 
 
 def _tried(ask: Ask, rung: Rung) -> str:
-    """Never in circles: what was used for this class without progress since is not used again, nor anything above it."""
+    """Never in circles: what was used for this class without progress is not used again, nor anything above
+    it.
+    """
     place = ask.order.index(rung)
     if place > ask.floor:
         return ""
@@ -427,7 +438,7 @@ def _taken(ask: Ask, rung: Rung, path: tuple[tuple[str, str], ...]) -> Move:
         aside = (*aside, *(node for node in idle if node not in aside))
         told = f"rank {ask.place.dead_rank} alone" if rung is Rung.RANK else "the same nodes once more"
         if CLASS_RULES[ask.fault].elsewhere and not ask.ruling.decision.exclude:
-            spent = ask.case.spent  # its tries are kept for other nodes
+            spent = ask.case.spent  # its retries are reserved for other nodes
     delay_s = ask.ruling.decision.delay_s
     told += f" after {delay_s:g} s" if delay_s else ""
     if ask.ruling.decision.fresh:
@@ -438,7 +449,7 @@ def _taken(ask: Ask, rung: Rung, path: tuple[tuple[str, str], ...]) -> Move:
         rung=rung,
         nodes=active,
         aside=aside,
-        reason=f"{_what(ask)}: {told}",
+        reason=f"{ask.case.summary}: {told}",
         limit_s=ask.rungs.limit_s(rung, ask.fault, ask.signature),
         path=(*path, (rung.value, told)),
         delay_s=delay_s,
@@ -449,7 +460,7 @@ def _taken(ask: Ask, rung: Rung, path: tuple[tuple[str, str], ...]) -> Move:
 
 
 def _changed(ask: Ask, rung: Rung) -> tuple[tuple[str, ...], str]:
-    """(the active nodes of the next start, what is told of them) for a rung that changes them."""
+    """(the active nodes of the next start, their description) for a rung that changes them."""
     bad = ask.blamed
     if rung is Rung.SHRINK:
         nodes = fewer(ask)
@@ -466,12 +477,12 @@ def _changed(ask: Ask, rung: Rung) -> tuple[tuple[str, ...], str]:
 
 
 def _leave(ask: Ask, why: str, path: tuple[tuple[str, str], ...]) -> Move:
-    """The agent gives up the allocation and the supervisor acts on its own judgement of the end."""
+    """The agent gives up the allocation, and the supervisor judges the end for itself."""
     return Move(
         rung=Rung.RESUBMIT,
         nodes=(),
         aside=ask.place.aside,
-        reason=f"{_what(ask)}: {why}",
+        reason=f"{ask.case.summary}: {why}",
         path=(*path, (Rung.RESUBMIT.value, why)),
         used=ask.used,
         spent=ask.ruling.spent,
@@ -485,11 +496,6 @@ def _spend(ask: Ask, rung: Rung) -> dict[str, int]:
     for key in (f"{rung.value}:{name}" if name else rung.value for name in sorted(over)):
         used[key] = used.get(key, 0) + 1
     return used
-
-
-def _what(ask: Ask) -> str:
-    where = f" on {', '.join(ask.case.culprits)}" if ask.case.culprits else ""
-    return f"{ask.fault.value}: {ask.case.diagnosis.title}{where}"
 
 
 def _spares(number: int) -> str:

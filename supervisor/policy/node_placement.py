@@ -1,8 +1,8 @@
-"""Which nodes the next attempt avoids, which are drained, and which exclusions are given up. (pure)
+"""Which nodes the next attempt avoids, which ones are drained, and which exclusions end. (pure)
 
-A node is excluded when its class says so and the diagnosis names it; never one outside the attempt. What rests on the log
-alone may exclude but never drains: a log is written by users. Exclusions stay under a cap, so that the job stays
-schedulable; the newest culprit counts more than the oldest.
+A node is excluded when its class says so and the diagnosis names it, never a node outside the attempt.
+Evidence from the log alone may exclude but never drains, because users write logs. Exclusions stay under a
+cap, so that the job stays schedulable; the newest culprit has priority over the oldest.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["left_out", "with_nodes", "within_cap"]
 
 
 def with_nodes(case: Case, decision: Decision) -> Decision:
-    """The decision with its exclusions, drains and the nodes to try last; the reason names them."""
+    """The decision with its exclusions, drains and nodes to try last; the reason names them."""
     exclude, notes = _to_exclude(case)
     relax, kept_out = _under_cap(case, exclude)
-    if case.attempt.launch.end.state == "REFUSED":  # perhaps because of what was kept out
+    if case.attempt.launch.end.state == "REFUSED":  # perhaps because of the exclusions
         relax, notes = case.attempt.excluded, (*notes, "sbatch refused: once more with no node left out")
     exclude = tuple(node for node in exclude if node not in kept_out)
     if kept_out:
@@ -48,10 +48,11 @@ def with_nodes(case: Case, decision: Decision) -> Decision:
 
 
 def within_cap(cluster: ClusterView, excluded: Sequence[str], cap: float) -> tuple[str, ...]:
-    """Of the run's exclusions, the newest first, those that `cap`, a share of the partition, has room for; at least one.
+    """The exclusions of the run, the newest first, that fit into `cap`, a share of the partition; at least
+    one.
 
-    Each decision keeps to the cap when it excludes. What was excluded inside an allocation, where it keeps nobody off the partition,
-    meets it here. A node that no job can be placed on takes no room.
+    Each decision keeps to the cap when it excludes. Exclusions made inside an allocation did not touch the
+    partition, so they meet the cap here. A node on which no job can be placed takes no room.
     """
     if not cluster.partition:
         return tuple(excluded)
@@ -69,17 +70,19 @@ def left_out(
     quarantined: Iterable[str] = (),
     cap: float = 1.0,
 ) -> tuple[str, ...]:
-    """The nodes that the next attempt names in --exclude: as many as leave it enough to run on, the blamed ones first.
+    """The nodes for --exclude of the next attempt: as many as leave it enough to run on, the blamed ones
+    first.
 
-    An elastic run can do without a bad node by going on smaller, not without one that is only avoided. Slurm itself starts nothing on
-    a silent node, so that one is the first to be left unnamed. What other runs hold against a node
-    (`quarantined`, the worst first) counts last, and only in what the run's own exclusions leave of `cap`, a share of the partition.
+    An elastic run can do without a bad node by going on smaller, but not without one that is only avoided.
+    Slurm starts nothing on a silent node, so that one is dropped from the list first. Nodes that other runs
+    blame (`quarantined`, the worst first) come last, and only in what the run's own exclusions leave of
+    `cap`, a share of the partition.
     """
     avoided, excluded = tuple(avoided), tuple(excluded)
     wanted = tuple(dict.fromkeys((*sorted(excluded), *sorted(avoided), *sorted(silent))))
     if not cluster.partition:
         return tuple(sorted(wanted))
-    usable = cluster.available | cluster.lost  # what is lost comes back by itself, what is drained does not
+    usable = cluster.available | cluster.lost  # a lost node comes back by itself, a drained one does not
     named: list[str] = []
     for node in wanted:
         after = {*named, node}
@@ -130,7 +133,7 @@ def _to_exclude(case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _under_cap(case: Case, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(old exclusions to give up, new ones that cannot be had) so that the job can still be placed."""
+    """(old exclusions to give up, new ones that do not fit), so that the job can still be placed."""
     partition = case.cluster.partition
     if not partition:
         return (), ()
@@ -140,7 +143,7 @@ def _under_cap(case: Case, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], t
     new, kept_out = exclude[:room], exclude[room:]
     old = [e for e in case.run.excluded if e.until_s > case.now_s and e.node not in new]
     old.sort(key=lambda e: e.until_s, reverse=True)
-    # A node that Slurm does not hear just now comes back by itself, and then its exclusion costs the job something again.
+    # A node that is silent now may come back by itself; then its exclusion counts again.
     usable_old = [e for e in old if e.node in case.cluster.available | case.cluster.lost]
     left = room - len(new)
     return tuple(e.node for e in usable_old[left:]), kept_out
@@ -157,7 +160,7 @@ def _to_drain(case: Case, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], tu
         return (), (f"not drained: only the job's own {own} so",)
     if not set(case.diagnosis.sources) & PROOF_SOURCES - {
         Source.SLURM
-    }:  # then Slurm must say it of this very node
+    }:  # then Slurm must have lost this very node
         exclude = tuple(node for node in exclude if node in case.cluster.lost)
     if not exclude:
         return (), ("not drained: Slurm has not lost the node",)
@@ -171,14 +174,18 @@ def _to_drain(case: Case, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], tu
 
 
 def _to_ask(case: Case, exclude: tuple[str, ...]) -> tuple[str, ...]:
-    """What the operator is asked to drain. The log alone is enough to ask: the operator looks at the node itself."""
+    """The nodes that the drain service is asked to drain. Log evidence is enough to ask: the service examines
+    the node itself.
+    """
     asks = case.cluster.may_ask and (case.limits.ask_only or not case.cluster.may_drain)
     drains = CLASS_RULES[case.diagnosis.fault].drain and case.limits.drain and not case.common
     return exclude if asks and drains else ()
 
 
 def _to_avoid(case: Case, exclude: tuple[str, ...]) -> tuple[str, ...]:
-    """All nodes of the attempt, where no culprit is left out and enough others are idle: elsewhere, but never in a queue."""
+    """All nodes of the attempt, if no culprit is excluded and enough others are idle: other nodes first, but
+    never at the price of a queue.
+    """
     if exclude or not CLASS_RULES[case.diagnosis.fault].elsewhere:
         return ()
     gone = set(case.attempt.nodes) | set(case.run.excluded_at(case.now_s))

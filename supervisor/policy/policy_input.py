@@ -1,6 +1,6 @@
-"""What a ruling rests on: the class rules, the limits, one look at the cluster, and the case itself. (pure)
+"""Input and output of the policy: limits, cluster view, the case, the ruling. (pure)
 
-The table of classes is the design's; docs/policy.md shows it; settings (`budget-<class>`, `retries`, ...) change the numbers.
+docs/policy.md shows the table of classes; settings (`budget-<class>`, `retries`, ...) change its numbers.
 """
 
 from __future__ import annotations
@@ -18,30 +18,32 @@ from ftrun.supervisor.model.types import CLASS_RULES, Decision, Diagnosis, Fault
 __all__ = ["EXCLUDE_SOURCES", "PROOF_SOURCES", "Case", "ClusterView", "Limits", "Ruling", "limits_from"]
 
 FROM_ZERO_TRIES = 3  # in a row
-EXCLUDE_FOR_MIN_S = 60.0  # the next attempt at least is kept off
+EXCLUDE_FOR_MIN_S = 60.0  # at least the next attempt avoids the node
 
 PROOF_SOURCES = frozenset({Source.SLURM, Source.KERNEL, Source.CHECK})
-EXCLUDE_SOURCES = PROOF_SOURCES | {Source.REPORT}  # enough to leave a node out of this run, not to drain it
+EXCLUDE_SOURCES = PROOF_SOURCES | {Source.REPORT}  # enough to exclude a node from this run, not to drain it
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The settings that the policy rests on. Shares are 0..1 of the partition's nodes."""
+    """The settings of the policy. Shares are 0..1 of the nodes of the partition."""
 
     retries: int = 20
     budgets: Mapping[str, int] = field(default_factory=dict)
     exclude_for_s: float = 86_400.0
     exclude_cap: float = 0.10
     drain: bool = True
-    ask_only: bool = False  # the operator drains, even where this user may
+    ask_only: bool = False  # the drain service drains, even where this user may
     drain_cap: float = 0.05
     backoff_s: float = 5.0
     backoff_max_s: float = 600.0
-    from_zero_max_s: float = 3600.0  # so much training may be lost by beginning anew
-    observe: bool = False  # nothing is done; what would be is shown
+    from_zero_max_s: float = 3600.0  # the most training that beginning anew may lose
+    observe: bool = False  # show what would be done, do nothing
 
     def drains(self, partition_size: int) -> int:
-        """How many nodes of a partition of this size may bear ftrun's drains, all supervisors together; one always may."""
+        """How many nodes of a partition of this size ftrun may drain, all supervisors together; at least
+        one.
+        """
         return max(1, int(self.drain_cap * partition_size))
 
     def budget(self, fault: FaultClass) -> int:
@@ -51,21 +53,21 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What the policy needs to know of the cluster at this moment; all empty where Slurm cannot be seen."""
+    """What the policy knows of the cluster at this moment; all empty if Slurm does not answer."""
 
     partition: tuple[str, ...] = ()  # every node the job could be placed on
     available: frozenset[str] = frozenset()  # of these: up and not drained
     idle: frozenset[str] = frozenset()  # of these: nothing runs there now
     lost: frozenset[str] = frozenset()  # of these: down or not responding
     nodes_needed: int = 1
-    ftrun_drains: int = 0  # nodes of the partition that bear a drain reason of ftrun's
+    ftrun_drains: int = 0  # nodes of the partition that ftrun drained
     may_drain: bool = False
-    may_ask: bool = False  # the site has an operator who drains on request
-    nodes_least: int = 0  # of an elastic run: as few as it can go on with; 0 = it needs them all
+    may_ask: bool = False  # the site has a drain service
+    nodes_least: int = 0  # smallest size of an elastic run; 0 = it needs all nodes
 
     @property
     def least(self) -> int:
-        """How many nodes must be left to a run whose bad ones are left out."""
+        """The smallest number of nodes on which the run can go on."""
         return self.nodes_least or self.nodes_needed
 
     @classmethod
@@ -81,7 +83,9 @@ class ClusterView:
         may_ask: bool,
         nodes_least: int = 0,
     ) -> ClusterView:
-        """The view from Slurm's answers; `names` are the job's partitions, and where Slurm knows none of them its default one counts."""
+        """The view from Slurm's answers. `names` are the job's partitions; if Slurm knows none of them, the
+        default partition counts.
+        """
         if not any(name in partitions for name in names):
             names = [p.name for p in partitions.values() if p.default]
         members = tuple(
@@ -106,14 +110,15 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Everything one ruling rests on.
+    """Everything that one decision is based on.
 
-    `common` says why the fault is held to be no node's own ("" = it may be): then nobody is drained for it.
-    `diverged` says that its training had diverged ("" = it had not), and `older` is where the next start would go back to, a checkpoint from before that;
-    `stuck` says why no start could load anything, so that the run must not begin from nothing, and `own` that the run itself wrote all that is lost with it.
-    `step` is the highest step seen in this launch, or the one at which it diverged; `checkpoint` the newest complete checkpoint where it is newer than the
-    best that was known before, else ""; `running_again` says that Slurm has started the requeued job already; `unseen` is the run's folder where
-    the job ran and the nodes never saw that folder.
+    `common` says why the fault is probably not the node's own ("" = it may be); then no node is drained for
+    it. `diverged` says that the training had diverged ("" = it had not), and `older` is the checkpoint from
+    before that, to which the next start would go back. `stuck` says why no start could load anything, so that
+    the run must not begin from nothing; `own`: the run itself wrote all that would be lost. `step` is the
+    highest step seen in this launch, or the one at which it diverged; `checkpoint` the newest complete
+    checkpoint if it is newer than the best known before, else "". `running_again`: Slurm has already started
+    the requeued job; `unseen` is the run's folder if the nodes of the job never saw it.
     """
 
     run: Run
@@ -134,7 +139,9 @@ class Case:
 
     @property
     def trained_s(self) -> float:
-        """How long the run has trained since it began, or began anew: waits in the queue are left out, what is not known counts as training."""
+        """Training time since the run began, or began anew, without queue time; unknown time counts as
+        training.
+        """
         since = (i.decided_at_s for i in self.run.incidents if i.decision.get("fresh"))
         anew_s = max((at_s for at_s in since if at_s is not None), default=0.0)
         spans = []
@@ -150,7 +157,9 @@ class Case:
 
     @property
     def from_zero(self) -> bool:
-        """Nothing may be loaded, and little enough is lost by beginning anew; not again and again where that comes to nothing."""
+        """Nothing may be loaded, and little is lost by beginning anew. Not repeated if that comes to
+        nothing.
+        """
         if not self.stuck or not self.own or self.trained_s > self.limits.from_zero_max_s:
             return False
         last = [one for one in self.run.incidents if one.decision][-FROM_ZERO_TRIES:]
@@ -158,7 +167,9 @@ class Case:
 
     @property
     def saved(self) -> bool:
-        """Another attempt begins further on: a newer checkpoint or, where ftrun is told of none, a higher step."""
+        """Another attempt would begin further on: at a newer checkpoint or, if ftrun knows of no checkpoints,
+        a higher step.
+        """
         return bool(self.checkpoint) if self.run.settings.get("checkpoint") else self.progressed
 
     @property
@@ -170,17 +181,25 @@ class Case:
 
     @property
     def exclude_until_s(self) -> float:
-        """Until when what is left out now stays left out (Unix seconds)."""
+        """When an exclusion made now ends (Unix seconds)."""
         return self.now_s + max(self.limits.exclude_for_s, EXCLUDE_FOR_MIN_S)
 
     @property
     def culprits(self) -> tuple[str, ...]:
-        """The blamed nodes that really belonged to the attempt."""
+        """The blamed nodes that belonged to the attempt."""
         return tuple(node for node in self.diagnosis.nodes if node in self.attempt.nodes)
 
     @property
+    def summary(self) -> str:
+        """Class, title and blamed nodes, as messages begin."""
+        where = f" on {', '.join(self.culprits)}" if self.culprits else ""
+        return f"{self.diagnosis.fault.value}: {self.diagnosis.title}{where}"
+
+    @property
     def spent(self) -> Mapping[str, int]:
-        """The budgets used up, after a refill by progress. Steps that were not saved do not excuse a time limit."""
+        """The used budgets, after a refill by progress. Steps that were not saved do not excuse a time
+        limit.
+        """
         if not self.progressed:
             return self.run.spent
         if self.saved:
@@ -201,7 +220,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """A decision and the budgets after it. `would` is what the rules had decided, where it is not or only by Slurm to be done."""
+    """A decision and the budgets after it. `would` is what the rules had decided, if it must not be done or
+    only Slurm does it.
+    """
 
     decision: Decision
     spent: Mapping[str, int]
@@ -210,7 +231,7 @@ class Ruling:
 
 
 def limits_from(settings: Mapping[str, Any]) -> Limits:
-    """The policy's limits from the validated settings of a run (settings.py has defaults, units and meaning)."""
+    """The limits of the policy from validated settings (settings.py has defaults, units and meaning)."""
     default = Limits()
     budgets = {
         fault.value: int(value)

@@ -1,13 +1,16 @@
-"""Whether a job that waits is put ahead of others: only the successor of one that a fault took its nodes from, and never above what the site says. (pure)
+"""Whether the site raises the priority of a waiting job, the successor of one lost to a fault. (pure)
 
-How it thinks. A run that lost its job to a broken node stands behind everybody who came meanwhile, though it had its nodes by right. The site may let the operator
-put that back in order. What proves the case is Slurm's own memory of two jobs of the signer: one that waits, and one that had nodes for a
-good while, ended without success a short time ago, and bore the same run's token with a lower number. That it was a fault of the cluster is Slurm's word, too: it calls the
-job's end the node's, or a node of that job is down or drained now; no user can bring that about, and a node that only sleeps or is set aside for somebody is none of them. The
-waiting one must be one job and ask for no more than the lost one had (nodes, CPUs, memory, GPUs, time), in the same partition, account and QOS: an array
-is one id for thousands of jobs. So nobody gains what they had not been given before; and caps bound how often that can be tried.
+A run that lost its job to a broken node queues behind everybody who came meanwhile, although it had its nodes
+by right. The site may let the drain service restore that order. The proof is Slurm's own memory of two jobs
+of the signer: one waits; the other one had nodes for a good while, ended without success a short time ago,
+and had the same run's token with a lower number. Slurm must also confirm a fault of the cluster: it
+attributes the end to the node, or a node of that job is down or drained now. No user can cause that, and a
+node that is only powered down or reserved does not count. The waiting job must be a single job (an array is
+one id for thousands of jobs) and must ask for no more than the lost one had (nodes, CPUs, memory, GPUs,
+time), in the same partition, account and QOS. So nobody gains more than they had been given before, and caps
+bound the number of tries.
 
-Every refusal is a sentence for the user who asked.
+Each refusal is a sentence for the user who asked.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from ftrun.slurm.records import dataclass
 __all__ = ["NOTHING", "BadRule", "Lost", "Raised", "Rule", "bettered", "refused", "refused_cap", "rule_of"]
 
 HOUR_S = 3600.0
-NO_LIMIT_S = 365 * 86_400.0  # what Slurm makes of no limit when a job starts [tried on 22.05]
+NO_LIMIT_S = 365 * 86_400.0  # what Slurm sets for no limit when a job starts [tried on 22.05]
 BY_THE_NODE = frozenset({JobState.NODE_FAIL, JobState.BOOT_FAIL})
 BY_THE_WAY = frozenset({JobState.FAILED, JobState.OUT_OF_MEMORY, JobState.CANCELLED})  # ftrun ends what hangs
 _TOKEN = re.compile(r"(?<![\w.:-])(ftrun:[\w.-]+:[0-9a-f]+):(\d+)(?![\w.:-])")
@@ -29,13 +32,16 @@ _RULE = re.compile(r"(nice):-(\d{1,9})|(priority):(\d{1,10})|(qos):([\w.-]{1,64}
 
 
 class BadRule(ValueError):
-    """A setting that says nothing which could be done; one line."""
+    """A `site-priority` setting that cannot be understood; one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What the site allows: `how` is nice, priority or qos with its `value`; "" = nothing is raised. At most `per_hour` jobs, `per_user` of
-    each user; the lost job must have run for `ran_s`, and have ended no longer than `ended_s` ago."""
+    """What the site allows.
+
+    `how` is nice, priority or qos with its `value`; "" = nothing is raised. At most `per_hour` jobs,
+    `per_user` of each user; the lost job must have run for `ran_s` and have ended at most `ended_s` ago.
+    """
 
     how: str = ""
     value: str = ""
@@ -46,7 +52,7 @@ class Rule:
 
     @property
     def update(self) -> str:
-        """The word for `scontrol update`."""
+        """The argument of `scontrol update`."""
         return {"nice": "Nice=-", "priority": "Priority=", "qos": "QOS="}[self.how] + self.value
 
 
@@ -63,7 +69,7 @@ NOTHING = Rule()
 
 
 def rule_of(said: str, **limits: float) -> Rule:
-    """The rule that `site-priority` means. Raises BadRule."""
+    """Parse `site-priority`. Raises BadRule."""
     if not said:
         return NOTHING
     found = _RULE.fullmatch(said)
@@ -81,7 +87,7 @@ def rule_of(said: str, **limits: float) -> Rule:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The job that is said to have been lost, as Slurm still knows it: itself, where it was last, and the nodes as they are now."""
+    """The lost job as Slurm still knows it: its record, its last allocation, and its nodes as they are now."""
 
     job: JobDetails | None
     stay: Stay | None
@@ -89,16 +95,16 @@ class Lost:
 
 
 def refused(uid: int, run: str, waits: JobDetails | None, lost: Lost, *, now_s: float, rule: Rule) -> str:
-    """Why this waiting job of the signer has no claim; "" where it has."""
+    """Why this waiting job of the signer has no claim; "" if it has one."""
     if waits is None or _uid(waits) != uid:
         return "Slurm knows no such job of yours (any more)"
     if waits.state is not JobState.PENDING:
         return f"job {waits.job_id} waits no longer"
     if waits.reason.startswith("JobHeld") or waits.fields.get("Priority") == "0":
-        return f"job {waits.job_id} is held"  # by its user, or by somebody who had a reason
+        return f"job {waits.job_id} is held"  # by its user or an administrator
     if lost.job is None or _uid(lost.job) != uid:
         return "Slurm does not remember the job that was lost, or it was none of yours"
-    if lost.stay is None:  # Slurm requeued it before it was cancelled: its record has no nodes any more
+    if lost.stay is None:  # Slurm requeued it before it was cancelled, so its record has no nodes
         return f"Slurm does not remember where job {lost.job.job_id} ran: of a job that was requeued only accounting keeps the earlier launch"
     mine, before = _token(waits, run), _token(lost.job, run)
     if mine is None or before is None or mine[0] != before[0] or before[1] >= mine[1]:
@@ -111,7 +117,7 @@ def refused(uid: int, run: str, waits: JobDetails | None, lost: Lost, *, now_s: 
 
 
 def refused_cap(uid: int, job: str, before: Collection[Raised], now_s: float, rule: Rule) -> str:
-    """Why no further job is raised now; "" where one may be."""
+    """Why no further job is raised now; "" if one may be."""
     late = [one for one in before if now_s - one.at_s < HOUR_S]
     if any(one.job == job and one.uid == uid for one in late):
         return f"job {job} was raised before"
@@ -123,7 +129,7 @@ def refused_cap(uid: int, job: str, before: Collection[Raised], now_s: float, ru
 
 
 def bettered(job: JobDetails, rule: Rule) -> bool:
-    """Whether the job stands already where the rule would put it, or better: nobody is put back."""
+    """Whether the job already has the priority of the rule, or a better one: no job is lowered."""
     if rule.how == "qos":
         return job.fields.get("QOS", "") == rule.value
     if rule.how == "nice":
@@ -154,7 +160,7 @@ def _refused_share(waits: JobDetails, lost: JobDetails, stay: Stay) -> str:
     for name, count in _counts(waits, "ReqTRES", "TRES").items():
         unknown = name == "billing" or (
             name == "mem" and name not in had
-        )  # a guess, where it is not dealt out
+        )  # unreliable where Slurm does not allocate it
         if count > had.get(name, 0.0) and not unknown:
             return f"job {waits.job_id} asks for more {name} than job {lost.job_id} had"
     if _limit_s(waits) > _limit_s(lost):
@@ -179,20 +185,24 @@ def _refused_time(lost: JobDetails, stay: Stay, now_s: float, rule: Rule) -> str
 
 
 def _token(job: JobDetails, run: str) -> tuple[str, int] | None:
-    """(the run's token, number of the attempt) in the comment of a job of that run; the last one counts, as ftrun writes it."""
+    """(the run's token, number of the attempt) from the comment of a job of that run. The last one counts,
+    because ftrun writes it there.
+    """
     found: Sequence[tuple[str, str]] = _TOKEN.findall(job.comment)
     own = [(token, int(number)) for token, number in found if token.split(":")[1] == run]
     return own[-1] if own else None
 
 
 def _uid(job: JobDetails) -> int:
-    """1000 of UserId=ann(1000); -1 where Slurm does not say."""
+    """The number in `UserId=ann(1000)`; -1 if Slurm does not show it."""
     found = re.search(r"\((\d+)\)$", job.fields.get("UserId", ""))
     return int(found[1]) if found else -1
 
 
 def _counts(job: JobDetails, *names: str) -> dict[str, float]:
-    """What a job has, or asks for, of everything that Slurm counts, by `cpu=4,mem=1.50G,gres/gpu=8`; the larger one of several fields."""
+    """The trackable resources of a job, such as `cpu=4,mem=1.50G,gres/gpu=8`; the largest value of several
+    fields.
+    """
     found: dict[str, float] = {}
     for part in ",".join(job.fields.get(name, "") for name in names).split(","):
         name, _, count = part.partition("=")

@@ -1,24 +1,28 @@
-"""A job of a run that waits in the queue: whether to go on waiting, to go on smaller, or to give up; and how large a start may be. (pure)
+"""A waiting job of a run: wait, shrink or give up; and the size of the next start. (pure)
 
-How it thinks. Values in, a move with its reason out. The first start of a run is its user's: it is waited for. A run that ran before waits at its
-present size for `resize-after`; then the largest size that can be had now is better than a full one later. A size only ever goes down in the
-queue, so a run that waits comes to rest after as many moves as it has sizes; it goes up only at a start that must be made anyway.
+The user's own first start is waited for. A run that ran before waits at its present size for `resize-after`;
+then the largest size that can start now is better than the full one later. In the queue a size only goes
+down, so a waiting run settles after as many moves as it has sizes. It goes up only at a start that must be
+made anyway.
 
-Reasons. What a person or the job itself wants (a hold, a time, a dependency) is no waiting for nodes, and is left alone. What Slurm says will
-never start is met in order: nodes that ftrun keeps it off are given back to it, those under suspicion first and those with a proven fault last,
-a smaller size in between; where nothing of ours is in its way, waiting is an error. Limits of users, accounts and QOS on all jobs together pass
-with other jobs: they are waited for. Limits on one job or node do not: those are an error. Source of the reasons: slurm/slurm.h (`job_state_reason`) and the manual page of squeue, 22.05 to 26.05.
+Reasons. What a person or the job itself wants (a hold, a time, a dependency) is not waiting for nodes and is
+left alone. If Slurm says that the job will never start, ftrun gives back the nodes that it keeps the job off,
+suspects first and those with a proven fault last, with a smaller size in between. If nothing of ours is in
+the way, waiting is an error. Limits of users, accounts and QOS on all jobs together pass with other jobs, so
+the job waits for them. Limits on one job or node do not: those are an error. Source of the reasons:
+slurm/slurm.h (`job_state_reason`) and the manual page of squeue, 22.05 to 26.05.
 
-How long a job has waited in the queue, counted so that no two clocks are compared.
-How it thinks. Time passes between two looks at which Slurm answered, by the supervisor's own monotonic clock: what passes while Slurm is silent
-or while no supervisor lives is nobody's waiting. The sum is noted in the journal now and then, seldom where it is long, and whoever
-comes next goes on from the last note: a restart costs a minute, or a twentieth of a long wait.
+Waiting time (`QueueClock`). Only time between two polls that Slurm answered counts, by the supervisor's own
+monotonic clock, so no two clocks are compared; time in which Slurm was silent or no supervisor lived does not
+count. The sum is journalled from time to time, less often when it is long, and the next supervisor continues
+from the last record. A restart thus loses a minute, or a twentieth of a long wait.
 
-A job that waits in the queue, made smaller where it stands: the three numbers that Slurm is told, or why it must be submitted anew.
-How it thinks. The numbers are taken from Slurm's own picture of the job, so whatever made them (an option, a variable, a site's default) needs no
-guess: tasks and CPUs in proportion to the nodes. All three are told in one call, with an upper end for the nodes: Slurm 22.05 takes a missing CPU count for that of the old size,
-and a missing upper end for the old one. What counts for the whole job or for each task (GPUs, memory for each GPU) cannot be told in that way, on
-no version, and a number that does not divide has no share: such a job is submitted anew. What Slurm made of it is read back.
+Resizing in the queue (`reshaped`). The numbers come from Slurm's own picture of the job, whatever made them
+(an option, a variable, a site default): tasks and CPUs in proportion to the nodes. One call sets all three,
+with an upper limit for the nodes, because Slurm 22.05 keeps the old CPU count and the old upper limit where
+they are missing. What counts for the whole job or per task (GPUs, memory per GPU) cannot be changed in this
+way on any version, and a number that does not divide has no share: such a job is submitted anew. Slurm's
+result is read back.
 """
 
 from __future__ import annotations
@@ -63,7 +67,7 @@ __all__ = [
 
 
 WISHED = ("jobheld", "begintime", "dependency", "jobarraytasklimit")
-"""Somebody wants it so; `DependencyNeverSatisfied` is told apart."""
+"""Waits that somebody asked for; `DependencyNeverSatisfied` is handled separately."""
 
 NEVER = (
     "dependencyneversatisfied",
@@ -78,13 +82,13 @@ NEVER = (
     "reservationdeleted",
     "reservationinvalid",
 )
-"""Time alone does not resolve these."""
+"""Reasons that time alone does not resolve."""
 
 SHORT_OF_NODES = ("badconstraints", "reqnodenotavail", "nodesrequiredforjobaredown")
-"""The nodes that this job may use are too few, and not only busy."""
+"""The nodes that this job may use are too few, not only busy."""
 
 PER_JOB = re.compile(r"(assoc|qos)(max\w*per(job|node)(limit)?|min\w*)$")
-"""What an association or a QOS allows one job to ask for; time alone does not resolve these either."""
+"""Limits of an association or QOS on one job; time alone does not resolve these either."""
 
 TOO_LARGE = (
     "badconstraints",
@@ -95,31 +99,40 @@ TOO_LARGE = (
         for what in ("node", "cpu", "gres", "mem", "memory", "billing")
     ),
 )
-"""Never at this size; perhaps at a smaller one."""
+"""Reasons that a smaller size may resolve."""
 
 NEVER_FOR_S = 30.0
-"""A reason counts once it stood so long: a controller that reads its configuration anew says strange things for a moment."""
+"""A reason counts after this time: a controller that rereads its configuration may report nonsense for a moment."""
 
 RELAX_EVERY_S = 15.0
-"""So long Slurm has to think about the nodes that it was given back."""
+"""Slurm has so long to consider the released nodes."""
 
 LOOKED_AT_S = 5.0
-"""Before that Slurm may not even have thought about a new job."""
+"""Before that Slurm may not have considered a new job at all."""
 
 FAR = 4.0
-"""A start that Slurm expects further away than so many times `resize-after` is not waited for; then a quarter of `resize-after` is enough."""
+"""A start expected later than so many times `resize-after` is far: then a quarter of `resize-after` is enough."""
 
 _PROOF = frozenset({"slurm", "kernel", "check"})
+
+NOTED_EVERY_S = 60.0
+NOTED_SHARE = 0.05
+STEP_MAX_S = 300.0
+"""At most this much counts between two polls: after a longer gap the supervisor was not watching."""
+
+_OF_THE_WHOLE = ("TresPerJob", "TresPerTask", "TresPerSocket", "CpusPerTres", "MemPerTres", "MemPerGpu")
+_NONE = frozenset({"", "(null)", "N/A", "None"})
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
     """A job in the queue. Times are seconds by our own clock.
 
-    `waited_s` since it was first seen there, `sized_s` since it was made smaller there, `relaxed_s` since its list of nodes to avoid was last changed,
-    `never_s` since its reason is one that time does not resolve. `starts_in_s`: when Slurm expects to start it, None where it does not say.
-    `resized`: it was made smaller where it stands. `spares` it asks for beyond its size. `first`: nothing of this run ever ran. `kept_off`: the nodes that ftrun keeps it off, in the order in which they are
-    given back (see `tiers`).
+    `waited_s`: since the first look at it there; `sized_s`: since it was made smaller there; `relaxed_s`:
+    since the last change of its excluded nodes; `never_s`: since its reason is one that time does not
+    resolve. `starts_in_s`: when Slurm expects to start it, None if unknown. `resized`: it was made smaller in
+    place. `spares`: extra nodes that it asks for. `first`: nothing of this run ever ran. `kept_off`: its
+    excluded nodes in the order of release (see `tiers`).
     """
 
     reason: str
@@ -137,7 +150,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """The settings of waiting: `resize-after`, `queue-timeout` (seconds), `on-queue-timeout`."""
+    """The settings for waiting: `resize-after`, `queue-timeout` (seconds), `on-queue-timeout`."""
 
     spare_wait_s: float
     timeout_s: float
@@ -146,7 +159,11 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class QueueMove:
-    """`kind`: stay, shrink (to `size`), anew (at `size`, by another job), relax (give `nodes` back), notify (say `reason`), stop, hopeless."""
+    """What to do with a waiting job.
+
+    `kind`: stay, shrink (to `size`), anew (at `size`, by another job), relax (release excluded `nodes`),
+    notify (report `reason`), stop, hopeless.
+    """
 
     kind: str
     reason: str = ""
@@ -158,7 +175,7 @@ STAY = QueueMove("stay")
 
 
 def look(pending: Pending, ready: int, sizes: Sizes | None, patience: Patience) -> QueueMove:
-    """What is done about a job that waits. `ready`: how many idle, healthy nodes it could have at this moment."""
+    """What to do with a waiting job. `ready`: how many idle, healthy nodes it could have at this moment."""
     never = never_starts(pending.reason)
     if not never and any(_plain(pending.reason).startswith(reason) for reason in WISHED):
         return STAY
@@ -181,7 +198,9 @@ def look(pending: Pending, ready: int, sizes: Sizes | None, patience: Patience) 
 
 
 def _smaller(pending: Pending, ready: int, sizes: Sizes | None, patience: Patience) -> int:
-    """The size to go on with; 0 = none. Where nodes are idle for the whole job and Slurm does not start it, nodes are not what it lacks."""
+    """The size to go on with; 0 = none. If enough nodes are idle and Slurm does not start the job, nodes are
+    not what it lacks.
+    """
     if sizes is None or pending.first:
         return 0
     if any(_plain(pending.reason).startswith(reason) for reason in TOO_LARGE):
@@ -189,13 +208,15 @@ def _smaller(pending: Pending, ready: int, sizes: Sizes | None, patience: Patien
     waited_s = min(pending.waited_s, pending.sized_s)
     if waited_s < max(spare_wait_s(pending, patience), LOOKED_AT_S) or ready >= pending.size + pending.spares:
         return 0
-    most = pending.size if pending.spares else pending.size - 1  # without its spares it may well start
+    most = pending.size if pending.spares else pending.size - 1  # it may start without its spares
     return sizes.at_most(min(ready, most))
 
 
 def spare_wait_s(pending: Pending, patience: Patience) -> float:
-    """How long a job is waited for at its size. Slurm's own expectation is a hint and no promise: one that is near doubles the wait at most, one
-    that is far away cuts it down to a quarter."""
+    """How long a job waits at its size. Slurm's expected start is a hint, not a promise.
+
+    An early expected start doubles the wait at most, a late one cuts it to a quarter.
+    """
     wait_s, starts_in_s = patience.spare_wait_s, pending.starts_in_s
     if starts_in_s is None or starts_in_s < 0:
         return wait_s
@@ -230,7 +251,7 @@ def _relax(pending: Pending, why: str) -> QueueMove:
 
 
 def cannot_start(reason: str) -> bool:
-    """Slurm says that the nodes of this job are too few, and not only busy."""
+    """Slurm says that the usable nodes of this job are too few, not only busy."""
     words = _plain(reason)
     return any(part in words for part in SHORT_OF_NODES)
 
@@ -246,8 +267,11 @@ def _plain(reason: str) -> str:
 
 
 def tiers(run: Run, kept_off: Collection[str], now_s: float) -> tuple[tuple[str, ...], ...]:
-    """The nodes that a job is kept off, as they are given back: first all that are under suspicion (avoided, silent, quarantined by other runs,
-    blamed by a log), then those with a proven fault one by one, the oldest exclusion first."""
+    """The excluded nodes of a job in the order of their release.
+
+    First all that are only suspect (avoided, silent, quarantined by other runs, blamed by a log), then those
+    with a proven fault one by one, the oldest exclusion first.
+    """
     blamed = {e.node: e.until_s for e in run.excluded if e.until_s > now_s and e.node in kept_off}
     proven = {
         node
@@ -261,7 +285,9 @@ def tiers(run: Run, kept_off: Collection[str], now_s: float) -> tuple[tuple[str,
 
 
 def present(run: Run, sizes: Sizes) -> int:
-    """The size of the run now: of its last start, be it inside a job, or where that one is put aside, of the last that made steps."""
+    """The present size of the run: that of its last start or, if that size is excluded, of the last start
+    that made steps.
+    """
     tried = [(size, stepped) for _, size, stepped in elastic.sizes_tried(run, sizes)]
     if tried and tried[-1][0] not in run.sizes_aside:
         return tried[-1][0]
@@ -270,12 +296,14 @@ def present(run: Run, sizes: Sizes) -> int:
 
 
 def least(run: Run, sizes: Sizes | None) -> int:
-    """The smallest size that the run can go on with; 0 where it has but one."""
+    """The smallest size at which the run can go on; 0 if it has only one size."""
     return sizes.without(run.sizes_aside).all[0] if sizes is not None else 0
 
 
 def alike(view: ClusterView, nodes: Mapping[str, NodeRow], run: Run) -> ClusterView:
-    """The view with those idle nodes only that have the same devices as the nodes on which the run ran; all where it never did."""
+    """The view with only those idle nodes that have the same devices as the nodes on which the run ran;
+    unchanged if it never ran.
+    """
     ran = {node for one in run.attempts for node in one.nodes}
     devices = {nodes[node].gres for node in ran if node in nodes}
     if not devices:
@@ -286,15 +314,17 @@ def alike(view: ClusterView, nodes: Mapping[str, NodeRow], run: Run) -> ClusterV
 
 
 def ready(view: ClusterView, own: Collection[str], exclude: Collection[str]) -> int:
-    """How many idle, healthy nodes a start could have now, those of `own` that come free included."""
+    """How many idle, healthy nodes a start could have now, including those of `own` that become free."""
     return len((view.idle | (set(own) & view.available)) - set(exclude))
 
 
 def next_size(sizes: Sizes, now: int, view: ClusterView, own: Collection[str], exclude: Sequence[str]) -> int:
-    """The size of a start that must be made anyway: the present one or, where more idle, healthy nodes are there, the largest that fits them.
+    """The size of a start that must be made anyway: the present size, or a larger one if enough idle, healthy
+    nodes are there.
 
-    `own` are the nodes of the attempt that is over, which come free. Never more than the partition could ever give with `exclude`
-    left out: that would wait for ever. Where Slurm does not show the partition, the present size.
+    `own` are the nodes of the attempt that is over, which become free. Never more than the partition could
+    ever give without `exclude`, which would wait forever. If Slurm does not show the partition, the present
+    size.
     """
     if not view.partition:
         return now
@@ -302,24 +332,18 @@ def next_size(sizes: Sizes, now: int, view: ClusterView, own: Collection[str], e
     return max(sizes.at_most(ready(view, own, exclude)), min(now, sizes.at_most(ever) or sizes.all[0]))
 
 
-NOTED_EVERY_S = 60.0
-NOTED_SHARE = 0.05
-STEP_MAX_S = 300.0
-"""Between two looks that follow each other no more counts: whoever was held up longer has not looked."""
-
-
 @dataclasses.dataclass(slots=True)
 class QueueClock:
-    """The wait of one job as one supervisor counts it; seconds."""
+    """The waiting time of one job as one supervisor counts it; seconds."""
 
     waited_s: float = 0.0
     noted_s: float = 0.0
-    looked_s: float | None = (
-        None  # by the monotonic clock, at the look before; None = Slurm was silent since, or there was none
-    )
+    looked_s: float | None = None  # monotonic time of the last poll; None = none, or Slurm was silent since
 
     def look(self, noted_s: float, mono_s: float) -> float:
-        """A look at which Slurm showed the job in the queue; how long it has waited. `noted_s` is what the journal says."""
+        """A poll at which Slurm showed the job in the queue. Returns its waiting time. `noted_s` is the
+        journalled one.
+        """
         self.waited_s = max(self.waited_s, noted_s)
         self.noted_s = noted_s
         if self.looked_s is not None:
@@ -333,17 +357,13 @@ class QueueClock:
 
     @property
     def due(self) -> bool:
-        """The sum is to be noted."""
+        """The sum is due to be journalled."""
         return self.waited_s - self.noted_s >= max(NOTED_EVERY_S, NOTED_SHARE * self.waited_s)
-
-
-_OF_THE_WHOLE = ("TresPerJob", "TresPerTask", "TresPerSocket", "CpusPerTres", "MemPerTres", "MemPerGpu")
-_NONE = frozenset({"", "(null)", "N/A", "None"})
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a waiting job is to ask for: nodes, and its tasks and CPUs in all."""
+    """What a waiting job shall request: nodes, and its total tasks and CPUs."""
 
     nodes: int
     tasks: int
@@ -351,7 +371,9 @@ class Shape:
 
 
 def reshaped(fields: Mapping[str, str], nodes: int) -> Shape | str:
-    """The job that `scontrol show job` shows by these fields, asking for so many nodes; or why that cannot be told to Slurm."""
+    """The job of these `scontrol show job` fields with another number of nodes; or why Slurm cannot be told
+    so.
+    """
     for name in _OF_THE_WHOLE:
         counted = [part for part in fields.get(name, "").split(",") if part not in _NONE]
         if any(not part.startswith("cpu") for part in counted):
@@ -373,6 +395,6 @@ def applied(fields: Mapping[str, str], shape: Shape) -> bool:
 
 
 def _exactly(text: str) -> int:
-    """4 of 4 or 4-4; 0 for a range and for what is no number."""
+    """4 for "4" or "4-4"; 0 for a range or no number."""
     least, _, most = text.partition("-")
     return int(least) if least.isdigit() and most in ("", least) else 0

@@ -1,16 +1,18 @@
-"""Leaving in good order: what is asked for, what is waited for, and when it is enough. (pure)
+"""Asking a start for a checkpoint before ending it: what to ask, how long to wait, when to end. (pure)
 
-How it thinks. Whoever ends a start of the script that is still at work asks it for a checkpoint first: by the file
-`save-now` in the run's folder and, where `save-signal` is set, by that signal. Then a *new complete* checkpoint is
-awaited, for so long as the occasion allows, and the end comes in any case. `decide` is that rule. It is asked again at
-every look with what is seen then, and holds no state of its own, so supervisor and agent use the same one, and who takes
-over in the middle goes on with it.
+Before ending a working start, ftrun asks it for a checkpoint: by the file `save-now` in the run's folder and,
+where `save-signal` is set, by that signal. It then waits for a *new complete* checkpoint for as long as the
+occasion allows, and ends the start in any case. `decide` is that rule. It keeps no state and is called at
+each poll with the facts of that moment, so supervisor and agent share it and a successor can continue
+halfway.
 
-New is a checkpoint with a higher step than the newest one that was known when it was asked for, or the same one written
-anew; what is only left over after a newer one was removed is not. Complete is one that bears the marker or, without a marker,
-one that has not changed for `QUIET_S`. Where no file was ever seen, a line in the log that says "saved" counts.
+A checkpoint is new if its step is higher than that of the newest one known when ftrun asked, or if it is the
+same one written anew; an older one that remains after a newer one was removed is not new. It is complete if
+it has the marker or, without a marker, if it has not changed for `QUIET_S`. If no file was ever seen, a log
+line that says "saved" counts.
 
-The dying gasp is the same with fewer words: after a fault that left most processes alive they are asked once, for a short time.
+The emergency checkpoint (`gasp`) is the short form: after a fault that left most processes alive they are
+asked once, for a short time.
 """
 
 from __future__ import annotations
@@ -39,19 +41,17 @@ __all__ = [
     "warning_s",
 ]
 
-STEPS_CANCELLED = "slurm-cancelled"  # what slurmstepd writes when the tasks get their TERM
-QUIET_S = 5.0  # a checkpoint without a marker is complete when it has not changed for so long
-LIMIT_SHARE = 4  # of a short time limit, one part in so many is kept for saving
-LIMIT_MIN_S = (
-    240.0  # below, Slurm could send the signal before the script listens: it may come a minute early
-)
-EARLY_S = 60.0  # so much earlier than it was told to, Slurm may send its warning
-PACE_ERROR = 0.1  # of the seconds that the rest of the steps seems to take
-SIGNAL_AHEAD_MAX_S = 65_535  # what sbatch takes
+STEPS_CANCELLED = "slurm-cancelled"  # signature of what slurmstepd logs when the tasks get TERM
+QUIET_S = 5.0  # a checkpoint without a marker is complete after so long without a change
+LIMIT_SHARE = 4  # 1/4 of a short time limit is reserved for saving
+LIMIT_MIN_S = 240.0  # below, the signal, which may come a minute early, could precede the script's handler
+EARLY_S = 60.0  # Slurm may send its warning so much early
+PACE_ERROR = 0.1  # relative error of the estimated remaining time
+SIGNAL_AHEAD_MAX_S = 65_535  # limit of sbatch
 
 
 class Occasion(StrEnum):
-    """Why a start of the script is to be left."""
+    """Why a start of the script is ended."""
 
     STOP = "stop"
     PAUSE = "pause"
@@ -67,9 +67,10 @@ class Occasion(StrEnum):
 class Sight:
     """What is known of checkpoints at one moment.
 
-    `path` is the newest complete one by the rule of `checkpoints.newest` ("" = none), `stamp` tells one writing of it from the
-    next (`checkpoints.stamp`), `step` is the one in its name (`checkpoints.step_of`), `logged` the highest that the log says
-    was saved. `quiet_s`: for how long path and stamp have been so; `marked`: it bears the marker that makes it complete.
+    `path` is the newest complete one by the rule of `checkpoints.newest` ("" = none), `stamp` identifies one
+    writing of it (`checkpoints.stamp`), `step` is the one in its name (`checkpoints.step_of`), `logged` the
+    highest step that the log reports as saved. `quiet_s`: how long path and stamp have been unchanged;
+    `marked`: it has the marker.
     """
 
     path: str = ""
@@ -80,18 +81,20 @@ class Sight:
     marked: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """What the journal keeps of the sight at the time of asking."""
+        """What the journal keeps at the time of the request."""
         return {"path": self.path, "stamp": self.stamp, "step": self.step, "logged": self.logged}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Sight:
-        """The sight that `to_json` kept."""
+        """The inverse of `to_json`."""
         return cls(data.get("path", ""), data.get("stamp", ""), data.get("step"), data.get("logged"))
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A checkpoint was asked for. `known`: what was seen then; `wait_s`: the longest wait, None = until there is one."""
+    """A checkpoint was requested. `known`: the state at that time; `wait_s`: the longest wait, None = until
+    there is one.
+    """
 
     occasion: Occasion
     known: Sight
@@ -100,7 +103,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to do now: go on waiting, or end. `saved` says whether a new checkpoint is complete; `reason` is for people."""
+    """Whether to end now or to wait. `saved`: a new checkpoint is complete; `reason` is for people."""
 
     end: bool
     saved: bool
@@ -108,7 +111,9 @@ class Verdict:
 
 
 def decide(ask: Ask, now: Sight, waited_s: float) -> Verdict:
-    """Whether the wait for a new complete checkpoint is over. `waited_s` is by the caller's own monotonic clock."""
+    """Whether the wait for a new complete checkpoint is over. `waited_s` is from the caller's monotonic
+    clock.
+    """
     fresh = new(ask.known, now)
     if fresh and _complete(now):
         return Verdict(True, True, f"a new checkpoint is complete: {_name(now)}")
@@ -121,7 +126,7 @@ def decide(ask: Ask, now: Sight, waited_s: float) -> Verdict:
 
 
 def new(known: Sight, now: Sight) -> bool:
-    """Something was saved since `known`. A file decides; the log only where no file was ever seen."""
+    """Something was saved since `known`. Files decide; the log counts only if no file was ever seen."""
     if not now.path and not known.path:
         return now.logged is not None and (known.logged is None or now.logged > known.logged)
     if not now.path:
@@ -140,10 +145,10 @@ def _name(now: Sight) -> str:
 
 
 def gasp(*, total: int, alive: int, listens: bool, asked: bool, gasp_wait_s: float) -> tuple[bool, str]:
-    """Whether the survivors of a fault are asked for a last checkpoint, and why (not).
+    """Whether to ask the survivors of a fault for an emergency checkpoint, and why (not).
 
-    `total` and `alive` count ranks, or nodes where ranks are not known. `listens`: `save-signal` is set or a beat listens
-    for `save-now`. `asked`: this start was asked once before. The wait is `gasp_wait_s`; 0 = never.
+    `total` and `alive` count ranks, or nodes where ranks are unknown. `listens`: `save-signal` is set or a
+    heartbeat reads `save-now`. `asked`: this start was asked before. The wait is `gasp_wait_s`; 0 = never.
     """
     if gasp_wait_s <= 0:
         return False, "fault-save-timeout=0: nobody is asked"
@@ -159,32 +164,39 @@ def gasp(*, total: int, alive: int, listens: bool, asked: bool, gasp_wait_s: flo
 
 
 def split_signal(save_signal: str) -> tuple[str, bool]:
-    """(name without SIG, whether it goes to the batch script instead of the steps) of `save-signal`; ("", False) for none."""
+    """(signal name without SIG, whether it goes to the batch script instead of the steps); ("", False) for
+    none.
+    """
     to_script = save_signal[:2].upper() == "B:"
     name = save_signal[2:] if to_script else save_signal
     return name.strip().upper().removeprefix("SIG"), to_script and bool(name.strip())
 
 
 def warning_s(limit_s: float | None, save_wait_s: float) -> int:
-    """How long before a time limit a checkpoint is asked for, whole seconds; 0 = not by Slurm, the limit is unknown or too short."""
+    """How long before a time limit Slurm sends its warning, whole seconds; 0 = never, the limit is unknown or
+    too short.
+    """
     if limit_s is None or limit_s < LIMIT_MIN_S:
         return 0
     return int(min(save_wait_s + MARGIN_S, limit_s / LIMIT_SHARE, SIGNAL_AHEAD_MAX_S))
 
 
 def warning_is_due(ahead_s: float, left_s: float) -> bool:
-    """Whether Slurm may have sent its warning, which it was told to send `ahead_s` before the limit: what is saved from now on may be the answer."""
+    """Whether Slurm may have sent the warning that it sends `ahead_s` before the limit: a save from now on
+    may be the answer.
+    """
     return left_s <= ahead_s + EARLY_S
 
 
 def in_vain(*, work_s: float | None, left_s: float, unasked: bool) -> bool:
-    """Whether all that a script makes between the checkpoint that was asked for and its time limit is thrown away.
+    """Whether all work between the requested checkpoint and the time limit will be lost.
 
-    It cannot be through by then (`work_s` seconds of steps are left, None = not known), and it does not save without being asked (`unasked`).
+    The script cannot finish by then (`work_s` seconds of steps are left, None = unknown), and it does not
+    save on its own (`unasked`).
     """
     return work_s is not None and not unasked and work_s * (1.0 - PACE_ERROR) > left_s > 0.0
 
 
 def limit_is_near(limit_s: float, left_s: float, save_wait_s: float) -> bool:
-    """Whether it is time to save before the limit. Of a short limit, most is for work."""
+    """Whether it is time to save before the limit. Most of a short limit is reserved for work."""
     return left_s <= min(save_wait_s + MARGIN_S, limit_s / LIMIT_SHARE)

@@ -1,19 +1,20 @@
-"""Which node keeps the copy of which other's staged files. (pure)
+"""Staged checkpoints: which node copies to which partner, and which set a start resumes from. (pure)
 
-How it thinks. Every node gives its copy to one other and takes that of one other, so none holds more than one. A leaf switch, or a block, takes all of
-its nodes along when it dies: so the two do not share one where that can be had. Nodes in the order of their leaves, turned by the size of the largest, meet only strangers
-as long as no leaf has more than half of them; where one has, as few as possible meet their own. Where nothing is known of switches, half-way round the list is
-farthest from a neighbour in the rack.
+Partners. Each node copies to one other node and holds the copy of one other, so none holds more than one. A
+leaf switch or block takes all its nodes down when it dies, so partners do not share one where possible. Nodes
+sorted by leaf and rotated by the size of the largest leaf always meet another leaf as long as no leaf has
+more than half of them; otherwise as few as possible meet their own. Where the topology is unknown, half-way
+round the list is farthest from a neighbour in the rack. An existing copy is worth keeping: pairs whose nodes
+are both still there stay, and only the rest is paired anew.
 
-A copy that exists is worth keeping: pairs of which both nodes are still there stay, and only who is left over is paired anew.
+Sets. Each node reports the sealed parts in its memory: its own and copies of others. A set is *at hand* if
+the part of each node of its start lies on some node that answers. From a published set a start reads what is
+in memory there and the rest from disk, so only nodes whose ranks changed need data: the parts of the nodes
+that they replace. An unpublished set is usable only if every node gets every part; that happens at once where
+it is cheap, and otherwise only when publishing takes too long. Parts that no node vouched for (`proven`)
+count only after their set is published, because only then their layout was verified.
 
-Which staged checkpoint a start resumes from, and who has to give what to whom for it.
-How it thinks. Every node says which sealed parts lie in its memory: its own, and copies of others'. A set is *at hand* when the part of each node that took part in its start lies
-somewhere on a node that answers. From a set that is published a start reads what is in memory there and the rest from disk; so only nodes whose ranks are others than before need
-something: what those had saved, from whoever has it. A set that is not published can only be used where every node gets every part; that is done at once where it costs little, and
-else only when publishing it takes too long. Parts that nobody vouched for (`proven`) count for nothing until their set is published: only then their layout has been judged.
-
-Order is that of all checkpoints: the highest step, then the latest start.
+Sets are ordered as all checkpoints are: the highest step, then the latest start.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ __all__ = [
     "sets_of",
 ]
 
+CHEAP_BYTES = 2 << 30
+CHEAP_TRANSFERS = 64
+WAIT, NONE = "wait", "none"
+
 
 def paired(
     nodes: Sequence[str],
@@ -48,7 +53,7 @@ def paired(
 ) -> dict[str, str]:
     """Node -> the node that keeps its copy, for all `nodes`; {} for fewer than two.
 
-    `leaves`: leaf switch or block -> its nodes, {} = not known; `before`: the pairs as they were.
+    `leaves`: leaf switch or block -> its nodes, {} = unknown; `before`: the pairs so far.
     """
     names = tuple(dict.fromkeys(nodes))
     if len(names) < 2:
@@ -76,7 +81,7 @@ def holders(pairs: Mapping[str, str], node: str) -> tuple[str, ...]:
 
 
 def _turned(givers: Sequence[str], takers: Sequence[str], leaf_of: Mapping[str, str]) -> dict[str, str]:
-    """Who gives to whom, of two lists of one length; somebody may be left with himself."""
+    """Pair givers with takers, two lists of one length; a node may be paired with itself."""
     count = len(givers)
     sizes = Counter(leaf_of.get(node, "") for node in givers)
     largest = max(sizes.values(), default=0)
@@ -97,11 +102,6 @@ def _turned(givers: Sequence[str], takers: Sequence[str], leaf_of: Mapping[str, 
     return {givers[at]: takers[(at + best) % count] for at in range(count)}
 
 
-CHEAP_BYTES = 2 << 30
-CHEAP_TRANSFERS = 64
-WAIT, NONE = "wait", "none"
-
-
 @dataclass(frozen=True, slots=True)
 class Held:
     """A part in the memory of node `at`; `node` wrote it. `sealed_s`: Unix seconds."""
@@ -118,7 +118,9 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class StagedSet:
-    """One checkpoint: `at` are the nodes that hold each part, its own node first; `expected` those whose parts make it whole."""
+    """One checkpoint. `at`: the nodes that hold each part, its own node first; `expected`: the nodes whose
+    parts make it complete.
+    """
 
     token: str
     name: str
@@ -136,18 +138,20 @@ class StagedSet:
 
     @property
     def is_at_hand(self) -> bool:
-        """Every part lies somewhere; of a set that is one file one node's is enough."""
+        """Every part is on some node that answers; for a set that is one file, one copy is enough."""
         return bool(self.expected) and (self.is_file or all(node in self.at for node in self.expected))
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Whose parts make it whole: where it is one file any that is there."""
+        """The nodes whose parts make it complete; for a set that is one file, any one that is there."""
         return tuple(self.at)[:1] if self.is_file else self.expected
 
 
 @dataclass(frozen=True, slots=True)
 class Gives:
-    """`give`: (holder, whose part, receiver); `need`: receiver -> whose parts; the bytes that travel, and that come to the node that gets most."""
+    """`give`: (holder, owner of the part, receiver); `need`: receiver -> owners of its parts; total bytes,
+    and bytes to the node that gets most.
+    """
 
     give: tuple[tuple[str, str, str], ...]
     need: Mapping[str, tuple[str, ...]]
@@ -156,7 +160,7 @@ class Gives:
 
 
 def rows_of(at: str, told: object) -> list[Held]:
-    """What one node said of its memory (`ftrun-hook restore --look`); rows that make no sense are left out."""
+    """Parse the report of one node (`ftrun-hook restore --look`); malformed rows are skipped."""
     rows = told.get("parts") if isinstance(told, dict) else None
     found = []
     for row in rows if isinstance(rows, list) else ():
@@ -175,7 +179,9 @@ def rows_of(at: str, told: object) -> list[Held]:
 
 
 def sets_of(held: Iterable[Held], expected: Mapping[str, Sequence[str]]) -> list[StagedSet]:
-    """The sets that these parts belong to, newest first. `expected`: token -> the nodes of that start; sets of other starts are left out."""
+    """The sets of these parts, newest first. `expected`: token -> the nodes of that start; sets of other
+    starts are skipped.
+    """
     groups: dict[tuple[str, str], list[Held]] = {}
     for one in held:
         if one.token in expected and token_of(one.token) is not None:
@@ -206,7 +212,9 @@ def _rank(one: StagedSet) -> tuple[int, tuple[int, int], float, str]:
 
 
 def gives(one: StagedSet, active: Sequence[str], *, published: bool) -> Gives | None:
-    """What must travel so that a start on these nodes can resume from the set; None where it cannot be had from memory (and is not published)."""
+    """The transfers that let a start on these nodes resume from the set; None if memory does not hold it (and
+    it is not published).
+    """
     if not published and not (one.is_at_hand and one.proven):
         return None
     wanted = _replacing(one, active) if published else dict.fromkeys(active, one.nodes)
@@ -232,9 +240,9 @@ def chosen(
     hopeful: Collection[StagedSet],
     last: bool,
 ) -> StagedSet | str:
-    """The set to resume from, of `sets` which are newest first; WAIT for better; NONE of them.
+    """The set to resume from, of `sets`, newest first; WAIT for a better one; NONE of them.
 
-    `published`: names; `hopeful`: those that are not and may still be; `last`: it is too late to wait.
+    `published`: names; `hopeful`: unpublished sets that may still be published; `last`: no more time to wait.
     """
     for one in sets:
         found = gives(one, active, published=one.name in published)
@@ -246,12 +254,16 @@ def chosen(
 
 
 def is_cheap(wanted: Gives) -> bool:
-    """Little enough to be done at once, without waiting for anything else."""
+    """Cheap enough to be done at once."""
     return wanted.most_bytes <= CHEAP_BYTES and len(wanted.give) <= CHEAP_TRANSFERS
 
 
 def _replacing(one: StagedSet, active: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Whose part each node takes over. Ranks go by the order of nodes, so those behind a lost node may all move by one; where that is much, only who has come."""
+    """The parts that each node takes over.
+
+    Ranks follow the order of nodes, so all nodes behind a lost one may shift by one. If that is too many,
+    only the new nodes take over parts.
+    """
     if len(active) == len(one.expected):
         moved: dict[str, tuple[str, ...]] = {
             new: (old,) for new, old in zip(active, one.expected, strict=True) if new != old

@@ -1,7 +1,7 @@
-"""What one look at a live launch means, as the supervisor and the agent both judge it. (pure)
+"""Whether a live launch is healthy, suspect or recovered, for supervisor and agent alike. (pure)
 
-Law P7. A fatal line alone ends nothing: it makes a launch suspect, and while it is, the witnesses of a hang need a shorter silence. A step
-beyond all others takes the suspicion back.
+Law P7. A fatal line alone ends nothing: it makes a launch suspect, and a suspect launch needs a shorter
+silence to count as hung. A step beyond all earlier ones clears the suspicion.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ _NOT_FATAL = frozenset(
 
 
 def fatal(diagnosis: Diagnosis) -> bool:
-    """A provisional diagnosis that training does not survive, should it be true. (pure)"""
+    """Whether training cannot survive this provisional diagnosis, if it is right. (pure)"""
     return diagnosis.fault not in _NOT_FATAL and bool(diagnosis.signature)
 
 
 def is_found_by_a_check(diagnosis: Diagnosis) -> bool:
-    """A check of a node found the fault; no line of a log bears such a signature. (pure)"""
+    """A node check found the fault; no log line has such a signature. (pure)"""
     return diagnosis.signature.startswith(SIGNATURE)
 
 
 class Look(StrEnum):
-    """What one look at a live run means."""
+    """The judgement of one look at a live launch."""
 
     WELL = "well"  # nothing fatal was seen
-    SUSPECT = "suspect"  # something fatal is seen, and no new step was made since
-    WENT_ON = "went on"  # a step beyond all others was made
+    SUSPECT = "suspect"  # a fatal sign, and no new step since
+    WENT_ON = "went on"  # a new highest step
 
 
 def look(state: LaunchState, diagnosis: Diagnosis | None, *, suspected: bool) -> Look:
-    """What is seen now means, with what `state` knows; the supervisor and the agent inside a job ask the same.
+    """Judge what is seen now together with what `state` knows; supervisor and agent both call it.
 
-    `suspected`: the run was under suspicion before. `state` takes up what the next look needs.
+    `suspected`: the launch was suspect before. `state` is updated for the next look.
     """
-    # A step takes back what was there at an earlier look; what came with the step may have been found after it.
+    # A new step clears findings of earlier looks; what came with the step may have been found after it.
     before, state.findings_seen = (
         state.findings_seen,
         {finding.key for finding in state.node_facts.findings},
@@ -60,7 +60,7 @@ def look(state: LaunchState, diagnosis: Diagnosis | None, *, suspected: bool) ->
         state.suspect_step = state.step
         return Look.SUSPECT
     if state.step is not None and (state.suspect_step is None or state.step > state.suspect_step):
-        # Where we have just taken over we do not know when this step was made.
+        # Just after a takeover it is unknown when this step was made.
         if state.suspect_step is not None:
             state.survived |= before
         state.suspect_step = state.step
@@ -76,9 +76,9 @@ def limits_while_suspect(
     lost: bool = False,
     from_afar: bool = False,
 ) -> hang_rules.Limits:
-    """What the witnesses of a hang need while this is suspected. `lost`: Slurm hears nothing of a node of the run.
+    """The limits of the hang watch while this is suspected. `lost`: Slurm does not hear a node of the run.
 
-    Where hangs are not looked for (`hang=never`), a fatal line still is followed up. Raises nothing.
+    With `hang=never` a fatal line is still followed up. Raises nothing.
     """
     known = catalog.by_id
     return hang_rules.after_fatal_line(
@@ -91,7 +91,9 @@ def limits_while_suspect(
 
 
 def leaves_for_s(settings: Mapping[str, Any]) -> float:
-    """How long a job may take to end once its script has: it publishes what is staged, and runs a hook of the user's. (pure)"""
+    """How long a job may take to end after its script: it publishes staged checkpoints and runs the user's
+    hook. (pure)
+    """
     hook_s = float(settings.get("hook-limit", 60.0)) if settings.get("post-hook") else 0.0
     return (
         LEAVING_FOR_S

@@ -1,8 +1,9 @@
-"""What a start's end means: the facts of the node put before the same judges that the supervisor asks. (pure)
+"""From the facts of an ended start to its diagnosis, decision and recovery step, for the agent. (pure)
 
-How it thinks. The agent has its own ways of learning (a file on its node for the end, a step of its own for the nodes), but no judgement of
-its own: the facts go to the rules of the diagnosis, the case to `policy`, the ruling to `ladder`. What it adds is one fact that
-nobody else has so early: who of the nodes does not answer. Such a node counts as lost, as if Slurm had said so.
+The agent has its own sources (a file on its node for the end, its own step for the nodes) but no judgement of
+its own: it passes the facts to the rules of the diagnosis, the case to `decide`, and the ruling to `ladder`.
+It adds one fact that nobody else knows so early: which nodes do not answer. Such a node counts as lost, as if
+Slurm had said so.
 """
 
 from __future__ import annotations
@@ -46,11 +47,13 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """All that is known of start `number` at its end.
+    """All facts about start `number` at its end.
 
-    `nodes` are those that it used, `code` and `signal` how its script ended. `silent` are active nodes that do not answer, `gone` those of a companion that is over; `suspicion` is why we ended it (None = it ended by itself; `rank_ended`: one of its ranks had), `facts` what the
-    nodes say of themselves, `now_s` Unix seconds. `diverged` is the sign that its training went wrong, `spoilt` what that makes of its checkpoints,
-    `loads` what the next start would load, `resumed` what is known of the checkpoint that this one began with.
+    `nodes` are those that it used, `code` and `signal` how its script ended. `silent` are active nodes that
+    do not answer, `gone` those of a companion that is over. `suspicion` is why the agent ended it (None = it
+    ended by itself); `rank_ended`: one of its ranks had ended. `facts` are the node reports, `now_s` Unix
+    seconds. `diverged` is the sign of divergence, `spoilt` the checkpoints that it affects, `loads` what the
+    next start would load, `resumed` what is known of the checkpoint that this start loaded.
     """
 
     number: int
@@ -76,12 +79,14 @@ class Seen:
 
 
 def judge(seen: Seen, catalog: Catalog) -> Diagnosis:
-    """The cause of the end."""
+    """The diagnosis of the end."""
     return diagnose(facts_of(seen, catalog))
 
 
 def facts_of(seen: Seen, catalog: Catalog) -> Facts:
-    """What is known of this start, as the rules take it. The agent alone knows so early who does not answer: such a node is lost."""
+    """The facts of this start for the rules. Only the agent knows so early which nodes do not answer; these
+    count as lost.
+    """
     ended = Ended(
         state="FAILED",
         exit_code=seen.code,
@@ -109,7 +114,7 @@ def facts_of(seen: Seen, catalog: Catalog) -> Facts:
 def case_of(
     run: Run, seen: Seen, diagnosis: Diagnosis, cluster: policy_input.ClusterView
 ) -> policy_input.Case:
-    """The case of this start's end, as the policy takes it."""
+    """The case of this end for the policy."""
     assert run.attempt is not None
     loads = seen.resumed.without if seen.resumed is not None and is_aside(diagnosis) else seen.loads
     launch = run.attempt.launch
@@ -142,7 +147,9 @@ def case_of(
 
 
 def ruled(case: policy_input.Case, place: ladder.Place) -> tuple[policy_input.Ruling, ladder.Move]:
-    """What the policy says, and the rung that it comes to. Raises SettingError for settings that no submission lets through."""
+    """The policy's ruling, and the ladder's move. Raises SettingError for settings that no submission
+    accepts.
+    """
     ruling = decide.decide(case)
     rungs = recovery_order.rungs_from(case.run.settings)
     return ruling, ladder.climb(case, ruling, rungs, place, dict(case.run.rungs))
@@ -151,7 +158,7 @@ def ruled(case: policy_input.Case, place: ladder.Place) -> tuple[policy_input.Ru
 def decided(
     incident: str, case: policy_input.Case, ruling: policy_input.Ruling, move: ladder.Move
 ) -> dict[str, Any]:
-    """What the journal says of a decision to go on inside the allocation."""
+    """The journal record of a decision to recover inside the allocation."""
     decision = ruling.decision
     return {
         "incident": incident,
@@ -181,7 +188,9 @@ def decided(
 def unspent(
     incident: str, case: policy_input.Case, nodes: Sequence[str], aside: Sequence[str], reason: str
 ) -> dict[str, Any]:
-    """The same of a start that begins again though nothing failed: every budget as it was, or full again where the run got further since, and nobody blamed."""
+    """The record of a start that begins again though nothing failed: no node blamed, no budget spent, and a
+    refill after progress.
+    """
     return {
         "incident": incident,
         "reason": reason,
@@ -214,7 +223,9 @@ def usable(
     facts: NodeFacts,
     excluded: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """The spares that a start may use: they answer and no check calls them bad; degraded ones and those that the run avoids come last."""
+    """The spares for a start: they answer and no check calls them bad. Degraded ones and those that the run
+    avoids come last.
+    """
     bad = _bad(facts)
     degraded = {one.node for one in facts.findings if one.until_s is None and one.node not in bad}
     free = [
@@ -226,14 +237,16 @@ def usable(
 
 
 def spares_off(nodes: Iterable[str], unfit: Mapping[str, str], facts: NodeFacts) -> str:
-    """Why those of `nodes` that answer and are no spares are none; "" where there are none."""
+    """Why those of `nodes` that answer are no spares; "" if there are none."""
     bad = _bad(facts)
     why = {node: unfit.get(node) or bad.get(node, "") for node in nodes}
     return "; ".join(f"{node}: {words}" for node, words in why.items() if words)
 
 
 def _bad(facts: NodeFacts) -> dict[str, str]:
-    """The nodes that a check calls bad now, and the first such check; what every node shows is the site's, and spares none."""
+    """The nodes that a check calls bad now, with the first such check. What every node shows is the site's
+    matter and rules out no spare.
+    """
     shared = facts.everywhere()
     bad: dict[str, str] = {}
     for one in facts.findings:
@@ -254,11 +267,11 @@ def place_of(
     stuck: Mapping[str, str],
     off: str,
 ) -> ladder.Place:
-    """Where the job stands.
+    """The position of the job.
 
-    `stuck` are nodes that answer and cannot take part; they and silent ones are used no more, whatever the fault was. `called`: this
-    start called srun through the shim. A script that never does runs its processes where it runs itself, on the batch node, and
-    no spare can take that one's place.
+    `stuck` are nodes that answer but cannot take part; like silent ones they are not used again, whatever the
+    fault was. `called`: this start called srun through the shim. A script that never does runs its processes
+    on the batch node, and no spare can replace that one.
     """
     unusable = (node for node in seen.nodes if node in stuck or node in seen.silent)
     gone = tuple(dict.fromkeys((*aside, *unusable)))

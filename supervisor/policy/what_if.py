@@ -1,8 +1,8 @@
-"""The path that a fault of a class or signature would take, before there is one: what `explain --what-if` prints. (pure)
+"""The path that a fault of a class or signature would take: `explain --what-if`. (pure)
 
-How it thinks. `ladder.climb` answers for one fault in one place; here nothing is known but settings and class, so each rung comes with
-the condition under which it would be taken. Both read the same tables, and a law in the tests holds them together: a rung that is "never"
-here is taken by no climb.
+`ladder.climb` answers for one fault in one situation. Here only settings and class are known, so each rung is
+shown with the condition under which it would be chosen. Both read the same tables, and a test holds them
+together: `climb` never picks a rung that is "never" here.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def what_if(
     retry: bool | None = None,
     action: Action | None = None,
 ) -> list[tuple[str, str]]:
-    """(rung or `stop`, when and how often) in the order in which they would be tried.
+    """(rung or `stop`, when and how often) in the order of the attempts.
 
-    `retry` and `action` are what the signature says; None = as its class by default. Raises SettingError.
+    `retry` and `action` come from the signature; None = the default of the class. Raises SettingError.
     """
     limits, rungs = limits_from(settings), rungs_from(settings)
     default = CLASS_DEFAULTS[fault]

@@ -13,8 +13,8 @@ from ftrun.slurm.commands.spanning import Span
 from ftrun.supervisor.agent import companion_jobs
 from ftrun.supervisor.agent.batch_channel import Talk
 from ftrun.supervisor.agent.companion_jobs import FAILED, HERE, Companion, hopeless
-from ftrun.supervisor.agent.companion_prefetch import NOTHING, Apart
 from ftrun.supervisor.agent.context import Desk, Where
+from ftrun.supervisor.agent.spanning_limits import NOTHING, Apart
 from ftrun.supervisor.config.node_counts import Pool
 from ftrun.supervisor.model.events import fold
 from ftrun.supervisor.submission import companion_form

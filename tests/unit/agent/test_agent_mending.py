@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ftrun.slurm.commands.spanning import Span
-from ftrun.supervisor.agent import companion_jobs, resize, start_loop
+from ftrun.supervisor.agent import companion_jobs, release_nodes, start_loop
 from tests.unit.agent.test_agent import TRANSIENT, Stage, quick
 
 __all__ = ["quick"]
@@ -22,7 +22,7 @@ Make = Callable[..., Stage]
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None) -> Iterator[Make]:
     """Four nodes, of which the last was set aside since it could not be swept: the second start works on three."""
-    monkeypatch.setattr(resize, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(release_nodes, "LOOK_EVERY_S", 0.1)
     monkeypatch.setattr(start_loop, "LOOK_EVERY_S", 0.1)
     made: list[Stage] = []
 
@@ -54,7 +54,7 @@ def test_a_drained_node_that_was_set_aside_is_given_back(make: Make) -> None:
     drain(stage, stage.nodes[3])
     told = stage.until("release.done")
 
-    assert told == {"nodes": list(stage.nodes[:3]), "gone": [stage.nodes[3]], "why": resize.MENDED}
+    assert told == {"nodes": list(stage.nodes[:3]), "gone": [stage.nodes[3]], "why": release_nodes.MENDED}
     assert stage.kinds().index("release.intended") == stage.kinds().index("release.done") - 1
     assert stage.steps.kept == [stage.nodes[:3]]
     assert stage.desk.nodes == stage.nodes[:3]

@@ -11,7 +11,7 @@ from ftrun.slurm.client.errors import Unreachable
 from ftrun.slurm.commands.spanning import Span
 from ftrun.supervisor.agent.batch_channel import Started, Talk
 from ftrun.supervisor.agent.context import Desk, Where
-from ftrun.supervisor.agent.node_checks import Taken
+from ftrun.supervisor.agent.removed_nodes import Taken
 from ftrun.supervisor.diagnosis import suspicions
 from ftrun.supervisor.store.attempt_dir import LaunchRecord, launch_from
 

@@ -19,7 +19,7 @@ from ftrun.hooks.checkpoints.inspection import tree_of
 from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, QUICK, TORN
 from ftrun.hooks.checkpoints.selection import Request, Selection, select
 from ftrun.hooks.runtime import procfs
-from ftrun.supervisor.agent import checkpoint_staging
+from ftrun.supervisor.agent import checkpoint_reader
 from ftrun.supervisor.cli import view_checkpoints
 from ftrun.supervisor.diagnosis import resumable
 from ftrun.supervisor.model.run import Run
@@ -299,7 +299,7 @@ def test_the_agent_begins_one_reader_where_there_is_something_to_read(
 ) -> None:
     """None where it is off, where nothing is looked into at starts, and where no checkpoint was told of; nothing is asked there."""
     begun = Begun()
-    deep = checkpoint_staging.Deep("/home/of", "/nowhere", settings, begun)
+    deep = checkpoint_reader.Deep("/home/of", "/nowhere", settings, begun)
     for _ in range(3):
         deep.begun(lambda: Run("small-0001"))
     deep.close()
@@ -310,7 +310,7 @@ def test_the_agent_begins_one_reader_where_there_is_something_to_read(
 def test_a_reader_is_begun_anew_where_a_start_set_a_checkpoint_aside(tmp_path: Path) -> None:
     """What no start takes need not be read."""
     begun = Begun()
-    deep = checkpoint_staging.Deep("/home/of", str(tmp_path), {"checkpoint": PATTERN}, begun)
+    deep = checkpoint_reader.Deep("/home/of", str(tmp_path), {"checkpoint": PATTERN}, begun)
     deep.begun(lambda: Run("small-0001"))
     deep.begun(lambda: Run("small-0001", set_aside=(("ckpt/step_20.pt", ""),)))
 

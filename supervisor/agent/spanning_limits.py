@@ -1,0 +1,118 @@
+"""Whether a start can span this job and a companion, and whether nodes for a companion are idle. (I/O)
+
+The script's own calls say most: the shim notes each srun call that needs all processes in one MPI world, and
+a script that never calls srun starts nothing on other nodes. Next comes the fabric: where each job has its
+own keys, ranks of two jobs cannot reach each other (HPE Slingshot gives each job its VNIs, NVIDIA IMEX its
+channel; manual pages of slurm.conf, 24.11 to 26.05). Other obstacles show only once: if the first start
+across two jobs makes no step though all its nodes are well, this launch does not try again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ftrun.slurm.client.errors import SlurmError
+from ftrun.supervisor.agent.context import Desk
+from ftrun.supervisor.config import recovery_order
+from ftrun.supervisor.config import rungs as config_rungs
+from ftrun.supervisor.config.node_counts import pool_of
+from ftrun.supervisor.model.types import Diagnosis
+from ftrun.supervisor.submission import companion_form
+
+__all__ = ["NOTHING", "Apart", "idle", "may"]
+
+KEYS_PER_JOB = ("hpe_slingshot", "nvidia_imex")
+NOTHING = "the first start over both jobs came to nothing"
+WORTH_S = 30.0  # of the job's time must be left to a start even if the companion comes as late as it may
+
+
+def idle(desk: Desk, but: Collection[str] = ()) -> int:
+    """How many nodes of this job's partitions are idle and neither ours nor in `but`; 0 if Slurm does not
+    answer.
+    """
+    try:
+        nodes = desk.cluster.nodes()
+    except SlurmError:
+        return 0
+    own = {name for node in desk.where.nodes if node in nodes for name in nodes[node].partitions}
+    others = (row for name, row in nodes.items() if name not in desk.nodes and name not in but)
+    return sum(row.state == "idle" and row.available and bool(own & {*row.partitions}) for row in others)
+
+
+def may(desk: Desk, settings: Mapping[str, Any], start: int) -> bool:
+    """Whether some idle node could join as a companion, as far as one query to Slurm tells."""
+    orders = recovery_order.rungs_from(settings).orders.values()
+    if not any(config_rungs.Rung.COMPANION in order for order in orders):
+        return False
+    if not desk.talk.calls(start) or desk.talk.no_span(start):
+        return False
+    if idle(desk):
+        return True
+    pool = pool_of(str(settings.get("pool", "")))
+    try:
+        return pool is not None and bool(
+            companion_form.idle(desk.cluster, pool, desk.cluster.nodes(), desk.nodes)
+        )
+    except SlurmError:
+        return False
+
+
+@dataclass
+class Apart:
+    """What is known about spanning in one launch. `why` is an obstacle that lasts."""
+
+    desk: Desk
+    why: str = ""
+    _switch: str | None = None
+    _worked: bool = False
+
+    def against(self, start: int, *, end_s: float | None, limit_s: float) -> str:
+        """Why nodes of a companion are of no use after `start`; "" = they are.
+
+        `end_s`: when the job's time is up (Unix seconds, None = unknown or never); `limit_s`: the longest
+        wait for a companion.
+        """
+        if self.why:
+            return self.why
+        if not self.desk.talk.calls(start):
+            return "the script starts nothing by srun"
+        if told := self.desk.talk.no_span(start):
+            return f"the script's srun cannot span two jobs: {told}"
+        if end_s is not None and end_s - self.desk.clock.now_s() < limit_s + WORTH_S:
+            return f"only {end_s - self.desk.clock.now_s():.0f} s are left of the job's time"
+        return self._fabric()
+
+    def after(
+        self, start: int, settings: Mapping[str, Any], diagnosis: Diagnosis, end_s: float | None
+    ) -> str:
+        """The same for this diagnosis, with the time limit from the settings."""
+        rungs = recovery_order.rungs_from(settings)
+        limit_s = rungs.limit_s(config_rungs.Rung.COMPANION, diagnosis.fault, diagnosis.signature)
+        return self.against(start, end_s=end_s, limit_s=limit_s)
+
+    def note(self, nodes: tuple[str, ...], step: int | None, *, well: bool) -> None:
+        """Record how a start on `nodes` went: its last step, and whether all its nodes stayed well."""
+        held = {node for span in self.desk.spans for node in span.nodes}
+        if held.isdisjoint(nodes):
+            return
+        if step is not None:
+            self._worked = True
+        elif well and not self._worked:
+            self.why = NOTHING
+
+    @property
+    def useless(self) -> tuple[str, ...]:
+        """The nodes of companions, if a start across two jobs came to nothing."""
+        spans = self.desk.spans if self.why == NOTHING else ()
+        return tuple(node for span in spans for node in span.nodes)
+
+    def _fabric(self) -> str:
+        if self._switch is None:
+            try:
+                self._switch = self.desk.cluster.facts().switch
+            except SlurmError as error:
+                return f"the fabric of the cluster is not known: {error.message}"
+        keys = next((kind for kind in KEYS_PER_JOB if kind in self._switch), "")
+        return f"the fabric gives each job keys of its own (SwitchType={self._switch})" if keys else ""
