@@ -474,11 +474,9 @@ class Mending:
 def outlives(run_dir: str) -> bool:
     """Whether Slurm lets the jobs of a run go on without a node that it lost, by what was asked for and by what ftrun adds. False where that is not known."""
     try:
-        kept, env = submission_context.load(run_dir), submission_context.environment(run_dir)
-        line, head = plan.split_kept(kept), plan.directive_lines(submission_context.script(run_dir), kept)
+        return plan.outlives(*plan.load(run_dir))
     except (submission_context.ContextError, OptionError):
         return False
-    return plan.outlives(kept, line, head, env)
 
 
 def _give_back(desk: Desk, stay: list[str], gone: list[str], **more: str) -> str:

@@ -219,8 +219,7 @@ def _next_attempt(ctx: RunContext, world: ClusterSnapshot) -> None:
     ctx.begin_launch(0)
     token = f"{ctx.run.token}:{number}"
     try:
-        request = plan.request_for(
-            ctx.run_dir,
+        spec = plan.AttemptSpec(
             number,
             token=token,
             exclude=exclude,
@@ -234,6 +233,7 @@ def _next_attempt(ctx: RunContext, world: ClusterSnapshot) -> None:
             spares=spares,
             size=size,
         )
+        request = plan.request_for(ctx.run_dir, spec)
     except errors.SubmitImpossible as error:
         ctx.record("submit.refused", message=str(error), for_good=True)
         return

@@ -29,6 +29,7 @@ from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.submission import compose, node_names, plan, resize
+from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ftrun.slurm.client.cluster import Cluster, NodeRow, SubmitRequest
-    from ftrun.slurm.client.options import CommandLine
     from ftrun.supervisor.config.node_counts import Pool
 
 __all__ = ["Form", "form", "idle", "members", "request_for"]
@@ -127,29 +127,29 @@ def form(
     when it started, in seconds since 1970 (None: it is not compared), `main_host` the node of its script ("": not known); `exclude` are its nodes and those to avoid; `partition` is where it runs
     ("" = as the user said), `pool` the option that borrows it from a pool. Raises SubmitImpossible: why there can be none; OptionError.
     """
-    line, head = plan.split_kept(kept), plan.directive_lines(script, kept)
-    if resize.chosen("clusters", line, head, env, "SBATCH_CLUSTERS"):
+    given = SbatchOptions.of_context(kept, script, env)
+    if given.get("clusters", "SBATCH_CLUSTERS"):
         raise SubmitImpossible("a companion on another cluster (-M) cannot be had")
-    shape = _shape(line, head, env, nodes)
+    shape = _shape(given, nodes)
     argv = [f"--nodes={nodes}", f"--time={_limit(limit_s)}", "--no-requeue", "--open-mode=append", *shape]
     if pool:
         argv.append(pool)
     if partition and not pool.startswith("--partition="):
         argv.append(f"--partition={partition}")
-    given = {word.partition("=")[0] for word in argv}
+    own_names = {word.partition("=")[0] for word in argv}
     for name, variable in _CARRIED.items():
-        argv += [] if f"--{name}" in given else _said(name, variable, line, head, env)
-    own = ",".join(node_names.excluded(line, head, kept.get("cwd", "")))
+        argv += [] if f"--{name}" in own_names else _said(name, variable, given)
+    own = ",".join(node_names.excluded(given, kept.get("cwd", "")))
     if away := ",".join(filter(None, (own, nodeset.fold(exclude)))):
         argv.append(f"--exclude={away}")
     folder = os.path.join(run_dir, "attempts", str(attempt), "companions")
     log = os.path.join(folder, f"{number}.log").replace("%", "%%")
     mark = mark or mark_of(kept["run_token"], attempt, launch, number)
-    comment = line.get("comment") or head[0].get("comment")
+    comment = given.get("comment")
     argv += [
         f"--output={log}",
         "--input=/dev/null",
-        f"--job-name={_name(kept, line, head, env)}",
+        f"--job-name={_name(kept, given)}",
         f"--comment={comment} {mark}" if comment else f"--comment={mark}",
     ]
     content = compose.with_variables(
@@ -206,28 +206,27 @@ def request_for(run_dir: str, attempt: int, **about: Any) -> SubmitRequest:
     )
 
 
-def _shape(line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str], nodes: int) -> list[str]:
+def _shape(given: SbatchOptions, nodes: int) -> list[str]:
     """Tasks and GPUs of each node as the main job has them, also where the user said them for the whole job."""
-    one = resize.resized(line, head, env, None, size=1)
-    _, per_node = resize.nodes_meant(line, head, env)
+    one = resize.resized(given, None, size=1)
+    _, per_node = resize.nodes_meant(given)
     words = [f"--ntasks={per_node * nodes}", f"--ntasks-per-node={per_node}"] if per_node else []
     if "gpus" in one.options:
         words.append(f"--gpus-per-node={one.options['gpus']}")
     return words
 
 
-def _said(
-    name: str, variable: str, line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]
-) -> list[str]:
+def _said(name: str, variable: str, given: SbatchOptions) -> list[str]:
     """The option as sbatch goes by it: with its value, bare, or not at all."""
-    for words in (line, None, head[0]):
-        if words is None:
-            if variable and variable in env:
-                return [f"--{name}={env[variable]}" if env[variable] else f"--{name}"]
-        elif words.has(name):
-            value = words.get(name)
-            return [f"--{name}" if value is None else f"--{name}={value}"]
-    return []
+    if given.line.has(name):
+        value = given.line.get(name)
+    elif variable and variable in given.env:
+        value = given.env[variable] or None
+    elif given.head[0].has(name):
+        value = given.head[0].get(name)
+    else:
+        return []
+    return [f"--{name}" if value is None else f"--{name}={value}"]
 
 
 def _limit(limit_s: float | None) -> str:
@@ -239,13 +238,11 @@ def _limit(limit_s: float | None) -> str:
     return str(math.ceil(limit_s / 60.0))
 
 
-def _name(
-    kept: Mapping[str, Any], line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]
-) -> str:
+def _name(kept: Mapping[str, Any], given: SbatchOptions) -> str:
     """The name of the main job, so that whoever ends jobs by their name ends both."""
-    if own := resize.chosen("job-name", line, head, env, "SBATCH_JOB_NAME"):
+    if own := given.get("job-name", "SBATCH_JOB_NAME"):
         return own
-    if line.has("wrap"):
+    if given.line.has("wrap"):
         return "wrap"
     return str(kept["script_name"] or "script") if kept["source"] == "file" else "sbatch"
 

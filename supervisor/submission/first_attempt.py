@@ -51,16 +51,8 @@ class Run:
 
     def open(self) -> None:
         """Context, journal, the attempt's folder, the file, and the intent: all on disk. Raises OSError."""
-        attempt_token = f"{self.token}:1"
-        self.plan = plan.plan(
-            self.kept,
-            self.asked.script,
-            self.asked.env,
-            run_dir=self.run_dir,
-            attempt=1,
-            token=attempt_token,
-            dependency=_dependency(self.asked, self.home),
-        )
+        spec = plan.AttemptSpec(1, dependency=_dependency(self.asked, self.home))
+        self.plan = plan.plan(self.kept, self.asked.script, self.asked.given, spec, run_dir=self.run_dir)
         if any(self.kept["settings"][key] for key in ("preflight", "rank-restart", "stage")):
             _put_hooks(self.home)
         submission_context.save(self.run_dir, self.kept, self.asked.raw_env, self.asked.script)
@@ -81,7 +73,7 @@ class Run:
             raise UserError(f"run {self.id} was given up by a supervisor before it was submitted", 1)
         self.journal.append("attempt.opened", attempt=1)
         self.plan.write()
-        self.journal.append("submit.intended", attempt=1, token=attempt_token)
+        self.journal.append("submit.intended", attempt=1, token=spec.token_in(self.kept))
 
     def submit(self) -> int:
         """Call sbatch once and write down what came of it. Returns the exit status; `job` is "" where no job came of it."""
@@ -224,7 +216,7 @@ def _put_hooks(home: str) -> None:
 
 def _dependency(asked: Asked, home: str) -> str | None:
     """The user's dependency with the ids of our runs brought up to date; None where nothing changes."""
-    typed = asked.line.get("dependency") or asked.head[0].get("dependency")
+    typed = asked.given.get("dependency")
     if not typed:
         return None
     renamed = submission_context.map_jobs(typed, lambda job: _present_job(asked, home, job))

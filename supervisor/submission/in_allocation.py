@@ -16,18 +16,18 @@ import threading
 
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.model.errors import SettingError, UserError
-from ftrun.supervisor.submission import collective_env, compile_cache, node_names, resize
+from ftrun.supervisor.submission import cache_env, collective_env, node_names, resize
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from typing import Any
 
-    from ftrun.slurm.client.options import CommandLine
     from ftrun.supervisor.config.sources import Config
     from ftrun.supervisor.model.run import Attempt
     from ftrun.supervisor.policy.policy_input import ClusterView
     from ftrun.supervisor.signatures.catalog import Signature
+    from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 __all__ = [
     "active",
@@ -47,9 +47,7 @@ __all__ = [
 
 def resized(
     chosen: Mapping[str, Any],
-    line: CommandLine,
-    head: Sequence[CommandLine],
-    env: Mapping[str, str],
+    given: SbatchOptions,
     fewer: int | None = None,
     *,
     size: int = 0,
@@ -66,15 +64,15 @@ def resized(
     wanted = int(chosen.get("spares", 0) or 0)
     if not wanted:
         equal = agent and outlives(chosen, "single") and _sized(chosen)
-        made = resize.resized(line, head, env, None, size=size, equal=equal) if size or equal else None
+        made = resize.resized(given, None, size=size, equal=equal) if size or equal else None
         return made if made is not None and (equal or made.active != made.full) else None
     number = wanted if fewer is None else min(fewer, wanted)
-    named = node_names.required(line, head, cwd)
+    named = node_names.required(given, cwd)
     if named and exclude:
         usable = {*named, *idle} - {*exclude}
-        needed = resize.resized(line, head, env, 0).active
+        needed = resize.resized(given, 0).active
         number = max(0, min(number, len(usable) - needed))
-    made = resize.resized(line, head, env, number, size=size, named=named)
+    made = resize.resized(given, number, size=size, named=named)
     if number < wanted and len(named) > made.active + number:
         first = sorted(named, key=lambda node: node in exclude)[: made.active + number]
         made.options["nodelist"] = ",".join(node for node in named if node in first)
@@ -168,7 +166,7 @@ def facts(kept: Mapping[str, Any], shape: str, made: resize.Resized | None) -> d
         "rejoin": "1" if chosen.get("rank-restart") else "",
         "save_signal": chosen.get("save-signal", ""),
         "stage": _staged(chosen),
-        **compile_cache.facts(kept, shape),
+        **cache_facts(kept, shape),
     }
     if made is not None and (chosen.get("spares") or told["agent"]):
         told |= {
@@ -179,6 +177,33 @@ def facts(kept: Mapping[str, Any], shape: str, made: resize.Resized | None) -> d
             "hidden": " ".join(made.hidden),
         }
     return told
+
+
+def cache_facts(kept: Mapping[str, Any], shape: str) -> dict[str, str]:
+    """What the submitted file says of compile caches.
+
+    Nothing where no start can follow, in arrays and heterogeneous jobs, and in contexts of older versions.
+    """
+    chosen = kept["settings"]
+    setting = chosen.get("caches", "never")
+    if (
+        setting == "never"
+        or shape != "single"
+        or chosen["observe"]
+        or not chosen["retries"]
+        or not kept.get("cache_name")
+    ):
+        return {}
+    from ftrun.hooks.runtime.formats import bytes_of
+
+    base = str(chosen["cache-base"]).rstrip("/") or "/"
+    if not base.startswith("/") or "\n" in base:
+        return {}
+    folder = f"{base.rstrip('/')}/{cache_env.FOLDER}{kept['cache_name']}"
+    return {
+        "caches": f"{bytes_of(str(chosen['cache-limit']))} {folder}",
+        "cache_exports": cache_env.lines(setting),
+    }
 
 
 def _staged(chosen: Mapping[str, Any]) -> str:

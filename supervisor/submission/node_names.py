@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ftrun.slurm.client.options import CommandLine
+    from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 __all__ = ["avoiding", "excluded", "limit", "narrowed", "required", "tasks", "told"]
 
@@ -68,17 +69,16 @@ def told(spec: str) -> Mapping[str, str]:
     }
 
 
-def required(line: CommandLine, head: Sequence[CommandLine], cwd: str = "") -> list[str]:
+def required(given: SbatchOptions, cwd: str = "") -> list[str]:
     """The nodes that a job of one part names by -w or -F. `cwd` is where it was submitted ("" = here). Raises SubmitImpossible where its file cannot be read."""
-    named, file = (line.get(name) or head[0].get(name) for name in ("nodelist", "nodefile"))
-    return _expanded(named, file, cwd)
+    return _expanded(given.get("nodelist"), given.get("nodefile"), cwd)
 
 
-def excluded(line: CommandLine, head: Sequence[CommandLine], cwd: str = "") -> list[str]:
+def excluded(given: SbatchOptions, cwd: str = "") -> list[str]:
     """The nodes that the user of a job of one part leaves out by -x. Raises SubmitImpossible where its file cannot be read."""
     from ftrun.slurm.client import nodeset
 
-    return list(nodeset.expand(listed(line.get("exclude") or head[0].get("exclude") or "", cwd)))
+    return list(nodeset.expand(listed(given.get("exclude"), cwd)))
 
 
 def _expanded(named: str | None, file: str | None, cwd: str) -> list[str]:
@@ -99,10 +99,10 @@ def avoiding(
     A component of the script that names nodes of its own may get a part of the command line of its own.
     """
     from ftrun.slurm.client import nodeset
-    from ftrun.supervisor.submission.compose import said_of_each, with_room_for
+    from ftrun.supervisor.submission.sbatch_options import value_of_each, with_parts_for
 
-    own, named, files = (said_of_each(name, changed, head) for name in ("exclude", "nodelist", "nodefile"))
-    changed = with_room_for(changed, own, named, files)
+    own, named, files = (value_of_each(name, changed, head) for name in ("exclude", "nodelist", "nodefile"))
+    changed = with_parts_for(changed, own, named, files)
     for part in range(changed.components):
         merged = ",".join(filter(None, (listed(own[part] or "", cwd), nodeset.fold(exclude))))
         wanted = _expanded(named[part], files[part], cwd)

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from ftrun.supervisor.model.errors import SubmitImpossible
 
-__all__ = ["Resized", "chosen", "nodes_meant", "resized"]
+__all__ = ["Resized", "nodes_meant", "resized"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from ftrun.slurm.client.options import CommandLine
+    from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 _COUNTED = "want a plain number of nodes: -N 4, or -n with --ntasks-per-node"
 _SHARES = ("node", "task", "socket")
@@ -55,9 +56,7 @@ class Resized:
 
 
 def resized(
-    line: CommandLine,
-    head: Sequence[CommandLine],
-    env: Mapping[str, str],
+    given: SbatchOptions,
     spares: int | None,
     *,
     size: int = 0,
@@ -70,8 +69,8 @@ def resized(
     sbatch. Raises SubmitImpossible.
     """
     what = "nodes" if spares is None else "spares"
-    _refuse_shape(what, line, head, env)
-    full, tasks, per_node = _meant(what, line, head, env)
+    _refuse_shape(what, given)
+    full, tasks, per_node = _meant(what, given)
     made = Resized(full, size or full, spares or 0)
     total = made.active + made.spares
     if spares is not None and named and len(named) < total:
@@ -83,62 +82,58 @@ def resized(
     )
     if tasks:
         made.options["ntasks"] = str(_in_proportion(what, "--ntasks", tasks, full, total))
-    gpus = chosen("gpus", line, head, env, "SBATCH_GPUS")
+    gpus = given.get("gpus", "SBATCH_GPUS")
     if gpus:
         made.active_gpus = _all_gpus(what, gpus, full, made.active)
         made.options["gpus"] = _all_gpus(what, gpus, full, total)
     if spares is not None or equal:
-        _in_equal_shares(made, line, head, env, share=tasks // full, per_node=per_node, gpus=gpus)
+        _in_equal_shares(made, given, share=tasks // full, per_node=per_node, gpus=gpus)
     return made
 
 
 def _in_equal_shares(
     made: Resized,
-    line: CommandLine,
-    head: Sequence[CommandLine],
-    env: Mapping[str, str],
+    given: SbatchOptions,
     *,
     share: int,
     per_node: int,
     gpus: str,
 ) -> None:
     """What lets any node take the place of any other, and the job outlive one."""
-    if not _given("no-kill", line, head, env, "SBATCH_NO_KILL"):
+    if not given.has("no-kill", "SBATCH_NO_KILL"):
         made.options["no-kill"] = None
     if share:
         made.options["ntasks-per-node"] = str(share)
         made.hidden += [] if per_node else ["SLURM_NTASKS_PER_NODE"]
-    shared = any(_given(f"gpus-per-{of}", line, head, env, f"SBATCH_GPUS_PER_{of.upper()}") for of in _SHARES)
+    shared = any(given.has(f"gpus-per-{of}", f"SBATCH_GPUS_PER_{of.upper()}") for of in _SHARES)
     if gpus and not shared:
         made.options["gpus-per-node"] = _all_gpus("nodes", gpus, made.full, 1)
         made.hidden.append("SLURM_GPUS_PER_NODE")
 
 
-def _refuse_shape(what: str, line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]) -> None:
+def _refuse_shape(what: str, given: SbatchOptions) -> None:
     leave = f"leave --ft-{what} out"
-    if line.components > 1 or len(head) > 1:
+    if given.shape == "het":
         raise SubmitImpossible(f"{what}: a heterogeneous job cannot have them: {leave}")
-    if chosen("array", line, head, env, "SBATCH_ARRAY_INX"):
+    if given.get("array", "SBATCH_ARRAY_INX"):
         raise SubmitImpossible(f"{what}: the tasks of an array cannot have them: {leave}")
-    if chosen("distribution", line, head, env, "SBATCH_DISTRIBUTION").startswith("arbitrary"):
+    if given.get("distribution", "SBATCH_DISTRIBUTION").startswith("arbitrary"):
         raise SubmitImpossible(
             f"{what}: --distribution=arbitrary ties tasks to nodes: leave one of the two out"
         )
 
 
-def nodes_meant(line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]) -> tuple[int, int]:
+def nodes_meant(given: SbatchOptions) -> tuple[int, int]:
     """(how many nodes the user means, how many tasks are on each of them; 0 = not said). Raises SubmitImpossible."""
-    full, tasks, per_node = _meant("nodes", line, head, env)
+    full, tasks, per_node = _meant("nodes", given)
     return full, per_node or tasks // full
 
 
-def _meant(
-    what: str, line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]
-) -> tuple[int, int, int]:
+def _meant(what: str, given: SbatchOptions) -> tuple[int, int, int]:
     """(nodes, --ntasks, --ntasks-per-node) of the user; 0 = not said."""
-    tasks = _number(what, "ntasks", chosen("ntasks", line, head, env))
-    per_node = _number(what, "ntasks-per-node", chosen("ntasks-per-node", line, head, env))
-    return _nodes(what, chosen("nodes", line, head, env), tasks, per_node), tasks, per_node
+    tasks = _number(what, "ntasks", given.get("ntasks"))
+    per_node = _number(what, "ntasks-per-node", given.get("ntasks-per-node"))
+    return _nodes(what, given.get("nodes"), tasks, per_node), tasks, per_node
 
 
 def _nodes(what: str, text: str, tasks: int, per_node: int) -> int:
@@ -187,19 +182,3 @@ def _gpus(what: str, part: str, full: int, nodes: int) -> str:
         kind, colon, count = part, ":", "1"
     number = _in_proportion(what, "--gpus", _number(what, "gpus", count), full, nodes)
     return f"{kind}{colon}{number}"
-
-
-def chosen(
-    name: str, line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str], variable: str = ""
-) -> str:
-    """The value that sbatch goes by; "" where there is none."""
-    own = line.get(name)
-    if own is None and variable:
-        own = env.get(variable)
-    return own if own is not None else (head[0].get(name) or "" if head else "")
-
-
-def _given(
-    name: str, line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str], variable: str
-) -> bool:
-    return line.has(name) or variable in env or any(part.has(name) for part in head)
