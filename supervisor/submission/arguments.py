@@ -1,8 +1,8 @@
-"""What the user asked of `ftrun sbatch`: arguments split, script read, settings in force. (I/O)
+"""What the user asked of `ftrun sbatch`: arguments split, script read, settings resolved. (I/O)
 
-How it thinks. What sbatch would refuse before it asks anybody (a wrong option, no such file, no `#!`) is not refused here: it
-is `Plain`, which means that sbatch gets it as it was typed, so that the message and the exit status are its own. Only
-ftrun's own settings are refused here, since nobody else knows them.
+What sbatch refuses by itself (a wrong option, a missing file, no `#!`) is not refused here. It raises
+`Plain`: sbatch then gets the arguments as typed, so that message and exit status are sbatch's own. Only
+ftrun's own settings are refused here, because only ftrun knows them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 _ELASTIC = ("nodes", "nodes-valid", "global-batch", "micro-batch", "replicas", "on-queue-timeout")
 # sbatch answers these and submits nothing.
-_ASIDE = ("help", "usage", "version", "autocomplete")
+_ANSWER_ONLY = ("help", "usage", "version", "autocomplete")
 
 
 class Asked:
-    """What one call of `ftrun sbatch` knows: the arguments, the environment to the byte, and the script."""
+    """One call of `ftrun sbatch`: the arguments, the environment to the byte, the script and the settings."""
 
     __slots__ = (
         "argv",
@@ -63,14 +63,14 @@ class Asked:
 
     @property
     def source(self) -> str:
-        """file, stdin or wrap."""
+        """Where the script comes from: file, stdin or wrap."""
         if self.given.line.has("wrap"):
             return "wrap"
         return "stdin" if self.given.line.script is None else "file"
 
     @property
     def job_name(self) -> str:
-        """The name that Slurm gives the job; of several parts, the first."""
+        """The name that Slurm gives the job; of a heterogeneous job, that of the first component."""
         line, head = self.given.line, self.given.head
         chosen = line.get("job-name", 0) or self.env.get("SBATCH_JOB_NAME") or head[0].get("job-name")
         return (
@@ -84,12 +84,12 @@ class Asked:
 
     @property
     def names_cluster(self) -> bool:
-        """Whether somebody says on which cluster the job may start."""
+        """Whether the user or the environment names the cluster of the job."""
         return bool(_clusters(self)[1])
 
     @property
     def told(self) -> dict[str, Any]:
-        """What the lines of the script are read by."""
+        """What is needed to split the directives of the script."""
         return {
             "argv": self.argv,
             "slurm_version": self.version,
@@ -98,7 +98,7 @@ class Asked:
         }
 
     def kept(self, run: str, token: str) -> dict[str, Any]:
-        """The submission context of this process as submit/context.json has it."""
+        """The submission context of this process, as submit/context.json stores it."""
         return {
             **submission_context.capture(),
             "run": run,
@@ -122,13 +122,13 @@ class Asked:
         }
 
     def _widened(self) -> dict[str, int]:
-        """How many nodes the user means, where spares come on top of them."""
+        """The number of nodes that the user means, if spares are added to it."""
         wide = in_allocation.resized(self.config.values, self.given)
         return {"active": wide.active} if wide is not None and wide.spares else {}
 
 
 class Plain(Exception):
-    """This goes to sbatch as it is. `warning` is said when a job came of it all the same."""
+    """The submission goes to sbatch unchanged. `warning` is printed if sbatch creates a job."""
 
     def __init__(self, warning: str = "") -> None:
         super().__init__(warning)
@@ -136,7 +136,10 @@ class Plain(Exception):
 
 
 def read(asked: Asked) -> None:
-    """Split the arguments, read the script, settle the settings. Raises Plain, and UserError for settings of ours."""
+    """Split the arguments, read the script, resolve the settings.
+
+    Raises Plain, and UserError for ftrun's own settings.
+    """
     _split(asked)
     _read_script(asked)
     asked.config = _settings(asked)
@@ -162,12 +165,12 @@ def _split(asked: Asked) -> None:
         asked.argv = (
             asked.given.line.argv() if asked.given.line.words or asked.given.line.script else _less_own(typed)
         )
-    if any(asked.given.line.has(name) for name in _ASIDE):
+    if any(asked.given.line.has(name) for name in _ANSWER_ONLY):
         raise Plain
     for (
         name,
         value,
-    ) in asked.given.line.own:  # a slip of the pen in our own options is told before anything else
+    ) in asked.given.line.own:  # report a typo in our own options before anything else
         try:
             settings.parse(name, True if value is None else value)
         except errors.SettingError as error:
@@ -182,7 +185,7 @@ def _own(name: str) -> bool:
 
 
 def _less_own(argv: Sequence[str]) -> list[str]:
-    """Arguments that could not be split, less what looks like ours."""
+    """Arguments that could not be split, without what looks like ftrun's."""
     kept: list[str] = []
     skip = False
     for word in argv:
@@ -197,7 +200,7 @@ def _less_own(argv: Sequence[str]) -> list[str]:
 
 
 def _ask_sbatch(asked: Asked) -> None:
-    """The version, and the options of plugins: asked for only when an option needs it."""
+    """Ask sbatch for its version and its plugin options; done only if an option cannot be split without them."""
     import subprocess
 
     def told(option: str) -> str:
@@ -229,7 +232,7 @@ def _read_script(asked: Asked) -> None:
             with open(asked.script_path, "rb") as stream:
                 asked.script = stream.read()
         except OSError:
-            raise Plain from None  # sbatch cannot open it either, and says so
+            raise Plain from None  # sbatch cannot open it either and says so
     try:
         asked.given.head = directive_lines(asked.script, asked.told)
     except (options.Ambiguous, options.UnknownOption):
@@ -268,7 +271,7 @@ def _settings(asked: Asked) -> Config:
 
 
 def _refuse_ladder(asked: Asked) -> None:
-    """What cannot be recovered as it was asked for is told now, and not at night."""
+    """Refuse recovery settings that this job cannot have, at submission and not at the first fault."""
     try:
         in_allocation.refuse(asked.config, asked.given.shape)
         if asked.config.meant("recover") or any(asked.config.values[key] for key in _ELASTIC):
@@ -283,7 +286,10 @@ def _refuse_ladder(asked: Asked) -> None:
 
 
 def _refuse_too_wide(asked: Asked, active: int, spares: int) -> None:
-    """A job that asks for more nodes than there are would wait for ever. Where Slurm shows no partition, Slurm itself decides."""
+    """Refuse more nodes than the partition has: the job would wait forever.
+
+    If Slurm does not answer, Slurm decides.
+    """
     from ftrun.slurm.client.errors import SlurmError
     from ftrun.slurm.commands.cluster import CommandCluster
 
@@ -304,10 +310,11 @@ def _refuse_too_wide(asked: Asked, active: int, spares: int) -> None:
 
 
 def _refuse_other_clusters(asked: Asked) -> None:
-    """A run lives on one cluster, the one that SLURM_CONF names: its ids, its nodes and its states are that cluster's.
+    """Refuse submissions to other clusters: a run lives on the cluster that SLURM_CONF names.
 
-    A list of clusters, `all`, another cluster or a constraint on the clusters of a federation is refused before anything is made.
-    The local cluster's own name goes through to sbatch, which asks slurmdbd what it is.
+    A list of clusters, `all`, another cluster or a constraint on the clusters of a federation is refused
+    before anything is created. The local cluster's own name goes through to sbatch, which asks slurmdbd for
+    it.
     """
     federal = asked.given.get("cluster-constraint")
     if federal:
@@ -329,7 +336,7 @@ def _refuse_other_clusters(asked: Asked) -> None:
 
 
 def _clusters(asked: Asked) -> tuple[str, str]:
-    """Who names clusters, as sbatch takes it (the command line, then variables, then the script), and which."""
+    """Where clusters are named (by sbatch's precedence: command line, variables, script), and which."""
     if typed := asked.given.line.get("clusters"):
         return "--clusters=", typed
     for name in ("SBATCH_CLUSTERS", "SLURM_CLUSTERS"):

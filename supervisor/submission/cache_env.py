@@ -1,12 +1,12 @@
 """Environment variables that point the compile caches of frameworks to the run's folder on its node. (pure)
 
-A variable is set only where the user set neither it nor one that decides the same: a user's own location stays. What is set
-names a folder, or switches on what newer releases do by default. A cache that has given wrong results is not switched on
-unless asked for. XLA_FLAGS is left alone: an option that a release does not know ends the process, and JAX itself puts
-XLA's own caches into its folder.
+A variable is set only where the user set neither it nor one that decides the same: a user's own location
+stays. What is set names a folder, or switches on what newer releases do by default. A cache that has given
+wrong results is not switched on unless asked for. XLA_FLAGS is left alone: an option that a release does
+not know ends the process, and JAX itself puts XLA's own caches into its folder.
 
-`EXPORTS` is what batch.sh sets (setting `caches`), `LEFT` what was considered and left alone. `ftrun sbatch` imports this
-module, so it imports nothing.
+`EXPORTS` is what batch.sh sets (setting `caches`), `LEFT` what was considered and left alone. `ftrun
+sbatch` imports this module, so it imports nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 __all__ = ["EXPORTS", "FOLDER", "LEFT", "Export", "lines"]
 
 FOLDER = "ftrun-{uid}/cache-"
-"""How the folder of a run on its nodes begins, below `cache-base`: the user's own folder, and in it the run's. batch.sh knows the number of the user."""
+"""How the run's folder on its nodes begins, below `cache-base`. batch.sh fills in the user's number."""
 
 TORCH = "docs.pytorch.org/tutorials/recipes/torch_compile_caching_configuration_tutorial.html"
 TRITON = "github.com/triton-lang/triton, README: tips for hacking"
@@ -24,7 +24,10 @@ CANN = "www.hiascend.com/document, CANN: maintenref/envvar"
 
 
 class Export:
-    """One variable that is set where neither it nor any of `aliases` is: value ({caches} is the folder), which settings, where documented, why."""
+    """One variable, set where neither it nor any of `aliases` is.
+
+    Value ({caches} is the folder), settings, source, reason.
+    """
 
     __slots__ = ("aliases", "name", "settings", "source", "value", "why")
 
@@ -122,6 +125,7 @@ LEFT = (
 
 
 def lines(setting: str) -> str:
-    """What batch.sh reads: `NAME[,ALIAS...]=VALUE` by lines, `{caches}` to be filled; "" for `never`."""
-    told = (one for one in EXPORTS if setting in one.settings)
-    return "\n".join(f"{','.join((one.name, *one.aliases))}={one.value}" for one in told)
+    """What batch.sh reads: lines `NAME[,ALIAS...]=VALUE` with `{caches}` to fill in; "" for `never`."""
+    return "\n".join(
+        f"{','.join((one.name, *one.aliases))}={one.value}" for one in EXPORTS if setting in one.settings
+    )

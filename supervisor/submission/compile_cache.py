@@ -1,8 +1,9 @@
-"""What lies in the compile caches of a run: packs by class of nodes, and the reports of the nodes; clearing them. (I/O)
+"""The compile caches of a run: packs by class of nodes, reports of the nodes; clearing them. (I/O)
 
-Packs describe themselves (`hooks.compile_cache.packs`), so only their headers are read. How warm the last start was is in the
-reports that nodes leave with the attempts. Clearing removes the packs and raises an epoch that every node compares: a node
-that holds older entries discards them, and a pack that arrives late is ignored.
+Packs describe themselves (`hooks.compile_cache.packs`), so only their headers are read. How warm the last
+start was is in the reports that nodes leave with the attempts. Clearing removes the packs and raises an
+epoch that every node compares: a node that holds older entries discards them, and a pack that arrives late
+is ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ PLACE = "caches"
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one framework has in the packs of a class: its folder's name, entries, bytes on a node, bytes in the packs."""
+    """What one framework has in the packs of a class.
+
+    Folder name, entries, bytes on a node, bytes in the packs.
+    """
 
     kind: str
     entries: int
@@ -35,7 +39,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class NodeClass:
-    """Nodes that share: what they have in common, versions that wrote last, the packs, and which of these are damaged."""
+    """Nodes that share packs.
+
+    What they have in common, versions that wrote last, number of packs, damaged ones.
+    """
 
     name: str
     facts: Mapping[str, str]
@@ -48,7 +55,10 @@ class NodeClass:
 
 @dataclass(frozen=True, slots=True)
 class Warm:
-    """How one start found its caches: entries and bytes that were filled in on a node, how many of them were read (None: nobody can tell), seconds."""
+    """How one start found its caches: entries and bytes filled in, how many of them were read (None.
+
+    Unknown), seconds.
+    """
 
     attempt: int
     launch: int
@@ -62,7 +72,7 @@ class Warm:
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """All of a run: its folder on the nodes ("" where its starts are told of none), the limit, why it was refused, classes, the last starts."""
+    """The caches of a run: folder on the nodes ("" = none), limit, refusal, node classes, last starts."""
 
     local: str
     limit_bytes: int
@@ -77,7 +87,7 @@ class Book:
 
 
 def read(run_dir: str, attempts: int) -> Book:
-    """The caches of the run in `run_dir`, which had so many attempts. What cannot be read is left out."""
+    """The caches of the run in `run_dir`, which had that many attempts. What cannot be read is left out."""
     place = os.path.join(run_dir, PLACE)
     words = _text(os.path.join(place, "where")).rstrip("\n").partition(" ")
     told = node_reports.json_of(os.path.join(place, "refused"))
@@ -90,7 +100,10 @@ def read(run_dir: str, attempts: int) -> Book:
 
 
 def clear(run_dir: str) -> int:
-    """Remove all packs, and let no node keep or give what it holds of them. The bytes that were freed. Raises OSError."""
+    """Remove all packs and raise the epoch, so that nodes discard their copies.
+
+    Returns the bytes freed. Raises OSError.
+    """
     place = os.path.join(run_dir, PLACE)
     if not os.path.isdir(place):
         return 0

@@ -1,14 +1,16 @@
 """The file that sbatch gets: the user's directives, our variables, batch.sh, then the user's script. (pure)
 
-sbatch reads directives from the top of a file up to the first line that is neither blank nor a comment (`_opt_batch_script`
-in Slurm's src/sbatch/opt.c, the same in 22.05 and 26.05). #PBS and #BSUB lines it finds behind that line, too: those are moved
-up. So the user's directive block comes first, and our first line ends it. The user's script stands behind the last line of
-batch.sh, byte for byte, and no shell parses it there: batch.sh exits before it, and cuts the script out of its own file at the
-marker line in front of it. Nothing needs quoting, and a filter that inserts lines at the top (`sbatch --bbf`, a site's
-job_submit plugin) breaks nothing.
+sbatch reads directives from the top of a file up to the first line that is neither blank nor a comment
+(`_opt_batch_script` in Slurm's src/sbatch/opt.c, the same in 22.05 and 26.05). #PBS and #BSUB lines it
+finds behind that line, too: those are moved up. So the user's directive block comes first, and our first
+line ends it. The user's script stands behind the last line of batch.sh, byte for byte, and no shell parses
+it there: batch.sh exits before it, and cuts the script out of its own file at the marker line in front of
+it. Nothing needs quoting, and a filter that inserts lines at the top (`sbatch --bbf`, a site's job_submit
+plugin) breaks nothing.
 
-What sbatch itself refuses in a script (DOS line ends, NUL bytes) stays in the composed file, so sbatch refuses it in its own
-words. What the composed file would hide from sbatch (no `#!`, an empty script) is a ScriptError.
+What sbatch itself refuses in a script (DOS line ends, NUL bytes) stays in the composed file, so sbatch
+refuses it in its own words. What the composed file would hide from sbatch (no `#!`, an empty script) is a
+ScriptError.
 """
 
 from __future__ import annotations
@@ -88,28 +90,33 @@ def compose(script: bytes, attempt: Mapping[str, str]) -> bytes:
     """The file to submit for one attempt.
 
     `attempt` has run, attempt, token and run_dir, and may have
-    - restart, last_fault, excluded, cluster, claim_wait_s (seconds), array (NAME=VALUE: the bounds of the whole array);
-    - checkpoint_glob, checkpoint_marker, checkpoint_skip, checkpoint_poison (lines of hooks.checkpoints.diverged),
-      checkpoint_verify ("quick": Python looks into them), checkpoint_fresh ("1": without a loadable checkpoint the script
-      starts from nothing, "once": at the first launch only), checkpoint_had ("1": the run had one);
+    - restart, last_fault, excluded, cluster, claim_wait_s (seconds), array (NAME=VALUE: the bounds of the
+      whole array);
+    - checkpoint_glob, checkpoint_marker, checkpoint_skip, checkpoint_poison (lines of
+      hooks.checkpoints.diverged), checkpoint_verify ("quick": Python looks into them), checkpoint_fresh
+      ("1": without a loadable checkpoint the script starts from nothing, "once": at the first launch only),
+      checkpoint_had ("1": the run had one);
     - resume_arg, resume_env;
     - pre_hook, post_hook (shell commands), hook_limit_s (seconds);
-    - watch ("PERIOD DELAY", seconds), after ("1": check the nodes of a failed script), before ("hold": check the nodes first,
-      and a bad minority keeps the script from starting; "report": check them first and start anyway), checks (a file of
-      thresholds);
-    - agent (the agent's interpreter; "" for no agent), spares (nodes of the job that no start uses at first), active (how many
-      nodes the script uses; "" for all), active_tasks (its --ntasks, where the user gave one and the job's is larger),
-      active_gpus (its --gpus, likewise), hidden (names of variables that only the larger job has), labels ("auto" or "never"),
-      timeouts (lines NAME[,ALIAS...]=VALUE), rejoin ("1": a process may join again), save_signal;
-    - sized (five numbers: nodes asked for, full size, nodes of a unit, samples of a unit's micro step, samples of the whole
-      batch, 0 = unknown; "" = the run has one size);
-    - caches (the limit in bytes and the folder of compile caches on a node; "" = none), cache_exports (lines
-      NAME[,ALIAS...]=VALUE);
-    - stage (seven lines: the folder that staged checkpoints are published to, the folder on each node, memory, bytes per
-      second, how many stay, "auto" or "never" for partner copies, seconds to wait at the end; "" = none are staged);
-    - tools (the file of node tools in `tools` of the home, whose name ends with its SHA-256; "" = the link there).
-    Several globs, paths, templates or pairs in one value are separated by newlines. Other keys are ignored. Raises ScriptError
-    for a script that sbatch would refuse, KeyError for a missing key, ValueError for a NUL byte in a value.
+    - watch ("PERIOD DELAY", seconds), after ("1": check the nodes of a failed script), before ("hold":
+      check the nodes first, and a bad minority keeps the script from starting; "report": check them first
+      and start anyway), checks (a file of thresholds);
+    - agent (the agent's interpreter; "" for no agent), spares (nodes of the job that no start uses at
+      first), active (how many nodes the script uses; "" for all), active_tasks (its --ntasks, where the
+      user gave one and the job's is larger), active_gpus (its --gpus, likewise), hidden (names of variables
+      that only the larger job has), labels ("auto" or "never"), timeouts (lines NAME[,ALIAS...]=VALUE),
+      rejoin ("1": a process may join again), save_signal;
+    - sized (five numbers: nodes asked for, full size, nodes of a unit, samples of a unit's micro step,
+      samples of the whole batch, 0 = unknown; "" = the run has one size);
+    - caches (the limit in bytes and the folder of compile caches on a node; "" = none), cache_exports
+      (lines NAME[,ALIAS...]=VALUE);
+    - stage (seven lines: the folder that staged checkpoints are published to, the folder on each node,
+      memory, bytes per second, how many stay, "auto" or "never" for partner copies, seconds to wait at the
+      end; "" = none are staged);
+    - tools (the file of node tools in `tools` of the home, whose name ends with its SHA-256; "" = the link
+      there). Several globs, paths, templates or pairs in one value are separated by newlines. Other keys
+      are ignored. Raises ScriptError for a script that sbatch would refuse, KeyError for a missing key,
+      ValueError for a NUL byte in a value.
     """
     _refuse_what_sbatch_refuses(script)
     for key in _REQUIRED:
@@ -156,7 +163,9 @@ def payload(composed: bytes) -> bytes:
 
 
 def directives(script: bytes) -> list[bytes]:
-    """The user's directive block without line ends: from the second line to the first command, as sbatch scans it.
+    """The user's directive block without line ends.
+
+    From the second line to the first command, as sbatch scans it.
 
     Comments and blank lines are part of it.
     """
@@ -170,7 +179,10 @@ def directives(script: bytes) -> list[bytes]:
 
 
 def _late(script: bytes) -> list[bytes]:
-    """#PBS or #BSUB lines behind the first command: sbatch finds them there, but would not behind our lines."""
+    """#PBS or #BSUB lines behind the first command.
+
+    Sbatch finds them there, but would not behind our lines.
+    """
     if b"\n#PBS" not in script and b"\n#BSUB" not in script:
         return []
     from ftrun.slurm.client import foreign_directives
@@ -221,8 +233,8 @@ def _lines_after_first(script: bytes) -> Iterator[bytes]:
 def _as_sh_sees_it(line: bytes) -> bytes:
     """A directive line that a shell takes for a comment too.
 
-    For sbatch any white space is blank, for a shell only space and tab. Lines that sbatch reads as directives have no white
-    space in front and stay as they are.
+    For sbatch any white space is blank, for a shell only space and tab. Lines that sbatch reads as
+    directives have no white space in front and stay as they are.
     """
     text = line.lstrip(_SPACE)
     if not text:
@@ -233,7 +245,7 @@ def _as_sh_sees_it(line: bytes) -> bytes:
 
 
 def _refuse_what_sbatch_refuses(script: bytes) -> None:
-    """The checks of sbatch (src/sbatch/sbatch.c) that a composed file would always pass, in sbatch's words."""
+    """sbatch's own checks (src/sbatch/sbatch.c) that every composed file passes, in sbatch's words."""
     if not script:
         raise ScriptError("Batch script is empty!")
     if not script.strip(_SPACE):

@@ -1,18 +1,19 @@
-"""Recovery inside the allocation, as a submission sees it: who may have it, what is refused, what the submitted file is told. (I/O)
+"""Recovery inside the allocation, as a submission sees it: what is refused, what batch.sh gets. (I/O)
 
-How it thinks. Whether a script can be started again in place depends on what was typed and on the settings, so all of it is checked
-before sbatch is called, and one line says what is wrong. The rules of the rungs are imported only where a setting asks for more than
-the defaults: most submissions do not.
+Who may have it, what is refused, what batch.sh gets. (I/O)
 
-The folder that staged checkpoints are published to, looked at when a job is submitted.
-How it thinks. A wrong folder would be found by the first checkpoint, hours later and on a node. So who names one is told at once, in one line. A file system that does not
-answer is no reason not to submit.
+Whether a script can be started again in place depends on the arguments and the settings, so all of it is
+checked before sbatch is called, and one line says what is wrong. The rules of the recovery order are
+imported only where a setting asks for more than the defaults: most submissions do not.
+
+`ready` checks the folder that staged checkpoints are published to. The first checkpoint would find a wrong
+folder hours later, on a node. A file system that does not answer does not keep the job from being
+submitted.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.model.errors import SettingError, UserError
@@ -56,10 +57,13 @@ def resized(
     agent: bool = True,
     cwd: str = "",
 ) -> resize.Resized | None:
-    """The submission with its spares, for `size` nodes (0 = as many as the user says); None where it stays as it was typed.
+    """The submission with its spares, for `size` nodes (0 = as many as the user says).
 
-    `fewer` spares than the settings want, if given. Where the user named the nodes, those in `exclude` that none of `idle` can stand in for
-    are done without, as long as they are spares. `agent`: one can run beside the script; `cwd` is where it was submitted ("" = here). Raises SubmitImpossible.
+    None where it stays as typed.
+
+    `fewer`: this many spares instead of what the settings want. Where the user named the nodes, those in
+    `exclude` that no node of `idle` can replace are left out, as long as they are spares. `agent`: one can
+    run beside the script; `cwd` is where the job was submitted ("" = here). Raises SubmitImpossible.
     """
     wanted = int(chosen.get("spares", 0) or 0)
     if not wanted:
@@ -80,12 +84,12 @@ def resized(
 
 
 def active(kept: Mapping[str, Any]) -> int:
-    """How many nodes the user asked for, where spares were added to them; 0 where none were."""
+    """How many nodes the user asked for, where spares were added; 0 where none were."""
     return int(kept.get("active", 0))
 
 
 def active_of(run_dir: str) -> int:
-    """The same of a run's kept context; 0 also where it cannot be read."""
+    """`active` of a run's submission context; 0 also where it cannot be read."""
     from ftrun.supervisor.store import submission_context
 
     try:
@@ -102,10 +106,14 @@ def spares_of(chosen: Mapping[str, Any], attempt: Attempt) -> int:
 def spares_now(
     chosen: Mapping[str, Any], before: Attempt, view: ClusterView, exclude: Collection[str], size: int = 0
 ) -> int | None:
-    """How many spares the next attempt is submitted with, as many as the partition has room for; None where none were asked for.
+    """How many spares the next attempt gets, as many as the partition has room for.
 
-    `size` is how many nodes it uses; 0 = as many as `view` says. What is down or busy comes back, what is drained or left out does not. `before` was refused with them: none. Where Slurm does not
-    show the partition, as many as were asked for.
+    None where none were asked for.
+
+    `size` is how many nodes the attempt uses; 0 = as many as `view` says. Nodes that are down or busy
+    count, since they come back; drained or excluded ones do not. If Slurm refused the attempt `before` with
+    spares, the next one gets none. If Slurm does not show the partition, the next one gets as many as asked
+    for.
     """
     wanted = int(chosen.get("spares", 0))
     if not wanted:
@@ -119,7 +127,7 @@ def spares_now(
 
 
 def fewer(spares: int, wanted: int) -> str:
-    """What is told where an attempt gets fewer spares."""
+    """The message for an attempt that gets fewer spares than asked for."""
     return f"{spares} of {wanted} spares: the partition has no more nodes for this run"
 
 
@@ -143,7 +151,7 @@ def with_agent(chosen: Mapping[str, Any], shape: str) -> bool:
 
 
 def outlives(chosen: Mapping[str, Any], shape: str) -> bool:
-    """Whether a job is to go on without a node that it lost: where that is what was asked for, by sizes or a companion."""
+    """Whether a job is to go on without a node that it lost: where sizes or a companion were asked for."""
     if not with_agent(chosen, shape):
         return False
     lists = (str(chosen.get("recover", "")), *map(str, chosen.get("policy") or ()))
@@ -157,7 +165,10 @@ def _sized(chosen: Mapping[str, Any]) -> bool:
 
 
 def facts(kept: Mapping[str, Any], shape: str, made: resize.Resized | None) -> dict[str, str]:
-    """What the submitted file says about recovery inside the allocation. Contexts of older versions have no agent."""
+    """What the submitted file says about recovery inside the allocation.
+
+    Contexts of older versions have no agent.
+    """
     chosen = kept["settings"]
     told = {
         "agent": str(kept.get("python", "")) if with_agent(chosen, shape) else "",
@@ -207,7 +218,10 @@ def cache_facts(kept: Mapping[str, Any], shape: str) -> dict[str, str]:
 
 
 def _staged(chosen: Mapping[str, Any]) -> str:
-    """Where checkpoints are staged and published, and within what bounds, a line each. Contexts of older versions have none of it."""
+    """Where checkpoints are staged and published, and within which bounds, a line each.
+
+    Old contexts have none of it.
+    """
     if not chosen.get("stage"):
         return ""
     keys = (
@@ -223,7 +237,10 @@ def _staged(chosen: Mapping[str, Any]) -> str:
 
 
 def refuse(config: Config, shape: str) -> None:
-    """Refuse settings of the ladder that cannot be meant for this job. Raises SettingError in one line that names the place."""
+    """Refuse recovery settings that this job cannot have.
+
+    Raises SettingError in one line that names the source.
+    """
     chosen = config.values
     meant = {key for key in ("recover", "policy", "spares", "on-queue-timeout") if config.meant(key)}
     if chosen["hang-min"] > chosen["hang-max"]:  # type: ignore[operator]
@@ -247,9 +264,7 @@ def refuse(config: Config, shape: str) -> None:
 
 
 def known_signatures() -> Mapping[str, Signature]:
-    """Every signature by its name, the site's own ones too, as a supervisor will know them. Raises CatalogError."""
-    import os
-
+    """Every signature by name, with the site's own, as a supervisor knows them. Raises CatalogError."""
     from ftrun.supervisor.signatures import catalog
 
     return catalog.load([f for f in os.environ.get("FTRUN_CATALOG", "").split(":") if f]).by_id
@@ -294,7 +309,12 @@ PATIENCE_S = 5.0
 
 
 def ready(path: str, *, make: bool) -> None:
-    """See that `path` is a folder that this user may write to; `make` it, and those above it, where it is missing. Raises UserError (exit 2)."""
+    """Check that `path` is a folder that this user may write to.
+
+    `make` creates it, and those above it, where it is missing. Raises UserError (exit 2).
+    """
+    import threading  # only for runs that stage checkpoints
+
     found: list[str] = []
     looking = threading.Thread(
         target=lambda: found.append(_wrong(os.path.expanduser(path), make=make)), daemon=True

@@ -1,19 +1,22 @@
-"""What an attempt is submitted with: sbatch's arguments and the file, for the first attempt and every later one. (I/O)
+"""What an attempt is submitted with: arguments of sbatch and the file, first attempt or later. (I/O)
 
-Attempt 1 and attempt 7 come from the same function, `plan`, so they differ only where they are meant to. Its input is the
-submission context (arguments as typed, script, environment), never this process.
+Attempt 1 and attempt 7 come from the same function, `plan`, so they differ only where they are meant to.
+Its input is the submission context (arguments as typed, script, environment), never this process.
 
 Added to what the user typed
 - with `spares`, that many more nodes (see `resize`);
 - the attempt's token at the end of `--comment`, behind the user's own comment;
-- with `save-signal` and no --signal of the user's, a --signal that long before the time limit (see `signal_option`);
-- `--open-mode=append`, unless the user chose: the next attempt writes into the same log, which holds the evidence;
-- for a script from a file, a copy with the same base name, so that Slurm gives the job the same name;
-  with --wrap the composed file goes to standard input, with the job name that sbatch would have given.
+- with `save-signal` and no --signal of the user's, a --signal that long before the time limit (see
+  `signal_option`);
+- `--open-mode=append`, unless the user chose: the next attempt writes into the same log, which holds the
+  evidence;
+- for a script from a file, a copy with the same base name, so that Slurm gives the job the same name; with
+  --wrap the composed file goes to standard input, with the job name that sbatch would have given.
 
-Left out: `--wait`, because ftrun waits for the run; from attempt 2 on also what applies to the first start only
-(--begin, --hold, --test-only, --parsable, --quiet, dependencies that were met). Where one of these stands in a #SBATCH
-line it is removed there, because no argument can undo it. Everything else reaches sbatch as typed.
+Left out: `--wait`, because ftrun waits for the run; from attempt 2 on also what applies to the first start
+only (--begin, --hold, --test-only, --parsable, --quiet, dependencies that were met). Where one of these
+stands in a #SBATCH line it is removed there, because no argument can undo it. Everything else reaches
+sbatch as typed.
 """
 
 from __future__ import annotations
@@ -60,12 +63,16 @@ LATER_DROPPED = ("wait", "begin", "hold", "test-only", "parsable", "quiet")
 class AttemptSpec:
     """What ftrun decided about one attempt; everything else comes from the submission context.
 
-    - `exclude`: nodes to avoid beside the user's own; `idle`: nodes that may stand in where the user named nodes.
+    - `exclude`: nodes to avoid beside the user's own; `idle`: nodes that may stand in where the user named
+      nodes.
     - `dependency` replaces the user's; None keeps it for attempt 1 and drops it for later ones.
-    - `array`: the tasks to submit again ("" = all); `restart`: how many starts came before (None = one per attempt).
-    - `set_aside`, `poisoned`, `had`: what is known of the run's checkpoints; with `fresh` the first launch may begin from nothing.
+    - `array`: the tasks to submit again ("" = all); `restart`: how many starts came before (None = one per
+      attempt).
+    - `set_aside`, `poisoned`, `had`: what is known of the run's checkpoints; with `fresh` the first launch
+      may begin from nothing.
     - `anyway`: start the script whatever a preflight finds.
-    - `spares`: fewer than the settings want (None = as many); `size`: another number of nodes than the user's (0 = the user's).
+    - `spares`: fewer than the settings want (None = as many); `size`: another number of nodes than the
+      user's (0 = the user's).
     - `token`: the mark in the job's comment ("" = the run's token and the attempt's number).
     """
 
@@ -140,7 +147,9 @@ class Plan:
 def plan(
     context: Mapping[str, Any], script: bytes, given: SbatchOptions, spec: AttemptSpec, *, run_dir: str
 ) -> Plan:
-    """The call of sbatch for one attempt of the run in `run_dir`; `given` are the options of `context` and `script`, split.
+    """The call of sbatch for one attempt of the run in `run_dir`.
+
+    `given` are the options of `context` and `script`, split.
 
     Raises SubmitImpossible, OptionError (sbatch would refuse the arguments), compose.ScriptError.
     """
@@ -230,7 +239,10 @@ def _with_defaults(changed: CommandLine, given: SbatchOptions, context: Mapping[
 
 
 def outlives(context: Mapping[str, Any], given: SbatchOptions) -> bool:
-    """Whether the run's jobs go on without a node that they lost: the user's --no-kill counts, then what ftrun asks for."""
+    """Whether the run's jobs go on without a node that they lost.
+
+    The user's --no-kill counts, then what ftrun asks for.
+    """
     if not given.has("no-kill", "SBATCH_NO_KILL"):
         chosen = context["settings"]
         return bool(chosen.get("spares")) or (
@@ -256,9 +268,10 @@ def requeues(run_dir: str, *, otherwise: bool) -> bool:
 def signal_option(settings: Mapping[str, Any], given: SbatchOptions) -> str:
     """The value of --signal that is added to what the user typed; "" = nothing is added.
 
-    It lets the script save in time even if no supervisor is alive then. The signal goes to the tasks of the steps, with `B:`
-    in front of the setting to the batch script. Slurm may send it up to a minute early, so a short limit gets none: a script
-    that does not listen yet would die of it. The supervisor sends the signal itself then.
+    It lets the script save in time even if no supervisor is alive then. The signal goes to the tasks of the
+    steps, with `B:` in front of the setting to the batch script. Slurm may send it up to a minute early, so
+    a short limit gets none: a script that does not listen yet would die of it. The supervisor sends the
+    signal itself then.
     """
     if not settings.get("save-signal"):  # most submissions do without
         return ""
@@ -274,7 +287,10 @@ def signal_option(settings: Mapping[str, Any], given: SbatchOptions) -> str:
 
 
 def warning_ahead_s(run_dir: str) -> float | None:
-    """How long before the time limit Slurm sends a signal, the user's or ours; None where it sends none, 0.0 where unknown."""
+    """How long before the time limit Slurm sends a signal, the user's or ours.
+
+    None where it sends none, 0.0 where unknown.
+    """
     try:
         context, given = load(run_dir)
     except (submission_context.ContextError, OptionError):
@@ -332,7 +348,7 @@ def _facts(
 
 
 def _facts_of_checkpoints(spec: AttemptSpec) -> dict[str, str]:
-    """What starts of this attempt must not load, whether the run had a checkpoint, and whether it may begin without one."""
+    """What starts must not load, whether the run had a checkpoint, whether it may begin without one."""
     facts = {"checkpoint_skip": "\n".join(spec.set_aside), "checkpoint_had": "1" if spec.had else ""}
     if spec.fresh:
         facts["checkpoint_fresh"] = "once"
@@ -367,14 +383,20 @@ def _facts_of_run(context: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _before(chosen: Mapping[str, Any]) -> str:
-    """Whether the nodes are checked before the script: a script is held back only where another attempt follows."""
+    """Whether the nodes are checked before the script.
+
+    A script is held back only where another attempt follows.
+    """
     if not chosen.get("preflight"):
         return ""
     return "report" if chosen["observe"] or not chosen["retries"] else "hold"
 
 
 def watched(chosen: Mapping[str, Any]) -> str:
-    """Period of the node monitor and its delay after the script's start, in seconds; "" = none. Old contexts lack both."""
+    """Period of the node monitor and its delay after the script's start, in seconds; "" = none.
+
+    Old contexts lack both.
+    """
     if chosen.get("watch") == "never":
         return ""
     period_s = float(chosen.get("watch-period", 60.0))

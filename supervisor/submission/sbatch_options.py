@@ -1,12 +1,14 @@
 """The options that sbatch goes by: command line over variables over the directives of the script. (pure)
 
-`SbatchOptions` holds the three sources and answers which value counts. It is split once in a submission and handed on.
+`SbatchOptions` holds the three sources and answers which value counts. It is split once in a submission and
+handed on.
 
-sbatch goes through the components of a heterogeneous job one by one: first what the script says of a component, then what the
-command line says of it. What neither says is inherited from the component before, and where the command line has fewer parts
-than the script its last part counts for all the rest. So an option that ftrun adds to that last part would outweigh what the
-script says of later components: then the part is first written once for each component, which by itself changes nothing.
-Tried on 22.05 with comments, names, time limits and nodes.
+sbatch goes through the components of a heterogeneous job one by one: first what the script says of a
+component, then what the command line says of it. What neither says is inherited from the component before,
+and where the command line has fewer parts than the script its last part counts for all the rest. So an
+option that ftrun adds to that last part would outweigh what the script says of later components: then the
+part is first written once for each component, which by itself changes nothing. Tried on 22.05 with
+comments, names, time limits and nodes.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ if TYPE_CHECKING:
 
 
 class SbatchOptions:
-    """What the user asked sbatch for: `line` as typed, `env` as it was, `head` a command line for each component of the script."""
+    """What the user asked sbatch for.
+
+    `line` as typed, `env` as it was, `head` a command line for each component of the script.
+    """
 
     __slots__ = ("env", "head", "line")
 
@@ -41,7 +46,10 @@ class SbatchOptions:
         return SbatchOptions(line, directive_lines(script, context), env)
 
     def get(self, name: str, variable: str = "") -> str:
-        """The value that sbatch goes by; "" where there is none. `variable` is the option's variable, if it has one."""
+        """The value that sbatch goes by; "" where there is none.
+
+        `variable` is the option's variable, if it has one.
+        """
         value = self.line.get(name)
         if value is None and variable:
             value = self.env.get(variable)
@@ -88,13 +96,19 @@ class SbatchOptions:
 
 
 def split_facts(context: Mapping[str, Any]) -> tuple[tuple[int, int] | None, Mapping[str, int] | None]:
-    """(Slurm's version, options of plugins): what the split needed, where the options were not clear without it."""
+    """(Slurm's version, options of plugins).
+
+    What the split needed, where the options were not clear without it.
+    """
     known = context.get("slurm_version")
     return (known[0], known[1]) if known else None, context.get("plugin_options")
 
 
 def directive_lines(script: bytes, context: Mapping[str, Any]) -> list[CommandLine]:
-    """The #SBATCH options, one command line for each component; the first holds what #PBS or #BSUB say, too. Raises OptionError."""
+    """The #SBATCH options, one command line for each component; the first holds what #PBS or #BSUB say, too.
+
+    Raises OptionError.
+    """
     head = [CommandLine(())]
     if b"#SBATCH" in script or b"#SLURM" in script:
         version, extra = split_facts(context)
@@ -128,7 +142,10 @@ def with_parts_for(line: CommandLine, *values: Sequence[str | None]) -> CommandL
 
 
 def with_token(changed: CommandLine, given: SbatchOptions, token: str) -> CommandLine:
-    """`changed` with the token behind the user's own comment in each component. sbatch has no variable for a comment."""
+    """`changed` with the token behind the user's own comment in each component.
+
+    sbatch has no variable for a comment.
+    """
     own = value_of_each("comment", given.line, given.head)
     changed = with_parts_for(changed, own).without("comment")
     for part in range(changed.components):

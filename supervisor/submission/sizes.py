@@ -1,10 +1,11 @@
-"""Sizes of a run as a submission sees them: what is refused, and what each size tells its script. (pure)
+"""Sizes of an elastic run at submission: what is refused, and what each size tells its script. (pure)
 
-How it thinks. A run that goes on smaller at night must be one that was checked by day: that every size can be submitted in proportion,
-that the batch of the whole run can be kept at each of them, and that nothing ties the job to nodes by name. What does not fit is refused in one
-line that says what does. The full size is always the one that -N says, so that nobody reads two numbers that mean the same.
+A run that may shrink unattended is checked before it starts: every size can be submitted in proportion, the
+batch of the whole run can be kept at each of them, and nothing ties the job to nodes by name. What does not
+fit is refused in one line that says what does. The full size is always the one of -N, so that no two
+numbers mean the same.
 
-`ftrun sbatch` imports this only where one of its settings is used.
+`ftrun sbatch` imports this module only where one of its settings is used.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 def refuse(config: Config, given: SbatchOptions) -> None:
     """Refuse sizes and batches that this submission cannot have. Raises SettingError, SubmitImpossible.
 
-    What a layer says that was not written for one job is done where it can be.
+    A default from a configuration file that was not written for this job is applied where it can be.
     """
     chosen, known = config.values, sizes_of_settings(config.values)
     shrinks = chosen["on-queue-timeout"] == "shrink" and config.meant("on-queue-timeout")
@@ -51,8 +52,12 @@ def facts(
     given: SbatchOptions,
     size: int,
 ) -> dict[str, str]:
-    """What the submitted file says of its size (0 = the full one), from which each start reckons what it tells its script: see `compose`.
-    Raises SettingError, SubmitImpossible."""
+    """What the submitted file says of its size (0 = the full one).
+
+    Each start computes from it what its script sees.
+
+    See `compose.compose`. Raises SettingError, SubmitImpossible.
+    """
     known = sizes_of_settings(chosen)
     batch = _batch(known, chosen, given)
     full = resize.nodes_meant(given)[0]
@@ -61,7 +66,7 @@ def facts(
 
 
 def _refuse_companion(config: Config, given: SbatchOptions) -> None:
-    """Whoever names companions in a list of their own means them: then a node's share of the job must be known."""
+    """A user who lists companions explicitly wants them: then a node's share of the job must be known."""
     said = config.text("recover")
     if said == SETTINGS["recover"].default or not config.meant("recover"):
         return
@@ -121,7 +126,7 @@ def _batch(
 
 
 def _gpus_per_node(given: SbatchOptions, full: int, tasks: int) -> int:
-    """How many GPUs a node holds for this job, by whichever option says so; 0 where none does."""
+    """How many GPUs a node has in this job, by whichever option says so; 0 where none does."""
     for name, variable, share in (
         ("gpus-per-node", "SBATCH_GPUS_PER_NODE", 1),
         ("gpus-per-task", "SBATCH_GPUS_PER_TASK", tasks),
