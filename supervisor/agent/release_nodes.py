@@ -116,11 +116,9 @@ def outlives(run_dir: str) -> bool:
     False if unknown.
     """
     try:
-        kept, env = submission_context.load(run_dir), submission_context.environment(run_dir)
-        line, head = plan.split_kept(kept), plan.directive_lines(submission_context.script(run_dir), kept)
+        return plan.outlives(*plan.load(run_dir))
     except (submission_context.ContextError, OptionError):
         return False
-    return plan.outlives(kept, line, head, env)
 
 
 def _give_back(desk: Desk, stay: list[str], gone: list[str], **more: str) -> str:

@@ -11,8 +11,8 @@ import typer
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.runs import Json, Name
 from ftrun.supervisor.model.errors import UserError
-from ftrun.supervisor.submission import cache_index
-from ftrun.supervisor.submission.cache_index import Book, NodeClass, Warm
+from ftrun.supervisor.submission import compile_cache
+from ftrun.supervisor.submission.compile_cache import Book, NodeClass, Warm
 
 __all__ = ["cache"]
 
@@ -27,7 +27,7 @@ def cache(name: Name, clear: Clear = False, json: Json = False) -> int:
     run_dir, run = common.find(name)
     if clear:
         return _clear(run_dir, run.id, json=json)
-    book = cache_index.read(run_dir, len(run.attempts))
+    book = compile_cache.read(run_dir, len(run.attempts))
     if json:
         common.emit_json({"run": run.id, **asdict(book), "stored_bytes": book.stored_bytes})
     else:
@@ -37,7 +37,7 @@ def cache(name: Name, clear: Clear = False, json: Json = False) -> int:
 
 def _clear(run_dir: str, run: str, *, json: bool) -> int:
     try:
-        freed = cache_index.clear(run_dir)
+        freed = compile_cache.clear(run_dir)
     except OSError as error:
         raise UserError(
             f"the caches of {run} were not cleared: {error.filename}: {error.strerror}", 1

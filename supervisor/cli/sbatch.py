@@ -50,11 +50,11 @@ def main(argv: Sequence[str]) -> int:
         if asked.config.values["stage"]:
             from ftrun.supervisor.submission import in_allocation
 
-            is_real = not (asked.config.flag("dry-run") or asked.line.has("test-only"))
+            is_real = not (asked.config.flag("dry-run") or asked.given.line.has("test-only"))
             in_allocation.ready(asked.config.text("stage"), make=is_real)
         if asked.config.flag("dry-run"):
             return _dry_run(asked)
-        if asked.line.has("test-only"):
+        if asked.given.line.has("test-only"):
             return _test_only(asked)
     except Plain as plain:
         return _plain(asked, plain.warning)
@@ -139,10 +139,9 @@ def _dry_run(asked: Asked) -> int:
 
 def _tried(asked: Asked, run_dir: str) -> plan.Plan:
     run = os.path.basename(run_dir)
-    token = f"ftrun:{run}:00000000"
-    kept = asked.kept(run, token)
+    kept = asked.kept(run, f"ftrun:{run}:00000000")
     try:
-        return plan.plan(kept, asked.script, asked.env, run_dir=run_dir, attempt=1, token=f"{token}:1")
+        return plan.plan(kept, asked.script, asked.given, plan.AttemptSpec(1), run_dir=run_dir)
     except (compose.ScriptError, OptionError):
         raise Plain from None
 

@@ -276,9 +276,8 @@ def _give_back(ctx: RunContext, snapshot: ClusterSnapshot, nodes: Sequence[str],
 
 def _users_own(ctx: RunContext) -> set[str]:
     try:
-        kept = submission_context.load(ctx.run_dir)
-        line, head = plan.split_kept(kept), plan.directive_lines(submission_context.script(ctx.run_dir), kept)
-        return set(node_names.excluded(line, head, kept.get("cwd", "")))
+        kept, given = plan.load(ctx.run_dir)
+        return set(node_names.excluded(given, kept.get("cwd", "")))
     except (submission_context.ContextError, OptionError, SubmitImpossible):
         return set()
 

@@ -227,8 +227,7 @@ def _next_attempt(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     ctx.begin_launch(0)
     token = f"{ctx.run.token}:{number}"
     try:
-        request = plan.request_for(
-            ctx.run_dir,
+        spec = plan.AttemptSpec(
             number,
             token=token,
             exclude=exclude,
@@ -242,6 +241,7 @@ def _next_attempt(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
             spares=spares,
             size=size,
         )
+        request = plan.request_for(ctx.run_dir, spec)
     except errors.SubmitImpossible as error:
         ctx.record("submit.refused", message=str(error), for_good=True)
         return

@@ -1,4 +1,6 @@
-"""`ftrun sbatch` and every later sbatch of a run: arguments, the plan of one submission, the script that is submitted. (pure)
+"""Submissions: `ftrun sbatch` and every later sbatch of a run. (pure)
 
-Start with `arguments`, `plan` and `first_attempt`. Imports policy and below.
+Start with `arguments` (what the user asked for), `plan` (one call of sbatch) and `first_attempt` (the first
+one, made durable). `compose` builds the file that sbatch gets, `sbatch_options` knows which option counts.
+May import policy and the rooms below it.
 """

@@ -1,8 +1,8 @@
-"""What the user asked of `ftrun sbatch`: arguments split, script read, settings in force. (I/O)
+"""What the user asked of `ftrun sbatch`: arguments split, script read, settings resolved. (I/O)
 
-How it thinks. What sbatch would refuse before it asks anybody (a wrong option, no such file, no `#!`) is not refused here: it
-is `Plain`, which means that sbatch gets it as it was typed, so that the message and the exit status are its own. Only
-ftrun's own settings are refused here, since nobody else knows them.
+What sbatch refuses by itself (a wrong option, a missing file, no `#!`) is not refused here. It raises
+`Plain`: sbatch then gets the arguments as typed, so that message and exit status are sbatch's own. Only
+ftrun's own settings are refused here, because only ftrun knows them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from ftrun.supervisor.config import settings, sources
 from ftrun.supervisor.model import errors
 from ftrun.supervisor.model.errors import SubmitImpossible, UserError
 from ftrun.supervisor.store import submission_context
-from ftrun.supervisor.submission import compose, in_allocation, plan, sbatch_process
+from ftrun.supervisor.submission import compose, in_allocation, sbatch_process
+from ftrun.supervisor.submission.sbatch_options import SbatchOptions, directive_lines
 
 __all__ = ["Asked", "Plain", "read"]
 
@@ -29,19 +30,18 @@ if TYPE_CHECKING:
 
 _ELASTIC = ("nodes", "nodes-valid", "global-batch", "micro-batch", "replicas", "on-queue-timeout")
 # sbatch answers these and submits nothing.
-_ASIDE = ("help", "usage", "version", "autocomplete")
+_ANSWER_ONLY = ("help", "usage", "version", "autocomplete")
 
 
 class Asked:
-    """What one call of `ftrun sbatch` knows: the arguments, the environment to the byte, and the script."""
+    """One call of `ftrun sbatch`: the arguments, the environment to the byte, the script and the settings."""
 
     __slots__ = (
         "argv",
         "config",
         "env",
         "extra",
-        "head",
-        "line",
+        "given",
         "raw_env",
         "sbatch",
         "script",
@@ -50,12 +50,11 @@ class Asked:
     )
 
     def __init__(self, argv: Sequence[str], raw_env: dict[bytes, bytes]) -> None:
-        self.argv = list(argv)  # sbatch's only, once `line` is there
+        self.argv = list(argv)  # sbatch's only, once `given` is there
         self.raw_env = raw_env
         self.env = {os.fsdecode(key): os.fsdecode(value) for key, value in raw_env.items()}
         self.sbatch = sbatch_process.find_sbatch(self.env.get("PATH", os.defpath))
-        self.line = CommandLine(())
-        self.head: list[CommandLine] = []
+        self.given = SbatchOptions(CommandLine(()), (), self.env)
         self.version: tuple[int, int] | None = None
         self.extra: dict[str, int] = {}
         self.script = b""
@@ -64,21 +63,18 @@ class Asked:
 
     @property
     def source(self) -> str:
-        """file, stdin or wrap."""
-        if self.line.has("wrap"):
+        """Where the script comes from: file, stdin or wrap."""
+        if self.given.line.has("wrap"):
             return "wrap"
-        return "stdin" if self.line.script is None else "file"
+        return "stdin" if self.given.line.script is None else "file"
 
     @property
     def job_name(self) -> str:
-        """The name that Slurm gives the job; of several parts, the first."""
-        chosen = (
-            self.line.get("job-name", 0) or self.env.get("SBATCH_JOB_NAME") or self.head[0].get("job-name")
-        )
+        """The name that Slurm gives the job; of a heterogeneous job, that of the first component."""
+        line, head = self.given.line, self.given.head
+        chosen = line.get("job-name", 0) or self.env.get("SBATCH_JOB_NAME") or head[0].get("job-name")
         return (
-            chosen
-            or os.path.basename(self.line.script or "")
-            or ("wrap" if self.source == "wrap" else "sbatch")
+            chosen or os.path.basename(line.script or "") or ("wrap" if self.source == "wrap" else "sbatch")
         )
 
     @property
@@ -88,12 +84,12 @@ class Asked:
 
     @property
     def names_cluster(self) -> bool:
-        """Whether somebody says on which cluster the job may start."""
+        """Whether the user or the environment names the cluster of the job."""
         return bool(_clusters(self)[1])
 
     @property
     def told(self) -> dict[str, Any]:
-        """What the lines of the script are read by."""
+        """What is needed to split the directives of the script."""
         return {
             "argv": self.argv,
             "slurm_version": self.version,
@@ -102,25 +98,21 @@ class Asked:
         }
 
     def kept(self, run: str, token: str) -> dict[str, Any]:
-        """The submission context of this process as submit/context.json has it."""
-        shape, array = plan.shape_of(self.line, self.head, self.env)
-        wait = (
-            self.line.has("wait") or "SBATCH_WAIT" in self.env or any(part.has("wait") for part in self.head)
-        )
+        """The submission context of this process, as submit/context.json stores it."""
         return {
             **submission_context.capture(),
             "run": run,
             "run_token": token,
             **self.told,
-            "script_args": list(self.line.script_args),
+            "script_args": list(self.given.line.script_args),
             "script_path": self.script_path,
-            "script_name": os.path.basename(self.line.script or ""),
+            "script_name": os.path.basename(self.given.line.script or ""),
             "source": self.source,
             "has_shebang": self.script.startswith(b"#!"),
             "job_name": self.job_name,
-            "shape": shape,
-            "array": array,
-            "wait": wait,
+            "shape": self.given.shape,
+            "array": self.given.array,
+            "wait": self.given.has("wait", "SBATCH_WAIT"),
             "slurm_conf": self.env.get("SLURM_CONF", ""),
             "python": sys.executable,
             "cache_name": os.urandom(8).hex(),
@@ -130,13 +122,13 @@ class Asked:
         }
 
     def _widened(self) -> dict[str, int]:
-        """How many nodes the user means, where spares come on top of them."""
-        wide = in_allocation.resized(self.config.values, self.line, self.head, self.env)
+        """The number of nodes that the user means, if spares are added to it."""
+        wide = in_allocation.resized(self.config.values, self.given)
         return {"active": wide.active} if wide is not None and wide.spares else {}
 
 
 class Plain(Exception):
-    """This goes to sbatch as it is. `warning` is said when a job came of it all the same."""
+    """The submission goes to sbatch unchanged. `warning` is printed if sbatch creates a job."""
 
     def __init__(self, warning: str = "") -> None:
         super().__init__(warning)
@@ -144,7 +136,10 @@ class Plain(Exception):
 
 
 def read(asked: Asked) -> None:
-    """Split the arguments, read the script, settle the settings. Raises Plain, and UserError for settings of ours."""
+    """Split the arguments, read the script, resolve the settings.
+
+    Raises Plain, and UserError for ftrun's own settings.
+    """
     _split(asked)
     _read_script(asked)
     asked.config = _settings(asked)
@@ -155,11 +150,11 @@ def read(asked: Asked) -> None:
 def _split(asked: Asked) -> None:
     typed = asked.argv
     try:
-        asked.line = options.split(typed, own=_own)
+        asked.given.line = options.split(typed, own=_own)
     except (options.Ambiguous, options.UnknownOption):
         _ask_sbatch(asked)
         try:
-            asked.line = options.split(typed, version=asked.version, extra=asked.extra, own=_own)
+            asked.given.line = options.split(typed, version=asked.version, extra=asked.extra, own=_own)
         except OptionError:
             raise Plain("its options were not understood") from None
     except options.MissingValue as error:
@@ -167,10 +162,15 @@ def _split(asked: Asked) -> None:
     except OptionError:
         raise Plain("its options were not understood") from None
     finally:
-        asked.argv = asked.line.argv() if asked.line.words or asked.line.script else _less_own(typed)
-    if any(asked.line.has(name) for name in _ASIDE):
+        asked.argv = (
+            asked.given.line.argv() if asked.given.line.words or asked.given.line.script else _less_own(typed)
+        )
+    if any(asked.given.line.has(name) for name in _ANSWER_ONLY):
         raise Plain
-    for name, value in asked.line.own:  # a slip of the pen in our own options is told before anything else
+    for (
+        name,
+        value,
+    ) in asked.given.line.own:  # report a typo in our own options before anything else
         try:
             settings.parse(name, True if value is None else value)
         except errors.SettingError as error:
@@ -185,7 +185,7 @@ def _own(name: str) -> bool:
 
 
 def _less_own(argv: Sequence[str]) -> list[str]:
-    """Arguments that could not be split, less what looks like ours."""
+    """Arguments that could not be split, without what looks like ftrun's."""
     kept: list[str] = []
     skip = False
     for word in argv:
@@ -200,7 +200,7 @@ def _less_own(argv: Sequence[str]) -> list[str]:
 
 
 def _ask_sbatch(asked: Asked) -> None:
-    """The version, and the options of plugins: asked for only when an option needs it."""
+    """Ask sbatch for its version and its plugin options; done only if an option cannot be split without them."""
     import subprocess
 
     def told(option: str) -> str:
@@ -215,7 +215,7 @@ def _ask_sbatch(asked: Asked) -> None:
 
 
 def _read_script(asked: Asked) -> None:
-    line = asked.line
+    line = asked.given.line
     if asked.source == "wrap":
         if line.script is not None:
             raise Plain  # sbatch refuses arguments beside --wrap
@@ -232,13 +232,13 @@ def _read_script(asked: Asked) -> None:
             with open(asked.script_path, "rb") as stream:
                 asked.script = stream.read()
         except OSError:
-            raise Plain from None  # sbatch cannot open it either, and says so
+            raise Plain from None  # sbatch cannot open it either and says so
     try:
-        asked.head = plan.directive_lines(asked.script, asked.told)
+        asked.given.head = directive_lines(asked.script, asked.told)
     except (options.Ambiguous, options.UnknownOption):
         _ask_sbatch(asked)
         try:
-            asked.head = plan.directive_lines(asked.script, asked.told)
+            asked.given.head = directive_lines(asked.script, asked.told)
         except OptionError:
             raise Plain("its #SBATCH options were not understood") from None
     except OptionError:
@@ -264,21 +264,21 @@ def _settings(asked: Asked) -> Config:
             script = compose.ftrun_directives(asked.script)
         except compose.ScriptError as error:
             raise UserError(str(error)) from None
-    found = sources.load(os.getcwd(), asked.env, script=script, own=asked.line.own)
+    found = sources.load(os.getcwd(), asked.env, script=script, own=asked.given.line.own)
     if found.untrusted:
         raise UserError(found.untrusted)
     return found
 
 
 def _refuse_ladder(asked: Asked) -> None:
-    """What cannot be recovered as it was asked for is told now, and not at night."""
+    """Refuse recovery settings that this job cannot have, at submission and not at the first fault."""
     try:
-        in_allocation.refuse(asked.config, plan.shape_of(asked.line, asked.head, asked.env)[0])
+        in_allocation.refuse(asked.config, asked.given.shape)
         if asked.config.meant("recover") or any(asked.config.values[key] for key in _ELASTIC):
             from ftrun.supervisor.submission import sizes
 
-            sizes.refuse(asked.config, asked.line, asked.head, asked.env)
-        wide = in_allocation.resized(asked.config.values, asked.line, asked.head, asked.env)
+            sizes.refuse(asked.config, asked.given)
+        wide = in_allocation.resized(asked.config.values, asked.given)
     except (errors.SettingError, SubmitImpossible) as error:
         raise UserError(asked.config.blame(str(error))) from None
     if wide is not None and wide.spares:
@@ -286,7 +286,10 @@ def _refuse_ladder(asked: Asked) -> None:
 
 
 def _refuse_too_wide(asked: Asked, active: int, spares: int) -> None:
-    """A job that asks for more nodes than there are would wait for ever. Where Slurm shows no partition, Slurm itself decides."""
+    """Refuse more nodes than the partition has: the job would wait forever.
+
+    If Slurm does not answer, Slurm decides.
+    """
     from ftrun.slurm.client.errors import SlurmError
     from ftrun.slurm.commands.cluster import CommandCluster
 
@@ -294,7 +297,7 @@ def _refuse_too_wide(asked: Asked, active: int, spares: int) -> None:
         partitions = CommandCluster(asked.env).partitions()
     except SlurmError:
         return
-    named = asked.line.get("partition") or asked.env.get("SBATCH_PARTITION") or asked.head[0].get("partition")
+    named = asked.given.get("partition", "SBATCH_PARTITION")
     names = named.split(",") if named else [row.name for row in partitions.values() if row.default]
     if not names or not all(name in partitions for name in names):
         return
@@ -307,12 +310,13 @@ def _refuse_too_wide(asked: Asked, active: int, spares: int) -> None:
 
 
 def _refuse_other_clusters(asked: Asked) -> None:
-    """A run lives on one cluster, the one that SLURM_CONF names: its ids, its nodes and its states are that cluster's.
+    """Refuse submissions to other clusters: a run lives on the cluster that SLURM_CONF names.
 
-    A list of clusters, `all`, another cluster or a constraint on the clusters of a federation is refused before anything is made.
-    The local cluster's own name goes through to sbatch, which asks slurmdbd what it is.
+    A list of clusters, `all`, another cluster or a constraint on the clusters of a federation is refused
+    before anything is created. The local cluster's own name goes through to sbatch, which asks slurmdbd for
+    it.
     """
-    federal = asked.line.get("cluster-constraint") or asked.head[0].get("cluster-constraint")
+    federal = asked.given.get("cluster-constraint")
     if federal:
         told = "a run cannot move between the clusters of a federation; leave it out, or use plain sbatch"
         raise UserError(f"--cluster-constraint={federal}: {told}")
@@ -332,10 +336,10 @@ def _refuse_other_clusters(asked: Asked) -> None:
 
 
 def _clusters(asked: Asked) -> tuple[str, str]:
-    """Who names clusters, as sbatch takes it (the command line, then variables, then the script), and which."""
-    if typed := asked.line.get("clusters"):
+    """Where clusters are named (by sbatch's precedence: command line, variables, script), and which."""
+    if typed := asked.given.line.get("clusters"):
         return "--clusters=", typed
     for name in ("SBATCH_CLUSTERS", "SLURM_CLUSTERS"):
         if asked.env.get(name):
             return f"{name}=", asked.env[name]
-    return "#SBATCH --clusters=", asked.head[0].get("clusters") or ""
+    return "#SBATCH --clusters=", asked.given.head[0].get("clusters") or ""

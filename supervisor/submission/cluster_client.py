@@ -1,10 +1,11 @@
-"""How Slurm is asked: by its commands, or by pyslurm where the settings and the site allow it. (I/O)
+"""The Slurm client of long-lived processes: Slurm's commands, or pyslurm where that is allowed. (I/O)
 
-Long lives only: what asks once, as most commands of ftrun do, has its answer from Slurm's commands before a library is loaded.
+Commands of ftrun that ask Slurm once use Slurm's commands directly: they have the answer before a library
+is loaded.
 
-Clusters of a federation beside this one: where Slurm may start a job that is not seen from here.
-How it thinks. A run lives on one cluster. In a federation of several, Slurm offers a job to each and starts it where it can first. Nobody is asked about that before a
-submission: only jobs of a federation have ids of more than 26 bits (the upper ones are the number of the cluster), so elsewhere it costs nothing.
+In a federation of clusters, Slurm offers a job to each cluster and starts it where it can first, but a run
+lives on one cluster. `may_leave` warns of that after a submission. Only jobs of a federation have ids above
+26 bits (the upper bits are the number of the cluster), so elsewhere the check costs nothing.
 """
 
 from __future__ import annotations
@@ -31,13 +32,16 @@ PROBE_TIMEOUT_S = 15.0
 def open_cluster(
     config: Config, env: Mapping[str, str], *, timeout_s: float, tell: Callable[[Speaking], None]
 ) -> Cluster:
-    """The cluster as the settings want it asked; `tell` is called whenever who is asked changes, and never where that is only the commands."""
+    """The client that the settings want.
+
+    `tell` is called when pyslurm or the commands take over; never if only commands are used.
+    """
     commands = CommandCluster(env, timeout_s=timeout_s)
     return commands if _without(config) else _native(config, commands, env, timeout_s, tell)
 
 
 def examine(config: Config, env: Mapping[str, str]) -> tuple[str, str, str]:
-    """For `ftrun doctor`: state (ok, warn), what is so, how to mend it. A library is really asked."""
+    """For `ftrun doctor`: state (ok, warn), what was found, how to mend it. Tries the library."""
     alone = _without(config)
     if alone:
         return "ok", f"by Slurm's commands: {alone}", ""
@@ -56,7 +60,7 @@ def examine(config: Config, env: Mapping[str, str]) -> tuple[str, str, str]:
 
 
 def _without(config: Config) -> str:
-    """Why pyslurm is out of the question; "" where it is worth a try. Nothing of it is loaded for that."""
+    """Why pyslurm is not used; "" where it is worth a try. Does not load it."""
     if config.text("slurm-client") == "commands":
         return "slurm-client=commands"
     wanted = config.text("slurm-client") == "pyslurm" or config.text("pyslurm-python")
@@ -77,12 +81,15 @@ def _native(
     return NativeCluster(commands, env, timeout_s=timeout_s, python=python, auto=auto, tell=tell)
 
 
-_LOCAL_ID_BITS = 26  # MAX_JOB_ID of slurm.h: what is above is the origin of a federated job
+_LOCAL_ID_BITS = 26  # MAX_JOB_ID of slurm.h: higher bits are the origin of a federated job
 _ASK_S = 10.0
 
 
 def may_leave(job: str, env: Mapping[str, str]) -> str:
-    """The warning about a job that was submitted without naming this cluster; "" where it can start here only, or nothing can be found out."""
+    """A warning if this job may start on another cluster of the federation.
+
+    "" if not, or if Slurm does not say.
+    """
     if not job.isdigit() or not int(job) >> _LOCAL_ID_BITS:
         return ""
     import subprocess
@@ -107,6 +114,6 @@ def may_leave(job: str, env: Mapping[str, str]) -> str:
 
 
 def siblings(shown: str) -> tuple[str, list[str]]:
-    """This cluster and the others that are in its federation, from `scontrol show federation`."""
+    """This cluster and the others of its federation, from `scontrol show federation`."""
     own = re.search(r"^Self:\s+([^:\s]+):", shown, re.MULTILINE)
     return own[1] if own else "", re.findall(r"^Sibling:\s+([^:\s]+):", shown, re.MULTILINE)

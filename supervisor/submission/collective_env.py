@@ -1,12 +1,13 @@
-"""Variables of the environment that make a collective that hangs speak before it dies. (pure)
+"""Environment variables that make a collective library record what hung before it gives up. (pure)
 
-How it thinks. A time-out that is lowered ends whoever takes long for a good reason: an evaluation on one rank, a checkpoint, a compilation, all while
-the others wait in a collective. ftrun sees a hang earlier anyway, from outside and with knowledge of the run's own steps (`hang`), so no time-out is
-lowered here. What is set makes the libraries record what they do and write it down at their own time-out, into the attempt's folder; each variable is
-a default of newer releases, or only names a file. A variable that the user set, under any of its names, is left as it is.
+No timeout is lowered: a lower one would end ranks that are slow for a good reason (an evaluation on one
+rank, a checkpoint, a compilation) while the others wait in a collective. ftrun detects a hang earlier
+anyway, from outside and with the run's own step times (`hang`). What is set makes the libraries record what
+they do and write it into the attempt's folder at their own timeout. Each variable is a default of newer
+releases, or only names a file. A variable that the user set, under any of its names, is left as it is.
 
-`EXPORTS` is what batch.sh sets (setting `timeouts`), `LEFT` what was weighed and left alone. `ftrun sbatch` reads this module, so it
-imports nothing.
+`EXPORTS` is what batch.sh sets (setting `timeouts`), `LEFT` what was considered and left alone. `ftrun
+sbatch` imports this module, so it imports nothing.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ MINDSPORE = "www.mindspore.cn/tutorials/en/master/parallel/dynamic_cluster.html"
 NCCL = "docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 
 STACKS = "{stacks}"
-"""Stands in a value for the folder of this start's stacks, `stacks/<launch>.<start>` of the attempt."""
+"""Placeholder for the folder of this start's stacks, `stacks/<launch>.<start>` of the attempt."""
 
 
 class Export:
-    """One variable that is set where neither it nor any of `aliases` is: value, where it is documented, why it is safe."""
+    """One variable, set where neither it nor any of `aliases` is.
+
+    Value, where it is documented, why it is safe.
+    """
 
     __slots__ = ("aliases", "name", "source", "value", "why")
 
@@ -62,7 +66,7 @@ EXPORTS = (
         "1",
         ("TORCH_FR_DUMP_ON_TIMEOUT",),
         PYTORCH,
-        "a default of newer releases; a rank that is about to die of a time-out waits for its dump, for a minute at most",
+        "a default of newer releases; a rank that is about to die of a timeout waits for its dump, for a minute at most",
     ),
     Export(
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
@@ -132,13 +136,16 @@ LEFT = (
 
 
 def lines(setting: str) -> str:
-    """What batch.sh reads: `NAME[,ALIAS...]=VALUE` by lines, `{stacks}` to be filled; "" for `never`."""
+    """What batch.sh reads: lines `NAME[,ALIAS...]=VALUE` with `{stacks}` to fill in; "" for `never`."""
     if setting != "auto":
         return ""
     return "\n".join(f"{','.join((one.name, *one.aliases))}={one.value}" for one in EXPORTS)
 
 
 def told(names: Iterable[str]) -> list[tuple[str, str, str]]:
-    """Name, value and reason of those of our variables that a start recorded as set; other names are passed over."""
+    """Name, value and reason of those of our variables that a start recorded as set.
+
+    Other names are skipped.
+    """
     known = {one.name: one for one in EXPORTS}
     return [(name, known[name].value, known[name].why) for name in names if name in known]

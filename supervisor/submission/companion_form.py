@@ -1,17 +1,18 @@
-"""What a companion is submitted with: a small job that holds nodes for a start of another job of the run. (I/O)
+"""What a companion is submitted with: a small job that holds nodes for another job of the run. (I/O)
 
-How it thinks. Its nodes are to be like those of the main job, and it must not wait for what the main job waited for. So nothing
-of the user's script goes in, and of what the user typed (arguments, variables, directives) only what says *which nodes* and *how much of each* is
-said again, in figures for its own number of nodes. What says when to start, whom to tell, what to do at the end and which nodes by name is left out. Its
-time ends with the main job's, and it is never started a second time.
+Its nodes must be like those of the main job, and it must not wait for what the main job waited for. So the
+user's script is not part of it, and of what the user typed (arguments, variables, directives) only the
+options that say *which nodes* and *how much of each* are repeated, in figures for the companion's number of
+nodes. Options that say when to start, whom to notify, what to do at the end and which nodes by name are
+left out. Its time limit ends with the main job's, and it is never requeued. Its comment holds its own mark
+and never the token of the attempt: a search for the attempt's job must not find it.
 
-Its comment bears a mark of its own and never the token of the attempt: whoever looks for the attempt's job must not find it.
-
-The pool of spares that a site or a user sets aside: where a companion is borrowed from, and given back to when it ends.
-How it thinks. A job has one partition, and a job in a reservation has nodes of that reservation only [tried on 22.05; with Flags=FLEX others, too]: so spares
-of a job cannot come from a pool that its other nodes are not in. A companion can: it is a job of its own. So a pool is where companions
-come from. It is for nodes that a fault took, and is not borrowed for growth. Where it has enough idle nodes they are taken, for
-nobody waits for them; else the companion is asked of the job's own partition, as without a pool.
+A site or a user may set aside a pool of spares, from which companions are borrowed. A job has one
+partition, and a job in a reservation has nodes of that reservation only [tried on 22.05; with Flags=FLEX
+others, too], so spares of a job cannot come from a pool that its other nodes are not in. A companion is a
+job of its own, so it can. The pool replaces nodes that a fault took; it is not used for growth. If it has
+enough idle nodes they are taken, since nobody waits for them; otherwise the companion is requested in the
+job's own partition.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.submission import compose, node_names, plan, resize
+from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,13 +38,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ftrun.slurm.client.cluster import Cluster, NodeRow, SubmitRequest
-    from ftrun.slurm.client.options import CommandLine
     from ftrun.supervisor.config.node_counts import Pool
 
 __all__ = ["Form", "form", "idle", "members", "request_for"]
 
 
-# Options that say which nodes and how much of each, and the variables of sbatch that mean the same (opt.c of sbatch, 22.05 to 26.05).
+# Options that say which nodes and how much of each, and their variables (opt.c of sbatch, 22.05 to 26.05).
 _CARRIED = {
     "account": "SBATCH_ACCOUNT",
     "partition": "SBATCH_PARTITION",
@@ -80,7 +81,7 @@ _CARRIED = {
     "ntasks-per-gpu": "",
     "nice": "",
 }
-# Variables that would put in what is left out.
+# Variables that would bring back what is left out.
 _DROPPED = frozenset(
     f"SBATCH_{name}"
     for name in (
@@ -92,7 +93,10 @@ _DROPPED = frozenset(
 
 
 class Form:
-    """One call of sbatch for a companion: its arguments, the script for its standard input, and its environment."""
+    """One call of sbatch for a companion.
+
+    Its arguments, the script for its standard input, its environment.
+    """
 
     __slots__ = ("argv", "content", "env")
 
@@ -123,33 +127,35 @@ def form(
 ) -> Form:
     """The call of sbatch for companion `number` of one launch of the run in `run_dir`.
 
-    `kept`, `script` and `env` are the submission context. `limit_s` is what is left of the main job's time (None: it has no limit), `main_started`
-    when it started, in seconds since 1970 (None: it is not compared), `main_host` the node of its script ("": not known); `exclude` are its nodes and those to avoid; `partition` is where it runs
-    ("" = as the user said), `pool` the option that borrows it from a pool. Raises SubmitImpossible: why there can be none; OptionError.
+    `kept`, `script` and `env` are the submission context. `limit_s` is what is left of the main job's time
+    (None: no limit), `main_started` when it started, in Unix time (None: not compared), `main_host` the
+    node of its script ("": unknown). `exclude` are the main job's nodes and those to avoid. `partition` is
+    where the companion runs ("" = as the user said), `pool` the option that borrows it from a pool. Raises
+    SubmitImpossible with the reason why there can be none; OptionError.
     """
-    line, head = plan.split_kept(kept), plan.directive_lines(script, kept)
-    if resize.chosen("clusters", line, head, env, "SBATCH_CLUSTERS"):
+    given = SbatchOptions.of_context(kept, script, env)
+    if given.get("clusters", "SBATCH_CLUSTERS"):
         raise SubmitImpossible("a companion on another cluster (-M) cannot be had")
-    shape = _shape(line, head, env, nodes)
+    shape = _shape(given, nodes)
     argv = [f"--nodes={nodes}", f"--time={_limit(limit_s)}", "--no-requeue", "--open-mode=append", *shape]
     if pool:
         argv.append(pool)
     if partition and not pool.startswith("--partition="):
         argv.append(f"--partition={partition}")
-    given = {word.partition("=")[0] for word in argv}
+    own_names = {word.partition("=")[0] for word in argv}
     for name, variable in _CARRIED.items():
-        argv += [] if f"--{name}" in given else _said(name, variable, line, head, env)
-    own = ",".join(node_names.excluded(line, head, kept.get("cwd", "")))
+        argv += [] if f"--{name}" in own_names else _said(name, variable, given)
+    own = ",".join(node_names.excluded(given, kept.get("cwd", "")))
     if away := ",".join(filter(None, (own, nodeset.fold(exclude)))):
         argv.append(f"--exclude={away}")
     folder = os.path.join(run_dir, "attempts", str(attempt), "companions")
     log = os.path.join(folder, f"{number}.log").replace("%", "%%")
     mark = mark or mark_of(kept["run_token"], attempt, launch, number)
-    comment = line.get("comment") or head[0].get("comment")
+    comment = given.get("comment")
     argv += [
         f"--output={log}",
         "--input=/dev/null",
-        f"--job-name={_name(kept, line, head, env)}",
+        f"--job-name={_name(kept, given)}",
         f"--comment={comment} {mark}" if comment else f"--comment={mark}",
     ]
     content = compose.with_variables(
@@ -173,9 +179,9 @@ def form(
 
 
 def request_for(run_dir: str, attempt: int, **about: Any) -> SubmitRequest:
-    """The request for a companion, from the run's kept context alone; makes the folder for its log. `about` is as for `form`.
+    """The request for a companion, from the submission context; creates the folder for its log.
 
-    Raises SubmitImpossible.
+    `about` is as for `form`. Raises SubmitImpossible.
     """
     from ftrun.slurm.client.cluster import SubmitRequest
 
@@ -206,32 +212,34 @@ def request_for(run_dir: str, attempt: int, **about: Any) -> SubmitRequest:
     )
 
 
-def _shape(line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str], nodes: int) -> list[str]:
-    """Tasks and GPUs of each node as the main job has them, also where the user said them for the whole job."""
-    one = resize.resized(line, head, env, None, size=1)
-    _, per_node = resize.nodes_meant(line, head, env)
+def _shape(given: SbatchOptions, nodes: int) -> list[str]:
+    """Tasks and GPUs per node as in the main job, also where the user gave them for the whole job."""
+    one = resize.resized(given, None, size=1)
+    _, per_node = resize.nodes_meant(given)
     words = [f"--ntasks={per_node * nodes}", f"--ntasks-per-node={per_node}"] if per_node else []
     if "gpus" in one.options:
         words.append(f"--gpus-per-node={one.options['gpus']}")
     return words
 
 
-def _said(
-    name: str, variable: str, line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]
-) -> list[str]:
+def _said(name: str, variable: str, given: SbatchOptions) -> list[str]:
     """The option as sbatch goes by it: with its value, bare, or not at all."""
-    for words in (line, None, head[0]):
-        if words is None:
-            if variable and variable in env:
-                return [f"--{name}={env[variable]}" if env[variable] else f"--{name}"]
-        elif words.has(name):
-            value = words.get(name)
-            return [f"--{name}" if value is None else f"--{name}={value}"]
-    return []
+    if given.line.has(name):
+        value = given.line.get(name)
+    elif variable and variable in given.env:
+        value = given.env[variable] or None
+    elif given.head[0].has(name):
+        value = given.head[0].get(name)
+    else:
+        return []
+    return [f"--{name}" if value is None else f"--{name}={value}"]
 
 
 def _limit(limit_s: float | None) -> str:
-    """In whole minutes, as Slurm counts, and no less than there is: one that ended before the main job would end a healthy start, and it ends with that job anyway."""
+    """The limit in whole minutes, as Slurm counts, rounded up.
+
+    A companion that ended first would end a healthy start.
+    """
     if limit_s is None:
         return "UNLIMITED"
     if limit_s < 60.0:
@@ -239,13 +247,11 @@ def _limit(limit_s: float | None) -> str:
     return str(math.ceil(limit_s / 60.0))
 
 
-def _name(
-    kept: Mapping[str, Any], line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]
-) -> str:
-    """The name of the main job, so that whoever ends jobs by their name ends both."""
-    if own := resize.chosen("job-name", line, head, env, "SBATCH_JOB_NAME"):
+def _name(kept: Mapping[str, Any], given: SbatchOptions) -> str:
+    """The main job's name, so that `scancel --name` ends both."""
+    if own := given.get("job-name", "SBATCH_JOB_NAME"):
         return own
-    if line.has("wrap"):
+    if given.line.has("wrap"):
         return "wrap"
     return str(kept["script_name"] or "script") if kept["source"] == "file" else "sbatch"
 
@@ -255,7 +261,7 @@ _FREE = frozenset({"idle", "reserved"})
 
 
 def members(cluster: Cluster, pool: Pool) -> frozenset[str]:
-    """Its nodes; none where Slurm knows no such pool. Raises SlurmError."""
+    """The pool's nodes; none where Slurm knows no such pool. Raises SlurmError."""
     if pool.kind == "reservation":
         return frozenset(cluster.reserved(pool.name))
     row = cluster.partitions().get(pool.name)
@@ -263,7 +269,10 @@ def members(cluster: Cluster, pool: Pool) -> frozenset[str]:
 
 
 def idle(cluster: Cluster, pool: Pool, nodes: Mapping[str, NodeRow], but: Collection[str]) -> tuple[str, ...]:
-    """The healthy nodes of the pool that a companion could have now, less those in `but`; none where Slurm does not say."""
+    """The healthy nodes of the pool that a companion could have now, without those in `but`.
+
+    None if Slurm does not answer.
+    """
     try:
         found = members(cluster, pool)
     except SlurmError:

@@ -1,22 +1,16 @@
 """The file that sbatch gets: the user's directives, our variables, batch.sh, then the user's script. (pure)
 
-How it thinks. sbatch reads directives from the top of a file up to the first line that is neither blank nor a comment
-(`_opt_batch_script` in Slurm's src/sbatch/opt.c, the same in 22.05 and 26.05). #PBS and #BSUB lines it finds behind that, too: those come up.
-So the user's block comes first, and the first line of ours ends it. The user's script stands behind the last line of
-batch.sh, byte for byte, and is never parsed by the shell: batch.sh leaves before it gets there, and cuts it out of its
-own file by the line before it. Nothing needs quoting, and a filter that inserts lines at the top (`sbatch --bbf`, a
-site's job_submit plugin) moves nothing that matters.
+sbatch reads directives from the top of a file up to the first line that is neither blank nor a comment
+(`_opt_batch_script` in Slurm's src/sbatch/opt.c, the same in 22.05 and 26.05). #PBS and #BSUB lines it
+finds behind that line, too: those are moved up. So the user's directive block comes first, and our first
+line ends it. The user's script stands behind the last line of batch.sh, byte for byte, and no shell parses
+it there: batch.sh exits before it, and cuts the script out of its own file at the marker line in front of
+it. Nothing needs quoting, and a filter that inserts lines at the top (`sbatch --bbf`, a site's job_submit
+plugin) breaks nothing.
 
-What sbatch itself refuses in a script (DOS line ends, NUL bytes) stays in the composed file, and sbatch refuses it in
-its own words. What the composed file would hide from sbatch (no `#!`, an empty script) is a ScriptError.
-
-The token in the comment of every component that is submitted.
-
-What is said of each component of a submission, by script and command line together.
-How it thinks. sbatch goes through the components of a heterogeneous job one by one: what the script says of one, then what the command line says of
-it. Whatever neither says is as it was for the component before, and where the command line has fewer parts than the script its last part counts
-for all the rest. So what the script says of a later component may stand behind a part of the command line that outweighs it as soon as that part
-says something of the kind: then the part is written once for each component, which by itself changes nothing.
+What sbatch itself refuses in a script (DOS line ends, NUL bytes) stays in the composed file, so sbatch
+refuses it in its own words. What the composed file would hide from sbatch (no `#!`, an empty script) is a
+ScriptError.
 """
 
 from __future__ import annotations
@@ -27,10 +21,6 @@ from itertools import count
 from ftrun.hooks.bundle.shell import BATCH_SH, SHIM_SH, SPAN_SH
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ftrun.slurm.client.options import CommandLine
 
 __all__ = [
     "ScriptError",
@@ -38,10 +28,7 @@ __all__ = [
     "directives",
     "ftrun_directives",
     "payload",
-    "said_of_each",
     "shebang",
-    "with_room_for",
-    "with_token",
     "with_variables",
 ]
 
@@ -103,25 +90,33 @@ def compose(script: bytes, attempt: Mapping[str, str]) -> bytes:
     """The file to submit for one attempt.
 
     `attempt` has run, attempt, token and run_dir, and may have
-    - restart, last_fault, excluded, cluster, claim_wait_s (seconds), array (NAME=VALUE that tell a task of the whole array);
-    - checkpoint_glob, checkpoint_marker, checkpoint_skip, checkpoint_poison (lines of hooks.checkpoints.diverged), checkpoint_verify ("structure": Python
-      looks into them), checkpoint_fresh ("1": with none that may be loaded the script begins from nothing, "once": at the first launch only), checkpoint_had ("1": the run had one);
+    - restart, last_fault, excluded, cluster, claim_wait_s (seconds), array (NAME=VALUE: the bounds of the
+      whole array);
+    - checkpoint_glob, checkpoint_marker, checkpoint_skip, checkpoint_poison (lines of
+      hooks.checkpoints.diverged), checkpoint_verify ("structure": Python looks into them), checkpoint_fresh
+      ("1": without a loadable checkpoint the script starts from nothing, "once": at the first launch only),
+      checkpoint_had ("1": the run had one);
     - resume_arg, resume_env;
-    - pre_hook, post_hook (commands of a shell), hook_limit_s (seconds);
-    - watch ("PERIOD DELAY", seconds), after ("1": the nodes of a failed script are checked), before ("hold": the nodes are
-      checked first, and a bad minority keeps the script from starting; "report": it does not), checks (a file of thresholds);
-    - agent (the interpreter that the agent runs under; "" for no agent), spares (how many nodes of the job no start uses at
-      first), active (how many nodes the script uses; "" for all), active_tasks (its --ntasks, where the user gave one and the
-      job's is wider), active_gpus (its --gpus, likewise), hidden (names of variables that only the wider job has), labels ("auto" or "never"), timeouts (lines NAME[,ALIAS...]=VALUE), rejoin ("1": a process may join again), save_signal;
-    - sized (five numbers: the nodes that are asked for, the full size, the nodes of a unit, the samples of a unit's micro step, those of the
-      whole batch, 0 = not told; "" = the run has but one size).
-    - caches (the limit in bytes and the folder of compile caches on a node; "" = the script is told of none), cache_exports (lines
-      NAME[,ALIAS...]=VALUE);
-    - stage (seven lines: the folder that staged checkpoints are published to, the one on each node, how much memory, bytes in a second, how many
-      stay, "auto" or "never" for copies on other nodes, seconds to wait at the end; "" = none are staged);
-    - tools (the name of the node side of ftrun in `tools` of the home, which ends with its SHA-256; "" = whatever the link there leads to).
-    Several globs, paths, templates or pairs in one value are separated by newlines. Other keys are not read. Raises
-    ScriptError for a script that sbatch would refuse, KeyError for a missing key, ValueError for a NUL byte in a value.
+    - pre_hook, post_hook (shell commands), hook_limit_s (seconds);
+    - watch ("PERIOD DELAY", seconds), after ("1": check the nodes of a failed script), before ("hold":
+      check the nodes first, and a bad minority keeps the script from starting; "report": check them first
+      and start anyway), checks (a file of thresholds);
+    - agent (the agent's interpreter; "" for no agent), spares (nodes of the job that no start uses at
+      first), active (how many nodes the script uses; "" for all), active_tasks (its --ntasks, where the
+      user gave one and the job's is larger), active_gpus (its --gpus, likewise), hidden (names of variables
+      that only the larger job has), labels ("auto" or "never"), timeouts (lines NAME[,ALIAS...]=VALUE),
+      rejoin ("1": a process may join again), save_signal;
+    - sized (five numbers: nodes asked for, full size, nodes of a unit, samples of a unit's micro step,
+      samples of the whole batch, 0 = unknown; "" = the run has one size);
+    - caches (the limit in bytes and the folder of compile caches on a node; "" = none), cache_exports
+      (lines NAME[,ALIAS...]=VALUE);
+    - stage (seven lines: the folder that staged checkpoints are published to, the folder on each node,
+      memory, bytes per second, how many stay, "auto" or "never" for partner copies, seconds to wait at the
+      end; "" = none are staged);
+    - tools (the file of node tools in `tools` of the home, whose name ends with its SHA-256; "" = the link
+      there). Several globs, paths, templates or pairs in one value are separated by newlines. Other keys
+      are ignored. Raises ScriptError for a script that sbatch would refuse, KeyError for a missing key,
+      ValueError for a NUL byte in a value.
     """
     _refuse_what_sbatch_refuses(script)
     for key in _REQUIRED:
@@ -142,13 +137,13 @@ def compose(script: bytes, attempt: Mapping[str, str]) -> bytes:
             b"\n",
         )
     )
-    # A comment or a value of the user's may hold the line itself: take one that occurs nowhere before.
+    # A comment or a value of the user's may contain the marker: take one that occurs nowhere before.
     mark = next(mark for n in count() if (mark := b"#ftrun-payload-%d#" % n) not in before)
     return b"".join((before, b"_ft_mark='", mark, b"'\n", BATCH_SH.partition(b"\n")[2], mark, b"\n", script))
 
 
 def with_variables(text: bytes, values: Mapping[str, str]) -> bytes:
-    """A script of our own, its `#!` line included, with these variables set behind that line. Raises ValueError for a NUL byte."""
+    """A script of ours with these variables set behind its `#!` line. Raises ValueError for a NUL byte."""
     first, _, rest = text.partition(b"\n")
     return b"\n".join((first, *_assigned(values), rest))
 
@@ -168,8 +163,12 @@ def payload(composed: bytes) -> bytes:
 
 
 def directives(script: bytes) -> list[bytes]:
-    """The user's directive block: the lines after the first up to the first command, as sbatch scans them, without
-    their line ends. Comments and blank lines are part of it."""
+    """The user's directive block without line ends.
+
+    From the second line to the first command, as sbatch scans it.
+
+    Comments and blank lines are part of it.
+    """
     block = []
     for line in _lines_after_first(script):
         first = line.lstrip(_SPACE)[:1]
@@ -180,7 +179,10 @@ def directives(script: bytes) -> list[bytes]:
 
 
 def _late(script: bytes) -> list[bytes]:
-    """#PBS or #BSUB lines behind the first command, where sbatch still looks for them, and would not behind ours."""
+    """#PBS or #BSUB lines behind the first command.
+
+    Sbatch finds them there, but would not behind our lines.
+    """
     if b"\n#PBS" not in script and b"\n#BSUB" not in script:
         return []
     from ftrun.slurm.client import foreign_directives
@@ -190,8 +192,10 @@ def _late(script: bytes) -> list[bytes]:
 
 
 def ftrun_directives(script: bytes) -> list[str]:
-    """The arguments on `#FTRUN` lines of the directive block, split as a shell splits words; `#` begins a comment.
-    Raises ScriptError for an unclosed quote."""
+    """The arguments on `#FTRUN` lines of the directive block, split as in a shell; `#` begins a comment.
+
+    Raises ScriptError for an unclosed quote.
+    """
     import shlex
 
     arguments: list[str] = []
@@ -207,8 +211,10 @@ def ftrun_directives(script: bytes) -> list[str]:
 
 
 def shebang(script: bytes) -> tuple[bytes, bytes]:
-    """Interpreter and its one argument, cut as the kernel cuts them; (b"", b"") where there is none. An interpreter
-    without a slash is a file of the working folder, as it is to the kernel."""
+    """Interpreter and its one argument, split as the kernel does; (b"", b"") where there is none.
+
+    An interpreter without a slash is a file of the working folder, as for the kernel.
+    """
     line = script[2:].partition(b"\n")[0].strip(b" \t") if script.startswith(b"#!") else b""
     interpreter = line.replace(b"\t", b" ").partition(b" ")[0]
     argument = line[len(interpreter) :].strip(b" \t")
@@ -225,8 +231,11 @@ def _lines_after_first(script: bytes) -> Iterator[bytes]:
 
 
 def _as_sh_sees_it(line: bytes) -> bytes:
-    """A directive line that a shell takes for a comment too: to sbatch any white space is blank, to a shell only
-    space and tab are. Lines that sbatch reads as directives have no white space in front and stay as they are."""
+    """A directive line that a shell takes for a comment too.
+
+    For sbatch any white space is blank, for a shell only space and tab. Lines that sbatch reads as
+    directives have no white space in front and stay as they are.
+    """
     text = line.lstrip(_SPACE)
     if not text:
         return b""
@@ -236,7 +245,7 @@ def _as_sh_sees_it(line: bytes) -> bytes:
 
 
 def _refuse_what_sbatch_refuses(script: bytes) -> None:
-    """The checks of sbatch (src/sbatch/sbatch.c) that a composed file would no longer fail, in its words."""
+    """sbatch's own checks (src/sbatch/sbatch.c) that every composed file passes, in sbatch's words."""
     if not script:
         raise ScriptError("Batch script is empty!")
     if not script.strip(_SPACE):
@@ -256,36 +265,3 @@ def _quoted(value: bytes) -> bytes:
     if b"\0" in value:
         raise ValueError("a NUL byte cannot be passed to a job")
     return b"'" + value.replace(b"'", b"'\\''") + b"'"
-
-
-def said_of_each(name: str, line: CommandLine, head: Sequence[CommandLine]) -> list[str | None]:
-    """The value of an option for each component; None where nobody gave one. Tried on 22.05 with comments, names, time limits and nodes."""
-    said: list[str | None] = []
-    for part in range(max(line.components, len(head))):
-        typed = line.get(name, min(part, line.components - 1))
-        written = head[part].get(name) if part < len(head) else None
-        before = said[-1] if said else None
-        said.append(typed if typed is not None else written if written is not None else before)
-    return said
-
-
-def with_room_for(changed: CommandLine, *said: Sequence[str | None]) -> CommandLine:
-    """The same arguments with as many parts as these values, one for each component, need to be told apart."""
-    parts = changed.components
-    if all(value == each[parts - 1] for each in said for value in each[parts:]):
-        return changed
-    return changed.widened(max(len(each) for each in said))
-
-
-def with_token(
-    changed: CommandLine, line: CommandLine, head: Sequence[CommandLine], token: str
-) -> CommandLine:
-    """`changed` with the token behind the user's own comment in each component.
-
-    `line` and `head` are the arguments and the directives as the user gave them; there is no variable for a comment.
-    """
-    own = said_of_each("comment", line, head)
-    changed = with_room_for(changed, own).without("comment")
-    for part in range(changed.components):
-        changed = changed.with_option("comment", f"{own[part]} {token}" if own[part] else token, part)
-    return changed

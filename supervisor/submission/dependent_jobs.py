@@ -1,6 +1,6 @@
-"""Jobs that wait for a job of ours, as Slurm shows them: which may be held, and which are still the same ones. (I/O)
+"""Jobs that depend on a job of the run: which may be held, and which are still the same jobs. (I/O)
 
-An id alone is no identity: a job that has another time of submission by now is another job and is left alone.
+An id alone does not identify a job: one with another submit time is a different job and is left alone.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ __all__ = ["still_same", "to_hold"]
 
 
 def to_hold(cluster: Cluster, job: str) -> tuple[dict[str, str], dict[str, float]]:
-    """What waits for this job and may be held: job -> the whole of what it waits for; and since when each is submitted. Raises SlurmError."""
+    """Jobs that depend on this one and may be held: job -> its whole dependency; and the submit time of each.
+
+    Raises SlurmError.
+    """
     waiting = dict(cluster.dependents(job))
     shown = cluster.jobs(waiting) if waiting else {}
     for row in shown.values():
-        if "JobHeld" in row.reason:  # by a person, who alone may release it; nothing sets it off
+        if "JobHeld" in row.reason:  # held by a person, who alone may release it
             waiting.pop(row.raw_job_id, None)
             waiting.pop(row.job_id, None)
     since = _submitted(shown.values())
@@ -29,7 +32,10 @@ def to_hold(cluster: Cluster, job: str) -> tuple[dict[str, str], dict[str, float
 
 
 def still_same(cluster: Cluster, jobs: Iterable[str], since: Mapping[str, float]) -> list[str]:
-    """Those of the jobs that were submitted when `since` says, as far as it does. What Slurm does not show is left to it. Raises SlurmError."""
+    """Those of the jobs whose submit time is that in `since`, where both are known.
+
+    A job that Slurm does not show stays in the list: Slurm answers for it. Raises SlurmError.
+    """
     jobs = list(jobs)
     known = [job for job in jobs if job in since]
     shown = _submitted(cluster.jobs(known).values()) if known else {}
@@ -37,7 +43,7 @@ def still_same(cluster: Cluster, jobs: Iterable[str], since: Mapping[str, float]
 
 
 def _submitted(shown: Iterable[JobRow]) -> dict[str, float]:
-    """Id -> time of submission, under every name that a job goes by. (pure)"""
+    """Id -> submit time, under every name of a job. (pure)"""
     names: dict[str, float] = {}
     for row in shown:
         if row.submit_time_s is not None:

@@ -1,11 +1,11 @@
 """The first attempt: from nothing to a submitted job with its intent on disk. (I/O)
 
     folder, context, journal: created, opened, intended --> sbatch --> done
-                                                                   --> refused: no run is left
+                                                                   --> refused: the run is removed
                                                                    --> unknown: looked up by the token
 
-How it thinks. The intent with the token is on disk before sbatch is called, so the job is found by its token whatever
-dies after that. A clean refusal leaves nothing behind. Nothing is submitted a second time from here.
+The intent with the token is on disk before sbatch is called, so the job can be found by its token after any
+crash. A clean refusal leaves nothing behind. Nothing is submitted twice from here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.submission.arguments import Asked
 
 _LOOK_UP_FOR_S = 25.0
-_ASKED = "Batch job submission failed"  # sbatch's words from the moment on when it talked to slurmctld
+_ASKED = "Batch job submission failed"  # sbatch's message once it has talked to slurmctld
 _NOT_STARTED = 126
 _FEDERATED_ID_DIGITS = 8  # 67,108,863 is the highest id outside of a federation
 
@@ -50,17 +50,9 @@ class Run:
         self.job = ""
 
     def open(self) -> None:
-        """Context, journal, the attempt's folder, the file, and the intent: all on disk. Raises OSError."""
-        attempt_token = f"{self.token}:1"
-        self.plan = plan.plan(
-            self.kept,
-            self.asked.script,
-            self.asked.env,
-            run_dir=self.run_dir,
-            attempt=1,
-            token=attempt_token,
-            dependency=_dependency(self.asked, self.home),
-        )
+        """Write context, journal, the attempt's folder, the file and the intent to disk. Raises OSError."""
+        spec = plan.AttemptSpec(1, dependency=_dependency(self.asked, self.home))
+        self.plan = plan.plan(self.kept, self.asked.script, self.asked.given, spec, run_dir=self.run_dir)
         if any(self.kept["settings"][key] for key in ("preflight", "rank-restart", "stage")):
             _put_hooks(self.home)
         submission_context.save(self.run_dir, self.kept, self.asked.raw_env, self.asked.script)
@@ -81,10 +73,10 @@ class Run:
             raise UserError(f"run {self.id} was given up by a supervisor before it was submitted", 1)
         self.journal.append("attempt.opened", attempt=1)
         self.plan.write()
-        self.journal.append("submit.intended", attempt=1, token=attempt_token)
+        self.journal.append("submit.intended", attempt=1, token=spec.token_in(self.kept))
 
     def submit(self) -> int:
-        """Call sbatch once and write down what came of it. Returns the exit status; `job` is "" where no job came of it."""
+        """Call sbatch once and record the result. Returns the exit status; `job` is "" if there is no job."""
         assert self.plan is not None
         env = {key: value for key, value in self.asked.raw_env.items() if key != b"SBATCH_WAIT"}
         stdin = os.open(self.plan.path, os.O_RDONLY) if self.plan.stdin else None
@@ -121,7 +113,7 @@ class Run:
         return exit_code
 
     def _unclear(self, ended: sbatch_process.Ended) -> int:
-        """sbatch failed, or told no id (--quiet): find out what happened before anything else is said."""
+        """sbatch failed or printed no id (--quiet): find out what happened before anything is reported."""
         from ftrun.slurm.client.errors import OutcomeUnknown
         from ftrun.slurm.commands.answers import Call, sort_failure
 
@@ -130,7 +122,7 @@ class Run:
         if ended.exit_code and not ended.killed and not isinstance(error, OutcomeUnknown):
             self.discard()
             return ended.exit_code
-        # Words that nobody knows, before sbatch told that it had asked: one look is enough. After that, look for long.
+        # An unknown message from before sbatch talked to slurmctld: one look-up is enough.
         asked = ended.killed or _ASKED in stderr or not stderr
         job = self._looked_up(_LOOK_UP_FOR_S if asked else 0.0)
         if job:
@@ -150,24 +142,27 @@ class Run:
         return ended.exit_code
 
     def _abandon(self, message: str) -> None:
-        """Nobody can tell whether there will be a job: should it appear, the supervisor cancels it."""
+        """The outcome stays unknown: if the job appears later, the supervisor cancels it."""
         from ftrun.supervisor.store import attempt_dir
 
         assert self.journal is not None
         fault: dict[str, Any] = {"class": "scheduler"}
         try:
-            attempt_dir.close(self.run_dir, 1, 0)  # a late job then ends before the user's script begins (P4)
+            attempt_dir.close(self.run_dir, 1, 0)  # a late job then ends before the user's script begins
             self.journal.append("submit.unknown", attempt=1, message=message)
             reason = f"the outcome of the submission is unknown: {message}"
             self.journal.append("run.abandoned", attempt=1, reason=reason, **fault)
         except OSError:
             say(
                 f"{self.run_dir} cannot be written"
-            )  # the intent is there: a supervisor comes to the same end
+            )  # the intent is on disk: a supervisor comes to the same end
         say(f"no job of run {self.id} was found; should it still appear, it will be cancelled")
 
     def _looked_up(self, patience_s: float) -> str | None:
-        """The id of the job that bears our token; "" where Slurm knows none in time, None where Slurm could not be asked."""
+        """The id of the job with our token.
+
+        "" where Slurm shows none in time, None where Slurm does not answer.
+        """
         import time
 
         from ftrun.slurm.client.errors import SlurmError
@@ -187,7 +182,7 @@ class Run:
             time.sleep(1.0)
 
     def start_supervisor(self) -> None:
-        """Make sure that somebody looks after the run, unless that is somebody else's business."""
+        """Start a supervisor unless one is alive or the settings leave that to somebody else."""
         if self.asked.config.text("supervisor") != "auto":
             return
         from ftrun.supervisor.submission import start_supervisor as submission_start_supervisor
@@ -198,20 +193,20 @@ class Run:
             say(f"no supervisor could be started ({error.strerror}); start one: ftrun supervise")
 
     def _for_supervisor(self) -> dict[str, str]:
-        """What this submission says of the supervisor that it starts."""
+        """Settings of this submission that the new supervisor takes over."""
         settings = self.asked.config
         return {"FTRUN_SLURM_CLIENT": settings.text("slurm-client")} if settings.meant("slurm-client") else {}
 
     def discard(self) -> None:
-        """Nothing came of it: no run is left behind."""
+        """Remove the run: there is no job."""
         if self.journal is not None:
             self.journal.close()
-        with suppress(OSError):  # a folder without a job does no harm; `ftrun prune` takes it
+        with suppress(OSError):  # a folder without a job does no harm; `ftrun prune` removes it
             store_run_dir.discard_run(self.run_dir)
 
 
 def _put_hooks(home: str) -> None:
-    """The job may start before any supervisor, and its nodes need this at once: to be checked, or to be the parents of ranks."""
+    """Provide the node tools now: the job may start before any supervisor, and its nodes need them."""
     from ftrun.supervisor.store import node_tools
 
     try:
@@ -223,8 +218,8 @@ def _put_hooks(home: str) -> None:
 
 
 def _dependency(asked: Asked, home: str) -> str | None:
-    """The user's dependency with the ids of our runs brought up to date; None where nothing changes."""
-    typed = asked.line.get("dependency") or asked.head[0].get("dependency")
+    """The user's dependency with the ids of ftrun's runs brought up to date; None where nothing changes."""
+    typed = asked.given.get("dependency")
     if not typed:
         return None
     renamed = submission_context.map_jobs(typed, lambda job: _present_job(asked, home, job))
@@ -232,7 +227,7 @@ def _dependency(asked: Asked, home: str) -> str | None:
 
 
 def _present_job(asked: Asked, home: str, job: str) -> str:
-    """The job that a run has now, where `job` is one of its earlier ones, and no other job has that id by now."""
+    """The run's present job instead of its earlier `job`; `job` itself if that id is another job's by now."""
     run_dir = store_run_dir.resolve(home, job)
     if run_dir is None:
         return job
@@ -250,7 +245,7 @@ def _present_job(asked: Asked, home: str, job: str) -> str:
 
 
 def _is_anothers(asked: Asked, run_dir: str, job: str) -> bool:
-    """Slurm shows a job of this id, and it is none of the run's. Asked in the rare case alone that an id would be replaced."""
+    """Whether Slurm shows a job of this id that is not the run's. Asked only if an id would be replaced."""
     from ftrun.slurm.client.errors import SlurmError
     from ftrun.slurm.commands.cluster import CommandCluster
     from ftrun.supervisor.model import events, job_rows
@@ -268,5 +263,5 @@ def _is_anothers(asked: Asked, run_dir: str, job: str) -> bool:
 
 
 def say(message: str) -> None:
-    """One line of ftrun's own, on stderr."""
+    """Print one line of ftrun's own to stderr."""
     print(f"ftrun: {message}", file=sys.stderr)

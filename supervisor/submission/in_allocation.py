@@ -1,33 +1,34 @@
-"""Recovery inside the allocation, as a submission sees it: who may have it, what is refused, what the submitted file is told. (I/O)
+"""Recovery inside the allocation, as a submission sees it: what is refused, what batch.sh gets. (I/O)
 
-How it thinks. Whether a script can be started again in place depends on what was typed and on the settings, so all of it is checked
-before sbatch is called, and one line says what is wrong. The rules of the rungs are imported only where a setting asks for more than
-the defaults: most submissions do not.
+Who may have it, what is refused, what batch.sh gets. (I/O)
 
-The folder that staged checkpoints are published to, looked at when a job is submitted.
-How it thinks. A wrong folder would be found by the first checkpoint, hours later and on a node. So who names one is told at once, in one line. A file system that does not
-answer is no reason not to submit.
+Whether a script can be started again in place depends on the arguments and the settings, so all of it is
+checked before sbatch is called, and one line says what is wrong. The rules of the recovery order are
+imported only where a setting asks for more than the defaults: most submissions do not.
+
+`ready` checks the folder that staged checkpoints are published to. The first checkpoint would find a wrong
+folder hours later, on a node. A file system that does not answer does not keep the job from being
+submitted.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.model.errors import SettingError, UserError
-from ftrun.supervisor.submission import collective_env, compile_cache, node_names, resize
+from ftrun.supervisor.submission import cache_env, collective_env, node_names, resize
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from typing import Any
 
-    from ftrun.slurm.client.options import CommandLine
     from ftrun.supervisor.config.sources import Config
     from ftrun.supervisor.model.run import Attempt
     from ftrun.supervisor.policy.policy_input import ClusterView
     from ftrun.supervisor.signatures.catalog import Signature
+    from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 __all__ = [
     "active",
@@ -47,9 +48,7 @@ __all__ = [
 
 def resized(
     chosen: Mapping[str, Any],
-    line: CommandLine,
-    head: Sequence[CommandLine],
-    env: Mapping[str, str],
+    given: SbatchOptions,
     fewer: int | None = None,
     *,
     size: int = 0,
@@ -58,23 +57,26 @@ def resized(
     agent: bool = True,
     cwd: str = "",
 ) -> resize.Resized | None:
-    """The submission with its spares, for `size` nodes (0 = as many as the user says); None where it stays as it was typed.
+    """The submission with its spares, for `size` nodes (0 = as many as the user says).
 
-    `fewer` spares than the settings want, if given. Where the user named the nodes, those in `exclude` that none of `idle` can stand in for
-    are done without, as long as they are spares. `agent`: one can run beside the script; `cwd` is where it was submitted ("" = here). Raises SubmitImpossible.
+    None where it stays as typed.
+
+    `fewer`: this many spares instead of what the settings want. Where the user named the nodes, those in
+    `exclude` that no node of `idle` can replace are left out, as long as they are spares. `agent`: one can
+    run beside the script; `cwd` is where the job was submitted ("" = here). Raises SubmitImpossible.
     """
     wanted = int(chosen.get("spares", 0) or 0)
     if not wanted:
         equal = agent and outlives(chosen, "single") and _sized(chosen)
-        made = resize.resized(line, head, env, None, size=size, equal=equal) if size or equal else None
+        made = resize.resized(given, None, size=size, equal=equal) if size or equal else None
         return made if made is not None and (equal or made.active != made.full) else None
     number = wanted if fewer is None else min(fewer, wanted)
-    named = node_names.required(line, head, cwd)
+    named = node_names.required(given, cwd)
     if named and exclude:
         usable = {*named, *idle} - {*exclude}
-        needed = resize.resized(line, head, env, 0).active
+        needed = resize.resized(given, 0).active
         number = max(0, min(number, len(usable) - needed))
-    made = resize.resized(line, head, env, number, size=size, named=named)
+    made = resize.resized(given, number, size=size, named=named)
     if number < wanted and len(named) > made.active + number:
         first = sorted(named, key=lambda node: node in exclude)[: made.active + number]
         made.options["nodelist"] = ",".join(node for node in named if node in first)
@@ -82,12 +84,12 @@ def resized(
 
 
 def active(kept: Mapping[str, Any]) -> int:
-    """How many nodes the user asked for, where spares were added to them; 0 where none were."""
+    """How many nodes the user asked for, where spares were added; 0 where none were."""
     return int(kept.get("active", 0))
 
 
 def active_of(run_dir: str) -> int:
-    """The same of a run's kept context; 0 also where it cannot be read."""
+    """`active` of a run's submission context; 0 also where it cannot be read."""
     from ftrun.supervisor.store import submission_context
 
     try:
@@ -104,10 +106,14 @@ def spares_of(chosen: Mapping[str, Any], attempt: Attempt) -> int:
 def spares_now(
     chosen: Mapping[str, Any], before: Attempt, view: ClusterView, exclude: Collection[str], size: int = 0
 ) -> int | None:
-    """How many spares the next attempt is submitted with, as many as the partition has room for; None where none were asked for.
+    """How many spares the next attempt gets, as many as the partition has room for.
 
-    `size` is how many nodes it uses; 0 = as many as `view` says. What is down or busy comes back, what is drained or left out does not. `before` was refused with them: none. Where Slurm does not
-    show the partition, as many as were asked for.
+    None where none were asked for.
+
+    `size` is how many nodes the attempt uses; 0 = as many as `view` says. Nodes that are down or busy
+    count, since they come back; drained or excluded ones do not. If Slurm refused the attempt `before` with
+    spares, the next one gets none. If Slurm does not show the partition, the next one gets as many as asked
+    for.
     """
     wanted = int(chosen.get("spares", 0))
     if not wanted:
@@ -121,7 +127,7 @@ def spares_now(
 
 
 def fewer(spares: int, wanted: int) -> str:
-    """What is told where an attempt gets fewer spares."""
+    """The message for an attempt that gets fewer spares than asked for."""
     return f"{spares} of {wanted} spares: the partition has no more nodes for this run"
 
 
@@ -145,7 +151,7 @@ def with_agent(chosen: Mapping[str, Any], shape: str) -> bool:
 
 
 def outlives(chosen: Mapping[str, Any], shape: str) -> bool:
-    """Whether a job is to go on without a node that it lost: where that is what was asked for, by sizes or a companion."""
+    """Whether a job is to go on without a node that it lost: where sizes or a companion were asked for."""
     if not with_agent(chosen, shape):
         return False
     lists = (str(chosen.get("recover", "")), *map(str, chosen.get("policy") or ()))
@@ -159,7 +165,10 @@ def _sized(chosen: Mapping[str, Any]) -> bool:
 
 
 def facts(kept: Mapping[str, Any], shape: str, made: resize.Resized | None) -> dict[str, str]:
-    """What the submitted file says about recovery inside the allocation. Contexts of older versions have no agent."""
+    """What the submitted file says about recovery inside the allocation.
+
+    Contexts of older versions have no agent.
+    """
     chosen = kept["settings"]
     told = {
         "agent": str(kept.get("python", "")) if with_agent(chosen, shape) else "",
@@ -168,7 +177,7 @@ def facts(kept: Mapping[str, Any], shape: str, made: resize.Resized | None) -> d
         "rejoin": "1" if chosen.get("rank-restart") else "",
         "save_signal": chosen.get("save-signal", ""),
         "stage": _staged(chosen),
-        **compile_cache.facts(kept, shape),
+        **cache_facts(kept, shape),
     }
     if made is not None and (chosen.get("spares") or told["agent"]):
         told |= {
@@ -181,8 +190,38 @@ def facts(kept: Mapping[str, Any], shape: str, made: resize.Resized | None) -> d
     return told
 
 
+def cache_facts(kept: Mapping[str, Any], shape: str) -> dict[str, str]:
+    """What the submitted file says of compile caches.
+
+    Nothing where no start can follow, in arrays and heterogeneous jobs, and in contexts of older versions.
+    """
+    chosen = kept["settings"]
+    setting = chosen.get("caches", "never")
+    if (
+        setting == "never"
+        or shape != "single"
+        or chosen["observe"]
+        or not chosen["retries"]
+        or not kept.get("cache_name")
+    ):
+        return {}
+    from ftrun.hooks.runtime.formats import bytes_of
+
+    base = str(chosen["cache-base"]).rstrip("/") or "/"
+    if not base.startswith("/") or "\n" in base:
+        return {}
+    folder = f"{base.rstrip('/')}/{cache_env.FOLDER}{kept['cache_name']}"
+    return {
+        "caches": f"{bytes_of(str(chosen['cache-limit']))} {folder}",
+        "cache_exports": cache_env.lines(setting),
+    }
+
+
 def _staged(chosen: Mapping[str, Any]) -> str:
-    """Where checkpoints are staged and published, and within what bounds, a line each. Contexts of older versions have none of it."""
+    """Where checkpoints are staged and published, and within which bounds, a line each.
+
+    Old contexts have none of it.
+    """
     if not chosen.get("stage"):
         return ""
     keys = (
@@ -198,7 +237,10 @@ def _staged(chosen: Mapping[str, Any]) -> str:
 
 
 def refuse(config: Config, shape: str) -> None:
-    """Refuse settings of the ladder that cannot be meant for this job. Raises SettingError in one line that names the place."""
+    """Refuse recovery settings that this job cannot have.
+
+    Raises SettingError in one line that names the source.
+    """
     chosen = config.values
     meant = {key for key in ("recover", "policy", "spares", "on-queue-timeout") if config.meant(key)}
     if chosen["hang-min"] > chosen["hang-max"]:  # type: ignore[operator]
@@ -222,9 +264,7 @@ def refuse(config: Config, shape: str) -> None:
 
 
 def known_signatures() -> Mapping[str, Signature]:
-    """Every signature by its name, the site's own ones too, as a supervisor will know them. Raises CatalogError."""
-    import os
-
+    """Every signature by name, with the site's own, as a supervisor knows them. Raises CatalogError."""
     from ftrun.supervisor.signatures import catalog
 
     return catalog.load([f for f in os.environ.get("FTRUN_CATALOG", "").split(":") if f]).by_id
@@ -269,7 +309,12 @@ PATIENCE_S = 5.0
 
 
 def ready(path: str, *, make: bool) -> None:
-    """See that `path` is a folder that this user may write to; `make` it, and those above it, where it is missing. Raises UserError (exit 2)."""
+    """Check that `path` is a folder that this user may write to.
+
+    `make` creates it, and those above it, where it is missing. Raises UserError (exit 2).
+    """
+    import threading  # only for runs that stage checkpoints
+
     found: list[str] = []
     looking = threading.Thread(
         target=lambda: found.append(_wrong(os.path.expanduser(path), make=make)), daemon=True

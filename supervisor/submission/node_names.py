@@ -1,11 +1,13 @@
-"""What `--array` asks for: its tasks, and what Slurm tells each of them about the whole. (I/O)
+"""The tasks that `--array` asks for, and the nodes that a submission names. (I/O)
 
-0-5%4      tasks 0 to 5, four at a time          1,3,5-9:2   tasks 1, 3, 5, 7, 9
+    0-5%4      tasks 0 to 5, four at a time          1,3,5-9:2   tasks 1, 3, 5, 7, 9
 
-A later attempt is submitted with the failed tasks alone, and Slurm would tell them the count and the bounds of those. A
-script that splits its work by them would do other work than before, so it is told those of the whole.
+A later attempt submits the failed tasks alone, and Slurm would tell them the count and the bounds of those.
+A script that splits its work by them would do other work than before, so it gets the values of the whole
+array.
 
-The nodes that a submission names: those to avoid beside the user's own, and stand-ins for named ones.
+Nodes to avoid are added to the user's own --exclude; nodes that the user named with -w are replaced by idle
+ones.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ftrun.slurm.client.options import CommandLine
+    from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 __all__ = ["avoiding", "excluded", "limit", "narrowed", "required", "tasks", "told"]
 
@@ -55,7 +58,7 @@ def narrowed(spec: str, wanted: tuple[int, ...]) -> str:
 
 
 def told(spec: str) -> Mapping[str, str]:
-    """The variables by which Slurm tells a task about the whole array; empty for what is none."""
+    """The variables by which Slurm describes the whole array to a task; empty for what is no array."""
     numbers = tasks(spec)
     if not numbers:
         return {}
@@ -68,17 +71,22 @@ def told(spec: str) -> Mapping[str, str]:
     }
 
 
-def required(line: CommandLine, head: Sequence[CommandLine], cwd: str = "") -> list[str]:
-    """The nodes that a job of one part names by -w or -F. `cwd` is where it was submitted ("" = here). Raises SubmitImpossible where its file cannot be read."""
-    named, file = (line.get(name) or head[0].get(name) for name in ("nodelist", "nodefile"))
-    return _expanded(named, file, cwd)
+def required(given: SbatchOptions, cwd: str = "") -> list[str]:
+    """The nodes that the user names by -w or -F (job of one component).
+
+    Raises SubmitImpossible if the file is unreadable. `cwd` is where the job was submitted ("" = here).
+    """
+    return _expanded(given.get("nodelist"), given.get("nodefile"), cwd)
 
 
-def excluded(line: CommandLine, head: Sequence[CommandLine], cwd: str = "") -> list[str]:
-    """The nodes that the user of a job of one part leaves out by -x. Raises SubmitImpossible where its file cannot be read."""
+def excluded(given: SbatchOptions, cwd: str = "") -> list[str]:
+    """The nodes that the user excludes by -x (job of one component).
+
+    Raises SubmitImpossible if the file is unreadable.
+    """
     from ftrun.slurm.client import nodeset
 
-    return list(nodeset.expand(listed(line.get("exclude") or head[0].get("exclude") or "", cwd)))
+    return list(nodeset.expand(listed(given.get("exclude"), cwd)))
 
 
 def _expanded(named: str | None, file: str | None, cwd: str) -> list[str]:
@@ -96,13 +104,13 @@ def avoiding(
 ) -> CommandLine:
     """`--exclude` with these nodes beside the user's own; nodes that the user asked for by name are replaced.
 
-    A component of the script that names nodes of its own may get a part of the command line of its own.
+    A component of the script that names nodes of its own may get its own part of the command line.
     """
     from ftrun.slurm.client import nodeset
-    from ftrun.supervisor.submission.compose import said_of_each, with_room_for
+    from ftrun.supervisor.submission.sbatch_options import value_of_each, with_parts_for
 
-    own, named, files = (said_of_each(name, changed, head) for name in ("exclude", "nodelist", "nodefile"))
-    changed = with_room_for(changed, own, named, files)
+    own, named, files = (value_of_each(name, changed, head) for name in ("exclude", "nodelist", "nodefile"))
+    changed = with_parts_for(changed, own, named, files)
     for part in range(changed.components):
         merged = ",".join(filter(None, (listed(own[part] or "", cwd), nodeset.fold(exclude))))
         wanted = _expanded(named[part], files[part], cwd)
@@ -123,12 +131,18 @@ def _substituted(wanted: Sequence[str], exclude: Sequence[str], idle: Sequence[s
 
 
 def listed(nodes: str, cwd: str = "") -> str:
-    """A node list as given to -w and -x: with a slash in it, it names a file of nodes. Raises SubmitImpossible."""
+    """A node list as given to -w and -x: with a slash in it, it names a file of nodes.
+
+    Raises SubmitImpossible.
+    """
     return _from_file(nodes, cwd) if "/" in nodes else nodes
 
 
 def _from_file(path: str, cwd: str) -> str:
-    """The names in a file of nodes, as sbatch reads it: lines, lists, `n1*2` for a name twice, `#` for a remark."""
+    """The names in a file of nodes, as sbatch reads it.
+
+    Lines, lists, `n1*2` for a name twice, `#` for a comment.
+    """
     try:
         with open(os.path.join(cwd, path), encoding="utf-8") as stream:
             lines = [text.partition("#")[0] for text in stream]

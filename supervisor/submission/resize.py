@@ -1,27 +1,32 @@
-"""A submission for n nodes rewritten for another number of them: for spares beyond n, or for a smaller size. (pure)
+"""Rewrites a submission for another number of nodes: with spares, or for a smaller size. (pure)
 
-How it thinks. One way serves both: the size that the script uses, and on top of it the spares, which it does not see. What counts for the
-whole job (--ntasks, --gpus) goes in proportion. A smaller size changes nothing else: Slurm itself tells the script of it. Where a job may become
-smaller while it runs, any of its nodes may be lost: all have the same share, as with spares.
+(pure)
 
-Spares. Slurm can add no node to a running job, so the nodes that may take another's place are asked for at once, with
---no-kill, so that the job outlives a node. What counts for the whole job is then asked for in equal shares: Slurm deals out unequal ones where it may, and then not every node could take the place of every other. What counts for
-each node or task stays as it is. Licences belong to the work and not to the nodes, so they stay, too. The variables that come of ours are
-kept from the script, and those of the whole job show it the user's own numbers. How many nodes the user means must be
-plain from what was typed: a number that would have to be guessed is refused in one line that says what works.
+Both use one model: the size that the script uses, and on top of it the spares, which the script does not
+see. Options for the whole job (--ntasks, --gpus) scale in proportion. A smaller size changes nothing else:
+Slurm itself tells the script of it. Where a job may shrink while it runs, any of its nodes may be lost, so
+all have the same share, as with spares.
+
+Slurm cannot add nodes to a running job, so spares are requested at once, with --no-kill, so that the job
+survives a lost node. What counts for the whole job is then requested in equal shares: Slurm may give out
+unequal ones, and then not every node could replace every other. Options per node or per task stay. Licences
+belong to the work and not to the nodes, so they stay, too. Variables that only our options create are
+hidden from the script, and those of the whole job show the user's own numbers. The number of nodes must be
+plain from what was typed: one that would have to be guessed is refused in one line that says what works.
 """
 
 from __future__ import annotations
 
 from ftrun.supervisor.model.errors import SubmitImpossible
 
-__all__ = ["Resized", "chosen", "nodes_meant", "resized"]
+__all__ = ["Resized", "nodes_meant", "resized"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from ftrun.slurm.client.options import CommandLine
+    from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 _COUNTED = "want a plain number of nodes: -N 4, or -n with --ntasks-per-node"
 _SHARES = ("node", "task", "socket")
@@ -29,11 +34,13 @@ _SUFFIXES = {"k": 1024, "m": 1024 * 1024}
 
 
 class Resized:
-    """What a submission becomes: the options to put in (the user's own are replaced), and what the script is to see.
+    """What a submission becomes.
 
-    `full` is the number of nodes of the user, `active` how many of them the script uses this time, `spares` how many come on top.
-    `active_tasks` is the script's number of tasks (0 where none is known), `active_gpus` its --gpus ("" where there is none). `hidden` are
-    variables of Slurm that only our options made.
+    The options to put in (they replace the user's), and what the script is to see.
+
+    `full` is the user's number of nodes, `active` how many of them the script uses this time, `spares` how
+    many come on top. `active_tasks` is the script's number of tasks (0 = unknown), `active_gpus` its --gpus
+    ("" = none). `hidden` are variables of Slurm that only our options create.
     """
 
     __slots__ = ("active", "active_gpus", "active_tasks", "full", "hidden", "options", "spares")
@@ -55,23 +62,23 @@ class Resized:
 
 
 def resized(
-    line: CommandLine,
-    head: Sequence[CommandLine],
-    env: Mapping[str, str],
+    given: SbatchOptions,
     spares: int | None,
     *,
     size: int = 0,
     named: Sequence[str] = (),
     equal: bool = False,
 ) -> Resized:
-    """The submission for `size` nodes (0 = as many as the user says) and so many spares; None: it is one that has no spares at all.
+    """The submission for `size` nodes (0 = the user's number) and this many spares.
 
-    `equal`: it is to go on inside its job with fewer nodes, so that all have the same share. `named` are the nodes that the user requires by name. The arguments outweigh the variables, these the directives of the script, as in
-    sbatch. Raises SubmitImpossible.
+    None = it has no spares at all.
+
+    `equal`: the job is to go on with fewer nodes, so all have the same share. `named` are the nodes that
+    the user requires by name. Raises SubmitImpossible.
     """
     what = "nodes" if spares is None else "spares"
-    _refuse_shape(what, line, head, env)
-    full, tasks, per_node = _meant(what, line, head, env)
+    _refuse_shape(what, given)
+    full, tasks, per_node = _meant(what, given)
     made = Resized(full, size or full, spares or 0)
     total = made.active + made.spares
     if spares is not None and named and len(named) < total:
@@ -83,62 +90,58 @@ def resized(
     )
     if tasks:
         made.options["ntasks"] = str(_in_proportion(what, "--ntasks", tasks, full, total))
-    gpus = chosen("gpus", line, head, env, "SBATCH_GPUS")
+    gpus = given.get("gpus", "SBATCH_GPUS")
     if gpus:
         made.active_gpus = _all_gpus(what, gpus, full, made.active)
         made.options["gpus"] = _all_gpus(what, gpus, full, total)
     if spares is not None or equal:
-        _in_equal_shares(made, line, head, env, share=tasks // full, per_node=per_node, gpus=gpus)
+        _in_equal_shares(made, given, share=tasks // full, per_node=per_node, gpus=gpus)
     return made
 
 
 def _in_equal_shares(
     made: Resized,
-    line: CommandLine,
-    head: Sequence[CommandLine],
-    env: Mapping[str, str],
+    given: SbatchOptions,
     *,
     share: int,
     per_node: int,
     gpus: str,
 ) -> None:
-    """What lets any node take the place of any other, and the job outlive one."""
-    if not _given("no-kill", line, head, env, "SBATCH_NO_KILL"):
+    """Let any node replace any other, and the job survive the loss of one."""
+    if not given.has("no-kill", "SBATCH_NO_KILL"):
         made.options["no-kill"] = None
     if share:
         made.options["ntasks-per-node"] = str(share)
         made.hidden += [] if per_node else ["SLURM_NTASKS_PER_NODE"]
-    shared = any(_given(f"gpus-per-{of}", line, head, env, f"SBATCH_GPUS_PER_{of.upper()}") for of in _SHARES)
+    shared = any(given.has(f"gpus-per-{of}", f"SBATCH_GPUS_PER_{of.upper()}") for of in _SHARES)
     if gpus and not shared:
         made.options["gpus-per-node"] = _all_gpus("nodes", gpus, made.full, 1)
         made.hidden.append("SLURM_GPUS_PER_NODE")
 
 
-def _refuse_shape(what: str, line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]) -> None:
+def _refuse_shape(what: str, given: SbatchOptions) -> None:
     leave = f"leave --ft-{what} out"
-    if line.components > 1 or len(head) > 1:
+    if given.shape == "het":
         raise SubmitImpossible(f"{what}: a heterogeneous job cannot have them: {leave}")
-    if chosen("array", line, head, env, "SBATCH_ARRAY_INX"):
+    if given.get("array", "SBATCH_ARRAY_INX"):
         raise SubmitImpossible(f"{what}: the tasks of an array cannot have them: {leave}")
-    if chosen("distribution", line, head, env, "SBATCH_DISTRIBUTION").startswith("arbitrary"):
+    if given.get("distribution", "SBATCH_DISTRIBUTION").startswith("arbitrary"):
         raise SubmitImpossible(
             f"{what}: --distribution=arbitrary ties tasks to nodes: leave one of the two out"
         )
 
 
-def nodes_meant(line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]) -> tuple[int, int]:
-    """(how many nodes the user means, how many tasks are on each of them; 0 = not said). Raises SubmitImpossible."""
-    full, tasks, per_node = _meant("nodes", line, head, env)
+def nodes_meant(given: SbatchOptions) -> tuple[int, int]:
+    """(how many nodes the user means, tasks per node; 0 = unknown). Raises SubmitImpossible."""
+    full, tasks, per_node = _meant("nodes", given)
     return full, per_node or tasks // full
 
 
-def _meant(
-    what: str, line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]
-) -> tuple[int, int, int]:
-    """(nodes, --ntasks, --ntasks-per-node) of the user; 0 = not said."""
-    tasks = _number(what, "ntasks", chosen("ntasks", line, head, env))
-    per_node = _number(what, "ntasks-per-node", chosen("ntasks-per-node", line, head, env))
-    return _nodes(what, chosen("nodes", line, head, env), tasks, per_node), tasks, per_node
+def _meant(what: str, given: SbatchOptions) -> tuple[int, int, int]:
+    """(nodes, --ntasks, --ntasks-per-node) of the user; 0 = not given."""
+    tasks = _number(what, "ntasks", given.get("ntasks"))
+    per_node = _number(what, "ntasks-per-node", given.get("ntasks-per-node"))
+    return _nodes(what, given.get("nodes"), tasks, per_node), tasks, per_node
 
 
 def _nodes(what: str, text: str, tasks: int, per_node: int) -> int:
@@ -176,7 +179,7 @@ def _in_proportion(what: str, name: str, number: int, full: int, nodes: int) -> 
 
 
 def _all_gpus(what: str, text: str, full: int, nodes: int) -> str:
-    """--gpus for so many nodes."""
+    """--gpus for this many nodes."""
     return ",".join(_gpus(what, part, full, nodes) for part in text.split(","))
 
 
@@ -187,19 +190,3 @@ def _gpus(what: str, part: str, full: int, nodes: int) -> str:
         kind, colon, count = part, ":", "1"
     number = _in_proportion(what, "--gpus", _number(what, "gpus", count), full, nodes)
     return f"{kind}{colon}{number}"
-
-
-def chosen(
-    name: str, line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str], variable: str = ""
-) -> str:
-    """The value that sbatch goes by; "" where there is none."""
-    own = line.get(name)
-    if own is None and variable:
-        own = env.get(variable)
-    return own if own is not None else (head[0].get(name) or "" if head else "")
-
-
-def _given(
-    name: str, line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str], variable: str
-) -> bool:
-    return line.has(name) or variable in env or any(part.has(name) for part in head)

@@ -1,10 +1,10 @@
-"""sbatch as a child of `ftrun sbatch`: its output passed on at once and kept, its end awaited. (I/O)
+"""sbatch as a child process of `ftrun sbatch`: its output is passed on at once and kept. (I/O)
 
-How it thinks. A user must see what sbatch says when it says it, byte for byte and on the right stream; and we need the
-job id out of it. So both streams run through us. The child gets what any child of a shell would get: SIGPIPE and SIGXFSZ
-as they were before Python changed them, and every open file that is not ours.
+A user must see what sbatch prints when it prints it, byte for byte and on the right stream; and ftrun needs
+the job id out of it. So both streams run through ftrun. The child gets what any child of a shell would get:
+SIGPIPE and SIGXFSZ as they were before Python changed them, and every open file that is not ftrun's.
 
-`subprocess` would cost more than sbatch itself takes; posix_spawn is enough.
+posix_spawn is used because `subprocess` would cost more time than sbatch itself takes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _CHUNK = 65_536
 
 
 class Ended:
-    """What became of sbatch. `exit_code` is as a shell would see it: 128 + n after signal n.
+    """The result of sbatch. `exit_code` is as a shell shows it: 128 + n after signal n.
 
-    `killed`: by a signal, or one came for both of us meanwhile, so nothing can be read from its status.
+    `killed`: by a signal, or both processes got one, so its status means nothing.
     """
 
     __slots__ = ("exit_code", "interrupted", "killed", "stderr", "stdout")
@@ -39,7 +39,7 @@ class Ended:
 
 
 def find_sbatch(path: str) -> str:
-    """The sbatch that a shell would take by this PATH; "" where there is none."""
+    """The sbatch that a shell would run by this PATH; "" where there is none."""
     for folder in path.split(":"):
         candidate = os.path.join(folder or ".", "sbatch")
         if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
@@ -48,7 +48,7 @@ def find_sbatch(path: str) -> str:
 
 
 def run(sbatch: str, argv: Sequence[str], env: Mapping[bytes, bytes], *, stdin: int | None = None) -> Ended:
-    """Call sbatch, pass its output on while keeping it. `stdin` is a file descriptor (default: ours).
+    """Call sbatch, pass its output on and keep it. `stdin` is a file descriptor (default: ours).
 
     Raises OSError where it cannot be started (arguments too long, no such program).
     """
@@ -72,12 +72,14 @@ def run(sbatch: str, argv: Sequence[str], env: Mapping[bytes, bytes], *, stdin: 
 def run_through(
     sbatch: str, argv: Sequence[str], env: Mapping[bytes, bytes], *, stdin: int | None = None
 ) -> int:
-    """Call sbatch as if we were not there, on our own streams, and return its exit status. Raises OSError."""
+    """Call sbatch on our own streams and return its exit status. Raises OSError."""
     return _as_shell(_wait(_spawn(sbatch, argv, env, stdin, []))[0])
 
 
 def job_id(stdout: bytes) -> tuple[str, str] | None:
-    """(job id, cluster or "") from sbatch's standard output, with or without --parsable; None = it told none.
+    """(job id, cluster or "") from sbatch's standard output, with or without --parsable.
+
+    None = it printed none.
 
     Plugins may print before it, so the last line that fits counts.
     """
@@ -106,7 +108,10 @@ def _spawn(
 
 
 def _relay(streams: dict[int, int]) -> tuple[dict[int, bytes], bool]:
-    """Copy each readable end to its stream until all are closed. An interrupt reaches sbatch as well, so we wait for it."""
+    """Copy each readable end to its stream until all are closed.
+
+    An interrupt reaches sbatch as well, so ftrun waits for it.
+    """
     kept = {target: [] for target in streams.values()}  # type: dict[int, list[bytes]]
     interrupted = False
     gone: set[int] = set()
@@ -135,7 +140,7 @@ def _relay(streams: dict[int, int]) -> tuple[dict[int, bytes], bool]:
 
 
 def _write_all(target: int, data: bytes) -> bool:
-    """False when nobody reads the stream any more: the submission goes on all the same."""
+    """False when nobody reads the stream any more; the submission goes on."""
     view = memoryview(data)
     try:
         while view:

@@ -1,10 +1,11 @@
-"""Sizes of a run as a submission sees them: what is refused, and what each size tells its script. (pure)
+"""Sizes of an elastic run at submission: what is refused, and what each size tells its script. (pure)
 
-How it thinks. A run that goes on smaller at night must be one that was checked by day: that every size can be submitted in proportion,
-that the batch of the whole run can be kept at each of them, and that nothing ties the job to nodes by name. What does not fit is refused in one
-line that says what does. The full size is always the one that -N says, so that nobody reads two numbers that mean the same.
+A run that may shrink unattended is checked before it starts: every size can be submitted in proportion, the
+batch of the whole run can be kept at each of them, and nothing ties the job to nodes by name. What does not
+fit is refused in one line that says what does. The full size is always the one of -N, so that no two
+numbers mean the same.
 
-`ftrun sbatch` imports this only where one of its settings is used.
+`ftrun sbatch` imports this module only where one of its settings is used.
 """
 
 from __future__ import annotations
@@ -19,60 +20,60 @@ __all__ = ["facts", "refuse"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from typing import Any
 
-    from ftrun.slurm.client.options import CommandLine
     from ftrun.supervisor.config.node_counts import Batch
     from ftrun.supervisor.config.sources import Config
+    from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 
-def refuse(config: Config, line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]) -> None:
+def refuse(config: Config, given: SbatchOptions) -> None:
     """Refuse sizes and batches that this submission cannot have. Raises SettingError, SubmitImpossible.
 
-    What a layer says that was not written for one job is done where it can be.
+    A default from a configuration file that was not written for this job is applied where it can be.
     """
     chosen, known = config.values, sizes_of_settings(config.values)
     shrinks = chosen["on-queue-timeout"] == "shrink" and config.meant("on-queue-timeout")
     if shrinks and known is None:
         raise SettingError("on-queue-timeout: shrink wants the sizes: --ft-nodes=MIN-MAX beside it")
-    _refuse_companion(config, line, head, env)
+    _refuse_companion(config, given)
     if known is not None:
-        _refuse_sizes(known, chosen, line, head, env)
+        _refuse_sizes(known, chosen, given)
     elif chosen["replicas"] and not chosen["global-batch"]:
         raise SettingError(
             "replicas: nothing is reckoned with them: --ft-global-batch and --ft-micro-batch are missing"
         )
-    _batch(known, chosen, line, head, env)
+    _batch(known, chosen, given)
 
 
 def facts(
     chosen: Mapping[str, Any],
-    line: CommandLine,
-    head: Sequence[CommandLine],
-    env: Mapping[str, str],
+    given: SbatchOptions,
     size: int,
 ) -> dict[str, str]:
-    """What the submitted file says of its size (0 = the full one), from which each start reckons what it tells its script: see `compose`.
-    Raises SettingError, SubmitImpossible."""
+    """What the submitted file says of its size (0 = the full one).
+
+    Each start computes from it what its script sees.
+
+    See `compose.compose`. Raises SettingError, SubmitImpossible.
+    """
     known = sizes_of_settings(chosen)
-    batch = _batch(known, chosen, line, head, env)
-    full = resize.nodes_meant(line, head, env)[0]
+    batch = _batch(known, chosen, given)
+    full = resize.nodes_meant(given)[0]
     at_once, whole = (batch.micro * batch.replicas, batch.whole) if batch is not None else (0, 0)
     return {"sized": f"{size or full} {full} {known.unit if known is not None else 1} {at_once} {whole}"}
 
 
-def _refuse_companion(
-    config: Config, line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]
-) -> None:
-    """Whoever names companions in a list of their own means them: then a node's share of the job must be known."""
+def _refuse_companion(config: Config, given: SbatchOptions) -> None:
+    """A user who lists companions explicitly wants them: then a node's share of the job must be known."""
     said = config.text("recover")
     if said == SETTINGS["recover"].default or not config.meant("recover"):
         return
     if "companion" not in (word.strip() for word in said.split(",")):
         return
     try:
-        resize.nodes_meant(line, head, env)
+        resize.nodes_meant(given)
     except SubmitImpossible:
         raise SettingError(
             "recover: companion cannot be used: it wants a plain number of nodes"
@@ -83,15 +84,13 @@ def _refuse_companion(
 def _refuse_sizes(
     known: Sizes,
     chosen: Mapping[str, Any],
-    line: CommandLine,
-    head: Sequence[CommandLine],
-    env: Mapping[str, str],
+    given: SbatchOptions,
 ) -> None:
-    if any(resize.chosen(name, line, head, env) for name in ("nodelist", "nodefile")):
+    if any(given.get(name) for name in ("nodelist", "nodefile")):
         raise SettingError(
             "nodes: the job names its nodes (-w, -F), so it cannot have fewer: leave one of the two out"
         )
-    full = resize.resized(line, head, env, None, size=known.all[0]).full
+    full = resize.resized(given, None, size=known.all[0]).full
     if known.full != full:
         said, right = "nodes", f"{min(known.all[0], full)}-{full}"
         if not chosen["nodes"]:
@@ -114,33 +113,29 @@ def _refuse_sizes(
 def _batch(
     known: Sizes | None,
     chosen: Mapping[str, Any],
-    line: CommandLine,
-    head: Sequence[CommandLine],
-    env: Mapping[str, str],
+    given: SbatchOptions,
 ) -> Batch | None:
     whole, micro = int(chosen.get("global-batch", 0)), int(chosen.get("micro-batch", 0))
     if not whole and not micro:
         return None
-    full, tasks = resize.nodes_meant(line, head, env)
-    per_node = _gpus_per_node(line, head, env, full, tasks) or tasks
+    full, tasks = resize.nodes_meant(given)
+    per_node = _gpus_per_node(given, full, tasks) or tasks
     return node_counts.batch_of(
         known or Sizes((full,)), whole, micro, per_node, replicas=int(chosen.get("replicas", 0))
     )
 
 
-def _gpus_per_node(
-    line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str], full: int, tasks: int
-) -> int:
-    """How many GPUs a node holds for this job, by whichever option says so; 0 where none does."""
+def _gpus_per_node(given: SbatchOptions, full: int, tasks: int) -> int:
+    """How many GPUs a node has in this job, by whichever option says so; 0 where none does."""
     for name, variable, share in (
         ("gpus-per-node", "SBATCH_GPUS_PER_NODE", 1),
         ("gpus-per-task", "SBATCH_GPUS_PER_TASK", tasks),
     ):
-        if text := resize.chosen(name, line, head, env, variable):
+        if text := given.get(name, variable):
             return _counted(text) * share
-    if text := resize.chosen("gpus", line, head, env, "SBATCH_GPUS"):
+    if text := given.get("gpus", "SBATCH_GPUS"):
         return _counted(text) // full
-    wanted = resize.chosen("gres", line, head, env, "SBATCH_GRES").split(",")
+    wanted = given.get("gres", "SBATCH_GRES").split(",")
     return sum(_counted(part[4:]) for part in wanted if part == "gpu" or part.startswith("gpu:"))
 
 

@@ -1,8 +1,8 @@
-"""Start a supervisor that outlives us, where none is alive. (I/O)
+"""Starts a supervisor that outlives this process, where none is alive. (I/O)
 
-`ftrun sbatch` goes through here, so this module imports next to nothing. A holder on this machine that lives is left alone.
-One on another host cannot be judged in a moment: then a challenger is started, which watches the lease for a while and
-ends by itself when the holder turns out to be alive.
+`ftrun sbatch` goes through here, so this module imports next to nothing. A lease holder that is alive on
+this machine is left alone. One on another host cannot be checked in a moment: then a challenger is started,
+which watches the lease for a while and exits when the holder turns out to be alive.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# What belongs to one job or one submission and must not colour a process that serves all runs.
+# Variables of one job or one submission, which a process that serves all runs must not inherit.
 _DROPPED_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SINFO_", "SCONTROL_", "FTRUN_")
 _KEPT = (
     "SLURM_CONF",
@@ -34,12 +34,12 @@ _KEPT = (
 
 
 def clean(env: Mapping[str, str]) -> dict[str, str]:
-    """What of an environment a process that serves all runs may have: nothing of one job or one submission."""
+    """The environment for a process that serves all runs: nothing of one job or one submission."""
     return {k: v for k, v in env.items() if k in _KEPT or not k.startswith(_DROPPED_PREFIXES)}
 
 
 def holder_alive_here(home: str) -> bool:
-    """True when the present holder of the lease is a living process of this very machine."""
+    """Whether the present holder of the lease is a living process of this machine."""
     folder = os.path.join(home, "lease")
     try:
         epochs = [name for name in os.listdir(folder) if name.startswith("epoch-") and name[6:].isdigit()]
@@ -59,7 +59,7 @@ def holder_alive_here(home: str) -> bool:
 
 
 def dies_at_logout(files: Sequence[str] = ("/etc/systemd/logind.conf",)) -> bool:
-    """True where logind ends all processes of a user at logout (KillUserProcesses=yes): ours would be among them."""
+    """Whether logind ends all processes of a user at logout (KillUserProcesses=yes), ours among them."""
     if not os.path.isdir("/run/systemd/system"):
         return False
     for path in files:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.supervisor.submission import compile_cache
+from ftrun.supervisor.submission import cache_env
 from tests.formats.test_written import LIMIT_S, PYTHON
 
 JAX = "import jax, jax.numpy as jnp; print(float(jax.jit(lambda x: (x @ x).sum())(jnp.ones((8, 8)))))"
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.formats
 
 
 def _run(code: str, folder: Path, **more: str) -> tuple[int, str, str]:
-    lines = (line.partition("=") for line in compile_cache.lines("auto").splitlines())
+    lines = (line.partition("=") for line in cache_env.lines("auto").splitlines())
     told = {names.split(",")[0]: value.replace("{caches}", str(folder)) for names, _, value in lines}
     env = {
         name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "TORCH", "XLA_"))

@@ -730,7 +730,7 @@ class World:
             return deed
 
         def call() -> bool:
-            request = submission_plan.request_for(self.run_dir, 1)
+            request = submission_plan.request_for(self.run_dir, submission_plan.AttemptSpec(1))
             try:
                 heard.append(cluster.submit(request))
             except OutcomeUnknown:

@@ -20,7 +20,6 @@ import pytest
 from ftrun.slurm.client.nodeset import expand
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.store import run_dir as store_run_dir
-from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.submission import node_names, plan
 from tests.matrix import spellings
 from tests.slurm.callee import Callee
@@ -238,17 +237,16 @@ def misread(table: Table) -> Iterator[str]:
 
 def what_ftrun_read(run_dir: str) -> dict[str, object]:
     """From the kept context, as every later attempt is made from it."""
-    kept = submission_context.load(run_dir)
-    line, head = plan.split_kept(kept), plan.directive_lines(submission_context.script(run_dir), kept)
+    kept, given = plan.load(run_dir)
     single = kept["shape"] != "het"
     return {
         "name": kept["job_name"],
         "shape": kept["shape"],
         "tasks": node_names.tasks(kept["array"]),
         "requeue": plan.requeues(run_dir, otherwise=True),
-        "left out": set(node_names.excluded(line, head, kept["cwd"])) if single else set(),
-        "asked for": set(node_names.required(line, head, kept["cwd"])) if single else set(),
-        "waits for others": bool(line.get("dependency") or head[0].get("dependency")),
+        "left out": set(node_names.excluded(given, kept["cwd"])) if single else set(),
+        "asked for": set(node_names.required(given, kept["cwd"])) if single else set(),
+        "waits for others": bool(given.get("dependency")),
     }
 
 

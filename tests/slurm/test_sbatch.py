@@ -24,8 +24,8 @@ from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.store import journal
 from ftrun.supervisor.store import run_dir as store_run_dir
-from ftrun.supervisor.submission import compile_cache
-from ftrun.supervisor.submission.plan import request_for
+from ftrun.supervisor.submission import cache_env
+from ftrun.supervisor.submission.plan import AttemptSpec, request_for
 
 pytestmark = pytest.mark.slurm
 
@@ -266,7 +266,7 @@ def test_output_exit_status_and_job_are_those_of_sbatch(desk: Desk, row: Row) ->
         assert desk.runs() == []
 
 
-CACHES = f"^({'|'.join(one.name for one in compile_cache.EXPORTS)})="
+CACHES = f"^({'|'.join(one.name for one in cache_env.EXPORTS)})="
 LOOK = rf"""
     printf '[%s]' "$@"; echo; unset SLURM_OPEN_MODE; pwd; umask; nice; ulimit -aS; ulimit -aH; f
     env -0 | sort -z | tr '\0' '\n' | sed 's,^PATH=[^:]*/agent/bin:,PATH=,' | grep -v '^FTRUN_\|^MASTER_\|^TORCH_[NH]CCL_\|^SLURM_JOB_*ID=\|^SLURM_JOBID=\|^SLURM_TASK_PID\|^SLURM_JOB_SLUID\|_TIME=\|^SLURM_JOB_NODELIST\|^SLURM_NODELIST\|^SLURMD_NODENAME\|^SLURM_TOPOLOGY\|^HOSTNAME' | grep -vE '{CACHES}'
@@ -292,9 +292,9 @@ def test_the_second_attempt_finds_the_context_of_the_first(desk: Desk) -> None:
     desk.wait_for_end(*desk.call(("squeue", "-h", "-t", "all", "-n", "look.sh", "-o", "%A")).stdout.split())
     assert store_run_dir.open_attempt(run_dir, 2)
     program = (
-        "import sys; from ftrun.slurm.commands.cluster import CommandCluster; from ftrun.supervisor.submission.plan import request_for\n"
+        "import sys; from ftrun.slurm.commands.cluster import CommandCluster; from ftrun.supervisor.submission.plan import AttemptSpec, request_for\n"
         "_, run_dir, conf, node = sys.argv\n"
-        "print(CommandCluster({'SLURM_CONF': conf}).submit(request_for(run_dir, 2, exclude=(node,))).job_id)"
+        "print(CommandCluster({'SLURM_CONF': conf}).submit(request_for(run_dir, AttemptSpec(2, exclude=(node,)))).job_id)"
     )
     asking = [sys.executable, "-c", program, run_dir, str(desk.box.conf), desk.box.node_names[0]]
     second = subprocess.run(asking, env={}, cwd="/", capture_output=True, text=True)
@@ -582,7 +582,7 @@ def test_the_request_for_an_attempt_reaches_slurm_with_its_token(desk: Desk) -> 
         run_dir = store_run_dir.resolve(str(desk.home), job)
         assert run_dir is not None
         store_run_dir.open_attempt(run_dir, 2)
-        request = request_for(run_dir, 2)
+        request = request_for(run_dir, AttemptSpec(2))
         again = CommandCluster(desk.box.env()).submit(request).job_id
         (row,) = CommandCluster(desk.box.env()).find(request.token)
         assert row.job_id == again

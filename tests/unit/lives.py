@@ -180,7 +180,7 @@ class Life:
         run_dir.open_attempt(self.run_dir, 1)
         first.append("attempt.opened", attempt=1)
         first.append("submit.intended", attempt=1, token=f"{self.token}:1")
-        heard = self.cluster.submit(plan.request_for(self.run_dir, 1))
+        heard = self.cluster.submit(plan.request_for(self.run_dir, plan.AttemptSpec(1)))
         first.append("submit.done", attempt=1, job=heard.job_id, cluster="memory")
         first.close()
         run_dir.index(self.home, heard.job_id, os.path.basename(self.run_dir))

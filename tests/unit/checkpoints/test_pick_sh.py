@@ -107,7 +107,7 @@ def test_without_an_answer_the_names_decide(attempt: Attempt, hook: bytes) -> No
 
 @pytest.mark.parametrize("without", ["checkpoint_glob", "checkpoint_verify"])
 def test_nobody_is_asked_who_was_not_wanted(attempt: Attempt, without: str) -> None:
-    """Without a glob, and with the judge `rule`, no Python is started; without a glob the script is told nothing new, either."""
+    """Without a glob, and with `name`, no Python is started; without a glob the script is told nothing new, either."""
     asked = attempt.folder / "asked"
     with_hook(attempt, f"open({str(asked)!r}, 'w')".encode())
     saved(attempt.folder / "c" / "step_20.pt")
@@ -149,7 +149,7 @@ POISONS = [
 
 
 @under_one_shell("attempt")
-@pytest.mark.parametrize("judge", ["quick", "rule"])
+@pytest.mark.parametrize("judge", ["structure", "name"])
 @pytest.mark.parametrize(("poisons", "newest"), [row[1:] for row in POISONS], ids=[row[0] for row in POISONS])
 def test_what_a_diverged_training_saved_is_not_loaded(
     attempt: Attempt, poisons: list[Poison], newest: str, judge: str

@@ -10,7 +10,7 @@ import pytest
 
 from ftrun.hooks import main as hooks_main
 from ftrun.supervisor.cli import main
-from ftrun.supervisor.submission import compile_cache
+from ftrun.supervisor.submission import cache_env, in_allocation
 from tests.unit.cache_nodes import ENTRIES, LIMIT_BYTES, Node
 from tests.unit.cli.test_cli_runs import RECOVERED, home
 
@@ -118,21 +118,21 @@ def test_a_run_that_is_never_started_again_keeps_its_environment(
     change: dict[str, object], shape: str
 ) -> None:
     """Nothing is set for it: there is no later start that could gain."""
-    assert compile_cache.facts(_kept(**change), shape) == {}
+    assert in_allocation.cache_facts(_kept(**change), shape) == {}
 
 
 def test_all_starts_of_a_run_have_one_folder_and_no_two_runs_the_same() -> None:
     """Its name is drawn once and kept with the submission; a context of an older version has none."""
-    told = compile_cache.facts(_kept(), "single")
+    told = in_allocation.cache_facts(_kept(), "single")
 
-    assert told == compile_cache.facts(_kept(), "single")
+    assert told == in_allocation.cache_facts(_kept(), "single")
     assert told["caches"] == f"{4 << 30} /tmp/ftrun-{{uid}}/cache-00ff"
-    assert compile_cache.facts({**_kept(), "cache_name": ""}, "single") == {}
+    assert in_allocation.cache_facts({**_kept(), "cache_name": ""}, "single") == {}
 
 
 def test_what_may_compute_wrongly_is_switched_on_by_nobody_but_the_user() -> None:
     """MindSpore's cache of graphs is set with `all` only, and XLA_FLAGS with nothing."""
-    usual, every = compile_cache.lines("auto"), compile_cache.lines("all")
+    usual, every = cache_env.lines("auto"), cache_env.lines("all")
 
     assert "MS_COMPILER" not in usual
     assert "MS_COMPILER_CACHE_ENABLE" in every

@@ -172,7 +172,7 @@ def test_a_leader_without_a_rival_writes_no_files_about_nothing(tmp_path: Path) 
 
 def _copy(life: Life) -> str:
     """sbatch made a second job of the present attempt's token. Its id."""
-    request = plan.request_for(life.run_dir, life.attempt.number)
+    request = plan.request_for(life.run_dir, plan.AttemptSpec(life.attempt.number))
     return life.cluster.submit(request).job_id
 
 

@@ -24,6 +24,7 @@ from ftrun.supervisor.policy import estimates, save_request
 from ftrun.supervisor.policy.save_request import Ask, Occasion, Sight
 from ftrun.supervisor.store import flag_files
 from ftrun.supervisor.submission import plan
+from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 from tests.unit.lives import Life
 
 NOTHING = Sight()
@@ -135,7 +136,7 @@ def test_survivors_are_asked_once_when_they_are_most_and_somebody_listens(
 
 def _option(*argv: str, env: dict[str, str] | None = None, head: tuple[str, ...] = (), **chosen: Any) -> str:
     known = {key.replace("_", "-"): value for key, value in chosen.items()}
-    return plan.signal_option(known, split([*argv, "job.sh"]), [split(list(head))], env or {})
+    return plan.signal_option(known, SbatchOptions(split([*argv, "job.sh"]), [split(list(head))], env or {}))
 
 
 def test_slurm_is_told_to_send_the_signal_so_early_that_there_is_time_to_save() -> None:

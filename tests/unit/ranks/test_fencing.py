@@ -148,9 +148,7 @@ def test_nothing_else_is_touched(node: Node, token: str | None, variables: dict[
 
 def test_the_agent_and_a_supervisor_are_spared(node: Node) -> None:
     """What decides about starts is of none, whatever it inherited, and so is what it calls."""
-    agent = node.rank(
-        "0.1", words=["sh", "-c", "sleep 300; :", "python", "-m", "ftrun.supervisor.agent"]
-    )
+    agent = node.rank("0.1", words=["sh", "-c", "sleep 300; :", "python", "-m", "ftrun.supervisor.agent"])
     assert _until(lambda: any(_is_below(one, agent.pid) for one in procfs.listed_processes().values()))
 
     assert [] == kill_stale.kill_stale(node.here("0.2"), 0.0).killed

@@ -13,6 +13,7 @@ from ftrun.supervisor.config import settings, sources
 from ftrun.supervisor.model.errors import SettingError, SubmitImpossible
 from ftrun.supervisor.submission import in_allocation, sizes
 from ftrun.supervisor.submission.resize import resized
+from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 HEAD = [options.split(["job.sh"])]
 
@@ -38,7 +39,7 @@ def settled(layer: str, **own: Any) -> sources.Config:
 def why(made: sources.Config, *words: str) -> str:
     """Why a submission with these settings is refused."""
     try:
-        sizes.refuse(made, options.split([*words, "job.sh"]), HEAD, {})
+        sizes.refuse(made, SbatchOptions(options.split([*words, "job.sh"]), HEAD, {}))
     except (SettingError, SubmitImpossible) as error:
         return str(error)
     return ""
@@ -125,25 +126,32 @@ def test_ranks_are_gpus_else_tasks(words: tuple[str, ...], ranks: int) -> None:
     """Whichever option says how many there are."""
     line = options.split(["-N4", *words, "job.sh"])
     own = chosen(nodes_valid="2,4", global_batch=4 * ranks * 5, micro_batch=1)
-    assert sizes.facts(own, line, HEAD, {}, 0) == {"sized": f"4 4 1 {ranks} {20 * ranks}"}
-    assert sizes.facts(own, line, HEAD, {}, 2) == {"sized": f"2 4 1 {ranks} {20 * ranks}"}
+    assert sizes.facts(own, SbatchOptions(line, HEAD, {}), 0) == {"sized": f"4 4 1 {ranks} {20 * ranks}"}
+    assert sizes.facts(own, SbatchOptions(line, HEAD, {}), 2) == {"sized": f"2 4 1 {ranks} {20 * ranks}"}
 
 
 def test_a_smaller_size_changes_what_counts_for_the_whole_job_and_nothing_else() -> None:
     """Slurm itself tells the script of the rest."""
     line = options.split(["-N4", "-n8", "--gpus=16", "-c2", "--mem=8G", "job.sh"])
-    assert resized(line, HEAD, {}, None, size=3).options == {"nodes": "3", "ntasks": "6", "gpus": "12"}
+    assert resized(SbatchOptions(line, HEAD, {}), None, size=3).options == {
+        "nodes": "3",
+        "ntasks": "6",
+        "gpus": "12",
+    }
     alone = {"agent": "never"}
-    assert in_allocation.resized(chosen(nodes="2-4", **alone), line, HEAD, {}, size=4) is None
-    assert in_allocation.resized(chosen(nodes="2-4", **alone), line, HEAD, {}) is None
-    assert in_allocation.resized(chosen(nodes="2-4"), line, HEAD, {}, agent=False) is None
-    assert in_allocation.resized(chosen(nodes="2-4", recover="step,resubmit"), line, HEAD, {}) is None
+    assert in_allocation.resized(chosen(nodes="2-4", **alone), SbatchOptions(line, HEAD, {}), size=4) is None
+    assert in_allocation.resized(chosen(nodes="2-4", **alone), SbatchOptions(line, HEAD, {})) is None
+    assert in_allocation.resized(chosen(nodes="2-4"), SbatchOptions(line, HEAD, {}), agent=False) is None
+    assert (
+        in_allocation.resized(chosen(nodes="2-4", recover="step,resubmit"), SbatchOptions(line, HEAD, {}))
+        is None
+    )
 
 
 def test_a_job_that_may_become_smaller_while_it_runs_outlives_a_node_and_deals_out_equal_shares() -> None:
     """Any of its nodes may be lost; the script is kept from what only our options made."""
     line = options.split(["-N4", "-n8", "--gpus=16", "-c2", "--mem=8G", "job.sh"])
-    made = in_allocation.resized(chosen(nodes="2-4"), line, HEAD, {})
+    made = in_allocation.resized(chosen(nodes="2-4"), SbatchOptions(line, HEAD, {}))
     assert made is not None
     assert made.options == {
         "nodes": "4",
@@ -166,7 +174,7 @@ def test_a_job_that_may_become_smaller_while_it_runs_outlives_a_node_and_deals_o
 def test_spares_come_on_top_of_each_size() -> None:
     """The script sees its size."""
     line = options.split(["-N4", "-n8", "job.sh"])
-    made = in_allocation.resized(chosen(nodes="2-4", spares=2), line, HEAD, {}, 1, size=3)
+    made = in_allocation.resized(chosen(nodes="2-4", spares=2), SbatchOptions(line, HEAD, {}), 1, size=3)
     assert made is not None
     assert (made.options["nodes"], made.options["ntasks"], made.active, made.active_tasks) == ("4", "8", 3, 6)
     told = in_allocation.facts({"settings": chosen(spares=2)}, "single", made)
@@ -180,5 +188,5 @@ def test_every_size_has_the_same_share_for_each_node(
     """Whatever the size."""
     size = data.draw(st.integers(1, full))
     line = options.split([f"-N{full}", f"-n{full * tasks}", f"--gpus={full * gpus}", "job.sh"])
-    made = resized(line, HEAD, {}, None, size=size)
+    made = resized(SbatchOptions(line, HEAD, {}), None, size=size)
     assert (made.options["ntasks"], made.options["gpus"]) == (str(size * tasks), str(size * gpus))

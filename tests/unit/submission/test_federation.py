@@ -9,6 +9,7 @@ import pytest
 from ftrun.supervisor.submission import cluster_client
 from ftrun.supervisor.submission.arguments import Asked
 from ftrun.supervisor.submission.cluster_client import may_leave, siblings
+from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 ALONE = "Federation: all\nSelf:       east:127.0.0.1:6817 ID:1 FedState:ACTIVE Features:\n"
 TWO = f"{ALONE}Sibling:    west:10.0.0.2:6817 ID:2 FedState:ACTIVE Features:gpu PersistConnSend/Recv:Yes/Yes Synced:Yes\n"
@@ -81,6 +82,5 @@ def test_whoever_names_the_cluster_is_told_nothing(
 
     asked = Asked(argv, {})
     asked.env = env
-    asked.line = options.split([*argv, "job.sh"])
-    asked.head = [options.split([])]
+    asked.given = SbatchOptions(options.split([*argv, "job.sh"]), [options.split([])], env)
     assert named == asked.names_cluster

@@ -8,7 +8,9 @@ import pytest
 
 from ftrun.slurm.client.foreign_directives import drop_foreign, foreign_lines, foreign_words
 from ftrun.supervisor.config import settings
-from ftrun.supervisor.submission import compose, plan
+from ftrun.supervisor.submission import compose
+from ftrun.supervisor.submission.sbatch_options import SbatchOptions
+from tests.unit.submission.test_submit import planned
 
 HEAD = b"#!/bin/sh\n#PBS -N name -l walltime=00:07:00,nodes=2:ppn=3\n#SBATCH -t 5\n#PBS -t 0-3 -h -W depend=afterok:7\n"
 
@@ -60,8 +62,9 @@ def _kept(**more: Any) -> dict[str, Any]:
 def test_an_array_of_pbs_is_an_array() -> None:
     """Unless such lines are ignored, by argument, by #SBATCH line or by the environment of the submission."""
     shapes = [
-        plan.shape_of(plan.split_kept(kept), plan.directive_lines(HEAD, kept), {})
+        (given.shape, given.array)
         for kept in (_kept(), _kept(argv=["--ignore-pbs", "job.sh"]), _kept(foreign=False))
+        for given in (SbatchOptions.of_context(kept, HEAD, {}),)
     ]
     assert shapes == [("array", "0-3"), ("single", ""), ("single", "")]
 
@@ -71,6 +74,6 @@ def test_the_submitted_file_says_all_that_the_users_does() -> None:
     script = HEAD + b"module load x\n#PBS -q short\n"
     first = compose.compose(script, {"run": "r", "attempt": "1", "token": "t", "run_dir": "/r"})
     assert foreign_words(first) == foreign_words(script)
-    later = plan.plan(_kept(), script, {}, run_dir="/r", attempt=2, token="t:2", array="2")
+    later = planned(_kept(), script, attempt=2, token="t:2", array="2")
     assert not {"--hold", "--dependency=afterok:7"} & {*foreign_words(later.content)}
     assert "--array=2" in later.argv

@@ -9,6 +9,7 @@ import pytest
 from ftrun.slurm.client.options import CommandLine, split
 from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.submission import node_names
+from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 NOTHING = [CommandLine(())]
 
@@ -18,9 +19,13 @@ def test_a_file_of_nodes_is_read_where_the_job_was_submitted(tmp_path: Path, opt
     """With remarks, lists and names that come twice; -F names a file without a slash, too."""
     (tmp_path / "nodes.txt").write_text("# ours\nn1,n2 # both\nn4*2\n")
 
-    assert node_names.required(split([option]), NOTHING, str(tmp_path)) == ["n1", "n2", "n4"]
+    assert node_names.required(SbatchOptions(split([option]), NOTHING, {}), str(tmp_path)) == [
+        "n1",
+        "n2",
+        "n4",
+    ]
     with pytest.raises(SubmitImpossible, match="cannot be read"):
-        node_names.required(split([option]), NOTHING, str(tmp_path / "elsewhere"))
+        node_names.required(SbatchOptions(split([option]), NOTHING, {}), str(tmp_path / "elsewhere"))
 
 
 def test_excluded_nodes_of_a_file_stay_excluded(tmp_path: Path) -> None:

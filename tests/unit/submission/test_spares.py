@@ -17,6 +17,7 @@ from ftrun.supervisor.model.run import Attempt, End, Launch
 from ftrun.supervisor.policy.policy_input import ClusterView
 from ftrun.supervisor.submission import in_allocation
 from ftrun.supervisor.submission.resize import Resized, resized
+from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 PARTITION = tuple(f"n{i}" for i in range(8))
 
@@ -26,7 +27,7 @@ def wide(
 ) -> Resized:
     """What the options become with so many spares."""
     line = options.split([*words, "job.sh"])
-    return resized(line, [options.split([*head, "job.sh"])], env, spares, named=named)
+    return resized(SbatchOptions(line, [options.split([*head, "job.sh"])], env), spares, named=named)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +297,7 @@ def test_spares_that_were_named_and_are_bad_are_done_without(
     """Slurm takes no list of names that is longer than the job; the bad ones are the first to go."""
     line = options.split(["-N2", "-w", "n[0-3]", "job.sh"])
     values = {**settings.defaults(), "spares": 2}
-    found = in_allocation.resized(values, line, [options.split(["x"])], {}, fewer, exclude=exclude, idle=idle)
+    found = in_allocation.resized(values, SbatchOptions(line, [], {}), fewer, exclude=exclude, idle=idle)
     assert found is not None
     changed = found.applied(line)
     assert (changed.get("nodes"), changed.get("nodelist")) == (nodes, listed)

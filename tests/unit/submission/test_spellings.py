@@ -16,8 +16,8 @@ from ftrun.slurm.client.directives import directives
 from ftrun.slurm.client.options import LONG, Ambiguous, OptionError, split
 from ftrun.slurm.client.releases import NAMED_ONLY, OPTIONAL, OPTIONS, REQUIRED, TRIED, Release, spelled
 from ftrun.supervisor.config import settings
-from ftrun.supervisor.submission.plan import plan
 from tests.matrix.spellings import Spelling, kept
+from tests.unit.submission.test_submit import planned
 
 DATA = Path(__file__).parents[2] / "data" / "sbatch"
 TOKEN = "ftrun:r-0001:00000000:1"
@@ -140,7 +140,7 @@ def _planned(words: list[str], script: bytes, **more: Any) -> list[str]:
         "settings": settings.defaults(),
         **more,
     }
-    made = plan(context, script, {}, run_dir="/r", attempt=1, token=TOKEN)
+    made = planned(context, script, token=TOKEN)
     return ["job.sh" if word == made.path else word for word in made.argv]
 
 
@@ -169,12 +169,7 @@ def test_every_spelling_in_a_script_stays_as_it_was_written(release: Release) ->
             "run": "r-0001",
             "run_token": "ftrun:r-0001:00000000",
         }
-        made = plan(
-            {**context, "settings": settings.defaults(), "slurm_version": release},
-            script,
-            {},
-            run_dir="/r",
-            attempt=1,
-            token=TOKEN,
+        made = planned(
+            {**context, "settings": settings.defaults(), "slurm_version": release}, script, token=TOKEN
         )
         assert directives(made.content) == [words]

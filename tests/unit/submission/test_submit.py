@@ -17,7 +17,8 @@ from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.submission import plan as submission_plan
 from ftrun.supervisor.submission import sbatch_process
-from ftrun.supervisor.submission.plan import plan, request_for, shape_of
+from ftrun.supervisor.submission.plan import AttemptSpec, Plan, request_for
+from ftrun.supervisor.submission.sbatch_options import SbatchOptions, directive_lines
 
 SCRIPT = b"#!/bin/bash\n#SBATCH -p main\necho hello\n"
 TOKEN = "ftrun:job-0001:0123abcd:1"
@@ -36,12 +37,20 @@ def kept(*argv: str, source: str = "file", name: str = "job.sh", **more: Any) ->
     }
 
 
+def planned(
+    context: dict[str, Any], script: bytes, env: dict[str, str] | None = None, attempt: int = 1, **spec: Any
+) -> Plan:
+    """The call of sbatch for an attempt of the run in /r."""
+    given = SbatchOptions.of_context(context, script, env or {})
+    return submission_plan.plan(context, script, given, AttemptSpec(attempt, **spec), run_dir="/r")
+
+
 def argv_of(
     *argv: str, script: bytes = SCRIPT, env: dict[str, str] | None = None, attempt: int = 1, **how: Any
 ) -> list[str]:
     """sbatch's arguments for an attempt, the path of the file replaced by FILE."""
     more = {key: how.pop(key) for key in ("source", "name") if key in how}
-    made = plan(kept(*argv, **more), script, env or {}, run_dir="/r", attempt=attempt, token=TOKEN, **how)
+    made = planned(kept(*argv, **more), script, env, attempt, token=TOKEN, **how)
     assert made.path == f"/r/attempts/{attempt}/submitted/{more.get('name', 'job.sh') or 'script'}"
     return ["FILE" if word == made.path else word for word in made.argv]
 
@@ -139,7 +148,7 @@ def test_a_wrapped_command_goes_in_by_standard_input_under_the_name_that_sbatch_
 def test_waiting_is_taken_out_because_ftrun_waits_for_the_run() -> None:
     """From the arguments and from the directives; the script itself keeps every byte."""
     script = b"#!/bin/sh\n#SBATCH -W -N2\n#SBATCH --wait\necho\n"
-    made = plan(kept("-W", "job.sh"), script, {}, run_dir="/r", attempt=1, token=TOKEN)
+    made = planned(kept("-W", "job.sh"), script, token=TOKEN)
     assert "-W" not in made.argv
     assert directives(made.content) == [["-N2"]]
     assert made.content.endswith(script)
@@ -164,7 +173,7 @@ def test_a_later_attempt_leaves_out_what_was_meant_for_the_first_start() -> None
     script = (
         b"#!/bin/sh\n#SBATCH --hold --mem=5\n#SBATCH --dependency=singleton\n#SBATCH --no-requeue\necho\n"
     )
-    made = plan(kept(*argv), script, {}, run_dir="/r", attempt=2, token=TOKEN)
+    made = planned(kept(*argv), script, attempt=2, token=TOKEN)
     assert made.argv == (
         "--signal=B:USR1@60",
         "--requeue",
@@ -175,7 +184,7 @@ def test_a_later_attempt_leaves_out_what_was_meant_for_the_first_start() -> None
         "x",
     )
     assert directives(made.content) == [["--mem=5", "--no-requeue"]]
-    again = plan(kept(*argv), script, {}, run_dir="/r", attempt=2, token=TOKEN, dependency="afterok:9")
+    again = planned(kept(*argv), script, attempt=2, token=TOKEN, dependency="afterok:9")
     assert "--dependency=afterok:9" in again.argv
 
 
@@ -222,7 +231,8 @@ def test_the_shape_of_the_job_is_seen_wherever_it_was_said(
     argv: tuple[str, ...], script: bytes, env: dict[str, str], shape: tuple[str, str]
 ) -> None:
     """Command line, environment or script."""
-    assert shape_of(split(argv), submission_plan.directive_lines(script, {}), env) == shape
+    given = SbatchOptions(split(argv), directive_lines(script, {}), env)
+    assert (given.shape, given.array) == shape
 
 
 @pytest.mark.parametrize(
@@ -289,7 +299,7 @@ def test_a_later_request_rests_on_the_kept_context_alone(run_dir: str) -> None:
     known["limits"]["NOFILE"] = [500, 600]
     submission_context.save(run_dir, known, {b"X": b"1", b"SBATCH_WAIT": b"1"}, SCRIPT)
     store_run_dir.open_attempt(run_dir, 2)
-    request = request_for(run_dir, 2, exclude=("n3",), last_fault="node")
+    request = request_for(run_dir, AttemptSpec(2, exclude=("n3",), last_fault="node"))
     assert request.token == "ftrun:job-0001:0123abcd:2"
     assert (request.env, request.cwd, request.umask, request.nice) == ({"X": "1"}, "/elsewhere", 0o27, 3)
     assert request.limits["NOFILE"] == (500, 600)
@@ -302,7 +312,7 @@ def test_a_later_request_rests_on_the_kept_context_alone(run_dir: str) -> None:
 def test_a_context_that_is_gone_makes_an_attempt_impossible_in_one_line(run_dir: str) -> None:
     """The supervisor stops the run with that line."""
     with pytest.raises(SubmitImpossible, match=r"context\.json: cannot be read"):
-        request_for(run_dir, 2)
+        request_for(run_dir, AttemptSpec(2))
 
 
 @pytest.mark.parametrize(("said", "goes_on"), [("off", False), ("OFF", False), ("No", False), ("set", True)])
@@ -310,7 +320,5 @@ def test_no_kill_is_read_as_sbatch_reads_it(said: str, goes_on: bool) -> None:
     """Upper case or lower: whether Slurm ends the job for a lost node must be known."""
     known = kept(f"--no-kill={said}", "-N4", "job.sh", python="/usr/bin/python3")
     known["settings"]["nodes"] = "2-4"
-    assert (
-        submission_plan.outlives(known, split(["-N4", f"--no-kill={said}", "job.sh"]), [split([])], {})
-        is goes_on
-    )
+    given = SbatchOptions(split(["-N4", f"--no-kill={said}", "job.sh"]), [split([])], {})
+    assert submission_plan.outlives(known, given) is goes_on

@@ -1,0 +1,153 @@
+"""The options that sbatch goes by: command line over variables over the directives of the script. (pure)
+
+`SbatchOptions` holds the three sources and answers which value counts. It is split once in a submission and
+handed on.
+
+sbatch goes through the components of a heterogeneous job one by one: first what the script says of a
+component, then what the command line says of it. What neither says is inherited from the component before,
+and where the command line has fewer parts than the script its last part counts for all the rest. So an
+option that ftrun adds to that last part would outweigh what the script says of later components: then the
+part is first written once for each component, which by itself changes nothing. Tried on 22.05 with
+comments, names, time limits and nodes.
+"""
+
+from __future__ import annotations
+
+from ftrun.slurm.client import options
+from ftrun.slurm.client.directives import directives
+from ftrun.slurm.client.options import CommandLine
+
+__all__ = ["SbatchOptions", "directive_lines", "value_of_each", "with_parts_for", "with_token"]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+
+class SbatchOptions:
+    """What the user asked sbatch for.
+
+    `line` as typed, `env` as it was, `head` a command line for each component of the script.
+    """
+
+    __slots__ = ("env", "head", "line")
+
+    def __init__(self, line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]) -> None:
+        self.line = line
+        self.head = list(head) or [CommandLine(())]
+        self.env = env
+
+    @staticmethod
+    def of_context(context: Mapping[str, Any], script: bytes, env: Mapping[str, str]) -> SbatchOptions:
+        """Split as the first submission split them. Raises OptionError."""
+        version, extra = split_facts(context)
+        line = options.split(context["argv"], version=version, extra=extra)
+        return SbatchOptions(line, directive_lines(script, context), env)
+
+    def get(self, name: str, variable: str = "") -> str:
+        """The value that sbatch goes by; "" where there is none.
+
+        `variable` is the option's variable, if it has one.
+        """
+        value = self.line.get(name)
+        if value is None and variable:
+            value = self.env.get(variable)
+        return value if value is not None else self.head[0].get(name) or ""
+
+    def has(self, name: str, variable: str = "") -> bool:
+        """Whether any source names the option, in any component."""
+        return self.line.has(name) or variable in self.env or any(part.has(name) for part in self.head)
+
+    @property
+    def shape(self) -> str:
+        """single, array or het."""
+        if self.line.components > 1 or len(self.head) > 1:
+            return "het"
+        return "array" if self.array else "single"
+
+    @property
+    def array(self) -> str:
+        """The array's specification; "" for a job that is no array (a heterogeneous job cannot be one)."""
+        if self.line.components > 1 or len(self.head) > 1:
+            return ""
+        return self.get("array", "SBATCH_ARRAY_INX")
+
+    @property
+    def signal(self) -> str:
+        """The user's own --signal; "" = none was given, "none" = given without a value."""
+        if self.line.has("signal"):
+            return self.line.get("signal") or "none"
+        if "SBATCH_SIGNAL" in self.env:
+            return self.env["SBATCH_SIGNAL"] or "none"
+        return next((part.get("signal") or "none" for part in self.head if part.has("signal")), "")
+
+    @property
+    def requeue(self) -> bool | None:
+        """Whether the user wants --requeue; None where nobody said either."""
+        for yes, no in (
+            (self.line.has("requeue"), self.line.has("no-requeue")),
+            ("SBATCH_REQUEUE" in self.env, "SBATCH_NO_REQUEUE" in self.env),
+            (self.head[0].has("requeue"), self.head[0].has("no-requeue")),
+        ):
+            if yes or no:
+                return not no
+        return None
+
+
+def split_facts(context: Mapping[str, Any]) -> tuple[tuple[int, int] | None, Mapping[str, int] | None]:
+    """(Slurm's version, options of plugins).
+
+    What the split needed, where the options were not clear without it.
+    """
+    known = context.get("slurm_version")
+    return (known[0], known[1]) if known else None, context.get("plugin_options")
+
+
+def directive_lines(script: bytes, context: Mapping[str, Any]) -> list[CommandLine]:
+    """The #SBATCH options, one command line for each component; the first holds what #PBS or #BSUB say, too.
+
+    Raises OptionError.
+    """
+    head = [CommandLine(())]
+    if b"#SBATCH" in script or b"#SLURM" in script:
+        version, extra = split_facts(context)
+        head = [options.split(words, version=version, extra=extra) for words in directives(script)]
+    ignored = not context.get("foreign", True) or "--ignore-pbs" in context.get("argv", ())
+    if (b"#PBS" in script or b"#BSUB" in script) and not (ignored or head[0].has("ignore-pbs")):
+        from ftrun.slurm.client import foreign_directives
+
+        foreign = options.split(foreign_directives.foreign_words(script, head[0].get("export")))
+        head[0] = CommandLine((*head[0].words, *foreign.words))
+    return head
+
+
+def value_of_each(name: str, line: CommandLine, head: Sequence[CommandLine]) -> list[str | None]:
+    """The value of an option for each component; None where nobody gave one."""
+    values: list[str | None] = []
+    for part in range(max(line.components, len(head))):
+        typed = line.get(name, min(part, line.components - 1))
+        written = head[part].get(name) if part < len(head) else None
+        inherited = values[-1] if values else None
+        values.append(typed if typed is not None else written if written is not None else inherited)
+    return values
+
+
+def with_parts_for(line: CommandLine, *values: Sequence[str | None]) -> CommandLine:
+    """The same arguments with enough parts to give each component its own of these values."""
+    parts = line.components
+    if all(value == each[parts - 1] for each in values for value in each[parts:]):
+        return line
+    return line.widened(max(len(each) for each in values))
+
+
+def with_token(changed: CommandLine, given: SbatchOptions, token: str) -> CommandLine:
+    """`changed` with the token behind the user's own comment in each component.
+
+    sbatch has no variable for a comment.
+    """
+    own = value_of_each("comment", given.line, given.head)
+    changed = with_parts_for(changed, own).without("comment")
+    for part in range(changed.components):
+        changed = changed.with_option("comment", f"{own[part]} {token}" if own[part] else token, part)
+    return changed
