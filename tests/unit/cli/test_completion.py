@@ -102,7 +102,7 @@ def test_every_drill_is_offered() -> None:
         (("-D", ""), [":dirs"]),
         (("--chdi",), ["--chdir="]),
         (("--hol",), ["--hold"]),
-        (("--ft-operator-sp",), []),
+        (("--ft-site-sp",), []),
         (("--no-such-option=1", ""), None),
     ],
 )
