@@ -45,7 +45,10 @@ def doctor(
         ),
     ] = False,
     cron: Annotated[
-        bool, typer.Option("--cron", help="Print the crontab lines of an operator, nothing else.")
+        bool,
+        typer.Option(
+            "--cron", help="Print crontab lines for the site (recheck, drain service), nothing else."
+        ),
     ] = False,
     json: Json = False,
 ) -> int:
@@ -56,7 +59,7 @@ def doctor(
     home = common.home()
     env = dict(os.environ)
     if cron:
-        lines = supervise.operator_crontab(home, env)
+        lines = supervise.site_crontab(home, env)
         if json:
             common.emit_json({"crontab": lines})
         else:
@@ -149,7 +152,7 @@ def examine(home: str, cluster: Cluster, env: dict[str, str], *, nodes: bool) ->
     yield _commands(env)
     yield from _slurm(cluster)
     yield _client(env)
-    yield from _operator(env)
+    yield from _site_service(env)
     yield _folder(home)
     yield _shared(home, cluster)
     yield _survival()
@@ -223,7 +226,7 @@ def _client(env: dict[str, str]) -> Finding:
     return Finding("asking Slurm", *cluster_client.examine(sources.load(os.getcwd(), env), env))
 
 
-def _operator(env: dict[str, str]) -> Iterator[Finding]:
+def _site_service(env: dict[str, str]) -> Iterator[Finding]:
     """Where the site names a spool: can requests be signed and left there?"""
     from ftrun.supervisor.config import sources
     from ftrun.supervisor.nodes import spool
@@ -231,10 +234,13 @@ def _operator(env: dict[str, str]) -> Iterator[Finding]:
     path = sources.load(os.getcwd(), env).text("site-spool")
     if not path:
         return
-    check, mend = "operator", "the site starts `ftrun site` once: it makes the folder (docs/site.md)"
+    check, mend = (
+        "site's service",
+        "the administrator runs `ftrun site` once: it makes the folder (docs/site.md)",
+    )
     if shutil.which("munge", path=env.get("PATH")) is None:
         yield Finding(
-            check, "warn", "munge is not here: requests cannot be signed", "install munge's commands"
+            check, "warn", "munge was not found: requests cannot be signed", "install munge's commands"
         )
         return
     try:

@@ -39,14 +39,16 @@ _CHUNK_BYTES = 1 << 16
 
 
 def _asked(data: dict[str, Any]) -> str:
-    """A request to the operator: only what came of it is told."""
+    """A request to the site's service: left, failed or answered; the intent is not shown."""
     favour = f"drain {data['node']}" if data["node"] else "put the waiting job ahead"
     if data["step"] == "left":
-        return f"asked the operator to {favour}"
+        return f"asked the site's service to {favour}"
     if data["step"] == "failed":
-        return f"could not ask the operator to {favour}: {data['why']}"
+        return f"could not ask the site's service to {favour}: {data['why']}"
     about = f" on {data['node']}" if data["node"] else ""
-    return f"the operator{about}: {data['verdict']}: {data['why']}" if data["step"] == "answered" else ""
+    return (
+        f"the site's service{about}: {data['verdict']}: {data['why']}" if data["step"] == "answered" else ""
+    )
 
 
 def _from(data: dict[str, Any]) -> str:

@@ -121,14 +121,14 @@ def _say_watch(watch: common.Watch, open_runs: int, restarted: bool, now: float)
 
 
 def _say_asked(row: dict[str, Any], now: float) -> None:
-    """What the operator was asked lately, and what came of it."""
+    """Print what the run asked of the site's service lately, and the answers."""
     words = {"left": "no answer yet", "intended": "not left yet", "failed": "could not be asked"}
     for asked in row["asked"]:
         if now - asked["at_s"] < ASKED_SHOWN_S:
             what = asked["verdict"] or words.get(asked["step"], asked["step"])
             why = f": {asked['why']}" if asked["why"] else ""
             favour = f"drain {asked['node']}" if asked["node"] else f"put job {asked['job']} ahead"
-            print(f"{row['run']}: operator asked to {favour}: {what}{why}")
+            print(f"{row['run']}: the site's service was asked to {favour}: {what}{why}")
 
 
 def show(name: Name, json: Json = False) -> int:

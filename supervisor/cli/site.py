@@ -1,4 +1,8 @@
-"""`ftrun site`: drain nodes and put recovered jobs ahead for users who may not, after finding out whether that is due. (I/O)"""
+"""`ftrun site`: the site's service, which drains nodes and raises recovered jobs for users who may not. (I/O)
+
+The service believes no request: it checks the node by itself (`nodes.drain_service`, `nodes.drain_rules`). This module reads the
+site's settings, takes the lock that keeps a second service out, and prints the answers.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +35,22 @@ COMMAND_TIMEOUT_S = 30.0
 
 
 def site(
-    once: Annotated[bool, typer.Option("--once", help="Deal with what waits, then end (for cron).")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Answer the requests that wait, then end (for cron).")
+    ] = False,
     observe: Annotated[
-        bool, typer.Option("--observe", help="Find out and answer, but drain nothing: begin with this.")
+        bool, typer.Option("--observe", help="Check and answer, but drain nothing: begin with this.")
     ] = False,
     every: Annotated[
-        float, typer.Option("--every", help="Seconds between two looks into the spool.", min=0.2)
+        float, typer.Option("--every", help="Seconds between two rounds through the spool.", min=0.2)
     ] = 10.0,
     json: Json = False,
 ) -> int:
-    """Take the signed requests of users' supervisors, look at the nodes, and drain those that are sick; put a job ahead that goes on for one which a
-    broken node took, where the site wants it (site-priority). Run as root or SlurmUser.
+    """Answer the signed requests of users' supervisors: check the nodes and drain those that are sick. Where the site sets
+    site-priority, also raise the priority of a job that replaces one lost to a broken node. Run as root or SlurmUser.
 
-    A line for each answer.  Exit 75: not now (another operator runs, or Slurm or munge does not answer).  77: this user may not drain.
+    Prints one line for each answer.  Exit 75: not now (another `ftrun site` runs, or Slurm or munge does not answer).  77: this user
+    may not drain.
     """
     from ftrun.slurm.client.errors import SlurmError
     from ftrun.slurm.commands.cluster import CommandCluster
@@ -52,7 +59,7 @@ def site(
     from ftrun.supervisor.store import append_log
 
     env = dict(os.environ)
-    settings = sources.load("/", env)  # whoever owns the folder that root stands in has no say
+    settings = sources.load("/", env)  # not the current folder: its owner must not configure root
     path = settings.text("site-spool")
     if not path.startswith("/"):
         raise UserError("site-spool: the site file must name a folder (see docs/site.md)")
@@ -67,7 +74,7 @@ def site(
         spool = Spool(path)
         with append_log.held(drain_service.folder(home)) as alone:
             if not alone:
-                raise UserError("another operator is at work; nothing was done", EXIT_LATER)
+                raise UserError("another `ftrun site` is running; nothing was done", EXIT_LATER)
             desk = _desk(home, cluster, spool, settings, observe=observe)
             if once:
                 _tell(desk.round(), json=json)
@@ -76,7 +83,7 @@ def site(
     except SpoolError as error:
         raise UserError(str(error), 1) from None
     except SlurmError as error:
-        raise UserError(f"{error.message}; what waits goes on waiting", EXIT_LATER) from None
+        raise UserError(f"{error.message}; the requests stay in the spool", EXIT_LATER) from None
     except OSError as error:
         raise UserError(f"{error.filename or path}: {error.strerror}", EXIT_LATER) from None
     return 0
@@ -92,7 +99,7 @@ def _desk(home: str, cluster: CommandCluster, spool: Spool, settings: Config, *,
 
     look = remote_checks.by_ssh(
         "fast",
-        "operator",
+        "site",
         ssh_config=settings.text("ssh-config"),
         checks=remote_checks.thresholds(settings.text("checks")),
     )
@@ -140,7 +147,7 @@ def _serve(desk: Desk, every_s: float, *, json: bool) -> None:
         except (SlurmError, OSError) as error:
             why = error.message if isinstance(error, SlurmError) else f"{error.filename}: {error.strerror}"
         if why and why != told:
-            print(f"ftrun: {why}; what waits goes on waiting", file=sys.stderr, flush=True)
+            print(f"ftrun: {why}; the requests stay in the spool", file=sys.stderr, flush=True)
         told = why
         over.wait(every_s)
 

@@ -35,7 +35,7 @@ from ftrun.supervisor.config import sources
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.submission import start_supervisor
 
-__all__ = ["TEXTS", "Watch", "crontab", "operator_crontab", "scrontab", "submit", "time_limit", "unit"]
+__all__ = ["TEXTS", "Watch", "crontab", "scrontab", "site_crontab", "submit", "time_limit", "unit"]
 
 
 ONCE_AT_MOST_S = (
@@ -293,10 +293,10 @@ TEXTS = {"systemd": unit, "cron": crontab, "scrontab": scrontab}
 """What writes the text of each kind: (home, environment) -> text."""
 
 
-def operator_crontab(home: str, env: Mapping[str, str]) -> str:
-    """Crontab lines for root or SlurmUser: recheck, and the operator where no service runs it.
+def site_crontab(home: str, env: Mapping[str, str]) -> str:
+    """Crontab lines for root or SlurmUser: `ftrun recheck`, and `ftrun site` where no systemd unit runs it.
 
-    PATH is this shell's, since rechecks need what a site has put there.
+    PATH is this shell's: the checks of a recheck need the site's own tools.
     """
     path = env.get("PATH", os.defpath)
     call = _call(home, {key: value for key, value in env.items() if key in _KEPT[:2]}, path=False, once=False)
@@ -304,7 +304,7 @@ def operator_crontab(home: str, env: Mapping[str, str]) -> str:
     return (
         f"# crontab -e as root or SlurmUser, on one host that reaches the nodes by SSH\nPATH={path}\n"
         f"*/5 * * * * {call} recheck >>/var/log/ftrun-recheck.log 2>&1\n"
-        f"* * * * * {call} operator --once >>/var/log/ftrun-site.log 2>&1\n"
+        f"* * * * * {call} site --once >>/var/log/ftrun-site.log 2>&1\n"
     )
 
 

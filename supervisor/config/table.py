@@ -147,18 +147,18 @@ TABLE = (
     Setting("ledger-keep", DURATION, 15_552_000.0, "How long the ledger of nodes keeps what it knows.", least=86_400.0,
             scope="admin"),
     Setting("drain", CHOICE, "auto", "Drain bad nodes: auto = where Slurm permits it and the proof does not rest on the log alone, else ask"
-            " the site's operator where there is one; ask = always ask the operator.", choices=("auto", "ask", "never")),
+            " the site's service where there is one; ask = always ask the site's service.", choices=("auto", "ask", "never")),
     Setting("drain-cap", SHARE, 0.05, "Largest part of a partition that ftrun may hold drained, all supervisors together; one node"
             " is always allowed."),
     Setting("site-spool", TEXT, "", "Folder in which supervisors that may not drain leave signed requests for `ftrun site`.",
             scope="site", value_name="DIR", reach=WRITES),
-    Setting("site-action", CHOICE, "drain", "What the operator does with a request that a node confirms: drain = drain it; none ="
+    Setting("site-action", CHOICE, "drain", "What the site's service does with a request that a node confirms: drain = drain it; none ="
             " note and answer it only.", choices=("drain", "none"), scope="site"),
-    Setting("site-drains-per-hour", INT, 4, "How many nodes the operator drains in an hour at most.", scope="site"),
-    Setting("site-requests-per-user", INT, 10, "How many requests of one user the operator looks into in an hour.", scope="site"),
-    Setting("site-priority", TEXT, "", "How the operator puts a waiting job ahead of others that goes on for one which a broken node took:"
+    Setting("site-drains-per-hour", INT, 4, "How many nodes the site's service drains in an hour at most.", scope="site"),
+    Setting("site-requests-per-user", INT, 10, "How many requests of one user the site's service checks in an hour.", scope="site"),
+    Setting("site-priority", TEXT, "", "How the site's service raises a waiting job that replaces one lost to a broken node:"
             " nice:-N, priority:N or qos:NAME; empty: not at all.", scope="site", value_name="RULE", reach=NOTHING),
-    Setting("site-raise-per-hour", INT, 10, "How many jobs the operator puts ahead in an hour at most.", scope="site"),
+    Setting("site-raise-per-hour", INT, 10, "How many jobs the site's service raises in an hour at most.", scope="site"),
     Setting("site-raise-per-user", INT, 2, "How many of them may be one user's.", scope="site"),
     Setting("site-raise-after", DURATION, 300.0, "How long the lost job must have run for that.", scope="site"),
     Setting("recheck-passes", INT, 2, "How many clean rechecks in a row give a node back; one more for each time that it lied.",

@@ -232,8 +232,8 @@ class Drill:
                     acted = time.monotonic()
                     continue
             over = all(run.final for run in runs) and len(runs) == self.scenario.chain
-            # What an operator does goes on when the run is over, and a paused run is not.
-            if over and not (actions and (self.scenario.operator or runs[0].paused)):
+            # Actions for the site go on after the end of the run; a paused run is not over.
+            if over and not (actions and (self.scenario.site_service or runs[0].paused)):
                 break
             if time.monotonic() - began > self.scenario.timeout_s:
                 self._timed_out = True
@@ -267,7 +267,7 @@ class Drill:
         )
 
     def _reasons(self) -> dict[str, str]:
-        return self._injector.reasons() if self.scenario.operator and self._injector is not None else {}
+        return self._injector.reasons() if self.scenario.site_service and self._injector is not None else {}
 
     def _runs(self) -> list[model_run.Run]:
         return [
@@ -312,14 +312,14 @@ class Drill:
                 self.folder / "box",
                 nodes=self.scenario.nodes,
                 conf=self.scenario.slurm_conf,
-                ssh=self.scenario.operator,
+                ssh=self.scenario.site_service,
                 shm_mib=self._staging.memory_mib if self.scenario.stage is not None else 0,
                 name="drill",
             )
             self._say(f"a sandbox with {self.scenario.nodes} nodes is up")
         self._staged = readers.StagingView(self._box, self._published)
         self._injector = inject = Injector(self._box, self.folder, self.home, self._environment())
-        if self.scenario.operator:
+        if self.scenario.site_service:
             inject.ftrun("site", "--once")  # it makes the spool
         if self.scenario.counters:
             inject.env["FTRUN_WATCH_ROOT"] = inject.counters(inject.box.node_names)

@@ -129,7 +129,7 @@ class Expectation:
     no_evidence: str = ""  # signatures with this word, of lines that somebody else's job wrote
     steps_lost_max: int | None = None
     ended_by_us: bool | None = None
-    operator_answer: str = ""  # to the run's request
+    site_answer: str = ""  # of the site's service, to the run's request
     drained_nodes: int | None = None  # how many nodes bear a drain reason of ftrun's in the end
     resumed_from_min: tuple[int, ...] = ()  # at which step each start began, at least
     read_from: str = ""  # where every rank of the last start read its file: "memory" or "disk"
@@ -189,7 +189,7 @@ class Scenario:
     slurm_conf: Mapping[str, str] = field(default_factory=dict)  # of its sandbox
     nodes: int = 4
     chain: int = 1  # jobs that depend on each other; the first is hurt
-    operator: bool = False  # nodes can be looked at over SSH, and the site has an operator's spool
+    site_service: bool = False  # nodes run sshd, and the site names a spool for `ftrun site`
     counters: bool = False  # node checks read counters of this drill, not those of the machine
     sick_node: str = ""  # a node whose memory has failed before the job begins; needs `counters`
     linger_s: float = 0.0  # how long after the end nothing more may happen
@@ -198,7 +198,7 @@ class Scenario:
     @property
     def needs_sandbox(self) -> bool:
         """It breaks nodes or the controller, or needs a configuration of its own."""
-        special = self.slurm_conf or self.operator or self.counters or self.stage is not None
+        special = self.slurm_conf or self.site_service or self.counters or self.stage is not None
         return bool(special) or any(ACTIONS[action.do].sandbox_only for action in self.actions)
 
     @property

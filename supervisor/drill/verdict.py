@@ -180,11 +180,11 @@ def _nodes(expect: Expectation, outcome: Outcome) -> Iterator[Check]:
         yield Check(f"blamed: {', '.join(sorted(hurt))}", set(blamed) == hurt, _listed(blamed, "nobody"))
     elif expect.blamed == "nobody":
         yield Check("blamed: nobody", not blamed, _listed(blamed, "nobody"))
-    if answer := expect.operator_answer:
+    if answer := expect.site_answer:
         asked = run.asked.values()
         told = [f"{request['verdict'] or request['step']}: {request['why']}" for request in asked]
         held = [str(request["verdict"]) for request in asked] == [answer]
-        yield Check(f"the operator's answer: {answer}", held, _listed(told, "nobody asked"))
+        yield Check(f"the answer of the site's service: {answer}", held, _listed(told, "nobody asked"))
     if (drained := expect.drained_nodes) is not None:
         ours = [node for node, reason in outcome.reasons.items() if reason.startswith("ftrun:")]
         yield Check(f"nodes held in the end: {drained}", len(ours) == drained, _listed(ours, "none"))

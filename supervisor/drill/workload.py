@@ -102,7 +102,7 @@ def site_config(one: Scenario, folder: Path) -> str:
     if not one.companions:
         # There is always an idle node, and most drills are of what is done without.
         lines.append('recover = "rank,step,swap,shrink,resubmit"')
-    if one.operator:
+    if one.site_service:
         lines.append(f'site-spool = "{folder}/spool"')
         lines.append(f'ssh-config = "{folder}/box/ssh/config"')
         lines += ["recheck-spacing = 0", "recheck-passes = 1"]

@@ -139,7 +139,7 @@ class Desk:
             self._note("taken", key=key, uid=waiting.uid, id=waiting.id)
         credential = self.opened(content)
         if credential is None:
-            return "it is not signed by this cluster's munge for this operator"
+            return "it is not signed by this cluster's munge for the site's service"
         if credential.uid != waiting.uid:
             return "it is signed by another user than the one who left it"
         try:

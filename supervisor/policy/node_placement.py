@@ -28,7 +28,7 @@ def with_nodes(case: Case, decision: Decision) -> Decision:
     drain, drain_notes = _to_drain(case, exclude)
     ask = _to_ask(case, exclude)
     if ask:
-        drain_notes = (f"the operator is asked to drain {', '.join(ask)}",)
+        drain_notes = (f"the site's service is asked to drain {', '.join(ask)}",)
     avoid = _to_avoid(case, exclude)
     reason = decision.reason
     if exclude:

@@ -227,7 +227,7 @@ def test_a_node_that_neither_ssh_nor_slurm_reaches_is_drained(office: Office, jo
         while office.cluster.nodes(["n0"])["n0"].responding and time.monotonic() < deadline:
             time.sleep(0.5)
         office.leave(office.wanted("n0", jobs[ANN]))
-        look = remote_checks.by_ssh("fast", "operator", ssh_config=str(office.box.ssh_config))
+        look = remote_checks.by_ssh("fast", "site", ssh_config=str(office.box.ssh_config))
         answer = office.only(look=look)
         assert (answer.verdict, "neither SSH" in answer.why) == ("drained", True), answer
     finally:
@@ -559,7 +559,7 @@ def test_a_flood_of_xid_lines_that_a_user_prints_drains_nobody(office: Office) -
         time.sleep(1.0)
         _ftrun(box, folder, "site", "--once")
         told = as_ann("status", "--all")
-    assert "operator asked to drain n" in told
+    assert "the site's service was asked to drain n" in told
     assert "refused: the checks find the node healthy" in told
     assert office.drained() == {}
     for pid in injector.supervisors(mine / "home"):

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.supervisor.cli import main, supervise
+from ftrun.supervisor.cli.commands import COMMANDS
 from ftrun.supervisor.submission import start_supervisor
 
 ODD = "a home's folder of 100%d \\ and more"
@@ -117,6 +118,13 @@ def test_a_unit_with_wrong_settings_is_not_started_for_ever(
     assert 2 == done.returncode
     assert "did you mean 'retries'" in done.stderr
     assert "RestartPreventExitStatus=2\n" in text
+
+
+def test_the_crontab_of_the_site_calls_commands_that_exist(home: Path, env: dict[str, str]) -> None:
+    calls = [line for line in supervise.site_crontab(str(home), env).splitlines() if line.startswith("*")]
+    called = [call.split(" -m ftrun.supervisor ")[1].split()[0] for call in calls]
+    assert called == ["recheck", "site"]
+    assert set(called) <= set(COMMANDS)
 
 
 def test_cron_s_line_does_what_is_due_and_leaves_a_leader_alone(home: Path, env: dict[str, str]) -> None:

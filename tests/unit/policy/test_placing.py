@@ -363,7 +363,7 @@ def test_who_may_not_drain_asks_the_operator_where_there_is_one(fault: F) -> Non
 
     asked = rule(found, view=cluster(**asking)).decision
     assert (("n2",), (), ("n2",)) == (asked.exclude, asked.drain, asked.ask)
-    assert any("operator is asked to drain n2" in note for note in asked.notes)
+    assert any("the site's service is asked to drain n2" in note for note in asked.notes)
     assert () == rule(found, view=cluster(may_drain=False)).decision.ask
     assert () == rule(found, view=cluster(may_ask=True)).decision.ask
     only = rule(found, view=cluster(may_ask=True), limits=Limits(ask_only=True)).decision
