@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, get_args
+from typing import Any
 
 from ftrun.hooks.checkpoints.diverged import Poison
 from ftrun.slurm.records import replace
@@ -27,7 +27,6 @@ from ftrun.supervisor.model.run import (
     Attempt,
     Budgets,
     Companion,
-    CompanionState,
     Exclusion,
     Hung,
     Incident,
@@ -38,12 +37,12 @@ from ftrun.supervisor.model.run import (
     higher,
     reached,
 )
+from ftrun.supervisor.model.states import COMPANION_STATES, CompanionState
 from ftrun.supervisor.model.types import verdict_of
 
 __all__ = ["GROW", "JOB", "apply", "job_of", "mark_of", "uncounted"]
 
 _NAME = re.compile(r"[0-9.]{1,64}")
-_ORDER: tuple[CompanionState, ...] = get_args(CompanionState)
 
 GROW = "grow"
 """The rung of a start that was ended for one with more nodes."""
@@ -390,7 +389,7 @@ def _companion_moved(
     owner: Attempt, known: Companion, state: CompanionState, record: Record
 ) -> tuple[Companion, ...]:
     data = record["data"]
-    further = _ORDER.index(state) > _ORDER.index(known.state)
+    further = COMPANION_STATES.index(state) > COMPANION_STATES.index(known.state)
     changed = replace(
         known,
         job=known.job or job_of(data),

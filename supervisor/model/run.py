@@ -15,18 +15,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, Literal
+from typing import Any
 
 from ftrun.hooks.checkpoints.diverged import Poison
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor.model.states import FINAL, State
+from ftrun.supervisor.model.states import (
+    FINAL,
+    CompanionState,
+    EndState,
+    ResizeState,
+    SaveStage,
+    State,
+    Submission,
+)
 from ftrun.supervisor.model.types import Verdict
 
 __all__ = [
     "Attempt",
     "Budgets",
     "Companion",
-    "CompanionState",
     "End",
     "Exclusion",
     "GivenUp",
@@ -37,19 +44,12 @@ __all__ = [
     "Run",
     "Start",
     "StartNote",
-    "Submission",
     "higher",
     "reached",
 ]
 
 Record = Mapping[str, Any]
 """One record of a journal."""
-
-Submission = Literal["opened", "intended", "unknown", "done", "refused", "lost"]
-"""How the sbatch of an attempt stands; `unknown`: nobody heard its answer."""
-
-CompanionState = Literal["intended", "submitted", "here", "failed", "ending", "ended", "gone"]
-"""How far a companion is: it only ever goes forward. See `Companion`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +277,32 @@ class Attempt:
         """Its end may be of our making: a cancel of ours went out, or was about to. What ended before that did so without us."""
         return bool(self.end_intended) and (self.end_done or self.cancel_intended)
 
+    @property
+    def end_state(self) -> EndState:
+        """How far the end of its present launch is."""
+        launch = self.launch
+        found: Mapping[EndState, bool] = {
+            "closed": self.closed,
+            "over": launch.over,
+            "cancelling": self.cancel_intended,
+            "requeued": launch.requeued,
+            "ended": bool(launch.end.state),
+            "asked": self.end_done,
+            "intended": bool(self.end_intended),
+        }
+        return next((state for state, holds in found.items() if holds), "live")
+
+    @property
+    def resize_state(self) -> ResizeState:
+        """How its waiting job stands towards another size."""
+        found: Mapping[ResizeState, bool] = {
+            "moved": self.moved,
+            "resizing": bool(self.resizing),
+            "fixed": self.fixed,
+            "resized": self.resized,
+        }
+        return next((state for state, holds in found.items() if holds), "unchanged")
+
     def ended_as(self, **changes: Any) -> Attempt:
         """This attempt with the end of its launch told otherwise: fields of `End`."""
         launch = replace(self.launch, end=replace(self.launch.end, **changes))
@@ -399,6 +425,12 @@ class Run:
     def final(self) -> bool:
         """Nothing more will be done unless a person resumes it."""
         return self.state in FINAL
+
+    @property
+    def save_stage(self) -> SaveStage:
+        """How far the last request for a checkpoint is."""
+        stage: SaveStage = self.leaving.get("stage", "")
+        return stage
 
     @property
     def paused(self) -> bool:

@@ -10,7 +10,8 @@ import pytest
 
 from ftrun.supervisor.cli import view_run
 from ftrun.supervisor.cli.explain import _said
-from ftrun.supervisor.model.run import Attempt, Companion, CompanionState, Run
+from ftrun.supervisor.model.run import Attempt, Companion, Run
+from ftrun.supervisor.model.states import CompanionState
 from ftrun.supervisor.model.states import INSIDE, State
 
 ONE = Companion(

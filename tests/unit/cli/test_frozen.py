@@ -13,6 +13,7 @@ from ftrun.supervisor.cli import main, view_run
 from ftrun.supervisor.controller.loop import Supervisor
 from ftrun.supervisor.model import events
 from ftrun.supervisor.model import run as model_run
+from ftrun.supervisor.model.old_names import with_new_names
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.store import journal
 from ftrun.supervisor.store.lease import Lease, SystemClock
@@ -48,8 +49,16 @@ def test_a_frozen_run_folds_to_the_same_facts(run_dir: Path) -> None:
     """What a release said of a run, every later release says: a newer ftrun continues an older one's runs."""
     run = _folded(run_dir)
     then = json.loads((run_dir.parent / "facts.json").read_text())
+    if "settings" in then:  # they are shown under the names of today
+        then["settings"] = with_new_names(then["settings"])
 
     assert _says_as_much(view_run.run_facts(run, run.last_at_s), then)
+
+
+@pytest.mark.parametrize("run_dir", RUNS, ids=IDS)
+def test_the_parts_of_a_frozen_run_move_by_their_tables(run_dir: Path) -> None:
+    """The tables of the parts of a run have every move that a released ftrun wrote."""
+    assert [] == events.unlisted_moves(run_dir.name, journal.read_run(str(run_dir)))
 
 
 @pytest.mark.parametrize("run_dir", RUNS, ids=IDS)
