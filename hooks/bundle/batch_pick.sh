@@ -52,7 +52,7 @@ _ft_settle_choice() {
 
 # Asks Python, once the script's folder is there; _ft_no is the start that it is for.
 _ft_ask_hook() {
-    [ -n "$_ft_glob" ] && [ "$_ft_judge" = quick ] && [ -n "$_ft_tmp" ] || return 0
+    [ -n "$_ft_glob" ] && [ "$_ft_judge" = structure ] && [ -n "$_ft_tmp" ] || return 0
     (
         trap - EXIT TERM
         _ft_find_hook || exit 1
@@ -106,7 +106,7 @@ _ft_record_pick() {
 
 # The first start.
 _ft_pick_first() {
-    [ -n "$_ft_glob" ] && [ "$_ft_judge" = quick ] && [ "$_ft_patience" -gt 0 ] || return 0
+    [ -n "$_ft_glob" ] && [ "$_ft_judge" = structure ] && [ "$_ft_patience" -gt 0 ] || return 0
     _ft_unpack
     _ft_ask_hook
 }

@@ -372,7 +372,7 @@ class Deep:
     def begun(self, run: Callable[[], Run]) -> None:
         """A start has begun: see that the reader reads what the next one would take. `run`: the run now, asked only where that matters."""
         pattern = str(self._settings.get("checkpoint", ""))
-        if not pattern or self._begin is None or self._settings.get("checkpoint-verify") == "rule":
+        if not pattern or self._begin is None or self._settings.get("checkpoint-verify") == "name":
             return
         words = (
             "deepen",

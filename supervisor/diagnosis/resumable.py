@@ -1,7 +1,7 @@
 """What a start of a run would load now, seen from outside, and what it must not. (I/O)
 
 How it thinks. The start itself asks `ftrun-hook pick` on its node; the supervisor and the agent ask the same judge with the same question, so that a torn checkpoint is
-no progress, and so that a run which could load nothing stops here and does not wait in a queue for it. With `checkpoint-verify` = rule the names decide on both sides.
+no progress, and so that a run which could load nothing stops here and does not wait in a queue for it. With `checkpoint-verify` = name the names decide on both sides.
 
 Each divergence leaves two files in the run's folder: `diverged/NAME` says what a job is told of it, so that a job which Slurm itself starts again hears of
 it, too; and the times of both are for the shell's own rule, which cannot read times.
@@ -47,7 +47,7 @@ def find(
     if not pattern:
         return Usable()
     reasons = {os.path.join(cwd, path): why for path, why in _reasons(run).items()}
-    if settings.get("checkpoint-verify") != "quick":
+    if settings.get("checkpoint-verify") != "structure":
         path = by_rule(settings, run, cwd, more=more, without=without)
         fresh = bool(settings.get("checkpoint-fresh"))
         left = [] if path or fresh else checkpoints.complete(pattern, cwd=cwd)

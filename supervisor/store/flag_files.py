@@ -46,12 +46,15 @@ __all__ = [
 ]
 
 
+VERSION = 1
+"""Of both JSON files; readers of earlier releases ignore the key."""
+
 SIZE_MAX_BYTES = 16 * 1024
 
 
 def write_halt(run_dir: str, halt: Halt) -> None:
     """Put these conditions in the place of those before. Raises OSError."""
-    text = json.dumps(halt.to_json()) + "\n"
+    text = json.dumps({"v": VERSION, **halt.to_json()}) + "\n"
     home.write_atomically(os.path.join(run_dir, stop_conditions.FILE), text.encode())
 
 
@@ -106,7 +109,13 @@ class Wish:
 
 def write_leave(place: str, launch: int, wish: Wish) -> None:
     """Let the wish stand in the attempt's folder `place`. Raises OSError."""
-    told = {"token": wish.token, "nodes": list(wish.nodes), "aside": list(wish.aside), "why": wish.why}
+    told = {
+        "v": VERSION,
+        "token": wish.token,
+        "nodes": list(wish.nodes),
+        "aside": list(wish.aside),
+        "why": wish.why,
+    }
     home.write_atomically(_path(place, launch), (json.dumps(told) + "\n").encode())
 
 

@@ -62,7 +62,7 @@ _VARIABLES = {
     "_ft_marker": "checkpoint_marker",
     "_ft_skip": "checkpoint_skip",
     "_ft_poison": "checkpoint_poison",
-    "_ft_judge": "checkpoint_judge",
+    "_ft_judge": "checkpoint_verify",
     "_ft_fresh": "checkpoint_fresh",
     "_ft_had": "checkpoint_had",
     "_ft_rarg": "resume_arg",
@@ -104,7 +104,7 @@ def compose(script: bytes, attempt: Mapping[str, str]) -> bytes:
 
     `attempt` has run, attempt, token and run_dir, and may have
     - restart, last_fault, excluded, cluster, claim_wait_s (seconds), array (NAME=VALUE that tell a task of the whole array);
-    - checkpoint_glob, checkpoint_marker, checkpoint_skip, checkpoint_poison (lines of hooks.checkpoints.diverged), checkpoint_judge ("quick": Python
+    - checkpoint_glob, checkpoint_marker, checkpoint_skip, checkpoint_poison (lines of hooks.checkpoints.diverged), checkpoint_verify ("structure": Python
       looks into them), checkpoint_fresh ("1": with none that may be loaded the script begins from nothing, "once": at the first launch only), checkpoint_had ("1": the run had one);
     - resume_arg, resume_env;
     - pre_hook, post_hook (commands of a shell), hook_limit_s (seconds);

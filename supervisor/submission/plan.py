@@ -393,7 +393,7 @@ def _facts_of_run(kept: Mapping[str, Any]) -> dict[str, str]:
         "claim_wait_s": f"{chosen['claim-wait']:g}",
         "checkpoint_glob": chosen["checkpoint"],
         "checkpoint_marker": chosen["checkpoint-marker"],
-        "checkpoint_verify": chosen.get("checkpoint-verify", "rule"),
+        "checkpoint_verify": chosen.get("checkpoint-verify", "name"),
         "checkpoint_fresh": "1" if chosen.get("checkpoint-fresh") else "",
         "resume_arg": "\n".join(chosen["resume-arg"]),
         "resume_env": "\n".join(chosen["resume-env"]),

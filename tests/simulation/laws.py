@@ -132,7 +132,7 @@ class Laws:
 
     def not_loaded(self, start: Start, path: str) -> None:
         """What could not be loaded is set aside: no later attempt is given the same writing of it."""
-        if self.world.plan.judged and dict(self.world.plan.settings).get("checkpoint-verify") != "rule":
+        if self.world.plan.judged and dict(self.world.plan.settings).get("checkpoint-verify") != "name":
             self.breach(f"{start} resumes from {path}, which is cut: the judge could see that")
         stamp = checkpoints.stamp(path)
         late = any(

@@ -333,7 +333,7 @@ def _with_divergence(plan: Plan) -> Plan:
     )
     chosen = dict(plan.settings) | {
         "checkpoint-fresh": luck.random() < 0.5,
-        "checkpoint-verify": luck.choice(("quick", "quick", "rule")),
+        "checkpoint-verify": luck.choice(("structure", "structure", "name")),
     }
     return replace(
         plan,

@@ -286,7 +286,7 @@ DIVERGES = Plan(
 
 
 @pytest.mark.parametrize("agent", [False, True])
-@pytest.mark.parametrize("judge", ["quick", "rule"])
+@pytest.mark.parametrize("judge", ["structure", "name"])
 def test_what_a_diverged_training_saved_is_never_loaded(judge: str, agent: bool) -> None:
     """It wrote whole checkpoints with nothing in them that is a number: the next start goes back behind the last healthy step, once, and finishes."""
     plan = replace(DIVERGES, agent=agent, settings=(*OFTEN, ("checkpoint-verify", judge)))
@@ -299,7 +299,7 @@ def test_what_a_diverged_training_saved_is_never_loaded(judge: str, agent: bool)
     assert [(14, 13)] == [(record["data"]["step"], record["data"]["before_step"]) for record in known]
 
 
-@pytest.mark.parametrize("judge", ["quick", "rule"])
+@pytest.mark.parametrize("judge", ["structure", "name"])
 def test_what_is_saved_anew_after_a_divergence_is_good(judge: str) -> None:
     """The second start writes checkpoints of the same steps: a fault after that costs the steps since the last of them, and no more."""
     job = (*DIVERGES.job, JobFault("kill", 22, 0, 0.0))
@@ -350,5 +350,5 @@ def test_a_torn_checkpoint_is_seen_before_a_start_fails_on_it() -> None:
     plan = Plan(6, steps=12, save_every=3, judged=True, job=(JobFault("torn", 8, 0, 0.0),), settings=OFTEN)
 
     assert [0, 6] == [start.began_from for start in _lives(plan).laws.starts]
-    by_name = _lives(replace(plan, settings=(*OFTEN, ("checkpoint-verify", "rule"))))
+    by_name = _lives(replace(plan, settings=(*OFTEN, ("checkpoint-verify", "name"))))
     assert 1 == len(by_name.laws.unloadable)

@@ -258,12 +258,12 @@ class Start:
             aside=tuple(told["skip"].splitlines()),
             poisons=(
                 *diverged.from_lines(told["poison"]),
-                *(() if told["judge"] != "quick" else noted_poisons(self.world.run_dir)),
+                *(() if told["judge"] != "structure" else noted_poisons(self.world.run_dir)),
             ),
             had=bool(told["had"]),
             fresh=bool(told["fresh"]),
             run_dir=self.world.run_dir,
-            by_rule=told["judge"] != "quick",
+            by_rule=told["judge"] != "structure",
         )
 
     # ------------------------------------------------------------------ training

@@ -290,7 +290,7 @@ class Begun:
     [
         ({"checkpoint": PATTERN}, 1),
         ({"checkpoint": PATTERN, "checkpoint-checksum": "never"}, 0),
-        ({"checkpoint": PATTERN, "checkpoint-verify": "rule"}, 0),
+        ({"checkpoint": PATTERN, "checkpoint-verify": "name"}, 0),
         ({"checkpoint": ""}, 0),
     ],
 )
@@ -326,7 +326,7 @@ def test_supervisor_and_show_know_what_was_found(tmp_path: Path, run_dir: Path) 
     cmd_verify.verify_one(str(run_dir), str(saved(tmp_path, 5)), "")
     cmd_verify.verify_one(str(run_dir), str(tmp_path / "ckpt/step_10.pt"), "")
 
-    settings = {"checkpoint": PATTERN, "checkpoint-verify": "quick"}
+    settings = {"checkpoint": PATTERN, "checkpoint-verify": "structure"}
     loads = resumable.find(settings, Run("small-0001"), str(tmp_path), run_dir=str(run_dir))
     told = [
         view_checkpoints.deep_lines(row)

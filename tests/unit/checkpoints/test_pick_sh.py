@@ -38,7 +38,7 @@ def with_hook(one: Attempt, content: bytes | None = None) -> Attempt:
     """The run lies in a home that has the node side."""
     home = one.folder / "my home"
     one.run_dir = home / "runs" / "r"
-    one.values |= {"run_dir": str(one.run_dir), "checkpoint_verify": "quick", "checkpoint_glob": "c/*"}
+    one.values |= {"run_dir": str(one.run_dir), "checkpoint_verify": "structure", "checkpoint_glob": "c/*"}
     one.place.mkdir(parents=True)
     (one.run_dir / "submit").mkdir()
     (one.run_dir / "submit" / "context.json").write_text("{}")
@@ -105,7 +105,7 @@ def test_without_an_answer_the_names_decide(attempt: Attempt, hook: bytes) -> No
     assert not (attempt.place / "pick.0.1").exists()
 
 
-@pytest.mark.parametrize("without", ["checkpoint_glob", "checkpoint_judge"])
+@pytest.mark.parametrize("without", ["checkpoint_glob", "checkpoint_verify"])
 def test_nobody_is_asked_who_was_not_wanted(attempt: Attempt, without: str) -> None:
     """Without a glob, and with the judge `rule`, no Python is started; without a glob the script is told nothing new, either."""
     asked = attempt.folder / "asked"
@@ -149,14 +149,14 @@ POISONS = [
 
 
 @under_one_shell("attempt")
-@pytest.mark.parametrize("judge", ["quick", "rule"])
+@pytest.mark.parametrize("judge", ["structure", "name"])
 @pytest.mark.parametrize(("poisons", "newest"), [row[1:] for row in POISONS], ids=[row[0] for row in POISONS])
 def test_what_a_diverged_training_saved_is_not_loaded(
     attempt: Attempt, poisons: list[Poison], newest: str, judge: str
 ) -> None:
     """By Python and by the shell alike; what was written after that training is trusted; with nothing left the job ends and says so."""
     with_hook(attempt)
-    attempt.values["checkpoint_judge"] = judge
+    attempt.values["checkpoint_verify"] = judge
     for step in (10, 20, 30):
         saved(attempt.folder / "c" / f"step_{step}.pt", at_s=OLD_S + step)
     note_divergence(attempt, *poisons)
@@ -178,7 +178,7 @@ def test_what_a_diverged_training_saved_is_not_loaded(
 def test_what_stands_in_the_runs_folder_counts_where_nobody_told_of_it(attempt: Attempt) -> None:
     """A job that Slurm starts again by itself has the words of its first start, and may have no Python; what else lies there says nothing."""
     with_hook(attempt)
-    attempt.values["checkpoint_judge"] = "rule"
+    attempt.values["checkpoint_verify"] = "name"
     for step in (10, 20, 30):
         saved(attempt.folder / "c" / f"step_{step}.pt", at_s=OLD_S + step)
     note_divergence(attempt, Poison("1.0", 30, None, OLD_S + 50), Poison("1.1", 20, None, OLD_S + 20))
