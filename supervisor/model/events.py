@@ -1,8 +1,9 @@
-"""What happened to a run, folded into what it is now. (pure)
+"""Fold the records of a journal into a `Run`. (pure)
 
-`fold(records)` is the only way from the journal to a `Run`; a `Run` is a value and `apply(run, record)` gives the next one.
-Everything the supervisor remembers beyond one tick is in there, so a supervisor that died goes on from the same value.
-What an agent journals inside a live allocation is folded in `agent_events`.
+`fold(records)` is the only way from a journal to a `Run`; `apply(run, record)` returns the next one. All
+that the supervisor has to remember beyond one round is in the run, so a new supervisor goes on from the
+same value. `agent_events` folds what the agent inside a live allocation wrote. `unlisted_moves` checks a
+journal against the tables of `states.PARTS`.
 """
 
 from __future__ import annotations

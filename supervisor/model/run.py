@@ -1,14 +1,15 @@
-"""A run as a value: the run, its attempts, starts, companions and incidents. (pure)
+"""A run as a value: the run, its attempts, launches, starts, companions and incidents. (pure)
 
     Run        the whole: state, settings, budgets spent, exclusions, incidents, the present attempt
-    Attempt    one try: token, job, nodes, how its submission stands, its present launch, whether it is closed
+    Attempt    one try: token, job, nodes, state of its submission, its present launch, whether it is closed
     Launch     one start of the job by Slurm: when it ran, how it ended, its agent, the present start of its script
     Start      one start of the script inside a launch: its nodes and its checkpoint
     StartNote  such a start as the agent noted it, with its times and its end
     Companion  a small job that holds nodes for starts of a launch
     Incident   one fault: what was diagnosed, what was decided, when
 
-Nothing here reads a journal: `events.apply` makes the next run of a run and a record.
+Nothing here reads a journal: `events.apply` returns the next run. `Attempt.end_state`,
+`Attempt.resize_state` and `Run.save_stage` name the states of the parts whose moves `states.PARTS` lists.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The states of a run and of its parts, and the only ways between them. (pure)
 
-A record of the journal moves a run along an arrow of TRANSITIONS, which is keyed by the kind of the record. A record that has
-no arrow from the present state is a bug of ftrun; the error names both. This file knows no Slurm, no files and no time.
+A record of the journal moves a run along an arrow of TRANSITIONS, which is keyed by the kind of the record.
+A record that has no arrow from the present state is a bug of ftrun; the error names both. This file knows
+no Slurm, no files and no time.
 
     submitting  an attempt is opened; sbatch may be under way, its outcome may be unknown
     queued      Slurm has the job and has not started it (again)
@@ -13,8 +14,9 @@ no arrow from the present state is a bug of ftrun; the error names both. This fi
     finished    the user's script came to its end
     stopped     going on makes no sense, or a person said stop; the record has the reason
 
-Five parts of a run have states of their own; PARTS has their tables. `events.unlisted_moves` checks a journal against them.
-The fold does not refuse a move that they lack: an unforeseen order of records must not stop the supervision of a live run.
+Five parts of a run have states of their own; PARTS has their tables. `events.unlisted_moves` checks a
+journal against them. The fold does not refuse a move that they lack: an unforeseen order of records must
+not stop the supervision of a live run.
 """
 
 from __future__ import annotations
