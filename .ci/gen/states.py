@@ -1,13 +1,15 @@
-"""Draws the life of a run into docs/how-it-works.md from the table itself; `--check` compares. (I/O)"""
+"""Write the states of a run and of its parts into docs/how-it-works.md, from their tables; `--check` compares. (I/O)"""
 
 from __future__ import annotations
 
 from marked import keep_current
 
-from ftrun.supervisor.model.states import FINAL, TRANSITIONS, State
+from ftrun.supervisor.model.states import FINAL, PARTS, TRANSITIONS, Part, State
 
 BEGIN = "<!-- states: begin, written by `make docs` from supervisor/model/states.py -->"
 END = "<!-- states: end -->"
+BEGIN_PARTS = "<!-- states of parts: begin, written by `make docs` from supervisor/model/states.py -->"
+END_PARTS = "<!-- states of parts: end -->"
 
 
 def diagram() -> str:
@@ -23,5 +25,27 @@ def diagram() -> str:
     return "\n".join(["```mermaid", *lines, "```"])
 
 
+def table(part: Part) -> str:
+    """Return the moves of a part of a run as a table."""
+    rows = [
+        "",
+        f"{part.title}; it begins {_code(part.first)}:",
+        "",
+        "| record | from | to |",
+        "|---|---|---|",
+    ]
+    rows += [
+        f"| `{move.kind}` | {', '.join(map(_code, move.before))} | {_code(move.after)} |"
+        for move in part.moves
+    ]
+    return "\n".join(rows)
+
+
+def _code(state: str) -> str:
+    return f"`{state}`" if state else "(none)"
+
+
 if __name__ == "__main__":
     keep_current("how-it-works.md", "the diagram", BEGIN, END, diagram())
+    tables = "\n".join(map(table, PARTS.values())).lstrip("\n")
+    keep_current("how-it-works.md", "the tables of a run's parts", BEGIN_PARTS, END_PARTS, tables)

@@ -1,4 +1,4 @@
-"""Where all runs of a user lie. (I/O)"""
+"""The home folder of all runs of a user, and atomic writes below it. (I/O)"""
 
 from __future__ import annotations
 

@@ -1,13 +1,11 @@
-"""The sizes at which a run may go on: read from what was typed, checked, and reckoned with. (pure)
+"""The sizes at which an elastic run may go on: parse, check, calculate; and the pool of spares. (pure)
 
-How it thinks. A size is the number of nodes that a start of the script uses. A model that is spread over several nodes can only lose
-or gain them by whole *units*, one unit being the nodes of one data-parallel replica; so sizes are multiples of the unit, or the ones
-that the user lists. The largest size is what the user asked Slurm for: the *full* size. Whoever names a batch of the whole run gets it
-kept at every size, and a size that could not keep it is refused when the run is submitted, not found out at night.
+A size is the number of nodes that one start of the script uses. A model that spans several nodes can only
+lose or gain whole *units*, the nodes of one data-parallel replica. So sizes are multiples of the unit, or
+the ones that the user lists. The largest size is the one that the user asked Slurm for: the *full* size. A
+global batch, if given, is kept at every size; a size that cannot keep it is refused at submission.
 
-`ftrun sbatch` reads this module where one of its settings is used, so it imports nothing heavy.
-
-The name of a pool of spares, as the setting `pool` says it.
+`ftrun sbatch` imports this module only where one of its settings is used, so it imports nothing heavy.
 """
 
 from __future__ import annotations

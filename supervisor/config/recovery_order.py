@@ -1,6 +1,6 @@
-"""What the settings say of the rungs of recovery: orders, budgets and time limits, of the run, a class or a signature. (pure)
+"""Order, budget and time limit of each recovery rung, for a run, a fault class or a signature. (pure)
 
-How it thinks. Rules are asked from the narrowest to the widest: those of the signature, of the class, of the run.
+The narrowest rule wins: that of the signature, then of the class, then of the run.
 """
 
 from __future__ import annotations

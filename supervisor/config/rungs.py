@@ -1,8 +1,8 @@
-"""The rungs of recovery, and the lists of them that settings name. (pure)
+"""The rungs of recovery, and the lists of them in settings. (pure)
 
-How it thinks. The default list names every rung that there is, so what cannot apply to a job drops out of it without a word. A
-person who names a rung means it: a list that was written for this job is refused where one of its rungs could never be used.
-`resubmit` stands last in each list, because whatever fails above it goes there.
+The default list names every rung, so a rung that cannot apply to a job drops out of it silently. A person
+who names a rung means it: a list that was written for this job is refused if one of its rungs can never be
+used. `resubmit` is last in each list, because it handles whatever fails above it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""The table of settings: names, kinds, defaults, meaning; reading and refusing values. (pure)
+"""Parse and refuse the values of settings. (pure)
 
-How it thinks. A setting has one name in every layer: `drain-cap` is the TOML key, `--ft-drain-cap` the option,
-`--drain-cap` on a `#FTRUN` line, FTRUN_DRAIN_CAP in the environment. A value is checked where it is written, so a wrong
-one is refused at submission, with the nearest right one, and never found out by a supervisor at night.
+A setting has one name in every source: `drain-cap` is the TOML key, `--ft-drain-cap` the option,
+`--drain-cap` on a `#FTRUN` line, FTRUN_DRAIN_CAP in the environment. A value is checked where it is
+written, so a wrong one is refused at submission, with the nearest right one.
 
-What a value is once it was read: a whole number (int), a duration in seconds (float), a share 0..1 (float), a flag (bool),
-a text, a number, or a list of texts. A setting whose default has to be learned or asked for is "" until somebody sets it.
+A parsed value is a whole number (int), a duration in seconds (float), a share 0..1 (float), a flag (bool),
+a text, a number, or a list of texts. A setting whose default has to be learned or asked for is "" until
+somebody sets it.
 
-The rows stand in `settings_table`. `ftrun sbatch` reads these modules, so they import nothing else.
+The rows are in `table`. `ftrun sbatch` imports these modules, so they import nothing else.
 """
 
 from __future__ import annotations

@@ -1,27 +1,30 @@
-"""The layers of settings, and where each value came from. (I/O)
+"""Read settings from their sources, and tell where each value came from. (I/O)
 
-How it thinks. Seven layers, the later wins:
+Seven layers, the later wins:
 
     default < site < user < project < script < environment < command line
 
     site      $FTRUN_SITE_CONFIG, else /etc/ftrun/config.toml
     user      $XDG_CONFIG_HOME/ftrun/config.toml, else ~/.config/ftrun/config.toml
-    project   the nearest `ftrun.toml` from the working folder upwards, as far as the repository or the home folder goes;
-              outside of both only the working folder itself
+    project   the nearest `ftrun.toml` from the working folder upwards, up to the repository or the home folder; outside of
+              both only the working folder itself
     script    `#FTRUN --key=value` lines among the #SBATCH lines
 
-`[policy.NAME]` tables of a file are the elements of the list setting `policy`; every other setting stands at the top level.
+`[policy.NAME]` tables of a file are the elements of the list setting `policy`; every other setting is at
+the top level.
 
-A layer replaces the value of an earlier one, lists too. The site can name settings in `lock`; a later layer that gives one of
-these another value is refused, as is every wrong name or value: at submission, with file or variable named. What
-/etc/ftrun/config.toml locks stays locked, to its value, where $FTRUN_SITE_CONFIG names another file: everybody can set a variable.
+A layer replaces the value of an earlier one, lists too. The site can name settings in `lock`; a later layer
+that gives one of them another value is refused, as is every wrong name or value: at submission, with file
+or variable named. What /etc/ftrun/config.toml locks stays locked to its value even if $FTRUN_SITE_CONFIG
+names another file, because everybody can set a variable.
 
-A file counts only where this user or root alone can have written it, and so does a repository (`trust`). Another one in the place of a
-project's is left unread, with a line in `ignored`; in the place of the site's or the user's own, whose absence would change everything, it
-is refused. What a project's file sets that can run, read or write something waits for `ftrun trust FILE`; `untrusted` tells it, and a
-submission is refused then.
+A file counts only if nobody but this user or root can have written it; the same holds for a repository
+(`trust`). A project file that fails this is not read, with a line in `ignored`; a site or user file that
+fails it is refused, because its absence would change everything. Settings of a project file that can run,
+read or write something wait for `ftrun trust FILE`; `untrusted` names them, and the submission is refused
+until then.
 
-`ftrun sbatch` comes through here, so the TOML reader is imported only where there is a file to read.
+`ftrun sbatch` comes through here, so the TOML reader is imported only if there is a file to read.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""The rows of the settings: name, kind, default, meaning, and who may set it. (pure)
+"""The table of settings: name, kind, default, meaning, and who may set it. (pure)
 
-How it thinks. One row says all there is to say of a setting: `settings` reads values by it, docs/settings.md is made from
-it. A default that has to be learned or asked for is "" until somebody sets it.
+One row holds all there is to know of a setting: `settings` parses values by it, and docs/settings.md is
+made from it. A default that has to be learned or asked for is "" until somebody sets it.
 
-A text can name a command, a path or a variable, so each row of texts says what its value lets whoever wrote it do (`reach`): run, read or
-write something of their choice, or nothing. There is no default: a new row has to say it. Numbers, flags and choices name nothing.
+A text can name a command, a path or a variable. So each row of a text says what its value allows its author
+(`reach`): to run, read or write something of their choice, or nothing. There is no default for that: a new
+row has to say it. Numbers, flags and choices name nothing.
 
 `ftrun sbatch` reads this module, so it imports nothing.
 """

@@ -1,9 +1,11 @@
-"""Which files of settings count, and which projects' files may run, read and write something. (I/O)
+"""Which settings files count, and which project files may run, read or write something. (I/O)
 
-How it thinks. A setting can name a command, so a file of settings is read only where this user or root alone can have written it: the file,
-and the link that leads to it. It is opened once; owner and mode are those of what was opened, and what was read is what is judged. A file
-of this user may still be somebody else's work, cloned or unpacked. So what a project's file (`ftrun.toml`) sets that can run, read or write
-something counts only once the user has said `ftrun trust FILE`, and as long as the file has that content and lies in that place.
+A setting can name a command. So a settings file is read only if nobody but this user or root can have
+written it; that holds for the file and for a link that leads to it. The file is opened once: owner and mode
+are those of what was opened, and the content that was read is the content that is judged. A file of this
+user may still be somebody else's work, cloned or unpacked. So what a project file (`ftrun.toml`) sets that
+can run, read or write something counts only once the user has said `ftrun trust FILE`, and only while the
+file keeps that content and place.
 
     $XDG_CONFIG_HOME/ftrun/trusted/<hash of the path>     0600: path, hash of the content, time
 """

@@ -1,5 +1,6 @@
-"""The run as a value: its states, its journal's records, and the fold that makes a run of them. (pure)
+"""The run as a value: its states, the records of its journal, and the fold that makes a run of them. (pure)
 
-Start with `states` (the table of states and arrows), `run` and `events` (how one record changes a run). Below everything else of the supervisor:
-imports slurm.records and slurm.client, hooks.checkpoints for the form of a checkpoint, nothing more.
+Start with `states` (the tables of states and moves), `run` (the value) and `events` (how one record changes
+it). This is the lowest room of the supervisor. It imports slurm.records, slurm.client and
+hooks.checkpoints.diverged, nothing more.
 """

@@ -1,25 +1,29 @@
-"""What the agent of a live allocation journalled, folded into the run. (pure)
+"""Fold what the agent of a live allocation wrote into the run. (pure)
 
-How it thinks. The agent's records are copied into the run's journal one by one and in order, each with its number; one that is
-known already changes nothing, so it may be copied twice. What they decide spends the run's budgets as a decision of the supervisor's does. A
-copy that comes only after the supervisor has judged the launch (a file system that showed it late) no longer overwrites budgets: it counts as one
-more try, unless that very incident was counted.
+The supervisor copies the agent's records into the run's journal one by one, in order, each with its number.
+A record that is known already changes nothing, so a record may be copied twice. The agent's decisions spend
+the run's budgets as the supervisor's do. A copy that comes after the supervisor has judged the launch (a
+file system that showed it late) does not overwrite budgets: it counts as one more retry, unless that
+incident was counted before.
 
-All times of what goes on inside come from one clock, that of the agent's node, so that the phases of an incident can be compared.
+All times inside an allocation come from the clock of the agent's node, so the phases of an incident can be
+compared.
 
-Two write about one companion: the agent that asked for it, and, once the agent is gone or the launch is over, the supervisor that clears it
-away. A record of the agent's may be copied late. So a companion only ever goes forward, from intended to gone, and what is noted late adds what was not
-known (its job, its nodes) and takes nothing back.
+Two processes write about a companion: the agent that asked for it, and, once the agent is gone or the
+launch is over, the supervisor that cleans it up. A record of the agent may arrive late. So the state of a
+companion only goes forward, and a late record adds what was unknown (its job, its nodes) and takes nothing
+back.
 
-A companion is named by its launch and its number there. Its mark stands in its comment. It holds the run's own random part, for two homes of one user may each have a
-run of one name; and it is not the run's token, for what bears that and is no attempt is cancelled as a stray.
+A companion is identified by its launch and its number in it. Its job comment has a mark with the random
+part of the run's token, because two homes of one user may each have a run of the same name. The mark is not
+the token itself: a job that has the token and is no attempt is cancelled as a stray.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, get_args
+from typing import Any
 
 from ftrun.hooks.checkpoints.diverged import Poison
 from ftrun.slurm.records import replace
@@ -27,7 +31,6 @@ from ftrun.supervisor.model.run import (
     Attempt,
     Budgets,
     Companion,
-    CompanionState,
     Exclusion,
     Hung,
     Incident,
@@ -38,12 +41,12 @@ from ftrun.supervisor.model.run import (
     higher,
     reached,
 )
+from ftrun.supervisor.model.states import COMPANION_STATES, CompanionState
 from ftrun.supervisor.model.types import verdict_of
 
 __all__ = ["GROW", "JOB", "apply", "job_of", "mark_of", "uncounted"]
 
 _NAME = re.compile(r"[0-9.]{1,64}")
-_ORDER: tuple[CompanionState, ...] = get_args(CompanionState)
 
 GROW = "grow"
 """The rung of a start that was ended for one with more nodes."""
@@ -390,7 +393,7 @@ def _companion_moved(
     owner: Attempt, known: Companion, state: CompanionState, record: Record
 ) -> tuple[Companion, ...]:
     data = record["data"]
-    further = _ORDER.index(state) > _ORDER.index(known.state)
+    further = COMPANION_STATES.index(state) > COMPANION_STATES.index(known.state)
     changed = replace(
         known,
         job=known.job or job_of(data),

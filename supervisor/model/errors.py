@@ -1,10 +1,10 @@
-"""Errors, by whose fault they are. (pure)
+"""Errors of the supervisor, by who can fix them. (pure)
 
-UserError            the person at the keyboard can mend it: one line, exit 2 (or the code given)
+UserError                   the user can fix it: one line, exit status 2 (or the documented one)
+SettingError                a setting has an impossible name or value; `nearest` finds the word that was probably meant
+SubmitImpossible            this attempt cannot be submitted as the user asked
 ftrun.slurm.client.errors   what Slurm's answers mean: refused for good, refused for now, unknown, unreachable
-anything else        our own mistake: one line, details in a file, exit 70
-
-What a setting that cannot be meant is told by, and the word that was meant instead.
+anything else               a bug of ftrun: one line, details in a file, exit status 70
 """
 
 from __future__ import annotations

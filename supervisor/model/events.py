@@ -1,8 +1,9 @@
-"""What happened to a run, folded into what it is now. (pure)
+"""Fold the records of a journal into a `Run`. (pure)
 
-`fold(records)` is the only way from the journal to a `Run`; a `Run` is a value and `apply(run, record)` gives the next one.
-Everything the supervisor remembers beyond one tick is in there, so a supervisor that died goes on from the same value.
-What an agent journals inside a live allocation is folded in `agent_events`.
+`fold(records)` is the only way from a journal to a `Run`; `apply(run, record)` returns the next one. All
+that the supervisor has to remember beyond one round is in the run, so a new supervisor goes on from the
+same value. `agent_events` folds what the agent inside a live allocation wrote. `unlisted_moves` checks a
+journal against the tables of `states.PARTS`.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from ftrun.supervisor.model.run import (
     Run,
     reached,
 )
-from ftrun.supervisor.model.states import INSIDE, next_state
+from ftrun.supervisor.model.states import INSIDE, PARTS, SaveStage, next_state
 
-__all__ = ["BadRecord", "apply", "fold"]
+__all__ = ["BadRecord", "apply", "fold", "unlisted_moves"]
 
 
 class BadRecord(ValueError):
@@ -56,6 +57,34 @@ def fold(run_id: str, records: Iterable[Record]) -> Run:
                 f"{kind!r} makes no sense in the journal: {type(error).__name__}: {error}"
             ) from error
     return run
+
+
+def unlisted_moves(run_id: str, records: Iterable[Record]) -> list[str]:
+    """Each move of a part of the run that `states.PARTS` does not list, as a sentence. Raises as `apply` does."""
+    run, found = Run(run_id), []
+    for record in records:
+        after, before = apply(run, record), _states_of_parts(run)
+        for (name, place), state in _states_of_parts(after).items():
+            was = before.get((name, place), PARTS[name].first)
+            if not PARTS[name].allows(was, record["kind"], state):
+                found.append(
+                    f"{record['kind']} moves the {name} of {place or 'the run'} from {was!r} to {state!r}"
+                )
+        run = after
+    return found
+
+
+def _states_of_parts(run: Run) -> dict[tuple[str, str], str]:
+    """(name of the part, whose it is) -> state."""
+    states: dict[tuple[str, str], str] = {("save", ""): run.save_stage}
+    for attempt in run.attempts:
+        place = f"attempt {attempt.number}"
+        states["submission", place] = attempt.submission
+        states["end", place] = attempt.end_state
+        states["resize", place] = attempt.resize_state
+        for one in attempt.companions:
+            states["companion", f"companion {attempt.number}.{one.launch}.{one.number}"] = one.state
+    return states
 
 
 # ---------------------------------------------------------------------- submissions and launches
@@ -354,7 +383,7 @@ def _halt_due(run: Run, record: Record) -> Run:
     return replace(run, wish=data["want"], wish_by=data.get("by", ""))
 
 
-def _leaving(stage: str) -> Callable[[Run, Record], Run]:
+def _leaving(stage: SaveStage) -> Callable[[Run, Record], Run]:
     """How far the present leaving is: intended, asked, saved, missed."""
 
     def apply(run: Run, record: Record) -> Run:

@@ -1,7 +1,7 @@
-"""Many rows of one submission seen as one: the tasks of an array, the components of a heterogeneous job. (pure)
+"""Combine the rows of one submission: tasks of an array, components of a heterogeneous job. (pure)
 
-A submission is alive while any of its rows is, and over when all are. It failed when one did; a task that a person cancelled
-is not counted among the failed, and a submission of which nothing but cancelled tasks is left was cancelled.
+A submission is alive while any of its rows is, and over when all are. It failed when one row failed. A task
+that a person cancelled is not counted as failed; a submission that has only cancelled tasks was cancelled.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""In which order things were written, whichever way they were read. (pure)
+"""Sort log lines by when they were written, however they were read. (pure)
 
-How it thinks. "First" decides who is to blame, so it must not depend on how a log was read: live or afterwards, in large
-pieces or small, this file before that one. Within one file the place is the order. Between files only what the lines
-themselves say counts: the full dates in them. A line without a date was written when the dated one before it in its file was, or
-else the one after it; a file without any date comes last, by its name. When ftrun saw a line plays no part.
+The first failure decides who is to blame. So the order must not depend on how a log was read: live or
+afterwards, in large or small pieces, one file before the other. Within a file, position is order. Between
+files, only the full dates in the lines count. A line without a date takes the date of the dated line before
+it in its file, else of the one after it; a file without any date comes last, by its name. The time at which
+ftrun saw a line is not used.
 """
 
 from __future__ import annotations

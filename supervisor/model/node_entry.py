@@ -1,16 +1,7 @@
-"""What is known of each node over months: entries of the ledger, folded. (pure)
+"""One entry of the node history: a fact about one node or several. (pure)
 
-How it thinks. The ledger holds entries, one fact each; `fold` makes a record of each node from them, whatever their order and
-however often one was written (each has an id). Nothing but entries and rules goes in, so every reader comes to the same.
-
-- A *strike* is one incident for which ftrun held a fault against a node: the incident, the exclusion and the drain that came of it
-  are one strike together. What a person excludes is no strike.
-- The n-th open strike quarantines the node for `base_s` x 2^(n-1), `ceiling_s` at most. A node that passed its recheck is free,
-  yet its strikes stay, so that the next quarantine of one that lied is longer. A strike fades after `fades_after_h` hours of
-  service without a new one, the oldest first; a person's release closes all.
-- A strike belongs to a device where one is named. Another serial at the same place of the node closes the strikes of the old one.
-- The same fault on several nodes of one switch within `window_s` points at the switch; on many nodes, at the job or the cluster.
-  Neither is a strike (`common`).
+The ledger (`nodes/ledger`) stores entries; `nodes/history` folds them into a record of each node, in any
+order and with duplicates.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Settings as older builds named them: a run that such a build submitted is read under the names of today. (pure)"""
+"""Settings under the names of older builds: a run that such a build submitted is read under today's names.
+(pure)"""
 
 from __future__ import annotations
 

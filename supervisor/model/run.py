@@ -1,32 +1,40 @@
-"""A run as a value: the run, its attempts, starts, companions and incidents. (pure)
+"""A run as a value: the run, its attempts, launches, starts, companions and incidents. (pure)
 
     Run        the whole: state, settings, budgets spent, exclusions, incidents, the present attempt
-    Attempt    one try: token, job, nodes, how its submission stands, its present launch, whether it is closed
+    Attempt    one try: token, job, nodes, state of its submission, its present launch, whether it is closed
     Launch     one start of the job by Slurm: when it ran, how it ended, its agent, the present start of its script
     Start      one start of the script inside a launch: its nodes and its checkpoint
     StartNote  such a start as the agent noted it, with its times and its end
     Companion  a small job that holds nodes for starts of a launch
     Incident   one fault: what was diagnosed, what was decided, when
 
-Nothing here reads a journal: `events.apply` makes the next run of a run and a record.
+Nothing here reads a journal: `events.apply` returns the next run. `Attempt.end_state`,
+`Attempt.resize_state` and `Run.save_stage` name the states of the parts whose moves `states.PARTS` lists.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, Literal
+from typing import Any
 
 from ftrun.hooks.checkpoints.diverged import Poison
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor.model.states import FINAL, State
+from ftrun.supervisor.model.states import (
+    FINAL,
+    CompanionState,
+    EndState,
+    ResizeState,
+    SaveStage,
+    State,
+    Submission,
+)
 from ftrun.supervisor.model.types import Verdict
 
 __all__ = [
     "Attempt",
     "Budgets",
     "Companion",
-    "CompanionState",
     "End",
     "Exclusion",
     "GivenUp",
@@ -37,19 +45,12 @@ __all__ = [
     "Run",
     "Start",
     "StartNote",
-    "Submission",
     "higher",
     "reached",
 ]
 
 Record = Mapping[str, Any]
 """One record of a journal."""
-
-Submission = Literal["opened", "intended", "unknown", "done", "refused", "lost"]
-"""How the sbatch of an attempt stands; `unknown`: nobody heard its answer."""
-
-CompanionState = Literal["intended", "submitted", "here", "failed", "ending", "ended", "gone"]
-"""How far a companion is: it only ever goes forward. See `Companion`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +278,32 @@ class Attempt:
         """Its end may be of our making: a cancel of ours went out, or was about to. What ended before that did so without us."""
         return bool(self.end_intended) and (self.end_done or self.cancel_intended)
 
+    @property
+    def end_state(self) -> EndState:
+        """How far the end of its present launch is."""
+        launch = self.launch
+        found: Mapping[EndState, bool] = {
+            "closed": self.closed,
+            "over": launch.over,
+            "cancelling": self.cancel_intended,
+            "requeued": launch.requeued,
+            "ended": bool(launch.end.state),
+            "asked": self.end_done,
+            "intended": bool(self.end_intended),
+        }
+        return next((state for state, holds in found.items() if holds), "live")
+
+    @property
+    def resize_state(self) -> ResizeState:
+        """How its waiting job stands towards another size."""
+        found: Mapping[ResizeState, bool] = {
+            "moved": self.moved,
+            "resizing": bool(self.resizing),
+            "fixed": self.fixed,
+            "resized": self.resized,
+        }
+        return next((state for state, holds in found.items() if holds), "unchanged")
+
     def ended_as(self, **changes: Any) -> Attempt:
         """This attempt with the end of its launch told otherwise: fields of `End`."""
         launch = replace(self.launch, end=replace(self.launch.end, **changes))
@@ -399,6 +426,12 @@ class Run:
     def final(self) -> bool:
         """Nothing more will be done unless a person resumes it."""
         return self.state in FINAL
+
+    @property
+    def save_stage(self) -> SaveStage:
+        """How far the last request for a checkpoint is."""
+        stage: SaveStage = self.leaving.get("stage", "")
+        return stage
 
     @property
     def paused(self) -> bool:

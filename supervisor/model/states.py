@@ -1,30 +1,52 @@
-"""The life of a run: its states and the only ways between them. (pure)
+"""The states of a run and of its parts, and the only ways between them. (pure)
 
-Two rules. Everything that can change the state of a run is in TRANSITIONS, keyed by the kind of a journal record; and
-this file knows neither Slurm nor files nor the time. A record that has no arrow from the present state is a mistake of
-ours, and the error names both.
+A record of the journal moves a run along an arrow of TRANSITIONS, which is keyed by the kind of the record.
+A record that has no arrow from the present state is a bug of ftrun; the error names both. This file knows
+no Slurm, no files and no time.
 
     submitting  an attempt is opened; sbatch may be under way, its outcome may be unknown
     queued      Slurm has the job and has not started it (again)
     running     Slurm has started it
     suspect     a fatal line was seen and training stands still; it may yet go on
-    ending      we asked Slurm to end the attempt
-    settling    the launch is over (or never came to be); late lines are awaited, then cause and next step are found
+    ending      ftrun asked Slurm to end the attempt
+    settling    the launch is over (or never started); ftrun waits for late lines, then finds the cause and the next step
     recovering  the next step is decided: fence, drain, wait, close the attempt, open the next one
     finished    the user's script came to its end
-    stopped     going on makes no sense, or a person said stop; the reason is in the record
+    stopped     going on makes no sense, or a person said stop; the record has the reason
+
+Five parts of a run have states of their own; PARTS has their tables. `events.unlisted_moves` checks a
+journal against them. The fold does not refuse a move that they lack: an unforeseen order of records must
+not stop the supervision of a live run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Literal, NamedTuple, get_args
 
-__all__ = ["FINAL", "IGNORED", "INSIDE", "TRANSITIONS", "IllegalEvent", "State", "next_state"]
+__all__ = [
+    "COMPANION_STATES",
+    "FINAL",
+    "IGNORED",
+    "INSIDE",
+    "PARTS",
+    "TRANSITIONS",
+    "CompanionState",
+    "EndState",
+    "IllegalEvent",
+    "Move",
+    "Part",
+    "ResizeState",
+    "SaveStage",
+    "State",
+    "Submission",
+    "next_state",
+]
 
 
 class State(StrEnum):
-    """Where a run is."""
+    """The state of a run."""
 
     NEW = "new"
     SUBMITTING = "submitting"
@@ -92,7 +114,136 @@ TRANSITIONS: Mapping[State, Mapping[str, State]] = {
     State.STOPPED: {"run.resumed": State.RECOVERING, "run.given-up": State.STOPPED},
 }
 
-# What the agent inside a live allocation journals, and the supervisor copies: it goes on there, and the run stays where it is.
+# ---------------------------------------------------------------------- the parts of a run
+
+Submission = Literal["opened", "intended", "unknown", "done", "refused", "lost"]
+"""How the sbatch call of an attempt stands; `unknown`: it gave no answer."""
+
+EndState = Literal["live", "intended", "asked", "cancelling", "requeued", "ended", "over", "closed"]
+"""How far the end of an attempt's present launch is.
+
+intended: ftrun is about to end it; asked: Slurm was told; cancelling: its requeued job is taken out of the queue; requeued, ended: what
+Slurm did; over: proven that nothing of it runs; closed: no launch of the attempt can start any more.
+"""
+
+ResizeState = Literal["unchanged", "resizing", "resized", "fixed", "moved"]
+"""How an attempt's waiting job stands towards another size.
+
+resizing: Slurm is asked for fewer nodes; fixed: Slurm refused that; moved: the attempt gives way to one of another size.
+"""
+
+SaveStage = Literal["", "intended", "asked", "saved", "missed", "stays", "dropped"]
+"""How far the last request for a checkpoint is; "" = there is none. stays: it was saved, and the job cannot leave its nodes."""
+
+CompanionState = Literal["intended", "submitted", "here", "failed", "ending", "ended", "gone"]
+"""How far a companion is, in this order: it only ever goes forward. See `run.Companion`."""
+
+COMPANION_STATES: tuple[CompanionState, ...] = get_args(CompanionState)
+
+
+class Move(NamedTuple):
+    """A record of this kind moves a part from any of these states to that one."""
+
+    kind: str
+    before: tuple[str, ...]
+    after: str
+
+
+class Part(NamedTuple):
+    """A part of a run with states of its own: what it is, its first state, its moves."""
+
+    title: str
+    first: str
+    moves: tuple[Move, ...]
+
+    def allows(self, before: str, kind: str, after: str) -> bool:
+        """Whether a record of this kind may move the part from one state to the other; it may always leave it as it is."""
+        listed = (move.kind == kind and before in move.before and after == move.after for move in self.moves)
+        return before == after or any(listed)
+
+
+def _forward(kind: str, after: CompanionState) -> Move:
+    return Move(kind, COMPANION_STATES[: COMPANION_STATES.index(after)], after)
+
+
+PARTS: Mapping[str, Part] = {
+    "submission": Part(
+        "The sbatch call of an attempt",
+        "opened",
+        (
+            Move("submit.intended", ("opened",), "intended"),
+            Move("submit.unknown", ("intended",), "unknown"),
+            Move("submit.done", ("intended", "unknown"), "done"),
+            Move("submit.refused", ("intended", "unknown"), "refused"),
+            Move("submit.lost", ("opened", "intended", "unknown"), "lost"),
+        ),
+    ),
+    "end": Part(
+        "The end of an attempt",
+        "live",
+        (
+            Move("end.intended", ("live", "asked"), "intended"),
+            Move("end.done", ("intended",), "asked"),
+            Move("cancel.intended", ("live", "intended", "asked", "requeued", "ended"), "cancelling"),
+            Move("job.requeued", ("live", "intended", "asked"), "requeued"),
+            Move("job.ended", ("live", "intended", "asked", "requeued"), "ended"),
+            Move("launch.kept", ("requeued",), "live"),
+            Move("job.started", ("requeued", "ended", "cancelling"), "live"),
+            Move("submit.refused", ("live",), "over"),
+            Move("submit.lost", ("live",), "over"),
+            Move("attempt.over", ("live", "intended", "asked", "cancelling", "requeued", "ended"), "over"),
+            Move("attempt.closed", ("live", "over"), "closed"),
+        ),
+    ),
+    "resize": Part(
+        "The size of an attempt's waiting job",
+        "unchanged",
+        (
+            Move("resize.intended", ("unchanged", "resized"), "resizing"),
+            Move("resize.done", ("resizing",), "resized"),
+            Move("resize.refused", ("resizing",), "fixed"),
+            Move("queue.moved", ("unchanged", "resizing", "resized", "fixed"), "moved"),
+            Move("job.started", ("resizing",), "resized"),
+            *(
+                Move("job.started", ("resizing", "moved"), state)
+                for state in ("unchanged", "resized", "fixed")
+            ),
+        ),
+    ),
+    "save": Part(
+        "The request for a checkpoint",
+        "",
+        (
+            Move("leave.intended", ("", "asked", "saved", "missed", "stays", "dropped"), "intended"),
+            Move("leave.asked", ("intended",), "asked"),
+            Move("leave.saved", ("intended", "asked"), "saved"),
+            Move("leave.missed", ("intended", "asked"), "missed"),
+            Move("start.stays", ("intended", "asked", "saved"), "stays"),
+            Move("start.stays", ("intended", "asked", "saved"), "missed"),
+            Move("leave.dropped", ("intended", "asked", "saved", "missed", "stays"), "dropped"),
+            *(
+                Move(kind, ("intended", "asked", "saved", "missed", "stays", "dropped"), "")
+                for kind in ("run.resumed", "run.given-up")
+            ),
+        ),
+    ),
+    "companion": Part(
+        "A companion",
+        "intended",
+        (
+            _forward("companion.submitted", "submitted"),
+            _forward("companion.here", "here"),
+            _forward("companion.failed", "failed"),
+            _forward("companion.ended.intended", "ending"),
+            _forward("companion.ended", "ended"),
+            _forward("companion.gone", "gone"),
+        ),
+    ),
+}
+
+# ---------------------------------------------------------------------- records that do not move the run
+
+# The agent inside a live allocation journals these, and the supervisor copies them. The state of the run stays.
 INSIDE = frozenset(
     {
         "agent.opened",
@@ -146,9 +297,9 @@ INSIDE = frozenset(
 )
 
 IGNORED = "!"
-"""So ends the key of a line that is no evidence, for another job wrote it (`line.ignored`)."""
+"""Suffix of the key of a line that is no evidence, because another job wrote it (`line.ignored`)."""
 
-# Records that tell something without moving the run. They may appear in any state.
+# Records that do not move the run. They may appear in any state.
 NEUTRAL = INSIDE | frozenset(
     {
         "journal.opened",
@@ -213,7 +364,7 @@ class IllegalEvent(ValueError):
 
 
 def next_state(state: State, kind: str) -> State:
-    """The state after a record of this kind. Raises IllegalEvent."""
+    """Return the state of the run after a record of this kind. Raises IllegalEvent."""
     if kind in NEUTRAL:
         return state
     try:

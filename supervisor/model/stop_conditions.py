@@ -1,10 +1,10 @@
-"""Under which conditions a person wants a run to stop or pause. (pure)
+"""The conditions under which a person wants a run to stop or pause. (pure)
 
-How it thinks. `halt.json` in the run's folder holds the conditions under which a run is to be left; `ftrun stop` and `ftrun
-pause` write it, and `{}` in it takes it back. The supervisor journals what it says (`halt.set`), and that a condition has come
-(`halt.due`): only then is it a wish, which ends the attempt in good order and submits nothing more. Until then the run
-goes on as if nobody had said anything, faults included. A pause is a stop that is no fault and no end: `resume` goes on with the
-budgets as they were.
+`halt.json` in the run's folder holds them. `ftrun stop` and `ftrun pause` write it; `{}` in it takes the
+conditions back. The supervisor journals what the file says (`halt.set`) and that a condition has come true
+(`halt.due`). Only then is it a request, which ends the attempt gracefully and submits nothing more. Until
+then the run goes on as usual, and faults are recovered. A pause is a stop that is neither a fault nor an
+end: `ftrun resume` goes on with the budgets as they were.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the loop remembers between two looks, owned by whoever uses it: clocks of conditions, and slots that hold them. (pure)
+"""Stopwatches and intervals of the loop, and the slots that hold them for each feature. (pure)
 
-How it thinks. Time is the loop's own monotonic clock, given by the caller. A feature declares a dataclass of stopwatches and intervals and asks for its
-one object of that kind (`Slots.of`); nobody else names the kind, so no feature can meet another one's clocks, and whoever keeps the slots
-knows none of the features.
+All times are those of the loop's monotonic clock, which the caller passes in. A feature declares a
+dataclass of stopwatches and intervals and gets its one object of that type from `Slots.of`. No other
+feature names the type, so none can touch its clocks, and the holder of the slots knows no feature.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
-"""The nouns of ftrun as frozen records. (pure)
+"""The records that pass between log scanner, diagnosis, policy and loop: evidence, diagnosis, decision. (pure)
 
-Fault classes, evidence, diagnosis and decision: what passes between the scanner, the diagnosis, the policy and the
-loop. No behaviour beyond small derived facts; the life of a run is in `lifecycle`, its history in `events`.
-
-What is thought of a start that may hang, and how a journal keeps it.
-
-What the checks before a script's start found, as its job wrote it down.
-
-The words in the journal that say why a launch ended, or is to be ended; others recognise an end by them.
+Frozen records without behaviour beyond small derived facts. Also here: the verdict on a start that may
+hang, the result of the checks before the script, the fixed words in a journal by which an end is
+recognised, and the defaults of each fault class. The states of a run are in `states`, the run itself in
+`run`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A journal of an office that one process at a time holds: what it saw, meant to do and did, for months. (I/O)
+"""An append-only log of one long-lived service, one file a month: what it saw, intended and did. (I/O)
 
-How it thinks. `<folder>/<year>-<month>.jsonl`: a record is a line, synced before anything is done about it; a torn last line is a
-crash in mid-write, and what it would have told was not begun. Old months stay, for people; only the last ones are read. `held` is a
-lock of the kernel: it goes with the process, however that ends.
+`<folder>/<year>-<month>.jsonl` has one record a line. A record is synced before the service acts on it; a
+torn last line is a crash during the write, so the act was not begun. Files of old months stay for people;
+only the last ones are read. `held` is a lock of the kernel (flock): it goes with the process, however that
+ends.
 """
 
 from __future__ import annotations

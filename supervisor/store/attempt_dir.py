@@ -1,7 +1,8 @@
-"""What an attempt left in its folder: claims, launch records, exit records. (I/O)
+"""Read the folder of an attempt: claims, launch records, exit records; close the attempt. (I/O)
 
-`hooks/bundle/batch.sh` writes them on the node (docs/inside-the-job.md), the supervisor reads them, and closes an attempt by
-taking the claim of its next launch before another attempt is submitted (protocol P4). All of it is plain text.
+`hooks/bundle/batch.sh` writes these files on the node (docs/inside-the-job.md). The supervisor reads them,
+and closes an attempt by taking the claim of its next launch before it submits another attempt (protocol
+P4). All of it is plain text.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The newest complete checkpoint, by the rule that batch.sh applies on the node. (I/O)
 
-Both sides use one rule (tests/unit/bundle/test_batch_sh.py holds them against each other): paths that match the glob, neither
-empty nor temporary by name, with the marker where one is asked for, not set aside. The highest step wins: the number behind
-step, iter or epoch in the base name, else the last number of the name without its extension; then the youngest, then the
-last by name.
+Both sides apply one rule; tests/unit/bundle/test_batch_sh.py compares them. A candidate matches the glob,
+is neither empty nor temporary by its name, has the marker where one is required, and is not set aside. The
+highest step wins: the number behind step, iter or epoch in the base name, else the last number in the name
+without its extension. Then the youngest wins, then the last by name.
 """
 
 from __future__ import annotations

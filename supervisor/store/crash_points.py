@@ -1,4 +1,7 @@
-"""Where tests kill a process of ours: FTRUN_CRASH_AT names a point that every effect and every record passes. (I/O)"""
+"""Crash points for tests: FTRUN_CRASH_AT names a point at which the process kills itself. (I/O)
+
+Every effect and every record passes such a point.
+"""
 
 from __future__ import annotations
 

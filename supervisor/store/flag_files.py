@@ -1,12 +1,16 @@
-"""`halt.json` in a run's folder: written whole by the commands, read by supervisor and agent. (I/O)
+"""Small files by which supervisor, agent, commands and script ask each other for something. (I/O)
 
-`leave.<launch>.json` in an attempt's folder: what the supervisor wants the agent to move off, at the next checkpoint.
-Written whole or not at all; it stands as long as the wish does. The agent reads it, since it alone acts inside its allocation.
+    halt.json            in a run's folder: the conditions of `ftrun stop` and `ftrun pause`; supervisor and agent read them
+    leave.<launch>.json  in an attempt's folder: the nodes that the supervisor wants the agent to leave at the next checkpoint; only the
+                         agent acts inside its allocation
+    save-now             in a run's folder: a token that asks for a checkpoint, for scripts that poll a file
 
-`save-now` in a run's folder: the wish for a checkpoint, for scripts that look at a file.
-How it thinks. Supervisor and agent may wish at the same time, for different reasons; any new checkpoint answers both. What stands in the file tells
-one wish from the next. So a second wish is not written over one that stands, but by the supervisor, whose wishes outlive a
-start; and nobody removes a wish that is not its own. When a launch is over, so are all of its wishes.
+Each is written whole or not at all, and stands as long as the request does.
+
+Supervisor and agent may ask for a checkpoint at the same time for different reasons; any new checkpoint
+answers both. The token tells one request from the next. The agent does not overwrite a request that stands
+there; the supervisor does, because its requests outlive a start. Nobody removes a request of another. When
+a launch is over, so are all of its requests.
 """
 
 from __future__ import annotations
@@ -46,12 +50,15 @@ __all__ = [
 ]
 
 
+VERSION = 1
+"""Of both JSON files; readers of earlier releases ignore the key."""
+
 SIZE_MAX_BYTES = 16 * 1024
 
 
 def write_halt(run_dir: str, halt: Halt) -> None:
     """Put these conditions in the place of those before. Raises OSError."""
-    text = json.dumps(halt.to_json()) + "\n"
+    text = json.dumps({"v": VERSION, **halt.to_json()}) + "\n"
     home.write_atomically(os.path.join(run_dir, stop_conditions.FILE), text.encode())
 
 
@@ -106,7 +113,13 @@ class Wish:
 
 def write_leave(place: str, launch: int, wish: Wish) -> None:
     """Let the wish stand in the attempt's folder `place`. Raises OSError."""
-    told = {"token": wish.token, "nodes": list(wish.nodes), "aside": list(wish.aside), "why": wish.why}
+    told = {
+        "v": VERSION,
+        "token": wish.token,
+        "nodes": list(wish.nodes),
+        "aside": list(wish.aside),
+        "why": wish.why,
+    }
     home.write_atomically(_path(place, launch), (json.dumps(told) + "\n").encode())
 
 

@@ -1,16 +1,16 @@
 """The journal of a run: append-only, one writer a file, synced before it counts. (I/O)
 
-How it thinks
-- `journal/<epoch>-<writer>.jsonl`: a file is written by one process ever. `ftrun sbatch` writes epoch 0; every later
-  writer holds the lease and names its files after the lease's epoch, which is unique.
-- The first record of a later file is `journal.opened` with `believed`: the length in bytes up to which the writer read
-  each older file. Whatever an older, paused writer appends afterwards lies beyond that length and is ignored for ever,
-  and so is a file that such a writer opens afterwards, with what it believed. Where an earlier holder of the lease may
-  still live, the new one opens its file at its first look at the run, be there something to write or not.
-- A record is one line of JSON that ends in a newline. A last line without newline, or one that does not parse, is a torn
-  tail: the crash hit in mid-write, the effect was not begun (intent is synced before the act). Damage *before* the
-  tail is no crash of ours: the run is reported damaged and nobody acts on it.
-- Every record carries `v`. A reader refuses a version that it does not know rather than guess.
+- `journal/<epoch>-<writer>.jsonl`: one process ever writes a file. `ftrun sbatch` writes epoch 0. Each
+  later writer holds the lease and names its files after the lease's epoch, which is unique.
+- The first record of a later file is `journal.opened` with `believed`: the length in bytes up to which the
+  writer read each older file. What an older, paused writer appends afterwards lies beyond that length and
+  is ignored for ever; so is a file that it opens afterwards. Where an earlier holder of the lease may still
+  live, the new one opens its file at its first look at the run, even with nothing to write.
+- A record is one line of JSON that ends in a newline. A last line without newline, or one that does not
+  parse, is a torn tail: the process crashed during the write, and the effect was not begun (the intent is
+  synced before the act). Damage *before* the tail is no crash of ours: the run is reported as damaged and
+  nobody acts on it.
+- Every record has a version `v`. A reader refuses a version that it does not know rather than guess.
 
 `ftrun sbatch` writes through this module, so it imports only os, time and json.
 """

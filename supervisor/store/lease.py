@@ -1,17 +1,19 @@
-"""Who leads: one supervisor per `$FTRUN_HOME`, on whatever host. (I/O)
+"""Leader election: one supervisor for each `$FTRUN_HOME`, on whatever host. (I/O)
 
-How it thinks (protocol P8)
-- Nobody compares clocks. The lease is a counter that its holder increments; a challenger watches the counter by its
-  own monotonic clock and takes over after seeing no change for `term_s`.
-- `lease/epoch-<n>` is a symlink made exclusively with the writer's name as its content: the highest one leads. Taking
-  over means making the next one; two challengers cannot both succeed.
-- `lease/counter-<n>` is the holder's alone. It is opened afresh at each look, since network file systems answer
-  a stat from their cache.
-- The holder stops acting after `term_s / 2` without a confirmed renewal, measured by the boot-time clock, which goes on
-  while the machine sleeps or the process is stopped. Before each effect it looks for a higher epoch.
+Protocol P8:
+
+- No two clocks are compared. The lease is a counter that its holder increments; a challenger watches the
+  counter by its own monotonic clock and takes over after it has seen no change for `term_s`.
+- `lease/epoch-<n>` is a symlink, created exclusively, with the writer's name as its content: the highest
+  one leads. Taking over means creating the next one; two challengers cannot both succeed.
+- Only the holder writes `lease/counter-<n>`. Readers open it afresh at each look, because network file
+  systems answer a stat from their cache.
+- The holder stops acting after `term_s / 2` without a confirmed renewal, measured by the boot-time clock,
+  which goes on while the machine sleeps or the process is stopped. Before each effect it looks for a higher
+  epoch.
 - The newest earlier holder that may still live is the `rival`: what it writes from now on must not count.
-- A holder on this very machine whose process is provably gone (same boot, same pid namespace, no such process) is not
-  waited for. That is proof, not a comparison of clocks.
+- A challenger does not wait for a holder on its own machine whose process is provably gone (same boot, same
+  pid namespace, no such process). That is proof, not a comparison of clocks.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The reports that nodes left in an attempt's folder, read within bounds. (I/O)
 
-How it thinks. They are written by the job's own user and may be anything: only files named for a node of the attempt are opened, no more of
-them than it has nodes, and no more of each than a report can be. The folder's own time stamp tells when there is something new, so a look at a
-run whose nodes are well costs one question.
+The job's own user writes them, so they may hold anything. Only files named for a node of the attempt are
+opened, no more than it has nodes, and of each no more bytes than a report can have. The folder's time stamp
+tells when there is something new, so a poll of a run whose nodes are well costs one stat.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What the agent has a node do: a line of sh that finds Python and the node side of ftrun there, runs it, and answers. (I/O)
+"""Install the node side of ftrun for jobs, and compose the shell line that runs it on a node. (I/O)
 
-What nodes run of ftrun, put where jobs find it.
-A job that has started looks for the node side behind one link, `tools/ftrun-hook.pyz` of the run's home, and keeps the file that it
-found; so the supervisor that leads puts its own version there, and `ftrun sbatch` pays nothing for it. The first call of it leaves it compiled for all
-later ones: that is made here, as all the nodes of the first job would else compile it at the same moment.
+A job finds the node side behind one link, `tools/ftrun-hook.pyz` in the run's home, when it starts, and
+keeps the file that it found. The leading supervisor puts its own version there, so `ftrun sbatch` pays
+nothing for it. The first call compiles the archive for all later ones; the supervisor makes that call,
+because otherwise all nodes of the first job would compile it at the same moment.
 """
 
 from __future__ import annotations

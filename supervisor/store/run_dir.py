@@ -1,11 +1,11 @@
-"""Where a run lives on disk: `$FTRUN_HOME` and the folders below it. (I/O)
+"""Create and find the folders of runs below `$FTRUN_HOME`. (I/O)
 
-$FTRUN_HOME/runs/<run>/{submit,journal,requests,attempts/<n>}     0700
+    $FTRUN_HOME/runs/<run>/{submit,journal,requests,attempts/<n>}     0700
     $FTRUN_HOME/index/<job id> -> ../runs/<run>                       rebuildable
     $FTRUN_HOME/lease/                                                see `lease`
 
-Exclusive mkdir is the only lock used here: it is atomic on every file system that a cluster shares. `ftrun sbatch`
-goes through this module, so it imports next to nothing.
+Exclusive mkdir is the only lock here: it is atomic on every file system that a cluster shares. `ftrun
+sbatch` goes through this module, so it imports next to nothing.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""The submission context: everything that sbatch copies into a job, kept so that a later attempt starts from the same. (I/O)
+"""The submission context: all that sbatch copies into a job, kept so that later attempts start from the same.
+(I/O)
 
     submit/context.json   arguments, working folder, umask, limits, nice, host, settings; plain JSON
     submit/environment    NUL-separated KEY=VALUE as the kernel holds it, exported functions too; never printed
     submit/script         the user's script, byte for byte
 
-How it thinks. sbatch reads its own process: environment, folder, umask, limits and nice value become the job's. So these
-are taken from this process before anything of ours can change them: the environment comes from /proc, because Python
-itself sets LC_CTYPE in some locales.
+sbatch reads its own process: environment, folder, umask, limits and nice value become the job's. So `ftrun
+sbatch` takes them from its process before its own code can change them. The environment comes from /proc,
+because Python itself sets LC_CTYPE in some locales.
 
-Written by `ftrun sbatch`, read by the supervisor; it imports next to nothing.
+`ftrun sbatch` writes it and the supervisor reads it; the module imports next to nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The supervisor's own log: structlog, configured here and nowhere else. (I/O)
+"""Configure structlog for the supervisor's own log; nothing else configures it. (I/O)
 
-JSON lines where a machine reads (a file, a pipe), short human lines on a terminal. The core never logs: it returns reasons.
+JSON lines where a machine reads (a file, a pipe), short lines on a terminal. Pure code never logs: it
+returns reasons.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Files that only make the next start quicker: in the user's cache folder, believed only where nobody else can have written them. (I/O)
+"""Cache files in the user's cache folder that only speed up the next start. (I/O)
 
-How it thinks. What is kept here is trusted like code, so a file counts only when it belongs to this user and no one else may write it
-or its folder. Its name says what it was made from, so an old one is never read; one that is damaged is made again. A cache that cannot be
-read or written changes nothing but the time.
+A cached file is trusted like code, so it counts only if it belongs to this user and nobody else can write
+it or its folder. Its name says what it was made from, so a stale one is never read; a damaged one is made
+again. A cache that cannot be read or written costs time only.
 
-Whoever writes a file drops the oldest of its kind, which no edition in use needs any more. A reader who has one open reads on; one who comes
-too late makes it again. Nothing is dropped that this module did not write: another owner's file, a link, a folder, a name of another form.
+A writer drops the oldest files of the same kind. A process that has one open reads on; one that comes too
+late makes it again. Nothing is dropped that this module did not write: another owner's file, a link, a
+folder, a name of another form.
 """
 
 from __future__ import annotations

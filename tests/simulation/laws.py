@@ -631,6 +631,8 @@ class Laws:
         self.told = self.records()
         if run is None:
             return
+        for move in events.unlisted_moves(run.id, self.told):
+            self.breach(f"a move that no table has: {move}")
         plan = self.world.plan
         if not run.final and plan.watch_only and any(start.hung and start.training for start in self.starts):
             return  # it hangs, and ftrun may not end it

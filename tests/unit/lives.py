@@ -273,8 +273,9 @@ class Life:
         with os.scandir(os.path.join(self.run_dir, "journal")) as found:
             sizes = {one.name: one.stat().st_size for one in found}
         if self._told is None or self._told[0] != sizes:
-            run = events.fold(os.path.basename(self.run_dir), journal.read_run(self.run_dir))
-            self._told = sizes, run
+            records = journal.read_run(self.run_dir)
+            assert not events.unlisted_moves(os.path.basename(self.run_dir), records)
+            self._told = sizes, events.fold(os.path.basename(self.run_dir), records)
         return self._told[1]
 
     @property

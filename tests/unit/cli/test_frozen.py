@@ -56,6 +56,12 @@ def test_a_frozen_run_folds_to_the_same_facts(run_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("run_dir", RUNS, ids=IDS)
+def test_the_parts_of_a_frozen_run_move_by_their_tables(run_dir: Path) -> None:
+    """The tables of the parts of a run have every move that a released ftrun wrote."""
+    assert [] == events.unlisted_moves(run_dir.name, journal.read_run(str(run_dir)))
+
+
+@pytest.mark.parametrize("run_dir", RUNS, ids=IDS)
 def test_every_beginning_of_a_frozen_run_is_a_run(run_dir: Path) -> None:
     """Wherever a crash cut the journal, what stands before the cut folds without an error."""
     records = journal.read_run(str(run_dir))

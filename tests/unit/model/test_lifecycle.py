@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.supervisor.model.states import FINAL, NEUTRAL, TRANSITIONS, IllegalEvent, State, next_state
+from ftrun.supervisor.model import states
+from ftrun.supervisor.model.states import FINAL, NEUTRAL, PARTS, TRANSITIONS, IllegalEvent, State, next_state
 
 SUPERVISOR = Path(__file__).resolve().parents[3] / "supervisor"
 KINDS = sorted({kind for ways in TRANSITIONS.values() for kind in ways} | NEUTRAL)
 MOVING = [kind for kind in KINDS if kind not in NEUTRAL]
 
 
+STATES_OF_PARTS = {
+    "submission": states.Submission,
+    "end": states.EndState,
+    "resize": states.ResizeState,
+    "save": states.SaveStage,
+    "companion": states.CompanionState,
+}
+
+
 def _recorded() -> set[str]:
-    """Every kind that the code writes: first arguments of `.record(...)` and `.append(...)` on a journal."""
+    """Every kind that the code writes: the first argument of `.record(...)` and of `.append(...)` on a journal, the second of `record_end(...)`."""
     kinds = set()
     for path in SUPERVISOR.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -26,8 +37,8 @@ def _recorded() -> set[str]:
             on = ast.unparse(node.func.value)
             if node.func.attr == "record" or (node.func.attr == "append" and "journal" in on):
                 kinds |= set(_texts(node.args[0]))
-            if node.func.attr == "record_end":
-                kinds |= set(_texts(node.args[0]))
+            if node.func.attr == "record_end":  # exit_status.record_end(ctx, kind, ...)
+                kinds |= set(_texts(node.args[1]))
     return kinds
 
 
@@ -116,6 +127,28 @@ def test_the_tables_and_the_code_know_the_same_kinds() -> None:
 
     assert set() == recorded - set(KINDS)
     assert set() == set(KINDS) - recorded
+
+
+@pytest.mark.parametrize(("name", "literal"), STATES_OF_PARTS.items())
+def test_the_table_of_a_part_is_whole(name: str, literal: Any) -> None:
+    """Each of its states can be reached from the first one, and it names no other state and no unknown record."""
+    part, known = PARTS[name], set(get_args(literal))
+    reached = {part.first}
+    for _ in known:
+        reached |= {move.after for move in part.moves if reached & set(move.before)}
+
+    assert known == reached
+    assert known >= {state for move in part.moves for state in move.before}
+    assert set(KINDS) >= {move.kind for move in part.moves}
+    assert set(PARTS) == set(STATES_OF_PARTS)
+
+
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+def test_a_part_moves_by_its_table_alone(part: states.Part) -> None:
+    """What is listed is allowed, staying is allowed, and another record's move is not."""
+    assert all(part.allows(before, move.kind, move.after) for move in part.moves for before in move.before)
+    assert part.allows(part.first, "warned", part.first)
+    assert not any(part.allows(before, "warned", move.after) for move in part.moves for before in move.before)
 
 
 @given(st.lists(st.sampled_from(KINDS), max_size=40))
