@@ -139,13 +139,10 @@ def end_if_headless(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> 
     written for longer: a user may have taken the node out.
     """
     attempt, seen, script = ctx.attempt, ctx.observations, ctx.observations.per_launch(_Script)
-    record = (
-        attempt_dir.launch_record(ctx.run_dir, attempt.number, attempt.launch.number)
-        if attempt.launch.claim_seen
-        else None
-    )
-    host = record.host if record is not None and record.host in attempt.nodes else ""
-    if not attempt.launch.claim_seen:
+    if attempt.launch.claim_seen:
+        record = attempt_dir.launch_record(ctx.run_dir, attempt.number, attempt.launch.number)
+        host = record.host if record is not None and record.host in attempt.nodes else ""
+    else:
         host = _batch_host(ctx, snapshot)
     if not host or not row.nodes or host in row.nodes or in_charge(ctx, snapshot):
         script.headless.stop()

@@ -94,7 +94,7 @@ class Supervisor:
             ):
                 snapshot = self._snapshot = (
                     self._look()
-                )  # with very many runs, the last ones must be able to act, too
+                )  # with very many runs, the last must be able to act, too
             self._step(run_dir, snapshot)
         self.services.accounting.look(self.services.in_background)
         self._tell_status()

@@ -55,7 +55,7 @@ def missed(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         _adopt_another(ctx, snapshot)
         return
     told = accounting.verdict(ctx)
-    if told in (accounting.ASKED, accounting.TOLD):
+    if told in (accounting.PENDING, accounting.ENDED):
         return
     reason = (
         types.UNWATCHED
