@@ -95,11 +95,11 @@ def own(rows: Iterable[Account], attempt: Attempt, *, user: str, name: str) -> K
 
     `user` and `name` are those of the attempt's job, "" if unknown: then only a token is proof.
     """
-    told = [one for one in rows if not user or one.user == user]
-    told = [one for one in told if not attempt.cluster or one.cluster == attempt.cluster]
+    candidates = [one for one in rows if not user or one.user == user]
+    candidates = [one for one in candidates if not attempt.cluster or one.cluster == attempt.cluster]
     found: list[tuple[Account, int]] = []
-    for job_id in dict.fromkeys(one.job_id for one in told):
-        family = [one for one in told if one.job_id == job_id and one.state is not JobState.RESIZING]
+    for job_id in dict.fromkeys(one.job_id for one in candidates):
+        family = [one for one in candidates if one.job_id == job_id and one.state is not JobState.RESIZING]
         found += _numbered(_ours(family, attempt, user, name), attempt)
     return tuple(found)
 

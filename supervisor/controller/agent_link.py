@@ -120,11 +120,11 @@ def note_absence(ctx: RunContext, snapshot: ClusterSnapshot, *, over: bool = Fal
         ctx.record("agent.absent", why="the agent beside the script shows no sign of life any more")
         return
     folder = run_dir.attempt_dir(ctx.run_dir, attempt.number)
-    said = run_dir.content(os.path.join(folder, f"agent.{attempt.launch.number}.log"), LOG_BYTES)
+    output = run_dir.content(os.path.join(folder, f"agent.{attempt.launch.number}.log"), LOG_BYTES)
     wrote = run_dir.content(os.path.join(_folder(ctx), f"{attempt.launch.number}.jsonl"), 1)
-    if said is None or wrote is not None:  # there is no agent, or its journal is still to be copied
+    if output is None or wrote is not None:  # there is no agent, or its journal is still to be copied
         return
-    lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
+    lines = [line.strip() for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
     if lines or not over:  # a very short script leaves the agent no time to begin
         words = f": {lines[-1][:200]}" if lines else ""
         ctx.record("agent.absent", why=f"the agent beside the script has not begun its work{words}")

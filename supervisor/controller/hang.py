@@ -99,8 +99,8 @@ class _Errand:
         """Ask one job after the other."""
         try:
             for job, nodes in self.asked:
-                told = steps.ask(job, nodes, lines[job], limit_s=ASK_LIMIT_S, quiet_s=ASK_QUIET_S)
-                self.answered += [node for node in nodes if told.answers.get(node)]
+                result = steps.ask(job, nodes, lines[job], limit_s=ASK_LIMIT_S, quiet_s=ASK_QUIET_S)
+                self.answered += [node for node in nodes if result.answers.get(node)]
         except SlurmError:
             pass  # no srun on this host: the answers until now count
         finally:

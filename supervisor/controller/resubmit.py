@@ -145,11 +145,11 @@ def _gone(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     missing_jobs.note_missing(ctx, snapshot)
     if ctx.run.decision.get("resumed") or not missing_jobs.left_the_queue(ctx):
         return True
-    told = accounting.verdict(ctx) if missing_jobs.is_gone(ctx, snapshot) else accounting.PENDING
-    if told == accounting.UNKNOWN:
+    answer = accounting.verdict(ctx) if missing_jobs.is_gone(ctx, snapshot) else accounting.PENDING
+    if answer == accounting.UNKNOWN:
         decision = Decision("stop", f"the job was {LEFT.title}", advice=LEFT.advice)
         finish.end_run(ctx, snapshot, decision, {"class": "cancelled", "signature": LEFT.signature})
-    return told == accounting.LOST
+    return answer == accounting.LOST
 
 
 def _requeued_ended(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:

@@ -187,8 +187,8 @@ def _end(path: str) -> dict[str, Any] | None:
     """How a command ended; None if it has left no record."""
     try:
         with open(path, encoding="utf-8") as stream:
-            told = json.load(stream)
-        return {"code": told["code"], "why": str(told["why"]) or "itself"}
+            end = json.load(stream)
+        return {"code": end["code"], "why": str(end["why"]) or "itself"}
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
