@@ -30,26 +30,26 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.model.run import Attempt
 
-__all__ = ["ASKED", "LOST", "NOTHING", "TOLD", "exit_of", "nodes_of", "own", "verdict", "with_ended_job"]
+__all__ = ["ENDED", "LOST", "PENDING", "UNKNOWN", "exit_of", "nodes_of", "own", "verdict", "with_ended_job"]
 
 SUBMITTED_WITHIN_S = 60.0  # sbatch answers within this time after Slurm's own submit time
-ASKED, TOLD, LOST, NOTHING = "asked", "told", "lost", "nothing"
+PENDING, ENDED, LOST, UNKNOWN = "pending", "ended", "lost", "unknown"
 Kept = tuple[tuple["Account", int], ...]  # rows of one job of ours, each with the number of its launch
 
 
 def verdict(ctx: RunContext) -> str:
     """What accounting says of the missing job.
 
-    ASKED: wait. TOLD: the next snapshot shows its end. LOST: the controller lost it. NOTHING: no answer.
+    PENDING: wait. ENDED: the next snapshot shows its end. LOST: the controller lost it. UNKNOWN: no answer.
     """
     attempt = ctx.attempt
     rows = ctx.services.accounting.answer(attempt.job)
     if rows is None:
-        return ASKED
+        return PENDING
     kept = _own(ctx, rows)
     if _stands_in(kept):
-        return TOLD
-    return LOST if any(one.given_up for one, _ in _last(kept)) else NOTHING
+        return ENDED
+    return LOST if any(one.given_up for one, _ in _last(kept)) else UNKNOWN
 
 
 def with_ended_job(ctx: RunContext, snapshot: ClusterSnapshot) -> ClusterSnapshot:
@@ -95,11 +95,11 @@ def own(rows: Iterable[Account], attempt: Attempt, *, user: str, name: str) -> K
 
     `user` and `name` are those of the attempt's job, "" if unknown: then only a token is proof.
     """
-    told = [one for one in rows if not user or one.user == user]
-    told = [one for one in told if not attempt.cluster or one.cluster == attempt.cluster]
+    candidates = [one for one in rows if not user or one.user == user]
+    candidates = [one for one in candidates if not attempt.cluster or one.cluster == attempt.cluster]
     found: list[tuple[Account, int]] = []
-    for job_id in dict.fromkeys(one.job_id for one in told):
-        family = [one for one in told if one.job_id == job_id and one.state is not JobState.RESIZING]
+    for job_id in dict.fromkeys(one.job_id for one in candidates):
+        family = [one for one in candidates if one.job_id == job_id and one.state is not JobState.RESIZING]
         found += _numbered(_ours(family, attempt, user, name), attempt)
     return tuple(found)
 

@@ -120,11 +120,11 @@ def note_absence(ctx: RunContext, snapshot: ClusterSnapshot, *, over: bool = Fal
         ctx.record("agent.absent", why="the agent beside the script shows no sign of life any more")
         return
     folder = run_dir.attempt_dir(ctx.run_dir, attempt.number)
-    said = run_dir.content(os.path.join(folder, f"agent.{attempt.launch.number}.log"), LOG_BYTES)
+    output = run_dir.content(os.path.join(folder, f"agent.{attempt.launch.number}.log"), LOG_BYTES)
     wrote = run_dir.content(os.path.join(_folder(ctx), f"{attempt.launch.number}.jsonl"), 1)
-    if said is None or wrote is not None:  # there is no agent, or its journal is still to be copied
+    if output is None or wrote is not None:  # there is no agent, or its journal is still to be copied
         return
-    lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
+    lines = [line.strip() for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
     if lines or not over:  # a very short script leaves the agent no time to begin
         words = f": {lines[-1][:200]}" if lines else ""
         ctx.record("agent.absent", why=f"the agent beside the script has not begun its work{words}")
@@ -139,13 +139,10 @@ def end_if_headless(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> 
     written for longer: a user may have taken the node out.
     """
     attempt, seen, script = ctx.attempt, ctx.observations, ctx.observations.per_launch(_Script)
-    record = (
-        attempt_dir.launch_record(ctx.run_dir, attempt.number, attempt.launch.number)
-        if attempt.launch.claim_seen
-        else None
-    )
-    host = record.host if record is not None and record.host in attempt.nodes else ""
-    if not attempt.launch.claim_seen:
+    if attempt.launch.claim_seen:
+        record = attempt_dir.launch_record(ctx.run_dir, attempt.number, attempt.launch.number)
+        host = record.host if record is not None and record.host in attempt.nodes else ""
+    else:
         host = _batch_host(ctx, snapshot)
     if not host or not row.nodes or host in row.nodes or in_charge(ctx, snapshot):
         script.headless.stop()

@@ -120,9 +120,8 @@ def wanted(run_dir: str, run: Run, previous: Attempt) -> tuple[int, ...]:
     over = {task for lot in run.given_up for task in lot.tasks}
     if previous.submission == "done":
         failed = previous.failed_tasks
-        if (
-            not failed or previous.launch.end.state == "GONE"
-        ):  # not even Slurm knows: what left no good end is repeated
+        if not failed or previous.launch.end.state == "GONE":
+            # Even Slurm does not know: repeat every task without a record of a good end.
             failed = tuple(task for task in asked if not _went_well(run_dir, previous, task))
         asked = failed
     return tuple(task for task in asked if task not in over)

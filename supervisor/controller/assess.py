@@ -93,9 +93,9 @@ def settle(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         case = arrays.judged(ctx, case, facts)
         diagnosis = case.diagnosis
     if diagnosis.fault is not FaultClass.HEALTHY:
-        told = [e.at_s for e in ctx.observations.evidence if e.signature == diagnosis.signature]
-        told += node_evidence.first_seen_s(ctx, diagnosis.signature)
-        first = min((at for at in told if at is not None), default=None)
+        times_s = [e.at_s for e in ctx.observations.evidence if e.signature == diagnosis.signature]
+        times_s += node_evidence.first_seen_s(ctx, diagnosis.signature)
+        first = min((at for at in times_s if at is not None), default=None)
         ctx.record(
             "diagnosed",
             incident=incident,
@@ -177,11 +177,11 @@ def _note_loading(ctx: RunContext, diagnosis: Diagnosis) -> None:
 
     Checkpoints that turn out not to be at fault are taken back.
     """
-    told = ctx.observations.step is None and checkpoint_blame.cannot_load(
+    failed_to_load = ctx.observations.step is None and checkpoint_blame.cannot_load(
         ctx.observations.evidence, ctx.services.catalog(), ctx.attempt.launch.start.resume_from
     )
     is_program = diagnosis.loading is not None and diagnosis.loading.verdict == checkpoint_blame.PROGRAM
-    if checkpoint_blame.is_aside(diagnosis) or (told and not is_program):
+    if checkpoint_blame.is_aside(diagnosis) or (failed_to_load and not is_program):
         finish.set_aside(ctx)
     back = diagnosis.loading.back if diagnosis.loading is not None else ()
     known = {path for path, _ in ctx.run.set_aside}

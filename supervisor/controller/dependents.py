@@ -140,9 +140,10 @@ def _try(ctx: RunContext, snapshot: ClusterSnapshot, name: str, job: str, deed: 
     try:
         ctx.services.act(name, snapshot, deed)
     except (RefusedForGood, RefusedForNow) as error:
-        told = {"hold": "held", "dependency": "moved to the new attempt", "release": "released"}[name]
+        past_tense = {"hold": "held", "dependency": "moved to the new attempt", "release": "released"}[name]
         ctx.record(
-            "warned", message=f"job {job}, which depends on this run, could not be {told}: {error.message}"
+            "warned",
+            message=f"job {job}, which depends on this run, could not be {past_tense}: {error.message}",
         )
         return False
     return True

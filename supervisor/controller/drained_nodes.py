@@ -72,12 +72,12 @@ def look(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
     steady = tuple(n for n in drained if clocks.drained[n].held_s(snapshot.mono_s) >= STEADY_S)
     if not steady or not clocks.course.due(snapshot.mono_s, LOOK_EVERY_S):
         return
-    told = _course(ctx, snapshot, row, steady)
-    if told.act is Act.WARN:
-        _tell(ctx, snapshot, steady, told.why)
-    elif told.act is Act.SWAP:
+    course = _course(ctx, snapshot, row, steady)
+    if course.act is Act.WARN:
+        _tell(ctx, snapshot, steady, course.why)
+    elif course.act is Act.SWAP:
         _request_agent(ctx, snapshot, steady)
-    elif told.act is Act.LEAVE:
+    elif course.act is Act.LEAVE:
         attempt = ctx.attempt
         place = run_dir.attempt_dir(ctx.run_dir, attempt.number)
         reads = flag_files.is_read(place, f"{attempt.launch.number}.{attempt.launch.start.number}")
@@ -101,17 +101,17 @@ def _under_way(ctx: RunContext) -> bool:
 
 def _go_on(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow, drained: tuple[str, ...]) -> None:
     """The checkpoint, or the agent's move, is awaited."""
-    told = ctx.run.leaving
-    wanted = tuple(node for node in told.get("nodes", ()) if node in drained)
+    request = ctx.run.leaving
+    wanted = tuple(node for node in request.get("nodes", ()) if node in drained)
     if not wanted:
-        why = "is used no more" if set(told["nodes"]) - set(ctx.attempt.used) else "is drained no more"
-        _drop(ctx, f"{', '.join(told['nodes'])} {why}")
-    elif told["stage"] == "saved":
+        why = "is used no more" if set(request["nodes"]) - set(ctx.attempt.used) else "is drained no more"
+        _drop(ctx, f"{', '.join(request['nodes'])} {why}")
+    elif request["stage"] == "saved":
         _drop(ctx, "it was not left in time")
-    elif told.get("by") == AGENT:
+    elif request.get("by") == AGENT:
         if not agent_link.in_charge(ctx, snapshot) or ctx.attempt.launch.ladder_off:
             _drop(ctx, "the agent can do nothing about it any more")
-        elif told["stage"] == "intended":
+        elif request["stage"] == "intended":
             _leave_request(ctx, snapshot)
     else:
         _leave_if_saved(ctx, snapshot, row, wanted)
@@ -142,7 +142,7 @@ def _course(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow, drained: tu
     near = left_s is not None and policy_save_request.limit_is_near(
         row.time_limit_s or 0.0, left_s - policy_save_request.EARLY_S, save_request.save_wait_s(ctx)
     )
-    told, details = ctx.run.leaving, _details(ctx)
+    request, details = ctx.run.leaving, _details(ctx)
     where = {part for node in attempt.nodes if node in nodes for part in nodes[node].partitions}
     return drained_nodes.course(
         Scene(
@@ -155,7 +155,7 @@ def _course(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow, drained: tu
             held=drained_nodes.held_back(view.partition, nodes),
             partition=len(view.partition),
             ends_soon=near or asked(ctx, Occasion.TIMELIMIT),
-            tried=asked(ctx, Occasion.DRAIN) and told.get("stage") == "missed",
+            tried=asked(ctx, Occasion.DRAIN) and request.get("stage") == "missed",
             bound=details is not None and bool({*details.required} & {*drained}),
             constrained=details is not None and details.fields.get("Features", "") not in NO_FEATURES,
             contended=ctx.services.cluster.contended(where),
@@ -177,8 +177,8 @@ def _spares(ctx: RunContext, snapshot: ClusterSnapshot) -> int:
     """How many nodes of the job its agent could use as replacements."""
     attempt, nodes = ctx.attempt, snapshot.nodes or {}
     swaps = "swap" in str(ctx.settings.get("recover", "")).split(",")
-    told = ctx.run.leaving
-    refused = asked(ctx, Occasion.DRAIN) and told.get("by") == AGENT and told.get("stage") == "stays"
+    request = ctx.run.leaving
+    refused = asked(ctx, Occasion.DRAIN) and request.get("by") == AGENT and request.get("stage") == "stays"
     if (
         refused
         or not swaps
@@ -245,5 +245,5 @@ def _tell(ctx: RunContext, snapshot: ClusterSnapshot, nodes: tuple[str, ...], wh
 
 def _reason(snapshot: ClusterSnapshot, nodes: tuple[str, ...]) -> str:
     rows = snapshot.nodes or {}
-    said = next((rows[node].reason for node in nodes if node in rows and rows[node].reason), "")
-    return f" ({' '.join(said.split())[:80]})" if said else ""
+    reason = next((rows[node].reason for node in nodes if node in rows and rows[node].reason), "")
+    return f" ({' '.join(reason.split())[:80]})" if reason else ""

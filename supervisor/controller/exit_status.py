@@ -167,9 +167,8 @@ def as_logged(attempt: Attempt, evidence: Sequence[Evidence]) -> Attempt:
     A script that exits 0 because it was told to leave has not finished; nor has a start that the agent ended.
     """
     last = next((one for one in reversed(attempt.begun) if one.launch == attempt.launch.number), None)
-    by_us = (
-        last is not None and last.by_us and last.number == attempt.launch.start.number
-    )  # a later one's agent may be dead
+    # The agent of a later start may be dead.
+    by_us = last is not None and last.by_us and last.number == attempt.launch.start.number
     if attempt.launch.end.state == "COMPLETED" and by_us:
         return replace(attempt.ended_as(state="FAILED"), end_intended="ended from inside", end_done=True)
     left = attempt.launch.end.state == "COMPLETED" and attempt.launch.end.reason == UNWATCHED

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
+    from ftrun.supervisor.model.run import Attempt
 
 __all__ = [
     "ALIVE_FOR_S",
@@ -62,21 +63,12 @@ def end_run(ctx: RunContext, snapshot: ClusterSnapshot, decision: Decision, data
     if decision.kind == "finish" or ctx.run.wish != "pause":  # dependents of a paused run keep waiting
         dependents.release(ctx, snapshot)
     attempt = ctx.attempt
-    found = ctx.run.incidents[-1] if ctx.run.incidents else None
-    present = (attempt.number, attempt.launch.number, attempt.launch.start.number)
-    of_this_start = found is not None and (found.attempt, found.launch, found.start) == present
-    if (
-        decision.kind == "stop"
-        and found is not None
-        and of_this_start
-        and found.fault == FaultClass.CHECKPOINT
-    ):
-        set_aside(ctx)  # now, not when a user resumes the run: by then it may be repaired
-    code = (
-        attempt.launch.end.exit_code
-        if attempt.launch.end.exit_code
-        else (0 if decision.kind == "finish" else 1)
-    )
+    last = ctx.run.incidents[-1] if ctx.run.incidents else None
+    if decision.kind == "stop" and last is not None and last.fault == FaultClass.CHECKPOINT:
+        present = (attempt.number, attempt.launch.number, attempt.launch.start.number)
+        if (last.attempt, last.launch, last.start) == present:
+            set_aside(ctx)  # now, not when a user resumes the run: by then it may be repaired
+    code = attempt.launch.end.exit_code or (0 if decision.kind == "finish" else 1)
     fields = {**decision.to_json(), **data, "exit_code": code}
     if decision.kind == "finish":
         for note in decision.notes:
@@ -156,7 +148,7 @@ def stay_stopped(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Cancel a job of a stopped run that appears late: its submission never got an answer."""
     release_dependents(ctx, snapshot)
     attempt = ctx.run.attempt
-    if attempt is None or attempt.submission not in ("unknown", "intended") or ctx.watch_only:
+    if attempt is None or not _is_unanswered(attempt) or ctx.watch_only:
         return
     late = ctx.observations.per_launch(_LateJob)
     if late.awaited.held_s(snapshot.mono_s) <= STRAYS_FOR_S and late.searched.due(
@@ -170,13 +162,17 @@ def stay_stopped(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
 
 def awaits_late_job(ctx: RunContext) -> bool:
     """Whether a late job of a stopped run may still appear and must be cancelled."""
-    attempt = ctx.run.attempt
-    if attempt is None or attempt.submission not in ("unknown", "intended"):
+    if ctx.run.attempt is None or not _is_unanswered(ctx.run.attempt):
         return False
     # Measured by our own clock from our first sight; another host's time stamp only tells old runs from new.
     clock = ctx.services.clock
     awaited_s = ctx.observations.per_launch(_LateJob).awaited.held_s(clock.mono_s())
     return awaited_s <= STRAYS_FOR_S and clock.now_s() - ctx.run.last_at_s < A_DAY_S
+
+
+def _is_unanswered(attempt: Attempt) -> bool:
+    """Whether its submission never got an answer. (pure)"""
+    return attempt.submission in ("unknown", "intended")
 
 
 def resume(ctx: RunContext) -> None:

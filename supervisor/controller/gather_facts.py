@@ -47,10 +47,10 @@ def of_end(
 
     `lost` are the nodes that Slurm had given up by then. Raises OSError.
     """
-    run, run_dir, memory = ctx.run, ctx.run_dir, ctx.observations
+    run, run_dir, seen = ctx.run, ctx.run_dir, ctx.observations
     place = run_dir, attempt.number, attempt.launch.number
     found = Facts(
-        evidence=memory.evidence,
+        evidence=seen.evidence,
         topology=topology,
         catalog=ctx.services.catalog(),
         ended=_ended(ctx, attempt, lost),
@@ -72,8 +72,8 @@ def of_end(
     suspicion, rank_ended = suspicions.of_hang(attempt)
     return replace(
         found,
-        evidence=(*memory.evidence, *observe.attached(ctx)),
-        progress=memory.report.progress if memory.report is not None else None,
+        evidence=(*seen.evidence, *observe.attached(ctx)),
+        progress=seen.report.progress if seen.report is not None else None,
         resumed=resumable.resumed(ctx.settings, run, run_dir, attempt.launch.start.resume_from, incident),
         requeues=plan.requeues(run_dir, otherwise=ctx.services.facts().requeue_default),
         near_limit=save_request.asked(ctx, Occasion.TIMELIMIT),

@@ -191,18 +191,18 @@ def near_limit(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
 
 def _hear(ctx: RunContext, snapshot: ClusterSnapshot, left_s: float, *, near: bool) -> None:
     """What becomes of a script that was asked to save before its time limit."""
-    told = ctx.run.leaving
-    if told["stage"] == "missed":
+    request = ctx.run.leaving
+    if request["stage"] == "missed":
         return
     verdict = awaited(ctx, snapshot)
-    if not verdict.end and near and told.get("by") == SLURM:
-        if not save_request.new(Sight.from_json(told["known"]), sight(ctx, snapshot)):
-            more = {"known": told["known"], "unasked": told["unasked"]}
+    if not verdict.end and near and request.get("by") == SLURM:
+        if not save_request.new(Sight.from_json(request["known"]), sight(ctx, snapshot)):
+            more = {"known": request["known"], "unasked": request["unasked"]}
             ask(ctx, snapshot, Occasion.TIMELIMIT, max(left_s, 0.0), by_signal=False, **more)
         return
     ends = estimates.of_run(ctx.run, snapshot.now_s)
     work_s = (ends.target - ends.step) * ends.step_s if ends is not None else None
-    vain = save_request.in_vain(work_s=work_s, left_s=left_s, unasked=bool(told.get("unasked", True)))
+    vain = save_request.in_vain(work_s=work_s, left_s=left_s, unasked=bool(request.get("unasked", True)))
     if verdict.saved and vain and newest_checkpoint(ctx) and ctx.run.state is State.RUNNING:
         ending.intend(ctx, f"{AT_LIMIT}; {verdict.reason}")
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client.cluster import JobState
@@ -98,8 +99,8 @@ class _Errand:
         """Ask one job after the other."""
         try:
             for job, nodes in self.asked:
-                told = steps.ask(job, nodes, lines[job], limit_s=ASK_LIMIT_S, quiet_s=ASK_QUIET_S)
-                self.answered += [node for node in nodes if told.answers.get(node)]
+                result = steps.ask(job, nodes, lines[job], limit_s=ASK_LIMIT_S, quiet_s=ASK_QUIET_S)
+                self.answered += [node for node in nodes if result.answers.get(node)]
         except SlurmError:
             pass  # no srun on this host: the answers until now count
         finally:
@@ -349,8 +350,7 @@ def end(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
             continue
         if task not in attempt.ended_tasks:
             ctx.record("tasks.end.intended", task=task)
-        name = one.row.job_id
-        ctx.services.act("cancel", snapshot, lambda name=name: ctx.services.cluster.cancel(name))  # type: ignore[misc]
+        ctx.services.act("cancel", snapshot, partial(ctx.services.cluster.cancel, one.row.job_id))
         ctx.record("tasks.end.done", task=task)
 
 

@@ -94,7 +94,7 @@ class Supervisor:
             ):
                 snapshot = self._snapshot = (
                     self._look()
-                )  # with very many runs, the last ones must be able to act, too
+                )  # with very many runs, the last must be able to act, too
             self._step(run_dir, snapshot)
         self.services.accounting.look(self.services.in_background)
         self._tell_status()
@@ -343,11 +343,11 @@ class Supervisor:
     def _lead(self, until: Callable[[Supervisor], bool], *, standby: bool) -> bool:
         clock = self.services.clock
         started = clock.mono_s()
-        told = False
+        logged = False
         while not self._acquired():
-            if not told:
+            if not logged:
                 self.services.tell("lease.awaited")
-                told = True
+                logged = True
             if until(self) or (not standby and clock.mono_s() - started > self.lease.term_s * 1.5):
                 return False
             clock.sleep(min(1.0, self.lease.term_s / 10))

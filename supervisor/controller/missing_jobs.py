@@ -54,15 +54,15 @@ def missed(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     if not is_gone(ctx, snapshot):
         _adopt_another(ctx, snapshot)
         return
-    told = accounting.verdict(ctx)
-    if told in (accounting.ASKED, accounting.TOLD):
+    answer = accounting.verdict(ctx)
+    if answer in (accounting.PENDING, accounting.ENDED):
         return
     reason = (
         types.UNWATCHED
-        if ctx.observations.per_launch(_Absence).unwatched and told != accounting.LOST
+        if ctx.observations.per_launch(_Absence).unwatched and answer != accounting.LOST
         else types.FORGOTTEN
     )
-    if left_the_queue(ctx) and told != accounting.LOST:
+    if left_the_queue(ctx) and answer != accounting.LOST:
         reason = types.LEFT_THE_QUEUE
     launch = latest_launch(ctx)
     if launch != ctx.attempt.launch.number:
@@ -141,7 +141,7 @@ def _unwatched(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     attempt, age_s = ctx.attempt, ctx.services.facts().min_job_age_s
     if ctx.observations.seen_s is not None:
         return snapshot.mono_s - ctx.observations.seen_s >= age_s
-    told = (attempt.submitted_at_s, attempt.launch.running_seen_at_s, attempt.launch.end.at_s)
+    times_s = (attempt.submitted_at_s, attempt.launch.running_seen_at_s, attempt.launch.end.at_s)
     return exit_status.forgettable(
-        max((at for at in told if at is not None), default=None), snapshot.now_s, age_s
+        max((at for at in times_s if at is not None), default=None), snapshot.now_s, age_s
     )

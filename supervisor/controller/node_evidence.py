@@ -79,8 +79,8 @@ def ssh_checks_over(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     if not after.visit.over and waited_s < GIVEN_UP_AFTER_S:
         return False
     if after.told.first():
-        told = {"answered": ",".join(sorted(after.visit.reports)), "why": after.visit.why}
-        ctx.services.tell("nodes.visited", run=ctx.run.id, attempt=attempt.number, **told)
+        outcome = {"answered": ",".join(sorted(after.visit.reports)), "why": after.visit.why}
+        ctx.services.tell("nodes.visited", run=ctx.run.id, attempt=attempt.number, **outcome)
     return True
 
 

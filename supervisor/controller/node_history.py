@@ -38,9 +38,9 @@ def common_cause(ctx: RunContext, diagnosis: Diagnosis, now_s: float) -> str:
     )
     rules = rules_from(ctx.settings)
     entries = [entry for entry in ctx.services.ledger.entries() if abs(now_s - entry.at_s) <= rules.window_s]
-    told = [*entries, this]
-    below = domains(ctx) if several_nodes_failed(told, rules) else {}
-    causes = common_causes(failures(told), rules.window_s, rules.many, rules.several, below)
+    entries_now = [*entries, this]
+    below = domains(ctx) if several_nodes_failed(entries_now, rules) else {}
+    causes = common_causes(failures(entries_now), rules.window_s, rules.many, rules.several, below)
     ours = (cause for cause in causes if any(key == "now" for _, key in cause.failures))
     return next((cause.sentence for cause in ours), "")
 

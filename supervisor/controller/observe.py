@@ -256,14 +256,14 @@ def _named(ctx: RunContext) -> list[str]:
 
 def note_evidence(ctx: RunContext, evidence: Evidence) -> None:
     """Journal a fact of this launch at its first sighting."""
-    if told := _not_yet_told(ctx, evidence):
-        ctx.record("evidence", **told)
+    if data := _not_yet_told(ctx, evidence):
+        ctx.record("evidence", **data)
 
 
 def _note_ignored(ctx: RunContext, evidence: Evidence) -> None:
     """Journal, at its first sighting, a line that another job wrote into our log."""
-    if told := _not_yet_told(ctx, evidence, IGNORED):
-        ctx.record("line.ignored", **told)
+    if data := _not_yet_told(ctx, evidence, IGNORED):
+        ctx.record("line.ignored", **data)
 
 
 def _not_yet_told(ctx: RunContext, evidence: Evidence, mark: str = "") -> dict[str, Any]:
@@ -300,5 +300,5 @@ def _note_progress(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchRepo
     seen.step = progress.step
     if seen.per_start(_Logs).progress_told.due(snapshot.mono_s, PROGRESS_EVERY_S):
         step_s = round(report.median_step_s, 4) if report.median_step_s is not None else None
-        told = {"total": progress.total, "step_s": step_s}
-        ctx.record("launch.progress", step=progress.step, loss=progress.loss, first_step=first, **told)
+        more = {"total": progress.total, "step_s": step_s}
+        ctx.record("launch.progress", step=progress.step, loss=progress.loss, first_step=first, **more)

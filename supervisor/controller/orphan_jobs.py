@@ -9,6 +9,7 @@ up before a submission and at its end, and while attempts live, one query now an
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.cluster import JobState
@@ -49,7 +50,7 @@ def cancel(ctx: RunContext, snapshot: ClusterSnapshot, rows: Iterable[JobRow]) -
         job = row.raw_job_id or row.job_id
         own = job == ctx.attempt.job  # then its end counts as ours, too
         ctx.record("cancel.intended", what=f"stray job {job} ({row.comment})", own=own)
-        ctx.services.act("cancel", snapshot, lambda j=job: ctx.services.cluster.cancel(j))  # type: ignore[misc]
+        ctx.services.act("cancel", snapshot, partial(ctx.services.cluster.cancel, job))
         ctx.record("cancel.done", what=f"stray job {job}")
 
 

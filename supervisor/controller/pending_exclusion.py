@@ -68,18 +68,18 @@ def keep_off_quarantined(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow
     first = attempt.number == 1 and not attempt.launch.number and attempt.launch.running_seen_at_s is None
     if not first or ctx.watch_only or row.state is not JobState.PENDING or _in_parts(ctx, snapshot, row):
         return
-    told = known.get(ctx.run.token) or _from_journal(ctx)
-    if told is None:
-        told = _chosen(ctx, snapshot, row)
-        if told.nodes:
-            _announce(ctx, told)
-    elif told.done and told.nodes and _cannot_start(row):
-        told = replace(told, nodes=(), back=told.nodes, done=False)
-        _announce(ctx, told)
-    if not told.done:
-        _carry_out(ctx, snapshot, told)
-        told = replace(told, done=True)
-    known[ctx.run.token] = told
+    exclusion = known.get(ctx.run.token) or _from_journal(ctx)
+    if exclusion is None:
+        exclusion = _chosen(ctx, snapshot, row)
+        if exclusion.nodes:
+            _announce(ctx, exclusion)
+    elif exclusion.done and exclusion.nodes and _cannot_start(row):
+        exclusion = replace(exclusion, nodes=(), back=exclusion.nodes, done=False)
+        _announce(ctx, exclusion)
+    if not exclusion.done:
+        _carry_out(ctx, snapshot, exclusion)
+        exclusion = replace(exclusion, done=True)
+    known[ctx.run.token] = exclusion
 
 
 def _cannot_start(row: JobRow) -> bool:
@@ -115,33 +115,33 @@ def _chosen(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> PendingE
     return PendingExclusion(details.excluded, nodes, done=not nodes)
 
 
-def _announce(ctx: RunContext, told: PendingExclusion) -> None:
-    ctx.record("exclude.intended", nodes=list(told.nodes), before=list(told.before))
+def _announce(ctx: RunContext, exclusion: PendingExclusion) -> None:
+    ctx.record("exclude.intended", nodes=list(exclusion.nodes), before=list(exclusion.before))
 
 
-def _carry_out(ctx: RunContext, snapshot: ClusterSnapshot, told: PendingExclusion) -> None:
+def _carry_out(ctx: RunContext, snapshot: ClusterSnapshot, exclusion: PendingExclusion) -> None:
     """Change the list. A job that has started meanwhile keeps its nodes."""
     cluster, job = ctx.services.cluster, ctx.attempt.job
     details = cluster.details(job)
-    now, required = (details.excluded, details.required) if details is not None else (told.before, ())
-    names = sorted({*now, *(set(told.nodes) - set(required))} - set(told.back))
+    now, required = (details.excluded, details.required) if details is not None else (exclusion.before, ())
+    names = sorted({*now, *(set(exclusion.nodes) - set(required))} - set(exclusion.back))
     try:
         if names != sorted(now):
             ctx.services.act("exclude", snapshot, lambda: cluster.exclude(job, names))
     except RefusedForGood as error:
         ctx.record("exclude.refused", message=error.message)
     else:
-        ctx.record("exclude.done", nodes=list(told.nodes))
+        ctx.record("exclude.done", nodes=list(exclusion.nodes))
 
 
 def _from_journal(ctx: RunContext) -> PendingExclusion | None:
     """What an earlier supervisor did; None if none did anything."""
-    told: PendingExclusion | None = None
+    exclusion: PendingExclusion | None = None
     for record in journal.read_run(ctx.run_dir):
         data = record["data"]
         if record["kind"] == "exclude.intended":
-            nodes, added = tuple(data["nodes"]), told.nodes if told is not None else ()
-            told = PendingExclusion(tuple(data["before"]), nodes, () if nodes else added, done=False)
-        elif record["kind"] in ("exclude.done", "exclude.refused") and told is not None:
-            told = replace(told, done=True)
-    return told
+            nodes, added = tuple(data["nodes"]), exclusion.nodes if exclusion is not None else ()
+            exclusion = PendingExclusion(tuple(data["before"]), nodes, () if nodes else added, done=False)
+        elif record["kind"] in ("exclude.done", "exclude.refused") and exclusion is not None:
+            exclusion = replace(exclusion, done=True)
+    return exclusion

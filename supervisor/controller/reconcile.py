@@ -52,7 +52,7 @@ STEPS_MAX = 6  # transitions of one run per snapshot
 class _Clocks:
     front: Stopwatches = field(
         default_factory=Stopwatches
-    )  # journal lengths -> since when they are unchanged
+    )  # by journal lengths: since when they are unchanged
     inside: Interval = field(default_factory=Interval)
 
 

@@ -73,10 +73,10 @@ def _read(path: str) -> tuple[str, str, bool] | None:
     finally:
         os.close(fd)
     try:
-        asked = json.loads(text)
+        request = json.loads(text)
     except (ValueError, RecursionError):
         return UNREADABLE
-    want, by = (asked.get("want"), asked.get("by")) if isinstance(asked, dict) else (None, None)
+    want, by = (request.get("want"), request.get("by")) if isinstance(request, dict) else (None, None)
     if not isinstance(want, str) or want not in WANTS:
         return UNREADABLE
-    return want, " ".join(by.split())[:64] if isinstance(by, str) else "", asked.get("halt") is True
+    return want, " ".join(by.split())[:64] if isinstance(by, str) else "", request.get("halt") is True

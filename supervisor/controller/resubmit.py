@@ -102,9 +102,8 @@ def _out_of_the_queue(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
         if not cancelled.runs or cancelled.held_s(snapshot.mono_s) > CANCEL_AGAIN_S:
             cancelled.restart(snapshot.mono_s)
             dependents.hold(ctx, snapshot)
-            ctx.services.fresh(
-                snapshot
-            )  # an intent without its act would make a user's cancel look like ours
+            # An intent without its act would make a user's cancel look like ours.
+            ctx.services.fresh(snapshot)
             what = f"{'waiting' if ctx.run.decision.get('queued') else 'requeued'} job {row.job_id}"
             ctx.record("cancel.intended", what=what, own=True)
             ctx.services.act("cancel", snapshot, lambda: ctx.services.cluster.cancel(ctx.attempt.job))
@@ -146,11 +145,11 @@ def _gone(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     missing_jobs.note_missing(ctx, snapshot)
     if ctx.run.decision.get("resumed") or not missing_jobs.left_the_queue(ctx):
         return True
-    told = accounting.verdict(ctx) if missing_jobs.is_gone(ctx, snapshot) else accounting.ASKED
-    if told == accounting.NOTHING:
+    answer = accounting.verdict(ctx) if missing_jobs.is_gone(ctx, snapshot) else accounting.PENDING
+    if answer == accounting.UNKNOWN:
         decision = Decision("stop", f"the job was {LEFT.title}", advice=LEFT.advice)
         finish.end_run(ctx, snapshot, decision, {"class": "cancelled", "signature": LEFT.signature})
-    return told == accounting.LOST
+    return answer == accounting.LOST
 
 
 def _requeued_ended(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:

@@ -79,12 +79,12 @@ def ask(
 
 def _tell(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Write the file for scripts that poll, send the signal to scripts that handle it."""
-    told = ctx.run.leaving
+    request = ctx.run.leaving
     try:
-        ctx.services.act("save-now", snapshot, lambda: flag_files.ask(ctx.run_dir, told["token"]))
+        ctx.services.act("save-now", snapshot, lambda: flag_files.ask(ctx.run_dir, request["token"]))
     except OSError as error:
         ctx.record("warned", message=f"{ctx.run_dir}/{flag_files.FILE} cannot be written: {error.strerror}")
-    name, to_script = save_request.split_signal(told["signal"])
+    name, to_script = save_request.split_signal(request["signal"])
     if name:
         attempt, cluster = ctx.attempt, ctx.services.cluster
         jobs = (attempt.job,) if to_script else (attempt.job, *attempt.joined)
@@ -96,21 +96,21 @@ def _tell(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         try:
             ctx.services.act("signal", snapshot, send)
         except RefusedForGood as error:
-            ctx.record("warned", message=f"the signal {told['signal']} cannot be sent: {error.message}")
-    ctx.record("leave.asked", token=told["token"])
+            ctx.record("warned", message=f"the signal {request['signal']} cannot be sent: {error.message}")
+    ctx.record("leave.asked", token=request["token"])
 
 
 def awaited(ctx: RunContext, snapshot: ClusterSnapshot) -> Verdict:
     """What has become of the requested checkpoint; the end of the wait is journalled, once. Raises
     SlurmError."""
-    told = ctx.run.leaving
-    if told["stage"] in ("saved", "missed"):
-        return Verdict(True, told["stage"] == "saved", str(told.get("why", "")))
-    if told["stage"] == "intended" and told.get("by") != SLURM:
+    request = ctx.run.leaving
+    if request["stage"] in ("saved", "missed"):
+        return Verdict(True, request["stage"] == "saved", str(request.get("why", "")))
+    if request["stage"] == "intended" and request.get("by") != SLURM:
         _tell(ctx, snapshot)
-    asking = Ask(Occasion(told["occasion"]), Sight.from_json(told["known"]), told["wait_s"])
+    asking = Ask(Occasion(request["occasion"]), Sight.from_json(request["known"]), request["wait_s"])
     now = sight(ctx, snapshot)
-    waited_s = ctx.observations.per_launch(_Clocks).asked[told["token"]].held_s(snapshot.mono_s)
+    waited_s = ctx.observations.per_launch(_Clocks).asked[request["token"]].held_s(snapshot.mono_s)
     verdict = save_request.decide(asking, now, waited_s)
     if not verdict.end:
         return verdict
@@ -154,8 +154,8 @@ def leave_no_nodes(ctx: RunContext) -> None:
 
 def asked(ctx: RunContext, occasion: Occasion) -> bool:
     """Whether this launch was asked for a checkpoint on this occasion."""
-    told, attempt = ctx.run.leaving, ctx.attempt
-    place = (told.get("occasion"), told.get("attempt"), told.get("launch"))
+    request, attempt = ctx.run.leaving, ctx.attempt
+    place = (request.get("occasion"), request.get("attempt"), request.get("launch"))
     return place == (occasion.value, attempt.number, attempt.launch.number)
 
 

@@ -60,8 +60,8 @@ def judge(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport) -> No
         _clear(ctx, f"training went on to step {ctx.observations.step}")
     elif diagnosis is not None:
         if ctx.run.state is State.RUNNING:
-            told = {"signature": diagnosis.signature, "title": diagnosis.title}
-            ctx.record("fault.suspected", step=ctx.observations.step, **told)
+            cause = {"signature": diagnosis.signature, "title": diagnosis.title}
+            ctx.record("fault.suspected", step=ctx.observations.step, **cause)
         _end_where_the_script_is_over(ctx, snapshot, diagnosis)
 
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftrun.supervisor.controller import hook_runner
@@ -119,7 +120,7 @@ def look(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         if _at_work(ctx) >= AT_ONCE_MAX:
             return
         ctx.record("hook.intended", key=one.key, hook=one.hook)
-        ctx.services.act("hook", snapshot, lambda one=one: _start(ctx, one))  # type: ignore[misc]
+        ctx.services.act("hook", snapshot, partial(_start, ctx, one))
 
 
 def pending(ctx: RunContext) -> bool:
@@ -186,8 +187,8 @@ def _end(path: str) -> dict[str, Any] | None:
     """How a command ended; None if it has left no record."""
     try:
         with open(path, encoding="utf-8") as stream:
-            told = json.load(stream)
-        return {"code": told["code"], "why": str(told["why"]) or "itself"}
+            end = json.load(stream)
+        return {"code": end["code"], "why": str(end["why"]) or "itself"}
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -198,24 +199,21 @@ def _note_those_in_the_job(ctx: RunContext) -> None:
     attempt = ctx.run.attempt
     if attempt is None or not attempt.launch.claim_seen:
         return
-    for hook, since in (
-        ("pre-hook", attempt.launch.running_seen_at_s),
-        ("post-hook", attempt.launch.end.at_s),
-    ):
-        key = f"{hook}.{attempt.number}.{attempt.launch.number}"
+    launch = attempt.launch
+    folder = store_run_dir.attempt_dir(ctx.run_dir, attempt.number)
+    for hook, since in (("pre-hook", launch.running_seen_at_s), ("post-hook", launch.end.at_s)):
+        key = f"{hook}.{attempt.number}.{launch.number}"
         if not ctx.settings.get(hook) or since is None or key in ctx.run.hooks:
             continue
-        for rows in _rows(
-            os.path.join(
-                store_run_dir.attempt_dir(ctx.run_dir, attempt.number), f"{hook}.{attempt.launch.number}"
-            )
-        ):
-            ctx.record("hook.ended", key=key, hook=hook, **rows)
+        row = _job_hook_end(os.path.join(folder, f"{hook}.{launch.number}"))
+        if row is not None:
+            ctx.record("hook.ended", key=key, hook=hook, **row)
 
 
-def _rows(path: str) -> Iterator[dict[str, Any]]:
-    """One row if the record exists and is complete."""
-    found = store_run_dir.content(path, 4096) or b""
-    told = dict(line.partition("=")[::2] for line in found.decode("utf-8", "replace").splitlines())
-    if told.get("code", "").isdigit() and told.get("why"):
-        yield {"code": int(told["code"]), "why": told["why"]}
+def _job_hook_end(path: str) -> dict[str, Any] | None:
+    """How a command around the script ended; None if its record is missing or incomplete."""
+    content = store_run_dir.content(path, 4096) or b""
+    fields = dict(line.partition("=")[::2] for line in content.decode("utf-8", "replace").splitlines())
+    if not (fields.get("code", "").isdigit() and fields.get("why")):
+        return None
+    return {"code": int(fields["code"]), "why": fields["why"]}
