@@ -92,7 +92,7 @@ class _Fabric(MemoryCluster):
 
 
 def _ctx(folder: Path, *, calls: bool = True, no_span: str = "", switch: str = "switch/none") -> Desk:
-    """The desk of a launch whose first start is over."""
+    """The context of a launch whose first start is over."""
     channel = folder / "talk"
     channel.mkdir()
     if calls:

@@ -1,4 +1,4 @@
-"""Laws of the eye of an agent: the time for which a start stands still counts only while the job is seen to run."""
+"""Laws of the start monitor: standstill counts only while the job is seen to run."""
 
 from __future__ import annotations
 
