@@ -55,7 +55,7 @@ LEAVES_S = 15.0  # of the job's time are reserved for what follows
 class Stage:
     """The staged checkpoints of one launch; without the setting `stage` it does nothing."""
 
-    desk: Desk
+    ctx: Desk
     settings: Mapping[str, Any]
     _to: str = ""
     _base: str = ""
@@ -70,7 +70,7 @@ class Stage:
     _end_s: float | None = None  # when the job's time is up (Unix seconds, None = unknown)
 
     def __post_init__(self) -> None:
-        where, told = self.desk.where, str(self.settings.get("stage", ""))
+        where, told = self.ctx.where, str(self.settings.get("stage", ""))
         if told:
             run = os.path.basename(where.run_dir.rstrip("/"))
             self._run = replace.run_of(where.run_dir)
@@ -90,11 +90,11 @@ class Stage:
         leaves: Mapping[str, Sequence[str]] = {}
         if len(started.nodes) > 1:
             with contextlib.suppress(SlurmError):
-                leaves = self.desk.cluster.domains()
+                leaves = self.ctx.cluster.domains()
         pairs = staging.paired(started.nodes, leaves, self._pairs)
         if pairs != self._pairs:
             self._pairs = pairs
-            self.desk.book.record("stage.paired", to=pairs)
+            self.ctx.journal.record("stage.paired", to=pairs)
         self._lost = tuple(node for node in self._lost if node not in started.nodes)
         self._kept = {node: to for node, to in self._kept.items() if node in self._lost}
         self._tell(started.token)
@@ -112,7 +112,7 @@ class Stage:
         self._tell(started.token)
 
     def _tell(self, token: str) -> None:
-        where = self.desk.where
+        where = self.ctx.where
         told = partner_map.Ring(
             token,
             self._pairs,
@@ -125,9 +125,9 @@ class Stage:
             partner_map.put_ring(where.place, told)
 
     def _jobs(self) -> dict[str, str]:
-        spans = (*self.desk.spans, *self.desk.coming)
+        spans = (*self.ctx.spans, *self.ctx.coming)
         lent = {node: span.job for span in spans for node in span.nodes}
-        return {**dict.fromkeys(self.desk.where.nodes, self.desk.where.job), **lent}
+        return {**dict.fromkeys(self.ctx.where.nodes, self.ctx.where.job), **lent}
 
     # ------------------------------------------------------------------ behind the last start
 
@@ -138,16 +138,16 @@ class Stage:
         back first, so that Slurm does not end the job for them meanwhile. If all nodes are the job's own,
         batch.sh does the waiting. Raises OSError (journal), GivenUp.
         """
-        started, nodes = self._started, tuple(node for node in self.desk.nodes if node not in self._lost)
+        started, nodes = self._started, tuple(node for node in self.ctx.nodes if node not in self._lost)
         if not self._to or started is None or self._has_left or self._is_flushed(started, nodes):
             return
         self._has_left = True
-        if not any(record["kind"] == "release.refused" for record in self.desk.book.records):
-            release_nodes.release(self.desk, self._lost)
-        left_s = self._end_s - self.desk.clock.now_s() - LEAVES_S if self._end_s is not None else WAIT_MAX_S
-        until_s = self.desk.clock.mono_s() + min(self._wait_s(), left_s)
-        while self.desk.spans and self.desk.clock.mono_s() < until_s and not self._is_flushed(started, nodes):
-            self.desk.rest(LOOK_EVERY_S)
+        if not any(record["kind"] == "release.refused" for record in self.ctx.journal.records):
+            release_nodes.release(self.ctx, self._lost)
+        left_s = self._end_s - self.ctx.clock.now_s() - LEAVES_S if self._end_s is not None else WAIT_MAX_S
+        until_s = self.ctx.clock.mono_s() + min(self._wait_s(), left_s)
+        while self.ctx.spans and self.ctx.clock.mono_s() < until_s and not self._is_flushed(started, nodes):
+            self.ctx.rest(LOOK_EVERY_S)
 
     # ------------------------------------------------------------------ between two starts
 
@@ -159,7 +159,7 @@ class Stage:
         """
         if not self._to:
             return None
-        nodes = tuple(node for node in self.desk.nodes if node in nodes)  # the order of the ranks
+        nodes = tuple(node for node in self.ctx.nodes if node in nodes)  # the order of the ranks
         chosen = self._chosen(started, nodes, skip)
         if chosen is None:
             return None
@@ -169,25 +169,25 @@ class Stage:
         if plan is None:
             return None
         number = started.number + 1
-        file = f"{self.desk.where.place}/restore.{self.desk.where.launch}.{number}.json"
-        self.desk.book.record(
+        file = f"{self.ctx.where.place}/restore.{self.ctx.where.launch}.{number}.json"
+        self.ctx.journal.record(
             "restore.intended", set=one.name, token=one.token, nodes=list(nodes), give=[list(row) for row in plan.give],
             published=is_published,
         )  # fmt: skip
-        began_s = self.desk.clock.mono_s()
+        began_s = self.ctx.clock.mono_s()
         made = self._made(plan, nodes, file)
-        seconds = round(self.desk.clock.mono_s() - began_s, 3)
+        seconds = round(self.ctx.clock.mono_s() - began_s, 3)
         missing = [node for node in nodes if not made.get(node, {}).get("view")]
         if missing:
             why = str(made.get(missing[0], {}).get("why") or "it did not answer in time")
-            self.desk.book.record("restore.failed", set=one.name, node=missing[0], why=why)
+            self.ctx.journal.record("restore.failed", set=one.name, node=missing[0], why=why)
             say(f"no resume from memory: {missing[0]}: {why}")
             return None
         sums = {
             key: sum(int(row.get(key, 0)) for row in made.values())
             for key in ("memory_bytes", "fetched_bytes", "disk_files")
         }
-        self.desk.book.record("restore.done", set=one.name, seconds=seconds, **sums)
+        self.ctx.journal.record("restore.done", set=one.name, seconds=seconds, **sums)
         return Resume(str(made[nodes[0]]["view"]), path, one.step)
 
     def _chosen(
@@ -196,11 +196,11 @@ class Stage:
         """The set to resume from, and whether it is published; None if no set in memory is as new as the
         checkpoint on disk.
         """
-        began_s, run = self.desk.clock.mono_s(), self.desk.book.run()
-        asked = tuple(node for node in self.desk.nodes if node not in self._lost)
+        began_s, run = self.ctx.clock.mono_s(), self.ctx.journal.run()
+        asked = tuple(node for node in self.ctx.nodes if node not in self._lost)
         looked = self._looked(started, asked)
         while True:
-            waited_s = self.desk.clock.mono_s() - began_s
+            waited_s = self.ctx.clock.mono_s() - began_s
             flushed = self._is_flushed(started, asked)
             last = flushed or waited_s > self._wait_s()
             sets = [one for one in looked if self._may(one, skip, run.poisoned)]
@@ -213,7 +213,7 @@ class Stage:
                 return (found, found.name in published) if self._is_newest(found, run) else None
             if last or (found == staging.NONE and not growing):
                 return None
-            self.desk.rest(LOOK_EVERY_S)
+            self.ctx.rest(LOOK_EVERY_S)
             looked = self._looked(started, asked) if growing else looked
 
     def _may(self, one: StagedSet, skip: Sequence[str], poisons: Sequence[Poison]) -> bool:
@@ -222,12 +222,12 @@ class Stage:
 
     def _may_come(self, one: StagedSet) -> bool:
         """Whether a set may still be published: each part is in the memory of some node, or on disk."""
-        to = Publishing(self._to, one.name, self.desk.where.job, one.token)
+        to = Publishing(self._to, one.name, self.ctx.where.job, one.token)
         return all(node in one.at or publish.has_part(to, node) for node in one.expected)
 
     def _is_newest(self, one: StagedSet, run: Run) -> bool:
         """Nothing on disk is newer."""
-        there = resumable.by_rule(self.settings, run, submission_context.cwd(self.desk.where.run_dir))
+        there = resumable.by_rule(self.settings, run, submission_context.cwd(self.ctx.where.run_dir))
         step = names.step_of(there) if there else None
         return step is None or (one.step is not None and one.step >= step)
 
@@ -262,7 +262,7 @@ class Stage:
         if one.is_file and known is not None:
             sums = {"": next(iter(sums.values()), "")}
         return Plan(
-            start=f"{self.desk.where.launch}.{started.number + 1}",
+            start=f"{self.ctx.where.launch}.{started.number + 1}",
             token=one.token,
             name=one.name,
             nodes=one.nodes,
@@ -280,7 +280,7 @@ class Stage:
     def _bytes_per_s(self, wanted: staging.Gives) -> float:
         """The last measured rate of the slowest sender."""
         holders = {holder for holder, _, _ in wanted.give}
-        known = (partner_map.read_copies(self.desk.where.place, holder).bytes_per_s for holder in holders)
+        known = (partner_map.read_copies(self.ctx.where.place, holder).bytes_per_s for holder in holders)
         return min((rate for rate in known if rate > 0), default=USUAL_BYTES_PER_S)
 
     def _wait_s(self) -> float:
@@ -296,7 +296,7 @@ class Stage:
         self._growing = any(told.get("growing") for told in answers.values())
         expected = {started.token: started.nodes}
         for number in range(1, started.number):
-            if (earlier := self.desk.talk.started(number)) is not None:
+            if (earlier := self.ctx.channel.started(number)) is not None:
                 expected[earlier.token] = earlier.nodes
         return staging.sets_of(held, expected)
 
@@ -311,22 +311,22 @@ class Stage:
         found: list[dict[str, dict[str, Any]]] = []
         words = ["restore", "--base", self._base, "--plan", file]
         limit_s = LOOK_LIMIT_S + plan.limit_s
-        self.desk.book.act("restore", lambda: found.append(self._asked(asked, words, limit_s, limit_s)))
+        self.ctx.journal.act("restore", lambda: found.append(self._asked(asked, words, limit_s, limit_s)))
         return found[0]
 
     def _asked(
         self, nodes: Sequence[str], words: Sequence[str], limit_s: float, quiet_s: float
     ) -> dict[str, dict[str, Any]]:
         """The JSON answer of each node; nodes without an answer are left out."""
-        where, line = self.desk.where, node_line(self.desk.where.home, words)
+        where, line = self.ctx.where, node_line(self.ctx.where.home, words)
         answers: dict[str, tuple[str, ...]] = {}
         if tuple(nodes) == (where.node,):
-            answers = {where.node: self.desk.own_node(line, where.job, where.node, limit_s) or ()}
+            answers = {where.node: self.ctx.own_node(line, where.job, where.node, limit_s) or ()}
         else:
             try:
                 answers = dict(
-                    self.desk.steps.ask(
-                        where.job, nodes, line, limit_s=limit_s, quiet_s=quiet_s, alive=self.desk.alive
+                    self.ctx.steps.ask(
+                        where.job, nodes, line, limit_s=limit_s, quiet_s=quiet_s, alive=self.ctx.alive
                     ).answers
                 )
             except SlurmError as error:
@@ -341,6 +341,6 @@ class Stage:
 
     def _is_flushed(self, started: Started, nodes: Sequence[str]) -> bool:
         """Each of these nodes that took part reports that it has nothing left to publish."""
-        folder = f"{self.desk.where.place}/stage"
+        folder = f"{self.ctx.where.place}/stage"
         own = [node for node in started.nodes if node in nodes]
         return all(os.path.exists(f"{folder}/flushed.{started.token}.{node}") for node in own)

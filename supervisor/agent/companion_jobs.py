@@ -109,9 +109,9 @@ class _Asked:
 
 @dataclass
 class Companions:
-    """The companions of one launch. `desk.spans` are the ones that are ready."""
+    """The companions of one launch. `ctx.spans` are the ones that are ready."""
 
-    desk: Desk
+    ctx: Desk
     settings: Mapping[str, Any]
     _known: list[_Asked] = field(default_factory=list)
 
@@ -134,7 +134,7 @@ class Companions:
         last = self._last
         if last is not None and last.state == WAITING:
             return last.told()
-        away = tuple(dict.fromkeys((*self.desk.nodes, *sorted(exclude))))
+        away = tuple(dict.fromkeys((*self.ctx.nodes, *sorted(exclude))))
         try:
             number = self._claim_number()
             request = self._request(number, count, away, left_s, pool)
@@ -142,10 +142,10 @@ class Companions:
             said = getattr(error, "message", "") or str(error)
             say(f"no companion: {said}")
             return Companion(FAILED, reason=said)
-        one = _Asked(number, count, request.token, self.desk.clock.mono_s(), ahead=ahead)
+        one = _Asked(number, count, request.token, self.ctx.clock.mono_s(), ahead=ahead)
         self._known.append(one)
-        self.desk.expected = count if ahead else 0
-        self.desk.book.record(
+        self.ctx.expected = count if ahead else 0
+        self.ctx.journal.record(
             "companion.intended",
             number=number,
             nodes=count,
@@ -154,9 +154,9 @@ class Companions:
             why=why,
             **({"pool": str(pool)} if pool is not None else {}),
         )
-        self.desk.book.act("companion.submit", lambda: self._submit(one, request))
+        self.ctx.journal.act("companion.submit", lambda: self._submit(one, request))
         if one.job:
-            self.desk.book.record("companion.submitted", number=number, job=one.job)
+            self.ctx.journal.record("companion.submitted", number=number, job=one.job)
         elif one.reason:
             self._fail(one, one.reason)
         return one.told()
@@ -187,9 +187,9 @@ class Companions:
             self.end(one.number, "another companion is wanted")
             return None
         one.ahead = False
-        self.desk.coming, self.desk.expected = (), 0
+        self.ctx.coming, self.ctx.expected = (), 0
         if one.state == HERE:
-            self.desk.spans = (*self.desk.spans, Span(one.job, one.nodes))
+            self.ctx.spans = (*self.ctx.spans, Span(one.job, one.nodes))
         return one.told()
 
     def end_ahead(self, why: str) -> None:
@@ -206,14 +206,14 @@ class Companions:
             return
         one.over = True
         if one.ahead:
-            self.desk.expected = 0
+            self.ctx.expected = 0
         if one.state == WAITING:
             one.state, one.reason = FAILED, why
-        self.desk.spans = tuple(span for span in self.desk.spans if span.job != one.job)
-        self.desk.coming = tuple(span for span in self.desk.coming if span.job != one.job)
-        self.desk.book.record("companion.ended.intended", number=number, job=one.job, reason=why)
-        self.desk.book.act("companion.end", lambda: self._end(one))
-        self.desk.book.record("companion.ended", number=number, job=one.job, reason=why)
+        self.ctx.spans = tuple(span for span in self.ctx.spans if span.job != one.job)
+        self.ctx.coming = tuple(span for span in self.ctx.coming if span.job != one.job)
+        self.ctx.journal.record("companion.ended.intended", number=number, job=one.job, reason=why)
+        self.ctx.journal.act("companion.end", lambda: self._end(one))
+        self.ctx.journal.record("companion.ended", number=number, job=one.job, reason=why)
 
     def end_waiting(self, why: str) -> None:
         """End the latest companion if it still waits. Raises OSError (journal), GivenUp."""
@@ -229,7 +229,7 @@ class Companions:
         """End the companions that have one of these nodes: a companion that lost a node is over as a whole,
         even if Slurm does not know yet. Returns their numbers.
         """
-        jobs = {span.job: node for span in self.desk.spans for node in span.nodes if node in lost}
+        jobs = {span.job: node for span in self.ctx.spans for node in span.nodes if node in lost}
         broken = [one for one in self._known if not one.over and one.job in jobs]
         for one in broken:
             self.end(one.number, f"{jobs[one.job]} is lost")
@@ -242,11 +242,11 @@ class Companions:
         return self._known[-1] if self._known else None
 
     def _path(self, number: int, what: str) -> str:
-        return os.path.join(self.desk.where.place, "companions", f"{number}.{what}")
+        return os.path.join(self.ctx.where.place, "companions", f"{number}.{what}")
 
     def _claim_number(self) -> int:
         """A number that no companion of this attempt has, earlier launches included. Raises OSError."""
-        os.makedirs(os.path.join(self.desk.where.place, "companions"), mode=0o700, exist_ok=True)
+        os.makedirs(os.path.join(self.ctx.where.place, "companions"), mode=0o700, exist_ok=True)
         number = self._known[-1].number if self._known else 0
         while True:
             number += 1
@@ -260,11 +260,11 @@ class Companions:
         """Raises SlurmError, SubmitImpossible."""
         from ftrun.supervisor.submission import companion_form  # most launches ask for none
 
-        where = self.desk.where
-        row = self.desk.cluster.jobs((where.job,)).get(where.job)
+        where = self.ctx.where
+        row = self.ctx.cluster.jobs((where.job,)).get(where.job)
         if row is None or row.state is not JobState.RUNNING:
             raise SubmitImpossible(f"Slurm does not call job {where.job} running")
-        end_s, now_s = row.limit_end_s, self.desk.clock.now_s()
+        end_s, now_s = row.limit_end_s, self.ctx.clock.now_s()
         lefts = [left for left in (left_s, end_s - now_s if end_s is not None else None) if left is not None]
         return companion_form.request_for(
             where.run_dir,
@@ -283,7 +283,7 @@ class Companions:
 
     def _submit(self, one: _Asked, request: Any) -> None:
         try:
-            one.job = self.desk.cluster.submit(request).job_id
+            one.job = self.ctx.cluster.submit(request).job_id
         except OutcomeUnknown as error:
             say(f"companion {one.number}: {error.message}; it is looked up by its mark")
         except SlurmError as error:
@@ -292,7 +292,7 @@ class Companions:
     # ------------------------------------------------------------------ waiting
 
     def _look(self, one: _Asked) -> None:
-        mono_s = self.desk.clock.mono_s()
+        mono_s = self.ctx.clock.mono_s()
         if one.job and (nodes := self._announced(one)):
             self._is_here(one, nodes)
             return
@@ -319,11 +319,11 @@ class Companions:
     def _row(self, one: _Asked) -> JobRow | None:
         """Raises SlurmError."""
         if one.job:
-            return self.desk.cluster.jobs((one.job,)).get(one.job)
-        found = self.desk.cluster.find(one.mark)
+            return self.ctx.cluster.jobs((one.job,)).get(one.job)
+        found = self.ctx.cluster.find(one.mark)
         if found:
             one.job = found[0].job_id
-            self.desk.book.record("companion.submitted", number=one.number, job=one.job)
+            self.ctx.journal.record("companion.submitted", number=one.number, job=one.job)
         return found[0] if found else None
 
     def _judge(self, one: _Asked, row: JobRow, mono_s: float) -> None:
@@ -347,22 +347,22 @@ class Companions:
         return ()
 
     def _is_here(self, one: _Asked, nodes: tuple[str, ...]) -> None:
-        back = [node for node in nodes if node in self.desk.where.nodes]
+        back = [node for node in nodes if node in self.ctx.where.nodes]
         if back:  # earlier findings may be repaired: check it anew
-            node_reports.put_by(self.desk.where.run_dir, self.desk.where.attempt, back, str(one.number))
+            node_reports.put_by(self.ctx.where.run_dir, self.ctx.where.attempt, back, str(one.number))
         one.state, one.nodes = HERE, nodes
         if one.ahead:
-            self.desk.coming = (Span(one.job, nodes),)
+            self.ctx.coming = (Span(one.job, nodes),)
         else:
-            self.desk.spans = (*self.desk.spans, Span(one.job, nodes))
-        self.desk.book.record("companion.here", number=one.number, job=one.job, nodes=list(nodes))
+            self.ctx.spans = (*self.ctx.spans, Span(one.job, nodes))
+        self.ctx.journal.record("companion.here", number=one.number, job=one.job, nodes=list(nodes))
 
     # ------------------------------------------------------------------ its end
 
     def _fail(self, one: _Asked, reason: str) -> None:
         one.state, one.reason = FAILED, reason
         say(f"companion {one.number}: {reason}")
-        self.desk.book.record("companion.failed", number=one.number, job=one.job, reason=reason)
+        self.ctx.journal.record("companion.failed", number=one.number, job=one.job, reason=reason)
         self.end(one.number, reason)
 
     def _end(self, one: _Asked) -> None:
@@ -372,9 +372,9 @@ class Companions:
         with contextlib.suppress(OSError):
             os.close(os.open(self._path(one.number, "over"), os.O_WRONLY | os.O_CREAT, 0o600))
         try:
-            jobs = [one.job] if one.job else [row.job_id for row in self.desk.cluster.find(one.mark)]
+            jobs = [one.job] if one.job else [row.job_id for row in self.ctx.cluster.find(one.mark)]
             for job in jobs:
-                self.desk.cluster.cancel(job)
+                self.ctx.cluster.cancel(job)
         except SlurmError as error:
             say(f"companion {one.number}: {error.message}; it ends by itself")
 
@@ -417,7 +417,7 @@ class Joined:
 
 
 def join(
-    desk: Desk,
+    ctx: Desk,
     companions: Companions,
     settings: Mapping[str, Any],
     wanted: Wanted,
@@ -435,21 +435,21 @@ def join(
     if early is None:
         companions.end_waiting("its nodes are needed otherwise")
     for last in range(1 - TRIES, 1):
-        pool = None if early else lent(desk, settings, wanted.count, exclude)
-        found = early or _asked(desk, companions, wanted, exclude, pool)
+        pool = None if early else lent(ctx, settings, wanted.count, exclude)
+        found = early or _asked(ctx, companions, wanted, exclude, pool)
         early = None
         while found.state == WAITING:
-            if desk.clock.mono_s() > wanted.until_s:
+            if ctx.clock.mono_s() > wanted.until_s:
                 companions.end(found.number, "it did not come in time")
                 return Joined(why="no companion came within limit-companion")
-            desk.rest(LOOK_EVERY_S)
+            ctx.rest(LOOK_EVERY_S)
             found = companions.look()
         if found.state != HERE and pool is not None and last < 0:
             settings = {**settings, "pool": ""}  # the job's own partition may have what the pool lacks
             continue
         if found.state != HERE:
             return Joined(why=found.reason, lasts=found.lasts)
-        unfit = fit(desk, settings, wanted.started, found, checks, swept=swept)
+        unfit = fit(ctx, settings, wanted.started, found, checks, swept=swept)
         swept = None
         if not unfit:
             return Joined(found.nodes[: wanted.count])
@@ -459,31 +459,29 @@ def join(
     return Joined(why=f"the companion's nodes are unfit: {why}")
 
 
-def lent(desk: Desk, settings: Mapping[str, Any], count: int, exclude: Collection[str]) -> Pool | None:
+def lent(ctx: Desk, settings: Mapping[str, Any], count: int, exclude: Collection[str]) -> Pool | None:
     """The pool, if it has enough idle nodes now."""
     pool = pool_of(str(settings.get("pool", "")))
     if pool is None:
         return None
     try:
-        nodes = desk.cluster.nodes()
+        nodes = ctx.cluster.nodes()
     except SlurmError:
         return None
     return (
-        pool
-        if len(companion_form.idle(desk.cluster, pool, nodes, {*exclude, *desk.nodes})) >= count
-        else None
+        pool if len(companion_form.idle(ctx.cluster, pool, nodes, {*exclude, *ctx.nodes})) >= count else None
     )
 
 
 def _asked(
-    desk: Desk, companions: Companions, wanted: Wanted, exclude: set[str], pool: Pool | None
+    ctx: Desk, companions: Companions, wanted: Wanted, exclude: set[str], pool: Pool | None
 ) -> Companion:
-    left_s = wanted.end_s - desk.clock.now_s() if wanted.end_s is not None else None
+    left_s = wanted.end_s - ctx.clock.now_s() if wanted.end_s is not None else None
     return companions.ask(wanted.count, exclude, left_s, wanted.why, pool=pool)
 
 
 def fit(
-    desk: Desk,
+    ctx: Desk,
     settings: Mapping[str, Any],
     started: Started,
     found: Companion,
@@ -497,22 +495,22 @@ def fit(
     `begun` are checks that may already run. If the start still `lives`, nothing of it is swept. Raises
     OSError (journal), GivenUp.
     """
-    where, nodes = desk.where, found.nodes
-    checks = begun or Checks(desk, started, settings)
+    where, nodes = ctx.where, found.nodes
+    checks = begun or Checks(ctx, started, settings)
     wants_checks = settings.get("after-checks") != "never"
     try:
         if wants_checks:
             checks.begin(nodes)
         token = f"{where.launch}.{started.number + (not lives)}"
         unfit: dict[str, str] = {}
-        if not _all_swept(desk, nodes, swept):
-            reach = start_monitor.reach_all(desk, token, nodes=(where.node, *nodes))
+        if not _all_swept(ctx, nodes, swept):
+            reach = start_monitor.reach_all(ctx, token, nodes=(where.node, *nodes))
             if not reach.known:
                 return dict.fromkeys(nodes, f"it is not known whether it is well: {reach.why}")
             unfit = {node: "it does not answer" for node in (*reach.silent, *reach.gone) if node in nodes}
             unfit |= {node: why for node, why in reach.unfit.items() if node in nodes}
         if wants_checks and not unfit:
-            checks.finish(nodes, desk.alive)
+            checks.finish(nodes, ctx.alive)
     finally:
         checks.let_go()
     facts = inputs.read_node_reports(where.run_dir, where.attempt, where.launch, nodes, start=started.number)
@@ -520,24 +518,24 @@ def fit(
     return unfit | {node: "its checks call it bad" for node in nodes if node not in {*usable, *unfit}}
 
 
-def _all_swept(desk: Desk, nodes: tuple[str, ...], swept: Question | None) -> bool:
+def _all_swept(ctx: Desk, nodes: tuple[str, ...], swept: Question | None) -> bool:
     """Whether all of these nodes report that they are swept and usable. Otherwise they are asked anew."""
     if swept is None:
         return False
-    give_up_s = desk.clock.mono_s() + SWEPT_S
-    while not swept.over and len(swept.reached.ended) < len(nodes) and desk.clock.mono_s() < give_up_s:
-        desk.alive()
+    give_up_s = ctx.clock.mono_s() + SWEPT_S
+    while not swept.over and len(swept.reached.ended) < len(nodes) and ctx.clock.mono_s() < give_up_s:
+        ctx.alive()
         swept.listen(LOOK_EVERY_S)
     answers = swept.reached.answers
     return all(node in answers and not node_liveness.unfit(answers[node]) for node in nodes)
 
 
-def arranged(desk: Desk, nodes: Collection[str]) -> tuple[tuple[str, ...], tuple[Span, ...]]:
+def arranged(ctx: Desk, nodes: Collection[str]) -> tuple[tuple[str, ...], tuple[Span, ...]]:
     """(these nodes in the order of the ranks, the part of them in each companion). The job's own nodes come
     first, in the given order.
     """
     wanted = frozenset(nodes)
-    parts = (Span(span.job, tuple(node for node in span.nodes if node in wanted)) for span in desk.spans)
+    parts = (Span(span.job, tuple(node for node in span.nodes if node in wanted)) for span in ctx.spans)
     spans = tuple(part for part in parts if part.nodes)
     apart = {node for span in spans for node in span.nodes}
     own = tuple(node for node in nodes if node not in apart)

@@ -36,7 +36,7 @@ DECIDED_S = 60.0  # the ladder has decided by then
 class Early:
     """The companion prefetch of one launch."""
 
-    desk: Desk
+    ctx: Desk
     companions: Companions
     apart: Apart
     settings: Mapping[str, Any]
@@ -53,24 +53,24 @@ class Early:
         (journal), GivenUp.
         """
         gone = [node for node in started.nodes if node in lost]
-        spares = {*self.desk.nodes} - {*started.nodes, *aside, *lost}
+        spares = {*self.ctx.nodes} - {*started.nodes, *aside, *lost}
         count = len(gone) - len(spares)
         if count <= 0 or len(gone) == len(started.nodes) or self.companions.expected or not self._wanted():
             return
         if self.apart.against(started.number, end_s=None, limit_s=0.0):
             return
         self._swept = None
-        run, now_s = self.desk.book.run(), self.desk.clock.now_s()
+        run, now_s = self.ctx.journal.run(), self.ctx.clock.now_s()
         away = {*run.excluded_at(now_s), *lost}
-        pool = companion_jobs.lent(self.desk, self.settings, count, away)
-        if run.wish or (pool is None and idle(self.desk, away) < count):
+        pool = companion_jobs.lent(self.ctx, self.settings, count, away)
+        if run.wish or (pool is None and idle(self.ctx, away) < count):
             return
         why = f"{', '.join(gone)} cannot be replaced by a spare"
         self.companions.ask(count, away, None, why, pool=pool, ahead=True)
         if self.companions.expected:
-            self._token = f"{self.desk.where.launch}.{started.number + 1}"
-            self._checks, self._over_s = checks, self.desk.clock.mono_s() + DECIDED_S
-            self.desk.beside = self._tick
+            self._token = f"{self.ctx.where.launch}.{started.number + 1}"
+            self._checks, self._over_s = checks, self.ctx.clock.mono_s() + DECIDED_S
+            self.ctx.beside = self._tick
 
     def taken(self) -> Question | None:
         """The question that sweeps the companion's nodes, once; the caller listens to it."""
@@ -78,10 +78,10 @@ class Early:
         return found
 
     def _look_at(self, nodes: tuple[str, ...]) -> None:
-        where = self.desk.where
+        where = self.ctx.where
         line = node_liveness.sweep_line(where.home, where.place, self._token, where.job)
         try:
-            self._swept = self.desk.steps.begin(where.job, nodes, line)
+            self._swept = self.ctx.steps.begin(where.job, nodes, line)
         except SlurmError as error:
             say(f"the companion's nodes are not swept yet: {error.message}")
         if self._checks is not None and self.settings.get("after-checks") != "never":
@@ -92,12 +92,12 @@ class Early:
         if config_rungs.Rung.COMPANION not in rungs.order(fault):
             return False
         allowed, over = rungs.budget(config_rungs.Rung.COMPANION, fault)
-        used = self.desk.book.run().rungs
+        used = self.ctx.journal.run().rungs
         return used.get(f"companion:{over}" if over else "companion", 0) < allowed
 
     def _tick(self) -> None:
         """Called during every wait of the agent: when the companion is there, sweep and check its nodes."""
-        mono_s = self.desk.clock.mono_s()
+        mono_s = self.ctx.clock.mono_s()
         if mono_s < self._next_s:
             return
         self._next_s = mono_s + LOOK_EVERY_S
@@ -105,4 +105,4 @@ class Early:
         if found.state == HERE:
             self._look_at(found.nodes)
         if found.state != WAITING or mono_s > self._over_s:
-            self.desk.beside = None
+            self.ctx.beside = None

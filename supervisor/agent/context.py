@@ -204,8 +204,8 @@ class Desk:
     """
 
     where: Where
-    talk: Talk
-    book: Book
+    channel: Talk
+    journal: Book
     cluster: Cluster
     steps: InsideSteps
     clock: Clock = field(default_factory=SystemClock)
@@ -246,7 +246,7 @@ class Desk:
             with contextlib.suppress(
                 OSError
             ):  # then the supervisor takes us for dead, and waits for the job's end
-                self.book.beat()
+                self.journal.beat()
         if self.beside is not None and not self._is_beside:
             self._is_beside = True
             try:
@@ -266,7 +266,7 @@ class Desk:
 
     def answer(self, number: int, **words: Any) -> None:
         """Tell batch.sh what comes after a start; the first answer counts. Raises OSError."""
-        if not self.talk.answer(number, **words):
+        if not self.channel.answer(number, **words):
             say(f"start {number}: answered already")
 
     def catalog(self) -> Catalog:

@@ -47,16 +47,16 @@ def main(words: list[str] | None = None) -> int:
     asked = _arguments().parse_args(words)
     _ignore_signals()
     parent = os.getppid()
-    talk = Talk(asked.talk)
+    channel = Talk(asked.talk)
     shared = Shared(SystemClock())
     worker = threading.Thread(
-        target=work, args=(lambda: _desk(asked, talk, shared.clock), talk, shared), daemon=True
+        target=work, args=(lambda: _build_context(asked, channel, shared.clock), channel, shared), daemon=True
     )
     worker.start()
     while worker.is_alive():
         if os.getppid() != parent:
             break
-        if not shared.watch(talk):
+        if not shared.watch(channel):
             break
         worker.join(PULSE_EVERY_S)
     sys.stderr.flush()
@@ -68,56 +68,56 @@ class Shared:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.desk: Desk | None = None
+        self.ctx: Desk | None = None
         self.began_s = clock.mono_s()
 
-    def watch(self, talk: Talk) -> bool:
+    def watch(self, channel: Talk) -> bool:
         """One look of the watchdog: write the heartbeat. False once it has answered instead of the worker."""
         with contextlib.suppress(OSError):  # no space for a heartbeat: batch.sh rightly takes us for dead
-            talk.pulse()
-        if not self.stands_still(talk):
+            channel.pulse()
+        if not self.stands_still(channel):
             return True
         say(f"nothing has moved for {STANDSTILL_S:.0f} s: the job ends as its script did")
-        self.give_up(talk)
+        self.give_up(channel)
         return False
 
-    def waiting(self, talk: Talk) -> int:
+    def waiting(self, channel: Talk) -> int:
         """The failed start for which batch.sh waits for an answer; 0 = none."""
         number = 1
-        while talk.over(number) is not None:
-            if talk.asked(number) and not talk.answered(number):
+        while channel.over(number) is not None:
+            if channel.asked(number) and not channel.answered(number):
                 return number
             number += 1
         return 0
 
-    def stands_still(self, talk: Talk) -> bool:
+    def stands_still(self, channel: Talk) -> bool:
         """An answer is due, and the worker has made no progress for long."""
-        moved_s = self.desk.alive_s if self.desk is not None else self.began_s
-        return self.clock.mono_s() - moved_s > STANDSTILL_S and self.waiting(talk) > 0
+        moved_s = self.ctx.alive_s if self.ctx is not None else self.began_s
+        return self.clock.mono_s() - moved_s > STANDSTILL_S and self.waiting(channel) > 0
 
-    def give_up(self, talk: Talk) -> None:
+    def give_up(self, channel: Talk) -> None:
         """Answer `end` instead of the worker, which does nothing more."""
-        if self.desk is not None:
-            self.desk.given_up = True
-        number = self.waiting(talk)
+        if self.ctx is not None:
+            self.ctx.given_up = True
+        number = self.waiting(channel)
         if number:
             with contextlib.suppress(OSError):
-                talk.answer(number)
+                channel.answer(number)
 
 
-def work(opened: Callable[[], Desk], talk: Talk, shared: Shared) -> None:
+def work(opened: Callable[[], Desk], channel: Talk, shared: Shared) -> None:
     """The worker thread: everything except the watchdog."""
     try:
-        shared.desk = opened()
-        _opened(shared.desk).run()
+        shared.ctx = opened()
+        _opened(shared.ctx).run()
     except GivenUp:
         return
     except Exception:  # noqa: BLE001  our own defect: it may cost the ladder, never the job
         say(traceback.format_exc())
-        shared.give_up(talk)
+        shared.give_up(channel)
 
 
-def _desk(asked: argparse.Namespace, talk: Talk, clock: Clock) -> Desk:
+def _build_context(asked: argparse.Namespace, channel: Talk, clock: Clock) -> Desk:
     where = Where(
         run_dir=asked.run_dir,
         place=asked.place,
@@ -134,7 +134,7 @@ def _desk(asked: argparse.Namespace, talk: Talk, clock: Clock) -> Desk:
         if holder:
             holder[0].alive()
 
-    book = Book(
+    journal = Book(
         where.run_dir,
         where.place,
         attempt=where.attempt,
@@ -146,8 +146,8 @@ def _desk(asked: argparse.Namespace, talk: Talk, clock: Clock) -> Desk:
     holder.append(
         Desk(
             where,
-            talk,
-            book,
+            channel,
+            journal,
             CommandCluster(timeout_s=SLURM_TIMEOUT_S, submit_timeout_s=SUBMIT_TIMEOUT_S),
             SpanningSteps(
                 CommandSteps(timeout_s=SLURM_TIMEOUT_S),
@@ -161,27 +161,27 @@ def _desk(asked: argparse.Namespace, talk: Talk, clock: Clock) -> Desk:
     return holder[0]
 
 
-def _opened(desk: Desk) -> Rounds:
+def _opened(ctx: Desk) -> Rounds:
     """Read the run and write the first record. Raises what reading the journal of the run raises."""
-    run = desk.book.run()
+    run = ctx.journal.run()
     settings = dict(run.settings)
-    _provide(desk.where.home)
+    _provide(ctx.where.home)
     off = next((one.launch.ladder_off for one in reversed(run.attempts) if one.launch.ladder_off), "")
-    if not desk.where.nodes:
+    if not ctx.where.nodes:
         off = off or "the nodes of the job are not known"
-    first = desk.talk.started(1)
+    first = ctx.channel.started(1)
     active = first.nodes if first is not None else ()
-    desk.book.record(
+    ctx.journal.record(
         "agent.opened",
         pid=os.getpid(),
-        host=desk.where.node,
-        nodes=list(desk.where.nodes),
+        host=ctx.where.node,
+        nodes=list(ctx.where.nodes),
         active=list(active),
-        spares=[node for node in desk.where.nodes if active and node not in active],
+        spares=[node for node in ctx.where.nodes if active and node not in active],
         rungs=[rung.value for rung in recovery_order.rungs_from(settings).orders[""]],
         off=off,
     )
-    return Rounds(desk, settings, off=off)
+    return Rounds(ctx, settings, off=off)
 
 
 def _provide(home: str) -> None:

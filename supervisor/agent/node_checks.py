@@ -32,38 +32,38 @@ TICK_S = 0.1
 class Checks:
     """The checks after one start. Their reports are in the attempt's folder when `finish` returns True."""
 
-    def __init__(self, desk: Desk, started: Started, settings: Mapping[str, Any]) -> None:
-        self._desk, self._started, self._settings = desk, started, settings
+    def __init__(self, ctx: Desk, started: Started, settings: Mapping[str, Any]) -> None:
+        self._ctx, self._started, self._settings = ctx, started, settings
         self._asked: list[tuple[float, Question]] = []
 
     def begin(self, nodes: tuple[str, ...]) -> None:
         """Start the checks on these nodes where none run yet. A job of one node waits for `finish`."""
-        mono_s = self._desk.clock.mono_s()
+        mono_s = self._ctx.clock.mono_s()
         for one in [one for one in self._asked if mono_s - one[0] > FRESH_S]:
             one[1].let_go()
             self._asked.remove(one)
         new = tuple(node for node in nodes if not any(node in one.nodes for _, one in self._asked))
-        if new and len(self._desk.nodes) > 1:
+        if new and len(self._ctx.nodes) > 1:
             self._ask(new)
 
     def finish(self, nodes: tuple[str, ...], alive: Callable[[], None]) -> bool:
         """Wait until these nodes have checked themselves; False if none has. Raises GivenUp, OSError
         (journal).
         """
-        if len(self._desk.nodes) == 1:
-            began_s = self._desk.clock.mono_s()
-            told = self._desk.own_node(self._line(), self._desk.where.job, self._desk.where.node, LIMIT_S)
+        if len(self._ctx.nodes) == 1:
+            began_s = self._ctx.clock.mono_s()
+            told = self._ctx.own_node(self._line(), self._ctx.where.job, self._ctx.where.node, LIMIT_S)
             done = nodes if told == (CHECKED,) else ()
         else:
             self.begin(nodes)
-            began_s = min((at_s for at_s, _ in self._asked), default=self._desk.clock.mono_s())
+            began_s = min((at_s for at_s, _ in self._asked), default=self._ctx.clock.mono_s())
             self._listen(0.0)
             unheard = tuple(node for node in nodes if not self._says(node))
-            if unheard and self._asked[-1][0] < self._desk.clock.mono_s() - 1.0:
+            if unheard and self._asked[-1][0] < self._ctx.clock.mono_s() - 1.0:
                 self._ask(unheard)
             done = self._awaited(nodes, alive)
-        took_s = self._desk.clock.mono_s() - began_s
-        self._desk.book.record(
+        took_s = self._ctx.clock.mono_s() - began_s
+        self._ctx.journal.record(
             "nodes.checked", asked=list(nodes), answered=list(done), took_s=round(took_s, 2)
         )
         return bool(done)
@@ -76,17 +76,17 @@ class Checks:
 
     def _ask(self, nodes: tuple[str, ...]) -> None:
         try:
-            question = self._desk.steps.begin(self._desk.where.job, nodes, self._line())
+            question = self._ctx.steps.begin(self._ctx.where.job, nodes, self._line())
         except SlurmError as error:
             say(f"the nodes are not checked: {error.message}")
             return
-        self._asked.append((self._desk.clock.mono_s(), question))
+        self._asked.append((self._ctx.clock.mono_s(), question))
 
     def _awaited(self, nodes: tuple[str, ...], alive: Callable[[], None]) -> tuple[str, ...]:
-        give_up_s = self._desk.clock.mono_s() + LIMIT_S
+        give_up_s = self._ctx.clock.mono_s() + LIMIT_S
         while True:
             done = tuple(node for node in nodes if self._says(node, CHECKED))
-            if len(done) == len(nodes) or self._desk.clock.mono_s() > give_up_s:
+            if len(done) == len(nodes) or self._ctx.clock.mono_s() > give_up_s:
                 return done
             if all(one.over or one.reached.ended >= set(one.nodes) for _, one in self._asked):
                 return done
@@ -104,7 +104,7 @@ class Checks:
         return any(words is not None and (not word or word in words) for words in found)
 
     def _line(self) -> str:
-        where, started = self._desk.where, self._started
+        where, started = self._ctx.where, self._started
         root = os.environ.get("FTRUN_WATCH_ROOT", "")
         words = ["post-failure-check", "--folder", os.path.join(where.place, "nodes")]
         words += ["--launch", str(where.launch)]

@@ -24,7 +24,7 @@ __all__ = ["others_wait", "place", "view"]
 
 
 def place(
-    desk: Desk,
+    ctx: Desk,
     seen: start_case.Seen,
     reach: Reach,
     diagnosis: Diagnosis,
@@ -40,16 +40,14 @@ def place(
     `aside` are nodes that no later start may use, `off` is why nothing is restarted here, `companion_off` why
     no companion's nodes can be used.
     """
-    where = desk.where
-    facts = inputs.read_node_reports(
-        where.run_dir, where.attempt, where.launch, desk.nodes, start=seen.number
-    )
+    where = ctx.where
+    facts = inputs.read_node_reports(where.run_dir, where.attempt, where.launch, ctx.nodes, start=seen.number)
     lost = {*reach.gone, *reach.silent}
     facts = replace(facts, silent=frozenset(lost))
-    broken = [node for span in desk.spans if lost.intersection(span.nodes) for node in span.nodes]
+    broken = [node for span in ctx.spans if lost.intersection(span.nodes) for node in span.nodes]
     aside = tuple(dict.fromkeys((*aside, *broken)))  # a companion that lost a node is over as a whole
     spares = start_case.usable(
-        desk.nodes,
+        ctx.nodes,
         active=seen.nodes,
         aside=aside,
         answered=reach.answered,
@@ -59,31 +57,31 @@ def place(
     )
     place = start_case.place_of(
         seen,
-        desk.nodes,
+        ctx.nodes,
         spares,
         aside,
         batch_node=where.node,
         culprits=diagnosis.nodes,
-        called=bool(desk.talk.calls(seen.number)),
+        called=bool(ctx.channel.calls(seen.number)),
         stuck=reach.unfit,
         off=off or ("" if reach.known else f"it is not known which nodes are well: {reach.why}"),
     )
     sizes = sizes_of_settings(run.settings)
-    idle, borrowed = _to_be_had(desk, run, around, {*desk.nodes, *run.excluded_at(seen.now_s)})
-    waiting = [node for node in desk.nodes if node not in {*seen.nodes, *aside} and node in reach.answered]
+    idle, borrowed = _to_be_had(ctx, run, around, {*ctx.nodes, *run.excluded_at(seen.now_s)})
+    waiting = [node for node in ctx.nodes if node not in {*seen.nodes, *aside} and node in reach.answered]
     return replace(
         place,
         spares_off=start_case.spares_off(waiting, reach.unfit, facts),
         companion_off=companion_off,
         sizes=sizes.without(run.sizes_aside) if sizes is not None else None,
-        idle=max(len(idle), borrowed) + desk.expected if around.partition else None,
-        lent=frozenset(node for span in desk.spans for node in span.nodes),
-        others_wait=sizes is not None and bool(idle) and others_wait(desk),
+        idle=max(len(idle), borrowed) + ctx.expected if around.partition else None,
+        lent=frozenset(node for span in ctx.spans for node in span.nodes),
+        others_wait=sizes is not None and bool(idle) and others_wait(ctx),
     )
 
 
 def _to_be_had(
-    desk: Desk, run: Run, around: policy_input.ClusterView, but: set[str]
+    ctx: Desk, run: Run, around: policy_input.ClusterView, but: set[str]
 ) -> tuple[frozenset[str], int]:
     """(idle nodes for a companion in the job's partitions, how many a companion could have from the pool). A
     companion uses only one of the two.
@@ -92,19 +90,17 @@ def _to_be_had(
     if pool is None:
         return around.idle - but, 0
     try:
-        own = companion_form.members(desk.cluster, pool) if pool.kind == "reservation" else frozenset()
-        return around.idle - but - own, len(
-            companion_form.idle(desk.cluster, pool, desk.cluster.nodes(), but)
-        )
+        own = companion_form.members(ctx.cluster, pool) if pool.kind == "reservation" else frozenset()
+        return around.idle - but - own, len(companion_form.idle(ctx.cluster, pool, ctx.cluster.nodes(), but))
     except SlurmError:
         return around.idle - but, 0
 
 
-def others_wait(desk: Desk) -> bool:
+def others_wait(ctx: Desk) -> bool:
     """Whether jobs of others wait for nodes. If Slurm does not answer, assume yes."""
     try:
-        row = desk.cluster.jobs((desk.where.job,)).get(desk.where.job)
-        return row is None or desk.cluster.contended(_partitions(row))
+        row = ctx.cluster.jobs((ctx.where.job,)).get(ctx.where.job)
+        return row is None or ctx.cluster.contended(_partitions(row))
     except SlurmError:
         return True
 
@@ -113,11 +109,11 @@ def _partitions(row: JobRow | None) -> Sequence[str]:
     return row.partition.split(",") if row is not None else ()
 
 
-def view(desk: Desk, settings: dict[str, Any], run: Run) -> policy_input.ClusterView:
+def view(ctx: Desk, settings: dict[str, Any], run: Run) -> policy_input.ClusterView:
     """The cluster as Slurm shows it, idle nodes only with the job's own devices; empty if Slurm does not
     answer.
     """
-    cluster, where = desk.cluster, desk.where
+    cluster, where = ctx.cluster, ctx.where
     try:
         row = cluster.jobs((where.job,)).get(where.job)
         nodes = cluster.nodes()
@@ -126,7 +122,7 @@ def view(desk: Desk, settings: dict[str, Any], run: Run) -> policy_input.Cluster
             nodes,
             cluster.rights(),
             names=_partitions(row),
-            lost=[node for node in desk.nodes if node in nodes and not nodes[node].responding],
+            lost=[node for node in ctx.nodes if node in nodes and not nodes[node].responding],
             nodes_needed=len(where.nodes),
             may_ask=bool(settings.get("site-spool")),
             nodes_least=queue.least(run, sizes_of_settings(settings)),

@@ -47,8 +47,8 @@ class Death:
 class Ranks:
     """The deaths of ranks in one start. `off`: why no rank is restarted."""
 
-    desk: Desk
-    eye: Eye
+    ctx: Desk
+    monitor: Eye
     settings: Mapping[str, Any]
     off: Callable[[], str]
     number: int = 0
@@ -57,7 +57,7 @@ class Ranks:
 
     @property
     def _folder(self) -> str:
-        return os.path.join(self.desk.where.place, "ranks", self.eye.started.token)
+        return os.path.join(self.ctx.where.place, "ranks", self.monitor.started.token)
 
     def look(self) -> Suspicion | None:
         """Answer the parents that ask. A suspicion if the whole start must be ended. Raises OSError
@@ -68,14 +68,14 @@ class Ranks:
         dead = self._asking()
         if not dead:
             return None
-        first_s = self.desk.clock.mono_s()
+        first_s = self.ctx.clock.mono_s()
         wait_s = min(float(self.settings.get("log-quiet", 2.0)), SETTLE_MAX_S)
-        while self.desk.clock.mono_s() - first_s < wait_s:
-            self.desk.rest(0.1)
-            self.eye.look()
+        while self.ctx.clock.mono_s() - first_s < wait_s:
+            self.ctx.rest(0.1)
+            self.monitor.look()
         dead += self._asking()
         for one in dead:
-            self.desk.book.record("rank.died", **_told(one))
+            self.ctx.journal.record("rank.died", **_told(one))
         return self._judge(dead)
 
     def _asking(self) -> list[Death]:
@@ -97,37 +97,37 @@ class Ranks:
 
     def _judge(self, dead: list[Death]) -> Suspicion | None:
         self.number += 1
-        where, started, first = self.desk.where, self.eye.started, dead[0]
+        where, started, first = self.ctx.where, self.monitor.started, dead[0]
         incident = f"{where.attempt}.{where.launch}.{started.number}.r{self.number}"
-        run = self.desk.book.run()
-        report = self.eye.memory.report
-        lines = tuple(one for one in self.eye.evidence() if one.order > self._mark)
-        self._mark = max((one.order for one in self.eye.evidence()), default=self._mark)
+        run = self.ctx.journal.run()
+        report = self.monitor.memory.report
+        lines = tuple(one for one in self.monitor.evidence() if one.order > self._mark)
+        self._mark = max((one.order for one in self.monitor.evidence()), default=self._mark)
         seen = start_case.Seen(
             number=started.number,
             nodes=started.nodes,
             resume_from=started.launch.resume_from,
             code=first.code,
             signal=first.signal,
-            now_s=self.desk.clock.now_s(),
+            now_s=self.ctx.clock.now_s(),
             evidence=lines,
-            topology=self.eye.topology(),
+            topology=self.monitor.topology(),
             progress=report.progress if report is not None else None,
-            facts=self.eye.facts(),
-            step=self.eye.memory.step,
+            facts=self.monitor.facts(),
+            step=self.monitor.memory.step,
         )
-        diagnosis = start_case.judge(seen, self.desk.catalog())
-        self.desk.book.record(
+        diagnosis = start_case.judge(seen, self.ctx.catalog())
+        self.ctx.journal.record(
             "start.diagnosed",
             incident=incident,
             diagnosis=diagnosis.to_json(),
             step=seen.step,
-            first_evidence_at_s=self.eye.first_evidence_s.get(diagnosis.signature),
+            first_evidence_at_s=self.monitor.first_evidence_s.get(diagnosis.signature),
         )
-        case = start_case.case_of(self.desk.book.run(), seen, diagnosis, ClusterView())
+        case = start_case.case_of(self.ctx.journal.run(), seen, diagnosis, ClusterView())
         off = self.off()
         place = ladder.Place(
-            nodes=self.desk.nodes,
+            nodes=self.ctx.nodes,
             active=started.nodes,
             start=started.number,
             rejoin=not off,
@@ -138,14 +138,14 @@ class Ranks:
         ruling, move = start_case.ruled(case, place)
         if move.rung is not rungs.Rung.RANK or run.wish:
             for one in dead:
-                self.desk.book.record("rank.left", **_told(one), reason=move.reason)
+                self.ctx.journal.record("rank.left", **_told(one), reason=move.reason)
                 self._answer(one, "end")
             return Suspicion(suspicions.of_rank(diagnosis, first.rank), 0.0)
-        self.desk.book.record("start.decided", **start_case.decided(incident, case, ruling, move))
+        self.ctx.journal.record("start.decided", **start_case.decided(incident, case, ruling, move))
         say(f"start {started.number}: rank {first.rank}: {move.reason}")
-        self.desk.rest(min(move.delay_s, SETTLE_MAX_S))
-        self.desk.book.act("rank", lambda: self._answer(first, "again"))
-        self.desk.book.record("rank.again", **_told(first), incident=incident)
+        self.ctx.rest(min(move.delay_s, SETTLE_MAX_S))
+        self.ctx.journal.act("rank", lambda: self._answer(first, "again"))
+        self.ctx.journal.record("rank.again", **_told(first), incident=incident)
         return None
 
     def _answer(self, one: Death, word: str) -> None:

@@ -33,17 +33,17 @@ LOOK_EVERY_S = 30.0
 MENDED = "so that they can be mended: Slurm starts nothing on them any more"  # behind "given back"
 
 
-def release(desk: Desk, silent: Collection[str]) -> str:
+def release(ctx: Desk, silent: Collection[str]) -> str:
     """Give back the silent nodes of the job itself if Slurm would end the job for them. Returns why the job
     cannot go on; "" = it can.
 
     Raises OSError (journal), GivenUp.
     """
-    gone = [node for node in desk.where.nodes if node in silent]
-    if not gone or outlives(desk.where.run_dir):
+    gone = [node for node in ctx.where.nodes if node in silent]
+    if not gone or outlives(ctx.where.run_dir):
         return ""
     try:
-        row = desk.cluster.jobs((desk.where.job,)).get(desk.where.job)
+        row = ctx.cluster.jobs((ctx.where.job,)).get(ctx.where.job)
     except SlurmError as error:
         return _ends(error.message)
     if row is None:
@@ -52,7 +52,7 @@ def release(desk: Desk, silent: Collection[str]) -> str:
     stay = [node for node in row.nodes if node not in gone]
     if not gone:
         return ""
-    refused = _give_back(desk, stay, gone)
+    refused = _give_back(ctx, stay, gone)
     return _ends(refused) if refused else ""
 
 
@@ -60,7 +60,7 @@ def release(desk: Desk, silent: Collection[str]) -> str:
 class Mending:
     """The unused nodes of the job during one launch."""
 
-    desk: Desk
+    ctx: Desk
     settings: Mapping[str, Any]
     _next_s: float = 0.0
     _over: bool = False  # nothing is given back any more
@@ -77,38 +77,38 @@ class Mending:
         `used` are the nodes of the running start, which are never touched. `busy`: the start is about to be
         ended, or another part of the agent needs the nodes. Raises OSError (journal), GivenUp.
         """
-        desk, mono_s = self.desk, self.desk.clock.mono_s()
-        unused = [node for node in desk.where.nodes if node not in used and node not in desk.left]
+        ctx, mono_s = self.ctx, self.ctx.clock.mono_s()
+        unused = [node for node in ctx.where.nodes if node not in used and node not in ctx.left]
         if not unused or mono_s < self._next_s:
             return aside
         self._next_s = mono_s + self._every_s
         try:
-            row = desk.cluster.jobs((desk.where.job,)).get(desk.where.job)
-            if row is None or row.state is not JobState.RUNNING or desk.where.node not in row.nodes:
+            row = ctx.cluster.jobs((ctx.where.job,)).get(ctx.where.job)
+            if row is None or row.state is not JobState.RUNNING or ctx.where.node not in row.nodes:
                 return aside
-            desk.left |= {node for node in unused if node not in row.nodes}
+            ctx.left |= {node for node in unused if node not in row.nodes}
             held = [node for node in unused if node in aside and node in row.nodes]
-            known = desk.cluster.nodes(held) if held else {}
-            desk.drained = frozenset(node for node in held if node in known and known[node].drained)
+            known = ctx.cluster.nodes(held) if held else {}
+            ctx.drained = frozenset(node for node in held if node in known and known[node].drained)
             if not busy:
                 self._give_back(row)
         except SlurmError as error:
             say(f"the nodes that are set aside cannot be looked at: {error.message}")
-        return tuple(node for node in aside if node in desk.nodes)
+        return tuple(node for node in aside if node in ctx.nodes)
 
     def _give_back(self, row: JobRow) -> None:
         """Raises OSError (journal), GivenUp."""
-        desk = self.desk
-        gone = [node for node in row.nodes if node in desk.drained and node != desk.where.node]
+        ctx = self.ctx
+        gone = [node for node in row.nodes if node in ctx.drained and node != ctx.where.node]
         if self._over or not gone:
             return
-        self._over = not outlives(desk.where.run_dir)
+        self._over = not outlives(ctx.where.run_dir)
         if self._over:
             return
         stay = [node for node in row.nodes if node not in gone]
-        self._over = bool(_give_back(desk, stay, gone, why=MENDED))
+        self._over = bool(_give_back(ctx, stay, gone, why=MENDED))
         if not self._over:
-            desk.left |= {*gone}
+            ctx.left |= {*gone}
 
 
 def outlives(run_dir: str) -> bool:
@@ -121,22 +121,22 @@ def outlives(run_dir: str) -> bool:
         return False
 
 
-def _give_back(desk: Desk, stay: list[str], gone: list[str], **more: str) -> str:
+def _give_back(ctx: Desk, stay: list[str], gone: list[str], **more: str) -> str:
     """Why Slurm refused; "" = the nodes are given back. Raises OSError (journal), GivenUp."""
-    desk.book.record("release.intended", nodes=stay, gone=gone, **more)
+    ctx.journal.record("release.intended", nodes=stay, gone=gone, **more)
     refused: list[str] = []
-    desk.book.act("release", lambda: _release(desk, stay, refused))
+    ctx.journal.act("release", lambda: _release(ctx, stay, refused))
     if refused:
-        desk.book.record("release.refused", message=refused[0], **more)
+        ctx.journal.record("release.refused", message=refused[0], **more)
         return refused[0]
-    desk.book.record("release.done", nodes=stay, gone=gone, **more)
+    ctx.journal.record("release.done", nodes=stay, gone=gone, **more)
     return ""
 
 
-def _release(desk: Desk, stay: list[str], refused: list[str]) -> None:
-    desk.alive()
+def _release(ctx: Desk, stay: list[str], refused: list[str]) -> None:
+    ctx.alive()
     try:
-        desk.steps.keep_nodes(desk.where.job, stay)
+        ctx.steps.keep_nodes(ctx.where.job, stay)
     except SlurmError as error:
         say(f"nodes cannot be given back: {error.message}")
         refused.append(error.message)

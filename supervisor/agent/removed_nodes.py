@@ -24,23 +24,23 @@ AGAIN_S = 10.0
 class Taken:
     """Monitors one start for nodes that Slurm removed from the job."""
 
-    def __init__(self, desk: Desk, started: Started) -> None:
-        self._desk, self._started = desk, started
-        self._next_s = desk.clock.mono_s() + LOOK_EVERY_S
+    def __init__(self, ctx: Desk, started: Started) -> None:
+        self._ctx, self._started = ctx, started
+        self._next_s = ctx.clock.mono_s() + LOOK_EVERY_S
         self._before: frozenset[str] = frozenset()
         self._before_s = 0.0
 
     def look(self) -> Suspicion | None:
         """Why to end this start now; None = go on. It asks Slurm and waits for nothing else."""
-        desk, mono_s = self._desk, self._desk.clock.mono_s()
+        ctx, mono_s = self._ctx, self._ctx.clock.mono_s()
         lent = {
-            node for span in desk.spans for node in span.nodes
+            node for span in ctx.spans for node in span.nodes
         }  # a node that left the job may be back in a companion
-        own = [node for node in self._started.nodes if node in desk.where.nodes and node not in lent]
+        own = [node for node in self._started.nodes if node in ctx.where.nodes and node not in lent]
         if mono_s < self._next_s or len(own) < 2:
             return None
         self._next_s = mono_s + LOOK_EVERY_S
-        if desk.talk.calls(self._started.number):
+        if ctx.channel.calls(self._started.number):
             return None
         gone = self._gone(own)
         lost = tuple(node for node in own if node in gone & self._before)
@@ -54,9 +54,9 @@ class Taken:
         return None
 
     def _gone(self, own: list[str]) -> frozenset[str]:
-        where = self._desk.where
+        where = self._ctx.where
         try:
-            row = self._desk.cluster.jobs((where.job,)).get(where.job)
+            row = self._ctx.cluster.jobs((where.job,)).get(where.job)
         except SlurmError as error:
             say(f"it is not known which nodes the job has: {error.message}")
             return frozenset()

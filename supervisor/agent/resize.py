@@ -66,15 +66,15 @@ class Room:
 class Growth:
     """Grows one start. After `look` has returned a suspicion, `nodes` are those of the next start."""
 
-    def __init__(self, desk: Desk, eye: Eye, settings: Mapping[str, Any], room: Room) -> None:
-        self._desk, self._eye, self._settings, self._room = desk, eye, settings, room
+    def __init__(self, ctx: Desk, monitor: Eye, settings: Mapping[str, Any], room: Room) -> None:
+        self._ctx, self._monitor, self._settings, self._room = ctx, monitor, settings, room
         self._sizes = sizes_of_settings(settings)
         self._min_stay_s = float(settings.get("grow-min-interval", 1800.0))
         self._every_s = min(LOOK_EVERY_S, max(2.0, self._min_stay_s / 4.0))
-        self._next_s = self._sight_s = desk.clock.mono_s()
+        self._next_s = self._sight_s = ctx.clock.mono_s()
         self._seen: tuple[save_request.Sight, float] | None = None
         self._saves: list[float] = [
-            desk.clock.mono_s()
+            ctx.clock.mono_s()
         ]  # when a new checkpoint was seen; first: the begin of the start
         self._told = ""
         self._found: Verdict | None = None  # the growth that is being prepared
@@ -87,7 +87,7 @@ class Growth:
 
     def look(self) -> Suspicion | None:
         """Why to end this start now; None = go on. Raises OSError (journal), GivenUp."""
-        if self._sizes is None or self.nodes or len(self._eye.started.nodes) >= self._sizes.full:
+        if self._sizes is None or self.nodes or len(self._monitor.started.nodes) >= self._sizes.full:
             return None
         self._note_saves()
         if self._found is None:
@@ -119,8 +119,8 @@ class Growth:
     # ------------------------------------------------------------------ whether
 
     def _perhaps_begin(self) -> None:
-        mono_s = self._desk.clock.mono_s()
-        if mono_s < self._next_s or self._eye.memory.step is None:
+        mono_s = self._ctx.clock.mono_s()
+        if mono_s < self._next_s or self._monitor.memory.step is None:
             return
         self._next_s = mono_s + self._every_s
         run = self._run()
@@ -133,15 +133,15 @@ class Growth:
             return
         self._found, self._scene_then = found, scene
         self._own = self._free(run)[: found.size - scene.size - found.missing]
-        say(f"start {self._eye.started.number}: to grow {found.reason}")
-        self._desk.book.record(
+        say(f"start {self._monitor.started.number}: to grow {found.reason}")
+        self._ctx.journal.record(
             "grow.begun", size=found.size, missing=found.missing, own=list(self._own), reason=found.reason
         )
         if self._own and self._settings.get("after-checks") != "never":
-            self._checks = Checks(self._desk, self._eye.started, self._settings)
+            self._checks = Checks(self._ctx, self._monitor.started, self._settings)
             self._checks.begin(self._own)
         if found.missing:
-            away = {*run.excluded_at(self._desk.clock.now_s()), *self._room.aside()}
+            away = {*run.excluded_at(self._ctx.clock.now_s()), *self._room.aside()}
             left_s = scene.left_s
             asked = self._room.companions.ask(found.missing, away, left_s, f"the run grows {found.reason}")
             self._asked = (asked, mono_s)
@@ -150,8 +150,10 @@ class Growth:
 
     def _scene(self, run: Run, sizes: Sizes) -> Scene:
         """What is known now; Slurm is asked only if nothing else is against growing."""
-        now_s, size = self._desk.clock.now_s(), len(self._eye.started.nodes)
-        restart_s = estimates.restart_s(run) or (self._eye.to_first_step_s or elastic.STANDSTILL_S) + STOP_S
+        now_s, size = self._ctx.clock.now_s(), len(self._monitor.started.nodes)
+        restart_s = (
+            estimates.restart_s(run) or (self._monitor.to_first_step_s or elastic.STANDSTILL_S) + STOP_S
+        )
         scene = Scene(
             size=size,
             sizes=sizes,
@@ -173,44 +175,44 @@ class Growth:
         """The scene with idle nodes like ours, whether others wait for them, and the remaining time of the
         job.
         """
-        desk = self._desk
+        ctx = self._ctx
         try:
-            row = desk.cluster.jobs((desk.where.job,)).get(desk.where.job)
+            row = ctx.cluster.jobs((ctx.where.job,)).get(ctx.where.job)
         except SlurmError as error:
             return replace(scene, busy=f"Slurm does not answer: {error.message}")
         if row is None or row.is_cut_short:
             return replace(
                 scene, busy="Slurm does not show the job" if row is None else "the job is being preempted"
             )
-        now_s = desk.clock.now_s()
-        view = placement.view(desk, dict(self._settings), run)
-        idle = len(view.idle - {*desk.nodes, *run.excluded_at(now_s)}) if view.partition else None
+        now_s = ctx.clock.now_s()
+        view = placement.view(ctx, dict(self._settings), run)
+        idle = len(view.idle - {*ctx.nodes, *run.excluded_at(now_s)}) if view.partition else None
         return replace(
             scene,
             idle=idle,
             alone=self._alone(row.limit_end_s),
-            others_wait=bool(idle) and placement.others_wait(desk),
+            others_wait=bool(idle) and placement.others_wait(ctx),
             left_s=None if row.limit_end_s is None else row.limit_end_s - now_s,
         )
 
     def _alone(self, end_s: float | None) -> str:
         if rungs.Rung.COMPANION not in recovery_order.rungs_from(self._settings).orders[""]:
             return "companion is not among its rungs"
-        return self._room.apart.against(self._eye.started.number, end_s=end_s, limit_s=STARTS_WITHIN_S)
+        return self._room.apart.against(self._monitor.started.number, end_s=end_s, limit_s=STARTS_WITHIN_S)
 
     def _free(self, run: Run) -> tuple[str, ...]:
         """Nodes of the job that the next start could use, unless they turn out to be bad."""
-        used, out = set(self._eye.started.nodes), set(self._room.aside())
+        used, out = set(self._monitor.started.nodes), set(self._room.aside())
         back = _may_return(
-            run, out, self._desk.clock.now_s(), float(self._settings.get("exclude-for", 86_400.0))
+            run, out, self._ctx.clock.now_s(), float(self._settings.get("exclude-for", 86_400.0))
         )
-        free = [node for node in self._desk.nodes if node not in used and node not in out]
-        back -= self._desk.drained  # not repaired yet
-        return (*free, *(node for node in self._desk.nodes if node in back and node not in used))
+        free = [node for node in self._ctx.nodes if node not in used and node not in out]
+        back -= self._ctx.drained  # not repaired yet
+        return (*free, *(node for node in self._ctx.nodes if node in back and node not in used))
 
     def _run(self) -> Run | None:
         try:
-            return self._desk.book.run()
+            return self._ctx.journal.run()
         except (OSError, ValueError, journal.JournalDamaged, journal.JournalTooNew) as error:
             say(f"the run cannot be read, so it does not grow: {error}")
             return None
@@ -219,7 +221,7 @@ class Growth:
         """Journal why the run does not grow, once for each kind of reason."""
         if found.word != self._told:
             self._told = found.word
-            self._desk.book.record("grow.stays", word=found.word, reason=found.reason)
+            self._ctx.journal.record("grow.stays", word=found.word, reason=found.reason)
 
     # ------------------------------------------------------------------ how
 
@@ -228,14 +230,14 @@ class Growth:
         asked, since_s = self._asked
         told = self._room.companions.look() if asked.state == WAITING else asked
         if told.state == WAITING:
-            if self._desk.clock.mono_s() - since_s > STARTS_WITHIN_S:
+            if self._ctx.clock.mono_s() - since_s > STARTS_WITHIN_S:
                 self._drop(f"no nodes came within {STARTS_WITHIN_S:.0f} s", failed=True)
             return
         self._asked = (told, since_s)
         if told.state != HERE:
             self._drop(told.reason, failed=True)
             return
-        unfit = companion_jobs.fit(self._desk, self._settings, self._eye.started, told, lives=True)
+        unfit = companion_jobs.fit(self._ctx, self._settings, self._monitor.started, told, lives=True)
         if unfit:
             self._drop("; ".join(f"{node}: {why}" for node, why in sorted(unfit.items())), failed=True)
             return
@@ -243,14 +245,14 @@ class Growth:
 
     def _begin_boundary(self, found: Verdict) -> None:
         boundary = Boundary(
-            self._desk, self._eye, self._settings, Occasion.GROW, f"the run grows {found.reason}"
+            self._ctx, self._monitor, self._settings, Occasion.GROW, f"the run grows {found.reason}"
         )
-        self._boundary = boundary, self._desk.clock.mono_s()
+        self._boundary = boundary, self._ctx.clock.mono_s()
 
     def _await_checkpoint(self, found: Verdict, boundary: Boundary, since_s: float) -> Suspicion | None:
         verdict = boundary.look()
         if not verdict.end:
-            if self._asked is not None and self._desk.clock.mono_s() - since_s > ALONG_S:
+            if self._asked is not None and self._ctx.clock.mono_s() - since_s > ALONG_S:
                 self._drop("no checkpoint came while the nodes stood by", failed=True)
             return None
         run = self._run()
@@ -259,8 +261,8 @@ class Growth:
             self._drop(why, failed=not verdict.saved)
             return None
         if self._checks is not None:
-            self._checks.finish(self._own, self._desk.alive)
-        reach = start_monitor.reach_all(self._desk, self._eye.started.token, self._eye)
+            self._checks.finish(self._own, self._ctx.alive)
+        reach = start_monitor.reach_all(self._ctx, self._monitor.started.token, self._monitor)
         if (why := self._too_late(found, reach)) != "":
             self._drop(why)
             return None
@@ -280,7 +282,7 @@ class Growth:
         """
         if reach.end_s is None or self._scene_then is None:
             return ""
-        left_s = reach.end_s - self._desk.clock.now_s()
+        left_s = reach.end_s - self._ctx.clock.now_s()
         now = elastic.look(replace(self._scene_then, left_s=left_s, next_save_s=0.0))
         return "" if now.size == found.size else now.reason
 
@@ -291,7 +293,7 @@ class Growth:
         is a fault. Raises OSError (journal), GivenUp.
         """
         nodes = self._fitting(reach)
-        if self._found is not None and len(nodes) == len(self._eye.started.nodes):
+        if self._found is not None and len(nodes) == len(self._monitor.started.nodes):
             self._drop("a node failed at the last moment", failed=True)
         return nodes
 
@@ -299,9 +301,9 @@ class Growth:
         """The nodes of the next start, those of the present one first; see `settled`."""
         if not reach.known or self._found is None:
             return ()
-        where, present = self._desk.where, self._eye.started.nodes
+        where, present = self._ctx.where, self._monitor.started.nodes
         facts = inputs.read_node_reports(
-            where.run_dir, where.attempt, where.launch, self._desk.nodes, start=self._eye.started.number
+            where.run_dir, where.attempt, where.launch, self._ctx.nodes, start=self._monitor.started.number
         )
         came = self._asked[0].nodes[: self._found.missing] if self._asked is not None else ()
         wanted = (*present, *self._own, *came)
@@ -315,12 +317,12 @@ class Growth:
 
     def _drop(self, why: str, *, failed: bool = False) -> None:
         """Give up this growth; the start goes on as it is."""
-        say(f"start {self._eye.started.number}: it does not grow: {why}")
+        say(f"start {self._monitor.started.number}: it does not grow: {why}")
         if self._boundary is not None:
             self._boundary[0].close()
         if self._asked is not None and self._asked[0].number:
             self._room.companions.end(self._asked[0].number, f"the run does not grow: {why}")
-        self._desk.book.record("grow.dropped", reason=f"it did not grow: {why}", failed=failed)
+        self._ctx.journal.record("grow.dropped", reason=f"it did not grow: {why}", failed=failed)
         if self._checks is not None:
             self._checks.let_go()
         self._found = self._asked = self._boundary = self._checks = None
@@ -329,20 +331,20 @@ class Growth:
     # ------------------------------------------------------------------ checkpoints
 
     def _note_saves(self) -> None:
-        mono_s = self._desk.clock.mono_s()
+        mono_s = self._ctx.clock.mono_s()
         if mono_s < self._sight_s:
             return
         self._sight_s = mono_s + min(SIGHT_EVERY_S, self._every_s)
         before = self._seen
-        self._seen = stop_start.sight(self._desk, self._eye, self._settings, mono_s, before)
+        self._seen = stop_start.sight(self._ctx, self._monitor, self._settings, mono_s, before)
         if before is not None and save_request.new(before[0], self._seen[0]):
             self._saves = [*self._saves[-1:], mono_s] if len(self._saves) > 1 else [*self._saves, mono_s]
 
     def _saved(self, run: Run) -> bool:
         """Whether this start has written a checkpoint."""
-        if len(self._saves) > 1 or self._eye.memory.saved_step is not None:
+        if len(self._saves) > 1 or self._monitor.memory.saved_step is not None:
             return True
-        launch = self._eye.started.launch
+        launch = self._monitor.started.launch
         path = self._seen[0].path if self._seen is not None else ""
         before = run.best_checkpoint or launch.resume_from
         return bool(path) and checkpoints.newer(path, before, launch.started_s or 0.0)
@@ -351,12 +353,12 @@ class Growth:
         """Seconds until the next checkpoint; 0 if the script can be asked for one."""
         if save_request.split_signal(str(self._settings.get("save-signal", "")))[0]:
             return 0.0
-        if flag_files.is_read(self._desk.where.place, self._eye.started.token):
+        if flag_files.is_read(self._ctx.where.place, self._monitor.started.token):
             return 0.0
         if len(self._saves) < 2:
             return 0.0
         before_s, last_s = self._saves[-2:]
-        return max(0.0, last_s + (last_s - before_s) - self._desk.clock.mono_s())
+        return max(0.0, last_s + (last_s - before_s) - self._ctx.clock.mono_s())
 
 
 def _busy(run: Run) -> str:

@@ -28,32 +28,32 @@ NOTHING = "the first start over both jobs came to nothing"
 WORTH_S = 30.0  # of the job's time must be left to a start even if the companion comes as late as it may
 
 
-def idle(desk: Desk, but: Collection[str] = ()) -> int:
+def idle(ctx: Desk, but: Collection[str] = ()) -> int:
     """How many nodes of this job's partitions are idle and neither ours nor in `but`; 0 if Slurm does not
     answer.
     """
     try:
-        nodes = desk.cluster.nodes()
+        nodes = ctx.cluster.nodes()
     except SlurmError:
         return 0
-    own = {name for node in desk.where.nodes if node in nodes for name in nodes[node].partitions}
-    others = (row for name, row in nodes.items() if name not in desk.nodes and name not in but)
+    own = {name for node in ctx.where.nodes if node in nodes for name in nodes[node].partitions}
+    others = (row for name, row in nodes.items() if name not in ctx.nodes and name not in but)
     return sum(row.state == "idle" and row.available and bool(own & {*row.partitions}) for row in others)
 
 
-def may(desk: Desk, settings: Mapping[str, Any], start: int) -> bool:
+def may(ctx: Desk, settings: Mapping[str, Any], start: int) -> bool:
     """Whether some idle node could join as a companion, as far as one query to Slurm tells."""
     orders = recovery_order.rungs_from(settings).orders.values()
     if not any(config_rungs.Rung.COMPANION in order for order in orders):
         return False
-    if not desk.talk.calls(start) or desk.talk.no_span(start):
+    if not ctx.channel.calls(start) or ctx.channel.no_span(start):
         return False
-    if idle(desk):
+    if idle(ctx):
         return True
     pool = pool_of(str(settings.get("pool", "")))
     try:
         return pool is not None and bool(
-            companion_form.idle(desk.cluster, pool, desk.cluster.nodes(), desk.nodes)
+            companion_form.idle(ctx.cluster, pool, ctx.cluster.nodes(), ctx.nodes)
         )
     except SlurmError:
         return False
@@ -63,7 +63,7 @@ def may(desk: Desk, settings: Mapping[str, Any], start: int) -> bool:
 class Apart:
     """What is known about spanning in one launch. `why` is an obstacle that lasts."""
 
-    desk: Desk
+    ctx: Desk
     why: str = ""
     _switch: str | None = None
     _worked: bool = False
@@ -76,12 +76,12 @@ class Apart:
         """
         if self.why:
             return self.why
-        if not self.desk.talk.calls(start):
+        if not self.ctx.channel.calls(start):
             return "the script starts nothing by srun"
-        if told := self.desk.talk.no_span(start):
+        if told := self.ctx.channel.no_span(start):
             return f"the script's srun cannot span two jobs: {told}"
-        if end_s is not None and end_s - self.desk.clock.now_s() < limit_s + WORTH_S:
-            return f"only {end_s - self.desk.clock.now_s():.0f} s are left of the job's time"
+        if end_s is not None and end_s - self.ctx.clock.now_s() < limit_s + WORTH_S:
+            return f"only {end_s - self.ctx.clock.now_s():.0f} s are left of the job's time"
         return self._fabric()
 
     def after(
@@ -94,7 +94,7 @@ class Apart:
 
     def note(self, nodes: tuple[str, ...], step: int | None, *, well: bool) -> None:
         """Record how a start on `nodes` went: its last step, and whether all its nodes stayed well."""
-        held = {node for span in self.desk.spans for node in span.nodes}
+        held = {node for span in self.ctx.spans for node in span.nodes}
         if held.isdisjoint(nodes):
             return
         if step is not None:
@@ -105,13 +105,13 @@ class Apart:
     @property
     def useless(self) -> tuple[str, ...]:
         """The nodes of companions, if a start across two jobs came to nothing."""
-        spans = self.desk.spans if self.why == NOTHING else ()
+        spans = self.ctx.spans if self.why == NOTHING else ()
         return tuple(node for span in spans for node in span.nodes)
 
     def _fabric(self) -> str:
         if self._switch is None:
             try:
-                self._switch = self.desk.cluster.facts().switch
+                self._switch = self.ctx.cluster.facts().switch
             except SlurmError as error:
                 return f"the fabric of the cluster is not known: {error.message}"
         keys = next((kind for kind in KEYS_PER_JOB if kind in self._switch), "")

@@ -82,7 +82,7 @@ class Rounds:
     `aside` are nodes that no later start may use; `off` is why nothing is restarted inside the allocation.
     """
 
-    desk: Desk
+    ctx: Desk
     settings: dict[str, Any]
     off: str = ""
     aside: tuple[str, ...] = ()
@@ -101,13 +101,13 @@ class Rounds:
     deep: Deep = field(init=False)
 
     def __post_init__(self) -> None:
-        self.companions = Companions(self.desk, self.settings)
-        self.apart = Apart(self.desk)
-        self.mending = release_nodes.Mending(self.desk, self.settings)
-        self.early = Early(self.desk, self.companions, self.apart, self.settings)
-        self.stage = Stage(self.desk, self.settings)
-        where = self.desk.where
-        self.deep = Deep(where.home, where.run_dir, self.settings, self.desk.reader)
+        self.companions = Companions(self.ctx, self.settings)
+        self.apart = Apart(self.ctx)
+        self.mending = release_nodes.Mending(self.ctx, self.settings)
+        self.early = Early(self.ctx, self.companions, self.apart, self.settings)
+        self.stage = Stage(self.ctx, self.settings)
+        where = self.ctx.where
+        self.deep = Deep(where.home, where.run_dir, self.settings, self.ctx.reader)
 
     def run(self) -> None:
         """Run all starts, to the last. Raises OSError (journal), GivenUp."""
@@ -119,189 +119,191 @@ class Rounds:
     def _run_all(self) -> None:
         number = 1
         while (started := self._begun(number)) is not None:
-            self.desk.book.start = number
-            self.desk.book.record("start.begun", **start_outcome.begun(started))
+            self.ctx.journal.start = number
+            self.ctx.journal.record("start.begun", **start_outcome.begun(started))
             self.stage.begun(started)
-            self.deep.begun(self.desk.book.run)
-            checks = self._checks = Checks(self.desk, started, self.settings)
-            eye = self._eye(started, checks)
+            self.deep.begun(self.ctx.journal.run)
+            checks = self._checks = Checks(self.ctx, started, self.settings)
+            monitor = self._monitor(started, checks)
             try:
-                over, suspicion = self._attend(eye)
-                self.desk.book.record(
+                over, suspicion = self._attend(monitor)
+                self.ctx.journal.record(
                     "start.over", code=over.code, signal=over.signal, by_us=suspicion is not None
                 )
-                if not (over.failed or suspicion) or not self._next(eye, over, suspicion, checks):
+                if not (over.failed or suspicion) or not self._next(monitor, over, suspicion, checks):
                     return
             finally:
-                eye.close()
+                monitor.close()
                 checks.let_go()
             number += 1
 
     def _begun(self, number: int) -> Started | None:
         """Wait for start `number`; None if it does not begin."""
-        give_up_s = self.desk.clock.mono_s() + BEGINS_WITHIN_S
-        while (started := self.desk.talk.started(number)) is None:
-            if self.desk.clock.mono_s() > give_up_s:
+        give_up_s = self.ctx.clock.mono_s() + BEGINS_WITHIN_S
+        while (started := self.ctx.channel.started(number)) is None:
+            if self.ctx.clock.mono_s() > give_up_s:
                 say(f"start {number} did not begin")
                 return None
-            self.desk.rest(TICK_S / 4)
+            self.ctx.rest(TICK_S / 4)
         return started
 
-    def _eye(self, started: Started, checks: Checks) -> Eye:
-        self._shim_looks = [self.desk.clock.mono_s() + after_s for after_s in SHIM_LOOKS_S]
+    def _monitor(self, started: Started, checks: Checks) -> Eye:
+        self._shim_looks = [self.ctx.clock.mono_s() + after_s for after_s in SHIM_LOOKS_S]
 
         def doubted(heard: tuple[str, ...]) -> None:
-            if eye.is_ending and self.settings.get("after-checks") != "never":
+            if monitor.is_ending and self.settings.get("after-checks") != "never":
                 checks.begin(tuple(node for node in heard if node not in self.aside))
 
-        eye = Eye(
-            self.desk.where,
+        monitor = Eye(
+            self.ctx.where,
             started,
             self.settings,
-            self.desk.catalog,
+            self.ctx.catalog,
             lambda: self._silent(started, doubted),
-            clock=self.desk.clock,
+            clock=self.ctx.clock,
             survived=self._survived,
-            companions=lambda: tuple(span.job for span in (*self.desk.spans, *self.desk.coming)),
+            companions=lambda: tuple(span.job for span in (*self.ctx.spans, *self.ctx.coming)),
         )
-        return eye
+        return monitor
 
     # ------------------------------------------------------------------ while it runs
 
-    def _attend(self, eye: Eye) -> tuple[Over, Suspicion | None]:
+    def _attend(self, monitor: Eye) -> tuple[Over, Suspicion | None]:
         """Watch the start until it is over, and end it where necessary. Returns how it ended and why the
         agent ended it.
         """
-        number, suspicion, next_s = eye.started.number, None, 0.0
-        ranks = Ranks(self.desk, eye, self.settings, lambda: self.off)
+        number, suspicion, next_s = monitor.started.number, None, 0.0
+        ranks = Ranks(self.ctx, monitor, self.settings, lambda: self.off)
         hangs = Hangs(
-            self.desk,
-            eye.started,
+            self.ctx,
+            monitor.started,
             self.settings,
-            lambda: self._free(eye.started),
-            lambda: eye.look(fresh=True),
+            lambda: self._free(monitor.started),
+            lambda: monitor.look(fresh=True),
             self._habits,
         )
-        drained = Drained(self.desk, eye, self.settings, lambda found, out: self._no_swap(eye, found, out))
-        slow = Slow(self.desk, eye, self.settings, hangs, lambda found: self._no_swap(eye, found))
-        room = self._room(lambda: slow.waits or drained.waits or eye.is_ending)
-        growth = self._growth = Growth(self.desk, eye, self.settings, room)
-        while (over := self.desk.talk.over(number)) is None:
-            self.desk.rest(TICK_S)
-            if self.desk.clock.mono_s() < next_s and not eye.stirs():
+        drained = Drained(
+            self.ctx, monitor, self.settings, lambda found, out: self._no_swap(monitor, found, out)
+        )
+        slow = Slow(self.ctx, monitor, self.settings, hangs, lambda found: self._no_swap(monitor, found))
+        room = self._room(lambda: slow.waits or drained.waits or monitor.is_ending)
+        growth = self._growth = Growth(self.ctx, monitor, self.settings, room)
+        while (over := self.ctx.channel.over(number)) is None:
+            self.ctx.rest(TICK_S)
+            if self.ctx.clock.mono_s() < next_s and not monitor.stirs():
                 continue
-            next_s = self.desk.clock.mono_s() + (FIRST_STEP_LOOK_S if self.incident else LOOK_EVERY_S)
-            self._check_shim(eye.started)
-            found = ranks.look() or eye.judge()
-            self._first_step(eye)
-            verdict = hangs.look(eye.memory.report, eye.suspicious())
+            next_s = self.ctx.clock.mono_s() + (FIRST_STEP_LOOK_S if self.incident else LOOK_EVERY_S)
+            self._check_shim(monitor.started)
+            found = ranks.look() or monitor.judge()
+            self._first_step(monitor)
+            verdict = hangs.look(monitor.memory.report, monitor.suspicious())
             if found is None and verdict is not None and verdict.state is State.HUNG:
-                found = eye.hung(verdict)
+                found = monitor.hung(verdict)
             found = found or slow.look() or drained.look() or growth.look()
             busy = bool(found or suspicion or growth.busy or room.busy())
-            self.aside = self.mending.look(eye.started.nodes, self.aside, busy=busy)
+            self.aside = self.mending.look(monitor.started.nodes, self.aside, busy=busy)
             if found is not None and suspicion is None:
                 suspicion = found
                 say(f"start {number}: {found.diagnosis.title}; no progress for {found.waited_s:.0f} s")
                 if found.diagnosis.signature == suspicions.LOST:
-                    self.early.ask(eye.started, found.diagnosis.nodes, self.aside, self._checks)
-                stop_start.stop(self.desk, eye, found, self.settings)
+                    self.early.ask(monitor.started, found.diagnosis.nodes, self.aside, self._checks)
+                stop_start.stop(self.ctx, monitor, found, self.settings)
         drained.close()
         growth.close()
         slow.close()
         self._habits = hangs.history
-        eye.look(fresh=True)
-        self._first_step(eye)
+        monitor.look(fresh=True)
+        self._first_step(monitor)
         return over, suspicion
 
-    def _no_swap(self, eye: Eye, wanted: Suspicion, out: tuple[str, ...] = ()) -> str:
+    def _no_swap(self, monitor: Eye, wanted: Suspicion, out: tuple[str, ...] = ()) -> str:
         """Why no spare can replace these nodes now, `out` counting as unusable; "" = one can."""
         self.aside = tuple(dict.fromkeys((*self.aside, *out)))
-        reach = start_monitor.reach_all(self.desk, eye.started.token, eye)
-        move = self._ruled(eye, Over(0, 0), wanted, reach).move
+        reach = start_monitor.reach_all(self.ctx, monitor.started.token, monitor)
+        move = self._ruled(monitor, Over(0, 0), wanted, reach).move
         return "" if reach.known and move.rung is config_rungs.Rung.SWAP else move.reason
 
     def _room(self, leaves: Callable[[], bool]) -> Room:
         left = "a node of the run is being left"
         return Room(self.companions, self.apart, lambda: self.aside, lambda: left if leaves() else self.off)
 
-    def _first_step(self, eye: Eye) -> None:
-        if self.incident and eye.memory.step is not None:
-            self.desk.book.record("start.first-step", incident=self.incident, step=eye.memory.step)
+    def _first_step(self, monitor: Eye) -> None:
+        if self.incident and monitor.memory.step is not None:
+            self.ctx.journal.record("start.first-step", incident=self.incident, step=monitor.memory.step)
             self.incident = ""
 
     def _check_shim(self, started: Started) -> None:
         """Turn recovery off if the script bypasses the srun shim: its srun would start ranks on excluded
         nodes.
         """
-        if self.off or self.desk.clock.mono_s() < self._shim_looks[0]:
+        if self.off or self.ctx.clock.mono_s() < self._shim_looks[0]:
             return
-        self._shim_looks = self._shim_looks[1:] or [self.desk.clock.mono_s() + SHIM_EVERY_S]
-        pid = batch_channel.around(started.pid, self.desk.where.job)
+        self._shim_looks = self._shim_looks[1:] or [self.ctx.clock.mono_s() + SHIM_EVERY_S]
+        pid = batch_channel.around(started.pid, self.ctx.where.job)
         if pid:
             self.off = "the script calls srun by a way around ftrun's own (a full path, or a PATH set anew)"
-            self.desk.book.record("ladder.off", why=self.off)
+            self.ctx.journal.record("ladder.off", why=self.off)
 
     def _free(self, started: Started) -> int:
         """How many nodes no start has used yet."""
-        return len([node for node in self.desk.nodes if node not in {*started.nodes, *self.aside}])
+        return len([node for node in self.ctx.nodes if node not in {*started.nodes, *self.aside}])
 
     def _silent(self, started: Started, doubted: Callable[[tuple[str, ...]], None]) -> tuple[str, ...] | None:
         """The nodes of a live start that do not answer; None if unknown."""
-        token = f"{self.desk.where.launch}.{started.number}"
-        wait_s = start_outcome.shut_s(self.desk, started, self.settings, self.aside)
-        found = start_monitor.reach_all(self.desk, token, doubted=doubted, shut_s=wait_s)
+        token = f"{self.ctx.where.launch}.{started.number}"
+        wait_s = start_outcome.shut_s(self.ctx, started, self.settings, self.aside)
+        found = start_monitor.reach_all(self.ctx, token, doubted=doubted, shut_s=wait_s)
         return tuple(node for node in started.nodes if node in found.silent) if found.known else None
 
     # ------------------------------------------------------------------ when it failed
 
-    def _next(self, eye: Eye, over: Over, suspicion: Suspicion | None, checks: Checks) -> bool:
+    def _next(self, monitor: Eye, over: Over, suspicion: Suspicion | None, checks: Checks) -> bool:
         """Answer batch.sh. True = there is another start."""
-        incident = start_outcome.incident_of(self.desk, eye.started)
+        incident = start_outcome.incident_of(self.ctx, monitor.started)
         after = start_outcome.settled(
-            self.desk,
-            eye,
+            self.ctx,
+            monitor,
             suspicion,
             self.settings,
             checks,
             aside=self.aside,
-            judged=lambda reach: self._judged(eye, over, suspicion, reach)[1],
-            heard=lambda reach: self.early.ask(eye.started, reach.silent, self.aside, checks),
+            judged=lambda reach: self._judged(monitor, over, suspicion, reach)[1],
+            heard=lambda reach: self.early.ask(monitor.started, reach.silent, self.aside, checks),
         )
         reach, self._checked = after.reach, after.checked
-        self.stage.heard(eye.started, reach)
+        self.stage.heard(monitor.started, reach)
         if not reach.running:
-            return self._leave(eye, incident, reach.why)
+            return self._leave(monitor, incident, reach.why)
         if self._growth is not None and self._growth.nodes and suspicion is not None:
             if nodes := self._growth.settled(reach):
-                return self._grown(eye, incident, nodes, self._judged(eye, over, suspicion, reach))
-            suspicion = Suspicion(suspicions.instead(eye.started.nodes, reach.answered, reach.unfit), 0.0)
+                return self._grown(monitor, incident, nodes, self._judged(monitor, over, suspicion, reach))
+            suspicion = Suspicion(suspicions.instead(monitor.started.nodes, reach.answered, reach.unfit), 0.0)
         self.apart.note(
-            eye.started.nodes, eye.memory.step, well=reach.known and not {*reach.silent, *reach.gone}
+            monitor.started.nodes, monitor.memory.step, well=reach.known and not {*reach.silent, *reach.gone}
         )
-        ruled = self._ruled(eye, over, suspicion, reach, incident)
+        ruled = self._ruled(monitor, over, suspicion, reach, incident)
         move = ruled.move
         again = ruled.ruling.decision.kind == "resubmit" and not ruled.case.run.wish
         if move.rung not in HERE:
-            return self._leave(eye, incident, move.reason, path=move.path, again=again)
-        if (why := start_outcome.too_late(self.desk, eye, reach)) != "":
-            return self._leave(eye, incident, why, path=move.path, again=again)
-        return self._again(eye, incident, ruled, reach)
+            return self._leave(monitor, incident, move.reason, path=move.path, again=again)
+        if (why := start_outcome.too_late(self.ctx, monitor, reach)) != "":
+            return self._leave(monitor, incident, why, path=move.path, again=again)
+        return self._again(monitor, incident, ruled, reach)
 
     def _ruled(
-        self, eye: Eye, over: Over, suspicion: Suspicion | None, reach: Reach, incident: str = ""
+        self, monitor: Eye, over: Over, suspicion: Suspicion | None, reach: Reach, incident: str = ""
     ) -> _Ruled:
         """Diagnose the end and decide; with `incident`, the diagnosis is journalled under that name."""
-        seen, diagnosis, run = self._judged(eye, over, suspicion, reach)
+        seen, diagnosis, run = self._judged(monitor, over, suspicion, reach)
         if incident:
-            start_outcome.note(self.desk, eye, seen, incident, diagnosis)
+            start_outcome.note(self.ctx, monitor, seen, incident, diagnosis)
             # A finding that blamed no node explains no later start either.
             self._survived |= {one.key for one in seen.facts.findings if one.node not in diagnosis.nodes}
-            run = self.desk.book.run()
-        around = placement.view(self.desk, self.settings, run)
+            run = self.ctx.journal.run()
+        around = placement.view(self.ctx, self.settings, run)
         case = start_case.case_of(run, seen, diagnosis, around)
         place = placement.place(
-            self.desk,
+            self.ctx,
             seen,
             reach,
             diagnosis,
@@ -314,18 +316,18 @@ class Rounds:
         ruling, move = start_case.ruled(case, place)
         return _Ruled(case, ruling, place, move)
 
-    def _judged(self, eye: Eye, over: Over, suspicion: Suspicion | None, reach: Reach) -> _Judged:
-        run = self.desk.book.run()
+    def _judged(self, monitor: Eye, over: Over, suspicion: Suspicion | None, reach: Reach) -> _Judged:
+        run = self.ctx.journal.run()
         seen = start_outcome.seen_of(
-            self.desk, self.settings, run, eye, over=over, suspicion=suspicion, reach=reach
+            self.ctx, self.settings, run, monitor, over=over, suspicion=suspicion, reach=reach
         )
-        return seen, start_case.judge(seen, self.desk.catalog()), run
+        return seen, start_case.judge(seen, self.ctx.catalog()), run
 
     # ------------------------------------------------------------------ the answer
 
     def _leave(
         self,
-        eye: Eye,
+        monitor: Eye,
         incident: str,
         why: str,
         path: tuple[tuple[str, str], ...] = (),
@@ -335,52 +337,52 @@ class Rounds:
         """End the job as its script ended, so that the supervisor decides. `again`: another attempt will
         follow.
         """
-        say(f"start {eye.started.number}: end: {why}")
-        self.desk.book.record("start.left", incident=incident, reason=why, path=[list(one) for one in path])
+        say(f"start {monitor.started.number}: end: {why}")
+        self.ctx.journal.record("start.left", incident=incident, reason=why, path=[list(one) for one in path])
         if again:
-            _hold_dependents(self.desk)
+            _hold_dependents(self.ctx)
         self.stage.leave()
         self.companions.end_all("the job ends")
-        self.desk.book.act("answer", lambda: self.desk.answer(eye.started.number, checked=self._checked))
+        self.ctx.journal.act("answer", lambda: self.ctx.answer(monitor.started.number, checked=self._checked))
         return False
 
-    def _again(self, eye: Eye, incident: str, ruled: _Ruled, reach: Reach) -> bool:
+    def _again(self, monitor: Eye, incident: str, ruled: _Ruled, reach: Reach) -> bool:
         """Recover inside the allocation: journal the decision, stop what is left, get a companion or wait if
         necessary, answer.
         """
-        began_s, case, move = self.desk.clock.mono_s(), ruled.case, ruled.move
+        began_s, case, move = self.ctx.clock.mono_s(), ruled.case, ruled.move
         skip = start_outcome.failed_checkpoint(
-            self.desk, eye, case, older=ruled.ruling.decision.older_checkpoint
+            self.ctx, monitor, case, older=ruled.ruling.decision.older_checkpoint
         )
         told = start_case.decided(incident, case, ruled.ruling, move)
-        self.desk.book.record("start.decided", **told, set_aside=[list(one) for one in skip])
-        say(f"start {eye.started.number}: {move.rung.value}: {move.reason}")
+        self.ctx.journal.record("start.decided", **told, set_aside=[list(one) for one in skip])
+        say(f"start {monitor.started.number}: {move.rung.value}: {move.reason}")
         self.aside = move.aside
-        if why := release_nodes.release(self.desk, reach.silent):
-            return self._leave(eye, incident, why, move.path, again=True)
-        stop_start.cancel_steps(self.desk)
-        self.desk.book.record("start.stopped", incident=incident)
+        if why := release_nodes.release(self.ctx, reach.silent):
+            return self._leave(monitor, incident, why, move.path, again=True)
+        stop_start.cancel_steps(self.ctx)
+        self.ctx.journal.record("start.stopped", incident=incident)
         self.companions.end_broken({*reach.silent, *reach.gone, *self.apart.useless})
         nodes = move.nodes
         if move.rung is config_rungs.Rung.COMPANION:
-            joined = self._joined(eye, ruled, reach, began_s + move.limit_s - COMES_S)
+            joined = self._joined(monitor, ruled, reach, began_s + move.limit_s - COMES_S)
             if not joined.nodes:
-                return self._further_down(eye, incident, ruled, reach, joined)
+                return self._further_down(monitor, incident, ruled, reach, joined)
             nodes += joined.nodes
         self.companions.end_ahead("another rung is taken")
-        self.desk.rest(max(0.0, began_s + move.delay_s - self.desk.clock.mono_s()))
-        if self.desk.clock.mono_s() - began_s > move.limit_s:
+        self.ctx.rest(max(0.0, began_s + move.delay_s - self.ctx.clock.mono_s()))
+        if self.ctx.clock.mono_s() - began_s > move.limit_s:
             why = f"it took longer than limit-{move.rung.value}"
-            return self._leave(eye, incident, why, move.path, again=True)
+            return self._leave(monitor, incident, why, move.path, again=True)
         skipped = [*(path for path, _ in skip), *checkpoints.still_aside(case.run.set_aside)]
         skipped = [path for path in skipped if path not in told["taken_back"]]
         fault, fresh = case.diagnosis.fault.value, ruled.ruling.decision.fresh
-        self._answered(eye, incident, nodes, fault, skipped, fresh=fresh)
+        self._answered(monitor, incident, nodes, fault, skipped, fresh=fresh)
         return True
 
     def _answered(
         self,
-        eye: Eye,
+        monitor: Eye,
         incident: str,
         nodes: tuple[str, ...],
         fault: str,
@@ -388,43 +390,43 @@ class Rounds:
         *,
         fresh: bool = False,
     ) -> None:
-        nodes, spans = companion_jobs.arranged(self.desk, nodes)
-        self.aside = tuple(node for node in self.aside if node in self.desk.nodes)
-        self.desk.book.record("start.placed", incident=incident, nodes=list(nodes))
+        nodes, spans = companion_jobs.arranged(self.ctx, nodes)
+        self.aside = tuple(node for node in self.aside if node in self.ctx.nodes)
+        self.ctx.journal.record("start.placed", incident=incident, nodes=list(nodes))
         words = {"nodes": nodes, "spans": spans, "fault": fault, "skip": list(dict.fromkeys(skip))}
-        words |= resumable.answer(self.desk.where.run_dir, self.desk.book.run()) | {"fresh": fresh}
-        found = self.stage.resume(eye.started, nodes, skip)
-        self.desk.book.act("answer", lambda: self.desk.answer(eye.started.number, resume=found, **words))
+        words |= resumable.answer(self.ctx.where.run_dir, self.ctx.journal.run()) | {"fresh": fresh}
+        found = self.stage.resume(monitor.started, nodes, skip)
+        self.ctx.journal.act("answer", lambda: self.ctx.answer(monitor.started.number, resume=found, **words))
         self.incident = incident
 
-    def _grown(self, eye: Eye, incident: str, nodes: tuple[str, ...], judged: _Judged) -> bool:
+    def _grown(self, monitor: Eye, incident: str, nodes: tuple[str, ...], judged: _Judged) -> bool:
         """Start again on more nodes after a planned end. Nothing had failed: no budget is spent, and there is
         no incident.
         """
         (seen, why, run), around = judged, policy_input.ClusterView()
         if run.wish:
-            return self._leave(eye, incident, f"a person said {run.wish}")
+            return self._leave(monitor, incident, f"a person said {run.wish}")
         self.aside = tuple(node for node in self.aside if node not in nodes)
         case, reason = start_case.case_of(run, seen, why, around), f"{why.title} {why.rests_on[0]}"
         told = start_case.unspent(incident, case, nodes, self.aside, reason)
-        self.desk.book.record("start.decided", **told, rung=GROW)
-        stop_start.cancel_steps(self.desk)
-        self.desk.book.record("start.stopped", incident=incident)
-        self._answered(eye, incident, nodes, "", list(checkpoints.still_aside(run.set_aside)))
+        self.ctx.journal.record("start.decided", **told, rung=GROW)
+        stop_start.cancel_steps(self.ctx)
+        self.ctx.journal.record("start.stopped", incident=incident)
+        self._answered(monitor, incident, nodes, "", list(checkpoints.still_aside(run.set_aside)))
         return True
 
-    def _joined(self, eye: Eye, ruled: _Ruled, reach: Reach, until_s: float) -> companion_jobs.Joined:
+    def _joined(self, monitor: Eye, ruled: _Ruled, reach: Reach, until_s: float) -> companion_jobs.Joined:
         """The companion's nodes for the next start."""
-        run, now_s = ruled.case.run, self.desk.clock.now_s()
+        run, now_s = ruled.case.run, self.ctx.clock.now_s()
         away = {*run.excluded_at(now_s), *ruled.ruling.decision.exclude, *reach.silent, *reach.unfit}
         count, why = ruled.move.missing, ruled.move.reason
-        wanted = companion_jobs.Wanted(eye.started, count, frozenset(away), reach.end_s, until_s, why)
+        wanted = companion_jobs.Wanted(monitor.started, count, frozenset(away), reach.end_s, until_s, why)
         return companion_jobs.join(
-            self.desk, self.companions, self.settings, wanted, checks=self._checks, swept=self.early.taken()
+            self.ctx, self.companions, self.settings, wanted, checks=self._checks, swept=self.early.taken()
         )
 
     def _further_down(
-        self, eye: Eye, incident: str, ruled: _Ruled, reach: Reach, joined: companion_jobs.Joined
+        self, monitor: Eye, incident: str, ruled: _Ruled, reach: Reach, joined: companion_jobs.Joined
     ) -> bool:
         """No companion came: take the next rung for the same incident."""
         self.apart.why = self.apart.why or (joined.why if joined.lasts else "")
@@ -434,11 +436,11 @@ class Rounds:
         )
         move = ladder.climb(ruled.case, ruled.ruling, rungs, place, ruled.move.used)
         if move.rung not in HERE:
-            return self._leave(eye, incident, move.reason, path=move.path, again=True)
-        return self._again(eye, incident, replace(ruled, place=place, move=move), reach)
+            return self._leave(monitor, incident, move.reason, path=move.path, again=True)
+        return self._again(monitor, incident, replace(ruled, place=place, move=move), reach)
 
 
-def _hold_dependents(desk: Desk) -> None:
+def _hold_dependents(ctx: Desk) -> None:
     """Hold the jobs that depend on this one before it ends, so that its end starts none of them (P5).
 
     The agent stands between the end of the script and the end of the job, so it is the last that can do this.
@@ -447,15 +449,15 @@ def _hold_dependents(desk: Desk) -> None:
     dependents see that end as they would without ftrun. Raises OSError (journal), GivenUp.
     """
     try:
-        waiting, since = dependent_jobs.to_hold(desk.cluster, desk.where.job)
+        waiting, since = dependent_jobs.to_hold(ctx.cluster, ctx.where.job)
     except SlurmError as error:
         say(f"what waits for this job is not known: {error.message}")
         return
     if not waiting:
         return
-    desk.book.record("dependents.held", jobs=sorted(waiting), waits=waiting, since=since)
+    ctx.journal.record("dependents.held", jobs=sorted(waiting), waits=waiting, since=since)
     for job in sorted(waiting):
         try:
-            desk.book.act("hold", partial(desk.cluster.hold, job))
+            ctx.journal.act("hold", partial(ctx.cluster.hold, job))
         except SlurmError as error:
             say(f"job {job}, which waits for this one, could not be held: {error.message}")

@@ -278,7 +278,7 @@ class Eye:
 class _Hands:
     """What the agent does for its hang watch; see the protocol `Hands`."""
 
-    desk: Desk
+    ctx: Desk
     started: Started
     read: Callable[[], WatchReport | None]
     told: Answer | None = None
@@ -288,11 +288,11 @@ class _Hands:
         """See `Hands.record`."""
         if "reason" in data:
             say(f"start {self.started.number}: {kind.partition('.')[2]}: {data['reason']}")
-        self.desk.book.record(kind, **data)
+        self.ctx.journal.record(kind, **data)
 
     def stands(self) -> bool | None:
         """See `Hands.stands`. A network file system may have delayed the last lines."""
-        runs = node_liveness.runs(self.desk.cluster, self.desk.where.job)
+        runs = node_liveness.runs(self.ctx.cluster, self.ctx.where.job)
         if not runs or self.report is None:
             return runs
         fresh = self.read()
@@ -302,11 +302,11 @@ class _Hands:
 
     def ask(self, folder: str) -> bool:
         """See `Hands.ask`: the agent waits for the stacks."""
-        where, nodes = self.desk.where, self.started.nodes
+        where, nodes = self.ctx.where, self.started.nodes
         line = stacks_line(where.home, where.place, self.started.token, where.job, folder)
         try:
-            told = self.desk.steps.ask(
-                where.job, nodes, line, limit_s=ASK_LIMIT_S, quiet_s=ASK_QUIET_S, alive=self.desk.alive
+            told = self.ctx.steps.ask(
+                where.job, nodes, line, limit_s=ASK_LIMIT_S, quiet_s=ASK_QUIET_S, alive=self.ctx.alive
             )
         except SlurmError as error:
             say(f"no stacks: {error.message}")
@@ -323,7 +323,7 @@ class _Hands:
 class Hangs:
     """The hang watch and straggler watch of one start. `read` reads its logs anew."""
 
-    desk: Desk
+    ctx: Desk
     started: Started
     settings: Mapping[str, Any]
     spares: Callable[[], int]
@@ -338,13 +338,13 @@ class Hangs:
     _poor: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._hands = _Hands(self.desk, self.started, self.read)
+        self._hands = _Hands(self.ctx, self.started, self.read)
         self.watch = HangWatch(
             self._hands,
-            self.desk.where.place,
+            self.ctx.where.place,
             self.started.token,
             hang_rules.limits_from(self.settings),
-            self.desk.clock.mono_s,
+            self.ctx.clock.mono_s,
             self.history,
         )
 
@@ -357,7 +357,7 @@ class Hangs:
         """
         if not self.watch.poll():
             return None
-        self._look_for_stragglers(self.desk.clock.mono_s())
+        self._look_for_stragglers(self.ctx.clock.mono_s())
         self._hands.report = report
         verdict = self.watch.judge(report, suspect=suspect)
         self.history = self.watch.history
@@ -367,13 +367,13 @@ class Hangs:
 
     def _degraded(self) -> Mapping[str, str]:
         """The one node of this start that its checks call degraded; read again when a report came."""
-        where = self.desk.where
+        where = self.ctx.where
         stamp = node_reports.stamp(where.run_dir, where.attempt)
         if stamp != self._stamp:
             self._stamp = stamp
             number = self.started.number + 1  # leave out the checks of this start's own end
             facts = inputs.read_node_reports(
-                where.run_dir, where.attempt, where.launch, self.desk.nodes, start=number
+                where.run_dir, where.attempt, where.launch, self.ctx.nodes, start=number
             )
             self._poor = poor(facts, self.started.nodes)
         return self._poor
@@ -398,7 +398,7 @@ class Hangs:
                 self._seen.add(one.node)
                 self.swap = one if one.act is straggler.Act.SWAP else self.swap
                 say(one.reason)
-                self.desk.book.record(
+                self.ctx.journal.record(
                     "straggler.seen",
                     node=one.node,
                     ratio=round(one.ratio, 2),
@@ -423,9 +423,9 @@ def poor(facts: NodeFacts, nodes: Sequence[str]) -> dict[str, str]:
 
 
 def reach_all(
-    desk: Desk,
+    ctx: Desk,
     token: str,
-    eye: Eye | None = None,
+    monitor: Eye | None = None,
     *,
     quiet_s: float = QUIET_S,
     lost: tuple[str, ...] = (),
@@ -436,32 +436,32 @@ def reach_all(
     """Ask all nodes of the job and its companions (or `nodes`), and sweep them of everything older than
     `token`; see `Sweep`. Raises GivenUp.
     """
-    where = desk.where
+    where = ctx.where
     sweep = Sweep(
         where.home,
         where.place,
         token,
         where.job,
-        nodes or desk.nodes,
+        nodes or ctx.nodes,
         where.node,
         quiet_s,
         lost,
         doubted,
         shut_s,
-        desk.spans,
+        ctx.spans,
     )
     return node_liveness.reach(
-        desk.cluster,
-        desk.steps,
-        desk.clock,
+        ctx.cluster,
+        ctx.steps,
+        ctx.clock,
         sweep,
-        alive=lambda: keep_alive(desk, eye),
-        own_node=desk.own_node,
+        alive=lambda: keep_alive(ctx, monitor),
+        own_node=ctx.own_node,
     )
 
 
-def keep_alive(desk: Desk, eye: Eye | None) -> None:
+def keep_alive(ctx: Desk, monitor: Eye | None) -> None:
     """Keep the heartbeat and the log reader going during a wait. Raises GivenUp, OSError."""
-    desk.alive()
-    if eye is not None:
-        eye.look()
+    ctx.alive()
+    if monitor is not None:
+        monitor.look()

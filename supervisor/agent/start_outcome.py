@@ -61,8 +61,8 @@ class Settled:
 
 
 def settled(
-    desk: Desk,
-    eye: Eye,
+    ctx: Desk,
+    monitor: Eye,
     suspicion: Suspicion | None,
     settings: Mapping[str, Any],
     checks: Checks,
@@ -76,56 +76,56 @@ def settled(
     `aside` are nodes that no later start uses, `judged` is the diagnosis so far, `heard` is called as soon as
     it is known which nodes answer. Raises OSError (journal), GivenUp.
     """
-    began_s = desk.clock.mono_s()
-    lived_s = desk.clock.now_s() - (eye.started.launch.started_s or 0.0)
+    began_s = ctx.clock.mono_s()
+    lived_s = ctx.clock.now_s() - (monitor.started.launch.started_s or 0.0)
     worth = settings.get("after-checks") != "never" and lived_s >= SHORT_S
     lost = suspicion.diagnosis.nodes if suspicion is not None and _lost(suspicion) else ()
-    hopeful = tuple(node for node in desk.nodes if node not in {*aside, *lost, *eye.unheard})
+    hopeful = tuple(node for node in ctx.nodes if node not in {*aside, *lost, *monitor.unheard})
     if worth and node_findings.worth_checking(judged(Reach(answered=hopeful, silent=lost))):
         checks.begin(hopeful)
-    reach = _swept(desk, eye, lost, shut_s(desk, eye.started, settings, aside))
+    reach = _swept(ctx, monitor, lost, shut_s(ctx, monitor.started, settings, aside))
     heard(reach)
     nodes = tuple(node for node in reach.answered if node not in aside)
     worth = worth and reach.known and bool(nodes) and node_findings.worth_checking(judged(reach))
-    checked = worth and checks.finish(nodes, lambda: start_monitor.keep_alive(desk, eye))
+    checked = worth and checks.finish(nodes, lambda: start_monitor.keep_alive(ctx, monitor))
     quiet_s, longest_s = float(settings.get("log-quiet", 2.0)), float(settings.get("log-quiet-max", 10.0))
     if lost:  # the log has long been quiet; later lines come from our own sweep
         return Settled(reach, checked)
     while True:
-        desk.rest(LOOK_S)
-        known = eye.look(fresh=True) is not None
-        waited_s = desk.clock.mono_s() - began_s
-        if waited_s >= longest_s or (min(waited_s, eye.quiet_s()) if known else waited_s) >= quiet_s:
+        ctx.rest(LOOK_S)
+        known = monitor.look(fresh=True) is not None
+        waited_s = ctx.clock.mono_s() - began_s
+        if waited_s >= longest_s or (min(waited_s, monitor.quiet_s()) if known else waited_s) >= quiet_s:
             return Settled(reach, checked)
 
 
-def shut_s(desk: Desk, started: Started, settings: Mapping[str, Any], aside: tuple[str, ...]) -> float:
+def shut_s(ctx: Desk, started: Started, settings: Mapping[str, Any], aside: tuple[str, ...]) -> float:
     """How long to wait for a slurmd that refuses connections. Longer where no spare, companion or smaller
     size can replace its node, so that its loss costs the job.
     """
-    spare = not {*desk.nodes} <= {*started.nodes, *aside}
+    spare = not {*ctx.nodes} <= {*started.nodes, *aside}
     replaceable = spare or resize.may(settings, len(started.nodes))
-    return SHUT_S if replaceable or spanning_limits.may(desk, settings, started.number) else SHUT_LONG_S
+    return SHUT_S if replaceable or spanning_limits.may(ctx, settings, started.number) else SHUT_LONG_S
 
 
 def _lost(suspicion: Suspicion) -> bool:
     return suspicion.diagnosis.signature == suspicions.LOST
 
 
-def _swept(desk: Desk, eye: Eye, lost: tuple[str, ...], wait_s: float) -> Reach:
-    where = desk.where
-    token = f"{where.launch}.{eye.started.number + 1}"
-    desk.book.record("sweep.intended", nodes=list(desk.nodes), token=token)
+def _swept(ctx: Desk, monitor: Eye, lost: tuple[str, ...], wait_s: float) -> Reach:
+    where = ctx.where
+    token = f"{where.launch}.{monitor.started.number + 1}"
+    ctx.journal.record("sweep.intended", nodes=list(ctx.nodes), token=token)
     found: list[Reach] = []
-    quiet_s = KNOWN_QUIET_S if eye.unheard and not lost else QUIET_S
-    desk.book.act(
+    quiet_s = KNOWN_QUIET_S if monitor.unheard and not lost else QUIET_S
+    ctx.journal.act(
         "sweep",
         lambda: found.append(
-            start_monitor.reach_all(desk, token, eye, quiet_s=quiet_s, lost=lost, shut_s=wait_s)
+            start_monitor.reach_all(ctx, token, monitor, quiet_s=quiet_s, lost=lost, shut_s=wait_s)
         ),
     )
     reach = found[0]
-    desk.book.record(
+    ctx.journal.record(
         "sweep.done",
         answered=list(reach.answered),
         silent=list(reach.silent),
@@ -148,20 +148,20 @@ def begun(started: Started) -> dict[str, Any]:
 
 
 def seen_of(
-    desk: Desk,
+    ctx: Desk,
     settings: Mapping[str, Any],
     run: Run,
-    eye: Eye,
+    monitor: Eye,
     *,
     over: Over,
     suspicion: Suspicion | None,
     reach: Reach,
 ) -> start_case.Seen:
-    """All facts about a start that is over: what `eye` saw, how it ended, which nodes answer, whether there
+    """All facts about a start that is over: what `monitor` saw, how it ended, which nodes answer, whether there
     is a new checkpoint.
     """
-    started = eye.started
-    report, resumed = eye.memory.report, started.launch.resume_from
+    started = monitor.started
+    report, resumed = monitor.memory.report, started.launch.resume_from
     spoilt = None
     found = (
         divergence.sign(report.evidence, report.health)
@@ -169,17 +169,17 @@ def seen_of(
         else None
     )
     if found is not None:
-        name = incident_of(desk, started)
-        now_s = desk.clock.now_s()
+        name = incident_of(ctx, started)
+        now_s = ctx.clock.now_s()
         spoilt = diverged_checkpoints.poison_of(
-            found, settings, desk.where.run_dir, name=name, resumed_from=resumed, now_s=now_s
+            found, settings, ctx.where.run_dir, name=name, resumed_from=resumed, now_s=now_s
         )
     loads = resumable.find(
         settings,
         run,
-        submission_context.cwd(desk.where.run_dir),
+        submission_context.cwd(ctx.where.run_dir),
         more=[spoilt] if spoilt is not None else [],
-        run_dir=desk.where.run_dir,
+        run_dir=ctx.where.run_dir,
     )
     newest = loads.path
     before = run.best_checkpoint or resumed
@@ -190,62 +190,66 @@ def seen_of(
         resume_from=started.launch.resume_from,
         code=over.code,
         signal=over.signal,
-        now_s=desk.clock.now_s(),
-        evidence=eye.evidence(over=True),
-        topology=eye.topology(),
+        now_s=ctx.clock.now_s(),
+        evidence=monitor.evidence(over=True),
+        topology=monitor.topology(),
         progress=report.progress if report is not None else None,
-        facts=_facts(desk, run, eye),
+        facts=_facts(ctx, run, monitor),
         silent=tuple(node for node in started.nodes if node in reach.silent),
         gone=tuple(node for node in started.nodes if node in reach.gone),
         suspicion=suspicion.diagnosis if suspicion is not None else None,
         rank_ended=suspicion is not None and suspicion.rank_ended,
-        step=eye.memory.step if found is None or found.step is None else found.step,
+        step=monitor.memory.step if found is None or found.step is None else found.step,
         diverged=found,
         spoilt=spoilt,
         loads=loads,
-        resumed=resumable.resumed(settings, run, desk.where.run_dir, resumed, incident_of(desk, started)),
+        resumed=resumable.resumed(settings, run, ctx.where.run_dir, resumed, incident_of(ctx, started)),
         checkpoint=newest if newest and checkpoints.newer(newest, before, since_s) else "",
     )
 
 
-def _facts(desk: Desk, run: Run, eye: Eye) -> NodeFacts:
+def _facts(ctx: Desk, run: Run, monitor: Eye) -> NodeFacts:
     """The node reports, less what was there before; the ledger is read only if something is left."""
-    facts, where, now_s = eye.facts().survived(eye.memory.survived), desk.where, desk.clock.now_s()
+    facts, where, now_s = monitor.facts().survived(monitor.memory.survived), ctx.where, ctx.clock.now_s()
     if not facts.odd(now_s):
         return facts
     launch = from_runs.entry_prefix(run, where.attempt, where.launch)
     return facts.noted_before(ledger.read(where.home), run.id, launch, now_s)
 
 
-def note(desk: Desk, eye: Eye, seen: start_case.Seen, incident: str, diagnosis: Diagnosis) -> None:
+def note(ctx: Desk, monitor: Eye, seen: start_case.Seen, incident: str, diagnosis: Diagnosis) -> None:
     """Journal the diagnosis of a start that is over and, once, that its training had diverged. Raises
     OSError, BookClosed.
     """
-    desk.book.record(
+    ctx.journal.record(
         "start.diagnosed",
         incident=incident,
         diagnosis=diagnosis.to_json(),
         step=seen.step,
-        first_evidence_at_s=eye.first_evidence_s.get(diagnosis.signature),
+        first_evidence_at_s=monitor.first_evidence_s.get(diagnosis.signature),
     )
     spoilt, found = seen.spoilt, seen.diverged
     if spoilt is None or found is None:
         return
-    if not any(one.name == spoilt.name for one in desk.book.run().poisoned):
-        desk.book.record("checkpoint.poisoned", **divergence.facts(found, spoilt))
-        resumable.leave(desk.where.run_dir, [spoilt])
+    if not any(one.name == spoilt.name for one in ctx.journal.run().poisoned):
+        ctx.journal.record("checkpoint.poisoned", **divergence.facts(found, spoilt))
+        resumable.leave(ctx.where.run_dir, [spoilt])
 
 
-def failed_checkpoint(desk: Desk, eye: Eye, case: policy_input.Case, *, older: bool) -> list[tuple[str, str]]:
+def failed_checkpoint(
+    ctx: Desk, monitor: Eye, case: policy_input.Case, *, older: bool
+) -> list[tuple[str, str]]:
     """The checkpoint that this start could not load, with its stamp. No later start loads it unless it is
     written anew.
     """
-    path = eye.started.launch.resume_from
-    path = os.path.normpath(os.path.join(submission_context.cwd(desk.where.run_dir), path)) if path else ""
+    path = monitor.started.launch.resume_from
+    path = os.path.normpath(os.path.join(submission_context.cwd(ctx.where.run_dir), path)) if path else ""
     if not path or path in checkpoints.still_aside(case.run.set_aside):
         return []
     found = case.diagnosis.loading
-    told = eye.memory.step is None and checkpoint_blame.cannot_load(eye.evidence(), desk.catalog(), path)
+    told = monitor.memory.step is None and checkpoint_blame.cannot_load(
+        monitor.evidence(), ctx.catalog(), path
+    )
     told = told and (found is None or found.verdict != checkpoint_blame.PROGRAM)
     return (
         [(path, checkpoints.stamp(path))]
@@ -254,15 +258,15 @@ def failed_checkpoint(desk: Desk, eye: Eye, case: policy_input.Case, *, older: b
     )
 
 
-def incident_of(desk: Desk, started: Started) -> str:
+def incident_of(ctx: Desk, started: Started) -> str:
     """The journal's name for the end of a start."""
-    return f"{desk.where.attempt}.{desk.where.launch}.{started.number}"
+    return f"{ctx.where.attempt}.{ctx.where.launch}.{started.number}"
 
 
-def too_late(desk: Desk, eye: Eye, reach: Reach) -> str:
+def too_late(ctx: Desk, monitor: Eye, reach: Reach) -> str:
     """Why another start would not get far in the job's remaining time; "" if it would."""
     if reach.end_s is None:
         return ""
-    left_s = reach.end_s - desk.clock.now_s()
-    needed_s = max(WORTH_S, eye.to_first_step_s or 0.0)
+    left_s = reach.end_s - ctx.clock.now_s()
+    needed_s = max(WORTH_S, monitor.to_first_step_s or 0.0)
     return f"only {left_s:.0f} s are left of the job's time" if left_s < needed_s else ""

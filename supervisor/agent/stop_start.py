@@ -57,43 +57,43 @@ SUPERVISORS_S = 6.0  # the supervisor, which polls every few seconds, has so lon
 LOOK_EVERY_S = 3.0  # the request is on the shared file system
 
 
-def stop(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) -> None:
+def stop(ctx: Desk, monitor: Eye, found: Suspicion, settings: Mapping[str, Any]) -> None:
     """End the start; returns when it is over or nothing is left to try. Raises OSError (journal), GivenUp."""
-    number = eye.started.number
-    desk.talk.ending(number)
+    number = monitor.started.number
+    ctx.channel.ending(number)
     if not suspicions.is_planned(found.diagnosis):  # a planned end comes just after a save
-        _gasp(desk, eye, found, settings)
-    if desk.talk.over(number) is not None:
+        _gasp(ctx, monitor, found, settings)
+    if ctx.channel.over(number) is not None:
         return
     lost = found.diagnosis.signature == suspicions.LOST
-    if cancel_steps(desk) and _over_within(desk, number, LOST_END_S if lost else STEPS_END_S):
+    if cancel_steps(ctx) and _over_within(ctx, number, LOST_END_S if lost else STEPS_END_S):
         return
     for name, wait_s in (("TERM", TERM_S), ("KILL", KILL_S)):
-        if desk.talk.over(number) is not None:
+        if ctx.channel.over(number) is not None:
             return
-        desk.book.record("script.end.intended", signal=name, pid=eye.started.pid)
-        desk.book.act("script.end", lambda name=name: desk.signal(eye.started.pid, name))  # type: ignore[misc]
-        desk.book.record("script.end.done", signal=name)
-        if _over_within(desk, number, wait_s):
+        ctx.journal.record("script.end.intended", signal=name, pid=monitor.started.pid)
+        ctx.journal.act("script.end", lambda name=name: ctx.signal(monitor.started.pid, name))  # type: ignore[misc]
+        ctx.journal.record("script.end.done", signal=name)
+        if _over_within(ctx, number, wait_s):
             return
     say(f"start {number}: it does not end")
 
 
-def cancel_steps(desk: Desk) -> bool:
+def cancel_steps(ctx: Desk) -> bool:
     """Cancel all steps of the script; True if there were any. If Slurm does not answer, ending the script
     must do.
     """
     try:
-        running = own(desk.steps.steps(desk.where.job))
+        running = own(ctx.steps.steps(ctx.where.job))
     except SlurmError as error:
         say(f"steps unknown: {error.message}")
         return False
     if not running:
         return False
     names = [step.id for step in running]
-    desk.book.record("steps.cancel.intended", steps=names)
-    desk.book.act("steps.cancel", lambda: _cancel(desk, names))
-    desk.book.record("steps.cancel.done", steps=names)
+    ctx.journal.record("steps.cancel.intended", steps=names)
+    ctx.journal.act("steps.cancel", lambda: _cancel(ctx, names))
+    ctx.journal.record("steps.cancel.done", steps=names)
     return True
 
 
@@ -102,36 +102,36 @@ def own(steps: tuple[StepRow, ...]) -> tuple[StepRow, ...]:
     return tuple(step for step in steps if step.name != OWN_STEPS)
 
 
-def _cancel(desk: Desk, names: list[str]) -> None:
+def _cancel(ctx: Desk, names: list[str]) -> None:
     for name in names:
         try:
-            desk.steps.end_step(name)
+            ctx.steps.end_step(name)
         except SlurmError as error:
             say(f"step {name}: {error.message}")
 
 
-def _over_within(desk: Desk, number: int, limit_s: float) -> bool:
-    until_s = desk.clock.mono_s() + limit_s
-    while desk.talk.over(number) is None:
-        if desk.clock.mono_s() > until_s:
+def _over_within(ctx: Desk, number: int, limit_s: float) -> bool:
+    until_s = ctx.clock.mono_s() + limit_s
+    while ctx.channel.over(number) is None:
+        if ctx.clock.mono_s() > until_s:
             return False
-        desk.rest(0.05)
+        ctx.rest(0.05)
     return True
 
 
 # ---------------------------------------------------------------------- the dying gasp
 
 
-def _gasp(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) -> None:
+def _gasp(ctx: Desk, monitor: Eye, found: Suspicion, settings: Mapping[str, Any]) -> None:
     """Ask the surviving processes for an emergency checkpoint, once, and wait a short time for it."""
-    nodes = eye.started.nodes
+    nodes = monitor.started.nodes
     signal_name, to_script = save_request.split_signal(str(settings.get("save-signal", "")))
     gone = [node for node in nodes if node in found.diagnosis.nodes]
     reads = found.diagnosis.fault is not FaultClass.HANG  # a process that hangs reads no file
     wanted, why = save_request.gasp(
         total=len(nodes),
         alive=len(nodes) - len(gone),
-        listens=bool(signal_name) or (reads and flag_files.is_read(desk.where.place, eye.started.token)),
+        listens=bool(signal_name) or (reads and flag_files.is_read(ctx.where.place, monitor.started.token)),
         asked=False,
         gasp_wait_s=float(settings.get("fault-save-timeout", 30.0)),
     )
@@ -139,24 +139,24 @@ def _gasp(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) -
         say(f"no last checkpoint is asked for: {why}")
         return
     wait_s = float(settings.get("fault-save-timeout", 30.0))
-    known = sight(desk, eye, settings, desk.clock.mono_s(), None)
+    known = sight(ctx, monitor, settings, ctx.clock.mono_s(), None)
     ask = save_request.Ask(save_request.Occasion.GASP, known[0], wait_s)
-    desk.book.record("save.asked", occasion="gasp", why=why, known=known[0].to_json(), wait_s=wait_s)
-    token = _wish(desk, eye)
+    ctx.journal.record("save.asked", occasion="gasp", why=why, known=known[0].to_json(), wait_s=wait_s)
+    token = _wish(ctx, monitor)
     try:
-        desk.book.act("save", lambda: _ask(desk, eye, token, signal_name, to_script=to_script))
-        began_s = desk.clock.mono_s()
+        ctx.journal.act("save", lambda: _ask(ctx, monitor, token, signal_name, to_script=to_script))
+        began_s = ctx.clock.mono_s()
         seen = known
         while True:
-            eye.look()
-            seen = sight(desk, eye, settings, desk.clock.mono_s(), seen)
-            verdict = save_request.decide(ask, seen[0], desk.clock.mono_s() - began_s)
-            if verdict.end or desk.talk.over(eye.started.number) is not None:
+            monitor.look()
+            seen = sight(ctx, monitor, settings, ctx.clock.mono_s(), seen)
+            verdict = save_request.decide(ask, seen[0], ctx.clock.mono_s() - began_s)
+            if verdict.end or ctx.channel.over(monitor.started.number) is not None:
                 break
-            desk.rest(0.5)
+            ctx.rest(0.5)
     finally:
-        flag_files.unask(desk.where.run_dir, token)
-    desk.book.record("save.done" if verdict.saved else "save.missed", why=verdict.reason)
+        flag_files.unask(ctx.where.run_dir, token)
+    ctx.journal.record("save.done" if verdict.saved else "save.missed", why=verdict.reason)
 
 
 class Boundary:
@@ -166,48 +166,48 @@ class Boundary:
 
     def __init__(
         self,
-        desk: Desk,
-        eye: Eye,
+        ctx: Desk,
+        monitor: Eye,
         settings: Mapping[str, Any],
         occasion: save_request.Occasion = save_request.Occasion.SWAP,
         why: str = "a spare is to take a slow node's place",
     ) -> None:
-        self._desk, self._eye, self._settings = desk, eye, settings
-        self._began_s = self._looked_s = desk.clock.mono_s()
-        self._seen = sight(desk, eye, settings, self._began_s, None)
+        self._ctx, self._monitor, self._settings = ctx, monitor, settings
+        self._began_s = self._looked_s = ctx.clock.mono_s()
+        self._seen = sight(ctx, monitor, settings, self._began_s, None)
         signal_name, to_script = save_request.split_signal(str(settings.get("save-signal", "")))
-        asks = bool(signal_name) or flag_files.is_read(desk.where.place, eye.started.token)
+        asks = bool(signal_name) or flag_files.is_read(ctx.where.place, monitor.started.token)
         wait_s = float(settings.get("save-wait", 120.0)) if asks else None
         self._ask = save_request.Ask(occasion, self._seen[0], wait_s)
-        self._token = _wish(desk, eye)
+        self._token = _wish(ctx, monitor)
         if asks:
             known = self._seen[0].to_json()
-            desk.book.record("save.asked", occasion=occasion.value, why=why, known=known, wait_s=wait_s)
-            desk.book.act("save", lambda: _ask(desk, eye, self._token, signal_name, to_script=to_script))
+            ctx.journal.record("save.asked", occasion=occasion.value, why=why, known=known, wait_s=wait_s)
+            ctx.journal.act("save", lambda: _ask(ctx, monitor, self._token, signal_name, to_script=to_script))
 
     def look(self) -> save_request.Verdict:
         """Whether the checkpoint is complete, or will not come. Raises OSError (journal)."""
-        mono_s, seen = self._desk.clock.mono_s(), self._seen[0]
-        fresh = save_request.new(self._ask.known, seen) or self._eye.memory.saved_step != seen.logged
+        mono_s, seen = self._ctx.clock.mono_s(), self._seen[0]
+        fresh = save_request.new(self._ask.known, seen) or self._monitor.memory.saved_step != seen.logged
         if mono_s - self._looked_s < (WRITING_EVERY_S if fresh else SIGHT_EVERY_S):
             return save_request.Verdict(False, False, "a new checkpoint is awaited")
         self._looked_s = mono_s
-        self._seen = sight(self._desk, self._eye, self._settings, mono_s, self._seen)
+        self._seen = sight(self._ctx, self._monitor, self._settings, mono_s, self._seen)
         verdict = save_request.decide(self._ask, self._seen[0], mono_s - self._began_s)
         if verdict.end and self._ask.wait_s is not None:
             self.close()
-            self._desk.book.record("save.done" if verdict.saved else "save.missed", why=verdict.reason)
+            self._ctx.journal.record("save.done" if verdict.saved else "save.missed", why=verdict.reason)
         return verdict
 
     def close(self) -> None:
         """Withdraw the request, also when the start has ended meanwhile."""
         if self._ask.wait_s is not None:
-            flag_files.unask(self._desk.where.run_dir, self._token)
+            flag_files.unask(self._ctx.where.run_dir, self._token)
 
 
 def sight(
-    desk: Desk,
-    eye: Eye,
+    ctx: Desk,
+    monitor: Eye,
     settings: Mapping[str, Any],
     mono_s: float,
     before: tuple[save_request.Sight, float] | None,
@@ -215,29 +215,31 @@ def sight(
     """What is known of checkpoints now, and since when (monotonic) it has been so."""
     marker = str(settings.get("checkpoint-marker", ""))
     path = checkpoints.newest(
-        str(settings.get("checkpoint", "")), marker=marker, cwd=submission_context.cwd(desk.where.run_dir)
+        str(settings.get("checkpoint", "")), marker=marker, cwd=submission_context.cwd(ctx.where.run_dir)
     )
     stamp = checkpoints.stamp(path) if path else ""
     same = before is not None and (before[0].path, before[0].stamp) == (path, stamp)
     since_s = before[1] if same and before is not None else mono_s
     step = checkpoints_names.step_of(path) if path else None
-    now = save_request.Sight(path, stamp, step, eye.memory.saved_step, mono_s - since_s, marked=bool(marker))
+    now = save_request.Sight(
+        path, stamp, step, monitor.memory.saved_step, mono_s - since_s, marked=bool(marker)
+    )
     return now, since_s
 
 
-def _wish(desk: Desk, eye: Eye) -> str:
-    return f"{eye.started.token} {desk.clock.now_s():.3f}"
+def _wish(ctx: Desk, monitor: Eye) -> str:
+    return f"{monitor.started.token} {ctx.clock.now_s():.3f}"
 
 
-def _ask(desk: Desk, eye: Eye, token: str, signal_name: str, *, to_script: bool) -> None:
-    flag_files.ask(desk.where.run_dir, token, beside=True)
+def _ask(ctx: Desk, monitor: Eye, token: str, signal_name: str, *, to_script: bool) -> None:
+    flag_files.ask(ctx.where.run_dir, token, beside=True)
     if signal_name and to_script:
         with contextlib.suppress(ProcessLookupError, AttributeError):
-            os.kill(eye.started.pid, getattr(signal, f"SIG{signal_name}"))
+            os.kill(monitor.started.pid, getattr(signal, f"SIG{signal_name}"))
     elif signal_name:
         try:
-            for step in own(desk.steps.steps(desk.where.job)):
-                desk.steps.end_step(step.id, signal=signal_name)
+            for step in own(ctx.steps.steps(ctx.where.job)):
+                ctx.steps.end_step(step.id, signal=signal_name)
         except SlurmError as error:
             say(f"{signal_name} could not be sent: {error.message}")
 
@@ -245,8 +247,8 @@ def _ask(desk: Desk, eye: Eye, token: str, signal_name: str, *, to_script: bool)
 class Notice:
     """Watches one start for a preemption that nobody else handles."""
 
-    def __init__(self, desk: Desk, eye: Eye, settings: Mapping[str, Any]) -> None:
-        self._desk, self._eye, self._settings = desk, eye, settings
+    def __init__(self, ctx: Desk, monitor: Eye, settings: Mapping[str, Any]) -> None:
+        self._ctx, self._monitor, self._settings = ctx, monitor, settings
         self._seen_s: float | None = None
         self._over = False
         self._boundary: Boundary | None = None
@@ -259,7 +261,7 @@ class Notice:
             if self._boundary.look().end:
                 self._boundary = None
             return
-        report, mono_s = self._eye.memory.report, self._desk.clock.mono_s()
+        report, mono_s = self._monitor.memory.report, self._ctx.clock.mono_s()
         if self._over or report is None:
             return
         if self._seen_s is None:
@@ -269,20 +271,20 @@ class Notice:
             self._over = True
             if self._preempted() and not self._asked():
                 why = "Slurm wants the nodes for another job"
-                self._boundary = Boundary(self._desk, self._eye, self._settings, Occasion.PREEMPT, why)
+                self._boundary = Boundary(self._ctx, self._monitor, self._settings, Occasion.PREEMPT, why)
 
     def _preempted(self) -> bool:
-        job = self._desk.where.job
+        job = self._ctx.where.job
         try:
-            row = self._desk.cluster.jobs((job,)).get(job)
-            details = self._desk.cluster.details(job) if row is not None and row.is_cut_short else None
+            row = self._ctx.cluster.jobs((job,)).get(job)
+            details = self._ctx.cluster.details(job) if row is not None and row.is_cut_short else None
         except SlurmError as error:
             say(f"a step was cancelled, and Slurm does not say why: {error.message}")
             return False
         return details is not None and details.is_preempted  # otherwise its end is nearer for another reason
 
     def _asked(self) -> bool:
-        told, where = self._desk.book.run().leaving, self._desk.where
+        told, where = self._ctx.journal.run().leaving, self._ctx.where
         place = (told.get("occasion"), told.get("attempt"), told.get("launch"))
         return place == (Occasion.PREEMPT.value, where.attempt, where.launch)
 
@@ -302,18 +304,18 @@ class Drained:
 
     def __init__(
         self,
-        desk: Desk,
-        eye: Eye,
+        ctx: Desk,
+        monitor: Eye,
         settings: Mapping[str, Any],
         against: Callable[[Suspicion, tuple[str, ...]], str],
     ) -> None:
-        self._desk, self._eye, self._settings, self._against = desk, eye, settings, against
+        self._ctx, self._monitor, self._settings, self._against = ctx, monitor, settings, against
         self._next_s = 0.0
         self._wish: Wish | None = None
         self._boundary: Boundary | None = None
         self._answered: set[str] = set()
-        self._notice = Notice(desk, eye, settings)
-        self._taken = Taken(desk, eye.started)
+        self._notice = Notice(ctx, monitor, settings)
+        self._taken = Taken(ctx, monitor.started)
 
     @property
     def waits(self) -> bool:
@@ -325,7 +327,7 @@ class Drained:
         self._notice.look()
         if (lost := self._taken.look()) is not None:
             return lost
-        where, mono_s = self._desk.where, self._desk.clock.mono_s()
+        where, mono_s = self._ctx.where, self._ctx.clock.mono_s()
         if mono_s >= self._next_s:
             self._next_s = mono_s + LOOK_EVERY_S
             found = flag_files.read_leave(where.place, where.launch)
@@ -337,7 +339,9 @@ class Drained:
         if self._wish is None:
             return None
         if self._boundary is None:
-            self._boundary = Boundary(self._desk, self._eye, self._settings, Occasion.DRAIN, self._wish.why)
+            self._boundary = Boundary(
+                self._ctx, self._monitor, self._settings, Occasion.DRAIN, self._wish.why
+            )
         verdict = self._boundary.look()
         if not verdict.end:
             return None
@@ -353,16 +357,16 @@ class Drained:
         self._wish = self._boundary = None
         nodes = self._used(wish)
         found = Suspicion(suspicions.drained(nodes, f"{', '.join(nodes)}: {wish.why}"), 0.0)
-        out = tuple(node for node in wish.aside if node not in self._eye.started.nodes)
+        out = tuple(node for node in wish.aside if node not in self._monitor.started.nodes)
         why = self._against(found, out) if saved else reason
         if not why:
             return found
         say(f"{', '.join(nodes)} stays: {why}")
-        self._desk.book.record("start.stays", token=wish.token, nodes=list(nodes), why=why, saved=saved)
+        self._ctx.journal.record("start.stays", token=wish.token, nodes=list(nodes), why=why, saved=saved)
         return None
 
     def _used(self, wish: Wish) -> tuple[str, ...]:
-        return tuple(node for node in self._eye.started.nodes if node in wish.nodes)
+        return tuple(node for node in self._monitor.started.nodes if node in wish.nodes)
 
     def close(self) -> None:
         """Withdraw all requests."""
@@ -382,13 +386,13 @@ class Slow:
 
     def __init__(
         self,
-        desk: Desk,
-        eye: Eye,
+        ctx: Desk,
+        monitor: Eye,
         settings: Mapping[str, Any],
         hangs: Hangs,
         against: Callable[[Suspicion], str],
     ) -> None:
-        self._desk, self._eye, self._settings = desk, eye, settings
+        self._ctx, self._monitor, self._settings = ctx, monitor, settings
         self._hangs, self._against = hangs, against
         self._boundary: Boundary | None = None
 
@@ -405,7 +409,7 @@ class Slow:
             return None
         wanted = Suspicion(suspicions.slow(swap.node, swap.reason), 0.0)
         if self._boundary is None:
-            self._boundary = Boundary(self._desk, self._eye, self._settings)
+            self._boundary = Boundary(self._ctx, self._monitor, self._settings)
         verdict = self._boundary.look()
         if not verdict.end:
             return None

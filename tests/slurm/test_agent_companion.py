@@ -31,11 +31,11 @@ def _companions(post: Post, *words: str) -> Companions:
     place = store_run_dir.attempt_dir(run_dir, 1)
     row = CommandCluster(post.env).jobs((job,))[job]
     where = Where(run_dir, str(place), 1, 0, job, "", row.nodes[0], row.nodes)
-    desk: Desk
-    steps = SpanningSteps(CommandSteps(post.env), job, lambda: (*desk.spans, *desk.coming))
-    book = Book(run_dir, str(place), attempt=1, launch=0, job=job)
-    desk = Desk(where, Talk(str(post.folder)), book, CommandCluster(post.env), steps)
-    return Companions(desk, {})
+    ctx: Desk
+    steps = SpanningSteps(CommandSteps(post.env), job, lambda: (*ctx.spans, *ctx.coming))
+    journal = Book(run_dir, str(place), attempt=1, launch=0, job=job)
+    ctx = Desk(where, Talk(str(post.folder)), journal, CommandCluster(post.env), steps)
+    return Companions(ctx, {})
 
 
 def _settled(post: Post, companions: Companions) -> Companion:
@@ -48,7 +48,7 @@ def _settled(post: Post, companions: Companions) -> Companion:
 
 
 def _kinds(companions: Companions) -> list[str]:
-    return [record["kind"] for record in companions.desk.book.records]
+    return [record["kind"] for record in companions.ctx.journal.records]
 
 
 @side_by_side
@@ -60,21 +60,21 @@ def test_a_companion_is_here_soon_and_gone_when_nobody_wants_it(
     with posts(box) as make:
         post = make()
         companions = _companions(post)
-        desk = companions.desk
+        ctx = companions.ctx
         asked = companions.ask(1, (), 600.0, "a node is missing")
         assert (asked.state, asked.number) == (WAITING, 1)
         found = _settled(post, companions)
 
         assert (found.state, len(found.nodes)) == (HERE, 1), found
-        assert not {*found.nodes} & {*desk.where.nodes}
-        assert desk.nodes == (*desk.where.nodes, *found.nodes)
-        answers = desk.steps.ask(desk.where.job, desk.nodes, "", limit_s=120, quiet_s=120).answers
-        assert sorted(answers) == sorted(desk.nodes)
+        assert not {*found.nodes} & {*ctx.where.nodes}
+        assert ctx.nodes == (*ctx.where.nodes, *found.nodes)
+        answers = ctx.steps.ask(ctx.where.job, ctx.nodes, "", limit_s=120, quiet_s=120).answers
+        assert sorted(answers) == sorted(ctx.nodes)
         companions.end(found.number, "the test is over")
-        assert desk.nodes == desk.where.nodes
+        assert ctx.nodes == ctx.where.nodes
         gone = {(found.job, "CANCELLED"), (found.job, "COMPLETED"), (found.job, "FAILED")}
         post.until(lambda: gone & {tuple(row.split("|")[:2]) for row in queue(box)}, "it is over")
-        assert os.path.exists(Path(desk.where.place, "companions", "1.over"))
+        assert os.path.exists(Path(ctx.where.place, "companions", "1.over"))
         assert _kinds(companions) == [
             "companion.intended",
             "companion.submitted",
@@ -93,7 +93,7 @@ def test_a_companion_that_cannot_be_had_fails_at_once_and_one_that_waits_is_take
     with posts(box) as make:
         post = make()
         companions = _companions(post)
-        rest = [node for node in ("n0", "n1", "n2", "n3") if node not in companions.desk.where.nodes]
+        rest = [node for node in ("n0", "n1", "n2", "n3") if node not in companions.ctx.where.nodes]
         refused = companions.ask(1, rest, 600.0, "nowhere")
         assert refused.state == FAILED
         assert "not available" in refused.reason, refused
@@ -103,12 +103,12 @@ def test_a_companion_that_cannot_be_had_fails_at_once_and_one_that_waits_is_take
         waits = companions.ask(1, (), 600.0, "a node is missing")
         assert waits.state == WAITING, waits
         assert companions.ask(1, (), 600.0, "again") == waits
-        companions.desk.rest(3.0)
+        companions.ctx.rest(3.0)
         assert companions.look().state == WAITING
         companions.end(waits.number, "it took too long")
         assert (waits.job, "CANCELLED") in {tuple(row.split("|")[:2]) for row in queue(box)}
         assert waits.number == 2
-        assert companions.desk.spans == ()
+        assert companions.ctx.spans == ()
 
 
 def test_a_companion_asked_for_ahead_is_nobodys_before_it_is_wanted(
@@ -119,22 +119,22 @@ def test_a_companion_asked_for_ahead_is_nobodys_before_it_is_wanted(
     with posts(box) as make:
         post = make()
         companions = _companions(post)
-        desk = companions.desk
+        ctx = companions.ctx
         companions.ask(1, (), None, "a node is lost", ahead=True)
         assert companions.expected
-        assert desk.expected == 1
+        assert ctx.expected == 1
         found = _settled(post, companions)
         assert found.state == HERE, found
-        assert desk.nodes == desk.where.nodes
-        answers = desk.steps.ask(desk.where.job, found.nodes, "", limit_s=120, quiet_s=120).answers
+        assert ctx.nodes == ctx.where.nodes
+        answers = ctx.steps.ask(ctx.where.job, found.nodes, "", limit_s=120, quiet_s=120).answers
         assert sorted(answers) == sorted(found.nodes)
 
         assert companions.take(1, ()) == found
-        assert desk.nodes == (*desk.where.nodes, *found.nodes)
+        assert ctx.nodes == (*ctx.where.nodes, *found.nodes)
         assert not companions.expected
-        assert (desk.expected, desk.coming) == (0, ())
+        assert (ctx.expected, ctx.coming) == (0, ())
         companions.end_ahead("it is wanted, so nothing happens")
-        assert desk.spans
+        assert ctx.spans
         other = companions.ask(1, (), None, "one more", ahead=True)
         assert companions.take(2, ()) is None
         post.until(
@@ -142,4 +142,4 @@ def test_a_companion_asked_for_ahead_is_nobodys_before_it_is_wanted(
             "the other one is ended",
         )
         companions.end_all("the test is over")
-        assert desk.nodes == desk.where.nodes
+        assert ctx.nodes == ctx.where.nodes

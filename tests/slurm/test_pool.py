@@ -40,13 +40,13 @@ def test_a_companion_is_borrowed_from_the_pool_and_given_back(
         reserve(at, "spare", "n3")
     companions = _companions(at, "-wn[0-1]")
     at.plain("-N1", "-wn2", "--exclusive", "--wrap", "sleep 300")
-    chosen = companion_jobs.lent(companions.desk, {"pool": f"{kind}:spare"}, 1, ())
+    chosen = companion_jobs.lent(companions.ctx, {"pool": f"{kind}:spare"}, 1, ())
     assert chosen == node_counts.Pool(kind, "spare")
     companions.ask(1, (), 600.0, "a node is missing", pool=chosen)
     found = _settled(at, companions)
     assert (found.state, found.nodes) == (HERE, ("n3",)), found
-    assert companions.desk.book.records[0]["data"]["pool"] == f"{kind}:spare"
-    assert companion_jobs.lent(companions.desk, {"pool": f"{kind}:spare"}, 1, ()) is None, "it is lent"
+    assert companions.ctx.journal.records[0]["data"]["pool"] == f"{kind}:spare"
+    assert companion_jobs.lent(companions.ctx, {"pool": f"{kind}:spare"}, 1, ()) is None, "it is lent"
     companions.end(found.number, "the test is over")
     cluster = CommandCluster(box.env())
 

@@ -149,7 +149,7 @@ class Stage:
         self.nodes = self.life.launches[-1].nodes
         self.talk_dir = folder / "talk"
         self.talk_dir.mkdir()
-        self.talk = Talk(str(self.talk_dir))
+        self.channel = Talk(str(self.talk_dir))
         self.place = run_dir.attempt_dir(self.life.run_dir, 1)
         self.steps = Steps()
         self.steps.nodes_dir = Path(self.place, "nodes")
@@ -157,11 +157,11 @@ class Stage:
         where = context.Where(
             self.life.run_dir, self.place, 1, 0, str(self.life.launches[-1].job.number), "memory", self.nodes[0], self.nodes
         )  # fmt: skip
-        book = context.Book(
+        journal = context.Book(
             where.run_dir, where.place, attempt=1, launch=0, job=where.job, crash=self.crashes.append
         )
         self.clock = Clock()
-        self.desk = context.Desk(where, self.talk, book, self.life.cluster, self.steps, clock=self.clock)
+        self.ctx = context.Desk(where, self.channel, journal, self.life.cluster, self.steps, clock=self.clock)
         self.rounds: start_loop.Rounds | None = None
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._work, daemon=True)
@@ -170,7 +170,7 @@ class Stage:
 
     def _work(self) -> None:
         try:
-            self.rounds = main._opened(self.desk)
+            self.rounds = main._opened(self.ctx)
             self.rounds.run()
         except (OSError, RuntimeError, LookupError, TypeError, ValueError, context.GivenUp) as error:
             self.error = error
@@ -214,7 +214,7 @@ class Stage:
         return self.answer(number)
 
     def records(self) -> list[dict[str, Any]]:
-        return list(self.desk.book.records)
+        return list(self.ctx.journal.records)
 
     def kinds(self) -> list[str]:
         return [record["kind"] for record in self.records()]
@@ -251,7 +251,7 @@ def make(tmp_path: Path, quick: None) -> Iterator[Callable[..., Stage]]:
 
     yield stage
     for one in made:
-        one.desk.given_up = True
+        one.ctx.given_up = True
         one.thread.join(60)
 
 
@@ -289,7 +289,7 @@ def test_what_the_agent_wrote_folds_into_the_run(make: Callable[..., Stage]) -> 
     """The same records, read by the same fold, make an incident with its rung and spend the rung once."""
     stage = make()
     stage.fails(1, TRANSIENT)
-    run: model_run.Run = stage.desk.book.run()
+    run: model_run.Run = stage.ctx.journal.run()
 
     assert [(one.id, one.decision["rung"]) for one in run.incidents] == [("1.0.1", "step")]
     assert run.rungs["step"] == 1
@@ -528,10 +528,10 @@ def test_a_job_of_one_node_needs_no_slurm(make: Callable[..., Stage]) -> None:
 
 def test_an_answer_is_given_once(tmp_path: Path) -> None:
     """Whoever comes second finds it given, and changes nothing."""
-    talk = Talk(str(tmp_path))
+    channel = Talk(str(tmp_path))
 
-    assert talk.answer(1)
-    assert not talk.answer(1, ["n0", "n1"], fault="network")
+    assert channel.answer(1)
+    assert not channel.answer(1, ["n0", "n1"], fault="network")
     assert (tmp_path / "next.1").read_text() == "end\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["next.1"]
 
@@ -540,42 +540,42 @@ def test_who_was_given_up_does_nothing_more(make: Callable[..., Stage]) -> None:
     """The watchdog has answered: no record, no effect, no second answer."""
     stage = make()
     stage.until("start.begun")
-    stage.desk.given_up = True
+    stage.ctx.given_up = True
     stage.thread.join(60)
     stage.over(1)
 
     assert isinstance(stage.error, context.GivenUp)
     assert stage.kinds() == ["agent.opened", "start.begun"]
     with pytest.raises(context.GivenUp):
-        stage.desk.rest(0.1)
+        stage.ctx.rest(0.1)
 
 
 def test_a_journal_that_cannot_be_written_ends_the_ladder(make: Callable[..., Stage]) -> None:
     """No intent on disk, no act: what the work raises makes the watchdog answer `end`."""
     stage = make()
     stage.until("start.begun")
-    os.close(stage.desk.book._fd)
+    os.close(stage.ctx.journal._fd)
     stage.over(1)
     stage.thread.join(60)
 
     assert isinstance(stage.error, OSError)
     assert stage.steps.asked == []
     shared = main.Shared(SystemClock())
-    shared.desk = stage.desk
-    shared.give_up(stage.talk)
+    shared.ctx = stage.ctx
+    shared.give_up(stage.channel)
     assert stage.answer(1) == {"kind": "end"}
 
 
 def test_the_watchdog_answers_for_work_that_stands_still(tmp_path: Path) -> None:
     """Only where an answer is owed, and only after a good while."""
-    talk, shared = Talk(str(tmp_path)), main.Shared(SystemClock())
+    channel, shared = Talk(str(tmp_path)), main.Shared(SystemClock())
     shared.began_s -= main.STANDSTILL_S + 1
-    assert not shared.stands_still(talk)
+    assert not shared.stands_still(channel)
     (tmp_path / "over.1").write_text("code=1\nsignal=0\n")
-    assert shared.stands_still(talk)
-    shared.give_up(talk)
+    assert shared.stands_still(channel)
+    shared.give_up(channel)
     assert (tmp_path / "next.1").read_text() == "end\n"
-    assert not shared.stands_still(talk)
+    assert not shared.stands_still(channel)
 
 
 # ---- the nodes
@@ -587,7 +587,7 @@ def test_a_node_that_slurm_took_from_the_job_is_silent_without_being_asked(
     """A step that names it would be refused as a whole."""
     stage = make(wanted=3)
     stage.life.launches[-1].job.nodes = stage.nodes[:2]
-    where = stage.desk.where
+    where = stage.ctx.where
     sweep = node_liveness.Sweep(where.home, where.place, "0.2", where.job, stage.nodes, stage.nodes[0])
     found = node_liveness.reach(stage.life.cluster, stage.steps, SystemClock(), sweep)
 
@@ -599,7 +599,7 @@ def test_a_step_that_not_even_our_own_node_answers_tells_nothing(make: Callable[
     """It failed as such; no node is called silent for it."""
     stage = make(wanted=3)
     stage.steps.silent = set(stage.nodes)
-    where = stage.desk.where
+    where = stage.ctx.where
     sweep = node_liveness.Sweep(where.home, where.place, "0.2", where.job, stage.nodes, stage.nodes[0])
 
     assert not node_liveness.reach(stage.life.cluster, stage.steps, SystemClock(), sweep).known
@@ -609,7 +609,7 @@ def test_a_step_that_not_even_our_own_node_answers_tells_nothing(make: Callable[
 
 
 def _one_step(stage: Stage) -> StepRow:
-    return StepRow(f"{stage.desk.where.job}.0", "train", stage.nodes)
+    return StepRow(f"{stage.ctx.where.job}.0", "train", stage.nodes)
 
 
 def test_a_start_that_stands_still_beside_a_silent_node_is_ended(
@@ -689,11 +689,11 @@ def test_a_script_that_says_all_is_well_after_we_ended_it_is_started_again(
         time.sleep(0.05)
     stage.life.say(TRANSIENT)
     stage.until("steps.cancel.done")
-    assert stage.talk.asked(1) is False
+    assert stage.channel.asked(1) is False
     told = stage.fails(1, code=0)
 
     assert told["kind"] == "again"
-    assert stage.talk.asked(1) is True
+    assert stage.channel.asked(1) is True
 
 
 def _slow(node: str) -> straggler.Advice:

@@ -91,16 +91,16 @@ class _Fabric(MemoryCluster):
         return replace(super().facts(), switch=self._switch)
 
 
-def _desk(folder: Path, *, calls: bool = True, no_span: str = "", switch: str = "switch/none") -> Desk:
-    """The desk of a launch whose first start is over."""
-    talk = folder / "talk"
-    talk.mkdir()
+def _ctx(folder: Path, *, calls: bool = True, no_span: str = "", switch: str = "switch/none") -> Desk:
+    """The context of a launch whose first start is over."""
+    channel = folder / "talk"
+    channel.mkdir()
     if calls:
-        (talk / "calls.1").write_text("1700000000 4711 -N2 train\n")
+        (channel / "calls.1").write_text("1700000000 4711 -N2 train\n")
     if no_span:
-        (talk / "nospan.1").write_text(no_span + "\n")
+        (channel / "nospan.1").write_text(no_span + "\n")
     where = Where(str(folder), str(folder), 1, 0, "7", "", "n0", ("n0", "n1"))
-    return Desk(where, Talk(str(talk)), None, _Fabric(switch), None)  # type: ignore[arg-type]
+    return Desk(where, Talk(str(channel)), None, _Fabric(switch), None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -117,30 +117,30 @@ def test_what_cannot_lie_in_two_jobs_is_known_before_anybody_asks(
     tmp_path: Path, what: dict[str, Any], words: str
 ) -> None:
     """No srun, an srun that needs one world of processes, a fabric that gives each job its keys; all others may."""
-    told = Apart(_desk(tmp_path, **what)).against(1, end_s=None, limit_s=300.0)
+    told = Apart(_ctx(tmp_path, **what)).against(1, end_s=None, limit_s=300.0)
     assert words in told if words else told == ""
 
 
 def test_a_job_whose_time_is_nearly_up_asks_for_nobody(tmp_path: Path) -> None:
     """What would come at the end of the wait would have no time left."""
-    desk = _desk(tmp_path)
-    now_s = desk.clock.now_s()
-    assert "of the job's time" in Apart(desk).against(1, end_s=now_s + 310, limit_s=300.0)
-    assert Apart(desk).against(1, end_s=now_s + 600, limit_s=300.0) == ""
+    ctx = _ctx(tmp_path)
+    now_s = ctx.clock.now_s()
+    assert "of the job's time" in Apart(ctx).against(1, end_s=now_s + 310, limit_s=300.0)
+    assert Apart(ctx).against(1, end_s=now_s + 600, limit_s=300.0) == ""
 
 
 def test_a_first_start_over_both_jobs_that_comes_to_nothing_is_the_last_one(tmp_path: Path) -> None:
     """With all its nodes well and not one step; one that made steps, or lost a node, proves nothing."""
-    desk = _desk(tmp_path)
-    desk.spans = (Span("8", ("n2",)),)
+    ctx = _ctx(tmp_path)
+    ctx.spans = (Span("8", ("n2",)),)
     both = ("n0", "n2")
     for nodes, step, well in ((("n0", "n1"), None, True), (both, None, False)):
-        apart = Apart(desk)
+        apart = Apart(ctx)
         apart.note(nodes, step, well=well)
         assert apart.against(1, end_s=None, limit_s=300.0) == ""
     apart.note(both, None, well=True)
     assert apart.against(1, end_s=None, limit_s=300.0) == NOTHING
-    worked = Apart(desk)
+    worked = Apart(ctx)
     worked.note(both, 5, well=True)
     worked.note(both, None, well=True)
     assert worked.against(1, end_s=None, limit_s=300.0) == ""
@@ -173,11 +173,11 @@ def test_what_the_pool_refuses_is_asked_of_the_jobs_own_partition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its partition may allow less time, or its reservation not this user: the other nodes are not given back for that."""
-    desk, asked = _desk(tmp_path), _Refusing()
+    ctx, asked = _ctx(tmp_path), _Refusing()
     monkeypatch.setattr(companion_jobs, "fit", lambda *_, **__: {})
     monkeypatch.setattr(companion_form, "idle", lambda *_: frozenset({"n2", "n3"}))
-    wanted = companion_jobs.Wanted(None, 1, frozenset(), None, desk.clock.mono_s() + 60.0, "n1 is lost")  # type: ignore[arg-type]
-    found = companion_jobs.join(desk, asked, {"pool": "partition:spares"}, wanted)  # type: ignore[arg-type]
+    wanted = companion_jobs.Wanted(None, 1, frozenset(), None, ctx.clock.mono_s() + 60.0, "n1 is lost")  # type: ignore[arg-type]
+    found = companion_jobs.join(ctx, asked, {"pool": "partition:spares"}, wanted)  # type: ignore[arg-type]
 
     assert found.nodes == ("n2",)
     assert asked.asked == ["partition:spares", ""]

@@ -136,7 +136,7 @@ def test_what_would_travel_for_too_long_is_read_from_disk(make: Make, tmp_path: 
     publish(stage, folder)
     stage.steps.silent = {lost}
     assert stage.fails(1, "step 12 loss 2.0", TRANSIENT)["view"] == VIEW
-    assert (memory.plans[0]["give"], spare in stage.desk.nodes) == ([], True)
+    assert (memory.plans[0]["give"], spare in stage.ctx.nodes) == ([], True)
 
 
 def test_what_may_still_be_published_is_waited_for(make: Make, tmp_path: Path) -> None:

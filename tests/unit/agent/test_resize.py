@@ -62,12 +62,12 @@ class Lenders:
                 return Companion(WAITING, 1, job=self.job)
             if not self.come:
                 return Companion(FAILED, 1, job=self.job, reason="AssocMaxJobsLimit")
-            self_.desk.spans = (Span(self.job, self.come),)
+            self_.ctx.spans = (Span(self.job, self.come),)
             return Companion(HERE, 1, self.come, self.job)
 
         def end(self_: Companions, number: int, why: str) -> None:
             self.ended.append(why)
-            self_.desk.spans = ()
+            self_.ctx.spans = ()
 
         for name, deed in (("ask", ask), ("look", look), ("end", end)):
             monkeypatch.setattr(Companions, name, deed)
@@ -116,7 +116,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lenders: Lenders, quic
 
     yield stage
     for one in made:
-        one.desk.given_up = True
+        one.ctx.given_up = True
         one.thread.join(60)
 
 
@@ -165,7 +165,7 @@ def test_a_growth_is_no_fault(make: Make) -> None:
     stage.start(2, stage.nodes)
     stage.life.say("step 7 loss 1.0")
     stage.until("start.first-step")
-    run = stage.desk.book.run()
+    run = stage.ctx.journal.run()
 
     assert (run.incidents, run.retries, run.spent, run.rungs, run.excluded) == ((), 0, {}, {}, ())
     assert run.attempt is not None
@@ -284,7 +284,7 @@ def test_a_new_node_that_fails_at_the_last_moment_is_left_out(make: Make) -> Non
 
     assert answer["nodes"] == ",".join(stage.nodes[:2])
     assert stage.until("grow.dropped")["failed"]
-    assert stage.desk.book.run().incidents == ()
+    assert stage.ctx.journal.run().incidents == ()
 
 
 def test_an_old_node_that_fails_at_the_last_moment_is_a_fault(make: Make) -> None:
@@ -314,7 +314,7 @@ def test_it_does_not_grow_where_it_is_not_wanted_or_does_not_pay(
     stage = make()
     save(stage, 5)
     assert "it does not pay" in stays(stage, "price")["reason"]
-    assert stage.desk.book.run().attempt.growth == stays(stage, "price")["reason"]  # type: ignore[union-attr]
+    assert stage.ctx.journal.run().attempt.growth == stays(stage, "price")["reason"]  # type: ignore[union-attr]
 
 
 def ends_to_grow(stage: Stage, step: int, start: int = 1) -> None:
@@ -356,14 +356,14 @@ def test_what_was_reached_before_a_growth_is_progress(make: Make) -> None:
     stage = make()
     save(stage, 5)
     stage.fails(1, TRANSIENT)
-    spent = stage.desk.book.run()
+    spent = stage.ctx.journal.run()
     assert spent.rungs["step"] == 1
     assert spent.best_step == 5
     stage.start(2, stage.nodes[:2])
     stage.life.say("step 9 loss 1.0")
     ends_to_grow(stage, 9, start=2)
     stage.fails(2, CANCELLED, code=143)
-    run = stage.desk.book.run()
+    run = stage.ctx.journal.run()
 
     assert (run.spent, run.rungs, run.best_step) == ({}, {}, 9)
     assert run.best_checkpoint.endswith("step-10")
@@ -393,7 +393,7 @@ def test_an_agent_that_dies_between_the_end_and_its_answer_costs_no_more_than_a_
     """What its own end of the start printed is no person's cancel, and no fault of anybody."""
     stage = make()
     ends_to_grow(stage, 5)
-    stage.desk.given_up = True
+    stage.ctx.given_up = True
     stage.thread.join(60)
     stage.life.say(CANCELLED)
     stage.life.exit(143)

@@ -1,4 +1,4 @@
-"""Laws of the eye of an agent: the time for which a start stands still counts only while the job is seen to run."""
+"""Laws of the start monitor: standstill counts only while the job is seen to run."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Life:
             stdout_offset_bytes=0, stderr_offset_bytes=0, resume_from="", started_s=None,
         )  # fmt: skip
         catalog = signatures_catalog.load()
-        self.eye = Eye(
+        self.monitor = Eye(
             Where(str(folder / "runs" / "r"), place, 1, 0, "7", "c", "n0", NODES),
             Started(1, 1, NODES, "0.1", launch),
             {"fault-grace": 60.0},
@@ -70,12 +70,12 @@ class Life:
             clock=self.clock,
         )
         monkeypatch.setattr(node_liveness, "runs", lambda cluster, job: self.runs)
-        desk = SimpleNamespace(
-            where=self.eye._where, clock=self.clock, cluster=None, steps=self, alive=lambda: None, nodes=NODES,
-            book=SimpleNamespace(record=lambda kind, **_: self.told.append(kind)),
+        ctx = SimpleNamespace(
+            where=self.monitor._where, clock=self.clock, cluster=None, steps=self, alive=lambda: None, nodes=NODES,
+            journal=SimpleNamespace(record=lambda kind, **_: self.told.append(kind)),
         )  # fmt: skip
         self.hangs = start_monitor.Hangs(
-            cast("Any", desk), self.eye.started, {}, lambda: 0, lambda: self.eye.look(fresh=True)
+            cast("Any", ctx), self.monitor.started, {}, lambda: 0, lambda: self.monitor.look(fresh=True)
         )
         for step in range(1, steps + 1):
             self.say(f"step {step} loss 2.0")
@@ -95,10 +95,10 @@ class Life:
         """A look a second, to the first suspicion."""
         for _ in range(seconds):
             self.clock.s += 1.0
-            found = self.eye.judge()
-            verdict = self.hangs.look(self.eye.memory.report, self.eye.suspicious())
+            found = self.monitor.judge()
+            verdict = self.hangs.look(self.monitor.memory.report, self.monitor.suspicious())
             if found is None and verdict is not None and verdict.state is types.State.HUNG:
-                found = self.eye.hung(verdict)
+                found = self.monitor.hung(verdict)
             if found is not None:
                 return found
         return None
@@ -202,7 +202,7 @@ def test_a_hang_is_none_where_the_job_is_suspended_nor_right_afterwards(
     def looks(number: int) -> bool:
         for _ in range(number):
             life.clock.s += 1.0
-            verdict = life.hangs.look(life.eye.look())
+            verdict = life.hangs.look(life.monitor.look())
             if verdict is not None and verdict.state is types.State.HUNG:
                 return True
         return False

@@ -51,15 +51,15 @@ def _lost(
     folder: Path, cluster: _Says, *, calls: bool = False, spans: tuple[Span, ...] = ()
 ) -> tuple[str, ...]:
     """The nodes for which the start is ended within ten minutes."""
-    talk = folder / "talk"
-    talk.mkdir()
+    channel = folder / "talk"
+    channel.mkdir()
     if calls:
-        (talk / "calls.1").write_text("1700000000 4711 -N2 train\n")
+        (channel / "calls.1").write_text("1700000000 4711 -N2 train\n")
     clock, where = _Clock(), Where(str(folder), str(folder), 1, 0, "7", "", "n0", ALL)
-    desk = Desk(where, Talk(str(talk)), None, cluster, None, clock)  # type: ignore[arg-type]
-    desk.spans = spans
+    ctx = Desk(where, Talk(str(channel)), None, cluster, None, clock)  # type: ignore[arg-type]
+    ctx.spans = spans
     launch: LaunchRecord = launch_from({"nodes": ",".join(ALL)}, 1)
-    taken = Taken(desk, Started(1, 1, ALL, "0.1", launch))
+    taken = Taken(ctx, Started(1, 1, ALL, "0.1", launch))
     for _ in range(600):
         clock.s += 1.0
         found = taken.look()

@@ -44,7 +44,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None) -> Iterat
 
     yield stage
     for one in made:
-        one.desk.given_up = True
+        one.ctx.given_up = True
         one.thread.join(60)
 
 
@@ -159,14 +159,14 @@ def test_an_end_that_is_near_for_another_reason_is_no_preemption(
     stage = make(wanted=2, active=2)
     stage.life.say("step 5 loss 2.0")
     faults.preempt_later(stage.life.engine, stage.life.attempt.job, 1e6)
-    tell, asked = stage.desk.cluster.details, list[str]()
+    tell, asked = stage.ctx.cluster.details, list[str]()
 
     def details(job: str) -> JobDetails | None:
         asked.append(job)
         told = tell(job)
         return replace(told, fields={}) if told is not None else None
 
-    monkeypatch.setattr(stage.desk.cluster, "details", details)
+    monkeypatch.setattr(stage.ctx.cluster, "details", details)
     stage.life.say(CANCELLED)
     assert _within(60.0, lambda: bool(asked))
     stage.looks()

@@ -38,7 +38,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None) -> Iterat
 
     yield stage
     for one in made:
-        one.desk.given_up = True
+        one.ctx.given_up = True
         one.thread.join(60)
 
 
@@ -57,7 +57,7 @@ def test_a_drained_node_that_was_set_aside_is_given_back(make: Make) -> None:
     assert told == {"nodes": list(stage.nodes[:3]), "gone": [stage.nodes[3]], "why": release_nodes.MENDED}
     assert stage.kinds().index("release.intended") == stage.kinds().index("release.done") - 1
     assert stage.steps.kept == [stage.nodes[:3]]
-    assert stage.desk.nodes == stage.nodes[:3]
+    assert stage.ctx.nodes == stage.nodes[:3]
     assert stage.rounds is not None
     assert stage.rounds.aside == ()
 
@@ -80,7 +80,7 @@ def test_a_refusal_ends_it_for_the_launch(make: Make) -> None:
     stage.looks(5)
 
     assert stage.kinds().count("release.intended") == 1
-    assert stage.desk.nodes == stage.nodes
+    assert stage.ctx.nodes == stage.nodes
     assert not {"start.left", "script.end.intended"} & set(stage.kinds())
 
 
@@ -98,12 +98,12 @@ def test_a_node_that_left_the_job_may_be_one_of_a_companion(make: Make) -> None:
     job = stage.life.launches[-1].job
     job.nodes = stage.nodes[:3]
     give_up_s = time.monotonic() + 60
-    while stage.desk.nodes != stage.nodes[:3]:
+    while stage.ctx.nodes != stage.nodes[:3]:
         assert time.monotonic() < give_up_s, stage.kinds()
         time.sleep(0.05)
-    stage.desk.given_up = True
+    stage.ctx.given_up = True
     stage.thread.join(60)
-    desk = replace(stage.desk, spans=(Span("99", (stage.nodes[3],)),), left=stage.desk.left)
+    ctx = replace(stage.ctx, spans=(Span("99", (stage.nodes[3],)),), left=stage.ctx.left)
 
-    assert desk.nodes == stage.nodes
-    assert companion_jobs.arranged(desk, stage.nodes) == (stage.nodes, desk.spans)
+    assert ctx.nodes == stage.nodes
+    assert companion_jobs.arranged(ctx, stage.nodes) == (stage.nodes, ctx.spans)
