@@ -1,17 +1,18 @@
 """The catalog of known faults: TOML files in, checked signatures out. (I/O)
 
-How it thinks: a signature is a claim about one line of text, so it carries its own proof: examples that it
-must match and lines that look alike and must not.  A signature that fails its own proof is refused.  Loading
-does what is cheap (names, types, duplicates, patterns that compile); `selftest` does the rest.  A folder of the site's own files may stand beside ours; an id
-given twice is an error, never a silent replacement.
+A signature is a claim about one line of text, so it carries its own proof: examples that it must match, and
+similar lines that it must not match. A signature that fails its own proof is refused. Loading does the cheap
+checks (names, types, duplicates, patterns that compile); `selftest` does the rest. A folder of the site's own
+files may be added to ours. An id given twice is an error, never a silent replacement.
 
-Patterns are bytes, match within one line, and stay inside what both `re` and hyperscan understand: no look-around,
-no back-references, no pattern that matches nothing.
+Patterns are bytes, match within one line, and use only what both `re` and hyperscan understand: no
+look-around, no back-references, no pattern that matches nothing.
 
-A maker's numbered faults stand in a `[[table]]` (`codes`): a signature with `table` finds the numbers, and each number
-of the table has a signature of its own in `by_id`, made of its level when first asked for.  A table says `id`, `title`, `written` (a
-pattern of one code), `example` (a log line with {code}), `fact`, `[table.defaults]` and `[[table.level]]`s; a level says its
-`name`, any field of a signature that its codes share, and `codes`, a line for each: the code and its meaning.
+A `[[table]]` (`codes`) holds a maker's numbered faults. A signature with `table` finds the numbers. Each
+number in the table has its own signature in `by_id`, made of its level when somebody first asks for it. A
+table has `id`, `title`, `written` (a pattern of one code), `example` (a log line with {code}), `fact`,
+`[table.defaults]` and `[[table.level]]`s. A level has its `name`, any field of a signature that its codes
+share, and `codes`, one a line: the code and its meaning.
 """
 
 from __future__ import annotations
@@ -46,21 +47,21 @@ _E = TypeVar("_E", bound=Enum)
 
 
 class CatalogError(ValueError):
-    """A catalog file that cannot be used: which file, which signature, what is wrong, in one line."""
+    """An unusable catalog file: which file, which signature, what is wrong, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
     """One known fault.
 
-    `pattern` is a regular expression over bytes within one line, unanchored unless it says otherwise.
-    `priority` is higher the nearer to the root (hardware 80+, kernel 75, node and Slurm 70, network 60, framework verdict
-    50, the user's own error 50, wrapper or echo 20); `confidence` (0..1) is that of this line alone as the cause.
-    `exclude` says that the next attempt should avoid a node, the one that the line names or the one Slurm will.
-    `sources` are the places where the line is expected; in any other it is weaker.  `fact` says where we know it from.
-    `at_once` says that the line is a verdict in itself: whoever waits longer learns nothing more.
-    `vendor` is what the maker of the part recommends, in short; "" where there is no such word.
-    `table` is the table of codes in which what `code` captures is looked up; "" where the line has no such number.
+    `pattern`: a regular expression over the bytes of one line, unanchored unless it says otherwise.
+    `priority`: higher the nearer to the root cause (hardware 80+, kernel 75, node and Slurm 70, network 60,
+    framework verdict 50, the user's own error 50, wrapper or echo 20). `confidence` (0..1): that this line
+    alone is the cause. `exclude`: the next attempt should avoid a node, the one that the line names or the
+    one that Slurm will. `sources`: where the line is expected; elsewhere it is weaker. `fact`: how we know
+    it. `at_once`: the line is a verdict in itself, and waiting longer reveals nothing. `vendor`: what the
+    maker of the part recommends, in short; "" for nothing. `table`: the table of codes for the capture
+    `code`; "" where the line has no such number.
     """
 
     id: str
@@ -87,9 +88,9 @@ class Signature:
 
 @dataclass(frozen=True)
 class Catalog:
-    """All signatures in a fixed order; `digest` (hex) changes with every byte of every file.
+    """All signatures in a fixed order. `digest` (hex) changes with every byte of every file.
 
-    `by_id` has the signatures of all codes, too, which `signatures` has not: nothing scans for those.
+    `by_id` also has the signatures of all codes, which `signatures` has not: nothing scans for those.
     """
 
     signatures: tuple[Signature, ...]
@@ -99,9 +100,9 @@ class Catalog:
 
 
 def load(extra: Sequence[str] = ()) -> Catalog:
-    """Return our catalog and the `*.toml` of the folders in `extra`, read once a process.
+    """Our catalog and the `*.toml` of the folders in `extra`, read once a process.
 
-    Raises CatalogError (one line) for a file that cannot be read or a signature that is wrong.
+    Raises CatalogError (one line) for an unreadable file or a wrong signature.
     """
     return _load(tuple(extra))
 
@@ -117,7 +118,7 @@ def _load(extra: tuple[str, ...]) -> Catalog:
             raise CatalogError(f"{path}: {error}") from error
         digest.update(len(content).to_bytes(8, "big") + content)
         files.append((path, content))
-    # What was kept is found by what it was made from: these bytes, in this form.
+    # The cache key covers these bytes and this form of a signature.
     form = hashlib.sha256(" ".join(Signature.__slots__).encode()).hexdigest()[:8]
     name = f"catalog-{form}-{digest.hexdigest()[:32]}"
     kept = user_cache.read(name)
@@ -132,7 +133,7 @@ def _load(extra: tuple[str, ...]) -> Catalog:
 
 @dataclass(slots=True)
 class _Parts:
-    """All that the files say, checked: what a catalog is made of, and what is kept of it."""
+    """What the files say, checked: the source of a catalog, and what the cache keeps of it."""
 
     signatures: list[Signature]
     tables: list[dict[str, Any]]
@@ -155,7 +156,7 @@ def _catalog(parts: _Parts, digest: str) -> Catalog:
 
 
 def _parts(files: Sequence[tuple[Path, bytes]]) -> _Parts:
-    """Read and check all files, in their order; a later one may change or silence what an earlier one says."""
+    """Read and check all files, in order. A later one may change or silence what an earlier one says."""
     rows: dict[str, tuple[Path, dict[str, Any]]] = {}
     raw_tables: dict[str, dict[str, Any]] = {}
     tables: dict[str, CodeTable] = {}
@@ -221,7 +222,7 @@ def _files(extra: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _table(path: Path, raw: Mapping[str, Any]) -> CodeTable:
-    """Make one table of codes; each of its levels must make a signature."""
+    """Make one table of codes. Each of its levels must make a signature."""
     try:
         table = table_of(raw)
         first = {code.level.name: name for name, code in reversed(list(table.codes.items()))}
@@ -238,7 +239,9 @@ def _of_code(row: Mapping[str, Any]) -> Signature:
 
 
 def _refuse_links(found: Mapping[str, Signature], tables: Mapping[str, CodeTable]) -> None:
-    """Refuse an id that means two things, and a signature that looks its codes up where there are none."""
+    """Refuse an id that means two things, and a signature whose table does not exist or that captures no
+    code.
+    """
     seen = set(found)
     for table in tables.values():
         twice = seen & table.codes.keys()
@@ -270,7 +273,9 @@ _COMMON: Mapping[str, Any] = {
 
 
 def _signature(row: Mapping[str, Any]) -> Signature:
-    """Make a signature of one TOML row; raises KeyError for what is missing, ValueError or TypeError for what is wrong."""
+    """Make a signature of one TOML row. Raises KeyError for a missing key, ValueError or TypeError for a
+    wrong one.
+    """
     names = {"class" if field.name == "fault" else field.name for field in fields(Signature)}
     unknown = set(row) - names
     if unknown:

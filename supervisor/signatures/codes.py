@@ -1,12 +1,12 @@
-"""Tables of fault codes: hundreds of numbers of one maker, each as good as a signature. (pure)
+"""Tables of fault codes: hundreds of one maker's numbers, each as good as a signature. (pure)
 
-How it thinks: a maker who numbers faults gives each number a level, and a level is what is done about it.  So a code has
-no pattern of its own.  A few signatures find codes in text (capture `code`, key `table`), and the code that
-was found speaks as the signature `<table>-<code>`, whose fields are those of its level.  Of several codes
-on one line the worst speaks: the one whose level has the highest priority; of equals one whose meaning is known.  A code that the table does
-not have leaves the word to the signature that found it.
+A maker who numbers faults gives each number a level, and the level says what to do. So a code has no pattern
+of its own. A few signatures find codes in text (capture `code`, key `table`), and a found code counts as the
+signature `<table>-<code>`, whose fields are those of its level. Of several codes on one line the worst
+counts: the one whose level has the highest priority; of equals, one whose meaning is known. For a code that
+the table does not have, the signature that found it counts.
 
-A table is made at once, its signatures only when somebody asks for one: most of the codes are never seen.
+A table is made at once, but its signatures only when somebody asks for one: most codes are never seen.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _S = TypeVar("_S")
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What one level says of all its codes: the fields of a signature that are not the code's own."""
+    """The fields of a signature that all codes of one level share."""
 
     name: str
     row: Mapping[str, Any]
@@ -37,7 +37,7 @@ class Level:
 
 
 class Code(NamedTuple):
-    """One number as its maker writes it; `meaning` is "" where the maker does not tell."""
+    """One number as its maker writes it. `meaning` is "" where the maker gives none."""
 
     code: str
     meaning: str
@@ -46,7 +46,7 @@ class Code(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CodeTable:
-    """The codes of one maker by the id of their signature; `written` finds each code in a list of them.
+    """The codes of one maker by the id of their signature. `written` finds each code in a list of them.
 
     `example` is a log line with `{code}` in it, `title` is what a code of this table is called.
     """
@@ -60,20 +60,20 @@ class CodeTable:
     codes: Mapping[str, Code]
 
     def worst(self, text: str) -> tuple[str, Code] | None:
-        """Return the id and the code of the highest priority that `text` names; None where it names none of ours.
+        """The id and code of the highest priority that `text` names; None where it names none of this table.
 
-        Of equals one whose meaning is known, then the first.
+        Of equals, one whose meaning is known, then the first.
         """
         names = [self.name_of(match.group()) for match in self.written.finditer(text)]
         ours = [(name, self.codes[name]) for name in names if name in self.codes]
         return max(ours, key=lambda one: (one[1].level.priority, bool(one[1].meaning)), default=None)
 
     def name_of(self, code: str) -> str:
-        """Return the id of the signature of `code`, in the table or not."""
+        """The id of the signature of `code`, in the table or not."""
         return f"{self.id}-{_BETWEEN.sub('-', code.lower()).strip('-')}"
 
     def row(self, name: str) -> dict[str, Any]:
-        """Return the row of a signature for the id `name`.  Raises KeyError."""
+        """The row of a signature for the id `name`. Raises KeyError."""
         found = self.codes[name]
         return {
             **found.level.row,
@@ -86,7 +86,7 @@ class CodeTable:
 
 
 class Known(Mapping[str, _S], Generic[_S]):
-    """Signatures by id: those of the catalog, and those of codes, which are made when first asked for."""
+    """Signatures by id: those of the catalog, and those of codes, made when first asked for."""
 
     def __init__(
         self, found: Mapping[str, _S], tables: Mapping[str, CodeTable], make: Callable[[dict[str, Any]], _S]
@@ -115,9 +115,10 @@ class Known(Mapping[str, _S], Generic[_S]):
 
 
 def table_of(raw: Mapping[str, Any]) -> CodeTable:
-    """Make a table of one `[[table]]`.  Raises KeyError for what is missing, ValueError or TypeError for what is wrong.
+    """Make a table of one `[[table]]`. Raises KeyError for a missing key, ValueError or TypeError for a wrong
+    one.
 
-    A level lists its codes in `codes`, one a line: the code, then what it means.
+    A level lists its codes in `codes`, one a line: the code, then its meaning.
     """
     unknown = set(raw) - _KEYS
     if unknown:
@@ -159,7 +160,7 @@ def table_of(raw: Mapping[str, Any]) -> CodeTable:
 
 
 def without(table: CodeTable, silent: Collection[str]) -> CodeTable:
-    """Return `table` without the codes whose signatures are named in `silent`."""
+    """`table` without the codes whose signatures are in `silent`."""
     if not table.codes.keys() & set(silent):
         return table
     kept = {name: code for name, code in table.codes.items() if name not in silent}

@@ -1,21 +1,23 @@
-r"""Engines that tell where signatures may match, quickly; what hyperscan compiled is kept in a cache file. (I/O)
+r"""The prefilter: engines that quickly find where signatures may match. (I/O)
 
-How it thinks: a sieve may say too much, never too little, since `re` confirms what it says.  So hyperscan gets cheaper expressions than
-the patterns are (`widen`).  Where it is not installed, the literals that a pattern cannot do without are looked for: a log has few
-different words, and which literals a word may be part of is worked out once for each, so most literals are never looked for at all.
+A prefilter may report too much, never too little, since the scanner confirms each report with `re`. Hyperscan
+therefore gets expressions that are cheaper than the patterns (`widened`); its compiled database is kept in a
+cache file. Where hyperscan is not installed, the prefilter looks for the literals that a pattern cannot do
+without (`required`). A log has few different words, and which literals a word may be part of is computed once
+for each, so most literals are never looked for.
 
-The cheapest expression that the sieve may use in a pattern's place.
-How it thinks: the sieve only has to name the segments in which a pattern may match, `re` does the rest.  So of `^\d+, .*Unknown Error` the
-words behind the gap are enough, and a great deal cheaper: whoever looks out for the end of a line that begins with a number does so at
-almost every line.  So each branch of a pattern begins with its first piece that has a literal long enough to be rare, or with the longest it has;
-what stands in front of that piece is left to `re`, and so is whatever may be missing or go on at either end.  Captures have no names, and
-the length of a gap is not counted.  Whatever a pattern matches, its expression matches in the same segment.
+Required literals: for every node of the parsed pattern, a set of literals of which each match holds at least
+one, or none where there is no such set. A sequence takes the best of its parts' sets and of its runs of plain
+characters; a choice takes the union of its branches' sets, if each has one. Best: the shortest literal is
+longest. Case is folded, so a set also holds for patterns that ignore case; that makes the prefilter a little
+wider, never narrower.
 
-The text that a pattern cannot do without.
-How it thinks: for every node of the parsed pattern, a set of literals of which each match holds at least one, or
-nothing where there is no such set.  A sequence has the best of its parts' sets and of its runs of plain
-characters; a choice has the union of its branches' sets, if each has one.  Best: the shortest literal is longest.
-Case is folded, so a set is also right for patterns that ignore case; that makes the sieve a little wider, never narrower.
+Widened expressions: for `^\d+, .*Unknown Error`, the words behind the gap are enough and much cheaper, since
+a search for the end of a line that begins with a number runs at almost every line. So each branch of a
+pattern begins with its first piece that has a literal long enough to be rare, or with the longest it has.
+What precedes that piece is left to `re`, and so is anything optional or open at either end. Captures have no
+names, and the length of a gap is not counted. Whatever a pattern matches, its expression matches in the same
+segment.
 """
 
 from __future__ import annotations
@@ -36,20 +38,20 @@ __all__ = ["CATALOGS", "FORM", "Sieve", "of_sequence", "refusal", "required", "s
 
 
 CATALOGS = 4
-"""So many compiled catalogs are kept in memory: ours, and ours with a site's."""
+"""How many compiled catalogs stay in memory: ours, and ours with a site's."""
 
-_MANY = 40  # a larger set is no sieve
+_MANY = 40  # a larger set filters nothing
 
 
 def required(pattern: bytes) -> frozenset[bytes]:
-    """Return lower-case literals of which every match of `pattern` holds at least one; empty when none are known."""
+    """Lower-case literals of which every match of `pattern` holds at least one; empty where none are known."""
     if _PARSER is None:
         return frozenset()
     return of_sequence(_PARSER.parse(pattern))
 
 
 def of_sequence(items: Iterable[tuple[Any, Any]]) -> frozenset[bytes]:
-    """Return the same of parsed items that follow each other."""
+    """The same for parsed items that follow each other."""
     candidates: list[frozenset[bytes]] = []
     run = bytearray()
     for operation, argument in items:
@@ -57,7 +59,7 @@ def of_sequence(items: Iterable[tuple[Any, Any]]) -> frozenset[bytes]:
         if name == "LITERAL":
             run.append(argument)
             continue
-        if name == "AT":  # an anchor or \b takes no text: the run goes on
+        if name == "AT":  # an anchor or \b matches no text: the run goes on
             continue
         candidates.append(frozenset({bytes(run).lower()}))
         run.clear()
@@ -82,24 +84,24 @@ def _literals_item(name: str, argument: Any) -> frozenset[bytes]:
 
 
 def _worth(literals: frozenset[bytes]) -> tuple[int, int]:
-    """How good a set is as a sieve: the length of its shortest literal, then how few they are."""
+    """How well a set filters: the length of its shortest literal, then how few they are."""
     if not literals or len(literals) > _MANY:
         return (0, 0)
     return (min(map(len, literals)), -len(literals))
 
 
 FORM = 5
-"""To be raised with every change of the expressions: what was compiled of others is not used."""
+"""Raise this with every change of the expressions: databases that were compiled of others are not used."""
 
-# The parser of `re` has no public name; where it is gone, patterns lose their names and nothing else.
+# The parser of `re` has no public name. Without it, patterns only lose their group names.
 try:
     _PARSER: Any = importlib.import_module("re._parser")
 except ImportError:
     _PARSER = None
 
-_RARE_BYTES = 7  # a literal of so many bytes is rare enough to begin with
+_RARE_BYTES = 7  # a literal of so many bytes is rare enough
 _SHORT_BYTES = 4  # where there is none, one of so many bytes is better than a gap
-_GAP = 8  # what may repeat so often is a gap
+_GAP = 8  # an item that may repeat so often is a gap
 _WIDEN_WORD = frozenset(b"_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _CLASSES = {"DIGIT": "d", "SPACE": "s", "WORD": "w"}
 _PLACES = {
@@ -115,7 +117,9 @@ _Item = tuple[Any, Any]
 
 
 def widened(pattern: str) -> str:
-    """Return an expression for the sieve: it matches in every segment in which `pattern` does, and in few others."""
+    """An expression for the prefilter: it matches in every segment in which `pattern` does, and in few
+    others.
+    """
     if _PARSER is None:
         return re.sub(r"\(\?P<\w+>", "(?:", pattern)
     parsed = _PARSER.parse(pattern.encode())
@@ -125,9 +129,11 @@ def widened(pattern: str) -> str:
 
 
 def _cheapest(items: Iterable[_Item]) -> list[_Item]:
-    """Return the part of a sequence that is to stand for it: from its first rare piece to its end; all of it where no piece is rare.
+    """The part that stands for a sequence: from its first rare piece to its end; all of it where no piece is
+    rare.
 
-    A choice with gaps inside is cut branch by branch and stands alone, as what follows it does not touch it any more: the second best.
+    A choice with gaps inside is the second best: it is cut branch by branch and stands alone, since what
+    follows no longer touches it.
     """
     flat = list(_flat(items))
     sizes = [(start, piece, _literal_bytes(piece)) for start, piece in _pieces(flat)]
@@ -138,16 +144,18 @@ def _cheapest(items: Iterable[_Item]) -> list[_Item]:
     for start, _ in rare:
         if not _has_gap(flat[start]):
             return flat[start:]
-    return rare[0][1] if most >= _RARE_BYTES else flat  # short words alone stand in too many lines
+    return rare[0][1] if most >= _RARE_BYTES else flat  # short words alone are in too many lines
 
 
 def _literal_bytes(piece: Sequence[_Item]) -> int:
-    """Return how long the shortest literal is that a piece may stand for; 0 where it has none."""
+    """The length of the shortest literal that a piece may stand for; 0 where it has none."""
     return min(map(len, of_sequence(piece)), default=0)
 
 
 def _short_start(items: Sequence[_Item]) -> list[_Item]:
-    """Return a sequence without what may be missing at its beginning: what is looked for anywhere need not begin as early as it can."""
+    """A sequence without what is optional at its beginning: a search anywhere need not begin as early as
+    possible.
+    """
     kept = list(items)
     while kept and str(kept[0][0]) in _REPEATS:
         least, _, inner = kept[0][1]
@@ -161,7 +169,7 @@ def _short_start(items: Sequence[_Item]) -> list[_Item]:
 
 
 def _short_end(items: Sequence[_Item]) -> list[_Item]:
-    """Return a sequence without what may be missing at its end, so that fewer ends are reported."""
+    """A sequence without what is optional at its end, so that fewer ends are reported."""
     kept = list(items)
     while kept:
         name, argument = str(kept[-1][0]), kept[-1][1]
@@ -183,7 +191,7 @@ def _short_end(items: Sequence[_Item]) -> list[_Item]:
 
 
 def _flat(items: Iterable[_Item]) -> Iterator[_Item]:
-    """Yield the items without groups that only hold things together."""
+    """The items without groups that only hold things together."""
     for item in items:
         if str(item[0]) == "SUBPATTERN" and not item[1][1] and not item[1][2]:
             yield from _flat(item[1][3])
@@ -192,7 +200,7 @@ def _flat(items: Iterable[_Item]) -> Iterator[_Item]:
 
 
 def _pieces(items: Sequence[_Item]) -> Iterator[tuple[int, list[_Item]]]:
-    """Yield what stands between the gaps, and where; a choice that has gaps inside is a piece of its own."""
+    """What is between the gaps, and where. A choice with gaps inside is a piece of its own."""
     piece: list[_Item] = []
     first = 0
     for at, item in enumerate(items):
@@ -234,7 +242,7 @@ def _sequence(items: Iterable[_Item]) -> str:
 
 
 def _item(name: str, argument: Any) -> str:
-    """Write one item.  Raises KeyError for one that no pattern may have."""
+    """Write one item. Raises KeyError for one that no pattern may have."""
     if name == "LITERAL":
         return _byte(argument)
     if name == "ANY":
@@ -286,20 +294,24 @@ def _byte(value: int) -> str:
 
 
 _WORD = re.compile(rb"[a-z]{3,}")
-_WORD_BYTES = 40  # what is longer is no word, and is not remembered
-_WORDS_MAX = 50_000  # so many are remembered
+_WORD_BYTES = 40  # anything longer is no word, and is not remembered
+_WORDS_MAX = 50_000  # words remembered
 _SEPARATOR = re.compile(rb"\n")
 
 
 class Sieve(Protocol):
-    """Finds where signatures may match: (index of the signature, an offset inside or at the end of that match's segment)."""
+    """Finds where signatures may match: (index of the signature, an offset inside or at the end of that
+    match's segment).
+    """
 
     def sift(self, block: bytes) -> Iterable[tuple[int, int]]:
-        """Say them in any order, some more than once."""
+        """Report them in any order, some more than once."""
 
 
 def sieve_of(patterns: tuple[str, ...], engine: str) -> Sieve:
-    """Return the sieve that all scanners of a catalog share.  Raises ImportError for an engine that is not installed."""
+    """The prefilter that all scanners of a catalog share. Raises ImportError for an engine that is not
+    installed.
+    """
     if engine not in {"auto", "hyperscan", "re"}:
         raise ValueError(f"no engine is called {engine!r}; there are auto, hyperscan and re")
     if engine == "re":
@@ -314,9 +326,9 @@ def sieve_of(patterns: tuple[str, ...], engine: str) -> Sieve:
 
 
 def refusal(patterns: Sequence[str]) -> str:
-    """Return why hyperscan would not compile `patterns`; "" when it does, or where it is not installed.
+    """Why hyperscan would not compile `patterns`; "" where it does, or is not installed.
 
-    What compiles all together is kept in the cache, as the next scanner wants it.
+    A database of all patterns together goes to the cache for the next scanner.
     """
     try:
         import hyperscan
@@ -340,7 +352,7 @@ def _hyperscan_sieve(module: Any, patterns: tuple[str, ...]) -> HyperscanSieve:
 
 
 class LiteralSieve:
-    """Looks for the literals that each pattern needs, then leaves the segments around them to `re`."""
+    """Looks for the literals that each pattern needs; `re` then searches the segments around them."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._needs: dict[bytes, list[int]] = {}
@@ -352,7 +364,7 @@ class LiteralSieve:
             if not needed:
                 self._always.append(index)
         self._wordless = [literal for literal in self._needs if not _WORD.search(literal)]
-        self._parts: dict[bytes, list[bytes]] = {}  # a part of a word -> the literals that have it
+        self._parts: dict[bytes, list[bytes]] = {}  # a part of a word -> the literals with it
         for literal in self._needs:
             words = _WORD.findall(literal)
             if words:
@@ -375,7 +387,7 @@ class LiteralSieve:
             yield from ((index, start) for start in starts for index in self._always)
 
     def _possible(self, lowered: bytes) -> set[bytes]:
-        """Return the literals that may stand in `lowered`, as its words tell."""
+        """The literals that may be in `lowered`, by its words."""
         found = set(self._wordless)
         known = self._known
         for word in set(_WORD.findall(lowered)):
@@ -399,7 +411,7 @@ class LiteralSieve:
 
 
 class HyperscanSieve:
-    """One pass for all patterns; a scratch for each thread, since two scans at once must never share one."""
+    """One pass for all patterns, with one scratch for each thread: two scans at once must not share one."""
 
     def __init__(self, module: Any, database: Any) -> None:
         self._module = module
@@ -407,7 +419,7 @@ class HyperscanSieve:
         self._local = threading.local()
 
     def sift(self, block: bytes) -> list[tuple[int, int]]:
-        """Return the end of every match; a pattern that may end at several places reports each."""
+        """The end of every match. A pattern that may end at several places reports each."""
         found: list[tuple[int, int]] = []
 
         def on_match(index: int, _start: int, end: int, _flags: int, _context: object) -> None:
@@ -420,7 +432,7 @@ class HyperscanSieve:
 
 
 def _database(module: Any, patterns: Sequence[str]) -> Any:
-    """Compile `patterns`; raises hyperscan.error.  Newlines end `.`, `^` and `$` as they end a segment."""
+    """Compile `patterns`. Raises hyperscan.error. Newlines end `.`, `^` and `$` as they end a segment."""
     database = module.Database(mode=module.HS_MODE_BLOCK)
     database.compile(
         expressions=[widened(pattern).encode() for pattern in patterns],
@@ -432,7 +444,7 @@ def _database(module: Any, patterns: Sequence[str]) -> Any:
 
 
 def _loaded(module: Any, patterns: Sequence[str]) -> Any:
-    """Return the compiled database from the cache, or compile it and keep it there; a cache that fails changes nothing."""
+    """The compiled database from the cache, or compiled and put there. A failing cache changes nothing."""
     name = _cache_name(module, patterns)
     content = user_cache.read(name)
     if content is not None:
@@ -446,14 +458,14 @@ def _loaded(module: Any, patterns: Sequence[str]) -> Any:
 
 
 def _cache_name(module: Any, patterns: Sequence[str]) -> str:
-    """Return the name of the cache file for these patterns, this hyperscan and this kind of processor."""
+    """The name of the cache file for these patterns, this hyperscan and this kind of processor."""
     made_with = f"{module.__version__} {FORM} {os.uname().machine} {_processor()}"
     key = hashlib.sha256("\n".join((made_with, *patterns)).encode())
     return f"signatures-{key.hexdigest()[:32]}.hs"
 
 
 def _processor() -> str:
-    """Return the features of the processor: a home that machines share has a database for each kind."""
+    """The features of the processor: a home shared by different machines has a database for each kind."""
     with suppress(OSError), open("/proc/cpuinfo", "rb") as file:
         head = file.read(8192).decode(errors="replace").splitlines()
         return next((line for line in head if line.startswith(("flags", "Features"))), "")

@@ -1,14 +1,19 @@
-"""Bytes of a log in, hits of signatures out. (I/O)
+r"""Bytes of a log in, hits of signatures out. (I/O)
 
-How it thinks: a stream is cut into segments, which end at a newline or a carriage return (progress bars) or after
-64 KiB, whichever is first.  Whole segments are gathered into blocks; a block is cleaned of terminal codes and NUL only
-if it has any, and is sifted in one pass for all signatures (`sieve`).  What the pass finds is confirmed by
-`re` on its own segment, which also gives the captures.  So neither the chunks in which bytes arrive nor the engine
-can change the hits.
+A stream is cut into segments, which end at a newline, at a carriage return (progress bars) or after 64 KiB,
+whichever comes first. Whole segments form blocks. A block is cleaned of terminal codes and NUL if it has any,
+and goes through the prefilter in one pass for all signatures. `re` confirms each report on its own segment,
+which also gives the captures. So neither the chunks in which bytes arrive nor the engine can change the hits.
 
-One winner for each segment: of all signatures that match it, the one with the highest priority speaks.  So a general rule
-("a Python exception") never argues with one that knows the line ("the echo of a peer that died").  A code of a table
-speaks as its own signature, with the priority of its level (`codes`).
+Each segment has one winner: of all signatures that match it, the one with the highest priority. So a general
+rule ("a Python exception") never competes with one that knows the line ("the echo of a peer that died"). A
+signature that looks up codes counts as the worst code that it finds, with the priority of that code's level,
+or as itself where the table has none of them (`codes`).
+
+The time of a pattern is bounded by the length of a line, whatever a user writes into it. `re` tries a pattern
+at each place of a line, and an open repetition (`[\w.]*`) may run to the line's end from each: a line of 64
+KiB made for that would cost many seconds. Signatures repeat names, numbers and paths, so a repetition of one
+kind of character ends after REPEATED_MAX (`bounded`).
 """
 
 from __future__ import annotations
@@ -30,22 +35,26 @@ SEGMENT_BYTES = 1 << 16
 """A segment is cut here, so a line of any length costs bounded memory."""
 
 BLOCK_BYTES = 1 << 18
-"""So much is sifted at a time: what Python does for each block hardly counts, and a block stays in the processor's cache."""
+"""How much is filtered at a time: large enough that Python's cost per block hardly counts, small enough for
+the processor's cache.
+"""
 
 TEXT_CHARS = 2000
 """A hit quotes no more than this; of a longer segment, the part around the match."""
 
 CAPTURE_CHARS = 1024
-"""No name, number or path is longer; Python itself refuses numbers of some thousand digits."""
+"""No name, number or path is longer. Python itself refuses numbers of some thousand digits."""
 
-# Control sequences (colours, cursor), titles, and other two-byte escapes.  None of them can hold a separator.
+# Control sequences (colours, cursor), titles, and other two-byte escapes. None can hold a separator.
 _TERMINAL = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\^-~])?")
 _SEPARATOR = re.compile(rb"[\r\n]")
 _NO_CAPTURES: Mapping[str, str] = MappingProxyType({})
 
 
 class Hit(NamedTuple):
-    """One signature on one line: `line` counts newlines from 1, `offset_bytes` is where its segment begins in the stream."""
+    """One signature on one line. `line` counts newlines from 1; `offset_bytes` is where its segment begins in
+    the stream.
+    """
 
     signature: str
     line: int
@@ -63,10 +72,11 @@ class Position:
 
 
 class Scanner:
-    """Scans one stream for all signatures of a catalog; any chunking gives the same hits.
+    """Scans one stream for all signatures of a catalog. Any chunking gives the same hits.
 
-    `engine`: "hyperscan" (raises ImportError where it is not installed), "re", or "auto", the first that is there.
-    What is compiled is shared by all scanners of a catalog, so one more costs a few hundred bytes; not for two threads at once.
+    `engine`: "hyperscan" (raises ImportError where it is not installed), "re", or "auto", the first that is
+    installed. All scanners of a catalog share what is compiled, so one more costs a few hundred bytes. Not
+    thread-safe.
     """
 
     def __init__(self, catalog: Catalog, *, engine: str = "auto") -> None:
@@ -84,14 +94,14 @@ class Scanner:
 
     @property
     def position(self) -> Position:
-        """Return complete lines and bytes fed so far."""
+        """The complete lines and the bytes fed so far."""
         return Position(self._line - 1, self._offset + len(self._tail))
 
     def feed(self, chunk: bytes) -> list[Hit]:
-        """Return the hits in the segments that `chunk` completes."""
+        """The hits in the segments that `chunk` completes."""
         hits: list[Hit] = []
         at = 0
-        if self._tail:  # joined with no more than a block of the chunk: the rest is not copied
+        if self._tail:  # join it with at most a block of the chunk: the rest is not copied
             joined = self._tail + chunk[:BLOCK_BYTES]
             end = _block_end(joined, 0)
             if not end:
@@ -106,12 +116,12 @@ class Scanner:
         return hits
 
     def flush(self) -> list[Hit]:
-        """Return the hits in the last segment, which has no newline; what is fed later begins a new segment."""
+        """The hits in the last segment, which has no newline. What is fed later begins a new segment."""
         rest, self._tail = self._tail, b""
         return self._block(rest) if rest else []
 
     def _block(self, raw: bytes) -> list[Hit]:
-        """Return the hits of a block of whole segments, ordered by place."""
+        """The hits of a block of whole segments, in order."""
         shrunk = b"\x1b" in raw or b"\0" in raw
         block = _cleaned(raw) if shrunk else raw.replace(b"\r", b"\n")
         found = self._found(block)
@@ -121,12 +131,12 @@ class Scanner:
         return hits
 
     def _found(self, block: bytes) -> dict[int, tuple[int, set[int]]]:
-        """Return the segments that the sieve tells: start -> end, and the signatures that may match."""
+        """The segments that the prefilter reports: start -> end, and the signatures that may match."""
         found: dict[int, tuple[int, set[int]]] = {}
         start = end = -1
         those: set[int] = set()
         for index, at in self._sieve.sift(block):
-            if not start <= at <= end:  # seldom: the sieve goes from segment to segment
+            if not start <= at <= end:  # seldom: the prefilter goes from segment to segment
                 start = block.rfind(b"\n", 0, at) + 1
                 known = found.get(start)
                 if known is None:
@@ -140,11 +150,13 @@ class Scanner:
     def _confirmed(
         self, raw: bytes, block: bytes, found: Mapping[int, tuple[int, set[int]]], *, shrunk: bool
     ) -> list[Hit]:
-        """Return the hits of the segments in `found`, placed in `raw`: one winner for each segment that `re` confirms."""
+        """The hits of the segments in `found`, placed in `raw`: one winner for each segment that `re`
+        confirms.
+        """
         starts = [0, *(mark.end() for mark in _SEPARATOR.finditer(raw))] if shrunk else None
         known, offset = self._compiled, self._offset
         hits: list[Hit] = []
-        # Counting goes on from the segment before: one pass over the block however many hits it has.
+        # Counting goes on from the last segment: one pass over the block, however many hits it has.
         line, ordinal, done, raw_done = self._line, 0, 0, 0
         for start in sorted(found):
             end, those = found[start]
@@ -162,13 +174,13 @@ class Scanner:
 
 
 def clean(line: bytes) -> str:
-    """Return `line` as a person would see it: what was printed last over a progress bar, no terminal codes, no NUL."""
+    """`line` as a person would see it: the last text of a progress bar, no terminal codes, no NUL."""
     parts = [part for part in _cleaned(line).split(b"\n") if part.strip()]
     return _decoded(parts[-1]) if parts else ""
 
 
 def _block_end(data: bytes, at: int) -> int:
-    """Return where the block that begins at `at` ends: whole segments, `at` where none is whole yet.
+    """Where the block that begins at `at` ends: whole segments, `at` where none is whole yet.
 
     The segment after an overlong one begins a block, so that no pattern sees both as one line.
     """
@@ -185,7 +197,7 @@ def _block_end(data: bytes, at: int) -> int:
 
 
 def _newlines(raw: bytes) -> int:
-    """Count newlines: by looking for each where they are rare, which is twice as quick as looking at each byte."""
+    """Count newlines. Where they are rare, searching for each is twice as fast as checking every byte."""
     rare = raw.count(b"\n", 0, 2048) < 32
     return len(raw) - len(raw.replace(b"\n", b"")) if rare else raw.count(b"\n")
 
@@ -211,13 +223,14 @@ def _hit(winner: Winner, line: int, offset_bytes: int, segment: bytes) -> Hit:
 
 
 REPEATED_MAX = 256
+"""The most repetitions of one kind of character."""
 
 _TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
 _KINDS = frozenset({r"\w", r"\W", r"\d", r"\D", r"\s", r"\S", "."})
 
 
 def bounded(pattern: str) -> str:
-    """`pattern` with an end to each repetition of a kind of character."""
+    """`pattern` with a bound on each repetition of one kind of character."""
     out: list[str] = []
     kind = False
     for token in _TOKEN.findall(pattern):
@@ -231,7 +244,7 @@ def bounded(pattern: str) -> str:
 
 
 class Patterns(dict[int, re.Pattern[bytes]]):
-    """The expressions for `re` by their index, each compiled when it is first wanted: most never are."""
+    """The `re` expressions by index, each compiled when first wanted: most never are."""
 
     def __init__(self, expressions: tuple[str, ...]) -> None:
         super().__init__()
@@ -244,9 +257,9 @@ class Patterns(dict[int, re.Pattern[bytes]]):
 
 @dataclass(frozen=True, slots=True)
 class CompiledCatalog:
-    """What all scanners of a catalog share, by the index of the signature; `rank` 0 has the highest bound.
+    """What all scanners of a catalog share, by the signature's index. `rank` 0 has the highest bound.
 
-    The bound is the highest priority with which a signature, or a code that it finds, can speak.
+    The bound is the highest priority of a signature, or of any code that it may find.
     """
 
     ids: tuple[str, ...]
@@ -259,7 +272,7 @@ class CompiledCatalog:
 
 
 class Winner(NamedTuple):
-    """Who speaks for a segment; `code` is the one of a table, "" where the signature speaks for itself."""
+    """The signature that counts for a segment. `code` is from a table, "" where the signature itself counts."""
 
     signature: str
     priority: int
@@ -288,7 +301,7 @@ def winning_signature(known: CompiledCatalog, segment: bytes, indices: Collectio
 
 
 def _worst_code(table: CodeTable, matches: Iterable[re.Match[bytes]]) -> Winner | None:
-    """The worst code of a segment that the table has, the first of equals."""
+    """The worst code of a segment that the table has; the first of equals."""
     best: Winner | None = None
     for match in matches:
         found = table.worst((match["code"] or b"").decode("utf-8", "replace"))
@@ -304,7 +317,7 @@ def compile_catalog(
     priorities: tuple[int, ...],
     tables: tuple[CodeTable | None, ...],
 ) -> CompiledCatalog:
-    """Return what all scanners of a catalog share; the four belong together by index."""
+    """What all scanners of a catalog share. The four tuples have one index."""
     bounds = tuple(
         max(priority, *(level.priority for level in table.levels)) if table else priority
         for priority, table in zip(priorities, tables, strict=True)

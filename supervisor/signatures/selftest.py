@@ -1,4 +1,4 @@
-"""Does each signature of a catalog prove itself? Runs in the tests and in `ftrun catalog check`. (I/O)"""
+"""The catalog's test of itself, for the tests and `ftrun catalog check`. (I/O)"""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ __all__ = ["check"]
 
 
 def check(catalog: Catalog) -> list[str]:
-    """Return what is wrong with `catalog`, a line for each signature that fails its own proof; [] when all is well.
+    """What is wrong with `catalog`, one line for each signature that fails its own proof; [] where all is
+    well.
 
-    Every example must match, every counter-example must not, and hyperscan, where it is installed, must compile the pattern.
+    Every example must match, no counter-example may match, and hyperscan, where it is installed, must compile
+    the pattern.
     """
     wrong = []
     for signature in catalog.signatures:
@@ -32,7 +34,7 @@ def check(catalog: Catalog) -> list[str]:
         if not signature.examples:
             wrong.append(f"{signature.id}: has no example")
     wrong += _mistaken(catalog)
-    # All at once is quick; one by one only to name the pattern that is refused.
+    # All at once is fast; one by one only to name the refused pattern.
     if prefilter.refusal([signature.pattern for signature in catalog.signatures]):
         wrong += [
             f"{signature.id}: hyperscan refuses the pattern: {refusal}"
@@ -43,7 +45,7 @@ def check(catalog: Catalog) -> list[str]:
 
 
 def _mistaken(catalog: Catalog) -> list[str]:
-    """Return what is wrong with the tables, a line for each code that is not found in its own example."""
+    """What is wrong with the tables, one line for each code that is not found in its own example."""
     rows = [
         (name, table.row(name)["examples"][0]) for table in catalog.tables.values() for name in table.codes
     ]

@@ -1,4 +1,4 @@
-"""Which of a run's checkpoints a divergence spoils, by the times of the file systems that they are on. (I/O)"""
+"""Which of a run's checkpoints a divergence spoils, by the clocks of their file systems. (I/O)"""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ LIMIT_S = 10.0
 def poison_of(
     found: Sign, settings: Mapping[str, Any], run_dir: str, *, name: str, resumed_from: str, now_s: float
 ) -> Poison:
-    """What a sign in the log of start `name` spoils, by the times of the file systems that the run's folder and its checkpoints are on. What is there is
-    noted first, for what comes later (`diverged_folder`)."""
+    """What a sign in the log of start `name` spoils, by the clocks of the file systems of the run's folder
+    and its checkpoints.
+
+    Existing checkpoints are noted first, for later ones (`diverged_folder`).
+    """
     found_now = find_all(
         str(settings.get("checkpoint", "")).splitlines(), cwd=submission_context.cwd(run_dir)
     )
@@ -45,7 +48,7 @@ def poison_of(
 
 
 def _disk_s(run_dir: str, now_s: float) -> float:
-    """The time by the file system of the run's folder."""
+    """The time by the clock of the run folder's file system."""
     try:
         with tempfile.TemporaryFile(dir=run_dir) as file:
             file.write(b"1")
@@ -56,7 +59,9 @@ def _disk_s(run_dir: str, now_s: float) -> float:
 
 
 def _youngest_s(pattern: str, cwd: str) -> float | None:
-    """When the youngest of the checkpoints was written; None where there is none. Of many only the highest steps and the youngest folders are looked into."""
+    """When the youngest checkpoint was written; None without one. Only the highest steps and the youngest
+    folders are read.
+    """
     found = find_all(pattern.splitlines(), cwd=cwd)
     by_step = sorted(found, key=lambda one: -1 if one.step is None else one.step)[-LOOKED_INTO:]
     by_age = sorted(found, key=lambda one: checkpoints.times_written_s(one.path) or 0.0)[-LOOKED_INTO:]

@@ -1,22 +1,24 @@
 """Whether a training diverged, since when, and which checkpoints that spoils. (pure)
 
-How it thinks. A checkpoint is whole and worthless when the weights in it are. Three things tell of that, and each counts only while nothing takes it back:
+A checkpoint can be whole and worthless because of the weights in it. Three signs show that, each only while
+nothing takes it back:
 
-- The losses in the log (or the gradients' norms) are not numbers, and no healthy line came since (`losses`): the divergence lies behind the last healthy line.
-- The trainer stops itself over such a value (`STOPS`): the same, though the log shows no loss.
-- The trainer's own detector reports a jump of the loss (`JUMPS`), and the loss did not come down to where it had been.
+- The losses in the log (or the gradients' norms) are not finite, and no healthy line came since: the
+  divergence is behind the last healthy line. No single line is a sign. Weights with one NaN never give a
+  finite loss again, but after a step that was skipped for too high a loss scale the losses go on as before.
+- The trainer stops itself over such a value (`STOPS`), even if the log shows no loss.
+- The trainer's own detector reports a jump of the loss (`JUMPS`), and the loss did not come down again: a
+  loss is calm where it is near the lowest of this launch.
 
-What is spoilt. A loss is printed before its step changes the weights, so those saved at the last healthy step may be spoilt, and only what is older is
-trusted. A detector reports a jump late, by a mean over many steps: there `JUMP_LINES` logged lines more are not trusted. The checkpoint that the start itself had begun with is trusted as soon as
-it has printed a healthy loss, and else as little as its children. Without steps in the log, times decide, with `MARGIN_S`.
+What is spoilt: a loss is printed before its step changes the weights, so those saved at the last healthy step
+may be spoilt, and only older ones are trusted. A detector reports a jump late, by a mean over many steps, so
+there `JUMP_LINES` more logged lines are not trusted. The checkpoint that the start resumed from is trusted as
+soon as the start has printed a healthy loss, and otherwise as little as its children. Without steps in the
+log, times decide, with `MARGIN_S`.
 
-What follows. The run goes back to an older checkpoint: training that is not reproducible to the bit, or one bad device, gets past the place. One that
-comes to the same step again is deterministic, and the policy stops it.
-
-What the losses in a log say of the health of a training.
-How it thinks. Weights that hold one NaN never give a finite loss again, and a step that was skipped for a loss scale too high is followed by
-losses as before. So no single line is a sign, but a line after which no healthy one came: since then the training is sick. A line is healthy where its loss is a number and
-nothing else in it is not. A loss that jumped is another thing, since it may come down: a loss is calm where it is near the lowest of this launch.
+What follows: the run goes back to an older checkpoint. Training that is not reproducible to the bit, or one
+bad device, gets past the place. A run that comes to the same step again is deterministic, and the policy
+stops it.
 """
 
 from __future__ import annotations
@@ -50,14 +52,15 @@ __all__ = [
 ]
 
 
-CALM_RATIO = 1.5  # of the lowest loss so far; losses below zero have no such measure, and are calm
+CALM_RATIO = 1.5  # of the lowest loss so far; losses below zero count as calm
 
 
 class Health(NamedTuple):
     """Where the losses are now. Steps are the highest printed by then, None where none was.
 
-    `sick`: the last loss is none; `sick_step`: where that began; `healthy_step`: the last healthy line; `before_step`: the healthy line before that
-    one; `calm`: the last loss is near the lowest; `lines`: how many healthy lines there were.
+    `sick`: the last loss is not finite. `sick_step`: where that began. `healthy_step`: the last healthy line.
+    `before_step`: the healthy line before that. `calm`: the last loss is near the lowest. `lines`: the number
+    of healthy lines.
     """
 
     sick: bool = False
@@ -69,7 +72,7 @@ class Health(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What one log's losses have shown. `calm_lines`: how many of them were near the lowest so far."""
+    """What one log's losses have shown. `calm_lines`: how many were near the lowest so far."""
 
     calm_lines: int = 0
     health: Health = Health()
@@ -96,8 +99,10 @@ class Losses:
         return Seen(self.calm_lines, health)
 
     def note(self, loss: float, step: int | None) -> None:
-        """A line has this loss (not finite: the line says so of the loss or of a gradient) when `step` was the highest printed."""
-        if loss - loss != 0:  # not finite; every step of every log comes by here
+        """A line has this loss (not finite: the loss or a gradient is not) when `step` was the highest
+        printed.
+        """
+        if loss - loss != 0:  # not finite; every step of every log runs this line
             if not self._sick:
                 self._sick, self._sick_step = True, step
             return
@@ -110,7 +115,7 @@ class Losses:
         self._lines += 1
 
     def copy(self) -> Losses:
-        """One that goes its own way from here."""
+        """An independent copy."""
         return copy.copy(self)
 
 
@@ -134,7 +139,9 @@ MARGIN_S = {"stop": 300.0, "jump": 1800.0}
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """The first sign that nothing took back. `kind`: "stop" (no number) or "jump"; steps as in `Health`; `at_s` Unix seconds."""
+    """The first sign that nothing took back. `kind`: "stop" (not finite) or "jump"; steps as in `Health`;
+    `at_s` in Unix seconds.
+    """
 
     signature: str
     kind: str
@@ -146,7 +153,9 @@ class Sign:
 
 
 def sign(evidence: Sequence[Evidence], health: Health) -> Sign | None:
-    """What one start's log says; None where its training was healthy to the end, as far as it tells."""
+    """The sign of divergence in one start's log; None where its training was healthy to the end, as far as
+    the log shows.
+    """
     between = 1
     if health.healthy_step is not None and health.before_step is not None:
         between = max(1, health.healthy_step - health.before_step)
@@ -185,11 +194,12 @@ def _sign(first: Evidence | None, kind: str, step: int | None, health: Health, b
 def poison_of(
     found: Sign, *, name: str, resumed_step: int | None, now_s: float, disk_s: float, youngest_s: float | None
 ) -> Poison:
-    """What of the run's checkpoints is spoilt. `name`: of the start; `resumed_step`: of the checkpoint that it began with.
+    """Which of the run's checkpoints the divergence spoils. `name`: of the start. `resumed_step`: of the
+    checkpoint that it resumed from.
 
-    Whoever notes it is on another host than whoever wrote them, and so is the file system; so their times are compared with each other only. `now_s` is
-    the time by the clock that gave `found.at_s`, `disk_s` the same moment by the file system's, `youngest_s` when the youngest of the checkpoints was
-    written (None = there is none).
+    Checkpoints are written on other hosts than this one, and so is the file system's clock; so their times
+    are only compared with each other. `now_s` is the time by the clock of `found.at_s`, `disk_s` the same
+    moment by the file system's, `youngest_s` when the youngest checkpoint was written (None = there is none).
     """
     step = found.healthy_step if found.kind == "stop" else found.step
     if found.kind == "jump" and step is not None:
@@ -205,7 +215,7 @@ def poison_of(
 
 
 def words(found: Sign | None) -> str:
-    """The sign in few words; "" for none."""
+    """The sign in a few words; "" for none."""
     if found is None:
         return ""
     what = "the training diverged" if found.kind == "stop" else "the loss jumped and stayed high"
@@ -213,7 +223,7 @@ def words(found: Sign | None) -> str:
 
 
 def facts(found: Sign, spoilt: Poison) -> dict[str, Any]:
-    """What the journal says of it."""
+    """The divergence as the journal records it."""
     bound = "what was written in the last minutes" if spoilt.step is None else f"step {spoilt.step} on"
     why = {
         "stop": "the weights of the last healthy line may be spoilt already",

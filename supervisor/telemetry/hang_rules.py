@@ -1,31 +1,35 @@
 """Does a start hang? (pure)
 
-How it thinks. Silence proves nothing (law P7): a healthy run is silent while it evaluates, saves or compiles, and some print a line in an hour. So
-silence only makes suspicious; stacks are asked for then, and a second witness must agree before a start is held to hang. How long the silence must
-be depends on how sure the witnesses are:
+Silence proves nothing (law P7): a healthy run is silent while it evaluates, saves or compiles, and some print
+a line in an hour. So silence only raises a suspicion. Then ftrun asks for stacks, and a second witness must
+agree before it decides that a start hangs. How long the silence must last depends on how sure the witnesses
+are:
 
-| who agrees | threshold |
+| witness | threshold |
 |---|---|
-| every rank waits in a collective, and no stack moved in some pairs of samples in a row | `min_s`, ten median steps, or the usual gap |
+| all ranks wait in a collective, no stack moved in some samples | `min_s`, ten steps, or the usual gap |
 | the same where every rank waits for its accelerator, and that moves no memory, as it did before | the same |
-| the accelerators of all ranks are fully used and move no memory, and no stack moves | five times as long (five minutes) |
-| no processor, file, network or accelerator was used for five times `min_s`, but by ranks that wait in a collective | the same |
-| all stacks are the same in many samples, and all wait in a collective or for an accelerator | `max_s` and the usual gap |
-| beats were there and have stopped, and nothing speaks against it | the same |
-| all stacks are the same in many samples, wherever they are: one long call into C looks so, too | twice that |
-| a process waits in the kernel all the time, as for a file system that is gone, and no stack moves | twice that |
-| nobody (a silent log alone) | never |
+| accelerators of all ranks are busy, move no memory, and no stack moves | five times that (five minutes) |
+| for five times `min_s`, only ranks in a collective used processor, files, network, accelerator | the same |
+| all stacks are the same in many samples, all wait as in the first two rows | `max_s` and the usual gap |
+| there were beats and they have stopped, and nothing contradicts | the same |
+| all stacks are the same in many samples, anywhere: one long call into C looks so, too | twice that |
+| a process waits in the kernel all the time, as for a lost file system, and no stack moves | twice that |
+| none (a silent log alone) | never |
 
-How many pairs are needed depends on the number of ranks: a single one is found at the same place by chance, many are not.
+The number of pairs depends on the number of ranks: a single one is found at the same place by chance, many
+are not.
 
-**A fatal line is no witness** (P7). It shortens what the sure witnesses need (`after_fatal_line`: `fault-grace` takes the place of `min_s`, five steps that of
-ten, and warm-up and phases give less), and it ends nothing by itself. Where Slurm or a check of the node confirms the fault, silence of everything that
-can be seen is enough, for as long as `fault-grace` and the habit say.
+**A fatal line is no witness** (P7). It shortens what the sure witnesses need (`after_fatal_line`:
+`fault-grace` replaces `min_s`, five steps replace ten, and warm-up and phases give less), and by itself it
+ends nothing. Where Slurm or a check of the node confirms the fault, silence of everything that can be seen is
+enough, for as long as `fault-grace` and the habit say.
 
-A stack that moved in the second half of the silence, files that are read or written, and (but for the first two rows) output that goes on are signs of
-life: they end nothing and keep the suspicion. An announced phase (evaluation, checkpoint, compiling, data) has an allowance of its own: three times
-its longest so far, `max_s` the first time. Before a habit is known (warm-up) everything gets `grace_s`. The run's own habit lengthens thresholds and
-never shortens them below `min_s`.
+Signs of life end nothing and keep the suspicion: a stack that moved in the second half of the silence, files
+that are read or written, and (except in the first two rows) output that goes on. An announced phase
+(evaluation, checkpoint, compiling, data) has its own allowance: three times its longest so far, `max_s` the
+first time. Before a habit is known (warm-up), everything gets `grace_s`. The run's own habit lengthens
+thresholds and never shortens them below `min_s`.
 """
 
 from __future__ import annotations
@@ -48,11 +52,11 @@ __all__ = [
 
 STEPS = 10.0  # median steps without one ...
 STEPS_FATAL = 5.0  # ... and after a fatal line
-WARM_UP_FATAL = 10.0  # times `fault-grace`: what a start gets after a fatal line while its pace is not known
-RUNS_OFF = 3.0  # times `min_s`: where all wait in a collective nothing else runs off for longer, however long the silence was before
-WORST = 5.0  # times `min_s`: what a start gets whose ranks do nothing at all, wherever they wait
+WARM_UP_FATAL = 10.0  # times `fault-grace`: allowance after a fatal line while the pace is unknown
+RUNS_OFF = 3.0  # times `min_s`: when all wait in a collective, any other work ends within this time
+WORST = 5.0  # times `min_s`: allowance for a start whose ranks do nothing at all
 PHASE_TIMES = 3.0  # the longest so far of an announced phase
-UNSEEN_TIMES = 2.0  # from afar, where no activity is known
+UNSEEN_TIMES = 2.0  # from afar, where activity is unknown
 SURE_PAIRS, SURE_ALONE = (
     5,
     7,
@@ -71,22 +75,23 @@ PAUSES_S = (
     80.0,
     120.0,
 )  # after a sample that moved, or enough of those that did not
-ASK_FROM = 0.25  # of the threshold: stacks are asked for ...
+ASK_FROM = 0.25  # stacks are asked for from this share of the threshold ...
 ASK_FROM_USUAL = 0.85  # ... of the usual gap ...
-ASK_FROM_ALLOWED = 0.125  # ... and of what a phase is allowed
+ASK_FROM_ALLOWED = 0.125  # ... and of a phase's allowance
 QUIET_FROM = 0.25
-LAG_S = 3.0  # beats are written once a second
-TOLD_MAX = 1024  # beats of more ranks are read and written too seldom to tell who stopped first
+LAG_S = 3.0  # ranks write beats once a second
+TOLD_MAX = 1024  # with more ranks, beats are too rare to show who stopped first
 NAMED_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds. The settings hang-min, hang-max, hang-grace.
+    """Seconds: the settings hang-min, hang-max, hang-grace.
 
-    `afar`: whoever watches is not on the job's nodes. What rests on beats alone, or on stacks where nobody knows what is used, must last longer then, and
-    of a script that has shown neither step nor beat only sure witnesses are believed: it may be one that waits to be called.
-    `fatal`: the title of the fatal line that was seen and not survived; "" = none. `confirmed`: Slurm or a check of the node says the same.
+    `afar`: the watcher is not on the job's nodes. Then verdicts by beats alone, or by stacks without known
+    activity, need more time, and for a script that has shown neither step nor beat only sure witnesses count:
+    it may be waiting for a request. `fatal`: the title of a fatal line that was not survived; "" = none.
+    `confirmed`: Slurm or a check of the node confirms it.
     """
 
     min_s: float = 60.0
@@ -105,22 +110,24 @@ class _Case:
     ask_s: float
     fast_s: float
     worst_s: float
-    allowed_s: float  # what the phase or the warm-up gives, 0 = nothing announced
+    allowed_s: float  # the allowance of the phase or warm-up, 0 = none
     most_s: float  # what weak witnesses need
     talks: bool  # output goes on
-    idle_s: float  # for so long nothing was used; 0 = something is, or that is not known
-    unseen_times: float  # what is used is not known to whoever is not there
-    works: bool  # something that no hang does was seen
-    stirs: bool  # anything at all was seen of late
+    idle_s: float  # how long nothing was used; 0 = something is, or unknown
+    unseen_times: float  # > 1 where the watcher is afar and activity is unknown
+    works: bool  # lately files or accelerators worked, as in no hang
+    stirs: bool  # lately anything at all moved
     device_rests: bool
     device_spins: bool
-    stuck_long: bool  # somebody waited in the kernel in all of it
+    stuck_long: bool  # some process waited in the kernel all the time
     frozen_long: bool  # no stack moved in the second half of the silence
-    sure_long: bool  # nor in the last minutes, and nothing works in them
+    sure_long: bool  # nor in the last minutes, in which nothing worked
 
 
 def limits_from(settings: Mapping[str, Any], *, from_afar: bool = False) -> Limits | None:
-    """What the settings say; None where hangs are not looked for. `from_afar`: for whoever is not on the job's nodes."""
+    """The limits by the settings; None where hang detection is off. `from_afar`: the watcher is not on the
+    job's nodes.
+    """
     if settings.get("hang", "auto") == "never":
         return None
     usual = Limits()
@@ -135,9 +142,10 @@ def limits_from(settings: Mapping[str, Any], *, from_afar: bool = False) -> Limi
 def after_fatal_line(
     limits: Limits, title: str, end_wait_s: float, *, at_once: bool = False, confirmed: bool = False
 ) -> Limits:
-    """The limits while a fatal line is not survived; no longer than `limits`.
+    """The limits after a fatal line that was not survived; never longer than `limits`.
 
-    `at_once`: the line is a verdict in itself, such as a device that left the bus: the warm-up gives nothing more.
+    `at_once`: the line is a verdict in itself, such as a device that left the bus. Then the warm-up gets
+    nothing more.
     """
     warm_up_s = end_wait_s if at_once else WARM_UP_FATAL * end_wait_s
     return replace(
@@ -150,7 +158,7 @@ def after_fatal_line(
 
 
 def judge(history: History, now_s: float, limits: Limits) -> Verdict:
-    """What to think of the start that `history` remembers. Cheap enough for every second."""
+    """The verdict on the start with this `history`. Cheap enough for every second."""
     case = _case(history, history.at(now_s), limits)
     quiet_s = case.quiet_s
     if not history.counts:
@@ -173,7 +181,7 @@ def _case(history: History, at_s: float, limits: Limits) -> _Case:
     moves, witness = history.moves, history.witness
     quiet_s = at_s - moves.at_s
     fast_s = max(limits.min_s, (STEPS_FATAL if limits.fatal else STEPS) * (moves.step_s or 0.0))
-    # Ranks are stopped for a moment when their stacks are taken: not at every line of a log that has few.
+    # Taking stacks stops the ranks for a moment, so a log with few lines must not trigger it at each gap.
     ask_s = max(ASK_FROM * fast_s, ASK_FROM_USUAL * moves.usual_s)
     fast_s = max(fast_s, moves.usual_s)
     if moves.kind in {"", "output"}:
@@ -188,7 +196,7 @@ def _case(history: History, at_s: float, limits: Limits) -> _Case:
     known = at_s - witness.knows_s <= HOLDS_S
     known_gpu = at_s - witness.knows_gpu_s <= HOLDS_S
     holds_s = min(HOLDS_S, limits.min_s)
-    resting = at_s - max(holds_s, 0.5 * quiet_s)  # what still runs off after a hang takes no longer than this
+    resting = at_s - max(holds_s, 0.5 * quiet_s)  # work that outlasts a hang ends within this time
     lately = max(resting, at_s - max(holds_s, RUNS_OFF * limits.min_s))
     used_s = max(witness.cpu_s, witness.io_s, witness.gpu_s, witness.knows_from_s, moves.at_s)
     stirred_s = max(witness.cpu_s, witness.io_s, witness.gpu_s, witness.moved_s)
@@ -214,7 +222,10 @@ def _case(history: History, at_s: float, limits: Limits) -> _Case:
 
 
 def _most_s(history: History, allowed_s: float, limits: Limits) -> float:
-    """What is given where witnesses are weak: the usual gap may be over when what takes long begins, and what is not known yet gets as much again."""
+    """The threshold for weak witnesses.
+
+    A long phase may begin when the usual gap is over, and an unknown phase or warm-up gets as much again.
+    """
     moves = history.moves
     known_s = max(limits.max_s, allowed_s, 2.0 * moves.longest_s, 2.0 * history.before_s)
     again_s = limits.max_s if history.phase or moves.count < WARM_MOVES else 0.0
@@ -226,7 +237,9 @@ def _pairs(least: int, alone: int, ranks: int) -> int:
 
 
 def _threshold(history: History, case: _Case, limits: Limits) -> tuple[float | None, str]:
-    """How long the silence must be by what the witnesses say, and what they say. Times in seconds."""
+    """How long the silence must last by the witnesses, and what they say. None: no length is enough.
+    Seconds.
+    """
     witness, moves = history.witness, history.moves
     least = _pairs(SURE_PAIRS, SURE_ALONE, witness.ranks)
     frozen = witness.frozen >= least
@@ -252,7 +265,7 @@ def _threshold(history: History, case: _Case, limits: Limits) -> tuple[float | N
 
 
 def _weakly(history: History, case: _Case, limits: Limits, frozen: bool) -> tuple[float | None, str]:
-    """The same, where nobody is seen to wait for the others."""
+    """The same where no rank is seen to wait for the others."""
     witness, moves = history.witness, history.moves
     if limits.afar and moves.kind in {"", "output"}:
         return None, "it has shown neither step nor beat"
@@ -281,7 +294,7 @@ def _sample_due(history: History, at_s: float) -> bool:
     if not witness.samples:
         return True
     least = _pairs(SURE_PAIRS, SURE_ALONE, witness.ranks)
-    came = witness.waiting == "collective" and witness.steady <= 2  # once more: they may have come to stay
+    came = witness.waiting == "collective" and witness.steady <= 2  # look again: they may stay there
     quick = witness.samples == 1 or came or 0 < witness.frozen < least
     pause_s = QUICK_S if quick else PAUSES_S[min(witness.samples, len(PAUSES_S)) - 1]
     if witness.frozen >= least:
@@ -299,10 +312,11 @@ def _since(history: History, quiet_s: float, limits: Limits) -> str:
 
 
 def behind(ranks: tuple[Rank, ...], elsewhere: tuple[int, ...] = ()) -> tuple[str, ...]:
-    """Who is behind, most certain first: ranks that do not wait where the others do, ranks at a lower step, ranks that have not said that they
-    wait ("sync") where most have, ranks whose beat stopped earlier.
+    """The ranks that are behind, most certain first: ranks that do not wait where the others do, ranks at a
+    lower step, ranks that do not report waiting ("sync") where most do, ranks whose beat stopped earlier.
 
-    Nobody is named where it is half of all or more, nor by the beats of more than TOLD_MAX. Names are "rank 3 (node)", at most NAMED_MAX.
+    Nobody is named where half of all or more are behind, nor by the beats of more than TOLD_MAX. Names are
+    "rank 3 (node)", at most NAMED_MAX.
     """
     nodes = {rank.rank: rank.node for rank in ranks}
     late: list[int] = list(elsewhere)
@@ -310,7 +324,7 @@ def behind(ranks: tuple[Rank, ...], elsewhere: tuple[int, ...] = ()) -> tuple[st
     if not late and 1 < len(stepping) <= TOLD_MAX:
         highest = max(rank.step or 0 for rank in stepping)
         late = [rank.rank for rank in stepping if (rank.step or 0) < highest]
-        if not late:  # whoever has not come to where the others of its step wait for it
+        if not late:  # ranks that have not reached the place where the others wait
             late = [rank.rank for rank in stepping if rank.phase != "sync"]
         if not late or 2 * len(late) >= len(stepping):
             last_s = sorted(rank.moved_s for rank in stepping)[len(stepping) // 2]
@@ -323,5 +337,7 @@ def behind(ranks: tuple[Rank, ...], elsewhere: tuple[int, ...] = ()) -> tuple[st
 
 
 def _lag_s(ranks: int) -> float:
-    """So far apart two ranks that stopped together may be seen to: beats of many ranks are read in turn, every few seconds."""
+    """How far apart two ranks that stopped together may appear: beats of many ranks are read in turn, every
+    few seconds.
+    """
     return LAG_S if ranks <= 32 else LAG_S + 5.0 * math.ceil(ranks / 256) + ranks / 512

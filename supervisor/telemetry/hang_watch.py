@@ -1,9 +1,10 @@
-"""One start under watch for a hang: its beats and its log put before `hang`, stacks asked for when they are wanted. (I/O)
+"""The watch over one start for a hang: feeds beats and log to `hang_rules`, and asks for stacks. (I/O)
 
-How it thinks. Whoever watches does so in the same way, the agent beside the script and the supervisor on the login node: what differs is how stacks are had,
-who says whether the job runs, and where records go (`Hands`). Beats are files that ranks write anyway, so reading them costs little; with many ranks
-they are read less often. Stacks cost a step on every node, so they are taken only when `hang` asks for them: where ranks that beat say themselves
-where they stand still, nobody else is asked. Stacks may take a while to come; those that a movement overtook are dropped.
+The agent beside the script and the supervisor on the login node watch in the same way. They differ in how
+they get stacks, who knows whether the job runs, and where records go (`Hands`). Ranks write beats anyway, so
+reading them costs little; with many ranks they are read less often. Stacks cost a step on every node, so they
+are taken only when `hang_rules` asks for them, and not if beating ranks report their own stacks while they
+stand still. Stacks may take a while; if the start moved meanwhile, they are dropped.
 """
 
 from __future__ import annotations
@@ -41,35 +42,39 @@ _TASK_EXIT = re.compile(r"(?:srun|yhrun): error: [\w.\-\[\],]+: tasks? [\d,\-\[\
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of asking for stacks: the nodes that were asked, and who answered."""
+    """The result of asking for stacks: the nodes that were asked, and those that answered."""
 
     asked: tuple[str, ...]
     answered: tuple[str, ...]
 
 
 class Hands(Protocol):
-    """What one watcher does in its own way."""
+    """What differs between the watchers."""
 
     def record(self, kind: str, data: Mapping[str, Any]) -> None:
         """Journal `hang.suspected`, `hang.decided` or `stacks.taken`. Raises OSError."""
         ...
 
     def stands(self) -> bool | None:
-        """Just before a decision: whether the job runs and is not suspended; None where that is not known, or something moved after all."""
+        """Just before a decision: whether the job runs and is not suspended. None where that is unknown, or
+        something moved.
+        """
         ...
 
     def ask(self, folder: str) -> bool:
-        """Begin to take the stacks of all ranks into `folder`. False where nobody can be asked."""
+        """Begin to take the stacks of all ranks into `folder`. False where that is impossible."""
         ...
 
     def answer(self) -> Answer | None:
-        """What came of it; None while it is under way. An answer of no node is one."""
+        """The result; None while it is under way. It may have no node."""
         ...
 
 
 @dataclass
 class HangWatch:
-    """What is known of the life of start `token`, whose attempt's (or task's) folder is `place`. `limits` None: hangs are not looked for."""
+    """The watch over start `token`. `place` is the folder of its attempt or task; `limits` None: no hang
+    detection.
+    """
 
     hands: Hands
     place: str
@@ -86,9 +91,9 @@ class HangWatch:
     _before: Mapping[str, Seen] = field(default_factory=dict)
     _moves: int = 0
     _asked_s: float = float("-inf")
-    _folder: str = ""  # where the stacks go that are awaited; "" = none are
+    _folder: str = ""  # the folder of the awaited stacks; "" = none awaited
     _asked_at: int = 0  # movements seen when they were asked for
-    _told_s: float = float("-inf")  # when all ranks told their own stacks
+    _told_s: float = float("-inf")  # when all ranks last reported their own stacks
 
     def __post_init__(self) -> None:
         self.beats = BeatReader(os.path.join(self.place, "beats", self.token))
@@ -106,9 +111,10 @@ class HangWatch:
     def judge(
         self, report: WatchReport | None, *, running: bool = True, suspect: hang_rules.Limits | None = None
     ) -> types.Verdict | None:
-        """Take up what `report` and the last poll saw, and judge. None where there is nothing to say. Raises OSError (journal).
+        """Add what `report` and the last poll saw, and judge. None where there is nothing to say. Raises
+        OSError (journal).
 
-        `suspect`: the limits that hold while a fatal line is not survived (`suspect.limits_while_suspect`); None = there is none.
+        `suspect`: the limits while a fatal line is not survived (`after_fatal_line`); None = no such line.
         """
         if report is None:
             return None
@@ -149,9 +155,9 @@ class HangWatch:
         return verdict
 
     def _stands(self, verdict: types.Verdict) -> types.Verdict | None:
-        """The verdict, told once, where the job is seen to run."""
+        """The verdict, journalled once, if the job is seen to run."""
         running = self.hands.stands()
-        if running is False:  # it is suspended: what it did not do meanwhile says nothing when it goes on
+        if running is False:  # suspended: its silence meanwhile does not count when it goes on
             self.history = replace(self.history, life="")
         if not running:
             return None
@@ -177,7 +183,9 @@ class HangWatch:
             self._folder = folder
 
     def _answered(self, sight: Sight, limits: hang_rules.Limits, *, exited: bool) -> types.Verdict | None:
-        """Judge with the stacks that were awaited, once they are there. `exited`: srun says that a task ended by itself."""
+        """Judge with the awaited stacks, once they are there. `exited`: srun reports that a task ended by
+        itself.
+        """
         if not self._folder or (answer := self.hands.answer()) is None:
             return None
         folder, self._folder = self._folder, ""
@@ -187,9 +195,7 @@ class HangWatch:
         if self._asked_at != self.history.moves.count:
             self._before = {}
             return None
-        if (
-            self._moves != self.history.moves.count
-        ):  # what an earlier silence was like says nothing of this one
+        if self._moves != self.history.moves.count:  # samples of an earlier silence do not count for this one
             self._before, self._moves = {}, self.history.moves.count
         tables = {node: json_of(os.path.join(folder, f"{node}.json")) for node in answer.asked}
         self._taken += 1
@@ -202,19 +208,21 @@ class HangWatch:
 
 
 def task_exited(evidence: Iterable[Evidence]) -> bool:
-    """srun says that a task of a step ended by itself. (pure)"""
+    """Whether srun reports that a task of a step ended by itself. (pure)"""
     return any(_TASK_EXIT.search(one.text) for one in evidence)
 
 
 def stacks_line(home: str, place: str, token: str, job: str, folder: str) -> str:
-    """The line of sh that has a node write the stacks of the start's ranks into `folder`. `home` is $FTRUN_HOME."""
+    """The sh line that makes a node write the stacks of the start's ranks into `folder`. `home` is
+    $FTRUN_HOME.
+    """
     words = ["stacks", "--attempt-folder", place, "--token", token, "--job", job]
     words += ["--out", folder, "--limit", f"{STACKS_LIMIT_S:g}", "--apart", f"{APART_S:g}"]
     return node_line(home, words, told="taken")
 
 
 def _newest(folder: str) -> int:
-    """The highest number that an earlier watcher of this start gave to its stacks; 0 for none."""
+    """The highest number that an earlier watcher of this start used for its stacks; 0 for none."""
     try:
         return max((int(name) for name in os.listdir(folder) if name.isdigit()), default=0)
     except OSError:

@@ -1,13 +1,15 @@
-"""The beats of one start, as its ranks write them into a shared folder. (I/O)
+"""The heartbeats of one start, as its ranks write them into a shared folder. (I/O)
 
-How it thinks. Each rank has one file of one line, written in place (`hooks.beat`). A file that cannot be read, or half of whose line is the one
-before, costs that look only. No clock of a node is compared with ours: a beat is as old as the time since its count was seen to move.
+Each rank has one file of one line, written in place (`hooks.beat`). An unreadable or half-written file costs
+that look only. No clock of a node is compared with ours: a beat is as old as the time since its count was
+seen to move.
 
-A rank that stands still says where its stack is and what it has used. Once every rank has said so anew, that is a sample: together with the
-one before it tells whether anybody moved, what all wait in, and whether anything was used (`Stacks`, `Activity`). A rank of which
-nothing is heard makes no sample, for nobody knows what it does.
+A rank that stands still reports where its stack is and what it has used. Once every rank has reported anew,
+that is a sample. Together with the one before, it shows whether any rank moved, what all wait in, and whether
+anything was used (`Stacks`, `Activity`). If one rank reports nothing, there is no sample, since nobody knows
+what it does.
 
-At most `READ_MAX` files are read by one look, in turn, so that a look at thousands of ranks stays short.
+One look reads at most `READ_MAX` files, in turn, so that it stays short with thousands of ranks.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ LIST_EVERY_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Still:
-    """What a rank says of itself while it stands still. `at_s`: the rank's own monotonic clock; `top`: its innermost frames."""
+    """What a rank reports while it stands still. `at_s`: the rank's own monotonic clock; `top`: its innermost
+    frames.
+    """
 
     at_s: float
     stack: str
@@ -43,7 +47,9 @@ class Still:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """One rank's line. `told_s`: the time of the last call, by the node's clock (Unix seconds); own_s, own_n: see `hooks.beat`."""
+    """One rank's line. `told_s`: the time of the last call, by the node's clock (Unix seconds); own_s, own_n:
+    see `hooks.beat`.
+    """
 
     rank: int
     pid: int
@@ -60,9 +66,10 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """What a look at all beats gives. `stacks` and `activity` are new at the looks that complete a sample, else None.
+    """The result of a look at all beats. `stacks` and `activity` are set at the looks that complete a sample,
+    else None.
 
-    `readable`: files that were there before could be read; else their standing still says nothing of their ranks.
+    `readable`: files that were there before could be read; otherwise the ranks' silence means nothing.
     """
 
     ranks: tuple[Rank, ...] = ()
@@ -72,7 +79,7 @@ class Pulse:
 
 
 def parse(line: bytes) -> Beat | None:
-    """What a line says; None where it is not a whole one."""
+    """The beat in a line; None where the line is not whole."""
     try:
         told: dict[str, Any] = json.loads(line)
         still = told.get("still")
@@ -105,7 +112,7 @@ def _still(told: dict[str, Any]) -> Still:
 
 
 class BeatReader:
-    """Reads one start's folder, look by look. The folder may not be there yet, or never come."""
+    """Reads one start's folder, look by look. The folder may not exist yet, or never."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -114,7 +121,7 @@ class BeatReader:
         self._next = 0
         self._beats: dict[int, Beat] = {}
         self._moved_s: dict[int, float] = {}
-        self._lives: dict[int, int] = {}  # what counts before the last restart of a rank amount to
+        self._lives: dict[int, int] = {}  # the sum of a rank's counts before its last restart
         self._sample: dict[int, Still] = {}
         self._taken = 0
 
@@ -150,7 +157,7 @@ class BeatReader:
         return Pulse(ranks, stacks, activity, readable=bool(read) or not gone)
 
     def samples(self) -> tuple[Sample, ...]:
-        """What stragglers are found by: own time so far of each rank that measures it."""
+        """The own time so far of each rank that measures it, for the straggler search."""
         return tuple(Sample(one.rank, one.host, one.own_s, one.own_n) for one in self.beats if one.own_n)
 
     def _due(self) -> Iterable[str]:
@@ -169,7 +176,7 @@ class BeatReader:
         self._beats[beat.rank] = beat
 
     def _complete(self) -> tuple[Stacks | None, Activity | None]:
-        """A sample, once all ranks have told anew where they stand."""
+        """A sample, once all ranks have reported anew where they stand."""
         live = {rank: beat.still for rank, beat in self._beats.items() if beat.phase != "done"}
         now = {rank: still for rank, still in live.items() if still is not None}
         if not now or len(now) < len(live) or len(self._beats) < len(self._names):
@@ -194,7 +201,7 @@ class BeatReader:
 
 
 def _activity(before: dict[int, Still], now: dict[int, Still]) -> Activity:
-    """Whoever waits in a collective may spin there: its processor says nothing about those it waits for."""
+    """A rank that waits in a collective may spin: its processor says nothing about those it waits for."""
     cpu = io = False
     for rank, one in now.items():
         passed_s = max(0.1, one.at_s - before[rank].at_s)

@@ -1,31 +1,38 @@
-"""What one start shows of its life, look by look: the memory that hangs are judged by. (pure)
+"""The signs of life of one start, look by look: movement, phases, stacks and activity. (pure)
 
-How it thinks. `observe` takes what a look saw and returns the memory after it; every look costs the same, however long the start runs.
+`observe` takes what a look saw and returns the next `History`; `hang_rules` judges hangs by it. Every look
+costs the same, however long the start runs.
 
-- **Watched time.** Only time that was watched counts: while the job runs, its logs could be read to their ends, and the looks came in time. A
-  suspended job, a stopped agent, a full hour's jump of a clock add nothing to anybody's silence.
-- **Movement.** The strongest sign a start has shown: its beats, else its steps, else (where neither was ever seen) its output. Gaps between
-  movements are its habit; the first few are warm-up. A further start, or a restart within one, begins anew.
-- **Phases.** A gap in which something long was announced is learnt for that phase and not for stepping. A phase ends with the next movement, so
-  one that was begun and never ended is forgotten with its start.
-- **Witnesses.** Stacks and activity are noted with the watched time at which they were seen; movement makes old ones worthless.
-- **Earlier starts.** How long phases took and the longest silence that a start came back from are kept over starts; other habits are not.
+- **Watched time.** Only watched time counts: the job runs, its logs could be read to their ends, and the
+  looks came in time. A suspended job, a stopped agent or a jump of a clock by an hour adds nothing to
+  anybody's silence.
+- **Movement.** The strongest sign a start has shown: its beats, else its steps, else (if neither was ever
+  seen) its output. The gaps between movements are its habit; the first few are warm-up. A new start, or a
+  restart within one, begins anew.
+- **Phases.** A gap in which something long was announced counts for that phase and not for stepping. A phase
+  ends with the next movement, so one that never ended is forgotten with its start.
+- **Witnesses.** Stacks and activity are stored with the watched time of their sight; movement makes old ones
+  worthless.
+- **Earlier starts.** The lengths of phases and the longest silence that a start came back from are kept over
+  starts; other habits are not.
 
-What the tables of `ftrun-hook stacks` say together: who moved, what all wait in, what is used.
-How it thinks. Each node's table holds two looks at its ranks, some seconds apart, and what its accelerators told at both. A rank stood still where both
-looks are alike, and the last one of the sample before. What was used is counted from sample to sample, so that nothing between them is missed.
+`sample_of` merges the tables of `ftrun-hook stacks`. Each node's table has two looks at its ranks, some
+seconds apart, and what its accelerators showed at both. A rank stood still if both looks are alike, and equal
+the last one of the sample before. Use of processor and files is counted from sample to sample, so nothing
+between them is missed.
 
-- **Who spins says nothing.** A rank that waits in a collective may burn its processor; where others do not wait there, only theirs counts.
-- **Accelerators.** nvidia-smi's `utilization.memory` is the share of time in which memory was read or written, `utilization.gpu` that in which a kernel
-  ran (nvidia-smi --help-query-gpu). A kernel that waits in a collective runs all the time and moves nothing. Tools of other makers are not read: not known.
-- **What is missing is not known.** A node without a table, or without ranks, leaves open whether anybody moved or used anything.
+- **Spinning proves nothing.** A rank that waits in a collective may use its processor fully; if others do not
+  wait there, only theirs counts.
+- **Accelerators.** nvidia-smi's `utilization.memory` is the share of time in which memory was read or
+  written, `utilization.gpu` that in which a kernel ran (nvidia-smi --help-query-gpu). A kernel that waits in
+  a collective runs all the time and moves nothing. Tools of other makers are not read: unknown.
+- **Missing is unknown.** A node without a table, or without ranks, leaves open whether anybody moved or used
+  anything.
 
-What a rank waits in, by the innermost frames of its stack.
-How it thinks. The innermost Python frames of a rank that waits for others are those of its framework's collectives; one that waits for its
-accelerator sits in a call that synchronises. A name alone says little (`wait`, `send`), so the file must be the framework's too. What is
-not known is work.
-
-Names: torch.distributed, torch.autograd, torch.cuda, Horovod, DeepSpeed and JAX, as their released sources name them.
+`waits_in` tells by the innermost Python frames what a rank waits for: a collective of its framework, or a
+call that synchronises with its accelerator. A name alone (`wait`, `send`) says little, so the file must be
+the framework's too. Unknown frames count as work. Names: torch.distributed, torch.autograd, torch.cuda,
+Horovod, DeepSpeed and JAX, as in their released sources.
 """
 
 from __future__ import annotations
@@ -61,17 +68,17 @@ __all__ = [
 
 LOOK_S_MAX = 15.0  # two looks further apart than this were not a watch
 GAPS_KEPT = 64
-STEPPING = frozenset({"", "sync"})  # phases of a beat that are no phases
+STEPPING = frozenset({"", "sync"})  # a beat's phase while it steps
 DONE = "done"
-WARM_MOVES = 5  # so many movements until a habit is known
+WARM_MOVES = 5  # movements until a habit is known
 NEVER = float("-inf")
-HOLDS_S = 30.0  # a witness of activity says nothing about later times
-BLIND_S = 300.0  # so long without a word on activity, and what was known before is forgotten
+HOLDS_S = 30.0  # how long a witness of activity counts
+BLIND_S = 300.0  # after so long without news on activity, what was known before is dropped
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One rank's last beat. `moved_s`: when its count moved last, by the clock of whoever reads it; `n` counts beats."""
+    """One rank's last beat. `moved_s`: when its count moved last, by the reader's clock; `n` counts beats."""
 
     rank: int
     node: str
@@ -83,12 +90,13 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Stacks:
-    """What the latest sample of stacks says, all ranks together. `taken` counts samples, so that each is used once.
+    """The latest sample of stacks, all ranks together. `taken` counts samples, so that each is used once.
 
-    `moved`: whether any rank's main stack differs from the sample before; None where that is not known for every rank.
-    `waiting`: what every rank waits in: "collective", "device" (for its accelerator), "" = not all of them wait so, or it is not known.
-    `ended`: the ranks of a node, and not of all nodes, have ended by themselves. `elsewhere`: ranks that do not wait where most do. `ranks`: of how many it tells; one rank is met at the same place by chance more easily than
-    many. `pairs`: how many comparisons it adds.
+    `moved`: whether any rank's main stack differs from the sample before; None where that is not known for
+    every rank. `waiting`: what every rank waits in, "collective" or "device" (its accelerator); "" = not all
+    wait so, or unknown. `ended`: all ranks of one node, but not of all nodes, have ended by themselves.
+    `elsewhere`: ranks that do not wait where most do. `ranks`: their number; a single rank is found at the
+    same place by chance more easily than many. `pairs`: how many comparisons the sample adds.
     """
 
     taken: int
@@ -102,12 +110,14 @@ class Stacks:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Whether any process of the start did something since the look before, on any node; None = not known.
+    """Whether any process of the start did something since the last look, on any node; None = unknown.
 
-    `cpu`: more than a twentieth of a core for a rank, but for ranks that wait in a collective while others do not: they spin there, and say
-    nothing about those they wait for. `io`: more than 64 KiB/s went to or from files or the network (what a log or a tracker of experiments
-    writes is less), or a process waits in the kernel for them (state D). `gpu`: a device moves memory. `spins`: none does, and those of all
-    ranks are fully used, as by a kernel that waits in a collective. `stuck`: a process waits in the kernel (state D) now.
+    `cpu`: more than a twentieth of a core for a rank. Ranks that wait in a collective while others do not are
+    left out: they spin there, which says nothing about those they wait for. `io`: more than 64 KiB/s to or
+    from files or the network (a log or an experiment tracker writes less), or a process waits in the kernel
+    for them (state D). `gpu`: a device moves memory. `spins`: no device does, and those of all ranks are
+    fully used, as by a kernel that waits in a collective. `stuck`: a process waits in the kernel (state D)
+    now.
     """
 
     cpu: bool | None = None
@@ -119,10 +129,10 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """One look. `life` names the start (and what restarted within it): another text begins anew.
+    """One look. `life` identifies the start (and a restart within it); another value begins anew.
 
-    `steps_seen`, `growth`, `median_step_s`, `phase` are those of `WatchReport`; `readable` = all logs were read to their ends;
-    `running` = Slurm calls the job running, not suspended.
+    `steps_seen`, `growth`, `median_step_s`, `phase` are those of `WatchReport`. `readable`: all logs were
+    read to their ends. `running`: Slurm calls the job running, not suspended.
     """
 
     life: str = ""
@@ -139,20 +149,20 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """What movement was seen. `kind`: "beats", "steps", "output" or "" = none yet. Times in watched seconds."""
+    """The movement seen. `kind`: "beats", "steps", "output" or "" = none yet. Times in watched seconds."""
 
     kind: str = ""
     count: int = 0
     at_s: float = 0.0
-    gaps: tuple[float, ...] = ()  # the last few between movements, none of an announced phase
+    gaps: tuple[float, ...] = ()  # the last few between movements, without announced phases
     longest_s: float = 0.0
-    usual_s: float = 0.0  # twice the median gap, or somewhat more than nearly all of them
+    usual_s: float = 0.0  # twice the median gap, or more than nearly all of them
     step_s: float | None = None  # the median step
 
 
 @dataclass(frozen=True, slots=True)
 class _Witness:
-    """What was seen besides movement since the last one. Times in watched seconds."""
+    """What was seen since the last movement. Times in watched seconds."""
 
     taken: int = 0
     samples: int = 0
@@ -160,7 +170,7 @@ class _Witness:
     ranks: int = 1  # of the last sample
     frozen: int = 0  # pairs of samples in a row in which nobody moved
     waiting: str = ""
-    steady: int = 0  # samples in a row that waited alike
+    steady: int = 0  # pairs of samples in a row that waited alike
     moved_s: float = NEVER
     elsewhere: tuple[int, ...] = ()
     ended: bool = False
@@ -176,11 +186,11 @@ class _Witness:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The memory. Made empty; `observe` returns the next one."""
+    """The state of the watch. Starts empty; `observe` returns the next one."""
 
     life: str = ""
     seen_s: float | None = None
-    counts: bool = False  # whether time since the last look counts
+    counts: bool = False  # whether the time since the last look counts
     watched_s: float = 0.0
     moves: Moves = field(default_factory=Moves)
     steps_seen: int = 0
@@ -191,7 +201,7 @@ class History:
     phase_s: float = 0.0
     learnt: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))  # phase -> its longest
     before_s: float = 0.0  # the longest silence that earlier starts came back from
-    device_moves: bool = False  # its devices were once seen to move memory
+    device_moves: bool = False  # its devices once moved memory
     ranks: tuple[Rank, ...] = ()
     witness: _Witness = field(default_factory=_Witness)
 
@@ -203,7 +213,7 @@ class History:
 
 
 def observe(history: History, sight: Sight, now_s: float) -> History:
-    """The memory after one more look. `now_s`: any clock that does not jump, the same at all looks."""
+    """The history after one more look. `now_s`: any clock that does not jump, the same at all looks."""
     watched_s = history.at(now_s)
     if history.seen_s is None or sight.life != history.life:
         history = History(
@@ -214,7 +224,7 @@ def observe(history: History, sight: Sight, now_s: float) -> History:
             growth=sight.growth,
         )
         history = replace(history, watched_s=watched_s, output_s=watched_s, moves=Moves(at_s=watched_s))
-        # What a log held before it was read for the first time is no movement now.
+        # What a log had before its first reading is no movement now.
         history = replace(history, steps_seen=sight.steps_seen, beats=_beats(sight))
         if sight.steps_seen or _beats(sight):
             history = replace(
@@ -256,7 +266,7 @@ def _movement(history: History, sight: Sight) -> History:
         return _stronger(history, "steps", sight)
     if spoke and not kind:
         return _stronger(history, "output", sight)
-    # Steps are movement too where there are beats: a loop that stopped calling them still trains.
+    # With beats, steps count too: a loop that no longer calls `beat` still trains.
     moved = (
         beaten or stepped if kind == "beats" else stepped if kind == "steps" else spoke and kind == "output"
     )
@@ -264,7 +274,7 @@ def _movement(history: History, sight: Sight) -> History:
 
 
 def _stronger(history: History, kind: str, sight: Sight) -> History:
-    """The first movement of a kind: what is known of a weaker kind's habit says nothing of this one's."""
+    """The first movement of a stronger kind: the habit of a weaker kind no longer counts."""
     moves = Moves(kind=kind, count=1, at_s=history.watched_s, step_s=sight.median_step_s)
     return replace(history, moves=moves, phase="", witness=_forgotten(history.witness))
 
@@ -277,7 +287,7 @@ def _moved(history: History, sight: Sight) -> History:
         learnt = MappingProxyType({**learnt, history.phase: max(gap_s, learnt.get(history.phase, 0.0))})
     elif before.count:
         gaps = (*gaps[-GAPS_KEPT + 1 :], gap_s)
-        # What compiling took before the habit was known is none of it.
+        # Time spent on compiling, before the habit is known, does not count.
         longest_s = max(longest_s, gap_s) if before.count >= WARM_MOVES else 0.0
     moves = Moves(
         kind=before.kind,
@@ -297,7 +307,7 @@ def _usual_s(gaps: tuple[float, ...]) -> float:
 
 
 def _phase(history: History, sight: Sight) -> History:
-    """The phase that was announced last and is not over: by the log, or by any rank's beat."""
+    """The phase that the log or any rank's beat announced last, if it is not over."""
     training = [rank for rank in sight.ranks if rank.phase != DONE]
     told = next((rank.phase for rank in training if rank.phase not in STEPPING), "") or sight.phase
     if sight.ranks and not training:
@@ -359,14 +369,17 @@ _DEVICE = re.compile(
 
 
 def waits_in(frames: str) -> str:
-    """What the rank waits in: "collective", "device" or "". `frames`: the innermost few, as "folder/file.py:function < ..." or faulthandler's lines."""
+    """What a rank waits in: "collective", "device" or "".
+
+    `frames`: the innermost few, as "folder/file.py:function < ..." or faulthandler's lines.
+    """
     if _COLLECTIVE.search(frames):
         return COLLECTIVE
     return DEVICE if _DEVICE.search(frames) else ""
 
 
 def all_wait_in(frames: Mapping[int, str]) -> str:
-    """What all ranks wait in; "" where any of them does something else, or there are none."""
+    """What all ranks wait in; "" where any rank does something else, or there are none."""
     kinds = {waits_in(text) for text in frames.values()}
     if not kinds or "" in kinds:
         return ""
@@ -374,7 +387,7 @@ def all_wait_in(frames: Mapping[int, str]) -> str:
 
 
 def elsewhere(frames: Mapping[int, str]) -> tuple[int, ...]:
-    """The ranks that do not wait in a collective where most others do, in order."""
+    """The ranks, in order, that do not wait in a collective where most others do."""
     kinds = {rank: waits_in(text) for rank, text in frames.items()}
     if 2 * Counter(kinds.values())[COLLECTIVE] <= len(kinds):
         return ()
@@ -389,7 +402,9 @@ FULL, RESTS = 90.0, 1.0  # per cent of the time
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is kept of a rank for the next sample. `at_s`: its node's clock; the sums are those of the rank and what it started."""
+    """What is kept of a rank for the next sample. `at_s`: its node's clock. The sums cover the rank and its
+    children.
+    """
 
     digest: str
     at_s: float
@@ -400,9 +415,10 @@ class Seen:
 def sample_of(
     tables: Mapping[str, object], before: Mapping[str, Seen], taken: int, *, exited: bool = False
 ) -> tuple[Stacks, Activity, dict[str, Seen]]:
-    """What the tables say, node by node, and what the next sample needs of each rank.
+    """What the nodes' tables say, and what the next sample needs of each rank.
 
-    `exited`: srun says that tasks ended by themselves. Where a node answers and has no rank, they have: its table is whole, and the others' tell.
+    `exited`: srun reports that tasks ended by themselves. Then a node that answers without a rank has none
+    left: its table is complete, and the others' count.
     """
     seen: dict[str, Seen] = {}
     tops: dict[int, str] = {}
@@ -472,7 +488,7 @@ def _use(row: Mapping[str, Any], table: object, now: Seen, last: Seen | None) ->
 
 
 def _top(row: Mapping[str, Any]) -> str:
-    """The innermost frames as `frames` reads them: the table tells "function (folder/file.py:line)"."""
+    """The innermost frames in the form of `waits_in`. The table has "function (folder/file.py:line)"."""
     top = row.get("top")
     if not isinstance(top, list):
         return ""
@@ -481,7 +497,9 @@ def _top(row: Mapping[str, Any]) -> str:
 
 
 def _accelerators(tables: Mapping[str, object]) -> tuple[bool | None, bool]:
-    """Whether any accelerator moves memory (None: not known of all nodes), and whether those of all ranks are full without."""
+    """Whether any accelerator moves memory (None: not known for all nodes), and whether those of all ranks
+    are busy without.
+    """
     moves, spins, known = False, bool(tables), bool(tables)
     for table in tables.values():
         looks = list(_looks(table))
@@ -496,7 +514,7 @@ def _accelerators(tables: Mapping[str, object]) -> tuple[bool | None, bool]:
 
 
 def _looks(table: object) -> Iterator[list[tuple[float, float]]]:
-    """(utilisation, that of memory) of each device, look by look; nothing where one of them does not tell."""
+    """(utilisation, that of memory) of each device, look by look; nothing where one of them is missing."""
     told = table.get("accelerators") if isinstance(table, Mapping) else None
     texts = told.get("nvidia-smi") if isinstance(told, Mapping) else None
     for text in texts if isinstance(texts, list) else ():

@@ -1,5 +1,4 @@
-"""The logs of one launch: which files and parts of files they are, and the evidence and progress in them.
-(I/O)
+"""The logs of one launch: which parts of which files, and the evidence and progress in them. (I/O)
 
 `LogWatcher` follows the logs of a live launch: it passes each new piece to that file's `LogFile` and merges
 the results. `report_of` merges whole files; the evidence is the same, except for the times at which it was

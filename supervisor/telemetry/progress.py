@@ -1,25 +1,25 @@
 """How far a training run is, read from what it prints. (pure)
 
-How it thinks: a line may show a counter. Counters differ in strength: the framework's own global step, then a line
-that says "step", one that says "iteration", a progress bar, and at last a place within an epoch. One log often has
-several kinds; the strongest one seen so far is *the* counter, and weaker ones are ignored from then on. Among bars the
-one with the largest total wins, since evaluation and loading draw bars too.
+A line may show a counter (`step_formats`). Counters differ in strength: the framework's own global step, then
+a line that says "step", one that says "iteration", a progress bar, and last a place within an epoch. One log
+often has several kinds; the strongest one so far is *the* counter, and weaker ones are ignored from then on.
+Among bars the one with the largest total wins, since evaluation and loading draw bars too.
 
-- A place within an epoch becomes cumulative only where the epoch's length is known: by the line's own epoch number, or
-  because a bar that had reached its total starts again. Otherwise it is what it is: `step` stays at its maximum.
-- `step` is the highest step printed. A restart inside the log (three lines in a row that rise below the maximum) moves
-  the present place back, so that `steps_seen` goes on counting, but not `step`.
+- A place within an epoch becomes cumulative only where the epoch's length is known: by the line's own epoch
+  number, or because a bar that had reached its total starts again. Otherwise `step` stays at its maximum.
+- `step` is the highest step printed. A restart inside the log (three lines in a row that rise below the
+  maximum) moves the present place back: `steps_seen` goes on counting, `step` does not.
 - An epoch, a percentage, a port or a time is never a step: each form names what must stand around its number.
-- A line "saving ..." is a checkpoint once a line says "saved", or a higher step is printed. Where neither names a step (one file that
-  is always written anew), it is that of the highest step printed before it.
-- `phase` is what the last lines announced and no step has ended: only of text that is read as it is written, for it is old otherwise.
+- A line "saving ..." becomes a checkpoint with a line "saved", or with a higher step. Where neither names a
+  step (one file that is always written anew), its step is the highest printed before it.
+- `phase` is what the last lines announced and no step has ended: evaluation, compiling, preparing data,
+  saving. Only live text counts; in old text it is out of date. An announcement buys time, since silence after
+  it is judged by the habit of that phase. A line too many costs a late detection, a line too few a false
+  suspicion. A doubtful line is taken as an announcement; settings, intervals and results are not. A phase
+  ends with the next step, or with a line that reports its end.
 
-Text arrives in pieces of any size; carriage returns end lines too. Of a line the first `LINE_BYTES` are looked at.
-
-The lines in which a run announces that something long begins: evaluation, compiling, preparing data.
-How it thinks. Such a line buys time: silence after it is judged by the habit of that phase. So a line too many costs a late detection and a line
-too few a false suspicion, and what merely looks like an announcement is one; settings, intervals and results are none. The end of a phase
-is the next step; a line that tells the end of it ends it sooner. Checkpoints are read where steps are (`steps.checkpoint`).
+Text arrives in pieces of any size; carriage returns end lines too. Only the first `LINE_BYTES` of a line are
+read.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ _FORMS = (("eval", _EVAL), ("compile", _COMPILE), ("data", _DATA))
 
 
 def announced(line: bytes) -> str | None:
-    """Which phase the line says begins: "eval", "compile" or "data"; "" where it says that one is over; None for any other line."""
+    """The phase that the line says begins: "eval", "compile" or "data"; "" where it says that one is over;
+    None for any other line.
+    """
     if not any(word in line for word in WORDS):
         return None
     if _OVER.search(line):
@@ -77,15 +79,15 @@ def announced(line: bytes) -> str | None:
 
 
 LINE_BYTES = 4096
-TIMES_KEPT = 101  # the median forgets how the run was long ago
-RESTART_LINES = 3  # ranks print a step or two apart; a restart is more than that
+TIMES_KEPT = 101  # the median covers recent steps only
+RESTART_LINES = 3  # ranks may be a step or two apart; a restart is more
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """Where training is. `offset_bytes`: where in the file the last line with a step begins.
 
-    `step` is the highest printed (in the unit of the counter: steps, or samples where nothing else is printed);
+    `step` is the highest printed, in the counter's unit: steps, or samples where nothing else is printed.
     `steps_seen` counts how often the counter moved, restarts included.
     """
 
@@ -100,7 +102,7 @@ class Progress:
 
 @dataclass(slots=True)
 class _Counter:
-    """The counter that is believed: its rank, and where it is."""
+    """The trusted counter: its rank, and where it is."""
 
     rank: tuple[int, int] = (0, 0)
     present: int = -1  # the last place, after restarts
@@ -110,7 +112,9 @@ class _Counter:
 
 
 class ProgressReader:
-    """Reads one log. The same bytes give the same `progress`, however they are cut; only times come from the caller."""
+    """Reads one log. The same bytes give the same `progress`, however they are cut; only times come from the
+    caller.
+    """
 
     def __init__(self, *, start_offset_bytes: int = 0) -> None:
         self._offset = start_offset_bytes  # of the first byte of the pending line
@@ -135,7 +139,7 @@ class ProgressReader:
 
     @property
     def advances(self) -> int:
-        """How often a step higher than all before it was printed; the first step of a counter is none."""
+        """How often a step higher than all before was printed. A counter's first step does not count."""
         return self._advances
 
     @property
@@ -145,12 +149,14 @@ class ProgressReader:
 
     @property
     def announced(self) -> tuple[str, int]:
-        """The phase that a line announced last ("" = it is over), and where that line begins; ("", -1) before any."""
+        """The phase announced last ("" = over), and where its line begins; ("", -1) before any."""
         return self._announced
 
     @property
     def phase(self) -> str:
-        """What was announced and goes on: "checkpoint", "eval", "compile", "data", or "" while steps are made."""
+        """The announced phase that goes on: "checkpoint", "eval", "compile", "data", or "" while steps are
+        made.
+        """
         if self._saving is not None:
             return "checkpoint"
         phase, offset_bytes = self._announced
@@ -163,11 +169,13 @@ class ProgressReader:
 
     @property
     def median_step_s(self) -> float | None:
-        """The usual seconds per step, by the clock of the caller; None before the third look that saw steps."""
+        """The median seconds per step, by the caller's clock; None before the third look that saw steps."""
         return median(self._times) if len(self._times) > 1 else None
 
     def feed(self, chunk: bytes, now_s: float, *, behind: bool = False) -> None:
-        """Read on. `now_s` is when the bytes came, any clock; `behind` says that they are old, so that no time is learnt."""
+        """Read on. `now_s`: when the bytes came, by any clock. `behind`: they are old, so no times are
+        learnt.
+        """
         self._moved = 0
         text = chunk.replace(b"\r", b"\n")
         first = text.find(b"\n")
@@ -199,7 +207,7 @@ class ProgressReader:
         self._pending_bytes = 0
 
     def at_rest(self) -> tuple[Progress | None, int, Seen]:
-        """What (`progress`, `advances`, `losses.seen`) would be if the text ended here; changes nothing."""
+        """(`progress`, `advances`, `losses.seen`) as if the text ended here; changes nothing."""
         if step_formats.may_tell(self._pending):
             before, counter, losses = dict(self.__dict__), copy.copy(self._counter), self._losses.copy()
             self.flush()
@@ -210,7 +218,7 @@ class ProgressReader:
         return self._progress, self._advances, self._losses.seen
 
     def begin_anew(self, offset_bytes: int = 0) -> None:
-        """The file was truncated or replaced: what was read stays true, offsets count from here on."""
+        """The file was truncated or replaced: what was read stays, offsets count from here on."""
         self.flush()
         self._offset = offset_bytes
         self._announced = ("", -1)
@@ -250,7 +258,7 @@ class ProgressReader:
         if seen.rank > counter.rank:
             self._counter = _Counter(rank=seen.rank, present=step)
             self._last_s = None
-            # Another counter has another unit: what was counted before says nothing about this one.
+            # Another counter has another unit: the count so far does not apply to it.
             self._progress = replace(
                 before,
                 step=step,
@@ -270,7 +278,7 @@ class ProgressReader:
             self._advances += 1
             self._settle_saving()
             before = self._progress or before
-        self._progress = Progress(  # not `replace`: this is the one line that every step costs
+        self._progress = Progress(  # not `replace`: every step of every log runs this line
             step=highest,
             total=before.total if total is None else total,
             loss=loss,
@@ -281,7 +289,7 @@ class ProgressReader:
         )
 
     def _move(self, step: int) -> int:
-        """Return how many steps the counter went on with this line."""
+        """By how many steps the counter went on with this line."""
         counter = self._counter
         moved = 0
         if step >= counter.present:
@@ -317,7 +325,7 @@ class ProgressReader:
         self._progress = replace(self._progress or Progress(), checkpoint_step=step, checkpoint_path=path)
 
     def _learn(self, now_s: float, *, behind: bool) -> None:
-        """Times are as coarse as the looks: the steps since the look before share the time between the two."""
+        """Times are as coarse as the looks: the steps since the last look share the time between the two."""
         if behind:
             self._last_s = None
         elif self._moved and now_s == self._last_s:
@@ -333,7 +341,9 @@ class ProgressReader:
 
 
 def _candidates(text: bytes, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (start, line) of the lines of text[first:last] that may tell something, in order."""
+    """Yield (start, line) of the lines of text[first:last] that may have a step, loss or checkpoint, in
+    order.
+    """
     starts: set[int] = set()
     for word in step_formats.WORDS:
         at = text.find(word, first, last)
@@ -347,7 +357,7 @@ def _candidates(text: bytes, first: int, last: int) -> Iterator[tuple[int, bytes
 
 
 def _last_with(words: tuple[bytes, ...], text: bytes, first: int, last: int) -> list[tuple[int, bytes]]:
-    """The last line of text[first:last] with each of the words as (start, line), in order."""
+    """The last line of text[first:last] with each of the words, as (start, line), in order."""
     places = {text.rfind(word, first, last) for word in words} - {-1}
     starts = sorted({max(first, text.rfind(b"\n", first, at) + 1) for at in places})
     return [(start, text[start : min(text.find(b"\n", start), start + LINE_BYTES)]) for start in starts]

@@ -1,8 +1,9 @@
-"""Who sits where, as the lines of launchers and libraries tell it. (pure)
+"""Which rank runs on which host, by the lines of launchers and libraries. (pure)
 
-How it thinks. A rank is a number until a line names it together with a host; then every later line of that rank names a machine. Such
-lines come by the thousand, so they are no evidence of anything: signatures of the role `seat` find them, and what they say goes into one
-map. The first that says something of a rank is believed; a rank that two lines put on two hosts is on neither.
+A rank is only a number until a line names it together with a host; then every later line of that rank names a
+machine. Such lines come by the thousand, so they are no evidence: signatures of the role `seat` find them,
+and what they say goes into one map. The first line about a rank counts; a rank that two lines put on two
+hosts is on neither.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from ftrun.supervisor.telemetry.line_owner import NCCL_PREFIX
 __all__ = ["SEATS_MAX", "Seats"]
 
 SEATS_MAX = 1 << 16
-"""So many ranks and addresses are remembered; more than any machine has."""
+"""How many ranks and addresses are remembered; more than any machine has."""
 
 NOTED_MAX = 16 * SEATS_MAX
-"""So many are looked at: a log that seats everybody again in each line is read on, but not believed on."""
+"""How many entries are read. A log that seats all ranks again in each line is read on, but no longer
+believed.
+"""
 
 _WORLD = re.compile(r"\bn[rR]anks (\d{1,7})\b")
 _NOWHERE = ""
@@ -38,7 +41,7 @@ class Seats:
     world: int = 0  # the size of the largest communicator seen
 
     def note(self, text: str, captures: Mapping[str, str]) -> None:
-        """Take up what one line says; `captures` are those of its signature (host, rank, device, pci, ip)."""
+        """Add what one line says. `captures` are those of its signature (host, rank, device, pci, ip)."""
         host = captures.get("host") or _prefix_host(text)
         if not host or len(self.hosts) + len(self.addresses) >= SEATS_MAX or self.noted >= NOTED_MAX:
             return
@@ -58,7 +61,9 @@ class Seats:
                 self.addresses[address] = _NOWHERE
 
     def _of_world(self, text: str) -> bool:
-        """Whether the ranks in this line are those of the whole job: NCCL counts anew in each of its communicators."""
+        """Whether the ranks in this line are those of the whole job: NCCL numbers ranks anew in each
+        communicator.
+        """
         size = int(found[1]) if (found := _WORLD.search(text)) else self.world
         if size > self.world:
             self.world = size
@@ -67,10 +72,12 @@ class Seats:
         return size == self.world
 
     def added_to(self, topology: Topology) -> Topology:
-        """`topology` with what was learnt; what it knows stays, and hosts that are not of the attempt are left out."""
+        """`topology` plus what was learnt. Its own entries stay, and hosts outside of the attempt are left
+        out.
+        """
         ranks = {rank: node for rank, host in self.hosts.items() if (node := _node(host, topology))}
         addresses = {ip: node for ip, host in self.addresses.items() if (node := _node(host, topology))}
-        # Said to be in two places, by a library and by the task number of one of several steps: no later line may settle that.
+        # In two places, by a library and by one of several steps' task numbers: no later line may decide.
         contested = {rank: _NOWHERE for rank, host in self.hosts.items() if host == _NOWHERE}
         return replace(
             topology,

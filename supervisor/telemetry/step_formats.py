@@ -1,11 +1,12 @@
-"""The lines in which training frameworks tell step, loss and checkpoint. (pure)
+"""The lines in which training frameworks print step, loss and checkpoint. (pure)
 
-How it thinks: a table of forms; the first form that matches a line wins. Each form names what stands around its number,
-because logs are full of other numbers: an epoch, a percentage, a port, a time, a Slurm step. What is counted for itself
-(evaluation, warm-up, sampling, micro steps) is no progress of the run.
+A table of forms; the first form that matches a line wins. Each form names what stands around its number,
+because logs are full of other numbers: an epoch, a percentage, a port, a time, a Slurm step. Separate
+counters (evaluation, warm-up, sampling, micro steps) are no progress of the run.
 
-No form asks which digit stands in a place, so two lines that differ in their digits alone are read alike: where the numbers stand is found
-once for each such layout and remembered, and a log of a million steps costs little more than cutting its numbers out.
+No form depends on which digit stands at a place, so two lines that differ only in their digits are read
+alike. Where the numbers are is found once for each such layout and cached; a log of a million steps then
+costs little more than cutting out its numbers.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from ftrun.slurm.records import dataclass
 
 __all__ = ["WORDS", "Saved", "Seen", "checkpoint", "may_tell", "plain", "told"]
 
-# A line without any of these tells nothing: plain bytes are found many times faster than forms. Each costs a pass over
-# all text, so a form whose lines always have a loss or an epoch in them needs no word of its own.
+# A line without any of these is skipped: finding bytes is much faster than forms. Each word costs a pass over
+# all text, so a form whose lines always have a loss or an epoch needs no word of its own.
 WORDS = (b"tep", b"iter", b"Iter", b"poch", b"%|", b"batch=", b"oss", b"heckpoint", b"ckpt", b"aved")
 
 GLOBAL, STEP, ITERATION, BAR, LOCAL = 5, 4, 3, 2, 1
@@ -28,7 +29,9 @@ GLOBAL, STEP, ITERATION, BAR, LOCAL = 5, 4, 3, 2, 1
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A counter in a line. `rank` orders counters by strength; `restarts`: it may begin anew with each epoch."""
+    """A counter in a line. `rank` orders counters by strength. `restarts`: it may begin anew with each
+    epoch.
+    """
 
     rank: tuple[int, int]
     step: int
@@ -38,7 +41,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A checkpoint in a line; `done` is False where saving has only begun."""
+    """A checkpoint in a line. `done` is False where saving has only begun."""
 
     step: int | None
     path: str
@@ -47,7 +50,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    word: bytes  # every line of this form has it
+    word: bytes  # in every line of this form
     strength: int
     pattern: re.Pattern[bytes]
     epoch_base: int | None = None  # the number of the first epoch, where the form counts within epochs
@@ -56,12 +59,12 @@ class _Form:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What a line tells, and where: (start, end) of each number of its form, and of its loss."""
+    """What a line has, and where: (start, end) of each number of its form, and of its loss."""
 
     form: _Form | None
     places: Mapping[str, tuple[int, int]]
     loss: tuple[int, int] | None
-    overflows: bool  # a gradient's norm is no number, and the loss is one
+    overflows: bool  # a gradient's norm is not finite, and the loss is
     saves: bool
 
 
@@ -80,7 +83,7 @@ def _form(
 
 _EPOCH_SHARE = rb"\s*(?P<epoch>\d{1,12})\s*\[\s*(?P<step>\d{1,12})/(?P<total>\d{1,12}) \(\s*\d+%\)\]"
 _EPOCH_PLACE = rb"\[(?P<epoch>\d{1,12})\]\s*\[\s*(?P<step>\d{1,12})/(?P<total>\d{1,12})\]"
-# At the beginning of the line (of srun -l, of a rank), or behind a bar whose carriage return was lost.
+# At the line's beginning (after the label of srun -l or a rank), or behind a bar without its carriage return.
 _BAR_NAME = (
     rb"(?:^(?:\[[^\]]*\]:?\s*|\d+:)?\s*|\]\s*)"
     rb"(?:(?:[Tt]rain(?:ing)?|[Ss]teps?|[Ii]ter(?:ation)?s?|[Pp]rogress)[^:|\[\]]{0,20}:\s*)?"
@@ -145,16 +148,16 @@ _NOT_OURS = re.compile(
 )
 _RESUMES = re.compile(rb"(?i)\b(?:resum|load|restor|skipping)\w*\b")
 _TERMINAL = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
-# What launchers put in front of a line without a space behind it: mpirun --tag-output, torchrun --tee, excepthooks of ranks.
+# Labels without a space behind them: mpirun --tag-output, torchrun --tee, excepthooks of ranks.
 _LABEL = re.compile(rb"\s*\[(?:\d+,\d+\]<std(?:out|err)>|(?:default|rank)\d+\]):")
 _LOSS = re.compile(
     rb"""(?<![A-Za-z0-9_])(?:lm |train[_ /]|training[_ /]|reduced_train_|total_)?[Ll]oss['"]?(?:\s*[:=]\s*|\s+)['"]?\[?\s*(?P<loss>[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"""
 )
-# A loss that is no number, or the norm of a gradient that is none.
+# A loss, or a gradient's norm, that is not finite.
 _SICK = re.compile(
     rb"""(?i)(?<![a-z0-9])(?:loss|grad(?:ient)?[_ ]norm)['"]?(?:\s*[:=]\s*|\s+)['"]?\[?\s*(?P<loss>nan|[-+]?inf)(?![a-z0-9])"""
 )
-# What follows the name of a loss that is not the training's: of a validation without data, of the best one so far, of a limit.
+# Words before a loss that is not the training's: of an empty validation, the best one so far, a limit.
 _LOSS_OF_ELSE = re.compile(
     rb"(?i)(?:^|[^a-z])(?:val|valid|validation|eval|evaluation|test|dev|best|lowest|smallest|min|max|prev|previous|stop|target|initial)[\s_/:.-]*$"
 )
@@ -188,7 +191,7 @@ def may_tell(line: bytes) -> bool:
 
 
 def plain(line: bytes) -> bytes:
-    """The line without terminal codes, NUL and the label of its launcher."""
+    """The line without terminal codes, NUL and its launcher's label."""
     if b"\0" in line:
         line = line.replace(b"\0", b"")
     if b"\x1b" in line:
@@ -198,12 +201,14 @@ def plain(line: bytes) -> bytes:
 
 
 def told(line: bytes) -> tuple[Seen | None, float | None, Saved | None]:
-    """What the line tells of the run: (step, loss, checkpoint). A loss is not finite where the line says so of it.
+    """What the line says of the run: (step, loss, checkpoint). The loss is not finite where the line says so.
 
-    A gradient's norm that is no number beside a loss that is one tells nothing: half precision skips that step, and if nobody did, the next
-    loss shows it. Beside a loss of exactly 0 it does: some trainers print that for a NaN.
+    A gradient's norm that is not finite beside a finite loss says nothing: half precision skips that step,
+    and otherwise the next loss shows it. Beside a loss of exactly 0 it counts: some trainers print 0 for a
+    NaN.
 
-    The step is that of the strongest counter in it, the last one where a form occurs several times (bars without separators).
+    The step is that of the strongest counter in the line, the last one where a form occurs several times
+    (bars without separators).
     """
     layout = _layout(line.translate(_ALIKE))
     return (
@@ -223,7 +228,7 @@ def _lost(layout: _Layout, line: bytes) -> float | None:
 
 
 def _loss_in(line: bytes) -> tuple[tuple[int, int] | None, bool]:
-    """Where the training's loss stands, and whether a gradient's norm beside it is no number."""
+    """Where the training's loss is, and whether a gradient's norm beside it is not finite."""
     known = _LOSS.search(line)
     for sick in () if _LEAVES_OUT.search(line) else _SICK.finditer(line):
         before = line[max(0, sick.start() - 40) : sick.start()]
@@ -236,14 +241,14 @@ def _loss_in(line: bytes) -> tuple[tuple[int, int] | None, bool]:
             return sick.span("loss"), False
         if of_gradient:
             return known.span("loss"), True
-        if _LOSS_OF_ALL.search(before):  # one of its terms says nothing where their sum is a number
+        if _LOSS_OF_ALL.search(before):  # one of its terms does not count where the sum is finite
             return sick.span("loss"), False
     return (None if known is None else known.span("loss")), False
 
 
 @lru_cache(maxsize=4096)
 def _layout(line: bytes) -> _Layout:
-    """Where the numbers stand in all lines that become `line` when each digit is written as 0."""
+    """Where the numbers are in all lines that become `line` when each digit is written as 0."""
     where, overflows = _loss_in(line) if b"oss" in line else (None, False)
     saves = checkpoint(line) is not None
     for form in _FORMS:
@@ -260,7 +265,9 @@ def _layout(line: bytes) -> _Layout:
 
 
 def _ours(line: bytes, match: re.Match[bytes]) -> bool:
-    """Whether the number counts training: not evaluation, not a place from which a run resumes, not a Slurm step."""
+    """Whether the number counts training: not evaluation, not the place from which a run resumes, not a Slurm
+    step.
+    """
     words = line[: match.start("step")]
     begins = match.start() + (match.group()[:1] in b" \t[({|,;>\"'/-")
     return not _NOT_OURS.search(line[max(0, begins - 40) : begins]) and not _RESUMES.search(words[-60:])
@@ -275,12 +282,12 @@ def _seen(form: _Form, places: Mapping[str, tuple[int, int]], line: bytes) -> Se
         if "epochs" in groups:
             total *= groups["epochs"]
         elif form.strength != GLOBAL:
-            total = None  # of one epoch; how many there will be is not said
+            total = None  # the total of one epoch; the number of epochs is unknown
     return Seen((form.strength, length if form.strength <= BAR else 0), number, total, form.restarts)
 
 
 def checkpoint(line: bytes) -> Saved | None:
-    """The checkpoint that the line says is saved, or being saved."""
+    """The checkpoint that the line reports as saved, or as being saved."""
     if not any(word in line for word in _SAVE_WORDS):
         return None
     verb = _SAVE.search(line)

@@ -1,17 +1,20 @@
 """Which nodes are steadily slower than their peers. (pure)
 
-How it thinks. Ranks that train together step together: all of them at the pace of the slowest, so that the time of a step names nobody. What differs is
-a rank's *own* time, from the begin of a step to where it begins to wait for the others; the straggler has the most of it. Own times are
-differences of one clock, so clocks of nodes need not agree. Ranks that do not wait for each other may be judged by their pace in the same way.
+Ranks that train together step together, at the pace of the slowest, so the step time accuses nobody. What
+differs is a rank's *own* time, from the begin of a step until it begins to wait for the others; the straggler
+has the most. Own times are differences of one clock, so the nodes' clocks need not agree. Ranks that do not
+wait for each other can be judged by their pace in the same way.
 
-Time is cut into windows of WINDOW_S (a setting) with STEPS_MIN steps or more. In a window a rank is slow when its own time per step is `ratio` times the median
-of all ranks and SCORE robust deviations above it (median of absolute deviations, and never less than NOISE of the median: where all are alike the
-smallest difference would be far outside). A node is slow in a window when one of its ranks is. It is a straggler from SLOW_OF windows of the last
-KEPT on, and until it was slow in CLEAR_OF of them or fewer.
+Time is cut into windows of WINDOW_S (a setting) with at least STEPS_MIN steps. A rank is slow in a window if
+its own time per step is `ratio` times the median of all ranks and SCORE robust deviations above it (median of
+absolute deviations, but at least NOISE of the median: where all are alike, the smallest difference would be
+far outside). A node is slow in a window if one of its ranks is. It becomes a straggler after SLOW_OF slow
+windows of the last KEPT, and stays one until CLEAR_OF or fewer of them are slow.
 
-What cannot be told is not told: half of all ranks slow is no outlier; many nodes at once (more than SHARE of all, and more than one) are the job's
-shape; and where half of what a rank takes too long was there in its first KEPT windows, it may be so by design, as the last stage of a pipeline
-is: it is told and costs the node nothing.
+Doubtful cases are not reported. If half of all ranks are slow, none is an outlier. Many slow nodes at once
+(more than SHARE of all, and more than one) are the job's shape. And a rank that had half of its excess
+already in its first KEPT windows may be slow by design, as the last stage of a pipeline is: it is reported
+and costs the node nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ SHARE = 0.1
 
 
 class Act(StrEnum):
-    """What is to be done about a straggler."""
+    """What to do about a straggler."""
 
     WARN = "warn"
     EXCLUDE = "exclude"  # softly, at the next start, where others are free
@@ -48,7 +51,9 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A rank's own seconds so far, and over how many steps. Both grow; smaller ones are those of a new process."""
+    """A rank's own seconds so far, and over how many steps. Both only grow; smaller values mean a new
+    process.
+    """
 
     rank: int
     node: str
@@ -58,7 +63,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """A straggler: its slowest rank, how many times the median it takes, in how many of the last windows, and whether it always was so."""
+    """A straggler: its slowest rank, that rank's time in medians, its slow windows of the last KEPT, and
+    whether it always was so.
+    """
 
     node: str
     rank: int
@@ -69,7 +76,7 @@ class Slow:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to do about a node, and why. `ratio` is 0.0 where a check, and no step, speaks against it."""
+    """What to do about a node, and why. `ratio` is 0.0 where a check, and no step time, accuses it."""
 
     act: Act
     node: str
@@ -89,7 +96,10 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What windows have shown. Made empty; `observe` returns the next one. `first`: rank -> its times of the median in its first windows, summed, and how many."""
+    """What the windows have shown. Starts empty; `observe` returns the next one.
+
+    `first`: rank -> its times in medians in its first windows, summed, and their number.
+    """
 
     since_s: float | None = None
     base: Mapping[int, Sample] = field(default_factory=lambda: MappingProxyType({}))
@@ -105,8 +115,10 @@ def observe(
     ratio: float = 1.3,
     window_s: float = WINDOW_S,
 ) -> History:
-    """The memory after a look. Nothing but a comparison of times until a window is full. `ratio`, `window_s`: the settings
-    straggler-ratio and straggler-window."""
+    """The history after a look. Until a window is full, this only compares times.
+
+    `ratio`, `window_s`: the settings straggler-ratio and straggler-window.
+    """
     if history.since_s is not None and now_s - history.since_s < window_s:
         return history
     latest = {one.rank: one for one in samples}
@@ -122,7 +134,7 @@ def observe(
         if one.own_n - base[rank].own_n >= STEPS_MIN
     }
     if len(took) < max(RANKS_MIN, 0.75 * len(latest)):
-        return history  # the window goes on until nearly all have made their steps
+        return history  # the window goes on until nearly all ranks have enough steps
     nodes = _judged(history.nodes, _found(latest, took, ratio))
     return History(now_s, MappingProxyType(latest), nodes, _first(history.first, took), history.windows + 1)
 
@@ -142,7 +154,7 @@ def _first(
 def _found(
     latest: Mapping[int, Sample], took: Mapping[int, float], ratio: float
 ) -> dict[str, tuple[float, int] | None]:
-    """Each node's slow rank in this window as (ratio, rank); None = it was not slow."""
+    """Each node's slowest slow rank in this window as (ratio, rank); None = the node was not slow."""
     usual_s = median(took.values())
     spread_s = max(MAD * median(abs(one - usual_s) for one in took.values()), NOISE * usual_s)
     found: dict[str, tuple[float, int] | None] = {latest[rank].node: None for rank in took}
@@ -176,7 +188,7 @@ def _judged(
 
 
 def slow(history: History) -> tuple[Slow, ...]:
-    """The stragglers, the slowest first; () where so many nodes are slow that none of them is an outlier."""
+    """The stragglers, slowest first; () where so many nodes are slow that none is an outlier."""
     found = [
         Slow(node, one.rank, median(one.times), sum(one.votes), since_start=_always(history, one))
         for node, one in history.nodes.items()
@@ -195,7 +207,9 @@ def _always(history: History, one: _Node) -> bool:
 def advise(
     stragglers: Iterable[Slow], setting: str, *, spares: int, degraded: Mapping[str, str] | None = None
 ) -> tuple[Advice, ...]:
-    """What to do, by the setting `straggler` (tell, swap, never). `degraded`: node -> what its checks say; rank 0's node is as any other."""
+    """What to do, by the setting `straggler` (warn, swap, never). `degraded`: node -> what its checks report.
+    Rank 0's node is treated like any other.
+    """
     if setting == "never":
         return ()
     advice: list[Advice] = []
