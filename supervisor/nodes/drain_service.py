@@ -24,8 +24,7 @@ from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model import node_entry
 from ftrun.supervisor.nodes import drain_rules, history, ledger
 from ftrun.supervisor.nodes.drain_rules import BadRequest, Book, Limits, Request
-from ftrun.supervisor.nodes.recheck import Report
-from ftrun.supervisor.nodes.remote_checks import Look
+from ftrun.supervisor.nodes.recheck import CheckNodes, Report
 from ftrun.supervisor.nodes.spool import Folder, Waiting
 from ftrun.supervisor.policy import priority_boost
 from ftrun.supervisor.policy.priority_boost import NOTHING, Rule
@@ -78,7 +77,7 @@ class Desk:
     home: str
     cluster: Cluster
     spool: Folder
-    look: Look
+    look: CheckNodes
     limits: Limits
     opened: Callable[[bytes], munge.Credential | None]
     now: Callable[[], float] = time.time
@@ -148,7 +147,7 @@ class Desk:
             self._note("taken", key=key, uid=waiting.uid, id=waiting.id)
         credential = self.opened(content)
         if credential is None:
-            return "it is not signed by this cluster's munge for this operator"
+            return "it is not signed by this cluster's munge for this drain service"
         if credential.uid != waiting.uid:
             return "it is signed by another user than the one who left it"
         try:

@@ -25,6 +25,7 @@ from ftrun.slurm.client.cluster import NodeRow
 from ftrun.slurm.records import dataclass, replace
 
 __all__ = [
+    "CheckNodes",
     "Memory",
     "Report",
     "Rules",
@@ -110,6 +111,10 @@ class Report:
     state: str
     findings: Sequence[Mapping[str, Any]] = ()
     why: str = ""
+
+
+CheckNodes = Callable[[Sequence[str]], Mapping[str, Report]]
+"""Node names -> a report for each, in bounded time; a node that gave none has a report that says why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,15 +27,13 @@ from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.nodes import ledger, recheck
-from ftrun.supervisor.nodes.recheck import Memory, Report, Rules
+from ftrun.supervisor.nodes.recheck import CheckNodes, Memory, Report, Rules
 from ftrun.supervisor.store.append_log import Daybook
 
 __all__ = ["Line", "Round", "folder"]
 
 STEP_S = 600.0
 STEP_OUTPUT_CHARS = 2000
-
-Look = Callable[[Sequence[str]], Mapping[str, Report]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ class Round:
 
     home: str
     cluster: Cluster
-    look: Look
+    look: CheckNodes
     rules: Rules
     now: Callable[[], float]
     steps: Sequence[str] = ()

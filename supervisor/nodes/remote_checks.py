@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ftrun.hooks.health.post_failure import NOT_AFTERWARDS
 from ftrun.supervisor.model.errors import UserError
-from ftrun.supervisor.nodes.recheck import Report
+from ftrun.supervisor.nodes.recheck import CheckNodes, Report
 
-__all__ = ["GIVEN_UP_AFTER_S", "Look", "Visit", "by_ssh", "thresholds"]
-
-
-Look = Callable[[Sequence[str]], Mapping[str, Report]]
-"""Node names -> a report for each, in bounded time; a node that gave none has a report that says why."""
+__all__ = ["GIVEN_UP_AFTER_S", "Visit", "by_ssh", "thresholds"]
 
 
 def thresholds(path: str) -> dict[str, dict[str, Any]]:
@@ -40,7 +36,7 @@ def thresholds(path: str) -> dict[str, dict[str, Any]]:
 
 def by_ssh(
     tier: str, kind: str, *, ssh_config: str = "", checks: Mapping[str, Mapping[str, Any]] | None = None
-) -> Look:
+) -> CheckNodes:
     """A function that runs the checks of a tier over SSH.
 
     `kind` is the occasion in the reports, `checks` are thresholds.

@@ -96,7 +96,7 @@ def leave(spool: str, request_id: str, credential: bytes) -> None:
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         os.write(fd, credential)
-        os.fchmod(fd, 0o644)  # an operator that is not root has to read it; nobody else can open it
+        os.fchmod(fd, 0o644)  # a drain service without root has to read it; nobody else can open it
         os.fsync(fd)
     finally:
         os.close(fd)
@@ -123,7 +123,7 @@ def answer_of(spool: str, request_id: str) -> dict[str, Any] | None:
     return told if isinstance(told, dict) and told.get("id") == request_id else None
 
 
-# ---------------------------------------------------------------------- the operator's side
+# ---------------------------------------------------------------------- the drain service's side
 
 
 class Spool:
