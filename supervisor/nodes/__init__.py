@@ -1,4 +1,5 @@
-"""What is known of nodes: history, quarantine, rechecks, and drains on behalf of users who may not drain. (pure)
+"""Node health over time: history, quarantine, rechecks, drains for users who may not drain. (pure)
 
-Start with `history`, `recheck_loop` and `drain_rules`. Imports submission and below.
+Start with `history` (what is known of each node), `recheck_loop` (drained nodes) and `drain_rules`
+(requests of users). May import submission and the rooms below it.
 """

@@ -1,20 +1,21 @@
-"""Whether a request to drain is granted: rules over what was found out, never over what is claimed. (pure)
+"""Decides whether the drain service grants a request: rules over what it found out itself. (pure)
 
-How it thinks. In this order, because the first questions cost little and the last ones a visit to the node:
-1. Is the credential authentic, of this hour, not used before (`refused_credential`)?
-2. Did the signer have a job on that node at that time, as Slurm tells it (`refused_stay`)?
-3. Would the drain stay under the caps: share of each partition, drains an hour (`refused_cap`)?
-4. Is the node sick? The checks that the operator itself sends there must find something bad of a class that a drain mends, that its
-   peers do not show as well; or neither SSH nor Slurm reaches it, and it is not switched off or rebooted (`confirmed`). A node that the checks find healthy is never drained.
+The questions are asked in this order, because the first ones are cheap and the last one takes a check on
+the node:
+1. Is the credential authentic, recent and not used before (`refused_credential`)?
+2. Did the signer have a job on that node at that time, according to Slurm (`refused_stay`)?
+3. Would the drain stay under the caps: share of each partition, drains per hour (`refused_cap`)?
+4. Is the node sick (`confirmed`)? The service's own checks must find a bad result of a fault class that
+   drains a node, which the node's peers do not show as well; or neither SSH nor Slurm reaches the node, and
+   it is not switched off or rebooting. A node that the checks find healthy is never drained.
 
 Every refusal is a sentence for the user who asked.
 
-What the operator's journal says: what was opened, what was answered, how much was done lately.
-
-What a supervisor asks of the operator, who may do more than it, as the payload of a signed credential.
-Everything in it is a claim of the user who signed it. Who that is, when it was signed, whether the job was there and whether the node
-is sick is found out by the operator itself; what is claimed serves to look, and stands in the reason of the drain. So every
-field has a narrow form, and what does not fit is no request.
+`Request` is what a supervisor asks, as the payload of a signed credential. Everything in it is a claim of
+the user who signed it. The service itself finds out who that is, when it was signed, whether the job was
+there and whether the node is sick; the claim only says where to look, and it stands in the reason of the
+drain. So every field has a narrow form, and anything else is not a request. `Book` is the service's
+journal, folded: what was opened, what was answered, how much was done lately.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ __all__ = [
 
 
 SCHEMA = 1
-PURPOSE = "ftrun-site"  # a credential that was signed for anything else is no request
+PURPOSE = "ftrun-site"  # a credential signed for anything else is not a request
 PAYLOAD_BYTES_MAX = 4096
 ID = re.compile(r"[0-9a-f]{32}")
 
@@ -66,7 +67,7 @@ _FORMS = {
     "want": re.compile(r"drain|raise"),
     "lost": re.compile(r"[0-9]{0,10}"),
 }
-_BEFORE = {"want": "drain", "lost": ""}  # what requests of earlier releases mean
+_BEFORE = {"want": "drain", "lost": ""}  # defaults for requests of earlier releases
 
 
 class BadRequest(ValueError):
@@ -75,8 +76,11 @@ class BadRequest(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`want` drain: please drain `node`; it was `job`'s (a plain number) when `fault` was seen at `seen_s` (Unix time). `want` raise: please put
-    `job`, which waits, ahead of others; it goes on for job `lost`, which `fault` took at `seen_s`."""
+    """`want` drain: drain `node`, which was `job`'s when `fault` was seen at `seen_s` (Unix time).
+
+    `want` raise: put the waiting `job` ahead of others; it continues job `lost`, which `fault` took at
+    `seen_s`.
+    """
 
     id: str
     cluster: str
@@ -104,7 +108,11 @@ def from_payload(payload: bytes) -> Request:
     except (ValueError, RecursionError):
         raise BadRequest("it is no JSON") from None
     if not isinstance(told, dict) or told.get("for") != PURPOSE or told.get("schema") != SCHEMA:
+<<<<<<< HEAD
         raise BadRequest("it is not a request to the site's service")
+=======
+        raise BadRequest("it is not a request to this drain service")
+>>>>>>> p-submit
     told = {**_BEFORE, **told}
     for key, form in _FORMS.items():
         value = told.get(key)
@@ -126,7 +134,7 @@ def reason_of(run: str, signature: str, stamp: str) -> str:
 HOUR_S = 3600.0
 CONTROLS = 2
 AWAY = frozenset({"unreachable", "timeout"})
-# Out of reach because somebody, or Slurm's power saving, wants it so.
+# Out of reach on purpose: by somebody, or by Slurm's power saving.
 ON_PURPOSE = frozenset(
     {
         "maint", "power_down", "powered_down", "power_up", "powering_down", "powering_up",
@@ -138,8 +146,10 @@ DRAINABLE = frozenset(fault.value for fault, rule in CLASS_RULES.items() if rule
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The numbers. `share` of a partition may bear ftrun's drains (one node always may); `age_s` is how old a request may be,
-    `slack_s` how far clocks and records may lie apart."""
+    """The limits. `share` of a partition may bear ftrun's drains (one node always may).
+
+    `age_s` is how old a request may be, `slack_s` how far clocks and records may differ.
+    """
 
     share: float = 0.05
     per_hour: int = 4
@@ -149,20 +159,27 @@ class Limits:
 
 
 def refused_credential(encoded_s: float, now_s: float, limits: Limits, *, expired: bool, used: bool) -> str:
-    """Why the credential does not count; "" where it does."""
+    """Why the credential is refused; "" if it is accepted."""
     if used:
         return "the request was opened before: it counts once"
     if expired or now_s - encoded_s > limits.age_s:
+<<<<<<< HEAD
         return (
             f"the request is older than {limits.age_s / 60:.0f} minutes: the site's service was not running"
         )
+=======
+        return f"the request is older than {limits.age_s / 60:.0f} minutes: the drain service was not running"
+>>>>>>> p-submit
     if encoded_s - now_s > limits.slack_s:
         return "the request comes from the future: a clock is wrong"
     return ""
 
 
 def refused_stay(request: Request, uid: int, stays: Iterable[Stay], now_s: float, limits: Limits) -> str:
-    """Why the signer has no say about the node; "" where Slurm shows their job there at the time of the fault."""
+    """Why the signer has no say about the node.
+
+    "" where Slurm shows their job there at the time of the fault.
+    """
     if now_s - request.seen_s > 2 * limits.age_s:
         return "the fault is too long ago"
     mine = [stay for stay in stays if stay.uid == uid]
@@ -187,7 +204,10 @@ def refused_cap(
     now_s: float,
     limits: Limits,
 ) -> str:
-    """Why no further node may be drained now; "" where one may. `drained_s`: when the operator drained before."""
+    """Why no further node may be drained now; "" where one may.
+
+    `drained_s`: times of the service's earlier drains.
+    """
     if sum(now_s - at_s < HOUR_S for at_s in drained_s) >= limits.per_hour:
         return f"{limits.per_hour} nodes were drained within the last hour, which is the most"
     for partition in partitions:
@@ -202,7 +222,10 @@ def refused_cap(
 def controls(
     node: str, rows: Mapping[str, NodeRow], partitions: Iterable[PartitionRow], without: Collection[str]
 ) -> tuple[str, ...]:
-    """Peers of the node to look at beside it, idle ones first: what they show as well is no fault of the node."""
+    """Peers of the node to check beside it, idle ones first.
+
+    What they show as well is not the node's fault.
+    """
     peers = {name for partition in partitions if node in partition.nodes for name in partition.nodes} - {
         node,
         *without,
@@ -213,7 +236,7 @@ def controls(
 
 
 def confirmed(report: Report, row: NodeRow, peers: Collection[Report]) -> tuple[bool, str]:
-    """Whether the node is sick, and what shows it or why it is not believed."""
+    """Whether the node is sick, and the finding that shows it or the reason why not."""
     if report.state == "answered" and report.findings:
         bad = [f for f in report.findings if f.get("severity") == "bad"]
         seen = [peer for peer in peers if peer.state == "answered" and peer.findings]
@@ -245,7 +268,7 @@ def _shows(peer: Report, check: str) -> bool:
 
 @dataclasses.dataclass(slots=True)
 class Book:
-    """Folded from the records of the operator, and kept up to date by `take`. Times are Unix seconds."""
+    """The service's journal, folded and kept up to date by `take`. Times are Unix seconds."""
 
     taken: dict[str, tuple[int, float]] = field(
         default_factory=dict
@@ -254,21 +277,21 @@ class Book:
     answers: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # id of a request -> the answer
     answered: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # user:hash -> the answer
     draining: dict[str, set[str]] = field(default_factory=dict)  # id -> the reasons announced
-    raised: dict[str, Raised] = field(default_factory=dict)  # id -> the job, be it that it came about or not
+    raised: dict[str, Raised] = field(default_factory=dict)  # id -> the job, whether or not it was raised
     drained_s: list[float] = field(
         default_factory=list
-    )  # when a drain was announced, be it that it came about or not
+    )  # when a drain was announced, whether or not it happened
 
     @staticmethod
     def of(records: Iterable[Mapping[str, Any]]) -> Book:
-        """The book that these records make."""
+        """The state that these records make."""
         book = Book()
         for record in records:
             book.take(record)
         return book
 
     def take(self, record: Mapping[str, Any]) -> None:
-        """One more record."""
+        """Apply one more record."""
         kind = record["kind"]
         if kind == "taken":
             self.taken.setdefault(record["key"], (int(record["uid"]), float(record["at"])))

@@ -1,8 +1,9 @@
-"""The operator at work: takes signed requests from the spool, finds out, drains or refuses, and answers. (I/O)
+"""The drain service: takes signed requests from the spool, checks, drains or refuses, answers. (I/O)
 
-How it thinks. A round may be killed at any moment. The credential is noted before it is opened (munge opens one only once), a drain
-before it is done, an answer before it is written; the file of the request goes last. So a round that comes after finds the file again,
-knows how far it was, and does nothing twice. Nodes are asked once for all requests of a round, outside of which nothing takes long.
+A round may be killed at any moment. The service records a credential before it opens it (munge opens one
+only once), a drain before it does it, an answer before it writes it, and removes the request's file last.
+So the next round finds the file again, knows how far the last one came, and does nothing twice. One visit
+checks the nodes of all requests of a round; nothing else takes long.
 
     $FTRUN_HOME/operator/<year>-<month>.jsonl   every request that was opened, every drain, every answer
 """
@@ -23,8 +24,7 @@ from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model import node_entry
 from ftrun.supervisor.nodes import drain_rules, history, ledger
 from ftrun.supervisor.nodes.drain_rules import BadRequest, Book, Limits, Request
-from ftrun.supervisor.nodes.recheck import Report
-from ftrun.supervisor.nodes.remote_checks import Look
+from ftrun.supervisor.nodes.recheck import CheckNodes, Report
 from ftrun.supervisor.nodes.spool import Folder, Waiting
 from ftrun.supervisor.policy import priority_boost
 from ftrun.supervisor.policy.priority_boost import NOTHING, Rule
@@ -32,13 +32,17 @@ from ftrun.supervisor.store.append_log import Daybook
 
 __all__ = ["Answer", "Desk", "folder"]
 
-AT_ONCE_MAX = 32  # requests that are looked into in one round
+AT_ONCE_MAX = 32  # requests handled in one round
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of one request. `verdict`: drained, raised, refused, already, observed (would be done), noted (the site does nothing). `node` is
-    empty where it is about a job."""
+    """The result of one request.
+
+    `verdict`: drained, raised, refused, already, observed (would be done), noted (no action).
+
+    `node` is empty where the request is about a job.
+    """
 
     id: str
     uid: int
@@ -49,7 +53,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A request that is authentic. `uid` is who signed it."""
+    """An authentic request. `uid` is who signed it."""
 
     waiting: Waiting
     key: str
@@ -58,19 +62,22 @@ class _Case:
 
 
 def folder(home: str) -> str:
-    """Where the operator keeps its journal."""
+    """Where the service keeps its journal."""
     return os.path.join(home, "operator")
 
 
 @dataclass
 class Desk:
-    """The operator's desk. `look` runs the checks on nodes, `opened` reads a credential; with `observe` or another `action` than
-    drain nothing is drained. `prefer` puts a job ahead by a word for `scontrol update`, as far as `rule` allows."""
+    """The drain service. `look` runs the checks on nodes, `opened` reads a credential.
+
+    With `observe`, or another `action` than drain, nothing is drained. `prefer` raises a job by a word for
+    `scontrol update`, as far as `rule` allows.
+    """
 
     home: str
     cluster: Cluster
     spool: Folder
-    look: Look
+    look: CheckNodes
     limits: Limits
     opened: Callable[[bytes], munge.Credential | None]
     now: Callable[[], float] = time.time
@@ -86,7 +93,10 @@ class Desk:
         self._book = Book.of(self._daybook.read())
 
     def round(self) -> list[Answer]:
-        """Deal with what waits. Raises SlurmError (Slurm or munge is away: what waits goes on waiting), OSError (spool, journal)."""
+        """Handle the waiting requests. Raises OSError (spool, journal), SlurmError.
+
+        SlurmError: Slurm or munge does not answer; the requests stay.
+        """
         self.answers = []
         waiting, rubbish = self.spool.look()
         surplus: dict[int, int] = {}
@@ -94,7 +104,7 @@ class Desk:
         if rubbish:
             self._note("rubbish", count=rubbish)
         for uid, count in surplus.items():
-            self._note("removed", uid=uid, count=count)  # beyond what one user may ask, or asked again
+            self._note("removed", uid=uid, count=count)  # above the user's limit, or asked again
         if cases:
             self._judge(cases)
         self.spool.forget_old_answers(self.now())
@@ -112,7 +122,7 @@ class Desk:
                 self.spool.remove(one.name)
                 continue
             sha = hashlib.sha256(content).hexdigest()
-            key = f"{one.uid}:{sha}"  # who copies another's credential gets an answer of their own
+            key = f"{one.uid}:{sha}"  # a user who copies another's credential gets an own answer
             before = self._book.answered.get(key) or self._book.answers.get(one.id)
             if before is not None:
                 if not self._again(one, before):
@@ -132,14 +142,16 @@ class Desk:
 
     def _opened(self, waiting: Waiting, key: str, content: bytes) -> _Case | str:
         """The request in a file, or why it is none."""
-        known = (
-            key.partition(":")[2] in self._book.opened
-        )  # then it was this operator that munge gave it to before
+        known = key.partition(":")[2] in self._book.opened  # then this service opened it before
         if key not in self._book.taken:
             self._note("taken", key=key, uid=waiting.uid, id=waiting.id)
         credential = self.opened(content)
         if credential is None:
+<<<<<<< HEAD
             return "it is not signed by this cluster's munge for the site's service"
+=======
+            return "it is not signed by this cluster's munge for this drain service"
+>>>>>>> p-submit
         if credential.uid != waiting.uid:
             return "it is signed by another user than the one who left it"
         try:
@@ -149,9 +161,7 @@ class Desk:
         if told.id != waiting.id:
             return "it was left under another name than it is signed for"
         if told.id in self._book.draining or told.id in self._book.raised:
-            return _Case(
-                waiting, key, credential.uid, told
-            )  # it was granted in time, and a crash came between
+            return _Case(waiting, key, credential.uid, told)  # granted in time; a crash came between
         wrong = drain_rules.refused_credential(
             credential.encoded_s,
             self.now(),
@@ -162,7 +172,10 @@ class Desk:
         return wrong or _Case(waiting, key, credential.uid, told)
 
     def _again(self, waiting: Waiting, before: Mapping[str, Any]) -> bool:
-        """It was answered: nothing is done a second time. True where a crash kept the answer from being written, and it is now."""
+        """An answered request: nothing is done twice.
+
+        True if a crash had lost the answer, and it is written now.
+        """
         own = before["id"] == waiting.id and before["uid"] == waiting.uid
         late = own and not self.spool.answered(waiting.id)
         if late:
@@ -238,7 +251,7 @@ class Desk:
     def _refused_unseen(
         self, case: _Case, rows: Mapping[str, NodeRow], partitions: Mapping[str, PartitionRow]
     ) -> bool:
-        """What can be answered without a visit to the node."""
+        """Answer what needs no check on the node. True if the request is answered."""
         asked, row = case.request, rows.get(case.request.node)
         wrong = ""
         if asked.cluster not in {"", self.cluster.facts().name}:
@@ -254,7 +267,7 @@ class Desk:
         return bool(wrong)
 
     def _refused_stay(self, case: _Case) -> str:
-        """What Slurm refuses to be asked is that request's end, and in no other's way."""
+        """If Slurm refuses this look-up, only this request is refused."""
         try:
             stays = self.cluster.stays(case.request.job)
         except RefusedForGood as error:
@@ -262,7 +275,7 @@ class Desk:
         return drain_rules.refused_stay(case.request, case.uid, stays, self.now(), self.limits)
 
     def _announced(self, case: _Case, row: NodeRow) -> bool:
-        """The node is out of service already: by us, who could not say so any more, or by somebody else."""
+        """The node is out of service already: by an unconfirmed drain of ours, or by somebody else."""
         if not (row.drained or row.spoken_for):
             return False
         if row.reason in self._book.draining.get(case.request.id, ()):
@@ -282,7 +295,7 @@ class Desk:
         )
 
     def _conclude(self, case: _Case, report: Report, peers: list[Report]) -> None:
-        """Everything but the visit is looked at again: others drain, too, and the visit took its time."""
+        """Decide after the visit. All else is checked again: others drain, too, and the visit took time."""
         rows, partitions = self.cluster.nodes(), self.cluster.partitions()
         asked = case.request
         row = rows.get(asked.node)
@@ -303,7 +316,7 @@ class Desk:
             self._drain(case, why)
 
     def _common(self, case: _Case) -> str:
-        """The same confirmed fault on many nodes at once is the job's or the cluster's, and drains nobody more."""
+        """The same fault on many nodes at once is the job's or the cluster's, and drains no more nodes."""
         asked = case.request
         fact = self._entry(case, "incident")
         if not self.observe:

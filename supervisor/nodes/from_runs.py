@@ -1,10 +1,12 @@
-"""What the ledger is to know of a run: its faults, exclusions, drains and hours, as entries. (pure)
+"""Ledger entries of a run, made from its journal: faults, exclusions, drains, hours served. (pure)
 
-How it thinks. The journal of a run is the truth; its entries are made from it, and their ids from the run's token and what they
-are about. So a supervisor that died between the journal and the ledger makes the same entries again, and they count once.
+The run's journal is the truth; entries are derived from it, with ids made of the run's token and their
+subject. A supervisor that died between journal and ledger derives the same entries again, and they count
+once.
 
-An incident is held against a node where the run left the node out, or would have done so had it gone on. Nothing is held against anybody
-by a run that only observes, nor where all nodes of a larger attempt are blamed.
+An incident is held against a node where the run excluded the node, or would have excluded it had it gone
+on. Nothing is held against a node by a run that only observes, nor where all nodes of a larger attempt are
+blamed.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ __all__ = ["entries_of", "entry_prefix", "mark", "of_report"]
 
 EVIDENCE_CHARACTERS = 200
 HOUR_S = 3600.0
-CARDS_BY = "gpu-check"  # the check that names every card
+CARDS_BY = "gpu-check"  # the check that lists every card
 CARDS_MAX = 32
 FINDINGS_MAX = 32
 
@@ -33,7 +35,7 @@ _PORT = re.compile(r"\b(?:mlx[45]_\d+|hfi1_\d+|bnxt_re\d+)\b")
 
 
 def mark(run: Run) -> tuple[Any, ...]:
-    """A value that is another when the run may have other entries."""
+    """A value that changes when the run may have other entries."""
     last = run.incidents[-1] if run.incidents else None
     attempt = run.attempt
     return (
@@ -91,13 +93,13 @@ def _of_incident(run: Run, incident: Incident) -> Iterator[Entry]:
     if excluded := tuple(decision.get("exclude", ())):
         yield entry("excluded", at_s, excluded, until_s=decision.get("exclude_until_s", at_s))
     for node in decision.get("drain", ()):
-        if node in run.drained:  # one by one, as they are carried out
+        if node in run.drained:  # one by one, as they are drained
             done = entry("drained", at_s, (node,))
             yield replace(done, id=f"{done.id}:{node}")
 
 
 def _held_against(run: Run, incident: Incident, nodes: tuple[str, ...], fault: FaultClass) -> bool:
-    """The run leaves the nodes out, or would do so if it went on, or if its cap had room for them all."""
+    """Whether the run excludes the nodes, or would if it went on, or if its cap had room for them all."""
     if run.settings.get("observe"):
         return False
     always = CLASS_RULES[fault].exclude == "always" and bool(incident.diagnosis.get("exclude"))
@@ -109,7 +111,10 @@ def _held_against(run: Run, incident: Incident, nodes: tuple[str, ...], fault: F
 
 
 def _served(run: Run, attempt: Attempt) -> Iterator[Entry]:
-    """The hours of the attempt's last known launch, once it is over, and of its companions; a node that left its job and came back by one of these has them once."""
+    """The hours of the attempt's last known launch, once it is over, and of its companions.
+
+    A node that left its job and came back with a companion has its hours once.
+    """
     for one in attempt.companions:
         nodes = tuple(node for node in one.nodes if node not in attempt.nodes)
         if not nodes or one.gone_at_s is None or one.here_at_s is None:
@@ -158,14 +163,16 @@ def _device(text: str) -> tuple[str, str]:
 
 
 def entry_prefix(run: Run, attempt: int, launch: int) -> str:
-    """How the ids of all entries begin that are made from reports of this launch."""
+    """How the ids of all entries from reports of this launch begin."""
     return f"{run.token}:{attempt}.{launch}:"
 
 
 def of_report(run: Run, attempt: int, launch: int, report: object, *, node: str, now_s: float) -> list[Entry]:
-    """What the report of a node adds: a `check` for each finding against it, a `device` for each card that it names with its place.
+    """What a node's report adds.
 
-    Reports are written by the job's own user: they are history, and tell what sits where; they strike nobody.
+    A `check` for each finding, a `device` for each card that it names with its place.
+
+    Reports are written by the job's own user: they are history and an inventory; they are never a strike.
     """
     if not isinstance(report, Mapping) or report.get("schema") != 1 or report.get("node") != node:
         return []
@@ -194,7 +201,7 @@ def of_report(run: Run, attempt: int, launch: int, report: object, *, node: str,
 
 
 def _cards(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(place, UUID) of each GPU, as the check of GPUs lists them."""
+    """(place, UUID) of each GPU, as the GPU check lists them."""
     findings = report.get("findings")
     rows = findings if isinstance(findings, list) else []
     lines = [

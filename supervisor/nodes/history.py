@@ -1,16 +1,19 @@
-"""What is known of each node over months: entries of the ledger, folded. (pure)
+"""What is known of each node over months: the entries of the ledger, folded. (pure)
 
-How it thinks. The ledger holds entries, one fact each; `fold` makes a record of each node from them, whatever their order and
-however often one was written (each has an id). Nothing but entries and rules goes in, so every reader comes to the same.
+The ledger holds one fact per entry. `fold` makes a record of each node from them, whatever their order and
+however often one was written (each has an id). The result depends on entries and rules only, so every
+reader computes the same.
 
-- A *strike* is one incident for which ftrun held a fault against a node: the incident, the exclusion and the drain that came of it
-  are one strike together. What a person excludes is no strike.
-- The n-th open strike quarantines the node for `base_s` x 2^(n-1), `ceiling_s` at most. A node that passed its recheck is free,
-  yet its strikes stay, so that the next quarantine of one that lied is longer. A strike fades after `fades_after_h` hours of
-  service without a new one, the oldest first; a person's release closes all.
-- A strike belongs to a device where one is named. Another serial at the same place of the node closes the strikes of the old one.
-- The same fault on several nodes of one switch within `window_s` points at the switch; on many nodes, at the job or the cluster.
-  Neither is a strike (`common`).
+- A *strike* is one incident for which ftrun held a fault against a node: the incident, the exclusion and
+  the drain that followed are one strike together. An exclusion by a person is no strike.
+- The n-th open strike quarantines the node for `base_s` x 2^(n-1), `ceiling_s` at most. A node that passed
+  its recheck is free, but its strikes stay, so that the next quarantine after a relapse is longer. A strike
+  fades after `fades_after_h` hours of service without a new one, the oldest first; a person's release
+  closes all.
+- A strike belongs to a device where one is named. A new serial at the same place of the node closes the
+  strikes of the old one.
+- The same fault on several nodes of one switch within `window_s` points at the switch; on many nodes, at
+  the job or the cluster. Neither is a strike (`common`).
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ __all__ = ["Book", "DeviceRecord", "NodeRecord", "Rules", "Strike", "fold", "str
 
 
 DAY_S = 86_400.0
-LIE_WITHIN_S = 7 * DAY_S  # a strike so soon after a passed recheck: the recheck was wrong
+LIE_WITHIN_S = 7 * DAY_S  # a strike this soon after a passed recheck is a relapse
 DOUBLINGS_MAX = 40
 
 
@@ -41,8 +44,8 @@ class Rules:
     ceiling_s: float = 30 * DAY_S
     fades_after_h: float = 336.0  # two weeks of good service
     window_s: float = 600.0
-    many: int = 4  # so many nodes with the same fault in a window: the job or the cluster
-    several: int = 3  # so many of one switch: the switch
+    many: int = 4  # this many nodes with the same fault in a window: the job or the cluster
+    several: int = 3  # this many of one switch: the switch
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +63,13 @@ class Strike:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRecord:
-    """One place in a node: what sits there now as far as known, and what is held against it."""
+    """One place in a node: what is installed there as far as known, and what is held against it."""
 
     device: str
     serial: str
     strikes: int
     incidents: int
-    replaced: int  # how often another serial was found there
+    replaced: int  # how often a new serial was found there
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +78,17 @@ class NodeRecord:
 
     node: str
     strikes: tuple[Strike, ...] = ()
-    faded: int = 0  # strikes that good service or a release or a new device took back
+    faded: int = 0  # strikes closed by good service, a release or a new device
     excluded_until_s: float = 0.0  # by a person
     excluded_why: str = ""
     released_at_s: float = 0.0
     returned_at_s: float = 0.0
-    lies: int = 0  # strikes soon after a recheck had passed the node
+    lies: int = 0  # relapses: strikes soon after a passed recheck
     served_h: float = 0.0
     alone: tuple[float, ...] = ()  # when launches ended that had no other node
     devices: tuple[DeviceRecord, ...] = ()
     history: tuple[Entry, ...] = ()
-    common: frozenset[str] = frozenset()  # keys of incidents that are held to be no fault of this node
+    common: frozenset[str] = frozenset()  # keys of incidents that are not this node's fault
 
     @property
     def quarantined_until_s(self) -> float:
@@ -99,7 +102,7 @@ class NodeRecord:
 
     @property
     def why(self) -> str:
-        """What keeps the node away longest."""
+        """The longest reason for the quarantine."""
         if self.excluded_until_s >= self.quarantined_until_s > 0:
             return self.excluded_why
         strike = max(self.strikes, key=lambda s: s.until_s, default=None)
@@ -108,13 +111,16 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """All nodes, and what befell several of them together."""
+    """All nodes, and the failures that several of them had in common."""
 
     nodes: Mapping[str, NodeRecord] = field(default_factory=dict)
     common: tuple[Common, ...] = ()
 
     def quarantined(self, now_s: float) -> tuple[str, ...]:
-        """The nodes to avoid now: a person's exclusions first, then those with most strikes, then the newest."""
+        """The nodes to avoid now.
+
+        A person's exclusions first, then those with most strikes, then the newest.
+        """
         away = [n for n in self.nodes.values() if n.quarantined_until_s > now_s]
         away.sort(
             key=lambda n: (n.excluded_until_s <= now_s, -len(n.strikes), -n.quarantined_until_s, n.node)
@@ -125,7 +131,10 @@ class Book:
 def fold(
     entries: Iterable[Entry], rules: Rules | None = None, domains: Mapping[str, Iterable[str]] | None = None
 ) -> Book:
-    """The record of every node that an entry names. `domains`: leaf switch or block -> its nodes, {} where unknown."""
+    """The record of every node that an entry names.
+
+    `domains`: leaf switch or block -> its nodes, {} if unknown.
+    """
     rules = rules or Rules()
     told = _in_order(entries)
     common = common_causes(failures(told), rules.window_s, rules.many, rules.several, domains or {})
@@ -137,7 +146,7 @@ def fold(
             builder = built.get(node)
             if builder is None:
                 builder = built[node] = _Builder(node, rules)
-            if served_h is not None:  # by far the most, a node of each launch: no more than an addition
+            if served_h is not None:  # by far the most entries, so no more than an addition
                 builder.serve(served_h, entry)
             else:
                 builder.take(entry, common=(node, strike_key(entry)) in innocent)
@@ -145,7 +154,7 @@ def fold(
 
 
 def failures(entries: Iterable[Entry]) -> list[Failure]:
-    """What can have a common cause: each node of each incident, exclusion and drain of ftrun's."""
+    """What can have a common cause: each node of each incident, exclusion and drain by ftrun."""
     return [
         Failure(entry.at_s, entry.signature or entry.fault, node, strike_key(entry))
         for entry in entries
@@ -155,13 +164,13 @@ def failures(entries: Iterable[Entry]) -> list[Failure]:
 
 
 def strike_key(entry: Entry) -> str:
-    """What makes an incident, its exclusion and its drain one."""
+    """The key that an incident, its exclusion and its drain share."""
     incident = entry.detail.get("incident", "")
     return f"{entry.run}:{incident}" if incident else entry.id
 
 
 def _in_order(entries: Iterable[Entry]) -> list[Entry]:
-    """Oldest first, each once. The order is that of the entries' own facts, never that of files."""
+    """Oldest first, each once. The order comes from the entries' own facts, never from files."""
     seen: set[tuple[str, str]] = set()
     told = []
     for entry in sorted(entries, key=_order):
@@ -175,7 +184,7 @@ def _in_order(entries: Iterable[Entry]) -> list[Entry]:
 def _order(entry: Entry) -> tuple[Any, ...]:
     return (
         entry.at_s,
-        entry.what != "incident",  # before what follows from it
+        entry.what != "incident",  # before its consequences
         entry.what,
         entry.id,
         entry.nodes,
@@ -204,7 +213,7 @@ class _Builder:
         self._common: set[str] = set()
 
     def serve(self, hours: float, entry: Entry) -> None:
-        """A launch on this node is over."""
+        """Add the hours of a launch on this node; fade strikes."""
         self._served_h += hours
         if len(entry.nodes) == 1:
             self._alone.append(entry.at_s)
@@ -214,7 +223,7 @@ class _Builder:
             self._take_back(self._strikes[:1])
 
     def take(self, entry: Entry, *, common: bool) -> None:
-        """One entry that names this node, and tells no hours."""
+        """Add one entry that names this node and is not about hours."""
         self._history.append(entry)
         device = node_entry.place(entry.device)
         if device:
@@ -265,7 +274,7 @@ class _Builder:
             self._record = replace(self._record, lies=self._record.lies + 1, returned_at_s=0.0)
 
     def _free(self, entry: Entry) -> None:
-        """A recheck proves the node good for now; a person knows better than all that was counted."""
+        """A recheck ends the quarantine; a person's release also closes all strikes."""
         self._strikes = [replace(s, until_s=min(s.until_s, entry.at_s)) for s in self._strikes]
         if entry.what == "returned":
             self._record = replace(self._record, returned_at_s=entry.at_s)
@@ -276,7 +285,7 @@ class _Builder:
         )
 
     def _sits_there(self, device: str, serial: str) -> None:
-        """Another serial than before: what the old device did is not held against the new one."""
+        """Note the serial of a device; a new one closes the strikes of the old one."""
         before = self._serials.get(device, "")
         if not serial or serial == before:
             return
@@ -284,7 +293,7 @@ class _Builder:
         if before:
             self._replaced[device] = self._replaced.get(device, 0) + 1
             self._take_back([s for s in self._strikes if s.device == device and s.serial == before])
-        else:  # the first time that somebody tells what sits there
+        else:  # the first known serial at this place
             self._strikes = [
                 replace(s, serial=serial) if s.device == device and not s.serial else s for s in self._strikes
             ]
@@ -303,7 +312,7 @@ def _is_strike(entry: Entry) -> bool:
 
 
 def _number(value: object) -> float:
-    """A number of the entry; 0 for what is none, since entries come from files."""
+    """A number of the entry; 0 for anything else, since entries come from files."""
     try:
         return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
     except OverflowError:

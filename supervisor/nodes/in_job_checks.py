@@ -1,7 +1,8 @@
-"""The checks on the nodes of the job that this process is in: one step beside whatever runs there. (I/O)
+"""The checks on the nodes of this process's own job: one Slurm step beside whatever runs there. (I/O)
 
-How it thinks. The step asks for nothing and shares everything, so it starts where other steps run. Each node writes its report into a folder
-below $FTRUN_HOME, and whoever started the step sees them come; a node whose report does not come within the time is silent.
+The step requests nothing and shares everything, so it starts beside other steps. Each node writes its
+report into a folder below $FTRUN_HOME, and the caller sees the reports arrive. A node whose report does not
+come in time is silent.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def checked(
     env: Mapping[str, str],
     told: Callable[[Seen], None] = lambda _seen: None,
 ) -> dict[str, Seen]:
-    """Run the checks on nodes of job `job`; `arguments` are those of `ftrun-hook preflight`. Calls `told` as reports come.
+    """Run the checks on nodes of job `job`; `arguments` are those of `ftrun-hook preflight`.
+
+    Calls `told` for each report.
 
     Returns a Seen for every node. Raises OSError where `home` cannot be written or srun is not installed.
     """
@@ -87,7 +90,9 @@ def checked(
 
 
 def paired(nodes: Sequence[str], *, home: str, job: str, env: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Try the network between the nodes of job `job` in pairs: a finding for each node, {} where no verdict came about.
+    """Test the network between the nodes of job `job` in pairs.
+
+    A finding for each node, {} without a verdict.
 
     Takes as long as the slowest pair, PAIRS_S at most. Raises OSError as `checked`.
     """
@@ -130,7 +135,7 @@ def _step(job: str, nodes: Sequence[str], packed: str) -> list[str]:
 
 
 def _outside(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment without the shape of the job or step that we are in: it is not the shape of this step."""
+    """The environment without the shape of the surrounding job or step: this step has another shape."""
     return {key: value for key, value in env.items() if not key.startswith("SLURM_") or key == "SLURM_CONF"}
 
 
@@ -144,7 +149,7 @@ def _gathered(
     began_s = time.monotonic()
     found: dict[str, Seen] = {}
     while True:
-        over = step.poll() is not None  # asked first: a step that is over has written all it will
+        over = step.poll() is not None  # checked first: a finished step has written all its reports
         for seen in _new(folder, [node for node in nodes if node not in found], began_s):
             found[seen.node] = seen
             told(seen)
@@ -165,7 +170,7 @@ def _new(folder: str, awaited: Sequence[str], began_s: float) -> Iterator[Seen]:
 
 
 def _end(step: subprocess.Popen[bytes]) -> None:
-    """All reports are there, or the time is up: a step that hangs is not waited for."""
+    """All reports are there, or the time is up: do not wait for a step that hangs."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         step.wait(2.0)
         return

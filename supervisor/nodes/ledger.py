@@ -1,14 +1,16 @@
-"""The ledger of nodes on disk: `$FTRUN_HOME/nodes/*.jsonl`, a file for each writer, read by everybody. (I/O)
+"""The node ledger on disk: `$FTRUN_HOME/nodes/*.jsonl`, one file per writer, read by all. (I/O)
 
-How it thinks
-- A writer appends to a file of its own, whole lines, synced. A torn line (a crash, a full disk) costs that line: the next one begins
-  anew behind it. Readers take what is whole and leave the rest; no damage is an error.
-- Nothing here stops anybody: `note` says False where the disk did not take it, `read` gives what it can read.
-- Compaction merges files that nobody writes any more into one and leaves out what is older than `keep_s`. It first renames
-  a file (`.closed`), so that a writer that comes back meets a new one; a writer looks, once its line is on disk, whether the name still
-  leads to the file that it wrote to, and writes again if not. The merged file appears whole, by rename, and its first line names what it
-  replaces; from then on readers pass over those. An entry that is found twice counts once, by its id.
-- Re-reading costs what was appended since: `Reader` remembers how far it read each file.
+- A writer appends whole lines to a file of its own and syncs. A torn line (a crash, a full disk) costs that
+  line: the next one starts on a new line. Readers take whole lines and skip the rest; damage is not an
+  error.
+- The ledger never stops its caller: `note` returns False if the disk did not take the entries, `read` gives
+  what it can read.
+- Compaction merges files without a writer into one and drops entries older than `keep_s`. It first renames
+  a file (`.closed`), so that a writer that comes back creates a new one; a writer checks after its write
+  whether the name still leads to its file, and writes again if not. The merged file appears whole, by
+  rename, and its first line names the files that it replaces; readers then skip those. An entry that is
+  found twice counts once, by its id.
+- Re-reading costs only what was appended since: `Reader` remembers how far it read each file.
 """
 
 from __future__ import annotations
@@ -35,28 +37,28 @@ A_DAY_S = 86_400.0
 COMPACT_FROM_FILES = 8
 MANY_FILES = 64
 LOOKS = 3  # while a compaction renames files
-APPENDS_MAX = 100  # while somebody takes the file away each time
+APPENDS_MAX = 100  # while compactions rename the file each time
 _OPEN, _CLOSED, _MERGED = ".jsonl", ".closed", "merged-"
 
 
 def folder(home: str) -> str:
-    """Where the ledger of a home lies."""
+    """The folder of the ledger."""
     return os.path.join(home, "nodes")
 
 
 def note(home: str, *entries: Entry | Mapping[str, Any]) -> bool:
     """Append entries, durable when this returns True; never raises.
 
-    A mapping has the keys of `Entry`, with `node` (or `nodes`), `at_s` (now, if absent) and `what`. An entry without an id gets one.
-    False: the disk did not take them (some may have been written: give an id to what must count once), or one of them names no
-    node or is none.
+    A mapping has the keys of `Entry`, with `node` (or `nodes`), `at_s` (default: now) and `what`. An entry
+    without an id gets one. False: the disk did not take them (some may have been written: give an id to
+    what must count once), or one of them names no node or is not an entry.
     """
     told = [_entry(_mapping(entry)) for entry in entries]
     whole = [entry for entry in told if entry is not None]
     if whole:
         try:
             if _append(home, [entry_json(entry) for entry in whole]) and _many_files(home):
-                compact(home, time.time(), math.inf)  # commands from cron leave a file each
+                compact(home, time.time(), math.inf)  # each command from cron leaves a file
         except (OSError, ValueError, TypeError):
             return False
     return len(whole) == len(told)
@@ -89,7 +91,10 @@ def entry_json(entry: Entry) -> dict[str, Any]:
 
 
 def _append(home: str, records: list[dict[str, Any]]) -> bool:
-    """Onto our own file, be it that somebody takes it away meanwhile. True where the file is a new one. Raises OSError."""
+    """Append to our own file, even if a compaction renames it meanwhile.
+
+    True if the file is new. Raises OSError.
+    """
     os.makedirs(folder(home), mode=0o700, exist_ok=True)
     path = os.path.join(folder(home), run_dir.identity() + _OPEN)
     for _ in range(APPENDS_MAX):
@@ -97,13 +102,13 @@ def _append(home: str, records: list[dict[str, Any]]) -> bool:
         try:
             size_bytes = os.fstat(fd).st_size
             if size_bytes and os.pread(fd, 1, size_bytes - 1) != b"\n":
-                os.write(fd, b"\n")  # behind what an earlier full disk cut off
+                os.write(fd, b"\n")  # end the line that a full disk cut off
             journal.append_record(fd, *records)
             if _leads_to(path, os.fstat(fd)):
                 return not size_bytes
         finally:
             os.close(fd)
-    raise OSError(f"{path}: taken away again and again")
+    raise OSError(f"{path}: renamed again and again")
 
 
 def _many_files(home: str) -> bool:
@@ -139,8 +144,10 @@ class _File:
 
 
 class Reader:
-    """The entries of a home, kept up to date at the cost of what is new. `unread` counts lines that made no sense; `blind`: the last
-    look did not see everything."""
+    """The entries of a home, kept up to date at the cost of what is new.
+
+    `unread` counts lines that could not be parsed; `blind`: the last look did not see everything.
+    """
 
     def __init__(self, home: str) -> None:
         self._folder = folder(home)
@@ -150,7 +157,7 @@ class Reader:
         self.blind = False
 
     def entries(self) -> list[Entry]:
-        """Every entry, each once; as it was at the last look where the folder cannot be read now. Never raises."""
+        """Every entry, each once. Where the folder cannot be read, as of the last look. Never raises."""
         if self._look():
             replaced = self.replaced()
             once: dict[tuple[str, str], Entry] = {}
@@ -162,14 +169,14 @@ class Reader:
         return self._known
 
     def of(self, names: Iterable[str]) -> list[Entry]:
-        """The entries of these files, less what another file replaces."""
+        """The entries of these files, without files that a merged one replaces."""
         self.entries()
         replaced = self.replaced()
         files = [self._files[name] for name in names if name in self._files and name not in replaced]
         return list({(e.id, e.what): e for file in files for e in file.entries}.values())
 
     def replaced(self) -> frozenset[str]:
-        """The files that a merged one stands for: a crash may have left them."""
+        """The files that a merged one replaces: a crash may have left them."""
         return frozenset[str]().union(*(file.replaces for file in self._files.values()))
 
     def _look(self) -> bool:
@@ -206,7 +213,7 @@ class Reader:
         return news
 
     def _read(self, path: str, known: _File) -> None:
-        """The whole lines behind what was read. Raises OSError."""
+        """Read the whole lines behind what was read. Raises OSError."""
         with open(path, "rb") as stream:
             stream.seek(known.read_bytes)
             content = stream.read()
@@ -241,7 +248,7 @@ def _entry(record: Mapping[str, Any]) -> Entry | None:
     """The entry of a record; None where it is none."""
     try:
         return _understood(record)
-    except OverflowError:  # a number that no clock shows
+    except OverflowError:  # a number beyond any clock
         return None
 
 
@@ -264,17 +271,20 @@ def _understood(record: Mapping[str, Any]) -> Entry | None:
 
 
 def compact(home: str, now_s: float, keep_s: float, *, least: int = COMPACT_FROM_FILES) -> bool:
-    """Merge what nobody writes any more, once there are `least` such files. True where that was done; never raises."""
+    """Merge files without a writer, once there are `least` of them.
+
+    True where that was done; never raises.
+    """
     try:
         return _compact(folder(home), now_s, keep_s, least)
     except OSError:
-        return False  # every step can be cut: what is half done is finished by the next
+        return False  # safe to cut anywhere: the next compaction finishes it
 
 
 def _compact(where: str, now_s: float, keep_s: float, least: int) -> bool:
     with os.scandir(where) as found:
         written = {entry.name: entry.stat().st_mtime for entry in found if _is_ours(entry.name)}
-    newest_s = max(written.values(), default=0.0)  # by the clock of the file system, not by ours
+    newest_s = max(written.values(), default=0.0)  # by the clock of the file system
     quiet = [name for name, at_s in written.items() if _quiet(name, newest_s - at_s)]
     if len(quiet) < least:
         return False
@@ -282,7 +292,7 @@ def _compact(where: str, now_s: float, keep_s: float, least: int) -> bool:
     reader = Reader(os.path.dirname(where))
     kept = [entry for entry in reader.of(closed) if now_s - entry.at_s <= keep_s]
     if reader.blind:
-        return False  # what was not read must not be removed: the next one finds the closed files
+        return False  # never remove what was not read: the next one finds the closed files
     gone = {*closed, *(old for old in reader.replaced() if os.path.exists(os.path.join(where, old)))}
     head = {"schema": SCHEMA, "what": "merged", "at_s": round(now_s, 3), "replaces": sorted(gone)}
     lines = [head, *(entry_json(entry) for entry in sorted(kept, key=lambda e: (e.at_s, e.id)))]
@@ -296,7 +306,7 @@ def _compact(where: str, now_s: float, keep_s: float, least: int) -> bool:
 
 
 def _quiet(name: str, idle_s: float) -> bool:
-    """Nobody writes to this file, as far as anybody can know; one who does all the same notices (see `_append`)."""
+    """Whether the file has no writer, as far as known; a writer that comes back notices (see `_append`)."""
     if name.startswith(_MERGED) or name.endswith(_CLOSED):
         return True
     return run_dir.provably_dead(name.removesuffix(_OPEN)) or idle_s > A_DAY_S

@@ -1,16 +1,17 @@
 """How much a node looks like a lemon: one that keeps failing jobs although every check passes it. (pure)
 
-How it thinks. The signals are those that Meta found to go with lemons on two research clusters ("Revisiting Reliability in
-Large-Scale Machine Learning Research Clusters", Kokolis, Kuchnik and others, HPCA 2025, arXiv:2410.21680, section IV): how many jobs
-excluded the node, its distinct Xid errors, repair tickets, how often it was taken out of the scheduler, failures of jobs on
-several nodes that it alone caused, failures of jobs on it alone, and their share of the jobs on it alone; over 28 days. They also found
-that exclusions by themselves hardly go with failures, so these weigh least here. The paper gives no weights: ours are below, and ours
-is the added signal of a recheck that was wrong.
+The signals are those that Meta found to correlate with lemons on two research clusters ("Revisiting
+Reliability in Large-Scale Machine Learning Research Clusters", Kokolis, Kuchnik and others, HPCA 2025,
+arXiv:2410.21680, section IV): how many jobs excluded the node, its distinct Xid errors, repair tickets, how
+often it was taken out of the scheduler, multi-node job failures that it alone caused, failures of jobs on
+it alone, and their share of the jobs on it alone; over 28 days. They also found that exclusions by
+themselves hardly correlate with failures, so these weigh least here. The paper gives no weights: they are
+ours, and so is the added signal of a relapse after a recheck.
 
     score = sum over the signals of weight x min(count, most), and 2 x the share
 
-What is held to be the switch's, the job's or the cluster's fault counts nowhere. A lemon has a score of 6 or more, and from two runs at
-least: what one job's log claims makes none.
+Faults of the switch, the job or the cluster do not count. A lemon has a score of 6 or more from at least
+two runs: what one job's log claims is not enough.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ WINDOW_S = 28 * 86_400.0
 LEMON_AT = 6.0
 RUNS_LEAST = 2
 SHARE_WEIGHT = 2.0
-SHARE_OF_LEAST = 3  # launches on the node alone before a share means anything
+SHARE_OF_LEAST = 3  # fewer launches on the node alone give no share
 
-# signal -> (weight, the count from which on more says no more)
+# signal -> (weight, the highest count that adds to the score)
 WEIGHTS: Mapping[str, tuple[float, int]] = {
     "exclusions": (0.5, 4),
     "fault_kinds": (1.0, 4),

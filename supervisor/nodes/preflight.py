@@ -1,7 +1,8 @@
-"""Many nodes checked at once: what is to be shown, who is to blame, and what the exit status says. (pure)
+"""The summary of checks on many nodes: what is shown, which nodes are bad, the exit status. (pure)
 
-How it thinks. Of a thousand nodes a person wants to read a dozen lines: so what several nodes say alike stands in one line, with their names
-folded, and what is well is left out. Who is blamed is `hooks.compare`'s word, the same as before a job.
+For a thousand nodes a person wants to read a dozen lines: equal findings of several nodes share one line
+with the names folded, and healthy results are left out. `hooks.health.outliers` decides which nodes are
+bad, as it does before a job.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ TOLD_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One node: `state` is answered, or how it was not looked at (unreachable, refused, timeout, silent), then with `why`."""
+    """One node: `state` is answered, or unreachable, refused, timeout, silent, then with `why`."""
 
     node: str
     state: str
@@ -50,14 +51,17 @@ class Result:
 
     @property
     def exit_status(self) -> int:
-        """0: all nodes were looked at, and nothing is bad. EXIT_BAD: something is. EXIT_UNSEEN: nothing is, as far as could be seen."""
+        """0: all nodes were checked, and nothing is bad. EXIT_BAD: something is.
+
+        EXIT_UNSEEN: nothing bad was found, but some nodes gave no report.
+        """
         if self.verdict.bad or any(row["severity"] == BAD for one in self.seen for row in one.findings):
             return EXIT_BAD
         return EXIT_UNSEEN if self.unseen else 0
 
 
 def summed_up(seen: Sequence[Seen]) -> Result:
-    """The verdict on what was seen."""
+    """The verdict on all reports."""
     reports = {one.node: one.findings for one in seen if one.state == ANSWERED}
     return Result(tuple(seen), verdict(reports, len(seen), [one.node for one in seen]))
 
@@ -87,7 +91,10 @@ def _gravest_first(item: tuple[str, Mapping[str, set[str]]]) -> tuple[int, str]:
 
 
 def lines(result: Result) -> list[str]:
-    """What was found, a line for all nodes that say the same; then who is to blame, and who was not seen."""
+    """What was found, one line for all nodes with the same finding.
+
+    Then bad nodes, and those without a report.
+    """
     return [*_found(result), *_blamed(result), *_not_seen(result)]
 
 

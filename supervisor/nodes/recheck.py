@@ -1,16 +1,17 @@
-"""When a drained node is looked at again, given back, kept, or left to a person. (pure)
+"""When a drained node is checked again, returned to service, kept drained, or left to a person. (pure)
 
-How it thinks. Only a node that bears a reason of ftrun, word for word as ftrun set it, is any business of this module. The reason is
-remembered when it is first seen; from then on another text is a person's, and the node is theirs. What Slurm itself appends when it
-reboots a node is no person's word.
+This module handles a node only if its reason is ftrun's, word for word as ftrun set it. The reason is
+remembered when it is first seen; a text that differs later is a person's, and so is the node. What Slurm
+itself appends when it reboots a node does not count as a change.
 
-- `standing` says from Slurm's state alone whether the node can be looked at now.
-- `due_s` says when: the pauses between clean passes grow, so do those between failures, and a node that was given back before and
-  was blamed again (it lied) waits longer and passes more often.
-- `judge` says what one look means. Clean is only what was looked at and found good: what failed before has to be good now, an answer
-  that did not come is none, and a check that was skipped proves nothing.
+- `standing` says from Slurm's state alone whether the node can be checked now.
+- `due_s` says when: the pauses between clean passes grow, so do those between failures, and a node that
+  relapsed after its return waits longer and must pass more often.
+- `judge` says what one check result means. Clean is only what was checked and found good: a check that
+  failed before must be good now, a missing answer is not clean, and a skipped check proves nothing.
 
-A reason: `ftrun: RUN SIGNATURE TIME`, with `[words]` before the time once recheck has something to tell; the time is the drain's.
+A reason: `ftrun: RUN SIGNATURE TIME`, with `[words]` before the time once recheck has a result to show; the
+time is the drain's.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ftrun.slurm.client.cluster import NodeRow
 from ftrun.slurm.records import dataclass, replace
 
 __all__ = [
+    "CheckNodes",
     "Memory",
     "Report",
     "Rules",
@@ -41,12 +43,12 @@ __all__ = [
 
 PREFIX = "ftrun:"
 A_DAY_S = 86_400.0
-WORDS_MAX = 120  # of what is still wrong, in a reason
+WORDS_MAX = 120  # of the still failing checks, in a reason
 DOUBLINGS_MAX = 10
 
 _FORM = re.compile(r"ftrun: (\S+) (\S+) (?:\[([^\]]*)\] )?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)")
 _REBOOT = re.compile(r"(?: ?: reboot (?:ASAP|issued|requested|complete|timed out|canceled))+$")
-# What does not keep a drained node from being looked at.
+# States in which a drained node can be checked.
 _HARMLESS = frozenset({"drain", "reserved", "planned", "cloud", "dynamic", "dynamic_norm", "dynamic_future"})
 _NOT_NOW = {
     "completing": "its last job is being cleaned away",
@@ -66,8 +68,11 @@ _NOT_NOW = {
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The numbers. `passes` clean looks in a row give a node back; `spacing_s` lies between the first two; a node that lied
-    `lies` times within `lie_within_s` of its return is left to a person; `steps` is how many commands may be tried."""
+    """The numbers. `passes` clean checks in a row return a node; `spacing_s` lies between the first two.
+
+    A node that relapsed `lies` times within `lie_within_s` of its return is left to a person; `steps` is
+    how many commands may be tried.
+    """
 
     passes: int = 2
     spacing_s: float = 600.0
@@ -78,10 +83,10 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What recheck remembers of a node; folded from its own records. Times are Unix seconds."""
+    """What recheck remembers of a node, folded from its own records. Times are Unix seconds."""
 
-    reason: str = ""  # as it was last seen or set by ftrun; "" = the node is none of ours now
-    pending: str = ""  # a text that was about to be set
+    reason: str = ""  # as last seen or set by ftrun; "" = the node is not ours now
+    pending: str = ""  # a text that ftrun announced to set
     since_s: float = 0.0
     passes: int = 0
     fails: int = 0
@@ -89,28 +94,35 @@ class Memory:
     looked_s: float = 0.0
     returned_s: float = 0.0
     lies: int = 0
-    left: str = ""  # why a person has it now
-    returning: bool = False  # it was about to be given back
+    left: str = ""  # why it is left to a person
+    returning: bool = False  # ftrun announced its return
     told: tuple[str, ...] = ()  # the checks that failed since the drain
 
     @property
     def ours(self) -> bool:
-        """Whether the node bore a reason of ours when it was last seen."""
+        """Whether the node's reason was ftrun's when it was last seen."""
         return bool(self.reason)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One look at a node. `state`: answered, or why there is no report; findings as in the report of a node."""
+    """One check of a node. `state`: answered, or why there is no report; findings as in the node's report."""
 
     state: str
     findings: Sequence[Mapping[str, Any]] = ()
     why: str = ""
 
 
+CheckNodes = Callable[[Sequence[str]], Mapping[str, Report]]
+"""Node names -> a report for each, in bounded time; a node that gave none has a report that says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a look means. `result`: clean, failed or unseen; `act`: again, return, step (the next command), keep."""
+    """What a check means.
+
+    `result`: clean, failed or unseen; `act`: again, return, step (the next command), keep.
+    """
 
     result: str
     act: str
@@ -124,7 +136,10 @@ def bare(reason: str) -> str:
 
 
 def whose(reason: str, memory: Memory) -> str:
-    """Whose reason this is: nobody (not ftrun's), ours, new (a drain of ftrun's that is not known yet), or edited (a person's)."""
+    """Whose reason this is.
+
+    Nobody (not ftrun's), ours, new (an unknown drain of ftrun's) or edited (a person's).
+    """
     if not reason.startswith(PREFIX):
         return "nobody"
     text = bare(reason)
@@ -132,14 +147,14 @@ def whose(reason: str, memory: Memory) -> str:
         return "ours"
     form = _FORM.fullmatch(text)
     if form is None or form.group(3) is not None:
-        return "edited"  # words in brackets are ours, and then we know them
+        return "edited"  # words in brackets are ftrun's, so the text would be known
     known = _FORM.fullmatch(memory.reason)
     same_drain = known is not None and known.group(1, 2, 4) == form.group(1, 2, 4)
     return "edited" if same_drain else "new"
 
 
 def reworded(reason: str, words: str) -> str:
-    """The reason with what there is to tell, the time still last. The same text where it is not of our form."""
+    """The reason with `words` in brackets, the time still last. Unchanged where it is not in ftrun's form."""
     form = _FORM.fullmatch(bare(reason))
     if form is None:
         return reason
@@ -149,7 +164,10 @@ def reworded(reason: str, words: str) -> str:
 
 
 def standing(row: NodeRow) -> tuple[str, str]:
-    """What Slurm's state allows: (look | silent | wait | gone, why). Silent: no job could run there, so no look can pass."""
+    """What Slurm's state allows: (look | silent | wait | gone, why).
+
+    Silent: no job could run there, so no check can pass.
+    """
     for flag, why in _NOT_NOW.items():
         if flag in row.flags or row.state == flag:
             return "wait", why
@@ -164,18 +182,18 @@ def standing(row: NodeRow) -> tuple[str, str]:
 
 
 def adopted(memory: Memory, rules: Rules, now_s: float) -> int:
-    """How often this node lied, now that a new reason of ours is found on it."""
+    """How often this node relapsed, now that a new reason of ftrun's is found on it."""
     soon = memory.returned_s and now_s - memory.returned_s <= rules.lie_within_s
     return memory.lies + 1 if soon else 0
 
 
 def due_s(memory: Memory, rules: Rules) -> float:
-    """From when on the node may be looked at."""
+    """From when on the node may be checked."""
     patience_s = rules.spacing_s * 4.0 ** min(memory.lies, DOUBLINGS_MAX)
     if not memory.looked_s:
         return memory.since_s + (patience_s if memory.lies else 0.0)
     if memory.passes >= rules.passes + memory.lies:
-        return memory.looked_s  # it was to be given back, and that did not come about
+        return memory.looked_s  # its return was announced and did not happen
     if memory.passes:
         return memory.looked_s + patience_s * 2.0 ** (memory.passes - 1)
     again_s = rules.spacing_s * 2.0 ** min(max(memory.fails - 1, 0), DOUBLINGS_MAX)
@@ -183,7 +201,7 @@ def due_s(memory: Memory, rules: Rules) -> float:
 
 
 def judge(memory: Memory, report: Report, rules: Rules) -> Verdict:
-    """What this look means for the node."""
+    """What this check means for the node."""
     if report.state != "answered" or not report.findings:
         return _not_clean(
             memory, rules, "unseen", report.why or f"no report: {report.state or 'no answer'}", ()
@@ -214,7 +232,7 @@ def _not_clean(memory: Memory, rules: Rules, result: str, why: str, wrong: tuple
 
 
 def fold(records: Iterable[Mapping[str, Any]]) -> dict[str, Memory]:
-    """What the records of recheck say of each node. A record of an unknown kind tells something to people only."""
+    """What the records of recheck say of each node. A record of an unknown kind is for people only."""
     known: dict[str, Memory] = {}
     for record in records:
         node = record.get("node")

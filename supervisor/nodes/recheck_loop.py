@@ -1,11 +1,12 @@
-"""One round of recheck: look at the drained nodes that are ftrun's, and do what follows. (I/O)
+"""One round of recheck: check the nodes that ftrun drained, and act on the result. (I/O)
 
-How it thinks. A round may be killed at any moment. Everything it knows is folded from its own journal, and every effect on Slurm or
-on a node is announced there first; what was announced and not confirmed is compared with what Slurm shows now. Giving back and
-rewording compare the whole reason just before the act, so that what a person writes meanwhile stands. A command (a reset, a reboot)
-counts when it is announced: it is never run twice for one announcement.
+A round may be killed at any moment. Its whole state is folded from its own journal, and every effect on
+Slurm or on a node is announced there first; what was announced and not confirmed is compared with what
+Slurm shows now. Returning and rewording compare the whole reason just before the act, so a person's edit in
+the meantime wins. A command (a reset, a reboot) counts when it is announced: it never runs twice for one
+announcement.
 
-    $FTRUN_HOME/recheck/<year>-<month>.jsonl   what was seen, meant and done
+    $FTRUN_HOME/recheck/<year>-<month>.jsonl   what was seen, intended and done
     $FTRUN_HOME/recheck/reports/<node>.json    the last report of a node
     $FTRUN_HOME/recheck/evidence/<node>.json   what was collected when a node was left to a person
 """
@@ -26,7 +27,7 @@ from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.nodes import ledger, recheck
-from ftrun.supervisor.nodes.recheck import Memory, Report, Rules
+from ftrun.supervisor.nodes.recheck import CheckNodes, Memory, Report, Rules
 from ftrun.supervisor.store.append_log import Daybook
 
 __all__ = ["Line", "Round", "folder"]
@@ -34,12 +35,13 @@ __all__ = ["Line", "Round", "folder"]
 STEP_S = 600.0
 STEP_OUTPUT_CHARS = 2000
 
-Look = Callable[[Sequence[str]], Mapping[str, Report]]
-
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What became of one node: `state` is returned, passing, failing, unseen, waiting, left, edited, gone or refused."""
+    """The result for one node.
+
+    `state` is returned, passing, failing, unseen, waiting, left, edited, gone or refused.
+    """
 
     node: str
     state: str
@@ -55,11 +57,14 @@ def folder(home: str) -> str:
 
 @dataclass
 class Round:
-    """One round. `look` runs the checks on nodes; with `dry` nothing is written and nothing done; `only` narrows it to some nodes."""
+    """One round.
+
+    `look` runs the checks on nodes; `dry` writes and changes nothing; `only` limits it to some nodes.
+    """
 
     home: str
     cluster: Cluster
-    look: Look
+    look: CheckNodes
     rules: Rules
     now: Callable[[], float]
     steps: Sequence[str] = ()
@@ -69,7 +74,10 @@ class Round:
     lines: list[Line] = field(default_factory=list)
 
     def run(self) -> list[Line]:
-        """Do it; a line for each node that is or was ftrun's. Raises SlurmError (nothing was done), OSError (journal)."""
+        """Do the round; a line for each node that is or was ftrun's.
+
+        Raises SlurmError (nothing was done), OSError (journal).
+        """
         self._daybook = Daybook(folder(self.home), self.now)
         self._known = recheck.fold(self._daybook.read())
         rows = self.cluster.nodes()
@@ -85,7 +93,7 @@ class Round:
         return self.lines
 
     def _safely(self, row: NodeRow, deed: Callable[[NodeRow], bool]) -> bool:
-        """What Slurm refuses for one node is that node's line, and no other's."""
+        """A refusal by Slurm concerns this node's line only."""
         try:
             return deed(row)
         except SlurmError as error:
@@ -100,7 +108,7 @@ class Round:
         return row.reason.startswith(recheck.PREFIX) or self._memory(name).ours
 
     def _ready(self, row: NodeRow) -> bool:
-        """Whether the node is to be looked at now; all that needs no look is done and told here."""
+        """Whether to check the node now; what needs no check is done and reported here."""
         memory, whose = self._memory(row.name), recheck.whose(row.reason, self._memory(row.name))
         if whose == "nobody":
             return self._gone(row, memory)
@@ -130,7 +138,7 @@ class Round:
         return self._looked(row, Report("silent", why=why)) if state == "silent" else True
 
     def _gone(self, row: NodeRow, memory: Memory) -> bool:
-        if memory.returning:  # announced, and done, and not confirmed
+        if memory.returning:  # announced and done, but not confirmed
             return self._given_back(row, memory)
         if not memory.ours:
             return False
@@ -162,7 +170,7 @@ class Round:
         return self._say(row, {"clean": "passing", "failed": "failing"}.get(verdict.result, "unseen"), why)
 
     def _give_back(self, row: NodeRow) -> bool:
-        """The look took minutes: a node that is rebooted or gone by now stays."""
+        """Return the node. The check took minutes, so its state is read again first."""
         now = self.cluster.nodes([row.name]).get(row.name)
         state, why = recheck.standing(now) if now is not None else ("gone", "Slurm knows no such node")
         if state != "look":
@@ -183,7 +191,7 @@ class Round:
         return self._say(row, "returned", "given back")
 
     def _set_reason(self, row: NodeRow, words: str) -> None:
-        """What people should know, where they look first: in Slurm's reason; only when it changes."""
+        """Show people the result where they look first, in Slurm's reason; only when it changes."""
         before, after = row.reason, recheck.reworded(row.reason, words)
         if recheck.bare(before) == after or self.dry:
             return
@@ -194,7 +202,7 @@ class Round:
             self._note("reworded", row.name, reason=after)
 
     def _step(self, row: NodeRow) -> str:
-        """The next command, once. Returns it for people."""
+        """Run the next command, once. Returns it for people."""
         number = self._memory(row.name).steps
         command = [word.replace("{node}", row.name) for word in shlex.split(self.steps[number])]
         self._note("step.intended", row.name, number=number, command=command)
@@ -207,7 +215,7 @@ class Round:
         return f"{shlex.join(command)}, exit {exit_code}"
 
     def _leave(self, row: NodeRow, why: str) -> Memory:
-        """A person's from now on: with everything that is known in one file."""
+        """Leave the node to a person, with everything that is known in one file."""
         memory = self._memory(row.name)
         if not self.dry:
             path = os.path.join(folder(self.home), "evidence", f"{row.name}.json")
@@ -225,7 +233,7 @@ class Round:
         return self._known.get(node, Memory())
 
     def _note(self, kind: str, node: str, /, **data: Any) -> Memory:
-        """One record, and what it makes of the node. A dry round only imagines it."""
+        """Append one record and fold it. A dry round only folds it."""
         if self.dry:
             record: dict[str, Any] = {"kind": kind, "at": self.now(), "node": node, **data}
         else:
@@ -235,7 +243,7 @@ class Round:
         return self._memory(node)
 
     def _say(self, row: NodeRow, state: str, why: str) -> bool:
-        """A line for people. Always False: nothing more is to be done for the node in this round."""
+        """Add a line for people. Always False: the node is done for this round."""
         self.lines.append(Line(row.name, state, why, row.reason, self._memory(row.name).passes))
         return False
 

@@ -1,30 +1,26 @@
-"""Looking at nodes from outside: the checks over SSH, as recheck and operator take them. (I/O)
+"""Checks on nodes from outside the job, over SSH: for recheck, drain service and supervisor. (I/O)
 
-The fast checks on nodes whose job is gone already: over SSH, beside the supervisor's loop.
-A visit is a thread that may take its time; the loop looks now and then whether it is over, and goes on without it when its time is up. What cannot be
-reached says nothing about a node.
+`by_ssh` returns a function that checks nodes and waits for the result. `Visit` runs the fast checks on
+nodes whose job is over, in a thread beside the supervisor's loop; the loop polls it, and goes on without it
+when its time is up. A node that cannot be reached proves nothing.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ftrun.hooks.health.post_failure import NOT_AFTERWARDS
 from ftrun.supervisor.model.errors import UserError
-from ftrun.supervisor.nodes.recheck import Report
+from ftrun.supervisor.nodes.recheck import CheckNodes, Report
 
-__all__ = ["GIVEN_UP_AFTER_S", "Look", "Visit", "by_ssh", "thresholds"]
-
-
-Look = Callable[[Sequence[str]], Mapping[str, Report]]
-"""Names of nodes -> a report for each, in bounded time; a node that gave none has a report that says why."""
+__all__ = ["GIVEN_UP_AFTER_S", "Visit", "by_ssh", "thresholds"]
 
 
 def thresholds(path: str) -> dict[str, dict[str, Any]]:
-    """Thresholds by check from a JSON file; "" = the site's own on this host, where there is one. Raises UserError."""
+    """Thresholds by check from a JSON file; "" = the site's own on this host, if any. Raises UserError."""
     from ftrun.hooks.checks.thresholds import SITES_OWN, whole
 
     if not path and not os.path.exists(SITES_OWN):
@@ -40,10 +36,12 @@ def thresholds(path: str) -> dict[str, dict[str, Any]]:
 
 def by_ssh(
     tier: str, kind: str, *, ssh_config: str = "", checks: Mapping[str, Mapping[str, Any]] | None = None
-) -> Look:
-    """A look by the checks of a tier, sent over SSH; `kind` is the occasion that the reports name, `checks` are thresholds.
+) -> CheckNodes:
+    """A function that runs the checks of a tier over SSH.
 
-    The look raises UserError where `ssh_config` cannot be read.
+    `kind` is the occasion in the reports, `checks` are thresholds.
+
+    It raises UserError where `ssh_config` cannot be read.
     """
 
     def look(nodes: Sequence[str]) -> Mapping[str, Report]:
@@ -70,7 +68,10 @@ CONNECT_S = 5.0
 
 
 class Visit:
-    """One round over these nodes; begins at once. `reports` is all that came back so far, by node; `why` what kept it from beginning."""
+    """One round over these nodes; starts at once.
+
+    `reports`: what came back so far; `why`: what kept it from starting.
+    """
 
     def __init__(self, nodes: Sequence[str], ssh_config: str) -> None:
         self.reports: dict[str, Mapping[str, object]] = {}
@@ -102,5 +103,5 @@ class Visit:
                 names=names,
                 told=told,
             )
-        except Exception as error:  # noqa: BLE001 - whatever keeps us from looking is no fault of a node, nor of the run
+        except Exception as error:  # noqa: BLE001 - a failed visit is no fault of a node or run
             self.why = f"{type(error).__name__}: {error}"

@@ -1,12 +1,14 @@
-"""The folder between supervisors that may not drain and the operator that may: requests in, answers out. (I/O)
+"""The spool between supervisors, which may not drain, and the drain service, which may. (I/O)
 
-    <spool>/<id>.req            a credential, by atomic rename, 0644       anybody may put one there (1733, like /tmp without a list)
-    <spool>/answers/<id>.json   what became of it, 0644                    the operator's (0711: who knows the id may read)
+    <spool>/<id>.req            a credential, by atomic rename, 0644; anybody may put one there
+                                (1733, like /tmp without a list)
+    <spool>/answers/<id>.json   the answer, 0644; the service's folder (0711: who knows the id may read)
 
-How it thinks. Anybody may put anything there. So the operator opens by the folder's own descriptor, never follows a link, never waits
-for a writer (FIFOs), takes plain files of bounded size only, looks at a bounded number of names at a time, and prints no name that it did
-not understand. Whatever is no request is removed, so that rubbish cannot stay in the way of what is one. The supervisor in turn
-believes an answer only where it belongs to whom the spool belongs.
+Anybody may put anything there. So the service opens files through the folder's own descriptor, never
+follows a link, never waits for a writer (FIFOs), takes plain files of bounded size only, reads a bounded
+number of names at a time, and prints no name that it does not understand. It removes whatever is not a
+request, so that rubbish cannot block requests. The supervisor in turn believes an answer only if it belongs
+to the owner of the spool.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ __all__ = ["Folder", "Spool", "SpoolError", "Waiting", "answer_of", "leave", "ow
 SCHEMA = 1
 SPOOL_MODE, ANSWERS_MODE = 0o1733, 0o711
 CREDENTIAL_BYTES_MAX = 16 * 1024
-NAMES_MAX = 5000  # looked at in one round
-ENTRIES_MAX = 1_000_000  # passed over in one round
+NAMES_MAX = 5000  # read in one round
+ENTRIES_MAX = 1_000_000  # skipped in one round
 HALF_WRITTEN_S = 3600.0
 HALF_WRITTEN_MAX = 16  # of one user at a time
 ANSWERS_KEPT_S = 7 * 86_400.0
@@ -43,7 +45,7 @@ class SpoolError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A plain file of a request's name: `uid` is whom the file belongs to."""
+    """A plain file with a request's name: `uid` is its owner."""
 
     name: str
     id: str
@@ -51,10 +53,10 @@ class Waiting:
 
 
 class Folder(Protocol):
-    """What the operator needs of a spool."""
+    """What the drain service needs of a spool."""
 
     def look(self) -> tuple[list[Waiting], int]:
-        """(requests that wait, how much rubbish was removed)."""
+        """(waiting requests, how much rubbish was removed)."""
         ...
 
     def read(self, waiting: Waiting) -> bytes | None:
@@ -74,7 +76,7 @@ class Folder(Protocol):
         ...
 
     def forget_old_answers(self, now_s: float) -> None:
-        """Remove answers that nobody asks for any more."""
+        """Remove answers older than ANSWERS_KEPT_S."""
         ...
 
 
@@ -82,19 +84,19 @@ class Folder(Protocol):
 
 
 def owner(spool: str) -> int:
-    """Whose spool it is: who can open what is left there. Raises OSError."""
+    """The user who can open the requests. Raises OSError."""
     return os.stat(spool, follow_symlinks=False).st_uid
 
 
 def leave(spool: str, request_id: str, credential: bytes) -> None:
-    """Put a request there, whole or not at all; again is no harm. Raises OSError."""
+    """Put a request there, whole or not at all; repeating does no harm. Raises OSError."""
     temporary, path = os.path.join(spool, f".{request_id}.tmp"), os.path.join(spool, f"{request_id}.req")
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(temporary)  # of a try that was cut
+        os.unlink(temporary)  # left by an interrupted try
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         os.write(fd, credential)
-        os.fchmod(fd, 0o644)  # an operator that is not root has to read it; nobody else can open it
+        os.fchmod(fd, 0o644)  # a drain service without root has to read it; nobody else can open it
         os.fsync(fd)
     finally:
         os.close(fd)
@@ -102,7 +104,7 @@ def leave(spool: str, request_id: str, credential: bytes) -> None:
 
 
 def answer_of(spool: str, request_id: str) -> dict[str, Any] | None:
-    """The operator's answer: verdict, why, at_s, node; None while there is none that can be believed."""
+    """The service's answer: verdict, why, at_s, node; None while there is none that can be believed."""
     if not ID.fullmatch(request_id):
         return None
     try:
@@ -121,11 +123,14 @@ def answer_of(spool: str, request_id: str) -> dict[str, Any] | None:
     return told if isinstance(told, dict) and told.get("id") == request_id else None
 
 
-# ---------------------------------------------------------------------- the operator's side
+# ---------------------------------------------------------------------- the drain service's side
 
 
 class Spool:
-    """The spool as its owner sees it. Made where it is missing. Raises SpoolError where it is not ours or not safe, OSError."""
+    """The spool as its owner sees it; created where it is missing.
+
+    Raises SpoolError where it is not ours or not safe, OSError.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -134,12 +139,12 @@ class Spool:
         self._answers = _folder(ANSWERS, ANSWERS_MODE, at=self._fd)
 
     def close(self) -> None:
-        """Let go of the folders."""
+        """Close the folders."""
         os.close(self._answers)
         os.close(self._fd)
 
     def look(self) -> tuple[list[Waiting], int]:
-        """(requests that wait, fairly by turns among their users; how much rubbish was removed)."""
+        """(waiting requests, in turns among their users; how much rubbish was removed)."""
         by_user: dict[int, list[Waiting]] = {}
         drafts: dict[int, int] = {}
         removed = 0
@@ -161,7 +166,7 @@ class Spool:
         return [one for _, _, one in sorted(turns, key=lambda entry: entry[:2])], removed
 
     def _names(self) -> Iterator[str]:
-        """Names of what is no folder. Folders are nobody's request: empty ones go, others must not use up the bound."""
+        """Names of everything but folders. Empty folders are removed; others must not use up the bound."""
         left = NAMES_MAX
         with os.scandir(self._fd) as entries:
             for _, entry in zip(range(ENTRIES_MAX), entries, strict=False):
@@ -174,7 +179,7 @@ class Spool:
                     return
 
     def read(self, waiting: Waiting) -> bytes | None:
-        """The credential of a request; None where the file is another by now, or gone."""
+        """The credential of a request; None where the file has changed or is gone."""
         try:
             fd = os.open(
                 waiting.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._fd
@@ -187,7 +192,7 @@ class Spool:
             os.close(fd)
 
     def remove(self, name: str) -> bool:
-        """Remove a file, a link (not what it leads to), a FIFO; an empty folder, too. False where that cannot be."""
+        """Remove a file, a link (not its target), a FIFO or an empty folder. False where that fails."""
         try:
             os.unlink(name, dir_fd=self._fd)
         except FileNotFoundError:
@@ -196,7 +201,7 @@ class Spool:
             try:
                 os.rmdir(name, dir_fd=self._fd)
             except OSError:
-                return False  # a folder with something in it stays: it is in nobody's way
+                return False  # a folder with content stays: it does no harm
         return True
 
     def answered(self, request_id: str) -> bool:
@@ -223,7 +228,7 @@ class Spool:
         os.rename(temporary, f"{request_id}.json", src_dir_fd=self._answers, dst_dir_fd=self._answers)
 
     def forget_old_answers(self, now_s: float) -> None:
-        """Remove answers that nobody asks for any more."""
+        """Remove answers older than ANSWERS_KEPT_S."""
         with os.scandir(self._answers) as entries:
             for _, entry in zip(range(NAMES_MAX), entries, strict=False):
                 with contextlib.suppress(OSError):
@@ -232,7 +237,10 @@ class Spool:
 
 
 def _content(fd: int, uid: int) -> bytes | None:
-    """What is in a plain file of that user; None where it is none, or too long. It may be another than was looked at before."""
+    """The content of a plain file of that user; None if it is none, or too long.
+
+    The file may have changed since it was listed.
+    """
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_uid != uid:
         return None
@@ -241,7 +249,10 @@ def _content(fd: int, uid: int) -> bytes | None:
 
 
 def _being_written(name: str, status: os.stat_result, drafts: dict[int, int]) -> bool:
-    """Whether it may become a request yet; `drafts` counts them by user. The time is one that no user can set."""
+    """Whether it may still become a request; `drafts` counts them by user.
+
+    Uses ctime, which no user can set.
+    """
     if not (name.startswith(".") and name.endswith(".tmp") and stat.S_ISREG(status.st_mode)):
         return False
     drafts[status.st_uid] = drafts.get(status.st_uid, 0) + 1
@@ -249,7 +260,7 @@ def _being_written(name: str, status: os.stat_result, drafts: dict[int, int]) ->
 
 
 def _folder(path: str, mode: int, at: int | None = None) -> int:
-    """A descriptor of a folder that is ours alone to change, made where it is missing."""
+    """A descriptor of a folder that only we can change, created where it is missing."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, mode, dir_fd=at)
         os.chmod(path, mode, dir_fd=at)  # whatever the umask

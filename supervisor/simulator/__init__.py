@@ -1,4 +1,5 @@
-"""A virtual cluster on which the real policy looks after a run: what `ftrun simulate` counts. (pure)
+"""`ftrun simulate`: the real policy looks after a run on a virtual cluster. (pure)
 
-Start with `life` and `compare`. Imports policy and below, never the controller.
+Start with `life` (one virtual run) and `compare` (policies side by side); `attended` is ftrun's policy. May
+import policy and the rooms below it, never the controller.
 """

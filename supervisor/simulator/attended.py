@@ -1,15 +1,16 @@
-"""A virtual run that ftrun looks after: the real policy, ladder and history; only nodes and time are virtual. (pure)
+"""A virtual run that ftrun looks after: real policy, ladder and history; virtual nodes and time. (pure)
 
-How it thinks. The history is a real `Run`: every step is a record of the journal, folded as the supervisor folds it, so budgets, exclusions, rungs
-and ceilings are the real ones. At a fault the same functions are asked that the agent and the supervisor ask (`agent_case.ruled`, `policy.decide`,
-`placing.left_out`, `queueing.look`). What is drawn here is only what the world would answer: whether the cause names its node, how long a queue takes.
+The history is a real `Run`: every step is a journal record, folded as the supervisor folds it, so budgets,
+exclusions, recovery actions and limits are the real ones. A fault is given to the same functions that agent
+and supervisor call (`start_case.ruled`, `decide.decide`, `node_placement.left_out`, `queue.look`). Drawn at
+random here is only what the world would answer: whether the cause names its node, how long a queue takes.
 
-A start inside the allocation costs what docs/benchmarks.md measured, scaled. What the agent leaves goes to the supervisor, as it does when the batch
-node itself is lost: then Slurm and the fence have to be waited for. A stop waits for a person, who resumes the run.
+A start inside the allocation costs what docs/benchmarks.md measured, scaled. What the agent cannot recover
+goes to the supervisor, as it does when the batch node itself is lost: then Slurm and the fence have to be
+waited for. A stop waits for a person, who resumes the run.
 
-A run that has fewer nodes than it could have is looked at when something may have changed: a node is back, a wait is over. Whether it grows is `growing`'s to say.
-
-What a virtual fault looks like to the judges, and what is kept of it.
+A run that has fewer nodes than it could have is checked when something may have changed: a node is back, a
+wait is over. `policy.elastic` decides whether it grows.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ __all__ = ["IN_THE_QUEUE", "LookedAfter", "diagnosis", "short", "told"]
 
 
 def diagnosis(fault: Fault) -> Diagnosis:
-    """What ftrun would say of it: by the log and, where the node answers, by its own checks of the node."""
+    """What ftrun would diagnose: by the log and, where the node answers, by its own checks of the node."""
     cause = fault.cause
     found = plain(
         cause.fault,
@@ -71,29 +72,29 @@ def short(decision: Decision, case: Case) -> str:
 
 
 FENCE_S = 30.0
-"""Beyond SlurmdTimeout: the default of `fence-wait`."""
+"""After SlurmdTimeout: the default of `fence-wait`."""
 
 LOOK_EVERY_S = 60.0
-"""Of a job that waits; the supervisor looks more often, which changes nothing here."""
+"""Period of a check of a queued job. The supervisor checks more often, which changes nothing here."""
 
 STILL_STEPS = 10.0
 """A standstill of fewer median steps is no hang, whatever `hang-min` says."""
 
 DECIDED_S = 0.2
-"""Of a start in place: stopped, placed and begun. The rest is finding out."""
+"""Part of a start in place: stop, place, start. The rest is detection."""
 
 
 IN_THE_QUEUE = "smaller in the queue"
 
 LOOK_AGAIN_S = 3_600.0
-"""Where only the passing of time can change a verdict about growing."""
+"""Where only time can change the verdict about growing."""
 
 HELD_S = 60.0
-"""So long before the checkpoint a companion is there that is to let a run grow."""
+"""How long before the checkpoint a companion that lets a run grow is there."""
 
 
 class LookedAfter:
-    """ftrun with these settings; what is not in them has its default."""
+    """ftrun with these settings; others have their defaults."""
 
     def __init__(self, own: Mapping[str, Any], spares: int = 0) -> None:
         self.settings = {**settings.defaults(), "checkpoint": "ckpt/*", **own, "spares": spares}
@@ -101,22 +102,22 @@ class LookedAfter:
         self.sizes = sizes_of_settings(self.settings)
         self.run = Run("virtual")
         self._start = self._attempt = 0
-        self._newest = self._resumed = ""  # checkpoints: of all, and the one that this start began with
+        self._newest = self._resumed = ""  # checkpoints: the newest, and the one that this start began with
         self._lent = Lent()
-        self._aside: set[str] = set()  # nodes that the job has and no start uses any more
-        self._gone: set[str] = set()  # those of them that are lost or broken: until the job has them no more
+        self._aside: set[str] = set()  # nodes of the job that no start uses any more
+        self._gone: set[str] = set()  # those of them that are lost or broken, until the job releases them
         self._open = ""  # the incident whose first step is still to come
         self._begun_s = 0.0
 
     def begin(self, life: Life) -> None:
-        """The first job, with its spares."""
+        """Submit the first job, with its spares."""
         first_job(life, int(self.settings["spares"]))
         self._note(life, "run.created", settings=self.settings)
         self._opened(life, (), life.scenario.nodes)
         self._started(life)
 
     def recover(self, life: Life, fault: Fault) -> None:
-        """The agent is asked first, where it lives."""
+        """Recover from a fault: the agent first, where it is alive, then the supervisor."""
         self._stepped(life, stepped=fault.step is not None)
         found = diagnosis(fault)
         if fault.cause.fault is FaultClass.HANG:
@@ -126,7 +127,7 @@ class LookedAfter:
             self._submit_again(life, fault, found)
 
     def _until_ended_s(self, life: Life) -> float:
-        """How long a hang lasts: as the settings say where all ranks wait in a collective, but no longer than the collectives themselves wait."""
+        """How long a hang lasts: ftrun's hang limit, but no longer than the collectives themselves wait."""
         given_up_s = life.scenario["watchdog"]
         if self.settings["hang"] == "never":
             return given_up_s
@@ -135,7 +136,7 @@ class LookedAfter:
     # ------------------------------------------------------------------ inside the allocation
 
     def _inside(self, life: Life, fault: Fault, found: Diagnosis) -> bool:
-        """Go on inside the allocation. False where the agent leaves it."""
+        """Recover inside the allocation. False where the agent cannot."""
         case = self._case(life, fault, found)
         silent = (fault.node,) if fault.cause.lost else ()
         place = self._place(life, fault, found, silent)
@@ -175,7 +176,7 @@ class LookedAfter:
         return replace(place, sizes=sizes, idle=len(idle), companion_off="")
 
     def _out(self, life: Life, *more: tuple[str, ...]) -> set[str]:
-        """Nodes that no companion is to bring: those that the job has, and those that the run avoids."""
+        """Nodes that no companion may bring: those that the job has, and those that the run avoids."""
         return {*self._aside, *self.run.excluded_at(life.now_s), *(node for nodes in more for node in nodes)}
 
     def _again(
@@ -203,7 +204,7 @@ class LookedAfter:
         self._begun(life)
 
     def _stepped(self, life: Life, *, stepped: bool) -> None:
-        """The first step of this start came, if it did, when its launch was over."""
+        """Note the first step of this start, if its launch was over."""
         if self._open and stepped:
             at_s = min(life.now_s, self._begun_s + life.scenario["launch"])
             self._note_at(at_s, "start.first-step", incident=self._open, step=0)
@@ -212,7 +213,7 @@ class LookedAfter:
     # ------------------------------------------------------------------ more nodes
 
     def look_at_s(self, life: Life) -> float:
-        """When it may grow; never at full size, and never without an agent."""
+        """When the run may grow; never at full size, and never without an agent."""
         if self.sizes is None or len(life.active) >= self.sizes.full or self.settings["agent"] == "never":
             return math.inf
         self._given_back(life)
@@ -228,7 +229,7 @@ class LookedAfter:
         return min([life.now_s + LOOK_AGAIN_S, *back_s[:1]])
 
     def look(self, life: Life) -> None:
-        """Grow where it pays: with what the job has, or with a companion that is there at once."""
+        """Grow where it pays: with the job's own nodes, or with a companion that is there at once."""
         self._stepped(life, stepped=True)
         self._given_back(life)
         found = elastic.look(self._scene(life))
@@ -258,13 +259,20 @@ class LookedAfter:
         )
 
     def _given_back(self, life: Life) -> None:
-        """Slurm takes lost nodes out of the job, and broken ones are released once the site knows of them: they may be mended, and come back by a companion."""
+        """Release nodes as Slurm and the site would.
+
+        Slurm takes lost nodes out of the job, and broken ones are released once the site knows of them:
+        they may be repaired, and come back with a companion.
+        """
         kept = {node for node in self._gone if life.cluster.held_broken(node, life.now_s)}
         self._aside -= self._gone - kept
         self._gone = kept
 
     def _free(self, life: Life) -> tuple[str, ...]:
-        """Spares, and what was set aside and was well all the time, once the run avoids it no more. Nobody mends a node while the job has it."""
+        """Spares, and healthy nodes that were set aside, once the run no longer avoids them.
+
+        Nobody repairs a node while the job has it.
+        """
         aside = self._aside - self._gone - set(self.run.excluded_at(life.now_s))
         return (*life.spares, *sorted(aside))
 
@@ -309,7 +317,10 @@ class LookedAfter:
         self._started(life)
 
     def _queued(self, life: Life, avoided: tuple[str, ...]) -> None:
-        """Submitted, and again at a smaller size where the queue gives no more. Each is an attempt of its own."""
+        """Submit, and again at a smaller size where the queue gives no more.
+
+        Each is an attempt of its own.
+        """
         view = self._view(life, ())
         out = node_placement.left_out(
             view, self.run.excluded_at(life.now_s), avoided, view.lost, cap=self.limits.exclude_cap
@@ -327,7 +338,7 @@ class LookedAfter:
             size = move.size
 
     def _waited(self, waiting: Waiting) -> QueueMove | None:
-        """Wait in the queue. A move to a smaller size is given back; None once the job has started."""
+        """Wait in the queue. Returns a move to a smaller size, or None once the job has started."""
         patience = Patience(float(self.settings["resize-after"]), float(self.settings["queue-timeout"]))
         if self.sizes is None:
             waiting.started()
@@ -348,7 +359,7 @@ class LookedAfter:
         return queue.next_size(self.sizes, now, view, (), out)
 
     def _stopped(self, life: Life, case: Case, ruling: Ruling) -> None:
-        """It waits for a person, who says `ftrun resume`."""
+        """Wait for a person, who runs `ftrun resume`."""
         self._note(life, "run.stopped", **self._carried(case, ruling))
         life.stopped(short(ruling.decision, case))
         life.spend("person", life.wait(life.scenario["reaction"]), held=False)
@@ -376,7 +387,7 @@ class LookedAfter:
         self._resumed, self._begun_s = self._newest, life.now_s
         self._note(life, "start.begun", nodes=life.active, resume_from=self._resumed)
 
-    # ------------------------------------------------------------------ what the judges are shown
+    # ------------------------------------------------------------------ what the policy sees
 
     def _case(self, life: Life, fault: Fault, found: Diagnosis) -> Case:
         if fault.saved:

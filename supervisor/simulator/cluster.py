@@ -1,4 +1,4 @@
-"""The nodes of a virtual cluster: which are broken, since when somebody knows, when they are back. (pure)"""
+"""The nodes of a virtual cluster: which are broken, since when that is known, when they are back. (pure)"""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ __all__ = ["Cluster", "Sickness"]
 
 @dataclass(frozen=True, slots=True)
 class Sickness:
-    """One node that is not well: from `known_s` on Slurm starts nothing there, at `back_s` it is well again. `lasting`: used before then, it
-    fails again; otherwise it only restarts."""
+    """A node that is not well: from `known_s` on Slurm starts nothing there, at `back_s` it is well again.
+
+    `lasting`: used before then, it fails again; otherwise it only restarts.
+    """
 
     cause: Cause
     known_s: float
@@ -35,7 +37,10 @@ class Cluster:
         self._random = random
 
     def hurt(self, node: str, cause: Cause, now_s: float) -> None:
-        """The node shows this fault; whether it lasts is drawn. One that is broken already stays as it is, but if it crashes Slurm knows."""
+        """The node shows this fault; whether it lasts is drawn.
+
+        A node that is broken already stays as it is, except that Slurm notices a crash.
+        """
         told = self._sick.get(node)
         if told is not None and told.lasting and told.back_s > now_s:
             return
@@ -49,7 +54,7 @@ class Cluster:
             self._sick[node] = Sickness(cause, now_s, now_s + self._scenario["reboot"], False)
 
     def found(self, node: str, now_s: float) -> None:
-        """Somebody tells the site of a broken node: it is repaired from now on."""
+        """The site learns of a broken node: its repair starts now."""
         told = self._sick.get(node)
         if told is not None and told.known_s > now_s:
             self._sick[node] = Sickness(told.cause, now_s, now_s + (told.back_s - told.known_s), told.lasting)
@@ -69,20 +74,20 @@ class Cluster:
         return frozenset(node for node, told in self._sick.items() if told.known_s <= now_s)
 
     def silent(self, now_s: float) -> frozenset[str]:
-        """Of these, those that answer nothing."""
+        """Those of them that do not answer."""
         return frozenset(node for node in self.away(now_s) if self._sick[node].cause.lost)
 
     def held_broken(self, node: str, now_s: float) -> bool:
-        """The node is broken, answers, and the site does not know of it yet."""
+        """Whether the node is broken, answers, and the site does not know of it yet."""
         told = self._sick.get(node)
         return told is not None and told.known_s > now_s
 
     def next_back_s(self, now_s: float) -> float | None:
-        """When the next node is back that is away now."""
+        """When the next node comes back."""
         return min((told.back_s for told in self._sick.values() if told.known_s <= now_s), default=None)
 
     def back_s(self, now_s: float, out: Collection[str]) -> list[float]:
-        """When each node that is away now is back, the soonest first; without those of `out`."""
+        """When each node that is away now comes back, the soonest first; without those of `out`."""
         return sorted(
             told.back_s
             for node, told in self._sick.items()

@@ -1,9 +1,10 @@
-"""Several ways to look after the same run, side by side on the same virtual cluster. (pure)
+"""Several policies for the same run, side by side on the same virtual cluster. (pure)
 
-What happens without ftrun: a person starts the job again, or Slurm does without a question.
-How it thinks. Both see a fault when the script ends: a crash at once, a lost node when Slurm gives it up, a hang when the collectives give up.
-The person finds out which node it was and leaves it out. The requeue asks nothing: Slurm leaves out what does not answer and what
-the site has drained by then, so a node that is broken and answers is used again, and fails again.
+Without ftrun, a person starts the job again, or Slurm requeues it. Both see a fault when the script ends: a
+crash at once, a lost node when Slurm gives it up, a hang when the collectives give up. The person finds out
+which node it was and excludes it. The requeue excludes nothing: Slurm leaves out nodes that do not answer
+and nodes that the site has drained by then, so a broken node that still answers is used again, and fails
+again.
 """
 
 from __future__ import annotations
@@ -28,25 +29,25 @@ __all__ = ["Person", "Requeue", "Way", "compare", "ways"]
 
 
 class _Patient:
-    """A run that is well is left alone."""
+    """A healthy run is left alone."""
 
     def look_at_s(self, _life: Life) -> float:
         """Never."""
         return math.inf
 
     def look(self, _life: Life) -> None:
-        """Nobody looks."""
+        """Do nothing."""
 
 
 class Person(_Patient):
-    """Somebody looks now and then."""
+    """A person who looks now and then."""
 
     def begin(self, life: Life) -> None:
-        """The first job."""
+        """Submit the first job."""
         first_job(life, 0)
 
     def recover(self, life: Life, fault: Fault) -> None:
-        """Noticed late, understood, started again by hand."""
+        """Notice late, find the cause, start again by hand."""
         _until_over(life, fault)
         life.spend("person", life.wait(life.scenario["reaction"]), held=False)
         if fault.node:
@@ -55,14 +56,14 @@ class Person(_Patient):
 
 
 class Requeue(_Patient):
-    """`scontrol requeue` at each end of the script that is not its last."""
+    """`scontrol requeue` after each failed end of the script."""
 
     def begin(self, life: Life) -> None:
-        """The first job."""
+        """Submit the first job."""
         first_job(life, 0)
 
     def recover(self, life: Life, fault: Fault) -> None:
-        """Into the queue again, whatever it was."""
+        """Requeue, whatever the fault was."""
         _until_over(life, fault)
         life.spend("queue", life.scenario["requeue"], held=False)
         _new_job(life, "requeue")
@@ -91,16 +92,18 @@ ITSELF: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A column: its name, and what makes its rules anew for each seed."""
+    """A column: its name, and a function that makes its rules anew for each seed."""
 
     name: str
     rules: Callable[[], Rules]
 
 
 def ways(scenario: Scenario, spares: Sequence[int], own: Mapping[str, Any], sizes: str = "") -> list[Way]:
-    """The columns. `own` are settings of ftrun, `sizes` the ones of the elastic column as `--ft-nodes` takes them; "" = from half of the nodes to all.
+    """The columns.
 
-    Raises SettingError for what no submission would let through.
+    `own` are settings of ftrun, `sizes` those of the elastic column as `--ft-nodes` takes them.
+
+    `sizes` "" = from half of the nodes to all. Raises SettingError for what no submission would accept.
     """
     for key in own:
         if key in ITSELF:
@@ -127,7 +130,7 @@ def _ours(name: str, own: Mapping[str, Any], spares: int) -> Way:
 
 
 def compare(scenario: Scenario, found: Sequence[Way], seeds: int) -> Iterator[Row]:
-    """A row for each way over the seeds 1..`seeds`, one after the other."""
+    """A row for each policy over the seeds 1..`seeds`, one after the other."""
     for way in found:
         outcomes = [live(scenario, seed, way.rules()) for seed in range(1, seeds + 1)]
         yield row_of(way.name, scenario.nodes, outcomes)

@@ -1,8 +1,9 @@
-"""What is known on paper: the interval between checkpoints, the share of useful time, how sure a figure is. (pure)
+"""Formulas: the best checkpoint interval, the share of useful time, confidence intervals. (pure)
 
-Young, "A first order approximation to the optimum checkpoint interval", CACM 17 (1974); Daly, "A higher order estimate of the optimum
-checkpoint interval for restart dumps", FGCS 22 (2006). Both take faults that come without memory, and a checkpoint for which the
-program stands still. Seconds everywhere; an interval is the useful work between two checkpoints, without their own time.
+Young, "A first order approximation to the optimum checkpoint interval", CACM 17 (1974); Daly, "A higher
+order estimate of the optimum checkpoint interval for restart dumps", FGCS 22 (2006). Both assume memoryless
+faults and a checkpoint for which the program stands still. All times are seconds; an interval is the useful
+work between two checkpoints, without their own time.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ _HALVINGS = 80
 
 
 def young_s(cost_s: float, between_s: float) -> float:
-    """The best interval to first order, for a checkpoint of `cost_s` and a fault every `between_s` on average."""
+    """The best interval to first order: a checkpoint of `cost_s`, a fault every `between_s` on average."""
     return math.sqrt(2.0 * cost_s * between_s)
 
 
 def daly_s(cost_s: float, between_s: float) -> float:
-    """The best interval by Daly's perturbation solution; `between_s` where checkpoints cost twice as much or more."""
+    """The best interval by Daly's perturbation solution.
+
+    `between_s` where checkpoints cost twice as much or more.
+    """
     if cost_s >= 2.0 * between_s:
         return between_s
     ratio = cost_s / (2.0 * between_s)
@@ -35,7 +39,7 @@ def daly_s(cost_s: float, between_s: float) -> float:
 
 
 def useful_share(interval_s: float, cost_s: float, between_s: float, restart_s: float) -> float:
-    """The expected share of time in new useful steps, by Daly's complete model: a fault may also come while restarting."""
+    """The expected share of time in new useful steps, by Daly's complete model: restarts may fail, too."""
     if math.isinf(between_s):
         return interval_s / (interval_s + cost_s)
     cycle, again = (interval_s + cost_s) / between_s, restart_s / between_s
@@ -45,7 +49,10 @@ def useful_share(interval_s: float, cost_s: float, between_s: float, restart_s: 
 
 
 def best_s(cost_s: float, between_s: float) -> float:
-    """The interval that makes `useful_share` largest, found by search: what Daly's formula approximates. The restart has no part in it."""
+    """The interval that maximises `useful_share`, found by search; Daly's formula approximates it.
+
+    The restart time has no influence.
+    """
     low, high = 1e-3, 10.0 * between_s
     golden = (math.sqrt(5.0) - 1.0) / 2.0
     for _ in range(_HALVINGS * 2):
@@ -69,9 +76,9 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def rate_interval(events: int, exposure: float) -> tuple[float, float]:
-    """The exact 95 % interval (Garwood) of a rate after so many events in an exposure, such as node-hours; both per unit of it.
+    """The exact 95 % interval (Garwood) of a rate: this many events in an exposure, such as node-hours.
 
-    No event at all: from 0 to 3.69 events in that exposure.
+    Both bounds are per unit of the exposure. With no event at all: from 0 to 3.69 events in that exposure.
     """
     if exposure <= 0.0:
         return 0.0, math.inf
@@ -82,7 +89,7 @@ def rate_interval(events: int, exposure: float) -> tuple[float, float]:
 
 
 def _at_most(events: int, mean: float) -> float:
-    """The chance of at most so many events where `mean` are expected."""
+    """The chance of at most this many events where `mean` are expected."""
     if mean <= 0.0:
         return 1.0
     return min(1.0, sum(math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) for k in range(events + 1)))

@@ -1,12 +1,14 @@
 """The life of a virtual run: from fault to fault, never second by second. (pure)
 
-How it thinks. Faults come without memory, so the next one is drawn for the whole training at once, and what lies between two of them is
-arithmetic: so many whole intervals are saved, the rest is lost. A fault may come at any moment in which the training holds its nodes
-and its processes live, also while it loads its checkpoint; not while nobody runs. What to do about a fault is not decided here but by
-`Rules`: they let time pass under one of the names of the tally, choose nodes, and hand back. Rules may also want to look at a run that is well:
-they are asked at the first checkpoint after the time that they name.
+Faults are memoryless, so the next one is drawn for the whole training at once, and what lies between two
+faults is arithmetic: a number of whole intervals is saved, the rest is lost. A fault may come at any moment
+in which the training holds its nodes and its processes are alive, also while it loads its checkpoint, but
+not while nothing runs. What to do about a fault is decided by `Rules`: they let time pass under one of the
+names of the tally, choose nodes, and return. Rules may also want to look at a healthy run: they are called
+at the first checkpoint after the time that they name.
 
-A node that stays broken and is used again fails again soon. That is what a restart that asks no questions pays for.
+A node that stays broken and is used again fails again soon. That is the price of a restart without a
+diagnosis.
 """
 
 from __future__ import annotations
@@ -25,8 +27,10 @@ __all__ = ["Fault", "Life", "Rules", "live"]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happened. `node` is where ("" = nowhere in particular), `named` whether a diagnosis names it; `step` the highest step of this start (None
-    before the first), `saved` how many checkpoints it wrote."""
+    """What happened. `node` is where ("" = nowhere in particular), `named` whether a diagnosis names it.
+
+    `step` is the highest step of this start (None before the first), `saved` how many checkpoints it wrote.
+    """
 
     cause: Cause
     node: str
@@ -41,14 +45,14 @@ class Life:
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self.scenario = scenario
         self.random = Random(f"{seed} faults")
-        self.luck = Random(f"{seed} waits")  # of its own, so that all rules meet much the same faults
+        self.luck = Random(f"{seed} waits")  # separate, so that all rules meet nearly the same faults
         self.cluster = Cluster(scenario, Random(f"{seed} nodes"))
         self.end_s = scenario["days"] * 86_400.0
         self.now_s = 0.0
         self.active: tuple[str, ...] = ()
         self.spares: tuple[str, ...] = ()
         self.warm = False  # this start has made its first step
-        self._saved = 0  # checkpoints that it wrote before the last look
+        self._saved = 0  # checkpoints that this start wrote before the last look
         self.outcome = Outcome(self.end_s)
         self._weights = [cause.per_node_day for cause in scenario.causes]
 
@@ -58,7 +62,10 @@ class Life:
         return self.now_s >= self.end_s
 
     def spend(self, what: str, seconds: float, *, held: bool = True) -> None:
-        """Time passes in which nothing new is trained. `held`: the nodes, spares included, belong to the run meanwhile."""
+        """Time passes without new training.
+
+        `held`: the nodes, spares included, belong to the run meanwhile.
+        """
         passed = min(seconds, self.end_s - self.now_s)
         self.outcome.lost_s[what] += passed
         self._pass(passed, held)
@@ -69,7 +76,7 @@ class Life:
             self.outcome.spare_node_s += seconds * len(self.spares)
 
     def wait(self, mean_s: float) -> float:
-        """A wait of this mean."""
+        """A random wait with this mean."""
         return self.luck.expovariate(1.0 / mean_s) if mean_s > 0.0 else 0.0
 
     def contended(self) -> bool:
@@ -77,7 +84,10 @@ class Life:
         return self.luck.random() < self.scenario["contended"]
 
     def work(self, look_s: float = math.inf) -> Fault | None:
-        """Train until the next fault, or until the first checkpoint after `look_s`; None where there is none, or the time is up."""
+        """Train until the next fault, or until the first checkpoint after `look_s`.
+
+        None where there is no fault, or the time is up.
+        """
         rate = self.scenario.faults_a_second * self.pace
         until_s = self.random.expovariate(rate) if rate else self.end_s
         bad = self.cluster.broken(self.active, self.now_s)
@@ -134,13 +144,13 @@ class Life:
         return Fault(cause, node if cause.of_a_node else "", named and cause.of_a_node, step, saved)
 
     def place(self, nodes: tuple[str, ...], size: int) -> None:
-        """The nodes of the next job: so many for the training, the rest spares."""
+        """Set the nodes of the next job: `size` for the training, the rest spares."""
         self.active, self.spares = nodes[:size], nodes[size:]
         self.warm = False
 
     @property
     def pace(self) -> float:
-        """How much of a step the training makes in the time of one at full size: a fraction of its nodes does that fraction of the work."""
+        """The speed relative to full size: a fraction of the nodes does that fraction of the work."""
         return len(self.active) / self.scenario.nodes
 
     def restarted(self, how: str) -> None:
@@ -159,13 +169,13 @@ class Rules(Protocol):
         """Place the first job. Its own time in the queue is not counted."""
 
     def recover(self, life: Life, fault: Fault) -> None:
-        """Do what is done until the script is about to start again."""
+        """Do everything until the script is about to start again."""
 
     def look_at_s(self, life: Life) -> float:
-        """When a run that is well is to be looked at; infinite where it is left alone."""
+        """When to look at a healthy run; infinite where it is left alone."""
 
     def look(self, life: Life) -> None:
-        """A look at a run that is well and has just written a checkpoint."""
+        """Look at a healthy run that has just written a checkpoint."""
 
 
 def live(scenario: Scenario, seed: int, rules: Rules) -> Outcome:

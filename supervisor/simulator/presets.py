@@ -1,4 +1,4 @@
-"""Scenarios that are shipped, and those of the user: TOML read, one mistake told in one line. (I/O)"""
+"""Scenarios from TOML files: those shipped with ftrun and the user's own. (I/O)"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZE_BYTES_MAX = 1_000_000
 
 
 def names() -> list[str]:
-    """The shipped ones."""
+    """The names of the shipped scenarios."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
@@ -31,7 +31,7 @@ def read_preset(name: str, own: Mapping[str, Any]) -> Scenario:
 
 
 def read_file(path: str, own: Mapping[str, Any]) -> Scenario:
-    """A scenario of the user's. Raises SettingError, with the file's name."""
+    """A scenario from the user's file. Raises SettingError with the file's name."""
     try:
         return _built(_table(Path(path)), own)
     except SettingError as error:

@@ -1,13 +1,15 @@
-"""The queue of a virtual cluster: a job starts when its turn has come and its nodes are there. (pure)
+"""The queue of a virtual cluster, and the companions that a virtual run borrows. (pure)
 
-How it thinks. The turn is drawn: what the jobs of others and the scheduler take. The nodes are counted: those that are away come back one by one. Whoever
-is patient waits for both; who is not is told when his patience is over. Until its turn has come the nodes are others', so a smaller job would
-start no sooner; when only nodes are missing, it would.
+A job starts when its turn has come and its nodes are there. The turn is drawn: it stands for other users'
+jobs and the scheduler. The nodes are counted: those that are away come back one by one. A caller with
+patience waits for both; otherwise it is told when its patience is over. Until the turn has come the nodes
+belong to others, so a smaller job would start no sooner; when only nodes are missing, it would.
 
-Nodes that other small jobs lend to a virtual run: its companions.
-How it thinks. A companion is a job like any other: where others wait it waits for its turn, which is drawn, and always for its nodes, which are counted. The
-mean of all turns is that of the queue, so where nobody waits it begins at once, and else later. Whoever waits for one holds the nodes that he has. Slurm ends a companion as a whole when one of its nodes dies. Nodes that the run's own job still keeps
-aside are lent by nobody; one that left it may come back.
+A companion is a job like any other: where other jobs wait it waits for its turn, which is drawn, and always
+for its nodes, which are counted. The mean of all turns is that of the queue, so a companion starts at once
+where nobody waits, and later elsewhere. The run holds its own nodes while it waits for one. Slurm ends a
+whole companion when one of its nodes dies. Nodes that the run's own job still keeps aside are not
+available; one that left the job may come back.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ __all__ = ["Lent", "Waiting", "first_job"]
 
 
 class Waiting:
-    """A job in the queue: `size` nodes that it must have, and as many of `spares` as there are; `left_out` are nodes that it does not take."""
+    """A job in the queue: `size` nodes that it must have, and as many of `spares` as there are.
+
+    `left_out` are nodes that it does not take.
+    """
 
     def __init__(
         self, life: Life, size: int, *, spares: int = 0, left_out: frozenset[str] = frozenset()
@@ -35,11 +40,11 @@ class Waiting:
 
     @property
     def waited_s(self) -> float:
-        """For how long."""
+        """How long it has waited."""
         return self._life.now_s - self._since_s
 
     def ready(self) -> int:
-        """How many idle nodes it could begin with at once."""
+        """How many idle nodes it could start with at once."""
         return len(self.free()) if self._life.now_s >= self._turn_s else 0
 
     def free(self) -> tuple[str, ...]:
@@ -48,7 +53,10 @@ class Waiting:
         return tuple(node for node in self._life.cluster.names if node not in away)
 
     def started(self, patience_s: float = math.inf) -> bool:
-        """Wait until the job has its nodes. False where that takes longer than so many seconds from now; then so many have passed."""
+        """Wait until the job has its nodes.
+
+        False where that takes longer than `patience_s` from now; then that time has passed.
+        """
         life = self._life
         until_s = life.now_s + patience_s
         while not life.over:
@@ -64,7 +72,7 @@ class Waiting:
         return True
 
     def _back_s(self) -> float:
-        """When one more node is there. Where none is away, what is left out has to be taken back: at once."""
+        """When one more node is back. If none is away, the excluded nodes are taken back at once."""
         back_s = self._life.cluster.next_back_s(self._life.now_s)
         if back_s is None:
             self._left_out = frozenset()
@@ -73,7 +81,7 @@ class Waiting:
 
 
 def first_job(life: Life, spares: int) -> None:
-    """All nodes are well and free."""
+    """Place the first job: all nodes are healthy and free."""
     size = life.scenario.nodes
     life.place(life.cluster.names[: size + spares], size)
 
@@ -90,7 +98,7 @@ class Lent:
         return tuple(node for node in life.cluster.names if node not in away)
 
     def ask(self, life: Life, count: int, out: Collection[str], limit_s: float) -> tuple[str, ...]:
-        """So many nodes within `limit_s`, or (): so long the run stands still and holds its own."""
+        """`count` nodes within `limit_s`, or (). The run stands still meanwhile and holds its own nodes."""
         wait_s = self._turn_s(life)
         back_s = life.cluster.back_s(life.now_s, out)
         short = count - len(self.idle(life, out))
@@ -103,7 +111,7 @@ class Lent:
         return life.wait(life.scenario["queue"] / life.scenario["contended"]) if life.contended() else 0.0
 
     def come(self, life: Life, count: int, out: Collection[str]) -> tuple[str, ...]:
-        """So many nodes at once, or (): nobody waits for them."""
+        """`count` nodes at once, or ()."""
         nodes = self.idle(life, out)[:count]
         if len(nodes) < count:
             return ()
@@ -111,11 +119,11 @@ class Lent:
         return nodes
 
     def broken(self, lost: Collection[str]) -> tuple[str, ...]:
-        """All nodes of the companions that have one of these; they are over."""
+        """All nodes of the companions that have one of these; those companions end."""
         gone = [span for span in self._spans if not set(lost).isdisjoint(span)]
         self._spans = [span for span in self._spans if span not in gone]
         return tuple(node for span in gone for node in span)
 
     def end(self) -> None:
-        """The job is over, and with it all that was lent to it."""
+        """The job is over, and with it its companions."""
         self._spans = []

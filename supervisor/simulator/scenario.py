@@ -1,8 +1,8 @@
-"""A scenario: how large, how long, what breaks how often, what each thing costs. Text in, a checked value out. (pure)
+"""A scenario: how large, how long, what breaks how often, what each thing costs. (pure)
 
-How it thinks. What was published is kept as it was published (counts over nodes and days, or a rate); what is not known is a quantity with a
-default that somebody assumed, and each says so in its own words. All quantities are rows of one table, so that a preset, a file of the
-user's and the command line are read by the same rules.
+Published figures are kept as published (counts over nodes and days, or a rate). What is unknown is a
+quantity with an assumed default that says so. All quantities are rows of one table, so a preset, a user's
+file and the command line follow the same rules.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from ftrun.supervisor.model.types import FaultClass
 __all__ = ["QUANTITIES", "Cause", "Scenario", "quantity", "scenario_from"]
 
 DAYS_MAX = 3_650.0
-HOURS_A_DAY = 24.0
 
 # fmt: off
 ROWS = (
@@ -68,8 +67,11 @@ _NEVER = frozenset({FaultClass.HEALTHY, FaultClass.CANCELLED, FaultClass.PREEMPT
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One thing that breaks. `per_node_day`: events; `lasts`: the share in which the node stays broken until it is repaired; `named`: the share
-    in which the diagnosis names the node; `lost`: the node answers no more."""
+    """One thing that breaks. `per_node_day`: events; `lost`: the node no longer answers.
+
+    `lasts`: the share in which the node stays broken until it is repaired; `named`: the share in which the
+    diagnosis names the node.
+    """
 
     name: str
     fault: FaultClass
@@ -80,13 +82,16 @@ class Cause:
 
     @property
     def of_a_node(self) -> bool:
-        """Some node is to blame, known or not."""
+        """Whether a node is to blame, known or not."""
         return self.fault in _NODES_OF
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Everything that a simulation rests on. Times are seconds; `given` are the quantities as they were written, for whoever prints them."""
+    """Everything that a simulation rests on.
+
+    Times are seconds; `given` are the quantities as they were written.
+    """
 
     causes: tuple[Cause, ...]
     given: Mapping[str, float]
@@ -94,7 +99,7 @@ class Scenario:
     source: str = ""
 
     def __getitem__(self, key: str) -> float:
-        """The quantity of this name, in seconds where it is a time; those that depend on the size are worked out."""
+        """The quantity of this name, times in seconds; those that depend on the size are computed."""
         if key in self.given:
             return self.given[key]
         default = QUANTITIES[key].default
@@ -116,7 +121,7 @@ class Scenario:
 
     @property
     def faults_a_second(self) -> float:
-        """Of the whole training, all causes together."""
+        """Faults per second of the whole training, all causes together."""
         return sum(cause.per_node_day for cause in self.causes) * self.nodes / 86_400.0
 
     @property
@@ -126,7 +131,10 @@ class Scenario:
 
 
 def quantity(key: str, given: Any) -> float:
-    """The value of one quantity. Raises SettingError in one line, with the nearest name for an unknown one."""
+    """The value of one quantity.
+
+    Raises SettingError in one line, with the nearest name for an unknown one.
+    """
     row = QUANTITIES.get(key)
     if row is None:
         near = errors.nearest(key, QUANTITIES)
@@ -141,7 +149,10 @@ def quantity(key: str, given: Any) -> float:
 
 
 def scenario_from(table: Mapping[str, Any], *, causes: tuple[Cause, ...] = ()) -> Scenario:
-    """A scenario from a table of TOML; `causes` are those of the one that `causes-of` names. Raises SettingError in one line."""
+    """A scenario from a TOML table; `causes` are those that `causes-of` names.
+
+    Raises SettingError in one line.
+    """
     _only("scenario", table, _TOP_KEYS)
     given = {key: quantity(key, value) for key, value in table.items() if key in QUANTITIES}
     rows = table.get("cause", [])
@@ -177,7 +188,7 @@ def _cause(row: Mapping[str, Any]) -> Cause:
 
 
 def _scale(observed: Any, counted: float, *, fresh: bool) -> float:
-    """What turns counts into events per node and day."""
+    """The factor that turns counts into events per node and day."""
     if observed is None and not fresh:
         return 1.0
     if not isinstance(observed, Mapping):

@@ -11,12 +11,15 @@ from ftrun.supervisor.simulator.formulas import mean_interval
 __all__ = ["LOSSES", "Outcome", "Row", "row_of"]
 
 LOSSES = ("detection", "restart", "lost steps", "queue", "person", "smaller size", "checkpointing")
-"""What time is lost by; that of spares is told beside it, since it takes nothing from the training."""
+"""Causes of lost time. Idle spares are shown separately: they take nothing from the training."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """One seed. Seconds of the whole training; `held_s` is how long it held an allocation, `spare_node_s` spares times the seconds that they stood by."""
+    """One seed.
+
+    Seconds of the whole training; `spare_node_s` is spares times the seconds that they stood by.
+    """
 
     span_s: float
     useful_s: float = 0.0
@@ -34,8 +37,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One policy over all seeds: means a seed. `half_width` is half of the 95 % interval of the goodput; None with one seed. `goodput_of_all` counts the
-    nodes that stand by, too: useful node-hours over those of the training and its spares."""
+    """One policy over all seeds: means per seed.
+
+    `half_width` is half of the 95 % interval of the goodput; None with one seed. `goodput_of_all` counts
+    idle spares, too: useful node-hours over those of the training and its spares.
+    """
 
     policy: str
     goodput: float
@@ -49,7 +55,7 @@ class Row:
 
 
 def row_of(policy: str, nodes: int, outcomes: Sequence[Outcome]) -> Row:
-    """The seeds of one policy, summed up."""
+    """The summary of one policy's seeds."""
     count = len(outcomes)
     mean, half = mean_interval([one.goodput for one in outcomes])
     spare_hours = sum(one.spare_node_s for one in outcomes) / count / 3600.0
