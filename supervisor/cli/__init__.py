@@ -1,13 +1,16 @@
-"""The command line's front door: `sbatch` leaves here before anything heavy is loaded. (I/O)
+"""The commands of `ftrun` and their views; `main` is the entry point. (I/O)
 
-How it thinks: `ftrun sbatch` stands in the way of every submission of every user, so this module imports
-nothing but `os` and `sys` and hands `sbatch` to its own light parser.  Everything else goes to the typer
-application, which loads one family of commands only.  Whatever ends a command is turned into an exit
-status here, in one place:
+Start at `main`, then `commands.COMMANDS`: one row for each command, one module beside this one for each row.
+`view_*` turn runs, nodes and checkpoints into the facts that several commands print. This room may import
+every other room; no room imports it.
+
+Every submission of every user passes through `ftrun sbatch`, so this module imports almost nothing and gives
+`sbatch` to its own light parser. All other commands go to the typer application (`app`), which imports one
+command only. `main` alone turns the end of a command into an exit status:
 
     UserError            `ftrun: ...` on stderr, its own exit code
-    Ctrl-C               quiet, 130
-    reader went away     quiet, 141 as a shell would report it
+    Ctrl-C               no message, 130
+    stdout was closed    no message, 141 as a shell reports it
     anything else        one line that names a file with the traceback, 70
 """
 
@@ -22,7 +25,9 @@ from ftrun.supervisor.model.errors import EXIT_INTERNAL, UserError
 __all__ = ["main"]
 
 AS_THE_USER = ("sbatch", "sandbox", "drill", "simulate")
-"""What goes on with the caller's umask: it is the job's, or that of a command it becomes; what these write themselves has its mode by name."""
+"""Commands that keep the caller's umask: the job or the command that they execute inherits it. They set the
+modes of their own files.
+"""
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
@@ -31,7 +36,7 @@ EXIT_BROKEN_PIPE = 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `ftrun` with `argv` (default: the process's arguments) and return the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    before = os.umask(0o077)  # what is ours is nobody else's
+    before = os.umask(0o077)  # files of ftrun are private
     if arguments[:1] and arguments[0] in AS_THE_USER:
         os.umask(before)
     try:
@@ -71,7 +76,7 @@ def _guarded(command: Callable[[], int]) -> int:
     except BrokenPipeError:
         return EXIT_BROKEN_PIPE
     except SystemExit as end:
-        # typer meets a broken pipe before we do, and leaves with 1.
+        # typer catches a broken pipe first and exits with 1.
         broken = isinstance(end.__context__, BrokenPipeError)
         return EXIT_BROKEN_PIPE if broken else _status(end.code)
     except Exception as error:  # noqa: BLE001  the last line of defence: a user never sees a traceback
@@ -82,7 +87,7 @@ def _guarded(command: Callable[[], int]) -> int:
 
 
 def _status(code: object) -> int:
-    """Read what was given to sys.exit as Python itself reads it."""
+    """The exit status of an argument of sys.exit, as Python itself derives it."""
     if isinstance(code, int):
         return code
     if code is not None:
@@ -91,11 +96,11 @@ def _status(code: object) -> int:
 
 
 def _flushed(status: int) -> int:
-    """Flush stdout now, while a reader that went away can still be met quietly."""
+    """Flush stdout now, while a closed pipe can still be handled without a message."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes once more at exit; give it somewhere to write.
+        # Python flushes once more at exit: redirect that to /dev/null.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     return status

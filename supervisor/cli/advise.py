@@ -1,12 +1,12 @@
 """`ftrun advise`: what a run's own history says about its checkpoints, spares and sizes. (I/O)
 
-What a run's own history says about its checkpoints, spares and sizes.
-How it thinks. A run of a week has met a handful of faults, so its own rate is known badly, and pretending otherwise would be the worst advice. The
-measured rate is told with its exact interval, and each choice for that rate and for both ends of the interval. A run without a fault is
-held to be like a published training (see `rates`).
+A run of a week has met a handful of faults, so its own fault rate is uncertain, and advice must not hide
+that. `advise` prints the measured rate with its exact 95 % interval, and each choice at that rate and at both
+ends of the interval. A run without a fault gets the rate of a published training (`policy.estimates`).
 
-A restart costs what the phases of the run's own incidents say, by rung; where a rung was never used, what `ftrun simulate` takes by default. The expected share of
-useful time is Daly's; spares are spent one by one and come back with a new job, so of each K + 1 faults of a node one pays for the queue.
+The cost of a restart is the median of the run's own incidents, by rung; for a rung that was never used it is
+the default of `ftrun simulate`. The expected share of useful time is Daly's. Spares are used one by one and
+come back with a new job, so of each K + 1 faults of a node one pays for the queue.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["Advice", "Choice", "Figure", "Rate", "Written", "advise", "faults", 
 
 
 PRIOR_NODE_SHARE = 0.8
-"""Of the causes in that table, the share that is a node's own."""
+"""The share of the prior's faults that are faults of a node."""
 
 SPARES = (0, 1, 2, 4, 8)
 SPARE_WAIT_S = 270.0
@@ -52,7 +52,9 @@ FEW = ": few, so look at the interval, and ask again when there are more"
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How often one class came: events, and faults per 1,000 node-days with its exact 95 % interval."""
+    """How often one fault class occurred: events, and faults per 1,000 node-days with the exact 95 %
+    interval.
+    """
 
     fault: str
     events: int
@@ -63,7 +65,9 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A quantity in seconds, what it rests on in words, and how many values it is the median of (0 = assumed or given)."""
+    """A quantity in seconds, its source in words, and of how many values it is the median (0: assumed or
+    given).
+    """
 
     seconds: float
     source: str
@@ -72,7 +76,9 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What the checkpoints on disk say. `work_s` between two of them; `cost_s` None where it cannot be told from them; `gaps` is how many."""
+    """Timing of the checkpoints on disk: `work_s` between two of them, `cost_s` of one (None: cannot be
+    derived), number of `gaps`.
+    """
 
     work_s: float
     cost_s: float | None
@@ -81,9 +87,11 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One way to go on. Shares 0..1: the expected goodput, at the high and at the low end of the rate; `of_all` counts spares as nodes.
+    """One option. Shares of 0..1: `goodput` at the expected rate, `least` and `most` at the ends of its
+    interval; `of_all` counts spares as nodes.
 
-    `gained_hours` are the useful node-hours a day that its spares bring, against the same without any, `paid_hours` what they cost.
+    `gained_hours`: the useful node-hours a day that its spares add, against none; `paid_hours`: what the
+    spares cost.
     """
 
     name: str
@@ -99,7 +107,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """All that is told. `between_s` is the expected time between two faults of this run, with its interval; `best_every_s` by Daly."""
+    """The advice for one run. `between_s`: expected time between two faults, with its interval;
+    `best_every_s`: by Daly.
+    """
 
     run: str
     nodes: int
@@ -126,7 +136,9 @@ def plan(
     cost_s: float | None = None,
     every_s: float | None = None,
 ) -> Advice:
-    """Advice for a run that uses so many nodes. `saved` is what its checkpoints say, `cost_s` and `every_s` what a person knows better."""
+    """The advice for a run on `nodes` nodes. `saved`: timing of its checkpoints; `cost_s`, `every_s`: given
+    by the user instead.
+    """
     hours = node_hours(run, now_s)
     rates_of = faults(run, hours)
     events = rates_of[0].events
@@ -175,7 +187,9 @@ def plan(
 
 
 def faults(run: Run, hours: float) -> tuple[Rate, ...]:
-    """All faults that may come again by chance, first in sum, then class by class, the most frequent first."""
+    """The rates of faults that may recur by chance: first of all together, then by class, the most frequent
+    first.
+    """
     counted = estimates.met(run)
     names = sorted(set(counted), key=lambda name: (-counted.count(name), name))
     return tuple(
@@ -195,7 +209,7 @@ def _between(per_1000_node_days: float, nodes: int) -> float:
 
 
 def _node_share(run: Run) -> float:
-    """The share of faults after which a node is left; one fault of the prior is counted, too."""
+    """The share of faults that exclude a node; one fault of the prior is counted as well."""
     counted = estimates.met(run)
     own = sum(name in NODE_BOUND for name in counted)
     return (own + PRIOR_NODE_SHARE) / (len(counted) + 1)
@@ -205,10 +219,10 @@ def _node_share(run: Run) -> float:
 
 
 def written(saves: Sequence[tuple[int, float]], step_s: float | None) -> Written | None:
-    """What checkpoints of these (step, written at) say; None where they are fewer than four.
+    """The timing of checkpoints (step, written at); None for fewer than four.
 
-    Between two of them lie so many steps of `step_s`; what the clock shows beyond that is the cost. A fault in between makes one gap long, and the
-    median does not care.
+    The steps between two checkpoints take `step_s` each; the rest of the time between them is the cost. A
+    fault makes one gap long, which does not change the median.
     """
     ordered = sorted(saves)
     gaps = [
@@ -257,7 +271,9 @@ def _figures(
 
 
 def _restarts(run: Run) -> dict[str, list[float]]:
-    """Rung -> seconds from the first sign of a fault to the first new step, or to the next start where no step was seen."""
+    """Rung -> seconds from the first sign of a fault to the first new step, or to the next start if no step
+    was seen.
+    """
     found: dict[str, list[float]] = {}
     for incident, facts in ((one, view_run.incident_facts(one)) for one in run.incidents):
         began = incident.first_evidence_at_s or incident.ended_at_s or incident.diagnosed_at_s
@@ -275,7 +291,9 @@ def _queues(run: Run) -> list[float]:
 
 
 def _smaller_s(run: Run) -> float | None:
-    """What a new job would wait on average if it began smaller after `resize-after`, less what it waited; None where none waited that long."""
+    """How much less (<= 0) a new job would wait on average if it started smaller after `resize-after`; None
+    if none waited that long.
+    """
     waits = _queues(run)
     if not any(wait > SPARE_WAIT_S for wait in waits):
         return None
@@ -283,7 +301,9 @@ def _smaller_s(run: Run) -> float | None:
 
 
 def _restart_s(figures: Mapping[str, Figure], spares: int, share: float, queue_s: float) -> float:
-    """The mean over all faults. With K spares K of each K + 1 faults of a node are swapped."""
+    """The mean cost of a restart over all faults. With K spares, K of each K + 1 faults of a node are
+    swapped.
+    """
     again_s = max(0.0, figures["restart by resubmit"].seconds + queue_s)
     swapped = spares / (spares + 1)
     own_s = swapped * figures["restart by swap"].seconds + (1.0 - swapped) * again_s
@@ -298,7 +318,7 @@ def _words(run: Run, events: int, hours: float, choices: Sequence[Choice], best:
     prior = f"{PRIOR_EVENTS} faults in {PRIOR_NODE_DAYS:,} node-days of {PRIOR}"
     if not events:
         told = [
-            f"no fault in {hours:,.0f} node-hours yet: reckoned with one in these and as many as it took there ({prior})"
+            f"no fault in {hours:,.0f} node-hours yet: the rate is that of one fault in these node-hours added to a published training ({prior})"
         ]
     else:
         count = "1 fault" if events == 1 else f"{events} faults"
@@ -329,9 +349,10 @@ def _words(run: Run, events: int, hours: float, choices: Sequence[Choice], best:
 
 
 def _growing(run: Run, nodes: int, figures: Mapping[str, Figure], now_s: float) -> tuple[str, ...]:
-    """How many nodes must come back at once before a restart of all the others pays; () for a run of one size.
+    """How many nodes must come back at once before a restart of the others pays; () for a run of one size.
 
-    By the figures by which the run itself decides, so that it does what it is said to do: every restart inside its job counts, and one fault of the prior.
+    It uses the figures by which the run itself decides: every restart inside its job, and one fault of the
+    prior.
     """
     sizes = sizes_of_settings(run.settings)
     if sizes is None or nodes <= sizes.all[0]:
@@ -353,18 +374,25 @@ def _spares(count: int) -> str:
 
 
 Cost = Annotated[
-    str, typer.Option("--checkpoint-cost", help="What one takes, if you know it better.", metavar="TIME")
+    str,
+    typer.Option(
+        "--checkpoint-cost", help="Duration of a checkpoint, if you know it better.", metavar="TIME"
+    ),
 ]
 Every = Annotated[
-    str, typer.Option("--checkpoint-every", help="Work between two, if you know it better.", metavar="TIME")
+    str,
+    typer.Option(
+        "--checkpoint-every", help="Work between two checkpoints, if you know it better.", metavar="TIME"
+    ),
 ]
-Nodes = Annotated[str, typer.Option("--nodes", help="For so many nodes instead.", metavar="N")]
+Nodes = Annotated[str, typer.Option("--nodes", help="Advise for this number of nodes instead.", metavar="N")]
 
 
 def advise(name: Name, cost: Cost = "", every: Every = "", nodes: Nodes = "", json: Json = False) -> int:
-    """Advise a run: the best interval between checkpoints, how many spares, and what each choice would bring.
+    """Advise on a run: the best interval between checkpoints, how many spares, and the gain of each choice.
 
-    Rests on the faults, phases and checkpoints of the run itself; where it has few, the intervals are wide, and a published rate steps in.
+    The advice rests on the run's own faults, phases and checkpoints. With few of them the intervals are wide;
+    without a fault a published rate is used.
     """
     run_dir, run = common.find(name)
     try:
@@ -374,7 +402,7 @@ def advise(name: Name, cost: Cost = "", every: Every = "", nodes: Nodes = "", js
     except SettingError as error:
         raise UserError(f"--{error}") from None
     if not wanted:
-        raise UserError(f"{run.id} has not had nodes yet; say how many: --nodes=N", 1)
+        raise UserError(f"{run.id} has not had nodes yet; give their number: --nodes=N", 1)
     found = plan(run, time.time(), nodes=wanted, saved=_written(run_dir, run), cost_s=cost_s, every_s=every_s)
     if json:
         common.emit_json(asdict(found))
@@ -384,13 +412,13 @@ def advise(name: Name, cost: Cost = "", every: Every = "", nodes: Nodes = "", js
 
 
 def _nodes(run_dir: str, run: Run) -> int:
-    """How many nodes the script uses; 0 where no attempt has had any yet."""
+    """How many nodes the script uses; 0 if no attempt has had any yet."""
     used = [len(one.used) for one in run.attempts if one.used]
     return in_allocation.active_of(run_dir) or max(used, default=0)
 
 
 def _written(run_dir: str, run: Run) -> Written | None:
-    """What the checkpoints on disk say; None where there are too few, or none can be found."""
+    """The timing of the checkpoints on disk; None if there are too few."""
     chosen = {**settings.defaults(), **run.settings}
     folder = submission_context.cwd(run_dir)
     if not folder:
@@ -413,7 +441,7 @@ def _show(found: Advice) -> None:
         ],
     )
     expected, soon, late = (_hours(seconds) for seconds in found.between_s)
-    print(f"\nreckoned with {_number(found.reckoned)}: a fault every {expected} ({soon} to {late})\n")
+    print(f"\nassumed rate {_number(found.reckoned)}: a fault every {expected} ({soon} to {late})\n")
     common.table(
         ["", "SECONDS", "FROM"],
         [[name, f"{one.seconds:.1f}", _source(one)] for name, one in found.figures.items()],

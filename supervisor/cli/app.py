@@ -1,8 +1,7 @@
-"""The typer application: every command is listed, only the one that is called is imported. (I/O)
+"""The typer application: it lists every command and imports only the one that is called. (I/O)
 
-How it thinks: `ftrun --help` prints from the table of commands, with a stub for each.  When typer resolves
-the command that was typed, the stub gives way to the real one.  So the help needs no family and a command
-needs one.
+`ftrun --help` prints the table of commands, with a stub for each. When typer resolves the command that was
+typed, `LazyGroup` replaces the stub by the real command.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class LazyGroup(typer.core.TyperGroup):
             self.commands[name] = typer.core.TyperCommand(name=name, help=command.help)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Put the real command in the place of its stub, then let typer go on."""
+        """Replace the stub by the real command, then let typer continue."""
         if args and args[0] in COMMANDS:
             self.commands[args[0]] = load(args[0], COMMANDS[args[0]])
         return super().resolve_command(ctx, args)
@@ -57,7 +56,7 @@ def run(arguments: list[str]) -> int:
         return 130
     except typer.TyperException as error:
         if error.format_message().startswith("Usage:"):
-            # A family called without a sub-command: its help, as wrong usage.
+            # A group called without a sub-command: its help, as wrong usage.
             print(error.format_message(), file=sys.stderr)
             return EXIT_USAGE
         raise UserError(_one_line(error), EXIT_USAGE) from None
@@ -65,7 +64,7 @@ def run(arguments: list[str]) -> int:
 
 
 def load(name: str, command: Command) -> Any:
-    """Import the family of `command` and return typer's own object for it."""
+    """Import the module of `command` and return typer's object for it."""
     found = getattr(importlib.import_module(command.module), command.attribute)
     if not isinstance(found, typer.Typer):
         application = typer.Typer()
@@ -73,13 +72,13 @@ def load(name: str, command: Command) -> Any:
         found = application
     elif not isinstance(found.info.help, str):
         found.info.help = command.help
-    # One look for all: plain help that reads the same in a pipe and in docs/, and no second completion.
+    # The same plain help for all commands, in a pipe and in docs/ as well, and no second completion.
     found.rich_markup_mode = None
     return _as_command(found, name)
 
 
 def _as_command(application: typer.Typer, name: str) -> Any:
-    application._add_completion = False  # noqa: SLF001  typer offers it only where the object is made
+    application._add_completion = False  # noqa: SLF001  typer takes it only in the constructor
     application.info.context_settings = HELP_OPTIONS
     for info in application.registered_commands:
         info.context_settings = {**HELP_OPTIONS, **(info.context_settings or {})}
@@ -95,7 +94,7 @@ def _root() -> Any:
         help="Fault-tolerant job supervisor for Slurm: write `ftrun sbatch` where you wrote `sbatch`.\n\n"
         "It takes every option of sbatch, whose help `ftrun sbatch --help` shows, and each setting as --ft-NAME;"
         " `ftrun config show` lists the settings.",
-        epilog="`ftrun COMMAND --help` tells more.  Every command that prints facts takes --json.",
+        epilog="See `ftrun COMMAND --help`.  Every command that prints facts takes --json.",
         rich_markup_mode=None,
         add_completion=False,  # `ftrun completion` answers in a fraction of the time, without loading typer
         context_settings=HELP_OPTIONS,
@@ -107,7 +106,7 @@ def _root() -> Any:
 def _options(
     version: bool = typer.Option(False, "--version", help="Print the version and exit."),  # noqa: ARG001
 ) -> None:
-    # `--version` is answered before typer is loaded; it stands here for the help.
+    # `main` answers `--version` before typer is loaded; the option is here for the help.
     return None
 
 

@@ -16,13 +16,15 @@ from ftrun.supervisor.submission.compile_cache import Book, NodeClass, Warm
 
 __all__ = ["cache"]
 
-Clear = Annotated[bool, typer.Option("--clear", help="Throw them away: the next start compiles all anew.")]
+Clear = Annotated[
+    bool, typer.Option("--clear", help="Delete the caches: the next start compiles everything anew.")
+]
 
 
 def cache(name: Name, clear: Clear = False, json: Json = False) -> int:
     """Show what the compile caches of a run hold: entries, sizes, versions, and how warm its last start was.
 
-    Caches are there where ftrun may start a run again and the setting `caches` is not `never`.
+    A run has caches if ftrun may restart it and the setting `caches` is not `never`.
     """
     run_dir, run = common.find(name)
     if clear:
@@ -46,7 +48,7 @@ def _clear(run_dir: str, run: str, *, json: bool) -> int:
         common.emit_json({"run": run, "cleared": True, "freed_bytes": freed})
     else:
         print(
-            f"the caches of {run} are cleared, {_size(freed)} freed; nodes throw away theirs before their next start"
+            f"the caches of {run} are cleared, {common.size_text(freed)} freed; nodes delete their copies before the next start"
         )
     return 0
 
@@ -54,10 +56,10 @@ def _clear(run_dir: str, run: str, *, json: bool) -> int:
 def _show(run: str, book: Book) -> None:
     if book.refused:
         print(
-            f"no start of {run} is given caches: {book.refused}; `ftrun cache {run} --clear` lets it try again"
+            f"no start of {run} gets caches: {book.refused}; after `ftrun cache {run} --clear` the next one tries again"
         )
     if not book.classes:
-        what = "nothing has been compiled into them yet" if book.local else "its starts are told of none"
+        what = "nothing has been compiled into them yet" if book.local else "its starts get none"
         print(f"{run} has no caches: {what}")
         return
     rows = [
@@ -66,14 +68,16 @@ def _show(run: str, book: Book) -> None:
             share.kind,
             one.writers.get(_framework(share.kind), None),
             share.entries,
-            _size(share.size_bytes),
-            _size(share.stored_bytes),
+            common.size_text(share.size_bytes),
+            common.size_text(share.stored_bytes),
         ]
         for one in book.classes
         for share in one.shares
     ]
     common.table(["NODES", "CACHE", "VERSION", "ENTRIES", "SIZE", "STORED"], rows)
-    print(f"{_size(book.stored_bytes)} of {_size(book.limit_bytes)}; on the nodes in {book.local}")
+    print(
+        f"{common.size_text(book.stored_bytes)} of {common.size_text(book.limit_bytes)}; on the nodes in {book.local}"
+    )
     for one in book.classes:
         print(f"{one.name}: {_facts(one)}")
         for line in one.damaged:
@@ -97,7 +101,7 @@ def _started(warm: Warm) -> str:
     hits = "" if warm.hits is None else f", {warm.hits} of them read since"
     took = "" if warm.fill_s is None else f" in {warm.fill_s:.1f} s"
     trouble = "".join(f"; {line}" for line in warm.trouble[:3])
-    return f"attempt {warm.attempt} on {warm.node}: {warm.filled} entries, {_size(warm.filled_bytes)} filled in{took}{hits}{trouble}"
+    return f"attempt {warm.attempt} on {warm.node}: {warm.filled} entries, {common.size_text(warm.filled_bytes)} filled in{took}{hits}{trouble}"
 
 
 def _ago(age_s: float) -> str:
@@ -105,12 +109,3 @@ def _ago(age_s: float) -> str:
         if age_s >= unit:
             return f"{age_s / unit:.0f} {name} ago"
     return f"{max(0.0, age_s):.0f} s ago"
-
-
-def _size(size_bytes: int) -> str:
-    size = float(size_bytes)
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"

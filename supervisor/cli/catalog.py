@@ -1,8 +1,7 @@
-"""`ftrun catalog`: the known faults, their proof, and what they find in a log. (I/O)"""
+"""`ftrun catalog`: list, show and check the fault signatures, and try them on a log. (I/O)"""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -12,7 +11,6 @@ import typer
 
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.model.errors import UserError
-from ftrun.supervisor.signatures import catalog as signatures_catalog
 from ftrun.supervisor.signatures import selftest
 from ftrun.supervisor.signatures.catalog import Catalog, Signature
 
@@ -21,7 +19,7 @@ __all__ = ["app"]
 CHUNK_BYTES = 1 << 20
 
 app = typer.Typer(
-    help="The known faults: what each looks like and what is done about it.", no_args_is_help=True
+    help="The known faults: what each looks like and what ftrun does about it.", no_args_is_help=True
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -29,7 +27,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.callback()
 def _group() -> None:
-    """The known faults: what each looks like and what is done about it.
+    """The known faults: what each looks like and what ftrun does about it.
 
     FTRUN_CATALOG (folders joined by ":") adds a site's own *.toml files.
     """
@@ -38,11 +36,11 @@ def _group() -> None:
 @app.command("list")
 def list_signatures(
     fault: Annotated[str, typer.Option("--class", metavar="CLASS", help="Only this fault class.")] = "",
-    codes: Annotated[bool, typer.Option("--codes", help="The codes of tables, too.")] = False,
+    codes: Annotated[bool, typer.Option("--codes", help="Also list the error codes of tables.")] = False,
     json: AsJson = False,
 ) -> None:
-    """List the signatures, those that are nearest to a root cause first."""
-    catalog = _load()
+    """List the signatures, those closest to a root cause first."""
+    catalog = common.load_catalog()
     known = catalog.by_id.values() if codes else catalog.signatures
     found = [signature for signature in known if fault in {"", signature.fault.value}]
     found.sort(key=lambda signature: (-signature.priority, signature.id))
@@ -55,8 +53,8 @@ def list_signatures(
 
 @app.command("show")
 def show_signature(name: Annotated[str, typer.Argument(metavar="SIGNATURE")], json: AsJson = False) -> None:
-    """Show all of one signature, with its examples."""
-    signature = _load().by_id.get(name)
+    """Show one signature in full, with its examples."""
+    signature = common.load_catalog().by_id.get(name)
     if signature is None:
         raise UserError(f"no signature is called {name}; `ftrun catalog list` names them")
     if json:
@@ -67,8 +65,10 @@ def show_signature(name: Annotated[str, typer.Argument(metavar="SIGNATURE")], js
 
 @app.command("check")
 def check(json: AsJson = False) -> int:
-    """Check that every signature matches its examples and not its counter-examples; exit 1 where one does not."""
-    catalog = _load()
+    """Check that every signature matches its examples and not its counter-examples; exit 1 where one does
+    not.
+    """
+    catalog = common.load_catalog()
     wrong = selftest.check(catalog)
     codes = sum(len(table.codes) for table in catalog.tables.values())
     if json:
@@ -87,8 +87,8 @@ def try_log(
     engine: Annotated[str, typer.Option("--engine", help="auto, hyperscan or re.")] = "auto",
     json: AsJson = False,
 ) -> None:
-    """Show every line of LOG that a signature knows, without any judgement; `ftrun diagnose` judges."""
-    catalog = _load()
+    """Show every line of LOG that a signature matches, without a diagnosis; `ftrun diagnose` makes one."""
+    catalog = common.load_catalog()
     hits = _hits(catalog, log, engine)
     if json:
         for hit in hits:
@@ -101,14 +101,6 @@ def try_log(
         f"{len(hits)} lines: "
         + (", ".join(f"{n} {name}" for name, n in counted.most_common()) or "none known")
     )
-
-
-def _load() -> Catalog:
-    folders = [folder for folder in os.environ.get("FTRUN_CATALOG", "").split(":") if folder]
-    try:
-        return signatures_catalog.load(folders)
-    except signatures_catalog.CatalogError as error:
-        raise UserError(str(error)) from None
 
 
 def _hits(catalog: Catalog, log: str, engine: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""`ftrun checkpoints`: what checkpoints there are, which of them are whole, which one the next start takes. (I/O)"""
+"""`ftrun checkpoints`: list checkpoints, their state, and the one that the next start takes. (I/O)"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["checkpoints"]
 Where = Annotated[
     list[str] | None,
     typer.Argument(
-        help="A run id or job id; a checkpoint, a folder of them or a glob. Without: the runs that are not over.",
+        help="A run id or job id; a checkpoint, a folder of them or a glob. Default: all runs that are not over.",
         metavar="RUN|DIR|GLOB",
         show_default=False,
     ),
@@ -33,14 +33,14 @@ WithManifest = Annotated[
     bool,
     typer.Option(
         "--manifest",
-        help="Write ftrun's list of files with their SHA-256 sums for each complete one that has none (implies --deep).",
+        help="Write ftrun's list of files with their SHA-256 sums for each complete checkpoint that has none (implies --deep).",
     ),
 ]
 Marker = Annotated[
     str,
     typer.Option(
         "--marker",
-        help="The file that makes a checkpoint complete, where no run says it: as --ft-checkpoint-marker.",
+        help="The file that marks a checkpoint as complete, where no run names it: as --ft-checkpoint-marker.",
         metavar="NAME",
     ),
 ]
@@ -55,8 +55,9 @@ def checkpoints(
 ) -> int:
     """List checkpoints, newest first: whether each is complete, why not, and which one the next start takes.
 
-    Nothing is loaded or unpickled, and nothing written but with --manifest. A run's own settings and journal say where its checkpoints
-    are, which of them a start failed to load, and since when its training had diverged.
+    Nothing is loaded or unpickled, and nothing is written without --manifest. The settings and the journal of
+    a run say where its checkpoints are, which of them a start failed to load, and since when its training had
+    diverged.
     """
     listed: list[dict[str, Any]] = []
     failed = False
@@ -84,15 +85,13 @@ def _places(where: Sequence[str], marker: str) -> list[Place]:
         places = [view_checkpoints.of_run(run_dir, run) for run_dir, run in runs]
         found = [place for place in places if place.patterns]
         if not found:
-            raise UserError(
-                "no run that is not over says where its checkpoints are; name a run, a folder or a glob", 1
-            )
+            raise UserError("no open run says where its checkpoints are; name a run, a folder or a glob", 1)
         return found
     return [_place(name, marker) for name in where]
 
 
 def _place(name: str, marker: str) -> Place:
-    """A run, unless it is written as a path; what is no run may still be a folder here."""
+    """The place of a run, or of a path; a name that is no run may still be a folder here."""
     is_path = "/" in name or name.startswith(("~", ".")) or glob.has_magic(name)
     if not is_path and (store_run_dir.resolve(common.home(), name) or not os.path.exists(name)):
         run_dir, run = common.find(name)
@@ -103,7 +102,7 @@ def _place(name: str, marker: str) -> Place:
             )
         return place
     if not glob.glob(os.path.expanduser(name)):
-        raise UserError(f"nothing is there that {name} names", 1)
+        raise UserError(f"{name}: no such file or folder", 1)
     found = view_checkpoints.place(name)
     return Place(found.title, found.patterns, found.cwd, marker=marker)
 
@@ -150,7 +149,7 @@ def _show(found: Inventory, *, titled: bool) -> None:
             "next" if one.found.path == chosen else None,
             one.found.step,
             _clock(one),
-            _size(one.size_bytes) if one.shards else None,
+            common.size_text(one.size_bytes) if one.shards else None,
             one.shards or None,
             one.found.layout,
             one.state,
@@ -173,12 +172,12 @@ def _next(found: Inventory) -> str:
 
 
 def _why(one: Inspection, passed: str) -> str:
-    """What decided: for a whole one that is passed over the reason for that."""
+    """Why it has its state; for a complete one that is passed over, why it is."""
     return passed if passed and one.state == COMPLETE else one.why
 
 
 def _short(path: str, place: Place) -> str:
-    """As short as it can be written from where its pattern starts."""
+    """The path relative to the folder of its pattern, where it lies below."""
     return os.path.relpath(path, place.cwd) if path.startswith(place.cwd.rstrip("/") + "/") else path
 
 
@@ -186,12 +185,3 @@ def _clock(one: Inspection) -> str | None:
     if not one.written_s:
         return None
     return datetime.fromtimestamp(one.written_s).astimezone().isoformat(" ", "seconds")[:19]
-
-
-def _size(size_bytes: int) -> str:
-    size = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"

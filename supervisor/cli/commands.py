@@ -1,8 +1,7 @@
-"""The table of commands: what there is, where it lives, one line of help. (pure)
+"""The table of commands: name, module, one line of help. (pure)
 
-A family of commands is one module of this folder.  Its attribute is a function (one command) or a
-`typer.Typer` (a command with sub-commands).  The module is imported only when its command is called.
-Each command returns its exit status or None; wrong input is a `UserError`.
+A command is a function, or a `typer.Typer` where it has sub-commands. Its module is imported only when the
+command is called. Each command returns its exit status or None, and raises `UserError` for wrong input.
 """
 
 from __future__ import annotations
@@ -22,30 +21,34 @@ class Command(NamedTuple):
 
 
 COMMANDS: Mapping[str, Command] = {
-    "status": Command("ftrun.supervisor.cli.runs", "status", "The runs that are looked after, and by whom."),
+    "status": Command(
+        "ftrun.supervisor.cli.runs", "status", "The runs under supervision, and who supervises them."
+    ),
     "show": Command("ftrun.supervisor.cli.runs", "show", "One run in full: attempts, faults, budgets."),
-    "logs": Command("ftrun.supervisor.cli.explain", "logs", "What the attempts printed, across attempts."),
-    "explain": Command("ftrun.supervisor.cli.explain", "explain", "Why each decision was taken."),
+    "logs": Command("ftrun.supervisor.cli.explain", "logs", "The output of a run, across its attempts."),
+    "explain": Command("ftrun.supervisor.cli.explain", "explain", "Why ftrun took each decision."),
     "history": Command("ftrun.supervisor.cli.runs", "history", "The faults of all runs."),
     "cancel": Command("ftrun.supervisor.cli.control", "cancel", "End a run now, for good."),
     "stop": Command(
-        "ftrun.supervisor.cli.control", "stop", "End a run after its next checkpoint, at a step, or in time."
+        "ftrun.supervisor.cli.control",
+        "stop",
+        "End a run after its next checkpoint, at a step, or before a time.",
     ),
     "pause": Command(
-        "ftrun.supervisor.cli.control", "pause", "Save, release the nodes, and wait for resume."
+        "ftrun.supervisor.cli.control", "pause", "Save a checkpoint, release the nodes, and wait for resume."
     ),
-    "resume": Command("ftrun.supervisor.cli.control", "resume", "Let a stopped or paused run go on."),
-    "prune": Command("ftrun.supervisor.cli.prune", "prune", "Remove runs that have been over for long."),
+    "resume": Command("ftrun.supervisor.cli.control", "resume", "Continue a stopped or paused run."),
+    "prune": Command("ftrun.supervisor.cli.prune", "prune", "Remove runs that ended long ago."),
     "doctor": Command(
         "ftrun.supervisor.cli.doctor", "doctor", "What this site lets ftrun do, and what is in its way."
     ),
     "supervise": Command(
         "ftrun.supervisor.cli.supervise",
         "supervise",
-        "Look after the runs: watch, diagnose, recover.",
+        "Supervise the runs: watch, diagnose, recover.",
     ),
     "nodes": Command(
-        "ftrun.supervisor.cli.nodes", "app", "What is known of nodes: strikes, quarantine, lemons."
+        "ftrun.supervisor.cli.nodes", "app", "The history of nodes: strikes, quarantine, lemons."
     ),
     "preflight": Command(
         "ftrun.supervisor.cli.preflight", "preflight", "Check many nodes at once, over SSH or inside a job."
@@ -53,12 +56,12 @@ COMMANDS: Mapping[str, Command] = {
     "recheck": Command(
         "ftrun.supervisor.cli.recheck",
         "recheck",
-        "Look at the nodes that ftrun drained; give back those that are well again.",
+        "Check the nodes that ftrun drained; return healthy ones to service.",
     ),
     "site": Command(
         "ftrun.supervisor.cli.site",
         "site",
-        "Drain nodes for users who may not: signed requests, checked at the node.",
+        "The site's service: drain nodes for users who may not, after a check of the node.",
     ),
     "cache": Command(
         "ftrun.supervisor.cli.cache", "cache", "The compile caches of a run: sizes, versions, hits."
@@ -71,7 +74,7 @@ COMMANDS: Mapping[str, Command] = {
     "simulate": Command(
         "ftrun.supervisor.cli.simulate",
         "simulate",
-        "What faults would cost a run, by who looks after it: ftrun's policy on a virtual cluster.",
+        "What faults would cost a run under different policies, on a virtual cluster.",
     ),
     "sandbox": Command(
         "ftrun.supervisor.cli.sandbox",
@@ -81,12 +84,12 @@ COMMANDS: Mapping[str, Command] = {
     "drill": Command(
         "ftrun.supervisor.cli.drill",
         "drill",
-        "Hurt a real training job on a real Slurm, and watch it recover.",
+        "Inject faults into a real training job on a real Slurm, and watch it recover.",
     ),
     "checkpoints": Command(
         "ftrun.supervisor.cli.checkpoints",
         "checkpoints",
-        "Which checkpoints are whole, which are not and why, and which one the next start takes.",
+        "Which checkpoints are complete, which are not and why, and which one the next start takes.",
     ),
     "config": Command(
         "ftrun.supervisor.cli.config",
@@ -96,7 +99,7 @@ COMMANDS: Mapping[str, Command] = {
     "trust": Command(
         "ftrun.supervisor.cli.config",
         "trust",
-        "Let a project's ftrun.toml run, read and write something.",
+        "Allow a project's ftrun.toml to set what can run, read or write something.",
     ),
     "completion": Command(
         "ftrun.supervisor.cli.completion",
@@ -106,11 +109,11 @@ COMMANDS: Mapping[str, Command] = {
     "diagnose": Command(
         "ftrun.supervisor.cli.diagnose",
         "diagnose",
-        "What went wrong, from logs alone: the cause, the culprit, whether another try makes sense.",
+        "What went wrong, from logs alone: the cause, the node to blame, whether a retry makes sense.",
     ),
     "catalog": Command(
         "ftrun.supervisor.cli.catalog",
         "app",
-        "The known faults: what each looks like and what is done about it.",
+        "The known faults: what each looks like and what ftrun does about it.",
     ),
 }

@@ -1,7 +1,7 @@
-"""What the commands about runs share: which home, which run, who is watching. (I/O)
+"""What commands share: the home, finding and reading runs, the state of the supervisor, printing. (I/O)
 
-How every command prints: JSON for programs, tables for people.
-rich is loaded on the first table that a terminal shows; JSON and tables into a pipe never load it.
+Commands print JSON for programs and tables for people. rich is loaded with the first table on a terminal;
+JSON and a table into a pipe never load it.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from ftrun.supervisor.store import run_dir as store_run_dir
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ftrun.supervisor.signatures.catalog import Catalog
+
 __all__ = [
     "Watch",
     "all_runs",
@@ -39,9 +41,11 @@ __all__ = [
     "find",
     "home",
     "is_terminal",
+    "load_catalog",
     "read",
     "request",
     "say",
+    "size_text",
     "table",
     "watch_state",
 ]
@@ -52,11 +56,11 @@ FOREIGN_LOOK_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Whether somebody looks after the runs.
+    """Whether a supervisor is alive.
 
-    `since_s`: since when the counter has stood still (Unix seconds, by its file's own time); `blind_since_s`: since when
-    Slurm has not answered; `set_aside`: runs that the supervisor cannot look after, with the reason; `asks`: `by` what it asks Slurm and
-    `why` not by pyslurm, {} where only the commands are meant to be asked.
+    `since_s`: since when its counter has not moved (Unix seconds, the mtime of the file); `blind_since_s`:
+    since when Slurm has not answered; `set_aside`: run -> why the supervisor cannot handle it; `asks`: `by`
+    which client it asks Slurm, and `why` not by pyslurm, {} where the settings want the commands.
     """
 
     watched: bool
@@ -68,7 +72,7 @@ class Watch:
 
 
 def home() -> str:
-    """The folder of all runs by the settings in force. Raises UserError where others may have written there."""
+    """The folder of all runs, by the settings. Raises UserError where others may have written there."""
     return own_home(sources.load(os.getcwd(), dict(os.environ)).home(dict(os.environ)))
 
 
@@ -80,7 +84,7 @@ def own_home(path: str) -> str:
 
 
 def read(run_dir: str) -> Run:
-    """The run of a folder. Raises UserError where its journal cannot be read."""
+    """The run in this folder. Raises UserError if its journal cannot be read."""
     name = os.path.basename(run_dir)
     try:
         return events.fold(name, journal.read_run(run_dir))
@@ -93,7 +97,7 @@ def read(run_dir: str) -> Run:
 
 
 def all_runs(home_dir: str) -> list[tuple[str, Run]]:
-    """Every readable run, oldest first; one that cannot be read is named on stderr."""
+    """Every readable run, oldest first; unreadable ones are reported on stderr."""
     found = []
     for run_dir in store_run_dir.run_dirs(home_dir):
         try:
@@ -115,7 +119,7 @@ def find(name: str) -> tuple[str, Run]:
 
 
 def _by_journal(home_dir: str, name: str) -> str | None:
-    """The index is only an index: where it does not know the job, the journals do."""
+    """The run whose journal names this job, for a job that the index lacks; the index is mended."""
     plain = name.split("_", 1)[0].split("+", 1)[0]
     for run_dir, run in reversed(all_runs(home_dir)):
         if plain in (*run.job_ids, *run.companion_ids):
@@ -125,14 +129,14 @@ def _by_journal(home_dir: str, name: str) -> str | None:
 
 
 def watch_state(home_dir: str) -> Watch:
-    """Is somebody watching? On this machine by the process, elsewhere by looking whether the counter moves."""
+    """Whether a supervisor is alive: here by its process, on another machine by whether its counter moves."""
     from ftrun.supervisor.store import lease
     from ftrun.supervisor.submission import start_supervisor
 
     holder = lease.look(home_dir)
-    told = _told(home_dir)
-    blind, aside = told.get("blind_since_s"), dict(told.get("set_aside", {}))
-    asks = dict(told.get("slurm_client", {}))
+    status = _status_file(home_dir)
+    blind, aside = status.get("blind_since_s"), dict(status.get("set_aside", {}))
+    asks = dict(status.get("slurm_client", {}))
     if not holder.epoch:
         return Watch(False, "", None, blind, aside, asks)
     host = holder.writer.split(".")[0]
@@ -150,10 +154,8 @@ def watch_state(home_dir: str) -> Watch:
     return Watch(False, host, since, blind, aside, asks)
 
 
-def _told(home_dir: str) -> dict[str, Any]:
-    """What the last supervisor wrote of itself; nothing where it cannot be read."""
-    import json
-
+def _status_file(home_dir: str) -> dict[str, Any]:
+    """The status file of the last supervisor; {} if it cannot be read."""
     try:
         with open(os.path.join(home_dir, "supervisor.json"), encoding="utf-8") as stream:
             facts = json.load(stream)
@@ -163,7 +165,7 @@ def _told(home_dir: str) -> dict[str, Any]:
 
 
 def ensure_supervisor(home_dir: str) -> bool:
-    """Start a supervisor where none is alive and the settings allow it. True when one was started."""
+    """Start a supervisor if none is alive and the settings allow it. True if one was started."""
     from ftrun.supervisor.submission import start_supervisor
 
     if sources.load(os.getcwd(), dict(os.environ)).text("supervisor") != "auto":
@@ -178,12 +180,11 @@ def ensure_supervisor(home_dir: str) -> bool:
 
 
 def request(run_dir: str, want: str, *, halt: bool = False) -> str:
-    """Leave a request for the supervisor (made by atomic rename). Returns its file name. Raises UserError.
+    """Write a request for the supervisor (by atomic rename) and return its file name. Raises UserError.
 
-    `halt`: under which conditions stands in `halt.json`.
+    With `halt`, the conditions of the request are in `halt.json`.
     """
     import getpass
-    import json
 
     name = f"{time.time_ns()}-{want}.json"
     asked = {"want": want, "by": getpass.getuser(), "host": os.uname().nodename}
@@ -196,7 +197,7 @@ def request(run_dir: str, want: str, *, halt: bool = False) -> str:
 
 
 def is_terminal(stream: TextIO | None = None) -> bool:
-    """Say whether a person reads `stream` (default: stdout)."""
+    """Whether `stream` (default: stdout) is a terminal."""
     stream = sys.stdout if stream is None else stream
     return stream.isatty()
 
@@ -204,17 +205,17 @@ def is_terminal(stream: TextIO | None = None) -> bool:
 def emit_json(value: object) -> None:
     """Print `value` as one line of JSON on stdout.
 
-    Dataclasses, msgspec Structs, enums, paths, sets and datetimes are allowed anywhere in it; sets come out
-    sorted, so that the same facts print the same line.
+    It may contain dataclasses, msgspec Structs, enums, paths, datetimes and sets; sets are sorted, so that
+    equal facts print equal lines.
     """
     print(json.dumps(value, default=_plain, ensure_ascii=False))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
-    """Print `rows` under `columns` on stdout; every row has one cell for each column.
+    """Print `rows` under `columns` on stdout, one cell for each column; None prints as `-`.
 
-    On a terminal a rich table, as wide as the terminal; elsewhere plain aligned columns, one line for each
-    row and never shortened, so that `grep` and `awk` see whole values.  None prints as `-`.
+    On a terminal this is a rich table; elsewhere the columns are aligned, one line for each row, and never
+    shortened, so that `grep` and `awk` see whole values.
     """
     cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
     if is_terminal():
@@ -224,16 +225,37 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: st
 
 
 def say(line: str, *, style: str) -> None:
-    """Print one line on stdout, in `style` (rich's words) where a person reads it."""
+    """Print one line on stdout, in a `style` of rich on a terminal."""
     if is_terminal():
         console().print(line, style=style, markup=False, soft_wrap=True)
     else:
         print(line)
 
 
+def size_text(size_bytes: int) -> str:
+    """A size in a unit of 1024: `12 B`, `3.4 MiB`."""
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def load_catalog() -> Catalog:
+    """The catalogue of signatures, with the site's own of FTRUN_CATALOG. Raises UserError."""
+    from ftrun.supervisor.signatures import catalog
+
+    folders = [folder for folder in os.environ.get("FTRUN_CATALOG", "").split(":") if folder]
+    try:
+        return catalog.load(folders)
+    except catalog.CatalogError as error:
+        raise UserError(str(error)) from None
+
+
 @cache
 def console() -> Console:
-    """Return the process's rich console on stdout: colour on a terminal only, NO_COLOR respected."""
+    """The rich console on stdout; NO_COLOR is respected."""
     from rich.console import Console
 
     return Console(no_color=bool(os.environ.get("NO_COLOR")), highlight=False, emoji=False)
@@ -247,7 +269,7 @@ def _rich_table(columns: Sequence[str], cells: list[list[str]], title: str) -> N
     for column in columns:
         view.add_column(column, overflow="fold")
     for row in cells:
-        # Text, so that a node set such as gpu[1-4] is not read as markup.
+        # Text: rich would read a node set such as gpu[1-4] as markup.
         view.add_row(*(Text(cell) for cell in row))
     console().print(view)
 
@@ -260,7 +282,7 @@ def _plain_table(columns: Sequence[str], cells: list[list[str]]) -> None:
 
 
 def _plain(value: object) -> Any:
-    """Turn what JSON has no word for into what it has."""
+    """A JSON value for an object that json cannot encode."""
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if hasattr(value, "__struct_fields__"):

@@ -1,8 +1,9 @@
-"""What may stand where the cursor is: the answer to TAB. (I/O)
+"""Shell completion: the candidates for the word at the cursor. (I/O)
 
-How it thinks. A person waits for this, so no command is loaded: the tree of commands is a table that `make docs` writes from it (`complete_table`). What is sbatch's
-comes from the table that `ftrun sbatch` itself reads, settings from theirs. Runs are names of folders. Slurm is asked only for names that it alone knows, where one of them is meant, and not for long.
-Whatever goes wrong, nothing is offered.
+A person waits for the answer to TAB, so no command is imported: `make docs` writes the tree of commands into
+`complete_table`. The options of sbatch come from the table that `ftrun sbatch` reads, settings from theirs,
+runs from the names of folders. Slurm is asked only for names that it alone knows (partitions, nodes, ...),
+with a short timeout.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ __all__ = ["answer", "main"]
 
 _CURSOR = "\0"
 _PATHS = {"file": ":files", "dir": ":dirs"}
-# Options of sbatch whose value is a path.
+# Options of sbatch whose value is a file.
 _FILES = frozenset({"bbf", "error", "export-file", "input", "nodefile", "output"})
-# Those whose value are names that Slurm knows, and of what.
+# Options of sbatch whose value names things that Slurm knows, and what they name.
 _NAMES = {
     "account": "account", "exclude": "node", "nodelist": "node", "partition": "partition", "qos": "qos", "reservation": "reservation"
 }  # fmt: skip
@@ -34,7 +35,9 @@ _SLURM_TIMEOUT_S = 2.0  # longer than a person waits for TAB
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print what completes `SHELL WORD...` (of bash: the line up to the cursor, and where it breaks words). Never fails, and says nothing of it."""
+    """Print the candidates for `SHELL WORD...` (bash: the line up to the cursor, and its word breaks). Never
+    fails, never prints an error.
+    """
     try:
         shell, *rest = arguments
         words = _split(rest[0]) if shell == "bash" else list(rest)
@@ -42,13 +45,15 @@ def main(arguments: Sequence[str]) -> int:
         skip = _passed(words[-1], rest[1]) if shell == "bash" else 0
         text = "".join(f"{one if one.startswith(':') else one[skip:]}\n" for one in found)
         sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
-    except Exception:  # noqa: BLE001, S110  nothing to offer is better than an error at somebody's prompt
+    except Exception:  # noqa: BLE001, S110  no candidate is better than an error at a prompt
         pass
     return 0
 
 
 def answer(words: Sequence[str]) -> Iterator[str]:
-    """What may stand in the place of the last of `words` (without `ftrun` itself): candidates with a tab and their help, `:files`, `:dirs`."""
+    """The candidates for the last of `words` (without `ftrun` itself), with a tab and their help; or
+    `:files`, `:dirs`.
+    """
     *before, current = words
     if before and before[0] == "sbatch":
         yield from _sbatch(before[1:], current)
@@ -62,7 +67,9 @@ def answer(words: Sequence[str]) -> Iterator[str]:
     elif members and not at:
         yield from _matching(((name, COMMANDS[f"{path} {name}".strip()][0]) for name in members), current)
         if not path:
-            yield from _matching([("sbatch", "Submit a job that is looked after, as sbatch does.")], current)
+            yield from _matching(
+                [("sbatch", "Submit a supervised job, with the options of sbatch.")], current
+            )
     elif operands:
         number = min(at, len(operands) - 1)
         if number == at or operands[number].endswith("*"):
@@ -70,7 +77,9 @@ def answer(words: Sequence[str]) -> Iterator[str]:
 
 
 def _walk(words: Sequence[str]) -> tuple[str, str | None, int, bool]:
-    """(command, kind of the value that an option waits for, number of operands, whether `--` stood before)."""
+    """(command, kind of the value that the last option takes or None, number of operands, whether `--` was
+    given).
+    """
     path, at, waits, plain = "", 0, None, False
     for word in words:
         _, options, _, members = COMMANDS[path]
@@ -125,7 +134,7 @@ def _matching(rows: Iterator[tuple[str, str]] | Sequence[tuple[str, str]], curre
 
 
 def _runs(current: str) -> list[str]:
-    """The folders of runs; where a number was begun, the jobs that ever were theirs as well."""
+    """The names of runs; where the word begins with a digit, the ids of their jobs as well."""
     from ftrun.supervisor.config import sources
 
     env = dict(os.environ)
@@ -164,7 +173,7 @@ def _slurm_names(kind: str) -> list[str]:
 
 
 def _sbatch(before: Sequence[str], current: str) -> Iterator[str]:
-    """sbatch's options and ours until the script; then the script's arguments, which are files for all we know."""
+    """Options of sbatch and of ftrun before the script; files for the script and its arguments."""
     from ftrun.slurm.client import options as client_options
     from ftrun.slurm.client import releases
     from ftrun.supervisor.config import settings
@@ -198,7 +207,7 @@ def _own_options() -> list[tuple[str, str]]:
 
 
 def _kind_of_sbatch(word: str) -> str:
-    """The kind of value of an option as typed."""
+    """The kind of value that an option takes."""
     from ftrun.slurm.client.options import SHORT
     from ftrun.supervisor.config.settings import SETTINGS
 
@@ -212,7 +221,7 @@ def _kind_of_sbatch(word: str) -> str:
 
 
 def _split(line: str) -> list[str]:
-    """The words of a line that ends at the cursor, as a shell quotes them; the last one may be begun only, or empty."""
+    """Split a line that ends at the cursor as a shell does; the last word may be incomplete or empty."""
     words, word, quote, begun = [], "", "", False
     letters = iter(line)
     for letter in letters:
@@ -232,5 +241,5 @@ def _split(line: str) -> list[str]:
 
 
 def _passed(word: str, breaks: str) -> int:
-    """How much of the word bash holds to be a word before: it breaks words at `=` and `:`."""
+    """The length of the part that bash takes for an earlier word: it breaks words at `=` and `:`."""
     return max((word.rfind(one) + 1 for one in "=:" if one in breaks), default=0)

@@ -1,7 +1,4 @@
-"""`ftrun config show`: the settings in force here, and where each came from. (I/O)
-
-`ftrun trust`: let a project's file of settings run, read and write something.
-"""
+"""`ftrun config show` and `ftrun trust`: the settings in force, and trust in project files. (I/O)"""
 
 from __future__ import annotations
 
@@ -30,9 +27,10 @@ def _group() -> None:
 
 @app.command("show")
 def show_settings(json: bool = typer.Option(False, "--json", help="Print one JSON object.")) -> None:
-    """Show every setting as it holds in this folder and environment, the layer that set it, that layer's place, and what the site has locked.
+    """Show every setting in force in this folder and environment, the layer that set it, where, and what the
+    site has locked.
 
-    What a script's #FTRUN lines and the command line of `ftrun sbatch` say comes on top of it.
+    The #FTRUN lines of a script and the command line of `ftrun sbatch` override what is shown.
     """
     cwd = os.getcwd()
     loaded = sources.load(cwd, os.environ)
@@ -51,7 +49,7 @@ def show_settings(json: bool = typer.Option(False, "--json", help="Print one JSO
 
 
 def _where(row: dict[str, Any]) -> str:
-    """Where the value was said, and whether it can be said elsewhere."""
+    """Where the value was set, and whether the site has locked it."""
     if not row["locked"]:
         return row["where"] or "-"
     return f"{row['where']} (locked)" if row["where"] == row["locked"] else f"locked by {row['locked']}"
@@ -76,11 +74,12 @@ def trust(
     list_: Annotated[bool, typer.Option("--list", help="Show which files are trusted.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Let FILE, a project's ftrun.toml, set what can run, read or write something, and show what that is.
+    """Allow FILE, a project's ftrun.toml, to set what can run, read or write something, and show these
+    settings.
 
-    Its commands run as you, on the login node and on the nodes of your jobs: read it first. Trust holds for this content in this
-    place; once the file changes, `ftrun sbatch` refuses it until you have trusted it again. A file that another user could have written
-    is not trusted.
+    Its commands run as you, on the login node and on the nodes of your jobs: read it first. Trust holds for
+    this content at this path; when the file changes, `ftrun sbatch` refuses it until you trust it again. A
+    file that another user could have written cannot be trusted.
     """
     if bool(file) == list_ or (revoke and list_):
         raise UserError("trust: a FILE is wanted, or --list")
@@ -96,7 +95,7 @@ def trust(
 def _trust(file: str, folder: str, *, json: bool) -> None:
     path = config_trust.place(file)
     if os.path.basename(path) != sources.PROJECT_FILE:
-        raise UserError(f"{file}: only files called {sources.PROJECT_FILE} wait for trust")
+        raise UserError(f"{file}: only files called {sources.PROJECT_FILE} need trust")
     try:
         content, why = config_trust.read(path)
     except OSError as error:
@@ -119,10 +118,10 @@ def _trust(file: str, folder: str, *, json: bool) -> None:
     if json:
         common.emit_json({"path": path, "trusted": bool(able), "settings": rows})
     elif not able:
-        print(f"{path} sets nothing that can run, read or write something: it counts without trust")
+        print(f"{path} sets nothing that can run, read or write something: it needs no trust")
     else:
         common.table(("setting", "can", "value"), [(row["key"], row["can"], row["text"]) for row in rows])
-        print(f"{path} is trusted as it is now")
+        print(f"{path} is trusted with its present content")
 
 
 def _revoke(file: str, folder: str, *, json: bool) -> None:

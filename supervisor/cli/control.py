@@ -1,11 +1,9 @@
-"""`ftrun cancel`, and what all commands that want something of a run share. (I/O)
+"""`ftrun cancel`, `stop`, `pause`, `resume`: requests of the user to a run. (I/O)
 
-Each leaves a request in the run's folder and sees to it that a supervisor takes it up; the journal is written by the
-supervisor alone.
-
-`ftrun stop`, `pause`, `resume`: leave runs in good order, and come back.
-How it thinks. What is wanted is written to `halt.json` in the run's folder, whole or not at all, and a request points at it: the file
-outlives every supervisor, and an agent inside the job reads it, too. The last word counts. `--clear` writes one without conditions.
+A command writes a request into the run's folder and makes sure that a supervisor handles it; only the
+supervisor writes the journal. `stop` and `pause` write their conditions to `halt.json` (atomically), and the
+request refers to that file: it outlives every supervisor, and the agent in the job reads it as well. The last
+request counts. `--clear` writes a file without conditions.
 """
 
 from __future__ import annotations
@@ -32,11 +30,13 @@ from ftrun.supervisor.store import flag_files
 
 PATIENCE_S = 60.0
 LOOK_EVERY_S = 0.25
-No_Wait = Annotated[bool, typer.Option("--no-wait", help="Do not wait until it has taken effect.")]
+No_Wait = Annotated[bool, typer.Option("--no-wait", help="Do not wait until the request takes effect.")]
 
 
 def cancel(name: cli_runs.Name, no_wait: No_Wait = False, json: Json = False) -> int:
-    """End a run now: its job is cancelled and nothing is submitted again. Works between two attempts and on a paused run, too."""
+    """End a run now: cancel its job and submit nothing again. Works between two attempts and on a paused run,
+    too.
+    """
     run_dir, run = common.find(name)
     if _over(run):
         return _say(run, json, f"{run.id} is over already: {run.final_reason or run.state.value}")
@@ -44,7 +44,7 @@ def cancel(name: cli_runs.Name, no_wait: No_Wait = False, json: Json = False) ->
 
 
 def end(run_dir: str, want: str, *, wait: bool, json: bool) -> int:
-    """Have a run end for good, `want` being cancel, or stop of a paused one. Raises UserError."""
+    """End a run for good; `want` is "cancel", or "stop" for a paused run. Raises UserError."""
     run = ask(run_dir, want, wait=wait, done=_over)
     if not wait or _over(run):
         told = f"{run.state.value}, {run.final_reason}" if _over(run) else f"{want} requested"
@@ -60,23 +60,25 @@ def _over(run: Run) -> bool:
 
 
 def ask(run_dir: str, want: str, *, wait: bool, done: Callable[[Run], bool]) -> Run:
-    """Leave a request and wait until it is `done`, a minute at most. Raises UserError where nobody is watching."""
+    """Write a request and wait until it is `done`, for a minute at most. Raises UserError where no supervisor
+    is alive.
+    """
     common.request(run_dir, want)
     ensure_watched(want)
     return until(run_dir, done, patience_s=PATIENCE_S if wait else 0.0)
 
 
 def ensure_watched(want: str) -> None:
-    """See to it that a supervisor is alive. Raises UserError: the request is kept."""
+    """Make sure that a supervisor is alive. Raises UserError, which says that the request is kept."""
     home_dir = common.home()
     if not common.watch_state(home_dir).watched and not common.ensure_supervisor(home_dir):
         raise UserError(
-            f"the request to {want} is kept, but nobody is watching: run ftrun supervise --once", 1
+            f"the request to {want} is kept, but no supervisor is alive: run ftrun supervise --once", 1
         )
 
 
 def until(run_dir: str, done: Callable[[Run], bool], *, patience_s: float | None) -> Run:
-    """The run when it is `done`, or as it is after so long (None = however long that takes)."""
+    """The run as soon as it is `done`, or as it is after `patience_s` (None: wait without limit)."""
     give_up = float("inf") if patience_s is None else time.monotonic() + patience_s
     while True:
         run = common.read(run_dir)
@@ -86,7 +88,7 @@ def until(run_dir: str, done: Callable[[Run], bool], *, patience_s: float | None
 
 
 def run_facts(run: Run) -> dict[str, Any]:
-    """What these commands print with --json."""
+    """The output of these commands with --json."""
     return {
         "run": run.id,
         "state": run.state.value,
@@ -113,17 +115,17 @@ After = Annotated[
     bool, typer.Option("--after-checkpoint", help="When its next checkpoint is complete (the default).")
 ]
 At_Step = Annotated[
-    int | None, typer.Option("--at-step", help="When training has made this step.", min=1, metavar="N")
+    int | None, typer.Option("--at-step", help="When training has completed this step.", min=1, metavar="N")
 ]
 Before = Annotated[
     str | None,
     typer.Option(
-        "--before", help="So early that it is over by then: 18:00, 2026-12-24T18:00, or +2h.", metavar="TIME"
+        "--before", help="Early enough to be over by then: 18:00, 2026-12-24T18:00, or +2h.", metavar="TIME"
     ),
 ]
-Now = Annotated[bool, typer.Option("--now", help="At once: a checkpoint is awaited for `save-wait` at most.")]
-Clear = Annotated[bool, typer.Option("--clear", help="Take back what was asked for.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Return when it is over and the nodes are released.")]
+Now = Annotated[bool, typer.Option("--now", help="At once: waits at most `save-wait` for a checkpoint.")]
+Clear = Annotated[bool, typer.Option("--clear", help="Withdraw an earlier request.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Return when the run is over and its nodes are released.")]
 
 _AHEAD = re.compile(r"\+(\d+(?:\.\d+)?)(s|m|min|h|d)")
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
@@ -141,7 +143,11 @@ def stop(
     wait: Wait = False,
     json: Json = False,
 ) -> int:
-    """End a run in good order: it is asked for a checkpoint, ended when that is complete, and not submitted again. A paused one is given up."""
+    """End a run in good order: ask it for a checkpoint, end its job when the checkpoint is complete, and
+    submit nothing again.
+
+    A paused run is ended for good.
+    """
     halt = _halt(after_checkpoint, at_step, before, now, clear)
     run_dir, run = common.find(name)
     if not (run.paused and halt.wanted):
@@ -166,10 +172,12 @@ def pause(
     wait: Wait = False,
     json: Json = False,
 ) -> int:
-    """Save, release the nodes and wait: `ftrun resume` comes back. A pause is no fault and spends no budget."""
+    """Save a checkpoint, release the nodes, and wait for `ftrun resume`. A pause is not a fault and spends no
+    budget.
+    """
     halt = _halt(after_checkpoint, at_step, before, now, clear)
     if not names and not node:
-        raise UserError("which run? name it, or a node with --node (`ftrun pause --help` tells more)")
+        raise UserError("which run? name it, or a node with --node (see `ftrun pause --help`)")
     found = [common.find(name) for name in names or ()]
     if node:
         nodes = set(_expanded(node))
@@ -182,10 +190,12 @@ def pause(
 
 
 def resume(name: Name, no_wait: No_Wait = False, json: Json = False) -> int:
-    """Let a stopped or paused run go on, from the newest complete checkpoint: after a stop with fresh budgets."""
+    """Continue a stopped or paused run from its newest complete checkpoint. After a stop the budgets start
+    afresh.
+    """
     run_dir, run = common.find(name)
     if run.state is not State.STOPPED:
-        hint = "; to take back what was asked of it: ftrun stop --clear" if run.wish or run.halt else ""
+        hint = "; to withdraw a request: ftrun stop --clear" if run.wish or run.halt else ""
         raise UserError(f"{run.id} is {run.state.value}: only a stopped run can be resumed{hint}")
     if not run.attempts:
         raise UserError(f"{run.id} was never submitted: submit it again with ftrun sbatch")
@@ -201,14 +211,16 @@ def resume(name: Name, no_wait: No_Wait = False, json: Json = False) -> int:
 
 
 def _halt(after: bool, at_step: int | None, before: str | None, now: bool, clear: bool) -> Halt:
-    """The conditions of a command line. Raises UserError where they contradict each other."""
+    """The conditions of the command line. Raises UserError where they contradict each other."""
     others = after or at_step is not None or before is not None
     if clear and (others or now):
-        raise UserError("--clear takes back what was asked for: it goes with no condition")
+        raise UserError("--clear withdraws a request: give no condition with it")
     if now and others:
-        raise UserError("--now leaves at once: it goes with no other condition")
+        raise UserError("--now acts at once: give no other condition with it")
     if after and at_step is not None:
-        raise UserError("--after-checkpoint or --at-step: at a step, a checkpoint is asked for anyway")
+        raise UserError(
+            "give --after-checkpoint or --at-step, not both: --at-step asks for a checkpoint anyway"
+        )
     token = str(time.time_ns())
     if clear:
         return Halt(token=token, by=getpass.getuser())
@@ -225,7 +237,7 @@ def _halt(after: bool, at_step: int | None, before: str | None, now: bool, clear
 
 
 def at_time(text: str, now_s: float) -> float:
-    """The time (Unix seconds) that `18:00`, `2026-12-24T18:00` or `+2h` means, the local clock's. Raises UserError."""
+    """The Unix time of `18:00`, `2026-12-24T18:00` (local clock) or `+2h`. Raises UserError."""
     here = dt.datetime.fromtimestamp(now_s).astimezone()
     try:
         if ahead := _AHEAD.fullmatch(text):
@@ -268,7 +280,7 @@ def _uses(run: Run, nodes: set[str]) -> bool:
 
 
 def _leave(found: Sequence[tuple[str, Run]], halt: Halt, *, wait: bool, json: bool) -> int:
-    """Write the wish to every run, and see to it that a supervisor takes it up."""
+    """Write the conditions to every run, and make sure that a supervisor handles them."""
     asked = [run_dir for run_dir, run in found if _may(run, halt)]
     for run_dir in asked:
         _write(run_dir, halt)
@@ -282,11 +294,11 @@ def _leave(found: Sequence[tuple[str, Run]], halt: Halt, *, wait: bool, json: bo
 
 
 def _may(run: Run, halt: Halt) -> bool:
-    """Whether there is something to ask of this run. Raises UserError where the command is a mistake."""
+    """Whether the request applies to this run. Raises UserError where the command makes no sense for it."""
     if halt.wanted:
         return not run.final
     if run.paused:
-        raise UserError(f"{run.id} is paused already: ftrun resume {run.id} comes back")
+        raise UserError(f"{run.id} is paused already: ftrun resume {run.id} continues it")
     return not run.final and bool(run.halt or run.wish)
 
 
@@ -306,13 +318,13 @@ def _taken_up(run_dir: str, halt: Halt, *, wait: bool) -> Run:
 
 
 def sentence(run: Run, halt: Halt, *, asked: bool) -> str:
-    """What the user is told of one run; `asked` where there was something to ask of it."""
+    """The line printed for one run; `asked`: whether the request applied to it."""
     if run.final:
         word = "paused" if run.paused else f"{run.state.value}, {run.final_reason}"
         if asked:
             return f"{run.id}: {word}"
         if run.paused:
-            return f"{run.id} is paused already: ftrun resume {run.id} comes back"
+            return f"{run.id} is paused already: ftrun resume {run.id} continues it"
         return f"{run.id} is over already: {run.final_reason or run.state.value}"
     if not halt.wanted:
         too_late = run.state is State.ENDING

@@ -1,4 +1,4 @@
-"""Where the traceback of our own mistake goes: a file, never the user's terminal. (I/O)"""
+"""The report of an internal error: the traceback goes to a file, never to the user's terminal. (I/O)"""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def report(error: BaseException) -> str:
     """Write the traceback of `error` to a private file and return the one line that a user sees.
 
     The file goes to `$FTRUN_HOME/crashes/`, or to the temporary folder where that cannot be written
-    (an unset home is not made for it).  Arguments are in the file, the environment is not.
+    (an unset home is not created for it).  The file holds the arguments, but not the environment.
     """
     summary = " ".join(f"{type(error).__name__}: {error}".split())
     path = _written(_details(error))
     where = f"details in {path}" if path else "and the details could not be written anywhere"
-    return f"a mistake of ftrun itself: {summary[:200]}; {where}"
+    return f"internal error of ftrun: {summary[:200]}; {where}"
 
 
 def _details(error: BaseException) -> str:
@@ -47,7 +47,7 @@ def _written(text: str) -> Path | None:
     for folder in [*folders, Path(tempfile.gettempdir())]:
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, exist_ok=True)
-            # mkstemp makes the file private and never follows a link that somebody left there.
+            # mkstemp makes the file private and follows no link.
             descriptor, name = tempfile.mkstemp(prefix="ftrun-crash-", suffix=".txt", dir=folder)
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)

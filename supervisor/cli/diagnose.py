@@ -1,9 +1,10 @@
-"""`ftrun diagnose`: what went wrong, from what is left of a job, without Slurm and without a run. (I/O)
+"""`ftrun diagnose`: what went wrong, from the logs of a job, without Slurm and without a run. (I/O)
 
-How it thinks. The verdict stands first, then the lines that prove it, then what was set aside. All files belong to one
-attempt unless `--each` makes every file a case of its own; a number that is no file is a job, and what belongs to it is looked for. The exit status is the answer for a script:
+The output has the diagnosis first, then the lines that prove it. All files belong to one attempt unless
+`--each` makes a case of each file. A number that is no file is a job id: `diagnosis.inputs` finds its logs
+and its record. The exit status is the answer for a script:
 
-    0 nothing failed    10 another try makes sense    11 another try fails the same way    12 it is not known
+    0 nothing failed    10 a retry makes sense    11 a retry would fail the same way    12 unknown
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from ftrun.supervisor.diagnosis.inputs import Record
 from ftrun.supervisor.diagnosis.rules import diagnose as diagnose_facts
 from ftrun.supervisor.model.errors import EXIT_USAGE, UserError
 from ftrun.supervisor.model.types import Diagnosis, FaultClass, Proof, Topology
-from ftrun.supervisor.signatures import catalog as signatures_catalog
 from ftrun.supervisor.telemetry.line_owner import NOBODY_KNOWN, Ours
 from ftrun.supervisor.telemetry.tail import LogPath
 
@@ -40,7 +40,7 @@ EXIT_HEALTHY, EXIT_RETRY, EXIT_DO_NOT_RETRY, EXIT_UNKNOWN = 0, 10, 11, 12
 
 STDIN = "-"
 QUOTED_CHARS = 400
-"""So much of a proving line is shown to a person; --json has all of it."""
+"""A proving line is cut to this length; --json prints all of it."""
 
 _LOG_NAME = re.compile(
     r"(?:\.(?:log|out|err|txt|stdout|stderr|[oe]?\d+)|^error\.json|^[^.]+)(?:\.gz|\.zst)?$"
@@ -52,7 +52,7 @@ _COLOURS = {EXIT_HEALTHY: "green", EXIT_RETRY: "yellow", EXIT_DO_NOT_RETRY: "red
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """What is judged as one: its files (or stdin), and what is known of the job besides."""
+    """The input of one diagnosis: log files (or stdin), and the record of the job."""
 
     name: str
     logs: tuple[str | LogPath, ...]
@@ -67,7 +67,7 @@ def diagnose(
         typer.Argument(metavar="LOG...", help="Files, folders, patterns, or a job id; - is stdin."),
     ],
     *,
-    each: Annotated[bool, typer.Option("--each", help="Every file is a case of its own.")] = False,
+    each: Annotated[bool, typer.Option("--each", help="Diagnose every file by itself.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each case.")] = False,
     nodes: Annotated[
         str,
@@ -87,22 +87,23 @@ def diagnose(
         typer.Option(
             "--healthy",
             metavar="LOG",
-            help="Logs of a run that went well: where no cause is known, what is new is shown.",
+            help="Logs of a healthy run: if no cause is known, lines that are not in them are shown.",
         ),
     ] = None,
 ) -> int:
-    """Say what went wrong with a job, who is to blame, and whether another try makes sense.
+    """Say what went wrong with a job, which node is to blame, and whether a retry makes sense.
 
-    A log may be a job's output, a kernel log, nvidia-smi -q, a torchrun error file, flight recorder dumps, or what
-    scontrol show job or sacct -P printed. A folder stands for the logs in it; .gz and .zst are read as they are.
-    A job id stands for the logs and the record of that job.
+    A log may be a job's output, a kernel log, nvidia-smi -q, a torchrun error file, flight recorder dumps, or
+    what scontrol show job or sacct -P printed. A folder stands for the logs in it; .gz and .zst files are
+    read as they are. A job id stands for the logs and the record of that job.
 
-    Exit status: 0 nothing failed, 10 another try makes sense, 11 it would fail again, 12 not known, 2 wrong usage.
+    Exit status: 0 nothing failed, 10 a retry makes sense, 11 a retry would fail again, 12 unknown cause, 2
+    wrong usage.
     """
     hosts = _nodes(nodes)
     if ranks_per_node and not hosts:
         raise UserError("--ranks-per-node needs --nodes, in the order of the ranks")
-    catalog = _catalog()
+    catalog = common.load_catalog()
     like = list(_files(healthy or []))
     status = EXIT_HEALTHY
     unread = False
@@ -120,12 +121,10 @@ def diagnose(
 
 
 def _cases(arguments: list[str], *, each: bool) -> list[_Case]:
-    """What the arguments stand for; raises UserError for one that stands for nothing."""
+    """The cases that the arguments name. Raises UserError for an argument that names none."""
     jobs = [word for word in arguments if _JOB.fullmatch(word) and not os.path.exists(word)]
     cases = []
     for job in jobs:
-        from ftrun.supervisor.diagnosis import inputs  # asks Slurm, which most calls never do
-
         facts = inputs.of_job(job)
         cases.append(_Case(f"job {job}", facts.logs, facts.record, facts.notes, facts.ours))
     files = list(_files([word for word in arguments if word not in jobs]))
@@ -148,7 +147,7 @@ def _topology(case: _Case, hosts: tuple[str, ...], ranks_per_node: int) -> Topol
 def _judge(
     case: _Case, topology: Topology, catalog: Catalog, healthy: Sequence[str]
 ) -> tuple[Diagnosis | None, bool]:
-    """The diagnosis of one case, and whether all of it could be read; None where nothing could."""
+    """The diagnosis of one case (None if nothing could be read), and whether all of it could be read."""
     given = sys.stdin.buffer.read() if STDIN in case.logs else None
     logs = [log for log in case.logs if log != STDIN]
     gathered = inputs.gather(logs, catalog=catalog, stdin=given, ours=case.ours)
@@ -215,7 +214,7 @@ def _prove(heading: str, proofs: Sequence[Proof]) -> None:
 
 
 def _trimmed(text: str) -> str:
-    """The line without what stands around it; of a long one its beginning and its end, for either may tell."""
+    """The stripped line; of a long one its beginning and its end, since either may matter."""
     text = text.strip()
     return text if len(text) <= QUOTED_CHARS else f"{text[: QUOTED_CHARS - 100]} ... {text[-90:]}"
 
@@ -247,17 +246,8 @@ def _nodes(text: str) -> tuple[str, ...]:
         raise UserError(f"--nodes: {error}") from None
 
 
-def _catalog() -> Catalog:
-    try:
-        return signatures_catalog.load(
-            [folder for folder in os.environ.get("FTRUN_CATALOG", "").split(":") if folder]
-        )
-    except signatures_catalog.CatalogError as error:
-        raise UserError(str(error)) from None
-
-
 def _files(arguments: list[str]) -> Iterator[str]:
-    """Yield the files that the arguments stand for; raises UserError for one that stands for none."""
+    """Yield the files that the arguments name. Raises UserError for an argument that names none."""
     for argument in arguments:
         if argument == STDIN or (os.path.exists(argument) and not os.path.isdir(argument)):
             yield argument
@@ -274,7 +264,9 @@ def _files(arguments: list[str]) -> Iterator[str]:
 
 
 def _below(folder: str) -> Iterator[Path]:
-    """Every file below a folder. A folder that vanishes meanwhile or may not be read is passed over: others' logs lie beside it."""
+    """Every file below a folder. Folders that vanish or cannot be read are skipped: they may belong to other
+    users.
+    """
     for place, _, names in os.walk(folder):
         yield from (Path(place, name) for name in names)
 

@@ -1,11 +1,9 @@
 """`ftrun doctor`: what this site lets ftrun do, and what is in its way. (I/O)
 
-What a new site can get wrong, looked at one by one.
-Each check asks one question and answers with a `Finding`: ok, warn (works, but not as well as it could), or bad (recovery
-will not work), and how to mend it. Nothing is changed. The questions that only a node can answer (does it see the run
-folder and the interpreter, how far is its clock) are asked there by one short `srun`, and only with `--nodes`.
-
-What the watch over nodes can see, here or on a node: for `ftrun doctor`.
+Each check asks one question and yields a `Finding`: ok, warn (works, but not as well as it could) or bad
+(recovery will not work), and how to mend it. Nothing is changed. Questions that only a node can answer (does
+it see the run folder and the interpreter, how far is its clock off, which facts can the node monitor see) are
+asked there by a short `srun`, and only with `--nodes`.
 """
 
 from __future__ import annotations
@@ -37,22 +35,20 @@ __all__ = ["Finding", "Sight", "examine", "here", "on_a_node", "sights"]
 
 
 def doctor(
-    nodes: Annotated[bool, typer.Option("--nodes", help="Also ask a node, by one short srun.")] = False,
+    nodes: Annotated[bool, typer.Option("--nodes", help="Also check a node, by short srun steps.")] = False,
     units: Annotated[
         bool,
-        typer.Option(
-            "--units", help="Print a systemd user unit, a crontab line and a scrontab entry, nothing else."
-        ),
+        typer.Option("--units", help="Print only a systemd user unit, a crontab line and a scrontab entry."),
     ] = False,
     cron: Annotated[
         bool,
         typer.Option(
-            "--cron", help="Print crontab lines for the site (recheck, drain service), nothing else."
+            "--cron", help="Print only the crontab lines of the site: ftrun recheck and ftrun site."
         ),
     ] = False,
     json: Json = False,
 ) -> int:
-    """Check this site: Slurm, rights, folders, life after logout. Exit 1 where recovery would not work."""
+    """Check this site: Slurm, rights, folders, life after logout. Exit 1 if recovery would not work."""
     from ftrun.slurm.commands.cluster import CommandCluster
     from ftrun.supervisor.cli import supervise
 
@@ -91,7 +87,7 @@ NODE_SIDE = 'for p in /usr/bin/python3 python3; do "$p" -IS -c "$@" && echo "${S
 
 
 class Sight(NamedTuple):
-    """One family of facts: whether anything of it can be seen, in words, and what would show more."""
+    """One family of facts: whether any of it can be seen, which, and what would show more."""
 
     family: str
     seen: bool
@@ -100,12 +96,12 @@ class Sight(NamedTuple):
 
 
 def here() -> Mapping[str, list[str]]:
-    """Family -> its checks that find something to look at on this machine."""
+    """Family -> its checks that can see something on this machine."""
     return node_monitor.visible()
 
 
 def on_a_node(home: str, env: Mapping[str, str]) -> tuple[str, Mapping[str, list[str]]] | None:
-    """The name of an idle node and what can be seen there, by one short srun; None where none answers."""
+    """The name of an idle node and what can be seen there, by one short srun; None if none answers."""
     words = ["srun", "--immediate=30", "-N1", "-n1", "--time=1", "--quiet", "/bin/sh", "-c", NODE_SIDE, "sh"]
     try:
         words += [RUNNER, node_tools.provide(home), "watch", "--visible"]
@@ -120,11 +116,11 @@ def on_a_node(home: str, env: Mapping[str, str]) -> tuple[str, Mapping[str, list
 
 
 def sights(found: Mapping[str, list[str]]) -> Iterator[Sight]:
-    """What was found, family by family. (pure)"""
+    """One `Sight` for each family. (pure)"""
     for family, checks in found.items():
         names = ", ".join(name for name in checks if name != LOG)
         if family == KERNEL_LOG and LOG not in checks:
-            mend = "kernel.dmesg_restrict=0, or users in the group systemd-journal: then Xids and machine checks are told by the minute"
+            mend = "kernel.dmesg_restrict=0, or users in the group systemd-journal: then Xids and machine checks are seen within a minute"
             yield Sight(family, False, f"closed to users; without it: {names or 'nothing'}", mend)
         else:
             yield Sight(family, bool(names), names or "nothing of this kind here")
@@ -133,13 +129,13 @@ def sights(found: Mapping[str, list[str]]) -> Iterator[Sight]:
 CLOCK_SKEW_MAX_S = 5.0
 MIN_JOB_AGE_S = 60.0
 PROBE_TIMEOUT_S = 60.0
-# File systems that a node does not share with the login node. Everything else is believed to be shared, and proven by --nodes.
+# File systems that nodes do not share. All others are assumed to be shared; --nodes proves it.
 _LOCAL_TYPES = frozenset({"tmpfs", "ext4", "ext3", "xfs", "btrfs", "overlay", "zfs"})
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One answer. `state` is ok, warn or bad; `mend` says what to do where it is not ok."""
+    """The answer of one check. `state` is ok, warn or bad; `mend` says what to do if it is not ok."""
 
     check: str
     state: str
@@ -148,7 +144,7 @@ class Finding:
 
 
 def examine(home: str, cluster: Cluster, env: dict[str, str], *, nodes: bool) -> Iterator[Finding]:
-    """Every check in turn, as it is answered."""
+    """Run every check in turn and yield its findings."""
     yield _commands(env)
     yield from _slurm(cluster)
     yield _client(env)
@@ -183,7 +179,7 @@ def _slurm(cluster: Cluster) -> Iterator[Finding]:
         facts = cluster.facts()
         rights = cluster.rights()
     except SlurmError as error:
-        yield Finding("slurmctld", "bad", error.message, "without an answer from Slurm nothing is done")
+        yield Finding("slurmctld", "bad", error.message, "ftrun does nothing without an answer from Slurm")
         return
     major, minor, micro = facts.version
     version = f"{major}.{minor:02}.{micro}"
@@ -192,7 +188,7 @@ def _slurm(cluster: Cluster) -> Iterator[Finding]:
             "Slurm's release",
             "bad",
             version,
-            f"{releases.spelled(releases.OLDEST)} is the oldest that was tried",
+            f"{releases.spelled(releases.OLDEST)} is the oldest that was tested",
         )
     else:
         yield Finding("Slurm's release", "ok", f"{version}, cluster {facts.name}")
@@ -219,7 +215,7 @@ def _slurm(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _client(env: dict[str, str]) -> Finding:
-    """How the supervisor would ask Slurm; where that is pyslurm, it is asked something."""
+    """The client by which the supervisor would ask Slurm; pyslurm is tried with a query."""
     from ftrun.supervisor.config import sources
     from ftrun.supervisor.submission import cluster_client
 
@@ -227,7 +223,7 @@ def _client(env: dict[str, str]) -> Finding:
 
 
 def _site_service(env: dict[str, str]) -> Iterator[Finding]:
-    """Where the site names a spool: can requests be signed and left there?"""
+    """If the site names a spool: can requests be signed and left there?"""
     from ftrun.supervisor.config import sources
     from ftrun.supervisor.nodes import spool
 
@@ -308,7 +304,7 @@ def _file_system(path: str) -> str:
 
 
 def _survival() -> Finding:
-    """Does a process of ours outlive the login session?"""
+    """Does a supervisor outlive the login session?"""
     check = "life after logout"
     loginctl = shutil.which("loginctl")
     if loginctl is None:
@@ -320,7 +316,7 @@ def _survival() -> Finding:
     configured = any("KillUserProcesses=yes" in line.replace(" ", "") for line in _logind_lines())
     if kill == "yes" or configured:
         mend = "loginctl enable-linger, and the unit of: ftrun doctor --units; or the crontab line of it"
-        return Finding(check, "bad", "logind ends all processes at logout: nothing would watch", mend)
+        return Finding(check, "bad", "logind ends all processes at logout, the supervisor too", mend)
     return Finding(check, "ok", "logind leaves processes alone at logout")
 
 
@@ -342,27 +338,25 @@ def _output(command: list[str]) -> str:
 
 
 def _watching(home: str) -> Finding:
-    from ftrun.supervisor.cli.common import watch_state
-
-    watch = watch_state(home)
+    watch = common.watch_state(home)
     if watch.watched:
         return Finding("supervisor", "ok", f"alive on {watch.by}")
-    return Finding("supervisor", "ok", "none is alive; the next ftrun sbatch starts one")
+    return Finding("supervisor", "ok", "none is running; the next ftrun sbatch starts one")
 
 
 def _sights(where: str, found: Mapping[str, list[str]]) -> Iterator[Finding]:
-    """What the watch over nodes can see on one machine; what is not there is no fault of the site."""
+    """What the node monitor can see on one machine; hardware that is not there is no fault of the site."""
     for sight in sights(found):
         state = "warn" if sight.mend else "ok"
         yield Finding(f"seen {where}: {sight.family}", state, sight.what, sight.mend)
 
 
-# -P: a folder `ftrun` where the user stands is somebody's, and not this program.
+# -P: a folder `ftrun` in the current directory is not this program.
 _ASKED_OF_A_NODE = 'test -w "$1" && echo folder; "$2" -P -c "import ftrun.hooks" 2>/dev/null && echo python; date +%s.%N; hostname'
 
 
 def _from_a_node(home: str, env: dict[str, str]) -> Iterator[Finding]:
-    """One srun on one node: does it see the folder and the interpreter, and what time is it there?"""
+    """By one srun on one node: does it see the folder and the interpreter, and what time is it there?"""
     python = sys.executable
     command = [
         "srun",
@@ -406,7 +400,7 @@ def _from_a_node(home: str, env: dict[str, str]) -> Iterator[Finding]:
     yield Finding(
         "folder seen from a node", "ok" if folder else "bad", f"{home} on {host}", "" if folder else mend
     )
-    mend = "install ftrun where nodes see it; attempts start all the same, node-side help will be missing"
+    mend = "install ftrun where nodes see it; attempts start all the same, but without checks and agent on the nodes"
     yield Finding(
         "interpreter seen from a node",
         "ok" if interpreter else "warn",

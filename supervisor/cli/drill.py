@@ -1,8 +1,7 @@
-"""`ftrun drill`: see a recovery with your own eyes. (I/O)
+"""`ftrun drill`: run drills, with a live view while they run and a table at the end. (I/O)
 
-What a person sees of drills: a live view while they run, a table at the end.
-On a terminal rich keeps a line for each drill under way and lets what happened scroll above; in a pipe there
-are plain lines.
+On a terminal rich shows one line for each running drill, and events scroll above; in a pipe every event is a
+plain line.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from ftrun.supervisor.drill.scenario import Scenario
 from ftrun.supervisor.drill.timeline import Event, Row
 from ftrun.supervisor.model.errors import UserError
 
-__all__ = ["View", "as_json", "live", "show_list_view_drill", "show_results"]
+__all__ = ["View", "as_json", "live", "show_list", "show_results"]
 
 
 COLUMNS = (
@@ -47,17 +46,17 @@ REFRESH_PER_S = 4
 
 
 class View(Protocol):
-    """Where events go while drills run; called from several threads."""
+    """Shows events while drills run; called from several threads."""
 
     def event(self, event: Event) -> None:
-        """Something happened, or (passing) the present state of a drill."""
+        """Show an event; a passing one is only the present state of a drill."""
 
     def over(self, result: Result) -> None:
-        """A drill came to its end."""
+        """Show that a drill has ended."""
 
 
 class _Plain:
-    """One line an event on stdout, or on stderr where stdout is for JSON."""
+    """Prints one line for each event, on stdout, or on stderr if stdout is for JSON."""
 
     def __init__(self, *, several: bool, to_stderr: bool) -> None:
         self._several, self._stream = several, sys.stderr if to_stderr else sys.stdout
@@ -76,7 +75,7 @@ class _Plain:
 
 
 class _Screen:
-    """Events scroll by; below them stands a line for each drill under way."""
+    """Lets events scroll above one line for each running drill."""
 
     def __init__(self, *, several: bool) -> None:
         from rich.live import Live
@@ -127,7 +126,7 @@ class _Screen:
 
 @contextmanager
 def live(*, several: bool, json: bool) -> Iterator[View]:
-    """The view that fits where stdout goes."""
+    """A view for the terminal or for a pipe."""
     if json or not common.is_terminal():
         yield _Plain(several=several, to_stderr=json)
         return
@@ -148,16 +147,8 @@ def _end(result: Result) -> Event:
     return Event(result.name, result.took_s, "as expected" if result.held else "NOT as expected")
 
 
-def show_list_view_drill(scenarios: Sequence[Scenario]) -> None:
-    """Name, title, and where it can be held."""
-    common.table(
-        ["NAME", "WHAT HAPPENS", "WHERE"],
-        [[s.name, s.title, "sandbox" if s.needs_sandbox else "anywhere"] for s in scenarios],
-    )
-
-
 def show_results(results: Sequence[Result]) -> None:
-    """The table; then for each drill that failed what was wanted, what was seen, and where to look."""
+    """Print the table; then, for each failed drill, what was expected, what was seen, and where to look."""
     common.table(
         COLUMNS, [_cells(result, row, first=not n) for result in results for n, row in enumerate(result.rows)]
     )
@@ -194,7 +185,7 @@ def _seconds(value: float | None) -> str | None:
 
 
 def as_json(results: Sequence[Result]) -> dict[str, Any]:
-    """The facts of all drills."""
+    """The results of all drills, as printed with --json."""
     return {
         "held": all(result.held for result in results),
         "drills": [asdict(result) for result in results],
@@ -207,28 +198,26 @@ LANES_MAX = 4
 def drill(  # noqa: PLR0917 - options are given by name
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Which drills [default: the first of the list].", metavar="[NAME]..."),
+        typer.Argument(help="Drills to run [default: the first of the list].", metavar="[NAME]..."),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the drills.")] = False,
-    all_: Annotated[bool, typer.Option("--all", help="Hold all of them.")] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Results as JSON; what happens goes to stderr.")
-    ] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Run all of them.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print results as JSON; events go to stderr.")] = False,
     here: Annotated[
-        bool, typer.Option("--here", help="On the Slurm of this shell, not in a sandbox: needs 3 nodes.")
+        bool, typer.Option("--here", help="Run on the Slurm of this shell, not in a sandbox: needs 3 nodes.")
     ] = False,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the folder of each drill: logs, journal.")
+        bool, typer.Option("--keep", help="Keep the folder of each drill, with logs and journal.")
     ] = False,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Where the drills' folders are made; with --here the nodes must see it."),
+        typer.Option(help="Where to make the folders of the drills; with --here the nodes must see it."),
     ] = None,
-    lanes: Annotated[int, typer.Option(help="How many drills run at a time.", min=1, max=16)] = LANES_MAX,
+    lanes: Annotated[int, typer.Option(help="Number of drills to run at a time.", min=1, max=16)] = LANES_MAX,
 ) -> int:
-    """Hurt a real training job on a real Slurm and watch ftrun bring it to its end.
+    """Inject faults into a real training job on a real Slurm and watch ftrun recover it.
 
-    Exit status: 0 where everything came as it must, 1 where not.
+    Exit status: 0 if every drill went as expected, 1 if not.
     """
     scenarios = runner.user_scenarios()
     if list_:
@@ -239,20 +228,22 @@ def drill(  # noqa: PLR0917 - options are given by name
 
 
 def show_list(scenarios: Sequence[Scenario], *, json: bool) -> None:
-    """The drills of a table."""
+    """Print name and title of each drill, and where it can run."""
     if json:
-        rows = [{"name": s.name, "title": s.title, "needs_sandbox": s.needs_sandbox} for s in scenarios]
-        common.emit_json(rows)
-    else:
-        show_list_view_drill(scenarios)
+        common.emit_json(
+            [{"name": s.name, "title": s.title, "needs_sandbox": s.needs_sandbox} for s in scenarios]
+        )
+        return
+    rows = [[s.name, s.title, "sandbox" if s.needs_sandbox else "anywhere"] for s in scenarios]
+    common.table(["NAME", "WHAT HAPPENS", "WHERE"], rows)
 
 
 def choose(
     scenarios: Sequence[Scenario], names: Sequence[str], *, everything: bool, here: bool
 ) -> list[Scenario]:
-    """The drills of these names, the first of the table where none is named. Raises UserError."""
+    """The drills of these names; the first of the table if none is named. Raises UserError."""
     if everything and names:
-        raise UserError("--all means every drill: name some or say --all")
+        raise UserError("--all means every drill: give names or --all, not both")
     if everything:
         held = (s for s in scenarios if not (here and s.needs_sandbox))
         return [s for s in held if not (s.needs_root and os.geteuid())]
@@ -263,14 +254,14 @@ def choose(
         if here and known[name].needs_sandbox:
             raise UserError(f"{name} breaks nodes or the controller: it runs in a sandbox only")
         if known[name].needs_root and os.geteuid():
-            raise UserError(f"{name} mounts a disk of its own: only root can hold it")
+            raise UserError(f"{name} mounts a disk of its own: only root can run it")
     return [known[name] for name in dict.fromkeys(names)] or [scenarios[0]]
 
 
 def hold(
     chosen: Sequence[Scenario], *, json: bool, here: bool, keep: bool, parent: Path | None, lanes: int
 ) -> int:
-    """Hold these drills and show how they go; the exit status."""
+    """Run these drills, show their events and results, and return the exit status."""
     with _signals(), live(several=len(chosen) > 1, json=json) as shown:
         results = runner.run_all(
             chosen,
@@ -289,19 +280,19 @@ def hold(
 
 
 def _parent(folder: Path | None, *, here: bool) -> Path | None:
-    """Where folders are made: nodes see the home directory, as a rule, but not this machine's /tmp."""
+    """Where to make the folders: nodes usually see the home directory, but not this machine's /tmp."""
     if here and not shutil.which("sbatch"):
         raise UserError("sbatch was not found: load Slurm's client commands, or drop --here")
     if folder is None:
         return Path.home() if here else None
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UserError(f"{folder} is no folder that can be written")
+        raise UserError(f"{folder} is not a writable folder")
     return folder.absolute()
 
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """TERM and HUP end a drill as Ctrl-C does; while it clears away none of them interrupts."""
+    """Let TERM and HUP end a drill as Ctrl-C does; during its cleanup all three are ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,6 +1,7 @@
-"""`ftrun explain` and `ftrun logs`: why each decision was taken, and what the attempts printed. (I/O)
+"""`ftrun explain` and `ftrun logs`: why each decision was taken, and the output of the attempts. (I/O)
 
-`ftrun explain --what-if`: the path that a fault would take, from the settings alone.
+`explain` prints one line for each record of the journal (`_TOLD`); diagnoses and decisions take several.
+`explain --what-if` prints the recovery path of a fault, from the settings alone.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def _asked(data: dict[str, Any]) -> str:
 
 
 def _from(data: dict[str, Any]) -> str:
-    """What a start loaded, and what it did not."""
+    """The checkpoint that a start loaded, and those that it passed over."""
     said = f" from {data['resume_from']}" if data.get("resume_from") else ""
     return said + (f"; passed over {data['passed']}" if data.get("passed") else "")
 
@@ -61,7 +62,7 @@ def _leaving(data: dict[str, Any]) -> str:
     if data["occasion"] == "preempt":
         return f"preempted: Slurm takes the nodes in {data['wait_s']:.0f} s"
     if data["occasion"] == "drain":
-        how = "a spare is to take the place" if data["by"] == "agent" else "it is left after a checkpoint"
+        how = "a spare is to replace it" if data["by"] == "agent" else "the run leaves it after a checkpoint"
         return f"somebody else drained {nodeset.fold(data['nodes'])}: {how}"
     return ""
 
@@ -72,30 +73,30 @@ _TOLD = {
     "submit.done": lambda d: f"submitted as job {d['job']}" + (" (found by its token)" if d.get("found") else ""),
     "submit.refused": lambda d: f"sbatch refused: {d['message']}",
     "submit.unknown": lambda d: f"no clear answer from sbatch: {d['message']}",
-    "submit.lost": lambda d: f"the submission did not come about: {d['why']}",
+    "submit.lost": lambda d: f"the submission did not take place: {d['why']}",
     **dict.fromkeys(("grow.stays", "grow.dropped"), lambda d: f"stays below its full size: {d['reason']}"),
-    "grow.begun": lambda d: f"sets out to grow {d['reason']}" + (f"; {d['missing']} from a companion" if d.get("missing") else ""),
+    "grow.begun": lambda d: f"begins to grow {d['reason']}" + (f"; {d['missing']} from a companion" if d.get("missing") else ""),
     "job.started": lambda d: f"running on {nodeset.fold(d['nodes'])}",
     "tasks.failed": lambda d: f"tasks failed: {_listed(d['tasks'])}",
     "tasks.given-up": lambda d: f"tasks not tried again: {_listed(d['tasks'])}: {d['class']}: {d['title']}",
     "launch.seen": lambda d: "" if "active" in d else "script started" + _from(d),
     "evidence": lambda d: f"seen in the {d['source']}: {d['text']}  [{d['signature']} {d['file']}:{d['line']}]",
-    "line.ignored": lambda d: f"not counted, for another job or node wrote it: {d['text']}  [{d['signature']} {d['file']}:{d['line']}]",
+    "line.ignored": lambda d: f"not counted, since another job or node wrote it: {d['text']}  [{d['signature']} {d['file']}:{d['line']}]",
     "fault.suspected": lambda d: f"suspected: {d['title']}",
-    "fault.survived": lambda d: f"suspicion taken back: {d['why']}",
+    "fault.survived": lambda d: f"suspicion withdrawn: {d['why']}",
     "end.intended": lambda d: f"ending the attempt: {d['reason']}",
     "job.ended": lambda d: f"job ended: {d['state']}" + (f", exit {d['exit_code']}" if d.get("exit_code") is not None else ""),
     "job.requeued": lambda d: f"Slurm requeued the job: {d['state'] if d.get('reason', '') in ('', 'None') else d['reason']}",
-    "launch.kept": lambda d: "left in the queue: Slurm starts it again",
+    "launch.kept": lambda d: "left in the queue: Slurm restarts it",
     "drain.done": lambda d: f"drained {d['node']}: {d['reason']}",
     "drain.refused": lambda d: f"could not drain {d['node']}: {d['message']}",
     "drain.asked": _asked,
     "raise.asked": _asked,
     "cancel.done": lambda d: f"cancelled {d['what']}",
-    "queue.moved": lambda d: f"not waited for any longer: {d['decision']['reason']}",
-    "resize.done": lambda d: f"made smaller in the queue, at its place there: {d['reason']}",
+    "queue.moved": lambda d: f"the run waits no longer: {d['decision']['reason']}",
+    "resize.done": lambda d: f"made smaller in the queue, where it keeps its place: {d['reason']}",
     "resize.refused": lambda d: f"cannot be made smaller in the queue: {d['message']}",
-    "exclude.done": lambda d: "" if "left" in d else f"waits, kept off {nodeset.fold(d['nodes'])}: quarantined" if d["nodes"] else "could not be placed so: may use quarantined nodes again",
+    "exclude.done": lambda d: "" if "left" in d else f"waits, and must not use {nodeset.fold(d['nodes'])}: quarantined" if d["nodes"] else "found no nodes so: may use quarantined nodes again",
     "checkpoint.taken-back": lambda d: f"no longer set aside: {', '.join(d['paths'])}",
     "checkpoint.set-aside": lambda d: f"checkpoint set aside: {d['path']}",
     "checkpoint.poisoned": lambda d: f"diverged{'' if d['step'] is None else ' at step ' + str(d['step'])} [{d['signature']}]: {d['rule']}",
@@ -107,35 +108,35 @@ _TOLD = {
     "leave.intended": _leaving,
     "leave.asked": lambda d: "the script is asked for a checkpoint",
     "leave.saved": lambda d: f"{d['why']} ({d['waited_s']:g} s)",
-    "leave.dropped": lambda d: f"not wanted any more: {d['why']}",
+    "leave.dropped": lambda d: f"the request was withdrawn: {d['why']}",
     "start.stays": lambda d: f"{nodeset.fold(d['nodes'])} is not left: {d['why']}",
     "hook.ended": lambda d: f"{d['hook']}: " + (f"exit {d['code']}" if d["why"] == "itself" else f"ended by {d['why']}" if d["code"] is not None else d["why"]),
     "warned": lambda d: f"warning: {d['message']}",
     "observed": lambda d: f"observe: would {d['decision']['kind']}: {d['decision']['reason']}",
     "attempt.over": lambda d: "proven over" + (f"; fenced: {', '.join(d['fenced'])}" if d.get("fenced") else ""),
-    "agent.opened": lambda d: f"an agent looks on from {d['host']}" + (f"; ladder off: {d['off']}" if d.get("off") else ""),
+    "agent.opened": lambda d: f"an agent runs on {d['host']}" + (f"; ladder off: {d['off']}" if d.get("off") else ""),
     "agent.absent": lambda d: f"nothing is restarted inside this job: {d['why']}",
     "ladder.off": lambda d: f"nothing is restarted inside this job any more: {d['why']}",
     "start.begun": lambda d: f"script begins on {nodeset.fold(d['nodes'])}" + _from(d),
     "start.over": lambda d: "script ended: " + (f"signal {d['signal']}" if d.get("signal") else f"exit {d['code']}") + (", by ftrun" if d.get("by_us") else ""),
-    "start.stopped": lambda d: "nothing of it is left on the nodes",
+    "start.stopped": lambda d: "no process of it is left on the nodes",
     "start.placed": lambda d: f"next on {nodeset.fold(d['nodes'])}",
     "start.first-step": lambda d: f"first step since: {d['step']}",
-    "hang.suspected": lambda d: (f"task {d['task']}: " if "task" in d else "") + f"stands still for {d['quiet_s']:.0f} s (" + (f"limit {d['threshold_s']:.0f} s)" if d["threshold_s"] is not None else "nobody agrees so far)"),
+    "hang.suspected": lambda d: (f"task {d['task']}: " if "task" in d else "") + f"no progress for {d['quiet_s']:.0f} s (" + (f"limit {d['threshold_s']:.0f} s)" if d["threshold_s"] is not None else "not confirmed so far)"),
     "tasks.end.done": lambda d: f"task {d['task']} is ended: it hangs",
-    "hang.decided": lambda d: (f"task {d['task']}: " if "task" in d else "") + f"hang: stands still for {d['quiet_s']:.0f} s" + (f"; behind: {', '.join(map(str, d['behind']))}" if d.get("behind") else ""),
+    "hang.decided": lambda d: (f"task {d['task']}: " if "task" in d else "") + f"hang: no progress for {d['quiet_s']:.0f} s" + (f"; behind: {', '.join(map(str, d['behind']))}" if d.get("behind") else ""),
     "stacks.taken": lambda d: f"stacks of the ranks: {d['folder']}",
-    "save.asked": lambda d: "asked for a checkpoint before the script is ended",
-    "save.done": lambda d: "it saved one",
-    "save.missed": lambda d: "it saved none in time",
+    "save.asked": lambda d: "the script is asked for a checkpoint before it is ended",
+    "save.done": lambda d: "it saved a checkpoint",
+    "save.missed": lambda d: "it saved no checkpoint in time",
     "straggler.seen": lambda d: f"{d['node']} is slow: {d['ratio']:.2f} x its peers",
     "rank.died": lambda d: f"rank {d['rank']} on {d['node']} died: " + (f"signal {d['signal']}" if d.get("signal") else f"exit {d['code']}"),
-    "rank.again": lambda d: f"rank {d['rank']} begins again on {d['node']}",
-    "rank.left": lambda d: f"rank {d['rank']} is not started again",
+    "rank.again": lambda d: f"rank {d['rank']} is restarted on {d['node']}",
+    "rank.left": lambda d: f"rank {d['rank']} is not restarted",
     "steps.cancel.done": lambda d: f"steps cancelled: {', '.join(map(str, d['steps']))}",
     "script.end.done": lambda d: f"script ended by signal {d['signal']}",
-    "release.done": lambda d: f"{nodeset.fold(d['gone'])} given back {d.get('why', 'before Slurm ends the job for them')}",
-    "release.refused": lambda d: f"nothing could be given back{' ' + d['why'] if 'why' in d else ''}: {d['message']}",
+    "release.done": lambda d: f"{nodeset.fold(d['gone'])} released {d.get('why', 'before Slurm ends the job for them')}",
+    "release.refused": lambda d: f"no node could be released{' ' + d['why'] if 'why' in d else ''}: {d['message']}",
     "restore.done": lambda d: f"{d['set']} is resumed from the nodes' memory: {d['memory_bytes'] / 2**20:.0f} MiB there, {d['fetched_bytes'] / 2**20:.0f} of them from other nodes, in {d['seconds']:.1f} s",
     "restore.failed": lambda d: f"{d['set']} is not resumed from memory: {d['node']}: {d['why']}",
     "sweep.done": lambda d: "nodes swept" + (f"; no answer from {nodeset.fold(d['silent'])}" if d.get("silent") else ""),
@@ -143,13 +144,13 @@ _TOLD = {
     "run.finished": lambda d: f"finished: {d['reason']}",
     "run.stopped": lambda d: f"stopped: {d['reason']}",
     "run.abandoned": lambda d: f"given up: {d['reason']}",
-    "run.given-up": lambda d: f"does not come back: {d['reason']}",
-    "run.resumed": lambda d: "resumed by a person",
+    "run.given-up": lambda d: f"is not resubmitted: {d['reason']}",
+    "run.resumed": lambda d: "resumed by the user",
 }  # fmt: skip
 
 
 def _listed(tasks: list[int]) -> str:
-    """1,2,3 or the first of many."""
+    """Task numbers, joined by commas; of many only the first."""
     more = f" and {len(tasks) - TASKS_SHOWN} more" if len(tasks) > TASKS_SHOWN else ""
     return ",".join(map(str, tasks[:TASKS_SHOWN])) + more
 
@@ -162,7 +163,7 @@ def explain(
     if_: Annotated[
         str,
         typer.Option(
-            "--what-if", metavar="CLASS|SIGNATURE", help="The path that such a fault would take, instead."
+            "--what-if", metavar="CLASS|SIGNATURE", help="Print the recovery path of such a fault instead."
         ),
     ] = "",
     ft: Annotated[
@@ -172,15 +173,16 @@ def explain(
         ),
     ] = None,
 ) -> int:
-    """Tell why each decision was taken: the evidence, the diagnosis, the rules and the budgets.
+    """Explain each decision: the evidence, the diagnosis, the rules and the budgets.
 
-    With --what-if, tell what would be done about a fault: by the settings of the run, or by those in force here and by --ft.
+    With --what-if, print what ftrun would do about a fault: by the settings of the run, or by those in force
+    here and --ft.
     """
     if if_:
         return tell(if_, name, ft or (), json=json)
     if not name or ft:
         raise UserError(
-            "a run is wanted (ftrun status --all names them), or --what-if CLASS; --ft goes with the latter"
+            "a run is wanted (ftrun status --all lists them), or --what-if CLASS; --ft goes with the latter"
         )
     run_dir, run = common.find(name)
     records = journal.read_run(run_dir)
@@ -202,7 +204,9 @@ def explain(
 
 
 def _said(record: dict[str, Any]) -> list[str]:
-    """A record in words. What an agent noted may lack what another release notes: then it is named and no more."""
+    """The lines for a record. An agent of another release may have left fields out: then only the kind is
+    printed.
+    """
     try:
         return list(_lines(record))
     except (LookupError, TypeError, ValueError):
@@ -236,7 +240,7 @@ def _lines(record: dict[str, Any]) -> Iterator[str]:
 
 
 def _path(data: dict[str, Any]) -> Iterator[str]:
-    """Each rung of the ladder that was considered, and what spoke for or against it."""
+    """One line for each rung that was considered: why it was or was not taken."""
     yield from (f"    {rung}: {why}" for rung, why in data.get("path", ()))
 
 
@@ -262,17 +266,17 @@ def _diagnosis_lines(diagnosis: dict[str, Any]) -> Iterator[str]:
 def logs(
     name: Name,
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Go on across attempts until the run is over.")
+        bool, typer.Option("-f", "--follow", help="Follow the output across attempts until the run is over.")
     ] = False,
 ) -> int:
-    """Print what the attempts of a run wrote, each attempt's boundary marked."""
+    """Print the output of a run, with a line between its attempts."""
     run_dir, run = common.find(name)
     done: dict[tuple[int, int], int] = {}
     printed = _print_new(run_dir, run, done) or _print_tasks(run_dir, run)
     if not follow:
         if not printed:
             raise UserError(
-                f"{run.id}: no log of it can be read yet (its job has not started, or the file is elsewhere)",
+                f"{run.id}: no log can be read yet (its job has not started, or the file is elsewhere)",
                 1,
             )
         return 0
@@ -286,7 +290,9 @@ def logs(
 
 
 def _print_new(run_dir: str, run: Run, done: dict[tuple[int, int], int]) -> bool:
-    """Print what is new in every launch's log; `done` remembers the offset reached in each. False = nothing readable."""
+    """Print what is new in the log of every launch; `done` holds the offset reached in each. False: nothing
+    was readable.
+    """
     launches = [(a.number, r) for a in run.attempts for r in _launch_numbers(run_dir, a.number)]
     readable = False
     for index, key in enumerate(launches):
@@ -312,7 +318,9 @@ def _print_new(run_dir: str, run: Run, done: dict[tuple[int, int], int]) -> bool
 
 
 def _print_tasks(run_dir: str, run: Run) -> bool:
-    """An array's logs: of each attempt the failed tasks', else those of its first tasks; the end of each, not the whole."""
+    """An array's logs: of each attempt the failed tasks', else those of its first tasks; the end of each, not
+    the whole.
+    """
     readable = False
     for attempt in run.attempts:
         started = store_attempt_dir.tasks_started(run_dir, attempt.number)
@@ -357,7 +365,8 @@ def _copy(path: str, start: int, end: int | None) -> int:
 
 
 def tell(what: str, run: str, own: Sequence[str], *, json: bool) -> int:
-    """Print the path for a class or signature, by the settings of a run or those in force here and `own` (KEY=VALUE).
+    """Print the recovery path of a class or signature, by the settings of a run or those in force here and
+    `own` (KEY=VALUE).
 
     Raises UserError for what is no class, signature, run or setting.
     """
@@ -379,7 +388,7 @@ def tell(what: str, run: str, own: Sequence[str], *, json: bool) -> int:
 
 
 def _whatif_asked(what: str) -> tuple[FaultClass, str, bool | None, Action | None]:
-    """(class, signature or "", what the signature says of another try, and what it recommends)."""
+    """(class, signature or "", whether the signature permits a retry, the action it recommends)."""
     classes = [fault.value for fault in FaultClass if fault is not FaultClass.HEALTHY]
     if what in classes:
         return FaultClass(what), "", None, None
@@ -407,6 +416,6 @@ def _here(own: Sequence[str]) -> Mapping[str, Any]:
 
 def _of_run(name: str, own: Sequence[str]) -> Mapping[str, Any]:
     if own:
-        raise UserError("--ft: a run has its own settings; give one of the two")
+        raise UserError("--ft: a run has its own settings; give a run or --ft, not both")
     _, run = common.find(name)
     return {**settings.defaults(), **run.settings}

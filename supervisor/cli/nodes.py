@@ -1,4 +1,4 @@
-"""`ftrun nodes`: what is known of nodes, who looks like a lemon; a person's exclusions and releases. (I/O)"""
+"""`ftrun nodes`: the history of nodes, lemons, and the user's exclusions and releases. (I/O)"""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ __all__ = ["app"]
 SLURM_TIMEOUT_S = 10.0
 HISTORY_SHOWN = 40
 
-app = typer.Typer(help="What is known of nodes: strikes, quarantine, lemons.")
+app = typer.Typer(help="The history of nodes: strikes, quarantine, lemons.")
 Names = Annotated[list[str], typer.Argument(help="Nodes, or lists such as n[1-4].", metavar="NODE...")]
-Reason = Annotated[str, typer.Option("--reason", help="Why, for whoever reads it.")]
+Reason = Annotated[str, typer.Option("--reason", help="The reason, for other readers.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The ledger and, where it answers, Slurm."""
+    """The ledger and, if Slurm answers, its nodes."""
 
     home: str
     now_s: float
@@ -50,19 +50,19 @@ class Scene:
     pooled: tuple[str, ...] = ()  # its nodes
 
     def record(self, node: str) -> NodeRecord:
-        """What is known of a node; an empty record of one that is only Slurm's."""
+        """The record of a node; an empty one if only Slurm knows the node."""
         return self.book.nodes.get(node, NodeRecord(node))
 
 
 @app.callback(invoke_without_command=True)
 def nodes(
     context: typer.Context,
-    every: Annotated[bool, typer.Option("--all", "-a", help="Also nodes of which nothing is known.")] = False,
+    every: Annotated[bool, typer.Option("--all", "-a", help="Also nodes without a history.")] = False,
     json: Json = False,
 ) -> None:
-    """Show the nodes of which something is known: state in Slurm, strikes, last fault, quarantine, score.
+    """Show the nodes that have a history: state in Slurm, strikes, last fault, quarantine, score.
 
-    The ledger of $FTRUN_HOME is what all runs of its owner met.  docs/nodes.md has the formulas.
+    The ledger in $FTRUN_HOME records the faults of all runs of its owner.  docs/nodes.md has the formulas.
     """
     if context.invoked_subcommand is not None:
         return
@@ -79,7 +79,7 @@ def nodes(
         columns = ["NODE", "SLURM", "STRIKES", "LAST FAULT", "WHEN", "QUARANTINED UNTIL", "WHY", "SCORE"]
         common.table(columns, [_cells(row) for row in rows])
     else:
-        print("nothing is known of any node so far")
+        print("no node has a history yet")
     for cause in together:
         print(f"{_clock(cause['at'])}  {cause['sentence']}")
     if scene.pool:
@@ -92,7 +92,7 @@ def _state(one: Mapping[str, str]) -> str:
 
 
 def _pooled(scene: Scene) -> list[dict[str, str]]:
-    """Each node of the pool: its state in Slurm, and which run of this home has borrowed it."""
+    """Each node of the pool: its state in Slurm, and the run of this home that has borrowed it."""
     if not scene.pooled:
         return []
     lent = {
@@ -119,11 +119,11 @@ def show(
     number: Annotated[int, typer.Option("-n", help="How many entries, newest last.", min=1)] = HISTORY_SHOWN,
     json: Json = False,
 ) -> None:
-    """Show one node: its strikes, devices, and all that is known of it over time."""
+    """Show one node: its strikes, its devices, and its history."""
     scene = _scene()
     wanted = _known(scene, [node])
     if len(wanted) > 1:
-        raise UserError(f"one node is shown at a time, and {node!r} is {len(wanted)}")
+        raise UserError(f"give one node: {node!r} names {len(wanted)}")
     (node,) = wanted
     facts = view_nodes.node_facts(scene.record(node), scene.rows.get(node), scene.now_s)
     if json:
@@ -153,7 +153,9 @@ def show_lemons(
     every: Annotated[bool, typer.Option("--all", "-a", help="Every node with a score.")] = False,
     json: Json = False,
 ) -> None:
-    """Show the nodes that keep failing jobs over four weeks, the worst first, with the signals that make the score."""
+    """Show the nodes that kept failing jobs in the last four weeks, the worst first, with the signals behind
+    the score.
+    """
     scene = _scene()
     scores = [lemon_score.score(record, scene.now_s) for record in scene.book.nodes.values()]
     chosen = [s for s in scores if s.lemon or (every and s.score > 0)]
@@ -180,11 +182,13 @@ def show_lemons(
 @app.command("exclude")
 def exclude(
     names: Names,
-    lasting: Annotated[str, typer.Option("--for", help="How long: 12h, 2d.", metavar="TIME")] = "1d",
+    lasting: Annotated[str, typer.Option("--for", help="Duration: 12h, 2d.", metavar="TIME")] = "1d",
     reason: Reason = "",
     json: Json = False,
 ) -> None:
-    """Let all runs of this home avoid nodes for a while, as far as `exclude-cap` and the job's size permit."""
+    """Make all runs of this home avoid nodes for a while, as far as `exclude-cap` and the size of the job
+    permit.
+    """
     scene = _scene()
     wanted = _known(scene, names)
     try:
@@ -192,9 +196,7 @@ def exclude(
     except SettingError as error:
         raise UserError(f"--for: {str(error).partition(': ')[2]}") from None
     if for_s <= 0:
-        raise UserError(
-            "--for: a time that is not over at once is wanted; to end an exclusion: ftrun nodes release"
-        )
+        raise UserError("--for: a time above zero is wanted; to end an exclusion: ftrun nodes release")
     until_s = scene.now_s + for_s
     _note(scene, "excluded", wanted, {"until_s": until_s, "reason": reason})
     if json:
@@ -205,7 +207,7 @@ def exclude(
 
 @app.command("release")
 def release(names: Names, reason: Reason = "", json: Json = False) -> None:
-    """Take back all that is held against nodes: strikes, quarantine, a person's exclusion. Their history stays."""
+    """Clear what counts against nodes: strikes, quarantine, exclusions by users. Their history stays."""
     scene = _scene()
     wanted = _known(scene, names)
     _note(scene, "released", wanted, {"reason": reason})
@@ -213,12 +215,12 @@ def release(names: Names, reason: Reason = "", json: Json = False) -> None:
     if json:
         common.emit_json({"released": wanted, "drained_in_slurm": drained})
         return
-    print(f"{nodeset.fold(wanted)}: nothing is held against {'it' if len(wanted) == 1 else 'them'} any more")
+    print(f"{nodeset.fold(wanted)}: nothing counts against {'it' if len(wanted) == 1 else 'them'} any more")
     if drained:
         print(f"{nodeset.fold(drained)}: still drained in Slurm; see: ftrun recheck", file=sys.stderr)
 
 
-# ---------------------------------------------------------------------- looking and writing
+# ---------------------------------------------------------------------- ledger and Slurm
 
 
 def _scene() -> Scene:
@@ -240,7 +242,7 @@ def _scene() -> Scene:
             pooled = tuple(sorted(companion_form.members(cluster, pool)))
     except SlurmError as error:
         unseen = error.message
-        print(f"ftrun: Slurm does not answer, this is the ledger alone: {unseen}", file=sys.stderr)
+        print(f"ftrun: Slurm does not answer, so only the ledger is shown: {unseen}", file=sys.stderr)
     keep_s = float(str(settings["ledger-keep"]))
     entries = [entry for entry in ledger.read(home) if now_s - entry.at_s <= keep_s]
     book = fold(entries, node_ledger_writer.rules_from(settings.values), domains)
@@ -248,7 +250,7 @@ def _scene() -> Scene:
 
 
 def _known(scene: Scene, names: list[str]) -> list[str]:
-    """The nodes that are meant, each once. Raises UserError for one that neither the ledger nor Slurm knows."""
+    """The named nodes, each once. Raises UserError for one that neither the ledger nor Slurm knows."""
     try:
         wanted = list(dict.fromkeys(node for name in names for node in nodeset.expand(name)))
     except ValueError as error:
@@ -268,7 +270,7 @@ def _note(scene: Scene, what: str, names: list[str], detail: dict[str, Any]) -> 
         raise UserError(f"the ledger cannot be written: {ledger.folder(scene.home)}", 1)
 
 
-# ---------------------------------------------------------------------- telling
+# ---------------------------------------------------------------------- printing
 
 
 def _cells(row: dict[str, Any]) -> list[object]:
@@ -290,7 +292,7 @@ def _story(entry: dict[str, Any]) -> list[object]:
     words = [str(detail[key]) for key in ("title", "reason", "text", "worst") if detail.get(key)]
     words += [f"until {_clock(until_s)}"] if isinstance(until_s, int | float) else []
     words += [f"by {detail['by']}"] if detail.get("by") else []
-    words += ["held to be no fault of this node"] if entry["common"] else []
+    words += ["not counted as a fault of this node"] if entry["common"] else []
     return [
         _clock(entry["at"]),
         entry["what"],

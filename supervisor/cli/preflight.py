@@ -1,4 +1,4 @@
-"""`ftrun preflight`: check many nodes at once, over SSH or, inside a job, by a step of it. (I/O)"""
+"""`ftrun preflight`: check many nodes at once, over SSH or, inside a job, by a job step. (I/O)"""
 
 from __future__ import annotations
 
@@ -43,21 +43,24 @@ def preflight(
             metavar="FILE",
         ),
     ] = "",
-    ssh_config: Annotated[str, typer.Option(help="In place of ~/.ssh/config.", metavar="FILE")] = "",
-    at_once: Annotated[int, typer.Option(help="How many nodes at a time, over SSH.", min=1)] = 32,
+    ssh_config: Annotated[
+        str, typer.Option(help="Use this file instead of ~/.ssh/config.", metavar="FILE")
+    ] = "",
+    at_once: Annotated[int, typer.Option(help="Number of nodes to check at a time, over SSH.", min=1)] = 32,
     pairs: Annotated[
-        bool, typer.Option("--pairs", help="Inside a job: also try the network between the nodes, in pairs.")
+        bool, typer.Option("--pairs", help="Inside a job: also test the network between the nodes, in pairs.")
     ] = False,
     every: Annotated[
-        bool, typer.Option("--all", "-a", help="Also what is well and what was skipped.")
+        bool, typer.Option("--all", "-a", help="Also show what is fine and what was skipped.")
     ] = False,
     json: Json = False,
 ) -> int:
-    """Check nodes side by side, and show what is not well: over SSH, or inside a job on all its nodes by a step of it.
+    """Check nodes in parallel and show what is wrong: over SSH, or inside a job by a step on all its nodes.
 
-    Nothing of ftrun needs to be installed on the nodes; they need a Python 3.9.
+    ftrun need not be installed on the nodes; they need Python 3.9 or newer.
 
-    Exit 0: all nodes were checked and nothing is bad.  1: something is bad.  3: nothing is, but some nodes gave no report.
+    Exit 0: all nodes were checked and nothing is bad.  1: something is bad.  3: nothing is bad, but some
+    nodes gave no report.
     """
     names = list(checks or ())
     _known(tier, names)
@@ -66,7 +69,7 @@ def preflight(
     settings = {} if inside and "{node}" in thresholds else _thresholds(thresholds)
     job = os.environ.get("SLURM_JOB_ID", "")
     if pairs and (not inside or not job):
-        raise UserError("--pairs tries the nodes of a job: call this inside one, without --nodelist")
+        raise UserError("--pairs tests the nodes of a job: call it inside a job, without --nodelist")
     if not inside:
         nodes = _nodes(nodelist, partition)
         own = ssh_config or sources.load(os.getcwd(), dict(os.environ)).text("ssh-config")
@@ -151,7 +154,7 @@ def _by_step(
     finally:
         progress.end()
     if pairs and not between:
-        print("ftrun: the nodes were not tried in pairs: no verdict came about", file=sys.stderr)
+        print("ftrun: the network between the nodes was not tested: no result", file=sys.stderr)
     return {node: replace(one, findings=(*one.findings, *_of(node, between))) for node, one in found.items()}
 
 
@@ -177,7 +180,7 @@ class _Progress:
             print(f"\r{self._done} of {self._number} nodes{bad}\x1b[K", end="", file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """Leave the line as it was."""
+        """Clear the line."""
         if self._shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
@@ -209,7 +212,7 @@ def _thresholds(path: str) -> dict[str, dict[str, Any]]:
 
 
 def _nodes(nodelist: str, partition: str) -> tuple[str, ...]:
-    """The nodes that are meant. Raises UserError."""
+    """The named nodes and those of the partition. Raises UserError."""
     from ftrun.slurm.client.errors import SlurmError
     from ftrun.slurm.commands.cluster import CommandCluster
 

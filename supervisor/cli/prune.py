@@ -1,10 +1,9 @@
-"""`ftrun prune`: remove runs that have been over for long. (I/O)
+"""`ftrun prune`: remove runs that ended long ago. (I/O)
 
-Which runs that are over may go, and how they are removed.
-How it thinks. A run is a candidate only when its journal can be read, says that the run is final, and holds no request that
-somebody left for it; anything else is kept and named. What is kept by number or age is kept; a size cap then removes the
-oldest of what is left over. A run is first renamed to a hidden name, so that no command meets half a run, and then removed;
-`$FTRUN_HOME/runs/.removing-*` that a crash left behind is removed the next time.
+A run is a candidate only if its journal can be read and says that the run is final, and if no request waits
+for it; all other runs are kept and reported. Age and `keep` choose first; a size cap then removes the oldest
+of the rest. A run is renamed to a hidden name before it is removed, so that no command sees half a run; the
+next call removes the `$FTRUN_HOME/runs/.removing-*` of a crash.
 """
 
 from __future__ import annotations
@@ -34,14 +33,15 @@ __all__ = ["Candidate", "Kept", "Rules", "choose", "remove", "survey", "sweep"]
 
 _HIDDEN = ".removing-"
 SETTLED_AFTER_S = (
-    900.0  # a run whose submission had no answer may still get a late job that must be cancelled
+    900.0  # until then a submission without an answer may still make a job, which must be cancelled
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What goes: runs that ended more than `older_than_s` ago, then the oldest until all that are over take no more than
-    `size_bytes` (None = no cap). The `keep` newest never go."""
+    """What to remove: runs that ended more than `older_than_s` ago, then the oldest until the final runs take
+    no more than `size_bytes` (None: no cap). The `keep` newest always stay.
+    """
 
     older_than_s: float
     keep: int = 0
@@ -50,7 +50,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A run that is over."""
+    """A final run that may be removed."""
 
     run: str
     path: str
@@ -62,14 +62,14 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A run that prune never touches, and why."""
+    """A run that prune does not touch, and why."""
 
     run: str
     why: str
 
 
 def survey(home: str, now_s: float) -> tuple[list[Candidate], list[Kept]]:
-    """Every run of a home: those that are over, newest first, and those that are not touched."""
+    """The final runs of a home, newest first, and the runs that are not touched."""
     found = [_look(run_dir, now_s) for run_dir in store_run_dir.run_dirs(home)]
     over = [one for one in found if isinstance(one, Candidate)]
     kept = [one for one in found if isinstance(one, Kept)]
@@ -88,17 +88,17 @@ def _look(run_dir: str, now_s: float) -> Candidate | Kept:
     if run.paused:
         return Kept(name, "it is paused")
     if _asked(run_dir):
-        return Kept(name, "somebody left a request for it")
+        return Kept(name, "a request waits for it")
     attempt = run.attempt
     if attempt and attempt.submission in {"unknown", "intended"} and now_s - run.last_at_s < SETTLED_AFTER_S:
-        return Kept(name, "a late job of it may still appear")
+        return Kept(name, "a late job of it may still appear in Slurm")
     return Candidate(
         name, run_dir, run.state.value, run.last_at_s, _size(run_dir), (*run.job_ids, *run.companion_ids)
     )
 
 
 def _asked(run_dir: str) -> bool:
-    """Somebody wants something of the run that no supervisor has taken up yet."""
+    """Whether a request waits that no supervisor has handled yet."""
     try:
         return any(name.endswith(".json") for name in os.listdir(os.path.join(run_dir, "requests")))
     except FileNotFoundError:
@@ -116,7 +116,7 @@ def _size(path: str) -> int:
 
 
 def choose(over: Sequence[Candidate], rules: Rules, now_s: float) -> list[Candidate]:
-    """What goes, oldest first. `over` is newest first. (pure)"""
+    """The runs to remove, oldest first; `over` is newest first. (pure)"""
     used = sum(one.size_bytes for one in over)
     gone: list[Candidate] = []
     for one in reversed(over[rules.keep :]):
@@ -128,7 +128,9 @@ def choose(over: Sequence[Candidate], rules: Rules, now_s: float) -> list[Candid
 
 
 def remove(home: str, one: Candidate) -> bool:
-    """Remove a run and the index links of its jobs. False: a request came in the last moment, the run stays. Raises OSError."""
+    """Remove a run and the index links of its jobs. False: a request came at the last moment, and the run
+    stays. Raises OSError.
+    """
     hidden = os.path.join(home, "runs", f"{_HIDDEN}{one.run}")
     os.rename(one.path, hidden)
     if _asked(hidden):
@@ -137,14 +139,14 @@ def remove(home: str, one: Candidate) -> bool:
     for job in one.jobs:
         link = os.path.join(home, "index", job)
         with contextlib.suppress(OSError):
-            if os.path.basename(os.readlink(link)) == one.run:  # the id may have been given out again
+            if os.path.basename(os.readlink(link)) == one.run:  # Slurm may have reused the id
                 os.unlink(link)
     shutil.rmtree(hidden)
     return True
 
 
 def sweep(home: str) -> None:
-    """Remove what a crash left half removed. Raises OSError."""
+    """Remove the hidden folders that a crash left behind. Raises OSError."""
     for path in _half_removed(home):
         shutil.rmtree(path)
 
@@ -161,23 +163,28 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 def prune(
     days: Annotated[
-        float, typer.Option("--days", help="Remove what ended more than so many days ago.", min=0)
+        float, typer.Option("--days", help="Remove runs that ended more than this many days ago.", min=0)
     ] = 30.0,
-    keep: Annotated[int, typer.Option("--keep", help="Never remove the newest N.", min=0, metavar="N")] = 0,
+    keep: Annotated[
+        int, typer.Option("--keep", help="Never remove the newest N runs.", min=0, metavar="N")
+    ] = 0,
     size: Annotated[
         str,
         typer.Option(
             "--max-size",
-            help="Also remove the oldest until the rest takes no more: 500M, 2G.",
+            help="Also remove the oldest runs until the rest take no more than this: 500M, 2G.",
             metavar="SIZE",
         ),
     ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go; remove nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be removed; remove nothing.")
+    ] = False,
     json: Json = False,
 ) -> int:
-    """Remove runs that are finished or stopped, with their journals. Logs and checkpoints of the jobs are not touched.
+    """Remove runs that finished or stopped long ago, with their journals. Logs and checkpoints of the jobs
+    stay.
 
-    A run that is not over, that cannot be read, or for which a request waits is never removed.
+    A run is never removed while it is open, while a request waits for it, or if its journal cannot be read.
     """
     home_dir = common.home()
     now = time.time()

@@ -1,4 +1,4 @@
-"""`ftrun recheck`: look at the nodes that ftrun drained, and give back those that are well again. (I/O)"""
+"""`ftrun recheck`: check the nodes that ftrun drained, and return healthy ones to service. (I/O)"""
 
 from __future__ import annotations
 
@@ -32,17 +32,23 @@ ATTENTION = frozenset({"failing", "unseen", "left", "edited", "refused"})
 
 def recheck(
     nodes: Annotated[
-        list[str] | None, typer.Argument(help="Only these; lists such as n[1-4], too.", metavar="NODE...")
+        list[str] | None,
+        typer.Argument(help="Only these nodes; lists such as n[1-4] are allowed.", metavar="NODE..."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Look and say what would be done; do and note nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Check the nodes and print what would be done; change and record nothing."
+        ),
     ] = False,
     json: Json = False,
 ) -> int:
-    """Look at the nodes that bear ftrun's drain reason, and give back those that pass several times in a row. For cron.
+    """Check the nodes that ftrun drained (by its drain reason), and return to service those that pass several
+    times in a row. For cron.
 
-    A line for each node.  Exit 0: nothing needs a person.  1: a node still fails, cannot be seen, or is left to a person.
-    75: not now (another recheck runs, or Slurm does not answer).  77: this user may not give nodes back.
+    Prints one line for each node.  Exit 0: no node needs a person.  1: a node still fails, cannot be reached,
+    or is left to a person. 75: not now (another recheck runs, or Slurm does not answer).  77: this user may
+    not return nodes to service.
     """
     from ftrun.slurm.client.errors import SlurmError
     from ftrun.slurm.commands.cluster import CommandCluster
@@ -50,7 +56,7 @@ def recheck(
     from ftrun.supervisor.store import append_log
 
     env = dict(os.environ)
-    settings = sources.load("/", env)  # whoever owns the folder that root stands in has no say
+    settings = sources.load("/", env)  # not the current folder: its owner must not configure root
     home = common.own_home(settings.home(env))
     cluster = CommandCluster(env, timeout_s=COMMAND_TIMEOUT_S)
     wanted = _named(nodes or [])
@@ -58,11 +64,11 @@ def recheck(
     try:
         rights = cluster.rights()
         if not rights.may_drain and not dry_run:
-            why = f"nodes cannot be given back: {rights.why}; run this as root or SlurmUser"
+            why = f"nodes cannot be returned to service: {rights.why}; run this as root or SlurmUser"
             raise UserError(why, EXIT_NOT_PERMITTED)
         with nullcontext(True) if dry_run else append_log.held(recheck_loop.folder(home)) as alone:
             if not alone:
-                raise UserError("another recheck is at work; nothing was done", EXIT_LATER)
+                raise UserError("another recheck is running; nothing was done", EXIT_LATER)
             lines = round_.run()
     except SlurmError as error:
         why = f"Slurm does not answer: {error.message}; nothing more was done"
@@ -75,7 +81,7 @@ def recheck(
         rows = [[n.node, n.state, n.why, n.reason or None] for n in lines]
         common.table(["NODE", "STATE", "WHY", "REASON"], rows)
     elif sys.stdout.isatty() and not wanted:
-        print("no node bears a drain reason of ftrun's")
+        print("no node has a drain reason of ftrun")
     others = sorted(set(wanted) - {line.node for line in lines})
     if others:
         print(f"ftrun: {nodeset.fold(others)}: not drained by ftrun; left alone", file=sys.stderr)
@@ -83,7 +89,7 @@ def recheck(
 
 
 def _named(words: list[str]) -> list[str]:
-    """The nodes that words such as n[1-4] name. Raises UserError."""
+    """The nodes of lists such as n[1-4]. Raises UserError."""
     try:
         return [node for word in words for node in nodeset.expand(word)]
     except ValueError as error:
@@ -121,7 +127,7 @@ def _round(home: str, cluster: Cluster, settings: Config, nodes: list[str], *, d
 
 
 def _checked(steps: list[str]) -> None:
-    """Raises UserError for a command that no shell would take."""
+    """Raise UserError for a command that no shell accepts."""
     for text in steps:
         try:
             words = shlex.split(text)

@@ -1,4 +1,4 @@
-"""`ftrun status`, `show`, `history`: what the runs do and did. (I/O)"""
+"""`ftrun status`, `show` and `history`: the state and the past of runs. (I/O)"""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ASKED_SHOWN_S = 86_400.0
 
 
 def status(
-    every: Annotated[bool, typer.Option("--all", "-a", help="Also runs that are over.")] = False,
+    every: Annotated[bool, typer.Option("--all", "-a", help="Also show runs that are over.")] = False,
     json: Json = False,
 ) -> int:
-    """Show the runs that are looked after, and who looks after them."""
+    """Show the runs under supervision, and who supervises them."""
     home_dir = common.home()
     found = common.all_runs(home_dir)
     runs = [run for _, run in found]
@@ -55,9 +55,7 @@ def status(
             [_cells(row) for row in rows],
         )
     else:
-        print(
-            "no runs are being looked after" + ("" if every else "; those that are over: ftrun status --all")
-        )
+        print("no run is under supervision" + ("" if every else "; runs that are over: ftrun status --all"))
     for row in rows:
         _say_asked(row, now)
     _say_watch(watch, open_runs, restarted, now)
@@ -82,7 +80,7 @@ def _cells(row: dict[str, Any]) -> list[object]:
 
 
 def _why(row: dict[str, Any]) -> str:
-    """The reason of the last decision or of the end, and what goes on inside the job."""
+    """The reason of the last decision or of the end, and the state inside the job."""
     inside = view_run.inside_words(row["inside"])
     trouble = view_checkpoints.trouble(row["staged"]) if row["staged"] else ""
     staged = f"checkpoints in memory: {trouble}" if trouble else ""
@@ -94,23 +92,23 @@ def _companions(row: dict[str, Any]) -> str:
 
 
 def _nodes(row: dict[str, Any]) -> str | None:
-    """The nodes that the script uses, and how many more the job has."""
+    """The nodes that the script uses, and how many spares the job has."""
     inside = row["inside"]
     spares = f" +{len(inside['spares'])}" if inside["spares"] else ""
     return nodeset.fold(inside["active"] or row["nodes"]) + spares or None
 
 
 def _say_watch(watch: common.Watch, open_runs: int, restarted: bool, now: float) -> None:
-    """Who looks after the runs, on stderr: the table on stdout stays a table."""
+    """Print who supervises the runs, on stderr: stdout has only the table."""
     if watch.watched:
         print(f"watched from {watch.by}", file=sys.stderr)
         for run, why in watch.set_aside.items():
-            print(f"{run} is not looked after: {why}", file=sys.stderr)
+            print(f"{run} is not supervised: {why}", file=sys.stderr)
         if watch.asks.get("why"):
             print(f"Slurm is asked by its commands, not by pyslurm: {watch.asks['why']}", file=sys.stderr)
     if watch.blind_since_s is not None and watch.watched:
         print(
-            f"Slurm has not answered for {_ago(now - watch.blind_since_s)}: nothing is done until it does",
+            f"Slurm has not answered for {_ago(now - watch.blind_since_s)}: ftrun does nothing until it does",
             file=sys.stderr,
         )
     if not open_runs or watch.watched:
@@ -202,14 +200,14 @@ def _attempts(facts: dict[str, Any]) -> None:
 
 
 def _beside_words(inside: dict[str, Any]) -> str:
-    """Nodes of the job that the script does not use; "" where it uses them all."""
+    """The nodes of the job that the script does not use; "" if it uses all."""
     waiting, aside = nodeset.fold(inside["spares"]), nodeset.fold(inside["aside"])
     told = [f"spare: {waiting}"] if waiting else []
     return "; ".join(told + ([f"set aside: {aside}"] if aside else []))
 
 
 def _starts(facts: dict[str, Any]) -> None:
-    """The starts of the script inside the attempts, where there was more than one."""
+    """Print the starts of the script inside attempts that had more than one."""
     rows = [
         [
             f"{a['attempt']}.{s['start']}",
@@ -229,7 +227,7 @@ def _starts(facts: dict[str, Any]) -> None:
 
 
 def _loaded(facts: dict[str, Any]) -> None:
-    """Which checkpoints were passed over, and what no start loads any more."""
+    """Print which checkpoints were passed over, and which are not loaded because training had diverged."""
     for a in facts["attempts"]:
         starts = [(f"{a['attempt']}.{s['start']}", s["passed_over"]) for s in a["starts"]]
         for name, passed in starts or [(a["attempt"], a["passed_over"])]:
@@ -245,7 +243,7 @@ def _loaded(facts: dict[str, Any]) -> None:
 
 
 def _held(facts: dict[str, Any]) -> None:
-    """The small jobs that held more nodes for the attempts."""
+    """Print the companion jobs of the attempts."""
     rows = [
         [
             a["attempt"],
@@ -265,7 +263,7 @@ def _held(facts: dict[str, Any]) -> None:
 
 
 def _tasks(facts: dict[str, Any]) -> None:
-    """The failed tasks of an array, as `--array` takes them."""
+    """Print the failed tasks of an array, in the form of `--array`."""
     for attempt in facts["attempts"]:
         if attempt["failed_tasks"]:
             print(f"attempt {attempt['attempt']}: failed tasks {','.join(map(str, attempt['failed_tasks']))}")
@@ -293,18 +291,18 @@ def _incidents(run: Run) -> None:
 
 
 def _try(incident: dict[str, Any]) -> str:
-    """The attempt, and which start of the script inside it, where there were several."""
+    """The attempt, and the start of the script inside it if there were several."""
     return f"{incident['attempt']}" + (f".{incident['start']}" if incident["inside"] else "")
 
 
 def _back_after_s(phases: dict[str, float | None]) -> float | None:
-    """From the end of the script until it ran again; None while it does not."""
+    """Seconds from the end of the script until it ran again; None while it does not."""
     back = [phases[key] for key in ("end_to_diagnosis", "diagnosis_to_decision", "decision_to_running")]
     return round(sum(s for s in back if s is not None), 1) if back[-1] is not None else None
 
 
 def history(
-    number: Annotated[int, typer.Option("-n", help="How many, newest last.", min=1)] = 50,
+    number: Annotated[int, typer.Option("-n", help="Number of faults, newest last.", min=1)] = 50,
     json: Json = False,
 ) -> int:
     """List the faults of all runs, oldest first."""

@@ -1,4 +1,4 @@
-"""`ftrun sandbox`: a disposable real Slurm on this machine, to try things and to hurt nodes. (I/O)"""
+"""`ftrun sandbox`: a disposable real Slurm on this machine, to try things and to break nodes. (I/O)"""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ NameOption = Annotated[
     str | None,
     typer.Option("--name", help="Which sandbox [default: the folder in FTRUN_SANDBOX, else `default`]."),
 ]
-FolderOption = Annotated[Path | None, typer.Option("--folder", help="Its folder, where it has no name.")]
+FolderOption = Annotated[
+    Path | None, typer.Option("--folder", help="The folder of a sandbox without a name.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print facts as one line of JSON.")]
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="A node: n0, n1, ...")]
 
@@ -41,15 +43,17 @@ def up(  # noqa: PLR0917 - options, never positions
     name: NameOption = None,
     folder: FolderOption = None,
     nodes: Annotated[int, typer.Option("--nodes", help="How many nodes.")] = 4,
-    gpus: Annotated[int, typer.Option("--gpus", help="GPUs a node shows to Slurm (none need to exist).")] = 0,
+    gpus: Annotated[
+        int, typer.Option("--gpus", help="GPUs that each node shows to Slurm (none need to exist).")
+    ] = 0,
     ssh: Annotated[bool, typer.Option("--ssh", help="Run an sshd on every node.")] = False,
     accounting: Annotated[bool, typer.Option("--accounting", help="Run slurmdbd and a MariaDB.")] = False,
     shm: Annotated[
-        int, typer.Option("--shm", metavar="MIB", help="A /dev/shm of its own for every node, so large.")
+        int, typer.Option("--shm", metavar="MIB", help="Give every node its own /dev/shm of this size.")
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring a sandbox up; returns when all nodes are idle."""
+    """Start a sandbox; return when all nodes are idle."""
     with _said_plainly():
         where = _folder(name, folder)
         box = _living(where)
@@ -77,7 +81,7 @@ def up(  # noqa: PLR0917 - options, never positions
 
 @app.command()
 def status(name: NameOption = None, folder: FolderOption = None, as_json: JsonOption = False) -> int:
-    """Show what lives in a sandbox; exit 1 when it is not up."""
+    """Show the daemons and nodes of a sandbox; exit 1 if it is not up."""
     with _said_plainly():
         found = lifecycle.find(_folder(name, folder)).status()
     if as_json:
@@ -95,7 +99,7 @@ def run(
     name: NameOption = None,
     folder: FolderOption = None,
 ) -> None:
-    """Run a command as a client of a sandbox, with its SLURM_CONF; exits as the command does."""
+    """Run a command as a client of a sandbox, with its SLURM_CONF; exit with the status of the command."""
     with _said_plainly():
         box = _living_or_error(name, folder)
     _become(box, command)
@@ -121,10 +125,10 @@ def down(
     folder: FolderOption = None,
     everything: Annotated[bool, typer.Option("--all", help="All named sandboxes.")] = False,
 ) -> None:
-    """Take a sandbox down: no process stays; logs and the shared folder do."""
+    """Stop a sandbox with all its processes; its logs and the shared folder stay."""
     with _said_plainly():
         if everything and (name or folder):
-            raise UserError("--all stands for every sandbox: leave --name and --folder out")
+            raise UserError("--all means every sandbox: give no --name or --folder with it")
         boxes = lifecycle.known() if everything else [lifecycle.find(_folder(name, folder))]
         for box in boxes:
             ended = box.down()
@@ -140,7 +144,7 @@ def break_node(
     name: NameOption = None,
     folder: FolderOption = None,
 ) -> None:
-    """Hurt a node."""
+    """Break a node."""
     with _said_plainly():
         box = _living_or_error(name, folder)
         box.break_node(node, how)
@@ -155,7 +159,7 @@ def break_node(
 
 @app.command()
 def mend(node: NodeArgument, name: NameOption = None, folder: FolderOption = None) -> None:
-    """Undo whatever was done to a node; returns when Slurm uses it again."""
+    """Undo what `break` did to a node; return when Slurm uses it again."""
     with _said_plainly():
         box = _living_or_error(name, folder)
         box.mend(node)
@@ -187,7 +191,7 @@ def _said_plainly() -> Iterator[None]:
 
 def _folder(name: str | None, folder: Path | None) -> Path:
     if name and folder:
-        raise UserError("--name and --folder both say which sandbox: give one of them")
+        raise UserError("give --name or --folder, not both")
     if name is not None and (not name or "/" in name or name.startswith(".")):
         raise UserError(f"{name!r} is no name for a sandbox: use --folder for a path")
     return folder.absolute() if folder else lifecycle.folder_of(name)
@@ -210,7 +214,7 @@ def _living_or_error(name: str | None, folder: Path | None) -> Sandbox:
 
 
 def _become(box: Sandbox, command: list[str]) -> None:
-    # Not a child: the terminal, signals and the exit status are the command's own.
+    # exec, not a child: the command owns the terminal, the signals and the exit status.
     environment = box.env() | {"FTRUN_SANDBOX": str(box.folder)}
     program = shutil.which(command[0], path=environment["PATH"])
     if program is None:
@@ -234,11 +238,11 @@ def _introduce(box: Sandbox, headline: str, name: str | None, folder: Path | Non
     )
     if not plan.uts:
         print(
-            f"  `hostname` on a node tells this machine's name: no host names of their own here ({plan.uts_refused})"
+            f"  `hostname` on a node prints this machine's name: nodes cannot have host names of their own here ({plan.uts_refused})"
         )
     if plan.gpus and not plan.gpu_numbered:
         print(
-            "  jobs get GPUs but no CUDA_VISIBLE_DEVICES: this machine has no character devices to stand for them"
+            "  jobs get GPUs but no CUDA_VISIBLE_DEVICES: this machine has no character devices that could stand for them"
         )
     if box.ssh_config:
         print(f"  ssh -F {box.ssh_config} n0")

@@ -1,15 +1,14 @@
-"""`ftrun sbatch`: sbatch, and a run that is looked after. (I/O)
+"""`ftrun sbatch`: sbatch, and a run under supervision. (I/O)
 
-How it thinks. Every submission of every user comes through here, so it must be quick and must never be the reason why
-a job was not submitted.
+Every submission of every user passes through here, so it must be quick and must never prevent a job.
 
-    arguments --asked--> sbatch's and ours, script, settings --first--> a run folder, the intent, sbatch
-                 |                                              |
-                 v                                              v
-     sbatch's own words for                        plain sbatch with a warning
-     what it would refuse                          where nothing can be written
+    command line --arguments--> options, script, settings --first_attempt--> run folder, intent, sbatch
+                     |                                           |
+                     v                                           v
+           sbatch's own error for                      plain sbatch with a warning
+           options that it refuses                     if nothing can be written
 
-Output and exit status are sbatch's. What ftrun has to say goes to stderr, and only when something is wrong.
+Output and exit status are those of sbatch. ftrun prints to stderr only, and only if something is wrong.
 """
 
 from __future__ import annotations
@@ -37,7 +36,9 @@ _REVIVE_EVERY = 30  # looks
 
 
 def main(argv: Sequence[str]) -> int:
-    """Do what `sbatch ARGV` does and look after the job. Returns the exit status. Raises UserError (exit 2, or 127)."""
+    """Do what `sbatch ARGV` does, as a supervised run. Returns the exit status. Raises UserError (exit 2, or
+    127).
+    """
     asked = Asked(argv, submission_context.environment_of_process())
     if not asked.sbatch:
         raise UserError(
@@ -81,7 +82,7 @@ def _submit(asked: Asked) -> int:
 
 
 def _plain(asked: Asked, warning: str = "") -> int:
-    """sbatch with what the user typed, as if ftrun were not there."""
+    """Call sbatch with the user's own words, as if ftrun were not there."""
     stdin = _replayed(asked.script) if asked.source == "stdin" and asked.script else None
     code = sbatch_process.run_through(asked.sbatch, asked.argv, asked.raw_env, stdin=stdin)
     if code == 0 and warning:
@@ -90,7 +91,7 @@ def _plain(asked: Asked, warning: str = "") -> int:
 
 
 def _replayed(data: bytes) -> int:
-    """A file descriptor from which what we read of standard input can be read again."""
+    """A file descriptor that yields the bytes already read from standard input."""
     fd = os.memfd_create("script")
     view = memoryview(data)
     while view:
@@ -100,7 +101,7 @@ def _replayed(data: bytes) -> int:
 
 
 def _without_folder(asked: Asked, error: OSError) -> int:
-    """No run can be kept: a plain job, said in one line, unless the user wants all or nothing."""
+    """Submit a plain job with a one-line warning, since no run folder can be made; refuse with `strict`."""
     where = error.filename or asked.config.home(asked.env)
     if asked.config.flag("strict"):
         raise UserError(
@@ -111,7 +112,7 @@ def _without_folder(asked: Asked, error: OSError) -> int:
 
 
 def _test_only(asked: Asked) -> int:
-    """sbatch --test-only on the composed file; nothing is kept."""
+    """Run sbatch --test-only on the composed file; nothing is kept."""
     import shutil
     import tempfile
 
@@ -126,7 +127,7 @@ def _test_only(asked: Asked) -> int:
 
 
 def _dry_run(asked: Asked) -> int:
-    """Print the command and the file; make nothing."""
+    """Print the sbatch command and the composed file; write nothing."""
     import shlex
 
     name = store_run_dir.run_name(asked.run_name)
@@ -147,10 +148,11 @@ def _tried(asked: Asked, run_dir: str) -> plan.Plan:
 
 
 def wait_for_run(run_dir: str, revive: Callable[[], None]) -> int:
-    """Wait until the run is over and return the exit status of its last attempt's script, as `sbatch --wait` does.
+    """Wait until the run is over and return the exit status of its last attempt's script, as `sbatch --wait`
+    does.
 
-    `revive` is called now and then, so that the run does not wait for a supervisor that died. An interrupt ends the
-    waiting, not the run. Raises UserError where the run can no longer be read.
+    It calls `revive` now and then, so that a dead supervisor is replaced. An interrupt ends the waiting, not
+    the run. Raises UserError if the run can no longer be read.
     """
     import time
 

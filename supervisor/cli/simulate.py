@@ -1,4 +1,4 @@
-"""`ftrun simulate`: what faults would cost a run, by who looks after it. (I/O)"""
+"""`ftrun simulate`: what faults would cost a run under different policies, on a virtual cluster. (I/O)"""
 
 from __future__ import annotations
 
@@ -30,29 +30,33 @@ def _text(flag: str, told: str, value: str) -> Any:
     return typer.Option(flag, help=told, metavar=value)
 
 
-Preset = Annotated[str, _text("--preset", "Shipped: llama3-16k, research-1k, research-16k.", "NAME")]
-File = Annotated[str, _text("--scenario", "A scenario of your own instead.", "FILE.toml")]
+Preset = Annotated[
+    str, _text("--preset", "A shipped scenario: llama3-16k, research-1k, research-16k.", "NAME")
+]
+File = Annotated[str, _text("--scenario", "A scenario file of your own instead.", "FILE.toml")]
 Nodes = Annotated[str, _text("--nodes", "Nodes that the training uses.", "N")]
-Days = Annotated[str, _text("--days", "How long it is followed.", "DAYS")]
-Seeds = Annotated[int, _text("--seeds", "How many lives each way is given.", "N")]
+Days = Annotated[str, _text("--days", "Simulated time.", "DAYS")]
+Seeds = Annotated[int, _text("--seeds", "Number of simulated lives for each policy.", "N")]
 Spares = Annotated[
     str,
     _text(
         "--spares",
-        "Spare nodes; a column for each number [default: a quarter of the idle nodes].",
+        "Spare nodes; one column for each number [default: a quarter of the idle nodes].",
         "K[,K...]",
     ),
 ]
 Every = Annotated[str, _text("--checkpoint-every", "Useful work between two checkpoints.", "TIME")]
-Cost = Annotated[str, _text("--checkpoint-cost", "How long training stands still for one.", "TIME")]
-Queue = Annotated[str, _text("--queue", "Mean wait of a job that comes back.", "TIME")]
-Repair = Annotated[str, _text("--repair", "Mean time of a repair.", "TIME")]
-Reaction = Annotated[str, _text("--reaction", "Mean time until a person has acted.", "TIME")]
-Idle = Annotated[str, _text("--idle", "Nodes of the cluster beyond those of the training.", "N")]
+Cost = Annotated[str, _text("--checkpoint-cost", "How long training stops for a checkpoint.", "TIME")]
+Queue = Annotated[str, _text("--queue", "Mean queue time of a resubmitted job.", "TIME")]
+Repair = Annotated[str, _text("--repair", "Mean time to repair a node.", "TIME")]
+Reaction = Annotated[str, _text("--reaction", "Mean time until a person acts.", "TIME")]
+Idle = Annotated[str, _text("--idle", "Idle nodes of the cluster, beyond those of the training.", "N")]
 Elastic = Annotated[
     str, _text("--elastic", "Sizes of the elastic column [default: half to all].", "MIN-MAX[:UNIT]")
 ]
-Set = Annotated[list[str] | None, _text("--set", "Any quantity (docs/simulate.md); repeatable.", "KEY=VALUE")]
+Set = Annotated[
+    list[str] | None, _text("--set", "Set any quantity (docs/simulate.md); repeatable.", "KEY=VALUE")
+]
 Ft = Annotated[
     list[str] | None, _text("--ft", "A setting of ftrun, such as retries=500; repeatable.", "KEY=VALUE")
 ]
@@ -76,9 +80,10 @@ def simulate(  # noqa: PLR0917 - options are given by name
     ft: Ft = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on one line.")] = False,
 ) -> int:
-    """Compare ways to look after a run: ftrun's own policy on a virtual cluster, beside a person and beside a plain requeue.
+    """Compare ways to recover a run on a virtual cluster: ftrun's own policy, a person, and a plain requeue.
 
-    Faults come by published rates; what is not published is assumed, and docs/simulate.md says which is which.
+    Fault rates are published ones; other quantities are assumed where nothing is published, and
+    docs/simulate.md says which is which.
     """
     own = {
         "nodes": nodes, "days": days, "checkpoint-every": every, "checkpoint-cost": cost, "queue": queue,
@@ -94,7 +99,9 @@ def simulate(  # noqa: PLR0917 - options are given by name
     if not 1 <= seeds <= SEEDS_MAX:
         raise UserError(f"--seeds: a number from 1 to {SEEDS_MAX} is wanted, not {seeds}")
     if chosen.faults_a_second * chosen["days"] * 86_400.0 * seeds > FAULTS_MAX:
-        raise UserError("that is more than 200,000 faults for each way: fewer --nodes, --days or --seeds")
+        raise UserError(
+            "that is more than 200,000 faults for each policy: give fewer --nodes, --days or --seeds"
+        )
     rows = list(compare.compare(chosen, found, seeds))
     if json:
         common.emit_json(_facts(chosen, seeds, rows))

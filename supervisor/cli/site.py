@@ -1,7 +1,7 @@
 """`ftrun site`: the site's service, which drains nodes and raises recovered jobs for users who may not. (I/O)
 
-The service believes no request: it checks the node by itself (`nodes.drain_service`, `nodes.drain_rules`). This module reads the
-site's settings, takes the lock that keeps a second service out, and prints the answers.
+The service believes no request: it checks the node by itself (`nodes.drain_service`, `nodes.drain_rules`).
+This module reads the site's settings, takes the lock that keeps a second service out, and prints the answers.
 """
 
 from __future__ import annotations
@@ -46,11 +46,12 @@ def site(
     ] = 10.0,
     json: Json = False,
 ) -> int:
-    """Answer the signed requests of users' supervisors: check the nodes and drain those that are sick. Where the site sets
-    site-priority, also raise the priority of a job that replaces one lost to a broken node. Run as root or SlurmUser.
+    """Answer the signed requests of users' supervisors: check the nodes and drain those that are sick. Where
+    the site sets site-priority, also raise the priority of a job that replaces one lost to a broken node. Run
+    as root or SlurmUser.
 
-    Prints one line for each answer.  Exit 75: not now (another `ftrun site` runs, or Slurm or munge does not answer).  77: this user
-    may not drain.
+    Prints one line for each answer.  Exit 75: not now (another `ftrun site` runs, or Slurm or munge does not
+    answer).  77: this user may not drain.
     """
     from ftrun.slurm.client.errors import SlurmError
     from ftrun.slurm.commands.cluster import CommandCluster

@@ -1,16 +1,17 @@
-"""`ftrun supervise`: look after the runs of this user. (I/O)
+"""`ftrun supervise`: supervise the runs of this user, now, from cron or systemd, or as a job. (I/O)
 
-What keeps a supervisor running where nobody is logged in: texts for systemd, cron, scrontab.
-How it thinks. Each text is ready to be pasted: full paths, and the few variables without which another cluster, home or site would be meant. systemd keeps one process
-alive; cron and scrontab call `--once`, which does what is due and ends; whoever leads already is left alone. They share what they must survive: a home with spaces or
-`%` in its name, which means something to each of them.
+**Texts for systemd, cron and scrontab** (`--print`). Each text can be pasted as it is: it has full paths, and
+the variables that name the cluster, the home and the site. systemd keeps one process alive; cron and scrontab
+call `--once`, which does what is due and ends, and leaves a supervisor that already leads alone. Each text
+quotes a home whose name has spaces or `%`, by the rules of its reader.
 
-The supervisor as a small job of its own, which Slurm starts again where its node dies.
-How it thinks. A cluster that ends long processes on login nodes has one place where a process may last: a job. It is requeueable, so Slurm starts it again elsewhere
-when its node is lost, and it puts itself back into the queue shortly before its time limit. A limit is always asked for: without one, a job may wait behind every
-maintenance that is planned, and what it gets is the partition's default, which may be minutes. Whoever looks after the runs meanwhile leads by the lease, as ever: the
-job stands by beside a supervisor on a login node, and ends once it leads and nothing is left to look after. A supervisor that dies in it is started again. Its
-comment tells for which home it is, so a second one is not made.
+**The supervisor as a job** (`--as-job`). Some clusters end long processes on login nodes; there a job is the
+only process that may last. The job is requeueable, so Slurm restarts it on another node when its node is
+lost, and it requeues itself shortly before its time limit. It always asks for a limit: without one it may
+wait behind every planned maintenance, and gets the partition's default, which may be minutes. The lease
+decides who leads, as always: the job stands by beside a supervisor on a login node, and ends once it leads
+and no run is left. Its script restarts a supervisor that dies. The job's comment names the home, so that no
+second one is submitted.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ COMMAND_TIMEOUT_S = 15.0
 _OF_EVERY_CALL = (
     "lease.awaited",
     "lease.taken",
-)  # nothing to say of in a log that cron writes every two minutes
+)  # left out of a log that cron writes every two minutes
 
 
 def supervise(
@@ -57,7 +58,7 @@ def supervise(
         bool,
         typer.Option(
             "--as-job",
-            help="Submit a small job that looks after the runs; Slurm starts it again where its node dies.",
+            help="Submit a small job that supervises the runs; Slurm restarts it when its node dies.",
         ),
     ] = False,
     sbatch_options: Annotated[
@@ -69,7 +70,7 @@ def supervise(
         typer.Option(
             "--print",
             metavar="systemd|cron|scrontab",
-            help="Print a systemd user unit, a crontab line or a scrontab entry that keeps a supervisor at work, and end.",
+            help="Print a systemd user unit, a crontab line or a scrontab entry for a supervisor, and end.",
         ),
     ] = "",
     json: Annotated[
@@ -78,13 +79,13 @@ def supervise(
     detached: Annotated[bool, typer.Option("--detached", hidden=True)] = False,
     in_job: Annotated[bool, typer.Option("--in-job", hidden=True)] = False,
 ) -> int:
-    """Look after all runs until interrupted: watch, diagnose, recover. One supervisor leads; others stand by."""
+    """Supervise all runs until interrupted: watch, diagnose, recover. One supervisor leads, others wait."""
     from ftrun.supervisor.store import supervisor_log
 
     _refuse(once=once, as_job=as_job, sbatch_options=sbatch_options, text=text, json=json)
     ended = _end_on_signal()
     if detached:
-        os.closerange(3, 1024)  # whoever started us may wait for the end of a pipe that we would hold open
+        os.closerange(3, 1024)  # a parent may wait for the end of a pipe that this process would hold open
         os.chdir("/")
     env = start_supervisor.clean(os.environ) if in_job else dict(os.environ)
     settings = sources.load(os.getcwd(), env)
@@ -116,7 +117,9 @@ def _look_after(
     standby: bool,
     ended: list[int],
 ) -> bool:
-    """The loop, until a signal, the end of what is due (`once`), or of what there is to look after (unless it `stays`). False: it never led."""
+    """Run the loop until a signal, until nothing is due (`once`), or until no run is open (unless it
+    `stays`). False: it never led.
+    """
     from ftrun.slurm.commands.accounting import SacctAccounts
     from ftrun.slurm.commands.steps import CommandSteps
     from ftrun.supervisor.controller.loop import Supervisor
@@ -152,20 +155,18 @@ def _look_after(
 
 
 def _refuse(*, once: bool, as_job: bool, sbatch_options: str, text: str, json: bool) -> None:
-    """Options that cannot be meant together. Raises UserError."""
+    """Raise UserError for options that exclude each other."""
     if once + as_job + bool(text) > 1:
-        raise UserError("supervise: one of --once, --as-job and --print is wanted, not several")
+        raise UserError("supervise: give only one of --once, --as-job and --print")
     if sbatch_options and not as_job:
         raise UserError("supervise: --sbatch-options is for --as-job")
     if json and not (as_job or text):
         raise UserError(
-            "supervise: --json is for --as-job and --print; `ftrun status --json` tells of the runs"
+            "supervise: --json is for --as-job and --print; see `ftrun status --json` for the runs"
         )
 
 
 def _print(kind: str, home: str, env: dict[str, str], *, json: bool) -> int:
-    from ftrun.supervisor.cli import common
-
     if kind not in TEXTS:
         raise UserError(f"--print: {' or '.join(TEXTS)} is wanted, not {kind!r}")
     made = TEXTS[kind](home, env)
@@ -177,11 +178,8 @@ def _print(kind: str, home: str, env: dict[str, str], *, json: bool) -> int:
 
 
 def _as_job(home: str, env: dict[str, str], options: str, *, json: bool) -> int:
-    import shlex
-
     from ftrun.slurm.client.errors import SlurmError
     from ftrun.slurm.commands.cluster import CommandCluster
-    from ftrun.supervisor.cli import common
 
     try:
         watch = submit(CommandCluster(env), home, env, shlex.split(options))
@@ -207,7 +205,7 @@ def _as_job(home: str, env: dict[str, str], options: str, *, json: bool) -> int:
 
 
 def _find_cluster(home: str, env: dict[str, str]) -> None:
-    """cron knows no SLURM_CONF. Where the newest run was submitted with one, that is the cluster of this home."""
+    """Set SLURM_CONF, which cron does not know, to that of the newest run of this home."""
     from ftrun.supervisor.store import run_dir, submission_context
 
     if env.get("SLURM_CONF"):
@@ -222,15 +220,13 @@ def _find_cluster(home: str, env: dict[str, str]) -> None:
 
 
 def _end_on_signal() -> list[int]:
-    """TERM, INT and HUP end the loop between two looks; a list that fills up when one came."""
-    came: list[int] = []
-
-    def note(number: int, _frame: object) -> None:
-        came.append(number)
-
-    for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(name, note)
-    return came
+    """Let TERM, INT and HUP end the loop between two rounds. Returns the list that gets the number of a
+    signal.
+    """
+    received: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda got, _frame: received.append(got))
+    return received
 
 
 _KEPT = (
@@ -247,7 +243,7 @@ _CALL = (
     "-m",
     "ftrun.supervisor",
     "supervise",
-)  # -P: a json.py in the folder where it starts is not Python's
+)  # -P: no module of the current directory is imported
 
 
 def unit(home: str, env: Mapping[str, str]) -> str:
@@ -266,7 +262,7 @@ Documentation=man:ftrun-supervise(1)
 {variables}ExecStart={call}
 Restart=always
 RestartSec=5
-# Wrong settings do not mend themselves.
+# Exit status 2: the settings are wrong, and a restart would not mend them.
 RestartPreventExitStatus=2
 
 [Install]
@@ -281,7 +277,7 @@ def crontab(home: str, env: Mapping[str, str]) -> str:
 
 
 def scrontab(home: str, env: Mapping[str, str]) -> str:
-    """A scrontab entry: Slurm runs it on a node, one at a time."""
+    """A scrontab entry, which Slurm runs on a node, one at a time."""
     return f"""\
 # scrontab -e; the nodes must see this folder and this Python, and may call sbatch
 #SCRON --job-name=ftrun-supervisor --ntasks=1 --cpus-per-task=1 --time=00:30:00 --output=/dev/null
@@ -290,7 +286,7 @@ def scrontab(home: str, env: Mapping[str, str]) -> str:
 
 
 TEXTS = {"systemd": unit, "cron": crontab, "scrontab": scrontab}
-"""What writes the text of each kind: (home, environment) -> text."""
+"""Kind -> function of (home, environment) that returns the text."""
 
 
 def site_crontab(home: str, env: Mapping[str, str]) -> str:
@@ -318,7 +314,7 @@ def _variables(home: str, env: Mapping[str, str], *, path: bool = True) -> list[
 
 
 def _line(home: str, env: Mapping[str, str]) -> str:
-    """Every two minutes what is due, told in the supervisor's log; `%` as it is."""
+    """The crontab line: `--once` every two minutes, output to the log. `%` is not escaped yet."""
     log = shlex.quote(os.path.join(home, "supervisor.log"))
     return f"*/2 * * * * {_call(home, env)} >>{log} 2>&1"
 
@@ -330,14 +326,14 @@ def _call(home: str, env: Mapping[str, str], *, path: bool = True, once: bool = 
 
 
 def _for_systemd(word: str) -> str:
-    """One word as a unit file has it: `%` is doubled, what has spaces or quotes in it is quoted."""
+    """One word of a unit file: `%` is doubled; a word with spaces or quotes is quoted."""
     safe = word.replace("%", "%%").replace("\\", "\\\\").replace('"', '\\"')
     return f'"{safe}"' if safe != word or set(word) & set(" \t';") else word
 
 
 NAME = "ftrun-supervisor"
-AHEAD_S = 120  # before its time limit it goes back into the queue
-LEAST_S = 240.0  # Slurm may send that signal a minute early, and a look at the runs takes a while
+AHEAD_S = 120  # so long before its time limit the job requeues itself
+LEAST_S = 240.0  # Slurm may send that signal a minute early, and one round takes a while
 USUAL_S = 86_400.0
 
 SCRIPT = """#!/bin/sh
@@ -360,7 +356,11 @@ done
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """The job that looks after a home, whether it was there already, and the time limit that was asked for (minutes; None: by the user's own options, or not now)."""
+    """The supervisor's job for a home.
+
+    `before`: it existed already; `limit_min`: the time limit asked for, None if the user's options set it or
+    nothing was submitted.
+    """
 
     job: str
     before: bool
@@ -368,7 +368,9 @@ class Watch:
 
 
 def submit(cluster: Cluster, home: str, env: Mapping[str, str], words: Sequence[str] = ()) -> Watch:
-    """Submit the job unless one is there; `words` are more options for sbatch. Raises SlurmError, and UserError for what cannot be meant."""
+    """Submit the job unless one exists; `words` are more options for sbatch. Raises SlurmError, and UserError
+    for wrong options.
+    """
     mark = f"{NAME}:{zlib.crc32(os.path.realpath(home).encode()):08x}"
     living = [row for row in cluster.find(mark) if not row.state.ended]
     if living:
@@ -386,7 +388,9 @@ def submit(cluster: Cluster, home: str, env: Mapping[str, str], words: Sequence[
 
 
 def time_limit(words: Sequence[str], partitions: Mapping[str, PartitionRow]) -> int | None:
-    """Minutes to ask for: a day, or what the partition allows; None where `words` say it. Raises UserError for what is too short to be of use."""
+    """Minutes to ask for: a day, or what the partition allows; None if `words` set a limit. Raises UserError
+    for a limit that is too short.
+    """
     try:
         line = client_options.split(list(words))
     except client_options.OptionError as error:
@@ -397,7 +401,7 @@ def time_limit(words: Sequence[str], partitions: Mapping[str, PartitionRow]) -> 
     if chosen is not None:
         limit_s = parse_seconds(chosen)
         if limit_s is not None and 0 < limit_s < LEAST_S:
-            raise UserError(f"--time={chosen}: a supervisor's job wants {LEAST_S / 60:.0f} minutes at least")
+            raise UserError(f"--time={chosen}: a supervisor's job needs {LEAST_S / 60:.0f} minutes at least")
         return None
     named = line.get("partition")
     names = named.split(",") if named else [row.name for row in partitions.values() if row.default]
@@ -407,7 +411,7 @@ def time_limit(words: Sequence[str], partitions: Mapping[str, PartitionRow]) -> 
     if limit_s < LEAST_S:
         least = min(known, key=lambda row: row.max_time_s or USUAL_S).name
         raise UserError(
-            f"partition {least} ends a job after {limit_s / 60:g} minutes, a supervisor's job wants {LEAST_S / 60:.0f} at least:"
+            f"partition {least} ends a job after {limit_s / 60:g} minutes, a supervisor's job needs {LEAST_S / 60:.0f} at least:"
             " name another one with --sbatch-options '-p NAME'"
         )
     return int(limit_s // 60)

@@ -1,14 +1,14 @@
-"""All checkpoints of a run, or in a folder: each judged, the one that the next start would take, why not another. (I/O)
+"""Checkpoints as facts for people and programs: on disk, staged in memory, verified. (I/O)
 
-How it thinks. A start judges from the newest downwards and stops at the first that may be loaded; a person wants to see all of them. So all are judged,
-many at once, and the choice is the same function as the start's, with what the run's journal knows: checkpoints that a start failed to load,
-and the time when the training diverged.
+**On disk** (`survey`). A start inspects checkpoints from the newest downwards and stops at the first that may
+be loaded. Here all are inspected, in parallel, and the choice is made by the same function as a start's, with
+what the run's journal knows: checkpoints that a start failed to load, and the time when training diverged.
 
-What the nodes of a run say of its staged checkpoints, as `ftrun show` and `status` tell it.
-How it thinks. Each node writes a report into the attempt's folder. A set is as far as its slowest node: published where all that have
-something of it say so. The reports of a job that is over tell how it ended.
+**Staged** (`facts`). Each node writes a report into the attempt's folder. A set is as far as its slowest
+node: it is published when all nodes that have a part of it say so. The reports of a job that is over show how
+it ended.
 
-What was found in a run's checkpoints that were read to their end in the background, as `ftrun show` tells it.
+**Verified** (`deep_facts`). The checkpoints that were read in full in the background, and the result.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where to look, and what is known of what lies there.
+    """Where to look for checkpoints, and what the run knows of them.
 
-    `title`: what a person calls it; `run`: its run, "" for none; `marker`: the name of the completeness marker; `aside`: paths that a
-    start failed to load; `poisons`: when trainings diverged; `run_dir`: the run's folder.
+    `title`: the user's name for it; `run`: its run, "" for none; `marker`: name of the completeness marker;
+    `aside`: paths that a start failed to load; `poisons`: when trainings diverged; `run_dir`: the folder of
+    the run.
     """
 
     title: str
@@ -70,7 +71,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What lies in a place: `judged` newest first, and the choice of the next start."""
+    """The checkpoints of a place: `judged`, newest first, and the choice of the next start."""
 
     place: Place
     judged: tuple[Inspection, ...]
@@ -78,7 +79,7 @@ class Inventory:
 
 
 def of_run(run_dir: str, run: Run) -> Place:
-    """Where a run says that its checkpoints are; no pattern where it says nothing."""
+    """The place that a run's settings name; without a pattern if they name none."""
     cwd = submission_context.cwd(run_dir) or "/"
     return Place(
         run.id,
@@ -93,13 +94,13 @@ def of_run(run_dir: str, run: Run) -> Place:
 
 
 def place(pattern: str) -> Place:
-    """A file, a folder of checkpoints or a glob, from the working folder."""
+    """The place of a file, a folder of checkpoints or a glob, relative to the working directory."""
     plain = pattern.removeprefix("./") or "."
     return Place(pattern, (plain,), str(Path.cwd()))
 
 
 def survey(where: Place, *, deep: bool = False) -> Inventory:
-    """Judge all of them; `deep` reads every byte that has a checksum."""
+    """Inspect all checkpoints of a place; `deep` reads every byte that has a checksum."""
     now_s = time.time()
     level = DEEP if deep else QUICK
     found = find(where.patterns, cwd=where.cwd, marker=where.marker)
@@ -113,7 +114,9 @@ def survey(where: Place, *, deep: bool = False) -> Inventory:
 
 
 def with_manifest(inventory: Inventory) -> tuple[Inventory, tuple[tuple[str, str], ...]]:
-    """Write ftrun's manifest for each complete checkpoint that has none. Returns what is known then, and (path, reason) where it was not written."""
+    """Write ftrun's manifest for each complete checkpoint that has none. Returns the new inventory, and
+    (path, why not) of the others.
+    """
     done, refused = [], []
     for one in inventory.judged:
         why = _without(one)
@@ -136,7 +139,7 @@ def _chosen(where: Place, seen: Sequence[Inspection]) -> Inventory:
 
 
 def _without(one: Inspection) -> str:
-    """Why no manifest is written for it; "" where one is."""
+    """Why no manifest is to be written for it; "" if one is."""
     if one.state != COMPLETE:
         return f"{one.state}: {one.why}"
     path = one.found.path
@@ -159,11 +162,11 @@ _ORDER = (
     "writing",
     "sealed",
     "published",
-)  # what one node says outweighs what comes after it
+)  # the earliest of these that any node reports is the state of the set
 
 
 def facts(run_dir: str, run: Run) -> dict[str, Any] | None:
-    """The staged checkpoints of a run's present attempt; None where it stages none, or no node said anything."""
+    """The staged checkpoints of a run's present attempt; None if it stages none, or no node has reported."""
     if not run.settings.get("stage") or run.attempt is None:
         return None
     folder = os.path.join(run_dir, "attempts", str(run.attempt.number), "stage")
@@ -177,7 +180,7 @@ def facts(run_dir: str, run: Run) -> dict[str, Any] | None:
 
 
 def summed(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the reports of all nodes come to."""
+    """The reports of all nodes, summed up."""
     sets: dict[tuple[str, str], dict[str, Any]] = {}
     for report in reports:
         for row in report.get("sets", ()):
@@ -203,7 +206,7 @@ def summed(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def words(told: Mapping[str, Any]) -> str:
-    """The same in one line."""
+    """The state of staging in one line."""
     published = [one for one in told["sets"] if one["state"] == "published"]
     waiting = [one for one in told["sets"] if one["state"] in ("writing", "sealed")]
     refused = refusals(told)
@@ -225,7 +228,7 @@ def words(told: Mapping[str, Any]) -> str:
 
 
 def refusals(told: Mapping[str, Any]) -> list[str]:
-    """The sets that were refused or given up, each with its reason, oldest first; of a name that is published by now none."""
+    """The sets that were refused or given up and not published since, each with its reason, oldest first."""
     done = {one["set"] for one in told["sets"] if one["state"] == "published"}
     bad = [
         one
@@ -236,7 +239,7 @@ def refusals(told: Mapping[str, Any]) -> list[str]:
 
 
 def trouble(told: Mapping[str, Any]) -> str:
-    """What is in the way of the newest checkpoints, in one line; "" for nothing."""
+    """What keeps the newest checkpoints from being published, in one line; "" for nothing."""
     newest = max(told["sets"], key=lambda one: (one["sealed_s"], one["set"]), default=None)
     is_bad = newest is not None and newest["state"] in _ORDER[:2]
     last = (
@@ -258,7 +261,7 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def deep_facts(run_dir: str) -> list[dict[str, Any]]:
-    """Each checkpoint that was read, the last one last: what was found, when (Unix seconds), how long that took."""
+    """Each verified checkpoint, the last one last: result, time (Unix seconds), duration."""
     return [
         {
             "path": one.path,
@@ -274,11 +277,11 @@ def deep_facts(run_dir: str) -> list[dict[str, Any]]:
 
 
 def worth_telling(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that are broken, and the last one."""
+    """The broken checkpoints, and the last one."""
     return [row for row in rows if row["state"] != COMPLETE or row is rows[-1]]
 
 
 def deep_lines(row: dict[str, Any]) -> str:
-    """One of them in a line."""
+    """One verified checkpoint in a line."""
     took = f"{row['size_bytes'] / (1 << 20):.1f} MiB in {row['seconds']:.0f} s"
     return f"{row['path']}: {row['state']}: {row['why']} ({took})"

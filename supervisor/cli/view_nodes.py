@@ -20,12 +20,14 @@ UNKNOWN = ""
 
 
 def slurm_state(row: NodeRow | None) -> str:
-    """The state with its flags, as sinfo words them: `idle+drain`; "" where Slurm was not asked or does not know the node."""
+    """The state with its flags, in the words of sinfo: `idle+drain`; "" if Slurm was not asked or does not
+    know the node.
+    """
     return UNKNOWN if row is None else "+".join([row.state, *sorted(row.flags)])
 
 
 def node_row(record: NodeRecord, row: NodeRow | None, now_s: float) -> dict[str, Any]:
-    """One node as one line."""
+    """The facts of one row of the table."""
     until_s = record.quarantined_until_s
     last = record.last_fault
     found = score(record, now_s)
@@ -80,7 +82,7 @@ def node_facts(record: NodeRecord, row: NodeRow | None, now_s: float) -> dict[st
 
 
 def entry_facts(entry: Entry, *, common: bool) -> dict[str, Any]:
-    """One entry. `common`: it is held to be no fault of the node."""
+    """One entry of the ledger. `common`: it is not counted as a fault of the node."""
     return {
         "at": entry.at_s,
         "what": entry.what,
@@ -95,7 +97,7 @@ def entry_facts(entry: Entry, *, common: bool) -> dict[str, Any]:
 
 
 def score_facts(found: Score) -> dict[str, Any]:
-    """The score of one node with what makes it."""
+    """The score of one node with its signals."""
     return {
         "node": found.node,
         "score": found.score,
@@ -106,7 +108,7 @@ def score_facts(found: Score) -> dict[str, Any]:
 
 
 def together_facts(book: Book, now_s: float) -> list[dict[str, Any]]:
-    """What befell several nodes together in the last weeks, newest last."""
+    """Faults that several nodes had together in the last weeks, newest last."""
     recent: list[Common] = [cause for cause in book.common if cause.until_s >= now_s - WINDOW_S]
     return [
         {
@@ -121,7 +123,7 @@ def together_facts(book: Book, now_s: float) -> list[dict[str, Any]]:
 
 
 def listed(book: Book, rows: Mapping[str, NodeRow], *, every: bool) -> list[str]:
-    """The nodes of the table: those against which something is known, those that ftrun drained, or all."""
+    """The nodes of the table: those with a history, those that ftrun drained, or all."""
     told = {name for name, record in book.nodes.items() if record.history or every}
     drained = {name for name, row in rows.items() if row.reason.startswith("ftrun:") or every}
     return sorted(told | drained)

@@ -1,10 +1,8 @@
 """A run as facts for people and programs: what `status`, `show`, `history` and `explain` print. (I/O)
 
-Each function takes folded runs and returns plain values (the `--json` form); the commands only lay them out.
-
-Companions as facts for people and programs: what `status`, `show` and `explain` say of them.
-
-What a run is to be left for, and when it will be through, in words.
+Each function takes folded runs and returns plain values (the `--json` form) or short texts; the commands only
+lay them out. The companions of an attempt come first, then runs, attempts and incidents, then the conditions
+of stop and pause and the expected end.
 """
 
 from __future__ import annotations
@@ -43,12 +41,12 @@ __all__ = [
 
 
 def facts(attempt: Attempt) -> list[dict[str, Any]]:
-    """Every companion of an attempt, oldest first. `since`: when it was asked for, or came (Unix seconds)."""
+    """Every companion of an attempt, oldest first. `since`: when it was requested or joined (Unix time)."""
     return [_fact(one) for one in attempt.companions]
 
 
 def present(attempt: Attempt | None) -> list[dict[str, Any]]:
-    """Those that Slurm may still have."""
+    """The companions that Slurm may still have."""
     return [_fact(one) for one in attempt.companions if not one.gone] if attempt is not None else []
 
 
@@ -69,10 +67,10 @@ def _fact(one: Companion) -> dict[str, Any]:
 
 
 _HOW = {
-    "intended": "is asked for",
-    "submitted": "is waited for",
+    "intended": "is requested",
+    "submitted": "is in the queue",
     "here": "holds",
-    "failed": "came to nothing, held",
+    "failed": "failed, held",
     "ending": "is being ended, held",
     "ended": "is being ended, held",
     "gone": "held",
@@ -80,7 +78,7 @@ _HOW = {
 
 
 def words(companions: Iterable[Mapping[str, Any]]) -> str:
-    """The same in few words: `companion job 17 holds n5`; "" for none."""
+    """Companions in few words: `companion job 17 holds n5`; "" for none."""
     told = []
     for one in companions:
         count = f"{one['nodes_asked']} node{'s' if one['nodes_asked'] != 1 else ''}"
@@ -108,19 +106,19 @@ def _gone(data: Mapping[str, Any]) -> str:
     return f"{_which(data)} is gone" + (f": {how}" if how else "")
 
 
-# What `explain` says of each record; the job in a record's own columns is the main one.
+# The lines of `explain` for records of companions; the job in a record's own columns is the main one.
 TOLD: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "companion.intended": lambda d: f"{_which(d)} is asked for, {_more(d['nodes'])}{_whence(d)}: {d['why']}",
-    "companion.submitted": lambda d: f"{_which(d)} is in the queue" + (", found by its mark" if d.get("found") else ""),
+    "companion.intended": lambda d: f"{_which(d)} is requested, {_more(d['nodes'])}{_whence(d)}: {d['why']}",
+    "companion.submitted": lambda d: f"{_which(d)} is in the queue" + (" (found by its mark)" if d.get("found") else ""),
     "companion.here": lambda d: f"{_which(d)} holds {nodeset.fold(d['nodes'])}",
-    "companion.failed": lambda d: f"{_which(d)} came to nothing: {d['reason']}",
+    "companion.failed": lambda d: f"{_which(d)} failed: {d['reason']}",
     "companion.ended": lambda d: f"{_which(d)} was cancelled: {d['reason']}",
     "companion.gone": _gone,
 }  # fmt: skip
 
 
 def run_row(run: Run, now_s: float) -> dict[str, Any]:
-    """One run as one line: what it does, what it has left."""
+    """The facts of one row of `ftrun status`."""
     attempt = run.attempt
     last = run.incidents[-1] if run.incidents else None
     return {
@@ -158,16 +156,18 @@ _NOTHING_INSIDE: Mapping[str, Any] = {
 
 
 def _full(run: Run) -> int:
-    """The largest size of a run that has several; 0 where it has one."""
+    """The largest size of a run that has several; 0 if it has one."""
     sizes = sizes_of_settings(run.settings)
     return sizes.full if sizes is not None else 0
 
 
 def _inside(attempt: Attempt, full: int = 0) -> dict[str, Any]:
-    """What goes on inside the present launch: starts of the script, nodes that took another's place, why the ladder is off. `full` is the run's
-    full size, 0 where it has but one."""
+    """The state inside the present launch: starts of the script, swapped nodes, why the ladder is off.
+
+    `full`: the full size of the run, 0 if it has only one size.
+    """
     begun = [one for one in attempt.begun if one.launch == attempt.launch.number]
-    swaps = [  # lists of nodes may have been folded on their way, so places tell nothing
+    swaps = [  # the order of a node list may have changed, so compare sets
         [left, taken]
         for before, after in pairwise(begun)
         for left, taken in zip(
@@ -190,7 +190,7 @@ def _inside(attempt: Attempt, full: int = 0) -> dict[str, Any]:
 
 
 def _growth(run: Run) -> str:
-    """Why a run that is below its full size is not larger; "" where it is at it, or has but one."""
+    """Why a run stays below its full size; "" if it is at full size or has only one."""
     sizes, attempt = sizes_of_settings(run.settings), run.attempt
     if sizes is None or attempt is None or attempt.launch.running_seen_at_s is None or run.final:
         return ""
@@ -198,7 +198,7 @@ def _growth(run: Run) -> str:
 
 
 def inside_words(inside: Mapping[str, Any]) -> str:
-    """The same in few words; "" where there is nothing to tell."""
+    """The state inside a launch in few words; "" if there is nothing to report."""
     times = inside["restarts"]
     told = [f"restarted in place {'once' if times == 1 else f'{times}x'}"] if times else []
     told += [f"{left} -> {taken}" for left, taken in inside["swaps"]]
@@ -212,7 +212,7 @@ def inside_words(inside: Mapping[str, Any]) -> str:
 
 
 def growth_words(facts: Mapping[str, Any]) -> str:
-    """Why the run is not larger; "" where it is at its full size."""
+    """Why the run is not larger; "" if it is at full size."""
     return f"below its full size: {facts['growth']}" if facts["growth"] else ""
 
 
@@ -243,7 +243,9 @@ def run_facts(run: Run, now_s: float) -> dict[str, Any]:
 
 
 def attempt_facts(attempt: Attempt, full: int = 0) -> dict[str, Any]:
-    """One attempt: where it ran and how it ended. `full` is the run's full size, 0 where it has but one."""
+    """One attempt: where it ran and how it ended. `full`: the full size of the run, 0 if it has only one
+    size.
+    """
     return {
         "attempt": attempt.number,
         "job": attempt.job,
@@ -272,7 +274,7 @@ def attempt_facts(attempt: Attempt, full: int = 0) -> dict[str, Any]:
 
 
 def _start_facts(start: StartNote) -> dict[str, Any]:
-    """One start of the script inside a launch, as its agent noted it."""
+    """One start of the script inside a launch, as its agent recorded it."""
     return {
         "launch": start.launch,
         "start": start.number,
@@ -288,7 +290,7 @@ def _start_facts(start: StartNote) -> dict[str, Any]:
 
 
 def incident_facts(incident: Incident) -> dict[str, Any]:
-    """One fault with its phases in seconds; None where a phase has not come (or could not be seen)."""
+    """One fault with its phases in seconds; None for a phase that has not come or was not seen."""
     decision = incident.decision
     return {
         "incident": incident.id,
@@ -322,12 +324,12 @@ def incident_facts(incident: Incident) -> dict[str, Any]:
 
 
 def _rung(decision: Mapping[str, Any]) -> str:
-    """Which rung of the ladder was taken; "" where the run was not to go on."""
+    """The rung of the ladder that was taken; "" if the run was not to continue."""
     return str(decision.get("rung") or ("resubmit" if decision.get("kind") in ("resubmit", "keep") else ""))
 
 
 def budgets(run: Run) -> dict[str, dict[str, int | None]]:
-    """Per class: used since the last progress, and how many there are (None = no limit of its own)."""
+    """Fault class -> retries used since the last progress, and their number (None: no limit of its own)."""
     limits = limits_from(run.settings)
     table: dict[str, dict[str, int | None]] = {}
     for fault in FaultClass:
@@ -343,7 +345,7 @@ def _between(start_s: float | None, end_s: float | None) -> float | None:
 
 
 def conditions(halt: Halt) -> str:
-    """Under which conditions a run is left."""
+    """The conditions of a stop or pause, in words."""
     words = []
     if halt.now:
         words.append("now, after a checkpoint if one comes soon")
@@ -357,16 +359,14 @@ def conditions(halt: Halt) -> str:
 
 
 def wanted(data: Mapping[str, Any]) -> str:
-    """What `halt.json` said when it was read."""
+    """The request in `halt.json`, in words."""
     halt = Halt.from_json(data)
     by = f", asked by {halt.by}" if halt.by else ""
-    return (
-        f"{'pauses' if halt.pause else 'ends'} {conditions(halt)}{by}" if halt.wanted else f"taken back{by}"
-    )
+    return f"{'pauses' if halt.pause else 'ends'} {conditions(halt)}{by}" if halt.wanted else f"withdrawn{by}"
 
 
 def state(row: Mapping[str, Any]) -> str:
-    """The column STATE of a run (`views.run_row`): where it is, and what is asked of it."""
+    """The column STATE of a run (a `run_row`): its state, and the request that waits."""
     if row["paused"]:
         return "paused"
     halt = Halt.from_json(row["halt"])
@@ -376,12 +376,12 @@ def state(row: Mapping[str, Any]) -> str:
 
 
 def lines(row: Mapping[str, Any]) -> list[str]:
-    """What `ftrun show` says of the future of a run."""
+    """The lines of `ftrun show` about the future of a run."""
     halt, end, asked, told = Halt.from_json(row["halt"]), row["expected_end"], row["leaving"], []
     if halt.wanted and not row["paused"]:
         told.append(wanted(row["halt"]))
     if asked and asked["stage"] in ("intended", "asked"):
-        told.append(f"a checkpoint was asked for ({asked['occasion']}) and is awaited")
+        told.append(f"ftrun asked for a checkpoint ({asked['occasion']}) and waits for it")
     if end:
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(end["at"]))
         of = f"step {end['from_step']} of {end['target_step']}, {end['step_s']:g} s a step"

@@ -108,11 +108,7 @@ def from_payload(payload: bytes) -> Request:
     except (ValueError, RecursionError):
         raise BadRequest("it is no JSON") from None
     if not isinstance(told, dict) or told.get("for") != PURPOSE or told.get("schema") != SCHEMA:
-<<<<<<< HEAD
-        raise BadRequest("it is not a request to the site's service")
-=======
         raise BadRequest("it is not a request to this drain service")
->>>>>>> p-submit
     told = {**_BEFORE, **told}
     for key, form in _FORMS.items():
         value = told.get(key)
@@ -163,13 +159,7 @@ def refused_credential(encoded_s: float, now_s: float, limits: Limits, *, expire
     if used:
         return "the request was opened before: it counts once"
     if expired or now_s - encoded_s > limits.age_s:
-<<<<<<< HEAD
-        return (
-            f"the request is older than {limits.age_s / 60:.0f} minutes: the site's service was not running"
-        )
-=======
         return f"the request is older than {limits.age_s / 60:.0f} minutes: the drain service was not running"
->>>>>>> p-submit
     if encoded_s - now_s > limits.slack_s:
         return "the request comes from the future: a clock is wrong"
     return ""

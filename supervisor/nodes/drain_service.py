@@ -147,11 +147,7 @@ class Desk:
             self._note("taken", key=key, uid=waiting.uid, id=waiting.id)
         credential = self.opened(content)
         if credential is None:
-<<<<<<< HEAD
-            return "it is not signed by this cluster's munge for the site's service"
-=======
             return "it is not signed by this cluster's munge for this drain service"
->>>>>>> p-submit
         if credential.uid != waiting.uid:
             return "it is signed by another user than the one who left it"
         try:

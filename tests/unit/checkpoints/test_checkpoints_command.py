@@ -251,7 +251,7 @@ def test_a_link_to_a_checkpoint_beside_it_is_told_once(
     ("arguments", "status", "words"),
     [
         (["nobody-0001"], 2, "nobody-0001"),
-        (["nowhere/*"], 1, "nothing is there that nowhere/* names"),
+        (["nowhere/*"], 1, "nowhere/*: no such file or folder"),
         ([], 1, "name a run, a folder or a glob"),
         (["out", "--deeper"], 2, "--deeper"),
     ],

@@ -42,8 +42,8 @@ def test_a_day_is_asked_for_or_what_the_partition_allows(words: tuple[str, ...],
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("-p", "debug"), "partition debug ends a job after 2 minutes, a supervisor's job wants 4 at least"),
-        (("--time=3",), "--time=3: a supervisor's job wants 4 minutes at least"),
+        (("-p", "debug"), "partition debug ends a job after 2 minutes, a supervisor's job needs 4 at least"),
+        (("--time=3",), "--time=3: a supervisor's job needs 4 minutes at least"),
         (("--no-such-option",), "unrecognized option"),
         (("job.sh",), "options of sbatch are wanted, not 'job.sh'"),
     ],

@@ -92,7 +92,7 @@ def test_show_tells_the_story_of_a_node(home: str, capsys: pytest.CaptureFixture
     assert "0000:3b:00" in printed
     assert "it fell [red]off[/red]" in printed
     assert 0 == main(["nodes", "show", "gpu5"])
-    assert "held to be no fault of this node" in capsys.readouterr().out
+    assert "not counted as a fault of this node" in capsys.readouterr().out
 
 
 def test_lemons_have_a_score_with_its_signals(home: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +139,7 @@ def test_an_empty_home_is_no_error(
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "none.conf"))
 
     assert 0 == main(["nodes"])
-    assert "nothing is known of any node so far" in capsys.readouterr().out
+    assert "no node has a history yet" in capsys.readouterr().out
     assert not (tmp_path / "home").exists()
 
 

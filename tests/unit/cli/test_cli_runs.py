@@ -175,10 +175,10 @@ def test_status_says_who_is_watching_and_that_slurm_is_not_seen(
     facts = _json(capsys)["supervisor"]
 
     assert "watched from login1" == watched
-    assert "odd-0001 is not looked after: its journal is damaged" == aside_line
+    assert "odd-0001 is not supervised: its journal is damaged" == aside_line
     assert "Slurm is asked by its commands, not by pyslurm: no answer within 15 s" == asked
     assert asks == facts["slurm_client"]
-    assert re.match(r"Slurm has not answered for 9\d s: nothing is done until it does$", blind)
+    assert re.match(r"Slurm has not answered for 9\d s: ftrun does nothing until it does$", blind)
     assert ["odd-0001"] == list(facts["set_aside"])
     assert (True, "login1") == (facts["watched"], facts["by"])
     assert facts["slurm_unseen_since"] is not None
@@ -192,7 +192,7 @@ def test_status_of_an_empty_home_is_no_error(
 
     assert 0 == main(["status"])
 
-    assert "no runs are being looked after" in capsys.readouterr().out
+    assert "no run is under supervision" in capsys.readouterr().out
     assert not (tmp_path / "none").exists()
 
 
@@ -283,7 +283,7 @@ def test_logs_that_follow_end_with_the_run(home: Path, capfdbinary: pytest.Captu
 def test_logs_that_cannot_be_read_are_said_to_be_so(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit 1 and one line: the file is elsewhere, or nothing has started."""
     assert 1 == main(["logs", RECOVERED])
-    assert "no log of it can be read yet" in capsys.readouterr().err
+    assert "no log can be read yet" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------- cancel, stop, resume

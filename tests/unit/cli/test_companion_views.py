@@ -39,8 +39,8 @@ def test_status_names_the_companions_that_slurm_may_still_have() -> None:
 @pytest.mark.parametrize(
     ("state", "job", "nodes", "words"),
     [
-        ("intended", "", (), "companion is asked for (2 nodes)"),
-        ("submitted", "17", (), "companion job 17 is waited for (2 nodes)"),
+        ("intended", "", (), "companion is requested (2 nodes)"),
+        ("submitted", "17", (), "companion job 17 is in the queue (2 nodes)"),
         ("here", "17", ("n5", "n6"), "companion job 17 holds n[5-6]"),
         ("ended", "17", ("n5", "n6"), "companion job 17 is being ended, held n[5-6]"),
     ],

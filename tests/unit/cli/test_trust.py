@@ -406,7 +406,7 @@ def test_trust_shows_what_it_allows_and_lists_and_revokes_it(
         (row["key"], row["can"], row["value"]) for row in told["settings"]
     ]
     assert 0 == main(["trust", path])
-    assert f"{path} is trusted as it is now" in capsys.readouterr().out
+    assert f"{path} is trusted with its present content" in capsys.readouterr().out
     states = []
     for content in (None, "on-give-up = 'other'\n", ""):
         if content:

@@ -85,7 +85,7 @@ def test_the_example_in_the_documents_is_what_is_printed(capsys: pytest.CaptureF
         (("--what-if", "network", "--ft", "spare=1"), "did you mean 'spares'?"),
         (("--what-if", "network", "--ft", "spares"), "KEY=VALUE"),
         (("--what-if", "network", "nobody-0001"), "nobody-0001"),
-        (("--what-if", "network", "some-0001", "--ft", "spares=1"), "one of the two"),
+        (("--what-if", "network", "some-0001", "--ft", "spares=1"), "not both"),
         ((), "a run is wanted"),
         (("--ft", "spares=1"), "a run is wanted"),
     ],

@@ -836,4 +836,4 @@ def test_the_commands_give_a_paused_run_up(
     assert 0 == main([command, life.run.id])
     assert "is over already" in capsys.readouterr().out
     assert 0 == main(["explain", life.run.id])
-    assert "does not come back" in capsys.readouterr().out
+    assert "is not resubmitted" in capsys.readouterr().out
