@@ -1,1 +1,5 @@
-"""Talks to Slurm. Knows nothing of runs, diagnosis or policies. (pure)"""
+"""Talks to Slurm: protocol, clients, and a disposable Slurm. Knows no runs, diagnosis or policies. (pure)
+
+Start with `client.cluster.Cluster` (the protocol) and `commands.cluster.CommandCluster`. Imports nothing else
+of ftrun.
+"""

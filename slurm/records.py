@@ -1,12 +1,15 @@
-"""`dataclass` and `replace` of the standard library, several times as quick for the kind of record of which there are hundreds here. (pure)
+"""Fast replacements of `dataclass` and `replace` for frozen records with slots. (pure)
 
-How it thinks. Each start of ftrun makes its records anew: two hundred classes in a supervisor. The standard library compiles half a dozen methods for
-each, one by one, which was a quarter of the processor time until a supervisor looked at its first job. A frozen record with slots needs one
-compiled method, its __init__; the others are the same for all but for the names of the fields. What is out of the ordinary (methods of its own under
-these names, a record as its base, fields that are no argument or are not compared) is left to the standard library, as is every other kind of dataclass.
+Each start of ftrun creates its record classes anew, two hundred in a supervisor. The standard library
+compiles half a dozen methods for each, which took a quarter of the processor time until a supervisor looked
+at its first job. A frozen record with slots needs one compiled method, its __init__; the others are shared
+and differ only in the names of the fields. Special cases (own methods under these names, a record as base,
+fields that are no argument or are not compared) go to the standard library, as does every other kind of
+dataclass.
 
-A journal is folded by one or two changed records of some thirty fields for each of its lines, thousands in a supervisor that begins with a thousand runs. So a changed record is made as a draft, an object with the same slots that
-may be written to, and becomes the record at last.
+Folding a journal changes one or two records of some thirty fields for each line, and a supervisor that starts
+with a thousand runs folds thousands of lines. So `replace` fills a draft, a writable object with the same
+slots, and then turns it into the record.
 """
 
 from __future__ import annotations
@@ -23,13 +26,13 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls: type | None = None, /, **given: Any) -> Any:
-        """As in the standard library; `@dataclass(frozen=True, slots=True)` is quick."""
+        """As in the standard library; fast for `@dataclass(frozen=True, slots=True)`."""
         if cls is None and given == {"frozen": True, "slots": True}:
             return _record
         return dataclasses.dataclass(cls, **given)
 
     def replace(record: Any, /, **changes: Any) -> Any:
-        """As in the standard library; quick for a quick record."""
+        """As in the standard library; fast for records of `dataclass` above."""
         cls = record.__class__
         drafted = _DRAFTED.get(cls) or _draft_of(cls)
         if drafted is None:
@@ -57,19 +60,19 @@ _OWN = {
     "__setstate__",
 }
 _MISSING = dataclasses.MISSING
-# What makes a draft, for each kind of quick record that was ever replaced.
+# The draft function of each record class that was ever replaced.
 _DRAFTED: dict[type, Callable[[Any], Any]] = {}
 
 
 class _Factory:
-    """Stands for an argument that was not given, and shows as in the standard library."""
+    """Placeholder for an argument that was not given; prints as in the standard library."""
 
     def __repr__(self) -> str:
         return "<factory>"
 
 
 def _record(cls: type) -> type:
-    """A frozen record with slots."""
+    """Build a frozen record class with slots."""
     if _OWN & cls.__dict__.keys() or cls.__bases__ != (object,) or any(map(_is_odd, cls.__dict__.values())):
         return dataclasses.dataclass(frozen=True, slots=True)(cls)
     made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True)(cls)
@@ -83,7 +86,7 @@ def _record(cls: type) -> type:
 
 
 def _is_odd(value: object) -> bool:
-    """Whether what stands behind a field's name asks for more than a default."""
+    """Whether a field's default asks for more than a plain value."""
     if not isinstance(value, dataclasses.Field):
         return False
     plain = value.init and value.repr and value.compare and value.hash is None
@@ -109,7 +112,7 @@ def _init(cls: type, fields: tuple[dataclasses.Field[Any], ...]) -> Any:
     body = "".join(lines) or "  pass\n"
     text = f"def _all({', '.join(given)}):\n def __init__({', '.join(words)}):\n{body} return __init__"
     found: dict[str, Any] = {}
-    exec(text, {}, found)  # noqa: S102  names of fields, which are words of the language
+    exec(text, {}, found)  # noqa: S102  field names, which are identifiers
     made = found["_all"](**given)
     made.__qualname__ = f"{cls.__qualname__}.__init__"
     made.__annotations__ = {field.name: field.type for field in fields} | {"return": None}
@@ -117,7 +120,7 @@ def _init(cls: type, fields: tuple[dataclasses.Field[Any], ...]) -> Any:
 
 
 def _draft_of(cls: type) -> Callable[[Any], Any] | None:
-    """What copies a record into something of the same layout that is not frozen; None for a record that is not quick."""
+    """A function that copies a record into a writable object of the same layout; None for other classes."""
     if cls.__dict__.get("__setattr__") is not _no_set:
         return None
     names: tuple[str, ...] = cls.__dict__["__slots__"]
@@ -131,7 +134,7 @@ def _draft_of(cls: type) -> Callable[[Any], Any] | None:
 
 
 def _comparing(names: tuple[str, ...]) -> tuple[Any, Any]:
-    """__eq__ and __hash__ of a record with these fields."""
+    """__eq__ and __hash__ for a record with these fields."""
     get: Any = operator.attrgetter(*names) if names else lambda _: ()
     values: Any = get if len(names) != 1 else lambda record: (get(record),)
 

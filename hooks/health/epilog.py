@@ -1,11 +1,11 @@
-"""`ftrun-hook epilog`: Slurm's Epilog; how a job left the node: processes, and the state of its accelerators. (I/O)
+"""`ftrun-hook epilog`: Slurm's Epilog; checks how a job left the node: processes and accelerators. (I/O)
 
-How it thinks. The job is over and the next one waits, so nothing here may cost anybody but this node: the status is 0 always, because
-Slurm drains a node for any other one without a cap and with a reason that says nothing. What is found is told; the node
-is drained, and leftovers are killed, only where the site has asked for it.
+The job is over and the next one waits, so nothing here may affect more than this node. The status is always
+0, because Slurm drains a node for any other one, without a cap and with a meaningless reason. Findings are
+logged; the node is drained, and leftover processes are killed, only if the site has enabled that.
 
-Memory that the job's staged checkpoints still hold is given back, by a process that is the job's user by then, so that it can take away
-nothing but what that user could.
+Memory that staged checkpoints of the job still hold is freed by a child process under the job's user id, so
+it can delete only what that user could.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ DEFAULTS = {
         "gpu-check", "gpu-ecc", "gpu-recovery", "gpu-xid", "gpu-memory", "gpu-processes", "amd-gpu", "npu",
     ],
     "stage": True,
-    "stage_dirs": ["/dev/shm"],  # noqa: S108  the values of the setting stage-dir here
+    "stage_dirs": ["/dev/shm"],  # noqa: S108  the site's values of the setting stage-dir
     "within_s": 20.0,
 }  # fmt: skip
 
 
 def main(arguments: list[str]) -> int:
-    """Look at the node after a job: 0 always."""
+    """Check the node after a job: 0 always."""
     hook = opened("epilog", arguments, DEFAULTS)
     if hook is None:
         return 0

@@ -1,9 +1,10 @@
-"""`ftrun-hook health`: Slurm's HealthCheckProgram; the whole fast tier, now and then, on every node. (I/O)
+"""`ftrun-hook health`: Slurm's HealthCheckProgram; runs the fast checks periodically on every node. (I/O)
 
-How it thinks. Slurm asks a health check to act by itself, and kills it after 60 s. Its status is 0 always: older releases ignore it,
-newer ones keep a node that was started from registering until it is 0, without any cap. What is found is kept for the
-prolog and told; the node is drained only where the site has asked for it, for what was bad in two runs in a row, under the
-cap, and never where the node bears a reason already. Counters are compared with those of the last run.
+Slurm leaves the action to the health check, and kills it after 60 s. The status is always 0: older releases
+ignore it, newer ones keep a node from registering after boot until it is 0, without any cap. Findings are
+stored for the prolog and logged. The node is drained only if the site has enabled that, for checks that were
+bad in two runs in a row, under the cap, and never if the node has a drain reason already. Counters are
+compared with those of the last run.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ DEFAULTS = {"enabled": True, "on_bad": "report", "tier": "fast", "checks": [], "
 
 
 def main(arguments: list[str]) -> int:
-    """Look at the node: 0 always."""
+    """Check the node: 0 always."""
     hook = opened("health", arguments, DEFAULTS)
     if hook is None:
         return 0
@@ -57,12 +58,12 @@ def _look(hook: Hook) -> None:
 
 
 def _mark(finding: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What makes a finding the one of the last run, which was told then."""
+    """The identity of a finding, which tells whether the last run has logged it."""
     return finding["check"], finding["severity"], finding["device"]
 
 
 def _compared(kept: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The last run's counters for the checks that compare; without any they take two readings themselves."""
+    """The last run's counters for the checks that compare; without them they take two readings themselves."""
     return {name: {"before": counts} for name, counts in kept.items() if isinstance(counts, dict) and counts}
 
 
@@ -83,7 +84,7 @@ def _counters() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _alone(folder: str) -> Iterator[bool]:
-    """False while another health check of this node is still at work; without a folder to lock in, nobody is alone."""
+    """False while another health check of this node runs; True without a folder for the lock."""
     try:
         os.makedirs(folder, mode=0o755, exist_ok=True)
         lock = os.open(os.path.join(folder, "health.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -91,7 +92,7 @@ def _alone(folder: str) -> Iterator[bool]:
         yield True
         return
     try:
-        # A record lock: a check that hangs for ever does not inherit it, and the next run is not kept out.
+        # A record lock: a check that hangs forever does not inherit it, so the next run is not blocked.
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         yield False

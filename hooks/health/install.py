@@ -1,8 +1,9 @@
 """`ftrun-hook install FOLDER`: a copy of the hooks for Slurm to call, on this node's own disk. (I/O)
 
-How it thinks. What root runs before every job must not lie where users write, nor on a file system that may hang, nor change while a job
-begins. So the hooks are copied whole, under a name made from their content, compiled, and only then the three small
-scripts that Slurm calls are put in place, each by one rename; a prolog that has begun goes on with the copy it began with.
+What root runs before every job must not lie where users write, nor on a file system that may hang, nor change
+while a job starts. So the hooks are copied as a whole, into a folder named by their content, and compiled.
+Only then the three small scripts that Slurm calls are put in place, each by one rename; a prolog that is
+running continues with the copy it started with.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ Switches: {settings}; all hooks of this node: touch {switch}"""
 
 
 def main(arguments: list[str]) -> int:
-    """Copy, write the three scripts, print the lines for slurm.conf. Raises UsageError for what cannot be meant or written."""
+    """Copy, write the three scripts, print the lines for slurm.conf. Raises UsageError for wrong arguments
+    and failed writes.
+    """
     if "--help" in arguments or "-h" in arguments:
         print(USAGE)
         return 0
@@ -127,16 +130,16 @@ def _python() -> str:
 
 
 def _slurm_folder() -> list[str]:
-    """Where this node has scontrol: Slurm gives its hooks no PATH."""
+    """The folder of scontrol on this node: Slurm gives its hooks no PATH."""
     found = shutil.which("scontrol")
     return [os.path.dirname(found)] if found else []
 
 
 def _copied(folder: str) -> str:
-    """The folder of a whole copy, named by its content; made where it is not there yet."""
+    """The folder of a complete copy, named by its content; created if it is missing."""
     draft = tempfile.mkdtemp(prefix=".lib-", dir=folder)
     try:
-        os.chmod(draft, 0o755)  # noqa: S103  as any installed program: whoever looks may read it
+        os.chmod(draft, 0o755)  # noqa: S103  as any installed program: all may read it
         _fill(draft)
         with open(os.path.join(draft, "start.py"), "wb") as stream:
             stream.write(START)
@@ -150,7 +153,7 @@ def _copied(folder: str) -> str:
 
 
 def _fill(draft: str) -> None:
-    """The package, out of the zip application that we run from or from the folder it is installed in."""
+    """Copy the package from the zipapp that runs now, or from the folder it is installed in."""
     from ftrun import hooks
 
     archive = getattr(hooks.__loader__, "archive", "")

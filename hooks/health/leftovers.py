@@ -1,10 +1,12 @@
 """Processes that a job left behind on this node. (I/O)
 
-How it thinks. Another job of the same user may run here, and a person may be logged in: so a process is a job's own only where its cgroup
-or the environment that it was started with names this very job. Reading an environment may hang on a process that hangs, so it
-is read by a child that can be left behind. Our own ancestors bear the job's name as well, because Slurm gives it to the epilog.
+Another job of the same user may run here, and the user may be logged in. So a process belongs to a job only
+if its cgroup or its initial environment names this very job. Reading the environment of a hung process may
+hang, so a child reads it that can be abandoned. Our own ancestors have the job's id in their environment as
+well, because Slurm sets it for the epilog.
 
-Checked against: processes that outlived `setsid` jobs under proctrack/linuxproc of 22.05; Slurm's cgroup paths, `.../job_<id>/...`.
+Checked against: processes that outlived `setsid` jobs under proctrack/linuxproc of 22.05; Slurm's cgroup
+paths, `.../job_<id>/...`.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ SHOWN_MAX = 8
 
 
 def belongs(job: str, cluster: str, environment: str, cgroup: str) -> bool:
-    """Whether a process with this environment (NUL-separated) and cgroup is one of the job's own, and not of a hook of Slurm."""
+    """Whether a process with this environment (NUL-separated) and cgroup belongs to the job, and is no hook
+    of Slurm.
+    """
     if re.search(rf"/job_{job}(/|$)", cgroup, re.MULTILINE):
         return True
     told = dict(word.partition("=")[::2] for word in environment.split("\0"))
@@ -40,7 +44,7 @@ def belongs(job: str, cluster: str, environment: str, cgroup: str) -> bool:
 
 
 def found(machine: Machine, job: str, uid: int, cluster: str = "") -> Optional[list[Process]]:
-    """The living processes of a job; None where they could not be read in time."""
+    """The living processes of a job; None if they could not be read in time."""
     if not job.isdigit():
         return []
     own = _ancestors(machine)
@@ -66,7 +70,7 @@ def found(machine: Machine, job: str, uid: int, cluster: str = "") -> Optional[l
 
 
 def judge(processes: Optional[Sequence[Process]], job: str) -> Finding:
-    """One finding: degraded for any that is left."""
+    """One finding: degraded if any process is left."""
     if processes is None:
         return Finding(NAME, UNKNOWN, "the processes of the job's user could not be read in time")
     if not processes:
@@ -80,7 +84,7 @@ def judge(processes: Optional[Sequence[Process]], job: str) -> Finding:
 
 
 def end(machine: Machine, processes: Sequence[Process]) -> list[int]:
-    """Kill processes, none of root's and none whose number another has by now. Returns the pids that were sent the signal."""
+    """Kill processes, except root's and those whose pid was reused. Returns the pids that got the signal."""
     living, ended = procfs.listed(machine), []
     for one in processes:
         now = living.get(one.pid)
@@ -92,7 +96,7 @@ def end(machine: Machine, processes: Sequence[Process]) -> list[int]:
 
 
 def _ancestors(machine: Machine) -> set[int]:
-    """This process and those above it."""
+    """This process and its ancestors."""
     pid, found = os.getpid(), set()
     while pid > 0 and pid not in found:
         found.add(pid)

@@ -1,14 +1,15 @@
-"""`ftrun-hook watch`: looks after one node while a job runs on it. (I/O)
+"""`ftrun-hook watch`: monitors one node while a job runs on it. (I/O)
 
-How it thinks. It asks what a user may ask: the kernel's log where that is allowed, else the counters that show the same fault, the
-drivers' own tools, and how long the mounts take to answer. It judges by the checks of `hooks/checks`. What they say at the first look was there before
-the watch, and is not told unless it gets worse; but a mount that hangs is told whenever it does. What is found is written into the attempt's folder, once when it
-appears and once when it is gone; a node that is well writes nothing.
+It reads what a user may read: the kernel log if permitted, else the counters that show the same faults, the
+drivers' own tools, and the response time of the mounts. The checks of `hooks/checks` judge. What they find at
+the first look existed before, and is reported only when it gets worse; a mount that hangs is always reported.
+Findings go to the attempt's folder, when they appear and when they are gone; a healthy node writes nothing.
 
-It costs nearly nothing. All nodes look at the same moment by the clock, so that a collective waits once and not once for each node.
-Every family of checks is asked by a child process that may hang without taking the watch along; one that costs much CPU time,
-hangs or has found something is asked less often. It takes no part in the job's end: it leaves at SIGUSR2 and SIGTERM with status 0, and
-by itself when its parent has gone or the attempt is over.
+The cost is close to nothing. All nodes look at the same wall-clock moment, so that a collective waits once
+and not once for each node. A child process runs each family of checks and may hang without blocking the
+monitor. A family that costs much CPU time, hangs or has found something is asked less often. The monitor does
+not affect the job's end: it exits with status 0 at SIGUSR2 and SIGTERM, and when its parent has gone or the
+attempt is over.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ USUAL_PERIOD_S = 60.0
 LOOK_LIMIT_S = 20.0
 SPACING_MAX = 16.0
 ASKED_NOW = frozenset({"mounts", "lustre-client"})
-"""Checks whose findings harm whoever touches the thing now. What others say at the first look is not of this job: a counter may have it
-from last year, and a GPU that is not seen may never have been the job's.
+"""Checks of a present danger, reported from the first look on. Findings of others at the first look are not
+of this job: a counter may be a year old, and a GPU that is not visible may never have been the job's.
 """
 
-# Of --signal and `scancel --signal`, which reach every step: meant for the job's own. A step that one of them ends is a failed step of the job.
+# From --signal and `scancel --signal`, which reach every step but are meant for the job's own. A step that a
+# signal ends is a failed step.
 _MEANT_FOR_OTHERS = (
     signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGPWR,
     signal.SIGXCPU, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
@@ -49,7 +51,9 @@ _MEANT_FOR_OTHERS = (
 
 
 class Family(NamedTuple):
-    """Checks that are asked together: each a name and what must be there for it ("" for nothing); `share` of a core at a period of 60 s."""
+    """Checks that run together: each a name and what must exist for it ("" for nothing); `share` of a core at
+    a period of 60 s.
+    """
 
     name: str
     checks: tuple[tuple[str, str], ...]
@@ -87,7 +91,7 @@ FAMILIES = (
 
 
 class Seen(NamedTuple):
-    """One finding in the report: when it was seen first and last, and since when it is gone (None: it is not)."""
+    """One finding in the report: first and last time seen, and when it was gone (None: it is not)."""
 
     finding: Finding
     at_s: float
@@ -96,7 +100,7 @@ class Seen(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """What became of asking a family: findings by check, counters by check, CPU seconds, and whether it did not end in time."""
+    """The result of asking a family: findings and counters by check, CPU seconds, and whether it timed out."""
 
     findings: Mapping[str, Sequence[Finding]]
     counters: Mapping[str, Any]
@@ -105,7 +109,7 @@ class _Asked(NamedTuple):
 
 
 class _Member:
-    """A family on this node: its checks, and when they are asked again."""
+    """A family on this node: its checks, and when they are due."""
 
     def __init__(self, family: Family, checks: Sequence[Check]) -> None:
         self.name, self.share, self.checks = family.name, family.share, checks
@@ -114,7 +118,7 @@ class _Member:
 
 
 class Watch:
-    """The watch over one node: `look` asks what is due; `seen` is all that was found, by check and device."""
+    """The monitor of one node: `look` asks what is due; `seen` holds all findings, by check and device."""
 
     def __init__(
         self,
@@ -139,11 +143,11 @@ class Watch:
 
     @property
     def checks(self) -> list[str]:
-        """The names of the checks that this node has something for."""
+        """The names of the checks that apply to this node."""
         return [check.name for member in self._members for check in member.checks]
 
     def look(self, now_s: float) -> bool:
-        """Ask every family that is due. True where the report has changed."""
+        """Ask every family that is due. True if the report has changed."""
         changed = False
         for member in self._members:
             if now_s < member.due_s - self.period_s / 2:
@@ -167,12 +171,12 @@ class Watch:
         if "since_s" in own:
             own["since_s"] = self._began_s
         if "devices" in own:
-            # Of Slurm's variables the one that names MIG instances as such, and whole GPUs as this step sees them.
+            # The variable of Slurm that names MIG instances as such, and whole GPUs as this step sees them.
             own["devices"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         return own
 
     def _take(self, check: str, findings: Sequence[Finding], now_s: float) -> bool:
-        """Compare what a check says now with what it said before."""
+        """Compare a check's findings with its earlier ones."""
         now = {one.device: one for one in findings if one.severity in (DEGRADED, BAD)}
         first = self._first.setdefault(check, {} if check in ASKED_NOW else now)
         fresh = {device: one for device, one in now.items() if _is_news(one, first.get(device))}
@@ -189,7 +193,7 @@ class Watch:
         return changed
 
     def report(self, node: str, now_s: float) -> dict[str, Any]:
-        """What is written of this node."""
+        """The report of this node."""
         rows = [
             {**one.finding._asdict(), "at_s": one.at_s, "last_s": one.last_s, "until_s": one.until_s}
             for one in self.seen.values()
@@ -209,12 +213,14 @@ def _is_news(one: Finding, first: Optional[Finding]) -> bool:
 
 
 def _is_other(one: Finding, known: Finding) -> bool:
-    """Whether a finding that holds is told again: another severity, or a number that rose. A time is another each time."""
+    """Whether a lasting finding is reported again: another severity, or a number that rose. Times differ each
+    time and do not count.
+    """
     return one.severity != known.severity or (one.unit != "s" and (one.value or 0) > (known.value or 0))
 
 
 def _present(family: Family, root: str) -> list[Check]:
-    """The checks of a family that this node has something for; the others are not even imported."""
+    """The checks of a family that apply to this node; the others are not even imported."""
     machine = Machine(root)
     found = []
     for name, need in family.checks:
@@ -225,9 +231,10 @@ def _present(family: Family, root: str) -> list[Check]:
 
 
 def visible(root: str = "/") -> dict[str, list[str]]:
-    """Family -> the names of its checks that a watch on this machine asks; a family that sees nothing has none.
+    """Family -> the names of its checks that a monitor on this machine runs; families without any are left
+    out.
 
-    The kernel's log is a name of its own, "log", where this user may read it.
+    The kernel log is a name of its own, "log", if this user may read it.
     """
     found = {family.name: [check.name for check in _present(family, root)] for family in FAMILIES}
     if not kernel_log_reader.read(Machine(root)).why_not:
@@ -239,7 +246,7 @@ def visible(root: str = "/") -> dict[str, list[str]]:
 
 
 def _ask(checks: Sequence[Check], thresholds: Any, root: str) -> _Asked:
-    """Ask these checks one after the other in a child process, which is left behind when its time is up."""
+    """Run these checks one after the other in a child process, which is abandoned when its time is up."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -262,14 +269,14 @@ def _ask(checks: Sequence[Check], thresholds: Any, root: str) -> _Asked:
 
 
 class _Living:
-    """The child that is asking now, and who merges the caches, for the handler of signals."""
+    """The running child and the cache merger, for the signal handler."""
 
     child = 0
     merger = PeriodicMerge("", "", 0.0)
 
 
 def _let_go(child: int, *, hung: bool) -> float:
-    """CPU seconds of a child and what it started; one that cannot be killed is left to the kernel."""
+    """CPU seconds of a child and its descendants; a child that cannot be killed is left to the kernel."""
     with contextlib.suppress(OSError):
         os.killpg(child, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
@@ -280,7 +287,7 @@ def _let_go(child: int, *, hung: bool) -> float:
 
 
 def _answer(checks: Sequence[Check], thresholds: Any, root: str, writer: int) -> None:
-    """The child's part: a line for each check as soon as it is done."""
+    """Runs in the child: print a line for each check as soon as it is done."""
     try:
         os.setsid()
         for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, *_MEANT_FOR_OTHERS):
@@ -298,12 +305,12 @@ def _answer(checks: Sequence[Check], thresholds: Any, root: str, writer: int) ->
 def _judged(
     check: Check, own: Mapping[str, Any], machine: Machine
 ) -> Optional[tuple[Sequence[Finding], Any]]:
-    """What a check says, and the counters that its next look is compared with; None where it cannot say anything."""
+    """A check's findings, and the counters for the comparison at its next look; None without a result."""
     try:
         facts = check.probe(machine, own)
         counted = facts if isinstance(facts, Growth) else getattr(facts, "growth", None)
         findings = check.judge(facts, own)
-    except Exception:  # noqa: BLE001  no answer, or a mistake of ours: neither is a fault of the node, nor its end
+    except Exception:  # noqa: BLE001  no answer, or a defect of ours: neither is a fault of the node
         return None
     if all(one.severity in (UNKNOWN, SKIPPED) for one in findings):
         return None
@@ -323,11 +330,13 @@ def _understood(told: bytes, cpu_s: float, *, hung: bool) -> _Asked:
     return _Asked(findings, counters, cpu_s, hung)
 
 
-# ---------------------------------------------------------------------- the life of a watch
+# ---------------------------------------------------------------------- the process
 
 
 def main(arguments: list[str]) -> int:
-    """Watch until the job ends. Always 0: what a step of ours returns must not be what Slurm remembers of the job."""
+    """Monitor until the job ends. Always 0: the status of this step must not become what Slurm records for
+    the job.
+    """
     words = _parser().parse_args(arguments)
     if words.visible:
         print(json.dumps(visible(words.root)))
@@ -347,7 +356,8 @@ def main(arguments: list[str]) -> int:
         now_s = time.time()
         merger.poll(time.monotonic())
         if watch.look(now_s):
-            with contextlib.suppress(OSError):  # told again at the next change; the job goes on either way
+            # reported again at the next change; the job continues either way
+            with contextlib.suppress(OSError):
                 node_report.put(words.folder, words.launch, watch.report(node, now_s))
         if words.once:
             return 0
@@ -357,13 +367,13 @@ def main(arguments: list[str]) -> int:
 
 
 def _is_over(folder: str, launch: int) -> bool:
-    """The script of this launch has ended, or the attempt's folder is gone."""
+    """Whether the script of this launch has ended, or the attempt's folder is gone."""
     attempt = os.path.dirname(os.path.abspath(folder))
     return not os.path.isdir(attempt) or os.path.exists(os.path.join(attempt, f"exit.{launch}"))
 
 
 def _hold_back() -> None:
-    """Come last for the processor and go first when memory is short; leave without a word when asked to."""
+    """Lowest priority for the processor, first victim when memory is short; exit silently when told to."""
 
     def leave(_number: int, _frame: object) -> None:
         _Living.merger.stop()

@@ -1,15 +1,19 @@
-"""From the reports of an attempt's nodes to the nodes that are to blame: never all of them, and never most. (pure)
+"""Compares the reports of an attempt's nodes: which nodes to blame; never all of them, and never most. (pure)
 
-How it thinks. Some things are wrong only in comparison: a version, a clock, a link, a limit. So values that healthy nodes share are laid side by side, and
-the node that differs from what more than half of them have is the odd one out; with two that differ nobody knows which. Whether that alone keeps a job away is told by
-the table: a slow link or a missing GPU holds up all ranks, a newer kernel does not. Only machines of one make are compared with each other, and where nothing tells the make, or a
-value is so low that it is another kind of node, the difference is told and counts for nothing. `ulimit` counts by comparison only, since its marks are what one maker asks for.
+Some faults show only in comparison: a version, a clock, a link, a limit. So values that healthy nodes share
+are compared, and a node that differs from more than half of the others is an outlier; of two nodes that
+differ neither can be blamed. The table says whether an outlier alone keeps a job away: a slow link or a
+missing GPU holds up all ranks, a newer kernel does not. Only machines of one model are compared. If the model
+is unknown, or a value is so low that the node must be of another kind, the difference is reported and does
+not count. `ulimit` counts by comparison only, since its thresholds are one vendor's advice.
 
-A check that fails on most nodes says something about the site or about the check, not about a node: it is told once and held against nobody. And where more than
-half of the nodes that answer are bad, each in its own way, something that they share is likelier than so much bad luck; then nobody is blamed either. A job of one node has no
-peers: whatever fails there is the site's until another node shows otherwise. What is unknown, skipped or missing is nobody's fault.
+A check that fails on most nodes points to the site or to the check: it is reported once and held against no
+node. If more than half of the nodes that answer are bad, each in its own way, a shared cause is likelier than
+so much bad luck, and no node is blamed either. A job of one node has no peers: every failure there counts as
+the site's until another node shows otherwise. Unknown, skipped or missing results are held against no node.
 
-A node says of others that they cannot be reached: one that says so may be wrong itself; two or more, and more than half of all that tell, are believed.
+A node may report that it cannot reach others, and be at fault itself. Such a report is believed from two or
+more nodes that are more than half of all that report.
 """
 
 from __future__ import annotations
@@ -24,17 +28,19 @@ from ftrun.hooks.runtime.finding import BAD, DEGRADED, NOTE, OK, Finding
 __all__ = ["COMPARED", "How", "Odd", "Verdict", "odd_ones", "verdict"]
 
 Row = Mapping[str, Any]
-"""A finding as reports hold it: the fields of Finding by name."""
+"""A finding as in reports: the fields of Finding by name."""
 Rows = Sequence[Row]
 
 SAME, TEXT, LEAST, APART = "same", "text", "least", "apart"
-TELLERS_MIN = 3  # two that differ do not say which of them is odd
+TELLERS_MIN = 3  # of two nodes that differ neither can be called odd
 
 
 class How(NamedTuple):
-    """How the values of a check are compared. `kind`: text or value are the same, or the value is at least `amount` of the median
-    ("least"), or no more than `amount` away from it ("apart"). `counts`: whether the odd one may be left out for it, if it has
-    at least `floor` of the median: below that it is no broken node, but one of another kind.
+    """How the values of a check are compared.
+
+    `kind`: text or value are equal, or the value is at least `amount` of the median ("least"), or within
+    `amount` of it ("apart"). `counts`: whether an outlier may be excluded for it, if it has at least `floor`
+    of the median: below that it is no broken node, but one of another kind.
     """
 
     kind: str
@@ -56,11 +62,13 @@ COMPARED: Mapping[str, How] = {
     "gpu-check": How(LEAST, 1, counts=True, fault="hardware-gpu", floor=0.5),
     "ib-speed": How(LEAST, 0.9, counts=True, fault="network"),
 }
-"""What is compared, by the name of the check."""
+"""What is compared, by name of the check."""
 
 
 class Odd(NamedTuple):
-    """A node that differs from its peers: in what, what it has, what they have, and whether it may be left out for it."""
+    """A node that differs from its peers: in what, its value, theirs, and whether it may be excluded for
+    that.
+    """
 
     node: str
     check: str
@@ -72,8 +80,11 @@ class Odd(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """`bad`: the blamed nodes and why, gravest first; `site`: checks that fail on most nodes; `many`: nodes that are bad and too many to
-    be blamed; `odd`: all that differ, blamed or not; `everywhere`: checks that are degraded on every node.
+    """The result of the comparison.
+
+    `bad`: the blamed nodes and why, gravest first; `site`: checks that fail on most nodes; `many`: bad nodes
+    that are too many to blame; `odd`: all outliers, blamed or not; `everywhere`: checks that are degraded on
+    every node.
     """
 
     bad: Mapping[str, Rows]
@@ -84,8 +95,10 @@ class Verdict(NamedTuple):
 
 
 def verdict(reports: Mapping[str, Rows], nodes: int, names: Collection[str] = ()) -> Verdict:
-    """Who is to blame. `reports`: the findings of each node that gave a report; `nodes`: how many the attempt has;
-    `names`: their names, where nodes that gave no report may be blamed by their peers.
+    """Which nodes to blame.
+
+    `reports`: the findings of each node that reported; `nodes`: how many the attempt has; `names`: their
+    names, if peers may put blame on nodes without a report.
     """
     failing = _by_check(reports, BAD)
     site = tuple(sorted(check for check, count in failing.items() if count * 2 > len(reports)))
@@ -99,20 +112,20 @@ def verdict(reports: Mapping[str, Rows], nodes: int, names: Collection[str] = ()
         if one.counts:
             own.setdefault(one.node, []).append(_row(one))
     bad = {node: tuple(sorted(found, key=_gravity)) for node, found in own.items() if found}
-    answered = len(bad.keys() & reports.keys())  # who is silent is not among those compared
+    answered = len(bad.keys() & reports.keys())  # nodes without a report are not compared
     if len(bad) * 2 > max(nodes, len(reports)) or answered * 2 > len(reports):
         return Verdict({}, site, tuple(sorted(bad)), odd, everywhere)
     return Verdict(bad, site, (), odd, everywhere)
 
 
 def _by_check(reports: Mapping[str, Rows], severity: str) -> Counter[str]:
-    """On how many nodes each check says so."""
+    """The number of nodes on which each check says so."""
     checks = ({one["check"] for one in rows if one["severity"] == severity} for rows in reports.values())
     return Counter(check for one in checks for check in one)
 
 
 def odd_ones(reports: Mapping[str, Rows]) -> tuple[Odd, ...]:
-    """The nodes whose values differ from those of most of their make, by the table; each device on its own."""
+    """The nodes whose values differ from most of their model, by the table; each device separately."""
     makes = {node: _make(rows) for node, rows in reports.items()}
     told: dict[tuple[str, str, str], dict[str, Row]] = {}
     for node, rows in reports.items():
@@ -128,7 +141,7 @@ def odd_ones(reports: Mapping[str, Rows]) -> tuple[Odd, ...]:
 
 
 def _make(rows: Rows) -> str:
-    """Which machine a node is, as its firmware tells it; "" where it does not."""
+    """The machine model in the node's firmware; "" if unknown."""
     makes = (row.get("evidence") for row in rows if row["check"] == "versions" and row["device"] == "product")
     return next((str(evidence[0]) for evidence in makes if evidence), "")
 
@@ -167,7 +180,9 @@ def _odd_in(check: str, device: str, rows: Mapping[str, Row], *, is_known_make: 
 
 
 def _told(row: Row) -> Any:
-    """What a finding offers for comparison: the value, or the first line of evidence where texts are compared; None where nothing."""
+    """The value of a finding for comparison, or its first line of evidence where texts are compared; None
+    without one.
+    """
     if row["severity"] not in (OK, NOTE, DEGRADED, BAD):
         return None
     if COMPARED[row["check"]].kind == TEXT:
@@ -182,16 +197,16 @@ def _word(value: Any, row: Row) -> str:
 
 
 def _median(ordered: Sequence[float]) -> float:
-    """Of numbers in their order. A job waits while `statistics` is imported."""
+    """The median of sorted numbers. Importing `statistics` would delay the job."""
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def _low_limits(reports: Mapping[str, Rows]) -> list[Odd]:
-    """The nodes whose `ulimit` is lower than that of most peers, or too low where most have enough."""
+    """The nodes whose `ulimit` is lower than that of most peers, or too low while most have enough."""
     tellers = 0
     low: dict[str, dict[str, float]] = {}  # kind -> node -> limit that is too low
-    judged: set[tuple[str, str]] = set()  # those that are degraded; what is bad counts by itself
+    judged: set[tuple[str, str]] = set()  # those that are degraded; bad ones count by themselves
     for node, rows in reports.items():
         mine = [row for row in rows if row["check"] == "ulimit" and row["severity"] in (OK, DEGRADED, BAD)]
         tellers += bool(mine)
@@ -214,7 +229,7 @@ def _low_limits(reports: Mapping[str, Rows]) -> list[Odd]:
 
 
 def _unreached(reports: Mapping[str, Rows], names: Collection[str]) -> list[Odd]:
-    """The nodes that two or more of their peers, and more than half of those that tell, cannot reach."""
+    """The nodes that two or more peers, and more than half of those that report, cannot reach."""
     tellers = {
         node: {row["device"] for row in rows if row["check"] == "peers" and row["severity"] == NOTE}
         for node, rows in reports.items()
@@ -231,11 +246,11 @@ def _unreached(reports: Mapping[str, Rows], names: Collection[str]) -> list[Odd]
 
 
 def _row(one: Odd) -> Row:
-    """An odd one as a finding, so that whoever reads of blamed nodes needs one form only."""
+    """An outlier as a finding, so that readers of blamed nodes need one form only."""
     message = f"{one.has}, its peers have {one.peers_have}" if one.check != "peers" else one.has
     return Finding(one.check, BAD, message, one.fault, one.device)._asdict()
 
 
 def _gravity(row: Row) -> tuple[bool, str, str]:
-    """Hardware first, then by name, so that the order is always the same."""
+    """Hardware first, then by name, for a stable order."""
     return (not str(row["fault"]).startswith("hardware"), row["check"], row["device"])

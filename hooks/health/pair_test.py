@@ -1,26 +1,30 @@
-"""`ftrun-hook pair-test`: started on every node at once, tries the network between them in pairs and names the node that is ill. (I/O)
+"""`ftrun-hook pair-test`: tests the network between the nodes of a job in pairs, and names bad nodes. (I/O)
 
-How it thinks. Each worker opens a port for tests and says on a board where it is; the first node of the list leads: it waits for the others, says who is tried with whom
-(pairing.py), and again for the second round, and tells the verdict. A node that does not come is left out, and nothing is held against it by that: its
-worker may not have been started. Every wait has an end, so a worker that dies costs its own tries only; if the leader dies there is no verdict.
+It is started on every node at once, by `srun --ntasks-per-node=1 ftrun-hook pair-test --folder DIR`, or over
+SSH with `--node` and `--nodes`. Without a shared folder `--board HOST:PORT` names an address of the first
+node, which then serves the notes (the token in FTRUN_PAIRS_TOKEN keeps strangers out).
 
-Started by `srun --ntasks-per-node=1 ftrun-hook pair-test --folder DIR`, or over SSH with `--node` and `--nodes`; without a shared folder `--board HOST:PORT` names an address of
-the first node, where it keeps the notes (the token in FTRUN_PAIRS_TOKEN keeps strangers out).
+Each worker opens a port for tests and posts its address on a board (`rendezvous`). The first node of the list
+is the leader: it waits for the others, posts which nodes to test, does so again for the second round, and
+prints the verdict. A node that does not show up is left out and not blamed: its worker may not have been
+started. Every wait has a limit, so a worker that dies costs its own tests only; if the leader dies there is
+no verdict.
 
-Which nodes are tried with which, and what the tries say of each node, in two rounds.
-How it thinks. A try between two nodes that fails says that one of them is ill, not which. So in the first round each node is tried with one other; both nodes of a good try
-are proven good. In the second round each suspect is tried with a proven good node, and now a failure has a name. What the good nodes reach is the measure: a try is bad where no
-connection came about, or where it is much slower than most of the others; so where most of the network is slow alike, nobody is named. Where no try is good there is nobody to
-test the suspects with: a matter of the site, and nobody is named either. Two suspects that are both well with a third have something wrong between them.
+Two rounds are needed because a failed test between two nodes does not say which of them is bad. In the first
+round each node is tested with one other; a good test proves both nodes good. In the second round each suspect
+is tested with a proven good node, and a failure identifies it. Good nodes are the reference: a test is bad
+without a connection, or if it is much slower than most; so if most of the network is slow, no node is named.
+If no test is good there is no partner for the suspects: a problem of the site, and no node is named either.
+If two suspects are both well with a third, the fault lies between them.
 
-A node is in one try at a time: the tries of a round that share a node stand in different steps. With an odd number of nodes the last is tried with the first, in a step of its own.
+A node takes part in one test at a time: tests of a round that share a node are in different steps. With an
+odd number of nodes the last one is tested with the first, in a step of its own.
 
-How fast two nodes talk over plain TCP: round trip, and bytes a second in both directions.
-How it thinks. The client says what it wants, the server only echoes, swallows or pours. Bytes are counted by whoever receives them, so that what lies in
-buffers is not counted. A test has a time, not a size: a bad link must not make it long.
-
-On the wire: one line of JSON {"token", "want": "echo" | "swallow" | "pour", "seconds"}, then bytes. After "swallow" the server answers with one line, the bytes that
-it received and the seconds from the first to the last.
+A test measures plain TCP: round trip, and bytes per second in both directions. The client says what it wants;
+the server echoes, swallows or pours. The receiver counts, so that buffered bytes do not count. A test has a
+duration, not a size: a bad link must not prolong it. On the wire: one line of JSON {"token", "want": "echo" |
+"swallow" | "pour", "seconds"}, then bytes. After "swallow" the server answers with one line: the bytes
+received and the seconds from the first to the last.
 """
 
 from __future__ import annotations
@@ -60,7 +64,7 @@ __all__ = [
 
 
 class Pair(NamedTuple):
-    """A try: `client` opens the connection to `server`; tries of the same step have no node in common."""
+    """A test: `client` connects to `server`; tests of the same step share no node."""
 
     client: str
     server: str
@@ -68,7 +72,9 @@ class Pair(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What came of a try: bytes a second of the slower direction, seconds of a round trip; `why` it failed, "" where it did not."""
+    """The result of a test: bytes per second of the slower direction, round trip in seconds; `why` it failed,
+    "" if it did not.
+    """
 
     bytes_per_s: float = 0.0
     round_trip_s: float = 0.0
@@ -76,8 +82,10 @@ class Measured(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """`bad`: node -> why; `between`: pairs that fail together and are well with others; `untried`: nodes of which nothing is known;
-    `site`: why nobody is named although something failed, or "".
+    """The conclusion from both rounds.
+
+    `bad`: node -> why; `between`: pairs that fail together and are good with others; `untried`: nodes without
+    a result; `site`: why no node is named although something failed, or "".
     """
 
     bad: Mapping[str, str]
@@ -87,7 +95,7 @@ class Outcome(NamedTuple):
 
 
 def first_round(nodes: Sequence[str]) -> tuple[Pair, ...]:
-    """Every node with one other; none for fewer than two nodes."""
+    """Every node with one other; nothing for fewer than two nodes."""
     if len(nodes) < 2:
         return ()
     pairs = [Pair(nodes[place], nodes[place + 1]) for place in range(0, len(nodes) - 1, 2)]
@@ -97,7 +105,7 @@ def first_round(nodes: Sequence[str]) -> tuple[Pair, ...]:
 
 
 def second_round(first: Mapping[Pair, Measured], share: float, slower: float) -> tuple[Pair, ...]:
-    """Every suspect of the first round with a proven good node; none where there is nobody of either kind."""
+    """Every suspect of the first round with a proven good node; nothing without both kinds."""
     good, suspects = _sorted_out(first, share, slower)
     if not good:
         return ()
@@ -114,9 +122,11 @@ def judged(
     share: float = 0.5,
     slower: float = 10.0,
 ) -> Outcome:
-    """What both rounds say. A try is bad below `share` of the usual bandwidth or above `slower` times the usual round trip.
+    """The conclusion from both rounds.
 
-    A planned try without an answer belongs into `first` with a `why`, and is left out of `second`: there it says nothing of the suspect.
+    A test is bad below `share` of the usual bandwidth or above `slower` times the usual round trip. A planned
+    test without an answer is in `first` with a `why`, and is missing in `second`: there it says nothing about
+    the suspect.
     """
     good, suspects = _sorted_out(first, share, slower)
     if suspects and not good:
@@ -141,7 +151,7 @@ def judged(
 
 
 def _sorted_out(first: Mapping[Pair, Measured], share: float, slower: float) -> tuple[list[str], list[str]]:
-    """Proven good nodes, and those that were in no good try; each in the order of the plan."""
+    """Proven good nodes, and those without a good test; each in the order of the plan."""
     nodes = list(dict.fromkeys(node for pair in first for node in (pair.client, pair.server)))
     limits = _limits(first, share, slower)
     good = [pair for pair, found in first.items() if not _why(found, limits)]
@@ -150,7 +160,9 @@ def _sorted_out(first: Mapping[Pair, Measured], share: float, slower: float) -> 
 
 
 class _Limits(NamedTuple):
-    """What a try must reach: bytes a second at least, seconds of a round trip at most, and the usual of both."""
+    """The limits of a good test: least bytes per second, longest round trip in seconds, and the usual values
+    of both.
+    """
 
     bytes_per_s: float
     round_trip_s: float
@@ -158,8 +170,8 @@ class _Limits(NamedTuple):
 
 
 def _limits(tries: Mapping[Pair, Measured], share: float, slower: float) -> _Limits:
-    """By what most of the tries that worked have reached; anything goes where none did."""
-    # A node that is in two tries, since their number is odd, must not count twice.
+    """Limits from the tests that worked; no limits if none did."""
+    # A node with two tests, in an odd number of nodes, must not count twice.
     once = [one for pair, one in tries.items() if not one.why and not pair.step]
     working = once or [one for one in tries.values() if not one.why]
     if not working:
@@ -171,7 +183,7 @@ def _limits(tries: Mapping[Pair, Measured], share: float, slower: float) -> _Lim
 
 
 def _why(found: Measured, limits: _Limits) -> str:
-    """Why a try is bad, in comparison with all; "" where it is not."""
+    """Why a test is bad, compared with all; "" if it is not."""
     if found.why:
         return found.why
     if found.bytes_per_s < limits.bytes_per_s:
@@ -188,7 +200,7 @@ SECONDS_MAX = 30.0
 
 
 class Server:
-    """Takes part in tests until it is closed; those that do not tell its token are hung up on."""
+    """Serves tests until it is closed; hangs up on clients without its token."""
 
     def __init__(self, address: str, token: str, limit_s: float = 10.0) -> None:
         self._token = token
@@ -197,7 +209,7 @@ class Server:
         self.port: int = self._listener.port
 
     def close(self) -> None:
-        """Take part no more."""
+        """Stop serving."""
         self._listener.close()
 
     def _take_part(self, connection: socket.socket) -> None:
@@ -222,7 +234,7 @@ class Server:
 
 
 def measured(address: str, port: int, token: str, *, seconds: float = 0.5, limit_s: float = 10.0) -> Measured:
-    """Test the way to a server. What fails is told in `why`; nothing is raised. `seconds` for each direction."""
+    """Test the way to a server, `seconds` for each direction. Never raises: `why` says what failed."""
     try:
         trip_s = _round_trip_s(address, port, token, limit_s)
         there = _poured(address, port, token, seconds, limit_s)
@@ -291,7 +303,7 @@ def _swallowed(connection: socket.socket) -> tuple[int, float]:
 
 
 def _line(connection: socket.socket) -> bytes:
-    """One line, byte by byte, so that nothing behind it is taken."""
+    """One line, read byte by byte, so that nothing behind it is consumed."""
     line = b""
     while not line.endswith(b"\n") and len(line) < LINE_BYTES_MAX:
         byte = connection.recv(1)
@@ -306,13 +318,13 @@ SCHEMA = 1
 EXIT_BAD = 1
 """A node is named."""
 EXIT_NO_VERDICT = 3
-"""The workers did not find together."""
+"""The workers did not all meet."""
 FAULT = "network"
 SEEN_LIMIT_S = 3.0
 
 
 def main(arguments: list[str]) -> int:
-    """Take part; the first node prints the verdict. 0 nobody is named, 1 somebody is, 3 no verdict."""
+    """Take part; the first node prints the verdict. 0: no node is named, 1: a node is, 3: no verdict."""
     words = _parser().parse_args(arguments)
     nodes = _nodes(words.nodes)
     me = words.node or os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
@@ -360,7 +372,7 @@ class Worker:
         self._words = words
 
     def run(self, address: str) -> Optional[dict[str, Any]]:
-        """Come, be tried twice, and return the verdict; None where there is none."""
+        """Take part in both rounds and return the verdict; None without one."""
         token = secrets.token_hex(16)
         server = Server(address, token, self._words.limit)
         try:
@@ -383,14 +395,14 @@ class Worker:
             server.close()
 
     def _invited(self) -> dict[str, Any]:
-        """Who came, and who is tried with whom in the first round."""
+        """Wait for the workers, and plan the first round with those that came."""
         here = wait(self._board, "here.", lambda found: len(found) >= len(self._nodes), self._words.meet)
         places = {one["node"]: one for one in here.values() if one.get("node") in self._nodes}
         present = [node for node in self._nodes if node in places]
         return {"pairs": first_round(present), "places": places, "present": present}
 
     def _try(self, number: int, plan: Mapping[str, Any]) -> None:
-        """Make the tries of a round in which this node is the client, one after the other."""
+        """Run the tests of a round in which this node is the client, one after the other."""
         for place, row in enumerate(plan["pairs"]):
             pair = Pair(*row)
             if pair.client == self._me:
@@ -400,7 +412,7 @@ class Worker:
                 self._board.put(f"result.{number}.{place}", found)
 
     def _lead_on(self, number: int, plan: Mapping[str, Any]) -> None:
-        """Wait for the results of a round; then the next plan, or the verdict."""
+        """Wait for the results of a round; then post the next plan, or the verdict."""
         count = len(plan["pairs"])
         steps = 1 + max((row[2] for row in plan["pairs"]), default=0)
         prefix = f"result.{number}."
@@ -432,7 +444,7 @@ class Worker:
 
 
 def findings(verdict: Mapping[str, Any]) -> dict[str, Finding]:
-    """A finding for each node, as a check would tell it."""
+    """A finding for each node, in the form of a check."""
     found = {}
     for node in verdict["nodes"]:
         if node in verdict["bad"]:
@@ -455,7 +467,9 @@ def findings(verdict: Mapping[str, Any]) -> dict[str, Finding]:
 def _verdict(
     nodes: Sequence[str], present: Sequence[str], outcome: Outcome, tried: Mapping[Pair, Measured]
 ) -> dict[str, Any]:
-    """Everything that is known at the end. More than half of the nodes are never named: then it is the network's fault."""
+    """The verdict from all that is known. More than half of the nodes are never named: then it is the
+    network's fault.
+    """
     many = len(outcome.bad) * 2 > len(present)
     alone = "only one node came" if len(present) < 2 else ""
     return {
@@ -497,13 +511,13 @@ def _nodes(told: str) -> list[str]:
 
 
 def _folder(told: str) -> str:
-    """A folder of this very step, where one is around: notes of an earlier test would lead to closed ports."""
+    """A folder of this very step, if there is one: notes of an earlier test would lead to closed ports."""
     job, step = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_STEP_ID", "")
     return os.path.join(told, f"{job}.{step}") if job and step else told
 
 
 def _address(node: str) -> str:
-    """The address that a name of this node has for others; one of the loopback only where just that was asked for."""
+    """The address of this node for others; a loopback address only if exactly that was asked for."""
     told = job_hosts.resolve(node) if node else ""
     found = [] if told.startswith("!") else told.split()  # else it says in words why there is none
     useful = [word for word in found if not word.startswith(("127.", "::1"))]
@@ -511,7 +525,8 @@ def _address(node: str) -> str:
         return useful[0]
     if found and (node == "localhost" or node.startswith("127.")):
         return found[0]
-    # A name that means the loopback here (Debian's /etc/hosts): the address with which others would be reached. Nothing is sent.
+    # A name that means the loopback here (Debian's /etc/hosts): take the address towards others. Nothing is
+    # sent.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))

@@ -1,7 +1,8 @@
-"""`ftrun-hook post-failure-check`: the fast checks of a node whose job has just failed, as a report in the attempt's folder. (I/O)
+"""`ftrun-hook post-failure-check`: fast checks of a node whose job has just failed, as a report. (I/O)
 
-How it thinks. The job's processes may still be there, and its port and its memory with them: what a node must have *before* a job is
-not asked, only what says that the node itself is broken. The report is written before the time is up, with `unknown` for what did not answer.
+The job's processes, with their ports and memory, may still be there. So what a node needs *before* a job is
+not checked, only what shows that the node itself is broken. The report in the attempt's folder is written
+before time is up, with `unknown` for checks that did not answer.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ WITHIN_S = 12.0
 NOT_AFTERWARDS = frozenset(
     ["disk-size cache", "folder-room", "gpu-memory", "gpu-processes", "hugepages", "port-free", "ulimit"]
 )
-"""Checks of what a job needs to begin."""
+"""Checks of what a job needs to start."""
 
 
 def main(arguments: list[str]) -> int:
-    """Check this node and write its report. Always 0: what a step of ours returns must not be what Slurm remembers of the job."""
+    """Check this node and write its report. Always 0: the status of this step must not become what Slurm
+    records for the job.
+    """
     words = _parser().parse_args(arguments)
     chosen = [check for check in catalogue.checks("fast") if check.name not in NOT_AFTERWARDS]
     node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
@@ -35,12 +38,13 @@ def main(arguments: list[str]) -> int:
         return 0
     counting = [one.name for one in chosen if words.since and "since_s" in one.thresholds]
     for name in counting:
-        # What the kernel's log and the uptime say counts from the start of the script; what a site sets goes before.
+        # The kernel log and the uptime count from the start of the script; settings of the site take
+        # precedence.
         settings[name] = {"since_s": words.since, **settings.get(name, {})}
     root = words.root.replace("{node}", node)
     reports = runner.run(chosen, settings=settings, budget_s=words.within, root=root)
     report = runner.report_of(reports, kind="after", node=node, at_s=time.time(), tier="fast")
-    # What these found came while the job ran; anything else may have been there before it.
+    # Findings of these checks appeared while the job ran; others may be older.
     report["since"] = [name for name in counting if settings[name]["since_s"] == words.since]
     if words.start:
         report["start"] = words.start

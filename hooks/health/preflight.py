@@ -1,10 +1,11 @@
-"""`ftrun-hook preflight`: before a job's script starts, each of its nodes is checked, and one of them sums up. (I/O)
+"""`ftrun-hook preflight`: checks each node before a job's script starts; one node draws the verdict. (I/O)
 
-How it thinks. Two calls, both made by the opening of an attempt. The first runs on every node at once and leaves a report in the attempt's
-folder; what it finds bad it looks at twice. The second, `--verdict`, runs on the first node when all are done or their time is up, and reads the
-reports: what a minority of the nodes shows is those nodes' fault, what most of them show is the site's, and what is missing or
-unknown is nobody's (see `compare`). Only its status EXIT_HELD keeps the script from starting; a mistake of ours, a full disk, a Python that
-dies start it. Each call imports only what it is for: the job waits.
+batch.sh makes two calls. The first runs on every node at once and writes a report into the attempt's folder;
+bad results are checked twice. The second, `--verdict`, runs on the first node when all are done or time is
+up, and reads the reports: what a minority of the nodes shows is those nodes' fault, what most of them show is
+the site's, and missing or unknown results are held against no node (see `outliers`). Only its status
+EXIT_HELD keeps the script from starting; a defect of ours, a full disk or a crashed Python let it start. Each
+call imports only what it needs: the job waits.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ __all__ = ["EXIT_HELD", "KIND", "RECORD", "main"]
 
 KIND = "preflight"
 EXIT_HELD = 69
-"""The script is not to be started here. A number that no interpreter, shell or signal returns by itself."""
+"""The script must not start here. A number that no interpreter, shell or signal returns by itself."""
 RECORD = "preflight"
-"""`preflight.<launch>` in the attempt's folder: what was found, and whether the script was held."""
+"""`preflight.<launch>` in the attempt's folder: the findings, and whether the script was held."""
 
 WITHIN_S = 12.0
 AGAIN_WITHIN_S = 3.0
@@ -42,7 +43,9 @@ SIX = ("dns", "disk-size root", "disk-size shm", "disk-size cache", "ulimit", "g
 
 
 def main(arguments: list[str]) -> int:
-    """Check this node (0 always), or sum up (EXIT_HELD: a minority of the nodes is bad and the script is not to be started)."""
+    """Check this node (0 always), or draw the verdict (EXIT_HELD: a minority of the nodes is bad and the
+    script must not start).
+    """
     words = _parser().parse_args(arguments)
     if words.verdict:
         return _summed_up(words)
@@ -60,7 +63,7 @@ def main(arguments: list[str]) -> int:
 def _report(
     node: str, chosen: Sequence[Check], settings: Mapping[str, Mapping[str, Any]], words: argparse.Namespace
 ) -> dict[str, Any]:
-    """The report of these checks; what is bad was so twice."""
+    """The report of these checks; bad results were confirmed by a second look."""
     from ftrun.hooks.checks import catalogue, runner
 
     reports = runner.run(chosen, settings=settings, budget_s=words.within, root=words.root)
@@ -97,16 +100,18 @@ def _summed_up(words: argparse.Namespace) -> int:
         "bad": {node: found.bad[node][0] for node in sorted(found.bad)},
         "site": list(found.site),
     }
-    # Without the record nobody would know why the script was held: where it cannot be written, the script starts.
+    # The record explains why the script was held: if it cannot be written, the script starts.
     attempt = os.path.dirname(os.path.abspath(words.folder))
     node_report.write(os.path.join(attempt, f"{RECORD}.{words.launch}"), record)
     return EXIT_HELD if held else 0
 
 
 def _items(reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    """A line for each of the six items that users of managed clusters know: its name, its verdict, and where, if not everywhere.
+    """A line for each of the six items that users of managed clusters know: name, verdict, and where, if not
+    everywhere.
 
-    Not why: words such as "Name or service not known" in the job's log would be taken for the job's own. The reports have them.
+    Without the reason: words such as "Name or service not known" in the job's log would be taken for the
+    job's own. The reports have them.
     """
     lines = []
     for name in SIX:
@@ -127,7 +132,7 @@ def _items(reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
 
 
 def _nodes() -> Sequence[str]:
-    """The names of the job's nodes: one that gave no report may be told of by its peers. () where they are not known."""
+    """The names of the job's nodes, since peers may report on a node without a report. () if unknown."""
     from ftrun.hooks.checks import job_hosts
 
     try:
@@ -137,7 +142,7 @@ def _nodes() -> Sequence[str]:
 
 
 def _told(found: Verdict, answered: int, nodes: int, *, held: bool) -> Sequence[str]:
-    """What the job's log says beside the items: nothing where nothing is wrong."""
+    """What the job's log says beside the items: nothing if all is well."""
     lines = []
     if answered < nodes:
         lines.append(

@@ -1,11 +1,12 @@
-"""`ftrun-hook prolog`: Slurm's Prolog; a job does not begin on a node that is found bad now. (I/O)
+"""`ftrun-hook prolog`: Slurm's Prolog; keeps a job from starting on a node that is bad now. (I/O)
 
-How it thinks. A prolog stands in the way of every job, so it does as little as it can. What the health check found a while ago is not
-looked for again; what it found bad is looked at anew, and so are the accelerators that this job gets. A job without
-accelerators on a node whose health is known starts no check at all.
+A prolog delays every job, so it does as little as it can. It does not repeat a recent health check; it
+repeats the checks that were bad then, and checks the accelerators that this job gets. For a job without
+accelerators on a node of known health it starts no check at all.
 
-Slurm drains the node and queues the job again (held, unless `nohold_on_prolog_fail`) for any status but 0. So the node
-is drained by ourselves first, under the cap and with a reason that `ftrun recheck` knows; where that is not done, the job begins.
+Slurm drains the node and requeues the job (held, unless `nohold_on_prolog_fail`) for any status but 0. So the
+hook first drains the node itself, under the cap and with a reason that `ftrun recheck` knows; if it does not,
+the job starts.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ DEFAULTS = {
     "fresh_s": 300,
     "checks": ["disk-size root", "disk-size shm", "memory", "mount-readonly"],
     "device_checks": ["gpu-check", "gpu-driver", "gpu-ecc", "gpu-recovery", "gpu-fabric", "amd-gpu", "npu"],
-    "within_s": 8.0,  # Slurm's BatchStartTimeout and MessageTimeout are 10 s where a site has not set them
+    "within_s": 8.0,  # Slurm's BatchStartTimeout and MessageTimeout default to 10 s
 }
 
 
 def main(arguments: list[str]) -> int:
-    """Look at the node before a job begins: 0 it may begin, 69 it may not (and the node is out of service)."""
+    """Check the node before a job starts: 0 it may start, 69 it may not (and the node is out of service)."""
     hook = opened("prolog", arguments, DEFAULTS)
     if hook is None:
         return 0
@@ -60,7 +61,7 @@ def _names(told: object) -> list[str]:
 
 
 def _say(hook: Hook, line: str) -> None:
-    """For whoever called us: Slurm writes a failed prolog's words into slurmd's log."""
+    """Leave the reason for slurm.sh: slurmd's log shows the output of a failed prolog."""
     print(f"ftrun: no job on {hook.node}: {line}")
     try:
         with open(os.path.join(hook.kept.path, f"refused.{hook.job.id}"), "w", encoding="utf-8") as stream:

@@ -1,9 +1,8 @@
-"""A board where workers on several nodes leave short notes for each other: in a shared folder, or in the memory of one of them. (I/O)
+"""A board where workers on several nodes post short notes, in a shared folder or over TCP. (I/O)
 
-How it thinks. Nodes must know of each other before anything can be tried between them. A note is written once and never changed, so whoever reads it may
-keep it. Where nodes share a folder no worker depends on another; where they do not, one of them keeps the notes and hands them out by TCP.
-
-Answers whoever connects, each in a thread of its own, until it is closed.
+Nodes must know of each other before they can test anything. A note is written once and never changes, so
+readers may cache it. With a shared folder no worker depends on another; without one, one of them stores the
+notes and serves them over TCP, each connection in a thread of its own.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Listener:
         threading.Thread(target=self._serve, daemon=True).start()
 
     def close(self) -> None:
-        """Answer no more; a thread that waits for a connection is woken by it."""
+        """Stop listening; this wakes a thread that waits for a connection."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -54,17 +53,17 @@ PAUSE_S = 0.1
 
 
 class Board(Protocol):
-    """Notes by their names. Names have letters, digits, dots, hyphens and underscores."""
+    """Notes by name. Names have letters, digits, dots, hyphens and underscores."""
 
     def put(self, name: str, value: Any) -> None:
-        """Leave a note. Raises OSError."""
+        """Post a note. Raises OSError."""
 
     def notes(self, prefix: str) -> dict[str, Any]:
-        """The notes whose names begin so; {} where the board does not answer."""
+        """The notes whose names have this prefix; {} if the board does not answer."""
 
 
 class FolderBoard:
-    """One file a note, in a folder that all workers see and only their user may read."""
+    """One file for each note, in a folder that all workers see and only their user may read."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -72,7 +71,7 @@ class FolderBoard:
         os.makedirs(folder, mode=0o700, exist_ok=True)
 
     def put(self, name: str, value: Any) -> None:
-        """Written aside and renamed: a reader sees all of it or nothing."""
+        """Write and rename: a reader sees all of it or nothing."""
         draft = os.path.join(self._folder, f".{name}.{os.getpid()}")
         with open(
             os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
@@ -81,7 +80,7 @@ class FolderBoard:
         os.rename(draft, os.path.join(self._folder, name))
 
     def notes(self, prefix: str) -> dict[str, Any]:
-        """Each file is read once."""
+        """Read each file once."""
         names: list[str] = []
         with contextlib.suppress(OSError):
             names = [name for name in os.listdir(self._folder) if name.startswith(prefix)]
@@ -96,7 +95,7 @@ class FolderBoard:
 
 
 class Notes:
-    """The keeper of a board by TCP: answers until it is closed. `token` must be told by whoever asks."""
+    """Serves a board over TCP until it is closed. Clients must present `token`."""
 
     def __init__(self, address: str, port: int, token: str) -> None:
         self._token = token
@@ -105,7 +104,7 @@ class Notes:
         self.port: int = self._listener.port
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop serving."""
         self._listener.close()
 
     def _answer(self, connection: socket.socket) -> None:
@@ -123,7 +122,9 @@ class Notes:
 
 
 class SocketBoard:
-    """A board that a `Notes` keeps at an address. The keeper may start later than others: a note is offered for `patience_s`."""
+    """A board that a `Notes` serves at an address. The server may start later than clients: `put` retries for
+    `patience_s`.
+    """
 
     def __init__(self, address: str, port: int, token: str, patience_s: float = ASK_LIMIT_S) -> None:
         self._place = (address, port)
@@ -131,7 +132,7 @@ class SocketBoard:
         self._patience_s = patience_s
 
     def put(self, name: str, value: Any) -> None:
-        """Tried until it is taken, or patience ends."""
+        """Retry until the note is stored or time is up."""
         give_up = time.monotonic() + self._patience_s
         while not self._is_taken(name, value, is_last=time.monotonic() > give_up):
             time.sleep(PAUSE_S)
@@ -146,14 +147,14 @@ class SocketBoard:
         return True
 
     def notes(self, prefix: str) -> dict[str, Any]:
-        """What the keeper has."""
+        """Ask the server."""
         try:
             return self._ask({"prefix": prefix})
         except (OSError, ValueError):
             return {}
 
     def _ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises OSError, or ValueError where the keeper hangs up, which it does for a wrong token."""
+        """Raises OSError, or ValueError if the server hangs up, as it does for a wrong token."""
         with socket.create_connection(self._place, ASK_LIMIT_S) as connection:
             connection.settimeout(ASK_LIMIT_S)
             with connection.makefile("rwb") as stream:
@@ -166,11 +167,11 @@ class SocketBoard:
 def wait(
     board: Board, prefix: str, enough: Callable[[Mapping[str, Any]], bool], limit_s: float
 ) -> dict[str, Any]:
-    """The notes that begin so, when they are enough or the time is up."""
+    """The notes with this prefix, when they are enough or time is up."""
     give_up = time.monotonic() + limit_s
     while True:
         found = board.notes(prefix)
         if enough(found) or time.monotonic() > give_up:
             return found
-        # Many workers ask one folder or keeper: the more notes, the longer the pause.
+        # Many workers poll one folder or server: the more notes, the longer the pause.
         time.sleep(PAUSE_S + len(found) / 2000)

@@ -1,13 +1,14 @@
-"""A node that takes itself out of service, by its own hook and under the cap of the site. (I/O)
+"""A node that drains itself, from its own hook and under the cap of the site. (I/O)
 
-How it thinks. A check that is wrong is wrong on every node, and all of them look at the same second. So a node counts what bears a
-reason of ftrun in Slurm before it drains itself, looks again afterwards, and gives itself back where it stands beyond the cap by
-the order of the reasons' times: of a thousand that drain at once, as many as may stay out do. A node that bears anybody's reason, ours
-included, is left as it is; where Slurm does not answer, nothing is done. Where it falls silent between the drain and the second look (a thousand ask at
-once), the caller keeps the reason, and `settle` makes up for that look later.
+A check that is wrong is wrong on every node, and all nodes check at the same second. So before it drains
+itself, a node counts the nodes with a drain reason of ftrun in Slurm. Afterwards it looks again, and resumes
+itself if it is beyond the cap in the order of the reasons' times: of a thousand that drain at once, as many
+as the cap allows stay out. A node with any drain reason, ours included, is left alone; without an answer from
+Slurm nothing is done. If Slurm falls silent between the drain and the second look (a thousand ask at once),
+the caller keeps the reason, and `settle` takes the second look later.
 
-Checked against: sinfo(1) and scontrol(1) of 22.05, as root on real nodes; Slurm keeps the reason that a node bears already when it
-drains the node for a prolog that failed.
+Checked against: sinfo(1) and scontrol(1) of 22.05, as root on real nodes; Slurm keeps the reason that a node
+already has when it drains the node for a failed prolog.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Row(NamedTuple):
 
 
 def rows(text: str) -> list[Row]:
-    """The answer of `sinfo -h -N -o %N|%R|%T|%E`."""
+    """The rows in the output of `sinfo -h -N -o %N|%R|%T|%E`."""
     found = []
     for line in text.splitlines():
         parts = line.split("|", 3)
@@ -50,8 +51,11 @@ def ours(reason: str) -> bool:
 
 
 def allowed(found: Sequence[Row], node: str, cap: float) -> bool:
-    """Whether `node` may be out of service: in each of its partitions, fewer bear an earlier reason of ftrun than the cap
-    allows (a share; one node always may). A reason without a time is earlier than one with it."""
+    """Whether `node` may be out of service: in each of its partitions, fewer nodes have an earlier reason of
+    ftrun than the cap allows.
+
+    The cap is a share; one node always may. A reason without a time counts as earlier than one with it.
+    """
     own = next((row.reason for row in found if row.node == node), "")
     mine = (_at(own) if ours(own) else "~", node)
     for partition in {row.partition for row in found if row.node == node}:
@@ -67,7 +71,9 @@ def allowed(found: Sequence[Row], node: str, cap: float) -> bool:
 
 
 def drain(machine: Machine, node: str, reason: str, *, cap: float) -> tuple[bool, str]:
-    """Drain this node for `reason` (which begins with `ftrun:` and ends with the time). Whether it is out of service now, and what was done."""
+    """Drain this node for `reason`, which begins with `ftrun:` and ends with the time. Returns whether it is
+    out of service now, and what was done.
+    """
     begun = ""
     try:
         found = _look(machine)
@@ -90,7 +96,9 @@ def drain(machine: Machine, node: str, reason: str, *, cap: float) -> tuple[bool
 
 
 def settle(machine: Machine, node: str, reason: str, *, cap: float) -> str:
-    """Make up for the second look at a drain of ours. What was done; "" where Slurm does not answer now either."""
+    """Take the missing second look after a drain of ours. Returns what was done; "" if Slurm does not answer
+    now either.
+    """
     try:
         return "within the cap" if _stays(machine, node, reason, cap) else "given back: the cap was reached"
     except NoAnswer:
@@ -98,7 +106,9 @@ def settle(machine: Machine, node: str, reason: str, *, cap: float) -> str:
 
 
 def _stays(machine: Machine, node: str, reason: str, cap: float) -> bool:
-    """Whether the drained node may stay out; where it may not, and bears just this reason, it is given back. Raises NoAnswer."""
+    """Whether the drained node may stay out; if not, and if it has just this reason, it is resumed. Raises
+    NoAnswer.
+    """
     found = _look(machine)
     if allowed(found, node, cap):
         return True
@@ -121,6 +131,6 @@ def _update(machine: Machine, node: str, *words: str) -> None:
 
 
 def _at(reason: str) -> str:
-    """The time at the end of a reason; times of this form sort as texts."""
+    """The time at the end of a reason; times of this form sort as text."""
     last = reason.rpartition(" ")[2]
     return last if last[:4].isdigit() else ""

@@ -1,11 +1,11 @@
-"""What prolog, epilog and health have in common: the switches, the checks to run, what is told, and what is done about it. (I/O)
+"""Shared by prolog, epilog and health: switches, checks to run, logging, and the drain. (I/O)
 
-How it thinks. Slurm takes a hook's exit status for a verdict on the node: one mistake of ours, on all nodes at once, would empty a
-cluster. So there is one status that means "not here" (`EXIT_REFUSED`), and everything else means "go on": an
-unknown word in the settings, a check that hangs, a folder that is full, a Slurm that does not answer. A node is refused only
-for a finding that is `bad`, that was found twice, and only after the node was taken out of service under the cap (see `owndrain`).
+Slurm takes a hook's exit status for a verdict on the node: one defect of ours, on all nodes at once, would
+empty a cluster. So one status means "refused" (`EXIT_REFUSED`), and everything else means "go on": an unknown
+word in the settings, a check that hangs, a full folder, a Slurm that does not answer. A node is refused only
+for a `bad` finding that was found twice, and only after the node was drained under the cap (`self_drain`).
 
-A settings file that cannot be read may be the one that switches a check off; so nothing is run at all then.
+A settings file that cannot be read may be the one that disables a check, so nothing runs then.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ if TYPE_CHECKING:
 __all__ = ["EXIT_REFUSED", "SETTINGS", "STATE", "Hook", "act", "look", "opened", "settle", "tell"]
 
 EXIT_REFUSED = 69
-"""No job here. A number that no interpreter, shell or signal returns: whoever calls the hook lets everything else pass."""
+"""No job here. A number that no interpreter, shell or signal returns: the calling script ignores every other
+status.
+"""
 
 SETTINGS = "/etc/ftrun/checks.json"
 STATE = "/var/lib/ftrun"
 SWITCH = "hooks.off"
-DRAINING = "draining"  # what is kept of a drain until it was looked at again
+DRAINING = "draining"  # the record of a drain until its second look
 CAP = 0.05
-FIRST_LOOK = 0.6  # of the time; the second look and the drain share the rest
+FIRST_LOOK = 0.6  # share of the time; the second look and the drain use the rest
 TOLD = ("unknown", "degraded", "bad")
 
 
@@ -55,18 +57,19 @@ class Hook:
 
     @property
     def drains(self) -> bool:
-        """Whether a bad node is to be taken out of service; else it is told only."""
+        """Whether a bad node is drained, or only reported."""
         return self.own.get("on_bad") == "drain"
 
     def left_s(self) -> float:
-        """What is left of the time limit."""
+        """Seconds left until the time limit."""
         return max(0.0, self.until_s - time.monotonic())
 
 
 def opened(name: str, arguments: Sequence[str], defaults: Mapping[str, Any]) -> Optional[Hook]:
-    """The hook as its arguments, the settings and the environment want it; None where it is switched off.
+    """The hook as its arguments, the settings and the environment define it; None if it is switched off.
 
-    Arguments: --settings FILE, --state FOLDER, --within SECONDS, --drain, --report. What is not known is told and passed over.
+    Arguments: --settings FILE, --state FOLDER, --within SECONDS, --drain, --report. Unknown ones are reported
+    and ignored.
     """
     words, flags = _words(name, arguments)
     switch = os.environ.get("FTRUN_HOOKS", "")
@@ -93,10 +96,12 @@ def opened(name: str, arguments: Sequence[str], defaults: Mapping[str, Any]) -> 
 def look(
     hook: Hook, names: Sequence[str], *, tier: str = "fast", more: Optional[Mapping[str, Any]] = None
 ) -> list[Finding]:
-    """Run checks by name (all of the tier for none); what is bad is looked at a second time. Those of devices judge the job's own
-    (see `thresholds.of_job`), and are not run for a job without any.
+    """Run checks by name (all of the tier without names); bad results are checked a second time. Returns
+    their findings.
 
-    `more` are thresholds of this call over the defaults and under the site's. The report is kept under the hook's name.
+    Checks of devices judge the job's own (see `thresholds.of_job`), and do not run for a job without any.
+    `more`: thresholds of this call, over the defaults and under the site's. The report is stored under the
+    hook's name.
     """
     from ftrun.hooks.checks import catalogue, runner
     from ftrun.hooks.runtime.finding import BAD
@@ -121,7 +126,7 @@ def look(
 
 
 def tell(hook: Hook, findings: Sequence[Finding]) -> None:
-    """What is worth it goes into the log of the hooks; what is bad into the system's as well."""
+    """Write notable findings to the hooks' log, and bad ones to syslog as well."""
     about = f"{hook.name} job={hook.job.id}" if hook.job.id else hook.name
     lines = [
         (one.severity, f"{about} {one.severity} {one.check}{one.device and ' '}{one.device}: {one.message}")
@@ -136,7 +141,9 @@ def tell(hook: Hook, findings: Sequence[Finding]) -> None:
 
 
 def act(hook: Hook, bad: Sequence[Finding]) -> bool:
-    """Do what the site wants about a bad node. True where the node is out of service now, so that no job begins here."""
+    """Do what the site has configured for a bad node. True if the node is out of service now, so that no job
+    starts here.
+    """
     if not bad:
         return False
     first = bad[0]
@@ -160,7 +167,7 @@ def act(hook: Hook, bad: Sequence[Finding]) -> bool:
 
 
 def settle(hook: Hook) -> None:
-    """See to a drain that Slurm did not let us look at again: it may be beyond the cap."""
+    """Take the second look after a drain that Slurm did not answer: the node may be beyond the cap."""
     kept = hook.kept.lines(DRAINING)
     if kept:
         from ftrun.hooks.health import self_drain
@@ -198,7 +205,7 @@ def _words(name: str, arguments: Sequence[str]) -> tuple[dict[str, str], list[st
 
 
 def _table(path: str, kept: Kept) -> Optional[dict[str, dict[str, Any]]]:
-    """The settings file; {} where there is none, None where it cannot be understood."""
+    """The settings file; {} without one, None if it cannot be parsed."""
     if not os.path.lexists(path):
         return {}
     import json

@@ -1,14 +1,16 @@
 """The protocol between ftrun and a cluster, and its records. (pure)
 
-Everything the supervisor needs from a scheduler, and nothing that a launcher over SSH on a host list could not
-offer one day. Words are Slurm's own. Two implementations live beside it: `commands` (the Slurm commands) and
-`memory` (a virtual Slurm with a virtual clock, for tests, simulation and dry runs); one contract suite runs
-against both.
+It contains everything that the supervisor needs from a scheduler, and nothing that a launcher over SSH could
+not offer one day. The words are Slurm's own. `slurm.commands` implements it by Slurm's commands,
+`slurm.native` by pyslurm; the tests have a virtual Slurm with a virtual clock. One contract suite runs
+against all of them.
 
-Reading rules that callers rely on
-- A row that is missing from an answer is *unknown*, not *ended* (squeue drops missing ids silently).
+Rules that callers rely on:
+
+- A row that is missing from an answer is *unknown*, not *ended* (squeue silently drops missing ids).
 - `Unreachable` means: keep the last state and do nothing.
-- A job's identity is (cluster, job id, token, restarts), never the id alone: ids are reused after a controller crash.
+- A job's identity is (cluster, job id, token, restarts), never the id alone: ids are reused after a
+  controller crash.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ class JobState(str, Enum):
 
     @property
     def pending(self) -> bool:
-        """Waiting to start (again)."""
+        """Waiting to start, for the first time or again."""
         return self in _PENDING
 
     @property
@@ -120,7 +122,7 @@ _ENDED = frozenset(
 
 
 CUT_SHORT_S = 120.0  # limits are counted in minutes
-NO_LIMIT_S = 360 * 86_400.0  # what has none ends never, or a year from its start, as versions have it
+NO_LIMIT_S = 360 * 86_400.0  # Slurm shows an end a year after the start, or none, for a job without a limit
 
 
 @dataclass(frozen=True)
@@ -129,24 +131,26 @@ class JobRow:
 
     job_id: str  # as squeue prints %i: "123", "123_4" (array task), "123+1" (het component)
     state: JobState
-    reason: str  # may hold spaces: "launch failed requeued held"
+    reason: str  # may contain spaces: "launch failed requeued held"
     nodes: tuple[str, ...]  # expanded host list; empty while pending
     node_count: int
-    comment: str  # the token is looked for in here
+    comment: str  # contains the token
     name: str
     user: str
     partition: str
-    submit_time_s: float | None  # set anew by Slurm at every requeue
+    submit_time_s: float | None  # Slurm resets it at every requeue
     start_time_s: float | None
     end_time_s: float | None
-    raw_job_id: str = ""  # the plain number behind an array task, where known
-    restarts: int | None = None  # how often Slurm started it again; None where the bulk query cannot tell
-    time_limit_s: float | None = None  # None = unlimited or not said
-    planned_end_s: float | None = None  # of a running job: when Slurm will end it, as it is now
+    raw_job_id: str = ""  # the plain number of an array task, if known
+    restarts: int | None = None  # how often Slurm restarted it; None if the bulk query cannot tell
+    time_limit_s: float | None = None  # None = unlimited or unknown
+    planned_end_s: float | None = None  # of a running job: when Slurm will end it, as of now
 
     @property
     def is_cut_short(self) -> bool:
-        """Slurm will end it before its time limit: it is preempted, and in its time of grace it still counts as running."""
+        """Slurm will end it before its time limit: it is preempted and, in its grace time, still counts as
+        running.
+        """
         planned_s, limit_s, started_s = self.planned_end_s, self.limit_end_s, self.start_time_s
         if limit_s is None and started_s is not None:
             limit_s = started_s + NO_LIMIT_S
@@ -154,7 +158,7 @@ class JobRow:
 
     @property
     def limit_end_s(self) -> float | None:
-        """When Slurm will end it at the latest; None while it has not started, or without a limit."""
+        """The latest time at which Slurm will end it; None before it starts, or without a limit."""
         if self.start_time_s is None or self.time_limit_s is None:
             return None
         return self.start_time_s + self.time_limit_s
@@ -162,14 +166,14 @@ class JobRow:
 
 @dataclass(frozen=True)
 class JobDetails:
-    """One job as the expensive query shows it (asked for at turning points only)."""
+    """One job as the expensive query shows it (called at turning points only)."""
 
     job_id: str
     state: JobState
     reason: str
     exit_code: int  # of the batch script
     exit_signal: int
-    derived_exit_code: int  # highest of the steps; tells a failed step behind a script that exits 0
+    derived_exit_code: int  # highest of the steps; reveals a failed step of a script that exits 0
     derived_exit_signal: int
     restarts: int
     nodes: tuple[str, ...]
@@ -187,8 +191,11 @@ class JobDetails:
 
     @property
     def is_preempted(self) -> bool:
-        """Slurm has taken its nodes for another job. Said from the first moment of its time of grace [tried on 22.05], and after an end in
-        it, whatever state that end has; not of a job that was requeued."""
+        """Slurm has taken its nodes for another job.
+
+        True from the first moment of the grace time [tried on 22.05], and after an end in it, whatever state
+        that end has; not for a job that was requeued.
+        """
         return self.fields.get("PreemptTime", "None") not in {"", "None", "N/A", "Unknown"}
 
 
@@ -206,12 +213,14 @@ class NodeRow:
 
     @property
     def responding(self) -> bool:
-        """Slurm hears the node's daemon."""
+        """Slurm can reach the node's daemon."""
         return "not_responding" not in self.flags and self.state not in {"down", "unknown", "error"}
 
     @property
     def spoken_for(self) -> bool:
-        """Somebody gave a reason. What slurmctld itself notes of a silent node is nobody's, and goes when the node is back."""
+        """A person or program has set the reason. slurmctld's own note on a silent node does not count; it
+        disappears when the node is back.
+        """
         return bool(self.reason) and not self.reason.startswith("Not responding")
 
     @property
@@ -221,7 +230,7 @@ class NodeRow:
 
     @property
     def available(self) -> bool:
-        """A new job could be placed here now or when its present ones end."""
+        """A new job can start here now, or when the present ones end."""
         return (
             self.responding
             and not self.drained
@@ -231,10 +240,12 @@ class NodeRow:
 
 @dataclass(frozen=True)
 class Stay:
-    """One stretch of time in which a job held nodes, as Slurm remembers it. Times are Unix seconds; `end_s` None = it still does."""
+    """A period in which a job held nodes, as Slurm recorded it. Times are Unix seconds; `end_s` None = it
+    still does.
+    """
 
     job_id: str  # the plain number
-    uid: int  # whose job it is; -1 where Slurm does not say
+    uid: int  # the job's user; -1 if Slurm does not say
     nodes: tuple[str, ...]
     start_s: float
     end_s: float | None
@@ -242,7 +253,9 @@ class Stay:
 
 @dataclass(frozen=True)
 class PartitionRow:
-    """One partition with all of its nodes. `max_time_s`: the longest time limit of a job in it; None where there is none or it was not asked for."""
+    """One partition with all its nodes. `max_time_s`: the longest time limit of a job in it; None without
+    one, or if it was not queried.
+    """
 
     name: str
     up: bool
@@ -253,7 +266,7 @@ class PartitionRow:
 
 @dataclass(frozen=True)
 class Rights:
-    """What the calling user may do. `why` says what it rests on, for people."""
+    """What the calling user may do. `why` is the evidence, for people."""
 
     may_drain: bool
     why: str
@@ -261,7 +274,7 @@ class Rights:
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """What a cluster's configuration says (scontrol show config), read once in a while."""
+    """Settings of a cluster (scontrol show config), read occasionally."""
 
     name: str  # ClusterName
     version: tuple[int, int, int]
@@ -273,7 +286,7 @@ class ClusterFacts:
     tracking: str = ""  # ProctrackType
     munge_socket: str = ""  # of AuthInfo; "" = munge's own default
     switch: str = ""  # SwitchType
-    preemption_signals: bool = False  # a preempted job is sent the signal of its --signal instead of TERM
+    preemption_signals: bool = False  # a preempted job gets the signal of its --signal instead of TERM
 
 
 @dataclass(frozen=True)
@@ -295,7 +308,7 @@ class SubmitRequest:
 
 @dataclass(frozen=True)
 class Submitted:
-    """What sbatch answered on success. `stdout`/`stderr` are verbatim, to be shown to the user."""
+    """The answer of a successful sbatch. `stdout`/`stderr` are verbatim, for the user."""
 
     job_id: str
     cluster: str  # from --parsable "id;cluster", else ""
@@ -304,23 +317,30 @@ class Submitted:
 
 
 class Cluster(PendingJobs, Protocol):
-    """What ftrun asks of a cluster. Every method may raise the errors of `ftrun.slurm.client.errors`.
+    """The operations of a cluster.
 
-    Reads are repeated a few times inside the implementation when that is safe; effects never are.
+    Every method may raise the errors of `ftrun.slurm.client.errors`. Implementations retry reads a few times
+    if that is safe; effects never.
     """
 
     def submit(self, request: SubmitRequest) -> Submitted:
-        """Call sbatch once. Raises RefusedForGood/RefusedForNow (nothing exists), Unreachable (nothing exists),
-        OutcomeUnknown (find() must be asked before any other submission of this run)."""
+        """Call sbatch once.
+
+        Raises RefusedForGood, RefusedForNow or Unreachable (no job exists), OutcomeUnknown (call find()
+        before any other submission of this run).
+        """
         ...
 
     def find(self, token: str) -> tuple[JobRow, ...]:
-        """Every job of this user that bears the token in its comment, in any state that Slurm remembers."""
+        """Every job of this user with the token in its comment, in any state that Slurm remembers."""
         ...
 
     def jobs(self, job_ids: Collection[str]) -> Mapping[str, JobRow]:
-        """The rows of these jobs, in one call whatever their number. Missing id = unknown (not ended). An array id
-        or het leader id yields its rows under their own ids (all tasks and components are returned)."""
+        """The rows of these jobs, in one call whatever their number.
+
+        A missing id is unknown (not ended). An array id or het leader id yields the rows of all its tasks or
+        components, under their own ids.
+        """
         ...
 
     def details(self, job_id: str) -> JobDetails | None:
@@ -340,11 +360,11 @@ class Cluster(PendingJobs, Protocol):
         ...
 
     def facts(self) -> ClusterFacts:
-        """Name, version and the settings that judgement rests on."""
+        """Name, version and the settings that decisions depend on."""
         ...
 
     def contended(self, partitions: Collection[str]) -> bool:
-        """Whether pending jobs of anybody wait for nodes there, as far as this user may see."""
+        """Whether pending jobs of any user wait for nodes there, as far as this user may see."""
         ...
 
     def ping(self) -> bool:
@@ -354,8 +374,11 @@ class Cluster(PendingJobs, Protocol):
     def cancel(
         self, job_id: str, *, signal: str | None = None, full: bool = False, batch: bool = False
     ) -> None:
-        """scancel, or send a signal: to the tasks of its steps, with `batch` to the batch script instead, with `full` to both.
-        A job that is gone already is no error."""
+        """scancel, or send a signal: to the tasks of its steps, with `batch` to the batch script instead,
+        with `full` to both.
+
+        A job that is gone already is no error.
+        """
         ...
 
     def hold(self, job_id: str) -> None:
@@ -371,12 +394,15 @@ class Cluster(PendingJobs, Protocol):
         ...
 
     def drain(self, node: str, reason: str) -> None:
-        """Drain a node. Raises RefusedForGood where this user may not. Never overwrites anybody's reason: raises
-        RefusedForGood when the node already is drained or down with another reason (see `NodeRow.spoken_for`)."""
+        """Drain a node. Raises RefusedForGood if this user may not.
+
+        Never overwrites another reason: raises RefusedForGood if the node is drained or down with one already
+        (see `NodeRow.spoken_for`).
+        """
         ...
 
     def resume(self, node: str, reason: str) -> bool:
-        """Give a node back if its present reason is exactly this one; False (nothing done) otherwise."""
+        """Return a node to service if its present reason is exactly this one; False (nothing done) otherwise."""
         ...
 
     def reword(self, node: str, before: str, after: str) -> bool:
@@ -384,11 +410,11 @@ class Cluster(PendingJobs, Protocol):
         ...
 
     def stays(self, job_id: str) -> Sequence[Stay]:
-        """Where a job has been, whoever's it is, oldest first: as far as controller and accounting still know."""
+        """Where a job of any user has run, oldest first: as far as controller and accounting still know."""
         ...
 
     def rights(self) -> Rights:
-        """What this user may do, found out without changing anything."""
+        """What this user may do, determined without changing anything."""
         ...
 
     def dependents(self, job_id: str) -> Mapping[str, str]:

@@ -1,9 +1,9 @@
-"""#SBATCH lines: reading their arguments as sbatch does, and taking options out of them. (pure)
+"""#SBATCH lines: parsed as sbatch does, and options removed from them. (pure)
 
-How it thinks. sbatch strings the words of all lines together before it splits them, so an option may stand on one line and
-its value on the next. Only lines that hold an option to be taken out are written anew.
+sbatch joins the words of all lines before it parses them, so an option may be on one line and its value on
+the next. Only lines with an option to be removed are rewritten.
 
-`ftrun sbatch` reads this module, so it imports nothing but the option table.
+`ftrun sbatch` imports this module at startup, so it imports nothing but the option table.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 
 def directives(script: bytes) -> list[list[str]]:
-    """The arguments in the script's #SBATCH lines, a list for each component of a heterogeneous job (one at least).
+    """The arguments in the script's #SBATCH lines, a list for each component of a heterogeneous job (one at
+    least).
 
-    Reading ends at the first line that is neither empty nor a comment, as in sbatch. An unmatched quote, over which
-    sbatch stops with its own message, ends the list.
+    Parsing ends at the first line that is neither empty nor a comment, as in sbatch. An unmatched quote, at
+    which sbatch stops with its own message, ends the list.
     """
     components: list[list[str]] = [[]]
     for _, text in _directive_lines(script):
@@ -41,9 +42,10 @@ def drop_directives(
     version: Version | None = None,
     extra: Mapping[str, int] | None = None,
 ) -> bytes:
-    """The script with these options taken out of its #SBATCH lines; every other byte stays.
+    """The script without these options in its #SBATCH lines; every other byte stays.
 
-    A line that held anything else is written anew with what is left. Raises OptionError where sbatch would refuse.
+    A line with other options as well is rewritten with what is left. Raises OptionError if sbatch would
+    refuse.
     """
     lines = script.split(b"\n")
     head: list[tuple[int, list[str], bool]] = []
@@ -65,7 +67,7 @@ def _doomed(
     version: Version | None,
     extra: Mapping[str, int] | None,
 ) -> dict[tuple[int, int], tuple[str, ...]]:
-    """(line, word) -> what takes its place, for every word that holds an option in `names`."""
+    """(line, word) -> its replacement, for every word that contains an option in `names`."""
     flat: list[tuple[int, int, str]] = []
     for position, (_, words, starts_component) in enumerate(head):
         if starts_component:
@@ -116,9 +118,10 @@ def _words(text: str) -> tuple[list[str], bool]:
 
 
 def words_of(rest: str) -> list[str]:
-    """The words behind the magic one of a line.
+    """The words after the magic one of a line.
 
-    Quotes of both kinds group; a backslash takes the next character as it is; `#` outside quotes ends the line.
+    Quotes of both kinds group; a backslash takes the next character literally; `#` outside quotes ends the
+    line.
     """
     words: list[str] = []
     word: str | None = None
@@ -152,7 +155,7 @@ def words_of(rest: str) -> list[str]:
 
 
 def line_of(magic: str, words: Iterable[str]) -> bytes:
-    """A line that says these words; an empty comment where there are none."""
+    """A directive line with these words; an empty comment without any."""
     left = [_quote(word) for word in words]
     return (" ".join([magic, *left]) if left else "#").encode("utf-8", "surrogateescape")
 

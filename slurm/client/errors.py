@@ -16,10 +16,10 @@ __all__ = ["OutcomeUnknown", "RefusedForGood", "RefusedForNow", "SlurmError", "U
 
 
 class SlurmError(Exception):
-    """Slurm, or the way to it, said no.
+    """Slurm, or the connection to it, refused or failed.
 
-    `message` is one line for a person; `output` is everything the command printed on stderr, verbatim;
-    `exit_code` is the command's exit status where there was one.
+    `message` is one line for a person; `output` is the command's stderr, verbatim; `exit_code` is its exit
+    status, if there was one.
     """
 
     def __init__(self, message: str, *, output: str = "", exit_code: int | None = None) -> None:
@@ -30,7 +30,7 @@ class SlurmError(Exception):
 
 
 class RefusedForGood(SlurmError):
-    """Slurm understood and refused; asking again changes nothing."""
+    """Slurm understood and refused; a retry will be refused again."""
 
 
 class RefusedForNow(SlurmError):

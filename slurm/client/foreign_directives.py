@@ -1,11 +1,13 @@
-"""#PBS and #BSUB lines, which sbatch reads as well: which of them it reads, and what they say in its own options. (pure)
+"""#PBS and #BSUB lines: which of them sbatch reads, and their meaning in sbatch's own options. (pure)
 
-How it thinks. Who came from another scheduler often left its lines in the script. sbatch looks for them not only above the first command, as for its
-own, but down to the hundredth line or so; where there are #BSUB lines it does not look for #PBS lines; and what they say outweighs #SBATCH. So
-ftrun must keep such lines in its sight when it puts commands of its own in front of the script, and must know what they ask for: an array, say.
-Only what ftrun itself reads is translated. Source: src/sbatch/xlate.c of Slurm, tried on 22.05, 24.11 and 26.05.
+A user who came from another scheduler often leaves its lines in the script. sbatch looks for them not only
+above the first command, as for its own, but down to about the hundredth line. If there are #BSUB lines it
+ignores #PBS lines, and both override #SBATCH. So ftrun must keep such lines where sbatch finds them when it
+inserts its own commands in front of the script, and must know what they request: an array, for example. Only
+options that ftrun itself reads are translated. Source: src/sbatch/xlate.c of Slurm, tried on 22.05, 24.11 and
+26.05.
 
-`ftrun sbatch` reads this module where a script has such lines, so it imports nothing but the reading of words.
+`ftrun sbatch` imports this module for scripts with such lines, so it imports only the parser of words.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
 COMMANDS_MAX = 100
-"""sbatch stops looking behind so many lines that are no comments."""
+"""sbatch stops looking after so many lines that are no comments."""
 
 # Letter -> our name for it ("" = not of interest), those with a value first. Long names stand for their letters.
 _LETTERS = {
@@ -38,7 +40,9 @@ _LONG = {
 
 
 def foreign_lines(script: bytes) -> list[tuple[int, bytes]]:
-    """(line number from 0, the line) of each #PBS or #BSUB line that sbatch reads, in their order; one kind of them."""
+    """(line number from 0, the line) of each #PBS or #BSUB line that sbatch reads, in order; only one kind is
+    read.
+    """
     found: dict[bytes, list[tuple[int, bytes]]] = {magic: [] for magic in _LETTERS}
     commands = 0
     for number, line in enumerate(script.split(b"\n")):
@@ -52,7 +56,9 @@ def foreign_lines(script: bytes) -> list[tuple[int, bytes]]:
 
 
 def foreign_words(script: bytes, export: str | None = None) -> list[str]:
-    """What these lines say, as arguments of sbatch. `export` is what the #SBATCH lines say of that: #PBS -v adds to it."""
+    """The meaning of these lines as arguments of sbatch. `export` is the value in the #SBATCH lines: #PBS -v
+    adds to it.
+    """
     words: list[str] = []
     for name, value, _ in _options(foreign_lines(script)):
         if name == "resources":
@@ -73,7 +79,9 @@ def foreign_words(script: bytes, export: str | None = None) -> list[str]:
 
 
 def drop_foreign(script: bytes, names: Collection[str]) -> bytes:
-    """The script with these options (`hold`, `begin`, `dependency`) taken out of its #PBS lines; every other byte stays."""
+    """The script without these options (`hold`, `begin`, `dependency`) in its #PBS lines; every other byte
+    stays.
+    """
     lines = foreign_lines(script)
     doomed: set[tuple[int, int]] = set()
     for name, value, places in _options(lines):

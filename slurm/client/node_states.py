@@ -1,4 +1,4 @@
-"""The words for a node's state, in the notations that Slurm has for them. (pure)"""
+"""Parses Slurm's notations for a node's state. (pure)"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STATE_MARKS = {
     "^": "reboot_issued",
     "-": "planned",
 }
-# A node in such a state with no flag but these is held back by nothing.
+# A node in such a state, with no flag but these, is in service.
 _AT_WORK = frozenset({"idle", "mixed", "allocated"})
 _PASSING = frozenset({"not_responding", "completing", "planned"})
 # States that say "drain" in one word (sinfo's short form) and the base state that they hide.
@@ -44,5 +44,5 @@ def parse_node_state(text: str) -> tuple[str, frozenset[str]]:
 
 
 def has_outlived(state: str, flags: frozenset[str]) -> bool:
-    """A reason that stands with such a state holds the node back no more: 24.11 leaves that of a drain standing after the resume."""
+    """Whether a reason in such a state is stale: 24.11 keeps the reason of a drain after the resume."""
     return state in _AT_WORK and flags <= _PASSING

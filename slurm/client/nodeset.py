@@ -15,7 +15,9 @@ _EMPTY = frozenset({"", "(null)", "n/a", "none", "none assigned", "unknown"})
 
 
 NODES_MAX = 1 << 17
-"""A list may name so many nodes. The text may come from a job's log, and ClusterShell keeps every name of a set."""
+"""Largest list that is expanded. The text may come from a job's log, and ClusterShell keeps every name of a
+set.
+"""
 
 _RANGE = re.compile(r"(\d{1,18})-(\d{1,18})")
 _TERM = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")

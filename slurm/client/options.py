@@ -1,17 +1,19 @@
 """sbatch's options: the table, and splitting an argument list as sbatch itself does. (pure)
 
-How it thinks. sbatch reads its arguments with getopt_long and a leading `+`: options end at the first word that is none,
-and that word is the script. So the split needs one fact per option, whether it takes a value, and it must know all of
-them: one unknown option that takes a value and the script would be taken for that value.
+sbatch parses its arguments with getopt_long and a leading `+`: options end at the first word that is none,
+and that word is the script. So the split needs one fact for each option, whether it takes a value, and must
+know all of them: after one unknown option with a value, that value would be taken for the script.
 
-- Long names may be shortened as long as they stay unambiguous, and what is ambiguous depends on the version. The table
-  (of releases) therefore says from which version to which an option exists; `split` raises Ambiguous where that matters and the
-  version was not given. Options of SPANK plugins are in no table: `plugin_options` reads them from `sbatch --help`.
+- Long names may be abbreviated as long as they are unambiguous, and that depends on the version. So the table
+  (`releases`) says in which versions an option exists; `split` raises Ambiguous where that matters and the
+  version was not given. Options of SPANK plugins are in no table: `plugin_options` reads them from `sbatch
+  --help`.
 - A lone `:` separates the components of a heterogeneous job, anywhere before the script.
-- sbatch takes the directives of the script first, then SBATCH_* variables, then the command line: the last one wins.
-- What is not asked about stays as it was typed; nothing is normalised on the way through.
+- sbatch applies the directives of the script first, then SBATCH_* variables, then the command line: the last
+  one wins.
+- Other words stay as they were typed; nothing is normalised.
 
-`ftrun sbatch` starts with this module, so it imports nothing but that table.
+`ftrun sbatch` imports this module at startup, so it imports nothing but that table.
 """
 
 from __future__ import annotations
@@ -51,16 +53,16 @@ contiguous help:h hold:H ignore-pbs no-requeue overcommit:O oversubscribe:s pars
 usage use-min-nodes verbose:v version:V wait:W
 """
 _ALWAYS_OPTIONAL = "exclusive get-user-env nice no-kill:k propagate requeue"
-# Two names for one thing: one of them serves all who ask.
+# Two names for one option: callers use one of them.
 _SAME = {"tasks-per-node": "ntasks-per-node", "cluster": "clusters"}
 
 
 class OptionError(Exception):
-    """sbatch would refuse these arguments; its own words are the ones to show."""
+    """sbatch would refuse these arguments; show its own message."""
 
 
 class UnknownOption(OptionError):
-    """Not in the table: an option of a plugin, of a newer Slurm, or a slip of the pen. `name` has no dashes."""
+    """Not in the table: an option of a plugin or of a newer Slurm, or a typo. `name` has no dashes."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"unrecognized option '{name}'")
@@ -68,7 +70,7 @@ class UnknownOption(OptionError):
 
 
 class Ambiguous(OptionError):
-    """A shortened name that fits several options. With the version given: of that version."""
+    """An abbreviation that fits several options, of the given version if there is one."""
 
     def __init__(self, name: str, candidates: Iterable[str]) -> None:
         super().__init__(f"option '--{name}' is ambiguous")
@@ -77,7 +79,7 @@ class Ambiguous(OptionError):
 
 
 class MissingValue(OptionError):
-    """One of the caller's own options stands last and wants a value. `name` is without `--ft-`."""
+    """One of ftrun's own options is last and lacks its value. `name` is without `--ft-`."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"--ft-{name}: a value is wanted")
@@ -148,21 +150,21 @@ class CommandLine:
         return 1 + sum(word.tokens == (":",) for word in self.words)
 
     def has(self, name: str, component: int | None = None) -> bool:
-        """The option is there (in any part, or in this one)."""
+        """Whether the option is given (in any part, or in this one)."""
         return any(option == name for option, _ in self._options(component))
 
     def get(self, name: str, component: int | None = None) -> str | None:
-        """The value that counts, the last one; None where the option is absent or has no value."""
+        """The effective value, the last one; None if the option is absent or has no value."""
         found = [value for option, value in self._options(component) if option == name]
         return found[-1] if found else None
 
     def without(self, *names: str) -> CommandLine:
-        """The same less these options, in all parts."""
+        """A copy without these options, in all parts."""
         kept = [word.without(names) if word.options else word for word in self.words]
         return self._with([word for word in kept if word is not None])
 
     def with_option(self, name: str, value: str | None = None, component: int | None = None) -> CommandLine:
-        """The same with this option, added at the end of each part (or of one), where it outweighs earlier ones."""
+        """A copy with this option appended to each part (or to one), where it overrides earlier ones."""
         words: list[Word] = []
         added = Word((_spell(name, value),), ((name, value),))
         part = 0
@@ -174,7 +176,9 @@ class CommandLine:
         return self._with(words[:-1])
 
     def widened(self, parts: int) -> CommandLine:
-        """The same with so many parts at least, the last one repeated: what sbatch itself does where the script has more parts."""
+        """A copy with at least so many parts, the last one repeated, as sbatch does if the script has more
+        parts.
+        """
         ends = [at for at, word in enumerate(self.words) if word.tokens == (":",)]
         last = self.words[ends[-1] + 1 if ends else 0 :]
         again = [word for word in last if word.tokens != ("--",)]
@@ -184,7 +188,7 @@ class CommandLine:
         return self._with([*front, *last[len(again) :]])
 
     def replacing(self, name: str, value: str) -> CommandLine:
-        """The same with exactly one such option in each part."""
+        """A copy with exactly one such option in each part."""
         return self.without(name).with_option(name, value)
 
     def with_script(self, script: str | None, script_args: Sequence[str] = ()) -> CommandLine:

@@ -1,12 +1,14 @@
-"""The text that Slurm's commands print, as records. (pure)
+"""Parses the output of Slurm's commands into records. (pure)
 
-How it reads. Formats were compared on Slurm 22.05, 24.11 and 26.05, and only what agrees in all three is asked for.
-- Rows (squeue, sinfo) are asked for with `-O "Field:<US>,...,Last:<RS>"`: the separators are the ASCII unit and record
-  separators, which no sane name or comment holds, so that `|`, commas, spaces and line breaks in free text do no harm.
-  A suffix also lifts the 20 character limit of `-O`. Free text stands last all the same.
-- `scontrol show job` is not escaped at all: a comment or a command line may hold ` JobState=FAILED`. What Slurm prints
-  before the free text is therefore taken from its first occurrence, what it prints after from its last.
-- Times are Unix seconds, because every call is made with SLURM_TIME_FORMAT=%s.
+Formats were compared on Slurm 22.05, 24.11 and 26.05, and only what agrees in all three is requested.
+
+- Rows (squeue, sinfo) are requested with `-O "Field:<US>,...,Last:<RS>"`: the separators are the ASCII unit
+  and record separators, which no sane name or comment contains, so `|`, commas, spaces and line breaks in
+  free text do no harm. A suffix also lifts the 20 character limit of `-O`. Free text is last all the same.
+- `scontrol show job` does not escape anything: a comment or a command line may contain ` JobState=FAILED`. So
+  fields that Slurm prints before the free text are taken from their first occurrence, those after it from
+  their last.
+- Times are Unix seconds, because every call sets SLURM_TIME_FORMAT=%s.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ _ENDING = frozenset({state for state in JobState if state.ended} | {JobState.COM
 
 
 def _rows(text: str, width: int) -> Iterator[list[str]]:
-    """Fields of each row; a row with another number of fields is not one of ours (a warning line) and is dropped."""
+    """The fields of each row; a row with another number of fields is not one of ours (a warning line) and is
+    dropped.
+    """
     for record in text.split(RECORD):
         fields = record.lstrip("\r\n").split(UNIT)
         if len(fields) == width:
@@ -86,7 +90,7 @@ def _int(value: str) -> int:
 
 
 def parse_state(text: str) -> JobState:
-    """Slurm's word for a job's state; a word that this version of ftrun does not know is UNKNOWN."""
+    """The state for Slurm's word; UNKNOWN for a word that this version of ftrun does not know."""
     word = text.strip().split(" ", 1)[0].split("+", 1)[0].upper()
     return JobState(word) if word in JobState.__members__ else JobState.UNKNOWN
 
@@ -122,7 +126,8 @@ def parse_jobs(text: str) -> tuple[JobRow, ...]:
             partition=partition,
             submit_time_s=_time(submitted),
             start_time_s=_time(started),
-            # Before the end, versions differ in what they expect (never, or a year from now): that is no fact.
+            # Before the end, versions show different expectations (never, or a year from now): that is no
+            # fact.
             end_time_s=_time(ended) if parse_state(state) in _ENDING else None,
             planned_end_s=_time(ended) if parse_state(state) is JobState.RUNNING else None,
             restarts=int(restarts) if restarts.isdigit() else None,
@@ -163,7 +168,7 @@ def parse_nodes(text: str) -> dict[str, NodeRow]:
 
 _KEY = re.compile(r"(?:^|\s)([A-Z][A-Za-z_/:]*)=")
 _NAME = re.compile(r"\sJobName=(.*?)(?=\s(?:SLUID|HetJobIdSet|UserId)=)", re.DOTALL)
-# Printed behind the comment and the command line, so that their last occurrence is Slurm's own.
+# Printed after the comment and the command line, so the last occurrence is Slurm's own.
 _PRINTED_LAST = frozenset({"StdErr", "StdIn", "StdOut"})
 
 
@@ -239,15 +244,16 @@ def _details(fields: Mapping[str, str]) -> JobDetails:
 
 
 def parse_stays(shown: str, told: str) -> tuple[Stay, ...]:
-    """Stays from `squeue -h -t all -O STAY_ROW` and from `sacct -X -D -n -P -o STAY_FORMAT`, oldest first, each once.
+    """Stays from `squeue -h -t all -O STAY_ROW` and from `sacct -X -D -n -P -o STAY_FORMAT`, oldest first,
+    without duplicates.
 
-    Neither holds a word that users choose, so nobody can claim another's node by the name of a job.
+    Neither contains text that users choose, so no user can claim another's node by the name of a job.
     """
     lines = (line.split("|", 4) for line in told.splitlines() if line.count("|") >= 4)
     stays = [_stay(*fields) for fields in lines]
     for job_id, uid, word, start, end, nodes in _rows(shown, 6):
         if not (state := parse_state(word)).pending:
-            # Before the end, Slurm shows what the time limit promises.
+            # Before the end, Slurm shows what the time limit allows.
             stays.append(_stay(job_id, uid, start, end if state in _ENDING else "", nodes))
     found = {(stay.job_id, stay.start_s): stay for stay in stays if stay is not None}
     return tuple(sorted(found.values(), key=lambda stay: stay.start_s))
@@ -326,17 +332,17 @@ def parse_submitted(stdout: str) -> tuple[str, str] | None:
     return None
 
 
-@functools.lru_cache(maxsize=8192)  # each look brings the same comments
+@functools.lru_cache(maxsize=8192)  # each poll brings the same comments
 def bears(comment: str, token: str) -> bool:
-    """The comment holds this token as a whole word, or a longer token that this one is the head of.
+    """Whether the comment contains this token as a whole word, or as the head of a longer token.
 
-    `ftrun:r:1` is borne by `mine ftrun:r:1` and `ftrun:r:1:2`, not by `ftrun:r:12`.
+    `mine ftrun:r:1` and `ftrun:r:1:2` contain `ftrun:r:1`; `ftrun:r:12` does not.
     """
     return re.search(rf"(?<![\w.:-]){re.escape(token)}(?![\w.-])", comment) is not None
 
 
 def clean_dependency(text: str) -> str:
-    """A dependency as Slurm prints it, in the form that Slurm takes: without "(unfulfilled)" and `_*`."""
+    """A dependency as Slurm prints it, in the form that Slurm accepts: without "(unfulfilled)" and `_*`."""
     return re.sub(r"\(\w+\)", "", _text(text)).replace("_*", "")
 
 

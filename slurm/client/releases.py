@@ -1,11 +1,11 @@
-"""What differs between Slurm's releases: all of it, in one table. (pure)
+"""Differences between Slurm's releases: all of them, in one table. (pure)
 
-How it thinks. The best way to get along with several releases is to ask only for what agrees in all of them, and to read tolerantly what does
-not. Where that is not enough something must be known of a release: from which one on a thing is as it is now. Every such fact stands here, the
-spellings of sbatch's options with it, and nowhere else; code asks `since`. Facts that are merely tolerated (nobody asks for the release) stand
-here too, so that whoever meets a new release knows what to look at. `make test-slurm-matrix` runs the suites on each of TRIED.
+ftrun supports several releases by requesting only what agrees in all of them and by parsing tolerantly. Where
+that is not enough, it must know since which release something is as it is now. All such facts are here, with
+the spellings of sbatch's options; code calls `since`. Differences that parsers merely tolerate are listed
+too, as a checklist for a new release. `make test-slurm-matrix` runs the suites on each of TRIED.
 
-`ftrun sbatch` reads this module, so it imports nothing.
+`ftrun sbatch` imports this module at startup, so it imports nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Release = tuple[int, int]
 """Slurm's year and month: (22, 5) is 22.05."""
 
 TRIED: tuple[tuple[Release, str], ...] = (((22, 5), "bookworm"), ((24, 11), "trixie"), ((26, 5), "forky"))
-"""The releases that the suites really run on, and the Debian suite that has them."""
+"""The releases on which the suites run, and the Debian suite that has them."""
 OLDEST: Release = TRIED[0][0]
 
 NONE, REQUIRED, OPTIONAL = 0, 1, 2
@@ -53,12 +53,14 @@ OPTIONS: tuple[tuple[str, int, Release, Release | None], ...] = (
     ("container-type", REQUIRED, (26, 5), None),
     ("mem-update", REQUIRED, (26, 5), None),
 )
-# What `sbatch --help` of a release still names although the program refuses it.
+# Options that `sbatch --help` of a release still lists although the program refuses them.
 NAMED_ONLY: tuple[tuple[str, Release], ...] = (("power", (24, 11)), ("power", (26, 5)))
 
 
 class Difference:
-    """One thing that is otherwise from a release on. `where` says which part of ftrun meets it, and `asked` whether code asks for the release."""
+    """A difference between releases. `where`: the part of ftrun that meets it; `asked`: whether code calls
+    `since` for it.
+    """
 
     __slots__ = ("after", "asked", "before", "first", "key", "where")
 
@@ -73,7 +75,7 @@ class Difference:
         self.asked = asked
 
 
-# `first` is the first release of TRIED that was seen so, or the true one where Slurm's sources tell it.
+# `first` is the first release of TRIED that showed it, or the exact one where Slurm's sources tell it.
 DIFFERENCES: tuple[Difference, ...] = (
     Difference(
         "cgroup-plugin-disabled", (23, 11), "`CgroupPlugin=disabled` kills slurmd", "needed where no cgroup may be had",
@@ -142,7 +144,7 @@ DIFFERENCES: tuple[Difference, ...] = (
 
 
 def since(key: str, release: Release) -> bool:
-    """The thing of this key is as it is now in `release`. KeyError for a key that the table lacks."""
+    """Whether this difference applies to `release`. KeyError for an unknown key."""
     for one in DIFFERENCES:
         if one.key == key:
             return release >= one.first

@@ -1,14 +1,16 @@
-"""What Slurm's accounting keeps of jobs that the controller has forgotten. (I/O)
+"""Jobs in Slurm's accounting, which the controller may have forgotten. (I/O)
 
-How it asks. `sacct -X -D` prints a row for each launch of a job, whoever asks and however long ago it was. One call serves all jobs, and
-it has a timer of its own: a database that hangs holds nobody up who asks beside its own work.
+`sacct -X -D` prints a row for each launch of a job of any user, however long ago. One call serves all jobs
+and has its own timeout, so a database that hangs delays no caller beyond that.
 
-What the rows mean (tried on 22.05)
-- A requeue closes a row (REQUEUED, NODE_FAIL, PREEMPTED: why it was requeued) and opens the next one, with a new time of submission. A shrink
-  closes one as RESIZING, and the launch goes on in the next.
-- Who cancels a job is named: "CANCELLED by 1000". A controller that comes back without its state closes whatever it no longer knows as
-  plain CANCELLED, and gives the same ids out again: one id may stand for several jobs.
-- The comment is kept only where AccountingStoreFlags has job_comment; the line that was typed (SubmitLine, from 21.08) always is.
+Meaning of the rows (tried on 22.05):
+
+- A requeue closes a row (REQUEUED, NODE_FAIL, PREEMPTED: the reason) and opens the next one, with a new
+  submission time. A shrink closes one as RESIZING, and the launch continues in the next.
+- The user who cancelled a job is named: "CANCELLED by 1000". A controller that restarts without its state
+  closes unknown jobs as plain CANCELLED, and assigns the same ids again: one id may stand for several jobs.
+- The comment is stored only if AccountingStoreFlags has job_comment; the typed line (SubmitLine, from 21.08)
+  always is.
 """
 
 from __future__ import annotations
@@ -30,21 +32,21 @@ __all__ = ["Account", "Accounts", "SacctAccounts", "accounted", "parse_accounts"
 
 _FIELDS = "JobID,State,ExitCode,DerivedExitCode,Reason,NodeList,WorkDir,JobName"
 _SHORT_FIELDS = "JobID,State,ExitCode,DerivedExitCode,NodeList,WorkDir,JobName"
-"""Reason came with 21.08, and a database that is older than its clients may refuse it."""
+"""Reason came with 21.08, and a database older than its clients may refuse it."""
 
 _PLAIN = ("JobIDRaw", "JobID", "Cluster", "User", "Submit", "Start", "End", "State", "ExitCode", "DerivedExitCode", "NodeList")  # fmt: skip
 _ACCOUNT = (*_PLAIN, "Reason", "JobName", "Comment", "SubmitLine")
 _SHORT_ACCOUNT = (*_PLAIN, "JobName", "Comment")
-_IDS_MAX = 8_000  # in one argument; what is beyond is asked for by the next question
+_IDS_MAX = 8_000  # in one argument; further ids go into the next query
 _OFF = "accounting storage is disabled"
 _NO_NODES = frozenset({"", "None assigned", "(null)", "None", "Unknown"})
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One launch of one job as accounting has it. Times are Unix seconds, None where there is none (yet).
+    """One launch of one job in accounting. Times are Unix seconds, None without one (yet).
 
-    `by` is the user number of who cancelled it, None where nobody did or nobody is named.
+    `by`: the user id that cancelled it, None if no user did or none is named.
     """
 
     job_id: str  # as squeue prints it: "7", "7_3", "7+1"
@@ -67,8 +69,10 @@ class Account:
 
     @property
     def given_up(self) -> bool:
-        """The controller came back without it: it was not ended by anybody, and what became of it nobody knows. A job that Slurm itself
-        cancels names nobody either, but its dependency."""
+        """The controller restarted without it: no user ended it, and its outcome is unknown.
+
+        A job that Slurm itself cancels names no user either, but its dependency.
+        """
         by_slurm = self.reason.startswith("Dependency")
         return self.state is JobState.CANCELLED and self.by is None and not by_slurm
 
@@ -77,19 +81,21 @@ class Accounts(Protocol):
     """The second source. Every method may raise the errors of `ftrun.slurm.client.errors`."""
 
     def rows(self, job_ids: Collection[str]) -> tuple[Account, ...]:
-        """All launches of these jobs, as far as accounting knows them, in one question. RefusedForGood: there is no accounting here."""
+        """All launches of these jobs that accounting knows, in one query. RefusedForGood: there is no
+        accounting here.
+        """
         ...
 
 
 class SacctAccounts:
-    """`Accounts` by sacct. `env` supplies SLURM_CONF and PATH; `timeout_s` bounds a question."""
+    """`Accounts` by sacct. `env` supplies SLURM_CONF and PATH; `timeout_s` limits a query."""
 
     def __init__(self, env: Mapping[str, str] | None = None, *, timeout_s: float = 20.0) -> None:
         self._env = reading_env(os.environ if env is None else env)
         self._timeout_s = timeout_s
 
     def rows(self, job_ids: Collection[str]) -> tuple[Account, ...]:
-        """See `Accounts.rows`. Of an array or a heterogeneous job's id, all tasks and components."""
+        """See `Accounts.rows`. For an array or heterogeneous job id, all tasks or components."""
         wanted = sorted(job_id for job_id in set(job_ids) if job_id.isdigit())[:_IDS_MAX]
         if not wanted:
             return ()
@@ -116,7 +122,7 @@ class SacctAccounts:
 
 
 class _UnknownField(Exception):
-    """This sacct is older than a field that we asked for."""
+    """This sacct is older than a requested field."""
 
 
 def parse_accounts(text: str) -> tuple[Account, ...]:

@@ -1,15 +1,18 @@
-"""Sorts what a Slurm command said when it failed into the four kinds of `errors`. (pure)
+"""Classifies the error output of a failed Slurm command into the four kinds of `errors`. (pure)
 
-How it thinks. The question is never "what went wrong" but "what may the caller do next", and the dear mistake is to
-take a submission for refused that Slurm has accepted (a run would run twice). So, in this order:
-1. Any sign that a message was sent and no answer came back: unknown, whatever else was printed.
+The question is not "what went wrong" but "what may the caller do next". The expensive mistake is to treat a
+submission as refused that Slurm has accepted (a run would run twice). So, in this order:
+
+1. Any sign that a message was sent without an answer: unknown, whatever else was printed.
 2. Any sign that nothing was sent (no controller, no munge, no configuration): unreachable.
 3. A refusal in Slurm's own words: for now or for good.
-4. Words that are not in the table: unknown for effects (the token is looked up), unreachable for reads (keep the last
-   state). Never a refusal.
+4. Words that are not in the table: unknown for effects (the caller looks up the
+   token), unreachable for reads (the caller keeps the last state). Never a refusal.
+
 For a read, 1 and 2 are the same: nothing has changed and nothing is known.
 
-The words were seen on 22.05, 24.11 and 26.05 or stand in Slurm's list of errors, which the tests hold against this table for each release.
+The phrases were seen on 22.05, 24.11 and 26.05 or stand in Slurm's list of errors; the tests compare this
+table with that list for each release.
 """
 
 from __future__ import annotations
@@ -23,14 +26,14 @@ __all__ = ["GONE", "Call", "is_gone", "is_known", "sort_failure"]
 
 
 class Call(Enum):
-    """What kind of call failed: that decides what an unclear answer means."""
+    """The kind of call that failed: it decides what an unclear answer means."""
 
     SUBMIT = "submit"
     EFFECT = "effect"
     READ = "read"
 
 
-# Sent, and no answer: it may have happened.
+# Sent without an answer: it may have happened.
 _SENT: tuple[str, ...] = (
     "socket timed out on send/recv operation",
     "zero bytes were transmitted or received",
@@ -51,7 +54,7 @@ _SENT: tuple[str, ...] = (
     "broken pipe",
 )
 
-# Not sent, or thrown away unread by a controller that could not tell who asks.
+# Not sent, or dropped unread by a controller that could not authenticate the sender.
 _UNSENT: tuple[str, ...] = (
     "unable to contact slurm controller (connect failure)",
     "communication connection failure",
@@ -78,7 +81,7 @@ _UNSENT: tuple[str, ...] = (
     "plugin initialization failed",
 )
 
-# Refused because of something that passes.
+# Refused because of a temporary condition.
 _FOR_NOW: tuple[str, ...] = (
     "slurm temporarily unable to accept job",
     "job queue full",
@@ -124,7 +127,7 @@ _FOR_NOW: tuple[str, ...] = (
     "reboot already in progress",
 )
 
-# Refused; the same words will be refused again.
+# Refused; a retry will be refused again.
 _FOR_GOOD: tuple[str, ...] = (
     "invalid partition name specified",
     "invalid partition specified",
@@ -228,7 +231,7 @@ _FOR_GOOD: tuple[str, ...] = (
     "changes to job priority are not persistent",
     "you must specify a reason when downing or draining a node",
     "no update request",
-    # sbatch itself, before it asks anybody
+    # From sbatch itself, before it contacts the controller.
     "unable to open file",
     "this does not look like a batch script",
     "dos line breaks",
@@ -253,7 +256,7 @@ _RULES: tuple[tuple[tuple[str, ...], type[SlurmError]], ...] = (
     (_FOR_GOOD, RefusedForGood),
 )
 
-# For a cancel, an aim that is reached.
+# For a cancel, the goal is reached.
 GONE: tuple[str, ...] = (
     "invalid job id specified",
     "job/step already completing or completed",
@@ -272,13 +275,13 @@ _PREFIX = re.compile(
 
 
 def is_gone(stderr: str) -> bool:
-    """The words say that the job is over or unknown: every line of them."""
+    """Whether every line says that the job is over or unknown."""
     lines = [line.lower() for line in stderr.splitlines() if line.strip()]
     return bool(lines) and all(any(word in line for word in GONE) for line in lines)
 
 
 def is_known(text: str) -> bool:
-    """Slurm's own words for a refusal, or for not being reached: they stand in the table."""
+    """Whether these words are in the table."""
     return _kind_of(text) is not None
 
 
@@ -303,7 +306,7 @@ def _limit_kind(text: str) -> type[SlurmError] | None:
 
 
 def _message(stderr: str, exit_code: int | None, kind: type[SlurmError]) -> str:
-    """The first line that tells why, else the last one, without the command's own prefixes."""
+    """The first line with a reason, else the last one, without the command's own prefixes."""
     lines = [_PREFIX.sub("", line.strip()) for line in stderr.splitlines()]
     told = [line for line in lines if line]
     if not told:
@@ -317,10 +320,7 @@ def _message(stderr: str, exit_code: int | None, kind: type[SlurmError]) -> str:
 def sort_failure(
     call: Call, *, stderr: str, exit_code: int | None = None, killed_after_s: float | None = None
 ) -> SlurmError:
-    """The error to raise for a command that failed.
-
-    `killed_after_s` is set when our own timer ended the command, after that many seconds.
-    """
+    """The error to raise for a failed command. `killed_after_s`: our timeout killed it after so many seconds."""
     reading = call is Call.READ
     if killed_after_s is not None:
         message = f"Slurm did not answer within {killed_after_s:g} s"
@@ -328,7 +328,7 @@ def sort_failure(
         return kind(message, output=stderr, exit_code=exit_code)
     found = _kind_of(stderr)
     if found not in {OutcomeUnknown, Unreachable}:
-        # What was said last decides: before it, sbatch may have told that it is waiting.
+        # The last line decides: before it, sbatch may have printed that it is waiting.
         final = _FINAL.findall(stderr)
         found = _limit_kind(stderr) or (_kind_of(final[-1]) if final else None) or found
     if found is None or (reading and found is OutcomeUnknown):

@@ -1,8 +1,9 @@
-"""The cluster by Slurm's own commands: sbatch, squeue, scontrol, sinfo, scancel. (I/O)
+"""`Cluster` by Slurm's own commands: sbatch, squeue, scontrol, sinfo, scancel. (I/O)
 
-One call a question (two where some of the jobs are not this user's), whatever the number of jobs or nodes, because sites count calls to their controller. Every call has
-a timer of its own. What the text means is in `parse`, what a failure means in `answers`; here is only the asking.
-Reads are repeated when Slurm could not be reached and said so quickly; effects are never repeated here.
+Each query is one call (two if some of the jobs are not this user's), whatever the number of jobs or nodes,
+because sites count calls to their controller. Each call has its own timeout. `parse` reads the output and
+`answers` classifies failures; this module makes the calls. Reads are repeated if Slurm could not be reached
+and that failed quickly; effects are never repeated here.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _LONGEST_ID_LIST = 100_000
 # squeue compares every job with every id; for more ids than this it is cheaper to print all jobs of the user.
 _COMPARED_MAX = 100
 JOB_ID = re.compile(r"\d+(?:[_+]\d+)?")
-_QUICK_S = 3.0  # a failure that took longer is not tried again: the caller polls anyway
+_QUICK_S = 3.0  # a failure that took longer is not retried: the caller polls anyway
 _PING_S = 10.0
 _WAITS = frozenset({"Resources", "Priority"})
 
@@ -92,10 +93,12 @@ class CommandCluster:
         return tuple(row for row in self._queue(["-u", self._user]) if parse.bears(row.comment, token))
 
     def jobs(self, job_ids: Collection[str]) -> Mapping[str, JobRow]:
-        """The rows of these jobs by their own ids. Ids that are no job ids are unknown, as missing ones are.
+        """The rows of these jobs by their own ids. Words that are no job ids are unknown, as missing ones
+        are.
 
-        Of a list of ids squeue fetches the jobs of everybody, and compares each of them with each id; of one user the controller sends that
-        user's alone. So a list is asked for as this user's jobs, and once more, by id, for what that did not bring: jobs of others, and what is gone.
+        For a list of ids squeue fetches the jobs of all users, and compares each job with each id; for one
+        user the controller sends only that user's jobs. So the first call asks for this user's jobs, and a
+        second one, by id, for the rest: jobs of others, and jobs that are gone.
         """
         wanted = {job_id for job_id in job_ids if JOB_ID.fullmatch(job_id)}
         if len(wanted) < 2:
@@ -144,14 +147,14 @@ class CommandCluster:
         return parse.parse_partitions(self._read(["scontrol", "-a", "-o", "show", "partition"]).stdout)
 
     def domains(self) -> Mapping[str, tuple[str, ...]]:
-        """What shares a leaf switch or a block, as the controller's topology plugin says."""
+        """Nodes that share a leaf switch or a block, from the controller's topology plugin."""
         return topology.leaves(self._read(["scontrol", "show", "topology"], accept=topology.is_none).stdout)
 
     def reserved(self, name: str) -> tuple[str, ...]:
-        """The nodes of a reservation, of a running one as of one to come."""
+        """The nodes of a reservation, active or future."""
         shown = self._read(
             ["scontrol", "-o", "show", "reservation"]
-        ).stdout  # that one alone is missing is no clear answer
+        ).stdout  # a missing reservation alone is no error
         found = re.search(rf"^ReservationName={re.escape(name)} .*?\bNodes=(\S+)", shown, re.MULTILINE)
         return expand(found[1]) if found is not None and found[1] != "(null)" else ()
 
@@ -236,12 +239,18 @@ class CommandCluster:
         self._effect(["scontrol", "update", f"JobId={_checked(job_id)}", f"ExcNodeList={fold(nodes)}"])
 
     def reshape(self, job_id: str, *, nodes: int, tasks: int, cpus: int) -> None:
-        """One update with an upper end for the nodes, which 22.05 would leave as it was, and none for the CPUs, which none allows."""
+        """One update, with an upper limit for the nodes, which 22.05 would otherwise keep, and none for the
+        CPUs, which Slurm does not accept.
+        """
         shape = (f"NumNodes={nodes}-{nodes}", f"NumTasks={tasks}", f"NumCPUs={cpus}")
         self._effect(["scontrol", "update", f"JobId={_checked(job_id)}", *shape])
 
     def prefer(self, job_id: str, update: str) -> None:
-        """Put a pending job of anybody ahead by this word for `scontrol update` (Nice=-100, Priority=7, QOS=high). Root and SlurmUser only."""
+        """Raise the priority of a pending job of any user by this word for `scontrol update` (Nice=-100,
+        Priority=7, QOS=high).
+
+        Root and SlurmUser only.
+        """
         self._effect(["scontrol", "update", f"JobId={_checked(job_id)}", update])
 
     def set_dependency(self, job_id: str, dependency: str) -> None:
@@ -278,9 +287,9 @@ class CommandCluster:
         return run([tool(argv[0], self._env), *argv[1:]], self._env, timeout_s=timeout_s)
 
     def _read(self, argv: Sequence[str], accept: Callable[[str], bool] | None = None) -> Answer:
-        """The answer of a read, repeated twice at most, and only after quick failures to reach Slurm.
+        """The output of a read, retried at most twice, and only after quick failures to reach Slurm.
 
-        `accept` tells from stderr that a failed command did answer the question ("there is no such job").
+        `accept` recognises in stderr that a failed command did answer ("there is no such job").
         """
         check_configuration(self._env)
         began = time.monotonic()
@@ -332,7 +341,9 @@ def known_node(rows: Mapping[str, NodeRow], name: str) -> NodeRow:
 
 
 def needs_drain(row: NodeRow, reason: str) -> bool:
-    """Whether a node is still to be drained for this reason. Raises RefusedForGood where somebody else holds it back (see `Cluster.drain`)."""
+    """Whether a node still has to be drained for this reason. Raises RefusedForGood if it is held back for
+    another (see `Cluster.drain`).
+    """
     if row.reason == reason and row.drained:
         return False
     if row.spoken_for:
@@ -343,7 +354,9 @@ def needs_drain(row: NodeRow, reason: str) -> bool:
 
 
 def _among(rows: Iterable[JobRow], ids: Collection[str]) -> tuple[dict[str, JobRow], set[str]]:
-    """The rows that these ids name, as squeue's `-j` would: an array's or a het job's id all its members; and the ids that name none."""
+    """The rows that these ids name, as squeue's `-j` would (an array or het job id: all members), and the ids
+    without rows.
+    """
     found, missing = {}, set(ids)
     for row in rows:
         base = row.job_id.partition("_")[0].partition("+")[0]
@@ -355,7 +368,7 @@ def _among(rows: Iterable[JobRow], ids: Collection[str]) -> tuple[dict[str, JobR
 
 
 def _only_unknown_ids(stderr: str) -> bool:
-    """The controller did answer, and said that it knows none of these ids."""
+    """Whether the controller answered that it knows none of these ids."""
     return is_gone(stderr)
 
 

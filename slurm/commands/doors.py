@@ -1,10 +1,12 @@
-"""Whether the slurmd of a node refuses a connection: the quickest sign that it is gone. (I/O)
+"""Whether a node's slurmd port refuses connections: the quickest sign that slurmd is gone. (I/O)
 
-How it thinks. A node that answers nothing may be slow; one whose kernel says that nobody listens at slurmd's port runs no slurmd, be the node up again
-after a crash, going down in good order, or out of memory. It is no sign that its processes are gone. A restart of slurmd looks the same for a second or two, so that one
-look proves nothing; who wants to know keeps looking. Only a refusal counts: a time-out, an unknown name, a connection that is taken say nothing here.
+A node that does not answer may be slow. One whose kernel refuses a connection to slurmd's port runs no
+slurmd: it has rebooted after a crash, is shutting down, or is out of memory. That does not prove that the
+node's processes are gone. A restart of slurmd looks the same for a second or two, so one look proves nothing;
+the caller keeps looking. Only a refusal counts: a timeout, an unknown name, or an accepted connection mean
+nothing here.
 
-All of it happens in a thread: names are resolved, which may take long, and nobody waits for it.
+A thread does all of this: name resolution may take long, and no caller waits for it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ __all__ = ["Doors", "SlurmdDoors", "parse_doors", "refusing"]
 
 USUAL_PORT = 6818
 LOOK_EVERY_S = 0.25
-LOOK_S = 0.2  # on a network that is well a refusal takes a round trip
+LOOK_S = 0.2  # on a healthy network a refusal takes a round trip
 STALE_S = 1.0
 _NODE = re.compile(r"^NodeName=(\S+)")
 _ADDRESS = re.compile(r"\sNodeAddr=(\S+)")
@@ -33,14 +35,14 @@ _PORT = re.compile(r"\sPort=(\d+)")
 
 
 class Doors(Protocol):
-    """The doors of some nodes, looked at again and again until `close`."""
+    """The slurmd ports of some nodes, polled until `close`."""
 
     def refused(self) -> frozenset[str]:
-        """The nodes whose slurmd refused at the last look; none where that was long ago."""
+        """The nodes whose slurmd refused at the last look; none if that is too old."""
         ...
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop polling."""
         ...
 
 
@@ -71,7 +73,7 @@ class SlurmdDoors:
 
 
 def parse_doors(text: str, usual_port: int = USUAL_PORT) -> dict[str, tuple[str, int]]:
-    """Node -> (address, port) from `scontrol -o show node`, which tells a port only where it is not the usual one. (pure)"""
+    """Node -> (address, port) from `scontrol -o show node`, which prints only an unusual port. (pure)"""
     found = {}
     for line in text.splitlines():
         name, address, port = _NODE.search(line), _ADDRESS.search(line), _PORT.search(line)
@@ -81,7 +83,7 @@ def parse_doors(text: str, usual_port: int = USUAL_PORT) -> dict[str, tuple[str,
 
 
 def refusing(doors: Mapping[str, tuple[int, tuple[str, int]]], wait_s: float = LOOK_S) -> frozenset[str]:
-    """Those of these doors (name -> address family, socket address) where nobody listens now."""
+    """The names of these ports (name -> address family, socket address) that refuse a connection now."""
     found = set()
     give_up_s = time.monotonic() + wait_s
     with selectors.DefaultSelector() as selector, contextlib.ExitStack() as opened:

@@ -1,7 +1,8 @@
-"""Signing by munge, and reading what is signed: the service that every Slurm cluster authenticates with. (I/O)
+"""Signs and decodes munge credentials: the authentication service of every Slurm cluster. (I/O)
 
-A credential says which user of the cluster made it and when; nobody can make one for another user. One that is made for a certain
-user is opened for that user alone, so others can neither read it nor use it up. The codes are munge's (munge.h).
+A credential says which user of the cluster made it and when; no user can make one for another. If it is
+restricted to a user, only that user can decode it, so others can neither read it nor use it up. The status
+codes are munge's (munge.h).
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from ftrun.slurm.records import dataclass
 __all__ = ["EXPIRED", "GOOD", "REPLAYED", "REWOUND", "TTL_MAX_S", "Credential", "opened", "sign"]
 
 GOOD, EXPIRED, REWOUND, REPLAYED = 0, 15, 16, 17
-TTL_MAX_S = 3600  # munge gives no more
+TTL_MAX_S = 3600  # munge allows no more
 TIMEOUT_S = 10.0
-_NOT_NOW = frozenset({1, 5, 6, 7})  # internal, memory, socket, time-out: says nothing about the credential
+# internal, memory, socket, timeout: these say nothing about the credential
+_NOT_NOW = frozenset({1, 5, 6, 7})
 _KEYS = "STATUS,UID,GID,ENCODE_TIME,TTL,UID_RESTRICTION"
 
 
@@ -37,7 +39,9 @@ class Credential:
 
 
 def sign(payload: bytes, *, for_uid: int, socket: str = "", ttl_s: int = TTL_MAX_S) -> bytes:
-    """A credential of the calling user over `payload`, which only `for_uid` can open. Raises Unreachable, RefusedForGood."""
+    """A credential of the calling user over `payload`, which only `for_uid` can decode. Raises Unreachable,
+    RefusedForGood.
+    """
     argv = ["--restrict-uid", str(for_uid), "--ttl", str(ttl_s), *_socket(socket)]
     answer = _call("munge", argv, payload)
     if answer.exit_code in _NOT_NOW or answer.killed:
@@ -48,7 +52,9 @@ def sign(payload: bytes, *, for_uid: int, socket: str = "", ttl_s: int = TTL_MAX
 
 
 def opened(credential: bytes, *, socket: str = "") -> Credential | None:
-    """What a credential holds; None where it is none of this cluster, or not for us. Raises Unreachable where munge cannot say."""
+    """The content of a credential; None if it is not of this cluster, or not for us. Raises Unreachable if
+    munge cannot tell.
+    """
     answer = _call("unmunge", ["--numeric", "--keys", _KEYS, *_socket(socket)], credential)
     if answer.exit_code in _NOT_NOW or answer.killed:
         raise Unreachable(f"unmunge does not answer: {_said(answer)}")

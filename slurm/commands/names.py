@@ -1,6 +1,6 @@
-"""The names that Slurm knows, for whoever is about to type one: partitions, nodes, accounts, QOS, reservations. (I/O)
+"""Names for shell completion: partitions, nodes, accounts, QOS, reservations. (I/O)
 
-Each is one question that any user may ask. It is a courtesy: what is not answered in time, or not at all, is no name.
+Each kind is one query that any user may make. Without an answer in time there are no names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ftrun.slurm.commands.process import check_configuration, reading_env, run, 
 
 __all__ = ["KINDS", "names"]
 
-# An account and a QOS are what the accounting lets this user submit under.
+# Accounts and QOS under which this user may submit.
 _OWN = ("sacctmgr", "-nP", "show", "associations", "where", "user={user}")
 _ASKED: Mapping[str, tuple[Sequence[str], Callable[[str], Sequence[str]]]] = {
     "partition": (("sinfo", "-h", "-o", "%R"), str.split),
@@ -30,11 +30,13 @@ _ASKED: Mapping[str, tuple[Sequence[str], Callable[[str], Sequence[str]]]] = {
     ),
 }
 KINDS = frozenset(_ASKED)
-"""What can be asked for."""
+"""The kinds of names."""
 
 
 def names(kind: str, user: str, env: Mapping[str, str], *, timeout_s: float) -> list[str]:
-    """The names of this kind, sorted, each once; none where Slurm does not answer within `timeout_s`. `user`: whose accounts and QOS."""
+    """The sorted names of this kind; none if Slurm does not answer within `timeout_s`. `user`: whose accounts
+    and QOS.
+    """
     argv, read = _ASKED[kind]
     try:
         check_configuration(env)

@@ -1,7 +1,7 @@
-"""Runs one Slurm command as a child, with a timer and, for sbatch, in the context of another process. (I/O)
+"""Runs one Slurm command as a child, with a timeout and, for sbatch, in the context of another process. (I/O)
 
-Two environments: commands that only we read get `reading_env`, in which nothing of the caller's can change a format or
-a filter; sbatch gets the environment of the submission, to the letter.
+There are two environments: commands whose output ftrun parses get `reading_env`, in which no variable of the
+caller can change a format or a filter; sbatch gets the environment of the submission, unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from ftrun.slurm.records import dataclass
 
 __all__ = ["Answer", "Context", "check_configuration", "reading_env", "run", "tool"]
 
-# What Slurm's commands need in order to reach the right cluster; every other SLURM_* changes what they print or pick.
+# Variables that Slurm's commands need to reach the right cluster; all other SLURM_* change output or
+# selection.
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_SACK_KEY", "SLURM_SACK_SOCKET"})
 _CHANGING = ("SLURM_", "SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_", "SACCT_", "SACCTMGR_", "SBATCH_")
 _USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin"
@@ -26,7 +27,7 @@ _USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command left behind. `killed` = our timer ended it; `exit_code` is then None."""
+    """The result of a command. `killed`: our timeout ended it; `exit_code` is then None."""
 
     exit_code: int | None
     stdout: str
@@ -36,7 +37,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a child starts with, besides its environment. None or empty = as here. Limits are (soft, hard), -1 = infinity."""
+    """Context of a child besides its environment. None or empty = inherited. Limits are (soft, hard), -1 =
+    infinity.
+    """
 
     cwd: str | None = None
     umask: int | None = None
@@ -45,7 +48,9 @@ class Context:
 
 
 def reading_env(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment for commands whose output we read: English, Unix seconds, no formats or filters from outside."""
+    """The environment for commands whose output is parsed: English, Unix seconds, no formats or filters from
+    outside.
+    """
     kept = {key: value for key, value in env.items() if key in _KEPT or not key.startswith(_CHANGING)}
     kept.update(LC_ALL="C", SLURM_TIME_FORMAT="%s")
     kept.setdefault("PATH", _USUAL_PATH)
@@ -105,7 +110,7 @@ def run(
                 child.kill()
                 raise
         return Answer(child.returncode, _decode(out), _decode(err))
-    except subprocess.SubprocessError as wrong:  # the preparation failed, before the command was started
+    except subprocess.SubprocessError as wrong:  # preparation failed, before the command was started
         os.set_blocking(report, False)
         raise RefusedForGood(_decode(os.read(report, 4096)) or f"cannot start {argv[0]}: {wrong}") from wrong
     except OSError as wrong:
@@ -126,7 +131,7 @@ def _start_failure(wrong: OSError) -> type[SlurmError]:
 
 
 def _preparation(context: Context, complain: int) -> Callable[[], None]:
-    """What the child does between fork and exec; what cannot be restored is named on the pipe."""
+    """Runs in the child between fork and exec; reports on the pipe what cannot be restored."""
     umask, nice = context.umask, context.nice
     limits = [(name, _limit_number(name), pair) for name, pair in (context.limits or {}).items()]
     step = nice - os.getpriority(os.PRIO_PROCESS, 0) if nice is not None else 0

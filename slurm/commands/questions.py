@@ -1,9 +1,10 @@
-"""A question to the nodes of a job: a step of one's own that runs a line of sh on each, listened to while it runs. (I/O)
+"""Queries to a job's nodes: a step of our own runs a line of sh on each; output is read as it comes. (I/O)
 
-How it thinks. srun prints what the tasks say as they say it, but leaves a node only after its own time-outs (4 s where the connection is refused,
-beyond 10 s where nobody answers). So whoever asks decides whom it waits for: answers are there as they come, and so is the word that a node's
-line has ended. A question that is not wanted any more is let go, and ends by itself beside whatever comes next. Such a step stands in /: a node whose
-shared file system stands still for a while is there all the same.
+srun forwards the output of tasks at once, but gives up a node only after its own timeouts (4 s for a refused
+connection, more than 10 s without an answer). So the caller decides which nodes to wait for: answers are
+available as they arrive, and so is the end of a node's line. An unwanted query is abandoned, and ends by
+itself in parallel with later work. The step runs in /, so that a node with a hung shared file system can
+still answer.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from ftrun.slurm.records import dataclass
 __all__ = ["ANSWER", "Question", "Reached", "SrunQuestion", "parse_answers"]
 
 ANSWER = "ftrun-here"
-"""The word before a node's name, and what it has to say, in what a task prints."""
+"""In a task's output: stands before the node's name and its answer."""
 
 ENDED = "ftrun-done"
-"""The word before its name once the line has ended there."""
+"""Stands before the node's name when its line has ended."""
 
 _OUTPUT_BYTES_MAX = 4 * 1024 * 1024
 _LEAVES_S = 0.3
@@ -41,7 +42,9 @@ _ASKED = (
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Who answered, with the lines that it printed, what srun itself had to say, and on which nodes the line has ended."""
+    """The nodes that answered, with the lines they printed; srun's own messages; and the nodes on which the
+    line has ended.
+    """
 
     answers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     told: str = ""
@@ -49,18 +52,18 @@ class Reached:
 
 
 class Question(Protocol):
-    """One question under way. `nodes` are asked, `reached` is what came so far, `over`: nothing more will come."""
+    """A running query. `nodes` were asked, `reached` is what came so far, `over`: nothing more will come."""
 
     nodes: tuple[str, ...]
     reached: Reached
     over: bool
 
     def listen(self, wait_s: float) -> None:
-        """Take what has come; where nothing has, wait for so long at most."""
+        """Read what has come; without anything, wait at most so long."""
         ...
 
     def let_go(self) -> None:
-        """Nothing more is wanted; returns at once. A question that is over, or was let go, may be let go again."""
+        """Abandon the query; returns at once. May be called again, and after the end."""
         ...
 
 
@@ -88,7 +91,7 @@ class SrunQuestion:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # signals that are sent to the job's group are not for it
+                start_new_session=True,  # signals to the job's process group are not for it
             )
         except OSError as error:
             raise Unreachable(f"cannot start srun: {error.strerror}") from error
@@ -132,9 +135,10 @@ def _see_off(child: subprocess.Popen[bytes]) -> None:
 
 
 def parse_answers(text: str, nodes: Collection[str]) -> Reached:
-    """What tasks printed: the lines of one task come one after another, since each says its node's name first. (pure)
+    """The answers in the tasks' output. (pure)
 
-    A task says `ANSWER NODE`, then, for each thing that it has to say, `ANSWER NODE WORDS`, and `ENDED NODE` in the end.
+    A task prints `ANSWER NODE`, then `ANSWER NODE WORDS` for each answer, and `ENDED NODE` at the end. Each line
+    names its node, since the output of the tasks is mixed.
     """
     answers: dict[str, list[str]] = {}
     told, ended = [], set()

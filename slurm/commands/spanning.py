@@ -1,8 +1,9 @@
-"""The steps of several jobs as if they were those of one: a main job, and companions that hold nodes for it. (I/O)
+"""The steps of several jobs as those of one: a main job, and companions that hold nodes for it. (I/O)
 
-How it thinks. Whoever asks nodes, ends steps or looks at them need not know in which job a node lies: the main job stands for all of them. Each job is
-asked by a step of its own, side by side, and what comes is one answer. A companion may be over by then: srun says so at once, and its nodes are as silent as
-any other that does not answer; that is no error of the question, nor of the others. Which companions there are may change between two calls.
+Callers that query nodes or end steps need not know which job has a node: the main job stands for all. Each
+job gets a step of its own, in parallel, and the answers are merged. A companion may be over by then: srun
+says so at once, and its nodes are silent like any other node without an answer; that is no error of this
+query or the others. The set of companions may change between two calls.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ftrun.slurm.records import dataclass
 
 __all__ = ["Span", "SpanningSteps"]
 
-SLICE_S = 0.02  # each question has a pipe of its own: they are listened to in turn
+SLICE_S = 0.02  # each query has its own pipe: they are read in turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,9 @@ class Span:
 
 
 class SpanningSteps:
-    """`InsideSteps` of `main`, which stands for `spans`, too; other jobs are what they are to `inner`. `mono_s` is the clock by which answers are waited for."""
+    """`InsideSteps` of `main` and its `spans`; calls for other jobs go to `inner`. `mono_s`: the clock for
+    waiting.
+    """
 
     def __init__(
         self,
@@ -51,7 +54,7 @@ class SpanningSteps:
         self._inner.end_step(step_id, signal=signal)
 
     def begin(self, job_id: str, nodes: Sequence[str], script: str) -> Question:
-        """See `InsideSteps.begin`: one question, whichever jobs the nodes are in."""
+        """See `InsideSteps.begin`: one query, whichever jobs the nodes are in."""
         asked: list[Question] = []
         try:
             for job, part in self._parts(job_id, nodes):
@@ -85,11 +88,11 @@ class SpanningSteps:
         return self._inner.doors(nodes)
 
     def keep_nodes(self, job_id: str, nodes: Sequence[str]) -> None:
-        """See `InsideSteps.keep_nodes`: of this one job, whatever lies in others."""
+        """See `InsideSteps.keep_nodes`: applies to this one job only."""
         self._inner.keep_nodes(job_id, nodes)
 
     def _parts(self, job_id: str, nodes: Sequence[str]) -> list[tuple[str, list[str]]]:
-        """Job -> those of the nodes that lie in it, without jobs that have none; the main job is the first."""
+        """Job -> its share of the nodes, without jobs that have none; the main job is the first."""
         job_of = dict.fromkeys(nodes, job_id)
         if job_id == self._main:
             job_of |= {node: span.job for span in self._spans() for node in span.nodes if node in job_of}
@@ -99,7 +102,7 @@ class SpanningSteps:
 
 
 class _Together:
-    """Several questions as one; over when each of them is."""
+    """Several queries as one; over when each of them is."""
 
     def __init__(self, nodes: Sequence[str], asked: Sequence[Question], mono_s: Callable[[], float]) -> None:
         self.nodes = tuple(nodes)

@@ -1,10 +1,12 @@
-"""The steps of a running job: which there are, ending one, and asking nodes something by a step of one's own. (I/O)
+"""The steps of a running job: list them, end one, and query nodes by a step of our own. (I/O)
 
-How it thinks. Inside an allocation the quickest witness of a node is whether it starts a small task: Slurm itself needs
-SlurmdTimeout to call a node down, a step answers in a tenth of a second. Who is silent long after all the others have spoken is not waited for.
+Inside an allocation the quickest evidence for a node is whether it starts a small task: Slurm itself needs
+SlurmdTimeout to call a node down, a step answers in a tenth of a second. Nodes that are silent long after all
+others have answered are not waited for.
 
-Seen on 22.05: with --no-kill and --wait=0 one dead node costs the other tasks of a step nothing; a step that names a node
-which Slurm has already taken from the job is refused as a whole, so ask for the nodes that the job still has.
+Seen on 22.05: with --no-kill and --wait=0 one dead node does not delay the other tasks of a step; a step that
+names a node which Slurm has already removed from the job is refused as a whole, so query only nodes that the
+job still has.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class StepRow:
 
 
 class Steps(Protocol):
-    """What is asked of a cluster from inside an allocation. Raises the errors of `ftrun.slurm.client.errors`."""
+    """What ftrun asks of a cluster from inside an allocation. Raises the errors of
+    `ftrun.slurm.client.errors`.
+    """
 
     def steps(self, job_id: str) -> tuple[StepRow, ...]:
         """The steps of a job that srun made; () where it has none or is gone."""
@@ -60,29 +64,31 @@ class Steps(Protocol):
         quiet_s: float,
         alive: Callable[[], None] = lambda: None,
     ) -> Reached:
-        """Run a line of sh on each of these nodes (of the job), side by side; what it prints behind `ANSWER` counts.
+        """Run a line of sh on each of these nodes (of the job), in parallel; output after `ANSWER` counts.
 
-        Ends when all have answered and ended, or nobody new answered for `quiet_s` (or three times what the last one took) after
-        the first did, `limit_s` at most. `alive` is called some times a second. Raises Unreachable where srun cannot be started.
+        Ends when all have answered and ended, or when no further node answered for `quiet_s` (or three times
+        what the last one took) after the first did, `limit_s` at most. `alive` is called several times a
+        second. Raises Unreachable if srun cannot be started.
         """
         ...
 
 
 class InsideSteps(Steps, Protocol):
-    """What is asked from inside an allocation, where others wait for the answer."""
+    """Operations from inside an allocation that must not block."""
 
     def begin(self, job_id: str, nodes: Sequence[str], script: str) -> Question:
-        """As `ask`, of one node at least, and do not wait. Raises Unreachable where srun cannot be started."""
+        """As `ask`, for at least one node, without waiting. Raises Unreachable if srun cannot be started."""
         ...
 
     def doors(self, nodes: Sequence[str]) -> Doors:
-        """Look at the slurmd of these nodes from outside, again and again."""
+        """Poll the slurmd ports of these nodes from outside."""
         ...
 
     def keep_nodes(self, job_id: str, nodes: Sequence[str]) -> None:
-        """A running job gives back all its nodes but these; the node of its script must be among them.
+        """Shrink a running job to these nodes; the node of its script must be among them. Returns once Slurm
+        shows the change.
 
-        Returns once Slurm shows it so. Raises the errors of `ftrun.slurm.client.errors`; then Slurm shows that nothing has changed, or nothing at all.
+        Raises the errors of `ftrun.slurm.client.errors`; then Slurm shows no change, or does not answer.
         """
         ...
 
@@ -94,7 +100,8 @@ class CommandSteps:
         around = os.environ if env is None else env
         self._env = reading_env(around)
         self._timeout_s = timeout_s
-        # A step of a job whose GPUs were counted in all (--gpus) wants them all, and is refused where a node of the job is lost.
+        # A step of a job with a total count of GPUs (--gpus) wants them all, and is refused once a node of
+        # the job is lost.
         self._gpus = around.get("SLURM_GPUS_PER_NODE", "") if "SLURM_GPUS" in around else ""
 
     def steps(self, job_id: str) -> tuple[StepRow, ...]:
@@ -118,7 +125,9 @@ class CommandSteps:
         return SlurmdDoors(lambda: self._addresses(nodes))
 
     def keep_nodes(self, job_id: str, nodes: Sequence[str]) -> None:
-        """See `InsideSteps.keep_nodes`. Slurm 22.05 without accounting does it once in a job, and says no after 5 s from then on."""
+        """See `InsideSteps.keep_nodes`. Slurm 22.05 without accounting does it once for each job, and refuses
+        after 5 s from then on.
+        """
         wanted = f"NodeList={fold(nodes)}"
         try:
             self._ask_slurm(Call.EFFECT, ["scontrol", "update", f"JobId={_number(job_id)}", wanted])
@@ -130,7 +139,7 @@ class CommandSteps:
                 raise RefusedForGood("Slurm took the smaller list of nodes and did not go by it")
 
     def _holds_more(self, job_id: str, nodes: Sequence[str]) -> bool:
-        """Whether the job holds other nodes, too, or none at all."""
+        """Whether the job has other nodes as well, or none at all."""
         told = self._ask_slurm(Call.READ, ["squeue", "-h", "-j", _number(job_id), "-o", "%N"])
         return not {*expand(told.strip())} <= {*nodes} or not told.strip()
 
@@ -187,7 +196,9 @@ def listened(
     alive: Callable[[], None],
     mono_s: Callable[[], float] = time.monotonic,
 ) -> Reached:
-    """What is answered until the question is over, all lines have ended, or it is not worth the wait; then it is let go."""
+    """The answers until the query is over, all lines have ended, or waiting is no longer worthwhile; then the
+    query is abandoned.
+    """
     began = mono_s()
     answered, last_s = 0, 0.0
     try:

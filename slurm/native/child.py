@@ -1,8 +1,8 @@
-"""The process that speaks with Slurm by pyslurm, and the only place that imports it. (I/O)
+"""The child process that calls Slurm through pyslurm, and the only module that imports it. (I/O)
 
-How it thinks. pyslurm holds the interpreter for the whole of a call, libslurm may end the process without a word, and its licence is GPL-2.0-only:
-so it lives here, in a process of its own, which ftrun starts, times and ends (`pipe`), and which shares no module with ftrun. One line of
-JSON comes in on standard input for each question; out go, on what was standard output when it began:
+pyslurm holds the interpreter lock for a whole call, libslurm may end the process without notice, and its licence
+is GPL-2.0-only. So it lives in a process of its own, which ftrun starts, times and kills (`pipe`), and which
+shares no module with ftrun. Each request is one line of JSON on stdin; replies go to the original stdout:
 
     {"hello": 1, "pyslurm": "22.5.3"}            once, at the start; {"hello": 1, "cannot": "why"} where pyslurm does not load
     {"id": 7, "begun": true}                     before an effect, at the last moment at which nothing has happened yet
@@ -11,8 +11,9 @@ JSON comes in on standard input for each question; out go, on what was standard 
     {"id": 7, "other": "why"}                    nothing was done: this is for Slurm's commands, which take arrays and heterogeneous jobs whole
     {"id": 7, "broken": "TypeError: ..."}        pyslurm failed
 
-It ends when its standard input does. Standard library only, and no module of ftrun's: it may run on another interpreter, of Python 3.9 or later.
-Attribute names are those of pyslurm's tags v22.5.3 to v25.11.2 (compared in their sources).
+It ends when stdin is closed. Standard library only, and no module of ftrun's: it may run on another
+interpreter, of Python 3.9 or later. Attribute names are those of pyslurm's tags v22.5.3 to v25.11.2 (compared
+in their sources).
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from typing import Any
 PROTOCOL = 1
 GONE = 2017  # ESLURM_INVALID_JOB_ID
 
-# What differs between pyslurm's releases, by the beginning of their version: the first that fits. "mixed": a node that is allocated in part is told as
-# ALLOCATED, and has to be told from its processors.
+# Differences between pyslurm's releases, by the beginning of their version: the first that fits. "mixed": a
+# partly allocated node is reported as ALLOCATED, and recognised by its processors.
 DIALECTS: tuple[tuple[str, frozenset[str]], ...] = (
     ("22.5.", frozenset({"mixed"})),
     ("", frozenset()),
@@ -41,7 +42,7 @@ JOB = (
 
 
 class Other(Exception):
-    """Not for pyslurm: nothing was done."""
+    """pyslurm cannot do this; nothing was done."""
 
 
 class Speaker:
@@ -125,19 +126,19 @@ class Speaker:
         return [[one.name, one.state, bool(one.is_default), one.nodes] for one in every]
 
     def cancel(self, job: int) -> None:
-        """End a plain job; one that is gone is no error."""
+        """Cancel a plain job; one that is gone is no error."""
         self._plain(job).cancel()
 
     def hold(self, job: int) -> None:
-        """Keep a plain pending job from starting."""
+        """Hold a plain pending job."""
         self._plain(job).hold()
 
     def release(self, job: int) -> None:
-        """Let a plain held job start."""
+        """Release a plain held job."""
         self._plain(job).release()
 
     def exclude(self, job: int, nodes: list[str]) -> None:
-        """Set the nodes that a plain pending job stays off; folded lists, at least one node."""
+        """Set the excluded nodes of a plain pending job; folded lists, at least one node."""
         self._plain(job).modify(self._slurm.JobSubmitDescription(excluded_nodes=nodes))
 
     def node(self, name: str, change: dict[str, str]) -> None:
@@ -147,7 +148,9 @@ class Speaker:
         node.modify(wanted)
 
     def _plain(self, number: int) -> Any:
-        """The job, at the last moment before something is done to it. pyslurm knows a job by its number alone, which for an array is only one task's."""
+        """The job, read at the last moment before an effect. pyslurm identifies a job by its number alone,
+        which is one task of an array.
+        """
         job = self._slurm.Job.load(number)
         if job.array_id or job.heterogeneous_id:
             raise Other("part of an array or of a heterogeneous job")
@@ -156,7 +159,7 @@ class Speaker:
 
 
 def answer(speaker: Speaker, error: type[Exception], asked: dict[str, Any]) -> dict[str, object]:
-    """What is said to one question; whatever pyslurm raises is said, too."""
+    """The reply to one request; exceptions of pyslurm become replies, too."""
     number = asked.pop("id")
     verb = speaker.verbs[asked.pop("do")]
     try:
@@ -166,12 +169,12 @@ def answer(speaker: Speaker, error: type[Exception], asked: dict[str, Any]) -> d
     except error as told:
         code = getattr(told, "errno", 0)
         return {"id": number, "rpc": [code if isinstance(code, int) else 0, str(told)]}
-    except Exception as wrong:  # noqa: BLE001 - ftrun asks Slurm's commands then, and says why
+    except Exception as wrong:  # noqa: BLE001 - ftrun uses Slurm's commands then, and reports why
         return {"id": number, "broken": f"{type(wrong).__name__}: {wrong}"}
 
 
 def load() -> Any:
-    """pyslurm. Raises whatever its import does; libslurm may end this process in it."""
+    """Import pyslurm. Raises whatever the import does; libslurm may end this process during it."""
     conf = os.environ.get("SLURM_CONF")
     if conf and not os.access(conf, os.R_OK):
         raise FileNotFoundError(f"SLURM_CONF={conf} cannot be read")  # libslurm would look for it for 60 s
@@ -181,9 +184,9 @@ def load() -> Any:
 
 
 def main() -> int:
-    """Answer until nobody asks any more."""
+    """Answer requests until stdin is closed."""
     out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what C code prints is no answer
+    os.dup2(2, 1)  # output of C code is no reply
     asking: dict[str, object] = {}
 
     def say(**line: object) -> None:
@@ -206,5 +209,5 @@ def main() -> int:
 
 if __name__ == "__main__":
     if os.path.abspath(sys.path[0] or ".") == os.path.dirname(os.path.abspath(__file__)):
-        del sys.path[0]  # modules beside this one are no business of pyslurm's
+        del sys.path[0]  # modules beside this one must not be visible to pyslurm
     sys.exit(main())

@@ -1,13 +1,15 @@
-"""The cluster by pyslurm, in a child process, and by Slurm's commands wherever that is of no use. (I/O)
+"""`Cluster` by pyslurm in a child process, and by Slurm's commands for the rest. (I/O)
 
-How it thinks. The commands can do everything, so everything that is not plainly better asked by library goes to them: submission (site filters run in
-sbatch), one job in full, accounting, signals, arrays and heterogeneous jobs, whose members pyslurm cannot name. What is left is what is asked all the time and
-what must be quick: the rows of jobs, nodes and partitions, and plain effects on one job or one node.
+The commands can do everything, so pyslurm serves only what it does clearly better: frequent queries and quick
+operations, that is the rows of jobs, nodes and partitions, and plain effects on one job or one node. The
+commands do submission (site filters run in sbatch), details of one job, accounting, signals, and arrays and
+heterogeneous jobs, whose members pyslurm cannot name.
 
-What Slurm says through the child is Slurm's answer, as if a command had said it; that it could not be reached is believed of a library only after a
-time-out. What the child does wrong is never anybody's problem: a read, or an
-effect that has not begun, is done by the commands at once; an effect that may have happened is told as such (`OutcomeUnknown`). A child that fails
-again and again is left alone for a while (`rows.Standing`), and `speaking` says so.
+An error that Slurm returns through the child counts as Slurm's answer, as from a command; but "unreachable"
+is believed of a library only after a timeout. A failure of the child itself never reaches the caller: the
+commands do the read at once, or the effect if it has not begun; an effect that may have happened is reported
+as `OutcomeUnknown`. A child that fails repeatedly is not used for a while (`rows.Standing`); `speaking` says
+so.
 """
 
 from __future__ import annotations
@@ -43,27 +45,30 @@ from ftrun.slurm.records import dataclass
 __all__ = ["NativeCluster", "Speaking"]
 
 HELLO_S = 20.0
-"""pyslurm loads in a quarter of a second; where its configuration is not to be found, libslurm looks for a minute."""
+"""pyslurm loads in a quarter of a second; without its configuration libslurm waits for a minute."""
 
 QUICK_S = 3.0
-"""A call that came back sooner met no time-out."""
+"""A call that returned sooner met no timeout."""
 
 _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class Speaking:
-    """Who is asked now: `by` is "commands" or "pyslurm VERSION", `why` says what is wrong with pyslurm where that is not asked."""
+    """The client in use: `by` is "commands" or "pyslurm VERSION", `why` is the problem with pyslurm if it is
+    not used.
+    """
 
     by: str
     why: str = ""
 
 
 class NativeCluster:
-    """A `Cluster` that asks pyslurm first, and `commands` for all that pyslurm is not asked.
+    """A `Cluster` that uses pyslurm first, and `commands` for the rest.
 
-    `env` as for `CommandCluster`. `python`: the interpreter that has pyslurm (default: this one). `auto`: only pyslurm of exactly the cluster's release is
-    taken. `tell` is called whenever who is asked changes. `argv` replaces the child's command line, `clock` (monotonic seconds) tells when it may be tried again.
+    `env` as for `CommandCluster`. `python`: the interpreter that has pyslurm (default: this one). `auto`: use
+    pyslurm only if it has exactly the cluster's release. `tell` is called when the client in use changes.
+    `argv` replaces the child's command line, `clock` (monotonic seconds) tells when to retry it.
     """
 
     def __init__(
@@ -181,7 +186,7 @@ class NativeCluster:
         return self._commands.submit(request)
 
     def find(self, token: str) -> tuple[JobRow, ...]:
-        """See `Cluster.find`. squeue asks for the jobs of one user, pyslurm knows only those of all."""
+        """See `Cluster.find`. squeue can filter by user, pyslurm cannot."""
         return self._commands.find(token)
 
     def details(self, job_id: str) -> JobDetails | None:
@@ -231,14 +236,16 @@ class NativeCluster:
     # ----------------------------------------------------------------- asking
 
     def probe(self) -> Speaking:
-        """Have the child say whether it can be asked, now, whatever it did before. Raises SlurmError where Slurm does not answer."""
+        """Check now whether the child works, whatever it did before. Raises SlurmError if Slurm does not
+        answer.
+        """
         with self._lock:
             self._standing = rows.Standing()
         self.partitions()
         return self.speaking
 
     def close(self) -> None:
-        """End the child; the next question starts another."""
+        """End the child; the next query starts another."""
         with self._lock:
             if self._child is not None:
                 self._child.end()
@@ -263,7 +270,7 @@ class NativeCluster:
         try:
             answer = otherwise()
         except Unreachable:
-            if not hung:  # where nobody gets an answer in time, it is not pyslurm's fault
+            if not hung:  # if no client gets an answer in time, it is not pyslurm's fault
                 self._failed(why)
             raise
         self._failed(why)
@@ -276,7 +283,7 @@ class NativeCluster:
         words: Mapping[str, object],
         accept: Callable[[str], bool] = lambda _: False,
     ) -> object:
-        """None, or what `otherwise` says where that was done instead."""
+        """Run an effect by the child: None, or the result of `otherwise` if the commands did it."""
         asked_s = self._clock()
         try:
             return self._ask(do, **words)
@@ -295,15 +302,21 @@ class NativeCluster:
             return otherwise()
 
     def _verdict(self, told: Said, asked_s: float) -> SlurmError | None:
-        """What Slurm's words mean; None where the commands are to be asked, too, since pyslurm alone may be to blame: words that Slurm has not, or that
-        it could not be reached, and not because a time was over. Nothing has happened then."""
+        """The error for Slurm's words; None if the commands should try as well, since pyslurm alone may be
+        the cause.
+
+        That is so for words that Slurm does not have, and for "unreachable" without a timeout. Nothing has
+        happened then.
+        """
         error = sort_failure(Call.EFFECT if told.begun else Call.READ, stderr=told.words)
         if told.begun or not isinstance(error, Unreachable):
             return error
         return error if is_known(told.words) and self._clock() - asked_s >= QUICK_S else None
 
     def _ask(self, do: str, **words: object) -> object:
-        """What the child says. Raises NotForIt where it is not to be asked; Said, NoAnswer; Unreachable where Slurm is not even configured."""
+        """The child's reply. Raises NotForIt if it is not to be used; Said, NoAnswer; Unreachable if Slurm is
+        not even configured.
+        """
         check_configuration(self._env)
         with self._lock:
             if self._child is not None and not self._child.alive:
@@ -314,7 +327,9 @@ class NativeCluster:
             return self._child.ask(do, self._timeout_s, **words)
 
     def _start(self) -> None:
-        """A child of the right release that has answered a first question. Raises NotForIt where there is none, and SlurmError where Slurm does not answer."""
+        """Start a child of the right release that answers a first query. Raises NotForIt without one,
+        SlurmError if Slurm does not answer.
+        """
         if self._standing.barred(self._clock()):
             raise NotForIt(self.speaking.why)
         self.close()
@@ -326,7 +341,7 @@ class NativeCluster:
                 self._child.ask("partitions", self._timeout_s)
         except NoAnswer as wrong:
             why = wrong.why
-        except Said as told:  # to the commands it did answer, a moment ago
+        except Said as told:  # the commands got an answer a moment ago
             why = f"pyslurm said: {told.words}"
         except SlurmError:
             self.close()

@@ -1,9 +1,10 @@
-"""A child process that is asked one thing at a time, in lines of JSON, and is ended when it does not answer in time. (I/O)
+"""A child process that answers requests one at a time, in lines of JSON, and is killed at a timeout. (I/O)
 
-How it thinks. Nothing is expected of the child but that the kernel can kill it: it may hang, die, print rubbish, an answer to another question, half a
-line, or lines without end, on either of its outputs. All of that is one thing here, `NoAnswer`, after which the child is gone and its place is free; what
-differs is only whether an effect may have begun (the child says so at the last moment before it does something). Writing is bounded in time as well:
-a child that does not read would hold up a long question. While it is waited for, other threads run.
+The kernel can kill the child; nothing else is expected of it. It may hang, die, or print garbage, the reply
+to another request, half a line, or endless lines, on either output. Each of these raises `NoAnswer`, after
+which the child is gone; the only difference is whether an effect may have begun (the child announces it at
+the last moment). Writing has a timeout as well: a child that does not read would block a long request. Other
+threads run during the wait.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ LINE_BYTES_MAX = 256 * 1024 * 1024
 """Longest answer. 10,000 jobs are 2 MiB."""
 
 _AT_ONCE_BYTES = 1 << 20
-_TOLD_BYTES_MAX = 2000  # of what it prints on stderr
+_TOLD_BYTES_MAX = 2000  # of the child's stderr
 
 
 class NoAnswer(Exception):
-    """The child is of no use: `begun` where an effect may have happened, `hung` where our timer ended it."""
+    """The child failed: `begun` if an effect may have happened, `hung` if our timeout killed it."""
 
     def __init__(self, why: str, *, begun: bool = False, hung: bool = False) -> None:
         super().__init__(why)
@@ -36,7 +37,7 @@ class NoAnswer(Exception):
 
 
 class Said(Exception):
-    """What Slurm said when it refused or could not be reached; `begun` as above. The child is well."""
+    """Slurm's error, or "unreachable"; `begun` as above. The child itself works."""
 
     def __init__(self, words: str, *, begun: bool) -> None:
         super().__init__(words)
@@ -48,7 +49,9 @@ class NotForIt(Exception):
 
 
 class Child:
-    """One life of such a process. Raises NoAnswer where it does not come up within `hello_s`; `version` is what it says of itself."""
+    """One child process. Raises NoAnswer if it does not start within `hello_s`; `version` is the one it
+    reports.
+    """
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], *, hello_s: float) -> None:
         try:
@@ -60,7 +63,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                start_new_session=True,  # Ctrl-C is for us; it ends when we do
+                start_new_session=True,  # Ctrl-C is for ftrun; the child ends when ftrun does
             )
         except OSError as wrong:
             raise NoAnswer(f"cannot start {argv[0]}: {wrong.strerror}") from wrong
@@ -78,7 +81,7 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """It can be asked."""
+        """Whether it can be asked."""
         return not self._out.closed and self._process.poll() is None
 
     def _hello(self, hello_s: float) -> str:
@@ -94,7 +97,7 @@ class Child:
         return str(line.get("pyslurm", ""))
 
     def ask(self, do: str, timeout_s: float, **words: object) -> object:
-        """Its answer. Raises Said, NotForIt, NoAnswer, after which it is gone."""
+        """Its reply. Raises Said, NotForIt, or NoAnswer, after which the child is gone."""
         self._asked += 1
         question = json.dumps({"id": self._asked, "do": do} | words).encode() + b"\n"
         begun = False
@@ -106,13 +109,13 @@ class Child:
                     return _meaning(line, begun=begun)
                 begun = True
         except NoAnswer as wrong:
-            # Whatever it still wrote before the signal reached it lies in the pipe.
+            # Output from before the kill is still in the pipe.
             late = self.end(f'"id": {self._asked}, "begun"'.encode())
             raise NoAnswer(wrong.why, begun=begun or late, hung=wrong.hung) from wrong
         raise AssertionError("lines end by an exception only")
 
     def _lines(self, unsent: bytes, deadline_s: float, timeout_s: float) -> Iterator[dict[str, object]]:
-        """Objects as they come, while `unsent` is written; ends by NoAnswer."""
+        """Yield objects as they arrive, while writing `unsent`; ends by NoAnswer."""
         rest = memoryview(unsent)
         with selectors.DefaultSelector() as selector:
             for stream in (self._out, self._err):
@@ -167,7 +170,7 @@ class Child:
             raise NoAnswer("an answer without an end")
 
     def _how_it_ended(self) -> str:
-        """Its own last words, which libslurm prints before it ends a process."""
+        """Its last words, which libslurm prints before it ends a process."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(0.2)
         self._listen_aside()
@@ -177,7 +180,7 @@ class Child:
         return f"its process ended ({how})" + "".join(f": {line[:200]}" for line in last)
 
     def end(self, wanted: bytes = b"\n") -> bool:
-        """End it now. True where `wanted` is among what it had said and nobody had read."""
+        """Kill it. True if `wanted` is in its unread output."""
         if self._out.closed:
             return False
         with contextlib.suppress(ProcessLookupError, PermissionError):

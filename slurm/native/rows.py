@@ -1,9 +1,10 @@
-"""What the pyslurm child says, as records, and what its failures mean. (pure)
+"""Converts the pyslurm child's values to records, and decides when to use the child. (pure)
 
-How it thinks. The child gives values as libslurm has them; here they become the same records that `parse` makes of what the commands print, so that
-nobody can tell who was asked. Where pyslurm leaves a value out (0 and "None" are nothing to it), what squeue prints there is put back.
+The child sends values as libslurm has them. They become the same records that `parse` makes of the commands'
+output, so that callers see no difference. Where pyslurm omits a value (it treats 0 and "None" as nothing),
+the text that squeue prints is restored.
 
-Whether to ask the child at all is a matter of its record: one failure is forgiven at once, several in a short time cost it a pause that grows.
+One failure of the child is forgiven; several in a short time pause its use for a growing time (`Standing`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from ftrun.slurm.records import dataclass
 __all__ = ["Standing", "job_rows", "node_rows", "numbers", "partition_rows", "unfit"]
 
 PAUSES_S = (0.0, 1.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
-"""How long only the commands are asked after the first, second, ... failure in a row; then always the last."""
+"""How long only the commands are used after the first, second, ... failure in a row; then always the last
+value.
+"""
 
 CLEAN_S = 300.0
 """So long after the end of a pause a failure counts as the first again."""
@@ -30,26 +33,26 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How often the child failed lately, and until when it is left alone (in the caller's monotonic seconds)."""
+    """How often the child failed lately, and until when it is not used (in the caller's monotonic seconds)."""
 
     failures: int = 0
     until_s: float = 0.0
 
     def failed(self, now_s: float) -> Standing:
-        """After one more failure."""
+        """The state after one more failure."""
         count = 1 if now_s - self.until_s > CLEAN_S else self.failures + 1
         return Standing(count, now_s + PAUSES_S[min(count, len(PAUSES_S)) - 1])
 
     def barred(self, now_s: float) -> bool:
-        """The child is left alone now."""
+        """Whether the child is not used now."""
         return self.failures > 0 and now_s < self.until_s
 
 
 def unfit(version: str, cluster: tuple[int, int, int], *, auto: bool) -> str:
-    """Why pyslurm of this version is not for that cluster; "" where it may be tried.
+    """Why pyslurm of this version does not fit that cluster; "" if it may be tried.
 
-    pyslurm's version begins as that of the Slurm that it was built for. A library that is older than the controller is understood by it for some
-    releases, a newer one never; `auto` takes neither.
+    pyslurm's version begins with that of the Slurm it was built for. A controller understands libraries some
+    releases older than itself, never a newer one; `auto` accepts neither.
     """
     built = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     release = cluster[:2]
@@ -59,12 +62,14 @@ def unfit(version: str, cluster: tuple[int, int, int], *, auto: bool) -> str:
 
 
 def numbers(job_ids: Iterable[str]) -> list[int]:
-    """The numbers to ask for: `7_3` and `7+1` are found through 7."""
+    """The numbers to request: `7_3` and `7+1` are found through 7."""
     return sorted({int(re.split(r"[_+]", job_id)[0]) for job_id in job_ids})
 
 
 def job_rows(told: Sequence[Sequence[object]], wanted: Collection[str]) -> dict[str, JobRow]:
-    """The rows that `squeue -r -j WANTED` would show, by their ids. Raises TypeError or ValueError for what is no row."""
+    """The rows that `squeue -r -j WANTED` would show, by their ids. Raises TypeError or ValueError for bad
+    rows.
+    """
     ids = set(wanted)
     rows = {}
     for one in told:
@@ -106,7 +111,9 @@ def _job(  # noqa: PLR0917 - one row of the child, in its order
 def _printed_ids(  # noqa: PLR0917 - the beginning of a row
     number: object, array: object, task: object, waiting: object, het: object, offset: object
 ) -> Iterable[str]:
-    """`7`, `7_3`, `7+1`; one for each task of an array that has no number of its own yet. Raises ValueError where not all are named."""
+    """`7`, `7_3`, `7+1`; one for each task of an array that has no number of its own yet. Raises ValueError
+    if not all are named.
+    """
     if het:
         return [f"{het}+{offset or 0}"]
     if not array:
@@ -129,7 +136,7 @@ def _tasks(text: str) -> Iterable[int]:
 def node_rows(
     told: Sequence[Sequence[object]], names: Collection[str] | None = None
 ) -> Mapping[str, NodeRow]:
-    """Nodes by name, all or these. Raises TypeError or ValueError for what is no row."""
+    """Nodes by name, all or these. Raises TypeError or ValueError for bad rows."""
     return {str(one[0]): _node(*one) for one in told if names is None or one[0] in names}
 
 
@@ -152,7 +159,7 @@ def _node(  # noqa: PLR0917 - one row of the child, in its order
 
 
 def partition_rows(told: Sequence[Sequence[object]]) -> Mapping[str, PartitionRow]:
-    """Partitions by name. Raises TypeError or ValueError for what is no row."""
+    """Partitions by name. Raises TypeError or ValueError for bad rows."""
     return {
         str(name): PartitionRow(str(name), state == "UP", default is True, expand(_text(nodes)))
         for name, state, default, nodes in told
@@ -166,7 +173,7 @@ def _text(value: object) -> str:
 
 
 def _number(value: object) -> float | None:
-    """A number; what is unlimited stands there as a word, and is none."""
+    """A number; None for the word that means unlimited."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str, type(None))):
         raise TypeError(f"not a number: {value!r}")
     return float(value) if isinstance(value, (int, float)) else None
