@@ -37,7 +37,9 @@ SIZES_MAX = 16_384
 
 
 class Sizes:
-    """The sizes of a run, ascending; the last one is the full size. `unit` is how many nodes make one data-parallel replica."""
+    """The sizes of a run, ascending; the last one is the full size. `unit` is how many nodes make one
+    data-parallel replica.
+    """
 
     __slots__ = ("all", "unit")
 
@@ -60,7 +62,7 @@ class Sizes:
 
 
 class Batch:
-    """What the batch of the whole run is made of: `whole` samples in steps of `micro` for each of the replicas.
+    """The global batch: `whole` samples, in micro batches of `micro` on each replica.
 
     `replicas` is how many data-parallel replicas one unit of nodes holds.
     """
@@ -73,13 +75,16 @@ class Batch:
         self.replicas = replicas
 
     def steps(self, size: int, unit: int) -> int:
-        """How many micro steps each replica adds up at this size so that the whole batch stays the same; 0 where it cannot."""
+        """Return how many micro steps each replica accumulates at this size so that the global batch stays
+        the same; 0 if impossible.
+        """
         at_once = self.micro * self.replicas * (size // unit)
         return self.whole // at_once if at_once and self.whole % at_once == 0 else 0
 
 
 def sizes_of(said: str, listed: str) -> Sizes | None:
-    """The sizes that `nodes` (MIN-MAX or MIN-MAX:UNIT) and `nodes-valid` (a list of numbers) mean; None where both are empty.
+    """Parse `nodes` (MIN-MAX or MIN-MAX:UNIT) and `nodes-valid` (a list of numbers) into sizes; None if both
+    are empty.
 
     Raises SettingError in one line.
     """
@@ -105,10 +110,11 @@ def sizes_of_settings(chosen: Mapping[str, object]) -> Sizes | None:
 
 
 def batch_of(sizes: Sizes, whole: int, micro: int, per_node: int, replicas: int = 0) -> Batch | None:
-    """How the batch of the whole run is kept at every size; None where nothing was said of it.
+    """Return how the global batch is kept at every size; None if none was given.
 
-    `per_node` is how many ranks a node holds (its GPUs, else its tasks; 0 = not known); `replicas` how many data-parallel replicas one
-    unit holds, 0 = one where a unit is several nodes, else one for each rank. Raises SettingError with the sizes that work.
+    `per_node` is how many ranks a node holds (its GPUs, else its tasks; 0 = unknown); `replicas` how many
+    data-parallel replicas one unit holds, 0 = one if a unit is several nodes, else one for each rank. Raises
+    SettingError with the sizes that work.
     """
     if not whole and not micro:
         return None
@@ -142,9 +148,10 @@ def scale(full: int, size: int) -> str:
 def whole_units(
     active: Sequence[str], bad: Collection[str], unit: int
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(the nodes whose unit is whole, in the order of the ranks; the healthy neighbours of the bad ones, which are free then).
+    """Return (nodes whose unit is whole, in rank order; healthy neighbours of the bad ones, which become
+    free).
 
-    Units are counted along the order of the ranks: the first `unit` nodes are one, and so on.
+    Units are counted in rank order: the first `unit` nodes are one, and so on.
     """
     stay: list[str] = []
     free: list[str] = []

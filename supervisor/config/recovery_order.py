@@ -30,9 +30,10 @@ OWN_SIGNATURES = ("slurm.", "preflight.", "node.", "check-", "hang")
 
 @dataclass(frozen=True, slots=True)
 class Rungs:
-    """What the settings say of the rungs. Keys of each mapping: a signature, a class, or "" for the run itself.
+    """Orders, budgets and limits of the rungs. Keys of each mapping: a signature, a class, or "" for the run
+    itself.
 
-    Budgets count uses without progress in between, limits are seconds.
+    Budgets count uses without progress in between; limits are seconds.
     """
 
     orders: Mapping[str, tuple[Rung, ...]]
@@ -72,11 +73,11 @@ def rungs_from(
     signatures: Callable[[], Collection[str]] | None = None,
     meant: Collection[str] = (),
 ) -> Rungs:
-    """The rungs as the validated settings of a run have them. Settings of older versions may lack all of them.
+    """Return the rungs in the validated settings of a run. Settings of older versions may lack all of them.
 
-    `signatures` gives the names that the catalog knows; without it the names in `policy` are believed. `meant` are the
-    settings ("recover", "policy") that were written for this very job: rungs in them that cannot apply are refused.
-    Raises SettingError in one line that names the setting and what would be right.
+    `signatures` returns the names in the catalogue; without it the names in `policy` are believed. `meant`
+    are the settings ("recover", "policy") that were written for this very job: rungs in them that cannot
+    apply are refused. Raises SettingError in one line that names the setting and what would be right.
     """
     may = cannot_apply(settings)
     default = config_settings.defaults()

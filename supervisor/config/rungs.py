@@ -34,7 +34,9 @@ _DEFAULTS = (DEFAULT_ORDER, (Rung.RANK, Rung.STEP, Rung.SWAP, Rung.RESUBMIT))
 
 
 def order_from(place: str, text: str) -> tuple[Rung, ...]:
-    """The rungs of a list such as `step,swap,resubmit`. Raises SettingError; `place` names the setting in its message."""
+    """The rungs of a list such as `step,swap,resubmit`. Raises SettingError; `place` names the setting in its
+    message.
+    """
     words = [word.strip() for word in text.split(",")]
     known = [rung.value for rung in Rung]
     for word in words:

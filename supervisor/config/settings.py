@@ -134,7 +134,9 @@ def parse_all(pairs: Iterable[tuple[str, object]]) -> dict[str, Value]:
 
 
 def reach(key: str, value: Value) -> str:
-    """What a value lets whoever wrote it do: "runs", "reads" or "writes" something of their choice; "" for a harmless one."""
+    """Return what a value allows its author: "runs", "reads" or "writes" something of their choice; "" for a
+    harmless one.
+    """
     row = SETTINGS[key]
     elements = [
         one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str) and one
@@ -143,7 +145,8 @@ def reach(key: str, value: Value) -> str:
 
 
 def rule(element: str) -> tuple[str, str, Value]:
-    """(class or signature, key, value) of one element of `policy`: "network.budget-swap=2". The name itself is not looked up.
+    """(class or signature, key, value) of one element of `policy`: "network.budget-swap=2". The name itself
+    is not looked up.
 
     Raises SettingError.
     """
@@ -234,7 +237,9 @@ def _text(row: Setting, text: object) -> str:
 
 
 def _refuse_form(key: str, text: str) -> None:
-    """Refuse a text that whoever reads it would refuse. Each reader is imported only where its setting is made: most submissions make none."""
+    """Refuse a text that its later reader would refuse. Each reader is imported only if its setting is made:
+    most submissions make none.
+    """
     if key == "pool":
         from ftrun.supervisor.config.node_counts import pool_of
 
@@ -279,7 +284,9 @@ def _flag(key: str, text: object) -> bool:
 
 
 def number(row: Setting, given: str | float) -> int | float:
-    """The number that `given` means for a row, in seconds where it is a duration. Raises SettingError in one line."""
+    """Return the number that `given` means for a row, in seconds for a duration. Raises SettingError in one
+    line.
+    """
     text = str(given).strip()
     try:
         if row.kind == INT:

@@ -6,8 +6,8 @@ Seven layers, the later wins:
 
     site      $FTRUN_SITE_CONFIG, else /etc/ftrun/config.toml
     user      $XDG_CONFIG_HOME/ftrun/config.toml, else ~/.config/ftrun/config.toml
-    project   the nearest `ftrun.toml` from the working folder upwards, up to the repository or the home folder; outside of
-              both only the working folder itself
+    project   the nearest `ftrun.toml` from the working folder upwards, up to the repository or the home
+              folder; outside of both only the working folder itself
     script    `#FTRUN --key=value` lines among the #SBATCH lines
 
 `[policy.NAME]` tables of a file are the elements of the list setting `policy`; every other setting is at
@@ -79,9 +79,11 @@ _NOT_SETTINGS = frozenset(
 
 
 class Config:
-    """The settings in force. `values` has every key; `origin` says (layer, file or variable) of each; `locked` by which file a key is locked.
+    """The settings in force. `values` has every key; `origin` says (layer, file or variable) of each;
+    `locked` by which file a key is locked.
 
-    `ignored`: a line for each file of another user in the place of a project's; `untrusted`: one line where settings wait for `ftrun trust`.
+    `ignored`: a line for each file of another user in the place of a project's; `untrusted`: one line where
+    settings wait for `ftrun trust`.
     """
 
     __slots__ = ("ignored", "locked", "origin", "untrusted", "values")
@@ -107,11 +109,13 @@ class Config:
         return self.values[key] is True
 
     def meant(self, key: str) -> bool:
-        """Whether somebody said it of this very job, and not of all of a site's or a user's."""
+        """Whether it was set for this very job, and not for all of a site's or a user's."""
         return self.origin[key][0] not in (DEFAULT, SITE, USER)
 
     def apply(self, layer: str, where: str, pairs: Iterable[Pair]) -> None:
-        """Put one layer on top. Raises UserError for a wrong name or value, and for a setting that is not to be set here."""
+        """Put one layer on top. Raises UserError for a wrong name or value, and for a setting that is not to
+        be set here.
+        """
         self.put(layer, where, self.checked(layer, where, pairs))
 
     def checked(self, layer: str, where: str, pairs: Iterable[Pair]) -> dict[str, Value]:
@@ -132,7 +136,7 @@ class Config:
         return found
 
     def put(self, layer: str, where: str, found: Mapping[str, Value]) -> None:
-        """Let these values hold, as far as they are not locked."""
+        """Apply these values unless they are locked."""
         place = where or layer
         fresh = {key: value for key, value in found.items() if key not in self.locked}
         if isinstance(lock := fresh.get("lock"), list):
@@ -142,14 +146,14 @@ class Config:
         self.origin.update((key, (layer, where)) for key in fresh)
 
     def _same(self, key: str, value: Value) -> bool:
-        """Whether this is what a locked setting is anyway: a supervisor is told its home by a variable."""
+        """Whether a locked setting has this value anyway: a supervisor gets its home by a variable."""
         now = self.values[key]
         if key == "home" and isinstance(now, str) and isinstance(value, str) and now and value:
             return _folder(now) == _folder(value)
         return now == value
 
     def blame(self, message: str) -> str:
-        """A complaint about a setting with the place in front that said so; what stands on the command line is before everybody's eyes."""
+        """Return a complaint about a setting, with its source in front unless that is the command line."""
         layer, where = self.origin.get(message.partition(":")[0], (DEFAULT, ""))
         return message if layer in (DEFAULT, COMMAND_LINE) else f"{where or layer}: {message}"
 
@@ -172,7 +176,8 @@ def load(
     script: Sequence[str] = (),
     own: Iterable[tuple[str, str | None]] = (),
 ) -> Config:
-    """All layers. `script` are the arguments of the #FTRUN lines, `own` the --ft- options without that prefix.
+    """All layers. `script` are the arguments of the #FTRUN lines, `own` the --ft- options without that
+    prefix.
 
     Raises UserError (exit 2) in one line that names the place and the nearest right name or value.
     """
@@ -233,7 +238,9 @@ def _untrusted(path: str, why: str, waiting: Mapping[str, str]) -> str:
 
 
 def _files(cwd: str, env: Mapping[str, str]) -> tuple[list[tuple[str, str, bytes]], list[str]]:
-    """(layer, path, content) of the files that count, and a line for each that does not. Raises UserError for those of site and user."""
+    """(layer, path, content) of the files that count, and a line for each that does not. Raises UserError for
+    those of site and user.
+    """
     site = env.get("FTRUN_SITE_CONFIG") or SITE_CONFIG
     user = os.path.join(user_folder(env), "config.toml")
     found = [
@@ -257,7 +264,8 @@ def _folder(path: str) -> str:
 
 
 def from_arguments(arguments: Sequence[str]) -> list[Pair]:
-    """Pairs from `--key=value`, `--key value` and `--flag`, as #FTRUN lines have them; `--ft-key` is taken as well.
+    """Pairs from `--key=value`, `--key value` and `--flag`, as #FTRUN lines have them; `--ft-key` is taken as
+    well.
 
     Raises UserError.
     """
@@ -339,7 +347,9 @@ def _project_file(cwd: str, home: str) -> tuple[list[tuple[str, bytes]], list[st
 
 
 def _own(path: str) -> bytes:
-    """The site's or the user's own file. Whoever owns ftrun's own code runs as this user anyway, so theirs count, too. Raises UserError."""
+    """Return the site's or the user's own file. Files of the owner of ftrun's code count, too: that code runs
+    as this user anyway. Raises UserError.
+    """
     content, why = _content(path, (os.stat(__file__).st_uid,))
     if why:
         raise UserError(f"{why}; settings can run commands, so nothing is read from it")

@@ -42,15 +42,18 @@ INT, DURATION, SHARE, NUMBER, FLAG, TEXT, LIST, CHOICE = (
 NOTHING, RUNS, READS, WRITES = "", "runs", "reads", "writes"
 """What a value can do. RUNS: a command, an interpreter, or what a program obeys; READS, WRITES: a path."""
 BELOW, OPTION = "below", "option"
-"""Forms of values that are harmless all the same: a path below the job's working folder; an option with what ftrun puts in."""
+"""Forms of values that are harmless all the same: a path below the job's working folder; an option with what
+ftrun puts in.
+"""
 
 
 class Setting:
     """One row of the table.
 
-    `default` is in the form that `parse` returns. `least` is the smallest number allowed. `scope` says who may set it:
-    "any", "admin" (site and user files), "site" (site file only), "once" (a single submission: script, environment,
-    command line). `reach` says what a value can do, and has to be said of texts; values of the form `tame` can do nothing.
+    `default` is in the form that `parse` returns. `least` is the smallest number allowed. `scope` says who
+    may set it: "any", "admin" (site and user files), "site" (site file only), "once" (a single submission:
+    script, environment, command line). `reach` says what a value can do, and has to be said of texts; values
+    of the form `tame` can do nothing.
     """
 
     __slots__ = ("choices", "default", "doc", "key", "kind", "least", "reach", "scope", "tame", "value_name")

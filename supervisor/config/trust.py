@@ -29,7 +29,8 @@ _FOLDER = "trusted"
 
 
 def read(path: str, also: tuple[int, ...] = ()) -> tuple[bytes, str]:
-    """What a file of settings holds, or why it does not count. Raises OSError where it should be readable and is not.
+    """Return the content of a settings file, or why it does not count. Raises OSError if it should be
+    readable and is not.
 
     `also`: users beside this one and root whose files count.
     """
@@ -67,7 +68,9 @@ def _why_not_of(path: str, fact: os.stat_result, also: tuple[int, ...]) -> str:
 
 
 def _shared(path: str, descriptor: int, fact: os.stat_result) -> str:
-    """Why an access list lets others write: with one, what `ls -l` shows as the group's rights is the most that anybody named in it has."""
+    """Return why an access list lets others write: with one, the group's rights in `ls -l` are the most that
+    anybody named in it has.
+    """
     if not fact.st_mode & stat.S_IWGRP:
         return ""
     try:
@@ -78,13 +81,16 @@ def _shared(path: str, descriptor: int, fact: os.stat_result) -> str:
 
 
 def place(path: str) -> str:
-    """What trust is bound to: where the file is found, links of folders followed, and not where it may itself lead."""
+    """Return what trust is bound to: where the file is found, with links of folders followed, but not the
+    file's own link.
+    """
     folder, name = os.path.split(os.path.abspath(path))
     return os.path.join(os.path.realpath(folder), name)
 
 
 def why_not(path: str, content: bytes, folder: str) -> str:
-    """Why the user has not trusted this file with this content: "is not trusted", "has changed since it was trusted"; "" where they have.
+    """Return why the user does not trust this file with this content: "is not trusted", "has changed since it
+    was trusted"; "" if they do.
 
     `folder` is that of the user's own configuration.
     """
@@ -127,7 +133,9 @@ def revoke(path: str, folder: str) -> bool:
 
 
 def listed(folder: str) -> list[Record]:
-    """What is trusted, each with its `state`: trusted, changed, gone, or why it does not count; by path."""
+    """Return what is trusted, sorted by path, each with its `state`: trusted, changed, gone, or why it does
+    not count.
+    """
     records = os.path.join(folder, _FOLDER)
     try:
         names = os.listdir(records)

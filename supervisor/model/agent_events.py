@@ -55,8 +55,9 @@ JOB = "companion_job"
 
 
 def apply(run: Run, record: Record) -> Run:
-    """The run after one record of a kind that agents write, copied or read from the agent's own journal; some of these kinds a supervisor
-    writes, too."""
+    """Return the run after one record of a kind that agents write, copied or read from the agent's own
+    journal. A supervisor writes some of these kinds, too.
+    """
     seq = record["data"].get("agent_seq")
     if seq is not None:
         owner = _owner(run, record)
@@ -69,9 +70,10 @@ def apply(run: Run, record: Record) -> Run:
 
 
 def uncounted(run: Run, incident_id: str) -> Run:
-    """The run as it was judged before its agent decided about this incident: its supervisor decides it anew, and it counts once.
+    """Return the run without its agent's decision about this incident: the supervisor decides it anew, and it
+    counts once.
 
-    Only the last decision of all can be taken back so; what was decided after it rests on it.
+    Only the very last decision can be taken back; later decisions rest on earlier ones.
     """
     last = run.incidents[-1] if run.incidents else None
     if last is None or last.id != incident_id or last.before is None:
@@ -99,7 +101,7 @@ def _with_owner(run: Run, record: Record, **changes: Any) -> Run:
 
 
 def _of_present(run: Run, record: Record) -> bool:
-    """It is about the launch that the run is in: an earlier launch's nodes and starts are over."""
+    """Whether a record is about the present launch: nodes and starts of an earlier launch are over."""
     attempt = run.attempt
     return attempt is not None and (record["attempt"], record["launch"]) == (
         attempt.number,
@@ -152,7 +154,9 @@ def _begun(run: Run, record: Record) -> Run:
 
 
 def _ending(run: Run, record: Record) -> Run:
-    """The agent sets out to end this start. It may die before it notes that it did, and the script may say that all is well."""
+    """The agent is about to end this start. It may die before it notes that, and the script may report
+    success.
+    """
     owner, place = _owner(run, record), (record["launch"], record["start"])
     if owner is None:
         return run
@@ -164,7 +168,7 @@ def _ending(run: Run, record: Record) -> Run:
 
 
 def _hung(run: Run, record: Record) -> Run:
-    """Why the present start is to be ended; whoever decided it may die before he does."""
+    """Note why the present start is to be ended; the process that decided it may die before it acts."""
     if run.attempt is None or not _of_present(run, record):
         return run
     data = record["data"]
@@ -222,7 +226,7 @@ def _diagnosed(run: Run, record: Record) -> Run:
 
 
 def _in_order(incidents: tuple[Incident, ...]) -> tuple[Incident, ...]:
-    """By what they happened in: a copy may come late."""
+    """Sort by attempt, launch and start: a copy may arrive late."""
     return tuple(sorted(incidents, key=lambda one: (one.attempt, one.launch, one.start)))
 
 
@@ -267,8 +271,10 @@ def _decided(run: Run, record: Record) -> Run:
 
 
 def _growth(run: Run, record: Record) -> Run:
-    """A word about growing: the run goes on, or has more nodes soon. It is no incident, spends nothing and blames nobody. What the start had reached
-    that is ended for it counts as ever, or a fault of the next one would count as a fault without progress."""
+    """Apply what the agent says about growing: the run goes on, or has more nodes soon. It is no incident,
+    spends nothing and blames no node. The progress of the start that is ended for it counts; otherwise a
+    fault of the next start would count as one without progress.
+    """
     data, owner = record["data"], _owner(run, record)
     if owner is None:
         return run
@@ -293,7 +299,7 @@ def _growth(run: Run, record: Record) -> Run:
 
 
 def _poisoned(run: Run, record: Record) -> Run:
-    """A start's training had diverged; whoever notes it a second time adds nothing."""
+    """Note that the training of a start diverged; a second record of the same start adds nothing."""
     data = record["data"]
     name, step, since_s = data["name"], data["before_step"], data["since_s"]
     if not _NAME.fullmatch(name):  # it names a file
@@ -306,20 +312,22 @@ def _poisoned(run: Run, record: Record) -> Run:
 
 
 def _set_aside(run: Run, data: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """(path, stamp) of those that no start loads after this decision: what the failed one could not begin with joins them, what is not to blame leaves."""
+    """Return (path, stamp) of the checkpoints that no start loads after this decision: the one that the
+    failed start could not load is added, those not to blame are removed.
+    """
     back = {str(path) for path in data.get("taken_back", ())}
     more = ((str(path), str(stamp)) for path, stamp in data.get("set_aside", ()))
     return tuple(one for one in dict.fromkeys((*run.set_aside, *more)) if one[0] not in back)
 
 
 def _left(run: Run, record: Record) -> Run:
-    """What spoke against each rung; the last word of the agent counts."""
+    """Note why each rung was not taken; the agent's last record counts."""
     path = tuple((str(rung), str(why)) for rung, why in record["data"].get("path", ()))
     return _changed(run, record["data"]["incident"], path=path) if path else run
 
 
 def _judged_by_us(run: Run, record: Record) -> bool:
-    """The supervisor has decided about this launch, or a later one."""
+    """Whether the supervisor has decided about this launch, or a later one."""
     owner = _owner(run, record)
     return owner is None or owner is not run.attempt or owner.judged >= record["launch"]
 
@@ -330,7 +338,7 @@ def _changed(run: Run, incident_id: str, **changes: Any) -> Run:
 
 
 def _phase(name: str) -> Callable[[Run, Record], Run]:
-    """A phase of an incident came: its first time counts."""
+    """Note the time of a phase of an incident; only its first record counts."""
 
     def apply(run: Run, record: Record) -> Run:
         wanted = record["data"].get("incident", "")
@@ -342,7 +350,7 @@ def _phase(name: str) -> Callable[[Run, Record], Run]:
 
 
 def _stays(run: Run, record: Record) -> Run:
-    """The agent was to leave nodes behind, and cannot: nothing was saved, or nothing can take their place."""
+    """The agent was asked to leave nodes and cannot: nothing was saved, or no other nodes are free."""
     data = record["data"]
     if data.get("token") != run.leaving.get("token"):
         return run
@@ -355,7 +363,9 @@ def _stays(run: Run, record: Record) -> Run:
 
 
 def mark_of(run_token: str, attempt: int, launch: int, number: int) -> str:
-    """What the comment of a companion bears: `train-0001:0badcafe:companion:1.0.1` for a run whose token is `ftrun:train-0001:0badcafe`."""
+    """Return the mark in a companion's comment: `train-0001:0badcafe:companion:1.0.1` for the run token
+    `ftrun:train-0001:0badcafe`.
+    """
     return f"{run_token.removeprefix('ftrun:')}:companion:{attempt}.{launch}.{number}"
 
 
@@ -375,7 +385,7 @@ def _companion_intended(run: Run, record: Record) -> Run:
 
 
 def _companion(state: CompanionState) -> Callable[[Run, Record], Run]:
-    """The companion comes to this state; where it is further already, only what was not known of it is added."""
+    """Move the companion to this state. If it is further already, only add what was unknown of it."""
 
     def apply(run: Run, record: Record) -> Run:
         owner = _owner(run, record)
@@ -409,7 +419,9 @@ def _companion_moved(
 
 
 def job_of(data: Mapping[str, Any]) -> str:
-    """The companion's own job in a record's data: `job` as the agent writes it; in the run's journal that name is taken by the main job, and it is `companion_job`."""
+    """Return the companion's own job id in a record's data: `job` as the agent writes it, `companion_job` in
+    the run's journal, where `job` is the main job.
+    """
     return str(data.get(JOB) or data.get("job") or "")
 
 

@@ -1,9 +1,9 @@
 """Errors of the supervisor, by who can fix them. (pure)
 
 UserError                   the user can fix it: one line, exit status 2 (or the documented one)
-SettingError                a setting has an impossible name or value; `nearest` finds the word that was probably meant
+SettingError                a setting has an impossible name or value; `nearest` finds a similar known word
 SubmitImpossible            this attempt cannot be submitted as the user asked
-ftrun.slurm.client.errors   what Slurm's answers mean: refused for good, refused for now, unknown, unreachable
+ftrun.slurm.client.errors   Slurm's answers: refused for good, refused for now, unknown, unreachable
 anything else               a bug of ftrun: one line, details in a file, exit status 70
 """
 

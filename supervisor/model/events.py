@@ -31,11 +31,11 @@ __all__ = ["BadRecord", "apply", "fold", "unlisted_moves"]
 
 
 class BadRecord(ValueError):
-    """A journal record that lacks what its kind needs: no ftrun wrote it so."""
+    """A journal record without a field that its kind needs: no ftrun wrote it."""
 
 
 def apply(run: Run, record: Record) -> Run:
-    """The run after one record. Raises IllegalEvent for a record that cannot follow."""
+    """Return the run after one record. Raises IllegalEvent for a record that cannot follow."""
     kind = str(record["kind"])
     state = next_state(run.state, kind)
     run = replace(run, state=state, last_at_s=float(record["at"]))
@@ -46,7 +46,9 @@ def apply(run: Run, record: Record) -> Run:
 
 
 def fold(run_id: str, records: Iterable[Record]) -> Run:
-    """The run that these records make. Raises IllegalEvent, or BadRecord where a record lacks what its kind needs."""
+    """Return the run that these records make. Raises IllegalEvent, or BadRecord for a record without a field
+    that its kind needs.
+    """
     run = Run(run_id)
     for record in records:
         try:
@@ -60,7 +62,7 @@ def fold(run_id: str, records: Iterable[Record]) -> Run:
 
 
 def unlisted_moves(run_id: str, records: Iterable[Record]) -> list[str]:
-    """Each move of a part of the run that `states.PARTS` does not list, as a sentence. Raises as `apply` does."""
+    """Return a sentence for each move of a part that `states.PARTS` does not list. Raises as `apply` does."""
     run, found = Run(run_id), []
     for record in records:
         after, before = apply(run, record), _states_of_parts(run)
@@ -188,7 +190,9 @@ def _agent_absent(run: Run, record: Record) -> Run:
 
 
 def _at_launch(run: Run, number: int) -> Run:
-    """The present attempt at this launch: what another launch of it recorded of itself does not count for this one."""
+    """Move the present attempt to this launch. What an earlier launch recorded of itself does not count for
+    it.
+    """
     if run.attempt is None:
         return run
     launch = run.attempt.launch
@@ -197,7 +201,7 @@ def _at_launch(run: Run, number: int) -> Run:
 
 
 def _without_intents(run: Run) -> Run:
-    """Another launch lives: what was meant to end the one before has not ended this one."""
+    """Drop the intents to end: they were about the launch before."""
     return run.with_attempt(end_intended="", end_done=False, cancel_intended=False)
 
 
@@ -278,7 +282,7 @@ def _dependents_moved(run: Run, record: Record) -> Run:
 
 
 def _progressed(record: Mapping[str, Any]) -> dict[str, Any]:
-    """How far an attempt is after a record of its steps: fields of `Attempt`."""
+    """Return the fields of `Attempt` that a record of steps changes."""
     data = record["data"]
     return {
         "last_step": data.get("step"),
@@ -289,15 +293,16 @@ def _progressed(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _hooked(hooks: Mapping[str, str], data: Mapping[str, Any]) -> Mapping[str, str]:
-    """The commands of the user after a record of one: "" while it is at work, then what ended it."""
+    """Return the user's commands after a record of one: "" while it runs, then how it ended."""
     return {**hooks, data["key"]: data.get("why", "")}
 
 
 def _asked(
     before: Mapping[str, Mapping[str, Any]], record: Mapping[str, Any]
 ) -> Mapping[str, Mapping[str, Any]]:
-    """The requests to the operator after one more record: id -> node ("" where it is about `job`), incident, step (intended, left, failed, answered),
-    verdict, why."""
+    """Return the requests to `ftrun site` after one more record: id -> node ("" for a request about `job`),
+    incident, step (intended, left, failed, answered), verdict, why.
+    """
     data = record["data"]
     first = {"node": data["node"], "incident": "", "at_s": record["at"], "verdict": "", "why": ""}
     known = before.get(data["id"], first if data["node"] else {**first, "job": record["job"]})
@@ -318,7 +323,7 @@ def _tasks_failed(run: Run, record: Record) -> Run:
 
 
 def _task_ending(run: Run, record: Record) -> Run:
-    """A task that hangs is about to be ended by ftrun: its scancel is no person's."""
+    """ftrun is about to end a task that hangs: that scancel is no person's."""
     task = int(record["data"]["task"])
     return run.with_attempt(ended_tasks=tuple(sorted({*run.attempts[-1].ended_tasks, task})))
 
@@ -331,7 +336,9 @@ def _tasks_given_up(run: Run, record: Record) -> Run:
 
 
 def _resumed(run: Run, record: Record) -> Run:
-    """A person mended something: budgets are fresh, and what was given up is tried again, too. A pause was no fault."""
+    """A person fixed something and resumed: budgets are fresh, and tasks that were given up are tried again.
+    After a pause budgets stay.
+    """
     decision = record["data"]["decision"]
     run = replace(run, wish="", wish_by="", halt={}, leaving={}, decision=decision, final_reason="")
     if decision.get("paused"):
@@ -349,7 +356,7 @@ def _resumed(run: Run, record: Record) -> Run:
 
 
 def _given_up(run: Run, record: Record) -> Run:
-    """A person does not want a paused run to come back: it is as if that had been said at once."""
+    """A person does not want a paused run to come back: treat it as if they had asked for the end at once."""
     data = record["data"]
     return replace(
         run, wish=data["want"], wish_by=data["by"], halt={}, leaving={}, final_reason=data["reason"]
@@ -357,9 +364,9 @@ def _given_up(run: Run, record: Record) -> Run:
 
 
 def _request(run: Run, record: Record) -> Run:
-    """Somebody asked for something; what ends the run stays the wish until it is taken back.
+    """Apply a user request; one that ends the run stands until it is taken back.
 
-    A request that points at `halt.json` is no wish by itself: conditions stand there.
+    A request that points at `halt.json` is none by itself: that file holds conditions.
     """
     data = record["data"]
     seen = (*run.requests_seen, data["name"])
@@ -370,7 +377,7 @@ def _request(run: Run, record: Record) -> Run:
 
 
 def _halt_set(run: Run, record: Record) -> Run:
-    """Another wish in the place of the one before; what has come true already and is taken back counts no more."""
+    """Replace the stop conditions; a condition that came true and is taken back no longer counts."""
     kept = run.wish == "cancel"
     wish, by = (run.wish, run.wish_by) if kept else ("", "")
     return replace(run, halt=record["data"]["halt"], wish=wish, wish_by=by)
@@ -384,7 +391,7 @@ def _halt_due(run: Run, record: Record) -> Run:
 
 
 def _leaving(stage: SaveStage) -> Callable[[Run, Record], Run]:
-    """How far the present leaving is: intended, asked, saved, missed."""
+    """Return a handler that moves the request for a checkpoint to this stage."""
 
     def apply(run: Run, record: Record) -> Run:
         data = record["data"]
@@ -400,7 +407,9 @@ def _leaving(stage: SaveStage) -> Callable[[Run, Record], Run]:
 
 
 def _diagnosed(run: Run, record: Record) -> Run:
-    """A launch was judged: an incident; one of the same id is judged anew, and what it cost before is remembered."""
+    """Add the incident of a judged launch. One with the same id is judged anew, and what it cost before is
+    kept.
+    """
     data = record["data"]
     diagnosis = data["diagnosis"]
     attempt = run.attempt
@@ -429,7 +438,7 @@ def _diagnosed(run: Run, record: Record) -> Run:
 
 
 def _decided(run: Run, record: Record) -> Run:
-    """What is done about it, and the budgets and exclusions from now on."""
+    """Apply a decision: what is done, and the budgets and exclusions from now on."""
     data = record["data"]
     spent = dict(data["spent"])  # the budgets after this decision, written out: the fold needs no policy
     # What is over by the clock of who decides stays over, whatever another host's clock says.
@@ -466,7 +475,7 @@ def _incident_decided(run: Run, record: Record) -> Run:
 
 
 def _final(run: Run, record: Record) -> Run:
-    """The run is over."""
+    """Apply the end of the run."""
     data = record["data"]
     run = replace(
         run,

@@ -53,13 +53,13 @@ def own(
     *,
     user: str = "",
 ) -> tuple[JobRow, ...]:
-    """The rows that are really this attempt's: a controller that crashed gives ids out again (P1).
+    """Return the rows that really belong to this attempt: a controller that crashed hands out ids again (P1).
 
-    A comment without any token may be a site's doing, or that of somebody who wrote another comment. Once the job has shown
-    its token, though, a row without it is ours only under the same user and name (`known_as`), or with the same start. Nor is it
-    where its time of submission is another one than Slurm showed (`submitted_s`; like the name, it is taken from
-    the journal where this process has not seen it). A job that never showed its token is at least its submitter's (`user`; root
-    submits for others).
+    A comment without any token may be the work of a site or a user who changed it. Once the job has shown its
+    token, a row without it is ours only with the same user and name (`known_as`), or with the same start
+    time; and not if its submit time differs from the one that Slurm showed before (`submitted_s`). Name and
+    submit time come from the journal if this process has not seen them. A job that never showed its token
+    must at least be its submitter's (`user`; root submits for others).
     """
     known_as, submitted_s = known_as or attempt.known_as, submitted_s or attempt.submitted_s
 
@@ -76,14 +76,15 @@ def own(
 
 
 def _submitted_anew(row: JobRow, submitted_s: float | None) -> bool:
-    """Slurm sets the time of submission anew at a restart, and at nothing else. Who was restarted and bears no token any more may be anybody, since a
-    job whose predecessor still sits on its node is restarted at once; if it was ours, its claim keeps it from running. Tasks of an array are
-    restarted one by one."""
+    """Whether the submit time shows another job. Slurm changes it at a restart only. A restarted job without
+    our token may be anybody's, because a job whose predecessor still sits on its node is restarted at once;
+    if it was ours, its claim keeps it from running. Tasks of an array are restarted one by one.
+    """
     return submitted_s is not None and row.job_id.isdigit() and row.submit_time_s != submitted_s
 
 
 def combined(rows: Sequence[JobRow]) -> JobRow | None:
-    """One row that stands for all; None for none. Its `raw_job_id` is that of the row that decides."""
+    """Return one row that stands for all; None for none. Its `raw_job_id` is that of the row that decides."""
     if len(rows) < 2:
         return rows[0] if rows else None
     leader = _leader(rows)
@@ -117,7 +118,8 @@ def _leader(rows: Sequence[JobRow]) -> JobRow:
 
 
 def failed_tasks(rows: Iterable[JobRow], ours: Collection[int] = ()) -> dict[int, str]:
-    """The array tasks that ended badly and not by a person's scancel, each with its state; empty for what is no array.
+    """Return the array tasks that failed, each with its state, without those that a person cancelled; empty
+    for what is no array.
 
     `ours` are tasks that ftrun ended: their scancel was no person's.
     """

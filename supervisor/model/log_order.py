@@ -25,9 +25,10 @@ _DATE = re.compile(
 
 
 def as_written(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
-    """`evidence` in the order in which it was written, numbered anew from 1; the same for every order of what is given.
+    """Return `evidence` in the order in which it was written, numbered anew from 1, independent of the input
+    order.
 
-    Evidence that is of no file (of Slurm, of a check) keeps its place by its own number, behind the files.
+    Evidence of no file (of Slurm, of a check) keeps its own order, behind the files.
     """
     by_file: dict[str, list[Evidence]] = {}
     for one in evidence:
@@ -53,7 +54,9 @@ def _times(lines: Sequence[Evidence]) -> list[float]:
 
 
 def stamp(text: str) -> tuple[float, bool] | None:
-    """The first full date in `text` in Unix seconds, as if of UTC where it names no zone, and whether it names one; None = no date."""
+    """Return the first full date in `text` in Unix seconds (UTC if it names no zone) and whether it names a
+    zone; None = no date.
+    """
     match = _DATE.search(text)
     if match is None:
         return None

@@ -23,10 +23,11 @@ _PCI = re.compile(r"\b(?:0000)?([0-9a-f]{4}):([0-9a-f]{2}):([0-9a-f]{2})(?:\.0)?
 class Entry:
     """One fact about one node or several. `at_s` is Unix time.
 
-    `what`: incident (detail: incident, title, evidence, attempt_nodes, strike), excluded (detail: incident, until_s; by = the
-    person who did it), drained (incident, reason, by), returned (a recheck gave the node back), left (a recheck left it for a person),
-    released (by), check (worst, tier), served (hours); any other word is kept as history.
-    `device` is a place in the node (PCI address, port), `serial` what sits there (serial number, UUID).
+    `what`: incident (detail: incident, title, evidence, attempt_nodes, strike), excluded (detail: incident,
+    until_s; by = the person who did it), drained (incident, reason, by), returned (a recheck gave the node
+    back), left (a recheck left it for a person), released (by), check (worst, tier), served (hours); any
+    other word is kept as history. `device` is a place in the node (PCI address, port), `serial` what sits
+    there (serial number, UUID).
     """
 
     at_s: float
@@ -47,8 +48,9 @@ class Entry:
 
 
 def place(device: str) -> str:
-    """One name for a place that is written in several ways: `00000000:3B:00.0`, `PCI:0000:3b:00`, `0 (0000:3b:00.0)` are
-    `0000:3b:00`."""
+    """Return one name for a place that is written in several ways: `00000000:3B:00.0`, `PCI:0000:3b:00`, `0
+    (0000:3b:00.0)` are `0000:3b:00`.
+    """
     plain = device.strip().lower()
     found = _PCI.search(plain)
     return ":".join(found.groups()) if found else plain

@@ -1,5 +1,4 @@
-"""Settings under the names of older builds: a run that such a build submitted is read under today's names.
-(pure)"""
+"""Read the settings of a run that an older build submitted under the names of today. (pure)"""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ VALUES = {
 
 
 def with_new_names(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a journal or a context keeps, with names and values of today. Unknown ones stay as they are."""
+    """Return settings of a journal or a context with the names and values of today; unknown ones stay."""
     named = {NAMES.get(key, key): value for key, value in settings.items()}
     return {
         key: VALUES.get((key, value), value) if isinstance(value, str) else value

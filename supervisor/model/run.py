@@ -2,7 +2,7 @@
 
     Run        the whole: state, settings, budgets spent, exclusions, incidents, the present attempt
     Attempt    one try: token, job, nodes, state of its submission, its present launch, whether it is closed
-    Launch     one start of the job by Slurm: when it ran, how it ended, its agent, the present start of its script
+    Launch     one start of the job by Slurm: when it ran, how it ended, its agent, its present start
     Start      one start of the script inside a launch: its nodes and its checkpoint
     StartNote  such a start as the agent noted it, with its times and its end
     Companion  a small job that holds nodes for starts of a launch
@@ -55,7 +55,9 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class StartNote:
-    """One start of the script inside a launch, as the agent there noted it. Times are Unix seconds by its node's clock."""
+    """One start of the script inside a launch, as the agent there noted it. Times are Unix seconds by its
+    node's clock.
+    """
 
     launch: int
     number: int
@@ -74,9 +76,9 @@ class StartNote:
 class Companion:
     """A small job of the same user that holds nodes for starts of a launch. Times are Unix seconds.
 
-    `state` is one of: intended (sbatch may be under way), submitted, here (it runs), failed (nobody waits for it any more; it
-    may still be there), ending (its end is announced), ended (it was cancelled), gone (Slurm has it no more: the only state in which it
-    holds no nodes for certain).
+    `state` is one of: intended (sbatch may be under way), submitted, here (it runs), failed (nobody waits for
+    it any more; it may still be there), ending (its end is announced), ended (it was cancelled), gone (Slurm
+    has it no more: the only state in which it holds no nodes for certain).
     """
 
     launch: int
@@ -161,7 +163,9 @@ class Launch:
     )  # other logs -> bytes, when that start was seen
 
     def next(self, number: int) -> Launch:
-        """A new launch of the same attempt. What Slurm said last of the job's times and end stands until it says more."""
+        """Return a new launch of the same attempt. Slurm's last words on times and end stand until it says
+        more.
+        """
         return Launch(
             number,
             started_at_s=self.started_at_s,
@@ -248,7 +252,9 @@ class Attempt:
         return tuple(one.job for one in mine if used & set(one.nodes))
 
     def holder(self, node: str) -> str:
-        """The job that held a node: a companion's, where it was none of the attempt's own, or left that job and came back."""
+        """Return the job that held a node: a companion's if the node was none of the attempt's own, or left
+        that job and came back.
+        """
         beside = (
             one.job
             for one in reversed(self.companions)
@@ -275,7 +281,9 @@ class Attempt:
 
     @property
     def ended_by_us(self) -> bool:
-        """Its end may be of our making: a cancel of ours went out, or was about to. What ended before that did so without us."""
+        """Whether ftrun may have ended it: a cancel of ours went out, or was about to. An end before that was
+        not ours.
+        """
         return bool(self.end_intended) and (self.end_done or self.cancel_intended)
 
     @property
@@ -373,7 +381,9 @@ class Incident:
 
     @property
     def awaits_launch(self) -> bool:
-        """It was decided that a new launch follows. While the agent still decides, what the supervisor sees late is of the launch that failed."""
+        """Whether it was decided that a new launch follows. While the agent still decides, late observations
+        are of the launch that failed.
+        """
         return self.decided_at_s is not None and not self.inside
 
 
@@ -471,7 +481,9 @@ def higher(one: int | None, other: int | None) -> int | None:
 
 
 def reached(step: int | None, checkpoint: str, decision: Mapping[str, Any]) -> dict[str, Any]:
-    """How far a run has come after a decision: fields of `Run`. Where it begins from nothing, what it had reached is given up."""
+    """Return the fields of `Run` for its progress after a decision. If the next start begins from nothing,
+    earlier progress is dropped.
+    """
     if decision.get("fresh"):
         return {"best_step": None, "best_checkpoint": ""}
     further = higher(step, decision.get("step"))

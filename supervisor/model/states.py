@@ -9,7 +9,7 @@ no Slurm, no files and no time.
     running     Slurm has started it
     suspect     a fatal line was seen and training stands still; it may yet go on
     ending      ftrun asked Slurm to end the attempt
-    settling    the launch is over (or never started); ftrun waits for late lines, then finds the cause and the next step
+    settling    the launch is over (or never started); ftrun waits for late lines, then finds cause and next step
     recovering  the next step is decided: fence, drain, wait, close the attempt, open the next one
     finished    the user's script came to its end
     stopped     going on makes no sense, or a person said stop; the record has the reason
@@ -122,18 +122,22 @@ Submission = Literal["opened", "intended", "unknown", "done", "refused", "lost"]
 EndState = Literal["live", "intended", "asked", "cancelling", "requeued", "ended", "over", "closed"]
 """How far the end of an attempt's present launch is.
 
-intended: ftrun is about to end it; asked: Slurm was told; cancelling: its requeued job is taken out of the queue; requeued, ended: what
-Slurm did; over: proven that nothing of it runs; closed: no launch of the attempt can start any more.
+intended: ftrun is about to end it; asked: Slurm was told; cancelling: its requeued job is taken out of the
+queue; requeued, ended: what Slurm did; over: proven that nothing of it runs; closed: no launch of the attempt
+can start any more.
 """
 
 ResizeState = Literal["unchanged", "resizing", "resized", "fixed", "moved"]
 """How an attempt's waiting job stands towards another size.
 
-resizing: Slurm is asked for fewer nodes; fixed: Slurm refused that; moved: the attempt gives way to one of another size.
+resizing: Slurm is asked for fewer nodes; fixed: Slurm refused that; moved: the attempt gives way to one of
+another size.
 """
 
 SaveStage = Literal["", "intended", "asked", "saved", "missed", "stays", "dropped"]
-"""How far the last request for a checkpoint is; "" = there is none. stays: it was saved, and the job cannot leave its nodes."""
+"""How far the last request for a checkpoint is; "" = there is none. stays: it was saved, and the job cannot
+leave its nodes.
+"""
 
 CompanionState = Literal["intended", "submitted", "here", "failed", "ending", "ended", "gone"]
 """How far a companion is, in this order: it only ever goes forward. See `run.Companion`."""
@@ -157,7 +161,7 @@ class Part(NamedTuple):
     moves: tuple[Move, ...]
 
     def allows(self, before: str, kind: str, after: str) -> bool:
-        """Whether a record of this kind may move the part from one state to the other; it may always leave it as it is."""
+        """Whether a record of this kind may move the part so; it may always leave it as it is."""
         listed = (move.kind == kind and before in move.before and after == move.after for move in self.moves)
         return before == after or any(listed)
 
@@ -243,7 +247,7 @@ PARTS: Mapping[str, Part] = {
 
 # ---------------------------------------------------------------------- records that do not move the run
 
-# The agent inside a live allocation journals these, and the supervisor copies them. The state of the run stays.
+# The agent inside a live allocation journals these, and the supervisor copies them.
 INSIDE = frozenset(
     {
         "agent.opened",

@@ -28,10 +28,12 @@ class BadHalt(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """Under which conditions a run is to be left; the first that holds counts. `token` tells one wish from the next.
+    """The conditions under which a run is to stop; the first that holds counts. `token` tells one request
+    from the next.
 
-    `now`: at once, saved or not; `after_checkpoint`: at once, when a new checkpoint is there; `at_step`: when training has made
-    that step; `before_s`: so early that it is over by then (Unix seconds). None of them: no wish at all.
+    `now`: at once, saved or not; `after_checkpoint`: as soon as there is a new checkpoint; `at_step`: when
+    training has made that step; `before_s`: early enough to be over by then (Unix seconds). None of them: no
+    request.
     """
 
     token: str = ""
@@ -97,10 +99,10 @@ class Halt:
         return ""
 
     def wait_s(self, *, now_s: float, save_wait_s: float, listens: bool) -> float | None:
-        """How long a new checkpoint is waited for once it is due; None = until there is one.
+        """Return how long to wait for a new checkpoint once a condition is due; None = until there is one.
 
-        Who asked for the next checkpoint gets it, however long the script takes, unless the script is known to save when it is
-        asked to (`listens`): then `save_wait_s` is enough. A time that was set is kept.
+        A person who asked for the next checkpoint gets it, however long the script takes, unless the script
+        is known to save on request (`listens`): then `save_wait_s` is enough. A time that was set is kept.
         """
         patience: float | None = save_wait_s
         if self.after_checkpoint and not self.now and not listens:
@@ -112,8 +114,8 @@ class Halt:
 
 
 def left_early(run: Run, attempt: Attempt, step: int | None) -> bool:
-    """The script was asked to save since a person wants to stop or pause, and exited 0 before its last step, or nobody knows
-    which that is.
+    """Whether the script was asked to save for a stop or pause and exited 0 before its last step, or nobody
+    knows which step is the last.
 
     A stop that told the script nothing but by a file, upon which it saved nothing, had no part in its end.
     """

@@ -1,4 +1,4 @@
-"""The records that pass between log scanner, diagnosis, policy and loop: evidence, diagnosis, decision. (pure)
+"""Records that pass between scanner, diagnosis, policy and loop: evidence, diagnosis, decision. (pure)
 
 Frozen records without behaviour beyond small derived facts. Also here: the verdict on a start that may
 hang, the result of the checks before the script, the fixed words in a journal by which an end is
@@ -163,7 +163,9 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Who sits where: rank -> node ("" where two lines put it on two), address -> node, rank -> device on its node. Empty where unknown; never guessed."""
+    """Which rank is where: rank -> node ("" if two lines disagree), address -> node, rank -> device on its
+    node. Empty if unknown; never guessed.
+    """
 
     nodes: tuple[str, ...] = ()
     rank_node: Mapping[int, str] = field(default_factory=dict)
@@ -173,7 +175,7 @@ class Topology:
     )  # a PCI address or an index, as the line has it
 
     def node_of(self, name: str) -> str | None:
-        """The node that a host name, an address or a rank ("rank 3") stands for; None when it is not of this attempt."""
+        """Return the node of a host name, an address or a rank ("rank 3"); None if unknown here."""
         if name in self.nodes:
             return name
         short = name.split(".", 1)[0]
@@ -191,9 +193,11 @@ class Topology:
 class Loading:
     """A start that resumed from a checkpoint and failed before its first new step.
 
-    `path` is the checkpoint (absolute), `error` its words in no order, without paths and numbers: the same words again are the same error; `text` the line itself.
-    `named`: the words name the checkpoint, or the catalog knows them for a broken one. `verdict` is one of: aside (the checkpoint is to blame),
-    program (every checkpoint gives this error), again (one more start from it tells), "" (nothing follows). `back`: checkpoints that were set aside for this very error, and are good again.
+    `path` is the checkpoint (absolute); `text` the line; `error` its words, sorted, without paths and
+    numbers, so that equal words are the same error. `named`: the words name the checkpoint, or the catalogue
+    knows them for a broken one. `verdict` is one of: aside (the checkpoint is to blame), program (every
+    checkpoint gives this error), again (one more start from it will tell), "" (nothing follows). `back`:
+    checkpoints that were set aside for this error and are good again.
     """
 
     path: str
@@ -208,9 +212,9 @@ class Loading:
 class Diagnosis:
     """The cause chosen from the evidence.
 
-    `nodes` are culprits by name (hosts; "rank N" where no host is known), `exclude` says that the next attempt should avoid
-    them (or the one that Slurm will name), `retry` whether an unchanged resubmission makes sense.
-    `rests_on` lists what earned the confidence.
+    `nodes` are culprits by name (hosts; "rank N" where no host is known), `exclude` says that the next
+    attempt should avoid them (or the one that Slurm will name), `retry` whether an unchanged resubmission
+    makes sense. `rests_on` lists what earned the confidence.
     """
 
     fault: FaultClass
@@ -280,7 +284,7 @@ class Decision:
 
 
 class State(StrEnum):
-    """What is thought of a start."""
+    """The state of a start as hang detection sees it."""
 
     HEALTHY = "healthy"
     QUIET = "quiet"
@@ -290,10 +294,11 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to think now. `threshold_s`: at which silence the start would be held to hang, None = by what is known now, at none.
+    """The verdict on a start now. `threshold_s`: the silence at which it would count as hung; None = at none,
+    by what is known now.
 
-    `wants_stacks`: a sample of the stacks of all ranks is wanted, to be passed to a later `observe`. `behind`: who is behind, where that can be told.
-    `rank_ended`: srun had said by then that a task of the start ended by itself.
+    `wants_stacks`: a sample of the stacks of all ranks is wanted for a later `observe`. `behind`: who is
+    behind, if known. `rank_ended`: srun had reported by then that a task of the start ended by itself.
     """
 
     state: State
@@ -317,7 +322,9 @@ def to_json(verdict: Verdict) -> dict[str, Any]:
 
 
 def verdict_of(data: Mapping[str, Any]) -> Verdict:
-    """The verdict `hung` of a record `hang.decided`. Raises LookupError, TypeError, ValueError for what is none."""
+    """Return the verdict of a record `hang.decided`. Raises LookupError, TypeError, ValueError for what is
+    none.
+    """
     behind = tuple(str(one) for one in data["behind"])
     threshold_s = None if data["threshold_s"] is None else float(data["threshold_s"])
     reason, rank_ended = str(data["reason"]), data.get("rank_ended") is True
@@ -337,7 +344,9 @@ class Held:
 
 
 def parsed(table: object, nodes: Collection[str]) -> Held | None:
-    """What the record of a preflight says of these nodes (see `hooks/health/preflight.py`); None where it held no script, or is no such record."""
+    """Return the findings on these nodes in a preflight record (see `hooks/health/preflight.py`); None if it
+    did not hold the script, or is no such record.
+    """
     if not isinstance(table, Mapping) or table.get("schema") != SCHEMA or table.get("held") is not True:
         return None
     told = table.get("bad")

@@ -24,7 +24,9 @@ MONTHS_READ = 4
 
 
 class Daybook:
-    """The journal in one folder (made by the first record, 0700). Raises OSError where it cannot be written or read."""
+    """The journal in one folder (made by the first record, 0700). Raises OSError where it cannot be written
+    or read.
+    """
 
     def __init__(self, folder: str, now: Callable[[], float] = time.time) -> None:
         self.folder = folder

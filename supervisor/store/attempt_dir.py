@@ -72,9 +72,12 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecord:
-    """One launch as batch.sh recorded it, or one start of the script inside it. Paths are real paths on the node; offsets are
-    bytes at the start; `nodes` are those of the job, or those that the start uses; `passed` says which newer checkpoint was not loaded, and why; `several` that the
-    job has parts with ids and nodes of their own: tasks, components."""
+    """One launch as batch.sh recorded it, or one start of the script inside it.
+
+    Paths are real paths on the node; offsets are bytes at the start; `nodes` are those of the job, or those
+    that the start uses; `passed` says which newer checkpoint was not loaded, and why; `several`: the job has
+    parts with ids and nodes of their own (tasks, components).
+    """
 
     number: int
     job: str
@@ -121,10 +124,11 @@ def claims(run_dir: str, attempt: int) -> tuple[Claim, ...]:
 
 
 def close(run_dir: str, attempt: int, epoch: int, *, started: bool = True) -> Claim | None:
-    """Take the first free claim, and take the present start's token back. None when the attempt is closed (now or before).
+    """Take the first free claim and revoke the token of the present start. Returns None when the attempt is
+    closed (now or before).
 
-    `started` False: no job is known to have started, so only the first claim is tried. A job that has it, or that
-    slips in between, is returned: then nothing is closed.
+    `started` False: no job is known to have started, so only the first claim is tried. A job that holds it,
+    or that slips in between, is returned: then nothing is closed.
     """
     folder = store_run_dir.attempt_dir(run_dir, attempt)
     before = claims(run_dir, attempt)
@@ -142,7 +146,9 @@ def close(run_dir: str, attempt: int, epoch: int, *, started: bool = True) -> Cl
 
 
 def _close_current(folder: str) -> None:
-    """Whoever of this attempt still lives somewhere, on a node that only froze, sees that its start is none any more (P6)."""
+    """Show every process of this attempt that still lives, perhaps on a frozen node, that its start is over
+    (P6).
+    """
     name = os.path.join(folder, "current")
     draft = f"{name}.closed.{os.getpid()}"
     with contextlib.suppress(OSError):  # the claim holds in any case
@@ -160,19 +166,21 @@ def owner(run_dir: str, attempt: int, launch: int) -> Claim | None:
 
 
 def launch_record(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
-    """What batch.sh wrote when this launch began; None when it wrote nothing (yet)."""
+    """Return batch.sh's record of the beginning of this launch; None if there is none (yet)."""
     return _launch(Path(store_run_dir.attempt_dir(run_dir, attempt)) / f"launch.{launch}", launch)
 
 
 def start_record(run_dir: str, attempt: int, launch: int, start: int) -> LaunchRecord | None:
-    """What batch.sh wrote when it started the script for this time inside one launch; None when it wrote nothing."""
+    """Return batch.sh's record of this start of the script inside one launch; None if there is none."""
     path = Path(store_run_dir.attempt_dir(run_dir, attempt)) / f"begun.{launch}.{start}"
     found = _launch(path, launch)
     return replace(found, start=start) if found is not None else None
 
 
 def last_start(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
-    """The record of the newest start of the script inside this launch; where there is none, that of the launch itself."""
+    """Return the record of the newest start of the script inside this launch, or else that of the launch
+    itself.
+    """
     numbers = sorted(
         _numbers(Path(store_run_dir.attempt_dir(run_dir, attempt)), f"begun.{launch}."), reverse=True
     )
@@ -277,7 +285,9 @@ def launch_from(values: Mapping[str, str], launch: int) -> LaunchRecord:
 
 
 def latest_launch(run_dir: str, tries: Sequence[tuple[int, int]]) -> LaunchRecord | None:
-    """The last launch that began, of (attempt, its highest launch) oldest first: an attempt may end before it starts."""
+    """Return the last launch that began, of (attempt, its highest launch), oldest first: an attempt may end
+    before it starts.
+    """
     for attempt, highest in reversed(tries):
         for launch in range(highest, -1, -1):
             found = launch_record(run_dir, attempt, launch)
@@ -304,7 +314,9 @@ def script_over(run_dir: str, attempt: int, launch: int) -> bool:
 
 
 def stuck(run_dir: str, attempt: int, launch: int) -> str:
-    """Why batch.sh did not run the script of this launch: no checkpoint may be loaded; "" where it did, or says nothing."""
+    """Return why batch.sh did not run the script of this launch: no checkpoint may be loaded; "" if it did,
+    or says nothing.
+    """
     values = key_values(Path(store_run_dir.attempt_dir(run_dir, attempt)) / f"pick.{launch}.1")
     return values.get("stuck", "") if values is not None else ""
 
@@ -318,15 +330,17 @@ def task_stuck(run_dir: str, attempt: int, task: int) -> str:
 
 
 def lost_record(run_dir: str, attempt: int, launch: int) -> str:
-    """The job whose start of this launch was not the first, so that batch.sh did not run the script; "" for none."""
+    """Return the job whose start of this launch came second, so that batch.sh did not run the script; "" for
+    none.
+    """
     values = key_values(Path(store_run_dir.attempt_dir(run_dir, attempt)) / f"lost.{launch}")
     return values.get("job", "") if values is not None else ""
 
 
 def held_record(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -> types.Held | None:
-    """What the checks before the script found, where they kept it from starting; `nodes` are those of the launch.
+    """Return what the checks before the script found, if they held it; `nodes` are those of the launch.
 
-    A script that has left the record of its end was started: the summing up was late, and its word came to nothing.
+    A script with a record of its end was started: the verdict came late and had no effect.
     """
     if script_over(run_dir, attempt, launch):
         return None

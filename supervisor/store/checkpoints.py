@@ -33,8 +33,10 @@ def complete(pattern: str, *, marker: str = "", set_aside: tuple[str, ...] = (),
 
 
 def newer(path: str, than: str, since_s: float) -> bool:
-    """A checkpoint is newer than another by the same rule; one that is always written under the same name, when it was
-    written after `since_s` (Unix seconds, by the file system's clock). The other one need not exist any more."""
+    """Whether a checkpoint is newer than another by the same rule. One that always has the same name is newer
+    if it was written after `since_s` (Unix seconds, by the file system's clock). The other one need not exist
+    any more.
+    """
     if not path or path != than:
         return bool(path) and (not than or _rank(path) > _rank(than))
     try:

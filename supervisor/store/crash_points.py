@@ -13,13 +13,17 @@ __all__ = ["Crash", "crash_plan"]
 
 
 class Crash(BaseException):
-    """A planned death in a simulation; a real supervisor gets SIGKILL instead. Not an Exception: nothing may catch it."""
+    """A planned crash in a simulation; a real supervisor gets SIGKILL instead. Not an Exception: nothing may
+    catch it.
+    """
 
 
 def crash_plan(text: str) -> Callable[[str], None]:
-    """From `submit:after:2` a function that kills this process (SIGKILL) at the second such point; from "" nothing.
+    """Return a function that, for `submit:after:2`, kills this process (SIGKILL) at the second such point;
+    for "" it does nothing.
 
-    Points are `<effect>:before`, `<effect>:after` and `record:after:<kind>`; a shorter name stands for all that begin so.
+    Points are `<effect>:before`, `<effect>:after` and `record:after:<kind>`; a shorter name stands for all
+    that begin with it.
     """
     if not text:
         return lambda point: None

@@ -1,8 +1,8 @@
 """Small files by which supervisor, agent, commands and script ask each other for something. (I/O)
 
-    halt.json            in a run's folder: the conditions of `ftrun stop` and `ftrun pause`; supervisor and agent read them
-    leave.<launch>.json  in an attempt's folder: the nodes that the supervisor wants the agent to leave at the next checkpoint; only the
-                         agent acts inside its allocation
+    halt.json            in a run's folder: the conditions of `ftrun stop` and `ftrun pause`
+    leave.<launch>.json  in an attempt's folder: the nodes that the supervisor wants the agent to leave at the
+                         next checkpoint; only the agent acts inside its allocation
     save-now             in a run's folder: a token that asks for a checkpoint, for scripts that poll a file
 
 Each is written whole or not at all, and stands as long as the request does.
@@ -57,13 +57,13 @@ SIZE_MAX_BYTES = 16 * 1024
 
 
 def write_halt(run_dir: str, halt: Halt) -> None:
-    """Put these conditions in the place of those before. Raises OSError."""
+    """Replace the stop conditions. Raises OSError."""
     text = json.dumps({"v": VERSION, **halt.to_json()}) + "\n"
     home.write_atomically(os.path.join(run_dir, stop_conditions.FILE), text.encode())
 
 
 def read_halt(run_dir: str) -> Halt | None:
-    """The conditions that stand there; None where there is no file that can be read. Raises BadHalt."""
+    """Return the stop conditions; None if there is no file that can be read. Raises BadHalt."""
     path = os.path.join(run_dir, stop_conditions.FILE)
     text = store_run_dir.content(path, SIZE_MAX_BYTES)
     if text is None:
@@ -76,7 +76,7 @@ def read_halt(run_dir: str) -> Halt | None:
 
 
 def remove_halt(run_dir: str) -> None:
-    """No conditions any more. Raises OSError, not where there were none."""
+    """Remove the stop conditions. Raises OSError, but not if there are none."""
     try:
         os.unlink(os.path.join(run_dir, stop_conditions.FILE))
     except FileNotFoundError:
@@ -84,7 +84,9 @@ def remove_halt(run_dir: str) -> None:
 
 
 def wished(run: Run, run_dir: str, now_s: float) -> Run:
-    """`run` with the wish that its file says, where a condition holds and no supervisor has journalled it yet."""
+    """Return `run` with the request in its halt.json, if a condition holds and no supervisor has journalled
+    it yet.
+    """
     try:
         halt = read_halt(run_dir)
     except BadHalt:
@@ -103,7 +105,7 @@ SIZE_MAX_BYTES_LEAVEFILE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The nodes to be left, all nodes of the job that no start is to use any more, and why."""
+    """The nodes that the agent is to leave, the nodes that no later start may use, and why."""
 
     token: str
     nodes: tuple[str, ...]
@@ -112,7 +114,7 @@ class Wish:
 
 
 def write_leave(place: str, launch: int, wish: Wish) -> None:
-    """Let the wish stand in the attempt's folder `place`. Raises OSError."""
+    """Write the request into the attempt's folder `place`. Raises OSError."""
     told = {
         "v": VERSION,
         "token": wish.token,
@@ -124,7 +126,7 @@ def write_leave(place: str, launch: int, wish: Wish) -> None:
 
 
 def read_leave(place: str, launch: int) -> Wish | None:
-    """The wish that stands there; None where there is none that can be read."""
+    """Return the request that stands there; None if there is none that can be read."""
     text = store_run_dir.content(_path(place, launch), SIZE_MAX_BYTES_LEAVEFILE)
     if not text:
         return None
@@ -136,7 +138,7 @@ def read_leave(place: str, launch: int) -> Wish | None:
 
 
 def remove_leave(place: str, launch: int) -> None:
-    """No wish any more."""
+    """Remove the request."""
     with contextlib.suppress(OSError):
         os.unlink(_path(place, launch))
 
@@ -154,7 +156,7 @@ SIZE_MAX_BYTES_SAVENOW = 4096
 
 
 def ask(run_dir: str, token: str, *, beside: bool = False) -> None:
-    """Let the wish `token` stand there; `beside` = not where another one does. Raises OSError."""
+    """Write the request `token`; `beside` = only if no other stands there. Raises OSError."""
     path = os.path.join(run_dir, FILE)
     if beside and store_run_dir.content(path, SIZE_MAX_BYTES_SAVENOW):
         return
@@ -162,19 +164,21 @@ def ask(run_dir: str, token: str, *, beside: bool = False) -> None:
 
 
 def unask(run_dir: str, token: str) -> None:
-    """The wish `token` stands there no more; any other one stays."""
+    """Remove the request `token`; any other one stays."""
     path = os.path.join(run_dir, FILE)
     if token and store_run_dir.content(path, SIZE_MAX_BYTES_SAVENOW) == f"{token}\n".encode():
         _remove(path)
 
 
 def clear(run_dir: str) -> None:
-    """Nobody's wish stands there any more."""
+    """Remove any request."""
     _remove(os.path.join(run_dir, FILE))
 
 
 def is_read(place: str, start_token: str) -> bool:
-    """Some rank of this start tells where it is by `beat`, so it reads the file, too; `place` is the attempt's folder."""
+    """Whether a rank of this start sends heartbeats by `beat`, and so reads the file, too; `place` is the
+    attempt's folder.
+    """
     try:
         return bool(os.listdir(os.path.join(place, "beats", start_token)))
     except OSError:

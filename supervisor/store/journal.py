@@ -61,7 +61,9 @@ class Journal:
 
     @classmethod
     def open_first(cls, run_dir: str) -> Journal:
-        """The file that `ftrun sbatch` writes (epoch 0). Raises FileExistsError on a second call for the same run."""
+        """The file that `ftrun sbatch` writes (epoch 0). Raises FileExistsError on a second call for the same
+        run.
+        """
         return cls(os.path.join(run_dir, "journal", "000000-submit.jsonl"), epoch=0, writer="submit")
 
     @classmethod
@@ -120,7 +122,7 @@ class Journal:
         return record
 
     def close(self) -> None:
-        """Let go of the file; a later record opens it again."""
+        """Close the file; a later record opens it again."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -168,7 +170,9 @@ def believed_lengths(run_dir: str) -> dict[str, int]:
 
 
 def _limits(names: list[str], parsed: dict[str, list[tuple[int, Record]]]) -> dict[str, float]:
-    """Up to which byte each file counts. The newest first: a file that a later holder does not believe has no say."""
+    """Return up to which byte each file counts. The newest file is read first: one that a later holder does
+    not believe has no say.
+    """
     limits: dict[str, float] = dict.fromkeys(names, float("inf"))
     for name in reversed(names):
         for end, record in parsed[name][:1]:

@@ -106,7 +106,9 @@ def look(home: str) -> Holder:
 
 
 class Lease:
-    """The right to act for one home. `acquire` until it says True, `renew` often, `confirm` before each effect."""
+    """The right to act for one home: call `acquire` until it returns True, `renew` often, `confirm` before
+    each effect.
+    """
 
     def __init__(self, home: str, clock: Clock, *, term_s: float = 20.0, writer: str | None = None) -> None:
         self.home = home
@@ -127,7 +129,7 @@ class Lease:
         return self.epoch > 0
 
     def acquire(self) -> bool:
-        """One look and, where the holder is gone, one try to take over. Call again until True or tired of it."""
+        """Look once and, if the holder is gone, try once to take over. Call again until it returns True."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         holder = look(self.home)
         now = self._clock.mono_s()
@@ -198,7 +200,9 @@ class Lease:
         config_home.write_atomically(f"{self._folder}/counter-{self.epoch:06d}", text.encode(), sync=False)
 
     def _living_rival(self) -> int:
-        """Whoever released the lease, or is provably dead, writes no more; of the others nobody knows."""
+        """Return the newest earlier epoch whose holder may still live; one that released the lease or is
+        provably dead does not.
+        """
         for epoch in range(self.epoch - 1, max(0, self.epoch - _EPOCHS_KEPT_MAX), -1):
             with contextlib.suppress(FileNotFoundError):
                 writer = os.readlink(self._folder / f"epoch-{epoch:06d}")

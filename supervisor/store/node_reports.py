@@ -35,7 +35,9 @@ def stamp(run_dir: str, attempt: int) -> int:
 
 
 def left(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -> dict[str, dict[str, object]]:
-    """Occasion -> node -> what lies in its file (JSON of any form, None where it cannot be read); nodes without a file are absent."""
+    """Return occasion -> node -> content of its file (any JSON, None if it cannot be read); nodes without a
+    file are absent.
+    """
     place = folder(run_dir, attempt)
     try:
         names = set(os.listdir(place))
@@ -52,7 +54,9 @@ def left(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -> dict[
 
 
 def put_by(run_dir: str, attempt: int, nodes: Sequence[str], name: str) -> None:
-    """What these nodes said of themselves before counts no more; it is kept beside, under `before-NAME.`. A file that cannot be moved stays."""
+    """Set aside the earlier reports of these nodes: they are kept under `before-NAME.`. A file that cannot be
+    moved stays.
+    """
     place = folder(run_dir, attempt)
     with contextlib.suppress(OSError):
         for old in os.listdir(place):

@@ -40,7 +40,8 @@ done"""
 
 
 def node_line(home: str, words: Iterable[str], *, told: str = "$said") -> str:
-    """The line that runs `ftrun-hook WORDS` on a node and answers with what it prints, or with the word `told` once it has ended.
+    """Return the shell line that runs `ftrun-hook WORDS` on a node and answers with its output, or with the
+    word `told` once it has ended.
 
     `home` is $FTRUN_HOME. A node without Python 3.9 or the node side answers nothing.
     """
@@ -55,7 +56,7 @@ def node_line(home: str, words: Iterable[str], *, told: str = "$said") -> str:
 
 
 def on_own_node(line: str, job: str, node: str, limit_s: float) -> tuple[str, ...] | None:
-    """Run such a line without Slurm, on the node that we live on: what it answers, line by line; None where it takes longer."""
+    """Run such a line without Slurm, on this node, and return its answer line by line; None on a timeout."""
     env = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": job, "SLURMD_NODENAME": node}
     try:
         done = subprocess.run(
@@ -92,7 +93,9 @@ def provide(home: str) -> str:
 
 
 def _compile(path: str) -> None:
-    """Call it once with the interpreter that nodes take first, and do not wait for it; where that fails nodes compile for themselves."""
+    """Call it once with the interpreter that nodes try first, without waiting. If that fails, nodes compile
+    it themselves.
+    """
     line = '/usr/bin/python3 -IS -c "$0" "$1" version >/dev/null 2>&1 &'
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         subprocess.run(

@@ -41,7 +41,9 @@ _NAME_LENGTH_MAX = 40
 
 
 def foreign_home(home: str) -> str:
-    """Why runs must not be kept in `home`, whose files are believed and in part run: others may have written there. "" for one that is not there yet."""
+    """Return why runs must not be kept in `home`: others may have written there, and its files are trusted
+    and in part run. "" if it does not exist yet.
+    """
     return distrust(home, follow=True) if os.path.exists(home) else ""
 
 
@@ -49,7 +51,9 @@ TOOLS_LINK = "tools/ftrun-hook.pyz"
 
 
 def tools_name(home: str) -> str:
-    """The name of the node side of ftrun that lies in `home`; "" where there is none, or others could have put it there."""
+    """Return the file name of the node side in `home`; "" if there is none, or others could have put it
+    there.
+    """
     link = os.path.join(home, TOOLS_LINK)
     try:
         folder, fact = os.lstat(os.path.dirname(link)), os.lstat(link)
@@ -130,7 +134,7 @@ def latest_attempt(run_dir: str) -> int:
 
 
 def index(home: str, job_id: str, run_id: str) -> None:
-    """Remember that this job belongs to this run. An id that Slurm gave out again points to its newest run."""
+    """Record that this job belongs to this run. A job id that Slurm reuses points to its newest run."""
     folder = private_folder(os.path.join(home, "index"))
     link = os.path.join(folder, job_id)
     target = os.path.join("..", "runs", run_id)
@@ -154,7 +158,9 @@ def run_dirs(home: str) -> list[str]:
 
 
 def resolve(home: str, name: str) -> str | None:
-    """The run folder that a run id or any job id of a run ("123", "123_4", "123+1") stands for; None when unknown."""
+    """Return the folder of the run with this run id or any of its job ids ("123", "123_4", "123+1"); None if
+    unknown.
+    """
     if not name or name.startswith(".") or "/" in name:
         return None
     path = os.path.join(home, "runs", name)
@@ -173,7 +179,8 @@ def resolve(home: str, name: str) -> str | None:
 
 
 def content(path: str, most_bytes: int, *, start_bytes: int = 0) -> bytes | None:
-    """`most_bytes` of a file that a job may have written, from `start_bytes` on; None where there is none that can be read at once.
+    """Return up to `most_bytes` of a file that a job may have written, from `start_bytes` on; None if it
+    cannot be read at once.
 
     A pipe or a link in its place costs a look and no wait.
     """
@@ -188,14 +195,18 @@ def content(path: str, most_bytes: int, *, start_bytes: int = 0) -> bytes | None
 
 
 def identity() -> str:
-    """This process as host.boot.pid-namespace.pid.start: unique, and checkable for life on the same machine."""
+    """Return the identity of this process, host.boot.pid-namespace.pid.start: unique, and its life can be
+    checked on the same machine.
+    """
     return (
         f"{config_home.host_name()}.{_boot()}.{_pid_namespace()}.{os.getpid()}.{_process_start(os.getpid())}"
     )
 
 
 def same_machine(writer: str) -> bool:
-    """True when the writer (see `identity`) is or was a process that this process can look up: same boot, same namespace."""
+    """Whether the writer (see `identity`) is or was a process that this one can look up: same boot, same pid
+    namespace.
+    """
     parts = writer.split(".")
     return len(parts) == 5 and parts[1] == _boot() and parts[2] == _pid_namespace() and parts[3].isdigit()
 
@@ -222,7 +233,7 @@ def _pid_namespace() -> str:
 
 
 def _process_start(pid: int) -> str:
-    """Start time of a process in clock ticks since boot; "" when there is no such process (a zombie is none)."""
+    """Return the start time of a process in clock ticks since boot; "" if there is none (or a zombie)."""
     try:
         with open(f"/proc/{pid}/stat") as stream:
             fields = stream.read().rpartition(")")[2].split()

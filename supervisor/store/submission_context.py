@@ -1,8 +1,7 @@
-"""The submission context: all that sbatch copies into a job, kept so that later attempts start from the same.
-(I/O)
+"""Keep all that sbatch copies into a job, so that later attempts start from the same. (I/O)
 
     submit/context.json   arguments, working folder, umask, limits, nice, host, settings; plain JSON
-    submit/environment    NUL-separated KEY=VALUE as the kernel holds it, exported functions too; never printed
+    submit/environment    NUL-separated KEY=VALUE as the kernel has it, with functions; never printed
     submit/script         the user's script, byte for byte
 
 sbatch reads its own process: environment, folder, umask, limits and nice value become the job's. So `ftrun
@@ -100,7 +99,9 @@ def load(run_dir: str) -> dict[str, Any]:
 
 
 def environment(run_dir: str) -> dict[str, str]:
-    """The kept environment; bytes that are no UTF-8 come as surrogates, as everywhere in Python. Raises ContextError."""
+    """The kept environment; bytes that are no UTF-8 come as surrogates, as everywhere in Python. Raises
+    ContextError.
+    """
     return {
         os.fsdecode(key): os.fsdecode(value) for key, value in _parsed(_read(run_dir, "environment")).items()
     }
@@ -120,7 +121,7 @@ def cwd(run_dir: str) -> str:
 
 
 def replace_job(dependency: str, old: str, new: str) -> str:
-    """A dependency with one job id in the place of another: "afterok:12:13+5,after:12" -> "afterok:99:13+5,after:99"."""
+    """Replace one job id in a dependency: "afterok:12:13+5,after:12" -> "afterok:99:13+5,after:99"."""
     return map_jobs(dependency, lambda job: new if job == old else job)
 
 

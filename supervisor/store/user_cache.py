@@ -22,7 +22,9 @@ from pathlib import Path
 __all__ = ["KEPT", "keep", "read"]
 
 KEPT = 6
-"""So many files of a kind stay: ours and a site's catalog, of two editions, on machines of two kinds that share a home."""
+"""How many files of a kind are kept: our catalogue and a site's, of two editions, on machines of two kinds
+that share a home.
+"""
 
 _NEW = ".new-"  # a file that is being written
 _LEFT_S = 3600.0  # a file that was begun so long ago has lost its writer
@@ -52,7 +54,9 @@ def read(name: str) -> bytes | None:
 
 
 def keep(name: str, content: bytes) -> None:
-    """Write the cache file `name`, a kind and a digest joined by "-", whole or not at all; the oldest of its kind are dropped."""
+    """Write the cache file `name` (a kind and a digest joined by "-") whole or not at all, and drop the
+    oldest of its kind.
+    """
     folder = _folder()
     if folder is None:
         return
