@@ -44,8 +44,10 @@ class Lead(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
-    """One snapshot of the cluster. `jobs` and `nodes` are None while Slurm cannot be seen: keep state, do
-    nothing."""
+    """One snapshot of the cluster.
+
+    `jobs` and `nodes` are None while Slurm cannot be seen: then keep state and do nothing.
+    """
 
     now_s: float
     mono_s: float

@@ -51,8 +51,10 @@ def cluster_view(ctx: RunContext, snapshot: ClusterSnapshot) -> policy_input.Clu
 
 
 def _nodes_needed(ctx: RunContext, row: JobRow | None) -> int:
-    """The node count of the last attempt that ran, without spares; the present attempt may never have
-    started."""
+    """The node count of the last attempt that ran, without spares.
+
+    The present attempt may never have started.
+    """
     if (sizes := sizes_of_settings(ctx.settings)) is not None:
         return queue.present(ctx.run, sizes)
     if ctx.settings.get("spares") and (asked := in_allocation.active_of(ctx.run_dir)):
@@ -112,8 +114,10 @@ def topology(ctx: RunContext) -> Topology:
 
 
 def newest_checkpoint(ctx: RunContext) -> str:
-    """The newest checkpoint of the run by its name; "" if none is known. Cheap: it is called while the run
-    writes."""
+    """The newest checkpoint of the run by its name; "" if none is known.
+
+    Cheap: callers use it while the run writes.
+    """
     return resumable.by_rule(ctx.settings, ctx.run, submission_context.cwd(ctx.run_dir))
 
 

@@ -85,8 +85,10 @@ class RunContext:
 
     @property
     def writes(self) -> bool:
-        """Whether this process has opened its own journal file: later records of other processes do not
-        count."""
+        """Whether this process has opened its own journal file.
+
+        Later records of other processes do not count.
+        """
         return self._journal is not None
 
     @property
@@ -159,13 +161,17 @@ class RunContext:
     # ------------------------------------------------------------------ the present launch
 
     def row(self, snapshot: ClusterSnapshot) -> JobRow | None:
-        """The row of this attempt's job in the snapshot, if it is really ours; tasks or components are
-        combined into one."""
+        """The row of this attempt's job in the snapshot, if it is really ours.
+
+        Tasks or components are combined into one.
+        """
         return job_rows.combined(self.rows(snapshot))
 
     def rows(self, snapshot: ClusterSnapshot) -> tuple[JobRow, ...]:
-        """All rows of this attempt's submission. A row with another token means that Slurm has reused our job
-        id."""
+        """All rows of this attempt's submission.
+
+        A row with another token means that Slurm has reused our job id.
+        """
         attempt, seen = self.attempt, self.observations
         if seen.own is None or seen.own[0] is not snapshot.families or seen.own[1] is not attempt:
             family = snapshot.families.get(attempt.job, ())

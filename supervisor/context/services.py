@@ -110,8 +110,10 @@ class Services:
         return self.cluster.submit(request)
 
     def fresh(self, snapshot: ClusterSnapshot) -> None:
-        """Refuse a stale snapshot: a supervisor that was paused must look again before it decides or acts
-        (P8). Raises Stale."""
+        """Refuse a stale snapshot.
+
+        A supervisor that was paused must look again before it decides or acts (P8). Raises Stale.
+        """
         if self.clock.mono_s() - snapshot.mono_s > STALE_AFTER_S:
             raise Stale(f"seen at {snapshot.mono_s:.0f} s")
 
@@ -131,8 +133,10 @@ class Services:
         return self._unseen.get(EVERYBODY)
 
     def unseen(self, why: str, *, who: str = EVERYBODY, run: str = "") -> None:
-        """Log that Slurm did not answer `who` ("" = all runs); once until `seen`, and only once if it answers
-        no run."""
+        """Log that Slurm did not answer `who` ("" = all runs).
+
+        Once until `seen`, and only once if it answers no run.
+        """
         if who not in self._unseen and EVERYBODY not in self._unseen:
             self._unseen[who] = self.clock.now_s()
             self.tell("slurm.unseen", **({"run": run} if run else {}), why=why)

@@ -130,8 +130,10 @@ def _near(one_s: float | None, other_s: float) -> bool:
 
 
 def _chain(same: Sequence[Account], first: int) -> list[Account]:
-    """From one of our rows, what requeues made of it: the next row begins in the second in which the last
-    one ended."""
+    """From one of our rows, what requeues made of it.
+
+    The next row begins in the second in which the last one ended.
+    """
     kept = [same[first]]
     for one in same[first + 1 :]:
         if kept[-1].given_up or kept[-1].end_time_s != one.submit_time_s:

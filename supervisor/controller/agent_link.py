@@ -71,8 +71,10 @@ class _Script:
 
 
 def in_charge(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
-    """Whether the agent of the present launch lives or is about to begin: then nothing else acts in its
-    allocation."""
+    """Whether the agent of the present launch lives or is about to begin.
+
+    Then nothing else acts in its allocation.
+    """
     return _lives(ctx, snapshot) if ctx.attempt.launch.inside else _begins(ctx, snapshot)
 
 
@@ -173,8 +175,10 @@ def _batch_host(ctx: RunContext, snapshot: ClusterSnapshot) -> str:
 
 
 def copy_journal(ctx: RunContext) -> None:
-    """Copy the agents' records of this attempt that the run does not have yet. Raises LeaseLost, OSError
-    (journal)."""
+    """Copy the agents' records of this attempt that the run does not have yet.
+
+    Raises LeaseLost, OSError (journal).
+    """
     present, read = ctx.attempt.launch.number, ctx.observations.per_launch(_Agent).read_bytes
     for launch in range(present + 1):
         if launch == present or launch not in read:
@@ -221,8 +225,10 @@ def _folder(ctx: RunContext) -> str:
 
 
 def _records(path: str, start_bytes: int) -> Iterator[tuple[int, Any]]:
-    """(offset after the line, its JSON or None) of each whole line from an offset on; nothing if
-    unreadable."""
+    """(offset after the line, its JSON or None) of each whole line from an offset on.
+
+    Nothing if unreadable.
+    """
     content = run_dir.content(path, ROUND_BYTES, start_bytes=start_bytes) or b""
     end = start_bytes
     for line in content.split(b"\n")[:-1]:  # the last piece is torn, or not completely written yet

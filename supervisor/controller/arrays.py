@@ -97,8 +97,10 @@ def _share_a_log(launches: Iterable[LaunchRecord]) -> bool:
 
 
 def _unable_to_load(ctx: RunContext) -> dict[int, str]:
-    """The failed tasks that found no checkpoint that they may load, and why, by their own records; their
-    script did not run."""
+    """The failed tasks that found no checkpoint that they may load, and why, by their own records.
+
+    Their script did not run.
+    """
     attempt, found = ctx.attempt, {}
     for task in attempt.failed_tasks:
         is_over = attempt_dir.task_exit(ctx.run_dir, attempt.number, task) is not None

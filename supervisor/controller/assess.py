@@ -201,8 +201,10 @@ def _running_again(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
 
 
 def _unseen(ctx: RunContext) -> bool:
-    """Whether the first launch ran for a good while and left no record (P10): exit and progress are
-    unknown."""
+    """Whether the first launch ran for a good while and left no record (P10).
+
+    Exit and progress are unknown.
+    """
     attempt = ctx.attempt
     if attempt.number > 1 or attempt.launch.number:  # batch.sh starts no later launch that it cannot claim
         return False

@@ -113,8 +113,10 @@ def look(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
 
 
 def _kept(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) -> str:
-    """Why to end a companion that its agent has released and Slurm still has: the agent's scancel was
-    lost."""
+    """Why to end a companion that its agent has released and Slurm still has.
+
+    The agent's scancel was lost.
+    """
     kept = _clocks(ctx).kept
     if one.state not in ("ending", "ended"):
         kept.stop(one.mark)

@@ -39,8 +39,10 @@ class _Clocks:
 
 
 def hold(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
-    """Hold the dependents of this attempt's job before we end it. Not if a user cancels: that end is
-    intended."""
+    """Hold the dependents of this attempt's job before we end it.
+
+    Not if a user cancels: that end is intended.
+    """
     if ctx.run.wish == "cancel":
         return
     cluster = ctx.services.cluster
@@ -135,8 +137,10 @@ def _release(ctx: RunContext, snapshot: ClusterSnapshot) -> set[str]:
 
 
 def _try(ctx: RunContext, snapshot: ClusterSnapshot, name: str, job: str, deed: Callable[[], None]) -> bool:
-    """One effect on a dependent. False if Slurm refused it, which is reported. Raises Unreachable,
-    OutcomeUnknown."""
+    """One effect on a dependent. False if Slurm refused it, which is reported.
+
+    Raises Unreachable, OutcomeUnknown.
+    """
     try:
         ctx.services.act(name, snapshot, deed)
     except (RefusedForGood, RefusedForNow) as error:

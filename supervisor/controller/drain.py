@@ -75,7 +75,9 @@ def drain_decided(
 
 def drain_for_agent(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Drain what the agent of the present launch decided, while the job goes on without those nodes.
-    Raises SlurmError."""
+
+    Raises SlurmError.
+    """
     attempt, refused = ctx.attempt, ctx.run.undrained
     if ctx.watch_only:
         return
@@ -132,8 +134,10 @@ def request_drains(ctx: RunContext, snapshot: ClusterSnapshot, decision: Mapping
 
 
 def request_priority(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
-    """Leave a request for the waiting job if another one was lost with a broken node. Raises LeaseLost,
-    Stale."""
+    """Leave a request for the waiting job if another one was lost with a broken node.
+
+    Raises LeaseLost, Stale.
+    """
     run, attempt = ctx.run, ctx.attempt
     last = run.incidents[-1] if run.incidents else None
     lost = next((one for one in reversed(run.attempts[:-1]) if one.nodes), None)

@@ -87,8 +87,10 @@ def look(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
 
 
 def tidy(ctx: RunContext) -> None:
-    """Remove a request to the agent that is no longer the run's: a supervisor may have died before it
-    withdrew it."""
+    """Remove a request to the agent that is no longer the run's.
+
+    A supervisor may have died before it withdrew it.
+    """
     requested = _under_way(ctx) and ctx.run.leaving.get("by") == AGENT
     tidied = ctx.observations.per_launch(_Clocks).tidied[ctx.run.leaving.get("token", "")]
     if not requested and tidied.first():

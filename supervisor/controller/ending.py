@@ -27,8 +27,10 @@ class _Clocks:
 
 
 def intend(ctx: RunContext, reason: str) -> None:
-    """Announce the end of this attempt; `carry_out` does it. For a run that ftrun may only observe, just
-    record it."""
+    """Announce the end of this attempt.
+
+    `carry_out` does it. For a run that ftrun may only observe, just record it.
+    """
     clocks = ctx.observations.per_launch(_Clocks)
     if ctx.watch_only:
         if clocks.told.first():

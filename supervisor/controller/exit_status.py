@@ -50,8 +50,10 @@ def record_end(
     launch: int | None = None,
     row: JobRow | None = None,
 ) -> None:
-    """Journal the end of a launch (by default the present one); `row` is the ended job's if Slurm still
-    shows it."""
+    """Journal the end of a launch (by default the present one).
+
+    `row` is the ended job's if Slurm still shows it.
+    """
     number = ctx.attempt.launch.number if launch is None else launch
     job, started_at_s = (row.raw_job_id or row.job_id, row.start_time_s) if row is not None else ("", None)
     data = launch_exit(ctx, state, reason, nodes, job=job, launch=number, started_at_s=started_at_s)
@@ -106,8 +108,10 @@ def launch_exit(
 
 
 def _second_start(ctx: RunContext, launch: int, started_at_s: float | None) -> bool:
-    """Whether this end is that of a second start of one launch: batch.sh says so, or Slurm shows another
-    start time."""
+    """Whether this end is that of a second start of one launch.
+
+    Either batch.sh says so, or Slurm shows another start time.
+    """
     attempt, run_dir = ctx.attempt, ctx.run_dir
     if attempt_dir.lost_record(run_dir, attempt.number, launch):
         return True
@@ -151,8 +155,10 @@ def of_last_start(attempt: Attempt) -> Attempt:
 
 
 def incident_id(attempt: Attempt) -> str:
-    """The id of the fault: if an agent served the launch, the agent's name for the start, so that it
-    counts once. (pure)"""
+    """The id of the fault. (pure)
+
+    If an agent served the launch, it is the agent's name for the start, so that one fault counts once.
+    """
     launch = f"{attempt.number}.{attempt.launch.number}"
     return (
         f"{launch}.{attempt.launch.start.number}"

@@ -33,8 +33,10 @@ class _Clocks:
 
 
 def is_fenced(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
-    """P6: this launch has ended, and every node of it responds without the job, or is silent, excluded and
-    fenced."""
+    """Whether law P6 is met: the launch has ended and every node of it is clear.
+
+    A node is clear if it responds without the job, or is silent, excluded and fenced.
+    """
     if ctx.attempt.launch.over:
         return True
     if not _job_over(ctx, snapshot) or _ran_unseen(ctx, snapshot):
@@ -72,8 +74,10 @@ def _companion_over(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) 
 
 
 def _heard_since(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
-    """The end of the second start says nothing of the first: a node that died with it counts as responding
-    for a while."""
+    """Whether the nodes have been watched for long enough since the second start ended.
+
+    That end says nothing of the first start: a node that died with it counts as responding for a while.
+    """
     return ctx.observations.per_launch(_Clocks).started_twice.held_s(snapshot.mono_s) >= fence_wait_s(ctx)
 
 

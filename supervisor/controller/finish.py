@@ -56,8 +56,10 @@ class _LateJob:
 
 
 def end_run(ctx: RunContext, snapshot: ClusterSnapshot, decision: Decision, data: dict[str, Any]) -> None:
-    """End the run. Whatever of it could still start is found by its token, since a snapshot may lack a
-    row, and cancelled."""
+    """End the run.
+
+    Whatever of it could still start is found by its token, since a snapshot may lack a row, and cancelled.
+    """
     if not ctx.watch_only:
         orphan_jobs.cancel_all(ctx, snapshot)
     if decision.kind == "finish" or ctx.run.wish != "pause":  # dependents of a paused run keep waiting
@@ -79,8 +81,10 @@ def end_run(ctx: RunContext, snapshot: ClusterSnapshot, decision: Decision, data
 
 
 def record_stopped(ctx: RunContext, fields: Mapping[str, Any]) -> None:
-    """Journal the end of a run that does not go on (`fields` as in run.stopped); the final line comes
-    first."""
+    """Journal the end of a run that does not go on (`fields` as in run.stopped).
+
+    The final line comes first.
+    """
     _say(ctx, fields, paused=ctx.run.wish == "pause")
     ctx.record("run.stopped", **fields)
 
@@ -132,8 +136,10 @@ def _write(ctx: RunContext, fields: Mapping[str, Any], *, paused: bool) -> str:
 
 
 def release_dependents(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
-    """Release what still waits for a final run: an earlier release of ftrun recorded only what it could
-    release."""
+    """Release what still waits for a final run.
+
+    An earlier release of ftrun recorded only what it could release.
+    """
     if dependents.are_left(ctx.run):
         dependents.release(ctx, snapshot)
 
@@ -176,8 +182,10 @@ def _is_unanswered(attempt: Attempt) -> bool:
 
 
 def resume(ctx: RunContext) -> None:
-    """A user resumes a stopped run. Budgets are fresh, or kept if the run was only paused; exclusions
-    stay."""
+    """A user resumes a stopped run.
+
+    Budgets are fresh, or kept if the run was only paused; exclusions stay.
+    """
     if ctx.run.attempt is None:
         ctx.record("warned", message="no attempt of this run was ever submitted: submit it anew")
         return
@@ -225,8 +233,10 @@ def follow_launch(ctx: RunContext, row: JobRow) -> None:
 
 
 def close_attempt(ctx: RunContext, *, started: bool = True) -> attempt_dir.Claim | None:
-    """Take the newest attempt's next claim (see `attempt_dir.close`) after confirming the lease. Raises
-    LeaseLost."""
+    """Take the newest attempt's next claim (see `attempt_dir.close`) after confirming the lease.
+
+    Raises LeaseLost.
+    """
     number = ctx.run.attempt.number if ctx.run.attempt is not None else 1
     ctx.services.prove()
     return attempt_dir.close(ctx.run_dir, number, ctx.services.lead.epoch, started=started)

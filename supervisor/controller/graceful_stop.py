@@ -153,8 +153,10 @@ def leave(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
 
 
 def near_limit(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
-    """Have the script save when the time limit is near: Slurm asks it if told to, else ftrun. Raises
-    SlurmError."""
+    """Have the script save when the time limit is near: Slurm asks it if told to, else ftrun.
+
+    Raises SlurmError.
+    """
     limit_s, end_s = row.time_limit_s, row.limit_end_s
     if ctx.watch_only or limit_s is None or end_s is None:
         return

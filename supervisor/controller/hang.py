@@ -179,8 +179,10 @@ class _Hands:
         return stacks_line(self.ctx.services.home, watched.place, watched.token, theirs, folder)
 
     def _parties(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Each plain job with the nodes used: several for a heterogeneous job, and for a start that uses
-        companions."""
+        """Each plain job with the nodes used.
+
+        Several for a heterogeneous job, and for a start that uses companions.
+        """
         found = []
         joined = (row for job in self.ctx.attempt.joined for row in self.snapshot.families.get(job, ()))
         for row in (*self.rows(self.snapshot), *joined):

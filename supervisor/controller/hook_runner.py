@@ -18,8 +18,7 @@ GRACE_S = 2.0
 
 
 def main(folder: str, key: str, limit_s: float, cwd: str, command: str, *, umask: int) -> None:
-    """Run the command by a shell in `cwd`, with this process's environment and the user's umask; record
-    its end."""
+    """Run the command by a shell in `cwd`, with our environment and the user's umask, and record its end."""
     base = os.path.join(folder, key)
     try:
         with open(base + ".log", "wb") as log:

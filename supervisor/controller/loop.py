@@ -182,8 +182,10 @@ class Supervisor:
         )
 
     def _look_for_tokens(self, mono: float) -> tuple[JobRow, ...]:
-        """Now and then, all jobs that bear a token, to find orphans of all runs; a failed query is
-        repeated next time."""
+        """Now and then, all jobs that bear a token, to find orphans of all runs.
+
+        A failed query is repeated next time.
+        """
         live = any(ctx.run.state in orphan_jobs.LIVE for ctx in self._contexts())
         if not live or mono - self._tokens_s < orphan_jobs.EVERY_S:
             return ()
@@ -224,7 +226,9 @@ class Supervisor:
 
     def _guarded(self, run_dir: str, deed: Callable[[], None]) -> bool:
         """Do something for one run so that a failure does not reach another run. False if it failed.
-        Raises LeaseLost."""
+
+        Raises LeaseLost.
+        """
         run_id = self.reconcilers[run_dir].ctx.run.id
         try:
             deed()
@@ -335,8 +339,10 @@ class Supervisor:
         return over
 
     def _left_behind(self, until: Callable[[Supervisor], bool]) -> bool:
-        """Whether a run arrived in our last moments: its `ftrun sbatch` saw us alive and started no other
-        supervisor."""
+        """Whether a run arrived in our last moments.
+
+        Its `ftrun sbatch` saw us alive and started no other supervisor.
+        """
         self._find_runs()
         return not self.idle and not until(self)
 
@@ -355,8 +361,10 @@ class Supervisor:
         return True
 
     def _acquired(self) -> bool:
-        """Try to take the lease. If the home is full or unreachable for a while, wait: ending would
-        abandon the runs."""
+        """Try to take the lease.
+
+        If the home is full or unreachable for a while, wait: ending would abandon the runs.
+        """
         try:
             return self.lease.acquire()
         except OSError as error:

@@ -84,8 +84,10 @@ def is_missing(ctx: RunContext) -> bool:
 
 
 def is_gone(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
-    """Whether two answers far enough apart lack the job and its token finds nothing alive. Raises
-    SlurmError."""
+    """Whether two answers far enough apart lack the job and its token finds nothing alive.
+
+    Raises SlurmError.
+    """
     cluster = ctx.services.cluster
     if not _due(ctx, snapshot) or not cluster.ping():
         return False
@@ -136,8 +138,8 @@ def _never_started(ctx: RunContext) -> bool:
 
 
 def _unwatched(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
-    """Whether Slurm had the time to forget the job since this process, or by the journal another, last saw
-    it."""
+    """Whether Slurm had the time to forget the job since a supervisor (this one, or by the journal
+    another) saw it."""
     attempt, age_s = ctx.attempt, ctx.services.facts().min_job_age_s
     if ctx.observations.seen_s is not None:
         return snapshot.mono_s - ctx.observations.seen_s >= age_s

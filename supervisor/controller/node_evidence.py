@@ -85,7 +85,7 @@ def ssh_checks_over(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
 
 
 def of_end(ctx: RunContext, snapshot: ClusterSnapshot, lost: Collection[str] = ()) -> NodeFacts:
-    """What the nodes report once the launch is over, less what was there before; the `lost` ones report
+    """What the nodes report once the launch is over, less what was there before. `lost` nodes report
     nothing."""
     attempt, seen = ctx.attempt, ctx.observations
     if attempt_dir.has_tasks(ctx.run_dir, attempt.number):
@@ -100,8 +100,7 @@ def of_end(ctx: RunContext, snapshot: ClusterSnapshot, lost: Collection[str] = (
 
 
 def first_seen_s(ctx: RunContext, signature: str) -> list[float]:
-    """When the findings behind a diagnosis with this signature were made (Unix seconds, by the nodes'
-    clocks)."""
+    """When the findings behind a diagnosis with this signature were made (Unix seconds, nodes' clocks)."""
     told = ctx.observations.node_facts.findings
     return [one.at_s for one in told if one.at_s is not None and SIGNATURE + one.check == signature]
 

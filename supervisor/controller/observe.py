@@ -129,8 +129,10 @@ def _note_silence(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
 
 
 def note_start(ctx: RunContext) -> None:
-    """Notice that the script was started again inside the launch: from now on the observations describe
-    that start."""
+    """Notice that the script was started again inside the launch.
+
+    From now on the observations describe that start.
+    """
     attempt = ctx.attempt
     if attempt.launch.inside and attempt.launch.claim_seen:
         last = attempt_dir.last_start(ctx.run_dir, attempt.number, attempt.launch.number)
@@ -177,8 +179,10 @@ def adopt(ctx: RunContext, job: str) -> None:
 
 
 def script_over(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
-    """True once in a launch: when its script has left the record of its end, so that Slurm is worth a
-    query now."""
+    """True once in a launch.
+
+    When its script has left the record of its end, so that Slurm is worth a query now.
+    """
     attempt, over = ctx.attempt, ctx.observations.per_start(EndedScript).over
     if over.runs or not attempt_dir.script_over(ctx.run_dir, attempt.number, attempt.launch.number):
         return False
@@ -193,8 +197,10 @@ def just_ended(ctx: RunContext) -> bool:
 
 
 def watch(ctx: RunContext, snapshot: ClusterSnapshot, *, fresh: bool = False) -> WatchReport | None:
-    """Read how the logs have grown; None while no log is known. First sightings and progress are
-    journalled."""
+    """Read how the logs have grown.
+
+    None while no log is known. First sightings and progress are journalled.
+    """
     seen = ctx.observations
     logs = seen.per_start(_Logs)
     over = ctx.attempt.failed_tasks and ctx.attempt.launch.end.at_s is not None
@@ -236,8 +242,7 @@ def _log_paths(ctx: RunContext) -> list[LogPath]:
 
 
 def extra_logs(ctx: RunContext) -> list[LogPath]:
-    """The logs of `--ft-log`, relative to the submission folder, from where they stood when this start
-    began."""
+    """The logs of `--ft-log`, relative to the submission folder; lines before this start do not count."""
     sizes = ctx.attempt.launch.log_sizes
     return [LogPath(path, sizes.get(path, 0)) for path in _named(ctx) if not inputs.is_attachment(path)]
 

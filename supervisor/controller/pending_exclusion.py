@@ -16,10 +16,9 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING
 
-from ftrun.slurm import records
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import RefusedForGood
-from ftrun.slurm.records import replace
+from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.context.cluster_view import cluster_view
 from ftrun.supervisor.controller import node_history
 from ftrun.supervisor.policy import node_placement, policy_input
@@ -36,7 +35,7 @@ __all__ = ["PendingExclusion", "forget", "keep_off_quarantined"]
 CANNOT_START = ("badconstraints", "reqnodenotavail", "nodesrequiredforjobaredown")
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class PendingExclusion:
     """What was done about a waiting job.
 
@@ -50,7 +49,7 @@ class PendingExclusion:
     done: bool = True
 
 
-@records.dataclass
+@dataclass
 class _FirstJobs:
     """Of all runs: token -> what was done about the first job."""
 
@@ -89,8 +88,10 @@ def _cannot_start(row: JobRow) -> bool:
 
 
 def _in_parts(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
-    """Tasks of an array and components of a heterogeneous job have lists of their own: they are left
-    alone."""
+    """Tasks of an array and components of a heterogeneous job have lists of their own.
+
+    They are left alone.
+    """
     return len(ctx.rows(snapshot)) > 1 or not row.job_id.isdigit()
 
 

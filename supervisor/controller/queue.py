@@ -154,8 +154,10 @@ def _patience(ctx: RunContext) -> Patience:
 
 
 def _waited(ctx: RunContext, snapshot: ClusterSnapshot, *, first: bool) -> float:
-    """How long the job has waited, under any supervisor; journalled now and then if an earlier attempt
-    ran."""
+    """How long the job has waited, under any supervisor.
+
+    Journalled now and then if an earlier attempt ran.
+    """
     wait, outages = _wait(ctx), ctx.observations.outages
     clock = wait.clock
     if wait.outages != outages:
@@ -207,8 +209,10 @@ def _ready(ctx: RunContext, snapshot: ClusterSnapshot, sizes: Sizes) -> int:
 
 
 def _still_waits(ctx: RunContext) -> bool:
-    """Ask Slurm again just before a waiting job is ended: one that started meanwhile is left alone. Raises
-    SlurmError."""
+    """Ask Slurm again just before a waiting job is ended: one that started meanwhile is left alone.
+
+    Raises SlurmError.
+    """
     families = job_rows.families(ctx.services.cluster.jobs((ctx.attempt.job,)))
     found = families.get(ctx.attempt.job, ())
     return bool(found) and all(row.state is JobState.PENDING for row in found)

@@ -103,8 +103,10 @@ class RunReconciler:
             ctx.services.fresh(snapshot)
 
     def glance(self, snapshot: ClusterSnapshot) -> None:
-        """Read the log of a live attempt between two snapshots. Records and announces; carries out
-        nothing."""
+        """Read the log of a live attempt between two snapshots.
+
+        Records and announces; carries out nothing.
+        """
         ctx = self.ctx
         if ctx.writes and ctx.run.state in (State.RUNNING, State.SUSPECT):
             if ctx.observations.per_launch(_Clocks).inside.due(snapshot.mono_s, INSIDE_EVERY_S):
@@ -117,8 +119,10 @@ class RunReconciler:
 
 
 def _front_at_work(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
-    """Whether `ftrun sbatch` still writes: if we appended first, readers would ignore its later records
-    (P8)."""
+    """Whether `ftrun sbatch` still writes.
+
+    If we appended first, readers would ignore its later records (P8).
+    """
     state, attempt = ctx.run.state, ctx.run.attempt
     first = attempt is None or (attempt.number == 1 and not ctx.run.incidents)
     early = state is State.NEW or (state is State.SUBMITTING and first)
@@ -134,8 +138,10 @@ def _front_gone(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
 
 
 def _new(ctx: RunContext, _snapshot: ClusterSnapshot) -> None:
-    """`ftrun sbatch` died before it opened an attempt: no sbatch was called, and none can be once attempt
-    1 is closed."""
+    """`ftrun sbatch` died before it opened an attempt.
+
+    No sbatch was called, and none can be once attempt 1 is closed.
+    """
     ctx.services.prove()
     store_run_dir.open_attempt(ctx.run_dir, 1)
     finish.close_attempt(ctx)

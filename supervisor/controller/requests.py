@@ -30,8 +30,10 @@ _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC  # a pipe mu
 
 
 def pending(run_dir: str, seen: Collection[str] = ()) -> list[str]:
-    """The names of the requests that are not recorded yet, oldest first; none if the folder cannot be
-    read."""
+    """The names of the requests that are not recorded yet, oldest first.
+
+    None if the folder cannot be read.
+    """
     try:
         names = os.listdir(os.path.join(run_dir, "requests"))
     except OSError:
@@ -58,7 +60,7 @@ def take_requests(ctx: RunContext) -> None:
 
 
 def _read(path: str) -> tuple[str, str, bool] | None:
-    """(what is wanted, by whom, whether the conditions are in halt.json); None if the file cannot be read
+    """(what is wanted, by whom, whether the conditions are in halt.json); None if the file is unreadable
     now."""
     try:
         fd = os.open(path, _FLAGS)

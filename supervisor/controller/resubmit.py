@@ -153,8 +153,10 @@ def _gone(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
 
 
 def _requeued_ended(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
-    """The requeued job is over: by us, by a user in the queue, or after a launch that no supervisor saw.
-    True = go on."""
+    """The requeued job is over.
+
+    By us, by a user in the queue, or after a launch that no supervisor saw. True = go on.
+    """
     if row.state is JobState.CANCELLED and ctx.attempt.cancel_intended:
         return True  # our cancel, even if the job had just started again
     if row.state is JobState.CANCELLED and ctx.run.decision.get("resumed"):
@@ -176,8 +178,10 @@ def _waited(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
 
 
 def _closed(ctx: RunContext) -> bool:
-    """Take the attempt's next claim. False if a launch of it claimed first: that launch is followed
-    instead."""
+    """Take the attempt's next claim.
+
+    False if a launch of it claimed first: that launch is followed instead.
+    """
     if ctx.attempt.closed:
         return True
     taken = finish.close_attempt(ctx)

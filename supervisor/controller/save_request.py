@@ -101,8 +101,10 @@ def _tell(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
 
 
 def awaited(ctx: RunContext, snapshot: ClusterSnapshot) -> Verdict:
-    """What has become of the requested checkpoint; the end of the wait is journalled, once. Raises
-    SlurmError."""
+    """What has become of the requested checkpoint; the end of the wait is journalled, once.
+
+    Raises SlurmError.
+    """
     request = ctx.run.leaving
     if request["stage"] in ("saved", "missed"):
         return Verdict(True, request["stage"] == "saved", str(request.get("why", "")))

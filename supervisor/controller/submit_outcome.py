@@ -38,8 +38,10 @@ class _Clocks:
 
 
 def look(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
-    """One pass over an attempt that is opened and not known to be submitted. Raises SlurmError, OSError
-    (journal)."""
+    """One pass over an attempt that is opened and not known to be submitted.
+
+    Raises SlurmError, OSError (journal).
+    """
     attempt = ctx.attempt
     if attempt.submission == "opened":
         _not_submitted(ctx, snapshot, "sbatch was not called")
@@ -84,8 +86,7 @@ def _not_submitted(ctx: RunContext, snapshot: ClusterSnapshot, why: str) -> None
 
 
 def _maybe_cancelled(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
-    """Whether the first lookup came so late that a user could have cancelled the job and Slurm forgotten
-    it."""
+    """Whether the first lookup came late enough for a user to cancel the job and Slurm to forget it."""
     if ctx.attempt.submission == "opened" or ctx.run.wish:
         return False
     if ctx.attempt.token in ctx.services.uncalled:  # no other process calls sbatch for it

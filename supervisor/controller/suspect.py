@@ -66,16 +66,20 @@ def judge(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport) -> No
 
 
 def leave_to_agent(ctx: RunContext) -> None:
-    """Clear what was suspected while the agent could not be seen: an agent that lives judges by itself
-    (P8)."""
+    """Clear what was suspected while the agent could not be seen.
+
+    An agent that lives judges by itself (P8).
+    """
     ctx.observations.per_start(_OverdueJob).over.stop()
     ctx.observations.suspicion = None
     _clear(ctx, "the agent beside the script lives: it judges")
 
 
 def _end_where_the_script_is_over(ctx: RunContext, snapshot: ClusterSnapshot, diagnosis: Diagnosis) -> None:
-    """The script's own end confirms the suspicion; its job should end soon after checks and hooks, else
-    end it."""
+    """The script's own end confirms the suspicion.
+
+    Its job should end soon after checks and hooks, else end it.
+    """
     attempt, over = ctx.attempt, ctx.observations.per_start(_OverdueJob).over
     if attempt_dir.exit_record(ctx.run_dir, attempt.number, attempt.launch.number) is None:
         over.stop()

@@ -52,7 +52,7 @@ class _Children:
 
 class Due(NamedTuple):
     """A command to run once: its key in the journal, the setting that holds it, the facts for its
-    environment."""
+    variables."""
 
     key: str
     hook: str
@@ -194,8 +194,10 @@ def _end(path: str) -> dict[str, Any] | None:
 
 
 def _note_those_in_the_job(ctx: RunContext) -> None:
-    """Journal what batch.sh recorded of pre-hook and post-hook. For an array the records are in the task
-    folders only."""
+    """Journal what batch.sh recorded of pre-hook and post-hook.
+
+    For an array the records are in the task folders only.
+    """
     attempt = ctx.run.attempt
     if attempt is None or not attempt.launch.claim_seen:
         return
