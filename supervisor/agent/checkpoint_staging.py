@@ -171,9 +171,13 @@ class Stage:
         number = started.number + 1
         file = f"{self.ctx.where.place}/restore.{self.ctx.where.launch}.{number}.json"
         self.ctx.journal.record(
-            "restore.intended", set=one.name, token=one.token, nodes=list(nodes), give=[list(row) for row in plan.give],
+            "restore.intended",
+            set=one.name,
+            token=one.token,
+            nodes=list(nodes),
+            give=[list(row) for row in plan.give],
             published=is_published,
-        )  # fmt: skip
+        )
         began_s = self.ctx.clock.mono_s()
         made = self._made(plan, nodes, file)
         seconds = round(self.ctx.clock.mono_s() - began_s, 3)

@@ -88,7 +88,7 @@ class Book:
     def record(self, kind: str, /, **data: Any) -> Record:
         """Write one record; it is durable when this returns. Raises OSError, BookClosed."""
         self._may_write()
-        self._must_be_seen()
+        self._check_path()
         record: Record = {
             "v": journal.VERSION,
             "seq": len(self.records),
@@ -106,7 +106,7 @@ class Book:
         self._crash(f"record:after:{kind}")
         return record
 
-    def _must_be_seen(self) -> None:
+    def _check_path(self) -> None:
         """Raise BookClosed if the attempt's folder was moved or removed: the descriptor still works, but
         nobody would ever read the records. Raises OSError.
         """
@@ -131,7 +131,7 @@ class Book:
         run = fold(os.path.basename(self.run_dir), known)
         if run.attempt is None or run.attempt.number != self.attempt:
             raise BookClosed(f"attempt {self.attempt} is not the run's last")
-        run = self._caught_up(run, run.attempt.copied)
+        run = self._with_earlier_records(run, run.attempt.copied)
         if run.attempt is not None and run.attempt.launch.number != self.launch:
             run = run.with_attempt(launch=run.attempt.launch.next(self.launch))
         if run.attempt is not None and not run.attempt.job:
@@ -140,7 +140,7 @@ class Book:
             run = apply(run, record)
         return flag_files.wished(run, self.run_dir, self._now())
 
-    def _caught_up(self, run: Run, copied: Mapping[int, int]) -> Run:
+    def _with_earlier_records(self, run: Run, copied: Mapping[int, int]) -> Run:
         """The run with records of earlier launches' agents that nobody has copied. Unusable records are
         skipped, as the copy skips them.
         """

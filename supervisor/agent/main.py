@@ -75,13 +75,13 @@ class Shared:
         """One look of the watchdog: write the heartbeat. False once it has answered instead of the worker."""
         with contextlib.suppress(OSError):  # no space for a heartbeat: batch.sh rightly takes us for dead
             channel.pulse()
-        if not self.stands_still(channel):
+        if not self.is_stalled(channel):
             return True
         say(f"nothing has moved for {STANDSTILL_S:.0f} s: the job ends as its script did")
         self.give_up(channel)
         return False
 
-    def waiting(self, channel: Talk) -> int:
+    def unanswered_start(self, channel: Talk) -> int:
         """The failed start for which batch.sh waits for an answer; 0 = none."""
         number = 1
         while channel.over(number) is not None:
@@ -90,16 +90,16 @@ class Shared:
             number += 1
         return 0
 
-    def stands_still(self, channel: Talk) -> bool:
+    def is_stalled(self, channel: Talk) -> bool:
         """An answer is due, and the worker has made no progress for long."""
         moved_s = self.ctx.alive_s if self.ctx is not None else self.began_s
-        return self.clock.mono_s() - moved_s > STANDSTILL_S and self.waiting(channel) > 0
+        return self.clock.mono_s() - moved_s > STANDSTILL_S and self.unanswered_start(channel) > 0
 
     def give_up(self, channel: Talk) -> None:
         """Answer `end` instead of the worker, which does nothing more."""
         if self.ctx is not None:
             self.ctx.given_up = True
-        number = self.waiting(channel)
+        number = self.unanswered_start(channel)
         if number:
             with contextlib.suppress(OSError):
                 channel.answer(number)
@@ -109,7 +109,7 @@ def work(opened: Callable[[], Desk], channel: Talk, shared: Shared) -> None:
     """The worker thread: everything except the watchdog."""
     try:
         shared.ctx = opened()
-        _opened(shared.ctx).run()
+        _open_loop(shared.ctx).run()
     except GivenUp:
         return
     except Exception:  # noqa: BLE001  our own defect: it may cost the ladder, never the job
@@ -161,11 +161,11 @@ def _build_context(asked: argparse.Namespace, channel: Talk, clock: Clock) -> De
     return holder[0]
 
 
-def _opened(ctx: Desk) -> Rounds:
+def _open_loop(ctx: Desk) -> Rounds:
     """Read the run and write the first record. Raises what reading the journal of the run raises."""
     run = ctx.journal.run()
     settings = dict(run.settings)
-    _provide(ctx.where.home)
+    _install_node_tools(ctx.where.home)
     off = next((one.launch.ladder_off for one in reversed(run.attempts) if one.launch.ladder_off), "")
     if not ctx.where.nodes:
         off = off or "the nodes of the job are not known"
@@ -184,7 +184,7 @@ def _opened(ctx: Desk) -> Rounds:
     return Rounds(ctx, settings, off=off)
 
 
-def _provide(home: str) -> None:
+def _install_node_tools(home: str) -> None:
     """Install the node tools where no supervisor has done so; without them no node can be swept."""
     if not os.path.exists(os.path.join(home, run_dir.TOOLS_LINK)):
         from ftrun.supervisor.store import node_tools

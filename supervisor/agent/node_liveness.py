@@ -100,7 +100,7 @@ def roll_call(steps: InsideSteps, clock: Clock, ask: Ask, alive: Callable[[], No
     """The nodes that answer, with their output. Raises Unreachable if even our own node does not answer, or
     srun cannot start.
     """
-    roll = _Roll(steps, clock, ask)
+    roll = _RollCall(steps, clock, ask)
     try:
         return roll.call(alive)
     finally:
@@ -120,7 +120,7 @@ class _Stopwatch:
         self._at_s = at_s
 
 
-class _Heard:
+class _Listener:
     """A question, and the time of its last answer."""
 
     def __init__(self, question: Question, watch: _Stopwatch) -> None:
@@ -150,13 +150,13 @@ class _Heard:
         return self.question.over or (self._count > 0 and waited_s > max(quiet_s, times * slowest_s))
 
 
-class _Roll:
+class _RollCall:
     """One roll call."""
 
     def __init__(self, steps: InsideSteps, clock: Clock, ask: Ask) -> None:
         self._steps, self._clock, self._ask = steps, clock, ask
         self._watch = _Stopwatch(clock)
-        self._asked = [_Heard(steps.begin(ask.job, ask.nodes, ask.line), self._watch)]
+        self._asked = [_Listener(steps.begin(ask.job, ask.nodes, ask.line), self._watch)]
         self._doors: Doors | None = None
         self._shut_since_s: dict[str, float] = {}
         self._opened: tuple[str, ...] = ()  # their slurmd refused at the last look and listens now
@@ -172,10 +172,10 @@ class _Roll:
                     break
                 continue
             missing = tuple(node for node in missing if node not in self._ask.lost)
-            self._doubt(missing)
+            self._investigate(missing)
             if all(self._is_given_up(node) for node in missing) and self._others_are_done():
                 break
-        return self._told()
+        return self._result()
 
     def close(self) -> None:
         """Drop all questions."""
@@ -203,7 +203,7 @@ class _Roll:
             any(one.done(node) for one in self._asked) for node in self._ask.nodes if self._heard(node)
         )
 
-    def _doubt(self, missing: tuple[str, ...]) -> None:
+    def _investigate(self, missing: tuple[str, ...]) -> None:
         """Investigate the missing nodes: look at their slurmd, ask them again."""
         first, ask = self._asked[0], self._ask
         self._note_shut(missing)
@@ -221,7 +221,7 @@ class _Roll:
         for at in range(0, len(nodes), FLAT_NODES - 1):
             few = (self._ask.node, *nodes[at : at + FLAT_NODES - 1])
             question = self._steps.begin(self._ask.job, few, self._ask.line)
-            self._asked.append(_Heard(question, self._watch))
+            self._asked.append(_Listener(question, self._watch))
 
     def _note_shut(self, missing: tuple[str, ...]) -> None:
         refused = self._doors.refused() if self._doors is not None else frozenset()
@@ -250,7 +250,7 @@ class _Roll:
     def _missing_too_many(self) -> bool:
         return sum(not self._heard(node) for node in self._ask.nodes) > DOUBTED_MAX
 
-    def _told(self) -> Reached:
+    def _result(self) -> Reached:
         answers: dict[str, tuple[str, ...]] = {}
         for one in reversed(self._asked):  # output of the first question wins, where there is any
             answers |= {
@@ -325,9 +325,9 @@ def reach(
     try:
         rows = cluster.jobs((job, *(span.job for span in sweep.spans)))
         row = rows.get(job)
-        leaves = {one.job_id: _leaves(cluster, one) for one in rows.values()}
+        leaves = {one.job_id: _end_objection(cluster, one) for one in rows.values()}
         live = tuple(one for one in rows.values() if not leaves[one.job_id])
-        gone = _gone(cluster, sweep, live) if row is not None else gone
+        gone = _ended_companion_nodes(cluster, sweep, live) if row is not None else gone
     except SlurmError as error:
         row, why = None, error.message
     else:
@@ -335,7 +335,7 @@ def reach(
     if row is not None and leaves[job]:
         return Reach(known=False, running=False, why=leaves[job])
     if len(nodes) == 1:
-        return _alone(row, sweep, own_node)
+        return _sweep_own_node(row, sweep, own_node)
     if row is None:
         return Reach(known=False, why=why)
     held = {node for one in live for node in one.nodes}
@@ -355,7 +355,7 @@ def reach(
             return Reach(
                 known=False, why=f"{len(there) - len(answers) + len(late)} nodes did not answer in time"
             )
-        answers |= _swept_again(steps, clock, ask, late, alive)
+        answers |= _sweep_again(steps, clock, ask, late, alive)
     except SlurmError as error:
         return Reach(known=False, why=error.message)
     stuck = {node: why for node, words in answers.items() if (why := unfit(words))}
@@ -368,7 +368,7 @@ def reach(
     )
 
 
-def _gone(cluster: Cluster, sweep: Sweep, live: tuple[JobRow, ...]) -> frozenset[str]:
+def _ended_companion_nodes(cluster: Cluster, sweep: Sweep, live: tuple[JobRow, ...]) -> frozenset[str]:
     """The nodes of companions that are over, except those that Slurm does not hear: these were lost and ended
     their companion.
     """
@@ -378,7 +378,7 @@ def _gone(cluster: Cluster, sweep: Sweep, live: tuple[JobRow, ...]) -> frozenset
     return frozenset(node for node in found if node not in known or known[node].responding)
 
 
-def _leaves(cluster: Cluster, row: JobRow) -> str:
+def _end_objection(cluster: Cluster, row: JobRow) -> str:
     """Why the job will not go on; "" if it will. A preempted job has a grace time: it runs, but its end came
     nearer.
 
@@ -397,7 +397,7 @@ def _end_s(row: JobRow) -> float | None:
     return row.planned_end_s if row.is_cut_short else row.limit_end_s
 
 
-def _swept_again(
+def _sweep_again(
     steps: InsideSteps, clock: Clock, ask: Ask, late: tuple[str, ...], alive: Callable[[], None]
 ) -> dict[str, tuple[str, ...]]:
     """The answers of nodes that answered but were not swept, in small groups; an answer without output
@@ -422,7 +422,7 @@ def runs(cluster: Cluster, job: str) -> bool | None:
     return None if row is None else row.state is JobState.RUNNING
 
 
-def _alone(row: JobRow | None, sweep: Sweep, own_node: OwnNode) -> Reach:
+def _sweep_own_node(row: JobRow | None, sweep: Sweep, own_node: OwnNode) -> Reach:
     """The only node is our own; no need to ask Slurm."""
     words = own_node(_line(sweep), sweep.job, sweep.node, LIMIT_S)
     if words is None:

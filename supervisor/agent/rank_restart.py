@@ -65,7 +65,7 @@ class Ranks:
         """
         if not self.settings.get("rank-restart"):
             return None
-        dead = self._asking()
+        dead = self._new_deaths()
         if not dead:
             return None
         first_s = self.ctx.clock.mono_s()
@@ -73,12 +73,12 @@ class Ranks:
         while self.ctx.clock.mono_s() - first_s < wait_s:
             self.ctx.rest(0.1)
             self.monitor.look()
-        dead += self._asking()
+        dead += self._new_deaths()
         for one in dead:
-            self.ctx.journal.record("rank.died", **_told(one))
+            self.ctx.journal.record("rank.died", **_record_fields(one))
         return self._judge(dead)
 
-    def _asking(self) -> list[Death]:
+    def _new_deaths(self) -> list[Death]:
         """The deaths that were not handled yet."""
         try:
             names = set(os.listdir(self._folder))
@@ -138,14 +138,14 @@ class Ranks:
         ruling, move = start_case.ruled(case, place)
         if move.rung is not rungs.Rung.RANK or run.wish:
             for one in dead:
-                self.ctx.journal.record("rank.left", **_told(one), reason=move.reason)
+                self.ctx.journal.record("rank.left", **_record_fields(one), reason=move.reason)
                 self._answer(one, "end")
             return Suspicion(suspicions.of_rank(diagnosis, first.rank), 0.0)
         self.ctx.journal.record("start.decided", **start_case.decided(incident, case, ruling, move))
         say(f"start {started.number}: rank {first.rank}: {move.reason}")
         self.ctx.rest(min(move.delay_s, SETTLE_MAX_S))
         self.ctx.journal.act("rank", lambda: self._answer(first, "again"))
-        self.ctx.journal.record("rank.again", **_told(first), incident=incident)
+        self.ctx.journal.record("rank.again", **_record_fields(first), incident=incident)
         return None
 
     def _answer(self, one: Death, word: str) -> None:
@@ -170,5 +170,5 @@ def parsed(name: str, content: bytes) -> Death | None:
         return None
 
 
-def _told(one: Death) -> dict[str, Any]:
+def _record_fields(one: Death) -> dict[str, Any]:
     return {"rank": one.rank, "node": one.node, "pid": one.pid, "code": one.code, "signal": one.signal}

@@ -46,7 +46,7 @@ STOP_S = 10.0
 ALONG_S = 600.0
 """The longest wait for a checkpoint while nodes of another job stand by."""
 
-_GOING_ON = ("intended", "asked", "saved")
+_SAVE_STAGES = ("intended", "asked", "saved")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Growth:
         self._asked: tuple[Companion, float] | None = None  # (companion, since when)
         self._boundary: tuple[Boundary, float] | None = None
         self._checks: Checks | None = None
-        self._scene_then: Scene | None = None  # the input of `_found`
+        self._scene_at_begin: Scene | None = None  # the input of `_found`
         self._own: tuple[str, ...] = ()  # nodes of the job that the growth would use
         self.nodes: tuple[str, ...] = ()
 
@@ -89,9 +89,9 @@ class Growth:
         """Why to end this start now; None = go on. Raises OSError (journal), GivenUp."""
         if self._sizes is None or self.nodes or len(self._monitor.started.nodes) >= self._sizes.full:
             return None
-        self._note_saves()
+        self._track_saves()
         if self._found is None:
-            self._perhaps_begin()
+            self._begin_if_worth()
             return None
         if (why := self._room.busy()) != "":
             self._drop(why)
@@ -118,7 +118,7 @@ class Growth:
 
     # ------------------------------------------------------------------ whether
 
-    def _perhaps_begin(self) -> None:
+    def _begin_if_worth(self) -> None:
         mono_s = self._ctx.clock.mono_s()
         if mono_s < self._next_s or self._monitor.memory.step is None:
             return
@@ -129,9 +129,9 @@ class Growth:
         scene = self._scene(run, elastic.usable(self._sizes, run.sizes_aside))
         found = elastic.look(scene)
         if not found.size:
-            self._tell(found)
+            self._journal_refusal(found)
             return
-        self._found, self._scene_then = found, scene
+        self._found, self._scene_at_begin = found, scene
         self._own = self._free(run)[: found.size - scene.size - found.missing]
         say(f"start {self._monitor.started.number}: to grow {found.reason}")
         self._ctx.journal.record(
@@ -169,9 +169,9 @@ class Growth:
         )
         if elastic.look(scene).word not in ("grow", "unknown", "price"):
             return scene
-        return self._as_slurm_says(scene, run)
+        return self._with_slurm_facts(scene, run)
 
-    def _as_slurm_says(self, scene: Scene, run: Run) -> Scene:
+    def _with_slurm_facts(self, scene: Scene, run: Run) -> Scene:
         """The scene with idle nodes like ours, whether others wait for them, and the remaining time of the
         job.
         """
@@ -190,12 +190,12 @@ class Growth:
         return replace(
             scene,
             idle=idle,
-            alone=self._alone(row.limit_end_s),
+            alone=self._companion_objection(row.limit_end_s),
             others_wait=bool(idle) and placement.others_wait(ctx),
             left_s=None if row.limit_end_s is None else row.limit_end_s - now_s,
         )
 
-    def _alone(self, end_s: float | None) -> str:
+    def _companion_objection(self, end_s: float | None) -> str:
         if rungs.Rung.COMPANION not in recovery_order.rungs_from(self._settings).orders[""]:
             return "companion is not among its rungs"
         return self._room.apart.against(self._monitor.started.number, end_s=end_s, limit_s=STARTS_WITHIN_S)
@@ -217,7 +217,7 @@ class Growth:
             say(f"the run cannot be read, so it does not grow: {error}")
             return None
 
-    def _tell(self, found: Verdict) -> None:
+    def _journal_refusal(self, found: Verdict) -> None:
         """Journal why the run does not grow, once for each kind of reason."""
         if found.word != self._told:
             self._told = found.word
@@ -263,10 +263,10 @@ class Growth:
         if self._checks is not None:
             self._checks.finish(self._own, self._ctx.alive)
         reach = start_monitor.reach_all(self._ctx, self._monitor.started.token, self._monitor)
-        if (why := self._too_late(found, reach)) != "":
+        if (why := self._late_objection(found, reach)) != "":
             self._drop(why)
             return None
-        nodes = self._fitting(reach)
+        nodes = self._next_nodes(reach)
         if len(nodes) != found.size:
             self._drop(
                 f"not all nodes are well: {reach.why or ', '.join(sorted({*reach.silent, *reach.unfit}))}",
@@ -276,14 +276,14 @@ class Growth:
         self.nodes = nodes
         return Suspicion(suspicions.grown(found.reason), 0.0)
 
-    def _too_late(self, found: Verdict, reach: Reach) -> str:
+    def _late_objection(self, found: Verdict, reach: Reach) -> str:
         """Why growing no longer pays; "" if it does. The wait for the checkpoint may have taken hours, and
         the end of the job may have changed.
         """
-        if reach.end_s is None or self._scene_then is None:
+        if reach.end_s is None or self._scene_at_begin is None:
             return ""
         left_s = reach.end_s - self._ctx.clock.now_s()
-        now = elastic.look(replace(self._scene_then, left_s=left_s, next_save_s=0.0))
+        now = elastic.look(replace(self._scene_at_begin, left_s=left_s, next_save_s=0.0))
         return "" if now.size == found.size else now.reason
 
     def settled(self, reach: Reach) -> tuple[str, ...]:
@@ -292,12 +292,12 @@ class Growth:
         As many as before if one of the new nodes has failed meanwhile; () if one of the old ones has, which
         is a fault. Raises OSError (journal), GivenUp.
         """
-        nodes = self._fitting(reach)
+        nodes = self._next_nodes(reach)
         if self._found is not None and len(nodes) == len(self._monitor.started.nodes):
             self._drop("a node failed at the last moment", failed=True)
         return nodes
 
-    def _fitting(self, reach: Reach) -> tuple[str, ...]:
+    def _next_nodes(self, reach: Reach) -> tuple[str, ...]:
         """The nodes of the next start, those of the present one first; see `settled`."""
         if not reach.known or self._found is None:
             return ()
@@ -330,7 +330,7 @@ class Growth:
 
     # ------------------------------------------------------------------ checkpoints
 
-    def _note_saves(self) -> None:
+    def _track_saves(self) -> None:
         mono_s = self._ctx.clock.mono_s()
         if mono_s < self._sight_s:
             return
@@ -367,7 +367,7 @@ def _busy(run: Run) -> str:
         return f"a person said {run.wish}"
     if run.halt:
         return "it is to stop soon"
-    if run.leaving.get("stage") in _GOING_ON:
+    if run.leaving.get("stage") in _SAVE_STAGES:
         return f"it is being left: {run.leaving.get('occasion', '')}"
     return ""
 

@@ -59,12 +59,12 @@ SHIM_EVERY_S = 60.0
 BEGINS_WITHIN_S = 120.0
 
 HERE = (config_rungs.Rung.STEP, config_rungs.Rung.SWAP, config_rungs.Rung.COMPANION, config_rungs.Rung.SHRINK)
-_Judged = tuple[start_case.Seen, Diagnosis, Run]
+_Diagnosed = tuple[start_case.Seen, Diagnosis, Run]
 COMES_S = 8.0  # a companion must be ready so long before the limit, to check its nodes
 
 
 @dataclass(frozen=True, slots=True)
-class _Ruled:
+class _Decision:
     """What follows from a failed start: the case, the policy's ruling, the position of the job, and the
     ladder's move.
     """
@@ -89,7 +89,7 @@ class Rounds:
     incident: str = ""  # the incident before this start, until the first step
     _shim_looks: list[float] = field(default_factory=list)
     _growth: Growth | None = None
-    _habits: History = field(default_factory=History)  # log silences of earlier starts
+    _silences: History = field(default_factory=History)  # log silences of earlier starts
     _survived: set[str] = field(default_factory=set)  # findings after which some start went on
     _checked: bool = False  # the nodes were checked after the last failed start
     _checks: Checks | None = None  # the checks after the present start
@@ -118,7 +118,7 @@ class Rounds:
 
     def _run_all(self) -> None:
         number = 1
-        while (started := self._begun(number)) is not None:
+        while (started := self._await_start(number)) is not None:
             self.ctx.journal.start = number
             self.ctx.journal.record("start.begun", **start_outcome.begun(started))
             self.stage.begun(started)
@@ -126,18 +126,20 @@ class Rounds:
             checks = self._checks = Checks(self.ctx, started, self.settings)
             monitor = self._monitor(started, checks)
             try:
-                over, suspicion = self._attend(monitor)
+                over, suspicion = self._watch_start(monitor)
                 self.ctx.journal.record(
                     "start.over", code=over.code, signal=over.signal, by_us=suspicion is not None
                 )
-                if not (over.failed or suspicion) or not self._next(monitor, over, suspicion, checks):
+                if not (over.failed or suspicion) or not self._handle_failure(
+                    monitor, over, suspicion, checks
+                ):
                     return
             finally:
                 monitor.close()
                 checks.let_go()
             number += 1
 
-    def _begun(self, number: int) -> Started | None:
+    def _await_start(self, number: int) -> Started | None:
         """Wait for start `number`; None if it does not begin."""
         give_up_s = self.ctx.clock.mono_s() + BEGINS_WITHIN_S
         while (started := self.ctx.channel.started(number)) is None:
@@ -159,7 +161,7 @@ class Rounds:
             started,
             self.settings,
             self.ctx.catalog,
-            lambda: self._silent(started, doubted),
+            lambda: self._silent_nodes(started, doubted),
             clock=self.ctx.clock,
             survived=self._survived,
             companions=lambda: tuple(span.job for span in (*self.ctx.spans, *self.ctx.coming)),
@@ -168,7 +170,7 @@ class Rounds:
 
     # ------------------------------------------------------------------ while it runs
 
-    def _attend(self, monitor: Eye) -> tuple[Over, Suspicion | None]:
+    def _watch_start(self, monitor: Eye) -> tuple[Over, Suspicion | None]:
         """Watch the start until it is over, and end it where necessary. Returns how it ended and why the
         agent ended it.
         """
@@ -178,15 +180,17 @@ class Rounds:
             self.ctx,
             monitor.started,
             self.settings,
-            lambda: self._free(monitor.started),
+            lambda: self._unused_count(monitor.started),
             lambda: monitor.look(fresh=True),
-            self._habits,
+            self._silences,
         )
         drained = Drained(
-            self.ctx, monitor, self.settings, lambda found, out: self._no_swap(monitor, found, out)
+            self.ctx, monitor, self.settings, lambda found, out: self._swap_objection(monitor, found, out)
         )
-        slow = Slow(self.ctx, monitor, self.settings, hangs, lambda found: self._no_swap(monitor, found))
-        room = self._room(lambda: slow.waits or drained.waits or monitor.is_ending)
+        slow = Slow(
+            self.ctx, monitor, self.settings, hangs, lambda found: self._swap_objection(monitor, found)
+        )
+        room = self._grow_context(lambda: slow.waits or drained.waits or monitor.is_ending)
         growth = self._growth = Growth(self.ctx, monitor, self.settings, room)
         while (over := self.ctx.channel.over(number)) is None:
             self.ctx.rest(TICK_S)
@@ -195,7 +199,7 @@ class Rounds:
             next_s = self.ctx.clock.mono_s() + (FIRST_STEP_LOOK_S if self.incident else LOOK_EVERY_S)
             self._check_shim(monitor.started)
             found = ranks.look() or monitor.judge()
-            self._first_step(monitor)
+            self._note_first_step(monitor)
             verdict = hangs.look(monitor.memory.report, monitor.suspicious())
             if found is None and verdict is not None and verdict.state is State.HUNG:
                 found = monitor.hung(verdict)
@@ -211,23 +215,23 @@ class Rounds:
         drained.close()
         growth.close()
         slow.close()
-        self._habits = hangs.history
+        self._silences = hangs.history
         monitor.look(fresh=True)
-        self._first_step(monitor)
+        self._note_first_step(monitor)
         return over, suspicion
 
-    def _no_swap(self, monitor: Eye, wanted: Suspicion, out: tuple[str, ...] = ()) -> str:
+    def _swap_objection(self, monitor: Eye, wanted: Suspicion, out: tuple[str, ...] = ()) -> str:
         """Why no spare can replace these nodes now, `out` counting as unusable; "" = one can."""
         self.aside = tuple(dict.fromkeys((*self.aside, *out)))
         reach = start_monitor.reach_all(self.ctx, monitor.started.token, monitor)
-        move = self._ruled(monitor, Over(0, 0), wanted, reach).move
+        move = self._decide(monitor, Over(0, 0), wanted, reach).move
         return "" if reach.known and move.rung is config_rungs.Rung.SWAP else move.reason
 
-    def _room(self, leaves: Callable[[], bool]) -> Room:
+    def _grow_context(self, leaves: Callable[[], bool]) -> Room:
         left = "a node of the run is being left"
         return Room(self.companions, self.apart, lambda: self.aside, lambda: left if leaves() else self.off)
 
-    def _first_step(self, monitor: Eye) -> None:
+    def _note_first_step(self, monitor: Eye) -> None:
         if self.incident and monitor.memory.step is not None:
             self.ctx.journal.record("start.first-step", incident=self.incident, step=monitor.memory.step)
             self.incident = ""
@@ -244,11 +248,13 @@ class Rounds:
             self.off = "the script calls srun by a way around ftrun's own (a full path, or a PATH set anew)"
             self.ctx.journal.record("ladder.off", why=self.off)
 
-    def _free(self, started: Started) -> int:
+    def _unused_count(self, started: Started) -> int:
         """How many nodes no start has used yet."""
         return len([node for node in self.ctx.nodes if node not in {*started.nodes, *self.aside}])
 
-    def _silent(self, started: Started, doubted: Callable[[tuple[str, ...]], None]) -> tuple[str, ...] | None:
+    def _silent_nodes(
+        self, started: Started, doubted: Callable[[tuple[str, ...]], None]
+    ) -> tuple[str, ...] | None:
         """The nodes of a live start that do not answer; None if unknown."""
         token = f"{self.ctx.where.launch}.{started.number}"
         wait_s = start_outcome.shut_s(self.ctx, started, self.settings, self.aside)
@@ -257,7 +263,7 @@ class Rounds:
 
     # ------------------------------------------------------------------ when it failed
 
-    def _next(self, monitor: Eye, over: Over, suspicion: Suspicion | None, checks: Checks) -> bool:
+    def _handle_failure(self, monitor: Eye, over: Over, suspicion: Suspicion | None, checks: Checks) -> bool:
         """Answer batch.sh. True = there is another start."""
         incident = start_outcome.incident_of(self.ctx, monitor.started)
         after = start_outcome.settled(
@@ -267,34 +273,36 @@ class Rounds:
             self.settings,
             checks,
             aside=self.aside,
-            judged=lambda reach: self._judged(monitor, over, suspicion, reach)[1],
+            judged=lambda reach: self._diagnose(monitor, over, suspicion, reach)[1],
             heard=lambda reach: self.early.ask(monitor.started, reach.silent, self.aside, checks),
         )
         reach, self._checked = after.reach, after.checked
         self.stage.heard(monitor.started, reach)
         if not reach.running:
-            return self._leave(monitor, incident, reach.why)
+            return self._end_job(monitor, incident, reach.why)
         if self._growth is not None and self._growth.nodes and suspicion is not None:
             if nodes := self._growth.settled(reach):
-                return self._grown(monitor, incident, nodes, self._judged(monitor, over, suspicion, reach))
+                return self._start_grown(
+                    monitor, incident, nodes, self._diagnose(monitor, over, suspicion, reach)
+                )
             suspicion = Suspicion(suspicions.instead(monitor.started.nodes, reach.answered, reach.unfit), 0.0)
         self.apart.note(
             monitor.started.nodes, monitor.memory.step, well=reach.known and not {*reach.silent, *reach.gone}
         )
-        ruled = self._ruled(monitor, over, suspicion, reach, incident)
+        ruled = self._decide(monitor, over, suspicion, reach, incident)
         move = ruled.move
         again = ruled.ruling.decision.kind == "resubmit" and not ruled.case.run.wish
         if move.rung not in HERE:
-            return self._leave(monitor, incident, move.reason, path=move.path, again=again)
+            return self._end_job(monitor, incident, move.reason, path=move.path, again=again)
         if (why := start_outcome.too_late(self.ctx, monitor, reach)) != "":
-            return self._leave(monitor, incident, why, path=move.path, again=again)
-        return self._again(monitor, incident, ruled, reach)
+            return self._end_job(monitor, incident, why, path=move.path, again=again)
+        return self._recover(monitor, incident, ruled, reach)
 
-    def _ruled(
+    def _decide(
         self, monitor: Eye, over: Over, suspicion: Suspicion | None, reach: Reach, incident: str = ""
-    ) -> _Ruled:
+    ) -> _Decision:
         """Diagnose the end and decide; with `incident`, the diagnosis is journalled under that name."""
-        seen, diagnosis, run = self._judged(monitor, over, suspicion, reach)
+        seen, diagnosis, run = self._diagnose(monitor, over, suspicion, reach)
         if incident:
             start_outcome.note(self.ctx, monitor, seen, incident, diagnosis)
             # A finding that blamed no node explains no later start either.
@@ -314,9 +322,9 @@ class Rounds:
             companion_off=self.apart.after(seen.number, self.settings, diagnosis, reach.end_s),
         )
         ruling, move = start_case.ruled(case, place)
-        return _Ruled(case, ruling, place, move)
+        return _Decision(case, ruling, place, move)
 
-    def _judged(self, monitor: Eye, over: Over, suspicion: Suspicion | None, reach: Reach) -> _Judged:
+    def _diagnose(self, monitor: Eye, over: Over, suspicion: Suspicion | None, reach: Reach) -> _Diagnosed:
         run = self.ctx.journal.run()
         seen = start_outcome.seen_of(
             self.ctx, self.settings, run, monitor, over=over, suspicion=suspicion, reach=reach
@@ -325,7 +333,7 @@ class Rounds:
 
     # ------------------------------------------------------------------ the answer
 
-    def _leave(
+    def _end_job(
         self,
         monitor: Eye,
         incident: str,
@@ -346,7 +354,7 @@ class Rounds:
         self.ctx.journal.act("answer", lambda: self.ctx.answer(monitor.started.number, checked=self._checked))
         return False
 
-    def _again(self, monitor: Eye, incident: str, ruled: _Ruled, reach: Reach) -> bool:
+    def _recover(self, monitor: Eye, incident: str, ruled: _Decision, reach: Reach) -> bool:
         """Recover inside the allocation: journal the decision, stop what is left, get a companion or wait if
         necessary, answer.
         """
@@ -359,28 +367,28 @@ class Rounds:
         say(f"start {monitor.started.number}: {move.rung.value}: {move.reason}")
         self.aside = move.aside
         if why := release_nodes.release(self.ctx, reach.silent):
-            return self._leave(monitor, incident, why, move.path, again=True)
+            return self._end_job(monitor, incident, why, move.path, again=True)
         stop_start.cancel_steps(self.ctx)
         self.ctx.journal.record("start.stopped", incident=incident)
         self.companions.end_broken({*reach.silent, *reach.gone, *self.apart.useless})
         nodes = move.nodes
         if move.rung is config_rungs.Rung.COMPANION:
-            joined = self._joined(monitor, ruled, reach, began_s + move.limit_s - COMES_S)
+            joined = self._join_companion(monitor, ruled, reach, began_s + move.limit_s - COMES_S)
             if not joined.nodes:
-                return self._further_down(monitor, incident, ruled, reach, joined)
+                return self._next_rung(monitor, incident, ruled, reach, joined)
             nodes += joined.nodes
         self.companions.end_ahead("another rung is taken")
         self.ctx.rest(max(0.0, began_s + move.delay_s - self.ctx.clock.mono_s()))
         if self.ctx.clock.mono_s() - began_s > move.limit_s:
             why = f"it took longer than limit-{move.rung.value}"
-            return self._leave(monitor, incident, why, move.path, again=True)
+            return self._end_job(monitor, incident, why, move.path, again=True)
         skipped = [*(path for path, _ in skip), *checkpoints.still_aside(case.run.set_aside)]
         skipped = [path for path in skipped if path not in told["taken_back"]]
         fault, fresh = case.diagnosis.fault.value, ruled.ruling.decision.fresh
-        self._answered(monitor, incident, nodes, fault, skipped, fresh=fresh)
+        self._answer_again(monitor, incident, nodes, fault, skipped, fresh=fresh)
         return True
 
-    def _answered(
+    def _answer_again(
         self,
         monitor: Eye,
         incident: str,
@@ -399,23 +407,25 @@ class Rounds:
         self.ctx.journal.act("answer", lambda: self.ctx.answer(monitor.started.number, resume=found, **words))
         self.incident = incident
 
-    def _grown(self, monitor: Eye, incident: str, nodes: tuple[str, ...], judged: _Judged) -> bool:
+    def _start_grown(self, monitor: Eye, incident: str, nodes: tuple[str, ...], judged: _Diagnosed) -> bool:
         """Start again on more nodes after a planned end. Nothing had failed: no budget is spent, and there is
         no incident.
         """
         (seen, why, run), around = judged, policy_input.ClusterView()
         if run.wish:
-            return self._leave(monitor, incident, f"a person said {run.wish}")
+            return self._end_job(monitor, incident, f"a person said {run.wish}")
         self.aside = tuple(node for node in self.aside if node not in nodes)
         case, reason = start_case.case_of(run, seen, why, around), f"{why.title} {why.rests_on[0]}"
         told = start_case.unspent(incident, case, nodes, self.aside, reason)
         self.ctx.journal.record("start.decided", **told, rung=GROW)
         stop_start.cancel_steps(self.ctx)
         self.ctx.journal.record("start.stopped", incident=incident)
-        self._answered(monitor, incident, nodes, "", list(checkpoints.still_aside(run.set_aside)))
+        self._answer_again(monitor, incident, nodes, "", list(checkpoints.still_aside(run.set_aside)))
         return True
 
-    def _joined(self, monitor: Eye, ruled: _Ruled, reach: Reach, until_s: float) -> companion_jobs.Joined:
+    def _join_companion(
+        self, monitor: Eye, ruled: _Decision, reach: Reach, until_s: float
+    ) -> companion_jobs.Joined:
         """The companion's nodes for the next start."""
         run, now_s = ruled.case.run, self.ctx.clock.now_s()
         away = {*run.excluded_at(now_s), *ruled.ruling.decision.exclude, *reach.silent, *reach.unfit}
@@ -425,8 +435,8 @@ class Rounds:
             self.ctx, self.companions, self.settings, wanted, checks=self._checks, swept=self.early.taken()
         )
 
-    def _further_down(
-        self, monitor: Eye, incident: str, ruled: _Ruled, reach: Reach, joined: companion_jobs.Joined
+    def _next_rung(
+        self, monitor: Eye, incident: str, ruled: _Decision, reach: Reach, joined: companion_jobs.Joined
     ) -> bool:
         """No companion came: take the next rung for the same incident."""
         self.apart.why = self.apart.why or (joined.why if joined.lasts else "")
@@ -436,8 +446,8 @@ class Rounds:
         )
         move = ladder.climb(ruled.case, ruled.ruling, rungs, place, ruled.move.used)
         if move.rung not in HERE:
-            return self._leave(monitor, incident, move.reason, path=move.path, again=True)
-        return self._again(monitor, incident, replace(ruled, place=place, move=move), reach)
+            return self._end_job(monitor, incident, move.reason, path=move.path, again=True)
+        return self._recover(monitor, incident, replace(ruled, place=place, move=move), reach)
 
 
 def _hold_dependents(ctx: Desk) -> None:

@@ -207,7 +207,7 @@ class Eye:
             self._ask_after_s = 0.0
         self._suspected = seen is stall.Look.SUSPECT
         self.memory.suspicion = diagnosis if self._suspected else None
-        return self._unanswered(report)
+        return self._suspect_silent_nodes(report)
 
     def suspicious(self) -> hang_rules.Limits | None:
         """The limits of the hang watch while a fatal sign was seen and not survived; None otherwise."""
@@ -248,7 +248,7 @@ class Eye:
             )
         return found
 
-    def _unanswered(self, report: WatchReport) -> Suspicion | None:
+    def _suspect_silent_nodes(self, report: WatchReport) -> Suspicion | None:
         """A suspicion if nodes of the start did not answer twice while it showed no life."""
         memory, quiet_s = self.memory, self.quiet_s()
         self._ending = self._ending and self._clock.mono_s() - self._ending_s < ENDING_S
@@ -275,7 +275,7 @@ class Eye:
 
 
 @dataclass
-class _Hands:
+class _WatchActions:
     """What the agent does for its hang watch; see the protocol `Hands`."""
 
     ctx: Desk
@@ -331,14 +331,14 @@ class Hangs:
     history: liveness.History = field(default_factory=liveness.History)
     slow: straggler.History = field(default_factory=straggler.History)
     watch: HangWatch = field(init=False)
-    _hands: _Hands = field(init=False)
+    _hands: _WatchActions = field(init=False)
     swap: straggler.Advice | None = None  # a node that a spare shall replace
     _seen: set[str] = field(default_factory=set)
     _stamp: int = 0
-    _poor: Mapping[str, str] = field(default_factory=dict)
+    _degraded_node: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._hands = _Hands(self.ctx, self.started, self.read)
+        self._hands = _WatchActions(self.ctx, self.started, self.read)
         self.watch = HangWatch(
             self._hands,
             self.ctx.where.place,
@@ -375,8 +375,8 @@ class Hangs:
             facts = inputs.read_node_reports(
                 where.run_dir, where.attempt, where.launch, self.ctx.nodes, start=number
             )
-            self._poor = poor(facts, self.started.nodes)
-        return self._poor
+            self._degraded_node = poor(facts, self.started.nodes)
+        return self._degraded_node
 
     def _look_for_stragglers(self, mono_s: float) -> None:
         """Journal each node once that is steadily slower than its peers."""

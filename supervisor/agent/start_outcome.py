@@ -157,9 +157,7 @@ def seen_of(
     suspicion: Suspicion | None,
     reach: Reach,
 ) -> start_case.Seen:
-    """All facts about a start that is over: what `monitor` saw, how it ended, which nodes answer, whether there
-    is a new checkpoint.
-    """
+    """All facts about a start that is over: logs, exit, live nodes, and whether there is a new checkpoint."""
     started = monitor.started
     report, resumed = monitor.memory.report, started.launch.resume_from
     spoilt = None

@@ -25,6 +25,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ftrun.hooks.checkpoints import names as checkpoints_names
@@ -62,7 +63,7 @@ def stop(ctx: Desk, monitor: Eye, found: Suspicion, settings: Mapping[str, Any])
     number = monitor.started.number
     ctx.channel.ending(number)
     if not suspicions.is_planned(found.diagnosis):  # a planned end comes just after a save
-        _gasp(ctx, monitor, found, settings)
+        _emergency_save(ctx, monitor, found, settings)
     if ctx.channel.over(number) is not None:
         return
     lost = found.diagnosis.signature == suspicions.LOST
@@ -72,7 +73,7 @@ def stop(ctx: Desk, monitor: Eye, found: Suspicion, settings: Mapping[str, Any])
         if ctx.channel.over(number) is not None:
             return
         ctx.journal.record("script.end.intended", signal=name, pid=monitor.started.pid)
-        ctx.journal.act("script.end", lambda name=name: ctx.signal(monitor.started.pid, name))  # type: ignore[misc]
+        ctx.journal.act("script.end", partial(ctx.signal, monitor.started.pid, name))
         ctx.journal.record("script.end.done", signal=name)
         if _over_within(ctx, number, wait_s):
             return
@@ -122,7 +123,7 @@ def _over_within(ctx: Desk, number: int, limit_s: float) -> bool:
 # ---------------------------------------------------------------------- the dying gasp
 
 
-def _gasp(ctx: Desk, monitor: Eye, found: Suspicion, settings: Mapping[str, Any]) -> None:
+def _emergency_save(ctx: Desk, monitor: Eye, found: Suspicion, settings: Mapping[str, Any]) -> None:
     """Ask the surviving processes for an emergency checkpoint, once, and wait a short time for it."""
     nodes = monitor.started.nodes
     signal_name, to_script = save_request.split_signal(str(settings.get("save-signal", "")))
@@ -142,7 +143,7 @@ def _gasp(ctx: Desk, monitor: Eye, found: Suspicion, settings: Mapping[str, Any]
     known = sight(ctx, monitor, settings, ctx.clock.mono_s(), None)
     ask = save_request.Ask(save_request.Occasion.GASP, known[0], wait_s)
     ctx.journal.record("save.asked", occasion="gasp", why=why, known=known[0].to_json(), wait_s=wait_s)
-    token = _wish(ctx, monitor)
+    token = _new_token(ctx, monitor)
     try:
         ctx.journal.act("save", lambda: _ask(ctx, monitor, token, signal_name, to_script=to_script))
         began_s = ctx.clock.mono_s()
@@ -179,7 +180,7 @@ class Boundary:
         asks = bool(signal_name) or flag_files.is_read(ctx.where.place, monitor.started.token)
         wait_s = float(settings.get("save-wait", 120.0)) if asks else None
         self._ask = save_request.Ask(occasion, self._seen[0], wait_s)
-        self._token = _wish(ctx, monitor)
+        self._token = _new_token(ctx, monitor)
         if asks:
             known = self._seen[0].to_json()
             ctx.journal.record("save.asked", occasion=occasion.value, why=why, known=known, wait_s=wait_s)
@@ -227,7 +228,7 @@ def sight(
     return now, since_s
 
 
-def _wish(ctx: Desk, monitor: Eye) -> str:
+def _new_token(ctx: Desk, monitor: Eye) -> str:
     return f"{monitor.started.token} {ctx.clock.now_s():.3f}"
 
 
@@ -311,7 +312,7 @@ class Drained:
     ) -> None:
         self._ctx, self._monitor, self._settings, self._against = ctx, monitor, settings, against
         self._next_s = 0.0
-        self._wish: Wish | None = None
+        self._new_token: Wish | None = None
         self._boundary: Boundary | None = None
         self._answered: set[str] = set()
         self._notice = Notice(ctx, monitor, settings)
@@ -320,7 +321,7 @@ class Drained:
     @property
     def waits(self) -> bool:
         """Nodes shall be replaced at the next checkpoint."""
-        return self._wish is not None
+        return self._new_token is not None
 
     def look(self) -> Suspicion | None:
         """Why to end this start now; None = go on. Raises OSError (journal), GivenUp."""
@@ -331,31 +332,31 @@ class Drained:
         if mono_s >= self._next_s:
             self._next_s = mono_s + LOOK_EVERY_S
             found = flag_files.read_leave(where.place, where.launch)
-            if found is not None and (found.token in self._answered or not self._used(found)):
+            if found is not None and (found.token in self._answered or not self._used_nodes(found)):
                 found = None
-            if found is None or (self._wish is not None and found.token != self._wish.token):
+            if found is None or (self._new_token is not None and found.token != self._new_token.token):
                 self._withdraw()
-            self._wish = found
-        if self._wish is None:
+            self._new_token = found
+        if self._new_token is None:
             return None
         if self._boundary is None:
             self._boundary = Boundary(
-                self._ctx, self._monitor, self._settings, Occasion.DRAIN, self._wish.why
+                self._ctx, self._monitor, self._settings, Occasion.DRAIN, self._new_token.why
             )
         verdict = self._boundary.look()
         if not verdict.end:
             return None
         found = flag_files.read_leave(where.place, where.launch)
-        if found is None or found.token != self._wish.token:  # the request changed since the last look
+        if found is None or found.token != self._new_token.token:  # the request changed since the last look
             self._withdraw()
-            self._wish = None
+            self._new_token = None
             return None
-        return self._moved(self._wish, verdict.reason, saved=verdict.saved)
+        return self._decide_move(self._new_token, verdict.reason, saved=verdict.saved)
 
-    def _moved(self, wish: Wish, reason: str, *, saved: bool) -> Suspicion | None:
+    def _decide_move(self, wish: Wish, reason: str, *, saved: bool) -> Suspicion | None:
         self._answered.add(wish.token)
-        self._wish = self._boundary = None
-        nodes = self._used(wish)
+        self._new_token = self._boundary = None
+        nodes = self._used_nodes(wish)
         found = Suspicion(suspicions.drained(nodes, f"{', '.join(nodes)}: {wish.why}"), 0.0)
         out = tuple(node for node in wish.aside if node not in self._monitor.started.nodes)
         why = self._against(found, out) if saved else reason
@@ -365,7 +366,7 @@ class Drained:
         self._ctx.journal.record("start.stays", token=wish.token, nodes=list(nodes), why=why, saved=saved)
         return None
 
-    def _used(self, wish: Wish) -> tuple[str, ...]:
+    def _used_nodes(self, wish: Wish) -> tuple[str, ...]:
         return tuple(node for node in self._monitor.started.nodes if node in wish.nodes)
 
     def close(self) -> None:

@@ -170,7 +170,7 @@ class Stage:
 
     def _work(self) -> None:
         try:
-            self.rounds = main._opened(self.ctx)
+            self.rounds = main._open_loop(self.ctx)
             self.rounds.run()
         except (OSError, RuntimeError, LookupError, TypeError, ValueError, context.GivenUp) as error:
             self.error = error
@@ -570,12 +570,12 @@ def test_the_watchdog_answers_for_work_that_stands_still(tmp_path: Path) -> None
     """Only where an answer is owed, and only after a good while."""
     channel, shared = Talk(str(tmp_path)), main.Shared(SystemClock())
     shared.began_s -= main.STANDSTILL_S + 1
-    assert not shared.stands_still(channel)
+    assert not shared.is_stalled(channel)
     (tmp_path / "over.1").write_text("code=1\nsignal=0\n")
-    assert shared.stands_still(channel)
+    assert shared.is_stalled(channel)
     shared.give_up(channel)
     assert (tmp_path / "next.1").read_text() == "end\n"
-    assert not shared.stands_still(channel)
+    assert not shared.is_stalled(channel)
 
 
 # ---- the nodes

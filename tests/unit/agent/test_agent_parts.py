@@ -68,7 +68,7 @@ def test_an_answer_counts_for_the_nodes_that_were_asked() -> None:
 
 def test_the_agent_brings_the_node_side_where_no_supervisor_has_put_it_yet(tmp_path: Path) -> None:
     """Without it no node could be swept, and a script that fails in its first second would never be started again."""
-    main._provide(str(tmp_path))
+    main._install_node_tools(str(tmp_path))
 
     assert (tmp_path / "tools" / "ftrun-hook.pyz").is_file()
 
