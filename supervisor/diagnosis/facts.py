@@ -97,11 +97,6 @@ class Facts:
     rank_ended: bool = False
     told_inside: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def is_ours(self) -> bool:
-        """Whether ftrun ended it."""
-        return self.ended is not None and self.ended.by_us
-
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -112,16 +107,8 @@ class Case:
     facts: Facts
     log: RankedEvidence
     topology: Topology
-
-    @property
-    def ended(self) -> Ended | None:
-        """How the launch ended; None while it lives, or without a record."""
-        return self.facts.ended
-
-    @property
-    def progress(self) -> Progress | None:
-        """The steps in the log."""
-        return self.facts.progress
+    ended: Ended | None  # how the launch ended; None while it lives, or without a record
+    progress: Progress | None  # the steps in the log
 
     @property
     def trained(self) -> bool:
@@ -141,4 +128,5 @@ def case_of(facts: Facts) -> Case:
     """The facts with their evidence in written order, ranked."""
     evidence = blame.recorded(as_written(facts.evidence))
     topology = blame.learned(evidence, facts.topology)
-    return Case(facts, rank_evidence(evidence, facts.catalog, facts.ended), topology)
+    log = rank_evidence(evidence, facts.catalog, facts.ended)
+    return Case(facts, log, topology, facts.ended, facts.progress)

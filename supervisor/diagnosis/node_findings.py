@@ -387,7 +387,7 @@ def gathered(
 
 
 def _rows(report: object) -> list[dict[str, object]]:
-    """A report's findings in the form that `outliers` takes. Users write reports, so every field is checked."""
+    """A report's findings in the form that `outliers` takes. Users write reports: every field is checked."""
     rows = report.get("findings") if isinstance(report, Mapping) else None
     return [
         {

@@ -44,7 +44,7 @@ _MANY = 40  # a larger set filters nothing
 
 
 def required(pattern: bytes) -> frozenset[bytes]:
-    """Lower-case literals of which every match of `pattern` holds at least one; empty where none are known."""
+    """Lower-case literals of which every match of `pattern` holds at least one; empty if none are known."""
     if _PARSER is None:
         return frozenset()
     return of_sequence(_PARSER.parse(pattern))

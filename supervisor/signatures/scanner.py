@@ -203,7 +203,7 @@ def _newlines(raw: bytes) -> int:
 
 
 def _cleaned(raw: bytes) -> bytes:
-    """Drop terminal codes and NUL, and make every separator a newline: as many segments as before, in order."""
+    """Drop terminal codes and NUL; make every separator a newline: as many segments as before, in order."""
     return _TERMINAL.sub(b"", raw.replace(b"\0", b"")).replace(b"\r", b"\n")
 
 
@@ -272,7 +272,7 @@ class CompiledCatalog:
 
 
 class Winner(NamedTuple):
-    """The signature that counts for a segment. `code` is from a table, "" where the signature itself counts."""
+    """The signature that counts for a segment. `code` is from a table, "" if the signature itself counts."""
 
     signature: str
     priority: int
@@ -281,7 +281,7 @@ class Winner(NamedTuple):
 
 
 def winning_signature(known: CompiledCatalog, segment: bytes, indices: Collection[int]) -> Winner | None:
-    """Of the signatures that `re` confirms, the one with the highest priority; None where it confirms none."""
+    """Of the signatures that `re` confirms, the one with the highest priority; None if it confirms none."""
     best: Winner | None = None
     ranked = sorted(indices, key=known.rank.__getitem__) if len(indices) > 1 else indices
     for index in ranked:

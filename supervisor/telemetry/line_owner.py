@@ -9,7 +9,7 @@ Programs put their host's name in front of their lines, as the host calls itself
 name for it. So such a name counts only if an earlier launch of the run had that node and this one does not.
 
 srun prints much without a name ("Job step aborted"), or names a node that both jobs have. Its lines come in
-bursts: an unbroken run of lines by srun, slurmstepd and ftrun. Whoever is named in a burst has written all of
+bursts: an unbroken run of lines by srun, slurmstepd and ftrun. A job named in a burst has written all of
 it, up to a line that is certainly ours.
 """
 

@@ -198,7 +198,6 @@ class History:
     growth: float | None = None
     output_s: float = 0.0
     phase: str = ""
-    phase_s: float = 0.0
     learnt: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))  # phase -> its longest
     before_s: float = 0.0  # the longest silence that earlier starts came back from
     device_moves: bool = False  # its devices once moved memory
@@ -314,7 +313,7 @@ def _phase(history: History, sight: Sight) -> History:
         told = DONE
     if not told or told == history.phase:
         return history
-    return replace(history, phase=told, phase_s=history.watched_s)
+    return replace(history, phase=told)
 
 
 def _forgotten(witness: _Witness) -> _Witness:
