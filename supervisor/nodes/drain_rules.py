@@ -104,22 +104,22 @@ def from_payload(payload: bytes) -> Request:
     if len(payload) > PAYLOAD_BYTES_MAX:
         raise BadRequest("it is too long")
     try:
-        told = json.loads(payload)
+        fields = json.loads(payload)
     except (ValueError, RecursionError):
         raise BadRequest("it is no JSON") from None
-    if not isinstance(told, dict) or told.get("for") != PURPOSE or told.get("schema") != SCHEMA:
+    if not isinstance(fields, dict) or fields.get("for") != PURPOSE or fields.get("schema") != SCHEMA:
         raise BadRequest("it is not a request to this drain service")
-    told = {**_BEFORE, **told}
+    fields = {**_BEFORE, **fields}
     for key, form in _FORMS.items():
-        value = told.get(key)
+        value = fields.get(key)
         if not isinstance(value, str) or not form.fullmatch(value):
             raise BadRequest(f"its {key} is not of the form that it must have")
-    if not told["node" if told["want"] == "drain" else "lost"]:
+    if not fields["node" if fields["want"] == "drain" else "lost"]:
         raise BadRequest("it does not say what it is about")
-    seen_s = told.get("seen_s")
+    seen_s = fields.get("seen_s")
     if isinstance(seen_s, bool) or not isinstance(seen_s, int | float) or not 0 < seen_s < 1e11:
         raise BadRequest("its time is none")
-    return Request(seen_s=float(seen_s), **{key: told[key] for key in _FORMS})
+    return Request(seen_s=float(seen_s), **{key: fields[key] for key in _FORMS})
 
 
 def reason_of(run: str, signature: str, stamp: str) -> str:

@@ -114,30 +114,31 @@ class Desk:
 
     def _cases(self, waiting: list[Waiting], surplus: dict[int, int]) -> list[_Case]:
         cases: list[_Case] = []
-        for one in waiting:
+        for waits in waiting:
             if len(cases) >= AT_ONCE_MAX:
                 break
-            content = self.spool.read(one)
+            content = self.spool.read(waits)
             if content is None:
-                self.spool.remove(one.name)
+                self.spool.remove(waits.name)
                 continue
             sha = hashlib.sha256(content).hexdigest()
-            key = f"{one.uid}:{sha}"  # a user who copies another's credential gets an own answer
-            before = self._book.answered.get(key) or self._book.answers.get(one.id)
+            key = f"{waits.uid}:{sha}"  # a user who copies another's credential gets an own answer
+            before = self._book.answered.get(key) or self._book.answers.get(waits.id)
             if before is not None:
-                if not self._again(one, before):
-                    surplus[one.uid] = surplus.get(one.uid, 0) + 1
+                if not self._again(waits, before):
+                    surplus[waits.uid] = surplus.get(waits.uid, 0) + 1
             elif (
-                key not in self._book.taken and self._book.asked(one.uid, self.now()) >= self.limits.per_user
+                key not in self._book.taken
+                and self._book.asked(waits.uid, self.now()) >= self.limits.per_user
             ):
-                surplus[one.uid] = surplus.get(one.uid, 0) + 1
-                self.spool.remove(one.name)
+                surplus[waits.uid] = surplus.get(waits.uid, 0) + 1
+                self.spool.remove(waits.name)
             else:
-                opened = self._opened(one, key, content)
+                opened = self._opened(waits, key, content)
                 if isinstance(opened, _Case):
                     cases.append(opened)
                 else:
-                    self._refuse(one, key, opened)
+                    self._refuse(waits, key, opened)
         return cases
 
     def _opened(self, waiting: Waiting, key: str, content: bytes) -> _Case | str:
@@ -151,13 +152,13 @@ class Desk:
         if credential.uid != waiting.uid:
             return "it is signed by another user than the one who left it"
         try:
-            told = drain_rules.from_payload(credential.payload)
+            request = drain_rules.from_payload(credential.payload)
         except BadRequest as error:
             return f"what was signed is no request: {error}"
-        if told.id != waiting.id:
+        if request.id != waiting.id:
             return "it was left under another name than it is signed for"
-        if told.id in self._book.draining or told.id in self._book.raised:
-            return _Case(waiting, key, credential.uid, told)  # granted in time; a crash came between
+        if request.id in self._book.draining or request.id in self._book.raised:
+            return _Case(waiting, key, credential.uid, request)  # granted in time; a crash came between
         wrong = drain_rules.refused_credential(
             credential.encoded_s,
             self.now(),
@@ -165,7 +166,7 @@ class Desk:
             expired=credential.status == munge.EXPIRED,
             used=credential.status == munge.REPLAYED and not known,
         )
-        return wrong or _Case(waiting, key, credential.uid, told)
+        return wrong or _Case(waiting, key, credential.uid, request)
 
     def _again(self, waiting: Waiting, before: Mapping[str, Any]) -> bool:
         """An answered request: nothing is done twice.

@@ -136,11 +136,11 @@ def fold(
     `domains`: leaf switch or block -> its nodes, {} if unknown.
     """
     rules = rules or Rules()
-    told = _in_order(entries)
-    common = common_causes(failures(told), rules.window_s, rules.many, rules.several, domains or {})
+    ordered = _in_order(entries)
+    common = common_causes(failures(ordered), rules.window_s, rules.many, rules.several, domains or {})
     innocent = {(node, key) for cause in common for node, key in cause.failures}
     built: dict[str, _Builder] = {}
-    for entry in told:
+    for entry in ordered:
         served_h = max(0.0, _number(entry.detail.get("hours"))) if entry.what == "served" else None
         for node in entry.nodes:
             builder = built.get(node)
@@ -172,13 +172,13 @@ def strike_key(entry: Entry) -> str:
 def _in_order(entries: Iterable[Entry]) -> list[Entry]:
     """Oldest first, each once. The order comes from the entries' own facts, never from files."""
     seen: set[tuple[str, str]] = set()
-    told = []
+    ordered = []
     for entry in sorted(entries, key=_order):
         if entry.id and (entry.id, entry.what) in seen:
             continue
         seen.add((entry.id, entry.what))
-        told.append(entry)
-    return told
+        ordered.append(entry)
+    return ordered
 
 
 def _order(entry: Entry) -> tuple[Any, ...]:

@@ -116,8 +116,8 @@ def paired(nodes: Sequence[str], *, home: str, job: str, env: Mapping[str, str])
             timeout=PAIRS_S,
             check=False,
         )
-        told = json.loads(done.stdout.decode("utf-8", "replace").strip().rpartition("\n")[2])
-        return {node: one._asdict() for node, one in pair_test.findings(told).items()}
+        result = json.loads(done.stdout.decode("utf-8", "replace").strip().rpartition("\n")[2])
+        return {node: one._asdict() for node, one in pair_test.findings(result).items()}
     except (subprocess.TimeoutExpired, ValueError, LookupError, TypeError):
         return {}
     finally:

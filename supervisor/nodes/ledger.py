@@ -53,15 +53,15 @@ def note(home: str, *entries: Entry | Mapping[str, Any]) -> bool:
     without an id gets one. False: the disk did not take them (some may have been written: give an id to
     what must count once), or one of them names no node or is not an entry.
     """
-    told = [_entry(_mapping(entry)) for entry in entries]
-    whole = [entry for entry in told if entry is not None]
+    parsed = [_entry(_mapping(entry)) for entry in entries]
+    whole = [entry for entry in parsed if entry is not None]
     if whole:
         try:
             if _append(home, [entry_json(entry) for entry in whole]) and _many_files(home):
                 compact(home, time.time(), math.inf)  # each command from cron leaves a file
         except (OSError, ValueError, TypeError):
             return False
-    return len(whole) == len(told)
+    return len(whole) == len(parsed)
 
 
 def read(home: str) -> list[Entry]:
@@ -124,10 +124,10 @@ def _leads_to(path: str, file: os.stat_result) -> bool:
 
 
 def _mapping(entry: Entry | Mapping[str, Any]) -> Mapping[str, Any]:
-    told = dict(entry_json(entry) if isinstance(entry, Entry) else entry)
-    told.setdefault("at_s", time.time())
-    told["id"] = told.get("id") or secrets.token_hex(8)
-    return told
+    record = dict(entry_json(entry) if isinstance(entry, Entry) else entry)
+    record.setdefault("at_s", time.time())
+    record["id"] = record.get("id") or secrets.token_hex(8)
+    return record
 
 
 # ---------------------------------------------------------------------- reading

@@ -89,5 +89,5 @@ def _count(entries: Iterable[Entry], holds: Callable[[Entry], bool]) -> int:
 
 def _width(entry: Entry) -> int:
     """How many nodes the attempt had; 0 where the entry does not say."""
-    told = entry.detail.get("attempt_nodes", 0)
-    return told if isinstance(told, int) else 0
+    nodes = entry.detail.get("attempt_nodes", 0)
+    return nodes if isinstance(nodes, int) else 0

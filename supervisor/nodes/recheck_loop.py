@@ -209,9 +209,11 @@ class Round:
         if self.dry:
             return shlex.join(command)
         self.crash("step:before")
-        exit_code, told = _run(command)
+        exit_code, output = _run(command)
         self.crash("step:after")
-        self._note("step.done", row.name, number=number, exit_code=exit_code, told=told[-STEP_OUTPUT_CHARS:])
+        self._note(
+            "step.done", row.name, number=number, exit_code=exit_code, told=output[-STEP_OUTPUT_CHARS:]
+        )
         return f"{shlex.join(command)}, exit {exit_code}"
 
     def _leave(self, row: NodeRow, why: str) -> Memory:

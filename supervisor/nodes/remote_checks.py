@@ -56,10 +56,10 @@ def by_ssh(
     return look
 
 
-def _report(state: str, told: Mapping[str, Any] | None, why: str) -> Report:
-    if told is None:
+def _report(state: str, report: Mapping[str, Any] | None, why: str) -> Report:
+    if report is None:
         return Report("speechless" if state == "answered" else state, why=why)
-    findings = [finding for finding in told["findings"] if isinstance(finding, dict)]
+    findings = [finding for finding in report["findings"] if isinstance(finding, dict)]
     return Report(state, findings, why)
 
 

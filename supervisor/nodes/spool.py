@@ -115,12 +115,12 @@ def answer_of(spool: str, request_id: str) -> dict[str, Any] | None:
         return None
     try:
         content = _content(fd, owner(spool))
-        told = json.loads(content) if content is not None else None
+        answer = json.loads(content) if content is not None else None
     except (OSError, ValueError):
         return None
     finally:
         os.close(fd)
-    return told if isinstance(told, dict) and told.get("id") == request_id else None
+    return answer if isinstance(answer, dict) and answer.get("id") == request_id else None
 
 
 # ---------------------------------------------------------------------- the drain service's side

@@ -373,8 +373,8 @@ class LookedAfter:
         self._lent.end()
         self._aside.clear()
         self._gone.clear()
-        told = size if size < life.scenario.nodes else 0
-        self._note(life, "attempt.opened", excluded=out, size=told)
+        smaller = size if size < life.scenario.nodes else 0
+        self._note(life, "attempt.opened", excluded=out, size=smaller)
         self._note(life, "submit.done")
 
     def _started(self, life: Life) -> None:

@@ -41,8 +41,8 @@ class Cluster:
 
         A node that is broken already stays as it is, except that Slurm notices a crash.
         """
-        told = self._sick.get(node)
-        if told is not None and told.lasting and told.back_s > now_s:
+        sickness = self._sick.get(node)
+        if sickness is not None and sickness.lasting and sickness.back_s > now_s:
             return
         lasting = self._random.random() < cause.lasts
         found_s = self._random.expovariate(1.0 / max(self._scenario["found"], 1e-9))
@@ -55,23 +55,25 @@ class Cluster:
 
     def found(self, node: str, now_s: float) -> None:
         """The site learns of a broken node: its repair starts now."""
-        told = self._sick.get(node)
-        if told is not None and told.known_s > now_s:
-            self._sick[node] = Sickness(told.cause, now_s, now_s + (told.back_s - told.known_s), told.lasting)
+        sickness = self._sick.get(node)
+        if sickness is not None and sickness.known_s > now_s:
+            self._sick[node] = Sickness(
+                sickness.cause, now_s, now_s + (sickness.back_s - sickness.known_s), sickness.lasting
+            )
 
     def broken(self, nodes: Iterable[str], now_s: float) -> tuple[str, Cause] | None:
         """One of these nodes that will fail again if it is used, and why; None where all are well."""
         used = self._sick.keys() & set(nodes)
         for node in sorted(used):
-            told = self._sick[node]
-            if told.lasting and told.back_s > now_s:
-                return node, told.cause
+            sickness = self._sick[node]
+            if sickness.lasting and sickness.back_s > now_s:
+                return node, sickness.cause
         return None
 
     def away(self, now_s: float) -> frozenset[str]:
         """The nodes on which Slurm starts nothing."""
-        self._sick = {node: told for node, told in self._sick.items() if told.back_s > now_s}
-        return frozenset(node for node, told in self._sick.items() if told.known_s <= now_s)
+        self._sick = {node: sickness for node, sickness in self._sick.items() if sickness.back_s > now_s}
+        return frozenset(node for node, sickness in self._sick.items() if sickness.known_s <= now_s)
 
     def silent(self, now_s: float) -> frozenset[str]:
         """Those of them that do not answer."""
@@ -79,19 +81,21 @@ class Cluster:
 
     def held_broken(self, node: str, now_s: float) -> bool:
         """Whether the node is broken, answers, and the site does not know of it yet."""
-        told = self._sick.get(node)
-        return told is not None and told.known_s > now_s
+        sickness = self._sick.get(node)
+        return sickness is not None and sickness.known_s > now_s
 
     def next_back_s(self, now_s: float) -> float | None:
         """When the next node comes back."""
-        return min((told.back_s for told in self._sick.values() if told.known_s <= now_s), default=None)
+        return min(
+            (sickness.back_s for sickness in self._sick.values() if sickness.known_s <= now_s), default=None
+        )
 
     def back_s(self, now_s: float, out: Collection[str]) -> list[float]:
         """When each node that is away now comes back, the soonest first; without those of `out`."""
         return sorted(
-            told.back_s
-            for node, told in self._sick.items()
-            if told.known_s <= now_s < told.back_s and node not in out
+            sickness.back_s
+            for node, sickness in self._sick.items()
+            if sickness.known_s <= now_s < sickness.back_s and node not in out
         )
 
     def view(self, held: Iterable[str], now_s: float, needed: int) -> ClusterView:

@@ -203,15 +203,15 @@ def _ask_sbatch(asked: Asked) -> None:
     """Ask sbatch for its version and its plugin options; done only if an option cannot be split without them."""
     import subprocess
 
-    def told(option: str) -> str:
+    def output_of(option: str) -> str:
         answer = subprocess.run([asked.sbatch, option], env=asked.raw_env, capture_output=True, check=False)
         return answer.stdout.decode("utf-8", "replace")
 
-    numbers = told("--version").split()[-1:]
+    numbers = output_of("--version").split()[-1:]
     parts = numbers[0].split(".") if numbers else []
     if len(parts) >= 2 and parts[0].isdigit() and parts[1].isdigit():
         asked.version = (int(parts[0]), int(parts[1]))
-    asked.extra = options.plugin_options(told("--help"))
+    asked.extra = options.plugin_options(output_of("--help"))
 
 
 def _read_script(asked: Asked) -> None:
@@ -318,8 +318,8 @@ def _refuse_other_clusters(asked: Asked) -> None:
     """
     federal = asked.given.get("cluster-constraint")
     if federal:
-        told = "a run cannot move between the clusters of a federation; leave it out, or use plain sbatch"
-        raise UserError(f"--cluster-constraint={federal}: {told}")
+        reason = "a run cannot move between the clusters of a federation; leave it out, or use plain sbatch"
+        raise UserError(f"--cluster-constraint={federal}: {reason}")
     source, named = _clusters(asked)
     if not named:
         return

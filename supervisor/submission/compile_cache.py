@@ -90,8 +90,8 @@ def read(run_dir: str, attempts: int) -> Book:
     """The caches of the run in `run_dir`, which had that many attempts. What cannot be read is left out."""
     place = os.path.join(run_dir, PLACE)
     words = _text(os.path.join(place, "where")).rstrip("\n").partition(" ")
-    told = node_reports.json_of(os.path.join(place, "refused"))
-    refused = str(told.get("why", "")) if isinstance(told, dict) else ""
+    refusal = node_reports.json_of(os.path.join(place, "refused"))
+    refused = str(refusal.get("why", "")) if isinstance(refusal, dict) else ""
     classes = tuple(
         _class_of(place, name) for name in _listed(place) if os.path.isdir(os.path.join(place, name))
     )
@@ -145,8 +145,8 @@ def _class_of(place: str, name: str) -> NodeClass:
                 seen.add(entry.path)
                 row[0] += 1
                 row[1] += entry.size
-    told = tuple(Share(kind, *numbers) for kind, numbers in sorted(shares.items()))
-    return NodeClass(name, facts, writers, len(packs), tuple(damaged), told, written_s)
+    by_framework = tuple(Share(kind, *numbers) for kind, numbers in sorted(shares.items()))
+    return NodeClass(name, facts, writers, len(packs), tuple(damaged), by_framework, written_s)
 
 
 def _last_starts(run_dir: str, attempts: int) -> Iterator[Warm]:

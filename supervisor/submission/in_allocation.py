@@ -170,7 +170,7 @@ def facts(kept: Mapping[str, Any], shape: str, made: resize.Resized | None) -> d
     Contexts of older versions have no agent.
     """
     chosen = kept["settings"]
-    told = {
+    facts = {
         "agent": str(kept.get("python", "")) if with_agent(chosen, shape) else "",
         "labels": chosen.get("srun-label", "never"),
         "timeouts": collective_env.lines(chosen.get("timeouts", "never")),
@@ -179,15 +179,15 @@ def facts(kept: Mapping[str, Any], shape: str, made: resize.Resized | None) -> d
         "stage": _staged(chosen),
         **cache_facts(kept, shape),
     }
-    if made is not None and (chosen.get("spares") or told["agent"]):
-        told |= {
+    if made is not None and (chosen.get("spares") or facts["agent"]):
+        facts |= {
             "spares": str(made.spares),
             "active": str(made.active),
             "active_tasks": str(made.active_tasks or ""),
             "active_gpus": made.active_gpus,
             "hidden": " ".join(made.hidden),
         }
-    return told
+    return facts
 
 
 def cache_facts(kept: Mapping[str, Any], shape: str) -> dict[str, str]:
