@@ -49,7 +49,7 @@ A file of yours may still be somebody else's work, cloned or unpacked. What it s
     $ ftrun trust ftrun.toml
     setting  can   value
     on-give-up  runs  ./notify.sh
-    /home/ann/llm/ftrun.toml is trusted as it is now
+    /home/ann/llm/ftrun.toml is trusted with its present content
 
 Nothing is submitted before that, since a run without its `pre-hook` or `checkpoint` would be another run. Trust is bound to the place of the file and to its content: after an edit or a `git pull` that changes it you are
 asked again. It does not cover the programs that the file names. `ftrun trust --list` shows what is trusted, `--revoke FILE` takes it back; the records lie in `~/.config/ftrun/trusted/`. What the

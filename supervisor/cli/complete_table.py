@@ -1,7 +1,7 @@
-"""The tree of commands as completion reads it: written by `make docs`, not by hand. (pure)
+"""The tree of commands for shell completion: written by `make docs`, not by hand. (pure)
 
-Path -> (one line of help, options as (names, kind of value, help), kinds of operands with `*` where one takes all that is left, sub-commands).
-The kinds stand in .ci/gen/tree.
+Path -> (one line of help, options as (names, kind of value, help), kinds of operands, sub-commands). An operand
+with `*` takes all remaining words. The kinds are listed in .ci/gen/tree.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a drill does to the world: nodes, their disk, the controller, the supervisor, jobs. (I/O)"""
+"""The actions of a drill: on nodes, their disk, slurmctld, the supervisor, jobs. (I/O)"""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ FILLER = ".filler"
 
 
 class NoSandbox(Exception):
-    """An act that only a sandbox allows was asked for on somebody's real cluster."""
+    """An action that needs a sandbox was requested on a real cluster."""
 
 
 class Injector:
-    """Acts on the sandbox and the jobs of one drill. Commands run as the user in the drill's folder."""
+    """Performs actions on the sandbox and the jobs of one drill. Commands run as the user, in the drill's
+    folder.
+    """
 
     def __init__(self, box: Sandbox | None, folder: Path, home: Path, env: Mapping[str, str]) -> None:
         self._box, self.folder, self.home, self.env = box, folder, home, dict(env)
@@ -44,7 +46,7 @@ class Injector:
         return self._box
 
     def do(self, action: Action, seen: Observation) -> None:
-        """One action of a scenario. Raises NoSandbox, SandboxError."""
+        """Perform one action of a scenario. Raises NoSandbox, SandboxError."""
         if action.do == "ftrun":
             self.ftrun(*(word.replace("{run}", seen.run.id) for word in action.words))
         elif action.do == "scancel":
@@ -62,32 +64,34 @@ class Injector:
             getattr(self, action.do)()
 
     def _occupy(self, nodes: int, *words: str) -> None:
-        """Somebody else's job takes so many nodes."""
+        """Submit another user's job, which takes so many nodes."""
         self.submit_plain(f"-N{nodes}", "--exclusive", "--output=/dev/null", *words)
 
     # ---- nodes and the controller
 
     def crash(self, node: str) -> None:
-        """The node loses power."""
+        """Let the node lose power."""
         self.box.crash(node)
 
     def freeze(self, node: str) -> None:
-        """Everything on the node stops."""
+        """Stop every process of the node."""
         self.box.freeze(node)
 
     def mend(self, node: str) -> None:
-        """The node is as before."""
+        """Undo `crash` or `freeze`."""
         self.box.mend(node)
 
     def counters(self, nodes: Sequence[str]) -> str:
-        """Give these nodes a memory controller without errors; the folder for `ftrun-hook watch --root`."""
+        """Give these nodes a memory controller without errors; return the folder for `ftrun-hook watch
+        --root`.
+        """
         for node in nodes:
             self._controller(node).mkdir(parents=True, exist_ok=True)
             self._count(node, 0)
         return str(self.folder / "machine" / "{node}")
 
     def lose_memory(self, node: str) -> None:
-        """The memory controller of the node counts an uncorrected error."""
+        """Let the memory controller of the node count an uncorrected error."""
         self._count(node, 1)
 
     def _count(self, node: str, errors: int) -> None:
@@ -98,11 +102,11 @@ class Injector:
         return self.folder / "machine" / node / "sys" / "devices" / "system" / "edac" / "mc" / "mc0"
 
     def lose_gpu(self, node: str) -> None:
-        """The node's nvidia-smi tells of a GPU that its driver has lost."""
+        """Let the node's nvidia-smi report a lost GPU."""
         self._gpus(node, "GPU is lost")
 
     def mend_gpu(self, node: str) -> None:
-        """The node's nvidia-smi tells of GPUs that are well."""
+        """Let the node's nvidia-smi report a healthy GPU."""
         self._gpus(node, "31 C")
 
     def _gpus(self, node: str, temperature: str) -> None:
@@ -114,27 +118,27 @@ class Injector:
         path.chmod(0o755)
 
     def reasons(self) -> dict[str, str]:
-        """Why Slurm holds nodes back; {} where it does not answer."""
+        """Node -> its drain reason in Slurm; {} if Slurm does not answer."""
         rows = self.box.run(["sinfo", "-h", "-N", "-o", "%N|%E"]).stdout.splitlines()
         told = dict(row.split("|", 1) for row in rows if "|" in row)
         return {node: reason.strip() for node, reason in told.items() if reason.strip() not in ("", "none")}
 
     def drain(self, node: str) -> None:
-        """An administrator drains the node."""
+        """Drain the node as an administrator does."""
         self._run(["scontrol", "update", f"nodename={node}", "state=drain", "reason=kernel update"])
 
     def stop_controller(self) -> None:
-        """slurmctld ends."""
+        """Stop slurmctld."""
         self.box.stop_controller()
 
     def start_controller(self) -> None:
-        """slurmctld is started again."""
+        """Start slurmctld again."""
         self.box.start_controller()
 
     # ---- ftrun's own processes
 
     def kill_supervisor(self) -> None:
-        """SIGKILL to the supervisor of this drill."""
+        """Kill the supervisor of this drill (SIGKILL)."""
         end_processes(supervisors(self.home), signal.SIGKILL)
 
     def kill_agent(self) -> None:
@@ -142,49 +146,49 @@ class Injector:
         end_processes(_ours(self.home, b"ftrun.supervisor.agent"), signal.SIGKILL)
 
     def kill_staging_daemons(self) -> None:
-        """SIGKILL to every staging daemon of this drill."""
+        """Kill every staging daemon of this drill (SIGKILL)."""
         end_processes(_ours(self.home, b"staging-daemon"), signal.SIGKILL)
 
     def fill_disk(self) -> None:
-        """No byte of the disk that is published to is left."""
+        """Fill the disk to which checkpoints are published."""
         with (self.folder / "published" / FILLER).open("wb", buffering=0) as stream:
             try:
                 while True:
                     stream.write(bytes(1 << 16))
-            except OSError:  # which was to come
+            except OSError:  # the disk is full
                 return
 
     def free_disk(self) -> None:
-        """As much of it is left as there was."""
+        """Free the disk again."""
         (self.folder / "published" / FILLER).unlink()
 
     # ---- commands
 
     def ftrun(self, *words: str) -> None:
-        """Run an ftrun command to its end; what it prints goes to commands.log."""
+        """Run an ftrun command to its end; its output goes to commands.log."""
         self._run([sys.executable, "-P", "-m", "ftrun.supervisor", *words])
 
     def scancel(self, job: str) -> None:
-        """As the user would."""
+        """Cancel a job as the user does."""
         self._run(["scancel", job])
 
     def scancel_named(self, name: str) -> None:
-        """Cancel every job of ours that has this name."""
+        """Cancel every job of this user with this name."""
         self._run(["scancel", f"--name={name}", f"--user={getpass.getuser()}"])
 
     def jobs_named(self, name: str) -> tuple[str, ...]:
-        """Jobs of ours with this name that wait or run."""
+        """The pending and running jobs of this user with this name."""
         found = self._run(
             ["squeue", "-h", f"--name={name}", "-u", getpass.getuser(), "-t", "PD,R,CF,S", "-o", "%i"]
         )
         return tuple(found.stdout.split())
 
     def submit_plain(self, *words: str) -> None:
-        """Submit a job that is not ftrun's."""
+        """Submit a job by plain sbatch."""
         self._run(["sbatch", *words])
 
     def submit(self, words: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        """`ftrun sbatch WORDS`."""
+        """Run `ftrun sbatch WORDS`."""
         return self._run([sys.executable, "-P", "-m", "ftrun.supervisor", "sbatch", *words], env)
 
     def _run(
@@ -206,35 +210,37 @@ class Injector:
 
 
 def mount_small_disk(folder: Path, size_mib: int) -> None:
-    """Make the folder a disk of its own, so large. Raises SandboxError where that is not allowed."""
+    """Mount a disk of this size on the folder. Raises SandboxError if that is not allowed."""
     words = ["mount", "-t", "tmpfs", "-o", f"size={size_mib}m,mode=0755", "ftrun-drill", str(folder)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SandboxError(f"no disk can be made for this drill, which root alone can: {done.stderr.strip()}")
+        raise SandboxError(
+            f"this drill mounts a disk of its own, which only root can do: {done.stderr.strip()}"
+        )
 
 
 def unmount_disk(folder: Path) -> None:
-    """Take the disk away again; it may be in use for a moment."""
+    """Unmount the disk, lazily: it may be in use for a moment."""
     subprocess.run(["umount", "--lazy", str(folder)], capture_output=True, check=False)
 
 
 def supervisors(home: Path) -> list[int]:
-    """The processes that look after the runs of this home."""
+    """The pids of the supervisors of this home."""
     return _ours(home, b"supervise")
 
 
 def _ours(home: Path, word: bytes) -> list[int]:
-    """Processes with this word among their arguments.
+    """The pids of processes of this home with this word among their arguments.
 
-    Their environment tells whose they are: a home belongs to one drill. Without their children: between fork
-    and exec a child has the words of its parent.
+    FTRUN_HOME in their environment shows whose they are: a home belongs to one drill. Children are left out:
+    between fork and exec a child has the arguments of its parent.
     """
     wanted = f"FTRUN_HOME={home}".encode()
     found: dict[int, int] = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) == os.getpid():
             continue
-        # A process may end while it is looked at, and others' environments cannot be read.
+        # A process may end meanwhile, and the environment of other users' processes cannot be read.
         with contextlib.suppress(OSError):
             words = Path("/proc", entry, "cmdline").read_bytes().split(b"\0")
             if word in words and wanted in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
@@ -245,7 +251,7 @@ def _ours(home: Path, word: bytes) -> list[int]:
 
 
 def end_processes(pids: list[int], how: signal.Signals = signal.SIGTERM) -> None:
-    """Signal these processes and wait until they are gone; SIGKILL for what is left."""
+    """Signal these processes and wait until they are gone; kill those that stay."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, how)

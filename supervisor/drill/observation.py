@@ -1,4 +1,4 @@
-"""What is observed of a drill, and the conditions on it under which an action is due. (pure)"""
+"""What a drill observes, and the conditions under which an action is due. (pure)"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What the trainer wrote down about itself, in the order of writing: JSON objects of Trainer.note."""
+    """The trainer's own log, in the order of writing: JSON objects of Trainer.note."""
 
     steps: tuple[Line, ...] = ()
     saves: tuple[Line, ...] = ()
@@ -30,7 +30,7 @@ class Trace:
 
     @property
     def step(self) -> int:
-        """The last step of training; 0 before the first."""
+        """The last completed step; 0 before the first."""
         return int(self.steps[-1]["step"]) if self.steps else 0
 
     @property
@@ -48,44 +48,45 @@ class Trace:
         return frozenset(str(line["node"]) for line in self.ranks if line["start"] == start)
 
     def node_of(self, rank: int, start: int) -> str:
-        """The node on which a rank was placed in this start; "" when it has not begun."""
+        """The node on which a rank was placed in this start; "" if it has not begun."""
         placed = (line for line in self.ranks if (line["rank"], line["start"]) == (rank, start))
         return next((str(line["node"]) for line in placed), "")
 
     @property
     def steps_lost(self) -> int:
-        """How many steps were trained again."""
+        """How many steps were repeated."""
         return len(self.steps) - len({line["step"] for line in self.steps})
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What can be seen at one moment. `since_action_s`: seconds since the last action (or the submission)."""
+    """The state at one moment. `since_action_s`: seconds since the last action (or the submission)."""
 
     run: Run
     trace: Trace
     since_action_s: float
     supervised: bool  # a supervisor process of this drill lives
-    reasons: Mapping[str, str] = field(default_factory=dict)  # node -> why Slurm holds it back
-    published: tuple[int, ...] = ()  # steps of the staged checkpoints that are on disk as a whole
-    # Node -> steps of which its memory has a whole part; then the same of what another node has a copy of.
+    reasons: Mapping[str, str] = field(default_factory=dict)  # node -> its drain reason
+    published: tuple[int, ...] = ()  # steps of the staged checkpoints that are complete on disk
+    # Node -> steps whose part is complete in its memory; node -> steps whose part another node has a copy of.
     sealed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     copied: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Everything that is known of a drill when it is over. `faults` of actions: at, what, node; Unix seconds.
+    """Everything that is known of a drill after its end. `faults`: the faults by actions (at in Unix seconds,
+    what, node).
 
-    `checkpoints` and `published`: path -> its content, or why it cannot be read.
+    `checkpoints` and `published`: path -> content, or why it cannot be read.
     """
 
     runs: tuple[Run, ...]
     traces: tuple[Trace, ...]
     faults: tuple[Line, ...]
     checkpoints: Mapping[str, Line | str]
-    reasons: Mapping[str, str] = field(default_factory=dict)  # node -> why Slurm holds it back in the end
-    jobs_left: tuple[str, ...] = ()  # jobs of the training that wait or run when all is over
+    reasons: Mapping[str, str] = field(default_factory=dict)  # node -> its drain reason in the end
+    jobs_left: tuple[str, ...] = ()  # jobs of the training that are pending or running after the end
     published: Mapping[str, Line | str] = field(default_factory=dict)
     in_memory: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # node -> jobs whose files it has
     timed_out: bool = False
@@ -93,7 +94,7 @@ class Outcome:
 
     @property
     def hurt_nodes(self) -> frozenset[str]:
-        """The nodes that a fault struck, from inside or outside."""
+        """The nodes that a fault struck, by the trainer or by an action."""
         lines = (*self.faults, *self.traces[0].faults)
         return frozenset(str(line["node"]) for line in lines) - {""}
 
@@ -106,14 +107,14 @@ def _reached(seen: Observation, step: int, start: int) -> bool:
 
 
 def _saving(seen: Observation, start: int) -> bool:
-    """Rank 0 is writing a checkpoint that is not in its place yet, beyond the first of this start."""
+    """Whether rank 0 is writing a checkpoint, and not the first of this start."""
     begun = [line for line in seen.trace.saving if line["start"] == start]
     done = [line for line in seen.trace.saves if line["start"] == start]
     return len(begun) >= 2 and len(begun) > len(done)
 
 
 def _in_memory(seen: Observation, step: int, holders: Mapping[str, tuple[int, ...]]) -> bool:
-    """Every part of the first start's checkpoint of this step is in these memories, and not on disk yet."""
+    """Whether all parts of the first start's checkpoint of this step are in memory, and not on disk yet."""
     nodes = seen.trace.nodes_of(1)
     return bool(nodes) and step not in seen.published and all(step in holders.get(node, ()) for node in nodes)
 
@@ -140,11 +141,12 @@ CONDITIONS: Mapping[str, Callable[[Observation, Any], bool]] = {
     "sealed": lambda seen, step: _in_memory(seen, step, seen.sealed),
     "copied": lambda seen, step: _in_memory(seen, step, seen.copied),
 }
-"""Besides these: `step`, reached in start number `start` of the script (1 if not given) or a later one."""
+"""One more condition is `step`: reached in start number `start` (default 1) of the script, or in a later one.
+"""
 
 
 def is_due(action: Action, seen: Observation) -> bool:
-    """All its conditions hold, and the node it acts on is known."""
+    """Whether all conditions of the action hold and its target node is known."""
     when = dict(action.when)
     start, step = when.pop("start", 1), when.pop("step", 0)
     return (
@@ -155,7 +157,7 @@ def is_due(action: Action, seen: Observation) -> bool:
 
 
 def target_node(action: Action, seen: Observation) -> str:
-    """The node it acts on; "" for none, or where it is not known yet."""
+    """The node that the action acts on; "" for none, or if it is not known yet."""
     if action.rank is not None:
         return seen.trace.node_of(action.rank, action.of_start)
     if action.spare is None or seen.run.attempt is None:

@@ -1,8 +1,7 @@
 """Readers of a drill's facts: the trainer's trace, checkpoints on disk, memory of the nodes. (I/O)
 
-How it thinks. Every node of the sandbox has a /dev/shm of its own, which its slurmd sees:
-/proc/<slurmd>/root leads there, without asking anybody in the node. A node that lost power has no slurmd,
-and nothing in memory.
+Every node of the sandbox has its own /dev/shm, visible at /proc/<pid of its slurmd>/root/dev/shm. A node that
+lost power has no slurmd, and nothing in memory.
 """
 
 from __future__ import annotations
@@ -43,17 +42,17 @@ def _lines(path: Path) -> tuple[Mapping[str, Any], ...]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return ()
-    whole = text[: text.rfind("\n") + 1]  # the last line may be half there
+    whole = text[: text.rfind("\n") + 1]  # the last line may be incomplete
     return tuple(json.loads(line) for line in whole.splitlines())
 
 
 def read_checkpoints(folder: Path) -> Contents:
-    """Every checkpoint in its place: what it holds, or why it cannot be read."""
+    """Path -> content of every checkpoint, or why it cannot be read."""
     return _contents((folder / "checkpoints").glob("ckpt-*.pt"), checkpoint_files.read_checkpoint)
 
 
 def read_published(folder: Path) -> Contents:
-    """Every staged checkpoint that says it is whole: what it holds, or why it cannot be read."""
+    """Path -> content of every staged checkpoint with a marker, or why it cannot be read."""
     return _contents((marker.parent for marker in folder.glob(f"*/{MARKER}")), checkpoint_files.read_set)
 
 
@@ -68,22 +67,22 @@ def _contents(paths: Iterable[Path], read: Callable[[str], dict[str, Any]]) -> C
 
 
 class StagingView:
-    """Staged checkpoints: in the memory of a sandbox's nodes, and in the folder they are published to."""
+    """Staged checkpoints, in the memory of a sandbox's nodes and in the folder for published ones."""
 
     def __init__(self, box: Sandbox | None, published: Path) -> None:
         self._box, self._published = box, published
         self._slurmds: dict[str, int] = {}
 
     def on_disk(self) -> tuple[int, ...]:
-        """The steps of the sets that are published."""
+        """The steps of the published checkpoints."""
         return _steps(path.parent for path in self._published.glob(f"*/{MARKER}"))
 
     def sealed(self) -> dict[str, tuple[int, ...]]:
-        """Node -> steps whose part will not change any more."""
+        """Node -> steps whose part is sealed in its memory."""
         return {node: _steps(base.glob("ftrun-*/*/parts/*/*.json")) for node, base in self._bases().items()}
 
     def copied(self) -> dict[str, tuple[int, ...]]:
-        """Node -> steps whose part lies in the memory of another node as well."""
+        """Node -> steps whose part another node has a copy of."""
         found: dict[str, list[Path]] = {}
         for holder, base in self._bases().items():
             for path in base.glob("ftrun-*/*/partner/*/*/*.json"):
@@ -93,13 +92,13 @@ class StagingView:
         return {owner: _steps(paths) for owner, paths in found.items()}
 
     def left(self) -> dict[str, tuple[str, ...]]:
-        """Node -> the folders of jobs that are in its memory."""
+        """Node -> the folders of jobs in its memory."""
         return {
             node: tuple(path.name for path in base.glob("ftrun-*/*")) for node, base in self._bases().items()
         }
 
     def _bases(self) -> dict[str, Path]:
-        """Node -> its /dev/shm, where it lives."""
+        """Living node -> its /dev/shm."""
         if self._box is None or not self._box.plan.shm_mib:
             return {}
         nodes = self._box.node_names

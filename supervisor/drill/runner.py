@@ -1,13 +1,13 @@
-"""One drill from an empty folder to its result, and several side by side. (I/O)
+"""Runs one drill from an empty folder to its result, and several in parallel. (I/O)
 
-How it thinks. Every drill has a sandbox, a $FTRUN_HOME and so a supervisor of its own: drills cannot disturb
-each other and run side by side. The job is submitted by the very command a user types, which starts a real
-detached supervisor. Then the drill only observes: the run as its journal folds, and what the trainer wrote;
-and does its actions when they are due. Whatever happens, at the end nothing of it is left.
+Every drill has its own sandbox and $FTRUN_HOME, and so its own supervisor: drills cannot disturb each other
+and run in parallel. The drill submits the job by the command that a user types, which starts a real detached
+supervisor. Then it only observes (the run by its journal, and the trainer's log) and performs its actions
+when they are due. Whatever happens, it leaves nothing behind.
 
     <folder>/box      the sandbox            <folder>/home   $FTRUN_HOME
-    <folder>/published  staged checkpoints, once they are on disk
-    <folder>/work     script, log, trace of the training (work2, work3: the jobs that wait for it)
+    <folder>/published  staged checkpoints that are on disk
+    <folder>/work     script, log, trace of the training (work2, work3: the dependent jobs)
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ SUBMITTED = re.compile(r"Submitted batch job (\d+)")
 
 
 class DrillFailed(Exception):
-    """The drill could not be held; one line. It says nothing about ftrun's recovery."""
+    """The drill itself could not run; one line. It says nothing about ftrun's recovery."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How one drill went. `folder` is "" when it was removed."""
+    """The result of one drill. `held`: as expected; `folder` is "" if it was removed."""
 
     name: str
     title: str
@@ -81,7 +81,7 @@ def user_scenarios() -> tuple[Scenario, ...]:
     return load(Path(__file__).with_name("scenarios.toml"))
 
 
-# ---------------------------------------------------------------------------- holding drills
+# ---------------------------------------------------------------------------- running drills
 
 
 def run_all(
@@ -94,10 +94,10 @@ def run_all(
     on_event: Callable[[Event], None],
     on_end: Callable[[Result], None],
 ) -> list[Result]:
-    """Hold these drills, at most `lanes` at a time; results come in their order.
+    """Run these drills, at most `lanes` at a time; the results are in their order.
 
-    Raises what `run_scenario` raises. However it is left, by KeyboardInterrupt too, every drill has cleared
-    away first.
+    Raises what `run_scenario` raises. Every drill has cleaned up before this returns or raises, on
+    KeyboardInterrupt too.
     """
     stop = threading.Event()
 
@@ -112,7 +112,7 @@ def run_all(
             wait(futures, return_when=FIRST_EXCEPTION)
             return [future.result() for future in futures]
         finally:
-            # Those not begun are dropped, those under way end early; leaving the pool waits for them.
+            # Drop the drills not begun and end the running ones early; leaving the pool waits for them.
             for future in futures:
                 future.cancel()
             stop.set()
@@ -127,11 +127,11 @@ def run_scenario(
     on_event: Callable[[Event], None] = lambda event: None,
     stop: threading.Event | None = None,
 ) -> Result:
-    """Hold a drill and judge it.
+    """Run a drill and check its outcome.
 
-    In a sandbox of its own, or with `here` on the Slurm of the environment. `parent` is where its folder is
-    made: it must be seen by the nodes. `keep` keeps the folder. `stop` ends it early, as a failure. Raises
-    UserError where the sandbox cannot be had.
+    It runs in its own sandbox, or with `here` on the Slurm of the environment. `parent`: where to make its
+    folder, which the nodes must see; `keep`: keep the folder; `stop`: end early, as a failure. Raises
+    UserError if no sandbox can be started.
     """
     if here and one.needs_sandbox:
         raise UserError(f"{one.name} breaks nodes or the controller: it runs in a sandbox only")
@@ -142,9 +142,9 @@ def run_scenario(
 
 
 class Drill:
-    """The place and the course of one drill.
+    """One drill: its folder, its sandbox, its events.
 
-    `box` is a sandbox that is there already; it is left as the drill leaves it.
+    `box` is an existing sandbox; the drill does not take it down.
     """
 
     def __init__(
@@ -172,13 +172,13 @@ class Drill:
         self._timed_out = False
         self._injector: Injector | None = None
         self._staged: readers.StagingView = readers.StagingView(None, self._published)
-        # On a cluster with other jobs the name must tell ours from all others, for the clearing away.
+        # On a cluster with other jobs the name must be unique, since the cleanup cancels by name.
         self._job_name = scenario.name if self._own_box else f"{scenario.name}-{self.folder.name[-8:]}"
 
-    # ---- the course
+    # ---- running
 
     def run(self, *, keep: bool) -> Result:
-        """Build, submit, observe and act until the run is over; judge; clear away."""
+        """Build, submit, observe and act until the run is over; check the outcome; clean up."""
         try:
             inject = self._build()
             failure = ""
@@ -217,7 +217,7 @@ class Drill:
         )
 
     def _follow(self, inject: Injector) -> None:
-        """Do the actions when they are due, until the runs are over."""
+        """Perform the actions when they are due, until the runs are over."""
         began = acted = time.monotonic()
         actions = list(self.scenario.actions)
         while True:
@@ -240,7 +240,7 @@ class Drill:
                 return
             self._pause(LOOK_EVERY_S)
         ended = time.monotonic()
-        while time.monotonic() - ended < self.scenario.linger_s:  # nothing may come back
+        while time.monotonic() - ended < self.scenario.linger_s:  # no job may appear
             self._tell(self._runs())
             self._pause(LOOK_EVERY_S)
 
@@ -281,7 +281,7 @@ class Drill:
         if self._stop.wait(seconds):
             raise DrillFailed("interrupted")
 
-    # ---- telling
+    # ---- events
 
     def _say(self, text: str) -> None:
         event = Event(self.scenario.name, round(time.monotonic() - self._began_s, 1), text)
@@ -296,13 +296,13 @@ class Drill:
         standing = f"{runs[0].state.value}, step {traces[0].step} of {self.scenario.steps}"
         self._on_event(Event(self.scenario.name, after_s, standing, passing=True))
 
-    # ---- building and clearing away
+    # ---- building and cleanup
 
     def _build(self) -> Injector:
         for work in self._works:
             (work / "checkpoints").mkdir(parents=True)
         self._published.mkdir()
-        if self._staging.disk_mib:  # before the nodes are there: they have what is mounted then
+        if self._staging.disk_mib:  # before the nodes start: they see only earlier mounts
             injector.mount_small_disk(self._published, self._staging.disk_mib)
         self.home.mkdir(mode=0o700)
         (self.folder / "tmp").mkdir()
@@ -362,7 +362,7 @@ class Drill:
         workload.lay_out(work, plan, srun=srun, python=sys.executable if own_slurm else "python3")
 
     def _clear(self, *, keep: bool) -> None:
-        """No process of the drill is left, whatever came before; the folder goes unless it is wanted."""
+        """End every process of the drill; remove its folder unless `keep`."""
         injector.end_processes(injector.supervisors(self.home))
         if self._own_box:
             if (self.folder / "box" / "sandbox.json").exists():
@@ -376,7 +376,7 @@ class Drill:
 
 
 def _when_empty(look: Callable[[], Any], empty: Callable[[Any], bool]) -> Any:
-    """What is left; things that ended just now have a moment to go."""
+    """The result of `look` once it is `empty`, or after a grace period."""
     give_up_s = time.monotonic() + GONE_WITHIN_S
     while not empty(found := look()) and time.monotonic() < give_up_s:
         time.sleep(LOOK_EVERY_S)

@@ -1,9 +1,9 @@
-"""A drill as data: what is trained, what is hurt and when, and what must come of it. (pure)
+"""A drill as data: the training, the faults and their times, and the expected outcome. (pure)
 
 A table of drills is a TOML file whose [[drill]] rows have the fields of `Scenario`. Faults strike inside a
-rank of the training (ftrun.supervisor.drill_trainer.faults). Actions come from outside, each as soon as its
-conditions hold (observation.CONDITIONS) and the actions before it are done: conditions look at steps and
-states, so a slow machine makes a drill longer and not wrong.
+rank of the training (`drill_trainer.faults`). Actions come from outside, each as soon as its conditions hold
+(`observation.CONDITIONS`) and all earlier actions are done. Conditions refer to steps and states, so a slow
+machine makes a drill longer but not wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["ACTIONS", "Action", "ActionKind", "Expectation", "Fault", "Scenario"
 
 
 class ActionKind(NamedTuple):
-    """Its name in the timeline, whether it is a fault, and whether a real cluster must be spared it."""
+    """Its name in the timeline, whether it is a fault, and whether it is for sandboxes only."""
 
     says: str
     fault: bool = False
@@ -51,11 +51,12 @@ ACTIONS: Mapping[str, ActionKind] = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The trainer hurts itself: `what` (see faults.FAULTS) strikes `rank` (-1: all) at `steps` or `any_step`.
+    """A fault inside the trainer: `what` (see faults.FAULTS) strikes `rank` (-1: all) at `steps` or at
+    `any_step`.
 
-    `starts` narrows it to starts of the script by number, from 1; () is every start. `sticky` makes the node
-    it first struck a bad one, where it strikes again; `once` lets it strike each rank a single time, however
-    often that one starts.
+    `starts` limits it to these starts of the script, numbered from 1; () is every start. `sticky` makes the
+    node it first struck a bad one, where it strikes again; `once` lets it strike each rank only once, however
+    often that rank starts.
     """
 
     what: str
@@ -69,11 +70,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One act from outside: `do` (see ACTIONS) as soon as all conditions of `when` hold.
+    """One action from outside: `do` (see ACTIONS) as soon as all conditions of `when` hold.
 
-    It acts on the node on which `rank` was placed in `of_start`, or on the node of the job that is spare
-    number `spare`, and waits until that node is known. With `repeats`, the last action is done again
-    whenever `when` holds.
+    It acts on the node of `rank` in start `of_start`, or on spare number `spare` of the job, and waits until
+    that node is known. With `repeats`, the last action is repeated whenever `when` holds.
     """
 
     do: str
@@ -89,7 +89,7 @@ class Action:
 
     @property
     def title(self) -> str:
-        """What the timeline calls it."""
+        """Its text in the timeline."""
         return self.says or ACTIONS[self.do].says
 
     @property
@@ -105,13 +105,13 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What must be true at the end. In `classes` "a|b" is either and "a?" may be missing.
+    """The expected outcome. In `classes`, "a|b" is either class, and "a?" may be missing.
 
-    `blamed`: "hurt" = exactly the hurt nodes by the first incident, "nobody" = no node, "" = not asked.
-    `avoided`: the last start runs on no hurt node. `rungs`: what was decided, in order ("swap", "step",
-    "resubmit"); () = not asked. `sizes`: on how many nodes each start of the script trained, in order.
-    `processes_kept`: with `rejoin`, every rank but the hurt one keeps its process. `again_within_s`: so long
-    after each fault training runs again.
+    `blamed`: "hurt" = the first incident blames exactly the hurt nodes, "nobody" = no node, "" = not checked.
+    `avoided`: the last start runs on no hurt node. `rungs`: the decisions in order ("swap", "step",
+    "resubmit"); () = not checked. `sizes`: the number of nodes of each start of the script, in order.
+    `processes_kept`: every rank but the hurt one keeps its process (for drills that restart single ranks).
+    `again_within_s`: training runs again within this time after each fault.
     """
 
     end: str = "finished"
@@ -126,14 +126,14 @@ class Expectation:
     again_within_s: float | None = None
     reason: str = ""
     evidence: str = ""
-    no_evidence: str = ""  # signatures with this word, of lines that somebody else's job wrote
+    no_evidence: str = ""  # signatures with this word, of lines that another job wrote
     steps_lost_max: int | None = None
     ended_by_us: bool | None = None
     site_answer: str = ""  # of the site's service, to the run's request
-    drained_nodes: int | None = None  # how many nodes bear a drain reason of ftrun's in the end
+    drained_nodes: int | None = None  # how many nodes have a drain reason of ftrun in the end
     resumed_from_min: tuple[int, ...] = ()  # at which step each start began, at least
     read_from: str = ""  # where every rank of the last start read its file: "memory" or "disk"
-    published: tuple[int, ...] = ()  # steps that are on disk in the end, as a whole
+    published: tuple[int, ...] = ()  # steps whose checkpoint is complete on disk in the end
 
     @property
     def attempts_range(self) -> tuple[int, int]:
@@ -143,11 +143,11 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """Checkpoints are staged in the memory of the nodes.
+    """How checkpoints are staged in the memory of the nodes.
 
-    `way`: by the hook, or by writing into FTRUN_STAGE_DIR ("path"). `pad_kib` is how large each rank's file
-    is, `memory_mib` the /dev/shm of each node, `disk_mib` the disk that is published to (0 = whatever is
-    there; else a disk of its own, for which the drill must be root).
+    `way`: by the hook, or by writing into FTRUN_STAGE_DIR ("path"). `pad_kib`: size of each rank's file;
+    `memory_mib`: /dev/shm of each node; `disk_mib`: size of the disk for published checkpoints (0: no disk of
+    its own; else the drill needs root to mount one).
     """
 
     way: str = "hook"
@@ -168,18 +168,18 @@ class Scenario:
     ranks: int = 3
     spares: int = 0
     rejoin: bool = False  # ranks wait for the successor of a lost one
-    companions: bool = False  # idle nodes may be asked for as companions
+    companions: bool = False  # the agent may request companions on idle nodes
     heartbeats: bool = False
     steps: int = 30
     save_every: int = 4
     step_s: float = 0.2
     save_s: float = 0.0
-    load_s: float = 0.0  # for so long every start but the first is silent before its first step
+    load_s: float = 0.0  # every start but the first is silent for this time before its first step
     stage: Staging | None = None
     collective_timeout_s: float = 120.0
     on_timeout: str = "exit"
     on_peer_lost: str = "exit"
-    # A bad checkpoint fails to load in torch's words (""), in others ("own"), "silent"; "bug": all fail.
+    # How a bad checkpoint fails to load: as in torch (""), "own" error, "silent"; "bug": all fail.
     loader: str = ""
     kill_on_bad_exit: bool = False
     sbatch: tuple[str, ...] = ()
@@ -192,23 +192,23 @@ class Scenario:
     site_service: bool = False  # nodes run sshd, and the site names a spool for `ftrun site`
     counters: bool = False  # node checks read counters of this drill, not those of the machine
     sick_node: str = ""  # a node whose memory has failed before the job begins; needs `counters`
-    linger_s: float = 0.0  # how long after the end nothing more may happen
-    timeout_s: float = 300.0  # only what hangs takes so long, however loaded the machine is
+    linger_s: float = 0.0  # after the end, nothing may happen for this time
+    timeout_s: float = 300.0  # long enough for a loaded machine: only a hang takes so long
 
     @property
     def needs_sandbox(self) -> bool:
-        """It breaks nodes or the controller, or needs a configuration of its own."""
+        """Whether it breaks nodes or slurmctld, or needs its own slurm.conf."""
         special = self.slurm_conf or self.site_service or self.counters or self.stage is not None
         return bool(special) or any(ACTIONS[action.do].sandbox_only for action in self.actions)
 
     @property
     def needs_root(self) -> bool:
-        """A disk of its own is mounted for it."""
+        """Whether it mounts a disk of its own."""
         return self.stage is not None and self.stage.disk_mib > 0
 
 
 def parse(text: str) -> tuple[Scenario, ...]:
-    """The drills of a table. Raises ValueError, with the name of the drill where it is known."""
+    """The drills of a table. Raises ValueError, with the name of the drill if it is known."""
     return tuple(_scenario(row) for row in tomllib.loads(text)["drill"])
 
 

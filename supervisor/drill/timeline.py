@@ -1,7 +1,7 @@
-"""What happened in a drill: lines while it runs, a table of faults and times when it is over. (pure)
+"""The events of a drill: lines while it runs, a table of faults and times at the end. (pure)
 
-For the lines two folds of the same run are compared, so the journal's records are read in one place only
-(events.fold).
+The lines come from the difference of two folds of the same run, so only `model.events` knows the records of
+the journal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Event", "Row", "Timeline", "rows"]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A line of the live view. A passing one says how the drill stands and is not kept."""
+    """A line of the live view. A passing one shows the present state and is not kept."""
 
     drill: str
     after_s: float
@@ -30,7 +30,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One fault in the table at the end; None where there is nothing to tell."""
+    """One fault in the table at the end; None where a value is unknown."""
 
     fault: str
     detected_after_s: float | None = None
@@ -47,7 +47,7 @@ class Row:
 
 
 class Timeline:
-    """Remembers what was told."""
+    """Produces the lines; it remembers what it has reported."""
 
     def __init__(self) -> None:
         self._runs: Mapping[str, Run] = {}
@@ -55,7 +55,7 @@ class Timeline:
         self._refused: dict[int, int] = {}
 
     def news(self, runs: Sequence[Run], traces: Sequence[Trace]) -> list[str]:
-        """Lines about what is new in these runs and in what the trainers wrote down."""
+        """Lines about what is new in these runs and in the logs of the trainers."""
         lines: list[str] = []
         for number, trace in enumerate(traces):
             lines += _faults(trace, self._faults.get(number, 0))
@@ -129,7 +129,7 @@ def _incident(old: Incident | None, now: Incident) -> Iterator[str]:
 
 def _state(run: Run) -> Iterator[str]:
     if run.state is State.SUSPECT:
-        yield "something fatal was seen; does training go on?"
+        yield "suspected: a fatal line was seen; waiting whether training continues"
     elif run.state is State.FINISHED:
         yield "finished"
     elif run.state is State.STOPPED:
@@ -140,7 +140,7 @@ def _state(run: Run) -> Iterator[str]:
 
 
 def rows(outcome: Outcome) -> tuple[Row, ...]:
-    """Each fault that was diagnosed, in order; the first that struck where none was."""
+    """A row for each diagnosed fault, in order; if none was diagnosed, one for the first that struck."""
     run, trace = outcome.runs[0], outcome.traces[0]
     faults = sorted((*trace.faults, *outcome.faults), key=lambda line: float(line["at"]))
     finished = "yes" if run.state is State.FINISHED else "stopped" if run.final else "no"
@@ -175,7 +175,7 @@ def _row(incident: Incident, faults: Sequence[Mapping[str, Any]], trace: Trace) 
 
 
 def _again_at_s(incident: Incident, trace: Trace) -> float | None:
-    """When what had failed ran again: the script, or on the finest rung the rank itself."""
+    """When the failed part ran again: the script, or the rank where only that was restarted."""
     if incident.decision.get("kind") != "rank":
         return incident.running_again_at_s
     begun = (float(line["at"]) for line in trace.ranks)
@@ -183,7 +183,7 @@ def _again_at_s(incident: Incident, trace: Trace) -> float | None:
 
 
 def _phases(incident: Incident, trace: Trace, at: float | None) -> dict[str, float]:
-    """Phase of the recovery -> seconds after the fault. The first new step is as the trainer noted it."""
+    """Phase of the recovery -> seconds after the fault. The first new step is from the trainer's log."""
     again = _again_at_s(incident, trace)
     steps = (float(line["at"]) for line in trace.steps)
     first = min((step_at for step_at in steps if again is not None and step_at >= again), default=None)
@@ -201,7 +201,7 @@ def _phases(incident: Incident, trace: Trace, at: float | None) -> dict[str, flo
 
 
 def _lost_after(incident: Incident, trace: Trace) -> int | None:
-    """Steps before the incident that were trained again after it; None where nothing was trained after it."""
+    """Steps before the incident that were repeated after it; None if nothing was trained after it."""
     before = [int(line["step"]) for line in trace.steps if float(line["at"]) <= incident.diagnosed_at_s]
     after = [int(line["step"]) for line in trace.steps if float(line["at"]) > incident.diagnosed_at_s]
     return max(0, max(before, default=0) - after[0] + 1) if after else None

@@ -1,10 +1,10 @@
-"""Did it come as it must? A drill's outcome against its expectation. (pure)
+"""The verdict: a drill's outcome checked against its expectation. (pure)
 
-Besides what each drill expects, four laws are checked in every one: what is trained is exactly what an
-undisturbed training gives; starts of one run never overlap; each start goes on where a checkpoint ended; and
-no checkpoint was written over by a start that came before. Where checkpoints are staged there are two more:
-what says on disk that it is whole is whole, and of one start; and the memory of every living node is as
-empty afterwards as it was before.
+Besides the expectation of each drill, four laws are checked in every drill: the trained weights are exactly
+those of an undisturbed training; starts of one run never overlap; each start continues from a checkpoint; and
+no start overwrites a checkpoint of a later one. Where checkpoints are staged there are two more: a checkpoint
+that is marked complete on disk is complete, and of one start; and the drill leaves nothing in the memory of
+any living node.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["Check", "judge", "laws"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One expectation: what was wanted, whether it held, what was seen.
+    """One check: what was expected, whether it held, what was seen.
 
-    `timed`: it is about seconds, and so about the machine, too.
+    `timed`: it is about seconds, so it depends on the machine as well.
     """
 
     wanted: str
@@ -69,11 +69,11 @@ def _listed(things: Sequence[Any], nothing: str) -> str:
     return ", ".join(map(str, things)) or nothing
 
 
-# ---------------------------------------------------------------------------- what this drill asks
+# ---------------------------------------------------------------------------- expectations of one drill
 
 
 def _ends(scenario: Scenario, outcome: Outcome) -> Iterator[Check]:
-    """The end of every run of the drill."""
+    """Check the end of every run of the drill."""
     for one in outcome.runs:
         wanted = scenario.expect.end if one is outcome.runs[0] else "finished"
         seen = f"{one.state.value} {one.final_reason}".strip()
@@ -83,7 +83,7 @@ def _ends(scenario: Scenario, outcome: Outcome) -> Iterator[Check]:
 
 
 def _recovery(expect: Expectation, run: Run) -> Iterator[Check]:
-    """What was diagnosed and decided."""
+    """Check what was diagnosed and decided."""
     classes = [incident.fault for incident in run.incidents]
     held = _same_classes(classes, expect.classes)
     yield Check(f"diagnosed as {_listed(expect.classes, 'nothing')}", held, _listed(classes, "nothing"))
@@ -114,7 +114,7 @@ def _recovery(expect: Expectation, run: Run) -> Iterator[Check]:
 
 
 def _same_classes(seen: Sequence[str], wanted: Sequence[str]) -> bool:
-    """One for one; "a|b" is either, "a?" may be missing."""
+    """Whether the classes match one for one; "a|b" is either, "a?" may be missing."""
     needed = [words for words in wanted if not words.endswith("?")]
     for choice in (wanted, needed):
         words = [word.rstrip("?").split("|") for word in choice]
@@ -124,7 +124,7 @@ def _same_classes(seen: Sequence[str], wanted: Sequence[str]) -> bool:
 
 
 def _training(expect: Expectation, trace: Trace) -> Iterator[Check]:
-    """How often the script started, on how many nodes, from where, and what was trained twice."""
+    """Check how often the script started, on how many nodes, from which step, and what was repeated."""
     if expect.starts is not None:
         starts = len(trace.starts)
         yield Check(f"starts of the script: {expect.starts}", starts == expect.starts, str(starts))
@@ -154,14 +154,14 @@ def _training(expect: Expectation, trace: Trace) -> Iterator[Check]:
 
 
 def _places_read(trace: Trace) -> set[str]:
-    """Memory, disk, or both: where the files were that the ranks of the last start read, links followed."""
+    """Where the files were that the ranks of the last start read (links followed): memory, disk, or both."""
     last = trace.starts[-1] if trace.starts else 0
     files = [str(path) for line in trace.ranks if line["start"] == last for path in line.get("read", ())]
     return {"disk" if "/published/" in path else "memory" for path in files}
 
 
 def _processes_kept(trace: Trace) -> Check:
-    """At the end every rank that was not hurt is the process of the beginning; the others are new ones."""
+    """Check that every rank that was not hurt is still its first process, and the others are new ones."""
     hurt = {line["rank"] for line in trace.faults}
     ends = {line["rank"]: (line["pid"], line["memory"]) for line in trace.ends}
     wrong = []
@@ -173,7 +173,7 @@ def _processes_kept(trace: Trace) -> Check:
 
 
 def _nodes(expect: Expectation, outcome: Outcome) -> Iterator[Check]:
-    """Who is blamed, held back and avoided."""
+    """Check which nodes are blamed, drained and avoided."""
     run, trace, hurt = outcome.runs[0], outcome.traces[0], outcome.hurt_nodes
     blamed = run.incidents[0].nodes if run.incidents else ()
     if expect.blamed == "hurt":
@@ -196,11 +196,11 @@ def _nodes(expect: Expectation, outcome: Outcome) -> Iterator[Check]:
         yield Check(f"the last start avoids {', '.join(sorted(hurt))}", held, ran_on)
 
 
-# ---------------------------------------------------------------------------- what every drill asks
+# ---------------------------------------------------------------------------- laws of every drill
 
 
 def laws(scenario: Scenario, outcome: Outcome) -> Iterator[Check]:
-    """What holds in every training that ftrun looks after, whatever befell it."""
+    """Check the laws that hold in every supervised training, whatever fault struck."""
     for run, trace in zip(outcome.runs, outcome.traces, strict=False):
         yield _weights(scenario, run, trace)
         yield _no_overlap(trace)
@@ -227,7 +227,7 @@ def _weights(scenario: Scenario, run: Run, trace: Trace) -> Check:
 
 
 def _no_overlap(trace: Trace) -> Check:
-    """The trace is in the order of writing: no line of an older start may follow one of a newer start."""
+    """Check that no line of an older start follows one of a newer start."""
     newest, wrong = 0, ""
     for line in sorted((*trace.steps, *trace.saves, *trace.ranks), key=lambda line: float(line["at"])):
         if line["start"] < newest:
@@ -251,7 +251,7 @@ def _continued(trace: Trace) -> Check:
 
 
 def _in_turn(traces: Sequence[Trace]) -> Check:
-    """Each training of a pipeline begins after the one before it has come to its end."""
+    """Check that each training of a chain begins after the end of the one before it."""
     for before, now in pairwise(traces):
         ended = max((float(line["at"]) for line in before.finals), default=None)
         began = min((float(line["at"]) for line in now.ranks), default=None)
@@ -261,13 +261,13 @@ def _in_turn(traces: Sequence[Trace]) -> Check:
 
 
 def _checkpoints(outcome: Outcome) -> Check:
-    """A file in its place holds what was noted last about it, and is whole (unless a fault tore it)."""
+    """Check that each file holds what was logged last about it, and is complete unless a fault tore it."""
     trace, wrong = outcome.traces[0], ""
     torn = any(line["what"].endswith("-save") for line in trace.faults)
     writers = {str(line["path"]): line["start"] for line in trace.saves}
     for path, state in outcome.checkpoints.items():
         if isinstance(state, str):
-            if path in writers or not torn:  # else torn by the fault itself, and not reached again
+            if path in writers or not torn:  # else the fault itself tore it, and no later start reached it
                 wrong = wrong or f"{path}: {state}"
         elif writers.get(path) != state.get("start"):
             wrong = wrong or f"{path} is of start {state.get('start')}, noted was {writers.get(path)}"
@@ -276,7 +276,9 @@ def _checkpoints(outcome: Outcome) -> Check:
 
 
 def _staged_laws(scenario: Scenario, outcome: Outcome) -> Iterator[Check]:
-    """What is on disk is whole, and saved by one start; the wanted is there; nothing is left in memory."""
+    """Check that published checkpoints are complete, of one start, and as expected; and that no memory is
+    left in use.
+    """
     trace = outcome.traces[0]
     saved = {(int(line["step"]), int(line["start"])) for line in trace.saves}
     wrong = ""

@@ -1,4 +1,4 @@
-"""What a drill submits: script, trainer and plan, options of `ftrun sbatch`, the site's settings. (I/O)"""
+"""What a drill submits: script, trainer and plan, options of `ftrun sbatch`, site settings. (I/O)"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ftrun.supervisor.drill_trainer import trainer
 
 __all__ = ["USUAL", "lay_out", "plan_of", "sbatch_words", "site_config"]
 
-# Waits that a user may shorten as well; a tenth of four nodes would be none.
+# Short waits; and a cap that permits an exclusion among four nodes (the default of a tenth would be none).
 USUAL = {"log-quiet": "1s", "log-quiet-max": "4s", "backoff": "1s", "exclude-cap": "50%"}
 COMPILED = shutil.ignore_patterns("__pycache__")
 OF_THE_PLAN = [
@@ -43,12 +43,12 @@ def lay_out(
     python: str,
     module: str = trainer.__name__,
 ) -> None:
-    """Write plan.json, a copy of the trainer that needs no ftrun on the nodes, and train.sh.
+    """Write plan.json, train.sh, and a copy of the trainer, so that the nodes need no ftrun.
 
-    train.sh hands its arguments to `module`.
+    train.sh passes its arguments to `module`.
     """
     (work / "plan.json").write_text(json.dumps(plan, indent=1))
-    # A tree of their own, so that the trainer's files have the same names on a node that has no ftrun.
+    # Keep the package path, so that the modules have the same names on a node without ftrun.
     for package in (drill_trainer, ftrun.hooks):
         copy = work.joinpath(*package.__name__.split("."))
         shutil.copytree(str(Path(str(package.__file__)).parent), copy, ignore=COMPILED)
@@ -59,9 +59,9 @@ def lay_out(
 
 
 def plan_of(one: Scenario, work: Path, *, hurt: bool, host: str) -> dict[str, Any]:
-    """What the trainer reads.
+    """The plan for the trainer.
 
-    `hurt`: faults strike in this training; `host`: where rank 0 listens, "" for its node's address.
+    `hurt`: whether faults strike in this training; `host`: where rank 0 listens, "" for its node's address.
     """
     stage = {} if one.stage is None else {"stage": one.stage.way, "pad_kib": one.stage.pad_kib}
     return {
@@ -97,10 +97,10 @@ def sbatch_words(one: Scenario, work: Path, published: Path, job_name: str) -> l
 
 
 def site_config(one: Scenario, folder: Path) -> str:
-    """The site's settings: waits that a site may shorten, too."""
+    """The settings file of the drill's site."""
     lines = ["poll = 0.5"]
     if not one.companions:
-        # There is always an idle node, and most drills are of what is done without.
+        # Without companions: there is always an idle node, and most drills test the other rungs.
         lines.append('recover = "rank,step,swap,shrink,resubmit"')
     if one.site_service:
         lines.append(f'site-spool = "{folder}/spool"')

@@ -1,10 +1,9 @@
 """The checkpoint files of the drills' trainer: zip files, as torch's are. (I/O)
 
-How it thinks. Either rank 0 writes one file with all weights, or, where checkpoints are staged, every rank
-writes one: rank k of n has the weights k, k+n, k+2n, ... alone, and bytes that depend on rank and step make
-the file as large as is wished: so nothing of a checkpoint can be had from anywhere but the file of that
-rank. A rank reads the files that are its own and no other, as sharded trainings do, and the ranks put the
-weights together when they meet.
+Either rank 0 writes one file with all weights, or, with staging, every rank writes a file: rank k of n saves
+only the weights k, k+n, k+2n, ..., padded to the wished size with bytes that depend on rank and step, so that
+no other file can replace it. A rank reads only its own files, as sharded trainings do, and the ranks combine
+the weights when they meet.
 
 Standard library only, Python 3.9: it runs on nodes.
 """
@@ -29,7 +28,7 @@ PADDING = "archive/data/0"
 
 
 def read_checkpoint(path: str) -> dict[str, Any]:
-    """Step, weights and who wrote them. Raises RuntimeError, in torch's words, for a torn or foreign file."""
+    """Step, weights and writer of a checkpoint. Raises RuntimeError, worded as torch's, for a torn file."""
     try:
         with zipfile.ZipFile(path) as archive:
             state = _read_state(archive)
@@ -43,7 +42,7 @@ def read_checkpoint(path: str) -> dict[str, Any]:
 
 
 def _read_state(archive: zipfile.ZipFile) -> dict[str, Any]:
-    """What an opened file holds. Raises what zipfile raises."""
+    """The content of an opened file. Raises what zipfile raises."""
     state: dict[str, Any] = json.loads(archive.read("archive/data.json"))
     return state
 
@@ -51,7 +50,7 @@ def _read_state(archive: zipfile.ZipFile) -> dict[str, Any]:
 def write_checkpoint(
     path: str, state: Mapping[str, Any], padding: bytes = b"", *, lasting: bool = True
 ) -> None:
-    """Write a checkpoint file, with so much more in it, and where it is to last wait until it is on disk."""
+    """Write a checkpoint file with `padding`; with `lasting`, wait until it is on disk."""
     with open(path, "wb") as stream:
         with zipfile.ZipFile(stream, "w") as archive:
             archive.writestr("archive/data.json", json.dumps(state))
@@ -68,7 +67,7 @@ def write_checkpoint(
 
 @contextmanager
 def place(way: str, step: int) -> Iterator[str]:
-    """The folder for the checkpoint of this step: the hook's, or just one where checkpoints are kept."""
+    """The folder for the checkpoint of this step: from the staging hook, or one in FTRUN_STAGE_DIR."""
     if way == "hook":
         stage: Any = importlib.import_module(
             "ftrun.hooks"
@@ -82,23 +81,23 @@ def place(way: str, step: int) -> Iterator[str]:
 
 
 def write_part(folder: str, rank: int, size: int, state: Mapping[str, Any], pad_bytes: int) -> str:
-    """Write what one rank has of a checkpoint; the file's path."""
+    """Write the part of one rank and return the path of its file."""
     path = os.path.join(folder, f"rank-{rank:03d}.pt")
     part = [w if i % size == rank else 0 for i, w in enumerate(state["weights"])]
     write_checkpoint(
         path,
         {**state, "weights": part, "rank": rank, "of": size},
         padding(rank, int(state["step"]), pad_bytes),
-        lasting=False,  # that is the staging daemon's work
+        lasting=False,  # the staging daemon does that
     )
     return path
 
 
 def read_part(folder: str, rank: int, size: int) -> tuple[dict[str, Any], list[str]]:
-    """(step and this rank's share of the weights, zeros elsewhere; what it was read from).
+    """(the step and this rank's share of the weights, zeros elsewhere; the files read).
 
-    Raises RuntimeError for what is torn or foreign. A rank that is none of the ranks that wrote reads
-    nothing, and does not know the step; how many they were is in every file.
+    Raises RuntimeError for a torn or foreign file. Every file says how many ranks wrote; a rank beyond these
+    reads nothing, and does not know the step.
     """
     state: dict[str, Any] = {"step": 0, "weights": [0] * WIDTH}
     read: list[str] = []
@@ -122,7 +121,7 @@ def read_part(folder: str, rank: int, size: int) -> tuple[dict[str, Any], list[s
 
 
 def read_set(folder: str) -> dict[str, Any]:
-    """A whole checkpoint. Raises RuntimeError where a part is missing, torn, or of another step or start."""
+    """A complete checkpoint. Raises RuntimeError if a part is missing, torn, or of another step or start."""
     return read_part(folder, 0, 1)[0]
 
 
@@ -139,5 +138,5 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def padding(rank: int, step: int, size_bytes: int) -> bytes:
-    """Bytes that only this rank has at this step, and that cannot be packed."""
+    """Incompressible bytes that only this rank has at this step."""
     return hashlib.shake_128(f"{rank}.{step}".encode()).digest(size_bytes)

@@ -1,7 +1,7 @@
 """The faults that strike inside a rank of the drills' training. (I/O)
 
-It prints what the kernel, CUDA, NCCL or Slurm print, and dies as a process dies of it. FAULTS names what
-there is.
+A fault prints what the kernel, CUDA, NCCL or Slurm print, and dies as a process dies of it. FAULTS lists
+them.
 
 Standard library only, Python 3.9: it runs on nodes.
 """
@@ -24,9 +24,9 @@ SLOW_FACTOR = 3.0
 
 
 class Victim(Protocol):
-    """What a fault needs of the trainer.
+    """The attributes of the trainer that faults use.
 
-    `slowness` is how many times its usual time a step takes, `poisoned` that its loss is no number.
+    `slowness`: factor on the time of a step; `poisoned`: whether its loss is NaN.
     """
 
     folder: str
@@ -44,11 +44,11 @@ class Victim(Protocol):
         """Append one event to a log."""
 
     def say(self, text: str, *, only_rank: int | None = None) -> None:
-        """A line on stdout."""
+        """Print a line on stdout."""
 
 
 def strike(trainer: Victim, step: int) -> None:
-    """Whatever the plan has for this rank at this step."""
+    """Let the faults of the plan for this rank and step strike."""
     for number, fault in enumerate(trainer.plan.get("faults", ())):
         if _struck(trainer, number, fault, step):
             trainer.note("hurt.log", what=fault["what"], step=step, rank=trainer.rank)
@@ -92,46 +92,46 @@ def abort() -> int:
 
 
 def hang(_trainer: Victim) -> None:
-    """Stand still for good."""
+    """Hang for ever."""
     while True:
         time.sleep(3600)
 
 
 def _be_stopped(_trainer: Victim) -> None:
-    """The process is there, and no thread of it runs: a debugger, a frozen cgroup."""
+    """Stop all threads of the process, as a debugger or a frozen cgroup does."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _kernel_says(trainer: Victim, text: str) -> None:
-    """A line of the kernel's log, as a job shows it that follows the log of its node."""
+    """Print a kernel line, as a job does that follows the kernel log of its node."""
     trainer.say(f"{time.strftime('%b %d %H:%M:%S')} {trainer.node} kernel: {text}")
 
 
 def _lose_gpu(trainer: Victim) -> None:
-    """The kernel's word, CUDA's word, the end."""
+    """Print the kernel line and the CUDA error, then abort."""
     _kernel_says(trainer, f"NVRM: Xid (PCI:0000:3b:00): 79, pid={os.getpid()}, GPU has fallen off the bus.")
     trainer.say(f"[rank{trainer.rank}]: RuntimeError: CUDA error: unknown error")
     abort()
 
 
 def _be_killed(_trainer: Victim) -> None:
-    """The process is gone without a word."""
+    """Die of SIGKILL, without output."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _be_slow(trainer: Victim) -> None:
-    """From now on each step takes longer here."""
+    """Make each step on this rank slower from now on."""
     trainer.slowness = SLOW_FACTOR
 
 
 def _have_a_bug(trainer: Victim) -> None:
-    """What a wrong line of the user's does."""
+    """Raise TypeError, as a bug of the user does."""
     nothing: Any = None
     trainer.weights[0] += nothing
 
 
 def _use_up_memory(trainer: Victim) -> None:
-    """The kernel's word, Slurm's word, SIGKILL."""
+    """Print the lines of the kernel and of Slurm, then die of SIGKILL."""
     _kernel_says(
         trainer,
         f"Out of memory: Killed process {os.getpid()} (python3) total-vm:94371840kB, anon-rss:62914560kB",
@@ -145,7 +145,7 @@ def _use_up_memory(trainer: Victim) -> None:
 
 
 def _tear_checkpoint(trainer: Victim) -> None:
-    """The end comes while a checkpoint is written straight into its place."""
+    """Die during a write of a checkpoint straight to its final path."""
     path = os.path.join(trainer.folder, "checkpoints", f"ckpt-{trainer.step + 1:06d}.pt")
     write_checkpoint(path + ".tmp", {"step": trainer.step, "weights": trainer.weights})
     os.truncate(path + ".tmp", os.path.getsize(path + ".tmp") // 2)
@@ -154,7 +154,7 @@ def _tear_checkpoint(trainer: Victim) -> None:
 
 
 def _save_nonsense(trainer: Victim) -> None:
-    """A checkpoint is whole as a file, and what is in it cannot be loaded."""
+    """Write a checkpoint that is intact as a file but cannot be loaded, then die."""
     path = os.path.join(trainer.folder, "checkpoints", f"ckpt-{trainer.step + 1:06d}.pt")
     state = {"step": trainer.step, "weights": trainer.weights, "checksum": "of another state"}
     write_checkpoint(path + ".tmp", state)
@@ -163,26 +163,26 @@ def _save_nonsense(trainer: Victim) -> None:
 
 
 def _be_poisoned(trainer: Victim) -> None:
-    """The weights are wrong from now on, and the loss is no number."""
+    """Make the weights wrong and the loss NaN from now on."""
     trainer.poisoned = True
     trainer.weights[:] = [weight + 1 for weight in trainer.weights]
 
 
 def _requeue_itself(trainer: Victim) -> None:
-    """As scripts do that know their time limit."""
+    """Requeue the own job, as scripts do shortly before their time limit."""
     if trainer.rank == 0:
         subprocess.run(["scontrol", "requeue", trainer.job], check=False)
     hang(trainer)
 
 
 def _flap_link(trainer: Victim) -> None:
-    """A link goes and comes back; training does not notice."""
+    """Print that a link went down and up; training does not notice."""
     _kernel_says(trainer, "mlx5_core 0000:5e:00.0 ibs3: Link down")
     _kernel_says(trainer, "mlx5_core 0000:5e:00.0 ibs3: Link up")
 
 
 def _lose_link(trainer: Victim) -> None:
-    """A link goes and comes back, and what was under way never ends."""
+    """Print that a link went down and up, and hang."""
     _flap_link(trainer)
     hang(trainer)
 

@@ -1,10 +1,9 @@
-"""The ranks of the drills' trainer, summing over TCP; rank 0 is in the middle. (I/O)
+"""The process group of the drills' trainer: all-reduce over TCP, with rank 0 in the middle. (I/O)
 
-How it thinks. Rank 0 listens at its node's address and writes where into a file; the others find it there.
-At each meeting everybody tells how far it is and gets the newest state of all. So a rank that was lost can
-be replaced while the others keep their processes: whoever stays drops all connections and comes to the next
-meeting. A sum comes about only when all parts are there, so at a meeting nobody is more than one step
-behind.
+Rank 0 listens at its node's address and writes the address to a file, where the other ranks find it. At each
+meeting every rank sends its step and weights and gets the newest state of all. So a lost rank can be replaced
+while the others keep their processes: these drop all connections and come to the next meeting. A sum needs
+the parts of all ranks, so at a meeting no rank is more than one step behind.
 
 Standard library only, Python 3.9: it runs on nodes.
 """
@@ -31,15 +30,15 @@ State = tuple[int, list[int]]  # step, weights
 
 
 class PeerLost(Exception):
-    """The connection to a peer is gone."""
+    """The connection to a peer was lost."""
 
 
 class TimedOut(Exception):
-    """A collective did not come about in time."""
+    """A collective did not complete in time."""
 
 
 class Group:
-    """All ranks of one start. `meeting` is the file, `host` the address of rank 0."""
+    """All ranks of one start. `meeting`: the file with the address; `host`: the address of rank 0."""
 
     def __init__(self, rank: int, size: int, meeting: str, host: str) -> None:
         self.rank, self.size = rank, size
@@ -50,7 +49,7 @@ class Group:
     # ---- meeting
 
     def meet(self, step: int, weights: Sequence[int]) -> State:
-        """Come together; the newest state that anybody has. Raises TimedOut, PeerLost."""
+        """Connect all ranks and return the newest state of any of them. Raises TimedOut, PeerLost."""
         if self.size == 1:
             return step, list(weights)
         for link in self._links.values():
@@ -80,7 +79,7 @@ class Group:
                 link.settimeout(5.0)
                 rank, step, weights = _hear(link)
             except (OSError, ValueError):
-                link.close()  # it died on its way
+                link.close()  # the peer died
                 continue
             self._links[rank] = link
             newest = max(newest, (step, weights), key=lambda state: state[0])
@@ -102,7 +101,7 @@ class Group:
                 link.settimeout(max(0.01, deadline - time.monotonic()))
                 newest = _hear(link)
             except (OSError, ValueError):
-                # Nobody is there yet, or who was there has gone meanwhile.
+                # Rank 0 is not there yet, or an earlier one has gone.
                 if link is not None:
                     link.close()
                 if time.monotonic() > deadline:
@@ -162,7 +161,7 @@ def _receive(link: socket.socket, size: int) -> bytes:
 
 
 def address_towards(peer: str) -> str:
-    """Our address on the way to a peer's, for a machine that cannot resolve its own name; "" if none."""
+    """The local address on the route to a peer, for a host that cannot resolve its own name; "" if none."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((peer, 9))  # a datagram socket sends nothing when it connects

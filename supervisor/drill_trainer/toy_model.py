@@ -1,8 +1,7 @@
 """The model of the drills' trainer: weights and gradients. (pure)
 
-The arithmetic is exact and depends on the order of steps, so weights that equal those of an undisturbed
-training prove that no step was lost and none applied twice. Standard library only, Python 3.9: it runs on
-nodes.
+The arithmetic is exact and depends on the order of steps: weights that equal those of an undisturbed training
+prove that no step was lost and none was applied twice. Standard library only, Python 3.9: it runs on nodes.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ def weights_after(steps: int, size: int) -> list[int]:
 
 
 def checksum(weights: Sequence[int]) -> str:
-    """Eight hex digits that tell weights apart."""
+    """A CRC of the weights, in hex."""
     return f"{zlib.crc32(PACKED.pack(*weights)):08x}"
 
 
 def loss_at(weights: Sequence[int], step: int) -> float:
-    """A number that falls as losses do."""
+    """A number that falls from step to step, as a loss does."""
     return 10.0 / (1.0 + step / 8.0) + (weights[0] % 1000) / 20_000.0

@@ -1,18 +1,18 @@
-"""A small data-parallel trainer that is real where it matters, and hurts itself on command. (I/O)
+"""A small data-parallel trainer, realistic where it matters, that injects faults into itself. (I/O)
 
-How it thinks. One rank a node, started by srun. Every step each rank makes a gradient, the gradients are
-summed over TCP sockets (see process_group), and all ranks apply the same sum to the same weights (see
-toy_model). Rank 0 prints steps as training code does, and writes checkpoints, moved into place when they are
-whole; by SIGUSR1 it is asked for one, and gives it in the middle of a sum as well. With `rejoin` a rank that
-lost a peer waits for its successor and goes on, in the same process.
+srun starts one rank on each node. In every step each rank computes a gradient, the ranks sum the gradients
+over TCP (`process_group`), and all apply the same sum to the same weights (`toy_model`). Rank 0 prints steps
+as training code does, and writes checkpoints to a temporary file that it renames. On SIGUSR1 it saves a
+checkpoint, even during a sum. With `rejoin`, a rank that lost a peer waits for the peer's successor and
+continues in the same process.
 
     python3 -m ftrun.supervisor.drill_trainer.trainer PLAN [--resume=CHECKPOINT]
 
-PLAN is a JSON file: how long to train, where to write, and which faults strike at which step (see faults). A
-fault with `sticky` makes the node it first struck a bad one: it strikes there again, whichever rank is
-placed on it. What happened is appended to the plan's folder, one JSON line an event: steps.log, saves.log,
-hurt.log, final.log, ranks.log (which process started where), ends.log (which one came to the end),
-saving.log and refused.log (a checkpoint begun, and one not put into place).
+PLAN is a JSON file: how long to train, where to write, and which faults strike at which step (`faults`). A
+fault with `sticky` makes the node it first struck a bad one: it strikes there again, whichever rank runs on
+it. The trainer appends one JSON line for each event to logs in the plan's folder: steps.log, saves.log,
+hurt.log, final.log, ranks.log (which process started where), ends.log (which process reached the end),
+saving.log and refused.log (a checkpoint that was begun, and one that was not renamed).
 
 Standard library only, Python 3.9: it runs on nodes.
 """
@@ -57,7 +57,7 @@ class Trainer:
         self.launch = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
         self.start = int(os.environ.get("FTRUN_RESTART") or self.launch) + 1
         self.folder = str(plan["folder"])
-        self.memory = os.urandom(4).hex()  # what a process keeps as long as it lives
+        self.memory = os.urandom(4).hex()  # identifies the process beyond its pid
         self.slowness, self.poisoned = 1.0, False
         self._summing = self._save_asked = False
         self.step = 0
@@ -69,11 +69,11 @@ class Trainer:
         pid, share = os.getpid(), self.weights
         self.note("ranks.log", rank=self.rank, resumed=self.step, pid=pid, memory=self.memory, read=read)
         self._meet()
-        if resume and self.way:  # each read its share, and the sum is the whole
+        if resume and self.way:  # each rank read its share; the sum is the whole
             self.weights = self._sum(share)
 
     def _resume(self, checkpoint: str) -> list[str]:
-        """Step and weights from a checkpoint; the files that were read. Raises RuntimeError."""
+        """Load step and weights from a checkpoint; return the files read. Raises RuntimeError."""
         if self.way:
             state, read = checkpoint_files.read_part(checkpoint, self.rank, self.size)
         else:
@@ -83,7 +83,7 @@ class Trainer:
         return read
 
     def _read(self, checkpoint: str) -> dict[str, Any]:
-        """A checkpoint, or how the plan's loader fails. Raises RuntimeError, ValueError, KeyError."""
+        """Read a checkpoint, or fail as `loader` says. Raises RuntimeError, ValueError, KeyError."""
         loader = self.plan.get("loader")
         if loader == "bug":
             raise KeyError("optimizer")
@@ -95,7 +95,7 @@ class Trainer:
             raise
 
     def _group(self) -> Group:
-        """Rank 0 waits at its node's address; the others find it in a file."""
+        """The process group; rank 0 listens at its node's address, which the others find in a file."""
         host = str(self.plan.get("host", ""))
         for name in (self.node, socket.gethostname()):
             with contextlib.suppress(OSError):
@@ -106,7 +106,7 @@ class Trainer:
         return Group(self.rank, self.size, meeting, host)
 
     def _meet(self) -> None:
-        """All ranks come together, and go on from the newest state that any of them has."""
+        """Connect all ranks, and continue from the newest state of any of them."""
         self.step, self.weights = self.group.meet(self.step, self.weights)
         self.say(
             f"{self.node}:{os.getpid()}:{os.getpid()} [0] NCCL INFO ncclCommInitRank comm 0x55d0c2a8e010 rank {self.rank} nranks"
@@ -114,7 +114,7 @@ class Trainer:
         )
 
     def say(self, text: str, *, only_rank: int | None = None) -> None:
-        """A line on stdout, as a whole."""
+        """Print a line on stdout with one write."""
         if only_rank is None or only_rank == self.rank:
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
@@ -133,7 +133,7 @@ class Trainer:
         os.close(fd)
 
     def train(self) -> int:
-        """All steps that are left. Returns the exit status."""
+        """Train all remaining steps. Returns the exit status."""
         nodes = os.environ.get("SLURM_JOB_NODELIST", self.node)
         self.say(f"training on {nodes}: {self.size} ranks, from step {self.step}", only_rank=0)
         if self.start > 1:
@@ -159,7 +159,7 @@ class Trainer:
         return 0
 
     def _gradient(self, step: int) -> list[int]:
-        """The sum of this rank's shares of the batch; with fewer ranks than planned each has more."""
+        """The summed gradients of this rank's shares of the batch; with fewer ranks each has more."""
         shares = range(self.rank, max(self.size, int(self.plan.get("shares", 0))), self.size)
         parts = [gradient(self.weights, share, step) for share in shares]
         return [sum(column) for column in zip(*parts)]
@@ -178,7 +178,7 @@ class Trainer:
             beat(step, phase)
 
     def _meet_again(self) -> None:
-        """Wait for whoever takes the place of the lost rank; it may be lost itself."""
+        """Wait for the successor of the lost rank; the successor may be lost as well."""
         while True:
             with contextlib.suppress(PeerLost):
                 self._meet()
@@ -204,7 +204,7 @@ class Trainer:
     # ---- checkpoints
 
     def _on_save_signal(self, *_: Any) -> None:
-        """Between two steps state and step number may not fit together: then the next sum does it first."""
+        """Save now during a sum; else before the next one, since state and step may not match yet."""
         self._save_asked = True
         if self._summing:
             self._save_as_asked()
@@ -251,7 +251,7 @@ class Trainer:
         self.say(f"saved checkpoint {path} at step {self.step}")
 
     def _replaced(self) -> bool:
-        """Whether a later start has begun: a node that froze must not write over its successor."""
+        """Whether a later start has begun: a node that froze must not overwrite its checkpoints."""
         run_dir = os.environ.get("FTRUN_RUN_DIR")
         if not run_dir:
             return False
@@ -264,7 +264,7 @@ class Trainer:
             return True
         return os.path.lexists(os.path.join(attempts, str(self.attempt), f"claim.{self.launch + 1}"))
 
-    # ---- what training code says when a peer is gone
+    # ---- what training code prints when a peer is lost
 
     def _peer_lost(self, step: int, error: PeerLost) -> int:
         if self.plan.get("on_peer_lost") == "wait":  # the silence of a node without power
@@ -302,7 +302,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         trainer = Trainer(plan, resume[-1] if resume else "")
     except RuntimeError:
-        if plan.get("loader") == "silent":  # srun --kill-on-bad-exit cuts off what the ranks say last
+        if plan.get("loader") == "silent":  # srun --kill-on-bad-exit cuts off the last output of the ranks
             return 1
         raise
     return trainer.train()
