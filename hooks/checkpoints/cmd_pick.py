@@ -1,6 +1,6 @@
 """`ftrun-hook pick`: which checkpoint a start of the script is to load; called by batch.sh at each start. (I/O)
 
-How it thinks. batch.sh has made its own choice by the names before, and keeps it where this here has no answer within its limit: no Python, a file system that
+Batch.sh has made its own choice by the names before, and keeps it where this here has no answer within its limit: no Python, a file system that
 hangs, a mistake of ours. So the answer is complete or none: all of it goes out at once, and its last line says that it was the last. A path
 with a line break cannot be told, and is not chosen here.
 

@@ -1,6 +1,6 @@
 """`ftrun-hook verify-checkpoint`: reads a run's newest checkpoint to its end while the run runs, so that the next start knows more than its structure. (I/O)
 
-How it thinks. Checksums lie in most checkpoints, and to compare them costs a read of everything: minutes that no start has, and that a running run has plenty of. So
+Checksums lie in most checkpoints, and to compare them costs a read of everything: minutes that no start has, and that a running run has plenty of. So
 one process on one node takes the checkpoint that the next start would take, as soon as it has stood still for a minute, and reads it with a child of
 its own, behind everybody else: the lowest priority for processor and disks, one file at a time, no more bytes in a second than it was told, nothing left in the page cache,
 and first in line where memory runs out. Each checkpoint is read once. When a newer one is there the older is nobody's next start any more, and the child ends.

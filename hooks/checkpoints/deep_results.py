@@ -1,6 +1,6 @@
 """What the deep level found, kept in the run's folder for the starts that come: `deep/<key>.json`, one for each checkpoint. (I/O)
 
-How it thinks. To read a checkpoint to its last byte takes minutes, and nobody waits for it: it is done once, while the run runs, and what was found is kept. A result
+To read a checkpoint to its last byte takes minutes, and nobody waits for it: it is done once, while the run runs, and what was found is kept. A result
 speaks of the very files that were read: with another size, or another time of writing or of change, of any of them it says nothing any more. What
 cannot be read, or is not understood, says nothing either.
 """

@@ -1,6 +1,6 @@
 """Checkpoints that a diverged training wrote: which ones a later start must not load. (pure)
 
-How it thinks. A training that prints NaN has gone wrong some time before it says so, and whatever it saved from then on is as bad as it is,
+A training that prints NaN has gone wrong some time before it says so, and whatever it saved from then on is as bad as it is,
 however whole. One `Poison` is the span of one such training: checkpoints from a step on, or where steps are not known from a time on, that
 were written before the training was over. One that is written anew later, by a start that went back and came past that step again, is good.
 """

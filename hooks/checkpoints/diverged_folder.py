@@ -1,6 +1,6 @@
 """The folder `diverged` of a run: the divergences that are noted there, and what diverged trainings may still write afterwards. (I/O)
 
-How it thinks. A rank that stood still while the others died, or whose node was cut off, may wake and save once more before it is ended: weights as
+A rank that stood still while the others died, or whose node was cut off, may wake and save once more before it is ended: weights as
 bad as those before, later than all that was known when the divergence was noted. So a checkpoint that nobody had seen by then counts as that
 training's until a later start has begun, or, where no record tells of one, for a quarter of an hour. What had been seen is judged by its time
 alone: whoever touches it afterwards trusts it.

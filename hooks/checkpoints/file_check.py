@@ -1,6 +1,6 @@
 """What one file of a checkpoint must look like inside, by its kind; JSON and safetensors, whose header is JSON, are read here. (I/O)
 
-How it thinks. A reader `check_<kind>(path, fact, level, before_s)` reads what the level allows, raises Damaged where the content proves damage,
+A reader `check_<kind>(path, fact, level, before_s)` reads what the level allows, raises Damaged where the content proves damage,
 and returns in a few words what it has proven ("" for nothing). Where no kind is told, the name and the first bytes decide, and what nobody
 knows is only asked to have bytes.
 

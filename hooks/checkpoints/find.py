@@ -1,6 +1,6 @@
 """The checkpoints that patterns lead to: what they match is one, or a folder of them. (I/O)
 
-How it thinks. Whoever wrote `ckpts/*` meant what the shell finds there; whoever wrote `ckpts` meant what is in it. So what a pattern
+Whoever wrote `ckpts/*` meant what the shell finds there; whoever wrote `ckpts` meant what is in it. So what a pattern
 matches is asked of every layout first, then, if it is a folder that has no step of its own, searched in the places where layouts put
 their checkpoints, and if nothing is known there it is a checkpoint as it stands (layout `any`), as it always was.
 """

@@ -1,6 +1,6 @@
 """Whether a checkpoint is complete, found out without loading it: by itself, and where no layout knows it beside its siblings. (I/O)
 
-How it thinks. What can be proven is proven in this order, and the first proof of damage ends it: the name is not a temporary one; the
+What can be proven is proven in this order, and the first proof of damage ends it: the name is not a temporary one; the
 user's marker is there; ftrun's manifest, where there is one, agrees; the shards that the layout's metadata asks for are there; each
 file is sound inside as far as the level reads it; nothing changed meanwhile. Damage in a checkpoint that somebody wrote to within the last
 minute is `writing`. What could not be looked at, because time ran out or the file system refused, is no damage: it is complete by rule.

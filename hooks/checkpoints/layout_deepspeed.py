@@ -1,6 +1,6 @@
 """`deepspeed`: a tag folder (`global_step100`) of DeepSpeed: model states, ZeRO's partitions, layers of a pipeline, experts. (I/O)
 
-How it thinks. Ranks are numbered without gaps in every family of files, so a gap is a missing shard. How many there are is in the pickles:
+Ranks are numbered without gaps in every family of files, so a gap is a missing shard. How many there are is in the pickles:
 `mp_world_size` in the model states, `partition_count` in a partition of ZeRO (it is what counts where MiCS or sequence parallelism make it
 differ from `dp_world_size`). Numbers are picked out of the pickle's bytes, no object is made. Layers without parameters have no file, so
 layers may have gaps. A universal checkpoint has a folder for every parameter below `zero/`.

@@ -1,6 +1,6 @@
 """Flax's: `flax`, a file `checkpoint_100` without an ending, as flax.training.checkpoints wrote it before Orbax; MessagePack. (I/O)
 
-How it thinks. The file is one MessagePack map, written under a temporary name (`tmp_`, `tmp`) and renamed. Its lengths lead from the first byte to the last, so a cut
+The file is one MessagePack map, written under a temporary name (`tmp_`, `tmp`) and renamed. Its lengths lead from the first byte to the last, so a cut
 shows, and tensors need not be read; nothing of it is made into objects. Arrays that several processes hold lie beside it in `checkpoint_100_gda` folders
 of Orbax's kind, of which nothing is said here.
 

@@ -1,6 +1,6 @@
 """Hugging Face's: `transformers` (the Trainer), `accelerate` (save_state) and `safetensors` (save_pretrained). (I/O)
 
-How it thinks. `transformers`: the Trainer writes the model with `training_args.bin`, then optimizer, scheduler and random states, and
+`transformers`: the Trainer writes the model with `training_args.bin`, then optimizer, scheduler and random states, and
 `trainer_state.json` last; resuming reads it first. So a folder without it was never finished.
 
 `accelerate`: the main process writes model, optimizer, scheduler, samplers and scaler, and then, as every process does, its random state; so

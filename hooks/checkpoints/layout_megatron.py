@@ -1,6 +1,6 @@
 """`megatron`: an `iter_0000100` folder of Megatron-LM: a file for each model-parallel rank, or a distributed checkpoint. (I/O)
 
-How it thinks. The older form has a folder `mp_rank_TT[_PPP][_EEE]` for each rank of the model; the arguments that Megatron keeps in every
+The older form has a folder `mp_rank_TT[_PPP][_EEE]` for each rank of the model; the arguments that Megatron keeps in every
 one of them say how many there are. The distributed form is torch.distributed.checkpoint's folder (or zarr arrays) with a `metadata.json` that is
 written last; `common.pt` beside it until Megatron put the common state among the shards. Which folder the next start loads is told by the
 tracker file beside them; that it names another one proves nothing, since people edit it.

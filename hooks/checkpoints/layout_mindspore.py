@@ -1,6 +1,6 @@
 """MindSpore's: `mindspore`, a .ckpt file, the files of one step in the `rank_<n>` folders of MindFormers, its `iteration_<step>` folders. (I/O)
 
-How it thinks. In rank folders every rank writes its own file of a step, by a rename when it is whole, so a step is whole when each rank's
+In rank folders every rank writes its own file of a step, by a rename when it is whole, so a step is whole when each rank's
 folder has its file. Folders of ranks that an earlier, larger run had stay behind: a rank is not waited for once two newer steps did
 without it. The path of such a checkpoint is rank 0's file. In an iteration folder `metadata.json` names the files with every parameter,
 and `common.json` is written behind the weights; without `metadata.json` the files' names say how many there are.

@@ -1,6 +1,6 @@
 """NeMo's: `nemo`, a `.nemo` archive, `.ckpt` files in a folder for each rank of the model, folders with `weights/` and `context/`. (I/O)
 
-How it thinks. NeMo puts an empty file NAME-unfinished beside a checkpoint before it writes (or removes) it and takes it away when all ranks
+NeMo puts an empty file NAME-unfinished beside a checkpoint before it writes (or removes) it and takes it away when all ranks
 are done; its own next start deletes what bears the mark. So does no start of ours load it. What lies inside is what others know: zips of
 torch, and Megatron's distributed form. A `.ckpt` in `mp_rank_00/` is one shard of a checkpoint that has one of the same name in every such folder.
 

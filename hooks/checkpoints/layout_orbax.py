@@ -1,6 +1,6 @@
 """`orbax`: the folder of a step of Orbax, with its items in folders or flat, arrays in OCDBT or in zarr. (I/O)
 
-How it thinks. On a POSIX file system Orbax writes a step under a name with `.orbax-checkpoint-tmp` and renames it when all is there; on object
+On a POSIX file system Orbax writes a step under a name with `.orbax-checkpoint-tmp` and renames it when all is there; on object
 stores it writes `commit_success.txt` last instead (0.12 does both). So what bears its own name was committed, and what is looked for is what went missing or
 was cut afterwards: a manifest of OCDBT, the bytes that it says lie below it, arrays and chunks of zarr that the metadata names. Where Orbax
 was told to leave out chunks that are all fill value, chunks are not counted.

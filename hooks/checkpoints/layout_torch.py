@@ -1,6 +1,6 @@
 """PyTorch's: `torch` (one file of torch.save), `dcp` (torch.distributed.checkpoint) and `lightning`, which is made of both. (I/O)
 
-How it thinks. `dcp` is a folder of shards `__<rank>_<n>.distcp`. The coordinator writes `.metadata` under a temporary name once every rank has
+`dcp` is a folder of shards `__<rank>_<n>.distcp`. The coordinator writes `.metadata` under a temporary name once every rank has
 told what it wrote, and renames it, so that it is there says that all were done; what it lists (file, offset, length of every tensor) says which
 files there must be and how long they are at least. Walking that list costs a second for each megabyte or two, so of large ones only the names
 are picked out; that a shard was cut shows at its own end, too. Without collectives every rank writes a `__<rank>.metadata` of its own, after

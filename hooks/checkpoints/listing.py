@@ -1,6 +1,6 @@
 """A checkpoint's files as they lie there: names, sizes, times, first bytes; many at once, never longer than a deadline, at a set pace. (I/O)
 
-How it thinks. A shared file system answers one question in a millisecond and thirty in the same time, so what is asked of many files is
+A shared file system answers one question in a millisecond and thirty in the same time, so what is asked of many files is
 asked by threads. They are daemons and nobody waits for them after the deadline: a file system that hangs costs an answer, no start.
 
 At a start somebody waits, so many files are read side by side. The deep level in the background is not waited for: it reads one file at a

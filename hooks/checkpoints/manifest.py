@@ -1,6 +1,6 @@
 """ftrun's own list of a checkpoint's files, and the marker that says the list is final. (I/O)
 
-How it thinks. `.ftrun-manifest.json` names every file with its size and, where somebody read them anyway, its SHA-256; `.ftrun-complete`
+`.ftrun-manifest.json` names every file with its size and, where somebody read them anyway, its SHA-256; `.ftrun-complete`
 is written last and has the SHA-256 of the manifest. For a checkpoint that is one file NAME both lie beside it as NAME.ftrun-manifest.json
 and NAME.ftrun-complete. Readers go by the marker: without it there is no manifest.
 """

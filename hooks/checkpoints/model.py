@@ -1,6 +1,6 @@
 """What is said of a checkpoint, its states and levels, and what a layout is. (pure)
 
-How it thinks. To call a good checkpoint torn costs its user the progress since the one before; to call a torn one good costs one start
+To call a good checkpoint torn costs its user the progress since the one before; to call a torn one good costs one start
 that fails and sets it aside. So `complete` is what is said wherever nothing proves the opposite, and `why` says how much was proven.
 
 A layout is how one framework lays out its checkpoints. It says three things: whether a path is a checkpoint of its kind, where checkpoints

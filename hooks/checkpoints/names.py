@@ -1,6 +1,6 @@
 """What the names of checkpoints and of their files say: a step, something unfinished, a note. (pure)
 
-How it thinks. `step_of` and `is_temporary` are the rules of hooks/bundle/batch.sh, which works without Python; tests/unit/bundle/test_batch_sh.py holds both
+`step_of` and `is_temporary` are the rules of hooks/bundle/batch.sh, which works without Python; tests/unit/bundle/test_batch_sh.py holds both
 against each other.
 """
 

@@ -1,6 +1,6 @@
 """Files of an OCDBT database, in which Orbax keeps arrays: each is whole, and reaches as far as the database's tree says. (I/O)
 
-How it thinks. Manifest, version tree nodes and B+tree nodes have one frame: a magic number, their whole length, a version, how the body is
+Manifest, version tree nodes and B+tree nodes have one frame: a magic number, their whole length, a version, how the body is
 compressed, the body, the CRC-32C of everything before. So a manifest is proven to its last byte. A data file is values and nodes one behind
 the other, and tensorstore writes it as a whole: where its last node does not end inside the file, it was cut.
 

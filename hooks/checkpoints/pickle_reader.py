@@ -1,6 +1,6 @@
 """A pickle read as data: its opcodes are walked, nothing that it names is imported, called or made. (pure)
 
-How it thinks. `pickle.load` runs what the file says; a checkpoint may come from anybody and half of it may be noise. So the opcodes are
+`pickle.load` runs what the file says; a checkpoint may come from anybody and half of it may be noise. So the opcodes are
 walked with pickletools.genops on a stack of inert values: a class is its name, a call is what was to be called with what. What that cannot
 make sense of raises Broken, never anything else, and costs no more than the bytes that were handed in.
 

@@ -1,6 +1,6 @@
 """The folder that a framework is to load the newest checkpoint from, where it looks for that itself. (I/O)
 
-How it thinks. Megatron and DeepSpeed are told a folder and read the newest checkpoint's name in a tracker file there; others take the highest step that
+Megatron and DeepSpeed are told a folder and read the newest checkpoint's name in a tracker file there; others take the highest step that
 they find. Where the user's own folder would lead them to the chosen checkpoint, it is used as it is. Where it would not (the newest is torn, or poisoned, or a crash came between
 checkpoint and tracker) they get a resume view: a private folder of the run with one link, to the chosen checkpoint, and a tracker file of our own that names
 it. Nothing of the user's is changed. A view is for loading: what is saved there would be in nobody's folder of checkpoints.

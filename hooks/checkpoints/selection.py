@@ -1,6 +1,6 @@
 """Which checkpoint a start is to load: found, inspected as far as needed, chosen. (I/O)
 
-How it thinks. The order is that of hooks/bundle/batch.sh: the highest step, then the youngest, then the last by name; one without a step comes
+The order is that of hooks/bundle/batch.sh: the highest step, then the youngest, then the last by name; one without a step comes
 after all that have one. From there downwards the first is taken that is complete, was not set aside (a start failed to load it) and was
 not written by a training that had diverged. A run may have hundreds of checkpoints, and the newest is good nearly always: so none is
 inspected behind the first that may be loaded. At a start nobody writes checkpoints any more, so one that is not whole is broken, however

@@ -1,6 +1,6 @@
 """A broken checkpoint made whole in a view of links, where identical shards allow it. (I/O)
 
-How it thinks. What is newer than the choice and broken in a few of its files is worth a look: for each checkpoint more is work that need not be done
+What is newer than the choice and broken in a few of its files is worth a look: for each checkpoint more is work that need not be done
 again. Ranks of one data-parallel group often save the same bytes, each under its own name. A twin may stand in for a shard that is torn or
 missing only where bytes prove it, for a shard that is nearly right is worse than an older checkpoint:
 

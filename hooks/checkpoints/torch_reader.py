@@ -1,6 +1,6 @@
 """A file that torch.save wrote: a zip of records, the format before it, or a plain pickle. (I/O)
 
-How it thinks. The older format (torch.save before 1.6, or asked for) is five pickles and then every storage with its length in front, so
+The older format (torch.save before 1.6, or asked for) is five pickles and then every storage with its length in front, so
 where the file must end is known once the fourth pickle is walked. A plain pickle is walked while it is small. A file that begins as none
 of them says nothing: its ending is anybody's to use.
 

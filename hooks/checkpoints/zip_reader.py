@@ -1,6 +1,6 @@
 """A zip file, or zips behind each other: quick, its directory lies where its end says; deep, every record has its checksum. (I/O)
 
-How it thinks. The directory stands at the end and is written last, so a file that was cut anywhere has none, and one read of the last
+The directory stands at the end and is written last, so a file that was cut anywhere has none, and one read of the last
 64 KiB tells it from a whole one, whatever the size. What crashed machines leave behind has the right length and zeros inside: where the file system
 tells holes, the quick level asks whether a record's header lies in one, or a whole record whose checksum is not that of zeros; holes alone
 prove nothing, since some file systems keep zeros as holes.

@@ -1,6 +1,6 @@
 """Decompresses a small zstd frame: the standard library of Pythons before 3.14 cannot. (pure)
 
-How it thinks. It serves for a database's manifest and nodes, some kilobytes each, so it is short and not fast. A stream of bits is one
+It serves for a database's manifest and nodes, some kilobytes each, so it is short and not fast. A stream of bits is one
 large number that is read from its top (blocks) or from its bottom (tables of probabilities); what a stream has no bits for is zero.
 A frame that it does not understand, or that asks for a dictionary, is a ValueError; the checksum of a frame is not computed.
 

@@ -1,10 +1,9 @@
-"""The catalogue of checks: which there are, what a site may set, and what each is in words. (I/O)
+"""The catalogue of checks: their names, what a site may set, and their documentation. (I/O)
 
-How it thinks. The table tells all that is needed to choose checks and to see that what they need is missing;
-the file that holds a check is imported when the check is run, so a node without GPUs never loads what judges
-them. A check is described where it is written: the docstring of its judge has paragraphs that begin with "How
-it thinks.", "Thresholds:", "Files:" or "Formats:" and "Checked against:". Whoever lists the checks, in a
-terminal or in the documents, reads the same.
+The table has all that is needed to choose checks and to see whether their requirements are missing. The file of
+a check is imported when the check runs, so a node without GPUs never loads the checks of GPUs. The docstring of
+a check's judge documents it, in paragraphs that begin with "How it thinks.", "Thresholds:", "Files:" or
+"Formats:", and "Checked against:". The command line and the documents print the same text.
 """
 
 from __future__ import annotations

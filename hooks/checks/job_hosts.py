@@ -1,6 +1,6 @@
 """The hosts of the job: which they are, whether their names resolve, whether they answer. (I/O)
 
-How it thinks. A resolver that waits for a dead server does so for half a minute and longer, so each name is
+A resolver that waits for a dead server does so for half a minute and longer, so each name is
 asked by a thread of its own in a process that can be left behind; what had no answer in time has none. Most
 nodes have no host to ask for: what that takes is imported then.
 """

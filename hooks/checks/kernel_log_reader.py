@@ -1,6 +1,6 @@
 """The kernel's log, where this user may read it: lines with the time at which each was written. (I/O)
 
-How it thinks. The ring buffer counts seconds since boot, which no step of the clock disturbs; with the clock
+The ring buffer counts seconds since boot, which no step of the clock disturbs; with the clock
 and the uptime of one moment they become times that can be laid beside a job's start. Many sites keep the log
 from users (kernel.dmesg_restrict); the journal may be open where the buffer is not. Where both are closed
 that is told, and nothing is concluded from it.

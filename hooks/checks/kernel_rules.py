@@ -1,6 +1,6 @@
 """What lines of the kernel's log mean for a node: faults, lines that another check judges, and lines that healthy machines write. (pure)
 
-How it thinks. The first rule that matches speaks. What other checks judge by better means (a driver's own
+The first rule that matches speaks. What other checks judge by better means (a driver's own
 codes, counters) is not told twice. Lines of the error level that no rule knows are left to the caller: they
 are shown, because tomorrow's fault is among them, and prove nothing. Hundreds of lines meet dozens of rules:
 whose words stand nowhere in the log is not tried. A rule names the thing: what stands in its group `device`,

@@ -1,6 +1,6 @@
 """What `nvidia-smi` says of the GPUs of this node: one reading for all checks, and whose devices count. (I/O)
 
-How it thinks. `nvidia-smi -q -x` tells everything at once and in all versions with nearly the same names, so
+`nvidia-smi -q -x` tells everything at once and in all versions with nearly the same names, so
 every check of a GPU reads that one document; a value that a driver does not know is "N/A" there and None
 here, never zero. A driver that does not answer is an answer too: the reason stands in `trouble`, and the
 check called gpu-check is the one to say so.

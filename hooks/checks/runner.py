@@ -1,11 +1,11 @@
-"""Runs the checks of a node side by side, in processes that take nobody along, and none for longer than it may take. (I/O)
+"""Runs the checks of a node in parallel, in child processes with time limits. (I/O)
 
-How it thinks. A check looks at a machine that may be sick, so it may hang, crash the interpreter or eat
-memory. It is done by a worker, a process that does one check at a time; at the check's deadline the worker is
-left behind with it, and others do the rest. Most checks read a few small files, and a process costs more than
-that: so one worker does one after the other, and another begins only where a check waits, by design or since
-the machine lets it. What is wrong with a check itself (a mistake of ours, a tool of an unknown version) is
-`unknown`: it is told, and never held against the node.
+Checks examine a machine that may be sick, so a check may hang, crash the interpreter or exhaust memory. A
+worker, a child process, runs one check at a time; at a check's deadline the worker is abandoned with it, and
+others do the rest. Most checks read a few small files, and a process costs more than that: so one worker runs
+check after check, and another starts only when a check waits, by design or because of the machine. An error
+of the check itself (a defect of ours, a tool of an unknown version) is `unknown`: it is reported, and never
+held against the node.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ftrun.hooks.runtime.node_report import SCHEMA
 __all__ = ["BUDGETS_S", "SCHEMA", "Report", "report_of", "run"]
 
 BUDGETS_S = {"fast": 15.0, "recheck": 300.0, "burn-in": 3600.0}
-"""All checks of a tier, and of the tiers before it, together end within this."""
+"""Time limit for all checks of a tier and of the tiers before it."""
 
 AT_ONCE = 8
 PATIENCE_S = 0.1

@@ -1,8 +1,9 @@
-"""Thresholds of checks: as a user or a site sets them in a JSON file, and as the job around a check implies them. (I/O)
+"""Thresholds of checks: set by a user or a site in a JSON file, or implied by the job around a check. (I/O)
 
-How it thinks. A check that is started inside a job, by its step or by Slurm's prolog, judges the accelerators
-of that job. Where Slurm hands out shares of a GPU (gres `shard` and `mps`) other jobs' processes on it are at
-home, too. What the site sets goes before. A device of a maker whose tool is not on the node is not missed.
+A check that runs inside a job, in its step or in Slurm's prolog, judges the accelerators of that job. If
+Slurm hands out shares of a GPU (gres `shard` and `mps`), processes of other jobs on it are legitimate, too.
+Settings of the site take precedence. A device whose vendor's tool is not on the node is not reported as
+missing.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ __all__ = ["DRIVERS", "SITES_OWN", "of_job", "read", "whole"]
 
 SITES_OWN = "/etc/ftrun/checks.json"
 DRIVERS = ("nvidia-smi", "rocm-smi", "amd-smi", "npu-smi")
-"""Without any of them the devices of a job are of a maker that the checks do not know."""
+"""Without any of them the job's devices are of a vendor that the checks do not know."""
 SHARES = ("SLURM_SHARDS_ON_NODE", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
 
 
 def read(path: str, node: str) -> Optional[dict[str, dict[str, Any]]]:
-    """What stands in a file ({node} in its name is this node's; one that is not there sets nothing), or in the site's own where none is named.
+    """The thresholds in a file, or in the site's own if none is named; a missing file sets nothing. {node} in
+    its name is this node's.
 
-    None where a file cannot be read: it may be the one that switches a check off, so nothing is to be checked then.
+    None if a file cannot be read: it may be the one that disables a check, so no check may run then.
     """
     path = path.replace("{node}", node) or SITES_OWN
     if not os.path.exists(path):
@@ -44,7 +46,7 @@ def read(path: str, node: str) -> Optional[dict[str, dict[str, Any]]]:
 
 
 def whole(path: str) -> dict[str, dict[str, Any]]:
-    """What stands in a file that somebody names by hand. Raises ValueError, in one line that begins with the path, for anything amiss."""
+    """The thresholds in a file that a user names. Raises ValueError with one line that begins with the path."""
     try:
         with open(path, encoding="utf-8") as stream:
             table = json.load(stream)
@@ -58,7 +60,7 @@ def whole(path: str) -> dict[str, dict[str, Any]]:
 
 
 def of_job(env: Mapping[str, str], *, has_driver: bool) -> dict[str, Any]:
-    """Values for the thresholds `devices`, `job` and `shared`, as far as this environment tells them."""
+    """Values for the thresholds `devices`, `job` and `shared`, as far as this environment has them."""
     job = job_of(env)
     if not job.id:
         return {}

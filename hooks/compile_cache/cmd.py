@@ -1,6 +1,6 @@
 """`ftrun-hook cache`: the compile caches of a run on this node. (I/O)
 
-How it thinks. `fill` stands before a start and `merge` beside or behind one; both are given a time, and
+`fill` stands before a start and `merge` beside or behind one; both are given a time, and
 what is not done by then is left. Nothing that goes wrong here is worth a job, so their exit status is 0,
 but for one: a folder that belongs to somebody else, from which no start may be given code.
 """

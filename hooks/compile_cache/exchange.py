@@ -1,6 +1,6 @@
 """A node takes entries from the packs of its run, gives what they lack, and its leader compacts them. (I/O)
 
-How it thinks. Packs lie in the run's folder, one folder for each class of nodes (`node`). A node takes what
+Packs lie in the run's folder, one folder for each class of nodes (`node`). A node takes what
 it does not have. Nothing here may cost a start: a damaged entry is left out, what takes too long stays
 where it is, and the framework compiles it again.
 

@@ -1,6 +1,6 @@
 """A run's compile caches on one node: folder, owner, entries, and the class of nodes that share them. (I/O)
 
-How it thinks. Every start of a run gets the same folder on its node (`local`); the frameworks write there.
+Every start of a run gets the same folder on its node (`local`); the frameworks write there.
 Compiled code is run, so it is believed only from a folder that nobody else could write to: a folder of
 another owner is refused for the whole run. To count hits, a filled entry gets 1970 as its time of access: a
 later time means that a framework has read it.

@@ -1,6 +1,6 @@
 """Entries of compile caches, and packs: the files in which entries travel between nodes. (I/O)
 
-How it thinks. Frameworks find an entry by its name and do not verify its content: PyTorch loads a library
+Frameworks find an entry by its name and do not verify its content: PyTorch loads a library
 that was cut when its compiler was killed, and dies of a bus error at every start; JAX reads a cut entry,
 warns, compiles and never replaces it. So an entry that is visibly torn is dropped. Only its own form is
 checked; whether it is the right entry is for the framework to decide.

@@ -1,6 +1,6 @@
 """When a node merges into its run's compile caches while the script runs. (I/O)
 
-How it thinks. Frameworks compile most in the first minutes, so the first merges come early and later ones
+Frameworks compile most in the first minutes, so the first merges come early and later ones
 seldom. The first node of the job goes first; the others follow, spread over a time that grows with their
 number, so that a thousand nodes neither write the same entries nor read one folder at once. Each merge is a
 process of its own with the lowest priority; one that hangs is abandoned.

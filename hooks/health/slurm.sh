@@ -1,9 +1,9 @@
 #!/bin/sh
 # What Slurm calls as Prolog, Epilog and HealthCheckProgram; `ftrun-hook install` writes it, with its variables above.
 #
-# How it thinks.  Slurm drains a node for any status but 0 of a prolog or epilog.  So one status of ours, 69, is handed on as 1, and
-# only by the prolog; an interpreter that is missing, a copy that is broken, a signal, a hook that hangs are all 0: go on.  What the
-# hook starts may hang and outlive it; it keeps none of Slurm's pipes open, because Slurm waits for their end.
+# Slurm drains a node for any status but 0 of a prolog or epilog. So only status 69 of our prolog becomes 1; a missing interpreter,
+# a broken copy, a signal, and a hook that hangs all become 0: go on. A child of the hook may hang and outlive it; it keeps none of
+# Slurm's pipes open, because Slurm waits for their end.
 
 # shellcheck disable=SC2154  # variables come from the installed file
 [ "${FTRUN_HOOKS-}" = off ] && exit 0

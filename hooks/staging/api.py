@@ -6,7 +6,7 @@
     with stage(step, ranks=1) as folder:     # where one rank saves for all
         torch.save(model.state_dict(), f"{folder}/model.pt")
 
-How it thinks. Leaving the block is the whole pause: what is in `folder` lies in the memory of the node, and
+Leaving the block is the whole pause: what is in `folder` lies in the memory of the node, and
 ftrun publishes it in the background. Nobody needs this who can name a folder: what is written into
 FTRUN_STAGE_DIR is published just the same. But here each rank says when it begins and when it is done, so
 that a part is known to be whole at once, and one of a rank that died is known not to be.

@@ -237,7 +237,7 @@ def _compare(source: str, descriptor: int, size_bytes: int, mtime_ns: int) -> No
 
 
 def _through(reader: int, pace: Pace, writer: Optional[_Writer], cores: int = 1) -> str:
-    """Read to the end, and write where there is somebody to; the checksum."""
+    """Read to the end, write if there is a target, and return the checksum."""
     found, own = hashlib.sha256(), mmap.mmap(-1, CHUNK_BYTES)
     began_s, used_s = time.monotonic(), time.process_time()
     while size_bytes := _fill(reader, buffer := own if writer is None else writer.buffer()):

@@ -118,7 +118,7 @@ class StagingDaemon:
             self.was_full = True
 
     def _is_left_over(self, part: LocalPart) -> bool:
-        """What an earlier start left behind that nobody will resume from."""
+        """Whether an earlier start left this set behind and no start will resume from it."""
         starts = self.publisher.starts
         if (token_of(part.token) or (0, 0)) >= (token_of(starts.token) or (0, 0)):
             return False
@@ -235,7 +235,7 @@ def main(arguments: list[str]) -> int:
 
 
 class _DaemonLife:
-    """The main thread: looks, and leaves when it is told to."""
+    """The main thread: polls, and exits when it is told to."""
 
     def __init__(self, daemon: StagingDaemon) -> None:
         self.daemon = daemon
@@ -276,7 +276,7 @@ class _DaemonLife:
         os._exit(0)
 
     def live(self, lock: int, partner: Sequence[str]) -> None:
-        """Until somebody ends it, or whoever started it is gone."""
+        """Run until a signal, or the end of the parent process."""
         parent, touched_s, ear = os.getppid(), 0.0, Ear(self.daemon.home.base)
         for life in (self.daemon.publish_forever, self.daemon.report_forever):
             threading.Thread(target=life, daemon=True).start()

@@ -68,7 +68,7 @@ def to_drop(
 # ---------------------------------------------------------------------- what lies there
 
 AHEAD = 4
-"""So many later starts have their folder already: a start may begin before anybody here has heard of it."""
+"""So many later starts have their folders already: a start may begin before this daemon learns of it."""
 
 
 class LocalPart:

@@ -142,7 +142,7 @@ class ConsensusRequest(NamedTuple):
 
 
 def consensus_request(to: Publishing, node: str) -> Optional[ConsensusRequest]:
-    """What this node is to give its word for; None where nobody asks, or has it. Raises OSError."""
+    """What this node is asked to confirm; None if no node asks, or it is confirmed already. Raises OSError."""
     text = read_text(to.asked)
     try:
         wanted = {name: (str(own), int(save)) for name, (own, save) in json.loads(text or "{}").items()}

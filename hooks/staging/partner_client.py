@@ -182,7 +182,7 @@ class PartnerClient:
         return done
 
     def _clear(self) -> None:
-        """Copies, and views of earlier starts, that nobody will ask for."""
+        """Remove copies, and views of earlier starts, that no start will need."""
         ring = self._ring
         newer = None
         for part in self._copies_here():
@@ -215,7 +215,7 @@ class PartnerClient:
             inventory.remove(part.path)
 
     def _is_newer_published(self) -> bool:
-        """A checkpoint of the present start is on disk: nobody resumes from an older one's memory."""
+        """Whether a checkpoint of the present start is on disk: no start resumes from an older one in memory."""
         own = (part.seal for part in inventory.own_parts(self.home) if part.seal.token == self._ring.token)
         return any(os.path.exists(f"{self.config.to}/{seal.name}/{MARKER}") for seal in own)
 
@@ -244,7 +244,7 @@ def _no_pace(_size_bytes: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Keep the copies until whoever started us is gone. Always 0."""
+    """Keep the copies until the parent process has ended. Always 0."""
     parser = argparse.ArgumentParser(
         prog="ftrun-hook partner",
         description="Keep a copy of staged checkpoints in the memory of another node.",

@@ -1,17 +1,17 @@
-"""A staged set becomes a checkpoint on the shared file system. (I/O)
+"""Publishes a staged set as a checkpoint on the shared file system. (I/O)
 
-Each node brings its own part to a folder beside the checkpoints and says so by one record. Whoever sees the
-records of all nodes may put the set together and rename it into place. Every step can be repeated by any node
-at any time, and two that do it at once end with the same: parts and sets are named by what they hold, so
-nothing is ever written into what another node reads. A set has its final name only when all of it is safe on
-disk, and its marker last. What stands under that name already is for `replace` to judge.
+Each node copies its own part to a folder beside the checkpoints and writes a record of it. Any node that sees
+the records of all may assemble the set and rename it into place. Any node may repeat any step at any time,
+and two that do so at once get the same result: parts and sets are named by their content, so no node writes
+into what another reads. A set gets its final name only when all of it is safe on disk, and its marker last.
+`replace` decides about an existing checkpoint of that name.
 
-The files of a set lie in its parts; each gets a second name in one folder by a hard link. Where the file
-system has no hard links the file is renamed, and a node that comes too late for it finds it in place. What
-was put together is never written to.
+The files of a set lie in its parts; hard links put all of them into one folder. On a file system without hard
+links the file is renamed, and a node that comes too late for it finds it in place. An assembled set is never
+written to.
 
-A process that dies behind any effect leaves the old complete set or the new one, and work that the next look
-takes up again.
+A process that dies after any effect leaves the old complete set or the new one, and work that the next poll
+resumes.
 """
 
 from __future__ import annotations
@@ -265,7 +265,8 @@ def _publish(disk: Disk, making: _Making, place: replace.Occupant, judge: Judge)
         if not _is_there(to, place.path, made, new.listed):
             disk.remove(to.part(lost))  # its node brings it again
         return Outcome(WAITING, f"for the part of {lost} again")
-    # Whoever wrote its manifest had judged it; with that and no marker it would look half published for ever.
+    # The node that wrote its manifest had verified it; with that and no marker it would look half published
+    # forever.
     is_judged = not made.is_file and read(f"{new.data}/{manifest.MANIFEST}") == new.listed
     why = "" if is_judged else judge(new.data, made.is_proven)
     if why and (_is_there(to, place.path, made, new.listed) or not has_all_files(made, new.data)):
@@ -314,7 +315,7 @@ def _is_there(to: Publishing, path: str, made: merge.MergedSet, listed: bytes) -
 
 
 def _listed(name: str, made: merge.MergedSet, parts: Mapping[str, Seal], own: Own) -> bytes:
-    """The manifest of a set that gets this name: the same bytes whoever makes it."""
+    """The manifest of a set under this name: the same bytes on every node."""
     files = {
         path or name: manifest.Entry(one.size_bytes, one.sha256) for path, (one, _) in made.files.items()
     }
@@ -363,7 +364,7 @@ def _is_same_file(path: str, one: records.File) -> bool:
 
 
 def _clear(disk: Disk, to: Publishing, node: str) -> None:
-    """All at once out of sight first: nobody is to find half of it."""
+    """Move everything out of sight first: no reader must find half of it."""
     gone = f"{to.to}/{records.PUBLISHING}/.gone.{os.path.basename(to.folder)}.{node}.{time.time_ns()}"
     with contextlib.suppress(FileNotFoundError):
         disk.rename(to.folder, gone)

@@ -225,7 +225,7 @@ class Publisher:
         self.starts = StartPhases(token, phases)
 
     def end(self, now_s: float) -> None:
-        """The present start is being ended: nobody will say so in a file."""
+        """The present start is being ended: no file will say so."""
         self._over.setdefault(self.starts.token, now_s)
         self.starts = StartPhases(
             self.starts.token, {self.starts.token: sealing.BROKEN, **self.starts.phases}
@@ -468,7 +468,7 @@ class Publisher:
         )
 
     def _is_alone(self, key: tuple[str, str]) -> bool:
-        """Whether this node needs nobody else for a set: it is one file, or one rank saved it for all."""
+        """Whether this node needs no other for a set: it is one file, or one rank saved it for all."""
         part = self.local.parts.get(key)
         return part is not None and part.seal is not None and (part.seal.is_file or part.seal.is_alone)
 

@@ -1,6 +1,6 @@
 """Where staged checkpoints lie and what is written down of them: names, paths and records. (pure)
 
-How it thinks. A *set* is one checkpoint over all nodes: a name at the top of FTRUN_STAGE_DIR. What one node
+A *set* is one checkpoint over all nodes: a name at the top of FTRUN_STAGE_DIR. What one node
 has of it is its *part*. Each start of the script has a folder of its own, so that ranks that outlive their
 start, and leftovers of one that died, never mix with what the next start saves. A part that will not change
 any more is *sealed*: a record says what is in it, and its files are held by hard links, which cost no memory;

@@ -1,6 +1,6 @@
 """What occupies the name of a staged set, and how a newer save takes its place. (I/O)
 
-How it thinks. Only what this very run published, and nobody touched since, may be replaced, and only by a
+Only what this very run published, and nobody touched since, may be replaced, and only by a
 save of the same start or a later one. Whatever else stands there - another run's checkpoint, a file of the
 user's - is left alone: then the set gets a name that is free (`alias`). What is published says by whom in its
 manifest; what was written to after its manifest is no longer what was published.
@@ -229,7 +229,7 @@ def _link_to(disk: Disk, to: Publishing, there: Occupant, new: NewSet) -> bool:
     disk.make(sets)
     old = os.readlink(there.path) if os.path.islink(there.path) else ""
     if os.path.isdir(f"{sets}/{own}"):
-        disk.clear(new.data)  # somebody died before it was linked
+        disk.clear(new.data)  # a process died before it was linked
     else:
         disk.rename(new.data, f"{sets}/{own}")
     disk.settle(sets)

@@ -1,15 +1,15 @@
-"""When a node's part of a staged checkpoint is done and will not change any more. (pure)
+"""Decides when a node's part of a staged checkpoint is complete and will not change any more. (pure)
 
-Ranks that report what they do (`with stage(step):`) are believed. Of a script that only writes files it is
-known who has one open for writing, and when anything last changed: a part is done when nothing is open and
-nothing changed for a while. That alone does not tell a writer that was done from one that died in the middle,
-whose files the kernel closed. So a part whose writers are gone, or whose start broke down, is sealed as
-*unproven*: it becomes a checkpoint only where its layout proves that it is whole, or where the script ended
-well.
+Ranks that use `with stage(step):` report begin and end, and are believed. Of a script that only writes files,
+the daemon knows which files are open for writing and when anything last changed: a part is complete when no
+file is open and nothing changed for a while. That does not distinguish a finished writer from one that died
+in the middle, whose files the kernel closed. So a part whose writers are gone, or whose start failed, is
+sealed as *unproven*: it becomes a checkpoint only if its layout proves that it is complete, or if the script
+ended well.
 
-A name that is saved again has all its files already, so nothing is missing that would show that a rank is
-still to come. So files that are still those of the save before are waited for, and a start that breaks down
-then leaves the checkpoint before.
+A name that is saved again has all its files already, so no missing file shows that a rank is still to come.
+So the daemon waits for files that are unchanged since the previous save, and a start that fails then leaves
+the previous checkpoint.
 """
 
 from __future__ import annotations
@@ -26,22 +26,21 @@ __all__ = [
 
 QUIET_S = 1.0
 LATE_S = 30.0
-"""A rank that is to come is waited for so long after the others."""
+"""How long after the others a late rank is waited for."""
 
 LIVE, ENDED, BROKEN = (
     "live",
     "ended",
     "broken",
-)  # the start: it runs; its script ended with 0; it is over in any other way
+)  # the start: running; its script ended with 0; over in any other way
 WAIT, SEAL, UNPROVEN, GIVEN_UP = "wait", "seal", "unproven", "given up"
 
 
 class Marks(NamedTuple):
-    """What the ranks of this node said of a set.
+    """What the ranks of this node reported on a set.
 
-    `local`: how many of them will say something (0: not known); `dead`: begun, and gone.
-
-    `is_alone`: one rank said that it saves for all nodes.
+    `local`: how many of them will report (0: unknown); `dead`: begun, and gone. `is_alone`: one rank said
+    that it saves for all nodes.
     """
 
     begun: Collection[str] = ()
@@ -53,12 +52,11 @@ class Marks(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """What was seen of a part over time. `still_s`: how long nothing of it changed.
+    """What was observed of a part over time.
 
-    `open_by`: who has something of it open for writing.
-
-    `has_lost_writer`: somebody who was seen writing it is gone. `stale`: of a name that is saved again, how
-    many files are still those of the save before.
+    `still_s`: how long nothing changed. `open_by`: the processes with a file open for writing.
+    `has_lost_writer`: a process that was seen writing is gone. `stale`: for a name that is saved again, how
+    many files are unchanged since the previous save.
     """
 
     files: Mapping[str, File]

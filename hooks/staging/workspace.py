@@ -1,16 +1,15 @@
-"""The folder of a job in the memory of a node, and the removal of those that dead jobs left behind. (I/O)
+"""A job's folder in the memory of a node, and the removal of folders that dead jobs left behind. (I/O)
 
-The folder lies where everybody may make one, so it must be this user's own. A staging daemon holds a lock in
-it as long as it lives, and whoever may start it again is a process of the job. So a folder whose lock is
-free, and of whose job no process of this user is left, was left by a job that was killed with its daemon. Its
-memory is given back by whoever comes first: the next daemon, a sweep, or Slurm's Epilog.
+Every user may create such a folder, so it must belong to this user alone. A staging daemon holds a lock in it
+while it lives, and only a process of the job can restart it. So if the lock is free and no process of this
+user's job is left, the job was killed together with its daemon. The first of these frees its memory: the next
+daemon, a sweep, or Slurm's Epilog.
 
-Locks are seen from every container, processes are not. So a folder that was made where processes have other
-numbers is left alone until it has not been touched for a day.
+Locks are visible from every container, processes are not. So a folder from another pid namespace is left
+alone until it has not been touched for a day.
 
-The Epilog is root, and the folders are a user's, who may put a link in the place of any of them at any
-moment. So a child becomes that user before it looks: wherever it is led, it removes nothing that the user
-could not remove.
+The Epilog is root, and the folders belong to a user, who may replace any of them by a link at any moment. So
+a child takes that user's id before it looks: it can remove nothing that the user could not remove.
 """
 
 from __future__ import annotations
@@ -60,7 +59,8 @@ def _locked(base: str) -> int:
         lock = os.open(f"{base}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with contextlib.suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(lock), os.stat(f"{base}/lock")):  # nobody has just cleared it away
+            # no other process has just removed it
+            if os.path.samestat(os.fstat(lock), os.stat(f"{base}/lock")):
                 os.ftruncate(lock, 0)
                 os.pwrite(lock, _here().encode(), 0)
                 return lock
@@ -119,7 +119,7 @@ def _clear_job(above: str, name: str, over: str, living: list[Living]) -> bool:
 
 
 def _is_dead(lock: int, job: str, over: str, living: list[Living]) -> bool:
-    """Whether nobody of a job is left whose lock is free."""
+    """Whether the lock is free and no process of the job is left."""
     told = os.pread(lock, 200, 0).decode("ascii", "replace")
     if time.time() - os.fstat(lock).st_mtime > STALE_S:
         return True
@@ -143,7 +143,7 @@ class Living:
         self._is_sure = all(pid in self._words or not procfs.began(pid) for pid in pids)
 
     def has(self, job: str) -> bool:
-        """Whether any does, or may: one that does not answer may be anybody's."""
+        """Whether any does, or may: one that does not answer could belong to any job."""
         word = f"SLURM_JOB_ID={job}"
         if not self._is_sure or f"/job_{job}/" in self._groups + "/":
             return True
