@@ -294,7 +294,11 @@ def test_a_run_is_cancelled_between_two_attempts(make: Make, boxes: Boxes) -> No
     assert "cancel" in post.ftrun("cancel", job)
 
     run = post.run()
-    assert (run.state.value, run.final_class, run.final_reason) == ("stopped", "cancelled", f"cancelled by {ME}")
+    assert (run.state.value, run.final_class, run.final_reason) == (
+        "stopped",
+        "cancelled",
+        f"cancelled by {ME}",
+    )
     time.sleep(2.0)
     assert [state for _, state, _ in post.jobs()] == ["FAILED", "FAILED"], post.story()
 
