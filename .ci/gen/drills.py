@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ftrun.supervisor.drill.runner import user_scenarios
 from ftrun.supervisor.drill.scenario import Expectation, Scenario
-from ftrun.supervisor.drill.workload import USUAL
+from ftrun.supervisor.drill.workload import DEFAULT_SETTINGS as USUAL
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "drills.md"
 HEAD = """\

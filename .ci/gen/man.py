@@ -15,7 +15,8 @@ from pathlib import Path
 
 import tree
 
-from ftrun.supervisor.config.settings import SETTINGS, show
+from ftrun.supervisor.config.settings import SETTINGS
+from ftrun.supervisor.config.settings import format_value as show
 from ftrun.supervisor.config.table import LIST
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from marked import keep_current
 
-from ftrun.slurm.client.releases import DIFFERENCES, NONE, OPTIONAL, OPTIONS, spelled
+from ftrun.slurm.client.releases import DIFFERENCES, NONE, OPTIONAL, OPTIONS
+from ftrun.slurm.client.releases import release_text as spelled
 
 BEGIN = "<!-- differences: begin, written by `make docs` from slurm/client/releases.py -->"
 END = "<!-- differences: end -->"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ftrun.supervisor.config.settings import SETTINGS, show
+from ftrun.supervisor.config.settings import SETTINGS
+from ftrun.supervisor.config.settings import format_value as show
 from ftrun.supervisor.config.table import LIST, Setting
 from ftrun.supervisor.model.types import CLASS_RULES, UNLIMITED
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from marked import keep_current
 
-from ftrun.supervisor.model.states import FINAL, PARTS, TRANSITIONS, Part, State
+from ftrun.supervisor.model.states import FINAL_STATES as FINAL
+from ftrun.supervisor.model.states import PART_TRANSITIONS as PARTS
+from ftrun.supervisor.model.states import TRANSITIONS, Part, State
 
 BEGIN = "<!-- states: begin, written by `make docs` from supervisor/model/states.py -->"
 END = "<!-- states: end -->"

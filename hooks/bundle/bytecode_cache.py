@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import CodeType, ModuleType
     from typing import Any, Optional
 
-__all__ = ["load", "load_or_make", "make", "path"]
+__all__ = ["cache_path", "compile_modules", "install_finder", "install_or_compile"]
 
 MAGIC = b"ftrun, compiled\n"
 HEAD_BYTES = len(MAGIC) + 100
@@ -31,17 +31,17 @@ OTHERS_MAY_WRITE = 0o022
 STALE_S = 60.0
 
 
-def path(packed: str) -> str:
+def cache_path(packed: str) -> str:
     """The path of the cache file of a zipapp; each release of Python has its own."""
     return f"{packed}.{sys.implementation.cache_tag}-{sys.hexversion:08x}"
 
 
-def load_or_make(packed: str) -> bool:
+def install_or_compile(packed: str) -> bool:
     """Load modules from the cache file from now on; create it first if it is missing.
 
     A child process creates it, since an interpreter does not give that memory back.
     """
-    if load(packed):
+    if install_finder(packed):
         return True
     try:
         child = os.fork()
@@ -49,18 +49,18 @@ def load_or_make(packed: str) -> bool:
         return False
     if not child:
         try:
-            make(packed)
+            compile_modules(packed)
         finally:
             os._exit(0)
     os.waitpid(child, 0)
-    return load(packed)
+    return install_finder(packed)
 
 
-def load(packed: str) -> bool:
+def install_finder(packed: str) -> bool:
     """Load modules from the cache file from now on. False if there is none that can be trusted."""
     try:
         owner = os.stat(packed)
-        descriptor = os.open(path(packed), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(cache_path(packed), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
     try:
@@ -70,7 +70,7 @@ def load(packed: str) -> bool:
             head = os.pread(descriptor, HEAD_BYTES, 0)
             index_bytes = int(head[-9:], 16)
             index = os.pread(descriptor, index_bytes, HEAD_BYTES)
-            if len(index) == index_bytes and head == _head(_digest(packed), fact.st_size, index):
+            if len(index) == index_bytes and head == _header(_digest(packed), fact.st_size, index):
                 table = marshal.loads(index)  # noqa: S302  our own
                 sys.meta_path.insert(0, _Finder(packed, descriptor, HEAD_BYTES + index_bytes, table))
                 return True
@@ -80,7 +80,7 @@ def load(packed: str) -> bool:
     return False
 
 
-def _head(digest: bytes, all_bytes: int, index: bytes) -> bytes:
+def _header(digest: bytes, all_bytes: int, index: bytes) -> bytes:
     """The header: it exposes a truncated file, and one made from another zipapp."""
     return MAGIC + b"%s %08x %016x %08x\n" % (digest, zlib.crc32(index), all_bytes, len(index))
 
@@ -146,7 +146,7 @@ class _Finder:
         exec(code, module.__dict__)  # noqa: S102  our own
 
 
-def make(packed: str) -> bool:
+def compile_modules(packed: str) -> bool:
     """Compile a zipapp into the cache file. False if the zipapp is not ours, another process is at it, or the
     file cannot be written.
     """
@@ -154,7 +154,7 @@ def make(packed: str) -> bool:
     import time
     import zipfile
 
-    final = path(packed)
+    final = cache_path(packed)
     draft = f"{final}.tmp"
     with contextlib.suppress(OSError):
         if time.time() - os.stat(draft).st_mtime > STALE_S:
@@ -167,7 +167,7 @@ def make(packed: str) -> bool:
         return False
     try:
         with os.fdopen(descriptor, "wb") as stream, zipfile.ZipFile(packed) as content:
-            stream.write(_content(_digest(packed), _compiled(packed, content)))
+            stream.write(_cache_bytes(_digest(packed), _code_of_modules(packed, content)))
         os.replace(draft, final)
     except (OSError, ValueError, SyntaxError, zipfile.BadZipFile):
         with contextlib.suppress(OSError):
@@ -176,18 +176,18 @@ def make(packed: str) -> bool:
     return True
 
 
-def _content(digest: bytes, modules: dict[str, tuple[bool, bytes]]) -> bytes:
+def _cache_bytes(digest: bytes, modules: dict[str, tuple[bool, bytes]]) -> bytes:
     """Header, table, and the code of all modules, one after the other."""
     table, offset = {}, 0
     for name, (is_package, code) in modules.items():
         table[name] = (is_package, offset, len(code), zlib.crc32(code))
         offset += len(code)
     index = marshal.dumps(table)
-    head = _head(digest, HEAD_BYTES + len(index) + offset, index)
+    head = _header(digest, HEAD_BYTES + len(index) + offset, index)
     return b"".join((head, index, *(code for _, code in modules.values())))
 
 
-def _compiled(packed: str, content: Any) -> dict[str, tuple[bool, bytes]]:
+def _code_of_modules(packed: str, content: Any) -> dict[str, tuple[bool, bytes]]:
     modules = {}
     for file in content.namelist():
         name = file.replace("/", ".")

@@ -12,7 +12,7 @@ if __name__ == "__main__":
 
     # `install` copies the sources and needs no cache file.
     if sys.argv[1:2] != ["install"]:
-        bytecode_cache.load_or_make(sys.path[0])
+        bytecode_cache.install_or_compile(sys.path[0])
 
     from ftrun.hooks.main import main
 

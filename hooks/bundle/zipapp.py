@@ -19,11 +19,12 @@ from importlib import metadata
 from typing import Any
 
 from ftrun.hooks.checks.thresholds import SITES_OWN
-from ftrun.hooks.runtime.ownership import distrust, private_folders
+from ftrun.hooks.runtime.ownership import private_folders
+from ftrun.hooks.runtime.ownership import why_untrusted as distrust
 
-__all__ = ["REMOTE", "archive", "content", "sent"]
+__all__ = ["REMOTE_COMMAND", "build_zipapp", "remote_input", "zipapp_bytes"]
 
-UNPACKED = (
+EXCLUDED = (
     "bundle/shell.py",
     "bundle/batch.sh",
     "bundle/batch_caches.sh",
@@ -47,7 +48,7 @@ FILE_MODE = 0o100644 << 16
 FOLDER_MODE = (0o40755 << 16) | 0x10
 
 # One line without single quotes, for any login shell. Status 120 means that a Python is too old.
-REMOTE = (
+REMOTE_COMMAND = (
     "exec /bin/sh -c '"
     "for p in python3 python3.13 python3.12 python3.11 python3.10 python3.9 /usr/libexec/platform-python; do "
     'command -v "$p" >/dev/null 2>&1 || continue; '
@@ -77,7 +78,7 @@ sys.exit(main.main(told["argv"] + ["--settings", settings]))
 """
 
 
-def archive(home: str) -> str:
+def build_zipapp(home: str) -> str:
     """Return the path of `<home>/tools/ftrun-hook-<version>-<hash>.<sha256>.pyz`, built if it is missing or
     may be another user's work.
 
@@ -90,9 +91,9 @@ def archive(home: str) -> str:
     for one in sorted(os.listdir(folder)):
         if one.startswith(name) and one.endswith(".pyz") and _is_sound(os.path.join(folder, one)):
             return os.path.join(folder, one)
-    packed = content(sources)
+    packed = zipapp_bytes(sources)
     path = os.path.join(folder, f"{name}{hashlib.sha256(packed).hexdigest()}.pyz")
-    _put(path, packed)
+    _write_atomically(path, packed)
     return path
 
 
@@ -104,7 +105,7 @@ def _is_sound(path: str) -> bool:
         return hashlib.sha256(stream.read()).hexdigest() == path.split(".")[-2]
 
 
-def content(sources: dict[str, bytes] | None = None) -> bytes:
+def zipapp_bytes(sources: dict[str, bytes] | None = None) -> bytes:
     """The bytes of the zipapp: the same for the same sources. `sources`: the files of hooks/, by path."""
     told = dict(_sources()) if sources is None else dict(sources)
     main = told.pop(ENTRY)
@@ -119,12 +120,12 @@ def content(sources: dict[str, bytes] | None = None) -> bytes:
     return b"#!/usr/bin/env python3\n" + _zipped(files)
 
 
-def sent(arguments: Sequence[str], settings: Mapping[str, Mapping[str, Any]]) -> bytes:
+def remote_input(arguments: Sequence[str], settings: Mapping[str, Mapping[str, Any]]) -> bytes:
     """The input of the command REMOTE: the hooks, the arguments of `ftrun-hook check`, and thresholds by
     check over the node's own.
     """
     head = json.dumps({"argv": list(arguments), "settings": settings, "site": SITES_OWN})
-    return f"exec({LOADER!r})\n{head}\n".encode() + content()
+    return f"exec({LOADER!r})\n{head}\n".encode() + zipapp_bytes()
 
 
 def _zipped(files: dict[str, bytes]) -> bytes:
@@ -149,7 +150,7 @@ def _sources() -> Iterator[tuple[str, bytes]]:
         for name in sorted(names):
             path = os.path.join(folder, name)
             short = os.path.relpath(path, top)
-            if short not in UNPACKED and name.endswith((".py", ".sh", ".typed")):
+            if short not in EXCLUDED and name.endswith((".py", ".sh", ".typed")):
                 with open(path, "rb") as stream:
                     yield short, stream.read()
 
@@ -169,7 +170,7 @@ def _version() -> str:
         return "0"
 
 
-def _put(path: str, packed: bytes) -> None:
+def _write_atomically(path: str, packed: bytes) -> None:
     """Write a file atomically, for this user alone."""
     descriptor, draft = tempfile.mkstemp(prefix=".ftrun-hook-", dir=os.path.dirname(path))
     try:

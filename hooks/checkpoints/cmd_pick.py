@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 
 from ftrun.hooks.checkpoints.diverged import from_lines
-from ftrun.hooks.checkpoints.diverged_folder import noted_poisons
+from ftrun.hooks.checkpoints.diverged_folder import noted_divergences as noted_poisons
 from ftrun.hooks.checkpoints.model import Found
 from ftrun.hooks.checkpoints.resume_view import REPAIRED, resume_root
 from ftrun.hooks.checkpoints.selection import Request, Selection, select, why_lost

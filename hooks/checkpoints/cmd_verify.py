@@ -21,15 +21,15 @@ from typing import Optional
 
 from ftrun.hooks.checkpoints import deep_results, listing
 from ftrun.hooks.checkpoints.deep_results import DeepResult
-from ftrun.hooks.checkpoints.diverged_folder import noted_poisons
+from ftrun.hooks.checkpoints.diverged_folder import noted_divergences as noted_poisons
 from ftrun.hooks.checkpoints.find import found_at
 from ftrun.hooks.checkpoints.inspection import YOUNG_S, inspect, tree_of
 from ftrun.hooks.checkpoints.listing import DeadlinePassed
 from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, WRITING
 from ftrun.hooks.checkpoints.selection import Request, select
-from ftrun.hooks.runtime.formats import bytes_of
+from ftrun.hooks.runtime.formats import parse_bytes as bytes_of
 from ftrun.hooks.runtime.host import UsageError
-from ftrun.hooks.runtime.procfs import come_last
+from ftrun.hooks.runtime.procfs import lower_priority as come_last
 
 __all__ = ["Verifier", "main", "verify_one"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, Optional
 
-__all__ = ["POISONED", "Poison", "from_lines", "to_lines", "why_poisoned"]
+__all__ = ["POISONED", "Divergence", "from_lines", "to_lines", "why_diverged"]
 
 
 POISONED = "poisoned"
@@ -18,7 +18,7 @@ POISONED = "poisoned"
 UNKNOWN = "-"
 
 
-class Poison(NamedTuple):
+class Divergence(NamedTuple):
     """One divergence: its name (a file name), the first step and the first time that are not trusted (Unix seconds; None where not known),
     and when the training that diverged was over."""
 
@@ -28,7 +28,7 @@ class Poison(NamedTuple):
     until_s: float
 
 
-def why_poisoned(step: Optional[int], written_s: float, poisons: Iterable[Poison]) -> str:
+def why_diverged(step: Optional[int], written_s: float, poisons: Iterable[Divergence]) -> str:
     """Why a checkpoint of this step, written then, is not to be trusted; "" where it is."""
     for one in poisons:
         if written_s > one.until_s:
@@ -41,7 +41,7 @@ def why_poisoned(step: Optional[int], written_s: float, poisons: Iterable[Poison
     return ""
 
 
-def to_lines(poisons: Iterable[Poison]) -> str:
+def to_lines(poisons: Iterable[Divergence]) -> str:
     """As a job is told: a line `NAME STEP SINCE UNTIL` for each, times in whole seconds, `-` for what is not known."""
     return "\n".join(
         f"{one.name} {UNKNOWN if one.step is None else one.step} "
@@ -50,11 +50,11 @@ def to_lines(poisons: Iterable[Poison]) -> str:
     )
 
 
-def from_lines(text: str) -> tuple[Poison, ...]:
+def from_lines(text: str) -> tuple[Divergence, ...]:
     """What `lines` wrote. Raises ValueError."""
     found = []
     for line in text.splitlines():
         name, step, since, until = line.split(" ")
         known = (None if step == UNKNOWN else int(step), None if since == UNKNOWN else float(since))
-        found.append(Poison(name, *known, float(until)))
+        found.append(Divergence(name, *known, float(until)))
     return tuple(found)

@@ -15,9 +15,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Optional
 
-from ftrun.hooks.checkpoints.diverged import Poison, from_lines
+from ftrun.hooks.checkpoints.diverged import Divergence as Poison
+from ftrun.hooks.checkpoints.diverged import from_lines
 
-__all__ = ["LATE_S", "note_seen", "noted_poisons", "why_written_late"]
+__all__ = ["LATE_S", "note_seen", "noted_divergences", "why_written_late"]
 
 FOLDER = "diverged"
 SEEN = ".seen"
@@ -28,7 +29,7 @@ READ_BYTES_MAX = 16 << 20
 RECORD = re.compile(r"launch\.(?P<launch>\d+)|begun\.(?P<launch_begun>\d+)\.(?P<start>\d+)")
 
 
-def noted_poisons(run_dir: str) -> tuple[Poison, ...]:
+def noted_divergences(run_dir: str) -> tuple[Poison, ...]:
     """The divergences that stand in the run's folder: a job that Slurm starts again by itself has no newer word."""
     folder = os.path.join(run_dir, FOLDER)
     try:

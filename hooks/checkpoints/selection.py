@@ -20,13 +20,15 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.checkpoints.diverged import POISONED, Poison, why_poisoned
+from ftrun.hooks.checkpoints.diverged import POISONED
+from ftrun.hooks.checkpoints.diverged import Divergence as Poison
+from ftrun.hooks.checkpoints.diverged import why_diverged as why_poisoned
 from ftrun.hooks.checkpoints.diverged_folder import why_written_late
 from ftrun.hooks.checkpoints.find import find
 from ftrun.hooks.checkpoints.inspection import compared_with_siblings, inspect
 from ftrun.hooks.checkpoints.model import COMPLETE, EMPTY, TEMPORARY, TORN, WRITING, Choice, Found, Inspection
 
-__all__ = ["Request", "Selection", "choose", "mark_poisoned", "newness", "select", "why_lost"]
+__all__ = ["Request", "Selection", "choose", "mark_diverged", "newness", "select", "why_lost"]
 
 
 class Request(NamedTuple):
@@ -71,7 +73,7 @@ def select(request: Request) -> Selection:
     choice = choose(())
     # Those of one step together, the highest first.
     for _, group in itertools.groupby(sorted(found, key=_step, reverse=True), _step):
-        inspected += mark_poisoned([_inspect(one, request, found) for one in group], request)
+        inspected += mark_diverged([_inspect(one, request, found) for one in group], request)
         choice = choose(inspected, aside=request.paths_aside)
         if choice.chosen:
             break
@@ -104,7 +106,7 @@ def _step(found: Found) -> int:
     return -1 if found.step is None else found.step
 
 
-def mark_poisoned(inspected: Iterable[Inspection], request: Request) -> list[Inspection]:
+def mark_diverged(inspected: Iterable[Inspection], request: Request) -> list[Inspection]:
     """The same, with the complete ones that a diverged training wrote in the state POISONED."""
     marked = []
     for one in inspected:

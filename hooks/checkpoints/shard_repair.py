@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple, Optional
 
 from ftrun.hooks.checkpoints import manifest
-from ftrun.hooks.checkpoints.diverged import why_poisoned
+from ftrun.hooks.checkpoints.diverged import why_diverged as why_poisoned
 from ftrun.hooks.checkpoints.file_check import check_file
 from ftrun.hooks.checkpoints.inspection import inspect
 from ftrun.hooks.checkpoints.layouts import layout_of

@@ -113,7 +113,7 @@ def _limits(clocks: Sequence[Clock], thresholds: Thresholds) -> list[Finding]:
 
 
 def _heat(throttled: Growth, thresholds: Thresholds) -> list[Finding]:
-    new = {name: sum(state_dir.grown(throttled, name).values()) for name in throttled.after}
+    new = {name: sum(state_dir.growth_of(throttled, name).values()) for name in throttled.after}
     hot = {name: count for name, count in new.items() if count > thresholds["throttles"]}
     if hot:
         name = max(hot, key=lambda one: hot[one])

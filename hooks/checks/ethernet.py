@@ -135,7 +135,7 @@ def judge_nic_errors(facts: Growth, thresholds: Thresholds) -> Sequence[Finding]
 
 def _nic_errors_faults(name: str, facts: Growth, thresholds: Thresholds) -> list[Finding]:
     limits = {**NIC_LIMITS, **thresholds["growth"]}
-    more = state_dir.grown(facts, name)
+    more = state_dir.growth_of(facts, name)
     told = tuple(
         f"{counter} +{count}, {facts.after[name][counter]} in all" for counter, count in more.items()
     )

@@ -23,7 +23,9 @@ from ftrun.hooks.runtime.finding import (
     unknown,
 )
 from ftrun.hooks.runtime.host import Machine, NoAnswer
-from ftrun.hooks.runtime.mounts import Touch, asked, table
+from ftrun.hooks.runtime.mounts import Touch
+from ftrun.hooks.runtime.mounts import ask_paths as asked
+from ftrun.hooks.runtime.mounts import mounted as table
 
 __all__ = ["FUNCTIONS"]
 

@@ -21,7 +21,12 @@ from ftrun.hooks.runtime.finding import (
     unknown,
 )
 from ftrun.hooks.runtime.host import Machine, NoAnswer
-from ftrun.hooks.runtime.mounts import Mount, Touch, asked, holder, is_network, parsed, table, watched
+from ftrun.hooks.runtime.mounts import Mount, Touch, is_network
+from ftrun.hooks.runtime.mounts import ask_paths as asked
+from ftrun.hooks.runtime.mounts import mount_of as holder
+from ftrun.hooks.runtime.mounts import mounted as table
+from ftrun.hooks.runtime.mounts import parse_mounts as parsed
+from ftrun.hooks.runtime.mounts import paths_to_check as watched
 
 __all__ = ["FUNCTIONS"]
 

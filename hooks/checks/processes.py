@@ -48,17 +48,19 @@ class ProcessesFacts(NamedTuple):
 
 def probe_processes(machine: Machine, thresholds: Thresholds) -> ProcessesFacts:
     """Look, and look again at what waits in the kernel, as long as any of it does."""
-    after = procfs.glanced(machine, first=True)
-    asleep = [procfs.known(machine, one) for one in after.values() if one.state == "D"]
+    after = procfs.quick_processes(machine, first=True)
+    asleep = [procfs.with_status(machine, one) for one in after.values() if one.state == "D"]
     before = {one.pid: one for one in asleep if one is not None}
     give_up = time.monotonic() + machine.left_s(thresholds["window_s"])
     waiting = list(before.values())
     while waiting and (left_s := give_up - time.monotonic()) > 0:
         time.sleep(min(left_s, PAUSE_S))
-        waiting = [one for one in waiting if _hangs(one, procfs.again(machine, one))]
+        waiting = [one for one in waiting if _hangs(one, procfs.reread(machine, one))]
     if before:
-        after = procfs.glanced(machine)
-    shown = [procfs.known(machine, one) for pid, one in after.items() if pid in before or one.state == "Z"]
+        after = procfs.quick_processes(machine)
+    shown = [
+        procfs.with_status(machine, one) for pid, one in after.items() if pid in before or one.state == "Z"
+    ]
     after.update({one.pid: one for one in shown if one is not None})
     words = (machine.peek("/proc/loadavg") or "").split()
     threads = words[3].partition("/")[2] if len(words) > 3 else ""
@@ -156,9 +158,9 @@ class StrangersFacts(NamedTuple):
 def probe_strangers(machine: Machine, thresholds: Thresholds) -> StrangersFacts:
     """Look twice, and ask for the cgroup of what was busy in between."""
     began = time.monotonic()
-    before = procfs.glanced(machine, first=True)
+    before = procfs.quick_processes(machine, first=True)
     time.sleep(machine.left_s(thresholds["window_s"]))
-    after = procfs.again_all(machine, [one for one in before.values() if not one.is_kernel])
+    after = procfs.quick_reread(machine, [one for one in before.values() if not one.is_kernel])
     window_s = max(time.monotonic() - began, 0.001)
     busy = []
     for pid, now in after.items():
@@ -166,7 +168,7 @@ def probe_strangers(machine: Machine, thresholds: Thresholds) -> StrangersFacts:
         ticks = now.ticks - then.ticks if then and then.began == now.began else 0
         one = None
         if ticks > 0 and pid != os.getpid():
-            one = procfs.known(machine, now)
+            one = procfs.with_status(machine, now)
         if one is not None:
             job = re.search(r"/job_(\d+)", machine.peek(f"/proc/{pid}/cgroup") or "")
             cores = ticks / procfs.TICKS_PER_S / window_s

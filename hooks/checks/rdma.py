@@ -162,7 +162,7 @@ def judge_errors(facts: Growth, thresholds: Thresholds) -> Sequence[Finding]:
 
 def _errors_faults(port: str, facts: Growth, thresholds: Thresholds) -> list[Finding]:
     limits = {**LINK_LIMITS, **PACKET_LIMITS, **thresholds["growth"]}
-    more = state_dir.grown(facts, port)
+    more = state_dir.growth_of(facts, port)
     span = f" in {facts.seconds:.0f} s" if facts.seconds else ""
     told = tuple(f"{name} +{count}{span}, {facts.after[port][name]} in all" for name, count in more.items())
     over = [name for name, count in more.items() if count >= limits.get(name, 1)]
@@ -224,7 +224,7 @@ def judge_flaps(facts: FlapsFacts, thresholds: Thresholds) -> Sequence[Finding]:
 
 def _flaps_faults(port: str, facts: FlapsFacts, thresholds: Thresholds) -> list[Finding]:
     total = facts.growth.after[port].get(FLAP_COUNTER, 0)
-    fresh = state_dir.grown(facts.growth, port).get(FLAP_COUNTER, 0)
+    fresh = state_dir.growth_of(facts.growth, port).get(FLAP_COUNTER, 0)
     line = (f"{FLAP_COUNTER} {total}",)
     if fresh:
         message = f"its link fell {fresh} time(s) since the last reading"

@@ -132,7 +132,7 @@ def _report(folder: str, launch: int, told: dict[str, Any]) -> None:
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
         table = {"schema": 1, "kind": "caches", "node": _node(), "at_s": round(time.time(), 3), **told}
-        node_report.write(node_report.path(folder, "caches", launch, _node()), table)
+        node_report.write_json(node_report.report_path(folder, "caches", launch, _node()), table)
 
 
 def _node() -> str:

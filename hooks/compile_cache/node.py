@@ -32,7 +32,9 @@ from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks.compile_cache.packs import READ_BYTES_MAX, Entry, is_entry, is_safe, kind_of, torn_reason
 from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.ownership import NotPrivate, distrust, exposed, is_own_folder, private_folder
+from ftrun.hooks.runtime.ownership import NotPrivate, is_own_folder, private_folder
+from ftrun.hooks.runtime.ownership import why_replaceable as exposed
+from ftrun.hooks.runtime.ownership import why_untrusted as distrust
 
 __all__ = [
     "INDEX",
@@ -142,7 +144,7 @@ def _epoch(shared: str) -> int:
 
 def refuse(location: Location, why: str) -> None:
     """No start of this run is told of caches any more. Raises OSError."""
-    node_report.write(os.path.join(location.shared, "refused"), {"why": why})
+    node_report.write_json(os.path.join(location.shared, "refused"), {"why": why})
 
 
 def ensure_private(local: str) -> bool:

@@ -13,7 +13,11 @@ from __future__ import annotations
 import os
 import time
 
-from ftrun.hooks.health.slurm_hook import Hook, act, look, opened, tell
+from ftrun.hooks.health.slurm_hook import Hook
+from ftrun.hooks.health.slurm_hook import act_on_bad as act
+from ftrun.hooks.health.slurm_hook import log_findings as tell
+from ftrun.hooks.health.slurm_hook import open_hook as opened
+from ftrun.hooks.health.slurm_hook import run_checks as look
 
 __all__ = ["DEFAULTS", "main"]
 
@@ -56,10 +60,10 @@ def _leftovers(hook: Hook) -> None:
     from ftrun.hooks.runtime.host import Machine
 
     machine = Machine(deadline_s=time.monotonic() + hook.left_s() / 2)
-    left = leftovers.found(machine, hook.job.id, hook.job.uid, hook.job.cluster)
-    tell(hook, [leftovers.judge(left, hook.job.id)])
+    left = leftovers.job_processes(machine, hook.job.id, hook.job.uid, hook.job.cluster)
+    tell(hook, [leftovers.leftover_finding(left, hook.job.id)])
     if left and hook.own["kill"] is True:
-        ended = leftovers.end(machine, left)
+        ended = leftovers.kill_processes(machine, left)
         hook.kept.log(f"epilog job={hook.job.id}: killed {' '.join(map(str, ended)) or 'none'}")
 
 

@@ -15,7 +15,12 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ftrun.hooks.health.slurm_hook import Hook, act, look, opened, settle, tell
+from ftrun.hooks.health.slurm_hook import Hook
+from ftrun.hooks.health.slurm_hook import act_on_bad as act
+from ftrun.hooks.health.slurm_hook import log_findings as tell
+from ftrun.hooks.health.slurm_hook import open_hook as opened
+from ftrun.hooks.health.slurm_hook import run_checks as look
+from ftrun.hooks.health.slurm_hook import settle_drain as settle
 
 __all__ = ["DEFAULTS", "main"]
 

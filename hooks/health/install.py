@@ -161,7 +161,7 @@ def _fill(draft: str) -> None:
         with zipfile.ZipFile(archive) as packed:
             packed.extractall(draft, [name for name in packed.namelist() if name.startswith("ftrun/")])
         return
-    from ftrun.hooks.bundle.zipapp import UNPACKED
+    from ftrun.hooks.bundle.zipapp import EXCLUDED as UNPACKED
 
     source = os.path.dirname(hooks.__file__ or "")
     skipped = shutil.ignore_patterns("__pycache__", *UNPACKED)

@@ -24,14 +24,14 @@ from ftrun.hooks.runtime.finding import DEGRADED, OK, UNKNOWN, Finding
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 from ftrun.hooks.runtime.procfs import Process
 
-__all__ = ["NAME", "belongs", "end", "found", "judge"]
+__all__ = ["NAME", "is_of_job", "job_processes", "kill_processes", "leftover_finding"]
 
 NAME = "leftovers"
 READ_S = 2.0
 SHOWN_MAX = 8
 
 
-def belongs(job: str, cluster: str, environment: str, cgroup: str) -> bool:
+def is_of_job(job: str, cluster: str, environment: str, cgroup: str) -> bool:
     """Whether a process with this environment (NUL-separated) and cgroup belongs to the job, and is no hook
     of Slurm.
     """
@@ -43,14 +43,14 @@ def belongs(job: str, cluster: str, environment: str, cgroup: str) -> bool:
     return not cluster or told.get("SLURM_CLUSTER_NAME", cluster) == cluster
 
 
-def found(machine: Machine, job: str, uid: int, cluster: str = "") -> Optional[list[Process]]:
+def job_processes(machine: Machine, job: str, uid: int, cluster: str = "") -> Optional[list[Process]]:
     """The living processes of a job; None if they could not be read in time."""
     if not job.isdigit():
         return []
     own = _ancestors(machine)
     mine = {
         pid: one
-        for pid, one in procfs.listed(machine).items()
+        for pid, one in procfs.all_processes(machine).items()
         if one.uid == uid and not one.is_kernel and one.state != "Z" and pid not in own
     }
 
@@ -58,7 +58,7 @@ def found(machine: Machine, job: str, uid: int, cluster: str = "") -> Optional[l
         told = [
             pid
             for pid in mine
-            if belongs(job, cluster, _text(machine, pid, "environ"), _text(machine, pid, "cgroup"))
+            if is_of_job(job, cluster, _text(machine, pid, "environ"), _text(machine, pid, "cgroup"))
         ]
         return json.dumps(told).encode()
 
@@ -69,7 +69,7 @@ def found(machine: Machine, job: str, uid: int, cluster: str = "") -> Optional[l
     return [mine[pid] for pid in pids]
 
 
-def judge(processes: Optional[Sequence[Process]], job: str) -> Finding:
+def leftover_finding(processes: Optional[Sequence[Process]], job: str) -> Finding:
     """One finding: degraded if any process is left."""
     if processes is None:
         return Finding(NAME, UNKNOWN, "the processes of the job's user could not be read in time")
@@ -83,9 +83,9 @@ def judge(processes: Optional[Sequence[Process]], job: str) -> Finding:
     return Finding(NAME, DEGRADED, told, "node", "", shown, float(len(processes)), "processes")
 
 
-def end(machine: Machine, processes: Sequence[Process]) -> list[int]:
+def kill_processes(machine: Machine, processes: Sequence[Process]) -> list[int]:
     """Kill processes, except root's and those whose pid was reused. Returns the pids that got the signal."""
-    living, ended = procfs.listed(machine), []
+    living, ended = procfs.all_processes(machine), []
     for one in processes:
         now = living.get(one.pid)
         if one.uid > 0 and now is not None and (now.uid, now.began) == (one.uid, one.began):

@@ -32,12 +32,12 @@ from ftrun.hooks.runtime.finding import BAD, DEGRADED, OK, SEVERITIES, SKIPPED, 
 from ftrun.hooks.runtime.host import Machine, UsageError
 from ftrun.hooks.runtime.state_dir import Growth
 
-__all__ = ["FAMILIES", "Family", "Watch", "main", "visible"]
+__all__ = ["FAMILIES", "Family", "NodeMonitor", "checks_by_family", "main"]
 
 USUAL_PERIOD_S = 60.0
 LOOK_LIMIT_S = 20.0
 SPACING_MAX = 16.0
-ASKED_NOW = frozenset({"mounts", "lustre-client"})
+PRESENT_DANGER = frozenset({"mounts", "lustre-client"})
 """Checks of a present danger, reported from the first look on. Findings of others at the first look are not
 of this job: a counter may be a year old, and a GPU that is not visible may never have been the job's.
 """
@@ -90,7 +90,7 @@ FAMILIES = (
 """Together less than 0.1 % of a core."""
 
 
-class Seen(NamedTuple):
+class TrackedFinding(NamedTuple):
     """One finding in the report: first and last time seen, and when it was gone (None: it is not)."""
 
     finding: Finding
@@ -117,7 +117,7 @@ class _Member:
         self.spacing = 1.0
 
 
-class Watch:
+class NodeMonitor:
     """The monitor of one node: `look` asks what is due; `seen` holds all findings, by check and device."""
 
     def __init__(
@@ -130,7 +130,7 @@ class Watch:
     ) -> None:
         self.period_s = period_s
         self._settings = settings or {}
-        self.seen: dict[tuple[str, str], Seen] = {}
+        self.seen: dict[tuple[str, str], TrackedFinding] = {}
         self._root, self._began_s = root, began_s
         self._first: dict[str, dict[str, Finding]] = {}
         self._counters: dict[str, Any] = {}
@@ -178,14 +178,14 @@ class Watch:
     def _take(self, check: str, findings: Sequence[Finding], now_s: float) -> bool:
         """Compare a check's findings with its earlier ones."""
         now = {one.device: one for one in findings if one.severity in (DEGRADED, BAD)}
-        first = self._first.setdefault(check, {} if check in ASKED_NOW else now)
+        first = self._first.setdefault(check, {} if check in PRESENT_DANGER else now)
         fresh = {device: one for device, one in now.items() if _is_news(one, first.get(device))}
         changed = False
         for device, one in fresh.items():
             known = self.seen.get((check, device))
             at_s = known.at_s if known else now_s
             changed |= known is None or known.until_s is not None or _is_other(one, known.finding)
-            self.seen[check, device] = Seen(one, at_s, now_s)
+            self.seen[check, device] = TrackedFinding(one, at_s, now_s)
         for (name, device), known in self.seen.items():
             if name == check and device not in fresh and known.until_s is None:
                 self.seen[name, device] = known._replace(until_s=now_s)
@@ -230,7 +230,7 @@ def _present(family: Family, root: str) -> list[Check]:
     return found
 
 
-def visible(root: str = "/") -> dict[str, list[str]]:
+def checks_by_family(root: str = "/") -> dict[str, list[str]]:
     """Family -> the names of its checks that a monitor on this machine runs; families without any are left
     out.
 
@@ -339,7 +339,7 @@ def main(arguments: list[str]) -> int:
     """
     words = _parser().parse_args(arguments)
     if words.visible:
-        print(json.dumps(visible(words.root)))
+        print(json.dumps(checks_by_family(words.root)))
         return 0
     if not words.folder:
         raise UsageError("--folder is missing; `ftrun-hook watch --help` tells more")
@@ -349,7 +349,7 @@ def main(arguments: list[str]) -> int:
     if settings is None:
         return 0
     root = words.root.replace("{node}", node)
-    watch = Watch(root=root, period_s=words.period, began_s=time.time(), settings=settings)
+    watch = NodeMonitor(root=root, period_s=words.period, began_s=time.time(), settings=settings)
     parent = os.getppid()
     _Living.merger = merger = PeriodicMerge(words.folder, str(words.launch), time.monotonic())
     while True:
@@ -358,7 +358,7 @@ def main(arguments: list[str]) -> int:
         if watch.look(now_s):
             # reported again at the next change; the job continues either way
             with contextlib.suppress(OSError):
-                node_report.put(words.folder, words.launch, watch.report(node, now_s))
+                node_report.write_report(words.folder, words.launch, watch.report(node, now_s))
         if words.once:
             return 0
         time.sleep(watch.period_s - time.time() % watch.period_s)

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from ftrun.hooks.runtime.finding import BAD, DEGRADED, NOTE, OK, Finding
 
-__all__ = ["COMPARED", "How", "Odd", "Verdict", "odd_ones", "verdict"]
+__all__ = ["COMPARED", "Comparison", "Outlier", "Verdict", "find_outliers", "verdict"]
 
 Row = Mapping[str, Any]
 """A finding as in reports: the fields of Finding by name."""
@@ -35,7 +35,7 @@ SAME, TEXT, LEAST, APART = "same", "text", "least", "apart"
 TELLERS_MIN = 3  # of two nodes that differ neither can be called odd
 
 
-class How(NamedTuple):
+class Comparison(NamedTuple):
     """How the values of a check are compared.
 
     `kind`: text or value are equal, or the value is at least `amount` of the median ("least"), or within
@@ -50,22 +50,22 @@ class How(NamedTuple):
     floor: float = 0.0
 
 
-COMPARED: Mapping[str, How] = {
-    "versions": How(TEXT, 0, counts=False, fault="node"),
-    "gpu-driver": How(TEXT, 0, counts=False, fault="node"),
-    "mtu": How(SAME, 0, counts=False, fault="network"),
-    "hugepages": How(SAME, 0, counts=False, fault="config"),
-    "clock": How(APART, 0.5, counts=False, fault="node"),
-    "nic-link": How(LEAST, 0.9, counts=False, fault="network"),
-    "cpu-frequency": How(LEAST, 1, counts=False, fault="hardware-other"),
-    "memory": How(LEAST, 0.97, counts=True, fault="hardware-other", floor=0.7),
-    "gpu-check": How(LEAST, 1, counts=True, fault="hardware-gpu", floor=0.5),
-    "ib-speed": How(LEAST, 0.9, counts=True, fault="network"),
+COMPARED: Mapping[str, Comparison] = {
+    "versions": Comparison(TEXT, 0, counts=False, fault="node"),
+    "gpu-driver": Comparison(TEXT, 0, counts=False, fault="node"),
+    "mtu": Comparison(SAME, 0, counts=False, fault="network"),
+    "hugepages": Comparison(SAME, 0, counts=False, fault="config"),
+    "clock": Comparison(APART, 0.5, counts=False, fault="node"),
+    "nic-link": Comparison(LEAST, 0.9, counts=False, fault="network"),
+    "cpu-frequency": Comparison(LEAST, 1, counts=False, fault="hardware-other"),
+    "memory": Comparison(LEAST, 0.97, counts=True, fault="hardware-other", floor=0.7),
+    "gpu-check": Comparison(LEAST, 1, counts=True, fault="hardware-gpu", floor=0.5),
+    "ib-speed": Comparison(LEAST, 0.9, counts=True, fault="network"),
 }
 """What is compared, by name of the check."""
 
 
-class Odd(NamedTuple):
+class Outlier(NamedTuple):
     """A node that differs from its peers: in what, its value, theirs, and whether it may be excluded for
     that.
     """
@@ -90,7 +90,7 @@ class Verdict(NamedTuple):
     bad: Mapping[str, Rows]
     site: tuple[str, ...]
     many: tuple[str, ...]
-    odd: tuple[Odd, ...] = ()
+    odd: tuple[Outlier, ...] = ()
     everywhere: tuple[str, ...] = ()
 
 
@@ -104,7 +104,7 @@ def verdict(reports: Mapping[str, Rows], nodes: int, names: Collection[str] = ()
     site = tuple(sorted(check for check, count in failing.items() if count * 2 > len(reports)))
     worse = _by_check(reports, DEGRADED)
     everywhere = tuple(sorted(check for check, count in worse.items() if 1 < len(reports) == count))
-    odd = (*odd_ones(reports), *_low_limits(reports), *_unreached(reports, {*reports, *names}))
+    odd = (*find_outliers(reports), *_low_limits(reports), *_unreached(reports, {*reports, *names}))
     own: dict[str, list[Row]] = {}
     for node, rows in reports.items():
         own[node] = [one for one in rows if one["severity"] == BAD and one["check"] not in site]
@@ -124,7 +124,7 @@ def _by_check(reports: Mapping[str, Rows], severity: str) -> Counter[str]:
     return Counter(check for one in checks for check in one)
 
 
-def odd_ones(reports: Mapping[str, Rows]) -> tuple[Odd, ...]:
+def find_outliers(reports: Mapping[str, Rows]) -> tuple[Outlier, ...]:
     """The nodes whose values differ from most of their model, by the table; each device separately."""
     makes = {node: _make(rows) for node, rows in reports.items()}
     told: dict[tuple[str, str, str], dict[str, Row]] = {}
@@ -133,7 +133,7 @@ def odd_ones(reports: Mapping[str, Rows]) -> tuple[Odd, ...]:
             if row["check"] in COMPARED and _told(row) is not None:
                 make = "" if COMPARED[row["check"]].kind == APART else makes[node]
                 told.setdefault((row["check"], row["device"], make), {})[node] = row
-    found: list[Odd] = []
+    found: list[Outlier] = []
     for (check, device, make), rows_by_node in sorted(told.items()):
         if len(rows_by_node) >= TELLERS_MIN:
             found += _odd_in(check, device, rows_by_node, is_known_make=bool(make))
@@ -146,7 +146,7 @@ def _make(rows: Rows) -> str:
     return next((str(evidence[0]) for evidence in makes if evidence), "")
 
 
-def _odd_in(check: str, device: str, rows: Mapping[str, Row], *, is_known_make: bool) -> list[Odd]:
+def _odd_in(check: str, device: str, rows: Mapping[str, Row], *, is_known_make: bool) -> list[Outlier]:
     how = COMPARED[check]
     values = {node: _told(row) for node, row in rows.items()}
     counts = how.counts and is_known_make
@@ -166,7 +166,7 @@ def _odd_in(check: str, device: str, rows: Mapping[str, Row], *, is_known_make: 
         odd = odd if len(odd) * 2 < len(numbers) else []
         peers = _word(middle, next(iter(rows.values())))
     return [
-        Odd(
+        Outlier(
             node,
             check,
             device,
@@ -202,7 +202,7 @@ def _median(ordered: Sequence[float]) -> float:
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
-def _low_limits(reports: Mapping[str, Rows]) -> list[Odd]:
+def _low_limits(reports: Mapping[str, Rows]) -> list[Outlier]:
     """The nodes whose `ulimit` is lower than that of most peers, or too low while most have enough."""
     tellers = 0
     low: dict[str, dict[str, float]] = {}  # kind -> node -> limit that is too low
@@ -224,11 +224,13 @@ def _low_limits(reports: Mapping[str, Rows]) -> list[Odd]:
             enough = tellers - len(known)
             if (node, kind) in judged and (len(higher) + enough) * 2 > tellers - 1:
                 peers = f"{_median(higher):g}" if higher else "enough"
-                found.append(Odd(node, "ulimit", kind, f"{mine_is:g}", peers, counts=True, fault="config"))
+                found.append(
+                    Outlier(node, "ulimit", kind, f"{mine_is:g}", peers, counts=True, fault="config")
+                )
     return found
 
 
-def _unreached(reports: Mapping[str, Rows], names: Collection[str]) -> list[Odd]:
+def _unreached(reports: Mapping[str, Rows], names: Collection[str]) -> list[Outlier]:
     """The nodes that two or more peers, and more than half of those that report, cannot reach."""
     tellers = {
         node: {row["device"] for row in rows if row["check"] == "peers" and row["severity"] == NOTE}
@@ -241,11 +243,11 @@ def _unreached(reports: Mapping[str, Rows], names: Collection[str]) -> list[Odd]
         others = len(tellers) - (name in tellers)
         if named[name] >= 2 and named[name] * 2 > others:
             has = f"{named[name]} of {others} peers do not reach it"
-            found.append(Odd(name, "peers", "", has, "answers", counts=True, fault="network"))
+            found.append(Outlier(name, "peers", "", has, "answers", counts=True, fault="network"))
     return found
 
 
-def _row(one: Odd) -> Row:
+def _row(one: Outlier) -> Row:
     """An outlier as a finding, so that readers of blamed nodes need one form only."""
     message = f"{one.has}, its peers have {one.peers_have}" if one.check != "peers" else one.has
     return Finding(one.check, BAD, message, one.fault, one.device)._asdict()

@@ -42,7 +42,9 @@ from statistics import median, median_high, median_low
 from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks.checks import job_hosts
-from ftrun.hooks.health.rendezvous import Board, FolderBoard, Listener, Notes, SocketBoard, wait
+from ftrun.hooks.health.rendezvous import Board, FolderBoard, Listener, SocketBoard
+from ftrun.hooks.health.rendezvous import BoardServer as Notes
+from ftrun.hooks.health.rendezvous import wait_for_notes as wait
 from ftrun.hooks.runtime.finding import BAD, NOTE, OK, UNKNOWN, Finding
 from ftrun.hooks.runtime.host import Machine, NoAnswer, UsageError
 
@@ -50,15 +52,15 @@ __all__ = [
     "EXIT_BAD",
     "EXIT_NO_VERDICT",
     "NAME",
-    "Measured",
+    "Measurement",
     "Outcome",
     "Pair",
     "Server",
+    "evaluate",
     "findings",
     "first_round",
-    "judged",
     "main",
-    "measured",
+    "measure_link",
     "second_round",
 ]
 
@@ -71,7 +73,7 @@ class Pair(NamedTuple):
     step: int = 0
 
 
-class Measured(NamedTuple):
+class Measurement(NamedTuple):
     """The result of a test: bytes per second of the slower direction, round trip in seconds; `why` it failed,
     "" if it did not.
     """
@@ -104,7 +106,7 @@ def first_round(nodes: Sequence[str]) -> tuple[Pair, ...]:
     return tuple(pairs)
 
 
-def second_round(first: Mapping[Pair, Measured], share: float, slower: float) -> tuple[Pair, ...]:
+def second_round(first: Mapping[Pair, Measurement], share: float, slower: float) -> tuple[Pair, ...]:
     """Every suspect of the first round with a proven good node; nothing without both kinds."""
     good, suspects = _sorted_out(first, share, slower)
     if not good:
@@ -115,9 +117,9 @@ def second_round(first: Mapping[Pair, Measured], share: float, slower: float) ->
     )
 
 
-def judged(
-    first: Mapping[Pair, Measured],
-    second: Mapping[Pair, Measured],
+def evaluate(
+    first: Mapping[Pair, Measurement],
+    second: Mapping[Pair, Measurement],
     *,
     share: float = 0.5,
     slower: float = 10.0,
@@ -150,7 +152,9 @@ def judged(
     return Outcome(bad, between, untried, "")
 
 
-def _sorted_out(first: Mapping[Pair, Measured], share: float, slower: float) -> tuple[list[str], list[str]]:
+def _sorted_out(
+    first: Mapping[Pair, Measurement], share: float, slower: float
+) -> tuple[list[str], list[str]]:
     """Proven good nodes, and those without a good test; each in the order of the plan."""
     nodes = list(dict.fromkeys(node for pair in first for node in (pair.client, pair.server)))
     limits = _limits(first, share, slower)
@@ -166,23 +170,23 @@ class _Limits(NamedTuple):
 
     bytes_per_s: float
     round_trip_s: float
-    usual: Measured
+    usual: Measurement
 
 
-def _limits(tries: Mapping[Pair, Measured], share: float, slower: float) -> _Limits:
+def _limits(tries: Mapping[Pair, Measurement], share: float, slower: float) -> _Limits:
     """Limits from the tests that worked; no limits if none did."""
     # A node with two tests, in an odd number of nodes, must not count twice.
     once = [one for pair, one in tries.items() if not one.why and not pair.step]
     working = once or [one for one in tries.values() if not one.why]
     if not working:
-        return _Limits(0.0, float("inf"), Measured())
-    usual = Measured(
+        return _Limits(0.0, float("inf"), Measurement())
+    usual = Measurement(
         median_high(one.bytes_per_s for one in working), median_low(one.round_trip_s for one in working)
     )
     return _Limits(usual.bytes_per_s * share, usual.round_trip_s * slower, usual)
 
 
-def _why(found: Measured, limits: _Limits) -> str:
+def _why(found: Measurement, limits: _Limits) -> str:
     """Why a test is bad, compared with all; "" if it is not."""
     if found.why:
         return found.why
@@ -233,17 +237,19 @@ class Server:
                 connection.sendall(json.dumps([received, seconds]).encode() + b"\n")
 
 
-def measured(address: str, port: int, token: str, *, seconds: float = 0.5, limit_s: float = 10.0) -> Measured:
+def measure_link(
+    address: str, port: int, token: str, *, seconds: float = 0.5, limit_s: float = 10.0
+) -> Measurement:
     """Test the way to a server, `seconds` for each direction. Never raises: `why` says what failed."""
     try:
         trip_s = _round_trip_s(address, port, token, limit_s)
         there = _poured(address, port, token, seconds, limit_s)
         back = _drawn(address, port, token, seconds, limit_s)
     except (OSError, ValueError, IndexError) as error:
-        return Measured(
+        return Measurement(
             why=f"no connection: {getattr(error, 'strerror', None) or error or type(error).__name__}"
         )
-    return Measured(min(there, back), trip_s)
+    return Measurement(min(there, back), trip_s)
 
 
 def _round_trip_s(address: str, port: int, token: str, limit_s: float) -> float:
@@ -408,7 +414,7 @@ class Worker:
             if pair.client == self._me:
                 at = plan["places"][pair.server]
                 limits = {"seconds": self._words.seconds, "limit_s": self._words.limit}
-                found = measured(at["address"], at["port"], at["token"], **limits)
+                found = measure_link(at["address"], at["port"], at["token"], **limits)
                 self._board.put(f"result.{number}.{place}", found)
 
     def _lead_on(self, number: int, plan: Mapping[str, Any]) -> None:
@@ -417,19 +423,19 @@ class Worker:
         steps = 1 + max((row[2] for row in plan["pairs"]), default=0)
         prefix = f"result.{number}."
         told = wait(self._board, prefix, lambda found: len(found) >= count, self._round_s() * steps)
-        by_place = {int(name[len(prefix) :]): Measured(*row) for name, row in told.items()}
+        by_place = {int(name[len(prefix) :]): Measurement(*row) for name, row in told.items()}
         results = [(Pair(*row), by_place.get(place)) for place, row in enumerate(plan["pairs"])]
         if number == 1:
-            first = {pair: found or Measured(why="no result came") for pair, found in results}
+            first = {pair: found or Measurement(why="no result came") for pair, found in results}
             pairs = second_round(first, self._words.share, self._words.slower)
             self._board.put(
                 "plan.2",
                 {**plan, "pairs": pairs, "first": [[*pair, *found] for pair, found in first.items()]},
             )
             return
-        first = {Pair(*row[:3]): Measured(*row[3:]) for row in plan["first"]}
+        first = {Pair(*row[:3]): Measurement(*row[3:]) for row in plan["first"]}
         second = {pair: found for pair, found in results if found}
-        outcome = judged(first, second, share=self._words.share, slower=self._words.slower)
+        outcome = evaluate(first, second, share=self._words.share, slower=self._words.slower)
         self._board.put("verdict", _verdict(self._nodes, plan["present"], outcome, {**first, **second}))
 
     def _awaited(self, name: str, limit_s: float) -> Optional[dict[str, Any]]:
@@ -465,7 +471,7 @@ def findings(verdict: Mapping[str, Any]) -> dict[str, Finding]:
 
 
 def _verdict(
-    nodes: Sequence[str], present: Sequence[str], outcome: Outcome, tried: Mapping[Pair, Measured]
+    nodes: Sequence[str], present: Sequence[str], outcome: Outcome, tried: Mapping[Pair, Measurement]
 ) -> dict[str, Any]:
     """The verdict from all that is known. More than half of the nodes are never named: then it is the
     network's fault.

@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
     if words.start:
         report["start"] = words.start
     with contextlib.suppress(OSError):
-        node_report.put(words.folder, words.launch, report)
+        node_report.write_report(words.folder, words.launch, report)
     return 0
 
 

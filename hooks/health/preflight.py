@@ -22,7 +22,8 @@ from ftrun.hooks.checks import thresholds
 from ftrun.hooks.runtime import node_report
 from ftrun.hooks.runtime.finding import BAD, SEVERITIES, TIERS, Check
 from ftrun.hooks.runtime.host import Machine, NoAnswer, UsageError
-from ftrun.hooks.runtime.node_report import SCHEMA, parsed
+from ftrun.hooks.runtime.node_report import SCHEMA
+from ftrun.hooks.runtime.node_report import parse_report as parsed
 
 if TYPE_CHECKING:
     from ftrun.hooks.health.outliers import Verdict
@@ -56,7 +57,7 @@ def main(arguments: list[str]) -> int:
 
         chosen = catalogue.checks(words.tier, words.names)
         words.root = words.root.replace("{node}", node)
-        node_report.put(words.folder, words.launch, _report(node, chosen, settings, words))
+        node_report.write_report(words.folder, words.launch, _report(node, chosen, settings, words))
     return 0
 
 
@@ -102,7 +103,7 @@ def _summed_up(words: argparse.Namespace) -> int:
     }
     # The record explains why the script was held: if it cannot be written, the script starts.
     attempt = os.path.dirname(os.path.abspath(words.folder))
-    node_report.write(os.path.join(attempt, f"{RECORD}.{words.launch}"), record)
+    node_report.write_json(os.path.join(attempt, f"{RECORD}.{words.launch}"), record)
     return EXIT_HELD if held else 0
 
 

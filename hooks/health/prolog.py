@@ -14,7 +14,11 @@ from __future__ import annotations
 import os
 import time
 
-from ftrun.hooks.health.slurm_hook import EXIT_REFUSED, Hook, act, look, opened, tell
+from ftrun.hooks.health.slurm_hook import EXIT_REFUSED, Hook
+from ftrun.hooks.health.slurm_hook import act_on_bad as act
+from ftrun.hooks.health.slurm_hook import log_findings as tell
+from ftrun.hooks.health.slurm_hook import open_hook as opened
+from ftrun.hooks.health.slurm_hook import run_checks as look
 
 __all__ = ["DEFAULTS", "main"]
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Callable, Optional, Protocol
 
-__all__ = ["Board", "FolderBoard", "Listener", "Notes", "SocketBoard", "wait"]
+__all__ = ["Board", "BoardServer", "FolderBoard", "Listener", "SocketBoard", "wait_for_notes"]
 
 
 class Listener:
@@ -94,7 +94,7 @@ class FolderBoard:
         return {name: self._known[name] for name in names if name in self._known}
 
 
-class Notes:
+class BoardServer:
     """Serves a board over TCP until it is closed. Clients must present `token`."""
 
     def __init__(self, address: str, port: int, token: str) -> None:
@@ -164,7 +164,7 @@ class SocketBoard:
                 return answer
 
 
-def wait(
+def wait_for_notes(
     board: Board, prefix: str, enough: Callable[[Mapping[str, Any]], bool], limit_s: float
 ) -> dict[str, Any]:
     """The notes with this prefix, when they are enough or time is up."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 
-__all__ = ["UNSURE", "Row", "allowed", "drain", "ours", "rows", "settle"]
+__all__ = ["UNSURE", "Row", "drain", "is_ours", "is_within_cap", "parse_rows", "recheck_cap"]
 
 PREFIX = "ftrun:"
 ASK_S = 4.0
@@ -34,7 +34,7 @@ class Row(NamedTuple):
     reason: str
 
 
-def rows(text: str) -> list[Row]:
+def parse_rows(text: str) -> list[Row]:
     """The rows in the output of `sinfo -h -N -o %N|%R|%T|%E`."""
     found = []
     for line in text.splitlines():
@@ -45,25 +45,25 @@ def rows(text: str) -> list[Row]:
     return found
 
 
-def ours(reason: str) -> bool:
+def is_ours(reason: str) -> bool:
     """Whether a drain reason is one of ftrun's."""
     return reason.startswith(PREFIX)
 
 
-def allowed(found: Sequence[Row], node: str, cap: float) -> bool:
+def is_within_cap(found: Sequence[Row], node: str, cap: float) -> bool:
     """Whether `node` may be out of service: in each of its partitions, fewer nodes have an earlier reason of
     ftrun than the cap allows.
 
     The cap is a share; one node always may. A reason without a time counts as earlier than one with it.
     """
     own = next((row.reason for row in found if row.node == node), "")
-    mine = (_at(own) if ours(own) else "~", node)
+    mine = (_at(own) if is_ours(own) else "~", node)
     for partition in {row.partition for row in found if row.node == node}:
         members = [row for row in found if row.partition == partition]
         earlier = [
             row
             for row in members
-            if row.node != node and ours(row.reason) and (_at(row.reason), row.node) < mine
+            if row.node != node and is_ours(row.reason) and (_at(row.reason), row.node) < mine
         ]
         if len(earlier) >= max(1, int(cap * len(members))):
             return False
@@ -84,7 +84,7 @@ def drain(machine: Machine, node: str, reason: str, *, cap: float) -> tuple[bool
             return "drain" in mine[
                 0
             ].state, f"left as it is: {mine[0].state}, {mine[0].reason or 'no reason'}"
-        if not allowed(found, node, cap):
+        if not is_within_cap(found, node, cap):
             return False, "not drained: as many nodes as may be are out of service by ftrun"
         begun = UNSURE
         _update(machine, node, "state=drain", f"reason={reason}")
@@ -95,7 +95,7 @@ def drain(machine: Machine, node: str, reason: str, *, cap: float) -> tuple[bool
         return False, f"{begun or 'not drained: '}{error}"
 
 
-def settle(machine: Machine, node: str, reason: str, *, cap: float) -> str:
+def recheck_cap(machine: Machine, node: str, reason: str, *, cap: float) -> str:
     """Take the missing second look after a drain of ours. Returns what was done; "" if Slurm does not answer
     now either.
     """
@@ -110,7 +110,7 @@ def _stays(machine: Machine, node: str, reason: str, cap: float) -> bool:
     NoAnswer.
     """
     found = _look(machine)
-    if allowed(found, node, cap):
+    if is_within_cap(found, node, cap):
         return True
     if any(row.node == node and row.reason == reason for row in found):
         _update(machine, node, "state=resume")
@@ -121,7 +121,7 @@ def _look(machine: Machine) -> list[Row]:
     told = machine.run(["sinfo", "-h", "-N", "-o", "%N|%R|%T|%E"], ASK_S)
     if told.code != 0:
         raise NoAnswer(f"sinfo: {(told.err or told.out).strip()[:120]}")
-    return rows(told.out)
+    return parse_rows(told.out)
 
 
 def _update(machine: Machine, node: str, *words: str) -> None:

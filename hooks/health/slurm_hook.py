@@ -14,7 +14,7 @@ import os
 import time
 
 from ftrun.hooks.runtime.slurm_env import Job, job_of
-from ftrun.hooks.runtime.state_dir import Kept
+from ftrun.hooks.runtime.state_dir import StateDir as Kept
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,17 @@ if TYPE_CHECKING:
 
     from ftrun.hooks.runtime.finding import Check, Finding
 
-__all__ = ["EXIT_REFUSED", "SETTINGS", "STATE", "Hook", "act", "look", "opened", "settle", "tell"]
+__all__ = [
+    "EXIT_REFUSED",
+    "SETTINGS",
+    "STATE",
+    "Hook",
+    "act_on_bad",
+    "log_findings",
+    "open_hook",
+    "run_checks",
+    "settle_drain",
+]
 
 EXIT_REFUSED = 69
 """No job here. A number that no interpreter, shell or signal returns: the calling script ignores every other
@@ -65,7 +75,7 @@ class Hook:
         return max(0.0, self.until_s - time.monotonic())
 
 
-def opened(name: str, arguments: Sequence[str], defaults: Mapping[str, Any]) -> Optional[Hook]:
+def open_hook(name: str, arguments: Sequence[str], defaults: Mapping[str, Any]) -> Optional[Hook]:
     """The hook as its arguments, the settings and the environment define it; None if it is switched off.
 
     Arguments: --settings FILE, --state FOLDER, --within SECONDS, --drain, --report. Unknown ones are reported
@@ -93,7 +103,7 @@ def opened(name: str, arguments: Sequence[str], defaults: Mapping[str, Any]) -> 
     return Hook(name, own, table, kept, time.monotonic() + within_s)
 
 
-def look(
+def run_checks(
     hook: Hook, names: Sequence[str], *, tier: str = "fast", more: Optional[Mapping[str, Any]] = None
 ) -> list[Finding]:
     """Run checks by name (all of the tier without names); bad results are checked a second time. Returns
@@ -125,7 +135,7 @@ def look(
     return [one for report in reports for one in report.findings]
 
 
-def tell(hook: Hook, findings: Sequence[Finding]) -> None:
+def log_findings(hook: Hook, findings: Sequence[Finding]) -> None:
     """Write notable findings to the hooks' log, and bad ones to syslog as well."""
     about = f"{hook.name} job={hook.job.id}" if hook.job.id else hook.name
     lines = [
@@ -140,7 +150,7 @@ def tell(hook: Hook, findings: Sequence[Finding]) -> None:
         _to_syslog(bad)
 
 
-def act(hook: Hook, bad: Sequence[Finding]) -> bool:
+def act_on_bad(hook: Hook, bad: Sequence[Finding]) -> bool:
     """Do what the site has configured for a bad node. True if the node is out of service now, so that no job
     starts here.
     """
@@ -166,14 +176,14 @@ def act(hook: Hook, bad: Sequence[Finding]) -> bool:
     return out
 
 
-def settle(hook: Hook) -> None:
+def settle_drain(hook: Hook) -> None:
     """Take the second look after a drain that Slurm did not answer: the node may be beyond the cap."""
     kept = hook.kept.lines(DRAINING)
     if kept:
         from ftrun.hooks.health import self_drain
         from ftrun.hooks.runtime.host import Machine
 
-        done = self_drain.settle(Machine(deadline_s=hook.until_s), hook.node, kept[0], cap=_cap(hook))
+        done = self_drain.recheck_cap(Machine(deadline_s=hook.until_s), hook.node, kept[0], cap=_cap(hook))
         if done:
             hook.kept.keep(DRAINING)
             hook.kept.log(f"{hook.name}: {kept[0]}: {done}")

@@ -64,7 +64,7 @@ FIRST_SIGNAL = 8  # above SIGRTMIN: libraries of threads and fabrics use the fir
 _clock = time.monotonic
 
 
-class _Heart:
+class _State:
     """The state of one process. The training loop writes it, the thread reads it; no lock, since each field
     is written atomically.
     """
@@ -91,7 +91,7 @@ class _Heart:
         self.written: Any = None
 
 
-_heart = _Heart()
+_heart = _State()
 
 
 def beat(step: object = None, phase: str = "") -> None:
@@ -135,7 +135,7 @@ def done() -> None:
         heart.written.wait(DONE_WITHIN_S)
 
 
-def _start(heart: _Heart) -> None:
+def _start(heart: _State) -> None:
     """Start the thread; without a folder to write to, remember that for good."""
     if not any(os.environ.get(name) for name in ("FTRUN_BEAT_DIR", "FTRUN_RUN_DIR")):
         heart.thread = True
@@ -152,7 +152,7 @@ def _start(heart: _Heart) -> None:
 
     heart.ident = threading.get_ident()
     heart.wake, heart.written = threading.Event(), threading.Event()
-    thread = threading.Thread(target=_Scribe(heart).work, name="ftrun-beat", daemon=True)
+    thread = threading.Thread(target=_Writer(heart).work, name="ftrun-beat", daemon=True)
     try:
         thread.start()
     except RuntimeError:  # no more threads, or the interpreter is exiting
@@ -167,16 +167,16 @@ def _forked() -> None:
     global _heart  # noqa: PLW0603 - the state of this process
     before = _heart
     beats = before.thread is not None and before.thread is not True
-    _heart = _Heart(os.getppid() if beats else before.parent)
+    _heart = _State(os.getppid() if beats else before.parent)
 
 
 os.register_at_fork(after_in_child=_forked)
 
 
-class _Scribe:
+class _Writer:
     """Runs in the thread: writes beats, reads save requests, and ends a process of an earlier start."""
 
-    def __init__(self, heart: _Heart) -> None:
+    def __init__(self, heart: _State) -> None:
         env = os.environ
         self.heart = heart
         self.folder = env.get("FTRUN_BEAT_DIR", "")
@@ -262,7 +262,7 @@ class _Scribe:
         except OSError:
             return
         if start_processes.is_over(self.token, current):
-            _say(
+            _write_stderr(
                 f"ftrun: rank {self.rank} is of start {self.token}, the present one is {current}: it ends itself\n"
             )
             os._exit(FENCED)
@@ -383,7 +383,7 @@ def _make(folder: str) -> None:
         return
 
 
-def _say(text: str) -> None:
+def _write_stderr(text: str) -> None:
     """Write to stderr if that does not block: never wait for a full pipe."""
     import select
 

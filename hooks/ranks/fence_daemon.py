@@ -83,7 +83,7 @@ class FenceDaemon:
         try:
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
                 signal.signal(number, signal.SIG_IGN)  # it exits within seconds, and finishes what it began
-            _end(self.folder, self._seen, self.job, self.node, self.launch)
+            _kill_earlier(self.folder, self._seen, self.job, self.node, self.launch)
         finally:
             os._exit(0)
 
@@ -98,7 +98,7 @@ class FenceDaemon:
             self.child = 0
 
 
-def _end(folder: str, token: str, job: str, node: str, launch: str) -> None:
+def _kill_earlier(folder: str, token: str, job: str, node: str, launch: str) -> None:
     """Runs in the child. What it killed becomes one line of JSON in `guarded.<launch>.<node>` of the
     attempt's folder.
     """
@@ -107,7 +107,7 @@ def _end(folder: str, token: str, job: str, node: str, launch: str) -> None:
     from ftrun.hooks.ranks import kill_stale
 
     try:
-        here = kill_stale.here_of(
+        here = kill_stale.present_start(
             folder,
             "closed" if token.startswith("closed") else token,
             job,
@@ -127,7 +127,7 @@ def _end(folder: str, token: str, job: str, node: str, launch: str) -> None:
 # ---------------------------------------------------------------------- the daemon
 
 
-class _Words:
+class _Arguments:
     """The command line, parsed by hand: argparse would be a fifth of the memory."""
 
     folder = ""
@@ -211,14 +211,14 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] in (["-h"], ["--help"]):
         print(USAGE)
         return 0
-    words = _Words(arguments)
+    words = _Arguments(arguments)
     node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
     guard = FenceDaemon(words.folder, words.job or os.environ.get("SLURM_JOB_ID", ""), node, words.launch)
     began_s = time.monotonic()
     watch = _Child("watch", words.watch, began_s + float(words.watch_after) if words.watch_after else None)
     keep = _Child("staging-daemon", words.keep.splitlines(), began_s if words.keep else None, again=True)
     caches = PeriodicMerge(os.path.join(words.folder, "nodes"), words.launch, began_s)
-    _hold_back(guard, watch, keep, caches)
+    _install_signal_handlers(guard, watch, keep, caches)
     parent = os.getppid()
     while os.getppid() == parent and not _is_done(keep):
         now_s = time.monotonic()
@@ -241,7 +241,7 @@ class _Ending:
     asked = False
 
 
-def _hold_back(guard: FenceDaemon, watch: _Child, keep: _Child, caches: PeriodicMerge) -> None:
+def _install_signal_handlers(guard: FenceDaemon, watch: _Child, keep: _Child, caches: PeriodicMerge) -> None:
     """Exit silently when told to, the node monitor first; ignore signals meant for the job's own steps."""
 
     def leave(number: int, _frame: object) -> None:

@@ -22,22 +22,22 @@ from typing import Optional
 
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.runtime.procfs import environments
-from ftrun.hooks.runtime.procfs import listed_processes as listed
+from ftrun.hooks.runtime.procfs import user_processes as listed
 from ftrun.hooks.runtime.start_processes import (
     CLOSED,
-    Here,
     Process,
     Start,
     job_of_claim,
-    kin,
-    place_of,
     start_of,
     step_of,
     token_of,
-    variables,
 )
+from ftrun.hooks.runtime.start_processes import PresentStart as Here
+from ftrun.hooks.runtime.start_processes import parse_environment as variables
+from ftrun.hooks.runtime.start_processes import run_and_attempt_of as place_of
+from ftrun.hooks.runtime.start_processes import starts_by_relatives as kin
 
-__all__ = ["KillReport", "end", "here_of", "kill_stale", "main", "of_starts"]
+__all__ = ["KillReport", "kill_stale", "main", "present_start", "processes_of_starts", "terminate"]
 
 USUAL_GRACE_S = 1.0
 # an srun that waits for a lost node ignores TERM; if killed, it leaves a process that ends its step
@@ -70,7 +70,7 @@ class KillReport:
         return line
 
 
-def here_of(folder: str, token: str, job: str, cluster: str) -> Here:
+def present_start(folder: str, token: str, job: str, cluster: str) -> Here:
     """The present start. Raises UsageError for a folder or token that is none."""
     place, number = place_of(os.path.abspath(folder)), token_of(token)
     if place is None:
@@ -81,7 +81,7 @@ def here_of(folder: str, token: str, job: str, cluster: str) -> Here:
     return Here({run, os.path.realpath(run)}, attempt, number, job, cluster)
 
 
-def of_starts(here: Here) -> dict[int, tuple[Process, Start]]:
+def processes_of_starts(here: Here) -> dict[int, tuple[Process, Start]]:
     """All processes of this user that belong to a start of any run, without this process, its ancestors and
     Slurm's own.
     """
@@ -109,7 +109,7 @@ def kill_stale(here: Here, grace_s: float = USUAL_GRACE_S) -> KillReport:
     undying: dict[int, Process] = {}
     quiet = True
     for _ in range(ROUNDS_MAX):
-        found = [one for one, start in of_starts(here).values() if here.is_earlier(start, jobs.of)]
+        found = [one for one, start in processes_of_starts(here).values() if here.is_earlier(start, jobs.of)]
         victims = [one for one in found if one.pid not in undying]
         if not victims and quiet:
             break
@@ -117,25 +117,25 @@ def kill_stale(here: Here, grace_s: float = USUAL_GRACE_S) -> KillReport:
         if quiet:
             time.sleep(PAUSE_S)
             continue
-        undying.update((one.pid, one) for one in end(victims, 0.0 if killed else grace_s))
+        undying.update((one.pid, one) for one in terminate(victims, 0.0 if killed else grace_s))
         killed |= {one.pid for one in victims}
-    left = [now for now in map(_now, undying.values()) if now is not None]
+    left = [now for now in map(_current, undying.values()) if now is not None]
     return KillReport(sorted(killed - {one.pid for one in left}), left)
 
 
-def end(victims: Sequence[Process], grace_s: float) -> list[Process]:
+def terminate(victims: Sequence[Process], grace_s: float) -> list[Process]:
     """TERM, a grace, KILL. Returns the processes that are still alive."""
     if grace_s > 0:
         for one in victims:
             _signal(one, signal.SIGKILL if one.state in "Tt" else signal.SIGTERM)
-        victims = _outlived(victims, min(LAUNCHER_S, grace_s))
+        victims = _wait_for_exit(victims, min(LAUNCHER_S, grace_s))
         for one in victims:
             if one.name == "srun":
                 _signal(one, signal.SIGKILL)
-        victims = _outlived(victims, max(0.0, grace_s - LAUNCHER_S))
+        victims = _wait_for_exit(victims, max(0.0, grace_s - LAUNCHER_S))
     for one in victims:
         _signal(one, signal.SIGKILL)
-    return _outlived(victims, DEATH_S)
+    return _wait_for_exit(victims, DEATH_S)
 
 
 def _signal(one: Process, number: signal.Signals) -> None:
@@ -143,7 +143,7 @@ def _signal(one: Process, number: signal.Signals) -> None:
     with contextlib.suppress(OSError):
         holder = os.pidfd_open(one.pid) if hasattr(os, "pidfd_open") else -1
         try:
-            if _now(one) is None:
+            if _current(one) is None:
                 return
             if holder >= 0:
                 signal.pidfd_send_signal(holder, number)
@@ -154,18 +154,18 @@ def _signal(one: Process, number: signal.Signals) -> None:
                 os.close(holder)
 
 
-def _outlived(victims: Sequence[Process], limit_s: float) -> list[Process]:
+def _wait_for_exit(victims: Sequence[Process], limit_s: float) -> list[Process]:
     """Wait until all are gone or time is up; return those that are still alive."""
     give_up, pause_s = time.monotonic() + limit_s, 0.002
     while True:
-        there = [found for found in map(_now, victims) if found is not None]
+        there = [found for found in map(_current, victims) if found is not None]
         if not there or time.monotonic() >= give_up:
             return there
         time.sleep(pause_s)
         pause_s = min(0.05, pause_s * 2)
 
 
-def _now(one: Process) -> Optional[Process]:
+def _current(one: Process) -> Optional[Process]:
     """The process now; None if it is dead or its pid was reused."""
     tail = _text(f"/proc/{one.pid}/stat").rpartition(")")[2].split()
     if len(tail) < 20 or tail[0] in "ZX" or int(tail[19]) != one.began:
@@ -244,7 +244,9 @@ def main(arguments: list[str]) -> int:
     )
     words = parser.parse_args(arguments)
     node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
-    here = here_of(words.attempt_folder, words.token, words.job, os.environ.get("SLURM_CLUSTER_NAME", ""))
+    here = present_start(
+        words.attempt_folder, words.token, words.job, os.environ.get("SLURM_CLUSTER_NAME", "")
+    )
     swept = kill_stale(here, max(0.0, words.grace))
     line = swept.told(node)
     if words.spare_check:

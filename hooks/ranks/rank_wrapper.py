@@ -37,7 +37,7 @@ JOBS_END = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGH
 ALL = frozenset(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
 
 
-class End:
+class RankExit:
     """How the rank ended: exit status, or signal (0: none); `ran` is False if the command could not be
     started.
     """
@@ -53,18 +53,18 @@ class End:
         return self.ran and (self.code != 0 or self.signal != 0)
 
 
-class Parent:
+class RankParent:
     """Runs one rank: starts it, forwards signals, and asks the agent when it dies."""
 
     def __init__(self, folder: str, command: list[str], wait_s: float) -> None:
         self.folder, self.command, self.wait_s = folder, command, wait_s
         self.restarts, self.asked = 0, 0
         self.pid = 0
-        self.last: Optional[End] = None
+        self.last: Optional[RankExit] = None
         self.told_to_end = False
         self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ALL)
 
-    def run(self) -> End:
+    def run(self) -> RankExit:
         """Run until the rank has ended for good."""
         while True:
             end = self.last = self._once()
@@ -72,15 +72,15 @@ class Parent:
                 return end
             self.restarts += 1
 
-    def wait_out(self) -> End:
+    def wait_out(self) -> RankExit:
         """After a defect of ours: wait for the rank's end, and ask no more."""
         if self.pid:
-            return End(os.waitpid(self.pid, 0)[1])
+            return RankExit(os.waitpid(self.pid, 0)[1])
         if self.last is None:  # not even a child could be started
             self._become(2)
         return self.last
 
-    def _once(self) -> End:
+    def _once(self) -> RankExit:
         reader, writer = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
@@ -92,7 +92,7 @@ class Parent:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
                 self.pid = 0
-                return End(status, ran=not failed)
+                return RankExit(status, ran=not failed)
             self._take(signal.sigwaitinfo(ALL))
 
     def _become(self, writer: int) -> NoReturn:
@@ -130,7 +130,7 @@ class Parent:
 
     # ------------------------------------------------------------------ asking the agent
 
-    def _may_go_on(self, end: End) -> bool:
+    def _may_go_on(self, end: RankExit) -> bool:
         """Ask, and wait for the answer."""
         try:
             name = self._tell(end)
@@ -146,7 +146,7 @@ class Parent:
             pause_s = min(0.25, pause_s * 1.05)
         return False
 
-    def _tell(self, end: End) -> str:
+    def _tell(self, end: RankExit) -> str:
         """Write atomically how the rank ended, under the next free number; returns the name."""
         import json
 
@@ -242,7 +242,7 @@ def _host() -> str:
     return os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
 
 
-def _leave(end: End) -> NoReturn:
+def _exit_as(end: RankExit) -> NoReturn:
     """Exit as the rank did."""
     if end.signal:
         import resource
@@ -270,12 +270,12 @@ def main(arguments: list[str]) -> int:
     except OSError:
         pass
     sys.stdout = sys.stderr = None  # nothing of ours is ever flushed into the rank's output
-    parent = Parent(folder, command, wait_s)
+    parent = RankParent(folder, command, wait_s)
     try:
         end = parent.run()
     except Exception:  # noqa: BLE001  whatever fails here, the task ends as its rank does
         end = parent.wait_out()
-    _leave(end)
+    _exit_as(end)
 
 
 def _words(arguments: list[str]) -> tuple[str, list[str], float]:

@@ -48,10 +48,12 @@ from ftrun.hooks.ranks import kill_stale
 from ftrun.hooks.runtime import node_report
 from ftrun.hooks.runtime.host import Machine, NoAnswer, UsageError
 from ftrun.hooks.runtime.procfs import environments
-from ftrun.hooks.runtime.procfs import listed_processes as listed
-from ftrun.hooks.runtime.start_processes import Here, Process, variables
+from ftrun.hooks.runtime.procfs import user_processes as listed
+from ftrun.hooks.runtime.start_processes import PresentStart as Here
+from ftrun.hooks.runtime.start_processes import Process
+from ftrun.hooks.runtime.start_processes import parse_environment as variables
 
-__all__ = ["Frame", "digest", "main", "main_of_faulthandler", "main_of_pyspy", "ranks_of", "taken"]
+__all__ = ["Frame", "digest", "main", "main_of_faulthandler", "main_of_pyspy", "ranks_of", "sample_stacks"]
 
 USUAL_LIMIT_S = 20.0
 USUAL_APART_S = 3.0
@@ -77,7 +79,7 @@ ACCELERATORS: dict[str, tuple[str, ...]] = {
 
 RANKS_MAX = 64
 NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK_ID")
-GO_BETWEENS = frozenset(
+LAUNCHERS = frozenset(
     {
         "sh", "bash", "dash", "ash", "zsh", "ksh", "csh", "tcsh", "fish", "busybox", "slurm_script", "srun", "mpirun", "mpiexec",
         "mpiexec.hydra", "orterun", "orted", "prte", "prterun", "prted", "hydra_pmi_proxy", "hydra_bstrap_pr", "timeout", "env", "nice",
@@ -86,7 +88,7 @@ GO_BETWEENS = frozenset(
 )  # fmt: skip
 
 
-def name_of(told: Mapping[str, str]) -> tuple[str, str]:
+def rank_variable(told: Mapping[str, str]) -> tuple[str, str]:
     """The variable that names a process's rank, and the rank; ("", "") without one. A batch script is not
     task 0.
     """
@@ -105,12 +107,12 @@ def ranks_of(members: Mapping[int, Process], told: Mapping[int, Mapping[str, str
     below: dict[int, list[int]] = {}
     for pid, one in sorted(members.items()):
         below.setdefault(one.parent, []).append(pid)
-    names = {pid: name_of(told.get(pid, {})) for pid in members}
+    names = {pid: rank_variable(told.get(pid, {})) for pid in members}
     found: list[int] = []
     waiting = [pid for pid, one in sorted(members.items()) if one.parent not in members]
     while waiting:
         pid = waiting.pop(0)
-        is_between = members[pid].name in GO_BETWEENS
+        is_between = members[pid].name in LAUNCHERS
         children = below.get(pid, [])
         if children and (is_between or _others_below(pid, below, names)):
             waiting = children + waiting
@@ -209,7 +211,7 @@ class Rank:
 
     def __init__(self, process: Process, told: Mapping[str, str], below: Sequence[int] = ()) -> None:
         self.process, self.told, self.below = process, told, below
-        self.pid, self.rank = process.pid, name_of(told)[1]
+        self.pid, self.rank = process.pid, rank_variable(told)[1]
         self.looks: list[dict[str, Any]] = []
         self.text = ""
 
@@ -242,7 +244,11 @@ def _moved(looks: Sequence[Mapping[str, Any]], cpu_s: float, moved_bytes: int) -
 
 def ranks_here(here: Here, node: str) -> list[Rank]:
     """The ranks of the present start on this node."""
-    members = {pid: one for pid, (one, start) in kill_stale.of_starts(here).items() if here.is_present(start)}
+    members = {
+        pid: one
+        for pid, (one, start) in kill_stale.processes_of_starts(here).items()
+        if here.is_present(start)
+    }
     told = {pid: variables(text) for pid, text, _ in environments(sorted(members))}
     ours = {pid: one for pid, one in members.items() if _is_of(node, told.get(_top(pid, members), {}))}
     return [Rank(ours[pid], told.get(pid, {}), _below(pid, ours)) for pid in ranks_of(ours, told)]
@@ -286,13 +292,13 @@ def _is_of(node: str, told: Mapping[str, str]) -> bool:
     return not told.get("SLURM_STEP_ID") or told.get("SLURMD_NODENAME", node) == node
 
 
-def taken(ranks: Sequence[Rank], apart_s: float, limit_s: float) -> dict[str, Any]:
+def sample_stacks(ranks: Sequence[Rank], apart_s: float, limit_s: float) -> dict[str, Any]:
     """Look twice at these ranks, and at the accelerators in between. Returns the node's table, without its
     name.
     """
     began_s = time.monotonic()
     machine = Machine("/", began_s + limit_s)
-    _look(machine, ranks)
+    _sample(machine, ranks)
     looked_s = time.monotonic()
     asked = [pipe for rank in ranks for pipe in _ask_recorder(rank)]
     accelerators: dict[str, list[str]] = {}
@@ -302,14 +308,14 @@ def taken(ranks: Sequence[Rank], apart_s: float, limit_s: float) -> dict[str, An
     if ranks and left_s > 1.0:
         time.sleep(max(0.0, min(pause_s, left_s - 1.0)))
         _accelerators(machine, accelerators)
-        _look(machine, ranks)
+        _sample(machine, ranks)
     return {
         "took_s": round(time.monotonic() - began_s, 2), "apart_s": round(time.monotonic() - looked_s, 2), "ranks": [rank.row() for rank in ranks],
         "flight_recorder": asked, "accelerators": accelerators,
     }  # fmt: skip
 
 
-def _look(machine: Machine, ranks: Sequence[Rank]) -> None:
+def _sample(machine: Machine, ranks: Sequence[Rank]) -> None:
     """One look at all ranks in parallel: py-spy, faulthandler for those that py-spy could not see, and the
     kernel's state.
     """
@@ -320,7 +326,7 @@ def _look(machine: Machine, ranks: Sequence[Rank]) -> None:
                 if text:
                     texts[rank.pid] = ("py-spy", text)
     rest = [rank for rank in ranks if rank.pid not in texts]
-    texts.update((pid, ("faulthandler", text)) for pid, text in _faults(machine, rest).items())
+    texts.update((pid, ("faulthandler", text)) for pid, text in _faulthandler_stacks(machine, rest).items())
     for rank in ranks:
         source, text = texts.get(rank.pid, ("proc", ""))
         frames = main_of_pyspy(text, rank.pid) if source == "py-spy" else main_of_faulthandler(text)
@@ -348,7 +354,7 @@ def _pyspy(machine: Machine, rank: Rank) -> str:
 # ---------------------------------------------------------------------- faulthandler
 
 
-def _faults(machine: Machine, ranks: Sequence[Rank]) -> dict[int, str]:
+def _faulthandler_stacks(machine: Machine, ranks: Sequence[Rank]) -> dict[int, str]:
     """Pid -> what faulthandler wrote at its signal, for ranks that registered one and catch it."""
     waiting: dict[int, tuple[str, int]] = {}
     for rank in ranks:
@@ -530,13 +536,15 @@ def main(arguments: list[str]) -> int:
         ranks = ranks_of_task(words.attempt_folder.rstrip("/"), words.token, words.job, node)
     else:
         cluster = os.environ.get("SLURM_CLUSTER_NAME", "")
-        ranks = ranks_here(kill_stale.here_of(words.attempt_folder, words.token, words.job, cluster), node)
+        ranks = ranks_here(
+            kill_stale.present_start(words.attempt_folder, words.token, words.job, cluster), node
+        )
     table = {
         "schema": 1,
         "node": node,
         "token": words.token,
         "at_s": round(time.time(), 3),
-        **taken(ranks, words.apart, words.limit),
+        **sample_stacks(ranks, words.apart, words.limit),
     }
     trouble = _written(words.out, node, table, ranks)
     print(json.dumps({"node": node, "ranks": len(ranks), "trouble": trouble}), flush=True)
@@ -550,7 +558,7 @@ def _written(folder: str, node: str, table: Mapping[str, Any], ranks: Sequence[R
         for rank in ranks:
             with open(os.path.join(folder, f"{node}.{rank.pid}.txt"), "w", encoding="utf-8") as stream:
                 stream.write(rank.text)
-        node_report.write(os.path.join(folder, f"{node}.json"), table)
+        node_report.write_json(os.path.join(folder, f"{node}.json"), table)
     except OSError as error:
         return f"{error.filename or folder}: {error.strerror}"
     return None

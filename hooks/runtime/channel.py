@@ -24,17 +24,17 @@ import time
 from typing import Any, Callable, Optional
 
 __all__ = [
-    "Lane",
+    "JumpChannel",
     "Listener",
-    "Lost",
+    "OpenConnections",
     "Refused",
-    "Ways",
+    "Unreachable",
     "address_of_srun",
-    "call",
-    "in_words",
+    "connect",
+    "error_text",
+    "exchange",
     "left_s",
-    "piped",
-    "talk",
+    "open_proxy_command",
 ]
 
 
@@ -49,7 +49,7 @@ class Refused(Exception):
     """The host is reachable but refuses us: host key or login."""
 
 
-class Lost(Exception):
+class Unreachable(Exception):
     """The host cannot be reached."""
 
 
@@ -58,12 +58,12 @@ def left_s(give_up_s: float) -> float:
     return max(0.001, give_up_s - time.monotonic())
 
 
-def in_words(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """The error as text, without errno and class name where it has a message."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-class Ways:
+class OpenConnections:
     """Connections and processes to close, in reverse order of opening."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Ways:
                 close()
 
 
-def piped(command: str, ways: Ways) -> socket.socket:
+def open_proxy_command(command: str, ways: OpenConnections) -> socket.socket:
     """Start a ProxyCommand and return a socket that is its stdin and stdout; `ways` ends it. Raises OSError."""
     ours, theirs = socket.socketpair()
     ways.add(ours.close)
@@ -111,7 +111,9 @@ def piped(command: str, ways: Ways) -> socket.socket:
     return ours
 
 
-def talk(channel: Any, stdin: bytes, texts: tuple[bytearray, bytearray], give_up_s: float) -> Optional[int]:
+def exchange(
+    channel: Any, stdin: bytes, texts: tuple[bytearray, bytearray], give_up_s: float
+) -> Optional[int]:
     """Send `stdin` to a command and collect what it prints in `texts` (stdout, stderr) until it ends.
 
     Returns its exit code, -1 if a signal ended it or the connection broke, None when time is up. Output
@@ -167,7 +169,7 @@ def _close_at_end(channel: Any, rest: memoryview) -> None:
             channel.shutdown_write()
 
 
-class Lane:
+class JumpChannel:
     """A channel through another host, as the socket of a connection. It ignores errors on closing: that host
     may be gone already.
     """
@@ -222,7 +224,7 @@ class Listener:
         self._server.close()
 
 
-def call(address: str, port: int, secret: str, limit_s: float) -> socket.socket:
+def connect(address: str, port: int, secret: str, limit_s: float) -> socket.socket:
     """Connect to a `Listener` and present the secret, within `limit_s`. Raises OSError."""
     line = socket.create_connection((address, port), timeout=CALL_S)
     line.settimeout(limit_s)

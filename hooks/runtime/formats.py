@@ -11,24 +11,24 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["amount_of", "bytes_of", "expand"]
+__all__ = ["expand_node_list", "parse_amount", "parse_bytes"]
 
 
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 
 
-def amount_of(text: str, whole_bytes: int) -> int:
+def parse_amount(text: str, whole_bytes: int) -> int:
     """The bytes that `text` means; a percentage refers to `whole_bytes`. Raises ValueError."""
     words = text.strip()
     if not words.endswith("%"):
-        return bytes_of(words)
+        return parse_bytes(words)
     share = float(words[:-1])
     if not 0 <= share <= 100:
         raise ValueError(f"{text!r} is no percentage of a whole")
     return int(whole_bytes * share / 100)
 
 
-def bytes_of(text: str) -> int:
+def parse_bytes(text: str) -> int:
     """The bytes that `text` means, such as 8G, 1.5 GiB or 1048576. Raises ValueError."""
     words = text.strip().upper()
     digits = words.rstrip("BIKMGTP ")
@@ -48,7 +48,7 @@ _WORD = re.compile(r"(?:[^\[\],\s]|\[[^\[\]]*\])+")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?\Z")
 
 
-def expand(text: str) -> list[str]:
+def expand_node_list(text: str) -> list[str]:
     """The names in a list, in order, without duplicates. Raises ValueError for text that is no list or names
     more than NODES_MAX.
     """

@@ -18,7 +18,16 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 
-__all__ = ["Mount", "Touch", "asked", "holder", "is_network", "parsed", "table", "watched"]
+__all__ = [
+    "Mount",
+    "Touch",
+    "ask_paths",
+    "is_network",
+    "mount_of",
+    "mounted",
+    "parse_mounts",
+    "paths_to_check",
+]
 
 NETWORK_KINDS = frozenset(
     [
@@ -74,15 +83,15 @@ class Touch(NamedTuple):
         return f"{os.strerror(self.errno)} ({errno.errorcode.get(self.errno, self.errno)})"
 
 
-def table(machine: Machine) -> tuple[Mount, ...]:
+def mounted(machine: Machine) -> tuple[Mount, ...]:
     """The mounts of this process, in order. Raises NoAnswer without /proc."""
     text = machine.peek("/proc/self/mounts") or machine.peek("/proc/mounts")
     if text is None:
         raise NoAnswer("/proc/mounts cannot be read")
-    return parsed(text)
+    return parse_mounts(text)
 
 
-def parsed(text: str) -> tuple[Mount, ...]:
+def parse_mounts(text: str) -> tuple[Mount, ...]:
     """The mounts in a text in the format of /proc/mounts; truncated lines are skipped."""
     rows = [line.split(" ") for line in text.splitlines()]
     return tuple(
@@ -102,20 +111,20 @@ def is_network(mount: Mount) -> bool:
     return mount.kind in NETWORK_KINDS or (family == "fuse" and kind.startswith(NETWORK_FUSE))
 
 
-def holder(mounts: Sequence[Mount], path: str) -> Optional[Mount]:
+def mount_of(mounts: Sequence[Mount], path: str) -> Optional[Mount]:
     """The mount that a path lies on: the deepest one, and of several at the same target the last."""
     whole = os.path.normpath(path)
     over = [one for one in mounts if whole == one.target or whole.startswith(one.target.rstrip("/") + "/")]
     return max(reversed(over), key=lambda one: len(one.target)) if over else None
 
 
-def watched(machine: Machine, thresholds: Mapping[str, Any]) -> list[str]:
+def paths_to_check(machine: Machine, thresholds: Mapping[str, Any]) -> list[str]:
     """The paths to check: those given, else every mounted network file system."""
     named = list(thresholds["paths"])
-    return named or sorted({one.target for one in table(machine) if is_network(one)})
+    return named or sorted({one.target for one in mounted(machine) if is_network(one)})
 
 
-def asked(
+def ask_paths(
     machine: Machine, paths: Sequence[str], question: Callable[[str], str], limit_s: float
 ) -> dict[str, Touch]:
     """Ask a question of each path in parallel; an OSError is part of the answer."""

@@ -16,14 +16,14 @@ from typing import Any, Optional
 
 from ftrun.hooks.runtime.finding import SEVERITIES, SKIPPED
 
-__all__ = ["FINDINGS_MAX", "SCHEMA", "parsed", "path", "put", "write"]
+__all__ = ["FINDINGS_MAX", "SCHEMA", "parse_report", "report_path", "write_json", "write_report"]
 
 
 SCHEMA = 1
 """Version of the report; readers skip a newer one."""
 
 
-def parsed(text: str) -> Optional[dict[str, Any]]:
+def parse_report(text: str) -> Optional[dict[str, Any]]:
     """The last line of `text` as a report (see `runner.report_of`); None if it is none, or of another schema."""
     try:
         report = json.loads(text.rstrip().rpartition("\n")[2])
@@ -48,22 +48,22 @@ EVIDENCE_MAX = 16  # a line for each card
 TEXT_CHARS = 400
 
 
-def path(folder: str, kind: str, launch: int, node: str) -> str:
+def report_path(folder: str, kind: str, launch: int, node: str) -> str:
     """The path of one node's report; `folder` is the attempt's `nodes`."""
     return os.path.join(folder, f"{kind}.{launch}.{node}.json")
 
 
-def put(folder: str, launch: int, report: Mapping[str, Any]) -> None:
+def write_report(folder: str, launch: int, report: Mapping[str, Any]) -> None:
     """Write a report (see `runner.report_of`) atomically. Raises OSError."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
-    write(
-        path(folder, report["kind"], launch, report["node"]),
+    write_json(
+        report_path(folder, report["kind"], launch, report["node"]),
         {**report, "findings": _bounded(report["findings"])},
     )
 
 
-def write(final: str, table: Mapping[str, Any]) -> None:
+def write_json(final: str, table: Mapping[str, Any]) -> None:
     """Write a table as JSON atomically; each path has one writer. Raises OSError."""
     draft = os.path.join(os.path.dirname(final), f".{os.path.basename(final)}.tmp")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

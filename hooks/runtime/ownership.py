@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 __all__ = [
     "RUNNER",
     "NotPrivate",
-    "distrust",
-    "distrust_status",
-    "exposed",
     "is_own_folder",
     "is_private_group",
     "private_folder",
     "private_folders",
-    "stranger",
+    "why_foreign_owner",
+    "why_replaceable",
+    "why_status_untrusted",
+    "why_untrusted",
 ]
 
 RUNNER = """\
@@ -78,7 +78,7 @@ class NotPrivate(OSError):
     """
 
 
-def distrust(path: str, *, uid: Optional[int] = None, follow: bool = False) -> str:
+def why_untrusted(path: str, *, uid: Optional[int] = None, follow: bool = False) -> str:
     """Why another user may have written what lies at `path`; "" if only `uid` (default: this user) and root
     can have.
 
@@ -89,15 +89,15 @@ def distrust(path: str, *, uid: Optional[int] = None, follow: bool = False) -> s
         fact = os.stat(path) if follow else os.lstat(path)
     except OSError as error:
         return f"{path} cannot be looked at: {error.strerror or error}"
-    return distrust_status(path, fact, uid=uid)
+    return why_status_untrusted(path, fact, uid=uid)
 
 
-def distrust_status(path: str, fact: os.stat_result, *, uid: Optional[int] = None) -> str:
+def why_status_untrusted(path: str, fact: os.stat_result, *, uid: Optional[int] = None) -> str:
     """The same for an open file: `fact` is its fstat, so no other file can take its place meanwhile."""
     user = os.geteuid() if uid is None else uid
     if stat.S_ISLNK(fact.st_mode):
         return f"{path} is a symbolic link"
-    if why := stranger(path, fact, uid=user):
+    if why := why_foreign_owner(path, fact, uid=user):
         return why
     is_sticky_folder = stat.S_ISDIR(fact.st_mode) and fact.st_mode & stat.S_ISVTX
     if fact.st_mode & stat.S_IWOTH and not is_sticky_folder:
@@ -107,7 +107,7 @@ def distrust_status(path: str, fact: os.stat_result, *, uid: Optional[int] = Non
     return ""
 
 
-def stranger(path: str, fact: os.stat_result, *, uid: Optional[int] = None) -> str:
+def why_foreign_owner(path: str, fact: os.stat_result, *, uid: Optional[int] = None) -> str:
     """Why a file belongs to neither `uid` (default: this user) nor root, whoever may write it; "" if it does.
     `fact` is its status.
     """
@@ -180,14 +180,14 @@ def private_folders(path: str) -> str:
     return private_folder(path)
 
 
-def exposed(folder: str, *, uid: Optional[int] = None) -> str:
+def why_replaceable(folder: str, *, uid: Optional[int] = None) -> str:
     """Why others could replace the existing `folder`: a parent is theirs, or world-writable without the
     sticky bit; "" if they cannot.
     """
     path = os.path.realpath(folder)
     while path != os.path.dirname(path):
         path = os.path.dirname(path)
-        if why := distrust(path, uid=uid):
+        if why := why_untrusted(path, uid=uid):
             return why
     return ""
 

@@ -36,20 +36,20 @@ __all__ = [
     "Owner",
     "Process",
     "Writer",
-    "again",
-    "again_all",
-    "began",
-    "come_last",
+    "all_processes",
     "environments",
-    "glanced",
     "is_alive",
-    "known",
-    "listed",
-    "listed_processes",
+    "lower_priority",
+    "open_for_writing",
     "owner",
     "owner_from",
-    "space",
-    "writers",
+    "pid_namespace",
+    "quick_processes",
+    "quick_reread",
+    "reread",
+    "start_ticks",
+    "user_processes",
+    "with_status",
 ]
 
 
@@ -78,13 +78,13 @@ class Process(NamedTuple):
     parent: int = 0
 
 
-def listed(machine: Machine) -> dict[int, Process]:
+def all_processes(machine: Machine) -> dict[int, Process]:
     """All processes by pid, without those that end meanwhile."""
-    found = (known(machine, one) for one in glanced(machine).values())
+    found = (with_status(machine, one) for one in quick_processes(machine).values())
     return {one.pid: one for one in found if one is not None}
 
 
-def glanced(machine: Machine, *, first: bool = False) -> dict[int, Process]:
+def quick_processes(machine: Machine, *, first: bool = False) -> dict[int, Process]:
     """As `listed`, in a third of the time: `uid` is -1 and `switches` 0 until `known` fills them in.
 
     `first`: use the first listing that checks running in parallel share. Raises NoAnswer if listing takes too
@@ -104,14 +104,14 @@ def glanced(machine: Machine, *, first: bool = False) -> dict[int, Process]:
     return {row[0]: Process._make(row) for row in rows}
 
 
-def again_all(machine: Machine, before: Iterable[Process]) -> dict[int, Process]:
+def quick_reread(machine: Machine, before: Iterable[Process]) -> dict[int, Process]:
     """The same processes a moment later, from `stat` only; those that ended meanwhile are left out."""
     folder = machine.path("/proc")
     found = (_glanced(f"{folder}/{one.pid}/stat", str(one.pid)) for one in before)
     return {one.pid: one for one in found if one is not None}
 
 
-def known(machine: Machine, one: Process) -> Optional[Process]:
+def with_status(machine: Machine, one: Process) -> Optional[Process]:
     """The same process with uid and switches; None if it has ended."""
     status = machine.peek(f"/proc/{one.pid}/status") or ""
     uid = re.search(r"^Uid:\s+(\d+)", status, re.MULTILINE)
@@ -121,10 +121,10 @@ def known(machine: Machine, one: Process) -> Optional[Process]:
     return one._replace(uid=int(uid[1]), switches=int(switches[1]) if switches else 0)
 
 
-def again(machine: Machine, one: Process) -> Optional[Process]:
+def reread(machine: Machine, one: Process) -> Optional[Process]:
     """The process now, with uid and switches; None if it has ended or its pid was reused."""
     now = _process(machine, str(one.pid))
-    return known(machine, now) if now is not None and now.began == one.began else None
+    return with_status(machine, now) if now is not None and now.began == one.began else None
 
 
 def _process(machine: Machine, pid: str) -> Optional[Process]:
@@ -197,7 +197,7 @@ def owner_from(pid: int, status: str, cgroup: str) -> Optional[Owner]:
     )
 
 
-def listed_processes(root: str = "/proc", uid: Optional[int] = None) -> dict[int, start_processes.Process]:
+def user_processes(root: str = "/proc", uid: Optional[int] = None) -> dict[int, start_processes.Process]:
     """The living processes of one user (default: ours) by pid, without kernel threads."""
     own = os.getuid() if uid is None else uid
     found = {}
@@ -277,7 +277,7 @@ def _text(path: str) -> str:
         return ""
 
 
-def come_last(*, idle: bool = False) -> None:
+def lower_priority(*, idle: bool = False) -> None:
     """Lower our priority: nice 10 for the processor, the lowest of the best-effort class for disks
     (ioprio_set(2)).
 
@@ -302,7 +302,7 @@ class Writer(NamedTuple):
     began: int
 
 
-def writers(folder: str) -> dict[str, set[Writer]]:
+def open_for_writing(folder: str) -> dict[str, set[Writer]]:
     """Path of a file below `folder` -> the processes of this user that have it open for writing. Raises
     OSError for `folder` only.
     """
@@ -321,7 +321,7 @@ def writers(folder: str) -> dict[str, set[Writer]]:
         for number in numbers:
             path = _written(name, number, below, device)
             if path:
-                found.setdefault(path, set()).add(Writer(int(name), began(int(name))))
+                found.setdefault(path, set()).add(Writer(int(name), start_ticks(int(name))))
     return found
 
 
@@ -342,7 +342,7 @@ def _written(pid: str, number: str, below: str, device: int) -> str:
     return path if int(flags, 8) & os.O_ACCMODE != os.O_RDONLY else ""
 
 
-def began(pid: int) -> int:
+def start_ticks(pid: int) -> int:
     """The start time of a process in ticks since boot; 0 if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
@@ -354,10 +354,10 @@ def began(pid: int) -> int:
 
 def is_alive(writer: Writer) -> bool:
     """Whether that very process still exists."""
-    return writer.began != 0 and began(writer.pid) == writer.began
+    return writer.began != 0 and start_ticks(writer.pid) == writer.began
 
 
-def space() -> int:
+def pid_namespace() -> int:
     """The number of the pid namespace of a process; 0 if it cannot be read."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino

@@ -21,17 +21,17 @@ from typing import Callable, NamedTuple, Optional
 
 __all__ = [
     "CLOSED",
-    "Here",
+    "PresentStart",
     "Process",
     "Start",
     "is_over",
     "job_of_claim",
-    "kin",
-    "place_of",
+    "parse_environment",
+    "run_and_attempt_of",
     "start_of",
+    "starts_by_relatives",
     "step_of",
     "token_of",
-    "variables",
 ]
 
 
@@ -80,7 +80,7 @@ class Start(NamedTuple):
     hook: str = ""
 
 
-class Here:
+class PresentStart:
     """The present start: spellings of the run folder, attempt, token (None: the attempt is closed), Slurm's
     job and cluster.
     """
@@ -114,7 +114,7 @@ class Here:
         return one.job in jobs_of(one.attempt)
 
 
-def variables(environment: str) -> dict[str, str]:
+def parse_environment(environment: str) -> dict[str, str]:
     """The NUL-separated text of /proc/PID/environ as a table."""
     return {
         name: value for name, sign, value in (word.partition("=") for word in environment.split("\0")) if sign
@@ -123,14 +123,17 @@ def variables(environment: str) -> dict[str, str]:
 
 def start_of(told: Mapping[str, str]) -> Optional[Start]:
     """The start that these variables name; None without one, as for a task of an array, which has no starts."""
-    place, token = place_of(told.get("FTRUN_ATTEMPT_DIR", "")), token_of(told.get("FTRUN_START_TOKEN", ""))
+    place, token = (
+        run_and_attempt_of(told.get("FTRUN_ATTEMPT_DIR", "")),
+        token_of(told.get("FTRUN_START_TOKEN", "")),
+    )
     job = told.get("SLURM_JOB_ID", "")
     if place is None or token is None or not job:
         return None
     return Start(*place, token, job, told.get("SLURM_CLUSTER_NAME", ""), told.get("FTRUN_HOOK", ""))
 
 
-def place_of(folder: str) -> Optional[tuple[str, int]]:
+def run_and_attempt_of(folder: str) -> Optional[tuple[str, int]]:
     """Run folder and number of the attempt, from the path of an attempt's folder."""
     run, found, number = folder.rstrip("/").rpartition("/attempts/")
     return (run, int(number)) if found and run and _is_number(number) else None
@@ -152,7 +155,7 @@ def step_of(cgroup: str, job: str) -> str:
     return ""
 
 
-def kin(
+def starts_by_relatives(
     processes: Mapping[int, Process], told: Mapping[int, Optional[Start]], steps: Mapping[int, str]
 ) -> dict[int, Start]:
     """The start of every process that has one, from its own environment or its relatives. `steps`: pid ->

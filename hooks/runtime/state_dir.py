@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-__all__ = ["Counts", "Growth", "Kept", "grown", "over_time"]
+__all__ = ["Counts", "Growth", "StateDir", "growth_of", "over_time"]
 
 
 LOG_BYTES_MAX = 1 << 20
@@ -30,7 +30,7 @@ LOGS = "hooks.log"
 JOB_KEPT_S = 30 * 86_400.0
 
 
-class Kept:
+class StateDir:
     """The state folder `path`, created at the first write."""
 
     def __init__(self, path: str) -> None:
@@ -176,7 +176,7 @@ def over_time(read: Callable[[], Counts], thresholds: Mapping[str, Any]) -> Grow
     return Growth(first, read(), time.monotonic() - began)
 
 
-def grown(growth: Growth, device: str) -> dict[str, int]:
+def growth_of(growth: Growth, device: str) -> dict[str, int]:
     """The increase of each counter of a device that has grown."""
     before, after = growth.before.get(device, {}), growth.after.get(device, {})
     return {name: count - before[name] for name, count in after.items() if count > before.get(name, count)}

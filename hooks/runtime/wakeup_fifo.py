@@ -10,12 +10,12 @@ import os
 import select
 import time
 
-__all__ = ["Ear", "poke"]
+__all__ = ["WakeupListener", "wake"]
 
 BYTES = 1 << 16
 
 
-def poke(base: str) -> None:
+def wake(base: str) -> None:
     """Wake the daemon that listens in the job's folder `base`; without one nothing happens."""
     with contextlib.suppress(OSError):
         descriptor = os.open(_path(base), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -25,7 +25,7 @@ def poke(base: str) -> None:
             os.close(descriptor)
 
 
-class Ear:
+class WakeupListener:
     """The listening end."""
 
     def __init__(self, base: str) -> None:

@@ -186,7 +186,7 @@ def _lines(path: str, *, must: bool = False, deep: int = 0) -> Iterator[str]:
     """The lines of a file with its includes in place; the enclosing block continues after an include."""
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
-            why = ownership.distrust_status(path, os.fstat(stream.fileno()))
+            why = ownership.why_status_untrusted(path, os.fstat(stream.fileno()))
             own = stream.read().splitlines()
     except OSError:
         if must:

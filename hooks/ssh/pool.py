@@ -23,12 +23,18 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from ftrun.hooks.bundle import zipapp
 from ftrun.hooks.checks.runner import BUDGETS_S
-from ftrun.hooks.runtime.channel import Lane, Lost, Refused, Ways, in_words, left_s, piped, talk
-from ftrun.hooks.runtime.node_report import parsed
+from ftrun.hooks.runtime.channel import JumpChannel as Lane
+from ftrun.hooks.runtime.channel import OpenConnections as Ways
+from ftrun.hooks.runtime.channel import Refused, left_s
+from ftrun.hooks.runtime.channel import Unreachable as Lost
+from ftrun.hooks.runtime.channel import error_text as in_words
+from ftrun.hooks.runtime.channel import exchange as talk
+from ftrun.hooks.runtime.channel import open_proxy_command as piped
+from ftrun.hooks.runtime.node_report import parse_report as parsed
 from ftrun.hooks.ssh import config
 from ftrun.hooks.ssh.known_hosts import KnownHosts
 
-__all__ = ["ANSWERED", "REFUSED", "TIMEOUT", "UNREACHABLE", "Answer", "NodeReport", "Probes", "checked"]
+__all__ = ["ANSWERED", "REFUSED", "TIMEOUT", "UNREACHABLE", "Answer", "NodePool", "NodeReport", "check_nodes"]
 
 ANSWERED, UNREACHABLE, REFUSED, TIMEOUT = "answered", "unreachable", "refused", "timeout"
 
@@ -68,7 +74,7 @@ class NodeReport(NamedTuple):
     why: str
 
 
-class Probes:
+class NodePool:
     """Runs commands on nodes.
 
     `ssh_config`: a file in place of ~/.ssh/config and /etc/ssh/ssh_config; at most `at_once` nodes in
@@ -96,7 +102,7 @@ class Probes:
         Returns an answer for every node, in the order given. Raises OSError if `ssh_config` cannot be read.
         """
         order = list(dict.fromkeys(nodes))
-        site = _Site(self.ssh_config)
+        site = _SharedState(self.ssh_config)
         done: dict[str, Answer] = {}
         try:
             for answer in self._answers(order, site, command, stdin):
@@ -106,14 +112,16 @@ class Probes:
             site.ways.close()
         return {node: done[node] for node in order}
 
-    def _answers(self, order: Sequence[str], site: _Site, command: str, stdin: bytes) -> Iterator[Answer]:
+    def _answers(
+        self, order: Sequence[str], site: _SharedState, command: str, stdin: bytes
+    ) -> Iterator[Answer]:
         waiting = deque(order)
-        living: dict[str, _Visit] = {}
+        living: dict[str, _NodeConnection] = {}
         inbox: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         while waiting or living:
             while waiting and len(living) < self.at_once:
                 node = waiting.popleft()
-                living[node] = _Visit(node, site, self, command, stdin)
+                living[node] = _NodeConnection(node, site, self, command, stdin)
                 living[node].start(inbox)
             soonest = min(visit.give_up_s for visit in living.values()) - time.monotonic()
             try:
@@ -128,11 +136,11 @@ class Probes:
                 yield answer
 
 
-def checked(
+def check_nodes(
     nodes: Iterable[str],
     tier: str = "fast",
     settings: Optional[Mapping[str, Mapping[str, Any]]] = None,
-    probes: Optional[Probes] = None,
+    probes: Optional[NodePool] = None,
     *,
     kind: str = "check",
     names: Sequence[str] = (),
@@ -144,9 +152,9 @@ def checked(
     `settings`: thresholds by check, over the node's own in /etc/ftrun; `kind`: the occasion that the reports
     name. The pool's `run_s` is raised to the time limit of the tier.
     """
-    ways = probes or Probes()
+    ways = probes or NodePool()
     budget_s = BUDGETS_S[tier]
-    patient = Probes(ways.ssh_config, ways.at_once, ways.connect_s, max(ways.run_s, budget_s + START_S))
+    patient = NodePool(ways.ssh_config, ways.at_once, ways.connect_s, max(ways.run_s, budget_s + START_S))
     arguments = ["check", "--json", "--tier", tier, "--kind", kind, "--within", str(budget_s)]
     reports: dict[str, NodeReport] = {}
 
@@ -155,7 +163,9 @@ def checked(
         told(reports[answer.node])
 
     order = list(dict.fromkeys(nodes))
-    patient.run(order, zipapp.REMOTE, zipapp.sent([*arguments, *names], settings or {}), understood)
+    patient.run(
+        order, zipapp.REMOTE_COMMAND, zipapp.remote_input([*arguments, *names], settings or {}), understood
+    )
     return {node: reports[node] for node in order}
 
 
@@ -170,7 +180,7 @@ def _report_of(answer: Answer) -> NodeReport:
     return NodeReport(answer.node, ANSWERED, {**report, "node": answer.node}, answer.took_s, "")
 
 
-class _Site:
+class _SharedState:
     """What the connections of one run share: configuration, known hosts, keys, and jump hosts."""
 
     def __init__(self, config_path: str) -> None:
@@ -235,7 +245,7 @@ class _Site:
 
 def _connected(
     name: str,
-    site: _Site,
+    site: _SharedState,
     ways: Ways,
     give_up_s: float,
     *,
@@ -278,7 +288,7 @@ def _connected(
 
 
 def _socket(
-    hop: config.Hop, site: _Site, ways: Ways, give_up_s: float, *, jump: str, through: tuple[str, ...]
+    hop: config.Hop, site: _SharedState, ways: Ways, give_up_s: float, *, jump: str, through: tuple[str, ...]
 ) -> Any:
     if jump:
         way = site.jump(jump, give_up_s, through)
@@ -294,7 +304,7 @@ def _socket(
     return sock
 
 
-def _log_in(transport: Any, hop: config.Hop, site: _Site, ways: Ways, give_up_s: float) -> None:
+def _log_in(transport: Any, hop: config.Hop, site: _SharedState, ways: Ways, give_up_s: float) -> None:
     import paramiko
 
     tried: set[bytes] = set()
@@ -322,7 +332,7 @@ def _log_in(transport: Any, hop: config.Hop, site: _Site, ways: Ways, give_up_s:
     )
 
 
-def _keys(hop: config.Hop, site: _Site, ways: Ways) -> Iterator[Any]:
+def _keys(hop: config.Hop, site: _SharedState, ways: Ways) -> Iterator[Any]:
     """The keys to try: those of the agent that the configuration names, the agent's others, then files."""
     import paramiko
 
@@ -338,10 +348,10 @@ def _keys(hop: config.Hop, site: _Site, ways: Ways) -> Iterator[Any]:
     yield from (key for path in hop.keys for key in [site.key(path)] if key is not None)
 
 
-class _Visit:
+class _NodeConnection:
     """The connection to one node, in a thread of its own."""
 
-    def __init__(self, node: str, site: _Site, limits: Probes, command: str, stdin: bytes) -> None:
+    def __init__(self, node: str, site: _SharedState, limits: NodePool, command: str, stdin: bytes) -> None:
         self.node = node
         self.began_s = time.monotonic()
         self.give_up_s = self.began_s + limits.connect_s + GRACE_S

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from typing import Any, Optional
 
 from ftrun.hooks.runtime import procfs
-from ftrun.hooks.runtime.wakeup_fifo import poke
+from ftrun.hooks.runtime.wakeup_fifo import wake as poke
 from ftrun.hooks.staging import records
 
 __all__ = ["stage"]
@@ -81,7 +81,7 @@ def _marked(folder: str, marks: str, ranks: tuple[int, int], step: str) -> Itera
     _say(marks, rank, records.DONE, None)
     _say(marks, rank, records.FAILED, None)
     save = hashlib.sha256(step.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    numbers = (os.getpid(), procfs.began(os.getpid()), procfs.space(), *ranks)
+    numbers = (os.getpid(), procfs.start_ticks(os.getpid()), procfs.pid_namespace(), *ranks)
     _say(marks, rank, records.BEGIN, " ".join([*map(str, numbers), save]))
     try:
         yield

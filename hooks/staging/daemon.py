@@ -24,12 +24,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.formats import amount_of, bytes_of
+from ftrun.hooks.runtime.formats import parse_amount as amount_of
+from ftrun.hooks.runtime.formats import parse_bytes as bytes_of
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.runtime.ownership import RUNNER
-from ftrun.hooks.runtime.procfs import come_last
+from ftrun.hooks.runtime.procfs import lower_priority as come_last
 from ftrun.hooks.runtime.start_processes import token_of
-from ftrun.hooks.runtime.wakeup_fifo import Ear
+from ftrun.hooks.runtime.wakeup_fifo import WakeupListener as Ear
 from ftrun.hooks.staging import inventory, local, publish, records, replace, sealing
 from ftrun.hooks.staging.copy import Disk
 from ftrun.hooks.staging.local import LocalPart, LocalState
@@ -73,7 +74,7 @@ class StagingDaemon:
             args.wait,
         )
         self.local = LocalState(self.home, args.node)
-        self.publisher = Publisher(self.config, self.local, publish.judge_of(args.marker))
+        self.publisher = Publisher(self.config, self.local, publish.seal_check_of(args.marker))
         self.limit_bytes = amount_of(args.limit, inventory.memory_bytes())
         self.used_bytes = 0
         self.was_full = False
@@ -178,7 +179,7 @@ class StagingDaemon:
             states = [(row["set"], row["state"]) for row in report["sets"]] + [report["why"]]
             is_due = now_s - self._told_s >= REPORT_S and report != self._told
             if is_due or states != self._told.get("states"):
-                node_report.write(
+                node_report.write_json(
                     records.report_path(self.args.attempt_folder, self.args.node),
                     {**report, "at_s": round(time.time(), 3)},
                 )

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Collection, Iterator
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.runtime.formats import amount_of
+from ftrun.hooks.runtime.formats import parse_amount as amount_of
 from ftrun.hooks.runtime.start_processes import token_of
 from ftrun.hooks.staging.records import File, Home, Seal, read_seal
 

@@ -151,7 +151,7 @@ class LocalState:
             else:
                 del self.parts[key]  # the script took it away
         unsealed = [key for key in seen if key not in self.parts or self.parts[key].seal is None]
-        writing = procfs.writers(f"{self.home.base}/stage") if unsealed else {}
+        writing = procfs.open_for_writing(f"{self.home.base}/stage") if unsealed else {}
         changed = False
         for key, files in seen.items():
             part = self.parts.setdefault(key, LocalPart(*key))
@@ -189,7 +189,7 @@ class LocalState:
         """Whether a sealed part is unchanged and no process writes to a path that contains its name."""
         top = self.home.stage(part.token)
         try:
-            writing = procfs.writers(top)
+            writing = procfs.open_for_writing(top)
         except OSError:
             return False
         if any(part.name in path[len(top) :] for path in writing):
@@ -392,7 +392,7 @@ def read_marks(folder: str) -> Marks:
                     saves[rank] = (os.fstat(stream.fileno()).st_mtime_ns, save)
                     pid, since, space, count, is_alone = (int(number) for number in numbers)
                 # The number of a process of another namespace says nothing here.
-                begun[rank] = Writer(pid, since) if space == procfs.space() else Writer(0, 0)
+                begun[rank] = Writer(pid, since) if space == procfs.pid_namespace() else Writer(0, 0)
                 local, alone = max(local, count), alone or bool(is_alone)
         elif word in words:
             words[word].add(rank)

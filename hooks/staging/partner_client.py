@@ -173,7 +173,9 @@ class PartnerClient:
                 if not publish.is_published(to.to, seal, self.config.owner) and not publish.has_part(
                     to, seal.node
                 ):
-                    publish.push(Disk(), to, seal, part.path, owner=self.config.owner, pace=_no_pace)
+                    publish.copy_and_publish(
+                        Disk(), to, seal, part.path, owner=self.config.owner, pace=_no_pace
+                    )
             except (OSError, copy.Changed) as error:
                 self.report = self.report._replace(why=f"for {seal.node}: {error}"[:200])
                 continue

@@ -55,7 +55,7 @@ class Copies(NamedTuple):
 
 def put_ring(attempt_folder: str, ring: Ring) -> None:
     """Tell the nodes. Raises OSError."""
-    node_report.write(f"{attempt_folder}/ring.json", {"version": VERSION, **ring._asdict()})
+    node_report.write_json(f"{attempt_folder}/ring.json", {"version": VERSION, **ring._asdict()})
 
 
 def read_ring(attempt_folder: str) -> Optional[Ring]:
@@ -92,7 +92,9 @@ def put_copies(attempt_folder: str, node: str, copies: Copies) -> None:
     """Tell the agent. Raises OSError."""
     if os.path.isdir(attempt_folder):  # a run's folder that was removed stays removed
         os.makedirs(f"{attempt_folder}/copies", mode=0o700, exist_ok=True)
-        node_report.write(f"{attempt_folder}/copies/{node}.json", {"version": VERSION, **copies._asdict()})
+        node_report.write_json(
+            f"{attempt_folder}/copies/{node}.json", {"version": VERSION, **copies._asdict()}
+        )
 
 
 def read_copies(attempt_folder: str, node: str) -> Copies:

@@ -213,7 +213,7 @@ def _take_files(reception: Reception, messages: Messages, address: str) -> None:
         line: Optional[Stream] = None
         while not (word := _message(messages)).get("end"):
             if "call" in word:
-                called = channel.call(address, int(word["call"]), str(word["secret"]), STALLS_S)
+                called = channel.connect(address, int(word["call"]), str(word["secret"]), STALLS_S)
                 line = _Line(opened.enter_context(called))
                 continue
             inner = str(word.get("file", ""))

@@ -33,9 +33,26 @@ from ftrun.hooks.staging.records import Publishing, Seal
 from ftrun.hooks.staging.replace import NewSet, Own
 
 __all__ = [
-    "PUBLISHED", "REFUSED", "WAITING", "Outcome", "clear_gone", "clear_job", "finish", "has_all_files",
-    "has_part", "heard_of", "is_published", "judge_of", "link_file", "link_tree", "part_of", "parts_of",
-    "pending", "published_path", "push", "report_empty",
+    "PUBLISHED",
+    "REFUSED",
+    "WAITING",
+    "Outcome",
+    "clear_gone",
+    "clear_job",
+    "copy_and_publish",
+    "finish",
+    "has_all_files",
+    "has_part",
+    "is_published",
+    "link_file",
+    "link_tree",
+    "nodes_with_parts",
+    "part_of",
+    "parts_of",
+    "pending",
+    "published_path",
+    "report_empty",
+    "seal_check_of",
 ]  # fmt: skip
 
 
@@ -99,7 +116,7 @@ Judge = Callable[[str, bool], str]
 """Called with the path of a merged set and whether its parts are proven; why it is no checkpoint, or ""."""
 
 
-def judge_of(marker: str) -> Judge:
+def seal_check_of(marker: str) -> Judge:
     """The check before publishing: the format must not contradict, and must prove unproven parts."""
 
     def judge(path: str, is_proven: bool) -> str:
@@ -139,7 +156,9 @@ class Outcome(NamedTuple):
 # ---------------------------------------------------------------------- one node's part
 
 
-def push(disk: Disk, to: Publishing, seal: Seal, source: str, *, owner: bytes, pace: copy.Pace) -> Seal:
+def copy_and_publish(
+    disk: Disk, to: Publishing, seal: Seal, source: str, *, owner: bytes, pace: copy.Pace
+) -> Seal:
     """Bring a sealed part that lies at `source` to the shared file system; the seal with all sums.
 
     `owner` is what is noted of whose set this is. Raises OSError; copy.Changed where the part is not what was
@@ -171,7 +190,9 @@ def report_empty(disk: Disk, to: Publishing, node: str, owner: bytes, *, proven:
 
     Raises OSError.
     """
-    push(disk, to, Seal(to.name, to.token, node, {}, proven=proven), "", owner=owner, pace=lambda _size: None)
+    copy_and_publish(
+        disk, to, Seal(to.name, to.token, node, {}, proven=proven), "", owner=owner, pace=lambda _size: None
+    )
 
 
 def _bring_file(disk: Disk, source: str, target: str, one: records.File, pace: copy.Pace) -> str:
@@ -219,7 +240,7 @@ def finish(
     if not made.is_whole():
         missing = ", ".join(made.missing[:4]) + (", ..." if len(made.missing) > 4 else "")
         return Outcome(WAITING, f"for the parts of {missing}" if made.missing else "nothing of it is there")
-    for name in (to.name, replace.alias(to.name, own.run)):
+    for name in (to.name, replace.alias_of(to.name, own.run)):
         listed = _listed(name, made, parts, own)
         if _is_there(to, f"{to.to}/{name}", made, listed):
             new = NewSet(to.data(made.key), listed, node, made.is_file)
@@ -389,7 +410,7 @@ def has_part(to: Publishing, node: str) -> bool:
     return os.path.exists(to.part(node))
 
 
-def heard_of(to: Publishing) -> set[str]:
+def nodes_with_parts(to: Publishing) -> set[str]:
     """The nodes whose word is there, by the names of their records alone."""
     with contextlib.suppress(FileNotFoundError):
         return {
@@ -409,7 +430,7 @@ def part_of(to: Publishing, node: str) -> Optional[Seal]:
 
 def parts_of(to: Publishing) -> dict[str, Seal]:
     """The parts of a set that are there, by node."""
-    found = ((node, part_of(to, node)) for node in heard_of(to))
+    found = ((node, part_of(to, node)) for node in nodes_with_parts(to))
     return {node: seal for node, seal in found if seal is not None}
 
 
@@ -421,7 +442,7 @@ def is_published(to: str, seal: Seal, owner: bytes = b"{}") -> Optional[bool]:
     Raises OSError.
     """
     run, found = Own.of(owner, seal.token).run, None
-    for name in (seal.name, replace.alias(seal.name, run)):
+    for name in (seal.name, replace.alias_of(seal.name, run)):
         try:
             there = manifest.read(f"{to}/{name}")
         except Damaged:
@@ -439,7 +460,7 @@ def published_path(to: str, name: str, run: str, since_s: float = 0.0) -> str:
     """Where the set that this run published under a name lies; "" for none since `since_s` (Unix seconds).
 
     Raises OSError."""
-    for one in (name, replace.alias(name, run)):
+    for one in (name, replace.alias_of(name, run)):
         with contextlib.suppress(Damaged):
             there = manifest.read(f"{to}/{one}")
             is_ours = there is not None and there.by.get("run", "") == run

@@ -296,7 +296,7 @@ class Publisher:
         held, owner = self.local.home.held(part.token, part.name), self.config.owner
         began_s = time.monotonic()
         try:
-            whole = publish.push(self._disk, to, seal, held, owner=owner, pace=self._pace())
+            whole = publish.copy_and_publish(self._disk, to, seal, held, owner=owner, pace=self._pace())
         finally:
             self.flush_s += time.monotonic() - began_s
         self._note(part, whole)
@@ -390,7 +390,7 @@ class Publisher:
         takeover_s = 0.0 if is_alone else merge.takeover_s(expected, self.config.node)
         if takeover_s is None:
             return said
-        if len(publish.heard_of(to)) < len(expected) and not is_alone:
+        if len(publish.nodes_with_parts(to)) < len(expected) and not is_alone:
             state.whole_s = None
             return said
         names = status_report.record_times(to.parts)
@@ -528,7 +528,7 @@ class Publisher:
                 if self._is_hopeless(to) or state.is_open:
                     return False
                 continue
-            heard = publish.heard_of(to)
+            heard = publish.nodes_with_parts(to)
             missing = [node for node in self.expected(token) if node not in heard]
             if not missing or any(self._peers.may_bring(node, to, now_s) for node in missing):
                 return False

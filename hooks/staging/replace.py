@@ -34,7 +34,7 @@ from ftrun.hooks.staging.copy import Disk, read
 from ftrun.hooks.staging.records import Publishing
 
 __all__ = [
-    "NEW", "SETS", "NewSet", "Occupant", "Own", "alias", "clear_sets", "marker_of", "occupant_of",
+    "NEW", "SETS", "NewSet", "Occupant", "Own", "alias_of", "clear_sets", "marker_of", "occupant_of",
     "replace", "run_of", "target_of",
 ]  # fmt: skip
 
@@ -113,7 +113,7 @@ def run_of(run_dir: str) -> str:
     return f"{os.path.basename(run_dir.rstrip('/'))}.{os.stat(run_dir).st_ino}"
 
 
-def alias(name: str, run: str) -> str:
+def alias_of(name: str, run: str) -> str:
     """The free name beside one that is taken: one for each name and run, with the same step and ending."""
     tag = "of-" + "".join(LETTERS[byte & 15] for byte in hashlib.sha256(run.encode()).digest()[:6])
     stem, dot, ending = name.rpartition(".")
@@ -127,7 +127,7 @@ def target_of(disk: Disk, to: Publishing, own: Own, *, is_file: bool) -> Occupan
     Raises OSError."""
     first = occupant_of(to, to.name, own)
     found = first
-    for name in (to.name, alias(to.name, own.run)):
+    for name in (to.name, alias_of(to.name, own.run)):
         found = first if name == to.name else occupant_of(to, name, own)
         if found.state == FREE or (
             found.state == OURS and _may_be_replaced(disk, to, found, is_file=is_file)

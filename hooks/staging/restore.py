@@ -27,7 +27,7 @@ from ftrun.hooks.staging.inventory import StoredPart
 from ftrun.hooks.staging.partner_client import Route, Target, send
 from ftrun.hooks.staging.records import File, Home, is_inner_path, is_set
 
-__all__ = ["Made", "Plan", "look", "main", "read_plan", "restore"]
+__all__ = ["Made", "Plan", "find_plan", "main", "read_plan", "restore"]
 
 LOOK_EVERY_S = 0.1
 SEALS_S = 3.0  # what does not change any more is sealed within this
@@ -78,7 +78,7 @@ class Made(NamedTuple):
     fetched_bytes: int = 0
 
 
-def look(home: Home) -> dict[str, Any]:
+def find_plan(home: Home) -> dict[str, Any]:
     """What lies here.
 
     `parts` has a row [node, token, set, bytes, proven, is one file, sealed at (Unix seconds)] for each whole
@@ -133,15 +133,15 @@ def restore(home: Home, node: str, plan: Plan, failed: str) -> Made:
         return Made(why=f"the part of {missing[0]} is not in memory, and the set is not published")
     made = _view(home, plan, list(parts.values()))
     if made.view and not plan.published:
-        why = _speaks_against(made.view, plan, parts.values())
+        why = _objection(made.view, plan, parts.values())
         made = Made(why=f"{plan.name}: {why}") if why else made
     fetched = sum(part.seal.size_bytes for of, part in parts.items() if of not in before)
     return made._replace(fetched_bytes=fetched)
 
 
-def _speaks_against(view: str, plan: Plan, parts: Iterable[StoredPart]) -> str:
+def _objection(view: str, plan: Plan, parts: Iterable[StoredPart]) -> str:
     """Why an unpublished set is no checkpoint, "" where it is one: the check before publishing."""
-    from ftrun.hooks.staging.publish import judge_of
+    from ftrun.hooks.staging.publish import seal_check_of as judge_of
 
     return judge_of(plan.marker)(view, all(part.seal.proven for part in parts))
 
@@ -257,7 +257,7 @@ def main(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     home = Home(args.base)
     if args.look:
-        print(json.dumps(look(home)), flush=True)
+        print(json.dumps(find_plan(home)), flush=True)
         return 0
     plan = read_plan(args.plan)
     if plan is None:

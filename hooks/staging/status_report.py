@@ -86,7 +86,7 @@ def nodes_of_start(path: str) -> list[str]:
         (line[6:] for line in read_text(path, READ_MAX_BYTES).splitlines() if line.startswith("nodes=")), ""
     )
     with contextlib.suppress(ValueError):
-        return formats.expand(told) if told else []
+        return formats.expand_node_list(told) if told else []
     return []
 
 

@@ -24,9 +24,10 @@ import stat
 import time
 
 from ftrun.hooks.runtime import procfs
-from ftrun.hooks.runtime.ownership import NotPrivate, exposed, is_own_folder, private_folder
+from ftrun.hooks.runtime.ownership import NotPrivate, is_own_folder, private_folder
+from ftrun.hooks.runtime.ownership import why_replaceable as exposed
 from ftrun.hooks.runtime.procfs import environments
-from ftrun.hooks.runtime.procfs import listed_processes as listed
+from ftrun.hooks.runtime.procfs import user_processes as listed
 from ftrun.hooks.staging import inventory
 
 __all__ = ["STALE_S", "clear_as_user", "clear_dead", "job_folder", "open_base"]
@@ -140,7 +141,7 @@ class Living:
         pids = [pid for pid in listed() if pid not in own]
         self._words = {pid: environment for pid, environment, _ in environments(pids, empty=True)}
         self._groups = "\n".join(_read_text(f"/proc/{pid}/cgroup") for pid in pids)
-        self._is_sure = all(pid in self._words or not procfs.began(pid) for pid in pids)
+        self._is_sure = all(pid in self._words or not procfs.start_ticks(pid) for pid in pids)
 
     def has(self, job: str) -> bool:
         """Whether any does, or may: one that does not answer could belong to any job."""
@@ -162,7 +163,7 @@ def job_folder(attempt_folder: str) -> str:
 
 def _here() -> str:
     """Where processes have the numbers that they have here: this life of the node, and the namespace."""
-    return f"{_read_text('/proc/sys/kernel/random/boot_id').strip() or '-'} {procfs.space()}"
+    return f"{_read_text('/proc/sys/kernel/random/boot_id').strip() or '-'} {procfs.pid_namespace()}"
 
 
 def _read_text(path: str) -> str:

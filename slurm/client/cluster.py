@@ -30,9 +30,9 @@ __all__ = [
     "JobRow",
     "JobState",
     "NodeRow",
+    "NodeUsage",
     "PartitionRow",
     "Rights",
-    "Stay",
     "SubmitRequest",
     "Submitted",
 ]
@@ -239,7 +239,7 @@ class NodeRow:
 
 
 @dataclass(frozen=True)
-class Stay:
+class NodeUsage:
     """A period in which a job held nodes, as Slurm recorded it. Times are Unix seconds; `end_s` None = it
     still does.
     """
@@ -409,7 +409,7 @@ class Cluster(PendingJobs, Protocol):
         """Replace the reason of a drained node if it is exactly `before`; False (nothing done) otherwise."""
         ...
 
-    def stays(self, job_id: str) -> Sequence[Stay]:
+    def stays(self, job_id: str) -> Sequence[NodeUsage]:
         """Where a job of any user has run, oldest first: as far as controller and accounting still know."""
         ...
 

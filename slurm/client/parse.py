@@ -17,7 +17,8 @@ import functools
 import re
 from collections.abc import Iterator, Mapping
 
-from ftrun.slurm.client.cluster import ClusterFacts, JobDetails, JobRow, JobState, NodeRow, PartitionRow, Stay
+from ftrun.slurm.client.cluster import ClusterFacts, JobDetails, JobRow, JobState, NodeRow, PartitionRow
+from ftrun.slurm.client.cluster import NodeUsage as Stay
 from ftrun.slurm.client.node_states import has_outlived, parse_node_state
 from ftrun.slurm.client.nodeset import expand
 
@@ -27,18 +28,18 @@ __all__ = [
     "NODE_FORMAT",
     "STAY_FORMAT",
     "STAY_ROW",
-    "bears",
     "clean_dependency",
     "depends_on",
+    "has_token",
     "parse_config",
     "parse_dependencies",
     "parse_details",
     "parse_jobs",
+    "parse_node_usage",
     "parse_nodes",
     "parse_partitions",
     "parse_seconds",
     "parse_state",
-    "parse_stays",
     "parse_submitted",
 ]
 
@@ -243,7 +244,7 @@ def _details(fields: Mapping[str, str]) -> JobDetails:
     )
 
 
-def parse_stays(shown: str, told: str) -> tuple[Stay, ...]:
+def parse_node_usage(shown: str, told: str) -> tuple[Stay, ...]:
     """Stays from `squeue -h -t all -O STAY_ROW` and from `sacct -X -D -n -P -o STAY_FORMAT`, oldest first,
     without duplicates.
 
@@ -333,7 +334,7 @@ def parse_submitted(stdout: str) -> tuple[str, str] | None:
 
 
 @functools.lru_cache(maxsize=8192)  # each poll brings the same comments
-def bears(comment: str, token: str) -> bool:
+def has_token(comment: str, token: str) -> bool:
     """Whether the comment contains this token as a whole word, or as the head of a longer token.
 
     `mine ftrun:r:1` and `ftrun:r:1:2` contain `ftrun:r:1`; `ftrun:r:12` does not.

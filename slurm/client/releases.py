@@ -20,8 +20,8 @@ __all__ = [
     "TRIED",
     "Difference",
     "Release",
+    "release_text",
     "since",
-    "spelled",
 ]
 
 Release = tuple[int, int]
@@ -151,6 +151,6 @@ def since(key: str, release: Release) -> bool:
     raise KeyError(key)
 
 
-def spelled(release: Release) -> str:
+def release_text(release: Release) -> str:
     """As Slurm writes it: 22.05."""
     return f"{release[0]}.{release[1]:02d}"

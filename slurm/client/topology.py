@@ -12,12 +12,12 @@ import re
 
 from ftrun.slurm.client.nodeset import expand
 
-__all__ = ["is_none", "leaves"]
+__all__ = ["is_none", "parse_topology"]
 
 _LEAF = re.compile(r"^(?:SwitchName=(\S+) Level=0|BlockName=(\S+))\b.*? Nodes=(\S+)", re.MULTILINE)
 
 
-def leaves(text: str) -> dict[str, tuple[str, ...]]:
+def parse_topology(text: str) -> dict[str, tuple[str, ...]]:
     """Leaf switch or block -> its nodes; {} without topology. Other lines are skipped."""
     found = {}
     for switch, block, nodes in _LEAF.findall(text):

@@ -24,11 +24,12 @@ from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import RefusedForGood, SlurmError
 from ftrun.slurm.client.nodeset import expand
 from ftrun.slurm.client.parse import UNIT, parse_state
-from ftrun.slurm.commands.answers import Call, sort_failure
+from ftrun.slurm.commands.failure_kinds import Call
+from ftrun.slurm.commands.failure_kinds import error_of_failure as sort_failure
 from ftrun.slurm.commands.process import check_configuration, reading_env, run, tool
 from ftrun.slurm.records import dataclass
 
-__all__ = ["Account", "Accounts", "SacctAccounts", "accounted", "parse_accounts"]
+__all__ = ["Accounting", "AccountingRow", "SacctAccounting", "accounted", "parse_accounts"]
 
 _FIELDS = "JobID,State,ExitCode,DerivedExitCode,Reason,NodeList,WorkDir,JobName"
 _SHORT_FIELDS = "JobID,State,ExitCode,DerivedExitCode,NodeList,WorkDir,JobName"
@@ -43,7 +44,7 @@ _NO_NODES = frozenset({"", "None assigned", "(null)", "None", "Unknown"})
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class AccountingRow:
     """One launch of one job in accounting. Times are Unix seconds, None without one (yet).
 
     `by`: the user id that cancelled it, None if no user did or none is named.
@@ -77,24 +78,24 @@ class Account:
         return self.state is JobState.CANCELLED and self.by is None and not by_slurm
 
 
-class Accounts(Protocol):
+class Accounting(Protocol):
     """The second source. Every method may raise the errors of `ftrun.slurm.client.errors`."""
 
-    def rows(self, job_ids: Collection[str]) -> tuple[Account, ...]:
+    def rows(self, job_ids: Collection[str]) -> tuple[AccountingRow, ...]:
         """All launches of these jobs that accounting knows, in one query. RefusedForGood: there is no
         accounting here.
         """
         ...
 
 
-class SacctAccounts:
+class SacctAccounting:
     """`Accounts` by sacct. `env` supplies SLURM_CONF and PATH; `timeout_s` limits a query."""
 
     def __init__(self, env: Mapping[str, str] | None = None, *, timeout_s: float = 20.0) -> None:
         self._env = reading_env(os.environ if env is None else env)
         self._timeout_s = timeout_s
 
-    def rows(self, job_ids: Collection[str]) -> tuple[Account, ...]:
+    def rows(self, job_ids: Collection[str]) -> tuple[AccountingRow, ...]:
         """See `Accounts.rows`. For an array or heterogeneous job id, all tasks or components."""
         wanted = sorted(job_id for job_id in set(job_ids) if job_id.isdigit())[:_IDS_MAX]
         if not wanted:
@@ -125,7 +126,7 @@ class _UnknownField(Exception):
     """This sacct is older than a requested field."""
 
 
-def parse_accounts(text: str) -> tuple[Account, ...]:
+def parse_accounts(text: str) -> tuple[AccountingRow, ...]:
     """Rows of `sacct -P --delimiter=UNIT`, its heading first, oldest submission first. Free text stands last and may hold line breaks."""
     heading, _, body = text.partition("\n")
     names = heading.split(UNIT)
@@ -139,10 +140,10 @@ def parse_accounts(text: str) -> tuple[Account, ...]:
     return tuple(sorted(found, key=lambda one: (one.submit_time_s or 0.0, int(one.raw_job_id))))
 
 
-def _account(told: Mapping[str, str]) -> Account:
+def _account(told: Mapping[str, str]) -> AccountingRow:
     by = re.search(r" by (\d+)$", told["State"])
     code, signal = _pair(told["ExitCode"])
-    return Account(
+    return AccountingRow(
         job_id=told["JobID"],
         raw_job_id=told["JobIDRaw"],
         cluster=told["Cluster"],

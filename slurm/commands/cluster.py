@@ -22,13 +22,14 @@ from ftrun.slurm.client.cluster import (
     NodeRow,
     PartitionRow,
     Rights,
-    Stay,
     SubmitRequest,
     Submitted,
 )
+from ftrun.slurm.client.cluster import NodeUsage as Stay
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, SlurmError, Unreachable
 from ftrun.slurm.client.nodeset import expand, fold
-from ftrun.slurm.commands.answers import Call, is_gone, sort_failure
+from ftrun.slurm.commands.failure_kinds import Call, is_gone
+from ftrun.slurm.commands.failure_kinds import error_of_failure as sort_failure
 from ftrun.slurm.commands.process import Answer, Context, check_configuration, reading_env, run, tool
 
 __all__ = ["JOB_ID", "CommandCluster", "known_node", "needs_drain"]
@@ -90,7 +91,7 @@ class CommandCluster:
 
     def find(self, token: str) -> tuple[JobRow, ...]:
         """Every job of this user that bears the token, in any state that Slurm remembers (see `parse.bears`)."""
-        return tuple(row for row in self._queue(["-u", self._user]) if parse.bears(row.comment, token))
+        return tuple(row for row in self._queue(["-u", self._user]) if parse.has_token(row.comment, token))
 
     def jobs(self, job_ids: Collection[str]) -> Mapping[str, JobRow]:
         """The rows of these jobs by their own ids. Words that are no job ids are unknown, as missing ones
@@ -131,7 +132,7 @@ class CommandCluster:
         shown = self._read(argv, accept=_only_unknown_ids)
         argv = ["sacct", "-X", "-D", "-n", "-P", "-j", job_id, "-o", parse.STAY_FORMAT]
         told = self._read(argv, accept=lambda stderr: "accounting storage is disabled" in stderr)
-        return parse.parse_stays(shown.stdout, told.stdout)
+        return parse.parse_node_usage(shown.stdout, told.stdout)
 
     def nodes(self, names: Collection[str] | None = None) -> Mapping[str, NodeRow]:
         """Nodes by name in one call, in which those that agree in all share a line; names that Slurm does not know are absent."""
@@ -148,7 +149,9 @@ class CommandCluster:
 
     def domains(self) -> Mapping[str, tuple[str, ...]]:
         """Nodes that share a leaf switch or a block, from the controller's topology plugin."""
-        return topology.leaves(self._read(["scontrol", "show", "topology"], accept=topology.is_none).stdout)
+        return topology.parse_topology(
+            self._read(["scontrol", "show", "topology"], accept=topology.is_none).stdout
+        )
 
     def reserved(self, name: str) -> tuple[str, ...]:
         """The nodes of a reservation, active or future."""

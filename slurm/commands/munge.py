@@ -14,7 +14,7 @@ from ftrun.slurm.client.errors import RefusedForGood, Unreachable
 from ftrun.slurm.commands.process import Answer, run, tool
 from ftrun.slurm.records import dataclass
 
-__all__ = ["EXPIRED", "GOOD", "REPLAYED", "REWOUND", "TTL_MAX_S", "Credential", "opened", "sign"]
+__all__ = ["EXPIRED", "GOOD", "REPLAYED", "REWOUND", "TTL_MAX_S", "Credential", "decode", "sign"]
 
 GOOD, EXPIRED, REWOUND, REPLAYED = 0, 15, 16, 17
 TTL_MAX_S = 3600  # munge allows no more
@@ -51,7 +51,7 @@ def sign(payload: bytes, *, for_uid: int, socket: str = "", ttl_s: int = TTL_MAX
     return answer.stdout.strip().encode()
 
 
-def opened(credential: bytes, *, socket: str = "") -> Credential | None:
+def decode(credential: bytes, *, socket: str = "") -> Credential | None:
     """The content of a credential; None if it is not of this cluster, or not for us. Raises Unreachable if
     munge cannot tell.
     """

@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from ftrun.slurm.client.errors import SlurmError
-from ftrun.slurm.commands.doors import Doors
-from ftrun.slurm.commands.questions import Question, Reached
-from ftrun.slurm.commands.steps import InsideSteps, StepRow, listened
+from ftrun.slurm.commands.node_queries import NodeQuery as Question
+from ftrun.slurm.commands.node_queries import QueryAnswers as Reached
+from ftrun.slurm.commands.slurmd_ports import SlurmdPorts as Doors
+from ftrun.slurm.commands.steps import InsideSteps, StepRow
+from ftrun.slurm.commands.steps import await_answers as listened
 from ftrun.slurm.records import dataclass
 
 __all__ = ["Span", "SpanningSteps"]
@@ -63,7 +65,7 @@ class SpanningSteps:
             for one in asked:
                 one.let_go()
             raise
-        return asked[0] if len(asked) == 1 else _Together(nodes, asked, self._mono_s)
+        return asked[0] if len(asked) == 1 else _CombinedQuery(nodes, asked, self._mono_s)
 
     def ask(
         self,
@@ -101,7 +103,7 @@ class SpanningSteps:
         return [(job, part) for job, part in parts if part]
 
 
-class _Together:
+class _CombinedQuery:
     """Several queries as one; over when each of them is."""
 
     def __init__(self, nodes: Sequence[str], asked: Sequence[Question], mono_s: Callable[[], float]) -> None:

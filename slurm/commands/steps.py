@@ -19,13 +19,19 @@ from typing import Protocol
 
 from ftrun.slurm.client.errors import RefusedForGood, SlurmError
 from ftrun.slurm.client.nodeset import expand, fold
-from ftrun.slurm.commands.answers import Call, is_gone, sort_failure
-from ftrun.slurm.commands.doors import USUAL_PORT, Doors, SlurmdDoors, parse_doors
+from ftrun.slurm.commands.failure_kinds import Call, is_gone
+from ftrun.slurm.commands.failure_kinds import error_of_failure as sort_failure
+from ftrun.slurm.commands.node_queries import NodeQuery as Question
+from ftrun.slurm.commands.node_queries import QueryAnswers as Reached
+from ftrun.slurm.commands.node_queries import SrunQuery as SrunQuestion
 from ftrun.slurm.commands.process import check_configuration, reading_env, run, tool
-from ftrun.slurm.commands.questions import Question, Reached, SrunQuestion
+from ftrun.slurm.commands.slurmd_ports import USUAL_PORT
+from ftrun.slurm.commands.slurmd_ports import SlurmdPorts as Doors
+from ftrun.slurm.commands.slurmd_ports import TcpSlurmdPorts as SlurmdDoors
+from ftrun.slurm.commands.slurmd_ports import parse_slurmd_addresses as parse_doors
 from ftrun.slurm.records import dataclass
 
-__all__ = ["CommandSteps", "InsideSteps", "Reached", "StepRow", "Steps", "listened", "parse_steps"]
+__all__ = ["CommandSteps", "InsideSteps", "Reached", "StepRow", "Steps", "await_answers", "parse_steps"]
 
 _FORMAT = "%i|%N|%j"  # the name last: it is free text
 _STEP = re.compile(r"(\d+)\.(\d+)")
@@ -157,7 +163,7 @@ class CommandSteps:
         if not nodes:
             return Reached()
         question = self.begin(job_id, nodes, script)
-        return listened(question, limit_s=limit_s, quiet_s=quiet_s, alive=alive)
+        return await_answers(question, limit_s=limit_s, quiet_s=quiet_s, alive=alive)
 
     def _addresses(self, nodes: Sequence[str]) -> dict[str, tuple[str, int]]:
         found = parse_doors(self._ask_slurm(Call.READ, ["scontrol", "-o", "show", "node", fold(nodes)]), 0)
@@ -188,7 +194,7 @@ def parse_steps(text: str, job_id: str) -> tuple[StepRow, ...]:
     return tuple(found)
 
 
-def listened(
+def await_answers(
     question: Question,
     *,
     limit_s: float,

@@ -41,11 +41,11 @@ JOB = (
 )  # fmt: skip
 
 
-class Other(Exception):
+class NotSupported(Exception):
     """pyslurm cannot do this; nothing was done."""
 
 
-class Speaker:
+class PyslurmClient:
     """pyslurm's answers as plain values. `begin` is called right before an effect."""
 
     def __init__(self, pyslurm: Any, begin: Callable[[], None]) -> None:
@@ -153,18 +153,18 @@ class Speaker:
         """
         job = self._slurm.Job.load(number)
         if job.array_id or job.heterogeneous_id:
-            raise Other("part of an array or of a heterogeneous job")
+            raise NotSupported("part of an array or of a heterogeneous job")
         self._begin()
         return job
 
 
-def answer(speaker: Speaker, error: type[Exception], asked: dict[str, Any]) -> dict[str, object]:
+def answer(speaker: PyslurmClient, error: type[Exception], asked: dict[str, Any]) -> dict[str, object]:
     """The reply to one request; exceptions of pyslurm become replies, too."""
     number = asked.pop("id")
     verb = speaker.verbs[asked.pop("do")]
     try:
         return {"id": number, "ok": verb(**asked)}
-    except Other as why:
+    except NotSupported as why:
         return {"id": number, "other": str(why)}
     except error as told:
         code = getattr(told, "errno", 0)
@@ -198,7 +198,7 @@ def main() -> int:
     except Exception as wrong:  # noqa: BLE001 - a build for another Slurm fails in many ways
         say(hello=PROTOCOL, cannot=f"{type(wrong).__name__}: {wrong}")
         return 0
-    speaker = Speaker(pyslurm, lambda: say(id=asking["id"], begun=True))
+    speaker = PyslurmClient(pyslurm, lambda: say(id=asking["id"], begun=True))
     say(hello=PROTOCOL, pyslurm=str(pyslurm.__version__))
     for line in sys.stdin.buffer:
         asked = json.loads(line)

@@ -29,20 +29,23 @@ from ftrun.slurm.client.cluster import (
     NodeRow,
     PartitionRow,
     Rights,
-    Stay,
     SubmitRequest,
     Submitted,
 )
+from ftrun.slurm.client.cluster import NodeUsage as Stay
 from ftrun.slurm.client.errors import OutcomeUnknown, SlurmError, Unreachable
 from ftrun.slurm.client.nodeset import fold
-from ftrun.slurm.commands.answers import Call, is_gone, is_known, sort_failure
 from ftrun.slurm.commands.cluster import JOB_ID, known_node, needs_drain
+from ftrun.slurm.commands.failure_kinds import Call, is_gone, is_known
+from ftrun.slurm.commands.failure_kinds import error_of_failure as sort_failure
 from ftrun.slurm.commands.process import check_configuration, reading_env
 from ftrun.slurm.native import rows
-from ftrun.slurm.native.pipe import Child, NoAnswer, NotForIt, Said
+from ftrun.slurm.native.pipe import Child, NoAnswer
+from ftrun.slurm.native.pipe import NotSupported as NotForIt
+from ftrun.slurm.native.pipe import SlurmAnswered as Said
 from ftrun.slurm.records import dataclass
 
-__all__ = ["NativeCluster", "Speaking"]
+__all__ = ["ClientInUse", "NativeCluster"]
 
 HELLO_S = 20.0
 """pyslurm loads in a quarter of a second; without its configuration libslurm waits for a minute."""
@@ -54,7 +57,7 @@ _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Speaking:
+class ClientInUse:
     """The client in use: `by` is "commands" or "pyslurm VERSION", `why` is the problem with pyslurm if it is
     not used.
     """
@@ -79,7 +82,7 @@ class NativeCluster:
         timeout_s: float = 30.0,
         python: str = "",
         auto: bool = True,
-        tell: Callable[[Speaking], None] = lambda _: None,
+        tell: Callable[[ClientInUse], None] = lambda _: None,
         argv: Sequence[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -89,9 +92,9 @@ class NativeCluster:
         child = str(Path(__file__).with_name("child.py"))
         self._argv = tuple(argv) if argv is not None else (python or sys.executable, child)
         self._child: Child | None = None
-        self._standing = rows.Standing()
+        self._standing = rows.ChildHealth()
         self._lock = threading.RLock()
-        self.speaking = Speaking("commands", "pyslurm was not asked yet")
+        self.speaking = ClientInUse("commands", "pyslurm was not asked yet")
 
     # ----------------------------------------------------------------- by the child
 
@@ -235,12 +238,12 @@ class NativeCluster:
 
     # ----------------------------------------------------------------- asking
 
-    def probe(self) -> Speaking:
+    def probe(self) -> ClientInUse:
         """Check now whether the child works, whatever it did before. Raises SlurmError if Slurm does not
         answer.
         """
         with self._lock:
-            self._standing = rows.Standing()
+            self._standing = rows.ChildHealth()
         self.partitions()
         return self.speaking
 
@@ -349,15 +352,15 @@ class NativeCluster:
         if why:
             self._failed(why)
             raise NotForIt(why)
-        self._spoke(Speaking(f"pyslurm {version}"))
+        self._spoke(ClientInUse(f"pyslurm {version}"))
 
     def _failed(self, why: str) -> None:
         with self._lock:
             self._standing = self._standing.failed(self._clock())
             self.close()
-            self._spoke(Speaking("commands", why))
+            self._spoke(ClientInUse("commands", why))
 
-    def _spoke(self, speaking: Speaking) -> None:
+    def _spoke(self, speaking: ClientInUse) -> None:
         if speaking != self.speaking:
             self.speaking = speaking
             self._tell(speaking)

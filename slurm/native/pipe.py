@@ -18,7 +18,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["Child", "NoAnswer", "NotForIt", "Said"]
+__all__ = ["Child", "NoAnswer", "NotSupported", "SlurmAnswered"]
 
 PROTOCOL = 1
 LINE_BYTES_MAX = 256 * 1024 * 1024
@@ -36,7 +36,7 @@ class NoAnswer(Exception):
         self.why, self.begun, self.hung = why, begun, hung
 
 
-class Said(Exception):
+class SlurmAnswered(Exception):
     """Slurm's error, or "unreachable"; `begun` as above. The child itself works."""
 
     def __init__(self, words: str, *, begun: bool) -> None:
@@ -44,7 +44,7 @@ class Said(Exception):
         self.words, self.begun = words, begun
 
 
-class NotForIt(Exception):
+class NotSupported(Exception):
     """The child leaves this to Slurm's commands; nothing was done."""
 
 
@@ -201,10 +201,10 @@ def _meaning(line: dict[str, object], *, begun: bool) -> object:
     if "ok" in line:
         return line["ok"]
     if "other" in line:
-        raise NotForIt(str(line["other"]))
+        raise NotSupported(str(line["other"]))
     told = line.get("rpc")
     if isinstance(told, list) and len(told) == 2:
-        raise Said(str(told[1]), begun=begun)
+        raise SlurmAnswered(str(told[1]), begun=begun)
     raise NoAnswer(str(line.get("broken", _short(line)))[:400], begun=begun)
 
 

@@ -18,7 +18,7 @@ from ftrun.slurm.client.nodeset import expand
 from ftrun.slurm.client.parse import parse_state
 from ftrun.slurm.records import dataclass
 
-__all__ = ["Standing", "job_rows", "node_rows", "numbers", "partition_rows", "unfit"]
+__all__ = ["ChildHealth", "job_rows", "node_rows", "numbers", "partition_rows", "unfit"]
 
 PAUSES_S = (0.0, 1.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 """How long only the commands are used after the first, second, ... failure in a row; then always the last
@@ -32,16 +32,16 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ChildHealth:
     """How often the child failed lately, and until when it is not used (in the caller's monotonic seconds)."""
 
     failures: int = 0
     until_s: float = 0.0
 
-    def failed(self, now_s: float) -> Standing:
+    def failed(self, now_s: float) -> ChildHealth:
         """The state after one more failure."""
         count = 1 if now_s - self.until_s > CLEAN_S else self.failures + 1
-        return Standing(count, now_s + PAUSES_S[min(count, len(PAUSES_S)) - 1])
+        return ChildHealth(count, now_s + PAUSES_S[min(count, len(PAUSES_S)) - 1])
 
     def barred(self, now_s: float) -> bool:
         """Whether the child is not used now."""

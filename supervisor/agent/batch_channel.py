@@ -23,7 +23,16 @@ from ftrun.slurm.records import dataclass
 from ftrun.supervisor.store import attempt_dir, run_dir
 from ftrun.supervisor.store.attempt_dir import LaunchRecord
 
-__all__ = ["Over", "Resume", "Started", "Talk", "around", "below", "runs", "started_from"]
+__all__ = [
+    "BatchChannel",
+    "ResumeView",
+    "StartEnd",
+    "Started",
+    "descendants",
+    "executable_name",
+    "parse_started",
+    "unshimmed_srun",
+]
 
 
 _CALLS_MAX_BYTES = 1 << 16
@@ -43,7 +52,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Resume:
+class ResumeView:
     """The staged checkpoint for the next start: a folder of links on each node, the checkpoint it represents,
     its step (None = not in the name).
     """
@@ -60,7 +69,7 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class StartEnd:
     """How a start ended: exit code, signal (0 = none)."""
 
     code: int
@@ -72,7 +81,7 @@ class Over:
         return bool(self.code or self.signal)
 
 
-class Talk:
+class BatchChannel:
     """The agent's side of the channel."""
 
     def __init__(self, folder: str) -> None:
@@ -81,14 +90,14 @@ class Talk:
 
     def started(self, number: int) -> Started | None:
         """Start `number`; None while it has not begun."""
-        values = attempt_dir.key_values(self._path("started", number))
-        return started_from(values, number) if values is not None else None
+        values = attempt_dir.read_key_values(self._path("started", number))
+        return parse_started(values, number) if values is not None else None
 
-    def over(self, number: int) -> Over | None:
+    def over(self, number: int) -> StartEnd | None:
         """The end of start `number`; None while the script runs."""
-        values = attempt_dir.key_values(self._path("over", number))
+        values = attempt_dir.read_key_values(self._path("over", number))
         return (
-            Over(attempt_dir.integer(values.get("code")), attempt_dir.integer(values.get("signal")))
+            StartEnd(attempt_dir.parse_int(values.get("code")), attempt_dir.parse_int(values.get("signal")))
             if values is not None
             else None
         )
@@ -104,7 +113,7 @@ class Talk:
         poison: Sequence[str] = (),
         had: bool = False,
         fresh: bool = False,
-        resume: Resume | None = None,
+        resume: ResumeView | None = None,
         checked: bool = False,
     ) -> bool:
         """Say what comes after start `number`: the script again on `nodes`, in this order, or the end of the
@@ -170,13 +179,13 @@ class Talk:
 
     def no_span(self, number: int) -> str:
         """Why an srun call in start `number` cannot span several jobs; "" if all of them can."""
-        found = run_dir.content(self._path("nospan", number), _CALLS_MAX_BYTES)
+        found = run_dir.read_untrusted(self._path("nospan", number), _CALLS_MAX_BYTES)
         lines = (found or b"").decode("utf-8", "replace").splitlines()
         return next((line.strip() for line in lines if line.strip()), "")
 
     def calls(self, number: int) -> tuple[int, ...]:
         """The processes that called srun through the shim in start `number`."""
-        found = run_dir.content(self._path("calls", number), _CALLS_MAX_BYTES)
+        found = run_dir.read_untrusted(self._path("calls", number), _CALLS_MAX_BYTES)
         lines = (found or b"").decode("utf-8", "replace").splitlines()
         words = (line.split(None, 2) for line in lines)
         return tuple(int(fields[1]) for fields in words if len(fields) > 1 and fields[1].isdigit())
@@ -185,18 +194,18 @@ class Talk:
         return os.path.join(self.folder, f"{what}.{number}")
 
 
-def started_from(values: Mapping[str, str], number: int) -> Started:
+def parse_started(values: Mapping[str, str], number: int) -> Started:
     """Parse the record of a start. (pure)"""
-    launch = attempt_dir.launch_from(values, number)
+    launch = attempt_dir.parse_launch(values, number)
     return Started(
-        number, attempt_dir.integer(values.get("pid")), launch.nodes, values.get("token", ""), launch
+        number, attempt_dir.parse_int(values.get("pid")), launch.nodes, values.get("token", ""), launch
     )
 
 
-def around(script_pid: int, job: str, proc: str = "/proc") -> int:
+def unshimmed_srun(script_pid: int, job: str, proc: str = "/proc") -> int:
     """The first srun of this job below the script that bypassed the shim; 0 for none."""
-    for pid in below(script_pid, proc):
-        if runs(pid, proc) != "srun":
+    for pid in descendants(script_pid, proc):
+        if executable_name(pid, proc) != "srun":
             continue
         told = _environment(pid, proc)
         if told.get(b"SLURM_JOB_ID", job.encode()) != job.encode() or b"FTRUN_SHIM" in told or not told:
@@ -205,7 +214,7 @@ def around(script_pid: int, job: str, proc: str = "/proc") -> int:
     return 0
 
 
-def below(pid: int, proc: str = "/proc") -> list[int]:
+def descendants(pid: int, proc: str = "/proc") -> list[int]:
     """A process and its descendants, as far as they are visible."""
     found: list[int] = []
     queue = [pid]
@@ -222,7 +231,7 @@ def below(pid: int, proc: str = "/proc") -> list[int]:
     return found
 
 
-def runs(pid: int, proc: str = "/proc") -> str:
+def executable_name(pid: int, proc: str = "/proc") -> str:
     """The base name of the executable of a process; "" if the process is gone."""
     try:
         return os.path.basename(os.readlink(f"{proc}/{pid}/exe"))

@@ -17,15 +17,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ftrun.hooks.runtime.ownership import RUNNER
-from ftrun.supervisor.agent.context import Begin
+from ftrun.supervisor.agent.context import StartReader as Begin
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.store import checkpoints, submission_context
 from ftrun.supervisor.store import run_dir as store_run_dir
 
-__all__ = ["Deep", "begin"]
+__all__ = ["ChecksumReader", "start_reader"]
 
 
-def begin(home: str, words: Sequence[str]) -> subprocess.Popen[bytes] | None:
+def start_reader(home: str, words: Sequence[str]) -> subprocess.Popen[bytes] | None:
     """Start the node tool `ftrun-hook` with these arguments as a child, with an environment that no rank has;
     None if the tool is not installed.
     """
@@ -40,7 +40,7 @@ def begin(home: str, words: Sequence[str]) -> subprocess.Popen[bytes] | None:
     return None
 
 
-class Deep:
+class ChecksumReader:
     """The reader of one launch. `begin` is None where no process may be started."""
 
     def __init__(self, home: str, run_dir: str, settings: Mapping[str, Any], begin: Begin | None) -> None:
@@ -67,7 +67,7 @@ class Deep:
                 pattern,
             ),
             *("--marker", str(self._settings.get("checkpoint-marker", ""))),
-            *("--skip", "\n".join(checkpoints.still_aside(run().set_aside))),
+            *("--skip", "\n".join(checkpoints.unchanged_since_set_aside(run().set_aside))),
             *("--rate", str(self._settings.get("checkpoint-checksum-rate", "200M"))),
         )
         if words != self._words or self._child is None or self._child.poll() is not None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ftrun.hooks.checkpoints import diverged, manifest, names
-from ftrun.hooks.checkpoints.diverged import Poison
+from ftrun.hooks.checkpoints.diverged import Divergence as Poison
 from ftrun.hooks.checkpoints.model import Damaged
 from ftrun.hooks.runtime import node_report
 from ftrun.hooks.staging import partner_map, publish, records, replace
@@ -28,17 +28,19 @@ from ftrun.hooks.staging.records import Publishing
 from ftrun.hooks.staging.restore import Plan
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.supervisor.agent import release_nodes
-from ftrun.supervisor.agent.batch_channel import Resume, Started
-from ftrun.supervisor.agent.context import Desk, say
-from ftrun.supervisor.agent.node_liveness import Reach
+from ftrun.supervisor.agent.batch_channel import ResumeView as Resume
+from ftrun.supervisor.agent.batch_channel import Started
+from ftrun.supervisor.agent.context import AgentContext as Desk
+from ftrun.supervisor.agent.context import log_line as say
+from ftrun.supervisor.agent.node_liveness import NodeAnswers as Reach
 from ftrun.supervisor.diagnosis import resumable
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.policy import staging
 from ftrun.supervisor.policy.staging import StagedSet
 from ftrun.supervisor.store import submission_context
-from ftrun.supervisor.store.node_tools import node_line
+from ftrun.supervisor.store.node_tools import node_command as node_line
 
-__all__ = ["Stage"]
+__all__ = ["StagingCoordinator"]
 
 
 LOOK_EVERY_S = 1.0
@@ -52,7 +54,7 @@ LEAVES_S = 15.0  # of the job's time are reserved for what follows
 
 
 @dataclass
-class Stage:
+class StagingCoordinator:
     """The staged checkpoints of one launch; without the setting `stage` it does nothing."""
 
     ctx: Desk
@@ -91,7 +93,7 @@ class Stage:
         if len(started.nodes) > 1:
             with contextlib.suppress(SlurmError):
                 leaves = self.ctx.cluster.domains()
-        pairs = staging.paired(started.nodes, leaves, self._pairs)
+        pairs = staging.pair_nodes(started.nodes, leaves, self._pairs)
         if pairs != self._pairs:
             self._pairs = pairs
             self.ctx.journal.record("stage.paired", to=pairs)
@@ -143,7 +145,7 @@ class Stage:
             return
         self._has_left = True
         if not any(record["kind"] == "release.refused" for record in self.ctx.journal.records):
-            release_nodes.release(self.ctx, self._lost)
+            release_nodes.release_silent_nodes(self.ctx, self._lost)
         left_s = self._end_s - self.ctx.clock.now_s() - LEAVES_S if self._end_s is not None else WAIT_MAX_S
         until_s = self.ctx.clock.mono_s() + min(self._wait_s(), left_s)
         while self.ctx.spans and self.ctx.clock.mono_s() < until_s and not self._is_flushed(started, nodes):
@@ -211,7 +213,7 @@ class Stage:
             newest = {one.name: one for one in reversed(sets)}
             published = {name for name, one in newest.items() if self._path(one)}
             hopeful = [one for one in sets if self._may_come(one)]
-            found = staging.chosen(sets, nodes, published=published, hopeful=hopeful, last=last)
+            found = staging.choose_set(sets, nodes, published=published, hopeful=hopeful, last=last)
             growing = self._growing and not last
             if isinstance(found, StagedSet) and not growing:
                 return (found, found.name in published) if self._is_newest(found, run) else None
@@ -222,7 +224,7 @@ class Stage:
 
     def _may(self, one: StagedSet, skip: Sequence[str], poisons: Sequence[Poison]) -> bool:
         path = self._path(one) or f"{self._to}/{one.name}"
-        return path not in skip and not diverged.why_poisoned(one.step, one.sealed_s, poisons)
+        return path not in skip and not diverged.why_diverged(one.step, one.sealed_s, poisons)
 
     def _may_come(self, one: StagedSet) -> bool:
         """Whether a set may still be published: each part is in the memory of some node, or on disk."""
@@ -231,7 +233,7 @@ class Stage:
 
     def _is_newest(self, one: StagedSet, run: Run) -> bool:
         """Nothing on disk is newer."""
-        there = resumable.by_rule(self.settings, run, submission_context.cwd(self.ctx.where.run_dir))
+        there = resumable.newest_by_name(self.settings, run, submission_context.cwd(self.ctx.where.run_dir))
         step = names.step_of(there) if there else None
         return step is None or (one.step is not None and one.step >= step)
 
@@ -252,7 +254,7 @@ class Stage:
     def _plan(
         self, started: Started, one: StagedSet, nodes: Sequence[str], *, is_published: bool
     ) -> Plan | None:
-        found = staging.gives(one, nodes, published=is_published)
+        found = staging.transfer_plan(one, nodes, published=is_published)
         path = self._path(one) if is_published else ""
         known = self._manifest(path) if path else None
         if found is None or (is_published and known is None):
@@ -261,7 +263,7 @@ class Stage:
         if travel_s > TRAVEL_MAX_S:
             if not is_published:
                 return None
-            found, travel_s = staging.Gives((), {}, 0, 0), 0.0  # read it from disk
+            found, travel_s = staging.TransferPlan((), {}, 0, 0), 0.0  # read it from disk
         sums = {name: entry.sha256 for name, entry in known.files.items()} if known is not None else {}
         if one.is_file and known is not None:
             sums = {"": next(iter(sums.values()), "")}
@@ -281,7 +283,7 @@ class Stage:
             limit_s=TRAVEL_S + min(3.0 * travel_s, TRAVEL_MAX_S) if found.give else 0.0,
         )
 
-    def _bytes_per_s(self, wanted: staging.Gives) -> float:
+    def _bytes_per_s(self, wanted: staging.TransferPlan) -> float:
         """The last measured rate of the slowest sender."""
         holders = {holder for holder, _, _ in wanted.give}
         known = (partner_map.read_copies(self.ctx.where.place, holder).bytes_per_s for holder in holders)
@@ -294,7 +296,7 @@ class Stage:
 
     def _looked(self, started: Started, nodes: Sequence[str]) -> list[StagedSet]:
         answers = self._asked(nodes, ["restore", "--base", self._base, "--look"], LOOK_LIMIT_S, QUIET_S)
-        held = [row for node, told in answers.items() for row in staging.rows_of(node, told)]
+        held = [row for node, told in answers.items() for row in staging.parse_parts(node, told)]
         beside = {str(name) for told in answers.values() for name in told.get("trackers", ())}
         self._trackers = tuple(sorted(beside))
         self._growing = any(told.get("growing") for told in answers.values())
@@ -302,12 +304,12 @@ class Stage:
         for number in range(1, started.number):
             if (earlier := self.ctx.channel.started(number)) is not None:
                 expected[earlier.token] = earlier.nodes
-        return staging.sets_of(held, expected)
+        return staging.group_sets(held, expected)
 
     def _made(self, plan: Plan, nodes: Sequence[str], file: str) -> dict[str, dict[str, Any]]:
         """The result of building the view, for each node that answered."""
         try:
-            node_report.write(file, plan._asdict())
+            node_report.write_json(file, plan._asdict())
         except OSError as error:
             say(f"{file}: {error.strerror}")
             return {}

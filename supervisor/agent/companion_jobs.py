@@ -25,37 +25,39 @@ from typing import Any
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.errors import OutcomeUnknown, SlurmError
-from ftrun.slurm.commands.questions import Question
+from ftrun.slurm.commands.node_queries import NodeQuery as Question
 from ftrun.slurm.commands.spanning import Span
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.agent import node_liveness, start_monitor
 from ftrun.supervisor.agent.batch_channel import Started
-from ftrun.supervisor.agent.context import Desk, say
-from ftrun.supervisor.agent.node_checks import Checks
-from ftrun.supervisor.config.node_counts import Pool, pool_of
+from ftrun.supervisor.agent.context import AgentContext as Desk
+from ftrun.supervisor.agent.context import log_line as say
+from ftrun.supervisor.agent.node_checks import FailureChecks as Checks
+from ftrun.supervisor.config.node_counts import Pool
+from ftrun.supervisor.config.node_counts import parse_pool as pool_of
 from ftrun.supervisor.diagnosis import inputs
 from ftrun.supervisor.model.errors import SubmitImpossible
-from ftrun.supervisor.policy import queue, start_case
+from ftrun.supervisor.policy import queue, start_decision
 from ftrun.supervisor.store import attempt_dir, node_reports
-from ftrun.supervisor.submission import companion_form
+from ftrun.supervisor.submission import companion
 
 __all__ = [
     "FAILED",
-    "HERE",
+    "READY",
     "WAITING",
     "Companion",
+    "CompanionRequest",
     "Companions",
-    "Joined",
-    "Wanted",
-    "arranged",
-    "fit",
-    "hopeless",
+    "JoinResult",
     "join",
-    "lent",
+    "never_starts_reason",
+    "pool_with_idle_nodes",
+    "rank_order",
+    "unfit_nodes",
 ]
 
 
-WAITING, HERE, FAILED = "waiting", "here", "failed"
+WAITING, READY, FAILED = "waiting", "here", "failed"
 
 LOOKS_S = ((3.0, 0.2), (10.0, 0.5), (60.0, 2.0))
 """(time since the submission, poll interval of Slurm until then); later `LATER_EVERY_S`."""
@@ -188,7 +190,7 @@ class Companions:
             return None
         one.ahead = False
         self.ctx.coming, self.ctx.expected = (), 0
-        if one.state == HERE:
+        if one.state == READY:
             self.ctx.spans = (*self.ctx.spans, Span(one.job, one.nodes))
         return one.told()
 
@@ -258,7 +260,7 @@ class Companions:
         self, number: int, count: int, away: tuple[str, ...], left_s: float | None, pool: Pool | None
     ) -> Any:
         """Raises SlurmError, SubmitImpossible."""
-        from ftrun.supervisor.submission import companion_form  # most launches ask for none
+        from ftrun.supervisor.submission import companion  # most launches ask for none
 
         where = self.ctx.where
         row = self.ctx.cluster.jobs((where.job,)).get(where.job)
@@ -266,7 +268,7 @@ class Companions:
             raise SubmitImpossible(f"Slurm does not call job {where.job} running")
         end_s, now_s = row.limit_end_s, self.ctx.clock.now_s()
         lefts = [left for left in (left_s, end_s - now_s if end_s is not None else None) if left is not None]
-        return companion_form.request_for(
+        return companion.companion_request(
             where.run_dir,
             where.attempt,
             launch=where.launch,
@@ -329,7 +331,7 @@ class Companions:
     def _judge(self, one: _Asked, row: JobRow, mono_s: float) -> None:
         if row.state.ended or row.state is JobState.COMPLETING:
             self._fail(one, f"Slurm calls job {one.job} {row.state.value}")
-        elif row.state.pending and (why := hopeless(row.reason)):
+        elif row.state.pending and (why := never_starts_reason(row.reason)):
             one.lasts = True
             self._fail(one, why)
         elif row.state is JobState.RUNNING:
@@ -339,7 +341,7 @@ class Companions:
 
     def _announced(self, one: _Asked) -> tuple[str, ...]:
         """The nodes that the companion's script reports; () if it has reported none."""
-        told = attempt_dir.key_values(self._path(one.number, "here"))
+        told = attempt_dir.read_key_values(self._path(one.number, "here"))
         if told is None or told.get("job") != one.job:
             return ()
         with contextlib.suppress(ValueError):
@@ -349,8 +351,10 @@ class Companions:
     def _is_here(self, one: _Asked, nodes: tuple[str, ...]) -> None:
         back = [node for node in nodes if node in self.ctx.where.nodes]
         if back:  # earlier findings may be repaired: check it anew
-            node_reports.put_by(self.ctx.where.run_dir, self.ctx.where.attempt, back, str(one.number))
-        one.state, one.nodes = HERE, nodes
+            node_reports.set_aside_reports(
+                self.ctx.where.run_dir, self.ctx.where.attempt, back, str(one.number)
+            )
+        one.state, one.nodes = READY, nodes
         if one.ahead:
             self.ctx.coming = (Span(one.job, nodes),)
         else:
@@ -379,7 +383,7 @@ class Companions:
             say(f"companion {one.number}: {error.message}; it ends by itself")
 
 
-def hopeless(reason: str) -> str:
+def never_starts_reason(reason: str) -> str:
     """Why a companion with this pending reason cannot start while the main job runs; "" = it may. (pure)"""
     words = reason.lower().replace(" ", "").replace("_", "")
     if queue.never_starts(reason):
@@ -392,7 +396,7 @@ def hopeless(reason: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CompanionRequest:
     """A request for `count` nodes, none of `exclude`, needed until `end_s` (Unix seconds, None = no limit)
     and ready before `until_s` (monotonic). `started` is the start that failed, `why` goes to the journal.
     """
@@ -406,7 +410,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinResult:
     """The nodes that joined; () with the reason if none did. `lasts`: a further request is of no use in this
     launch.
     """
@@ -420,11 +424,11 @@ def join(
     ctx: Desk,
     companions: Companions,
     settings: Mapping[str, Any],
-    wanted: Wanted,
+    wanted: CompanionRequest,
     *,
     checks: Checks | None = None,
     swept: Question | None = None,
-) -> Joined:
+) -> JoinResult:
     """Get a companion whose nodes are well.
 
     For a companion that was requested ahead, `checks` may already run and `swept` is the question that sweeps
@@ -435,31 +439,33 @@ def join(
     if early is None:
         companions.end_waiting("its nodes are needed otherwise")
     for last in range(1 - TRIES, 1):
-        pool = None if early else lent(ctx, settings, wanted.count, exclude)
+        pool = None if early else pool_with_idle_nodes(ctx, settings, wanted.count, exclude)
         found = early or _asked(ctx, companions, wanted, exclude, pool)
         early = None
         while found.state == WAITING:
             if ctx.clock.mono_s() > wanted.until_s:
                 companions.end(found.number, "it did not come in time")
-                return Joined(why="no companion came within limit-companion")
+                return JoinResult(why="no companion came within limit-companion")
             ctx.rest(LOOK_EVERY_S)
             found = companions.look()
-        if found.state != HERE and pool is not None and last < 0:
+        if found.state != READY and pool is not None and last < 0:
             settings = {**settings, "pool": ""}  # the job's own partition may have what the pool lacks
             continue
-        if found.state != HERE:
-            return Joined(why=found.reason, lasts=found.lasts)
-        unfit = fit(ctx, settings, wanted.started, found, checks, swept=swept)
+        if found.state != READY:
+            return JoinResult(why=found.reason, lasts=found.lasts)
+        unfit = unfit_nodes(ctx, settings, wanted.started, found, checks, swept=swept)
         swept = None
         if not unfit:
-            return Joined(found.nodes[: wanted.count])
+            return JoinResult(found.nodes[: wanted.count])
         why = "; ".join(f"{node}: {told}" for node, told in sorted(unfit.items()))
         companions.end(found.number, why)
         exclude |= set(unfit)
-    return Joined(why=f"the companion's nodes are unfit: {why}")
+    return JoinResult(why=f"the companion's nodes are unfit: {why}")
 
 
-def lent(ctx: Desk, settings: Mapping[str, Any], count: int, exclude: Collection[str]) -> Pool | None:
+def pool_with_idle_nodes(
+    ctx: Desk, settings: Mapping[str, Any], count: int, exclude: Collection[str]
+) -> Pool | None:
     """The pool, if it has enough idle nodes now."""
     pool = pool_of(str(settings.get("pool", "")))
     if pool is None:
@@ -469,18 +475,20 @@ def lent(ctx: Desk, settings: Mapping[str, Any], count: int, exclude: Collection
     except SlurmError:
         return None
     return (
-        pool if len(companion_form.idle(ctx.cluster, pool, nodes, {*exclude, *ctx.nodes})) >= count else None
+        pool
+        if len(companion.idle_pool_nodes(ctx.cluster, pool, nodes, {*exclude, *ctx.nodes})) >= count
+        else None
     )
 
 
 def _asked(
-    ctx: Desk, companions: Companions, wanted: Wanted, exclude: set[str], pool: Pool | None
+    ctx: Desk, companions: Companions, wanted: CompanionRequest, exclude: set[str], pool: Pool | None
 ) -> Companion:
     left_s = wanted.end_s - ctx.clock.now_s() if wanted.end_s is not None else None
     return companions.ask(wanted.count, exclude, left_s, wanted.why, pool=pool)
 
 
-def fit(
+def unfit_nodes(
     ctx: Desk,
     settings: Mapping[str, Any],
     started: Started,
@@ -504,7 +512,7 @@ def fit(
         token = f"{where.launch}.{started.number + (not lives)}"
         unfit: dict[str, str] = {}
         if not _all_swept(ctx, nodes, swept):
-            reach = start_monitor.reach_all(ctx, token, nodes=(where.node, *nodes))
+            reach = start_monitor.query_all_nodes(ctx, token, nodes=(where.node, *nodes))
             if not reach.known:
                 return dict.fromkeys(nodes, f"it is not known whether it is well: {reach.why}")
             unfit = {node: "it does not answer" for node in (*reach.silent, *reach.gone) if node in nodes}
@@ -514,7 +522,9 @@ def fit(
     finally:
         checks.let_go()
     facts = inputs.read_node_reports(where.run_dir, where.attempt, where.launch, nodes, start=started.number)
-    usable = start_case.usable(nodes, active=(), aside=(), answered=nodes, unfit=unfit, facts=facts)
+    usable = start_decision.usable_spares(
+        nodes, active=(), aside=(), answered=nodes, unfit=unfit, facts=facts
+    )
     return unfit | {node: "its checks call it bad" for node in nodes if node not in {*usable, *unfit}}
 
 
@@ -527,10 +537,10 @@ def _all_swept(ctx: Desk, nodes: tuple[str, ...], swept: Question | None) -> boo
         ctx.alive()
         swept.listen(LOOK_EVERY_S)
     answers = swept.reached.answers
-    return all(node in answers and not node_liveness.unfit(answers[node]) for node in nodes)
+    return all(node in answers and not node_liveness.unfit_reason(answers[node]) for node in nodes)
 
 
-def arranged(ctx: Desk, nodes: Collection[str]) -> tuple[tuple[str, ...], tuple[Span, ...]]:
+def rank_order(ctx: Desk, nodes: Collection[str]) -> tuple[tuple[str, ...], tuple[Span, ...]]:
     """(these nodes in the order of the ranks, the part of them in each companion). The job's own nodes come
     first, in the given order.
     """

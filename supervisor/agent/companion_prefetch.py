@@ -14,18 +14,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from ftrun.slurm.client.errors import SlurmError
-from ftrun.slurm.commands.questions import Question
+from ftrun.slurm.commands.node_queries import NodeQuery as Question
 from ftrun.supervisor.agent import companion_jobs, node_liveness
 from ftrun.supervisor.agent.batch_channel import Started
-from ftrun.supervisor.agent.companion_jobs import HERE, WAITING, Companions
-from ftrun.supervisor.agent.context import Desk, say
-from ftrun.supervisor.agent.node_checks import Checks
-from ftrun.supervisor.agent.spanning_limits import Apart, idle
+from ftrun.supervisor.agent.companion_jobs import READY as HERE
+from ftrun.supervisor.agent.companion_jobs import WAITING, Companions
+from ftrun.supervisor.agent.context import AgentContext as Desk
+from ftrun.supervisor.agent.context import log_line as say
+from ftrun.supervisor.agent.node_checks import FailureChecks as Checks
+from ftrun.supervisor.agent.spanning_limits import SpanningLimits as Apart
+from ftrun.supervisor.agent.spanning_limits import idle_count as idle
 from ftrun.supervisor.config import recovery_order
 from ftrun.supervisor.config import rungs as config_rungs
 from ftrun.supervisor.model.types import FaultClass
 
-__all__ = ["Early"]
+__all__ = ["CompanionPrefetch"]
 
 
 LOOK_EVERY_S = 0.1
@@ -33,7 +36,7 @@ DECIDED_S = 60.0  # the ladder has decided by then
 
 
 @dataclass
-class Early:
+class CompanionPrefetch:
     """The companion prefetch of one launch."""
 
     ctx: Desk
@@ -62,7 +65,7 @@ class Early:
         self._swept = None
         run, now_s = self.ctx.journal.run(), self.ctx.clock.now_s()
         away = {*run.excluded_at(now_s), *lost}
-        pool = companion_jobs.lent(self.ctx, self.settings, count, away)
+        pool = companion_jobs.pool_with_idle_nodes(self.ctx, self.settings, count, away)
         if run.wish or (pool is None and idle(self.ctx, away) < count):
             return
         why = f"{', '.join(gone)} cannot be replaced by a spare"
@@ -88,7 +91,7 @@ class Early:
             self._checks.begin(nodes)
 
     def _wanted(self) -> bool:
-        rungs, fault = recovery_order.rungs_from(self.settings), FaultClass.NODE
+        rungs, fault = recovery_order.rung_rules_from(self.settings), FaultClass.NODE
         if config_rungs.Rung.COMPANION not in rungs.order(fault):
             return False
         allowed, over = rungs.budget(config_rungs.Rung.COMPANION, fault)

@@ -29,18 +29,29 @@ from ftrun.slurm.client.cluster import Cluster
 from ftrun.slurm.commands.spanning import Span
 from ftrun.slurm.commands.steps import InsideSteps
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.agent.batch_channel import Talk
+from ftrun.supervisor.agent.batch_channel import BatchChannel as Talk
 from ftrun.supervisor.model.events import apply, fold
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import Diagnosis
 from ftrun.supervisor.signatures import catalog as signatures_catalog
 from ftrun.supervisor.signatures.catalog import Catalog
-from ftrun.supervisor.store import flag_files, journal
+from ftrun.supervisor.store import flag_files
+from ftrun.supervisor.store import journal as store_journal
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store.lease import Clock, SystemClock
-from ftrun.supervisor.store.node_tools import OwnNode, on_own_node
+from ftrun.supervisor.store.node_tools import RunOnThisNode as OwnNode
+from ftrun.supervisor.store.node_tools import run_on_this_node as on_own_node
 
-__all__ = ["Begin", "Book", "BookClosed", "Desk", "GivenUp", "Suspicion", "Where", "say"]
+__all__ = [
+    "AgentContext",
+    "AgentJournal",
+    "GivenUp",
+    "JournalClosed",
+    "LaunchIdentity",
+    "StartReader",
+    "Suspicion",
+    "log_line",
+]
 
 
 EARLIER_MAX_BYTES = 1 << 24
@@ -48,15 +59,15 @@ EARLIER_MAX_BYTES = 1 << 24
 Record = dict[str, Any]
 
 
-Begin = Callable[[str, Sequence[str]], subprocess.Popen[bytes] | None]
+StartReader = Callable[[str, Sequence[str]], subprocess.Popen[bytes] | None]
 BEAT_EVERY_S = 5.0
 
 
-class BookClosed(Exception):
+class JournalClosed(Exception):
     """Nothing more may be journalled: the watchdog has given up, or another agent writes."""
 
 
-class Book:
+class AgentJournal:
     """The journal of one agent. `may_write` raises after the watchdog has given up; `crash` is a crash point
     for tests.
     """
@@ -90,7 +101,7 @@ class Book:
         self._may_write()
         self._check_path()
         record: Record = {
-            "v": journal.VERSION,
+            "v": store_journal.VERSION,
             "seq": len(self.records),
             "at": round(self._now(), 3),
             "kind": kind,
@@ -101,7 +112,7 @@ class Book:
             "start": self.start,
             "data": data,
         }
-        journal.append_record(self._fd, record)
+        store_journal.append_record(self._fd, record)
         self.records.append(record)
         self._crash(f"record:after:{kind}")
         return record
@@ -111,7 +122,7 @@ class Book:
         nobody would ever read the records. Raises OSError.
         """
         if not os.path.samestat(os.fstat(self._fd), os.stat(self.path)):
-            raise BookClosed(f"{self.path} is another file now")
+            raise JournalClosed(f"{self.path} is another file now")
 
     def act(self, name: str, deed: Callable[[], None]) -> None:
         """Do one effect that was journalled before. Raises what the effect raises."""
@@ -125,12 +136,12 @@ class Book:
         mine = (self.attempt, self.launch)
         known = [
             record
-            for record in journal.read_run(self.run_dir)
+            for record in store_journal.read_run(self.run_dir)
             if "agent_seq" not in record["data"] or (record["attempt"], record["launch"]) != mine
         ]
         run = fold(os.path.basename(self.run_dir), known)
         if run.attempt is None or run.attempt.number != self.attempt:
-            raise BookClosed(f"attempt {self.attempt} is not the run's last")
+            raise JournalClosed(f"attempt {self.attempt} is not the run's last")
         run = self._with_earlier_records(run, run.attempt.copied)
         if run.attempt is not None and run.attempt.launch.number != self.launch:
             run = run.with_attempt(launch=run.attempt.launch.next(self.launch))
@@ -138,7 +149,7 @@ class Book:
             run = run.with_attempt(job=self.job)
         for record in self.records:
             run = apply(run, record)
-        return flag_files.wished(run, self.run_dir, self._now())
+        return flag_files.with_due_stop(run, self.run_dir, self._now())
 
     def _with_earlier_records(self, run: Run, copied: Mapping[int, int]) -> Run:
         """The run with records of earlier launches' agents that nobody has copied. Unusable records are
@@ -147,7 +158,7 @@ class Book:
         for launch in range(self.launch):
             if launch not in self._earlier:
                 path = os.path.join(os.path.dirname(self.path), f"{launch}.jsonl")
-                self._earlier[launch] = store_run_dir.content(path, EARLIER_MAX_BYTES) or b""
+                self._earlier[launch] = store_run_dir.read_untrusted(path, EARLIER_MAX_BYTES) or b""
             for line in self._earlier[launch].splitlines():
                 with contextlib.suppress(LookupError, TypeError, AttributeError, ValueError, AssertionError):
                     record = json.loads(line)
@@ -172,7 +183,7 @@ class GivenUp(BaseException):
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class LaunchIdentity:
     """The launch of a run, and its node. `place` is the attempt's folder, `nodes` are all nodes of the job
     itself.
     """
@@ -193,7 +204,7 @@ class Where:
 
 
 @dataclass
-class Desk:
+class AgentContext:
     """The context of one agent.
 
     `spans` are the companions that hold nodes for this job, `coming` those whose nodes no start may use yet,
@@ -203,15 +214,15 @@ class Desk:
     `given_up`.
     """
 
-    where: Where
+    where: LaunchIdentity
     channel: Talk
-    journal: Book
+    journal: AgentJournal
     cluster: Cluster
     steps: InsideSteps
     clock: Clock = field(default_factory=SystemClock)
     signal: Callable[[int, str], None] = field(default_factory=lambda: _signal_group)  # (process group, name)
     own_node: OwnNode = on_own_node
-    reader: Begin | None = None  # starts the checksum reader; None = there is none
+    reader: StartReader | None = None  # starts the checksum reader; None = there is none
     alive_s: float = field(init=False)
     given_up: bool = False
     spans: tuple[Span, ...] = ()
@@ -267,7 +278,7 @@ class Desk:
     def answer(self, number: int, **words: Any) -> None:
         """Tell batch.sh what comes after a start; the first answer counts. Raises OSError."""
         if not self.channel.answer(number, **words):
-            say(f"start {number}: answered already")
+            log_line(f"start {number}: answered already")
 
     def catalog(self) -> Catalog:
         """The fault signatures, loaded at the first use. Raises CatalogError."""
@@ -284,7 +295,7 @@ def _signal_group(pid: int, name: str) -> None:
             os.killpg(pid, getattr(signal, f"SIG{name}"))
 
 
-def say(text: str) -> None:
+def log_line(text: str) -> None:
     """Write a line to the agent's own log."""
     now = time.strftime("%Y-%m-%dT%H:%M:%S")
     print(f"{now} {text}", file=sys.stderr, flush=True)

@@ -24,15 +24,19 @@ from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.commands.spanning import SpanningSteps
 from ftrun.slurm.commands.steps import CommandSteps
 from ftrun.supervisor.agent import checkpoint_reader
-from ftrun.supervisor.agent.batch_channel import Talk
-from ftrun.supervisor.agent.context import Book, Desk, GivenUp, Where, say
-from ftrun.supervisor.agent.start_loop import Rounds
+from ftrun.supervisor.agent.batch_channel import BatchChannel as Talk
+from ftrun.supervisor.agent.context import AgentContext as Desk
+from ftrun.supervisor.agent.context import AgentJournal as Book
+from ftrun.supervisor.agent.context import GivenUp
+from ftrun.supervisor.agent.context import LaunchIdentity as Where
+from ftrun.supervisor.agent.context import log_line as say
+from ftrun.supervisor.agent.start_loop import StartLoop as Rounds
 from ftrun.supervisor.config import recovery_order
 from ftrun.supervisor.store import run_dir
 from ftrun.supervisor.store.crash_points import crash_plan
 from ftrun.supervisor.store.lease import Clock, SystemClock
 
-__all__ = ["PULSE_EVERY_S", "Shared", "main", "work"]
+__all__ = ["PULSE_EVERY_S", "Watchdog", "main", "run_worker"]
 
 PULSE_EVERY_S = 1.0
 STANDSTILL_S = 45.0
@@ -48,9 +52,11 @@ def main(words: list[str] | None = None) -> int:
     _ignore_signals()
     parent = os.getppid()
     channel = Talk(asked.talk)
-    shared = Shared(SystemClock())
+    shared = Watchdog(SystemClock())
     worker = threading.Thread(
-        target=work, args=(lambda: _build_context(asked, channel, shared.clock), channel, shared), daemon=True
+        target=run_worker,
+        args=(lambda: _build_context(asked, channel, shared.clock), channel, shared),
+        daemon=True,
     )
     worker.start()
     while worker.is_alive():
@@ -63,7 +69,7 @@ def main(words: list[str] | None = None) -> int:
     os._exit(0)  # a worker blocked in a file system would block a normal exit
 
 
-class Shared:
+class Watchdog:
     """What the watchdog (main thread) and the worker thread share."""
 
     def __init__(self, clock: Clock) -> None:
@@ -105,7 +111,7 @@ class Shared:
                 channel.answer(number)
 
 
-def work(opened: Callable[[], Desk], channel: Talk, shared: Shared) -> None:
+def run_worker(opened: Callable[[], Desk], channel: Talk, shared: Watchdog) -> None:
     """The worker thread: everything except the watchdog."""
     try:
         shared.ctx = opened()
@@ -155,7 +161,7 @@ def _build_context(asked: argparse.Namespace, channel: Talk, clock: Clock) -> De
                 lambda: (*holder[0].spans, *holder[0].coming),
             ),
             clock,
-            reader=checkpoint_reader.begin,
+            reader=checkpoint_reader.start_reader,
         )
     )
     return holder[0]
@@ -178,7 +184,7 @@ def _open_loop(ctx: Desk) -> Rounds:
         nodes=list(ctx.where.nodes),
         active=list(active),
         spares=[node for node in ctx.where.nodes if active and node not in active],
-        rungs=[rung.value for rung in recovery_order.rungs_from(settings).orders[""]],
+        rungs=[rung.value for rung in recovery_order.rung_rules_from(settings).orders[""]],
         off=off,
     )
     return Rounds(ctx, settings, off=off)
@@ -190,7 +196,7 @@ def _install_node_tools(home: str) -> None:
         from ftrun.supervisor.store import node_tools
 
         with contextlib.suppress(OSError):
-            node_tools.provide(home)
+            node_tools.install_node_tools(home)
 
 
 def _ignore_signals() -> None:

@@ -14,12 +14,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ftrun.slurm.client.errors import SlurmError
-from ftrun.slurm.commands.questions import Question
+from ftrun.slurm.commands.node_queries import NodeQuery as Question
 from ftrun.supervisor.agent.batch_channel import Started
-from ftrun.supervisor.agent.context import Desk, say
-from ftrun.supervisor.store.node_tools import node_line
+from ftrun.supervisor.agent.context import AgentContext as Desk
+from ftrun.supervisor.agent.context import log_line as say
+from ftrun.supervisor.store.node_tools import node_command as node_line
 
-__all__ = ["Checks"]
+__all__ = ["FailureChecks"]
 
 
 CHECKED = "checked"
@@ -29,7 +30,7 @@ FRESH_S = 20.0  # older checks belong to a false alarm
 TICK_S = 0.1
 
 
-class Checks:
+class FailureChecks:
     """The checks after one start. Their reports are in the attempt's folder when `finish` returns True."""
 
     def __init__(self, ctx: Desk, started: Started, settings: Mapping[str, Any]) -> None:

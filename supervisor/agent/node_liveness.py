@@ -28,13 +28,16 @@ from dataclasses import field
 
 from ftrun.slurm.client.cluster import Cluster, JobRow, JobState
 from ftrun.slurm.client.errors import SlurmError, Unreachable
-from ftrun.slurm.commands.doors import Doors
-from ftrun.slurm.commands.questions import Question, Reached
+from ftrun.slurm.commands.node_queries import NodeQuery as Question
+from ftrun.slurm.commands.node_queries import QueryAnswers as Reached
+from ftrun.slurm.commands.slurmd_ports import SlurmdPorts as Doors
 from ftrun.slurm.commands.spanning import Span
 from ftrun.slurm.commands.steps import InsideSteps
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.store.lease import Clock
-from ftrun.supervisor.store.node_tools import OwnNode, node_line, on_own_node
+from ftrun.supervisor.store.node_tools import RunOnThisNode as OwnNode
+from ftrun.supervisor.store.node_tools import node_command as node_line
+from ftrun.supervisor.store.node_tools import run_on_this_node as on_own_node
 
 __all__ = [
     "AGAIN_QUIET_S",
@@ -44,14 +47,14 @@ __all__ = [
     "QUIET_S",
     "SHUT_LONG_S",
     "SHUT_S",
-    "Ask",
-    "Reach",
-    "Sweep",
-    "reach",
-    "roll_call",
-    "runs",
+    "NodeAnswers",
+    "PingRequest",
+    "SweepRequest",
+    "job_is_running",
+    "ping_nodes",
+    "query_nodes",
     "sweep_line",
-    "unfit",
+    "unfit_reason",
 ]
 
 
@@ -76,7 +79,7 @@ UNSWEPT = "it could not be swept of what earlier starts left: no Python 3.9 ther
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class PingRequest:
     """One roll call: `line` runs on the `nodes` of `job`; `node` is our own.
 
     `quiet_s`: how long after the last answer to wait for a silent node; `again`: whether silent nodes are
@@ -96,7 +99,7 @@ class Ask:
     shut_s: float = SHUT_S
 
 
-def roll_call(steps: InsideSteps, clock: Clock, ask: Ask, alive: Callable[[], None]) -> Reached:
+def ping_nodes(steps: InsideSteps, clock: Clock, ask: PingRequest, alive: Callable[[], None]) -> Reached:
     """The nodes that answer, with their output. Raises Unreachable if even our own node does not answer, or
     srun cannot start.
     """
@@ -153,7 +156,7 @@ class _Listener:
 class _RollCall:
     """One roll call."""
 
-    def __init__(self, steps: InsideSteps, clock: Clock, ask: Ask) -> None:
+    def __init__(self, steps: InsideSteps, clock: Clock, ask: PingRequest) -> None:
         self._steps, self._clock, self._ask = steps, clock, ask
         self._watch = _Stopwatch(clock)
         self._asked = [_Listener(steps.begin(ask.job, ask.nodes, ask.line), self._watch)]
@@ -267,7 +270,7 @@ class _RollCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class SweepRequest:
     """What to ask, and what to sweep.
 
     `nodes` are those of the job and of its companions (`spans`), `node` is our own. Everything of starts
@@ -289,7 +292,7 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class NodeAnswers:
     """Which nodes answer.
 
     `answered` may take part in the next start; `silent` did not answer; `unfit` answered but may not take
@@ -308,15 +311,15 @@ class Reach:
     end_s: float | None = None
 
 
-def reach(
+def query_nodes(
     cluster: Cluster,
     steps: InsideSteps,
     clock: Clock,
-    sweep: Sweep,
+    sweep: SweepRequest,
     *,
     alive: Callable[[], None] = lambda: None,
     own_node: OwnNode = on_own_node,
-) -> Reach:
+) -> NodeAnswers:
     """Ask all nodes. Never raises because Slurm does not answer: then `known` is False."""
     job, nodes = sweep.job, sweep.nodes
     live: tuple[JobRow, ...] = ()
@@ -333,33 +336,33 @@ def reach(
     else:
         why = "Slurm does not show the job"
     if row is not None and leaves[job]:
-        return Reach(known=False, running=False, why=leaves[job])
+        return NodeAnswers(known=False, running=False, why=leaves[job])
     if len(nodes) == 1:
         return _sweep_own_node(row, sweep, own_node)
     if row is None:
-        return Reach(known=False, why=why)
+        return NodeAnswers(known=False, why=why)
     held = {node for one in live for node in one.nodes}
     there = tuple(node for node in nodes if node in held)
     if len(there) > FLAT_NODES:  # Slurm would reach others through a lost one
         there = tuple(node for node in there if node not in sweep.lost)
     if sweep.node not in there:
-        return Reach(known=False, why=f"{sweep.node} is not among the job's nodes")
+        return NodeAnswers(known=False, why=f"{sweep.node} is not among the job's nodes")
     again = len(there) > FLAT_NODES or sweep.quiet_s >= QUIET_S
-    ask = Ask(
+    ask = PingRequest(
         job, there, sweep.node, _line(sweep), sweep.quiet_s, again, sweep.lost, sweep.doubted, sweep.shut_s
     )
     try:
-        answers = dict(roll_call(steps, clock, ask, alive).answers)
+        answers = dict(ping_nodes(steps, clock, ask, alive).answers)
         late = tuple(node for node in answers if not answers[node])
         if len(there) - len(answers) + len(late) > DOUBTED_MAX:
-            return Reach(
+            return NodeAnswers(
                 known=False, why=f"{len(there) - len(answers) + len(late)} nodes did not answer in time"
             )
         answers |= _sweep_again(steps, clock, ask, late, alive)
     except SlurmError as error:
-        return Reach(known=False, why=error.message)
-    stuck = {node: why for node, words in answers.items() if (why := unfit(words))}
-    return Reach(
+        return NodeAnswers(known=False, why=error.message)
+    stuck = {node: why for node, words in answers.items() if (why := unfit_reason(words))}
+    return NodeAnswers(
         answered=tuple(node for node in nodes if node in answers),
         silent=tuple(node for node in nodes if node not in answers and node not in gone),
         unfit=stuck,
@@ -368,7 +371,7 @@ def reach(
     )
 
 
-def _ended_companion_nodes(cluster: Cluster, sweep: Sweep, live: tuple[JobRow, ...]) -> frozenset[str]:
+def _ended_companion_nodes(cluster: Cluster, sweep: SweepRequest, live: tuple[JobRow, ...]) -> frozenset[str]:
     """The nodes of companions that are over, except those that Slurm does not hear: these were lost and ended
     their companion.
     """
@@ -398,7 +401,7 @@ def _end_s(row: JobRow) -> float | None:
 
 
 def _sweep_again(
-    steps: InsideSteps, clock: Clock, ask: Ask, late: tuple[str, ...], alive: Callable[[], None]
+    steps: InsideSteps, clock: Clock, ask: PingRequest, late: tuple[str, ...], alive: Callable[[], None]
 ) -> dict[str, tuple[str, ...]]:
     """The answers of nodes that answered but were not swept, in small groups; an answer without output
     remains one. Raises Unreachable.
@@ -408,12 +411,12 @@ def _sweep_again(
         few = tuple(dict.fromkeys((ask.node, *late[first : first + FLAT_NODES - 1])))
         once = replace(ask, nodes=few, quiet_s=AGAIN_QUIET_S, again=False, lost=(), doubted=lambda _: None)
         found |= {
-            node: words for node, words in roll_call(steps, clock, once, alive).answers.items() if words
+            node: words for node, words in ping_nodes(steps, clock, once, alive).answers.items() if words
         }
     return found
 
 
-def runs(cluster: Cluster, job: str) -> bool | None:
+def job_is_running(cluster: Cluster, job: str) -> bool | None:
     """Whether Slurm shows the job as running and not suspended; None if Slurm does not answer."""
     try:
         row = cluster.jobs((job,)).get(job)
@@ -422,17 +425,17 @@ def runs(cluster: Cluster, job: str) -> bool | None:
     return None if row is None else row.state is JobState.RUNNING
 
 
-def _sweep_own_node(row: JobRow | None, sweep: Sweep, own_node: OwnNode) -> Reach:
+def _sweep_own_node(row: JobRow | None, sweep: SweepRequest, own_node: OwnNode) -> NodeAnswers:
     """The only node is our own; no need to ask Slurm."""
     words = own_node(_line(sweep), sweep.job, sweep.node, LIMIT_S)
     if words is None:
-        return Reach(known=False, why="what earlier starts left could not be swept in time")
-    why = unfit(words) if words else ""  # batch.sh itself ends the script's processes here
+        return NodeAnswers(known=False, why="what earlier starts left could not be swept in time")
+    why = unfit_reason(words) if words else ""  # batch.sh itself ends the script's processes here
     stuck = {sweep.node: why} if why else {}
-    return Reach(answered=sweep.nodes, unfit=stuck, end_s=_end_s(row) if row is not None else None)
+    return NodeAnswers(answered=sweep.nodes, unfit=stuck, end_s=_end_s(row) if row is not None else None)
 
 
-def _line(sweep: Sweep) -> str:
+def _line(sweep: SweepRequest) -> str:
     return sweep_line(sweep.home, sweep.place, sweep.token, sweep.job)
 
 
@@ -444,7 +447,7 @@ def sweep_line(home: str, place: str, token: str, job: str) -> str:
     return node_line(home, [*words, "--spare-check"])
 
 
-def unfit(words: Sequence[str]) -> str:
+def unfit_reason(words: Sequence[str]) -> str:
     """Why the node's sweep says that no start should use it, or that the sweep did not run, so ranks of an
     earlier start may still live there; "" = fit.
     """

@@ -17,22 +17,24 @@ from dataclasses import field
 from typing import Any
 
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.agent.context import Desk, Suspicion, say
-from ftrun.supervisor.agent.start_monitor import Eye
+from ftrun.supervisor.agent.context import AgentContext as Desk
+from ftrun.supervisor.agent.context import Suspicion
+from ftrun.supervisor.agent.context import log_line as say
+from ftrun.supervisor.agent.start_monitor import StartMonitor as Eye
 from ftrun.supervisor.config import home, rungs
 from ftrun.supervisor.diagnosis import suspicions
-from ftrun.supervisor.policy import ladder, start_case
+from ftrun.supervisor.policy import ladder, start_decision
 from ftrun.supervisor.policy.policy_input import ClusterView
 from ftrun.supervisor.store import run_dir
 
-__all__ = ["Death", "Ranks", "parsed"]
+__all__ = ["RankDeath", "RankRestart", "parse_death"]
 
 SETTLE_MAX_S = 20.0  # the parent waits a minute for the answer
 _BYTES_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
+class RankDeath:
     """One process that died: the file that reports it, its rank, its node, and how it ended."""
 
     name: str
@@ -44,7 +46,7 @@ class Death:
 
 
 @dataclass
-class Ranks:
+class RankRestart:
     """The deaths of ranks in one start. `off`: why no rank is restarted."""
 
     ctx: Desk
@@ -78,7 +80,7 @@ class Ranks:
             self.ctx.journal.record("rank.died", **_record_fields(one))
         return self._judge(dead)
 
-    def _new_deaths(self) -> list[Death]:
+    def _new_deaths(self) -> list[RankDeath]:
         """The deaths that were not handled yet."""
         try:
             names = set(os.listdir(self._folder))
@@ -91,11 +93,12 @@ class Ranks:
         ]
         self._known |= set(new)
         found = (
-            parsed(name, run_dir.content(os.path.join(self._folder, name), _BYTES_MAX) or b"") for name in new
+            parse_death(name, run_dir.read_untrusted(os.path.join(self._folder, name), _BYTES_MAX) or b"")
+            for name in new
         )
         return [one for one in found if one is not None]
 
-    def _judge(self, dead: list[Death]) -> Suspicion | None:
+    def _judge(self, dead: list[RankDeath]) -> Suspicion | None:
         self.number += 1
         where, started, first = self.ctx.where, self.monitor.started, dead[0]
         incident = f"{where.attempt}.{where.launch}.{started.number}.r{self.number}"
@@ -103,7 +106,7 @@ class Ranks:
         report = self.monitor.memory.report
         lines = tuple(one for one in self.monitor.evidence() if one.order > self._mark)
         self._mark = max((one.order for one in self.monitor.evidence()), default=self._mark)
-        seen = start_case.Seen(
+        seen = start_decision.StartFacts(
             number=started.number,
             nodes=started.nodes,
             resume_from=started.launch.resume_from,
@@ -116,7 +119,7 @@ class Ranks:
             facts=self.monitor.facts(),
             step=self.monitor.memory.step,
         )
-        diagnosis = start_case.judge(seen, self.ctx.catalog())
+        diagnosis = start_decision.diagnose_start(seen, self.ctx.catalog())
         self.ctx.journal.record(
             "start.diagnosed",
             incident=incident,
@@ -124,9 +127,9 @@ class Ranks:
             step=seen.step,
             first_evidence_at_s=self.monitor.first_evidence_s.get(diagnosis.signature),
         )
-        case = start_case.case_of(self.ctx.journal.run(), seen, diagnosis, ClusterView())
+        case = start_decision.policy_input_of(self.ctx.journal.run(), seen, diagnosis, ClusterView())
         off = self.off()
-        place = ladder.Place(
+        place = ladder.AllocationState(
             nodes=self.ctx.nodes,
             active=started.nodes,
             start=started.number,
@@ -135,30 +138,32 @@ class Ranks:
             step_off=off,
             swap_off=off,
         )
-        ruling, move = start_case.ruled(case, place)
+        ruling, move = start_decision.decide_start(case, place)
         if move.rung is not rungs.Rung.RANK or run.wish:
             for one in dead:
                 self.ctx.journal.record("rank.left", **_record_fields(one), reason=move.reason)
                 self._answer(one, "end")
-            return Suspicion(suspicions.of_rank(diagnosis, first.rank), 0.0)
-        self.ctx.journal.record("start.decided", **start_case.decided(incident, case, ruling, move))
+            return Suspicion(suspicions.rank_died(diagnosis, first.rank), 0.0)
+        self.ctx.journal.record(
+            "start.decided", **start_decision.decision_record(incident, case, ruling, move)
+        )
         say(f"start {started.number}: rank {first.rank}: {move.reason}")
         self.ctx.rest(min(move.delay_s, SETTLE_MAX_S))
         self.ctx.journal.act("rank", lambda: self._answer(first, "again"))
         self.ctx.journal.record("rank.again", **_record_fields(first), incident=incident)
         return None
 
-    def _answer(self, one: Death, word: str) -> None:
+    def _answer(self, one: RankDeath, word: str) -> None:
         path = os.path.join(self._folder, f"{one.name}.next")
         with contextlib.suppress(OSError):  # without an answer the parent ends as its rank did
             home.write_atomically(path, f"{word}\n".encode(), sync=False)
 
 
-def parsed(name: str, content: bytes) -> Death | None:
+def parse_death(name: str, content: bytes) -> RankDeath | None:
     """The report of a parent; None if it is malformed. (pure)"""
     try:
         told = json.loads(content)
-        return Death(
+        return RankDeath(
             name,
             int(told["rank"]),
             str(told.get("host", "")),
@@ -170,5 +175,5 @@ def parsed(name: str, content: bytes) -> Death | None:
         return None
 
 
-def _record_fields(one: Death) -> dict[str, Any]:
+def _record_fields(one: RankDeath) -> dict[str, Any]:
     return {"rank": one.rank, "node": one.node, "pid": one.pid, "code": one.code, "signal": one.signal}

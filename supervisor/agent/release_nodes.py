@@ -23,24 +23,25 @@ from typing import Any
 from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.client.options import OptionError
-from ftrun.supervisor.agent.context import Desk, say
+from ftrun.supervisor.agent.context import AgentContext as Desk
+from ftrun.supervisor.agent.context import log_line as say
 from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.submission import plan
 
-__all__ = ["MENDED", "Mending", "outlives", "release"]
+__all__ = ["FOR_REPAIR", "DrainedNodeRelease", "release_silent_nodes", "survives_node_loss"]
 
 LOOK_EVERY_S = 30.0
-MENDED = "so that they can be mended: Slurm starts nothing on them any more"  # behind "given back"
+FOR_REPAIR = "so that they can be mended: Slurm starts nothing on them any more"  # behind "given back"
 
 
-def release(ctx: Desk, silent: Collection[str]) -> str:
+def release_silent_nodes(ctx: Desk, silent: Collection[str]) -> str:
     """Give back the silent nodes of the job itself if Slurm would end the job for them. Returns why the job
     cannot go on; "" = it can.
 
     Raises OSError (journal), GivenUp.
     """
     gone = [node for node in ctx.where.nodes if node in silent]
-    if not gone or outlives(ctx.where.run_dir):
+    if not gone or survives_node_loss(ctx.where.run_dir):
         return ""
     try:
         row = ctx.cluster.jobs((ctx.where.job,)).get(ctx.where.job)
@@ -57,7 +58,7 @@ def release(ctx: Desk, silent: Collection[str]) -> str:
 
 
 @dataclass
-class Mending:
+class DrainedNodeRelease:
     """The unused nodes of the job during one launch."""
 
     ctx: Desk
@@ -102,21 +103,21 @@ class Mending:
         gone = [node for node in row.nodes if node in ctx.drained and node != ctx.where.node]
         if self._over or not gone:
             return
-        self._over = not outlives(ctx.where.run_dir)
+        self._over = not survives_node_loss(ctx.where.run_dir)
         if self._over:
             return
         stay = [node for node in row.nodes if node not in gone]
-        self._over = bool(_give_back(ctx, stay, gone, why=MENDED))
+        self._over = bool(_give_back(ctx, stay, gone, why=FOR_REPAIR))
         if not self._over:
             ctx.left |= {*gone}
 
 
-def outlives(run_dir: str) -> bool:
+def survives_node_loss(run_dir: str) -> bool:
     """Whether Slurm lets the jobs of a run go on after a lost node, by the options of the user and of ftrun.
     False if unknown.
     """
     try:
-        return plan.outlives(*plan.load(run_dir))
+        return plan.survives_node_loss(*plan.load_options(run_dir))
     except (submission_context.ContextError, OptionError):
         return False
 

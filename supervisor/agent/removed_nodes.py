@@ -12,16 +12,18 @@ from __future__ import annotations
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.supervisor.agent.batch_channel import Started
-from ftrun.supervisor.agent.context import Desk, Suspicion, say
+from ftrun.supervisor.agent.context import AgentContext as Desk
+from ftrun.supervisor.agent.context import Suspicion
+from ftrun.supervisor.agent.context import log_line as say
 from ftrun.supervisor.diagnosis import suspicions
 
-__all__ = ["Taken"]
+__all__ = ["RemovedNodes"]
 
 LOOK_EVERY_S = 60.0
 AGAIN_S = 10.0
 
 
-class Taken:
+class RemovedNodes:
     """Monitors one start for nodes that Slurm removed from the job."""
 
     def __init__(self, ctx: Desk, started: Started) -> None:
@@ -48,7 +50,7 @@ class Taken:
             self._before_s = mono_s
         self._before = gone
         if lost:
-            return Suspicion(suspicions.lost(lost), mono_s - self._before_s)
+            return Suspicion(suspicions.lost_suspicion(lost), mono_s - self._before_s)
         if gone:
             self._next_s = mono_s + AGAIN_S
         return None

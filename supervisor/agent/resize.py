@@ -15,24 +15,28 @@ from typing import Any
 
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor.agent import companion_jobs, placement, start_monitor, stop_start
-from ftrun.supervisor.agent.companion_jobs import HERE, WAITING, Companion, Companions
-from ftrun.supervisor.agent.context import Desk, Suspicion, say
-from ftrun.supervisor.agent.node_checks import Checks
-from ftrun.supervisor.agent.node_liveness import Reach
-from ftrun.supervisor.agent.spanning_limits import Apart
-from ftrun.supervisor.agent.start_monitor import Eye
-from ftrun.supervisor.agent.stop_start import Boundary
+from ftrun.supervisor.agent import allocation, companion_jobs, start_monitor, stop_start
+from ftrun.supervisor.agent.companion_jobs import READY as HERE
+from ftrun.supervisor.agent.companion_jobs import WAITING, Companion, Companions
+from ftrun.supervisor.agent.context import AgentContext as Desk
+from ftrun.supervisor.agent.context import Suspicion
+from ftrun.supervisor.agent.context import log_line as say
+from ftrun.supervisor.agent.node_checks import FailureChecks as Checks
+from ftrun.supervisor.agent.node_liveness import NodeAnswers as Reach
+from ftrun.supervisor.agent.spanning_limits import SpanningLimits as Apart
+from ftrun.supervisor.agent.start_monitor import StartMonitor as Eye
+from ftrun.supervisor.agent.stop_start import CheckpointWait as Boundary
 from ftrun.supervisor.config import recovery_order, rungs
 from ftrun.supervisor.config.node_counts import Sizes, sizes_of_settings
 from ftrun.supervisor.diagnosis import inputs, suspicions
 from ftrun.supervisor.model.run import Run
-from ftrun.supervisor.policy import elastic, estimates, save_request, start_case
-from ftrun.supervisor.policy.elastic import Scene, Verdict
+from ftrun.supervisor.policy import elastic, estimates, save_request, start_decision
+from ftrun.supervisor.policy.elastic import GrowthDecision as Verdict
+from ftrun.supervisor.policy.elastic import GrowthInput as Scene
 from ftrun.supervisor.policy.save_request import Occasion
 from ftrun.supervisor.store import checkpoints, flag_files, journal
 
-__all__ = ["LOOK_EVERY_S", "STARTS_WITHIN_S", "Growth", "Room", "may"]
+__all__ = ["LOOK_EVERY_S", "STARTS_WITHIN_S", "GrowContext", "GrowMonitor", "shrink_is_possible"]
 
 
 LOOK_EVERY_S = 30.0
@@ -50,7 +54,7 @@ _SAVE_STAGES = ("intended", "asked", "saved")
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class GrowContext:
     """What the main loop of a launch knows.
 
     `companions`, `apart` (why a start cannot span two jobs), `aside` (nodes that no start may use now),
@@ -63,16 +67,16 @@ class Room:
     busy: Callable[[], str]
 
 
-class Growth:
+class GrowMonitor:
     """Grows one start. After `look` has returned a suspicion, `nodes` are those of the next start."""
 
-    def __init__(self, ctx: Desk, monitor: Eye, settings: Mapping[str, Any], room: Room) -> None:
+    def __init__(self, ctx: Desk, monitor: Eye, settings: Mapping[str, Any], room: GrowContext) -> None:
         self._ctx, self._monitor, self._settings, self._room = ctx, monitor, settings, room
         self._sizes = sizes_of_settings(settings)
         self._min_stay_s = float(settings.get("grow-min-interval", 1800.0))
         self._every_s = min(LOOK_EVERY_S, max(2.0, self._min_stay_s / 4.0))
         self._next_s = self._sight_s = ctx.clock.mono_s()
-        self._seen: tuple[save_request.Sight, float] | None = None
+        self._seen: tuple[save_request.CheckpointState, float] | None = None
         self._saves: list[float] = [
             ctx.clock.mono_s()
         ]  # when a new checkpoint was seen; first: the begin of the start
@@ -126,8 +130,8 @@ class Growth:
         run = self._run()
         if run is None or self._sizes is None:
             return
-        scene = self._scene(run, elastic.usable(self._sizes, run.sizes_aside))
-        found = elastic.look(scene)
+        scene = self._scene(run, elastic.usable_sizes(self._sizes, run.sizes_aside))
+        found = elastic.decide_growth(scene)
         if not found.size:
             self._journal_refusal(found)
             return
@@ -157,9 +161,9 @@ class Growth:
         scene = Scene(
             size=size,
             sizes=sizes,
-            past=elastic.past_of(run, now_s, self._min_stay_s, restart_s),
+            past=elastic.resize_history(run, now_s, self._min_stay_s, restart_s),
             free=len(self._free(run)),
-            between_s=estimates.between_s(run, now_s, size),
+            between_s=estimates.fault_interval_s(run, now_s, size),
             restart_s=restart_s,
             min_stay_s=self._min_stay_s,
             saved=self._saved(run),
@@ -167,7 +171,7 @@ class Growth:
             busy=self._room.busy() or _busy(run),
             wanted=str(self._settings.get("grow", "auto")) != "never",
         )
-        if elastic.look(scene).word not in ("grow", "unknown", "price"):
+        if elastic.decide_growth(scene).word not in ("grow", "unknown", "price"):
             return scene
         return self._with_slurm_facts(scene, run)
 
@@ -185,18 +189,18 @@ class Growth:
                 scene, busy="Slurm does not show the job" if row is None else "the job is being preempted"
             )
         now_s = ctx.clock.now_s()
-        view = placement.view(ctx, dict(self._settings), run)
+        view = allocation.view_cluster(ctx, dict(self._settings), run)
         idle = len(view.idle - {*ctx.nodes, *run.excluded_at(now_s)}) if view.partition else None
         return replace(
             scene,
             idle=idle,
             alone=self._companion_objection(row.limit_end_s),
-            others_wait=bool(idle) and placement.others_wait(ctx),
+            others_wait=bool(idle) and allocation.other_jobs_wait(ctx),
             left_s=None if row.limit_end_s is None else row.limit_end_s - now_s,
         )
 
     def _companion_objection(self, end_s: float | None) -> str:
-        if rungs.Rung.COMPANION not in recovery_order.rungs_from(self._settings).orders[""]:
+        if rungs.Rung.COMPANION not in recovery_order.rung_rules_from(self._settings).orders[""]:
             return "companion is not among its rungs"
         return self._room.apart.against(self._monitor.started.number, end_s=end_s, limit_s=STARTS_WITHIN_S)
 
@@ -237,7 +241,7 @@ class Growth:
         if told.state != HERE:
             self._drop(told.reason, failed=True)
             return
-        unfit = companion_jobs.fit(self._ctx, self._settings, self._monitor.started, told, lives=True)
+        unfit = companion_jobs.unfit_nodes(self._ctx, self._settings, self._monitor.started, told, lives=True)
         if unfit:
             self._drop("; ".join(f"{node}: {why}" for node, why in sorted(unfit.items())), failed=True)
             return
@@ -262,7 +266,7 @@ class Growth:
             return None
         if self._checks is not None:
             self._checks.finish(self._own, self._ctx.alive)
-        reach = start_monitor.reach_all(self._ctx, self._monitor.started.token, self._monitor)
+        reach = start_monitor.query_all_nodes(self._ctx, self._monitor.started.token, self._monitor)
         if (why := self._late_objection(found, reach)) != "":
             self._drop(why)
             return None
@@ -274,7 +278,7 @@ class Growth:
             )
             return None
         self.nodes = nodes
-        return Suspicion(suspicions.grown(found.reason), 0.0)
+        return Suspicion(suspicions.growth_suspicion(found.reason), 0.0)
 
     def _late_objection(self, found: Verdict, reach: Reach) -> str:
         """Why growing no longer pays; "" if it does. The wait for the checkpoint may have taken hours, and
@@ -283,7 +287,7 @@ class Growth:
         if reach.end_s is None or self._scene_at_begin is None:
             return ""
         left_s = reach.end_s - self._ctx.clock.now_s()
-        now = elastic.look(replace(self._scene_at_begin, left_s=left_s, next_save_s=0.0))
+        now = elastic.decide_growth(replace(self._scene_at_begin, left_s=left_s, next_save_s=0.0))
         return "" if now.size == found.size else now.reason
 
     def settled(self, reach: Reach) -> tuple[str, ...]:
@@ -307,7 +311,7 @@ class Growth:
         )
         came = self._asked[0].nodes[: self._found.missing] if self._asked is not None else ()
         wanted = (*present, *self._own, *came)
-        well = start_case.usable(
+        well = start_decision.usable_spares(
             wanted, active=present, aside=(), answered=reach.answered, unfit=reach.unfit, facts=facts
         )
         answers = set(reach.answered) - set(reach.unfit)
@@ -336,8 +340,8 @@ class Growth:
             return
         self._sight_s = mono_s + min(SIGHT_EVERY_S, self._every_s)
         before = self._seen
-        self._seen = stop_start.sight(self._ctx, self._monitor, self._settings, mono_s, before)
-        if before is not None and save_request.new(before[0], self._seen[0]):
+        self._seen = stop_start.checkpoint_state(self._ctx, self._monitor, self._settings, mono_s, before)
+        if before is not None and save_request.is_new(before[0], self._seen[0]):
             self._saves = [*self._saves[-1:], mono_s] if len(self._saves) > 1 else [*self._saves, mono_s]
 
     def _saved(self, run: Run) -> bool:
@@ -347,13 +351,13 @@ class Growth:
         launch = self._monitor.started.launch
         path = self._seen[0].path if self._seen is not None else ""
         before = run.best_checkpoint or launch.resume_from
-        return bool(path) and checkpoints.newer(path, before, launch.started_s or 0.0)
+        return bool(path) and checkpoints.is_newer(path, before, launch.started_s or 0.0)
 
     def _next_save_s(self) -> float:
         """Seconds until the next checkpoint; 0 if the script can be asked for one."""
-        if save_request.split_signal(str(self._settings.get("save-signal", "")))[0]:
+        if save_request.parse_save_signal(str(self._settings.get("save-signal", "")))[0]:
             return 0.0
-        if flag_files.is_read(self._ctx.where.place, self._monitor.started.token):
+        if flag_files.script_reads_save_file(self._ctx.where.place, self._monitor.started.token):
             return 0.0
         if len(self._saves) < 2:
             return 0.0
@@ -379,11 +383,13 @@ def _may_return(run: Run, aside: set[str], now_s: float, exclude_for_s: float) -
     return {node for node, at_s in blamed.items() if now_s - at_s >= exclude_for_s and node not in out}
 
 
-def may(settings: Mapping[str, Any], active: int) -> bool:
+def shrink_is_possible(settings: Mapping[str, Any], active: int) -> bool:
     """Whether a start on `active` nodes could be followed by a smaller one, so that a lost node is not a lost
     job.
     """
     sizes = sizes_of_settings(settings)
     if sizes is None or not sizes.at_most(active - 1):
         return False
-    return any(rungs.Rung.SHRINK in order for order in recovery_order.rungs_from(settings).orders.values())
+    return any(
+        rungs.Rung.SHRINK in order for order in recovery_order.rung_rules_from(settings).orders.values()
+    )

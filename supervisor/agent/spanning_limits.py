@@ -14,21 +14,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from ftrun.slurm.client.errors import SlurmError
-from ftrun.supervisor.agent.context import Desk
+from ftrun.supervisor.agent.context import AgentContext as Desk
 from ftrun.supervisor.config import recovery_order
 from ftrun.supervisor.config import rungs as config_rungs
-from ftrun.supervisor.config.node_counts import pool_of
+from ftrun.supervisor.config.node_counts import parse_pool as pool_of
 from ftrun.supervisor.model.types import Diagnosis
-from ftrun.supervisor.submission import companion_form
+from ftrun.supervisor.submission import companion
 
-__all__ = ["NOTHING", "Apart", "idle", "may"]
+__all__ = ["SPANNING_FAILED", "SpanningLimits", "companion_is_possible", "idle_count"]
 
 KEYS_PER_JOB = ("hpe_slingshot", "nvidia_imex")
-NOTHING = "the first start over both jobs came to nothing"
+SPANNING_FAILED = "the first start over both jobs came to nothing"
 WORTH_S = 30.0  # of the job's time must be left to a start even if the companion comes as late as it may
 
 
-def idle(ctx: Desk, but: Collection[str] = ()) -> int:
+def idle_count(ctx: Desk, but: Collection[str] = ()) -> int:
     """How many nodes of this job's partitions are idle and neither ours nor in `but`; 0 if Slurm does not
     answer.
     """
@@ -41,26 +41,26 @@ def idle(ctx: Desk, but: Collection[str] = ()) -> int:
     return sum(row.state == "idle" and row.available and bool(own & {*row.partitions}) for row in others)
 
 
-def may(ctx: Desk, settings: Mapping[str, Any], start: int) -> bool:
+def companion_is_possible(ctx: Desk, settings: Mapping[str, Any], start: int) -> bool:
     """Whether some idle node could join as a companion, as far as one query to Slurm tells."""
-    orders = recovery_order.rungs_from(settings).orders.values()
+    orders = recovery_order.rung_rules_from(settings).orders.values()
     if not any(config_rungs.Rung.COMPANION in order for order in orders):
         return False
     if not ctx.channel.calls(start) or ctx.channel.no_span(start):
         return False
-    if idle(ctx):
+    if idle_count(ctx):
         return True
     pool = pool_of(str(settings.get("pool", "")))
     try:
         return pool is not None and bool(
-            companion_form.idle(ctx.cluster, pool, ctx.cluster.nodes(), ctx.nodes)
+            companion.idle_pool_nodes(ctx.cluster, pool, ctx.cluster.nodes(), ctx.nodes)
         )
     except SlurmError:
         return False
 
 
 @dataclass
-class Apart:
+class SpanningLimits:
     """What is known about spanning in one launch. `why` is an obstacle that lasts."""
 
     ctx: Desk
@@ -88,7 +88,7 @@ class Apart:
         self, start: int, settings: Mapping[str, Any], diagnosis: Diagnosis, end_s: float | None
     ) -> str:
         """The same for this diagnosis, with the time limit from the settings."""
-        rungs = recovery_order.rungs_from(settings)
+        rungs = recovery_order.rung_rules_from(settings)
         limit_s = rungs.limit_s(config_rungs.Rung.COMPANION, diagnosis.fault, diagnosis.signature)
         return self.against(start, end_s=end_s, limit_s=limit_s)
 
@@ -100,12 +100,12 @@ class Apart:
         if step is not None:
             self._worked = True
         elif well and not self._worked:
-            self.why = NOTHING
+            self.why = SPANNING_FAILED
 
     @property
     def useless(self) -> tuple[str, ...]:
         """The nodes of companions, if a start across two jobs came to nothing."""
-        spans = self.ctx.spans if self.why == NOTHING else ()
+        spans = self.ctx.spans if self.why == SPANNING_FAILED else ()
         return tuple(node for span in spans for node in span.nodes)
 
     def _fabric(self) -> str:

@@ -17,39 +17,46 @@ from typing import Any
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import replace
 from ftrun.supervisor.agent import (
+    allocation,
     batch_channel,
     companion_jobs,
-    placement,
     release_nodes,
     start_monitor,
     start_outcome,
     stop_start,
 )
-from ftrun.supervisor.agent.batch_channel import Over, Started
-from ftrun.supervisor.agent.checkpoint_reader import Deep
-from ftrun.supervisor.agent.checkpoint_staging import Stage
+from ftrun.supervisor.agent.batch_channel import Started
+from ftrun.supervisor.agent.batch_channel import StartEnd as Over
+from ftrun.supervisor.agent.checkpoint_reader import ChecksumReader as Deep
+from ftrun.supervisor.agent.checkpoint_staging import StagingCoordinator as Stage
 from ftrun.supervisor.agent.companion_jobs import Companions
-from ftrun.supervisor.agent.companion_prefetch import Early
-from ftrun.supervisor.agent.context import Desk, Suspicion, say
-from ftrun.supervisor.agent.node_checks import Checks
-from ftrun.supervisor.agent.node_liveness import Reach
-from ftrun.supervisor.agent.rank_restart import Ranks
-from ftrun.supervisor.agent.resize import Growth, Room
-from ftrun.supervisor.agent.spanning_limits import Apart
-from ftrun.supervisor.agent.start_monitor import Eye, Hangs
-from ftrun.supervisor.agent.stop_start import Drained, Slow
+from ftrun.supervisor.agent.companion_prefetch import CompanionPrefetch as Early
+from ftrun.supervisor.agent.context import AgentContext as Desk
+from ftrun.supervisor.agent.context import Suspicion
+from ftrun.supervisor.agent.context import log_line as say
+from ftrun.supervisor.agent.node_checks import FailureChecks as Checks
+from ftrun.supervisor.agent.node_liveness import NodeAnswers as Reach
+from ftrun.supervisor.agent.rank_restart import RankRestart as Ranks
+from ftrun.supervisor.agent.resize import GrowContext as Room
+from ftrun.supervisor.agent.resize import GrowMonitor as Growth
+from ftrun.supervisor.agent.spanning_limits import SpanningLimits as Apart
+from ftrun.supervisor.agent.start_monitor import HangMonitor as Hangs
+from ftrun.supervisor.agent.start_monitor import StartMonitor as Eye
+from ftrun.supervisor.agent.stop_start import DrainMonitor as Drained
+from ftrun.supervisor.agent.stop_start import StragglerSwap as Slow
 from ftrun.supervisor.config import recovery_order
 from ftrun.supervisor.config import rungs as config_rungs
 from ftrun.supervisor.diagnosis import resumable, suspicions
-from ftrun.supervisor.model.agent_events import GROW
+from ftrun.supervisor.model.agent_events import GROW_RUNG as GROW
 from ftrun.supervisor.model.run import Run
-from ftrun.supervisor.model.types import Diagnosis, State
-from ftrun.supervisor.policy import ladder, policy_input, start_case
+from ftrun.supervisor.model.types import Diagnosis
+from ftrun.supervisor.model.types import HangState as State
+from ftrun.supervisor.policy import ladder, policy_input, start_decision
 from ftrun.supervisor.store import checkpoints
 from ftrun.supervisor.submission import dependent_jobs
 from ftrun.supervisor.telemetry.liveness import History
 
-__all__ = ["Rounds"]
+__all__ = ["StartLoop"]
 
 TICK_S = 0.2
 LOOK_EVERY_S = 1.0
@@ -59,7 +66,7 @@ SHIM_EVERY_S = 60.0
 BEGINS_WITHIN_S = 120.0
 
 HERE = (config_rungs.Rung.STEP, config_rungs.Rung.SWAP, config_rungs.Rung.COMPANION, config_rungs.Rung.SHRINK)
-_Diagnosed = tuple[start_case.Seen, Diagnosis, Run]
+_Diagnosed = tuple[start_decision.StartFacts, Diagnosis, Run]
 COMES_S = 8.0  # a companion must be ready so long before the limit, to check its nodes
 
 
@@ -69,14 +76,14 @@ class _Decision:
     ladder's move.
     """
 
-    case: policy_input.Case
+    case: policy_input.PolicyInput
     ruling: policy_input.Ruling
-    place: ladder.Place
-    move: ladder.Move
+    place: ladder.AllocationState
+    move: ladder.RecoveryStep
 
 
 @dataclass
-class Rounds:
+class StartLoop:
     """The starts of one launch, and the companions that hold nodes for them.
 
     `aside` are nodes that no later start may use; `off` is why nothing is restarted inside the allocation.
@@ -96,14 +103,14 @@ class Rounds:
     companions: Companions = field(init=False)
     early: Early = field(init=False)
     apart: Apart = field(init=False)
-    mending: release_nodes.Mending = field(init=False)
+    mending: release_nodes.DrainedNodeRelease = field(init=False)
     stage: Stage = field(init=False)
     deep: Deep = field(init=False)
 
     def __post_init__(self) -> None:
         self.companions = Companions(self.ctx, self.settings)
         self.apart = Apart(self.ctx)
-        self.mending = release_nodes.Mending(self.ctx, self.settings)
+        self.mending = release_nodes.DrainedNodeRelease(self.ctx, self.settings)
         self.early = Early(self.ctx, self.companions, self.apart, self.settings)
         self.stage = Stage(self.ctx, self.settings)
         where = self.ctx.where
@@ -120,7 +127,7 @@ class Rounds:
         number = 1
         while (started := self._await_start(number)) is not None:
             self.ctx.journal.start = number
-            self.ctx.journal.record("start.begun", **start_outcome.begun(started))
+            self.ctx.journal.record("start.begun", **start_outcome.begin_record(started))
             self.stage.begun(started)
             self.deep.begun(self.ctx.journal.run)
             checks = self._checks = Checks(self.ctx, started, self.settings)
@@ -223,7 +230,7 @@ class Rounds:
     def _swap_objection(self, monitor: Eye, wanted: Suspicion, out: tuple[str, ...] = ()) -> str:
         """Why no spare can replace these nodes now, `out` counting as unusable; "" = one can."""
         self.aside = tuple(dict.fromkeys((*self.aside, *out)))
-        reach = start_monitor.reach_all(self.ctx, monitor.started.token, monitor)
+        reach = start_monitor.query_all_nodes(self.ctx, monitor.started.token, monitor)
         move = self._decide(monitor, Over(0, 0), wanted, reach).move
         return "" if reach.known and move.rung is config_rungs.Rung.SWAP else move.reason
 
@@ -243,7 +250,7 @@ class Rounds:
         if self.off or self.ctx.clock.mono_s() < self._shim_looks[0]:
             return
         self._shim_looks = self._shim_looks[1:] or [self.ctx.clock.mono_s() + SHIM_EVERY_S]
-        pid = batch_channel.around(started.pid, self.ctx.where.job)
+        pid = batch_channel.unshimmed_srun(started.pid, self.ctx.where.job)
         if pid:
             self.off = "the script calls srun by a way around ftrun's own (a full path, or a PATH set anew)"
             self.ctx.journal.record("ladder.off", why=self.off)
@@ -257,16 +264,16 @@ class Rounds:
     ) -> tuple[str, ...] | None:
         """The nodes of a live start that do not answer; None if unknown."""
         token = f"{self.ctx.where.launch}.{started.number}"
-        wait_s = start_outcome.shut_s(self.ctx, started, self.settings, self.aside)
-        found = start_monitor.reach_all(self.ctx, token, doubted=doubted, shut_s=wait_s)
+        wait_s = start_outcome.refusal_limit_s(self.ctx, started, self.settings, self.aside)
+        found = start_monitor.query_all_nodes(self.ctx, token, doubted=doubted, shut_s=wait_s)
         return tuple(node for node in started.nodes if node in found.silent) if found.known else None
 
     # ------------------------------------------------------------------ when it failed
 
     def _handle_failure(self, monitor: Eye, over: Over, suspicion: Suspicion | None, checks: Checks) -> bool:
         """Answer batch.sh. True = there is another start."""
-        incident = start_outcome.incident_of(self.ctx, monitor.started)
-        after = start_outcome.settled(
+        incident = start_outcome.incident_name(self.ctx, monitor.started)
+        after = start_outcome.settle_start(
             self.ctx,
             monitor,
             suspicion,
@@ -285,7 +292,9 @@ class Rounds:
                 return self._start_grown(
                     monitor, incident, nodes, self._diagnose(monitor, over, suspicion, reach)
                 )
-            suspicion = Suspicion(suspicions.instead(monitor.started.nodes, reach.answered, reach.unfit), 0.0)
+            suspicion = Suspicion(
+                suspicions.lost_before_growth(monitor.started.nodes, reach.answered, reach.unfit), 0.0
+            )
         self.apart.note(
             monitor.started.nodes, monitor.memory.step, well=reach.known and not {*reach.silent, *reach.gone}
         )
@@ -294,7 +303,7 @@ class Rounds:
         again = ruled.ruling.decision.kind == "resubmit" and not ruled.case.run.wish
         if move.rung not in HERE:
             return self._end_job(monitor, incident, move.reason, path=move.path, again=again)
-        if (why := start_outcome.too_late(self.ctx, monitor, reach)) != "":
+        if (why := start_outcome.time_objection(self.ctx, monitor, reach)) != "":
             return self._end_job(monitor, incident, why, path=move.path, again=again)
         return self._recover(monitor, incident, ruled, reach)
 
@@ -304,13 +313,13 @@ class Rounds:
         """Diagnose the end and decide; with `incident`, the diagnosis is journalled under that name."""
         seen, diagnosis, run = self._diagnose(monitor, over, suspicion, reach)
         if incident:
-            start_outcome.note(self.ctx, monitor, seen, incident, diagnosis)
+            start_outcome.journal_diagnosis(self.ctx, monitor, seen, incident, diagnosis)
             # A finding that blamed no node explains no later start either.
             self._survived |= {one.key for one in seen.facts.findings if one.node not in diagnosis.nodes}
             run = self.ctx.journal.run()
-        around = placement.view(self.ctx, self.settings, run)
-        case = start_case.case_of(run, seen, diagnosis, around)
-        place = placement.place(
+        around = allocation.view_cluster(self.ctx, self.settings, run)
+        case = start_decision.policy_input_of(run, seen, diagnosis, around)
+        place = allocation.describe_allocation(
             self.ctx,
             seen,
             reach,
@@ -321,15 +330,15 @@ class Rounds:
             around=around,
             companion_off=self.apart.after(seen.number, self.settings, diagnosis, reach.end_s),
         )
-        ruling, move = start_case.ruled(case, place)
+        ruling, move = start_decision.decide_start(case, place)
         return _Decision(case, ruling, place, move)
 
     def _diagnose(self, monitor: Eye, over: Over, suspicion: Suspicion | None, reach: Reach) -> _Diagnosed:
         run = self.ctx.journal.run()
-        seen = start_outcome.seen_of(
+        seen = start_outcome.collect_facts(
             self.ctx, self.settings, run, monitor, over=over, suspicion=suspicion, reach=reach
         )
-        return seen, start_case.judge(seen, self.ctx.catalog()), run
+        return seen, start_decision.diagnose_start(seen, self.ctx.catalog()), run
 
     # ------------------------------------------------------------------ the answer
 
@@ -359,14 +368,14 @@ class Rounds:
         necessary, answer.
         """
         began_s, case, move = self.ctx.clock.mono_s(), ruled.case, ruled.move
-        skip = start_outcome.failed_checkpoint(
+        skip = start_outcome.checkpoints_to_skip(
             self.ctx, monitor, case, older=ruled.ruling.decision.older_checkpoint
         )
-        told = start_case.decided(incident, case, ruled.ruling, move)
+        told = start_decision.decision_record(incident, case, ruled.ruling, move)
         self.ctx.journal.record("start.decided", **told, set_aside=[list(one) for one in skip])
         say(f"start {monitor.started.number}: {move.rung.value}: {move.reason}")
         self.aside = move.aside
-        if why := release_nodes.release(self.ctx, reach.silent):
+        if why := release_nodes.release_silent_nodes(self.ctx, reach.silent):
             return self._end_job(monitor, incident, why, move.path, again=True)
         stop_start.cancel_steps(self.ctx)
         self.ctx.journal.record("start.stopped", incident=incident)
@@ -382,7 +391,7 @@ class Rounds:
         if self.ctx.clock.mono_s() - began_s > move.limit_s:
             why = f"it took longer than limit-{move.rung.value}"
             return self._end_job(monitor, incident, why, move.path, again=True)
-        skipped = [*(path for path, _ in skip), *checkpoints.still_aside(case.run.set_aside)]
+        skipped = [*(path for path, _ in skip), *checkpoints.unchanged_since_set_aside(case.run.set_aside)]
         skipped = [path for path in skipped if path not in told["taken_back"]]
         fault, fresh = case.diagnosis.fault.value, ruled.ruling.decision.fresh
         self._answer_again(monitor, incident, nodes, fault, skipped, fresh=fresh)
@@ -398,11 +407,11 @@ class Rounds:
         *,
         fresh: bool = False,
     ) -> None:
-        nodes, spans = companion_jobs.arranged(self.ctx, nodes)
+        nodes, spans = companion_jobs.rank_order(self.ctx, nodes)
         self.aside = tuple(node for node in self.aside if node in self.ctx.nodes)
         self.ctx.journal.record("start.placed", incident=incident, nodes=list(nodes))
         words = {"nodes": nodes, "spans": spans, "fault": fault, "skip": list(dict.fromkeys(skip))}
-        words |= resumable.answer(self.ctx.where.run_dir, self.ctx.journal.run()) | {"fresh": fresh}
+        words |= resumable.restart_answer(self.ctx.where.run_dir, self.ctx.journal.run()) | {"fresh": fresh}
         found = self.stage.resume(monitor.started, nodes, skip)
         self.ctx.journal.act("answer", lambda: self.ctx.answer(monitor.started.number, resume=found, **words))
         self.incident = incident
@@ -415,36 +424,43 @@ class Rounds:
         if run.wish:
             return self._end_job(monitor, incident, f"a person said {run.wish}")
         self.aside = tuple(node for node in self.aside if node not in nodes)
-        case, reason = start_case.case_of(run, seen, why, around), f"{why.title} {why.rests_on[0]}"
-        told = start_case.unspent(incident, case, nodes, self.aside, reason)
+        case, reason = (
+            start_decision.policy_input_of(run, seen, why, around),
+            f"{why.title} {why.rests_on[0]}",
+        )
+        told = start_decision.growth_record(incident, case, nodes, self.aside, reason)
         self.ctx.journal.record("start.decided", **told, rung=GROW)
         stop_start.cancel_steps(self.ctx)
         self.ctx.journal.record("start.stopped", incident=incident)
-        self._answer_again(monitor, incident, nodes, "", list(checkpoints.still_aside(run.set_aside)))
+        self._answer_again(
+            monitor, incident, nodes, "", list(checkpoints.unchanged_since_set_aside(run.set_aside))
+        )
         return True
 
     def _join_companion(
         self, monitor: Eye, ruled: _Decision, reach: Reach, until_s: float
-    ) -> companion_jobs.Joined:
+    ) -> companion_jobs.JoinResult:
         """The companion's nodes for the next start."""
         run, now_s = ruled.case.run, self.ctx.clock.now_s()
         away = {*run.excluded_at(now_s), *ruled.ruling.decision.exclude, *reach.silent, *reach.unfit}
         count, why = ruled.move.missing, ruled.move.reason
-        wanted = companion_jobs.Wanted(monitor.started, count, frozenset(away), reach.end_s, until_s, why)
+        wanted = companion_jobs.CompanionRequest(
+            monitor.started, count, frozenset(away), reach.end_s, until_s, why
+        )
         return companion_jobs.join(
             self.ctx, self.companions, self.settings, wanted, checks=self._checks, swept=self.early.taken()
         )
 
     def _next_rung(
-        self, monitor: Eye, incident: str, ruled: _Decision, reach: Reach, joined: companion_jobs.Joined
+        self, monitor: Eye, incident: str, ruled: _Decision, reach: Reach, joined: companion_jobs.JoinResult
     ) -> bool:
         """No companion came: take the next rung for the same incident."""
         self.apart.why = self.apart.why or (joined.why if joined.lasts else "")
         place, rungs = (
             replace(ruled.place, companion_off=joined.why),
-            recovery_order.rungs_from(self.settings),
+            recovery_order.rung_rules_from(self.settings),
         )
-        move = ladder.climb(ruled.case, ruled.ruling, rungs, place, ruled.move.used)
+        move = ladder.choose_action(ruled.case, ruled.ruling, rungs, place, ruled.move.used)
         if move.rung not in HERE:
             return self._end_job(monitor, incident, move.reason, path=move.path, again=True)
         return self._recover(monitor, incident, replace(ruled, place=place, move=move), reach)
@@ -459,7 +475,7 @@ def _hold_dependents(ctx: Desk) -> None:
     dependents see that end as they would without ftrun. Raises OSError (journal), GivenUp.
     """
     try:
-        waiting, since = dependent_jobs.to_hold(ctx.cluster, ctx.where.job)
+        waiting, since = dependent_jobs.holdable(ctx.cluster, ctx.where.job)
     except SlurmError as error:
         say(f"what waits for this job is not known: {error.message}")
         return

@@ -23,8 +23,13 @@ from typing import Any
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.supervisor.agent import node_liveness
 from ftrun.supervisor.agent.batch_channel import Started
-from ftrun.supervisor.agent.context import Desk, Suspicion, Where, say
-from ftrun.supervisor.agent.node_liveness import QUIET_S, SHUT_S, Reach, Sweep
+from ftrun.supervisor.agent.context import AgentContext as Desk
+from ftrun.supervisor.agent.context import LaunchIdentity as Where
+from ftrun.supervisor.agent.context import Suspicion
+from ftrun.supervisor.agent.context import log_line as say
+from ftrun.supervisor.agent.node_liveness import QUIET_S, SHUT_S
+from ftrun.supervisor.agent.node_liveness import NodeAnswers as Reach
+from ftrun.supervisor.agent.node_liveness import SweepRequest as Sweep
 from ftrun.supervisor.diagnosis import inputs, node_findings, suspicions
 from ftrun.supervisor.diagnosis.facts import Facts
 from ftrun.supervisor.diagnosis.launch_state import LaunchState
@@ -38,11 +43,13 @@ from ftrun.supervisor.signatures.catalog import Catalog
 from ftrun.supervisor.store import node_reports, submission_context
 from ftrun.supervisor.store.lease import Clock
 from ftrun.supervisor.telemetry import hang_rules, liveness, log_watcher, straggler
-from ftrun.supervisor.telemetry.hang_watch import ASK_LIMIT_S, ASK_QUIET_S, Answer, HangWatch, stacks_line
+from ftrun.supervisor.telemetry.hang_watch import ASK_LIMIT_S, ASK_QUIET_S, HangWatch
+from ftrun.supervisor.telemetry.hang_watch import StacksAnswer as Answer
+from ftrun.supervisor.telemetry.hang_watch import stacks_command as stacks_line
 from ftrun.supervisor.telemetry.log_watcher import LogWatcher, WatchReport
 from ftrun.supervisor.telemetry.tail import LogPath
 
-__all__ = ["Eye", "Hangs", "poor", "reach_all"]
+__all__ = ["HangMonitor", "StartMonitor", "degraded_node", "query_all_nodes"]
 
 
 REPORTS_EVERY_S = 2.0
@@ -56,7 +63,7 @@ STEP_ENDS = frozenset({"slurm-task-ended", "slurm-task-exit"})  # messages of sr
 ENDING_S = 60.0  # they explain a silent node for so long; another step may run by then
 
 
-class Eye:
+class StartMonitor:
     """Monitors one start.
 
     `silent` asks the nodes and returns those of the start that do not answer, None if unknown. `survived` are
@@ -102,13 +109,13 @@ class Eye:
         """Read new log lines. None if no log is known."""
         self._follow_named()
         if self._watcher is None:
-            paths = log_watcher.of_record(self.started.launch) + [
+            paths = log_watcher.recorded_logs(self.started.launch) + [
                 LogPath(path) for path in sorted(self._extra)
             ]
             if not paths:
                 return None
             where = self._where
-            ours = log_watcher.ours(where.run_dir, where.attempt, where.launch)
+            ours = log_watcher.known_owners(where.run_dir, where.attempt, where.launch)
             self._watcher = LogWatcher(paths, catalog=self._catalog(), ours=ours)
         self._watcher.admit((self._where.job, *self._companions()), (*self._where.nodes, *self.started.nodes))
         memory, mono_s = self.memory, self._clock.mono_s()
@@ -155,7 +162,7 @@ class Eye:
         if not self._settings.get("log"):
             return []
         since_s = self.started.launch.started_s or 0.0
-        return inputs.named(self._settings, submission_context.cwd(self._where.run_dir), since_s)
+        return inputs.find_extra_logs(self._settings, submission_context.cwd(self._where.run_dir), since_s)
 
     def _follow_named(self) -> None:
         """When new log files appear, all files are read again from the first byte of the start."""
@@ -174,7 +181,7 @@ class Eye:
     def evidence(self, *, over: bool = False) -> tuple[Evidence, ...]:
         """The evidence from the logs; at the end also from files that are complete only then."""
         found = self.memory.evidence
-        return (*found, *inputs.told_by(self.named(), self._catalog(), found)) if over else found
+        return (*found, *inputs.extra_evidence(self.named(), self._catalog(), found)) if over else found
 
     def topology(self) -> Topology:
         """Which rank runs on which node."""
@@ -202,38 +209,38 @@ class Eye:
             self._quiet_since_s, self._ask_after_s, self.unheard = mono_s, 0.0, ()
         self._judged_s = mono_s
         diagnosis = self._provisional(report)
-        seen = stall.look(self.memory, diagnosis, suspected=self._suspected)
-        if seen is stall.Look.SUSPECT and not self._suspected:
+        seen = stall.assess_launch(self.memory, diagnosis, suspected=self._suspected)
+        if seen is stall.StallVerdict.SUSPECT and not self._suspected:
             self._ask_after_s = 0.0
-        self._suspected = seen is stall.Look.SUSPECT
+        self._suspected = seen is stall.StallVerdict.SUSPECT
         self.memory.suspicion = diagnosis if self._suspected else None
         return self._suspect_silent_nodes(report)
 
-    def suspicious(self) -> hang_rules.Limits | None:
+    def suspicious(self) -> hang_rules.HangLimits | None:
         """The limits of the hang watch while a fatal sign was seen and not survived; None otherwise."""
         found = self.memory.suspicion
         return stall.limits_while_suspect(self._settings, found, self._catalog()) if found else None
 
-    def hung(self, verdict: types.Verdict) -> Suspicion:
+    def hung(self, verdict: types.HangVerdict) -> Suspicion:
         """The suspicion about a start that hangs. A fault confirmed by a node check explains more than the
         silence.
         """
         found = self.memory.suspicion
         if found is None or not stall.is_found_by_a_check(found):
-            found = suspicions.hung(verdict, self.started.nodes)
+            found = suspicions.hang_suspicion(verdict, self.started.nodes)
         return Suspicion(found, verdict.quiet_s, verdict.rank_ended)
 
     def _provisional(self, report: WatchReport) -> Diagnosis | None:
         """The diagnosis if nothing more came; None if nothing was seen."""
         memory = self.memory
         if self._reports.due(self._clock.mono_s(), REPORTS_EVERY_S):
-            stamp = node_reports.stamp(self._where.run_dir, self._where.attempt)
+            stamp = node_reports.folder_stamp(self._where.run_dir, self._where.attempt)
             if stamp != memory.node_stamp:
                 memory.node_stamp, memory.node_facts = stamp, self.facts(lives=True)
                 self._news = True
         found = memory.provisional
         # A fatal line is diagnosed at each look: later steps may clear it, and a finding may be gone.
-        known = report.evidence if found is None else stall.fatal(found)
+        known = report.evidence if found is None else stall.is_fatal(found)
         if self._news or memory.node_facts.findings or known:
             self._news = False
             found = memory.provisional = diagnose(
@@ -266,9 +273,9 @@ class Eye:
         # The question takes seconds, in which a stalled node may have come back.
         still = bool(silent) and self.look(fresh=True) is not None and self.memory.steps_seen == before
         if twice and still and self.quiet_s() >= ASKED_AGAIN_S:
-            return Suspicion(suspicions.lost(twice), self.quiet_s())
+            return Suspicion(suspicions.lost_suspicion(twice), self.quiet_s())
         if still and silent and self._ending:
-            return Suspicion(suspicions.lost(silent), self.quiet_s())
+            return Suspicion(suspicions.lost_suspicion(silent), self.quiet_s())
         pause_s = ASKED_AGAIN_S if self.unheard else min(ASKED_MAX_S, max(STILL_MIN_S, 2.0 * self.quiet_s()))
         self._ask_after_s = self.quiet_s() + pause_s
         return None
@@ -292,7 +299,7 @@ class _WatchActions:
 
     def stands(self) -> bool | None:
         """See `Hands.stands`. A network file system may have delayed the last lines."""
-        runs = node_liveness.runs(self.ctx.cluster, self.ctx.where.job)
+        runs = node_liveness.job_is_running(self.ctx.cluster, self.ctx.where.job)
         if not runs or self.report is None:
             return runs
         fresh = self.read()
@@ -320,7 +327,7 @@ class _WatchActions:
 
 
 @dataclass
-class Hangs:
+class HangMonitor:
     """The hang watch and straggler watch of one start. `read` reads its logs anew."""
 
     ctx: Desk
@@ -332,7 +339,7 @@ class Hangs:
     slow: straggler.History = field(default_factory=straggler.History)
     watch: HangWatch = field(init=False)
     _hands: _WatchActions = field(init=False)
-    swap: straggler.Advice | None = None  # a node that a spare shall replace
+    swap: straggler.StragglerAdvice | None = None  # a node that a spare shall replace
     _seen: set[str] = field(default_factory=set)
     _stamp: int = 0
     _degraded_node: Mapping[str, str] = field(default_factory=dict)
@@ -343,14 +350,14 @@ class Hangs:
             self._hands,
             self.ctx.where.place,
             self.started.token,
-            hang_rules.limits_from(self.settings),
+            hang_rules.hang_limits(self.settings),
             self.ctx.clock.mono_s,
             self.history,
         )
 
     def look(
-        self, report: WatchReport | None, suspect: hang_rules.Limits | None = None
-    ) -> types.Verdict | None:
+        self, report: WatchReport | None, suspect: hang_rules.HangLimits | None = None
+    ) -> types.HangVerdict | None:
         """Judge what is seen now; `suspect`: see `HangWatch.judge`.
 
         None if the hang watch is off, or it is too early for the next look. Raises OSError (journal).
@@ -368,14 +375,14 @@ class Hangs:
     def _degraded(self) -> Mapping[str, str]:
         """The one node of this start that its checks call degraded; read again when a report came."""
         where = self.ctx.where
-        stamp = node_reports.stamp(where.run_dir, where.attempt)
+        stamp = node_reports.folder_stamp(where.run_dir, where.attempt)
         if stamp != self._stamp:
             self._stamp = stamp
             number = self.started.number + 1  # leave out the checks of this start's own end
             facts = inputs.read_node_reports(
                 where.run_dir, where.attempt, where.launch, self.ctx.nodes, start=number
             )
-            self._degraded_node = poor(facts, self.started.nodes)
+            self._degraded_node = degraded_node(facts, self.started.nodes)
         return self._degraded_node
 
     def _look_for_stragglers(self, mono_s: float) -> None:
@@ -392,11 +399,11 @@ class Hangs:
             ratio=float(self.settings.get("straggler-ratio", 1.3)),
             window_s=float(self.settings.get("straggler-window", straggler.WINDOW_S)),
         )
-        slow = straggler.slow(self.slow)
+        slow = straggler.find_stragglers(self.slow)
         for one in straggler.advise(slow, wanted, spares=self.spares(), degraded=degraded):
             if one.node not in self._seen:
                 self._seen.add(one.node)
-                self.swap = one if one.act is straggler.Act.SWAP else self.swap
+                self.swap = one if one.act is straggler.StragglerAction.SWAP else self.swap
                 say(one.reason)
                 self.ctx.journal.record(
                     "straggler.seen",
@@ -407,7 +414,7 @@ class Hangs:
                 )
 
 
-def poor(facts: NodeFacts, nodes: Sequence[str]) -> dict[str, str]:
+def degraded_node(facts: NodeFacts, nodes: Sequence[str]) -> dict[str, str]:
     """Node -> message of its check, if exactly one of these nodes is degraded and no worse; {} if several
     are: that is the site. (pure)
     """
@@ -422,10 +429,10 @@ def poor(facts: NodeFacts, nodes: Sequence[str]) -> dict[str, str]:
     return found if len(found) == 1 < len(nodes) else {}
 
 
-def reach_all(
+def query_all_nodes(
     ctx: Desk,
     token: str,
-    monitor: Eye | None = None,
+    monitor: StartMonitor | None = None,
     *,
     quiet_s: float = QUIET_S,
     lost: tuple[str, ...] = (),
@@ -450,7 +457,7 @@ def reach_all(
         shut_s,
         ctx.spans,
     )
-    return node_liveness.reach(
+    return node_liveness.query_nodes(
         ctx.cluster,
         ctx.steps,
         ctx.clock,
@@ -460,7 +467,7 @@ def reach_all(
     )
 
 
-def keep_alive(ctx: Desk, monitor: Eye | None) -> None:
+def keep_alive(ctx: Desk, monitor: StartMonitor | None) -> None:
     """Keep the heartbeat and the log reader going during a wait. Raises GivenUp, OSError."""
     ctx.alive()
     if monitor is not None:

@@ -17,30 +17,33 @@ from typing import Any
 
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.agent import resize, spanning_limits, start_monitor
-from ftrun.supervisor.agent.batch_channel import Over, Started
-from ftrun.supervisor.agent.context import Desk, Suspicion
-from ftrun.supervisor.agent.node_checks import Checks
-from ftrun.supervisor.agent.node_liveness import QUIET_S, SHUT_LONG_S, SHUT_S, Reach
-from ftrun.supervisor.agent.start_monitor import Eye
+from ftrun.supervisor.agent.batch_channel import Started
+from ftrun.supervisor.agent.batch_channel import StartEnd as Over
+from ftrun.supervisor.agent.context import AgentContext as Desk
+from ftrun.supervisor.agent.context import Suspicion
+from ftrun.supervisor.agent.node_checks import FailureChecks as Checks
+from ftrun.supervisor.agent.node_liveness import QUIET_S, SHUT_LONG_S, SHUT_S
+from ftrun.supervisor.agent.node_liveness import NodeAnswers as Reach
+from ftrun.supervisor.agent.start_monitor import StartMonitor as Eye
 from ftrun.supervisor.diagnosis import checkpoint_blame, node_findings, resumable, suspicions
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import Diagnosis
 from ftrun.supervisor.nodes import from_runs, ledger
-from ftrun.supervisor.policy import policy_input, start_case
+from ftrun.supervisor.policy import policy_input, start_decision
 from ftrun.supervisor.store import checkpoints, submission_context
 from ftrun.supervisor.telemetry import diverged_checkpoints, divergence
 
 __all__ = [
-    "Settled",
-    "begun",
-    "failed_checkpoint",
-    "incident_of",
-    "note",
-    "seen_of",
-    "settled",
-    "shut_s",
-    "too_late",
+    "SettledStart",
+    "begin_record",
+    "checkpoints_to_skip",
+    "collect_facts",
+    "incident_name",
+    "journal_diagnosis",
+    "refusal_limit_s",
+    "settle_start",
+    "time_objection",
 ]
 
 
@@ -53,14 +56,14 @@ WORTH_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledStart:
     """Which nodes answer, and whether they were checked."""
 
     reach: Reach
     checked: bool
 
 
-def settled(
+def settle_start(
     ctx: Desk,
     monitor: Eye,
     suspicion: Suspicion | None,
@@ -70,7 +73,7 @@ def settled(
     aside: tuple[str, ...],
     judged: Callable[[Reach], Diagnosis],
     heard: Callable[[Reach], None] = lambda _: None,
-) -> Settled:
+) -> SettledStart:
     """Ask and check the nodes while the last log lines come in, then wait until the log is quiet.
 
     `aside` are nodes that no later start uses, `judged` is the diagnosis so far, `heard` is called as soon as
@@ -83,29 +86,35 @@ def settled(
     hopeful = tuple(node for node in ctx.nodes if node not in {*aside, *lost, *monitor.unheard})
     if worth and node_findings.worth_checking(judged(Reach(answered=hopeful, silent=lost))):
         checks.begin(hopeful)
-    reach = _swept(ctx, monitor, lost, shut_s(ctx, monitor.started, settings, aside))
+    reach = _swept(ctx, monitor, lost, refusal_limit_s(ctx, monitor.started, settings, aside))
     heard(reach)
     nodes = tuple(node for node in reach.answered if node not in aside)
     worth = worth and reach.known and bool(nodes) and node_findings.worth_checking(judged(reach))
     checked = worth and checks.finish(nodes, lambda: start_monitor.keep_alive(ctx, monitor))
     quiet_s, longest_s = float(settings.get("log-quiet", 2.0)), float(settings.get("log-quiet-max", 10.0))
     if lost:  # the log has long been quiet; later lines come from our own sweep
-        return Settled(reach, checked)
+        return SettledStart(reach, checked)
     while True:
         ctx.rest(LOOK_S)
         known = monitor.look(fresh=True) is not None
         waited_s = ctx.clock.mono_s() - began_s
         if waited_s >= longest_s or (min(waited_s, monitor.quiet_s()) if known else waited_s) >= quiet_s:
-            return Settled(reach, checked)
+            return SettledStart(reach, checked)
 
 
-def shut_s(ctx: Desk, started: Started, settings: Mapping[str, Any], aside: tuple[str, ...]) -> float:
+def refusal_limit_s(
+    ctx: Desk, started: Started, settings: Mapping[str, Any], aside: tuple[str, ...]
+) -> float:
     """How long to wait for a slurmd that refuses connections. Longer where no spare, companion or smaller
     size can replace its node, so that its loss costs the job.
     """
     spare = not {*ctx.nodes} <= {*started.nodes, *aside}
-    replaceable = spare or resize.may(settings, len(started.nodes))
-    return SHUT_S if replaceable or spanning_limits.may(ctx, settings, started.number) else SHUT_LONG_S
+    replaceable = spare or resize.shrink_is_possible(settings, len(started.nodes))
+    return (
+        SHUT_S
+        if replaceable or spanning_limits.companion_is_possible(ctx, settings, started.number)
+        else SHUT_LONG_S
+    )
 
 
 def _lost(suspicion: Suspicion) -> bool:
@@ -121,7 +130,7 @@ def _swept(ctx: Desk, monitor: Eye, lost: tuple[str, ...], wait_s: float) -> Rea
     ctx.journal.act(
         "sweep",
         lambda: found.append(
-            start_monitor.reach_all(ctx, token, monitor, quiet_s=quiet_s, lost=lost, shut_s=wait_s)
+            start_monitor.query_all_nodes(ctx, token, monitor, quiet_s=quiet_s, lost=lost, shut_s=wait_s)
         ),
     )
     reach = found[0]
@@ -135,7 +144,7 @@ def _swept(ctx: Desk, monitor: Eye, lost: tuple[str, ...], wait_s: float) -> Rea
     return reach
 
 
-def begun(started: Started) -> dict[str, Any]:
+def begin_record(started: Started) -> dict[str, Any]:
     """The journal record of a start that began."""
     launch = started.launch
     return {
@@ -147,7 +156,7 @@ def begun(started: Started) -> dict[str, Any]:
     }
 
 
-def seen_of(
+def collect_facts(
     ctx: Desk,
     settings: Mapping[str, Any],
     run: Run,
@@ -156,23 +165,23 @@ def seen_of(
     over: Over,
     suspicion: Suspicion | None,
     reach: Reach,
-) -> start_case.Seen:
+) -> start_decision.StartFacts:
     """All facts about a start that is over: logs, exit, live nodes, and whether there is a new checkpoint."""
     started = monitor.started
     report, resumed = monitor.memory.report, started.launch.resume_from
     spoilt = None
     found = (
-        divergence.sign(report.evidence, report.health)
+        divergence.find_divergence(report.evidence, report.health)
         if report is not None and settings.get("checkpoint")
         else None
     )
     if found is not None:
-        name = incident_of(ctx, started)
+        name = incident_name(ctx, started)
         now_s = ctx.clock.now_s()
         spoilt = diverged_checkpoints.poison_of(
             found, settings, ctx.where.run_dir, name=name, resumed_from=resumed, now_s=now_s
         )
-    loads = resumable.find(
+    loads = resumable.find_resume_point(
         settings,
         run,
         submission_context.cwd(ctx.where.run_dir),
@@ -182,7 +191,7 @@ def seen_of(
     newest = loads.path
     before = run.best_checkpoint or resumed
     since_s = started.launch.started_s or 0.0
-    return start_case.Seen(
+    return start_decision.StartFacts(
         number=started.number,
         nodes=started.nodes,
         resume_from=started.launch.resume_from,
@@ -201,8 +210,10 @@ def seen_of(
         diverged=found,
         spoilt=spoilt,
         loads=loads,
-        resumed=resumable.resumed(settings, run, ctx.where.run_dir, resumed, incident_of(ctx, started)),
-        checkpoint=newest if newest and checkpoints.newer(newest, before, since_s) else "",
+        resumed=resumable.resumed_checkpoint(
+            settings, run, ctx.where.run_dir, resumed, incident_name(ctx, started)
+        ),
+        checkpoint=newest if newest and checkpoints.is_newer(newest, before, since_s) else "",
     )
 
 
@@ -212,10 +223,12 @@ def _facts(ctx: Desk, run: Run, monitor: Eye) -> NodeFacts:
     if not facts.odd(now_s):
         return facts
     launch = from_runs.entry_prefix(run, where.attempt, where.launch)
-    return facts.noted_before(ledger.read(where.home), run.id, launch, now_s)
+    return facts.noted_before(ledger.read_entries(where.home), run.id, launch, now_s)
 
 
-def note(ctx: Desk, monitor: Eye, seen: start_case.Seen, incident: str, diagnosis: Diagnosis) -> None:
+def journal_diagnosis(
+    ctx: Desk, monitor: Eye, seen: start_decision.StartFacts, incident: str, diagnosis: Diagnosis
+) -> None:
     """Journal the diagnosis of a start that is over and, once, that its training had diverged. Raises
     OSError, BookClosed.
     """
@@ -230,38 +243,38 @@ def note(ctx: Desk, monitor: Eye, seen: start_case.Seen, incident: str, diagnosi
     if spoilt is None or found is None:
         return
     if not any(one.name == spoilt.name for one in ctx.journal.run().poisoned):
-        ctx.journal.record("checkpoint.poisoned", **divergence.facts(found, spoilt))
-        resumable.leave(ctx.where.run_dir, [spoilt])
+        ctx.journal.record("checkpoint.poisoned", **divergence.divergence_data(found, spoilt))
+        resumable.write_divergence_files(ctx.where.run_dir, [spoilt])
 
 
-def failed_checkpoint(
-    ctx: Desk, monitor: Eye, case: policy_input.Case, *, older: bool
+def checkpoints_to_skip(
+    ctx: Desk, monitor: Eye, case: policy_input.PolicyInput, *, older: bool
 ) -> list[tuple[str, str]]:
     """The checkpoint that this start could not load, with its stamp. No later start loads it unless it is
     written anew.
     """
     path = monitor.started.launch.resume_from
     path = os.path.normpath(os.path.join(submission_context.cwd(ctx.where.run_dir), path)) if path else ""
-    if not path or path in checkpoints.still_aside(case.run.set_aside):
+    if not path or path in checkpoints.unchanged_since_set_aside(case.run.set_aside):
         return []
     found = case.diagnosis.loading
-    told = monitor.memory.step is None and checkpoint_blame.cannot_load(
+    told = monitor.memory.step is None and checkpoint_blame.is_reported_broken(
         monitor.evidence(), ctx.catalog(), path
     )
     told = told and (found is None or found.verdict != checkpoint_blame.PROGRAM)
     return (
-        [(path, checkpoints.stamp(path))]
-        if older or told or checkpoint_blame.is_aside(case.diagnosis)
+        [(path, checkpoints.content_stamp(path))]
+        if older or told or checkpoint_blame.is_set_aside(case.diagnosis)
         else []
     )
 
 
-def incident_of(ctx: Desk, started: Started) -> str:
+def incident_name(ctx: Desk, started: Started) -> str:
     """The journal's name for the end of a start."""
     return f"{ctx.where.attempt}.{ctx.where.launch}.{started.number}"
 
 
-def too_late(ctx: Desk, monitor: Eye, reach: Reach) -> str:
+def time_objection(ctx: Desk, monitor: Eye, reach: Reach) -> str:
     """Why another start would not get far in the job's remaining time; "" if it would."""
     if reach.end_s is None:
         return ""

@@ -31,17 +31,20 @@ from typing import Any
 from ftrun.hooks.checkpoints import names as checkpoints_names
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.commands.steps import StepRow
-from ftrun.supervisor.agent.context import Desk, Suspicion, say
-from ftrun.supervisor.agent.removed_nodes import Taken
-from ftrun.supervisor.agent.start_monitor import Eye, Hangs
+from ftrun.supervisor.agent.context import AgentContext as Desk
+from ftrun.supervisor.agent.context import Suspicion
+from ftrun.supervisor.agent.context import log_line as say
+from ftrun.supervisor.agent.removed_nodes import RemovedNodes as Taken
+from ftrun.supervisor.agent.start_monitor import HangMonitor as Hangs
+from ftrun.supervisor.agent.start_monitor import StartMonitor as Eye
 from ftrun.supervisor.diagnosis import suspicions
 from ftrun.supervisor.model.types import FaultClass
 from ftrun.supervisor.policy import save_request
 from ftrun.supervisor.policy.save_request import STEPS_CANCELLED, Occasion
 from ftrun.supervisor.store import checkpoints, flag_files, submission_context
-from ftrun.supervisor.store.flag_files import Wish
+from ftrun.supervisor.store.flag_files import LeaveRequest as Wish
 
-__all__ = ["Boundary", "Drained", "Notice", "Slow", "cancel_steps", "stop"]
+__all__ = ["CheckpointWait", "DrainMonitor", "PreemptionNotice", "StragglerSwap", "cancel_steps", "stop"]
 
 
 OWN_STEPS = "ftrun"
@@ -85,7 +88,7 @@ def cancel_steps(ctx: Desk) -> bool:
     must do.
     """
     try:
-        running = own(ctx.steps.steps(ctx.where.job))
+        running = script_steps(ctx.steps.steps(ctx.where.job))
     except SlurmError as error:
         say(f"steps unknown: {error.message}")
         return False
@@ -98,7 +101,7 @@ def cancel_steps(ctx: Desk) -> bool:
     return True
 
 
-def own(steps: tuple[StepRow, ...]) -> tuple[StepRow, ...]:
+def script_steps(steps: tuple[StepRow, ...]) -> tuple[StepRow, ...]:
     """The steps of the script among these. (pure)"""
     return tuple(step for step in steps if step.name != OWN_STEPS)
 
@@ -126,13 +129,14 @@ def _over_within(ctx: Desk, number: int, limit_s: float) -> bool:
 def _emergency_save(ctx: Desk, monitor: Eye, found: Suspicion, settings: Mapping[str, Any]) -> None:
     """Ask the surviving processes for an emergency checkpoint, once, and wait a short time for it."""
     nodes = monitor.started.nodes
-    signal_name, to_script = save_request.split_signal(str(settings.get("save-signal", "")))
+    signal_name, to_script = save_request.parse_save_signal(str(settings.get("save-signal", "")))
     gone = [node for node in nodes if node in found.diagnosis.nodes]
     reads = found.diagnosis.fault is not FaultClass.HANG  # a process that hangs reads no file
-    wanted, why = save_request.gasp(
+    wanted, why = save_request.emergency_save(
         total=len(nodes),
         alive=len(nodes) - len(gone),
-        listens=bool(signal_name) or (reads and flag_files.is_read(ctx.where.place, monitor.started.token)),
+        listens=bool(signal_name)
+        or (reads and flag_files.script_reads_save_file(ctx.where.place, monitor.started.token)),
         asked=False,
         gasp_wait_s=float(settings.get("fault-save-timeout", 30.0)),
     )
@@ -140,8 +144,8 @@ def _emergency_save(ctx: Desk, monitor: Eye, found: Suspicion, settings: Mapping
         say(f"no last checkpoint is asked for: {why}")
         return
     wait_s = float(settings.get("fault-save-timeout", 30.0))
-    known = sight(ctx, monitor, settings, ctx.clock.mono_s(), None)
-    ask = save_request.Ask(save_request.Occasion.GASP, known[0], wait_s)
+    known = checkpoint_state(ctx, monitor, settings, ctx.clock.mono_s(), None)
+    ask = save_request.SaveRequest(save_request.Occasion.GASP, known[0], wait_s)
     ctx.journal.record("save.asked", occasion="gasp", why=why, known=known[0].to_json(), wait_s=wait_s)
     token = _new_token(ctx, monitor)
     try:
@@ -150,17 +154,17 @@ def _emergency_save(ctx: Desk, monitor: Eye, found: Suspicion, settings: Mapping
         seen = known
         while True:
             monitor.look()
-            seen = sight(ctx, monitor, settings, ctx.clock.mono_s(), seen)
-            verdict = save_request.decide(ask, seen[0], ctx.clock.mono_s() - began_s)
+            seen = checkpoint_state(ctx, monitor, settings, ctx.clock.mono_s(), seen)
+            verdict = save_request.save_verdict(ask, seen[0], ctx.clock.mono_s() - began_s)
             if verdict.end or ctx.channel.over(monitor.started.number) is not None:
                 break
             ctx.rest(0.5)
     finally:
-        flag_files.unask(ctx.where.run_dir, token)
+        flag_files.withdraw_save(ctx.where.run_dir, token)
     ctx.journal.record("save.done" if verdict.saved else "save.missed", why=verdict.reason)
 
 
-class Boundary:
+class CheckpointWait:
     """Waits for the next checkpoint of a live start. Asks for one if the script can be asked; otherwise waits
     as long as it takes.
     """
@@ -175,26 +179,26 @@ class Boundary:
     ) -> None:
         self._ctx, self._monitor, self._settings = ctx, monitor, settings
         self._began_s = self._looked_s = ctx.clock.mono_s()
-        self._seen = sight(ctx, monitor, settings, self._began_s, None)
-        signal_name, to_script = save_request.split_signal(str(settings.get("save-signal", "")))
-        asks = bool(signal_name) or flag_files.is_read(ctx.where.place, monitor.started.token)
+        self._seen = checkpoint_state(ctx, monitor, settings, self._began_s, None)
+        signal_name, to_script = save_request.parse_save_signal(str(settings.get("save-signal", "")))
+        asks = bool(signal_name) or flag_files.script_reads_save_file(ctx.where.place, monitor.started.token)
         wait_s = float(settings.get("save-wait", 120.0)) if asks else None
-        self._ask = save_request.Ask(occasion, self._seen[0], wait_s)
+        self._ask = save_request.SaveRequest(occasion, self._seen[0], wait_s)
         self._token = _new_token(ctx, monitor)
         if asks:
             known = self._seen[0].to_json()
             ctx.journal.record("save.asked", occasion=occasion.value, why=why, known=known, wait_s=wait_s)
             ctx.journal.act("save", lambda: _ask(ctx, monitor, self._token, signal_name, to_script=to_script))
 
-    def look(self) -> save_request.Verdict:
+    def look(self) -> save_request.SaveVerdict:
         """Whether the checkpoint is complete, or will not come. Raises OSError (journal)."""
         mono_s, seen = self._ctx.clock.mono_s(), self._seen[0]
-        fresh = save_request.new(self._ask.known, seen) or self._monitor.memory.saved_step != seen.logged
+        fresh = save_request.is_new(self._ask.known, seen) or self._monitor.memory.saved_step != seen.logged
         if mono_s - self._looked_s < (WRITING_EVERY_S if fresh else SIGHT_EVERY_S):
-            return save_request.Verdict(False, False, "a new checkpoint is awaited")
+            return save_request.SaveVerdict(False, False, "a new checkpoint is awaited")
         self._looked_s = mono_s
-        self._seen = sight(self._ctx, self._monitor, self._settings, mono_s, self._seen)
-        verdict = save_request.decide(self._ask, self._seen[0], mono_s - self._began_s)
+        self._seen = checkpoint_state(self._ctx, self._monitor, self._settings, mono_s, self._seen)
+        verdict = save_request.save_verdict(self._ask, self._seen[0], mono_s - self._began_s)
         if verdict.end and self._ask.wait_s is not None:
             self.close()
             self._ctx.journal.record("save.done" if verdict.saved else "save.missed", why=verdict.reason)
@@ -203,26 +207,26 @@ class Boundary:
     def close(self) -> None:
         """Withdraw the request, also when the start has ended meanwhile."""
         if self._ask.wait_s is not None:
-            flag_files.unask(self._ctx.where.run_dir, self._token)
+            flag_files.withdraw_save(self._ctx.where.run_dir, self._token)
 
 
-def sight(
+def checkpoint_state(
     ctx: Desk,
     monitor: Eye,
     settings: Mapping[str, Any],
     mono_s: float,
-    before: tuple[save_request.Sight, float] | None,
-) -> tuple[save_request.Sight, float]:
+    before: tuple[save_request.CheckpointState, float] | None,
+) -> tuple[save_request.CheckpointState, float]:
     """What is known of checkpoints now, and since when (monotonic) it has been so."""
     marker = str(settings.get("checkpoint-marker", ""))
-    path = checkpoints.newest(
+    path = checkpoints.newest_checkpoint(
         str(settings.get("checkpoint", "")), marker=marker, cwd=submission_context.cwd(ctx.where.run_dir)
     )
-    stamp = checkpoints.stamp(path) if path else ""
+    stamp = checkpoints.content_stamp(path) if path else ""
     same = before is not None and (before[0].path, before[0].stamp) == (path, stamp)
     since_s = before[1] if same and before is not None else mono_s
     step = checkpoints_names.step_of(path) if path else None
-    now = save_request.Sight(
+    now = save_request.CheckpointState(
         path, stamp, step, monitor.memory.saved_step, mono_s - since_s, marked=bool(marker)
     )
     return now, since_s
@@ -233,26 +237,26 @@ def _new_token(ctx: Desk, monitor: Eye) -> str:
 
 
 def _ask(ctx: Desk, monitor: Eye, token: str, signal_name: str, *, to_script: bool) -> None:
-    flag_files.ask(ctx.where.run_dir, token, beside=True)
+    flag_files.request_save(ctx.where.run_dir, token, beside=True)
     if signal_name and to_script:
         with contextlib.suppress(ProcessLookupError, AttributeError):
             os.kill(monitor.started.pid, getattr(signal, f"SIG{signal_name}"))
     elif signal_name:
         try:
-            for step in own(ctx.steps.steps(ctx.where.job)):
+            for step in script_steps(ctx.steps.steps(ctx.where.job)):
                 ctx.steps.end_step(step.id, signal=signal_name)
         except SlurmError as error:
             say(f"{signal_name} could not be sent: {error.message}")
 
 
-class Notice:
+class PreemptionNotice:
     """Watches one start for a preemption that nobody else handles."""
 
     def __init__(self, ctx: Desk, monitor: Eye, settings: Mapping[str, Any]) -> None:
         self._ctx, self._monitor, self._settings = ctx, monitor, settings
         self._seen_s: float | None = None
         self._over = False
-        self._boundary: Boundary | None = None
+        self._boundary: CheckpointWait | None = None
 
     def look(self) -> None:
         """Ask the script once to save, if Slurm preempts the job and nobody has asked. Raises OSError
@@ -272,7 +276,9 @@ class Notice:
             self._over = True
             if self._preempted() and not self._asked():
                 why = "Slurm wants the nodes for another job"
-                self._boundary = Boundary(self._ctx, self._monitor, self._settings, Occasion.PREEMPT, why)
+                self._boundary = CheckpointWait(
+                    self._ctx, self._monitor, self._settings, Occasion.PREEMPT, why
+                )
 
     def _preempted(self) -> bool:
         job = self._ctx.where.job
@@ -296,7 +302,7 @@ class Notice:
             self._boundary = None
 
 
-class Drained:
+class DrainMonitor:
     """Watches one start for drained nodes.
 
     `against` says why no spare can replace these nodes now ("" = one can); its second argument are spares
@@ -313,9 +319,9 @@ class Drained:
         self._ctx, self._monitor, self._settings, self._against = ctx, monitor, settings, against
         self._next_s = 0.0
         self._new_token: Wish | None = None
-        self._boundary: Boundary | None = None
+        self._boundary: CheckpointWait | None = None
         self._answered: set[str] = set()
-        self._notice = Notice(ctx, monitor, settings)
+        self._notice = PreemptionNotice(ctx, monitor, settings)
         self._taken = Taken(ctx, monitor.started)
 
     @property
@@ -340,7 +346,7 @@ class Drained:
         if self._new_token is None:
             return None
         if self._boundary is None:
-            self._boundary = Boundary(
+            self._boundary = CheckpointWait(
                 self._ctx, self._monitor, self._settings, Occasion.DRAIN, self._new_token.why
             )
         verdict = self._boundary.look()
@@ -357,7 +363,7 @@ class Drained:
         self._answered.add(wish.token)
         self._new_token = self._boundary = None
         nodes = self._used_nodes(wish)
-        found = Suspicion(suspicions.drained(nodes, f"{', '.join(nodes)}: {wish.why}"), 0.0)
+        found = Suspicion(suspicions.drained_suspicion(nodes, f"{', '.join(nodes)}: {wish.why}"), 0.0)
         out = tuple(node for node in wish.aside if node not in self._monitor.started.nodes)
         why = self._against(found, out) if saved else reason
         if not why:
@@ -380,7 +386,7 @@ class Drained:
             self._boundary = None
 
 
-class Slow:
+class StragglerSwap:
     """Watches one start for a straggler to replace. `against` says why no spare can replace it now ("" = one
     can).
     """
@@ -395,7 +401,7 @@ class Slow:
     ) -> None:
         self._ctx, self._monitor, self._settings = ctx, monitor, settings
         self._hangs, self._against = hangs, against
-        self._boundary: Boundary | None = None
+        self._boundary: CheckpointWait | None = None
 
     @property
     def waits(self) -> bool:
@@ -408,9 +414,9 @@ class Slow:
         if swap is None:
             self._boundary = None
             return None
-        wanted = Suspicion(suspicions.slow(swap.node, swap.reason), 0.0)
+        wanted = Suspicion(suspicions.slow_suspicion(swap.node, swap.reason), 0.0)
         if self._boundary is None:
-            self._boundary = Boundary(self._ctx, self._monitor, self._settings)
+            self._boundary = CheckpointWait(self._ctx, self._monitor, self._settings)
         verdict = self._boundary.look()
         if not verdict.end:
             return None

@@ -24,7 +24,7 @@ from ftrun.supervisor.model.errors import EXIT_INTERNAL, UserError
 
 __all__ = ["main"]
 
-AS_THE_USER = ("sbatch", "sandbox", "drill", "simulate")
+KEEP_UMASK = ("sbatch", "sandbox", "drill", "simulate")
 """Commands that keep the caller's umask: the job or the command that they execute inherits it. They set the
 modes of their own files.
 """
@@ -37,13 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `ftrun` with `argv` (default: the process's arguments) and return the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     before = os.umask(0o077)  # files of ftrun are private
-    if arguments[:1] and arguments[0] in AS_THE_USER:
+    if arguments[:1] and arguments[0] in KEEP_UMASK:
         os.umask(before)
     try:
-        status = _guarded(lambda: _dispatch(arguments))
+        status = _exit_status_of(lambda: _dispatch(arguments))
     finally:
         os.umask(before)
-    return _flushed(status)
+    return _flush_stdout(status)
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -65,11 +65,11 @@ def _dispatch(arguments: list[str]) -> int:
     return app.run(arguments)
 
 
-def _guarded(command: Callable[[], int]) -> int:
+def _exit_status_of(command: Callable[[], int]) -> int:
     try:
         return command()
     except UserError as error:
-        _say(error.message)
+        _print_error(error.message)
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -78,15 +78,15 @@ def _guarded(command: Callable[[], int]) -> int:
     except SystemExit as end:
         # typer catches a broken pipe first and exits with 1.
         broken = isinstance(end.__context__, BrokenPipeError)
-        return EXIT_BROKEN_PIPE if broken else _status(end.code)
+        return EXIT_BROKEN_PIPE if broken else _status_of_exit(end.code)
     except Exception as error:  # noqa: BLE001  the last line of defence: a user never sees a traceback
         from ftrun.supervisor.cli import crash
 
-        _say(crash.report(error))
+        _print_error(crash.report(error))
         return EXIT_INTERNAL
 
 
-def _status(code: object) -> int:
+def _status_of_exit(code: object) -> int:
     """The exit status of an argument of sys.exit, as Python itself derives it."""
     if isinstance(code, int):
         return code
@@ -95,7 +95,7 @@ def _status(code: object) -> int:
     return int(code is not None)
 
 
-def _flushed(status: int) -> int:
+def _flush_stdout(status: int) -> int:
     """Flush stdout now, while a closed pipe can still be handled without a message."""
     try:
         sys.stdout.flush()
@@ -106,5 +106,5 @@ def _flushed(status: int) -> int:
     return status
 
 
-def _say(message: str) -> None:
+def _print_error(message: str) -> None:
     print(f"ftrun: {message}", file=sys.stderr)

@@ -37,7 +37,17 @@ from ftrun.supervisor.simulator.scenario import Scenario, quantity
 from ftrun.supervisor.store import checkpoints, submission_context
 from ftrun.supervisor.submission import in_allocation
 
-__all__ = ["Advice", "Choice", "Figure", "Rate", "Written", "advise", "faults", "plan", "written"]
+__all__ = [
+    "Advice",
+    "CheckpointTiming",
+    "Choice",
+    "Figure",
+    "Rate",
+    "advise",
+    "checkpoint_timing",
+    "fault_rates",
+    "make_advice",
+]
 
 
 PRIOR_NODE_SHARE = 0.8
@@ -75,7 +85,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class CheckpointTiming:
     """Timing of the checkpoints on disk: `work_s` between two of them, `cost_s` of one (None: cannot be
     derived), number of `gaps`.
     """
@@ -127,12 +137,12 @@ class Advice:
     words: tuple[str, ...]
 
 
-def plan(
+def make_advice(
     run: Run,
     now_s: float,
     *,
     nodes: int,
-    saved: Written | None = None,
+    saved: CheckpointTiming | None = None,
     cost_s: float | None = None,
     every_s: float | None = None,
 ) -> Advice:
@@ -140,9 +150,9 @@ def plan(
     by the user instead.
     """
     hours = node_hours(run, now_s)
-    rates_of = faults(run, hours)
+    rates_of = fault_rates(run, hours)
     events = rates_of[0].events
-    met, days = estimates.met_in(events, hours)
+    met, days = estimates.faults_with_prior(events, hours)
     reckoned = met / days * 1000.0
     least, most = rate_interval(met, days)
     between_s = _between(reckoned, nodes), _between(most * 1000.0, nodes), _between(least * 1000.0, nodes)
@@ -163,7 +173,7 @@ def plan(
     choices = [choice("as it is", have, figures["checkpoint interval"].seconds)]
     choices.append(choice("best interval", have, best_s))
     choices += [choice(f"best interval, {_spares(count)}", count, best_s) for count in SPARES]
-    shrink_s = _smaller_s(run)
+    shrink_s = _shrink_gain_s(run)
     if shrink_s is not None:
         choices.append(choice("best interval, smaller at once", have, best_s, shrink_s))
     best = max(choices[2 : 2 + len(SPARES)], key=lambda one: (one.of_all, -one.spares))
@@ -179,18 +189,21 @@ def plan(
         figures=figures,
         choices=tuple(choices),
         best_spares=best.spares,
-        words=(*_words(run, events, hours, choices, best), *_growing(run, nodes, figures, now_s)),
+        words=(
+            *_advice_lines(run, events, hours, choices, best),
+            *_growth_advice(run, nodes, figures, now_s),
+        ),
     )
 
 
 # ---------------------------------------------------------------------- how often
 
 
-def faults(run: Run, hours: float) -> tuple[Rate, ...]:
+def fault_rates(run: Run, hours: float) -> tuple[Rate, ...]:
     """The rates of faults that may recur by chance: first of all together, then by class, the most frequent
     first.
     """
-    counted = estimates.met(run)
+    counted = estimates.random_faults(run)
     names = sorted(set(counted), key=lambda name: (-counted.count(name), name))
     return tuple(
         _rate(name, len(counted) if name == "all" else counted.count(name), hours) for name in ("all", *names)
@@ -210,7 +223,7 @@ def _between(per_1000_node_days: float, nodes: int) -> float:
 
 def _node_share(run: Run) -> float:
     """The share of faults that exclude a node; one fault of the prior is counted as well."""
-    counted = estimates.met(run)
+    counted = estimates.random_faults(run)
     own = sum(name in NODE_BOUND for name in counted)
     return (own + PRIOR_NODE_SHARE) / (len(counted) + 1)
 
@@ -218,7 +231,7 @@ def _node_share(run: Run) -> float:
 # ---------------------------------------------------------------------- what it costs
 
 
-def written(saves: Sequence[tuple[int, float]], step_s: float | None) -> Written | None:
+def checkpoint_timing(saves: Sequence[tuple[int, float]], step_s: float | None) -> CheckpointTiming | None:
     """The timing of checkpoints (step, written at); None for fewer than four.
 
     The steps between two checkpoints take `step_s` each; the rest of the time between them is the cost. A
@@ -233,14 +246,14 @@ def written(saves: Sequence[tuple[int, float]], step_s: float | None) -> Written
     if len(gaps) < GAPS_MIN:
         return None
     if step_s is None:
-        return Written(median(seconds for _, seconds in gaps), None, len(gaps))
+        return CheckpointTiming(median(seconds for _, seconds in gaps), None, len(gaps))
     work_s = median(steps * step_s for steps, _ in gaps)
     cost_s = median(seconds - steps * step_s for steps, seconds in gaps)
-    return Written(work_s, cost_s if cost_s > 0.0 else None, len(gaps))
+    return CheckpointTiming(work_s, cost_s if cost_s > 0.0 else None, len(gaps))
 
 
 def _figures(
-    run: Run, nodes: int, saved: Written | None, cost_s: float | None, every_s: float | None
+    run: Run, nodes: int, saved: CheckpointTiming | None, cost_s: float | None, every_s: float | None
 ) -> Mapping[str, Figure]:
     assumed = Scenario((), {"nodes": float(nodes)})
     default = "assumed, as in ftrun simulate"
@@ -290,7 +303,7 @@ def _queues(run: Run) -> list[float]:
     return [wait for wait in waits if wait is not None]
 
 
-def _smaller_s(run: Run) -> float | None:
+def _shrink_gain_s(run: Run) -> float | None:
     """How much less (<= 0) a new job would wait on average if it started smaller after `resize-after`; None
     if none waited that long.
     """
@@ -313,7 +326,9 @@ def _restart_s(figures: Mapping[str, Figure], spares: int, share: float, queue_s
 # ---------------------------------------------------------------------- in words
 
 
-def _words(run: Run, events: int, hours: float, choices: Sequence[Choice], best: Choice) -> tuple[str, ...]:
+def _advice_lines(
+    run: Run, events: int, hours: float, choices: Sequence[Choice], best: Choice
+) -> tuple[str, ...]:
     now, better = choices[0], choices[1]
     prior = f"{PRIOR_EVENTS} faults in {PRIOR_NODE_DAYS:,} node-days of {PRIOR}"
     if not events:
@@ -348,7 +363,7 @@ def _words(run: Run, events: int, hours: float, choices: Sequence[Choice], best:
     return tuple(told)
 
 
-def _growing(run: Run, nodes: int, figures: Mapping[str, Figure], now_s: float) -> tuple[str, ...]:
+def _growth_advice(run: Run, nodes: int, figures: Mapping[str, Figure], now_s: float) -> tuple[str, ...]:
     """How many nodes must come back at once before a restart of the others pays; () for a run of one size.
 
     It uses the figures by which the run itself decides: every restart inside its job, and one fault of the
@@ -357,7 +372,7 @@ def _growing(run: Run, nodes: int, figures: Mapping[str, Figure], now_s: float) 
     sizes = sizes_of_settings(run.settings)
     if sizes is None or nodes <= sizes.all[0]:
         return ()
-    between_s = estimates.between_s(run, now_s, nodes)
+    between_s = estimates.fault_interval_s(run, now_s, nodes)
     restart_s = estimates.restart_s(run) or figures["restart by step"].seconds
     price_s = elastic.MARGIN * nodes * (restart_s + elastic.LOST_S)
     few = max(1, math.ceil(price_s / between_s))
@@ -394,7 +409,7 @@ def advise(name: Name, cost: Cost = "", every: Every = "", nodes: Nodes = "", js
     The advice rests on the run's own faults, phases and checkpoints. With few of them the intervals are wide;
     without a fault a published rate is used.
     """
-    run_dir, run = common.find(name)
+    run_dir, run = common.find_run(name)
     try:
         cost_s = quantity("checkpoint-cost", cost) if cost else None
         every_s = quantity("checkpoint-every", every) if every else None
@@ -403,9 +418,11 @@ def advise(name: Name, cost: Cost = "", every: Every = "", nodes: Nodes = "", js
         raise UserError(f"--{error}") from None
     if not wanted:
         raise UserError(f"{run.id} has not had nodes yet; give their number: --nodes=N", 1)
-    found = plan(run, time.time(), nodes=wanted, saved=_written(run_dir, run), cost_s=cost_s, every_s=every_s)
+    found = make_advice(
+        run, time.time(), nodes=wanted, saved=_written(run_dir, run), cost_s=cost_s, every_s=every_s
+    )
     if json:
-        common.emit_json(asdict(found))
+        common.print_json(asdict(found))
     else:
         _show(found)
     return 0
@@ -414,26 +431,28 @@ def advise(name: Name, cost: Cost = "", every: Every = "", nodes: Nodes = "", js
 def _nodes(run_dir: str, run: Run) -> int:
     """How many nodes the script uses; 0 if no attempt has had any yet."""
     used = [len(one.used) for one in run.attempts if one.used]
-    return in_allocation.active_of(run_dir) or max(used, default=0)
+    return in_allocation.active_nodes_of_run(run_dir) or max(used, default=0)
 
 
-def _written(run_dir: str, run: Run) -> Written | None:
+def _written(run_dir: str, run: Run) -> CheckpointTiming | None:
     """The timing of the checkpoints on disk; None if there are too few."""
     chosen = {**settings.defaults(), **run.settings}
     folder = submission_context.cwd(run_dir)
     if not folder:
         return None
-    paths = checkpoints.complete(
+    paths = checkpoints.complete_checkpoints(
         str(chosen["checkpoint"]), marker=str(chosen["checkpoint-marker"]), cwd=folder
     )
-    saves = [(checkpoints_names.step_of(path), checkpoints.times_written_s(path)) for path in paths]
+    saves = [(checkpoints_names.step_of(path), checkpoints.modified_s(path)) for path in paths]
     step_s = next((one.step_s for one in reversed(run.attempts) if one.step_s), None)
-    return written([(step, at) for step, at in saves if step is not None and at is not None], step_s)
+    return checkpoint_timing(
+        [(step, at) for step, at in saves if step is not None and at is not None], step_s
+    )
 
 
 def _show(found: Advice) -> None:
     print(f"{found.run}: {found.nodes} nodes\n")
-    common.table(
+    common.print_table(
         ["CLASS", "FAULTS", "PER 1000 NODE-DAYS", "95 % INTERVAL"],
         [
             [one.fault, one.events, _number(one.rate), f"{_number(one.least)} to {_number(one.most)}"]
@@ -442,12 +461,12 @@ def _show(found: Advice) -> None:
     )
     expected, soon, late = (_hours(seconds) for seconds in found.between_s)
     print(f"\nassumed rate {_number(found.reckoned)}: a fault every {expected} ({soon} to {late})\n")
-    common.table(
+    common.print_table(
         ["", "SECONDS", "FROM"],
         [[name, f"{one.seconds:.1f}", _source(one)] for name, one in found.figures.items()],
     )
     print(f"\nbest interval: {found.best_every_s:.0f} s of work by Daly, {found.young_s:.0f} s by Young\n")
-    common.table(
+    common.print_table(
         ["CHOICE", "GOODPUT", "INTERVAL", "SPARES COUNTED, TOO", "NODE-HOURS A DAY"],
         [
             [

@@ -12,7 +12,9 @@ from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.runs import Json, Name
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.submission import compile_cache
-from ftrun.supervisor.submission.compile_cache import Book, NodeClass, Warm
+from ftrun.supervisor.submission.compile_cache import CacheFill as Warm
+from ftrun.supervisor.submission.compile_cache import CacheIndex as Book
+from ftrun.supervisor.submission.compile_cache import NodeClass
 
 __all__ = ["cache"]
 
@@ -26,12 +28,12 @@ def cache(name: Name, clear: Clear = False, json: Json = False) -> int:
 
     A run has caches if ftrun may restart it and the setting `caches` is not `never`.
     """
-    run_dir, run = common.find(name)
+    run_dir, run = common.find_run(name)
     if clear:
         return _clear(run_dir, run.id, json=json)
-    book = compile_cache.read(run_dir, len(run.attempts))
+    book = compile_cache.read_caches(run_dir, len(run.attempts))
     if json:
-        common.emit_json({"run": run.id, **asdict(book), "stored_bytes": book.stored_bytes})
+        common.print_json({"run": run.id, **asdict(book), "stored_bytes": book.stored_bytes})
     else:
         _show(run.id, book)
     return 0
@@ -39,13 +41,13 @@ def cache(name: Name, clear: Clear = False, json: Json = False) -> int:
 
 def _clear(run_dir: str, run: str, *, json: bool) -> int:
     try:
-        freed = compile_cache.clear(run_dir)
+        freed = compile_cache.clear_caches(run_dir)
     except OSError as error:
         raise UserError(
             f"the caches of {run} were not cleared: {error.filename}: {error.strerror}", 1
         ) from None
     if json:
-        common.emit_json({"run": run, "cleared": True, "freed_bytes": freed})
+        common.print_json({"run": run, "cleared": True, "freed_bytes": freed})
     else:
         print(
             f"the caches of {run} are cleared, {common.size_text(freed)} freed; nodes delete their copies before the next start"
@@ -74,7 +76,7 @@ def _show(run: str, book: Book) -> None:
         for one in book.classes
         for share in one.shares
     ]
-    common.table(["NODES", "CACHE", "VERSION", "ENTRIES", "SIZE", "STORED"], rows)
+    common.print_table(["NODES", "CACHE", "VERSION", "ENTRIES", "SIZE", "STORED"], rows)
     print(
         f"{common.size_text(book.stored_bytes)} of {common.size_text(book.limit_bytes)}; on the nodes in {book.local}"
     )

@@ -45,10 +45,10 @@ def list_signatures(
     found = [signature for signature in known if fault in {"", signature.fault.value}]
     found.sort(key=lambda signature: (-signature.priority, signature.id))
     if json:
-        common.emit_json(found)
+        common.print_json(found)
         return
     rows = [(s.id, s.fault, s.role, s.blame, s.action, s.priority, s.title) for s in found]
-    common.table(("signature", "class", "role", "blame", "action", "priority", "title"), rows)
+    common.print_table(("signature", "class", "role", "blame", "action", "priority", "title"), rows)
 
 
 @app.command("show")
@@ -58,9 +58,9 @@ def show_signature(name: Annotated[str, typer.Argument(metavar="SIGNATURE")], js
     if signature is None:
         raise UserError(f"no signature is called {name}; `ftrun catalog list` names them")
     if json:
-        common.emit_json(signature)
+        common.print_json(signature)
         return
-    common.table(("field", "value"), _fields(signature))
+    common.print_table(("field", "value"), _fields(signature))
 
 
 @app.command("check")
@@ -69,11 +69,11 @@ def check(json: AsJson = False) -> int:
     not.
     """
     catalog = common.load_catalog()
-    wrong = selftest.check(catalog)
+    wrong = selftest.catalog_errors(catalog)
     codes = sum(len(table.codes) for table in catalog.tables.values())
     if json:
         counts = {"signatures": len(catalog.signatures), "codes": codes}
-        common.emit_json({**counts, "digest": catalog.digest, "wrong": wrong})
+        common.print_json({**counts, "digest": catalog.digest, "wrong": wrong})
     else:
         for line in wrong:
             print(line, file=sys.stderr)
@@ -92,7 +92,7 @@ def try_log(
     hits = _hits(catalog, log, engine)
     if json:
         for hit in hits:
-            common.emit_json({"file": log, "class": catalog.by_id[hit.signature].fault, **_plain(hit)})
+            common.print_json({"file": log, "class": catalog.by_id[hit.signature].fault, **_plain(hit)})
         return
     for hit in hits:
         print(f"{hit.line}: {hit.signature}: {hit.text.strip()}")

@@ -74,7 +74,7 @@ def checkpoints(
             for path, why in refused:
                 print(f"ftrun: no manifest for {_short(path, found.place)}: {why}", file=sys.stderr)
     if json:
-        common.emit_json({"places": listed})
+        common.print_json({"places": listed})
     return int(failed)
 
 
@@ -82,7 +82,7 @@ def _places(where: Sequence[str], marker: str) -> list[Place]:
     if not where:
         home_dir = common.home()
         runs = [(run_dir, run) for run_dir, run in common.all_runs(home_dir) if not run.final]
-        places = [view_checkpoints.of_run(run_dir, run) for run_dir, run in runs]
+        places = [view_checkpoints.place_of_run(run_dir, run) for run_dir, run in runs]
         found = [place for place in places if place.patterns]
         if not found:
             raise UserError("no open run says where its checkpoints are; name a run, a folder or a glob", 1)
@@ -93,9 +93,9 @@ def _places(where: Sequence[str], marker: str) -> list[Place]:
 def _place(name: str, marker: str) -> Place:
     """The place of a run, or of a path; a name that is no run may still be a folder here."""
     is_path = "/" in name or name.startswith(("~", ".")) or glob.has_magic(name)
-    if not is_path and (store_run_dir.resolve(common.home(), name) or not os.path.exists(name)):
-        run_dir, run = common.find(name)
-        place = view_checkpoints.of_run(run_dir, run)
+    if not is_path and (store_run_dir.find_run(common.home(), name) or not os.path.exists(name)):
+        run_dir, run = common.find_run(name)
+        place = view_checkpoints.place_of_run(run_dir, run)
         if not place.patterns:
             raise UserError(
                 f"{run.id} was not told where its checkpoints are (--ft-checkpoint); name their folder", 1
@@ -103,7 +103,7 @@ def _place(name: str, marker: str) -> Place:
         return place
     if not glob.glob(os.path.expanduser(name)):
         raise UserError(f"{name}: no such file or folder", 1)
-    found = view_checkpoints.place(name)
+    found = view_checkpoints.place_of_path(name)
     return Place(found.title, found.patterns, found.cwd, marker=marker)
 
 
@@ -139,7 +139,7 @@ def _facts(found: Inventory, refused: dict[str, str]) -> dict[str, Any]:
 
 def _show(found: Inventory, *, titled: bool) -> None:
     if titled:
-        common.say(f"{found.place.title}:", style="bold")
+        common.print_styled(f"{found.place.title}:", style="bold")
     if not found.judged:
         print(f"no checkpoint: nothing matches {', '.join(found.place.patterns)} from {found.place.cwd}")
         return
@@ -159,7 +159,7 @@ def _show(found: Inventory, *, titled: bool) -> None:
         ]
         for one in found.judged
     ]
-    common.table(
+    common.print_table(
         ["", "STEP", "WRITTEN", "SIZE", "FILES", "LAYOUT", "STATE", "LEVEL", "CHECKPOINT", "WHY"], rows
     )
     if not chosen:

@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from ftrun.supervisor.signatures.catalog import Catalog
 
 __all__ = [
-    "Watch",
+    "SupervisorState",
     "all_runs",
     "console",
-    "emit_json",
     "ensure_supervisor",
-    "find",
+    "find_run",
     "home",
     "is_terminal",
     "load_catalog",
-    "read",
-    "request",
-    "say",
+    "load_run",
+    "print_json",
+    "print_styled",
+    "print_table",
     "size_text",
-    "table",
-    "watch_state",
+    "supervisor_state",
+    "write_request",
 ]
 
 
@@ -55,7 +55,7 @@ FOREIGN_LOOK_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class SupervisorState:
     """Whether a supervisor is alive.
 
     `since_s`: since when its counter has not moved (Unix seconds, the mtime of the file); `blind_since_s`:
@@ -73,17 +73,17 @@ class Watch:
 
 def home() -> str:
     """The folder of all runs, by the settings. Raises UserError where others may have written there."""
-    return own_home(sources.load(os.getcwd(), dict(os.environ)).home(dict(os.environ)))
+    return checked_home(sources.load(os.getcwd(), dict(os.environ)).home(dict(os.environ)))
 
 
-def own_home(path: str) -> str:
+def checked_home(path: str) -> str:
     """`path`, the folder of all runs. Raises UserError where others may have written there."""
-    if why := store_run_dir.foreign_home(path):
+    if why := store_run_dir.why_home_untrusted(path):
         raise UserError(f"{why}: name a folder of your own (FTRUN_HOME)")
     return path
 
 
-def read(run_dir: str) -> Run:
+def load_run(run_dir: str) -> Run:
     """The run in this folder. Raises UserError if its journal cannot be read."""
     name = os.path.basename(run_dir)
     try:
@@ -101,57 +101,57 @@ def all_runs(home_dir: str) -> list[tuple[str, Run]]:
     found = []
     for run_dir in store_run_dir.run_dirs(home_dir):
         try:
-            found.append((run_dir, read(run_dir)))
+            found.append((run_dir, load_run(run_dir)))
         except UserError as error:
             print(f"ftrun: {error}", file=sys.stderr)
     return sorted(found, key=lambda pair: pair[1].created_at_s)
 
 
-def find(name: str) -> tuple[str, Run]:
+def find_run(name: str) -> tuple[str, Run]:
     """The run that a run id or any of its job ids names. Raises UserError."""
     home_dir = home()
-    run_dir = store_run_dir.resolve(home_dir, name) or _by_journal(home_dir, name)
+    run_dir = store_run_dir.find_run(home_dir, name) or _find_by_journal(home_dir, name)
     if run_dir is None:
         raise UserError(
             f"no run and no job of a run is called {name!r} in {home_dir}; see: ftrun status --all"
         )
-    return run_dir, read(run_dir)
+    return run_dir, load_run(run_dir)
 
 
-def _by_journal(home_dir: str, name: str) -> str | None:
+def _find_by_journal(home_dir: str, name: str) -> str | None:
     """The run whose journal names this job, for a job that the index lacks; the index is mended."""
     plain = name.split("_", 1)[0].split("+", 1)[0]
     for run_dir, run in reversed(all_runs(home_dir)):
         if plain in (*run.job_ids, *run.companion_ids):
-            store_run_dir.index(home_dir, plain, run.id)
+            store_run_dir.index_job(home_dir, plain, run.id)
             return run_dir
     return None
 
 
-def watch_state(home_dir: str) -> Watch:
+def supervisor_state(home_dir: str) -> SupervisorState:
     """Whether a supervisor is alive: here by its process, on another machine by whether its counter moves."""
     from ftrun.supervisor.store import lease
     from ftrun.supervisor.submission import start_supervisor
 
-    holder = lease.look(home_dir)
+    holder = lease.read_holder(home_dir)
     status = _status_file(home_dir)
     blind, aside = status.get("blind_since_s"), dict(status.get("set_aside", {}))
     asks = dict(status.get("slurm_client", {}))
     if not holder.epoch:
-        return Watch(False, "", None, blind, aside, asks)
+        return SupervisorState(False, "", None, blind, aside, asks)
     host = holder.writer.split(".")[0]
     if start_supervisor.holder_alive_here(home_dir):
-        return Watch(True, host, None, blind, aside, asks)
+        return SupervisorState(True, host, None, blind, aside, asks)
     if holder.counter != "released" and not store_run_dir.same_machine(holder.writer):
         time.sleep(FOREIGN_LOOK_S)
-        if lease.look(home_dir) != holder:
-            return Watch(True, host, None, blind, aside, asks)
+        if lease.read_holder(home_dir) != holder:
+            return SupervisorState(True, host, None, blind, aside, asks)
     path = os.path.join(home_dir, "lease", f"counter-{holder.epoch:06d}")
     try:
         since = os.stat(path).st_mtime
     except OSError:
         since = None
-    return Watch(False, host, since, blind, aside, asks)
+    return SupervisorState(False, host, since, blind, aside, asks)
 
 
 def _status_file(home_dir: str) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def ensure_supervisor(home_dir: str) -> bool:
     if sources.load(os.getcwd(), dict(os.environ)).text("supervisor") != "auto":
         return False
     try:
-        return bool(start_supervisor.ensure(home_dir, dict(os.environ)))
+        return bool(start_supervisor.ensure_supervisor(home_dir, dict(os.environ)))
     except OSError as error:
         print(
             f"ftrun: no supervisor could be started: {error.strerror}; run: ftrun supervise", file=sys.stderr
@@ -179,7 +179,7 @@ def ensure_supervisor(home_dir: str) -> bool:
         return False
 
 
-def request(run_dir: str, want: str, *, halt: bool = False) -> str:
+def write_request(run_dir: str, want: str, *, halt: bool = False) -> str:
     """Write a request for the supervisor (by atomic rename) and return its file name. Raises UserError.
 
     With `halt`, the conditions of the request are in `halt.json`.
@@ -202,16 +202,16 @@ def is_terminal(stream: TextIO | None = None) -> bool:
     return stream.isatty()
 
 
-def emit_json(value: object) -> None:
+def print_json(value: object) -> None:
     """Print `value` as one line of JSON on stdout.
 
     It may contain dataclasses, msgspec Structs, enums, paths, datetimes and sets; sets are sorted, so that
     equal facts print equal lines.
     """
-    print(json.dumps(value, default=_plain, ensure_ascii=False))
+    print(json.dumps(value, default=_to_json, ensure_ascii=False))
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
     """Print `rows` under `columns` on stdout, one cell for each column; None prints as `-`.
 
     On a terminal this is a rich table; elsewhere the columns are aligned, one line for each row, and never
@@ -224,7 +224,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: st
         _plain_table(columns, cells)
 
 
-def say(line: str, *, style: str) -> None:
+def print_styled(line: str, *, style: str) -> None:
     """Print one line on stdout, in a `style` of rich on a terminal."""
     if is_terminal():
         console().print(line, style=style, markup=False, soft_wrap=True)
@@ -281,7 +281,7 @@ def _plain_table(columns: Sequence[str], cells: list[list[str]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def _plain(value: object) -> Any:
+def _to_json(value: object) -> Any:
     """A JSON value for an object that json cannot encode."""
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)

@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["answer", "main"]
+__all__ = ["candidates", "main"]
 
 
 _CURSOR = "\0"
@@ -41,8 +41,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         shell, *rest = arguments
         words = _split(rest[0]) if shell == "bash" else list(rest)
-        found = list(answer(words[1:]))
-        skip = _passed(words[-1], rest[1]) if shell == "bash" else 0
+        found = list(candidates(words[1:]))
+        skip = _bash_prefix_len(words[-1], rest[1]) if shell == "bash" else 0
         text = "".join(f"{one if one.startswith(':') else one[skip:]}\n" for one in found)
         sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
     except Exception:  # noqa: BLE001, S110  no candidate is better than an error at a prompt
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def answer(words: Sequence[str]) -> Iterator[str]:
+def candidates(words: Sequence[str]) -> Iterator[str]:
     """The candidates for the last of `words` (without `ftrun` itself), with a tab and their help; or
     `:files`, `:dirs`.
     """
@@ -167,9 +167,9 @@ def _signatures() -> list[str]:
 def _slurm_names(kind: str) -> list[str]:
     import getpass
 
-    from ftrun.slurm.commands import names as commands_names
+    from ftrun.slurm.commands import completion_names
 
-    return commands_names.names(kind, getpass.getuser(), os.environ, timeout_s=_SLURM_TIMEOUT_S)
+    return completion_names.names(kind, getpass.getuser(), os.environ, timeout_s=_SLURM_TIMEOUT_S)
 
 
 def _sbatch(before: Sequence[str], current: str) -> Iterator[str]:
@@ -240,6 +240,6 @@ def _split(line: str) -> list[str]:
     return [*words, word]
 
 
-def _passed(word: str, breaks: str) -> int:
+def _bash_prefix_len(word: str, breaks: str) -> int:
     """The length of the part that bash takes for an earlier word: it breaks words at `=` and `:`."""
     return max((word.rfind(one) + 1 for one in "=:" if one in breaks), default=0)

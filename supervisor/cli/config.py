@@ -11,7 +11,8 @@ import typer
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.config import sources
 from ftrun.supervisor.config import trust as config_trust
-from ftrun.supervisor.config.settings import SETTINGS, show
+from ftrun.supervisor.config.settings import SETTINGS
+from ftrun.supervisor.config.settings import format_value as show
 from ftrun.supervisor.model.errors import UserError
 
 __all__ = ["app", "trust"]
@@ -40,9 +41,9 @@ def show_settings(json: bool = typer.Option(False, "--json", help="Print one JSO
     if json:
         files = [{"layer": layer, "path": path} for layer, path in sources.source_files(cwd, os.environ)]
         told = {"ignored": loaded.ignored, "untrusted": loaded.untrusted}
-        common.emit_json({"files": files, **told, "home": loaded.home(os.environ), "settings": rows})
+        common.print_json({"files": files, **told, "home": loaded.home(os.environ), "settings": rows})
         return
-    common.table(
+    common.print_table(
         ("setting", "value", "from", "where"),
         [(row["key"], row["text"] or "-", row["layer"], _where(row)) for row in rows],
     )
@@ -93,55 +94,59 @@ def trust(
 
 
 def _trust(file: str, folder: str, *, json: bool) -> None:
-    path = config_trust.place(file)
+    path = config_trust.trust_key(file)
     if os.path.basename(path) != sources.PROJECT_FILE:
         raise UserError(f"{file}: only files called {sources.PROJECT_FILE} need trust")
     try:
-        content, why = config_trust.read(path)
+        content, why = config_trust.read_settings_file(path)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     if why:
         raise UserError(f"{why}, so it cannot be trusted")
     found = sources.project_settings(path, content)
-    able = sources.reaching(found)
+    able = sources.settings_with_reach(found)
     rows = [
         {"key": key, "value": found[key], "text": show(key, found[key]), "can": can}
         for key, can in able.items()
     ]
-    if able and config_trust.why_not(path, content, folder):
+    if able and config_trust.why_untrusted(path, content, folder):
         try:
-            config_trust.allow(path, content, folder)
+            config_trust.trust_file(path, content, folder)
         except OSError as error:
             raise UserError(
                 f"{error.filename or folder}: {error.strerror or error}; nothing is trusted", 1
             ) from None
     if json:
-        common.emit_json({"path": path, "trusted": bool(able), "settings": rows})
+        common.print_json({"path": path, "trusted": bool(able), "settings": rows})
     elif not able:
         print(f"{path} sets nothing that can run, read or write something: it needs no trust")
     else:
-        common.table(("setting", "can", "value"), [(row["key"], row["can"], row["text"]) for row in rows])
+        common.print_table(
+            ("setting", "can", "value"), [(row["key"], row["can"], row["text"]) for row in rows]
+        )
         print(f"{path} is trusted with its present content")
 
 
 def _revoke(file: str, folder: str, *, json: bool) -> None:
     try:
-        was_trusted = config_trust.revoke(file, folder)
+        was_trusted = config_trust.untrust_file(file, folder)
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}", 1) from None
     if not was_trusted:
-        raise UserError(f"{config_trust.place(file)} was not trusted; see: ftrun trust --list", 1)
+        raise UserError(f"{config_trust.trust_key(file)} was not trusted; see: ftrun trust --list", 1)
     if json:
-        common.emit_json({"path": config_trust.place(file), "trusted": False})
+        common.print_json({"path": config_trust.trust_key(file), "trusted": False})
     else:
-        print(f"{config_trust.place(file)} is trusted no longer")
+        print(f"{config_trust.trust_key(file)} is trusted no longer")
 
 
 def _list(folder: str, *, json: bool) -> None:
-    rows: list[dict[str, Any]] = config_trust.listed(folder)
+    rows: list[dict[str, Any]] = config_trust.list_trusted(folder)
     if json:
-        common.emit_json({"files": rows})
+        common.print_json({"files": rows})
     elif rows:
-        common.table(("file", "since", "state"), [(row["path"], row["at"], row["state"]) for row in rows])
+        common.print_table(
+            ("file", "since", "state"), [(row["path"], row["at"], row["state"]) for row in rows]
+        )
     else:
         print("no file is trusted")

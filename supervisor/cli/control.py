@@ -25,11 +25,13 @@ from ftrun.supervisor.cli.runs import Json
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.states import State
-from ftrun.supervisor.model.stop_conditions import FILE, LATEST_S, Halt
+from ftrun.supervisor.model.stop_conditions import HALT_FILE as FILE
+from ftrun.supervisor.model.stop_conditions import LATEST_S
+from ftrun.supervisor.model.stop_conditions import StopConditions as Halt
 from ftrun.supervisor.store import flag_files
 
-PATIENCE_S = 60.0
-LOOK_EVERY_S = 0.25
+WAIT_S = 60.0
+POLL_S = 0.25
 No_Wait = Annotated[bool, typer.Option("--no-wait", help="Do not wait until the request takes effect.")]
 
 
@@ -37,20 +39,20 @@ def cancel(name: cli_runs.Name, no_wait: No_Wait = False, json: Json = False) ->
     """End a run now: cancel its job and submit nothing again. Works between two attempts and on a paused run,
     too.
     """
-    run_dir, run = common.find(name)
+    run_dir, run = common.find_run(name)
     if _over(run):
-        return _say(run, json, f"{run.id} is over already: {run.final_reason or run.state.value}")
-    return end(run_dir, "cancel", wait=not no_wait, json=json)
+        return _print_result(run, json, f"{run.id} is over already: {run.final_reason or run.state.value}")
+    return end_run(run_dir, "cancel", wait=not no_wait, json=json)
 
 
-def end(run_dir: str, want: str, *, wait: bool, json: bool) -> int:
+def end_run(run_dir: str, want: str, *, wait: bool, json: bool) -> int:
     """End a run for good; `want` is "cancel", or "stop" for a paused run. Raises UserError."""
-    run = ask(run_dir, want, wait=wait, done=_over)
+    run = send_request(run_dir, want, wait=wait, done=_over)
     if not wait or _over(run):
         told = f"{run.state.value}, {run.final_reason}" if _over(run) else f"{want} requested"
-        return _say(run, json, f"{run.id}: {told}")
+        return _print_result(run, json, f"{run.id}: {told}")
     raise UserError(
-        f"{run.id}: the request is kept, but it has not taken effect within {PATIENCE_S:.0f} s; see: ftrun status",
+        f"{run.id}: the request is kept, but it has not taken effect within {WAIT_S:.0f} s; see: ftrun status",
         1,
     )
 
@@ -59,32 +61,32 @@ def _over(run: Run) -> bool:
     return run.final and not run.paused
 
 
-def ask(run_dir: str, want: str, *, wait: bool, done: Callable[[Run], bool]) -> Run:
+def send_request(run_dir: str, want: str, *, wait: bool, done: Callable[[Run], bool]) -> Run:
     """Write a request and wait until it is `done`, for a minute at most. Raises UserError where no supervisor
     is alive.
     """
-    common.request(run_dir, want)
-    ensure_watched(want)
-    return until(run_dir, done, patience_s=PATIENCE_S if wait else 0.0)
+    common.write_request(run_dir, want)
+    require_supervisor(want)
+    return wait_until(run_dir, done, patience_s=WAIT_S if wait else 0.0)
 
 
-def ensure_watched(want: str) -> None:
+def require_supervisor(want: str) -> None:
     """Make sure that a supervisor is alive. Raises UserError, which says that the request is kept."""
     home_dir = common.home()
-    if not common.watch_state(home_dir).watched and not common.ensure_supervisor(home_dir):
+    if not common.supervisor_state(home_dir).watched and not common.ensure_supervisor(home_dir):
         raise UserError(
             f"the request to {want} is kept, but no supervisor is alive: run ftrun supervise --once", 1
         )
 
 
-def until(run_dir: str, done: Callable[[Run], bool], *, patience_s: float | None) -> Run:
+def wait_until(run_dir: str, done: Callable[[Run], bool], *, patience_s: float | None) -> Run:
     """The run as soon as it is `done`, or as it is after `patience_s` (None: wait without limit)."""
     give_up = float("inf") if patience_s is None else time.monotonic() + patience_s
     while True:
-        run = common.read(run_dir)
+        run = common.load_run(run_dir)
         if done(run) or time.monotonic() >= give_up:
             return run
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_S)
 
 
 def run_facts(run: Run) -> dict[str, Any]:
@@ -99,9 +101,9 @@ def run_facts(run: Run) -> dict[str, Any]:
     }
 
 
-def _say(run: Run, json: bool, text: str) -> int:
+def _print_result(run: Run, json: bool, text: str) -> int:
     if json:
-        common.emit_json(run_facts(run))
+        common.print_json(run_facts(run))
     else:
         print(text)
     return 0
@@ -149,12 +151,12 @@ def stop(
     A paused run is ended for good.
     """
     halt = _halt(after_checkpoint, at_step, before, now, clear)
-    run_dir, run = common.find(name)
+    run_dir, run = common.find_run(name)
     if not (run.paused and halt.wanted):
-        return _leave([(run_dir, run)], halt, wait=wait, json=json)
+        return _send_halt([(run_dir, run)], halt, wait=wait, json=json)
     if at_step is not None or before is not None:
         raise UserError(f"{run.id} is paused and trains no further: ftrun stop {run.id} gives it up")
-    return end(run_dir, "stop", wait=True, json=json)
+    return end_run(run_dir, "stop", wait=True, json=json)
 
 
 def pause(
@@ -178,33 +180,33 @@ def pause(
     halt = _halt(after_checkpoint, at_step, before, now, clear)
     if not names and not node:
         raise UserError("which run? name it, or a node with --node (see `ftrun pause --help`)")
-    found = [common.find(name) for name in names or ()]
+    found = [common.find_run(name) for name in names or ()]
     if node:
         nodes = set(_expanded(node))
         found += [
             pair for pair in common.all_runs(common.home()) if _uses(pair[1], nodes) and pair not in found
         ]
         if not found:
-            return _leave_say([], json, f"no run uses {nodeset.fold(sorted(nodes))}")
-    return _leave(found, replace(halt, pause=halt.wanted), wait=wait, json=json)
+            return _print_results([], json, f"no run uses {nodeset.fold(sorted(nodes))}")
+    return _send_halt(found, replace(halt, pause=halt.wanted), wait=wait, json=json)
 
 
 def resume(name: Name, no_wait: No_Wait = False, json: Json = False) -> int:
     """Continue a stopped or paused run from its newest complete checkpoint. After a stop the budgets start
     afresh.
     """
-    run_dir, run = common.find(name)
+    run_dir, run = common.find_run(name)
     if run.state is not State.STOPPED:
         hint = "; to withdraw a request: ftrun stop --clear" if run.wish or run.halt else ""
         raise UserError(f"{run.id} is {run.state.value}: only a stopped run can be resumed{hint}")
     if not run.attempts:
         raise UserError(f"{run.id} was never submitted: submit it again with ftrun sbatch")
     attempts = len(run.attempts)
-    run = ask(
+    run = send_request(
         run_dir, "resume", wait=not no_wait, done=lambda r: len(r.attempts) > attempts and bool(r.job_ids)
     )
     job = run.attempt.job if run.attempt else ""
-    return _leave_say([run], json, f"{run.id}: {run.state.value}" + (f", job {job}" if job else ""))
+    return _print_results([run], json, f"{run.id}: {run.state.value}" + (f", job {job}" if job else ""))
 
 
 # ---------------------------------------------------------------------- what is wanted
@@ -279,21 +281,21 @@ def _uses(run: Run, nodes: set[str]) -> bool:
 # ---------------------------------------------------------------------- saying so
 
 
-def _leave(found: Sequence[tuple[str, Run]], halt: Halt, *, wait: bool, json: bool) -> int:
+def _send_halt(found: Sequence[tuple[str, Run]], halt: Halt, *, wait: bool, json: bool) -> int:
     """Write the conditions to every run, and make sure that a supervisor handles them."""
-    asked = [run_dir for run_dir, run in found if _may(run, halt)]
+    asked = [run_dir for run_dir, run in found if _applies(run, halt)]
     for run_dir in asked:
         _write(run_dir, halt)
-        common.request(run_dir, halt.word if halt.wanted else "clear", halt=True)
-    runs = [_taken_up(run_dir, halt, wait=wait) if run_dir in asked else run for run_dir, run in found]
-    return _leave_say(
+        common.write_request(run_dir, halt.word if halt.wanted else "clear", halt=True)
+    runs = [_wait_for_halt(run_dir, halt, wait=wait) if run_dir in asked else run for run_dir, run in found]
+    return _print_results(
         runs,
         json,
-        *(sentence(run, halt, asked=pair[0] in asked) for pair, run in zip(found, runs, strict=True)),
+        *(result_line(run, halt, asked=pair[0] in asked) for pair, run in zip(found, runs, strict=True)),
     )
 
 
-def _may(run: Run, halt: Halt) -> bool:
+def _applies(run: Run, halt: Halt) -> bool:
     """Whether the request applies to this run. Raises UserError where the command makes no sense for it."""
     if halt.wanted:
         return not run.final
@@ -309,15 +311,15 @@ def _write(run_dir: str, halt: Halt) -> None:
         raise UserError(f"{run_dir}/{FILE} cannot be written: {error.strerror}", 1) from None
 
 
-def _taken_up(run_dir: str, halt: Halt, *, wait: bool) -> Run:
+def _wait_for_halt(run_dir: str, halt: Halt, *, wait: bool) -> Run:
     def done(run: Run) -> bool:
         return run.final or (run.halt.get("token") == halt.token and not wait)
 
-    ensure_watched(halt.word)
-    return until(run_dir, done, patience_s=None if wait and halt.wanted else PATIENCE_S)
+    require_supervisor(halt.word)
+    return wait_until(run_dir, done, patience_s=None if wait and halt.wanted else WAIT_S)
 
 
-def sentence(run: Run, halt: Halt, *, asked: bool) -> str:
+def result_line(run: Run, halt: Halt, *, asked: bool) -> str:
     """The line printed for one run; `asked`: whether the request applied to it."""
     if run.final:
         word = "paused" if run.paused else f"{run.state.value}, {run.final_reason}"
@@ -337,13 +339,13 @@ def sentence(run: Run, halt: Halt, *, asked: bool) -> str:
     step = run.attempt.last_step if run.attempt else None
     if halt.at_step is not None and step is not None and step >= halt.at_step:
         note = f"; it is at step {step}, so it leaves now"
-    return f"{run.id}: {'pauses' if halt.pause else 'ends'} {view_run.conditions(halt)}{note}"
+    return f"{run.id}: {'pauses' if halt.pause else 'ends'} {view_run.conditions_text(halt)}{note}"
 
 
-def _leave_say(runs: Sequence[Run], json: bool, *texts: str) -> int:
+def _print_results(runs: Sequence[Run], json: bool, *texts: str) -> int:
     if json:
         facts: list[dict[str, Any]] = [run_facts(run) for run in runs]
-        common.emit_json(facts[0] if len(facts) == 1 else {"runs": facts})
+        common.print_json(facts[0] if len(facts) == 1 else {"runs": facts})
     else:
         for text in texts:
             print(text)

@@ -24,11 +24,12 @@ from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.diagnosis import inputs, unknown_cause
 from ftrun.supervisor.diagnosis.facts import Facts
-from ftrun.supervisor.diagnosis.inputs import Record
+from ftrun.supervisor.diagnosis.inputs import SlurmRecord as Record
 from ftrun.supervisor.diagnosis.rules import diagnose as diagnose_facts
 from ftrun.supervisor.model.errors import EXIT_USAGE, UserError
 from ftrun.supervisor.model.types import Diagnosis, FaultClass, Proof, Topology
-from ftrun.supervisor.telemetry.line_owner import NOBODY_KNOWN, Ours
+from ftrun.supervisor.telemetry.line_owner import NO_OWNERS_KNOWN as NOBODY_KNOWN
+from ftrun.supervisor.telemetry.line_owner import KnownOwners as Ours
 from ftrun.supervisor.telemetry.tail import LogPath
 
 if TYPE_CHECKING:
@@ -108,12 +109,12 @@ def diagnose(
     status = EXIT_HEALTHY
     unread = False
     for number, case in enumerate(_cases(logs, each=each)):
-        found, complete = _judge(case, _topology(case, hosts, ranks_per_node), catalog, like)
+        found, complete = _diagnose_case(case, _topology(case, hosts, ranks_per_node), catalog, like)
         unread = unread or not complete
         if found is None:
             continue
         if as_json:
-            common.emit_json(_surface(case, found))
+            common.print_json(_to_json(case, found))
         else:
             _show(case, found, apart=number > 0, named=each or bool(case.notes))
         status = max(status, _status(found))
@@ -125,7 +126,7 @@ def _cases(arguments: list[str], *, each: bool) -> list[_Case]:
     jobs = [word for word in arguments if _JOB.fullmatch(word) and not os.path.exists(word)]
     cases = []
     for job in jobs:
-        facts = inputs.of_job(job)
+        facts = inputs.find_job_facts(job)
         cases.append(_Case(f"job {job}", facts.logs, facts.record, facts.notes, facts.ours))
     files = list(_files([word for word in arguments if word not in jobs]))
     if each:
@@ -144,13 +145,13 @@ def _topology(case: _Case, hosts: tuple[str, ...], ranks_per_node: int) -> Topol
     return Topology(nodes=hosts or case.known.nodes, rank_node=ranks)
 
 
-def _judge(
+def _diagnose_case(
     case: _Case, topology: Topology, catalog: Catalog, healthy: Sequence[str]
 ) -> tuple[Diagnosis | None, bool]:
     """The diagnosis of one case (None if nothing could be read), and whether all of it could be read."""
     given = sys.stdin.buffer.read() if STDIN in case.logs else None
     logs = [log for log in case.logs if log != STDIN]
-    gathered = inputs.gather(logs, catalog=catalog, stdin=given, ours=case.ours)
+    gathered = inputs.read_attempt_files(logs, catalog=catalog, stdin=given, ours=case.ours)
     for line in (*case.notes, *gathered.unread):
         print(f"ftrun: {line}", file=sys.stderr)
     if gathered.unread and len(gathered.unread) == len(case.logs):
@@ -165,14 +166,14 @@ def _judge(
     if found.fault is FaultClass.UNKNOWN:
         offset_bytes = report.progress.offset_bytes if report.progress is not None else 0
         plain = [LogPath(log) if isinstance(log, str) else log for log in case.logs if log != STDIN]
-        lines = unknown_cause.suspicious(
+        lines = unknown_cause.suspicious_lines(
             plain, topology, step_offset_bytes=offset_bytes, healthy=[LogPath(path) for path in healthy]
         )
         found = diagnose_facts(replace(facts, last_words=lines))
     return found, not gathered.unread
 
 
-def _surface(case: _Case, found: Diagnosis) -> dict[str, Any]:
+def _to_json(case: _Case, found: Diagnosis) -> dict[str, Any]:
     """What `--json` prints: these keys, with these names."""
     return {
         "file": case.name,
@@ -196,21 +197,21 @@ def _show(case: _Case, found: Diagnosis, *, apart: bool, named: bool) -> None:
     where = f"{case.name}: " if named else ""
     name = f" [{found.signature}]" if found.signature else ""
     colour = _COLOURS[_status(found)]
-    common.say(f"{where}{found.fault.value}: {found.title}{name}", style=f"bold {colour}")
+    common.print_styled(f"{where}{found.fault.value}: {found.title}{name}", style=f"bold {colour}")
     print(f"  {_answer(found)}; confidence {found.confidence:.2f}")
     if found.advice:
         print(f"  {found.advice}")
-    _prove("", found.because)
-    _prove("  worth a look:", found.suspicious)
+    _print_proofs("", found.because)
+    _print_proofs("  worth a look:", found.suspicious)
     for words in found.rests_on:
-        common.say(f"  - {words}", style="dim")
+        common.print_styled(f"  - {words}", style="dim")
 
 
-def _prove(heading: str, proofs: Sequence[Proof]) -> None:
+def _print_proofs(heading: str, proofs: Sequence[Proof]) -> None:
     if heading and proofs:
         print(heading)
     for proof in proofs:
-        common.say(f"  {proof.file}:{proof.line}: {_trimmed(proof.text)}", style="cyan")
+        common.print_styled(f"  {proof.file}:{proof.line}: {_trimmed(proof.text)}", style="cyan")
 
 
 def _trimmed(text: str) -> str:

@@ -31,7 +31,7 @@ from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.runs import Json
 from ftrun.supervisor.store import node_tools
 
-__all__ = ["Finding", "Sight", "examine", "here", "on_a_node", "sights"]
+__all__ = ["Finding", "MonitorCapability", "capabilities", "examine", "visible_here", "visible_on_node"]
 
 
 def doctor(
@@ -57,23 +57,23 @@ def doctor(
     if cron:
         lines = supervise.site_crontab(home, env)
         if json:
-            common.emit_json({"crontab": lines})
+            common.print_json({"crontab": lines})
         else:
             print(lines, end="")
         return 0
     if units:
         made = [make(home, env) for make in (supervise.unit, supervise.crontab, supervise.scrontab)]
         if json:
-            common.emit_json(dict(zip(("unit", "crontab", "scrontab"), made, strict=True)))
+            common.print_json(dict(zip(("unit", "crontab", "scrontab"), made, strict=True)))
         else:
             print("\n".join(made), end="")
         return 0
     findings = list(examine(home, CommandCluster(env, timeout_s=15), env, nodes=nodes))
     bad = any(finding.state == "bad" for finding in findings)
     if json:
-        common.emit_json({"ok": not bad, "findings": [asdict(finding) for finding in findings]})
+        common.print_json({"ok": not bad, "findings": [asdict(finding) for finding in findings]})
     else:
-        common.table(
+        common.print_table(
             ["CHECK", "", "WHAT", "HOW TO MEND"],
             [[f.check, f.state, f.what, f.mend or None] for f in findings],
         )
@@ -86,7 +86,7 @@ KERNEL_LOG = "kernel log"
 NODE_SIDE = 'for p in /usr/bin/python3 python3; do "$p" -IS -c "$@" && echo "${SLURMD_NODENAME:-a node}" && exit; done'
 
 
-class Sight(NamedTuple):
+class MonitorCapability(NamedTuple):
     """One family of facts: whether any of it can be seen, which, and what would show more."""
 
     family: str
@@ -95,16 +95,16 @@ class Sight(NamedTuple):
     mend: str = ""
 
 
-def here() -> Mapping[str, list[str]]:
+def visible_here() -> Mapping[str, list[str]]:
     """Family -> its checks that can see something on this machine."""
-    return node_monitor.visible()
+    return node_monitor.checks_by_family()
 
 
-def on_a_node(home: str, env: Mapping[str, str]) -> tuple[str, Mapping[str, list[str]]] | None:
+def visible_on_node(home: str, env: Mapping[str, str]) -> tuple[str, Mapping[str, list[str]]] | None:
     """The name of an idle node and what can be seen there, by one short srun; None if none answers."""
     words = ["srun", "--immediate=30", "-N1", "-n1", "--time=1", "--quiet", "/bin/sh", "-c", NODE_SIDE, "sh"]
     try:
-        words += [RUNNER, node_tools.provide(home), "watch", "--visible"]
+        words += [RUNNER, node_tools.install_node_tools(home), "watch", "--visible"]
         done = subprocess.run(
             words, capture_output=True, text=True, timeout=ANSWER_WITHIN_S, env=dict(env), check=False
         )
@@ -115,15 +115,15 @@ def on_a_node(home: str, env: Mapping[str, str]) -> tuple[str, Mapping[str, list
     return (node, found) if isinstance(found, dict) else None
 
 
-def sights(found: Mapping[str, list[str]]) -> Iterator[Sight]:
+def capabilities(found: Mapping[str, list[str]]) -> Iterator[MonitorCapability]:
     """One `Sight` for each family. (pure)"""
     for family, checks in found.items():
         names = ", ".join(name for name in checks if name != LOG)
         if family == KERNEL_LOG and LOG not in checks:
             mend = "kernel.dmesg_restrict=0, or users in the group systemd-journal: then Xids and machine checks are seen within a minute"
-            yield Sight(family, False, f"closed to users; without it: {names or 'nothing'}", mend)
+            yield MonitorCapability(family, False, f"closed to users; without it: {names or 'nothing'}", mend)
         else:
-            yield Sight(family, bool(names), names or "nothing of this kind here")
+            yield MonitorCapability(family, bool(names), names or "nothing of this kind here")
 
 
 CLOCK_SKEW_MAX_S = 5.0
@@ -151,14 +151,14 @@ def examine(home: str, cluster: Cluster, env: dict[str, str], *, nodes: bool) ->
     yield from _site_service(env)
     yield _folder(home)
     yield _shared(home, cluster)
-    yield _survival()
-    yield _watching(home)
-    yield from _sights("here", here())
+    yield _logout()
+    yield _supervisor(home)
+    yield from _capability_findings("here", visible_here())
     if nodes:
         yield from _from_a_node(home, env)
-        told = on_a_node(home, env)
+        told = visible_on_node(home, env)
         if told is not None:
-            yield from _sights(*told)
+            yield from _capability_findings(*told)
 
 
 def _commands(env: dict[str, str]) -> Finding:
@@ -188,7 +188,7 @@ def _slurm(cluster: Cluster) -> Iterator[Finding]:
             "Slurm's release",
             "bad",
             version,
-            f"{releases.spelled(releases.OLDEST)} is the oldest that was tested",
+            f"{releases.release_text(releases.OLDEST)} is the oldest that was tested",
         )
     else:
         yield Finding("Slurm's release", "ok", f"{version}, cluster {facts.name}")
@@ -219,7 +219,7 @@ def _client(env: dict[str, str]) -> Finding:
     from ftrun.supervisor.config import sources
     from ftrun.supervisor.submission import cluster_client
 
-    return Finding("asking Slurm", *cluster_client.examine(sources.load(os.getcwd(), env), env))
+    return Finding("asking Slurm", *cluster_client.examine_client(sources.load(os.getcwd(), env), env))
 
 
 def _site_service(env: dict[str, str]) -> Iterator[Finding]:
@@ -240,7 +240,7 @@ def _site_service(env: dict[str, str]) -> Iterator[Finding]:
         )
         return
     try:
-        owner = spool.owner(path)
+        owner = spool.spool_owner(path)
         if os.access(path, os.W_OK | os.X_OK):
             yield Finding(check, "ok", f"requests to drain are left in {path} for user {owner}")
         else:
@@ -303,7 +303,7 @@ def _file_system(path: str) -> str:
     return kind
 
 
-def _survival() -> Finding:
+def _logout() -> Finding:
     """Does a supervisor outlive the login session?"""
     check = "life after logout"
     loginctl = shutil.which("loginctl")
@@ -337,22 +337,22 @@ def _output(command: list[str]) -> str:
         return ""
 
 
-def _watching(home: str) -> Finding:
-    watch = common.watch_state(home)
+def _supervisor(home: str) -> Finding:
+    watch = common.supervisor_state(home)
     if watch.watched:
         return Finding("supervisor", "ok", f"alive on {watch.by}")
     return Finding("supervisor", "ok", "none is running; the next ftrun sbatch starts one")
 
 
-def _sights(where: str, found: Mapping[str, list[str]]) -> Iterator[Finding]:
+def _capability_findings(where: str, found: Mapping[str, list[str]]) -> Iterator[Finding]:
     """What the node monitor can see on one machine; hardware that is not there is no fault of the site."""
-    for sight in sights(found):
+    for sight in capabilities(found):
         state = "warn" if sight.mend else "ok"
         yield Finding(f"seen {where}: {sight.family}", state, sight.what, sight.mend)
 
 
 # -P: a folder `ftrun` in the current directory is not this program.
-_ASKED_OF_A_NODE = 'test -w "$1" && echo folder; "$2" -P -c "import ftrun.hooks" 2>/dev/null && echo python; date +%s.%N; hostname'
+_NODE_PROBE = 'test -w "$1" && echo folder; "$2" -P -c "import ftrun.hooks" 2>/dev/null && echo python; date +%s.%N; hostname'
 
 
 def _from_a_node(home: str, env: dict[str, str]) -> Iterator[Finding]:
@@ -367,7 +367,7 @@ def _from_a_node(home: str, env: dict[str, str]) -> Iterator[Finding]:
         "--quiet",
         "sh",
         "-c",
-        _ASKED_OF_A_NODE,
+        _NODE_PROBE,
         "sh",
         home,
         python,

@@ -149,7 +149,7 @@ def _end(result: Result) -> Event:
 
 def show_results(results: Sequence[Result]) -> None:
     """Print the table; then, for each failed drill, what was expected, what was seen, and where to look."""
-    common.table(
+    common.print_table(
         COLUMNS, [_cells(result, row, first=not n) for result in results for n, row in enumerate(result.rows)]
     )
     for result in results:
@@ -224,18 +224,18 @@ def drill(  # noqa: PLR0917 - options are given by name
         show_list(scenarios, json=json)
         return 0
     chosen = choose(scenarios, names or [], everything=all_, here=here)
-    return hold(chosen, json=json, here=here, keep=keep, parent=_parent(folder, here=here), lanes=lanes)
+    return run_drills(chosen, json=json, here=here, keep=keep, parent=_parent(folder, here=here), lanes=lanes)
 
 
 def show_list(scenarios: Sequence[Scenario], *, json: bool) -> None:
     """Print name and title of each drill, and where it can run."""
     if json:
-        common.emit_json(
+        common.print_json(
             [{"name": s.name, "title": s.title, "needs_sandbox": s.needs_sandbox} for s in scenarios]
         )
         return
     rows = [[s.name, s.title, "sandbox" if s.needs_sandbox else "anywhere"] for s in scenarios]
-    common.table(["NAME", "WHAT HAPPENS", "WHERE"], rows)
+    common.print_table(["NAME", "WHAT HAPPENS", "WHERE"], rows)
 
 
 def choose(
@@ -258,7 +258,7 @@ def choose(
     return [known[name] for name in dict.fromkeys(names)] or [scenarios[0]]
 
 
-def hold(
+def run_drills(
     chosen: Sequence[Scenario], *, json: bool, here: bool, keep: bool, parent: Path | None, lanes: int
 ) -> int:
     """Run these drills, show their events and results, and return the exit status."""
@@ -273,7 +273,7 @@ def hold(
             on_end=shown.over,
         )
     if json:
-        common.emit_json(as_json(results))
+        common.print_json(as_json(results))
     else:
         show_results(results)
     return 0 if all(result.held for result in results) else 1

@@ -18,11 +18,11 @@ from ftrun.slurm.client import nodeset
 from ftrun.supervisor.cli import common, view_run
 from ftrun.supervisor.cli.runs import Json, Name
 from ftrun.supervisor.config import settings, sources
-from ftrun.supervisor.config.recovery_order import rungs_from
+from ftrun.supervisor.config.recovery_order import rung_rules_from as rungs_from
 from ftrun.supervisor.model import errors
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.run import Run
-from ftrun.supervisor.model.states import INSIDE
+from ftrun.supervisor.model.states import AGENT_KINDS as INSIDE
 from ftrun.supervisor.model.types import Action, FaultClass
 from ftrun.supervisor.policy.what_if import what_if
 from ftrun.supervisor.store import attempt_dir as store_attempt_dir
@@ -30,7 +30,7 @@ from ftrun.supervisor.store import journal
 from ftrun.supervisor.store.run_dir import attempt_dir
 from ftrun.supervisor.submission import in_allocation
 
-__all__ = ["tell"]
+__all__ = ["show_what_if"]
 
 
 FOLLOW_EVERY_S = 0.5
@@ -39,7 +39,7 @@ TASK_TAIL_BYTES = 16 * 1024
 _CHUNK_BYTES = 1 << 16
 
 
-def _asked(data: dict[str, Any]) -> str:
+def _site_request_line(data: dict[str, Any]) -> str:
     """A request to the site's service: left, failed or answered; the intent is not shown."""
     favour = f"drain {data['node']}" if data["node"] else "put the waiting job ahead"
     if data["step"] == "left":
@@ -52,13 +52,13 @@ def _asked(data: dict[str, Any]) -> str:
     )
 
 
-def _from(data: dict[str, Any]) -> str:
+def _checkpoint_note(data: dict[str, Any]) -> str:
     """The checkpoint that a start loaded, and those that it passed over."""
     said = f" from {data['resume_from']}" if data.get("resume_from") else ""
     return said + (f"; passed over {data['passed']}" if data.get("passed") else "")
 
 
-def _leaving(data: dict[str, Any]) -> str:
+def _graceful_stop_line(data: dict[str, Any]) -> str:
     if data["occasion"] == "preempt":
         return f"preempted: Slurm takes the nodes in {data['wait_s']:.0f} s"
     if data["occasion"] == "drain":
@@ -67,7 +67,7 @@ def _leaving(data: dict[str, Any]) -> str:
     return ""
 
 
-_TOLD = {
+_LINE_OF_KIND = {
     "attempt.opened": lambda d: "opened" + (f" for {d['size']} nodes" if d.get("size") else "") + (f", avoiding {nodeset.fold(d['excluded'])}" if d.get("excluded") else "")
     + (f"; quarantined: {nodeset.fold(d['quarantined'])}" if d.get("quarantined") else ""),
     "submit.done": lambda d: f"submitted as job {d['job']}" + (" (found by its token)" if d.get("found") else ""),
@@ -79,7 +79,7 @@ _TOLD = {
     "job.started": lambda d: f"running on {nodeset.fold(d['nodes'])}",
     "tasks.failed": lambda d: f"tasks failed: {_listed(d['tasks'])}",
     "tasks.given-up": lambda d: f"tasks not tried again: {_listed(d['tasks'])}: {d['class']}: {d['title']}",
-    "launch.seen": lambda d: "" if "active" in d else "script started" + _from(d),
+    "launch.seen": lambda d: "" if "active" in d else "script started" + _checkpoint_note(d),
     "evidence": lambda d: f"seen in the {d['source']}: {d['text']}  [{d['signature']} {d['file']}:{d['line']}]",
     "line.ignored": lambda d: f"not counted, since another job or node wrote it: {d['text']}  [{d['signature']} {d['file']}:{d['line']}]",
     "fault.suspected": lambda d: f"suspected: {d['title']}",
@@ -90,8 +90,8 @@ _TOLD = {
     "launch.kept": lambda d: "left in the queue: Slurm restarts it",
     "drain.done": lambda d: f"drained {d['node']}: {d['reason']}",
     "drain.refused": lambda d: f"could not drain {d['node']}: {d['message']}",
-    "drain.asked": _asked,
-    "raise.asked": _asked,
+    "drain.asked": _site_request_line,
+    "raise.asked": _site_request_line,
     "cancel.done": lambda d: f"cancelled {d['what']}",
     "queue.moved": lambda d: f"the run waits no longer: {d['decision']['reason']}",
     "resize.done": lambda d: f"made smaller in the queue, where it keeps its place: {d['reason']}",
@@ -103,9 +103,9 @@ _TOLD = {
     "dependents.held": lambda d: f"jobs that wait for this one are held: {', '.join(d['jobs'])}",
     "dependents.moved": lambda d: (f"jobs {', '.join(d['jobs'])} " + (f"now wait for job {d['to']}" if d["to"] else "are released")) if d["jobs"] else "",
     "request.seen": lambda d: f"{d['want']} asked by {d['by'] or 'somebody'}",
-    "halt.set": lambda d: view_run.wanted(d["halt"]),
+    "halt.set": lambda d: view_run.request_text(d["halt"]),
     "halt.due": lambda d: f"the condition holds: {d['why']}" if d["why"] != "now" else "",
-    "leave.intended": _leaving,
+    "leave.intended": _graceful_stop_line,
     "leave.asked": lambda d: "the script is asked for a checkpoint",
     "leave.saved": lambda d: f"{d['why']} ({d['waited_s']:g} s)",
     "leave.dropped": lambda d: f"the request was withdrawn: {d['why']}",
@@ -117,7 +117,7 @@ _TOLD = {
     "agent.opened": lambda d: f"an agent runs on {d['host']}" + (f"; ladder off: {d['off']}" if d.get("off") else ""),
     "agent.absent": lambda d: f"nothing is restarted inside this job: {d['why']}",
     "ladder.off": lambda d: f"nothing is restarted inside this job any more: {d['why']}",
-    "start.begun": lambda d: f"script begins on {nodeset.fold(d['nodes'])}" + _from(d),
+    "start.begun": lambda d: f"script begins on {nodeset.fold(d['nodes'])}" + _checkpoint_note(d),
     "start.over": lambda d: "script ended: " + (f"signal {d['signal']}" if d.get("signal") else f"exit {d['code']}") + (", by ftrun" if d.get("by_us") else ""),
     "start.stopped": lambda d: "no process of it is left on the nodes",
     "start.placed": lambda d: f"next on {nodeset.fold(d['nodes'])}",
@@ -179,15 +179,15 @@ def explain(
     here and --ft.
     """
     if if_:
-        return tell(if_, name, ft or (), json=json)
+        return show_what_if(if_, name, ft or (), json=json)
     if not name or ft:
         raise UserError(
             "a run is wanted (ftrun status --all lists them), or --what-if CLASS; --ft goes with the latter"
         )
-    run_dir, run = common.find(name)
+    run_dir, run = common.find_run(name)
     records = journal.read_run(run_dir)
     if json:
-        common.emit_json(
+        common.print_json(
             {
                 "run": run.id,
                 "records": records,
@@ -198,12 +198,12 @@ def explain(
     start = run.created_at_s
     for record in records:
         place = f"{record['attempt']}" + (f".{record['start']}" if record["kind"] in INSIDE else "")
-        for line in _said(record):
+        for line in _record_lines(record):
             print(f"{record['at'] - start:9.1f} s  attempt {place}  {line}")
     return 0
 
 
-def _said(record: dict[str, Any]) -> list[str]:
+def _record_lines(record: dict[str, Any]) -> list[str]:
     """The lines for a record. An agent of another release may have left fields out: then only the kind is
     printed.
     """
@@ -231,12 +231,12 @@ def _lines(record: dict[str, Any]) -> Iterator[str]:
     elif kind == "start.left":
         yield f"not inside the allocation: {data['reason']}"
         yield from _path(data)
-    elif kind in _TOLD:
-        line = _TOLD[kind](data | {"job": record["job"]})  # type: ignore[no-untyped-call]
+    elif kind in _LINE_OF_KIND:
+        line = _LINE_OF_KIND[kind](data | {"job": record["job"]})  # type: ignore[no-untyped-call]
         if line:
             yield line
-    elif kind in view_run.TOLD:
-        yield view_run.TOLD[kind](data)
+    elif kind in view_run.COMPANION_LINES:
+        yield view_run.COMPANION_LINES[kind](data)
 
 
 def _path(data: dict[str, Any]) -> Iterator[str]:
@@ -270,7 +270,7 @@ def logs(
     ] = False,
 ) -> int:
     """Print the output of a run, with a line between its attempts."""
-    run_dir, run = common.find(name)
+    run_dir, run = common.find_run(name)
     done: dict[tuple[int, int], int] = {}
     printed = _print_new(run_dir, run, done) or _print_tasks(run_dir, run)
     if not follow:
@@ -286,7 +286,7 @@ def logs(
         if was_final:
             return 0
         time.sleep(FOLLOW_EVERY_S)
-        run = common.read(run_dir)
+        run = common.load_run(run_dir)
 
 
 def _print_new(run_dir: str, run: Run, done: dict[tuple[int, int], int]) -> bool:
@@ -364,14 +364,14 @@ def _copy(path: str, start: int, end: int | None) -> int:
     return start
 
 
-def tell(what: str, run: str, own: Sequence[str], *, json: bool) -> int:
+def show_what_if(what: str, run: str, own: Sequence[str], *, json: bool) -> int:
     """Print the recovery path of a class or signature, by the settings of a run or those in force here and
     `own` (KEY=VALUE).
 
     Raises UserError for what is no class, signature, run or setting.
     """
-    fault, signature, retry, action = _whatif_asked(what)
-    values = _of_run(run, own) if run else _here(own)
+    fault, signature, retry, action = _parse_what_if(what)
+    values = _settings_of_run(run, own) if run else _settings_here(own)
     try:
         rungs_from(values, signatures=in_allocation.known_signatures)
         rows = what_if(values, fault, signature, retry=retry, action=action)
@@ -379,15 +379,15 @@ def tell(what: str, run: str, own: Sequence[str], *, json: bool) -> int:
         raise UserError(str(error)) from None
     if json:
         path = [{"rung": rung, "when": when} for rung, when in rows]
-        common.emit_json({"class": fault.value, "signature": signature, "run": run, "path": path})
+        common.print_json({"class": fault.value, "signature": signature, "run": run, "path": path})
         return 0
     if signature:
         print(f"{signature}: class {fault.value}")
-    common.table(("rung", "when"), rows)
+    common.print_table(("rung", "when"), rows)
     return 0
 
 
-def _whatif_asked(what: str) -> tuple[FaultClass, str, bool | None, Action | None]:
+def _parse_what_if(what: str) -> tuple[FaultClass, str, bool | None, Action | None]:
     """(class, signature or "", whether the signature permits a retry, the action it recommends)."""
     classes = [fault.value for fault in FaultClass if fault is not FaultClass.HEALTHY]
     if what in classes:
@@ -396,12 +396,12 @@ def _whatif_asked(what: str) -> tuple[FaultClass, str, bool | None, Action | Non
     found = known.get(what)
     if found is not None:
         return found.fault, what, found.retry, found.action
-    near = errors.nearest(what, classes) or errors.nearest(what, known)
+    near = errors.nearest_word(what, classes) or errors.nearest_word(what, known)
     hint = f"did you mean {near}?" if near else "`ftrun catalog list` names the signatures"
     raise UserError(f"--what-if: {what!r} is neither a fault class nor a known signature; {hint}")
 
 
-def _here(own: Sequence[str]) -> Mapping[str, Any]:
+def _settings_here(own: Sequence[str]) -> Mapping[str, Any]:
     pairs: list[tuple[str, str | None]] = []
     for word in own:
         key, equals, value = word.partition("=")
@@ -414,8 +414,8 @@ def _here(own: Sequence[str]) -> Mapping[str, Any]:
     return sources.load(os.getcwd(), dict(os.environ), own=pairs).values
 
 
-def _of_run(name: str, own: Sequence[str]) -> Mapping[str, Any]:
+def _settings_of_run(name: str, own: Sequence[str]) -> Mapping[str, Any]:
     if own:
         raise UserError("--ft: a run has its own settings; give a run or --ft, not both")
-    _, run = common.find(name)
+    _, run = common.find_run(name)
     return {**settings.defaults(), **run.settings}

@@ -22,10 +22,12 @@ from ftrun.supervisor.config import node_counts, sources
 from ftrun.supervisor.config.settings import parse
 from ftrun.supervisor.context import node_ledger_writer
 from ftrun.supervisor.model.errors import SettingError, UserError
-from ftrun.supervisor.model.node_entry import Entry
+from ftrun.supervisor.model.node_entry import NodeEntry as Entry
 from ftrun.supervisor.nodes import ledger, lemon_score
-from ftrun.supervisor.nodes.history import Book, NodeRecord, fold
-from ftrun.supervisor.submission import companion_form
+from ftrun.supervisor.nodes.history import NodeHistory as Book
+from ftrun.supervisor.nodes.history import NodeRecord
+from ftrun.supervisor.nodes.history import fold_entries as fold
+from ftrun.supervisor.submission import companion
 
 __all__ = ["app"]
 
@@ -38,7 +40,7 @@ Reason = Annotated[str, typer.Option("--reason", help="The reason, for other rea
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class NodesView:
     """The ledger and, if Slurm answers, its nodes."""
 
     home: str
@@ -66,18 +68,18 @@ def nodes(
     """
     if context.invoked_subcommand is not None:
         return
-    scene = _scene()
-    names = view_nodes.listed(scene.book, scene.rows, every=every)
+    scene = _load_view()
+    names = view_nodes.names_to_show(scene.book, scene.rows, every=every)
     rows = [view_nodes.node_row(scene.record(name), scene.rows.get(name), scene.now_s) for name in names]
-    together = view_nodes.together_facts(scene.book, scene.now_s)
+    together = view_nodes.correlated_facts(scene.book, scene.now_s)
     pooled = _pooled(scene)
     if json:
         pool = {"pool": scene.pool, "nodes": pooled}
-        common.emit_json({"slurm_unseen": scene.unseen, "nodes": rows, "together": together, "pool": pool})
+        common.print_json({"slurm_unseen": scene.unseen, "nodes": rows, "together": together, "pool": pool})
         return
     if rows:
         columns = ["NODE", "SLURM", "STRIKES", "LAST FAULT", "WHEN", "QUARANTINED UNTIL", "WHY", "SCORE"]
-        common.table(columns, [_cells(row) for row in rows])
+        common.print_table(columns, [_cells(row) for row in rows])
     else:
         print("no node has a history yet")
     for cause in together:
@@ -91,7 +93,7 @@ def _state(one: Mapping[str, str]) -> str:
     return f"lent to {one['borrowed_by']}" if one["borrowed_by"] else one["slurm"] or "not seen"
 
 
-def _pooled(scene: Scene) -> list[dict[str, str]]:
+def _pooled(scene: NodesView) -> list[dict[str, str]]:
     """Each node of the pool: its state in Slurm, and the run of this home that has borrowed it."""
     if not scene.pooled:
         return []
@@ -120,14 +122,14 @@ def show(
     json: Json = False,
 ) -> None:
     """Show one node: its strikes, its devices, and its history."""
-    scene = _scene()
-    wanted = _known(scene, [node])
+    scene = _load_view()
+    wanted = _named_nodes(scene, [node])
     if len(wanted) > 1:
         raise UserError(f"give one node: {node!r} names {len(wanted)}")
     (node,) = wanted
     facts = view_nodes.node_facts(scene.record(node), scene.rows.get(node), scene.now_s)
     if json:
-        common.emit_json(facts | {"slurm_unseen": scene.unseen})
+        common.print_json(facts | {"slurm_unseen": scene.unseen})
         return
     state = f"{facts['slurm'] or 'not seen'} in Slurm" + (f" ({facts['reason']})" if facts["reason"] else "")
     until = f"quarantined until {_clock(facts['quarantined_until'])}: {facts['why']}"
@@ -141,11 +143,11 @@ def show(
         rows = [
             [d["device"], d["serial"], d["incidents"], d["strikes"], d["replaced"]] for d in facts["devices"]
         ]
-        common.table(["DEVICE", "SERIAL", "FAULTS", "STRIKES", "REPLACED"], rows)
+        common.print_table(["DEVICE", "SERIAL", "FAULTS", "STRIKES", "REPLACED"], rows)
     if facts["history"]:
         print()
         columns = ["WHEN", "WHAT", "RUN", "CLASS", "SIGNATURE", "DEVICE", "DETAIL"]
-        common.table(columns, [_story(entry) for entry in facts["history"][-number:]])
+        common.print_table(columns, [_history_row(entry) for entry in facts["history"][-number:]])
 
 
 @app.command("lemons")
@@ -156,7 +158,7 @@ def show_lemons(
     """Show the nodes that kept failing jobs in the last four weeks, the worst first, with the signals behind
     the score.
     """
-    scene = _scene()
+    scene = _load_view()
     scores = [lemon_score.score(record, scene.now_s) for record in scene.book.nodes.values()]
     chosen = [s for s in scores if s.lemon or (every and s.score > 0)]
     chosen.sort(key=lambda s: (-s.score, s.node))
@@ -164,7 +166,7 @@ def show_lemons(
         view_nodes.score_facts(s) | {"slurm": view_nodes.slurm_state(scene.rows.get(s.node))} for s in chosen
     ]
     if json:
-        common.emit_json({"lemon_at": lemon_score.LEMON_AT, "slurm_unseen": scene.unseen, "nodes": rows})
+        common.print_json({"lemon_at": lemon_score.LEMON_AT, "slurm_unseen": scene.unseen, "nodes": rows})
         return
     if not rows:
         print("no lemons" + ("" if every else "; nodes with a lower score: ftrun nodes lemons --all"))
@@ -176,7 +178,7 @@ def show_lemons(
         + [f"{r['signals'][s]:g}" for s in signals]
         for r in rows
     ]
-    common.table(columns, cells)
+    common.print_table(columns, cells)
 
 
 @app.command("exclude")
@@ -189,8 +191,8 @@ def exclude(
     """Make all runs of this home avoid nodes for a while, as far as `exclude-cap` and the size of the job
     permit.
     """
-    scene = _scene()
-    wanted = _known(scene, names)
+    scene = _load_view()
+    wanted = _named_nodes(scene, names)
     try:
         for_s = float(str(parse("exclude-for", lasting)))
     except SettingError as error:
@@ -200,7 +202,7 @@ def exclude(
     until_s = scene.now_s + for_s
     _note(scene, "excluded", wanted, {"until_s": until_s, "reason": reason})
     if json:
-        common.emit_json({"excluded": wanted, "until": until_s, "reason": reason})
+        common.print_json({"excluded": wanted, "until": until_s, "reason": reason})
         return
     print(f"{nodeset.fold(wanted)}: avoided by later attempts until {_clock(until_s)}")
 
@@ -208,12 +210,12 @@ def exclude(
 @app.command("release")
 def release(names: Names, reason: Reason = "", json: Json = False) -> None:
     """Clear what counts against nodes: strikes, quarantine, exclusions by users. Their history stays."""
-    scene = _scene()
-    wanted = _known(scene, names)
+    scene = _load_view()
+    wanted = _named_nodes(scene, names)
     _note(scene, "released", wanted, {"reason": reason})
     drained = [name for name in wanted if name in scene.rows and scene.rows[name].drained]
     if json:
-        common.emit_json({"released": wanted, "drained_in_slurm": drained})
+        common.print_json({"released": wanted, "drained_in_slurm": drained})
         return
     print(f"{nodeset.fold(wanted)}: nothing counts against {'it' if len(wanted) == 1 else 'them'} any more")
     if drained:
@@ -223,33 +225,33 @@ def release(names: Names, reason: Reason = "", json: Json = False) -> None:
 # ---------------------------------------------------------------------- ledger and Slurm
 
 
-def _scene() -> Scene:
+def _load_view() -> NodesView:
     from ftrun.slurm.commands.cluster import CommandCluster
 
     env = dict(os.environ)
     settings = sources.load(os.getcwd(), env)
-    home, now_s = common.own_home(settings.home(env)), time.time()
+    home, now_s = common.checked_home(settings.home(env)), time.time()
     rows: Mapping[str, NodeRow] = {}
     domains: Mapping[str, tuple[str, ...]] = {}
     unseen = ""
     pooled: tuple[str, ...] = ()
-    pool = node_counts.pool_of(settings.text("pool"))
+    pool = node_counts.parse_pool(settings.text("pool"))
     cluster = CommandCluster(env, timeout_s=SLURM_TIMEOUT_S)
     try:
         rows = cluster.nodes()
         domains = cluster.domains()
         if pool is not None:
-            pooled = tuple(sorted(companion_form.members(cluster, pool)))
+            pooled = tuple(sorted(companion.pool_nodes(cluster, pool)))
     except SlurmError as error:
         unseen = error.message
         print(f"ftrun: Slurm does not answer, so only the ledger is shown: {unseen}", file=sys.stderr)
     keep_s = float(str(settings["ledger-keep"]))
-    entries = [entry for entry in ledger.read(home) if now_s - entry.at_s <= keep_s]
+    entries = [entry for entry in ledger.read_entries(home) if now_s - entry.at_s <= keep_s]
     book = fold(entries, node_ledger_writer.rules_from(settings.values), domains)
-    return Scene(home, now_s, book, rows, unseen, str(pool or ""), pooled)
+    return NodesView(home, now_s, book, rows, unseen, str(pool or ""), pooled)
 
 
-def _known(scene: Scene, names: list[str]) -> list[str]:
+def _named_nodes(scene: NodesView, names: list[str]) -> list[str]:
     """The named nodes, each once. Raises UserError for one that neither the ledger nor Slurm knows."""
     try:
         wanted = list(dict.fromkeys(node for name in names for node in nodeset.expand(name)))
@@ -263,11 +265,11 @@ def _known(scene: Scene, names: list[str]) -> list[str]:
     return wanted
 
 
-def _note(scene: Scene, what: str, names: list[str], detail: dict[str, Any]) -> None:
+def _note(scene: NodesView, what: str, names: list[str], detail: dict[str, Any]) -> None:
     told = {key: value for key, value in detail.items() if value != ""}
     entry = Entry(scene.now_s, what, tuple(names), detail=told | {"by": getpass.getuser()})
-    if not ledger.note(scene.home, entry):
-        raise UserError(f"the ledger cannot be written: {ledger.folder(scene.home)}", 1)
+    if not ledger.append_entries(scene.home, entry):
+        raise UserError(f"the ledger cannot be written: {ledger.ledger_dir(scene.home)}", 1)
 
 
 # ---------------------------------------------------------------------- printing
@@ -286,7 +288,7 @@ def _cells(row: dict[str, Any]) -> list[object]:
     ]
 
 
-def _story(entry: dict[str, Any]) -> list[object]:
+def _history_row(entry: dict[str, Any]) -> list[object]:
     detail = dict(entry["detail"])
     until_s = detail.pop("until_s", None)
     words = [str(detail[key]) for key in ("title", "reason", "text", "worst") if detail.get(key)]

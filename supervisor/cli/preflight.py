@@ -17,8 +17,8 @@ from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.runs import Json
 from ftrun.supervisor.config import sources
 from ftrun.supervisor.model.errors import UserError
-from ftrun.supervisor.nodes import preflight as nodes_preflight
-from ftrun.supervisor.nodes.preflight import Seen
+from ftrun.supervisor.nodes import check_summary
+from ftrun.supervisor.nodes.check_summary import CheckedNode as Seen
 
 Told = Callable[[Seen], None]
 
@@ -79,21 +79,21 @@ def preflight(
         found = _by_step(nodes, tier, names, thresholds, job=job, pairs=pairs)
     else:
         raise UserError("which nodes? name them with --nodelist or --partition, or call this inside a job")
-    result = nodes_preflight.summed_up([found[node] for node in nodes])
+    result = check_summary.summarize([found[node] for node in nodes])
     if json:
-        common.emit_json(nodes_preflight.facts(result))
+        common.print_json(check_summary.summary_json(result))
         return result.exit_status
     _shown(result, every=every)
     return result.exit_status
 
 
-def _shown(result: nodes_preflight.Result, *, every: bool) -> None:
-    columns, rows = nodes_preflight.matrix(result, every=every)
+def _shown(result: check_summary.Result, *, every: bool) -> None:
+    columns, rows = check_summary.matrix(result, every=every)
     if rows:
-        common.table(columns, rows)
+        common.print_table(columns, rows)
         print()
-    for line in nodes_preflight.lines(result):
-        common.say(line, style="red" if line.startswith(("bad ", "to be avoided")) else "")
+    for line in check_summary.summary_lines(result):
+        common.print_styled(line, style="red" if line.startswith(("bad ", "to be avoided")) else "")
     answered = len(result.seen) - len(result.unseen)
     print(f"{answered} of {len(result.seen)} nodes checked, {len(result.verdict.bad)} to be avoided")
 
@@ -116,15 +116,15 @@ def _by_ssh(
         findings = report.report["findings"] if report.report is not None else ()
         state = (
             report.state
-            if report.report is not None or report.state != nodes_preflight.ANSWERED
+            if report.report is not None or report.state != check_summary.ANSWERED
             else "no report"
         )
         found[report.node] = Seen(report.node, state, findings, report.took_s, report.why)
         progress.told(found[report.node])
 
     try:
-        probes = pool.Probes(ssh_config, at_once)
-        pool.checked(nodes, tier, settings, probes, kind="preflight", names=names, told=told)
+        probes = pool.NodePool(ssh_config, at_once)
+        pool.check_nodes(nodes, tier, settings, probes, kind="preflight", names=names, told=told)
     except OSError as error:
         raise UserError(f"ssh configuration: {error.filename}: {error.strerror}") from None
     finally:
@@ -140,13 +140,13 @@ def _by_step(
 
     env = dict(os.environ)
     arguments = ["--tier", tier, *(["--settings", os.path.abspath(thresholds)] if thresholds else []), *names]
-    home = common.own_home(sources.load(os.getcwd(), env).home(env))
+    home = common.checked_home(sources.load(os.getcwd(), env).home(env))
     progress = _Progress(len(nodes))
     try:
-        found = in_job_checks.checked(
+        found = in_job_checks.check_nodes(
             nodes, arguments, home=home, job=job, within_s=BUDGETS_S[tier], env=env, told=progress.told
         )
-        between = in_job_checks.paired(nodes, home=home, job=job, env=env) if pairs else {}
+        between = in_job_checks.test_pairs(nodes, home=home, job=job, env=env) if pairs else {}
     except OSError as error:
         raise UserError(
             f"{error.filename}: {error.strerror}; name the nodes with --nodelist, for SSH", 1

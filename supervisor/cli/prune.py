@@ -28,7 +28,7 @@ from ftrun.supervisor.model.states import IllegalEvent
 from ftrun.supervisor.store import journal
 from ftrun.supervisor.store import run_dir as store_run_dir
 
-__all__ = ["Candidate", "Kept", "Rules", "choose", "remove", "survey", "sweep"]
+__all__ = ["Candidate", "Kept", "Rules", "choose", "list_candidates", "remove", "remove_leftovers"]
 
 
 _HIDDEN = ".removing-"
@@ -68,16 +68,16 @@ class Kept:
     why: str
 
 
-def survey(home: str, now_s: float) -> tuple[list[Candidate], list[Kept]]:
+def list_candidates(home: str, now_s: float) -> tuple[list[Candidate], list[Kept]]:
     """The final runs of a home, newest first, and the runs that are not touched."""
-    found = [_look(run_dir, now_s) for run_dir in store_run_dir.run_dirs(home)]
+    found = [_candidate_or_kept(run_dir, now_s) for run_dir in store_run_dir.run_dirs(home)]
     over = [one for one in found if isinstance(one, Candidate)]
     kept = [one for one in found if isinstance(one, Kept)]
     over.sort(key=lambda one: (one.ended_at_s, one.run), reverse=True)
     return over, kept
 
 
-def _look(run_dir: str, now_s: float) -> Candidate | Kept:
+def _candidate_or_kept(run_dir: str, now_s: float) -> Candidate | Kept:
     name = os.path.basename(run_dir)
     try:
         run = events.fold(name, journal.read_run(run_dir))
@@ -87,7 +87,7 @@ def _look(run_dir: str, now_s: float) -> Candidate | Kept:
         return Kept(name, f"it is {run.state.value}")
     if run.paused:
         return Kept(name, "it is paused")
-    if _asked(run_dir):
+    if _has_request(run_dir):
         return Kept(name, "a request waits for it")
     attempt = run.attempt
     if attempt and attempt.submission in {"unknown", "intended"} and now_s - run.last_at_s < SETTLED_AFTER_S:
@@ -97,7 +97,7 @@ def _look(run_dir: str, now_s: float) -> Candidate | Kept:
     )
 
 
-def _asked(run_dir: str) -> bool:
+def _has_request(run_dir: str) -> bool:
     """Whether a request waits that no supervisor has handled yet."""
     try:
         return any(name.endswith(".json") for name in os.listdir(os.path.join(run_dir, "requests")))
@@ -133,7 +133,7 @@ def remove(home: str, one: Candidate) -> bool:
     """
     hidden = os.path.join(home, "runs", f"{_HIDDEN}{one.run}")
     os.rename(one.path, hidden)
-    if _asked(hidden):
+    if _has_request(hidden):
         os.rename(hidden, one.path)
         return False
     for job in one.jobs:
@@ -145,7 +145,7 @@ def remove(home: str, one: Candidate) -> bool:
     return True
 
 
-def sweep(home: str) -> None:
+def remove_leftovers(home: str) -> None:
     """Remove the hidden folders that a crash left behind. Raises OSError."""
     for path in _half_removed(home):
         shutil.rmtree(path)
@@ -189,15 +189,15 @@ def prune(
     home_dir = common.home()
     now = time.time()
     rules = Rules(days * DAY_S, keep, _bytes(size) if size else None)
-    over, kept = survey(home_dir, now)
+    over, kept = list_candidates(home_dir, now)
     chosen = choose(over, rules, now)
     removed = chosen if dry_run else [one for one in chosen if _removed(home_dir, one)]
     if not dry_run:
-        sweep(home_dir)
+        remove_leftovers(home_dir)
     freed = sum(one.size_bytes for one in removed)
     if json:
         facts = [asdict(one) for one in removed]
-        common.emit_json(
+        common.print_json(
             {
                 "dry_run": dry_run,
                 "removed": facts,
@@ -208,7 +208,7 @@ def prune(
         return 0 if len(removed) == len(chosen) else 1
     if removed:
         rows = [[r.run, r.state, _days(now - r.ended_at_s), _shown(r.size_bytes)] for r in removed]
-        common.table(["RUN", "STATE", "ENDED", "SIZE"], rows)
+        common.print_table(["RUN", "STATE", "ENDED", "SIZE"], rows)
     verb = "would be removed" if dry_run else "removed"
     print(
         f"{len(removed)} {'run' if len(removed) == 1 else 'runs'} {verb}, {_shown(freed)} freed; {len(over) - len(removed)} kept"

@@ -21,7 +21,7 @@ from ftrun.supervisor.model.errors import UserError
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import Cluster
     from ftrun.supervisor.config.sources import Config
-    from ftrun.supervisor.nodes.recheck_loop import Round
+    from ftrun.supervisor.nodes.recheck_loop import RecheckRound as Round
 
 EXIT_ATTENTION = 1
 EXIT_LATER = 75  # EX_TEMPFAIL of sysexits.h
@@ -57,7 +57,7 @@ def recheck(
 
     env = dict(os.environ)
     settings = sources.load("/", env)  # not the current folder: its owner must not configure root
-    home = common.own_home(settings.home(env))
+    home = common.checked_home(settings.home(env))
     cluster = CommandCluster(env, timeout_s=COMMAND_TIMEOUT_S)
     wanted = _named(nodes or [])
     round_ = _round(home, cluster, settings, wanted, dry=dry_run)
@@ -66,7 +66,9 @@ def recheck(
         if not rights.may_drain and not dry_run:
             why = f"nodes cannot be returned to service: {rights.why}; run this as root or SlurmUser"
             raise UserError(why, EXIT_NOT_PERMITTED)
-        with nullcontext(True) if dry_run else append_log.held(recheck_loop.folder(home)) as alone:
+        with (
+            nullcontext(True) if dry_run else append_log.lock_service(recheck_loop.recheck_dir(home)) as alone
+        ):
             if not alone:
                 raise UserError("another recheck is running; nothing was done", EXIT_LATER)
             lines = round_.run()
@@ -76,10 +78,10 @@ def recheck(
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}; nothing more was done", EXIT_LATER) from None
     if json:
-        common.emit_json({"dry_run": dry_run, "nodes": [asdict(line) for line in lines]})
+        common.print_json({"dry_run": dry_run, "nodes": [asdict(line) for line in lines]})
     elif lines:
         rows = [[n.node, n.state, n.why, n.reason or None] for n in lines]
-        common.table(["NODE", "STATE", "WHY", "REASON"], rows)
+        common.print_table(["NODE", "STATE", "WHY", "REASON"], rows)
     elif sys.stdout.isatty() and not wanted:
         print("no node has a drain reason of ftrun")
     others = sorted(set(wanted) - {line.node for line in lines})
@@ -98,8 +100,8 @@ def _named(words: list[str]) -> list[str]:
 
 def _round(home: str, cluster: Cluster, settings: Config, nodes: list[str], *, dry: bool) -> Round:
     from ftrun.supervisor.nodes import remote_checks
-    from ftrun.supervisor.nodes.recheck import Rules
-    from ftrun.supervisor.nodes.recheck_loop import Round
+    from ftrun.supervisor.nodes.recheck_loop import RecheckRound as Round
+    from ftrun.supervisor.nodes.recheck_rules import RecheckRules as Rules
     from ftrun.supervisor.store import crash_points
 
     steps = settings["recheck-step"]
@@ -112,7 +114,9 @@ def _round(home: str, cluster: Cluster, settings: Config, nodes: list[str], *, d
         steps=len(steps),
     )
     checks = remote_checks.thresholds(settings.text("checks"))
-    look = remote_checks.by_ssh("recheck", "recheck", ssh_config=settings.text("ssh-config"), checks=checks)
+    look = remote_checks.ssh_checks(
+        "recheck", "recheck", ssh_config=settings.text("ssh-config"), checks=checks
+    )
     return Round(
         home=home,
         cluster=cluster,

@@ -29,14 +29,15 @@ def status(
     found = common.all_runs(home_dir)
     runs = [run for _, run in found]
     shown = [run for run in runs if every or not run.final or run.paused]
-    watch = common.watch_state(home_dir)
+    watch = common.supervisor_state(home_dir)
     open_runs = sum(not run.final for run in runs)
     restarted = bool(open_runs) and not watch.watched and common.ensure_supervisor(home_dir)
     now = time.time()
     shown = [drain.with_answers(run, now) for run in shown]
     folders = {run.id: folder for folder, run in found}
     rows = [
-        view_run.run_row(run, now) | {"staged": view_checkpoints.facts(folders[run.id], run)} for run in shown
+        view_run.run_row(run, now) | {"staged": view_checkpoints.staged_facts(folders[run.id], run)}
+        for run in shown
     ]
     if json:
         facts = {
@@ -47,10 +48,10 @@ def status(
             "set_aside": dict(watch.set_aside),
             "slurm_client": dict(watch.asks),
         }
-        common.emit_json({"supervisor": facts | {"started_now": restarted}, "runs": rows})
+        common.print_json({"supervisor": facts | {"started_now": restarted}, "runs": rows})
         return 0
     if rows:
-        common.table(
+        common.print_table(
             ["RUN", "STATE", "JOB", "TRY", "NODES", "STEP", "ENDS", "LEFT", "EXCLUDED", "LAST FAULT", "WHY"],
             [_cells(row) for row in rows],
         )
@@ -66,7 +67,7 @@ def _cells(row: dict[str, Any]) -> list[object]:
     end = row["expected_end"]
     return [
         row["run"],
-        view_run.state(row),
+        view_run.state_text(row),
         row["job"] or None,
         row["attempt"],
         _nodes(row),
@@ -81,14 +82,14 @@ def _cells(row: dict[str, Any]) -> list[object]:
 
 def _why(row: dict[str, Any]) -> str:
     """The reason of the last decision or of the end, and the state inside the job."""
-    inside = view_run.inside_words(row["inside"])
-    trouble = view_checkpoints.trouble(row["staged"]) if row["staged"] else ""
+    inside = view_run.inside_text(row["inside"])
+    trouble = view_checkpoints.staging_problem(row["staged"]) if row["staged"] else ""
     staged = f"checkpoints in memory: {trouble}" if trouble else ""
-    return "; ".join(filter(None, (row["why"], inside, _companions(row), view_run.growth_words(row), staged)))
+    return "; ".join(filter(None, (row["why"], inside, _companions(row), view_run.growth_text(row), staged)))
 
 
 def _companions(row: dict[str, Any]) -> str:
-    return view_run.words(row["companions"])
+    return view_run.companions_text(row["companions"])
 
 
 def _nodes(row: dict[str, Any]) -> str | None:
@@ -98,7 +99,7 @@ def _nodes(row: dict[str, Any]) -> str | None:
     return nodeset.fold(inside["active"] or row["nodes"]) + spares or None
 
 
-def _say_watch(watch: common.Watch, open_runs: int, restarted: bool, now: float) -> None:
+def _say_watch(watch: common.SupervisorState, open_runs: int, restarted: bool, now: float) -> None:
     """Print who supervises the runs, on stderr: stdout has only the table."""
     if watch.watched:
         print(f"watched from {watch.by}", file=sys.stderr)
@@ -131,19 +132,19 @@ def _say_asked(row: dict[str, Any], now: float) -> None:
 
 def show(name: Name, json: Json = False) -> int:
     """Show one run in full: attempts, faults, budgets, exclusions."""
-    run_dir, run = common.find(name)
+    run_dir, run = common.find_run(name)
     now = time.time()
     run = drain.with_answers(run, now)
-    staged = view_checkpoints.facts(run_dir, run)
+    staged = view_checkpoints.staged_facts(run_dir, run)
     facts = view_run.run_facts(run, now) | {
         "folder": run_dir,
         "staged": staged,
-        "read": view_checkpoints.deep_facts(run_dir),
+        "read": view_checkpoints.verified_facts(run_dir),
     }
-    if not run.final and not common.watch_state(common.home()).watched:
+    if not run.final and not common.supervisor_state(common.home()).watched:
         common.ensure_supervisor(common.home())
     if json:
-        common.emit_json(facts)
+        common.print_json(facts)
         return 0
     state = "paused" if run.paused else run.state.value
     print(f"{run.id}: {state}" + (f", {facts['why']}" if facts["why"] else ""))
@@ -151,14 +152,14 @@ def show(name: Name, json: Json = False) -> int:
     inside = facts["inside"]
     unused = "" if facts["attempts"] and facts["attempts"][-1]["end_state"] else _beside_words(inside)
     for text in filter(
-        None, (view_run.inside_words(inside), unused, _companions(facts), view_run.growth_words(facts))
+        None, (view_run.inside_text(inside), unused, _companions(facts), view_run.growth_text(facts))
     ):
         print(text)
     if staged is not None:
-        print(f"checkpoints in memory: {view_checkpoints.words(staged)}")
-    for row in view_checkpoints.worth_telling(facts["read"]):
-        print(f"read to its end: {view_checkpoints.deep_lines(row)}")
-    for text in view_run.lines(facts):
+        print(f"checkpoints in memory: {view_checkpoints.staged_text(staged)}")
+    for row in view_checkpoints.shown_rows(facts["read"]):
+        print(f"read to its end: {view_checkpoints.verified_line(row)}")
+    for text in view_run.outlook_lines(facts):
         print(text)
     for text in facts["warnings"]:
         print(f"warning: {text}")
@@ -173,11 +174,11 @@ def show(name: Name, json: Json = False) -> int:
     if facts["exclusions"]:
         print("\nexcluded")
         rows = [[e["node"], _clock(e["until"]), e["why"]] for e in facts["exclusions"]]
-        common.table(["NODE", "UNTIL", "WHY"], rows)
+        common.print_table(["NODE", "UNTIL", "WHY"], rows)
     used = [[fault, row["used"], row["of"]] for fault, row in facts["budgets"].items() if row["used"]]
     if used:
         print("\nbudgets used since the last progress")
-        common.table(["CLASS", "USED", "OF"], used)
+        common.print_table(["CLASS", "USED", "OF"], used)
     return 0
 
 
@@ -196,7 +197,9 @@ def _attempts(facts: dict[str, Any]) -> None:
         ]
         for a in facts["attempts"]
     ]
-    common.table(["TRY", "JOB", "NODES", "STARTED", "ENDED", "END", "EXIT", "STEP", "RESUMED FROM"], rows)
+    common.print_table(
+        ["TRY", "JOB", "NODES", "STARTED", "ENDED", "END", "EXIT", "STEP", "RESUMED FROM"], rows
+    )
 
 
 def _beside_words(inside: dict[str, Any]) -> str:
@@ -223,7 +226,7 @@ def _starts(facts: dict[str, Any]) -> None:
     ]
     if rows:
         print("\nstarts inside the allocation")
-        common.table(["TRY.START", "NODES", "BEGAN", "ENDED", "EXIT", "RESUMED FROM"], rows)
+        common.print_table(["TRY.START", "NODES", "BEGAN", "ENDED", "EXIT", "RESUMED FROM"], rows)
 
 
 def _loaded(facts: dict[str, Any]) -> None:
@@ -259,7 +262,7 @@ def _held(facts: dict[str, Any]) -> None:
     ]
     if rows:
         print("\ncompanions")
-        common.table(["TRY", "JOB", "NODES", "SINCE", "GONE", "STATE", "WHY"], rows)
+        common.print_table(["TRY", "JOB", "NODES", "SINCE", "GONE", "STATE", "WHY"], rows)
 
 
 def _tasks(facts: dict[str, Any]) -> None:
@@ -287,7 +290,7 @@ def _incidents(run: Run) -> None:
         ]
         for incident in map(view_run.incident_facts, run.incidents)
     ]
-    common.table(["TRY", "CLASS", "WHAT", "BLAMED", "ACTION", "WHY", "BACK AFTER s"], rows)
+    common.print_table(["TRY", "CLASS", "WHAT", "BLAMED", "ACTION", "WHY", "BACK AFTER s"], rows)
 
 
 def _try(incident: dict[str, Any]) -> str:
@@ -314,12 +317,12 @@ def history(
     found.sort(key=lambda row: row["at"])
     found = found[-number:]
     if json:
-        common.emit_json({"incidents": found})
+        common.print_json({"incidents": found})
         return 0
     if not found:
         print("no faults so far")
         return 0
-    common.table(
+    common.print_table(
         ["WHEN", "RUN", "TRY", "CLASS", "WHAT", "BLAMED", "ACTION", "WHY", "BACK AFTER s"],
         [
             [

@@ -54,7 +54,7 @@ def up(  # noqa: PLR0917 - options, never positions
     as_json: JsonOption = False,
 ) -> None:
     """Start a sandbox; return when all nodes are idle."""
-    with _said_plainly():
+    with _as_user_errors():
         where = _folder(name, folder)
         box = _living(where)
         if box is None:
@@ -74,7 +74,7 @@ def up(  # noqa: PLR0917 - options, never positions
         else:
             headline = f"sandbox {box.name} is up already"
         if as_json:
-            common.emit_json(box.status())
+            common.print_json(box.status())
         else:
             _introduce(box, headline, name, folder)
 
@@ -82,10 +82,10 @@ def up(  # noqa: PLR0917 - options, never positions
 @app.command()
 def status(name: NameOption = None, folder: FolderOption = None, as_json: JsonOption = False) -> int:
     """Show the daemons and nodes of a sandbox; exit 1 if it is not up."""
-    with _said_plainly():
+    with _as_user_errors():
         found = lifecycle.find(_folder(name, folder)).status()
     if as_json:
-        common.emit_json(found)
+        common.print_json(found)
     else:
         _show(found)
     return 0 if found.alive else EXIT_FAILED
@@ -100,23 +100,23 @@ def run(
     folder: FolderOption = None,
 ) -> None:
     """Run a command as a client of a sandbox, with its SLURM_CONF; exit with the status of the command."""
-    with _said_plainly():
+    with _as_user_errors():
         box = _living_or_error(name, folder)
-    _become(box, command)
+    _exec(box, command)
 
 
 @app.command()
 def shell(name: NameOption = None, folder: FolderOption = None) -> None:
     """Open your shell as a client of a sandbox."""
-    with _said_plainly():
+    with _as_user_errors():
         box = _living_or_error(name, folder)
     program = os.environ.get("SHELL") or "/bin/sh"
     if Path(program).name != "bash":
-        _become(box, [program])
+        _exec(box, [program])
     # A prompt from the environment would not survive the user's own bashrc.
     rc = box.folder / "bashrc"
     rc.write_text(f'[ -r ~/.bashrc ] && . ~/.bashrc\nPS1="(sandbox {box.name}) $PS1"\n')
-    _become(box, [program, "--rcfile", str(rc), "-i"])
+    _exec(box, [program, "--rcfile", str(rc), "-i"])
 
 
 @app.command()
@@ -126,7 +126,7 @@ def down(
     everything: Annotated[bool, typer.Option("--all", help="All named sandboxes.")] = False,
 ) -> None:
     """Stop a sandbox with all its processes; its logs and the shared folder stay."""
-    with _said_plainly():
+    with _as_user_errors():
         if everything and (name or folder):
             raise UserError("--all means every sandbox: give no --name or --folder with it")
         boxes = lifecycle.known() if everything else [lifecycle.find(_folder(name, folder))]
@@ -145,7 +145,7 @@ def break_node(
     folder: FolderOption = None,
 ) -> None:
     """Break a node."""
-    with _said_plainly():
+    with _as_user_errors():
         box = _living_or_error(name, folder)
         box.break_node(node, how)
     done = {
@@ -160,7 +160,7 @@ def break_node(
 @app.command()
 def mend(node: NodeArgument, name: NameOption = None, folder: FolderOption = None) -> None:
     """Undo what `break` did to a node; return when Slurm uses it again."""
-    with _said_plainly():
+    with _as_user_errors():
         box = _living_or_error(name, folder)
         box.mend(node)
         print(f"{node} is {box.node_state(node)}")
@@ -169,20 +169,20 @@ def mend(node: NodeArgument, name: NameOption = None, folder: FolderOption = Non
 @app.command("list")
 def list_sandboxes(as_json: JsonOption = False) -> None:
     """List the named sandboxes."""
-    with _said_plainly():
+    with _as_user_errors():
         found = [box.status() for box in lifecycle.known()]
     if as_json:
-        common.emit_json(found)
+        common.print_json(found)
         return
     rows = [
         [one.name, "up" if one.alive else "down", len(one.nodes), one.slurm_version, one.folder]
         for one in found
     ]
-    common.table(["NAME", "STATE", "NODES", "SLURM", "FOLDER"], rows)
+    common.print_table(["NAME", "STATE", "NODES", "SLURM", "FOLDER"], rows)
 
 
 @contextlib.contextmanager
-def _said_plainly() -> Iterator[None]:
+def _as_user_errors() -> Iterator[None]:
     try:
         yield
     except SandboxError as error:
@@ -213,7 +213,7 @@ def _living_or_error(name: str | None, folder: Path | None) -> Sandbox:
     return box
 
 
-def _become(box: Sandbox, command: list[str]) -> None:
+def _exec(box: Sandbox, command: list[str]) -> None:
     # exec, not a child: the command owns the terminal, the signals and the exit status.
     environment = box.env() | {"FTRUN_SANDBOX": str(box.folder)}
     program = shutil.which(command[0], path=environment["PATH"])
@@ -256,7 +256,7 @@ def _show(found: SandboxStatus) -> None:
     )
     daemon_of = {daemon.name: daemon.state for daemon in found.daemons}
     others = [[one.name, one.state, one.pid] for one in found.daemons if "-" not in one.name]
-    common.table(["DAEMON", "STATE", "PID"], others)
+    common.print_table(["DAEMON", "STATE", "PID"], others)
     rows = [
         [
             one.name,
@@ -267,4 +267,4 @@ def _show(found: SandboxStatus) -> None:
         ]
         for one in found.nodes
     ]
-    common.table(["NODE", "SLURM", "SLURMD", "SSHD", "REASON"], rows)
+    common.print_table(["NODE", "SLURM", "SLURMD", "SSHD", "REASON"], rows)

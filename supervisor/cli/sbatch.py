@@ -21,8 +21,10 @@ from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.store import journal, submission_context
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.submission import arguments, compose, plan, sbatch_process
-from ftrun.supervisor.submission.arguments import Asked, Plain
-from ftrun.supervisor.submission.first_attempt import Run, say
+from ftrun.supervisor.submission.arguments import PlainSubmission as Plain
+from ftrun.supervisor.submission.arguments import Submission as Asked
+from ftrun.supervisor.submission.first_attempt import FirstAttempt as Run
+from ftrun.supervisor.submission.first_attempt import print_notice as say
 
 __all__ = ["main", "wait_for_run"]
 
@@ -45,14 +47,14 @@ def main(argv: Sequence[str]) -> int:
             "sbatch was not found: load Slurm's client commands, or add their folder to PATH", _NO_PROGRAM
         )
     try:
-        arguments.read(asked)
+        arguments.read_submission(asked)
         for line in asked.config.ignored:
             say(line)
         if asked.config.values["stage"]:
             from ftrun.supervisor.submission import in_allocation
 
             is_real = not (asked.config.flag("dry-run") or asked.given.line.has("test-only"))
-            in_allocation.ready(asked.config.text("stage"), make=is_real)
+            in_allocation.check_stage_dir(asked.config.text("stage"), make=is_real)
         if asked.config.flag("dry-run"):
             return _dry_run(asked)
         if asked.given.line.has("test-only"):
@@ -138,11 +140,11 @@ def _dry_run(asked: Asked) -> int:
     return 0
 
 
-def _tried(asked: Asked, run_dir: str) -> plan.Plan:
+def _tried(asked: Asked, run_dir: str) -> plan.SbatchCall:
     run = os.path.basename(run_dir)
     kept = asked.kept(run, f"ftrun:{run}:00000000")
     try:
-        return plan.plan(kept, asked.script, asked.given, plan.AttemptSpec(1), run_dir=run_dir)
+        return plan.plan_attempt(kept, asked.script, asked.given, plan.AttemptSpec(1), run_dir=run_dir)
     except (compose.ScriptError, OptionError):
         raise Plain from None
 

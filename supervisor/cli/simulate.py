@@ -12,10 +12,10 @@ from ftrun.supervisor.cli import common
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.config.rungs import Rung
 from ftrun.supervisor.model import errors
-from ftrun.supervisor.model.agent_events import GROW
+from ftrun.supervisor.model.agent_events import GROW_RUNG as GROW
 from ftrun.supervisor.model.errors import SettingError, UserError
 from ftrun.supervisor.simulator import compare, presets
-from ftrun.supervisor.simulator.attended import IN_THE_QUEUE
+from ftrun.supervisor.simulator.ftrun_rules import IN_THE_QUEUE
 from ftrun.supervisor.simulator.scenario import QUANTITIES, Scenario
 from ftrun.supervisor.simulator.tally import LOSSES, Row
 
@@ -93,7 +93,7 @@ def simulate(  # noqa: PLR0917 - options are given by name
     try:
         chosen = presets.read_file(scenario, own) if scenario else presets.read_preset(preset, own)
         wanted = settings.parse_all(_pairs("--ft", ft or (), settings.SETTINGS).items())
-        found = compare.ways(chosen, _counts(spares, chosen), wanted, elastic)
+        found = compare.policies(chosen, _counts(spares, chosen), wanted, elastic)
     except SettingError as error:
         raise UserError(str(error)) from None
     if not 1 <= seeds <= SEEDS_MAX:
@@ -104,7 +104,7 @@ def simulate(  # noqa: PLR0917 - options are given by name
         )
     rows = list(compare.compare(chosen, found, seeds))
     if json:
-        common.emit_json(_facts(chosen, seeds, rows))
+        common.print_json(_facts(chosen, seeds, rows))
     else:
         _show(chosen, seeds, rows)
     return 0
@@ -114,7 +114,7 @@ def _pairs(option: str, words: Sequence[str], known: Mapping[str, Any]) -> dict[
     found = {}
     for word in words:
         key, equals, value = word.partition("=")
-        near = errors.nearest(key, known)
+        near = errors.nearest_word(key, known)
         if equals and key not in known:
             hint = f"; did you mean {near}?" if near else f"; there are {', '.join(known)}"
             raise UserError(f"{option}: {key!r} is not known{hint}")
@@ -172,7 +172,7 @@ def _show(scenario: Scenario, seeds: int, rows: Sequence[Row]) -> None:
         *(_kind(kind, rows) for kind in KINDS if any(kind in r.restarts for r in rows)),
         ["stops", *(f"{sum(row.stops.values()):.1f}" for row in rows)],
     ]
-    common.table(["", *(row.policy for row in rows)], lines)
+    common.print_table(["", *(row.policy for row in rows)], lines)
     print()
     for why in sorted({why for row in rows for why in row.stops}):
         print(f"stopped until a person came: {why}" + _hint(why))

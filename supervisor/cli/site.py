@@ -26,7 +26,8 @@ from ftrun.supervisor.model.errors import UserError
 if TYPE_CHECKING:
     from ftrun.slurm.commands.cluster import CommandCluster
     from ftrun.supervisor.config.sources import Config
-    from ftrun.supervisor.nodes.drain_service import Answer, Desk
+    from ftrun.supervisor.nodes.drain_service import Answer
+    from ftrun.supervisor.nodes.drain_service import DrainService as Desk
     from ftrun.supervisor.nodes.spool import Spool
 
 EXIT_LATER = 75  # EX_TEMPFAIL of sysexits.h
@@ -64,7 +65,7 @@ def site(
     path = settings.text("site-spool")
     if not path.startswith("/"):
         raise UserError("site-spool: the site file must name a folder (see docs/site.md)")
-    home = common.own_home(settings.home(env))
+    home = common.checked_home(settings.home(env))
     cluster = CommandCluster(env, timeout_s=COMMAND_TIMEOUT_S)
     try:
         rights = cluster.rights()
@@ -73,12 +74,12 @@ def site(
                 f"nodes cannot be drained: {rights.why}; run this as root or SlurmUser", EXIT_NOT_PERMITTED
             )
         spool = Spool(path)
-        with append_log.held(drain_service.folder(home)) as alone:
+        with append_log.lock_service(drain_service.drain_service_dir(home)) as alone:
             if not alone:
                 raise UserError("another `ftrun site` is running; nothing was done", EXIT_LATER)
             desk = _desk(home, cluster, spool, settings, observe=observe)
             if once:
-                _tell(desk.round(), json=json)
+                _print_answers(desk.round(), json=json)
             else:
                 _serve(desk, every, json=json)
     except SpoolError as error:
@@ -94,11 +95,11 @@ def _desk(home: str, cluster: CommandCluster, spool: Spool, settings: Config, *,
     from ftrun.slurm.commands import munge
     from ftrun.supervisor.nodes import remote_checks
     from ftrun.supervisor.nodes.drain_rules import Limits
-    from ftrun.supervisor.nodes.drain_service import Desk
+    from ftrun.supervisor.nodes.drain_service import DrainService as Desk
     from ftrun.supervisor.policy import priority_boost
     from ftrun.supervisor.store import crash_points
 
-    look = remote_checks.by_ssh(
+    look = remote_checks.ssh_checks(
         "fast",
         "site",
         ssh_config=settings.text("ssh-config"),
@@ -110,7 +111,7 @@ def _desk(home: str, cluster: CommandCluster, spool: Spool, settings: Config, *,
         per_user=int(str(settings["site-requests-per-user"])),
     )
     try:
-        rule = priority_boost.rule_of(
+        rule = priority_boost.parse_rule(
             settings.text("site-priority"),
             per_hour=int(str(settings["site-raise-per-hour"])),
             per_user=int(str(settings["site-raise-per-user"])),
@@ -124,7 +125,7 @@ def _desk(home: str, cluster: CommandCluster, spool: Spool, settings: Config, *,
         spool,
         look,
         limits,
-        partial(munge.opened, socket=cluster.facts().munge_socket),
+        partial(munge.decode, socket=cluster.facts().munge_socket),
         action=settings.text("site-action"),
         rule=rule,
         prefer=cluster.prefer,
@@ -144,7 +145,7 @@ def _serve(desk: Desk, every_s: float, *, json: bool) -> None:
     while not over.is_set():
         why = ""
         try:
-            _tell(desk.round(), json=json)
+            _print_answers(desk.round(), json=json)
         except (SlurmError, OSError) as error:
             why = error.message if isinstance(error, SlurmError) else f"{error.filename}: {error.strerror}"
         if why and why != told:
@@ -153,10 +154,10 @@ def _serve(desk: Desk, every_s: float, *, json: bool) -> None:
         over.wait(every_s)
 
 
-def _tell(answers: list[Answer], *, json: bool) -> None:
+def _print_answers(answers: list[Answer], *, json: bool) -> None:
     for answer in answers:
         if json:
-            common.emit_json({"at": time.time(), **asdict(answer)})
+            common.print_json({"at": time.time(), **asdict(answer)})
         else:
             stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             print(f"{stamp} {answer.verdict} {answer.node or '-'} for {_user(answer.uid)}: {answer.why}")

@@ -36,10 +36,10 @@ from ftrun.supervisor.config import sources
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.submission import start_supervisor
 
-__all__ = ["TEXTS", "Watch", "crontab", "scrontab", "site_crontab", "submit", "time_limit", "unit"]
+__all__ = ["TEXTS", "SupervisorJob", "crontab", "scrontab", "site_crontab", "submit", "time_limit", "unit"]
 
 
-ONCE_AT_MOST_S = (
+ONCE_MAX_S = (
     1200.0  # more than a stock fence wait (SlurmdTimeout 300 s + 30 s) or the longest back-off (600 s)
 )
 COMMAND_TIMEOUT_S = 15.0
@@ -82,14 +82,14 @@ def supervise(
     """Supervise all runs until interrupted: watch, diagnose, recover. One supervisor leads, others wait."""
     from ftrun.supervisor.store import supervisor_log
 
-    _refuse(once=once, as_job=as_job, sbatch_options=sbatch_options, text=text, json=json)
+    _check_options(once=once, as_job=as_job, sbatch_options=sbatch_options, text=text, json=json)
     ended = _end_on_signal()
     if detached:
         os.closerange(3, 1024)  # a parent may wait for the end of a pipe that this process would hold open
         os.chdir("/")
-    env = start_supervisor.clean(os.environ) if in_job else dict(os.environ)
+    env = start_supervisor.clean_env(os.environ) if in_job else dict(os.environ)
     settings = sources.load(os.getcwd(), env)
-    home = common.own_home(settings.home(env))
+    home = common.checked_home(settings.home(env))
     if text:
         return _print(text, home, env, json=json)
     _find_cluster(home, env)
@@ -98,7 +98,7 @@ def supervise(
     machine = detached or in_job or not sys.stderr.isatty()
     log = supervisor_log.configure(machine=machine, less=_OF_EVERY_CALL if once and machine else ())
     stays, standby = not (detached or in_job), not (once or detached)
-    led = _look_after(settings, home, env, log, once=once, stays=stays, standby=standby, ended=ended)
+    led = _run_loop(settings, home, env, log, once=once, stays=stays, standby=standby, ended=ended)
     if not led and not machine:
         print(
             "ftrun: another supervisor looks after the runs of this home; nothing was done", file=sys.stderr
@@ -106,7 +106,7 @@ def supervise(
     return 0
 
 
-def _look_after(
+def _run_loop(
     settings: sources.Config,
     home: str,
     env: dict[str, str],
@@ -120,7 +120,7 @@ def _look_after(
     """Run the loop until a signal, until nothing is due (`once`), or until no run is open (unless it
     `stays`). False: it never led.
     """
-    from ftrun.slurm.commands.accounting import SacctAccounts
+    from ftrun.slurm.commands.accounting import SacctAccounting as SacctAccounts
     from ftrun.slurm.commands.steps import CommandSteps
     from ftrun.supervisor.controller.loop import Supervisor
     from ftrun.supervisor.store.lease import Lease, SystemClock
@@ -148,13 +148,13 @@ def _look_after(
         if ended:
             return True
         if once:
-            return (s.ticks > 1 and not s.moving and not s.patient) or now - started > ONCE_AT_MOST_S
+            return (s.ticks > 1 and not s.moving and not s.patient) or now - started > ONCE_MAX_S
         return not stays and now - idle_since[0] > idle_exit_s
 
     return supervisor.run(poll_s=float(str(settings["poll"])), until=until, standby=standby)
 
 
-def _refuse(*, once: bool, as_job: bool, sbatch_options: str, text: str, json: bool) -> None:
+def _check_options(*, once: bool, as_job: bool, sbatch_options: str, text: str, json: bool) -> None:
     """Raise UserError for options that exclude each other."""
     if once + as_job + bool(text) > 1:
         raise UserError("supervise: give only one of --once, --as-job and --print")
@@ -171,7 +171,7 @@ def _print(kind: str, home: str, env: dict[str, str], *, json: bool) -> int:
         raise UserError(f"--print: {' or '.join(TEXTS)} is wanted, not {kind!r}")
     made = TEXTS[kind](home, env)
     if json:
-        common.emit_json({"kind": kind, "home": home, "text": made})
+        common.print_json({"kind": kind, "home": home, "text": made})
     else:
         print(made, end="")
     return 0
@@ -189,7 +189,7 @@ def _as_job(home: str, env: dict[str, str], options: str, *, json: bool) -> int:
         raise UserError(f"the supervisor's job was not submitted: {error.message}", 1) from None
     if json:
         log = os.path.join(home, "supervisor.log")
-        common.emit_json(
+        common.print_json(
             {
                 "job": watch.job,
                 "before": watch.before,
@@ -332,9 +332,9 @@ def _for_systemd(word: str) -> str:
 
 
 NAME = "ftrun-supervisor"
-AHEAD_S = 120  # so long before its time limit the job requeues itself
-LEAST_S = 240.0  # Slurm may send that signal a minute early, and one round takes a while
-USUAL_S = 86_400.0
+REQUEUE_BEFORE_S = 120  # so long before its time limit the job requeues itself
+LIMIT_MIN_S = 240.0  # Slurm may send that signal a minute early, and one round takes a while
+LIMIT_DEFAULT_S = 86_400.0
 
 SCRIPT = """#!/bin/sh
 export FTRUN_HOME={home}
@@ -355,7 +355,7 @@ done
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class SupervisorJob:
     """The supervisor's job for a home.
 
     `before`: it existed already; `limit_min`: the time limit asked for, None if the user's options set it or
@@ -367,24 +367,24 @@ class Watch:
     limit_min: int | None
 
 
-def submit(cluster: Cluster, home: str, env: Mapping[str, str], words: Sequence[str] = ()) -> Watch:
+def submit(cluster: Cluster, home: str, env: Mapping[str, str], words: Sequence[str] = ()) -> SupervisorJob:
     """Submit the job unless one exists; `words` are more options for sbatch. Raises SlurmError, and UserError
     for wrong options.
     """
     mark = f"{NAME}:{zlib.crc32(os.path.realpath(home).encode()):08x}"
     living = [row for row in cluster.find(mark) if not row.state.ended]
     if living:
-        return Watch(living[0].job_id, before=True, limit_min=None)
+        return SupervisorJob(living[0].job_id, before=True, limit_min=None)
     limit_min = time_limit(words, cluster.partitions())
     given = (
         "--parsable", f"--job-name={NAME}", f"--comment={mark}", "--requeue", "--open-mode=append", "--ntasks=1", "--cpus-per-task=1",
-        f"--signal=B:USR1@{AHEAD_S}", f"--output={os.path.join(home, 'supervisor.log').replace('%', '%%')}",
+        f"--signal=B:USR1@{REQUEUE_BEFORE_S}", f"--output={os.path.join(home, 'supervisor.log').replace('%', '%%')}",
         *([f"--time={limit_min}"] if limit_min else []),
     )  # fmt: skip
     script = SCRIPT.format(home=shlex.quote(home), python=shlex.quote(sys.executable))
-    request = SubmitRequest(mark, (*given, *words), script.encode(), start_supervisor.clean(env), home)
+    request = SubmitRequest(mark, (*given, *words), script.encode(), start_supervisor.clean_env(env), home)
     os.makedirs(home, mode=0o700, exist_ok=True)
-    return Watch(cluster.submit(request).job_id, before=False, limit_min=limit_min)
+    return SupervisorJob(cluster.submit(request).job_id, before=False, limit_min=limit_min)
 
 
 def time_limit(words: Sequence[str], partitions: Mapping[str, PartitionRow]) -> int | None:
@@ -400,18 +400,20 @@ def time_limit(words: Sequence[str], partitions: Mapping[str, PartitionRow]) -> 
     chosen = line.get("time")
     if chosen is not None:
         limit_s = parse_seconds(chosen)
-        if limit_s is not None and 0 < limit_s < LEAST_S:
-            raise UserError(f"--time={chosen}: a supervisor's job needs {LEAST_S / 60:.0f} minutes at least")
+        if limit_s is not None and 0 < limit_s < LIMIT_MIN_S:
+            raise UserError(
+                f"--time={chosen}: a supervisor's job needs {LIMIT_MIN_S / 60:.0f} minutes at least"
+            )
         return None
     named = line.get("partition")
     names = named.split(",") if named else [row.name for row in partitions.values() if row.default]
     known = [partitions[name] for name in names if name in partitions]
     limits = [row.max_time_s for row in known if row.max_time_s is not None]
-    limit_s = min([USUAL_S, *limits])
-    if limit_s < LEAST_S:
-        least = min(known, key=lambda row: row.max_time_s or USUAL_S).name
+    limit_s = min([LIMIT_DEFAULT_S, *limits])
+    if limit_s < LIMIT_MIN_S:
+        least = min(known, key=lambda row: row.max_time_s or LIMIT_DEFAULT_S).name
         raise UserError(
-            f"partition {least} ends a job after {limit_s / 60:g} minutes, a supervisor's job needs {LEAST_S / 60:.0f} at least:"
+            f"partition {least} ends a job after {limit_s / 60:g} minutes, a supervisor's job needs {LIMIT_MIN_S / 60:.0f} at least:"
             " name another one with --sbatch-options '-p NAME'"
         )
     return int(limit_s // 60)

@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.hooks.checkpoints import deep_results, listing, manifest
-from ftrun.hooks.checkpoints.diverged import Poison
+from ftrun.hooks.checkpoints.diverged import Divergence as Poison
 from ftrun.hooks.checkpoints.find import find
 from ftrun.hooks.checkpoints.inspection import compared_with_siblings, inspect
 from ftrun.hooks.checkpoints.layouts import layout_of
 from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, QUICK, Choice, Inspection
-from ftrun.hooks.checkpoints.selection import Request, choose, mark_poisoned, newness
+from ftrun.hooks.checkpoints.selection import Request, choose, newness
+from ftrun.hooks.checkpoints.selection import mark_diverged as mark_poisoned
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.store import checkpoints, submission_context
@@ -35,18 +36,18 @@ from ftrun.supervisor.store import run_dir as store_run_dir
 __all__ = [
     "Inventory",
     "Place",
-    "deep_facts",
-    "deep_lines",
-    "facts",
-    "of_run",
-    "place",
+    "place_of_path",
+    "place_of_run",
     "refusals",
-    "summed",
+    "shown_rows",
+    "staged_facts",
+    "staged_text",
+    "staging_problem",
+    "sum_reports",
     "survey",
-    "trouble",
+    "verified_facts",
+    "verified_line",
     "with_manifest",
-    "words",
-    "worth_telling",
 ]
 
 
@@ -78,7 +79,7 @@ class Inventory:
     choice: Choice
 
 
-def of_run(run_dir: str, run: Run) -> Place:
+def place_of_run(run_dir: str, run: Run) -> Place:
     """The place that a run's settings name; without a pattern if they name none."""
     cwd = submission_context.cwd(run_dir) or "/"
     return Place(
@@ -87,13 +88,13 @@ def of_run(run_dir: str, run: Run) -> Place:
         cwd,
         run=run.id,
         marker=str(run.settings.get("checkpoint-marker", "")),
-        aside=tuple(os.path.join(cwd, path) for path in checkpoints.still_aside(run.set_aside)),
+        aside=tuple(os.path.join(cwd, path) for path in checkpoints.unchanged_since_set_aside(run.set_aside)),
         poisons=run.poisoned,
         run_dir=run_dir,
     )
 
 
-def place(pattern: str) -> Place:
+def place_of_path(pattern: str) -> Place:
     """The place of a file, a folder of checkpoints or a glob, relative to the working directory."""
     plain = pattern.removeprefix("./") or "."
     return Place(pattern, (plain,), str(Path.cwd()))
@@ -165,7 +166,7 @@ _ORDER = (
 )  # the earliest of these that any node reports is the state of the set
 
 
-def facts(run_dir: str, run: Run) -> dict[str, Any] | None:
+def staged_facts(run_dir: str, run: Run) -> dict[str, Any] | None:
     """The staged checkpoints of a run's present attempt; None if it stages none, or no node has reported."""
     if not run.settings.get("stage") or run.attempt is None:
         return None
@@ -176,10 +177,10 @@ def facts(run_dir: str, run: Run) -> dict[str, Any] | None:
         return None
     reports = [_read(os.path.join(folder, name)) for name in names]
     known = [report for report in reports if report.get("launch") == run.attempt.launch.number]
-    return {"to": run.settings["stage"], **summed(known)} if known else None
+    return {"to": run.settings["stage"], **sum_reports(known)} if known else None
 
 
-def summed(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def sum_reports(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The reports of all nodes, summed up."""
     sets: dict[tuple[str, str], dict[str, Any]] = {}
     for report in reports:
@@ -205,7 +206,7 @@ def summed(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def words(told: Mapping[str, Any]) -> str:
+def staged_text(told: Mapping[str, Any]) -> str:
     """The state of staging in one line."""
     published = [one for one in told["sets"] if one["state"] == "published"]
     waiting = [one for one in told["sets"] if one["state"] in ("writing", "sealed")]
@@ -238,7 +239,7 @@ def refusals(told: Mapping[str, Any]) -> list[str]:
     return list({one["set"]: f"{one['set']} {one['state']}: {one['why']}" for one in bad}.values())
 
 
-def trouble(told: Mapping[str, Any]) -> str:
+def staging_problem(told: Mapping[str, Any]) -> str:
     """What keeps the newest checkpoints from being published, in one line; "" for nothing."""
     newest = max(told["sets"], key=lambda one: (one["sealed_s"], one["set"]), default=None)
     is_bad = newest is not None and newest["state"] in _ORDER[:2]
@@ -254,13 +255,13 @@ def _rank(state: str) -> int:
 
 def _read(path: str) -> dict[str, Any]:
     try:
-        told = json.loads(store_run_dir.content(path, REPORT_MAX_BYTES) or b"{}")
+        told = json.loads(store_run_dir.read_untrusted(path, REPORT_MAX_BYTES) or b"{}")
     except (OSError, ValueError):
         return {}
     return told if isinstance(told, dict) else {}
 
 
-def deep_facts(run_dir: str) -> list[dict[str, Any]]:
+def verified_facts(run_dir: str) -> list[dict[str, Any]]:
     """Each verified checkpoint, the last one last: result, time (Unix seconds), duration."""
     return [
         {
@@ -276,12 +277,12 @@ def deep_facts(run_dir: str) -> list[dict[str, Any]]:
     ]
 
 
-def worth_telling(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def shown_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The broken checkpoints, and the last one."""
     return [row for row in rows if row["state"] != COMPLETE or row is rows[-1]]
 
 
-def deep_lines(row: dict[str, Any]) -> str:
+def verified_line(row: dict[str, Any]) -> str:
     """One verified checkpoint in a line."""
     took = f"{row['size_bytes'] / (1 << 20):.1f} MiB in {row['seconds']:.0f} s"
     return f"{row['path']}: {row['state']}: {row['why']} ({took})"

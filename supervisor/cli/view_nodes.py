@@ -9,12 +9,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftrun.slurm.client.cluster import NodeRow
-from ftrun.supervisor.model.node_entry import Entry
-from ftrun.supervisor.nodes.history import Book, NodeRecord, strike_key
+from ftrun.supervisor.model.node_entry import NodeEntry as Entry
+from ftrun.supervisor.nodes.history import NodeHistory as Book
+from ftrun.supervisor.nodes.history import NodeRecord, strike_key
 from ftrun.supervisor.nodes.lemon_score import WINDOW_S, Score, score
-from ftrun.supervisor.policy.correlated_failures import Common
+from ftrun.supervisor.policy.correlated_failures import CommonCause as Common
 
-__all__ = ["entry_facts", "listed", "node_facts", "node_row", "score_facts", "slurm_state", "together_facts"]
+__all__ = [
+    "correlated_facts",
+    "entry_facts",
+    "names_to_show",
+    "node_facts",
+    "node_row",
+    "score_facts",
+    "slurm_state",
+]
 
 UNKNOWN = ""
 
@@ -107,7 +116,7 @@ def score_facts(found: Score) -> dict[str, Any]:
     }
 
 
-def together_facts(book: Book, now_s: float) -> list[dict[str, Any]]:
+def correlated_facts(book: Book, now_s: float) -> list[dict[str, Any]]:
     """Faults that several nodes had together in the last weeks, newest last."""
     recent: list[Common] = [cause for cause in book.common if cause.until_s >= now_s - WINDOW_S]
     return [
@@ -122,7 +131,7 @@ def together_facts(book: Book, now_s: float) -> list[dict[str, Any]]:
     ]
 
 
-def listed(book: Book, rows: Mapping[str, NodeRow], *, every: bool) -> list[str]:
+def names_to_show(book: Book, rows: Mapping[str, NodeRow], *, every: bool) -> list[str]:
     """The nodes of the table: those with a history, those that ftrun drained, or all."""
     told = {name for name, record in book.nodes.items() if record.history or every}
     drained = {name for name, row in rows.items() if row.reason.startswith("ftrun:") or every}

@@ -14,38 +14,38 @@ from typing import Any
 
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.config.node_counts import sizes_of_settings
-from ftrun.supervisor.model.agent_events import job_of
+from ftrun.supervisor.model.agent_events import companion_job_of as job_of
 from ftrun.supervisor.model.run import Attempt, Companion, Incident, Run, StartNote
-from ftrun.supervisor.model.stop_conditions import Halt
+from ftrun.supervisor.model.stop_conditions import StopConditions as Halt
 from ftrun.supervisor.model.types import CLASS_RULES, UNLIMITED, FaultClass
 from ftrun.supervisor.policy import estimates
 from ftrun.supervisor.policy.policy_input import limits_from
 
 __all__ = [
-    "TOLD",
+    "COMPANION_LINES",
     "attempt_facts",
     "budgets",
-    "conditions",
-    "facts",
-    "growth_words",
+    "companion_facts",
+    "companions_text",
+    "conditions_text",
+    "growth_text",
     "incident_facts",
-    "inside_words",
-    "lines",
-    "present",
+    "inside_text",
+    "outlook_lines",
+    "present_companions",
+    "request_text",
     "run_facts",
     "run_row",
-    "state",
-    "wanted",
-    "words",
+    "state_text",
 ]
 
 
-def facts(attempt: Attempt) -> list[dict[str, Any]]:
+def companion_facts(attempt: Attempt) -> list[dict[str, Any]]:
     """Every companion of an attempt, oldest first. `since`: when it was requested or joined (Unix time)."""
     return [_fact(one) for one in attempt.companions]
 
 
-def present(attempt: Attempt | None) -> list[dict[str, Any]]:
+def present_companions(attempt: Attempt | None) -> list[dict[str, Any]]:
     """The companions that Slurm may still have."""
     return [_fact(one) for one in attempt.companions if not one.gone] if attempt is not None else []
 
@@ -77,7 +77,7 @@ _HOW = {
 }
 
 
-def words(companions: Iterable[Mapping[str, Any]]) -> str:
+def companions_text(companions: Iterable[Mapping[str, Any]]) -> str:
     """Companions in few words: `companion job 17 holds n5`; "" for none."""
     told = []
     for one in companions:
@@ -107,7 +107,7 @@ def _gone(data: Mapping[str, Any]) -> str:
 
 
 # The lines of `explain` for records of companions; the job in a record's own columns is the main one.
-TOLD: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+COMPANION_LINES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "companion.intended": lambda d: f"{_which(d)} is requested, {_more(d['nodes'])}{_whence(d)}: {d['why']}",
     "companion.submitted": lambda d: f"{_which(d)} is in the queue" + (" (found by its mark)" if d.get("found") else ""),
     "companion.here": lambda d: f"{_which(d)} holds {nodeset.fold(d['nodes'])}",
@@ -133,7 +133,7 @@ def run_row(run: Run, now_s: float) -> dict[str, Any]:
         "retries_left": max(0, limits_from(run.settings).retries - run.retries),
         "inside": _inside(attempt, _full(run)) if attempt else _NOTHING_INSIDE,
         "growth": _growth(run),
-        "companions": present(attempt),
+        "companions": present_companions(attempt),
         "excluded": list(run.excluded_at(now_s)),
         "last_fault": last.fault if last else "",
         "why": run.final_reason or str(run.decision.get("reason", "")),
@@ -141,7 +141,7 @@ def run_row(run: Run, now_s: float) -> dict[str, Any]:
         "halt": dict(run.halt),
         "paused": run.paused,
         "leaving": dict(run.leaving),
-        "expected_end": estimates.facts(estimates.of_run(run, now_s)),
+        "expected_end": estimates.estimate_json(estimates.estimate_run(run, now_s)),
         "observe": bool(run.settings.get("observe")),
         "warnings": list(run.warnings),
         "asked": [{"request": request_id, **facts} for request_id, facts in run.asked.items()],
@@ -197,7 +197,7 @@ def _growth(run: Run) -> str:
     return attempt.growth if len(attempt.used) < sizes.full else ""
 
 
-def inside_words(inside: Mapping[str, Any]) -> str:
+def inside_text(inside: Mapping[str, Any]) -> str:
     """The state inside a launch in few words; "" if there is nothing to report."""
     times = inside["restarts"]
     told = [f"restarted in place {'once' if times == 1 else f'{times}x'}"] if times else []
@@ -211,7 +211,7 @@ def inside_words(inside: Mapping[str, Any]) -> str:
     return "; ".join(told)
 
 
-def growth_words(facts: Mapping[str, Any]) -> str:
+def growth_text(facts: Mapping[str, Any]) -> str:
     """Why the run is not larger; "" if it is at full size."""
     return f"below its full size: {facts['growth']}" if facts["growth"] else ""
 
@@ -266,7 +266,7 @@ def attempt_facts(attempt: Attempt, full: int = 0) -> dict[str, Any]:
         "passed_over": attempt.launch.start.passed_over,
         "last_step": attempt.last_step,
         "inside": _inside(attempt, full),
-        "companions": facts(attempt),
+        "companions": companion_facts(attempt),
         "starts": [_start_facts(one) for one in attempt.begun],
         "tasks": list(attempt.tasks),
         "failed_tasks": list(attempt.failed_tasks),
@@ -344,7 +344,7 @@ def _between(start_s: float | None, end_s: float | None) -> float | None:
     return None if start_s is None or end_s is None else round(max(0.0, end_s - start_s), 3)
 
 
-def conditions(halt: Halt) -> str:
+def conditions_text(halt: Halt) -> str:
     """The conditions of a stop or pause, in words."""
     words = []
     if halt.now:
@@ -358,14 +358,18 @@ def conditions(halt: Halt) -> str:
     return " or ".join(words)
 
 
-def wanted(data: Mapping[str, Any]) -> str:
+def request_text(data: Mapping[str, Any]) -> str:
     """The request in `halt.json`, in words."""
     halt = Halt.from_json(data)
     by = f", asked by {halt.by}" if halt.by else ""
-    return f"{'pauses' if halt.pause else 'ends'} {conditions(halt)}{by}" if halt.wanted else f"withdrawn{by}"
+    return (
+        f"{'pauses' if halt.pause else 'ends'} {conditions_text(halt)}{by}"
+        if halt.wanted
+        else f"withdrawn{by}"
+    )
 
 
-def state(row: Mapping[str, Any]) -> str:
+def state_text(row: Mapping[str, Any]) -> str:
     """The column STATE of a run (a `run_row`): its state, and the request that waits."""
     if row["paused"]:
         return "paused"
@@ -375,11 +379,11 @@ def state(row: Mapping[str, Any]) -> str:
     return " ".join(filter(None, words))
 
 
-def lines(row: Mapping[str, Any]) -> list[str]:
+def outlook_lines(row: Mapping[str, Any]) -> list[str]:
     """The lines of `ftrun show` about the future of a run."""
     halt, end, asked, told = Halt.from_json(row["halt"]), row["expected_end"], row["leaving"], []
     if halt.wanted and not row["paused"]:
-        told.append(wanted(row["halt"]))
+        told.append(request_text(row["halt"]))
     if asked and asked["stage"] in ("intended", "asked"):
         told.append(f"ftrun asked for a checkpoint ({asked['occasion']}) and waits for it")
     if end:

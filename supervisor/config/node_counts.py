@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
 __all__ = [
-    "Batch",
+    "GlobalBatch",
     "Pool",
     "Sizes",
-    "batch_of",
-    "pool_of",
-    "scale",
-    "sizes_of",
+    "parse_pool",
+    "parse_sizes",
+    "plan_batch",
+    "scale_factor",
     "sizes_of_settings",
     "whole_units",
 ]
@@ -61,7 +61,7 @@ class Sizes:
         return Sizes([size for size in self.all if size not in aside or size == self.full], self.unit)
 
 
-class Batch:
+class GlobalBatch:
     """The global batch: `whole` samples, in micro batches of `micro` on each replica.
 
     `replicas` is how many data-parallel replicas one unit of nodes holds.
@@ -82,7 +82,7 @@ class Batch:
         return self.whole // at_once if at_once and self.whole % at_once == 0 else 0
 
 
-def sizes_of(said: str, listed: str) -> Sizes | None:
+def parse_sizes(said: str, listed: str) -> Sizes | None:
     """Parse `nodes` (MIN-MAX or MIN-MAX:UNIT) and `nodes-valid` (a list of numbers) into sizes; None if both
     are empty.
 
@@ -106,10 +106,10 @@ def sizes_of(said: str, listed: str) -> Sizes | None:
 
 def sizes_of_settings(chosen: Mapping[str, object]) -> Sizes | None:
     """The sizes of a run by its settings; None where it has but one. Raises SettingError."""
-    return sizes_of(str(chosen.get("nodes", "")), str(chosen.get("nodes-valid", "")))
+    return parse_sizes(str(chosen.get("nodes", "")), str(chosen.get("nodes-valid", "")))
 
 
-def batch_of(sizes: Sizes, whole: int, micro: int, per_node: int, replicas: int = 0) -> Batch | None:
+def plan_batch(sizes: Sizes, whole: int, micro: int, per_node: int, replicas: int = 0) -> GlobalBatch | None:
     """Return how the global batch is kept at every size; None if none was given.
 
     `per_node` is how many ranks a node holds (its GPUs, else its tasks; 0 = unknown); `replicas` how many
@@ -126,7 +126,7 @@ def batch_of(sizes: Sizes, whole: int, micro: int, per_node: int, replicas: int 
         raise SettingError(
             "global-batch: how many ranks a node holds is not known: say --ntasks-per-node, --gpus-per-node or --ft-replicas"
         )
-    batch = Batch(whole, micro, replicas)
+    batch = GlobalBatch(whole, micro, replicas)
     wrong = [size for size in sizes.all if not batch.steps(size, sizes.unit)]
     if wrong:
         right = [str(size) for size in sizes.all if size not in wrong]
@@ -138,7 +138,7 @@ def batch_of(sizes: Sizes, whole: int, micro: int, per_node: int, replicas: int 
     return batch
 
 
-def scale(full: int, size: int) -> str:
+def scale_factor(full: int, size: int) -> str:
     """The full size over this one, as a fraction in lowest terms: "1", "2", "4/3"."""
     common = gcd(full, size)
     above, below = full // common, size // common
@@ -215,7 +215,7 @@ class Pool:
         return f"{self.kind}:{self.name}"
 
 
-def pool_of(said: str) -> Pool | None:
+def parse_pool(said: str) -> Pool | None:
     """What the setting `pool` means; None where it is empty. Raises SettingError."""
     if not said:
         return None

@@ -10,14 +10,18 @@ from typing import Any
 
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config import settings as config_settings
-from ftrun.supervisor.config.rungs import IN_PLACE, Rung, cannot_apply, fit, order_from
-from ftrun.supervisor.model.errors import SettingError, nearest
+from ftrun.supervisor.config.rungs import IN_PLACE, Rung
+from ftrun.supervisor.config.rungs import drop_inapplicable as fit
+from ftrun.supervisor.config.rungs import inapplicable_rungs as cannot_apply
+from ftrun.supervisor.config.rungs import parse_order as order_from
+from ftrun.supervisor.model.errors import SettingError
+from ftrun.supervisor.model.errors import nearest_word as nearest
 from ftrun.supervisor.model.types import FaultClass
 
 __all__ = [
     "LIMIT_MAX_S",
-    "Rungs",
-    "rungs_from",
+    "RungRules",
+    "rung_rules_from",
 ]
 
 
@@ -29,7 +33,7 @@ OWN_SIGNATURES = ("slurm.", "preflight.", "node.", "check-", "hang")
 
 
 @dataclass(frozen=True, slots=True)
-class Rungs:
+class RungRules:
     """Orders, budgets and limits of the rungs. Keys of each mapping: a signature, a class, or "" for the run
     itself.
 
@@ -67,12 +71,12 @@ def _narrowest_first(fault: FaultClass, signature: str) -> tuple[str, ...]:
     return (signature, fault.value, "") if signature else (fault.value, "")
 
 
-def rungs_from(
+def rung_rules_from(
     settings: Mapping[str, Any],
     *,
     signatures: Callable[[], Collection[str]] | None = None,
     meant: Collection[str] = (),
-) -> Rungs:
+) -> RungRules:
     """Return the rungs in the validated settings of a run. Settings of older versions may lack all of them.
 
     `signatures` returns the names in the catalogue; without it the names in `policy` are believed. `meant`
@@ -91,7 +95,7 @@ def rungs_from(
             kept[""][rung] = settings.get(key, default[key])
             _within(key, key, kept[""][rung])
     for element in settings.get("policy") or ():
-        name, key, given = config_settings.rule(element)
+        name, key, given = config_settings.parse_policy_rule(element)
         value: Any = given
         _known(name, signatures)
         place = f"policy: {name}.{key}"
@@ -104,13 +108,13 @@ def rungs_from(
         else:
             _within(place, key, value)
             (budgets if kind == "budget" else limits).setdefault(name, {})[Rung(last)] = value
-    return Rungs(orders, budgets, limits)
+    return RungRules(orders, budgets, limits)
 
 
 def _within(place: str, key: str, value: float) -> None:
     if key.startswith("limit-") and value > LIMIT_MAX_S:
         raise SettingError(
-            f"{place}: at most {config_settings.show(key, LIMIT_MAX_S)}: the job's end waits no longer"
+            f"{place}: at most {config_settings.format_value(key, LIMIT_MAX_S)}: the job's end waits no longer"
         )
 
 

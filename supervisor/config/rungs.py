@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from ftrun.supervisor.model.errors import SettingError, nearest
+from ftrun.supervisor.model.errors import SettingError
+from ftrun.supervisor.model.errors import nearest_word as nearest
 
-__all__ = ["DEFAULT_ORDER", "IN_PLACE", "Rung", "cannot_apply", "fit", "order_from"]
+__all__ = ["DEFAULT_ORDER", "IN_PLACE", "Rung", "drop_inapplicable", "inapplicable_rungs", "parse_order"]
 
 
 class Rung(StrEnum):
@@ -33,7 +34,7 @@ _DEFAULTS = (DEFAULT_ORDER, (Rung.RANK, Rung.STEP, Rung.SWAP, Rung.RESUBMIT))
 """Lists that name whatever there is: the default, and that of earlier versions."""
 
 
-def order_from(place: str, text: str) -> tuple[Rung, ...]:
+def parse_order(place: str, text: str) -> tuple[Rung, ...]:
     """The rungs of a list such as `step,swap,resubmit`. Raises SettingError; `place` names the setting in its
     message.
     """
@@ -57,7 +58,7 @@ def order_from(place: str, text: str) -> tuple[Rung, ...]:
     return tuple(Rung(word) for word in words)
 
 
-def cannot_apply(settings: Mapping[str, Any]) -> dict[Rung, str]:
+def inapplicable_rungs(settings: Mapping[str, Any]) -> dict[Rung, str]:
     """Rung -> why it can never be used with these settings; rungs that can are not in it."""
     why: dict[Rung, str] = {}
     if not settings.get("rank-restart"):
@@ -70,7 +71,9 @@ def cannot_apply(settings: Mapping[str, Any]) -> dict[Rung, str]:
     return why
 
 
-def fit(place: str, order: tuple[Rung, ...], off: Mapping[Rung, str], *, meant: bool) -> tuple[Rung, ...]:
+def drop_inapplicable(
+    place: str, order: tuple[Rung, ...], off: Mapping[Rung, str], *, meant: bool
+) -> tuple[Rung, ...]:
     """The order less what cannot apply. The default means whatever there is, so nothing of it is refused."""
     for rung in order:
         if rung in off and meant and order not in _DEFAULTS:

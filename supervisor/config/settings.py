@@ -29,18 +29,19 @@ from ftrun.supervisor.config.table import (
     TEXT,
     Setting,
 )
-from ftrun.supervisor.model.errors import SettingError, nearest
+from ftrun.supervisor.model.errors import SettingError
+from ftrun.supervisor.model.errors import nearest_word as nearest
 
 __all__ = [
     "SETTINGS",
     "Setting",
     "defaults",
-    "number",
+    "format_value",
     "parse",
     "parse_all",
-    "reach",
-    "rule",
-    "show",
+    "parse_number",
+    "parse_policy_rule",
+    "reach_of_value",
     "takes_value",
 ]
 
@@ -120,7 +121,7 @@ def parse(key: str, text: object) -> Value:
         return _flag(key, text)
     if isinstance(text, bool) or not isinstance(text, (str, int, float)):
         raise SettingError(f"{key}: {_wanted(row)} is wanted, not {text!r}")
-    return number(row, text)
+    return parse_number(row, text)
 
 
 def parse_all(pairs: Iterable[tuple[str, object]]) -> dict[str, Value]:
@@ -133,7 +134,7 @@ def parse_all(pairs: Iterable[tuple[str, object]]) -> dict[str, Value]:
     return values
 
 
-def reach(key: str, value: Value) -> str:
+def reach_of_value(key: str, value: Value) -> str:
     """Return what a value allows its author: "runs", "reads" or "writes" something of their choice; "" for a
     harmless one.
     """
@@ -144,7 +145,7 @@ def reach(key: str, value: Value) -> str:
     return row.reach if any(not _is_tame(row.tame, one) for one in elements) else NOTHING
 
 
-def rule(element: str) -> tuple[str, str, Value]:
+def parse_policy_rule(element: str) -> tuple[str, str, Value]:
     """(class or signature, key, value) of one element of `policy`: "network.budget-swap=2". The name itself
     is not looked up.
 
@@ -168,7 +169,7 @@ def rule(element: str) -> tuple[str, str, Value]:
         raise SettingError(f"policy: {name}.{str(error).replace('budget-node:', 'budget:', 1)}") from None
 
 
-def show(key: str, value: Value) -> str:
+def format_value(key: str, value: Value) -> str:
     """A value as a person would write it."""
     kind = SETTINGS[key].kind
     if value in ("", []):
@@ -214,7 +215,7 @@ def _element(key: str, element: object) -> str:
     if key == "lock":
         lookup(element)
     if key == "policy":
-        rule(element)
+        parse_policy_rule(element)
     return element
 
 
@@ -241,11 +242,11 @@ def _refuse_form(key: str, text: str) -> None:
     most submissions make none.
     """
     if key == "pool":
-        from ftrun.supervisor.config.node_counts import pool_of
+        from ftrun.supervisor.config.node_counts import parse_pool as pool_of
 
         pool_of(text)
     elif key in ("nodes", "nodes-valid"):
-        from ftrun.supervisor.config.node_counts import sizes_of
+        from ftrun.supervisor.config.node_counts import parse_sizes as sizes_of
 
         sizes_of(*((text, "") if key == "nodes" else ("", text)))
     elif key == "stage-dir" and not text.startswith("/"):
@@ -253,7 +254,7 @@ def _refuse_form(key: str, text: str) -> None:
     elif key == "stage" and text and not text.startswith(("/", "~/")):
         raise SettingError(f"{key}: a full path that all nodes see is wanted, not {text!r}")
     elif key in ("stage-limit", "stage-rate", "cache-limit", "checkpoint-checksum-rate"):
-        from ftrun.hooks.runtime.formats import amount_of
+        from ftrun.hooks.runtime.formats import parse_amount as amount_of
 
         if key != "stage-limit" and "%" in text:
             raise SettingError(f"{key}: a size such as 500M is wanted, not {text!r}")
@@ -267,7 +268,7 @@ def _refuse_form(key: str, text: str) -> None:
             )
             raise SettingError(f"{key}: {wanted} is wanted, not {text!r}") from None
     elif key == "recover":
-        from ftrun.supervisor.config.rungs import order_from
+        from ftrun.supervisor.config.rungs import parse_order as order_from
 
         order_from(key, text)
 
@@ -283,7 +284,7 @@ def _flag(key: str, text: object) -> bool:
     raise SettingError(f"{key}: true or false is wanted, not {text!r}")
 
 
-def number(row: Setting, given: str | float) -> int | float:
+def parse_number(row: Setting, given: str | float) -> int | float:
     """Return the number that `given` means for a row, in seconds for a duration. Raises SettingError in one
     line.
     """

@@ -44,7 +44,7 @@ __all__ = [
     "from_arguments",
     "load",
     "project_settings",
-    "reaching",
+    "settings_with_reach",
     "source_files",
     "user_folder",
 ]
@@ -190,8 +190,8 @@ def load(
     project = why = ""
     for layer, path, content in files:
         found = config.checked(layer, path, _pairs(path, content))
-        if layer == PROJECT and (able := reaching(found)):
-            project, why = path, trust.why_not(path, content, user_folder(env))
+        if layer == PROJECT and (able := settings_with_reach(found)):
+            project, why = path, trust.why_untrusted(path, content, user_folder(env))
             waiting = able if why else {}
         config.put(layer, path, {key: value for key, value in found.items() if key not in waiting})
     if script:
@@ -225,9 +225,9 @@ def project_settings(path: str, content: bytes) -> dict[str, Value]:
     return Config().checked(PROJECT, path, _pairs(path, content))
 
 
-def reaching(found: Mapping[str, Value]) -> dict[str, str]:
+def settings_with_reach(found: Mapping[str, Value]) -> dict[str, str]:
     """Those settings that can do something, and what: key -> runs, reads or writes."""
-    return {key: can for key, value in found.items() if (can := settings.reach(key, value))}
+    return {key: can for key, value in found.items() if (can := settings.reach_of_value(key, value))}
 
 
 def _untrusted(path: str, why: str, waiting: Mapping[str, str]) -> str:
@@ -297,7 +297,7 @@ def _from_environment(env: Mapping[str, str]) -> list[tuple[str, list[Pair]]]:
         key = name[6:].lower().replace("_", "-")
         row = SETTINGS.get(key)
         if row is None:
-            near = errors.nearest(key, SETTINGS)
+            near = errors.nearest_word(key, SETTINGS)
             # A variable that resembles no setting is somebody else's.
             if near and abs(len(near) - len(key)) <= 1:
                 raise UserError(
@@ -326,7 +326,7 @@ def _project_file(cwd: str, home: str) -> tuple[list[tuple[str, bytes]], list[st
             found.append(path)
         ours = folder == home
         if not ours and os.path.lexists(os.path.join(folder, ".git")):
-            why = trust.stranger(os.path.join(folder, ".git")) or trust.stranger(folder)
+            why = trust.why_foreign(os.path.join(folder, ".git")) or trust.why_foreign(folder)
             ours = not why
             theirs = theirs or ([why, *found] if why else [])
         parent = os.path.dirname(folder)
@@ -358,7 +358,7 @@ def _own(path: str) -> bytes:
 
 def _content(path: str, also: tuple[int, ...] = ()) -> tuple[bytes, str]:
     try:
-        return trust.read(path, also)
+        return trust.read_settings_file(path, also)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
 

@@ -17,7 +17,15 @@ import stat
 
 from ftrun.hooks.runtime import ownership
 
-__all__ = ["allow", "listed", "place", "read", "revoke", "stranger", "why_not"]
+__all__ = [
+    "list_trusted",
+    "read_settings_file",
+    "trust_file",
+    "trust_key",
+    "untrust_file",
+    "why_foreign",
+    "why_untrusted",
+]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,14 +36,14 @@ if TYPE_CHECKING:
 _FOLDER = "trusted"
 
 
-def read(path: str, also: tuple[int, ...] = ()) -> tuple[bytes, str]:
+def read_settings_file(path: str, also: tuple[int, ...] = ()) -> tuple[bytes, str]:
     """Return the content of a settings file, or why it does not count. Raises OSError if it should be
     readable and is not.
 
     `also`: users beside this one and root whose files count.
     """
     os.lstat(path)
-    if why := stranger(path, also):
+    if why := why_foreign(path, also):
         return b"", why
     try:
         # A pipe that was put in its place must not hold us up.
@@ -53,18 +61,18 @@ def read(path: str, also: tuple[int, ...] = ()) -> tuple[bytes, str]:
         return (b"", why) if why else (stream.read(), "")
 
 
-def stranger(path: str, also: tuple[int, ...] = ()) -> str:
+def why_foreign(path: str, also: tuple[int, ...] = ()) -> str:
     """Why a file, a folder or a link itself belongs to neither this user nor root; "" where it does."""
     try:
         fact = os.lstat(path)
     except OSError as error:
         return f"{path} cannot be looked at: {error.strerror}"
-    return "" if fact.st_uid in also else ownership.stranger(path, fact)
+    return "" if fact.st_uid in also else ownership.why_foreign_owner(path, fact)
 
 
 def _why_not_of(path: str, fact: os.stat_result, also: tuple[int, ...]) -> str:
     user = fact.st_uid if fact.st_uid in also else None
-    return ownership.distrust_status(path, fact, uid=user)
+    return ownership.why_status_untrusted(path, fact, uid=user)
 
 
 def _shared(path: str, descriptor: int, fact: os.stat_result) -> str:
@@ -80,7 +88,7 @@ def _shared(path: str, descriptor: int, fact: os.stat_result) -> str:
     return f"{path} may be written by whom its access list names (setfacl -b {path})"
 
 
-def place(path: str) -> str:
+def trust_key(path: str) -> str:
     """Return what trust is bound to: where the file is found, with links of folders followed, but not the
     file's own link.
     """
@@ -88,19 +96,19 @@ def place(path: str) -> str:
     return os.path.join(os.path.realpath(folder), name)
 
 
-def why_not(path: str, content: bytes, folder: str) -> str:
+def why_untrusted(path: str, content: bytes, folder: str) -> str:
     """Return why the user does not trust this file with this content: "is not trusted", "has changed since it
     was trusted"; "" if they do.
 
     `folder` is that of the user's own configuration.
     """
-    found = _record(os.path.join(folder, _FOLDER, _name(place(path))))
-    if found is None or found["path"] != place(path):
+    found = _record(os.path.join(folder, _FOLDER, _name(trust_key(path))))
+    if found is None or found["path"] != trust_key(path):
         return "is not trusted"
     return "" if found["sha256"] == _hash(content) else "has changed since it was trusted"
 
 
-def allow(path: str, content: bytes, folder: str) -> Record:
+def trust_file(path: str, content: bytes, folder: str) -> Record:
     """Trust the file with this content, from now on. Raises OSError."""
     import json
     import time
@@ -115,7 +123,7 @@ def allow(path: str, content: bytes, folder: str) -> Record:
         os.umask(umask)
     ownership.private_folder(records)
     made = {
-        "path": place(path),
+        "path": trust_key(path),
         "sha256": _hash(content),
         "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
@@ -123,16 +131,16 @@ def allow(path: str, content: bytes, folder: str) -> Record:
     return made
 
 
-def revoke(path: str, folder: str) -> bool:
+def untrust_file(path: str, folder: str) -> bool:
     """Take the trust back; False where there was none. Raises OSError."""
     try:
-        os.unlink(os.path.join(folder, _FOLDER, _name(place(path))))
+        os.unlink(os.path.join(folder, _FOLDER, _name(trust_key(path))))
     except FileNotFoundError:
         return False
     return True
 
 
-def listed(folder: str) -> list[Record]:
+def list_trusted(folder: str) -> list[Record]:
     """Return what is trusted, sorted by path, each with its `state`: trusted, changed, gone, or why it does
     not count.
     """
@@ -147,7 +155,7 @@ def listed(folder: str) -> list[Record]:
 
 def _state(record: Record) -> str:
     try:
-        content, why = read(record["path"])
+        content, why = read_settings_file(record["path"])
     except OSError:
         return "gone"
     return why or ("trusted" if _hash(content) == record["sha256"] else "changed")
@@ -157,7 +165,7 @@ def _record(path: str) -> Record | None:
     import json
 
     try:
-        content, why = read(path)
+        content, why = read_settings_file(path)
         found = json.loads(content) if not why else None
     except (OSError, ValueError):
         return None

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.errors import RefusedForGood, SlurmError
-from ftrun.supervisor.model.job_rows import base_id
+from ftrun.supervisor.model.job_rows import base_job_id as base_id
 
 if TYPE_CHECKING:
-    from ftrun.slurm.commands.accounting import Account, Accounts
+    from ftrun.slurm.commands.accounting import Accounting as Accounts
+    from ftrun.slurm.commands.accounting import AccountingRow as Account
 
 __all__ = ["AccountingCache"]
 

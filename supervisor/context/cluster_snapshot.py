@@ -9,10 +9,10 @@ from typing import Protocol
 from ftrun.slurm.client.cluster import JobRow, NodeRow
 from ftrun.slurm.records import dataclass
 
-__all__ = ["EVERYBODY", "STALE_AFTER_S", "ClusterSnapshot", "Lead", "Stale"]
+__all__ = ["ALL_RUNS", "STALE_AFTER_S", "ClusterSnapshot", "Lead", "Stale"]
 
 STALE_AFTER_S = 10.0
-EVERYBODY = ""
+ALL_RUNS = ""
 
 
 class Stale(Exception):

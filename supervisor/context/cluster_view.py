@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
 
-__all__ = ["cluster_view", "lost_by_then", "newer_checkpoint", "newest_checkpoint", "topology"]
+__all__ = ["cluster_view", "lost_before_end", "newer_checkpoint", "newest_checkpoint", "topology"]
 
 SILENT_FOR_S = 15.0
 PINGED_LATE_S = 15.0  # Slurm pings three times in SlurmdTimeout, and takes its time
@@ -45,7 +45,7 @@ def cluster_view(ctx: RunContext, snapshot: ClusterSnapshot) -> policy_input.Clu
         names=names,
         lost=_lost(ctx, snapshot),
         nodes_needed=_nodes_needed(ctx, row),
-        nodes_least=queue.least(ctx.run, sizes_of_settings(ctx.settings)),
+        nodes_least=queue.smallest_size(ctx.run, sizes_of_settings(ctx.settings)),
         may_ask=bool(ctx.settings.get("site-spool")),
     )
 
@@ -56,8 +56,8 @@ def _nodes_needed(ctx: RunContext, row: JobRow | None) -> int:
     The present attempt may never have started.
     """
     if (sizes := sizes_of_settings(ctx.settings)) is not None:
-        return queue.present(ctx.run, sizes)
-    if ctx.settings.get("spares") and (asked := in_allocation.active_of(ctx.run_dir)):
+        return queue.run_size(ctx.run, sizes)
+    if ctx.settings.get("spares") and (asked := in_allocation.active_nodes_of_run(ctx.run_dir)):
         return int(asked)
     had = next((len(attempt.nodes) for attempt in reversed(ctx.run.attempts) if attempt.nodes), 1)
     return max(had, row.node_count if row is not None else 1)
@@ -88,7 +88,7 @@ def _lost(ctx: RunContext, snapshot: ClusterSnapshot) -> tuple[str, ...]:
     return tuple(found)
 
 
-def lost_by_then(ctx: RunContext, snapshot: ClusterSnapshot) -> tuple[str, ...]:
+def lost_before_end(ctx: RunContext, snapshot: ClusterSnapshot) -> tuple[str, ...]:
     """The lost nodes, less those that Slurm gave up so late that they were still alive when the job ended.
 
     Both times are by Slurm's clock.
@@ -118,7 +118,7 @@ def newest_checkpoint(ctx: RunContext) -> str:
 
     Cheap: callers use it while the run writes.
     """
-    return resumable.by_rule(ctx.settings, ctx.run, submission_context.cwd(ctx.run_dir))
+    return resumable.newest_by_name(ctx.settings, ctx.run, submission_context.cwd(ctx.run_dir))
 
 
 def newer_checkpoint(ctx: RunContext, newest: str) -> str:
@@ -131,4 +131,4 @@ def newer_checkpoint(ctx: RunContext, newest: str) -> str:
     )
     before = run.best_checkpoint or resumed
     since = attempt.launch.started_at_s or attempt.opened_at_s
-    return newest if checkpoints.newer(newest, before, since) else ""
+    return newest if checkpoints.is_newer(newest, before, since) else ""

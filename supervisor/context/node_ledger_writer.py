@@ -12,9 +12,13 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ftrun.supervisor.model.node_entry import Entry, place
+from ftrun.supervisor.model.node_entry import NodeEntry as Entry
+from ftrun.supervisor.model.node_entry import canonical_device as place
 from ftrun.supervisor.nodes import from_runs, ledger
-from ftrun.supervisor.nodes.history import Book, Rules, failures, fold
+from ftrun.supervisor.nodes.history import NodeHistory as Book
+from ftrun.supervisor.nodes.history import QuarantineRules as Rules
+from ftrun.supervisor.nodes.history import failures
+from ftrun.supervisor.nodes.history import fold_entries as fold
 from ftrun.supervisor.store import node_reports
 
 if TYPE_CHECKING:
@@ -51,7 +55,7 @@ class NodeLedgerWriter:
 
     def follow(self, run: Run) -> None:
         """Add what the journal of this run has and the ledger lacks. Never raises."""
-        mark = from_runs.mark(run)
+        mark = from_runs.entries_mark(run)
         if self._followed.get(run.id) == mark:
             return
         try:
@@ -76,7 +80,7 @@ class NodeLedgerWriter:
             return True
         known = {entry.id for entry in self._reader.entries()}
         lacking = [entry for entry in told if entry.id not in known]
-        noted = ledger.note(self._home, *lacking)
+        noted = ledger.append_entries(self._home, *lacking)
         if noted is self._failing:
             self._tell("ledger.written-again" if noted else "ledger.not-written", run=run.id)
             self._failing = not noted
@@ -94,12 +98,12 @@ class NodeLedgerWriter:
         if attempt is None or not attempt.launch.end.state or now_s - run.last_at_s > A_DAY_S:
             return []
         run_dir = os.path.join(self._home, "runs", run.id)
-        left = node_reports.left(run_dir, attempt.number, attempt.launch.number, attempt.reach)
+        left = node_reports.read_reports(run_dir, attempt.number, attempt.launch.number, attempt.reach)
         found = [
             entry
             for reports in left.values()
             for node, report in reports.items()
-            for entry in from_runs.of_report(
+            for entry in from_runs.entries_of_report(
                 run, attempt.number, attempt.launch.number, report, node=node, now_s=now_s
             )
         ]

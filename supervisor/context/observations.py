@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from ftrun.slurm.client.parse import bears
+from ftrun.slurm.client.parse import has_token as bears
 from ftrun.supervisor.diagnosis.launch_state import LaunchState
 from ftrun.supervisor.model.timers import Slots, Stopwatch, Stopwatches
 

@@ -23,13 +23,13 @@ from ftrun.supervisor.model.states import State, next_state
 from ftrun.supervisor.store import journal
 from ftrun.supervisor.store.lease import LeaseLost
 
-__all__ = ["Moved", "RunContext"]
+__all__ = ["JournalChanged", "RunContext"]
 
 JUST_SUBMITTED_S = 20.0
 PROOF_LASTS_S = 1.0  # how long one check of the lease is enough for records; each effect checks by itself
 
 
-class Moved(Exception):
+class JournalChanged(Exception):
     """Another process has written to the journal since we read it: take a new snapshot first."""
 
 
@@ -139,7 +139,7 @@ class RunContext:
         self.services.prove()
         believed = journal.believed_lengths(self.run_dir)
         if believed != self._lengths:
-            raise Moved(self.run_dir)
+            raise JournalChanged(self.run_dir)
         self._journal = journal.Journal.open_epoch(
             self.run_dir,
             epoch=self.services.lead.epoch,
@@ -165,7 +165,7 @@ class RunContext:
 
         Tasks or components are combined into one.
         """
-        return job_rows.combined(self.rows(snapshot))
+        return job_rows.combine_rows(self.rows(snapshot))
 
     def rows(self, snapshot: ClusterSnapshot) -> tuple[JobRow, ...]:
         """All rows of this attempt's submission.
@@ -177,7 +177,7 @@ class RunContext:
             family = snapshot.families.get(attempt.job, ())
             seen.learn(family, attempt.token)
             user = self.run.submitter.get("user", "")
-            own = job_rows.own(family, attempt, seen.known_as, seen.submitted_s, user=user)
+            own = job_rows.rows_of_attempt(family, attempt, seen.known_as, seen.submitted_s, user=user)
             seen.own = snapshot.families, attempt, own
         return seen.own[2]
 

@@ -18,7 +18,8 @@ from ftrun.slurm.client.cluster import Cluster, ClusterFacts, SubmitRequest, Sub
 from ftrun.slurm.commands.steps import Steps
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.context.accounting_cache import AccountingCache
-from ftrun.supervisor.context.cluster_snapshot import EVERYBODY, STALE_AFTER_S, ClusterSnapshot, Lead, Stale
+from ftrun.supervisor.context.cluster_snapshot import ALL_RUNS as EVERYBODY
+from ftrun.supervisor.context.cluster_snapshot import STALE_AFTER_S, ClusterSnapshot, Lead, Stale
 from ftrun.supervisor.context.node_ledger_writer import NodeLedgerWriter
 from ftrun.supervisor.model.timers import Slots
 from ftrun.supervisor.signatures import catalog as signatures_catalog

@@ -21,16 +21,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.cluster import JobRow, JobState
-from ftrun.slurm.client.parse import bears
+from ftrun.slurm.client.parse import has_token as bears
 from ftrun.slurm.records import replace
 
 if TYPE_CHECKING:
-    from ftrun.slurm.commands.accounting import Account
+    from ftrun.slurm.commands.accounting import AccountingRow as Account
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.model.run import Attempt
 
-__all__ = ["ENDED", "LOST", "PENDING", "UNKNOWN", "exit_of", "nodes_of", "own", "verdict", "with_ended_job"]
+__all__ = [
+    "ENDED",
+    "LOST",
+    "PENDING",
+    "UNKNOWN",
+    "exit_of",
+    "nodes_of",
+    "rows_of_attempt",
+    "verdict",
+    "with_ended_job",
+]
 
 SUBMITTED_WITHIN_S = 60.0  # sbatch answers within this time after Slurm's own submit time
 PENDING, ENDED, LOST, UNKNOWN = "pending", "ended", "lost", "unknown"
@@ -87,10 +97,10 @@ def nodes_of(ctx: RunContext) -> tuple[str, ...]:
 def _own(ctx: RunContext, rows: Sequence[Account]) -> Kept:
     attempt = ctx.attempt
     user, name = attempt.known_as or ctx.observations.known_as or (ctx.run.submitter.get("user", ""), "")
-    return own(rows, attempt, user=user, name=name)
+    return rows_of_attempt(rows, attempt, user=user, name=name)
 
 
-def own(rows: Iterable[Account], attempt: Attempt, *, user: str, name: str) -> Kept:
+def rows_of_attempt(rows: Iterable[Account], attempt: Attempt, *, user: str, name: str) -> Kept:
     """The rows that are this attempt's, each with the number of its launch, oldest first. (pure)
 
     `user` and `name` are those of the attempt's job, "" if unknown: then only a token is proof.

@@ -19,10 +19,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ftrun.supervisor.controller import ending
+from ftrun.supervisor.controller import end_attempt
 from ftrun.supervisor.model import agent_events
 from ftrun.supervisor.model.events import apply
-from ftrun.supervisor.model.states import INSIDE
+from ftrun.supervisor.model.states import AGENT_KINDS as INSIDE
 from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import WITHOUT_SCRIPT
 from ftrun.supervisor.store import attempt_dir, journal, run_dir
@@ -95,7 +95,7 @@ def _lives(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
         agent.moved_s = snapshot.mono_s
     if agent.pulse_looked.due(snapshot.mono_s, PULSE_EVERY_S):
         path = os.path.join(_folder(ctx), f"pulse.{attempt.launch.number}")
-        found = run_dir.content(path, 64) or b""
+        found = run_dir.read_untrusted(path, 64) or b""
         if found and found != agent.pulse:
             agent.pulse, agent.moved_s = found, snapshot.mono_s
     return snapshot.mono_s - agent.moved_s < STILL_FOR_S
@@ -122,8 +122,8 @@ def note_absence(ctx: RunContext, snapshot: ClusterSnapshot, *, over: bool = Fal
         ctx.record("agent.absent", why="the agent beside the script shows no sign of life any more")
         return
     folder = run_dir.attempt_dir(ctx.run_dir, attempt.number)
-    output = run_dir.content(os.path.join(folder, f"agent.{attempt.launch.number}.log"), LOG_BYTES)
-    wrote = run_dir.content(os.path.join(_folder(ctx), f"{attempt.launch.number}.jsonl"), 1)
+    output = run_dir.read_untrusted(os.path.join(folder, f"agent.{attempt.launch.number}.log"), LOG_BYTES)
+    wrote = run_dir.read_untrusted(os.path.join(_folder(ctx), f"{attempt.launch.number}.jsonl"), 1)
     if output is None or wrote is not None:  # there is no agent, or its journal is still to be copied
         return
     lines = [line.strip() for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
@@ -157,7 +157,7 @@ def end_if_headless(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> 
             script.headless.restart(snapshot.mono_s)
         if script.headless.held_s(snapshot.mono_s) < (STILL_FOR_S if attempt.launch.inside else SILENT_FOR_S):
             return
-    ending.intend(ctx, f"{host} was lost, which the batch script ran on: {WITHOUT_SCRIPT}")
+    end_attempt.announce_end(ctx, f"{host} was lost, which the batch script ran on: {WITHOUT_SCRIPT}")
 
 
 def _batch_host(ctx: RunContext, snapshot: ClusterSnapshot) -> str:
@@ -182,10 +182,10 @@ def copy_journal(ctx: RunContext) -> None:
     present, read = ctx.attempt.launch.number, ctx.observations.per_launch(_Agent).read_bytes
     for launch in range(present + 1):
         if launch == present or launch not in read:
-            _take_from(ctx, launch)
+            _copy_launch(ctx, launch)
 
 
-def _take_from(ctx: RunContext, launch: int) -> None:
+def _copy_launch(ctx: RunContext, launch: int) -> None:
     read, attempt = ctx.observations.per_launch(_Agent).read_bytes, ctx.attempt
     path = os.path.join(_folder(ctx), f"{launch}.jsonl")
     for end, record in _records(path, read.setdefault(launch, 0)):
@@ -208,7 +208,7 @@ def _copy(ctx: RunContext, launch: int, record: Mapping[str, Any]) -> str:
     data = {key: value for key, value in record["data"].items() if key not in _NUMBERS}
     data |= {"agent_seq": record["seq"], "at_s": record["at"]}
     if record["kind"].startswith("companion."):
-        data[agent_events.JOB] = agent_events.job_of(record["data"])
+        data[agent_events.COMPANION_JOB_KEY] = agent_events.companion_job_of(record["data"])
     number = ctx.attempt.number
     start = record["start"] or 1
     copy = {"kind": record["kind"], "at": record["at"], "attempt": number, "launch": launch, "start": start}
@@ -229,7 +229,7 @@ def _records(path: str, start_bytes: int) -> Iterator[tuple[int, Any]]:
 
     Nothing if unreadable.
     """
-    content = run_dir.content(path, ROUND_BYTES, start_bytes=start_bytes) or b""
+    content = run_dir.read_untrusted(path, ROUND_BYTES, start_bytes=start_bytes) or b""
     end = start_bytes
     for line in content.split(b"\n")[:-1]:  # the last piece is torn, or not completely written yet
         end += len(line) + 1

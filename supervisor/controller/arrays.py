@@ -27,10 +27,17 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.model.types import Diagnosis
-    from ftrun.supervisor.policy.policy_input import Case
+    from ftrun.supervisor.policy.policy_input import PolicyInput as Case
     from ftrun.supervisor.store.attempt_dir import LaunchRecord
 
-__all__ = ["all_went_well", "causes", "judged", "note_failed", "tasks_of", "wanted"]
+__all__ = [
+    "all_went_well",
+    "note_failed",
+    "task_diagnoses",
+    "tasks_of",
+    "tasks_to_repeat",
+    "with_task_diagnoses",
+]
 
 
 def note_failed(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
@@ -41,7 +48,7 @@ def note_failed(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         ctx.record("tasks.failed", tasks=failed, states={str(task): ended[task] for task in failed})
 
 
-def causes(ctx: RunContext, facts: Facts, whole: Diagnosis) -> dict[int, Diagnosis]:
+def task_diagnoses(ctx: RunContext, facts: Facts, whole: Diagnosis) -> dict[int, Diagnosis]:
     """The diagnosis of each failed task; {} if one stands for all. Raises OSError.
 
     `whole`, the diagnosis of all, is used where nothing is known of a task alone.
@@ -54,20 +61,22 @@ def causes(ctx: RunContext, facts: Facts, whole: Diagnosis) -> dict[int, Diagnos
         return {}
     found = {}
     for task in attempt.failed_tasks:
-        known = None if share else gather_facts.of_task(facts, attempt, task, run_dir, launches.get(task))
+        known = (
+            None if share else gather_facts.facts_of_task(facts, attempt, task, run_dir, launches.get(task))
+        )
         if task in unable:
             known = Facts((), facts.topology, facts.catalog, unloadable=unable[task])
         found[task] = diagnose(known) if known is not None else whole
     return found
 
 
-def judged(ctx: RunContext, case: Case, facts: Facts) -> Case:
+def with_task_diagnoses(ctx: RunContext, case: Case, facts: Facts) -> Case:
     """The case with the diagnosis of the tasks that may be repeated; the others are journalled as given up.
 
     If none may be repeated it has the diagnosis of the first failed task; without failed tasks it is
     unchanged. Raises OSError (journal).
     """
-    found = causes(ctx, facts, case.diagnosis)
+    found = task_diagnoses(ctx, facts, case.diagnosis)
     if not found:
         return case
     stops = {task for task, cause in found.items() if _stops(case, cause)}
@@ -105,7 +114,7 @@ def _unable_to_load(ctx: RunContext) -> dict[int, str]:
     for task in attempt.failed_tasks:
         is_over = attempt_dir.task_exit(ctx.run_dir, attempt.number, task) is not None
         if attempt.task_states.get(task, "FAILED") == "FAILED" and not is_over:
-            why = attempt_dir.task_stuck(ctx.run_dir, attempt.number, task)
+            why = attempt_dir.why_no_checkpoint_for_task(ctx.run_dir, attempt.number, task)
             if why:
                 found[task] = why
     return found
@@ -116,7 +125,7 @@ def _stops(case: Case, cause: Diagnosis) -> bool:
     return (ruling.would or ruling.decision).kind == "stop"
 
 
-def wanted(run_dir: str, run: Run, previous: Attempt) -> tuple[int, ...]:
+def tasks_to_repeat(run_dir: str, run: Run, previous: Attempt) -> tuple[int, ...]:
     """The tasks that the attempt after `previous` runs; empty if the job is no array."""
     asked = tasks_of(run_dir, previous)
     over = {task for lot in run.given_up for task in lot.tasks}
@@ -141,7 +150,7 @@ def tasks_of(run_dir: str, attempt: Attempt) -> tuple[int, ...]:
         spec = str(submission_context.load(run_dir).get("array", ""))
     except submission_context.ContextError:
         return ()
-    return (attempt.tasks or node_names.tasks(spec)) if spec else ()
+    return (attempt.tasks or node_names.array_tasks(spec)) if spec else ()
 
 
 def _went_well(run_dir: str, attempt: Attempt, task: int) -> bool:

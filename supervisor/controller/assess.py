@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.cluster import JobState
-from ftrun.supervisor.context.cluster_view import cluster_view, lost_by_then, newer_checkpoint, topology
+from ftrun.supervisor.context.cluster_view import cluster_view, newer_checkpoint, topology
+from ftrun.supervisor.context.cluster_view import lost_before_end as lost_by_then
 from ftrun.supervisor.controller import (
     agent_link,
     arrays,
@@ -26,8 +27,9 @@ from ftrun.supervisor.controller import (
     observe,
 )
 from ftrun.supervisor.diagnosis import checkpoint_blame
-from ftrun.supervisor.diagnosis.checkpoint_blame import Usable
-from ftrun.supervisor.diagnosis.resumable import find, leave
+from ftrun.supervisor.diagnosis.checkpoint_blame import ResumePoint as Usable
+from ftrun.supervisor.diagnosis.resumable import find_resume_point as find
+from ftrun.supervisor.diagnosis.resumable import write_divergence_files as leave
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model import agent_events
 from ftrun.supervisor.model.timers import Stopwatch
@@ -42,9 +44,9 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.diagnosis.facts import Facts
     from ftrun.supervisor.model.run import Attempt
-    from ftrun.supervisor.telemetry.divergence import Sign
+    from ftrun.supervisor.telemetry.divergence import DivergenceSign as Sign
 
-__all__ = ["note", "settle", "usable"]
+__all__ = ["assess_launch", "checkpoint_to_load", "note_divergence"]
 
 
 @dataclass
@@ -54,26 +56,28 @@ class _Clocks:
     requeued_unseen: Stopwatch = field(default_factory=Stopwatch)
 
 
-def settle(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def assess_launch(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Assess a launch that is over: one pass per snapshot; decides once the log is quiet."""
     agent_link.copy_journal(ctx)  # the agent's decisions come first
     attempt = ctx.attempt
-    if attempt.submission != "refused" and not _quiet(ctx, snapshot):
+    if attempt.submission != "refused" and not _log_is_quiet(ctx, snapshot):
         return
     if attempt.launch.requeued and ctx.row(snapshot) is None and not _unseen_for_long(ctx, snapshot):
         return  # first see whether Slurm has started it again
     if not node_evidence.ssh_checks_over(ctx, snapshot):
         return
-    attempt = exit_status.of_last_start(ctx.attempt)
-    attempt = graceful_stop.seen_through(ctx, exit_status.as_logged(attempt, ctx.observations.evidence))
+    attempt = exit_status.as_of_last_start(ctx.attempt)
+    attempt = graceful_stop.with_preemption(
+        ctx, exit_status.corrected_by_log(attempt, ctx.observations.evidence)
+    )
     incident = exit_status.incident_id(attempt)
     facts = _facts(ctx, snapshot, attempt, incident)
     diagnosis = diagnose(facts)
     _note_loading(ctx, diagnosis)
-    found, loads = note(ctx, snapshot), usable(ctx)
+    found, loads = note_divergence(ctx, snapshot), checkpoint_to_load(ctx)
     checkpoint = newer_checkpoint(ctx, loads.path)
-    case = policy_input.Case(
-        run=agent_events.uncounted(ctx.run, incident),
+    case = policy_input.PolicyInput(
+        run=agent_events.without_last_decision(ctx.run, incident),
         attempt=attempt,
         diagnosis=diagnosis,
         cluster=cluster_view(ctx, snapshot),
@@ -81,7 +85,7 @@ def settle(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         now_s=snapshot.now_s,
         step=ctx.observations.step if found is None or found.step is None else found.step,
         checkpoint=checkpoint,
-        diverged=divergence.words(found),
+        diverged=divergence.describe_divergence(found),
         older=loads.back,
         stuck=loads.stuck,
         own=loads.own,
@@ -90,7 +94,7 @@ def settle(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         unseen=ctx.run_dir if _unseen(ctx) else "",
     )
     if attempt.submission == "done":
-        case = arrays.judged(ctx, case, facts)
+        case = arrays.with_task_diagnoses(ctx, case, facts)
         diagnosis = case.diagnosis
     if diagnosis.fault is not FaultClass.HEALTHY:
         times_s = [e.at_s for e in ctx.observations.evidence if e.signature == diagnosis.signature]
@@ -104,15 +108,15 @@ def settle(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
             first_evidence_at_s=first,
         )
     ruling = decide.decide(case)
-    _carry(ctx, snapshot, case, ruling, incident)
+    _journal_ruling(ctx, snapshot, case, ruling, incident)
 
 
-def _quiet(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def _log_is_quiet(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     """Read the log again. True once it has been quiet for long enough."""
     observe.note_launch(ctx, snapshot)
     seen, settings = ctx.observations, ctx.settings
     waited = seen.per_start(observe.EndedScript).log_quiet.held_s(snapshot.mono_s)
-    report = observe.watch(ctx, snapshot, fresh=True)
+    report = observe.read_logs(ctx, snapshot, fresh=True)
     if waited >= float(settings.get("log-quiet-max", 10.0)):
         return True
     quiet_since = seen.growth_seen_s if seen.growth_seen_s is not None else snapshot.mono_s - waited
@@ -134,11 +138,11 @@ def _unseen_for_long(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
 def _facts(ctx: RunContext, snapshot: ClusterSnapshot, attempt: Attempt, incident: str) -> Facts:
     """All facts of the end, with the last lines of the logs if the cause stays unknown."""
     lost = lost_by_then(ctx, snapshot) if attempt.submission == "done" else ()
-    facts = gather_facts.of_end(ctx, snapshot, attempt, incident, topology=topology(ctx), lost=lost)
-    return gather_facts.with_last_words(ctx, facts, diagnose(facts))
+    facts = gather_facts.facts_of_end(ctx, snapshot, attempt, incident, topology=topology(ctx), lost=lost)
+    return gather_facts.with_last_lines(ctx, facts, diagnose(facts))
 
 
-def note(ctx: RunContext, snapshot: ClusterSnapshot) -> Sign | None:
+def note_divergence(ctx: RunContext, snapshot: ClusterSnapshot) -> Sign | None:
     """Journal, once, that the training of the last start had diverged; its agent may have done so before.
 
     Returns the sign of divergence, None if training was healthy.
@@ -146,7 +150,7 @@ def note(ctx: RunContext, snapshot: ClusterSnapshot) -> Sign | None:
     report, attempt = ctx.observations.report, ctx.attempt
     if report is None or attempt.submission != "done" or not ctx.settings.get("checkpoint"):
         return None
-    found = divergence.sign(report.evidence, report.health)
+    found = divergence.find_divergence(report.evidence, report.health)
     if found is None:
         return None
     name = f"{attempt.number}.{attempt.launch.number}.{attempt.launch.start.number}"
@@ -159,12 +163,12 @@ def note(ctx: RunContext, snapshot: ClusterSnapshot) -> Sign | None:
             resumed_from=attempt.launch.start.resume_from,
             now_s=snapshot.now_s,
         )
-        ctx.record("checkpoint.poisoned", **divergence.facts(found, spoilt))
+        ctx.record("checkpoint.poisoned", **divergence.divergence_data(found, spoilt))
         leave(ctx.run_dir, ctx.run.poisoned)
     return found
 
 
-def usable(ctx: RunContext) -> Usable:
+def checkpoint_to_load(ctx: RunContext) -> Usable:
     """The checkpoint that a start would load now."""
     if ctx.attempt.submission != "done":
         return Usable()
@@ -177,12 +181,12 @@ def _note_loading(ctx: RunContext, diagnosis: Diagnosis) -> None:
 
     Checkpoints that turn out not to be at fault are taken back.
     """
-    failed_to_load = ctx.observations.step is None and checkpoint_blame.cannot_load(
+    failed_to_load = ctx.observations.step is None and checkpoint_blame.is_reported_broken(
         ctx.observations.evidence, ctx.services.catalog(), ctx.attempt.launch.start.resume_from
     )
     is_program = diagnosis.loading is not None and diagnosis.loading.verdict == checkpoint_blame.PROGRAM
-    if checkpoint_blame.is_aside(diagnosis) or (failed_to_load and not is_program):
-        finish.set_aside(ctx)
+    if checkpoint_blame.is_set_aside(diagnosis) or (failed_to_load and not is_program):
+        finish.exclude_checkpoint(ctx)
     back = diagnosis.loading.back if diagnosis.loading is not None else ()
     known = {path for path, _ in ctx.run.set_aside}
     if any(path in known for path in back):
@@ -219,10 +223,10 @@ def _unseen(ctx: RunContext) -> bool:
     return attempt.launch.end.at_s - attempt.launch.running_seen_at_s > 60.0
 
 
-def _carry(
+def _journal_ruling(
     ctx: RunContext,
     snapshot: ClusterSnapshot,
-    case: policy_input.Case,
+    case: policy_input.PolicyInput,
     ruling: policy_input.Ruling,
     incident: str,
 ) -> None:

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import RefusedForGood
-from ftrun.slurm.client.parse import bears
-from ftrun.supervisor.model.agent_events import JOB
-from ftrun.supervisor.model.job_rows import base_id
-from ftrun.supervisor.model.states import FINAL
+from ftrun.slurm.client.parse import has_token as bears
+from ftrun.supervisor.model.agent_events import COMPANION_JOB_KEY as JOB
+from ftrun.supervisor.model.job_rows import base_job_id as base_id
+from ftrun.supervisor.model.states import FINAL_STATES as FINAL
 from ftrun.supervisor.model.timers import Intervals, Stopwatches
 from ftrun.supervisor.store import run_dir
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.model.run import Attempt, Companion, Run
 
-__all__ = ["ABSENT_FOR_S", "FIND_FOR_S", "are_left", "job_ids", "look", "unwanted"]
+__all__ = ["ABSENT_FOR_S", "FIND_FOR_S", "are_left", "job_ids", "reason_to_end", "reconcile_companions"]
 
 ABSENT_FOR_S = 60.0  # two answers that lack it must be this far apart (P6)
 FIND_FOR_S = 30.0  # how long an sbatch without a known outcome is looked up
@@ -69,10 +69,10 @@ def job_ids(run: Run) -> tuple[str, ...]:
 
 def are_left(run: Run) -> bool:
     """Whether companions that the supervisor must end are not known to be gone. (pure)"""
-    return any(unwanted(run, attempt, one) for attempt, one in _left(run))
+    return any(reason_to_end(run, attempt, one) for attempt, one in _left(run))
 
 
-def unwanted(run: Run, attempt: Attempt, one: Companion, held: Collection[str] = ()) -> str:
+def reason_to_end(run: Run, attempt: Attempt, one: Companion, held: Collection[str] = ()) -> str:
     """Why the supervisor ends this companion; "" while it must not. (pure)
 
     `held` are its nodes as Slurm shows them; no record may name them yet.
@@ -96,23 +96,23 @@ def unwanted(run: Run, attempt: Attempt, one: Companion, held: Collection[str] =
     return ""
 
 
-def look(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def reconcile_companions(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Record what is gone, and end what is unwanted. Raises SlurmError, Stale, OSError (journal)."""
     for place in [_place(*found) for found in _left(ctx.run)]:
         # Each record makes a new `run`, so look the companion up again.
         attempt, one = next(found for found in _left(ctx.run) if _place(*found) == place)
         if one.job and _clocks(ctx).indexed[one.job].first():
-            run_dir.index(ctx.services.home, one.job, ctx.run.id)
+            run_dir.index_job(ctx.services.home, one.job, ctx.run.id)
         row = _row(snapshot, one)
         held = row.nodes if row is not None else ()
-        why = unwanted(ctx.run, attempt, one, held) or _kept(ctx, snapshot, one)
+        why = reason_to_end(ctx.run, attempt, one, held) or _released_but_alive(ctx, snapshot, one)
         if one.job:
             _follow(ctx, snapshot, attempt, one, why)
         elif why:
             _search(ctx, snapshot, attempt, one)
 
 
-def _kept(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) -> str:
+def _released_but_alive(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) -> str:
     """Why to end a companion that its agent has released and Slurm still has.
 
     The agent's scancel was lost.
@@ -143,23 +143,23 @@ def _row(snapshot: ClusterSnapshot, one: Companion) -> JobRow | None:
 def _follow(ctx: RunContext, snapshot: ClusterSnapshot, attempt: Attempt, one: Companion, why: str) -> None:
     row = _row(snapshot, one)
     if row is None:
-        if _away(ctx, snapshot, one):
-            _note(ctx, "gone", attempt, one, state="", reason="Slurm does not know it any more")
+        if _is_gone(ctx, snapshot, one):
+            _record_step(ctx, "gone", attempt, one, state="", reason="Slurm does not know it any more")
         return
     _clocks(ctx).away.stop(one.mark)
-    if not _is_it(ctx, snapshot, one, row):
-        _note(ctx, "gone", attempt, one, state="", reason=f"job {one.job} is another one by now")
+    if not _is_companion(ctx, snapshot, one, row):
+        _record_step(ctx, "gone", attempt, one, state="", reason=f"job {one.job} is another one by now")
     elif row.state.ended:
-        if not _twins(ctx, snapshot, one):
-            _note(ctx, "gone", attempt, one, state=row.state.value)
+        if not _cancel_twins(ctx, snapshot, one):
+            _record_step(ctx, "gone", attempt, one, state=row.state.value)
     elif why:
         if row.nodes and not one.nodes:  # the next start must know where it was
-            _note(ctx, "here", attempt, one, nodes=list(row.nodes))
+            _record_step(ctx, "here", attempt, one, nodes=list(row.nodes))
         if row.state is not JobState.COMPLETING:
             _end(ctx, snapshot, attempt, one, why)
 
 
-def _away(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) -> bool:
+def _is_gone(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) -> bool:
     """Whether two answers far enough apart lack it and its mark finds nothing alive. Raises SlurmError."""
     if _clocks(ctx).away[one.mark].held_s(snapshot.mono_s) < ABSENT_FOR_S:
         return False
@@ -167,7 +167,7 @@ def _away(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) -> bool:
     return cluster.ping() and all(row.state.ended for row in cluster.find(one.mark))
 
 
-def _twins(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) -> bool:
+def _cancel_twins(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) -> bool:
     """Cancel, now and then until it is gone, another job with its mark. True if there is one. Raises
     SlurmError.
 
@@ -182,7 +182,7 @@ def _twins(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) -> bool:
     return bool(twins)
 
 
-def _is_it(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion, row: JobRow) -> bool:
+def _is_companion(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion, row: JobRow) -> bool:
     if bears(row.comment, one.mark):
         return True
     own = ctx.row(snapshot) if ctx.run.attempt is not None else None
@@ -197,7 +197,7 @@ def _end(ctx: RunContext, snapshot: ClusterSnapshot, attempt: Attempt, one: Comp
         return
     if one.state not in ("ending", "ended"):
         ctx.services.fresh(snapshot)
-        _note(ctx, "ended.intended", attempt, one, reason=why)
+        _record_step(ctx, "ended.intended", attempt, one, reason=why)
     ended.last_s = snapshot.mono_s
     try:
         ctx.services.act("companion", snapshot, lambda: ctx.services.cluster.cancel(one.job))
@@ -207,7 +207,7 @@ def _end(ctx: RunContext, snapshot: ClusterSnapshot, attempt: Attempt, one: Comp
             ctx.record("warned", message=told)
         return
     if one.state != "ended":
-        _note(ctx, "ended", attempt, one, reason=why)
+        _record_step(ctx, "ended", attempt, one, reason=why)
 
 
 def _search(ctx: RunContext, snapshot: ClusterSnapshot, attempt: Attempt, one: Companion) -> None:
@@ -223,12 +223,12 @@ def _search(ctx: RunContext, snapshot: ClusterSnapshot, attempt: Attempt, one: C
     found = [row for row in ctx.services.cluster.find(one.mark) if bears(row.comment, one.mark)]
     if found:
         job = base_id(found[0].raw_job_id or found[0].job_id)
-        _note(ctx, "submitted", attempt, one, found=True, **{JOB: job})
+        _record_step(ctx, "submitted", attempt, one, found=True, **{JOB: job})
     elif one.state in ("failed", "ended") or since_s >= FIND_FOR_S:  # its agent knew the answer
-        _note(ctx, "gone", attempt, one, state="", reason=one.reason or "no job bears its mark")
+        _record_step(ctx, "gone", attempt, one, state="", reason=one.reason or "no job bears its mark")
 
 
-def _note(ctx: RunContext, step: str, attempt: Attempt, one: Companion, **data: Any) -> None:
+def _record_step(ctx: RunContext, step: str, attempt: Attempt, one: Companion, **data: Any) -> None:
     where = {"attempt": attempt.number, "launch": one.launch}
     about = {JOB: one.job, **data, "number": one.number}
     if step == "submitted":

@@ -17,11 +17,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
-from ftrun.supervisor.model.job_rows import base_id, own
+from ftrun.supervisor.model.job_rows import base_job_id as base_id
+from ftrun.supervisor.model.job_rows import rows_of_attempt as own
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.timers import Intervals
 from ftrun.supervisor.store import submission_context
-from ftrun.supervisor.submission.dependent_jobs import still_same, to_hold
+from ftrun.supervisor.submission.dependent_jobs import holdable as to_hold
+from ftrun.supervisor.submission.dependent_jobs import still_same
 
 if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
@@ -51,11 +53,11 @@ def hold(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         if not waiting:
             return
         ctx.record("dependents.held", jobs=sorted(waiting), waits=waiting, since=since)
-    for job in _still_they(ctx, ctx.attempt.dependents_held):
-        _try(ctx, snapshot, "hold", job, partial(cluster.hold, job))
+    for job in _unchanged_jobs(ctx, ctx.attempt.dependents_held):
+        _act_or_warn(ctx, snapshot, "hold", job, partial(cluster.hold, job))
 
 
-def _still_they(ctx: RunContext, jobs: Iterable[str]) -> list[str]:
+def _unchanged_jobs(ctx: RunContext, jobs: Iterable[str]) -> list[str]:
     """The held jobs whose ids Slurm has not reused. Raises SlurmError."""
     since = {job: at for attempt in ctx.run.attempts for job, at in attempt.dependents_since.items()}
     return still_same(ctx.services.cluster, jobs, since)
@@ -110,17 +112,17 @@ def _move_from(ctx: RunContext, snapshot: ClusterSnapshot, old: str) -> set[str]
     now."""
     cluster, new = ctx.services.cluster, ctx.attempt.job
     written = {job: text for a in ctx.run.attempts if a.job == old for job, text in a.dependents_held.items()}
-    written = {job: written[job] for job in _still_they(ctx, written)}
-    live = {} if _is_anothers(ctx, old) else cluster.dependents(old)
+    written = {job: written[job] for job in _unchanged_jobs(ctx, written)}
+    live = {} if _id_is_reused(ctx, old) else cluster.dependents(old)
     done = set()
     for job, text in sorted({**written, **live}.items()):
         deed = partial(cluster.set_dependency, job, submission_context.replace_job(text, old, new))
-        if _try(ctx, snapshot, "dependency", job, deed):
+        if _act_or_warn(ctx, snapshot, "dependency", job, deed):
             done.add(job)
     return done
 
 
-def _is_anothers(ctx: RunContext, old: str) -> bool:
+def _id_is_reused(ctx: RunContext, old: str) -> bool:
     """Whether Slurm has reused the job id of an earlier attempt. Raises SlurmError."""
     shown = [row for row in ctx.services.cluster.jobs((old,)).values() if base_id(row.job_id) == old]
     user, mine = ctx.run.submitter.get("user", ""), [a for a in ctx.run.attempts if a.job == old]
@@ -131,12 +133,14 @@ def _release(ctx: RunContext, snapshot: ClusterSnapshot) -> set[str]:
     cluster = ctx.services.cluster
     return {
         job
-        for job in _still_they(ctx, sorted(_held(ctx.run)))
-        if _try(ctx, snapshot, "release", job, partial(cluster.release, job))
+        for job in _unchanged_jobs(ctx, sorted(_held(ctx.run)))
+        if _act_or_warn(ctx, snapshot, "release", job, partial(cluster.release, job))
     }
 
 
-def _try(ctx: RunContext, snapshot: ClusterSnapshot, name: str, job: str, deed: Callable[[], None]) -> bool:
+def _act_or_warn(
+    ctx: RunContext, snapshot: ClusterSnapshot, name: str, job: str, deed: Callable[[], None]
+) -> bool:
     """One effect on a dependent. False if Slurm refused it, which is reported.
 
     Raises Unreachable, OutcomeUnknown.

@@ -100,7 +100,7 @@ def _drain(
     ctx.record("drain.intended", node=node, reason=reason)
     tries[node] += 1
     try:
-        if _full(ctx, snapshot):
+        if _cap_is_reached(ctx, snapshot):
             raise RefusedForGood("the drain cap was reached in the meantime")
         ctx.services.act("drain", snapshot, partial(ctx.services.cluster.drain, node, reason))
     except SlurmError as error:
@@ -113,7 +113,7 @@ def _drain(
         ctx.record("drain.done", node=node, reason=reason)
 
 
-def _full(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def _cap_is_reached(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     """Whether ftrun's drains have reached the cap by now, whoever made them. Raises SlurmError."""
     fresh = dataclasses.replace(snapshot, nodes=dict(ctx.services.cluster.nodes()))
     view = cluster_view(ctx, fresh)
@@ -128,9 +128,9 @@ def request_drains(ctx: RunContext, snapshot: ClusterSnapshot, decision: Mapping
         if not before:
             request_id = secrets.token_hex(16)
             ctx.record("drain.asked", step="intended", id=request_id, node=node, incident=incident)
-            _leave(ctx, snapshot, request_id, decision, node=node)
+            _leave_request(ctx, snapshot, request_id, decision, node=node)
         elif before[-1][1]["step"] == "intended":
-            _leave(ctx, snapshot, before[-1][0], decision, node=node)
+            _leave_request(ctx, snapshot, before[-1][0], decision, node=node)
 
 
 def request_priority(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
@@ -150,12 +150,12 @@ def request_priority(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     if not before:
         request_id = secrets.token_hex(16)
         ctx.record("raise.asked", step="intended", id=request_id, node="", job_id=attempt.job, lost=lost.job)
-        _leave(ctx, snapshot, request_id, decision, lost=lost.job)
+        _leave_request(ctx, snapshot, request_id, decision, lost=lost.job)
     elif before[-1][1]["step"] == "intended":
-        _leave(ctx, snapshot, before[-1][0], decision, lost=lost.job)
+        _leave_request(ctx, snapshot, before[-1][0], decision, lost=lost.job)
 
 
-def _leave(
+def _leave_request(
     ctx: RunContext,
     snapshot: ClusterSnapshot,
     request_id: str,
@@ -165,7 +165,7 @@ def _leave(
     lost: str = "",
 ) -> None:
     kind = "raise.asked" if lost else "drain.asked"
-    put = partial(_put, ctx, request_id, snapshot.now_s, decision, node=node, lost=lost)
+    put = partial(_sign_and_leave, ctx, request_id, snapshot.now_s, decision, node=node, lost=lost)
     try:
         ctx.services.act("ask", snapshot, put)
     except SlurmError as error:
@@ -177,7 +177,7 @@ def _leave(
         ctx.record(kind, step="left", id=request_id, node=node)
 
 
-def _put(
+def _sign_and_leave(
     ctx: RunContext, request_id: str, now_s: float, decision: Mapping[str, Any], *, node: str, lost: str
 ) -> None:
     """Sign the request and leave it in the spool. Raises SlurmError (munge), OSError (spool)."""
@@ -186,7 +186,7 @@ def _put(
 
     attempt, facts = ctx.attempt, ctx.services.facts()
     path = str(ctx.settings[SETTING])
-    asked = drain_rules.Request(
+    asked = drain_rules.DrainRequest(
         id=request_id,
         cluster=facts.name,
         node=node,
@@ -199,26 +199,26 @@ def _put(
         lost=re.split(r"[_+]", lost)[0],
     )
     credential = munge.sign(
-        drain_rules.to_payload(asked), for_uid=spool.owner(path), socket=facts.munge_socket
+        drain_rules.to_payload(asked), for_uid=spool.spool_owner(path), socket=facts.munge_socket
     )
-    spool.leave(path, request_id, credential)
+    spool.put_request(path, request_id, credential)
 
 
 def note_answers(ctx: RunContext) -> None:
     """Journal the new answers of the drain service. Raises OSError (journal)."""
-    for request_id, told in _news(ctx.run, ctx.services.clock.now_s()).items():
+    for request_id, told in _new_answers(ctx.run, ctx.services.clock.now_s()).items():
         kind = "drain.asked" if told["node"] else "raise.asked"
         ctx.record(kind, step="answered", id=request_id, **told)
 
 
 def with_answers(run: Run, now_s: float) -> Run:
     """The run with the answers that came since its journal was written, for read-only views."""
-    news = _news(run, now_s)
+    news = _new_answers(run, now_s)
     asked = {i: {**a, "step": "answered", **news[i]} if i in news else a for i, a in run.asked.items()}
     return replace(run, asked=asked) if news else run
 
 
-def _news(run: Run, now_s: float) -> dict[str, Mapping[str, Any]]:
+def _new_answers(run: Run, now_s: float) -> dict[str, Mapping[str, Any]]:
     waiting = [
         i
         for i, a in run.asked.items()
@@ -228,7 +228,7 @@ def _news(run: Run, now_s: float) -> dict[str, Mapping[str, Any]]:
         return {}
     from ftrun.supervisor.nodes import spool
 
-    found = {i: spool.answer_of(str(run.settings.get(SETTING, "")), i) for i in waiting}
+    found = {i: spool.read_answer(str(run.settings.get(SETTING, "")), i) for i in waiting}
     return {
         i: {
             "node": run.asked[i]["node"],

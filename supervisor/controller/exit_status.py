@@ -14,10 +14,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from ftrun.slurm.client.parse import bears
+from ftrun.slurm.client.parse import has_token as bears
 from ftrun.slurm.records import replace
 from ftrun.supervisor.controller import accounting, arrays, observe
-from ftrun.supervisor.diagnosis.review import last_word
+from ftrun.supervisor.diagnosis.review import slurmstepd_reason as last_word
 from ftrun.supervisor.model.types import CLOSED, STARTED_TWICE, UNWATCHED
 from ftrun.supervisor.store import attempt_dir
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from ftrun.supervisor.model.types import Evidence
 
 __all__ = [
-    "as_logged",
-    "forgettable",
+    "as_of_last_start",
+    "corrected_by_log",
     "incident_id",
     "launch_exit",
-    "of_last_start",
+    "may_be_forgotten",
 ]
 
 _ENDED_BY_SLURM = frozenset({9, 15})  # the signals that remove an abandoned start from its node
@@ -113,7 +113,7 @@ def _second_start(ctx: RunContext, launch: int, started_at_s: float | None) -> b
     Either batch.sh says so, or Slurm shows another start time.
     """
     attempt, run_dir = ctx.attempt, ctx.run_dir
-    if attempt_dir.lost_record(run_dir, attempt.number, launch):
+    if attempt_dir.second_start_job(run_dir, attempt.number, launch):
         return True
     first, last = attempt.starts.get(launch), started_at_s or attempt.launch.started_at_s
     if first is None or last is None or arrays.tasks_of(run_dir, attempt):
@@ -122,7 +122,7 @@ def _second_start(ctx: RunContext, launch: int, started_at_s: float | None) -> b
 
 
 def _of_the_first_start(
-    ctx: RunContext, written: attempt_dir.Exit | None, nodes: Sequence[str], launch: int
+    ctx: RunContext, written: attempt_dir.ExitRecord | None, nodes: Sequence[str], launch: int
 ) -> dict[str, Any]:
     if written is not None and not {written.signal, written.code - 128} & _ENDED_BY_SLURM:
         state = "FAILED" if written.code or written.signal else "COMPLETED"
@@ -144,7 +144,7 @@ def _is_closed(ctx: RunContext) -> bool:
     return ctx.attempt.closed
 
 
-def of_last_start(attempt: Attempt) -> Attempt:
+def as_of_last_start(attempt: Attempt) -> Attempt:
     """The attempt as its last start alone made it. (pure)
 
     Nodes that this start did not use took no part, and the derived exit code that Slurm keeps of the job's
@@ -167,7 +167,7 @@ def incident_id(attempt: Attempt) -> str:
     )
 
 
-def as_logged(attempt: Attempt, evidence: Sequence[Evidence]) -> Attempt:
+def corrected_by_log(attempt: Attempt, evidence: Sequence[Evidence]) -> Attempt:
     """`attempt`, corrected by what slurmstepd wrote into its log where no supervisor saw the end. (pure)
 
     A script that exits 0 because it was told to leave has not finished; nor has a start that the agent ended.
@@ -181,7 +181,7 @@ def as_logged(attempt: Attempt, evidence: Sequence[Evidence]) -> Attempt:
     return attempt.ended_as(state="GONE") if left and last_word(attempt, evidence) is not None else attempt
 
 
-def forgettable(known_s: float | None, looked_s: float, min_job_age_s: float) -> bool:
+def may_be_forgotten(known_s: float | None, looked_s: float, min_job_age_s: float) -> bool:
     """Whether a job that existed at `known_s` (None: unknown) could end and be forgotten by Slurm before this
     look. (pure)
 

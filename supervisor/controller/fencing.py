@@ -39,7 +39,7 @@ def is_fenced(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     """
     if ctx.attempt.launch.over:
         return True
-    if not _job_over(ctx, snapshot) or _ran_unseen(ctx, snapshot):
+    if not _job_over(ctx, snapshot) or _take_up_unseen_launch(ctx, snapshot):
         return False
     if ctx.attempt.launch.end.reason == types.STARTED_TWICE and not _heard_since(ctx, snapshot):
         return False
@@ -93,13 +93,13 @@ def _job_over(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     return all(row.state.ended for row in ctx.services.cluster.find(ctx.attempt.token))
 
 
-def _ran_unseen(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def _take_up_unseen_launch(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     """Whether there was another launch than the known one; it is assessed before the attempt counts as over.
 
     The requeued job started again while no supervisor watched, and Slurm has forgotten it since; or sbatch
     made two jobs of one token, and the one that is over never had the claim.
     """
-    if _second_job(ctx):
+    if _adopt_second_job(ctx):
         return True
     launch = missing_jobs.latest_launch(ctx)
     if ctx.row(snapshot) is not None or launch <= ctx.attempt.launch.number:
@@ -111,12 +111,12 @@ def _ran_unseen(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     return True
 
 
-def _second_job(ctx: RunContext) -> bool:
+def _adopt_second_job(ctx: RunContext) -> bool:
     attempt, run_dir = ctx.attempt, ctx.run_dir
     record = attempt_dir.launch_record(run_dir, attempt.number, attempt.launch.number)
     if record is None or record.job in ("", attempt.job) or attempt_dir.has_tasks(run_dir, attempt.number):
         return False
-    observe.adopt(ctx, record.job)
+    observe.adopt_job(ctx, record.job)
     ctx.record("job.started", nodes=list(record.nodes), started_at_s=None)
     ctx.begin_launch(attempt.launch.number)
     return True

@@ -30,13 +30,13 @@ __all__ = [
     "cancelled_in_queue",
     "close_attempt",
     "end_run",
+    "exclude_checkpoint",
     "follow_launch",
-    "give_up",
+    "give_up_paused_run",
     "record_given_up",
     "record_stopped",
     "release_dependents",
-    "resume",
-    "set_aside",
+    "resume_run",
     "stay_stopped",
 ]
 
@@ -69,7 +69,7 @@ def end_run(ctx: RunContext, snapshot: ClusterSnapshot, decision: Decision, data
     if decision.kind == "stop" and last is not None and last.fault == FaultClass.CHECKPOINT:
         present = (attempt.number, attempt.launch.number, attempt.launch.start.number)
         if (last.attempt, last.launch, last.start) == present:
-            set_aside(ctx)  # now, not when a user resumes the run: by then it may be repaired
+            exclude_checkpoint(ctx)  # now, not when a user resumes the run: by then it may be repaired
     code = attempt.launch.end.exit_code or (0 if decision.kind == "finish" else 1)
     fields = {**decision.to_json(), **data, "exit_code": code}
     if decision.kind == "finish":
@@ -85,29 +85,29 @@ def record_stopped(ctx: RunContext, fields: Mapping[str, Any]) -> None:
 
     The final line comes first.
     """
-    _say(ctx, fields, paused=ctx.run.wish == "pause")
+    _note_final_line(ctx, fields, paused=ctx.run.wish == "pause")
     ctx.record("run.stopped", **fields)
 
 
 def record_given_up(ctx: RunContext, fields: Mapping[str, Any]) -> None:
     """The same for a paused run that does not come back."""
-    _say(ctx, fields, paused=False)
+    _note_final_line(ctx, fields, paused=False)
     ctx.record("run.given-up", **fields)
 
 
-def _say(ctx: RunContext, fields: Mapping[str, Any], *, paused: bool) -> None:
+def _note_final_line(ctx: RunContext, fields: Mapping[str, Any], *, paused: bool) -> None:
     ctx.services.prove()
-    path = _write(ctx, fields, paused=paused)
+    path = _write_final_line(ctx, fields, paused=paused)
     if path:
         ctx.record("final.line", path=path)
 
 
-def _write(ctx: RunContext, fields: Mapping[str, Any], *, paused: bool) -> str:
+def _write_final_line(ctx: RunContext, fields: Mapping[str, Any], *, paused: bool) -> str:
     """Write the line. Returns the path of the log; "" if none can be written or the line is there already."""
     attempt, settings = ctx.attempt, ctx.settings
     nodes = (ctx.run.incidents[-1].nodes if ctx.run.incidents else ()) or ("-",)
     tries = [(one.number, one.launch.number) for one in ctx.run.attempts]
-    launch = attempt_dir.latest_launch(ctx.run_dir, tries)
+    launch = attempt_dir.latest_launch_record(ctx.run_dir, tries)
     if launch is None or not launch.stdout.startswith("/") or launch.stdout.startswith("/dev/"):
         return ""
     what = "paused,exiting" if paused else "error,exiting"
@@ -181,7 +181,7 @@ def _is_unanswered(attempt: Attempt) -> bool:
     return attempt.submission in ("unknown", "intended")
 
 
-def resume(ctx: RunContext) -> None:
+def resume_run(ctx: RunContext) -> None:
     """A user resumes a stopped run.
 
     Budgets are fresh, or kept if the run was only paused; exclusions stay.
@@ -196,7 +196,7 @@ def resume(ctx: RunContext) -> None:
     ctx.record("run.resumed", decision=decision)
 
 
-def give_up(ctx: RunContext, want: str, by: str) -> None:
+def give_up_paused_run(ctx: RunContext, want: str, by: str) -> None:
     """A user does not want a paused run to come back: stop it and release what waits for it."""
     flag_files.remove_halt(ctx.run_dir)
     reason = f"{'cancelled' if want == 'cancel' else 'stopped'} by {by or 'request'}"
@@ -204,13 +204,13 @@ def give_up(ctx: RunContext, want: str, by: str) -> None:
     record_given_up(ctx, fields)
 
 
-def set_aside(ctx: RunContext) -> None:
+def exclude_checkpoint(ctx: RunContext) -> None:
     """Exclude the checkpoint that this launch began with from later launches, unless it is written anew."""
     path = ctx.attempt.launch.start.resume_from
     path = os.path.normpath(os.path.join(submission_context.cwd(ctx.run_dir), path)) if path else ""
-    aside = checkpoints.still_aside(ctx.run.set_aside)
+    aside = checkpoints.unchanged_since_set_aside(ctx.run.set_aside)
     if path and path not in aside:
-        ctx.record("checkpoint.set-aside", path=path, stamp=checkpoints.stamp(path))
+        ctx.record("checkpoint.set-aside", path=path, stamp=checkpoints.content_stamp(path))
 
 
 def follow_launch(ctx: RunContext, row: JobRow) -> None:
@@ -239,4 +239,4 @@ def close_attempt(ctx: RunContext, *, started: bool = True) -> attempt_dir.Claim
     """
     number = ctx.run.attempt.number if ctx.run.attempt is not None else 1
     ctx.services.prove()
-    return attempt_dir.close(ctx.run_dir, number, ctx.services.lead.epoch, started=started)
+    return attempt_dir.close_attempt(ctx.run_dir, number, ctx.services.lead.epoch, started=started)

@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import replace
-from ftrun.supervisor.controller import node_evidence, observe, save_request
+from ftrun.supervisor.controller import checkpoint_request, node_evidence, observe
 from ftrun.supervisor.diagnosis import resumable, suspicions, unknown_cause
 from ftrun.supervisor.diagnosis.class_defaults import Ended
-from ftrun.supervisor.diagnosis.facts import Facts, Gone, Refusal
+from ftrun.supervisor.diagnosis.facts import Facts
+from ftrun.supervisor.diagnosis.facts import LostCompanion as Gone
+from ftrun.supervisor.diagnosis.facts import SbatchRefusal as Refusal
 from ftrun.supervisor.model.types import FaultClass, Topology
 from ftrun.supervisor.policy.save_request import Occasion
 from ftrun.supervisor.store import attempt_dir
@@ -29,12 +31,12 @@ if TYPE_CHECKING:
     from ftrun.supervisor.store.attempt_dir import LaunchRecord
     from ftrun.supervisor.telemetry.log_watcher import WatchReport
 
-__all__ = ["of_end", "of_live", "of_task", "with_last_words"]
+__all__ = ["facts_of_end", "facts_of_live", "facts_of_task", "with_last_lines"]
 
 HEALTHY_MAX = 4  # earlier launches whose logs show what is normal
 
 
-def of_end(
+def facts_of_end(
     ctx: RunContext,
     snapshot: ClusterSnapshot,
     attempt: Attempt,
@@ -61,22 +63,24 @@ def of_end(
     if attempt.submission == "refused":
         return replace(found, refusal=_refusal(ctx))
     if attempt.launch.end.state in ("FAILED", "GONE"):
-        held = attempt_dir.held_record(*place, attempt.nodes)
-        found = replace(found, held=held, held_file=attempt_dir.held_path(*place))
+        held = attempt_dir.prelaunch_hold(*place, attempt.nodes)
+        found = replace(found, held=held, held_file=attempt_dir.prelaunch_path(*place))
     if attempt.launch.end.state == "FAILED" and attempt.launch.start.number <= 1:
-        found = replace(found, unloadable=attempt_dir.stuck(*place))
+        found = replace(found, unloadable=attempt_dir.why_no_checkpoint(*place))
     if found.held is not None or found.unloadable:
         return found  # the script was not started: there is nothing else to read
     if attempt.launch.end.state == "COMPLETED":
         found = replace(found, given_up=run.given_up)
-    suspicion, rank_ended = suspicions.of_hang(attempt)
+    suspicion, rank_ended = suspicions.recorded_hang(attempt)
     return replace(
         found,
-        evidence=(*seen.evidence, *observe.attached(ctx)),
+        evidence=(*seen.evidence, *observe.attached_evidence(ctx)),
         progress=seen.report.progress if seen.report is not None else None,
-        resumed=resumable.resumed(ctx.settings, run, run_dir, attempt.launch.start.resume_from, incident),
-        requeues=plan.requeues(run_dir, otherwise=ctx.services.facts().requeue_default),
-        near_limit=save_request.asked(ctx, Occasion.TIMELIMIT),
+        resumed=resumable.resumed_checkpoint(
+            ctx.settings, run, run_dir, attempt.launch.start.resume_from, incident
+        ),
+        requeues=plan.is_requeued(run_dir, otherwise=ctx.services.facts().requeue_default),
+        near_limit=checkpoint_request.was_requested(ctx, Occasion.TIMELIMIT),
         nodes=node_evidence.of_end(ctx, snapshot, lost),
         gone=_gone(attempt),
         suspicion=suspicion,
@@ -85,14 +89,14 @@ def of_end(
     )
 
 
-def with_last_words(ctx: RunContext, facts: Facts, found: Diagnosis) -> Facts:
+def with_last_lines(ctx: RunContext, facts: Facts, found: Diagnosis) -> Facts:
     """The same facts, with new or odd lines among the last ones if the rules found no cause without them."""
     if found.fault is not FaultClass.UNKNOWN:
         return facts
     return replace(facts, last_words=_last_words(ctx, facts.topology))
 
 
-def of_task(
+def facts_of_task(
     facts: Facts, attempt: Attempt, task: int, run_dir: str, launch: LaunchRecord | None
 ) -> Facts | None:
     """The facts of one failed task of an array, taken from those of all; None if nothing is known of it
@@ -120,12 +124,14 @@ def of_task(
         topology=Topology(nodes=nodes),
         catalog=facts.catalog,
         ended=ended,
-        suspicion=suspicions.hung(hung.verdict, nodes) if hung is not None else None,
+        suspicion=suspicions.hang_suspicion(hung.verdict, nodes) if hung is not None else None,
         rank_ended=hung is not None and hung.verdict.rank_ended,
     )
 
 
-def of_live(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport, topology: Topology) -> Facts:
+def facts_of_live(
+    ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport, topology: Topology
+) -> Facts:
     """The facts of a live launch so far."""
     return Facts(
         evidence=report.evidence,
@@ -179,11 +185,11 @@ def _last_words(ctx: RunContext, topology: Topology) -> tuple[Proof, ...]:
         for incident in ctx.run.incidents
         if incident.fault != FaultClass.UNKNOWN
     ]
-    healthy = (log for one in explained[-HEALTHY_MAX:] for log in log_watcher.of_start(ctx.run_dir, *one))
-    return unknown_cause.suspicious(
-        log_watcher.of_launch(*place) + observe.extra_logs(ctx),
+    healthy = (log for one in explained[-HEALTHY_MAX:] for log in log_watcher.start_logs(ctx.run_dir, *one))
+    return unknown_cause.suspicious_lines(
+        log_watcher.launch_logs(*place) + observe.extra_logs(ctx),
         topology,
         step_offset_bytes=progress.offset_bytes if progress is not None else 0,
         healthy=list(healthy),
-        ours=log_watcher.ours(*place).having(*attempt.family),
+        ours=log_watcher.known_owners(*place).having(*attempt.family),
     )

@@ -31,23 +31,25 @@ from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.cluster import JobState
 from ftrun.supervisor.context.cluster_view import newest_checkpoint
-from ftrun.supervisor.controller import drained_nodes, ending, observe
-from ftrun.supervisor.controller.save_request import (
-    SLURM,
-    ask,
-    asked,
-    awaited,
-    listens,
-    save_wait_s,
-    sight,
-    unask,
-)
+from ftrun.supervisor.controller import end_attempt, leave_drained_nodes, observe
+from ftrun.supervisor.controller.checkpoint_request import SLURM, save_wait_s
+from ftrun.supervisor.controller.checkpoint_request import awaited_verdict as awaited
+from ftrun.supervisor.controller.checkpoint_request import handles_signal as listens
+from ftrun.supervisor.controller.checkpoint_request import newest_sight as sight
+from ftrun.supervisor.controller.checkpoint_request import request_checkpoint as ask
+from ftrun.supervisor.controller.checkpoint_request import was_requested as asked
+from ftrun.supervisor.controller.checkpoint_request import withdraw_request as unask
 from ftrun.supervisor.model.states import State
-from ftrun.supervisor.model.stop_conditions import FILE, BadHalt, Halt
+from ftrun.supervisor.model.stop_conditions import HALT_FILE as FILE
+from ftrun.supervisor.model.stop_conditions import BadStopConditions as BadHalt
+from ftrun.supervisor.model.stop_conditions import StopConditions as Halt
 from ftrun.supervisor.model.timers import Intervals
-from ftrun.supervisor.model.types import AT_LIMIT, AWAY, WITHOUT_SCRIPT, FaultClass
+from ftrun.supervisor.model.types import MOVED_OFF as AWAY
+from ftrun.supervisor.model.types import NEAR_TIME_LIMIT as AT_LIMIT
+from ftrun.supervisor.model.types import WITHOUT_SCRIPT, FaultClass
 from ftrun.supervisor.policy import estimates, save_request
-from ftrun.supervisor.policy.save_request import STEPS_CANCELLED, Occasion, Sight
+from ftrun.supervisor.policy.save_request import STEPS_CANCELLED, Occasion
+from ftrun.supervisor.policy.save_request import CheckpointState as Sight
 from ftrun.supervisor.store import checkpoints, flag_files, run_dir
 from ftrun.supervisor.submission import plan
 
@@ -59,13 +61,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "as_preempted",
+    "awaits_fault_checkpoint",
+    "check_stop_file",
     "handle_preemption",
-    "leave",
-    "live",
-    "look",
-    "near_limit",
-    "seen_through",
-    "waits_for_checkpoint",
+    "save_before_time_limit",
+    "serve_live_attempt",
+    "stop_at_checkpoint",
+    "with_preemption",
 ]
 
 _OVER = frozenset({State.SETTLING, State.RECOVERING})
@@ -92,12 +94,12 @@ class _Told:
     errors: Intervals = field(default_factory=Intervals)
 
 
-def look(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def check_stop_file(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Journal what `halt.json` says, and that its condition holds. Raises OSError (journal)."""
     if ctx.run.final:
         return
     if ctx.run.state in _OVER:
-        flag_files.clear(ctx.run_dir)  # the request was meant for a launch that is over
+        flag_files.clear_save_requests(ctx.run_dir)  # the request was meant for a launch that is over
     halt = _read(ctx)
     if halt is not None and halt.token != ctx.run.halt.get("token", ""):
         ctx.record("halt.set", halt=halt.to_json())
@@ -120,21 +122,21 @@ def _read(ctx: RunContext) -> Halt | None:
         return None
 
 
-def live(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
+def serve_live_attempt(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
     """Do what a user, a preemption, a drain or the time limit asks of a live attempt. Raises SlurmError."""
-    drained_nodes.tidy(ctx)
+    leave_drained_nodes.remove_stale_request(ctx)
     if ctx.run.wish == "cancel":
-        ending.intend(ctx, f"cancel by {ctx.run.wish_by or 'request'}")
+        end_attempt.announce_end(ctx, f"cancel by {ctx.run.wish_by or 'request'}")
     elif ctx.run.wish:
-        leave(ctx, snapshot)
+        stop_at_checkpoint(ctx, snapshot)
     elif not handle_preemption(ctx, snapshot, row):
-        drained_nodes.look(ctx, snapshot, row)
+        leave_drained_nodes.leave_if_free(ctx, snapshot, row)
         if ctx.run.state is State.ENDING:
             return
-        near_limit(ctx, snapshot, row)
+        save_before_time_limit(ctx, snapshot, row)
 
 
-def leave(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def stop_at_checkpoint(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """One pass over a live attempt that a user wants to stop or pause: ask it, wait, end it."""
     run, report = ctx.run, ctx.observations.report
     if report is not None and report.behind:
@@ -149,10 +151,10 @@ def leave(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         return
     verdict = awaited(ctx, snapshot)
     if verdict.end:
-        ending.intend(ctx, f"{run.wish} by {run.wish_by or 'request'}; {verdict.reason}")
+        end_attempt.announce_end(ctx, f"{run.wish} by {run.wish_by or 'request'}; {verdict.reason}")
 
 
-def near_limit(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
+def save_before_time_limit(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
     """Have the script save when the time limit is near: Slurm asks it if told to, else ftrun.
 
     Raises SlurmError.
@@ -163,19 +165,19 @@ def near_limit(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
     left_s = end_s - snapshot.now_s
     near = save_request.limit_is_near(limit_s, left_s, save_wait_s(ctx))
     if asked(ctx, Occasion.TIMELIMIT):
-        _hear(ctx, snapshot, left_s, near=near)
+        _follow_time_limit_request(ctx, snapshot, left_s, near=near)
         return
     if not (ctx.settings.get("checkpoint") or listens(ctx)):
         return
     signal = ctx.observations.per_start(_Signal)
     if signal.ahead_s is None:
-        signal.ahead_s = (plan.warning_ahead_s(ctx.run_dir),)
+        signal.ahead_s = (plan.signal_ahead_s(ctx.run_dir),)
     (ahead_s,) = signal.ahead_s
     slurms = bool(ahead_s) and save_request.warning_is_due(ahead_s or 0.0, left_s)
     if not near and not slurms:
         return
     known = sight(ctx, snapshot)
-    written_s = checkpoints.times_written_s(known.path) if known.path else None
+    written_s = checkpoints.modified_s(known.path) if known.path else None
     by_itself = known.logged is not None or (written_s or 0.0) > (ctx.attempt.launch.started_at_s or 0.0)
     if slurms and written_s is not None and save_request.warning_is_due(ahead_s or 0.0, end_s - written_s):
         known = Sight()  # the checkpoint for Slurm's signal is there already
@@ -191,22 +193,24 @@ def near_limit(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
     )
 
 
-def _hear(ctx: RunContext, snapshot: ClusterSnapshot, left_s: float, *, near: bool) -> None:
+def _follow_time_limit_request(
+    ctx: RunContext, snapshot: ClusterSnapshot, left_s: float, *, near: bool
+) -> None:
     """What becomes of a script that was asked to save before its time limit."""
     request = ctx.run.leaving
     if request["stage"] == "missed":
         return
     verdict = awaited(ctx, snapshot)
     if not verdict.end and near and request.get("by") == SLURM:
-        if not save_request.new(Sight.from_json(request["known"]), sight(ctx, snapshot)):
+        if not save_request.is_new(Sight.from_json(request["known"]), sight(ctx, snapshot)):
             more = {"known": request["known"], "unasked": request["unasked"]}
             ask(ctx, snapshot, Occasion.TIMELIMIT, max(left_s, 0.0), by_signal=False, **more)
         return
-    ends = estimates.of_run(ctx.run, snapshot.now_s)
+    ends = estimates.estimate_run(ctx.run, snapshot.now_s)
     work_s = (ends.target - ends.step) * ends.step_s if ends is not None else None
-    vain = save_request.in_vain(work_s=work_s, left_s=left_s, unasked=bool(request.get("unasked", True)))
+    vain = save_request.work_is_lost(work_s=work_s, left_s=left_s, unasked=bool(request.get("unasked", True)))
     if verdict.saved and vain and newest_checkpoint(ctx) and ctx.run.state is State.RUNNING:
-        ending.intend(ctx, f"{AT_LIMIT}; {verdict.reason}")
+        end_attempt.announce_end(ctx, f"{AT_LIMIT}; {verdict.reason}")
 
 
 def handle_preemption(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
@@ -227,12 +231,12 @@ def handle_preemption(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -
     if details is None or not details.is_preempted:
         return False
     left_s = max((row.planned_end_s or snapshot.now_s) - snapshot.now_s, 0.0)
-    by_slurm = ctx.services.facts().preemption_signals and plan.warning_ahead_s(ctx.run_dir) is not None
+    by_slurm = ctx.services.facts().preemption_signals and plan.signal_ahead_s(ctx.run_dir) is not None
     ask(ctx, snapshot, Occasion.PREEMPT, round(left_s, 1), by_signal=not by_slurm)
     return True
 
 
-def seen_through(ctx: RunContext, attempt: Attempt) -> Attempt:
+def with_preemption(ctx: RunContext, attempt: Attempt) -> Attempt:
     """`attempt` as it ended, with what is known of its preemption."""
     was_asked = asked(ctx, Occasion.PREEMPT)
     return as_preempted(attempt, ctx.observations.step, told=_told_to_leave(ctx), asked=was_asked)
@@ -263,21 +267,21 @@ def as_preempted(attempt: Attempt, step: int | None, *, told: bool, asked: bool)
     return attempt.ended_as(state="PREEMPTED")
 
 
-def waits_for_checkpoint(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
+def awaits_fault_checkpoint(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
     """Whether the announced end waits for a last checkpoint. Raises SlurmError, OSError (journal)."""
     if ctx.run.wish or row.state is not JobState.RUNNING or len(ctx.rows(snapshot)) > 1:
         return False
     if asked(ctx, Occasion.GASP):
-        observe.watch(ctx, snapshot)  # the log may show that it has saved
+        observe.read_logs(ctx, snapshot)  # the log may show that it has saved
         return not awaited(ctx, snapshot).end
-    if not _wanted(ctx, snapshot):
+    if not _checkpoint_is_wanted(ctx, snapshot):
         return False
     wait_s = float(ctx.settings.get("fault-save-timeout", 30.0))
     ask(ctx, snapshot, Occasion.GASP, wait_s)
     return True
 
 
-def _wanted(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def _checkpoint_is_wanted(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     attempt, found = ctx.attempt, ctx.observations.provisional
     why = attempt.end_intended
     if attempt.cancel_intended or WITHOUT_SCRIPT in why:
@@ -289,8 +293,10 @@ def _wanted(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     gone = [n for n in attempt.used if n in blamed or (n in rows and not rows[n].responding)]
     hangs = attempt.hung is not None or found is None or found.fault is FaultClass.HANG
     place = run_dir.attempt_dir(ctx.run_dir, attempt.number)
-    reads = not hangs and flag_files.is_read(place, f"{attempt.launch.number}.{attempt.launch.start.number}")
-    wanted, _ = save_request.gasp(
+    reads = not hangs and flag_files.script_reads_save_file(
+        place, f"{attempt.launch.number}.{attempt.launch.start.number}"
+    )
+    wanted, _ = save_request.emergency_save(
         total=len(attempt.used),
         alive=len(attempt.used) - len(gone),
         listens=listens(ctx) or reads,

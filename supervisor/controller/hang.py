@@ -32,14 +32,16 @@ from typing import TYPE_CHECKING, Any
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor.controller import ending, observe
+from ftrun.supervisor.controller import end_attempt, observe
 from ftrun.supervisor.model import job_rows, types
 from ftrun.supervisor.model.timers import Interval, Intervals
 from ftrun.supervisor.policy.stall import limits_while_suspect
 from ftrun.supervisor.store import attempt_dir, run_dir
 from ftrun.supervisor.store.attempt_dir import LaunchRecord
 from ftrun.supervisor.telemetry import hang_rules, log_watcher
-from ftrun.supervisor.telemetry.hang_watch import ASK_LIMIT_S, ASK_QUIET_S, Answer, HangWatch, stacks_line
+from ftrun.supervisor.telemetry.hang_watch import ASK_LIMIT_S, ASK_QUIET_S, HangWatch
+from ftrun.supervisor.telemetry.hang_watch import StacksAnswer as Answer
+from ftrun.supervisor.telemetry.hang_watch import stacks_command as stacks_line
 from ftrun.supervisor.telemetry.log_watcher import LogWatcher, WatchReport
 
 if TYPE_CHECKING:
@@ -49,15 +51,15 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.run_context import RunContext
 
 __all__ = [
-    "Errands",
+    "HangTarget",
     "LiveTask",
     "RemoteHangWatch",
+    "StackRequests",
     "TaskWatch",
-    "Watched",
-    "end",
-    "leave_to_agent",
-    "look",
-    "watch_tasks",
+    "cancel_hung_tasks",
+    "detect_hang",
+    "detect_hung_tasks",
+    "hand_over_to_agent",
 ]
 
 LOOK_EVERY_S = 2.0
@@ -68,7 +70,7 @@ AGAIN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class HangTarget:
     """What is watched: a launch, or a task of an array.
 
     `place` is its folder, `token` its start, `nodes` those that it uses (() = all of its rows), `more` the
@@ -85,7 +87,7 @@ class Watched:
 
 
 @dataclass
-class _Errand:
+class _StackRequest:
     """Stacks that are being taken: the nodes asked, and those that answered so far.
 
     Another thread writes; it sets `over` last.
@@ -108,10 +110,10 @@ class _Errand:
 
 
 @dataclass
-class Errands:
+class StackRequests:
     """Of all runs: stacks that are being taken in the background."""
 
-    pending: list[_Errand] = field(default_factory=list)
+    pending: list[_StackRequest] = field(default_factory=list)
 
 
 @dataclass
@@ -120,9 +122,9 @@ class _Hands:
 
     ctx: RunContext
     snapshot: ClusterSnapshot
-    watched: Watched
+    watched: HangTarget
     report: WatchReport | None = None
-    errand: _Errand | None = None
+    errand: _StackRequest | None = None
 
     def record(self, kind: str, data: Mapping[str, Any]) -> None:
         """See `Hands.record`."""
@@ -134,7 +136,7 @@ class _Hands:
             known = self.ctx.services.cluster.jobs((self.ctx.attempt.job,))
         except SlurmError:
             return None
-        found = self.rows(replace(self.snapshot, families=job_rows.families(known)))
+        found = self.rows(replace(self.snapshot, families=job_rows.rows_by_submission(known)))
         if not found:
             return None
         if any(row.state is not JobState.RUNNING for row in found):
@@ -147,13 +149,13 @@ class _Hands:
     def ask(self, folder: str) -> bool:
         """See `Hands.ask`. A run that ftrun may only observe is not disturbed."""
         services = self.ctx.services
-        steps, errands = services.steps, services.shared(Errands)
+        steps, errands = services.steps, services.shared(StackRequests)
         errands.pending = [one for one in errands.pending if not one.over]
         if steps is None or self.ctx.watch_only or len(errands.pending) >= ERRANDS_MAX:
             return False
         asked = tuple(self._parties())
         lines = {job: self._line(job, folder) for job, _ in asked}
-        errand = _Errand(asked)
+        errand = _StackRequest(asked)
         services.act(
             "stacks", self.snapshot, lambda: services.in_background(lambda: errand.run(steps, lines))
         )
@@ -197,7 +199,11 @@ class RemoteHangWatch:
     """The watch over one launch or task, from the supervisor's host."""
 
     def __init__(
-        self, ctx: RunContext, snapshot: ClusterSnapshot, watched: Watched, limits: hang_rules.Limits | None
+        self,
+        ctx: RunContext,
+        snapshot: ClusterSnapshot,
+        watched: HangTarget,
+        limits: hang_rules.HangLimits | None,
     ) -> None:
         self._hands = _Hands(ctx, snapshot, watched)
         self._watch = HangWatch(self._hands, watched.place, watched.token, limits, ctx.services.clock.mono_s)
@@ -208,8 +214,8 @@ class RemoteHangWatch:
         report: WatchReport,
         *,
         over: bool,
-        suspect: hang_rules.Limits | None = None,
-    ) -> types.Verdict | None:
+        suspect: hang_rules.HangLimits | None = None,
+    ) -> types.HangVerdict | None:
         """The verdict if it hangs, else None. `over`: the script has ended; `suspect`: see `HangWatch.judge`.
 
         Raises OSError (journal), LeaseLost.
@@ -220,7 +226,7 @@ class RemoteHangWatch:
         if not self._watch.poll():
             return None
         verdict = self._watch.judge(report, running=runs and not over, suspect=suspect)
-        return verdict if verdict is not None and verdict.state is types.State.HUNG else None
+        return verdict if verdict is not None and verdict.state is types.HangState.HUNG else None
 
 
 @dataclass
@@ -231,34 +237,34 @@ class _Watch:
     looked: Interval = field(default_factory=Interval)
 
 
-def look(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport) -> None:
+def detect_hang(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport) -> None:
     """One pass over a live launch: end it if it hangs. Raises OSError (journal), LeaseLost."""
     seen, attempt = ctx.observations, ctx.attempt
     watch = seen.per_start(_Watch)
     if not watch.looked.due(snapshot.mono_s, LOOK_EVERY_S):
         return
     if watch.afar is None:
-        watched = Watched(
+        watched = HangTarget(
             run_dir.attempt_dir(ctx.run_dir, attempt.number),
             f"{attempt.launch.number}.{attempt.launch.start.number}",
             attempt.used,
             tuple,
-            lambda now: observe.watch(ctx, now, fresh=True),
+            lambda now: observe.read_logs(ctx, now, fresh=True),
         )
         watch.afar = RemoteHangWatch(
-            ctx, snapshot, watched, hang_rules.limits_from(ctx.settings, from_afar=True)
+            ctx, snapshot, watched, hang_rules.hang_limits(ctx.settings, from_afar=True)
         )
     suspect, found = None, seen.suspicion
     if found is not None:
         lost = any(node in seen.silent for node in attempt.used)
         suspect = limits_while_suspect(ctx.settings, found, ctx.services.catalog(), lost=lost, from_afar=True)
-    over = attempt_dir.script_over(ctx.run_dir, attempt.number, attempt.launch.number)
+    over = attempt_dir.script_has_ended(ctx.run_dir, attempt.number, attempt.launch.number)
     verdict = watch.afar.look(snapshot, report, over=over, suspect=suspect)
     if verdict is not None:
-        ending.intend(ctx, f"it hangs: {verdict.reason}")
+        end_attempt.announce_end(ctx, f"it hangs: {verdict.reason}")
 
 
-def leave_to_agent(ctx: RunContext) -> None:
+def hand_over_to_agent(ctx: RunContext) -> None:
     """Drop the remote watch: the agent inside the allocation watches (P8)."""
     ctx.observations.per_start(_Watch).afar = None
 
@@ -286,10 +292,10 @@ class TaskWatch:
             task.watcher.close()
 
 
-def watch_tasks(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def detect_hung_tasks(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """One pass over the live tasks: journal which of them hang. Raises OSError (journal), LeaseLost."""
     watch, attempt = ctx.observations.per_start(TaskWatch), ctx.attempt
-    limits = hang_rules.limits_from(ctx.settings, from_afar=True)
+    limits = hang_rules.hang_limits(ctx.settings, from_afar=True)
     if limits is None or not watch.looked.due(snapshot.mono_s, TASKS_EVERY_S):
         return
     running = [one.number for one in _running(ctx, snapshot)]
@@ -306,24 +312,24 @@ def watch_tasks(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
             if live is not None:
                 live.watcher.close()
             live = watch.tasks[task] = _live(ctx, snapshot, task, launch, limits)
-        over = attempt_dir.task_over(ctx.run_dir, attempt.number, task, launch.number)
+        over = attempt_dir.task_has_ended(ctx.run_dir, attempt.number, task, launch.number)
         live.afar.look(snapshot, live.watcher.poll(snapshot.now_s), over=over)
 
 
 def _live(
-    ctx: RunContext, snapshot: ClusterSnapshot, task: int, launch: LaunchRecord, limits: hang_rules.Limits
+    ctx: RunContext, snapshot: ClusterSnapshot, task: int, launch: LaunchRecord, limits: hang_rules.HangLimits
 ) -> LiveTask:
-    watcher = LogWatcher(log_watcher.of_record(launch), catalog=ctx.services.catalog())
+    watcher = LogWatcher(log_watcher.recorded_logs(launch), catalog=ctx.services.catalog())
 
     def mine(found: Sequence[JobRow]) -> tuple[JobRow, ...]:
-        return tuple(row for row in found if job_rows.task_of(row) == task)
+        return tuple(row for row in found if job_rows.task_number(row) == task)
 
     def read(now: ClusterSnapshot) -> WatchReport:
         return watcher.poll(now.now_s, fresh=True)
 
     place = attempt_dir.task_dir(ctx.run_dir, ctx.attempt.number, task)
     more = {"task": task, "task_launch": launch.number}
-    watched = Watched(place, f"{launch.number}.1", launch.nodes, mine, read, more)
+    watched = HangTarget(place, f"{launch.number}.1", launch.nodes, mine, read, more)
     return LiveTask(launch.number, watcher, RemoteHangWatch(ctx, snapshot, watched, limits))
 
 
@@ -335,11 +341,11 @@ class _Running:
 
 def _running(ctx: RunContext, snapshot: ClusterSnapshot) -> list[_Running]:
     """The tasks that Slurm shows running, by number."""
-    live = ((job_rows.task_of(row), row) for row in ctx.rows(snapshot) if row.state is JobState.RUNNING)
+    live = ((job_rows.task_number(row), row) for row in ctx.rows(snapshot) if row.state is JobState.RUNNING)
     return sorted((_Running(task, row) for task, row in live if task is not None), key=lambda one: one.number)
 
 
-def end(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def cancel_hung_tasks(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Cancel each task that hangs and still runs. Raises SlurmError, LeaseLost, Stale."""
     attempt, watch = ctx.attempt, ctx.observations.per_start(TaskWatch)
     if not attempt.hung_tasks or ctx.watch_only:
@@ -363,5 +369,5 @@ def _is_still(ctx: RunContext, task: int, launch: int) -> bool:
     return (
         found is not None
         and found.number == launch
-        and not attempt_dir.task_over(ctx.run_dir, number, task, launch)
+        and not attempt_dir.task_has_ended(ctx.run_dir, number, task, launch)
     )

@@ -22,7 +22,8 @@ from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import replace
 from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.context.cluster_snapshot import STALE_AFTER_S, ClusterSnapshot, Stale
-from ftrun.supervisor.context.run_context import Moved, RunContext
+from ftrun.supervisor.context.run_context import JournalChanged as Moved
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.context.services import Services
 from ftrun.supervisor.controller import (
     accounting,
@@ -33,8 +34,8 @@ from ftrun.supervisor.controller import (
     observe,
     orphan_jobs,
     pending_exclusion,
-    requests,
     user_hooks,
+    user_requests,
 )
 from ftrun.supervisor.controller.reconcile import RunReconciler
 from ftrun.supervisor.model import job_rows
@@ -106,7 +107,7 @@ class Supervisor:
         return any(
             ctx.run.state in _MOVING
             or ctx.just_submitted
-            or (ctx.run.state in _LIVE and observe.just_ended(ctx))
+            or (ctx.run.state in _LIVE and observe.script_just_ended(ctx))
             or companions.are_left(ctx.run)
             for ctx in self._contexts()
         )
@@ -178,7 +179,7 @@ class Supervisor:
             self.services.seen()
         tokens = self._look_for_tokens(mono) if jobs is not None else ()
         return ClusterSnapshot(
-            clock.now_s(), clock.mono_s(), jobs, nodes, job_rows.families(jobs or {}), tokens
+            clock.now_s(), clock.mono_s(), jobs, nodes, job_rows.rows_by_submission(jobs or {}), tokens
         )
 
     def _look_for_tokens(self, mono: float) -> tuple[JobRow, ...]:
@@ -186,17 +187,19 @@ class Supervisor:
 
         A failed query is repeated next time.
         """
-        live = any(ctx.run.state in orphan_jobs.LIVE for ctx in self._contexts())
-        if not live or mono - self._tokens_s < orphan_jobs.EVERY_S:
+        live = any(ctx.run.state in orphan_jobs.LIVE_STATES for ctx in self._contexts())
+        if not live or mono - self._tokens_s < orphan_jobs.SEARCH_EVERY_S:
             return ()
         self._tokens_s = mono
         own = {job for one in self.reconcilers.values() for job in one.job_ids()}
         try:
-            found = self.services.cluster.find(orphan_jobs.TOKENS)
+            found = self.services.cluster.find(orphan_jobs.TOKEN_PREFIX)
         except SlurmError as error:
             self.services.tell("strays.unseen", why=error.message)
             return ()
-        return tuple(row for row in found if not row.state.ended and job_rows.base_id(row.job_id) not in own)
+        return tuple(
+            row for row in found if not row.state.ended and job_rows.base_job_id(row.job_id) not in own
+        )
 
     def _look_at_nodes(self, mono: float) -> dict[str, NodeRow]:
         """The nodes: asked for at every tick while a run is moving, else every `NODES_EVERY_S`."""
@@ -213,7 +216,7 @@ class Supervisor:
         if not self._guarded(run_dir, lambda: reconciler.step(accounting.with_ended_job(ctx, snapshot))):
             return
         self.services.ledger.follow(ctx.run)
-        if not self._guarded(run_dir, lambda: user_hooks.look(ctx, snapshot)):
+        if not self._guarded(run_dir, lambda: user_hooks.run_due_hooks(ctx, snapshot)):
             return
         if snapshot.jobs is not None:
             self.services.seen(who=ctx.run.id, run=ctx.run.id)
@@ -263,7 +266,7 @@ class Supervisor:
             reconciler.close()
         self.reconcilers.clear()
         self._final.clear()
-        pending_exclusion.forget(self.services)
+        pending_exclusion.forget_pending_exclusions(self.services)
 
     def _tell_status(self) -> None:
         """Write what `ftrun status` shows of the supervisor itself."""
@@ -293,7 +296,7 @@ class Supervisor:
             keep_alive = _Renewal(self.lease)
             try:
                 with contextlib.suppress(OSError):  # jobs do without it
-                    node_tools.provide(self.services.home)
+                    node_tools.install_node_tools(self.services.home)
                 while not until(self):
                     self.tick()
                     self._wait(min(poll_s, MOVING_POLL_S) if self.moving else poll_s)
@@ -334,7 +337,7 @@ class Supervisor:
             if ctx.run.state in _LIVE:
                 self._guarded(run_dir, lambda one=reconciler: one.glance(snapshot))  # type: ignore[misc]
             if run_dir in self.reconcilers and ctx.run.state in _LIVE:
-                over = observe.script_over(ctx, snapshot) or over
+                over = observe.script_ended_now(ctx, snapshot) or over
         self._next_glance_s = clock.mono_s() + GLANCE_SHARE * (time.thread_time() - cpu_s)
         return over
 
@@ -400,7 +403,7 @@ class _Renewal:
 
 
 def _asked(ctx: RunContext) -> bool:
-    return bool(requests.pending(ctx.run_dir, ctx.run.requests_seen))
+    return bool(user_requests.pending(ctx.run_dir, ctx.run.requests_seen))
 
 
 def _requests_stamp(run_dir: str) -> float:
@@ -413,4 +416,4 @@ def _requests_stamp(run_dir: str) -> float:
 def _unfinished(ctx: RunContext) -> bool:
     """Whether something is left to do for a final run."""
     left = dependents.are_left(ctx.run) or companions.are_left(ctx.run)
-    return left or finish.awaits_late_job(ctx) or user_hooks.pending(ctx)
+    return left or finish.awaits_late_job(ctx) or user_hooks.has_pending_hooks(ctx)

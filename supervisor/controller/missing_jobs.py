@@ -17,7 +17,7 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftrun.slurm.client.parse import bears
+from ftrun.slurm.client.parse import has_token as bears
 from ftrun.supervisor.controller import accounting, exit_status, observe
 from ftrun.supervisor.model import job_rows, types
 from ftrun.supervisor.model.timers import Stopwatch
@@ -28,7 +28,15 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
 
-__all__ = ["is_gone", "is_missing", "latest_launch", "left_the_queue", "missed", "note_missing", "note_seen"]
+__all__ = [
+    "handle_missing_job",
+    "is_gone",
+    "is_missing",
+    "latest_launch",
+    "left_the_queue",
+    "note_missing",
+    "note_seen",
+]
 
 ABSENT_FOR_S = 60.0  # two answers that lack a job must be this far apart
 
@@ -48,7 +56,7 @@ def note_seen(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
     ctx.observations.per_launch(_Absence).lacking.stop()
 
 
-def missed(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def handle_missing_job(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """The job's row is missing: wait, and record its end once it is really gone. Raises SlurmError."""
     note_missing(ctx, snapshot)
     if not is_gone(ctx, snapshot):
@@ -60,7 +68,7 @@ def missed(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     reason = (
         types.UNWATCHED
         if ctx.observations.per_launch(_Absence).unwatched and answer != accounting.LOST
-        else types.FORGOTTEN
+        else types.UNKNOWN_TO_SLURM
     )
     if left_the_queue(ctx) and answer != accounting.LOST:
         reason = types.LEFT_THE_QUEUE
@@ -99,9 +107,9 @@ def _adopt_another(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     if not _due(ctx, snapshot):
         return
     rows = [row for row in ctx.services.cluster.find(ctx.attempt.token) if not row.state.ended]
-    jobs = sorted({job_rows.base_id(row.job_id) for row in rows if bears(row.comment, ctx.attempt.token)})
+    jobs = sorted({job_rows.base_job_id(row.job_id) for row in rows if bears(row.comment, ctx.attempt.token)})
     if jobs and ctx.attempt.job not in jobs:
-        observe.adopt(ctx, jobs[0])
+        observe.adopt_job(ctx, jobs[0])
 
 
 def _due(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
@@ -134,7 +142,7 @@ def _never_started(ctx: RunContext) -> bool:
         return False
     if attempt.launch.end.state:  # of the launch before: it must have been requeued since
         return attempt.launch.requeued and latest_launch(ctx) <= attempt.launch.number
-    return attempt_dir.owner(run_dir, attempt.number, attempt.launch.number) is None
+    return attempt_dir.claim_of_launch(run_dir, attempt.number, attempt.launch.number) is None
 
 
 def _unwatched(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
@@ -144,6 +152,6 @@ def _unwatched(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     if ctx.observations.seen_s is not None:
         return snapshot.mono_s - ctx.observations.seen_s >= age_s
     times_s = (attempt.submitted_at_s, attempt.launch.running_seen_at_s, attempt.launch.end.at_s)
-    return exit_status.forgettable(
+    return exit_status.may_be_forgotten(
         max((at for at in times_s if at is not None), default=None), snapshot.now_s, age_s
     )

@@ -19,7 +19,8 @@ from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, NodeFacts, NodeF
 from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import Evidence
 from ftrun.supervisor.nodes.from_runs import entry_prefix
-from ftrun.supervisor.nodes.remote_checks import GIVEN_UP_AFTER_S, Visit
+from ftrun.supervisor.nodes.remote_checks import GIVEN_UP_AFTER_S
+from ftrun.supervisor.nodes.remote_checks import SshVisit as Visit
 from ftrun.supervisor.store import attempt_dir, node_reports
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def of_live(ctx: RunContext, snapshot: ClusterSnapshot) -> NodeFacts:
     """What the monitors on the nodes of a live launch have found so far."""
     seen = ctx.observations
     if seen.per_launch(_Reports).looked.due(snapshot.mono_s, LOOK_EVERY_S):
-        stamp = node_reports.stamp(ctx.run_dir, ctx.attempt.number)
+        stamp = node_reports.folder_stamp(ctx.run_dir, ctx.attempt.number)
         if stamp != seen.node_stamp:
             seen.node_stamp = stamp
             _read_reports(ctx)
@@ -67,7 +68,10 @@ def ssh_checks_over(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
         return True
     if attempt.launch.end.state == "CANCELLED" and not attempt.ended_by_us:
         return True
-    if attempt_dir.held_record(ctx.run_dir, attempt.number, attempt.launch.number, attempt.nodes) is not None:
+    if (
+        attempt_dir.prelaunch_hold(ctx.run_dir, attempt.number, attempt.launch.number, attempt.nodes)
+        is not None
+    ):
         return True  # the preflight checks have just reported
     if after.visit is None:
         _read_reports(ctx)

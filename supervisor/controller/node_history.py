@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.supervisor.context.node_ledger_writer import Domains, rules_from, several_nodes_failed
-from ftrun.supervisor.model.node_entry import Entry
-from ftrun.supervisor.nodes.history import Book, failures
+from ftrun.supervisor.model.node_entry import NodeEntry as Entry
+from ftrun.supervisor.nodes.history import NodeHistory as Book
+from ftrun.supervisor.nodes.history import failures
 from ftrun.supervisor.policy.correlated_failures import common_causes
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def quarantined(ctx: RunContext, now_s: float) -> tuple[str, ...]:
     refused = any(a.launch.end.state == "REFUSED" and a.excluded for a in ctx.run.attempts)
     if refused or ctx.settings.get("quarantine", "auto") == "never":
         return ()
-    return _book(ctx).quarantined(now_s)
+    return _folded_history(ctx).quarantined(now_s)
 
 
 def excluded(ctx: RunContext, now_s: float) -> tuple[str, ...]:
@@ -63,12 +64,12 @@ def excluded(ctx: RunContext, now_s: float) -> tuple[str, ...]:
     )
     if not own:
         return ()
-    known, for_s = _book(ctx).nodes, rules_from(ctx.settings).base_s
+    known, for_s = _folded_history(ctx).nodes, rules_from(ctx.settings).base_s
     released = {name: record.released_at_s for name, record in known.items()}
     return tuple(dict.fromkeys(e.node for e in own if released.get(e.node, 0.0) <= e.until_s - for_s))
 
 
-def _book(ctx: RunContext) -> Book:
+def _folded_history(ctx: RunContext) -> Book:
     return ctx.services.ledger.book(rules_from(ctx.settings), lambda: domains(ctx))
 
 

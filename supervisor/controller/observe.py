@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ftrun.supervisor.diagnosis import inputs
-from ftrun.supervisor.model.states import IGNORED
+from ftrun.supervisor.model.states import IGNORED_SUFFIX as IGNORED
 from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import Evidence
 from ftrun.supervisor.store import attempt_dir, run_dir, submission_context
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EndedScript",
-    "adopt",
-    "attached",
+    "adopt_claim_holder",
+    "adopt_job",
+    "attached_evidence",
     "extra_logs",
-    "is_anothers",
-    "just_ended",
     "note_evidence",
     "note_launch",
     "note_start",
-    "script_over",
-    "watch",
+    "read_logs",
+    "script_ended_now",
+    "script_just_ended",
 ]
 
 CLAIM_EXPECTED_WITHIN_S = 60.0  # P10
@@ -135,7 +135,7 @@ def note_start(ctx: RunContext) -> None:
     """
     attempt = ctx.attempt
     if attempt.launch.inside and attempt.launch.claim_seen:
-        last = attempt_dir.last_start(ctx.run_dir, attempt.number, attempt.launch.number)
+        last = attempt_dir.latest_start_record(ctx.run_dir, attempt.number, attempt.launch.number)
         if last is not None and last.start > attempt.launch.start_seen:
             sizes = {log.path: _size_bytes(log.path) for log in extra_logs(ctx)}
             ctx.record(
@@ -157,7 +157,7 @@ def _size_bytes(path: str) -> int:
         return 0
 
 
-def is_anothers(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
+def adopt_claim_holder(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
     """Whether another job with this attempt's token holds the claim; that job is adopted as the attempt's.
 
     sbatch may have made two jobs of one token. The one without the claim exits by itself.
@@ -165,38 +165,38 @@ def is_anothers(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool
     asked = ctx.observations.per_launch(_Clocks).owner
     if not row.state.ended and not asked.due(snapshot.mono_s, OWNER_EVERY_S):
         return False
-    owner = attempt_dir.owner(ctx.run_dir, ctx.attempt.number, ctx.attempt.launch.number)
+    owner = attempt_dir.claim_of_launch(ctx.run_dir, ctx.attempt.number, ctx.attempt.launch.number)
     if owner is None or not owner.job or owner.job == ctx.attempt.job or len(ctx.rows(snapshot)) > 1:
         return False
-    adopt(ctx, owner.job)
+    adopt_job(ctx, owner.job)
     return True
 
 
-def adopt(ctx: RunContext, job: str) -> None:
+def adopt_job(ctx: RunContext, job: str) -> None:
     """From now on this job is the attempt's. Raises OSError (journal)."""
     ctx.record("job.adopted", job_id=job, instead_of=ctx.attempt.job)
-    run_dir.index(ctx.services.home, job, ctx.run.id)
+    run_dir.index_job(ctx.services.home, job, ctx.run.id)
 
 
-def script_over(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def script_ended_now(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     """True once in a launch.
 
     When its script has left the record of its end, so that Slurm is worth a query now.
     """
     attempt, over = ctx.attempt, ctx.observations.per_start(EndedScript).over
-    if over.runs or not attempt_dir.script_over(ctx.run_dir, attempt.number, attempt.launch.number):
+    if over.runs or not attempt_dir.script_has_ended(ctx.run_dir, attempt.number, attempt.launch.number):
         return False
     over.restart(snapshot.mono_s)
     return True
 
 
-def just_ended(ctx: RunContext) -> bool:
+def script_just_ended(ctx: RunContext) -> bool:
     """Whether the script of a job that Slurm still shows as live ended a moment ago: poll faster."""
     ended_s = ctx.observations.per_start(EndedScript).over.since_s
     return ended_s is not None and ctx.services.clock.mono_s() - ended_s < JUST_ENDED_S
 
 
-def watch(ctx: RunContext, snapshot: ClusterSnapshot, *, fresh: bool = False) -> WatchReport | None:
+def read_logs(ctx: RunContext, snapshot: ClusterSnapshot, *, fresh: bool = False) -> WatchReport | None:
     """Read how the logs have grown.
 
     None while no log is known. First sightings and progress are journalled.
@@ -210,7 +210,9 @@ def watch(ctx: RunContext, snapshot: ClusterSnapshot, *, fresh: bool = False) ->
         logs.paths, before = frozenset(log.path for log in extra_logs(ctx)), logs.paths
         if logs.paths - before:  # a log that the script began only now: its steps may be there
             logs.read_anew()
-    if not logs.next_began and log_watcher.later(ctx.run_dir, ctx.attempt.number, ctx.attempt.launch.number):
+    if not logs.next_began and log_watcher.next_launch(
+        ctx.run_dir, ctx.attempt.number, ctx.attempt.launch.number
+    ):
         # It writes into the same file, and some of its lines may have been read as this launch's.
         logs.next_began = True
         logs.read_anew()
@@ -220,7 +222,7 @@ def watch(ctx: RunContext, snapshot: ClusterSnapshot, *, fresh: bool = False) ->
         if not paths:
             return None
         attempt = ctx.attempt
-        ours = log_watcher.ours(ctx.run_dir, attempt.number, attempt.launch.number)
+        ours = log_watcher.known_owners(ctx.run_dir, attempt.number, attempt.launch.number)
         logs.watcher = LogWatcher(paths, catalog=ctx.services.catalog(), ours=ours)
     logs.watcher.admit(*ctx.attempt.family)
     report = logs.watcher.poll(snapshot.now_s, fresh=fresh)
@@ -236,8 +238,8 @@ def watch(ctx: RunContext, snapshot: ClusterSnapshot, *, fresh: bool = False) ->
 def _log_paths(ctx: RunContext) -> list[LogPath]:
     attempt = ctx.attempt
     tasks = attempt_dir.task_records(ctx.run_dir, attempt.number, attempt.failed_tasks[:TASK_LOGS_MAX])
-    paths = log_watcher.of_launch(ctx.run_dir, attempt.number, attempt.launch.number)
-    paths += [path for record in tasks.values() for path in log_watcher.of_record(record)]
+    paths = log_watcher.launch_logs(ctx.run_dir, attempt.number, attempt.launch.number)
+    paths += [path for record in tasks.values() for path in log_watcher.recorded_logs(record)]
     return paths + extra_logs(ctx)
 
 
@@ -247,31 +249,31 @@ def extra_logs(ctx: RunContext) -> list[LogPath]:
     return [LogPath(path, sizes.get(path, 0)) for path in _named(ctx) if not inputs.is_attachment(path)]
 
 
-def attached(ctx: RunContext) -> tuple[Evidence, ...]:
+def attached_evidence(ctx: RunContext) -> tuple[Evidence, ...]:
     """The evidence in the other files of `--ft-log`, ordered after all evidence of the logs."""
-    return inputs.told_by(_named(ctx), ctx.services.catalog(), ctx.observations.evidence)
+    return inputs.extra_evidence(_named(ctx), ctx.services.catalog(), ctx.observations.evidence)
 
 
 def _named(ctx: RunContext) -> list[str]:
     """The files of `--ft-log` that this launch has written."""
-    return inputs.named(
+    return inputs.find_extra_logs(
         ctx.settings, submission_context.cwd(ctx.run_dir), ctx.attempt.launch.started_at_s or 0.0
     )
 
 
 def note_evidence(ctx: RunContext, evidence: Evidence) -> None:
     """Journal a fact of this launch at its first sighting."""
-    if data := _not_yet_told(ctx, evidence):
+    if data := _evidence_fields(ctx, evidence):
         ctx.record("evidence", **data)
 
 
 def _note_ignored(ctx: RunContext, evidence: Evidence) -> None:
     """Journal, at its first sighting, a line that another job wrote into our log."""
-    if data := _not_yet_told(ctx, evidence, IGNORED):
+    if data := _evidence_fields(ctx, evidence, IGNORED):
         ctx.record("line.ignored", **data)
 
 
-def _not_yet_told(ctx: RunContext, evidence: Evidence, mark: str = "") -> dict[str, Any]:
+def _evidence_fields(ctx: RunContext, evidence: Evidence, mark: str = "") -> dict[str, Any]:
     """The data of the record; {} if it was recorded before, or if the run has enough of them."""
     attempt = ctx.attempt
     place = f"{attempt.number}.{attempt.launch.number}" + (

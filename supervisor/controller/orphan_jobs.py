@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.cluster import JobState
-from ftrun.slurm.client.parse import bears
-from ftrun.supervisor.model.job_rows import base_id
+from ftrun.slurm.client.parse import has_token as bears
+from ftrun.supervisor.model.job_rows import base_job_id as base_id
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.store import attempt_dir
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
 
-__all__ = ["EVERY_S", "LIVE", "TOKENS", "cancel", "cancel_all", "cancel_seen"]
+__all__ = ["LIVE_STATES", "SEARCH_EVERY_S", "TOKEN_PREFIX", "cancel", "cancel_all", "cancel_seen"]
 
-EVERY_S = 30.0  # how often orphans of all runs are looked for while one of them lives
-TOKENS = "ftrun"  # the head of every token
-LIVE = frozenset({State.QUEUED, State.RUNNING, State.SUSPECT, State.ENDING})
+SEARCH_EVERY_S = 30.0  # how often orphans of all runs are looked for while one of them lives
+TOKEN_PREFIX = "ftrun"  # the head of every token
+LIVE_STATES = frozenset({State.QUEUED, State.RUNNING, State.SUSPECT, State.ENDING})
 
 
 def cancel_all(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
@@ -39,9 +39,9 @@ def cancel_all(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
 
 def cancel_seen(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Cancel the orphans that this snapshot shows beside the present attempt. Raises SlurmError, Stale."""
-    if ctx.run.state not in LIVE or ctx.watch_only or not ctx.attempt.job:
+    if ctx.run.state not in LIVE_STATES or ctx.watch_only or not ctx.attempt.job:
         return
-    cancel(ctx, snapshot, [row for row in snapshot.tokens if _is_stray(ctx, row)])
+    cancel(ctx, snapshot, [row for row in snapshot.tokens if _is_orphan(ctx, row)])
 
 
 def cancel(ctx: RunContext, snapshot: ClusterSnapshot, rows: Iterable[JobRow]) -> None:
@@ -54,7 +54,7 @@ def cancel(ctx: RunContext, snapshot: ClusterSnapshot, rows: Iterable[JobRow]) -
         ctx.record("cancel.done", what=f"stray job {job}")
 
 
-def _is_stray(ctx: RunContext, row: JobRow) -> bool:
+def _is_orphan(ctx: RunContext, row: JobRow) -> bool:
     attempt = ctx.attempt
     token = ctx.run.token
     if row.state.ended or row.state is JobState.COMPLETING or token not in row.comment:
@@ -66,5 +66,5 @@ def _is_stray(ctx: RunContext, row: JobRow) -> bool:
     if not bears(row.comment, attempt.token):
         return True
     # Of two jobs of one submission the holder of the claim is the attempt; it may not be known yet.
-    owner = attempt_dir.owner(ctx.run_dir, attempt.number, attempt.launch.number)
+    owner = attempt_dir.claim_of_launch(ctx.run_dir, attempt.number, attempt.launch.number)
     return owner is not None and owner.job == attempt.job

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.context.services import Services
 
-__all__ = ["PendingExclusion", "forget", "keep_off_quarantined"]
+__all__ = ["PendingExclusion", "forget_pending_exclusions", "keep_off_quarantined"]
 
 CANNOT_START = ("badconstraints", "reqnodenotavail", "nodesrequiredforjobaredown")
 
@@ -56,7 +56,7 @@ class _FirstJobs:
     done: dict[str, PendingExclusion] = field(default_factory=dict)
 
 
-def forget(services: Services) -> None:
+def forget_pending_exclusions(services: Services) -> None:
     """Read the journals again: another supervisor may change the lists of waiting jobs."""
     services.shared(_FirstJobs).done.clear()
 
@@ -112,7 +112,7 @@ def _chosen(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> PendingE
     own = [node for node in details.excluded if node in view.partition]
     view = replace(view, partition=tuple(node for node in view.partition if node not in own))
     view = replace(view, available=view.available - set(own), lost=view.lost - set(own))
-    nodes = node_placement.left_out(view, (), (), (), quarantined=free, cap=cap)
+    nodes = node_placement.nodes_to_exclude(view, (), (), (), quarantined=free, cap=cap)
     return PendingExclusion(details.excluded, nodes, done=not nodes)
 
 

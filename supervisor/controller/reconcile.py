@@ -21,7 +21,7 @@ from ftrun.supervisor.controller import (
     companions,
     dependents,
     drain,
-    ending,
+    end_attempt,
     exit_status,
     finish,
     graceful_stop,
@@ -30,11 +30,11 @@ from ftrun.supervisor.controller import (
     observe,
     orphan_jobs,
     pending_exclusion,
-    queue,
-    requests,
+    queued_job,
     resubmit,
     submit_outcome,
     suspect,
+    user_requests,
 )
 from ftrun.supervisor.model import job_rows, types
 from ftrun.supervisor.model.states import State
@@ -43,8 +43,8 @@ from ftrun.supervisor.store import run_dir as store_run_dir
 
 __all__ = ["HANDLERS", "RunReconciler"]
 
-FRONT_PATIENCE_S = 180.0  # how long an `ftrun sbatch` on another host may pause between its records
-INSIDE_EVERY_S = 1.0  # an agent's journal is on the shared file system
+SUBMITTER_PATIENCE_S = 180.0  # how long an `ftrun sbatch` on another host may pause between its records
+AGENT_JOURNAL_EVERY_S = 1.0  # an agent's journal is on the shared file system
 STEPS_MAX = 6  # transitions of one run per snapshot
 
 
@@ -78,12 +78,12 @@ class RunReconciler:
         """Move on as far as the snapshot allows. Raises LeaseLost, Stale, OSError (journal)."""
         ctx = self.ctx
         ctx.catch_up()
-        if _front_at_work(ctx, snapshot):
+        if _submitter_is_writing(ctx, snapshot):
             return
         ctx.shut_out_rival()
         final = ctx.run.final
-        requests.take_requests(ctx)
-        graceful_stop.look(ctx, snapshot)
+        user_requests.take_requests(ctx)
+        graceful_stop.check_stop_file(ctx, snapshot)
         ctx.observations.looked(seen=snapshot.jobs is not None, mono_s=snapshot.mono_s)
         if snapshot.jobs is None or snapshot.nodes is None:
             return
@@ -91,7 +91,7 @@ class RunReconciler:
             return  # a request has just resumed it; the snapshot does not cover its job
         orphan_jobs.cancel_seen(ctx, snapshot)
         dependents.move(ctx, snapshot)
-        companions.look(ctx, snapshot)
+        companions.reconcile_companions(ctx, snapshot)
         drain.note_answers(ctx)
         for _ in range(STEPS_MAX):
             before = (ctx.run.state, len(ctx.run.attempts))
@@ -109,7 +109,7 @@ class RunReconciler:
         """
         ctx = self.ctx
         if ctx.writes and ctx.run.state in (State.RUNNING, State.SUSPECT):
-            if ctx.observations.per_launch(_Clocks).inside.due(snapshot.mono_s, INSIDE_EVERY_S):
+            if ctx.observations.per_launch(_Clocks).inside.due(snapshot.mono_s, AGENT_JOURNAL_EVERY_S):
                 agent_link.copy_journal(ctx)
                 observe.note_start(ctx)
             _watch(ctx, snapshot)
@@ -118,7 +118,7 @@ class RunReconciler:
 # ---------------------------------------------------------------------- submitting
 
 
-def _front_at_work(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def _submitter_is_writing(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     """Whether `ftrun sbatch` still writes.
 
     If we appended first, readers would ignore its later records (P8).
@@ -126,15 +126,15 @@ def _front_at_work(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     state, attempt = ctx.run.state, ctx.run.attempt
     first = attempt is None or (attempt.number == 1 and not ctx.run.incidents)
     early = state is State.NEW or (state is State.SUBMITTING and first)
-    return early and not ctx.writes and not _front_gone(ctx, snapshot)
+    return early and not ctx.writes and not _submitter_is_gone(ctx, snapshot)
 
 
-def _front_gone(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def _submitter_is_gone(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     writer = str(ctx.run.submitter.get("writer", ""))
     if writer and store_run_dir.provably_dead(writer):
         return True
     unchanged = ctx.observations.per_launch(_Clocks).front[frozenset(ctx.read_lengths.items())]
-    return unchanged.held_s(snapshot.mono_s) >= FRONT_PATIENCE_S
+    return unchanged.held_s(snapshot.mono_s) >= SUBMITTER_PATIENCE_S
 
 
 def _new(ctx: RunContext, _snapshot: ClusterSnapshot) -> None:
@@ -155,24 +155,24 @@ def _new(ctx: RunContext, _snapshot: ClusterSnapshot) -> None:
 def _queued(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     row = ctx.row(snapshot)
     if row is None:
-        missing_jobs.missed(ctx, snapshot)
+        missing_jobs.handle_missing_job(ctx, snapshot)
         return
     missing_jobs.note_seen(ctx, snapshot, row)
     if row.state.ended and row.restarts not in (None, ctx.attempt.launch.number):
         _started(ctx, row)  # another launch than expected: it ended between two snapshots, or in the queue
     elif row.state.ended:
         _ended(ctx, snapshot, row)
-    elif observe.is_anothers(ctx, snapshot, row):
+    elif observe.adopt_claim_holder(ctx, snapshot, row):
         pass  # its row comes with the next snapshot
     elif row.state.live:
         _started(ctx, row)
     elif "launch failed requeued held" in row.reason.lower():
         ctx.record("job.requeued", state=row.state.value, reason=row.reason)
     elif ctx.run.wish:
-        ending.intend(ctx, f"{ctx.run.wish} by {ctx.run.wish_by or 'request'}")
+        end_attempt.announce_end(ctx, f"{ctx.run.wish} by {ctx.run.wish_by or 'request'}")
     else:
         pending_exclusion.keep_off_quarantined(ctx, snapshot, row)
-        queue.look(ctx, snapshot, row)
+        queued_job.review_queued_job(ctx, snapshot, row)
 
 
 def _started(ctx: RunContext, row: JobRow) -> None:
@@ -193,7 +193,7 @@ def _started(ctx: RunContext, row: JobRow) -> None:
 def _running(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     row = ctx.row(snapshot)
     if row is None:
-        missing_jobs.missed(ctx, snapshot)
+        missing_jobs.handle_missing_job(ctx, snapshot)
         return
     missing_jobs.note_seen(ctx, snapshot, row)
     agent_link.copy_journal(ctx)
@@ -211,31 +211,31 @@ def _running(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         return
     if row.state is JobState.RUNNING:
         _watch(ctx, snapshot)
-        hang.end(ctx, snapshot)
+        hang.cancel_hung_tasks(ctx, snapshot)
         if len(ctx.rows(snapshot)) == 1 and ctx.run.state in (State.RUNNING, State.SUSPECT):
             agent_link.end_if_headless(ctx, snapshot, row)
             agent_link.note_absence(ctx, snapshot)
     if ctx.run.state in (State.RUNNING, State.SUSPECT):
-        graceful_stop.live(ctx, snapshot, row)
+        graceful_stop.serve_live_attempt(ctx, snapshot, row)
 
 
 def _watch(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
-    report = observe.watch(ctx, snapshot)
+    report = observe.read_logs(ctx, snapshot)
     if agent_link.in_charge(ctx, snapshot):
-        suspect.leave_to_agent(ctx)
-        hang.leave_to_agent(ctx)
+        suspect.hand_over_to_agent(ctx)
+        hang.hand_over_to_agent(ctx)
     elif any("_" in row.job_id for row in ctx.rows(snapshot)):
-        hang.watch_tasks(ctx, snapshot)
+        hang.detect_hung_tasks(ctx, snapshot)
     elif report is not None:
-        suspect.judge(ctx, snapshot, report)  # not for an array: one broken task must not end it
+        suspect.update_suspicion(ctx, snapshot, report)  # not for an array: one broken task must not end it
         if ctx.run.state in (State.RUNNING, State.SUSPECT):
-            hang.look(ctx, snapshot, report)
+            hang.detect_hang(ctx, snapshot, report)
 
 
 def _ending(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     row = ctx.row(snapshot)
     if row is None:
-        missing_jobs.missed(ctx, snapshot)
+        missing_jobs.handle_missing_job(ctx, snapshot)
         return
     missing_jobs.note_seen(ctx, snapshot, row)
     if row.state.ended:
@@ -243,13 +243,13 @@ def _ending(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     elif row.state.live and ctx.started_again(row):  # the launch that we were ending is over
         exit_status.record_end(ctx, "job.requeued", row.state.value, row.reason, ())
     elif ctx.attempt.end_done:
-        ending.repeat(ctx, snapshot)
-    elif not graceful_stop.waits_for_checkpoint(ctx, snapshot, row):
-        ending.carry_out(ctx, snapshot)
+        end_attempt.repeat_cancel(ctx, snapshot)
+    elif not graceful_stop.awaits_fault_checkpoint(ctx, snapshot, row):
+        end_attempt.cancel_job(ctx, snapshot)
 
 
 def _ended(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
-    if observe.is_anothers(ctx, snapshot, row):
+    if observe.adopt_claim_holder(ctx, snapshot, row):
         return
     observe.note_launch(ctx, snapshot)
     agent_link.note_absence(ctx, snapshot, over=True)
@@ -263,12 +263,12 @@ def _ended(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
 
 HANDLERS: Mapping[State, Callable[[RunContext, ClusterSnapshot], None]] = {
     State.NEW: _new,
-    State.SUBMITTING: submit_outcome.look,
+    State.SUBMITTING: submit_outcome.resolve_submission,
     State.QUEUED: _queued,
     State.RUNNING: _running,
     State.SUSPECT: _running,
     State.ENDING: _ending,
-    State.SETTLING: assess.settle,
+    State.SETTLING: assess.assess_launch,
     State.RECOVERING: resubmit.recover,
     State.FINISHED: finish.release_dependents,
     State.STOPPED: finish.stay_stopped,

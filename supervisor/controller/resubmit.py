@@ -27,10 +27,10 @@ from ftrun.supervisor.controller import (
     missing_jobs,
     node_history,
     orphan_jobs,
-    queue,
+    queued_job,
 )
 from ftrun.supervisor.diagnosis import known_ends, resumable
-from ftrun.supervisor.diagnosis.known_ends import LEFT
+from ftrun.supervisor.diagnosis.known_ends import LEFT_QUEUE as LEFT
 from ftrun.supervisor.model import errors
 from ftrun.supervisor.model.timers import Stopwatch, Stopwatches
 from ftrun.supervisor.model.types import Decision
@@ -61,16 +61,16 @@ class _Clocks:
 
 def recover(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """One pass over a run whose next step is decided."""
-    if (wish := decide.withdrawn(ctx.run)) is not None:
+    if (wish := decide.requested_stop(ctx.run)) is not None:
         finish.end_run(ctx, snapshot, wish, {"class": "cancelled"})
         return
     kind = ctx.run.decision.get("kind", "resubmit")
     if kind == "keep":
-        _keep(ctx)
+        _follow_requeue(ctx)
         return
     if ctx.attempt.submission == "done":
         if ctx.run.decision.get("older_checkpoint"):
-            finish.set_aside(ctx)
+            finish.exclude_checkpoint(ctx)
         drain.drain_decided(ctx, snapshot)
         if not _out_of_the_queue(ctx, snapshot) or not fencing.is_fenced(ctx, snapshot):
             return
@@ -79,7 +79,7 @@ def recover(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     _next_attempt(ctx, snapshot)
 
 
-def _keep(ctx: RunContext) -> None:
+def _follow_requeue(ctx: RunContext) -> None:
     """Slurm starts the requeued job itself: follow it as the next launch of the same attempt."""
     ctx.record("launch.kept", launch=ctx.attempt.launch.number + 1)
     ctx.begin_launch(ctx.attempt.launch.number)
@@ -89,11 +89,11 @@ def _out_of_the_queue(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     """Whether the job can no longer start (again) by itself."""
     row = ctx.row(snapshot)
     if row is None:
-        return _gone(ctx, snapshot)
+        return _job_stays_gone(ctx, snapshot)
     missing_jobs.note_seen(ctx, snapshot, row)
     if ctx.run.decision.get("resumed") and _resumed_alive(ctx, snapshot, row):
         return False
-    if ctx.run.decision.get("queued") and not queue.may_be_taken_out(ctx, snapshot, row):
+    if ctx.run.decision.get("queued") and not queued_job.may_leave_queue(ctx, snapshot, row):
         return False
     if row.state.ended:
         return not ctx.attempt.launch.requeued or _requeued_ended(ctx, snapshot, row)
@@ -137,7 +137,7 @@ def _resumed_alive(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> b
     return False
 
 
-def _gone(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def _job_stays_gone(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     """Slurm does not show the job. True = go on.
 
     A job that a user cancelled in the queue while no supervisor watched is not submitted again (P5).
@@ -197,7 +197,7 @@ def _closed(ctx: RunContext) -> bool:
 def _next_attempt(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     if orphan_jobs.cancel_all(ctx, snapshot):
         return
-    number = run_dir.latest_attempt(ctx.run_dir) + 1
+    number = run_dir.latest_attempt_number(ctx.run_dir) + 1
     decision = ctx.run.decision
     view = cluster_view(ctx, snapshot)
     unseen = ctx.observations.per_launch(_Clocks).no_partition
@@ -207,7 +207,7 @@ def _next_attempt(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     placed = any(attempt.nodes for attempt in ctx.run.attempts)
     quarantined = node_history.quarantined(ctx, snapshot.now_s) if placed else ()
     cap = policy_input.limits_from(ctx.settings).exclude_cap
-    exclude = node_placement.left_out(
+    exclude = node_placement.nodes_to_exclude(
         view,
         node_placement.within_cap(view, node_history.excluded(ctx, snapshot.now_s), cap),
         decision.get("avoid", ()),
@@ -215,17 +215,17 @@ def _next_attempt(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         quarantined=quarantined,
         cap=cap,
     )
-    tasks = arrays.wanted(ctx.run_dir, ctx.run, ctx.attempt)
+    tasks = arrays.tasks_to_repeat(ctx.run_dir, ctx.run, ctx.attempt)
     if ctx.services.act("open", snapshot, lambda: run_dir.open_attempt(ctx.run_dir, number)) is None:
         return  # another process made it: only its maker may submit it (P4)
     more: dict[str, Any] = {"tasks": list(tasks)} if tasks else {}
     more |= {"quarantined": known} if (known := sorted({*exclude} & {*quarantined})) else {}
-    size, spares = queue.shape_of_next(ctx, snapshot, view, exclude)
+    size, spares = queued_job.next_size_and_spares(ctx, snapshot, view, exclude)
     more |= {"size": size} if size else {}
     more |= {"spares": spares} if spares is not None else {}
     ctx.record("attempt.opened", attempt=number, job_id="", launch=0, excluded=list(exclude), **more)
     if spares is not None and spares < ctx.settings["spares"]:
-        ctx.record("warned", message=in_allocation.fewer(spares, ctx.settings["spares"]))
+        ctx.record("warned", message=in_allocation.fewer_spares_message(spares, ctx.settings["spares"]))
     idle = tuple(sorted(view.available - set(exclude)))
     ctx.begin_launch(0)
     token = f"{ctx.run.token}:{number}"
@@ -236,11 +236,11 @@ def _next_attempt(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
             exclude=exclude,
             restart=sum(one.starts_made for one in ctx.run.attempts if one.number < number),
             last_fault=str(decision.get("class", "")),
-            **resumable.told(ctx.run_dir, ctx.run),
+            **resumable.attempt_arguments(ctx.run_dir, ctx.run),
             fresh=bool(decision.get("fresh")),
             idle=idle,
             array=_narrowed(ctx, tasks),
-            anyway=known_ends.starts_anyway(decision, ctx.run.spent),
+            anyway=known_ends.are_checks_waived(decision, ctx.run.spent),
             spares=spares,
             size=size,
         )
@@ -258,7 +258,7 @@ def _next_attempt(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
 def _narrowed(ctx: RunContext, tasks: tuple[int, ...]) -> str:
     """The --array of the next attempt, with the user's own %limit; "" if the job is no array."""
     spec = str(submission_context.load(ctx.run_dir).get("array", "")) if tasks else ""
-    return node_names.narrowed(spec, tasks) if spec else ""
+    return node_names.narrowed_array(spec, tasks) if spec else ""
 
 
 def _submit(ctx: RunContext, snapshot: ClusterSnapshot, request: Any) -> None:
@@ -271,4 +271,4 @@ def _submit(ctx: RunContext, snapshot: ClusterSnapshot, request: Any) -> None:
     else:
         cluster = answer.cluster or ctx.services.facts().name
         ctx.record("submit.done", job_id=answer.job_id, cluster=cluster)
-        run_dir.index(ctx.services.home, answer.job_id, ctx.run.id)
+        run_dir.index_job(ctx.services.home, answer.job_id, ctx.run.id)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftrun.slurm.client.parse import bears
+from ftrun.slurm.client.parse import has_token as bears
 from ftrun.supervisor.controller import exit_status, finish
 from ftrun.supervisor.model.timers import Stopwatches
 from ftrun.supervisor.model.types import Decision
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
 
-__all__ = ["LOOKUP_FOR_S", "look"]
+__all__ = ["LOOKUP_FOR_S", "resolve_submission"]
 
 LOOKUP_FOR_S = 30.0  # how long a submission with an unknown outcome is looked up
 
@@ -37,7 +37,7 @@ class _Clocks:
     looked_up: Stopwatches = field(default_factory=Stopwatches)
 
 
-def look(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def resolve_submission(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """One pass over an attempt that is opened and not known to be submitted.
 
     Raises SlurmError, OSError (journal).
@@ -48,14 +48,14 @@ def look(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         return
     found = [row for row in ctx.services.cluster.find(attempt.token) if bears(row.comment, attempt.token)]
     if found:
-        _found(ctx, found[0].raw_job_id or found[0].job_id, seen=True)
+        _record_found_job(ctx, found[0].raw_job_id or found[0].job_id, seen=True)
     elif _looked_for_s(ctx, snapshot) >= LOOKUP_FOR_S:
         _not_submitted(ctx, snapshot, "no job bears its token")
 
 
-def _found(ctx: RunContext, job: str, *, seen: bool) -> None:
+def _record_found_job(ctx: RunContext, job: str, *, seen: bool) -> None:
     ctx.record("submit.done", job_id=job, cluster=ctx.services.facts().name, found=True, seen=seen)
-    run_dir.index(ctx.services.home, job, ctx.run.id)
+    run_dir.index_job(ctx.services.home, job, ctx.run.id)
 
 
 def _looked_for_s(ctx: RunContext, snapshot: ClusterSnapshot) -> float:
@@ -67,7 +67,7 @@ def _not_submitted(ctx: RunContext, snapshot: ClusterSnapshot, why: str) -> None
     """Close the attempt before it counts as lost: a late job of it then does not start (P4)."""
     taken = finish.close_attempt(ctx, started=False)
     if taken is not None and taken.job:
-        _found(ctx, taken.job, seen=False)  # by its claim: Slurm may have forgotten it long ago
+        _record_found_job(ctx, taken.job, seen=False)  # by its claim: Slurm may have forgotten it long ago
     elif ctx.attempt.number == 1 and not ctx.run.incidents:
         reason = f"the submission did not come about: {why}"
         ctx.record("run.abandoned", reason=reason, **{"class": "scheduler"})
@@ -94,4 +94,4 @@ def _maybe_cancelled(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     age_s, looked_for_s = ctx.services.facts().min_job_age_s, _looked_for_s(ctx, snapshot)
     if ctx.observations.attempt == ctx.attempt.number:  # it was opened by this very process
         return ctx.observations.answered_s - looked_for_s >= age_s
-    return exit_status.forgettable(ctx.attempt.intended_at_s, snapshot.now_s - looked_for_s, age_s)
+    return exit_status.may_be_forgotten(ctx.attempt.intended_at_s, snapshot.now_s - looked_for_s, age_s)

@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.cluster import JobState
 from ftrun.supervisor.context.cluster_view import topology
-from ftrun.supervisor.controller import ending, gather_facts
+from ftrun.supervisor.controller import end_attempt, gather_facts
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.timers import Stopwatch
 from ftrun.supervisor.model.types import Diagnosis
-from ftrun.supervisor.policy.stall import Look, leaves_for_s, look
+from ftrun.supervisor.policy.stall import StallVerdict as Look
+from ftrun.supervisor.policy.stall import assess_launch as look
+from ftrun.supervisor.policy.stall import exit_grace_s as leaves_for_s
 from ftrun.supervisor.store import attempt_dir
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.telemetry.log_watcher import WatchReport
 
-__all__ = ["judge", "leave_to_agent"]
+__all__ = ["hand_over_to_agent", "update_suspicion"]
 
 
 @dataclass
@@ -42,13 +44,13 @@ class _OverdueJob:
     over: Stopwatch = field(default_factory=Stopwatch)
 
 
-def judge(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport) -> None:
+def update_suspicion(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport) -> None:
     """Suspect or clear the live attempt by its log. Does nothing while it does not run or cannot be read."""
     row = ctx.row(snapshot)
     if not report.readable or report.behind or row is None or row.state is not JobState.RUNNING:
         ctx.observations.per_start(_OverdueJob).over.stop()
         return
-    facts = gather_facts.of_live(ctx, snapshot, report, topology(ctx))
+    facts = gather_facts.facts_of_live(ctx, snapshot, report, topology(ctx))
     diagnosis = diagnose(facts) if facts.evidence or facts.nodes.findings else None
     if report.evidence:
         ctx.observations.provisional = diagnosis
@@ -65,7 +67,7 @@ def judge(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport) -> No
         _end_where_the_script_is_over(ctx, snapshot, diagnosis)
 
 
-def leave_to_agent(ctx: RunContext) -> None:
+def hand_over_to_agent(ctx: RunContext) -> None:
     """Clear what was suspected while the agent could not be seen.
 
     An agent that lives judges by itself (P8).
@@ -86,7 +88,9 @@ def _end_where_the_script_is_over(ctx: RunContext, snapshot: ClusterSnapshot, di
         return
     waited_s = over.held_s(snapshot.mono_s)
     if waited_s >= float(ctx.settings.get("fault-grace", 60.0)) + leaves_for_s(ctx.settings):
-        ending.intend(ctx, f"{diagnosis.title}; its script ended {waited_s:.0f} s ago, and the job has not")
+        end_attempt.announce_end(
+            ctx, f"{diagnosis.title}; its script ended {waited_s:.0f} s ago, and the job has not"
+        )
 
 
 def _clear(ctx: RunContext, why: str) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.model.run import Incident, Run
 
-__all__ = ["Due", "due", "environment", "look", "pending"]
+__all__ = ["DueHook", "due_hooks", "has_pending_hooks", "hook_environment", "run_due_hooks"]
 
 AT_ONCE_MAX = 8
 LOST_AFTER_S = 30.0  # after its limit: a parent without a record has died
@@ -50,7 +50,7 @@ class _Children:
     pids: set[int] = field(default_factory=set)
 
 
-class Due(NamedTuple):
+class DueHook(NamedTuple):
     """A command to run once: its key in the journal, the setting that holds it, the facts for its
     variables."""
 
@@ -59,7 +59,7 @@ class Due(NamedTuple):
     facts: Mapping[str, Any]
 
 
-def due(run: Run) -> list[Due]:
+def due_hooks(run: Run) -> list[DueHook]:
     """What is to be run and not yet intended. (pure)"""
     last = run.incidents[-1] if run.incidents else None
     wanted = bool(run.settings.get("on-fault"))
@@ -71,11 +71,11 @@ def due(run: Run) -> list[Due]:
         of_this = last is not None and last.attempt == number and last.fault == run.final_class
         if last is not None and of_this:
             facts |= {"signature": last.signature, "title": last.title, "culprits": last.nodes}
-        found.append(Due(f"on-give-up.{number}", "on-give-up", facts))
+        found.append(DueHook(f"on-give-up.{number}", "on-give-up", facts))
     return [one for one in found if one.key not in run.hooks]
 
 
-def _on_fault(incident: Incident) -> Due:
+def _on_fault(incident: Incident) -> DueHook:
     facts: dict[str, Any] = {
         "class": incident.fault,
         "signature": incident.signature,
@@ -86,10 +86,10 @@ def _on_fault(incident: Incident) -> Due:
         "decision": incident.decision.get("kind", ""),
         "reason": incident.decision.get("reason", ""),
     }
-    return Due(f"on-fault.{incident.id}", "on-fault", facts)
+    return DueHook(f"on-fault.{incident.id}", "on-fault", facts)
 
 
-def environment(run: Run, run_dir: str, one: Due) -> dict[str, str]:
+def hook_environment(run: Run, run_dir: str, one: DueHook) -> dict[str, str]:
     """The variables that a command gets in addition to those of the submission (docs/hooks.md)."""
     number = one.facts["attempt"]
     told = {
@@ -110,25 +110,25 @@ def environment(run: Run, run_dir: str, one: Due) -> dict[str, str]:
     return {f"FTRUN_{name}": " ".join(str(value).replace("\0", " ").split()) for name, value in told.items()}
 
 
-def look(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def run_due_hooks(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Journal the ends of commands and start what is due. Raises LeaseLost, Stale, OSError (journal)."""
     if not any(ctx.settings.get(name) for name in ("on-fault", "on-give-up", "pre-hook", "post-hook")):
         return
     _note_those_in_the_job(ctx)
     _note_ends(ctx, snapshot)
-    for one in due(ctx.run):
-        if _at_work(ctx) >= AT_ONCE_MAX:
+    for one in due_hooks(ctx.run):
+        if _running_hooks(ctx) >= AT_ONCE_MAX:
             return
         ctx.record("hook.intended", key=one.key, hook=one.hook)
         ctx.services.act("hook", snapshot, partial(_start, ctx, one))
 
 
-def pending(ctx: RunContext) -> bool:
+def has_pending_hooks(ctx: RunContext) -> bool:
     """Whether a run has a command to start, or one whose end is not recorded."""
-    return any(not why for why in ctx.run.hooks.values()) or bool(due(ctx.run))
+    return any(not why for why in ctx.run.hooks.values()) or bool(due_hooks(ctx.run))
 
 
-def _start(ctx: RunContext, one: Due) -> None:
+def _start(ctx: RunContext, one: DueHook) -> None:
     """Start a command; a failure to start it is recorded as its end."""
     run, folder = ctx.run, os.path.join(ctx.run_dir, "hooks")
     cwd = submission_context.cwd(ctx.run_dir)
@@ -146,7 +146,7 @@ def _start(ctx: RunContext, one: Due) -> None:
     ]
     try:
         argv.append(str(submission_context.load(ctx.run_dir)["umask"]))  # not the supervisor's own
-        env = submission_context.environment(ctx.run_dir) | environment(run, ctx.run_dir, one)
+        env = submission_context.environment(ctx.run_dir) | hook_environment(run, ctx.run_dir, one)
         os.makedirs(folder, mode=0o700, exist_ok=True)
         null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
         child = os.posix_spawn(sys.executable, [sys.executable, *argv], env, file_actions=null, setsid=True)
@@ -156,7 +156,7 @@ def _start(ctx: RunContext, one: Due) -> None:
         ctx.services.shared(_Children).pids.add(child)
 
 
-def _at_work(ctx: RunContext) -> int:
+def _running_hooks(ctx: RunContext) -> int:
     """How many commands of all runs are running now; reaps those that ended."""
     pids = ctx.services.shared(_Children).pids
     for child in list(pids):
@@ -175,7 +175,7 @@ def _note_ends(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         hook = key.partition(".")[0]
         end = _end(os.path.join(ctx.run_dir, "hooks", f"{key}.end"))
         if end is not None:
-            _at_work(ctx)
+            _running_hooks(ctx)
             ctx.record("hook.ended", key=key, hook=hook, **end)
         elif (
             ctx.observations.per_launch(_Clocks).unheard[key].held_s(snapshot.mono_s) > limit_s + LOST_AFTER_S
@@ -214,7 +214,7 @@ def _note_those_in_the_job(ctx: RunContext) -> None:
 
 def _job_hook_end(path: str) -> dict[str, Any] | None:
     """How a command around the script ended; None if its record is missing or incomplete."""
-    content = store_run_dir.content(path, 4096) or b""
+    content = store_run_dir.read_untrusted(path, 4096) or b""
     fields = dict(line.partition("=")[::2] for line in content.decode("utf-8", "replace").splitlines())
     if not (fields.get("code", "").isdigit() and fields.get("why")):
         return None

@@ -19,7 +19,7 @@ from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model.types import Blame, Evidence, Topology
 from ftrun.supervisor.telemetry.line_owner import LABEL, NCCL_PREFIX, SYSLOG_PREFIX
 
-__all__ = ["Blamed", "blamed", "laggards", "learned", "rank_of", "speaker"]
+__all__ = ["Culprits", "find_culprits", "laggards", "rank_of", "with_learned_ranks", "writer_of"]
 
 
 ENOUGH_PAIRS = 2
@@ -75,7 +75,7 @@ _NEVER_MET = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Blamed:
+class Culprits:
     """The culprits (host names, or "rank N"), whether the fault is everywhere, and the words for it."""
 
     names: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ class Blamed:
     words: tuple[str, ...] = ()
 
 
-def learned(evidence: Sequence[Evidence], topology: Topology) -> Topology:
+def with_learned_ranks(evidence: Sequence[Evidence], topology: Topology) -> Topology:
     """`topology` plus what lines that name both a host and a rank say about it. Known entries stay.
 
     A rank that two lines put on two nodes is on neither: in a start of several steps, each step numbers its
@@ -99,7 +99,7 @@ def learned(evidence: Sequence[Evidence], topology: Topology) -> Topology:
     return replace(topology, rank_node={**told, **topology.rank_node}) if told else topology
 
 
-def recorded(evidence: Sequence[Evidence]) -> list[Evidence]:
+def with_recorded_hosts(evidence: Sequence[Evidence]) -> list[Evidence]:
     """`evidence` with the node's name added where a line above or below gives it: in a node record
     (`NodeName=n7 ...`, then `Reason=...`), below a broadcast, and in the first line of a help text.
     """
@@ -139,7 +139,7 @@ def _asked_at(evidence: Sequence[Evidence]) -> tuple[str, ...]:
     return tuple(asked) if len(asked) == 1 and named <= asked else ()
 
 
-def speaker(line: Evidence, topology: Topology) -> str | None:
+def writer_of(line: Evidence, topology: Topology) -> str | None:
     """Who wrote `line`: a host, or "rank N" where the host is unknown; None where the line does not say."""
     label = LABEL.match(line.text) if topology.nodes else None
     for name in [*_names_in(line), *([label["host"]] if label else [])]:
@@ -149,16 +149,16 @@ def speaker(line: Evidence, topology: Topology) -> str | None:
     return topology.nodes[0] if len(topology.nodes) == 1 else _by_file(line, topology)
 
 
-def blamed(blame: Blame, lines: Sequence[Evidence], topology: Topology) -> Blamed:
+def find_culprits(blame: Blame, lines: Sequence[Evidence], topology: Topology) -> Culprits:
     """The culprits by `lines`, which all have one signature with this `blame`."""
     if blame in {Blame.NODE, Blame.DEVICE}:
         return _where_it_is(blame, lines, topology)
     if blame is Blame.LINK:
         return _in_most_pairs(lines, topology)
-    return Blamed()
+    return Culprits()
 
 
-def laggards(lines: Sequence[Evidence], spoken: Sequence[Evidence], topology: Topology) -> Blamed:
+def laggards(lines: Sequence[Evidence], spoken: Sequence[Evidence], topology: Topology) -> Culprits:
     """Whom the time-outs in `lines` accuse: ranks or nodes that did *not* report, else the rank that is
     behind.
 
@@ -179,10 +179,12 @@ def laggards(lines: Sequence[Evidence], spoken: Sequence[Evidence], topology: To
         return _ranks(
             behind, topology, f"of {len(sequence)} ranks the lowest collective ({lowest}) is that of"
         )
-    return Blamed(words=("who waited is told, for whom is not",))
+    return Culprits(words=("who waited is told, for whom is not",))
 
 
-def _absent_ranks(reported: Collection[int], spoken: Sequence[Evidence], topology: Topology) -> Blamed | None:
+def _absent_ranks(
+    reported: Collection[int], spoken: Sequence[Evidence], topology: Topology
+) -> Culprits | None:
     world = topology.rank_node
     missing = sorted(set(world) - set(reported) - {rank_of(line) for line in spoken})
     # A text without a job may be an excerpt: ranks may be missing because somebody cut them out.
@@ -192,36 +194,38 @@ def _absent_ranks(reported: Collection[int], spoken: Sequence[Evidence], topolog
     return _ranks(missing, topology, f"{len(reported)} of {len(world)} ranks report a time-out, without:")
 
 
-def _absent_nodes(lines: Sequence[Evidence], spoken: Sequence[Evidence], topology: Topology) -> Blamed | None:
-    heard = {node for line in lines if (node := speaker(line, topology)) in topology.nodes}
-    alive = {speaker(line, topology) for line in spoken}
+def _absent_nodes(
+    lines: Sequence[Evidence], spoken: Sequence[Evidence], topology: Topology
+) -> Culprits | None:
+    heard = {node for line in lines if (node := writer_of(line, topology)) in topology.nodes}
+    alive = {writer_of(line, topology) for line in spoken}
     silent = tuple(node for node in topology.nodes if node not in heard | alive)
     if not silent or len(silent) >= len(heard):
         return None
     told = f"{len(heard)} of {len(topology.nodes)} nodes report a time-out, without: {', '.join(silent)}"
-    return Blamed(silent, words=(told,))
+    return Culprits(silent, words=(told,))
 
 
-def _ranks(ranks: Sequence[int], topology: Topology, words: str) -> Blamed:
+def _ranks(ranks: Sequence[int], topology: Topology, words: str) -> Culprits:
     names = [_admitted(f"rank {rank}", topology) for rank in ranks]
     told = ", ".join(
         f"rank {rank}" + (f" on {name}" if name and not name.startswith("rank ") else "")
         for rank, name in zip(ranks, names, strict=True)
     )
-    return Blamed(_once(names), words=(f"{words} {told}",))
+    return Culprits(_once(names), words=(f"{words} {told}",))
 
 
-def _where_it_is(blame: Blame, lines: Sequence[Evidence], topology: Topology) -> Blamed:
+def _where_it_is(blame: Blame, lines: Sequence[Evidence], topology: Topology) -> Culprits:
     names = _once([name for line in lines for name in _located(blame, line, topology)])
     nodes = set(topology.nodes)
     if (len(nodes) > 1 and nodes <= set(names)) or (blame is Blame.DEVICE and len(names) >= MANY_HOSTS):
         words = (
             f"seen on {len(names)} of {len(nodes) or len(names)} nodes: the job or the cluster, not a node"
         )
-        return Blamed(everywhere=True, words=(words,))
+        return Culprits(everywhere=True, words=(words,))
     if not names:
-        return Blamed(words=("no line says on which node",))
-    return Blamed(names, words=(f"the lines name {', '.join(names)}",))
+        return Culprits(words=("no line says on which node",))
+    return Culprits(names, words=(f"the lines name {', '.join(names)}",))
 
 
 def _located(blame: Blame, line: Evidence, topology: Topology) -> Sequence[str | None]:
@@ -232,7 +236,7 @@ def _located(blame: Blame, line: Evidence, topology: Topology) -> Sequence[str |
             return [_admitted(name, topology) for name in nodeset.expand(listed)]
         except ValueError:
             return ()
-    return (speaker(line, topology) if blame is Blame.DEVICE else _named_node(line, topology),)
+    return (writer_of(line, topology) if blame is Blame.DEVICE else _named_node(line, topology),)
 
 
 def _named_node(line: Evidence, topology: Topology) -> str | None:
@@ -249,7 +253,7 @@ def _named_node(line: Evidence, topology: Topology) -> str | None:
     return known or (topology.nodes[0] if len(topology.nodes) == 1 else _by_file(line, topology))
 
 
-def _in_most_pairs(lines: Sequence[Evidence], topology: Topology) -> Blamed:
+def _in_most_pairs(lines: Sequence[Evidence], topology: Topology) -> Culprits:
     pairs: set[tuple[str, str]] = set()
     peers: list[str | None] = []
     for line in lines:
@@ -257,7 +261,7 @@ def _in_most_pairs(lines: Sequence[Evidence], topology: Topology) -> Blamed:
         if peer is None:
             continue
         peers.append(peer)
-        witness = _admitted(line.captures.get("host") or "", topology) or speaker(line, topology) or ""
+        witness = _admitted(line.captures.get("host") or "", topology) or writer_of(line, topology) or ""
         if witness != peer:
             pairs.add((witness, peer))
     # With unknown nodes, a text may be one victim's excerpt: the victim reports all pairs, so it is in all.
@@ -265,7 +269,7 @@ def _in_most_pairs(lines: Sequence[Evidence], topology: Topology) -> Blamed:
     counted = Counter(name for pair in pairs for name in pair if name and name in suspects).most_common(2)
     if len(pairs) >= ENOUGH_PAIRS and (len(counted) == 1 or counted[0][1] > counted[1][1]):
         name, times = counted[0]
-        return Blamed((name,), words=(f"{name} stands in {times} of {len(pairs)} failing pairs",))
+        return Culprits((name,), words=(f"{name} stands in {times} of {len(pairs)} failing pairs",))
     unanswering = _once(peers)
     if (
         len(unanswering) == 1
@@ -273,10 +277,10 @@ def _in_most_pairs(lines: Sequence[Evidence], topology: Topology) -> Blamed:
         and all(_NEVER_MET.search(line.text) for line in lines)
     ):
         words = f"one host does not reach {unanswering[0]}: the reason may be at either end, or between them"
-        return Blamed(words=(words,))
+        return Culprits(words=(words,))
     if len(unanswering) == 1:
-        return Blamed(unanswering, words=(f"every failing connection leads to {unanswering[0]}",))
-    return Blamed(words=("the link errors do not point at one host",))
+        return Culprits(unanswering, words=(f"every failing connection leads to {unanswering[0]}",))
+    return Culprits(words=("the link errors do not point at one host",))
 
 
 def _names_in(line: Evidence) -> list[str]:

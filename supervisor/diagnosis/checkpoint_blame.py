@@ -30,13 +30,13 @@ __all__ = [
     "AGAIN",
     "ASIDE",
     "PROGRAM",
-    "Resumed",
-    "Usable",
-    "cannot_load",
-    "earlier",
-    "is_aside",
-    "judged",
-    "names",
+    "ResumePoint",
+    "ResumedCheckpoint",
+    "blame_checkpoint",
+    "earlier_failures",
+    "is_reported_broken",
+    "is_set_aside",
+    "names_checkpoint",
 ]
 
 ASIDE, PROGRAM, AGAIN = "aside", "program", "again"
@@ -79,7 +79,7 @@ _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]*\d[0-9a-f]*\b|\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Usable:
+class ResumePoint:
     """What a start would load now. `path`: the checkpoint, "" = none. `stuck`: why it could not begin at
     all, "" = it could. `anew`: it would begin from nothing, since there is nothing or its user allows it.
     `own`: the run itself wrote all checkpoints that block it.
@@ -97,18 +97,18 @@ class Usable:
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
+class ResumedCheckpoint:
     """The checkpoint (absolute path) that a failed start resumed from, what failed to load before, and what a
     start would load without it. `trained`: the run has made steps.
     """
 
     path: str
     earlier: tuple[Loading, ...] = ()
-    without: Usable = Usable()
+    without: ResumePoint = ResumePoint()
     trained: bool = False
 
 
-def earlier(run: Run, incident: str) -> tuple[Loading, ...]:
+def earlier_failures(run: Run, incident: str) -> tuple[Loading, ...]:
     """The earlier starts that failed to load something, back to the last one that made steps."""
     found: list[Loading] = []
     for one in reversed(run.incidents):
@@ -123,15 +123,15 @@ def earlier(run: Run, incident: str) -> tuple[Loading, ...]:
     return tuple(reversed(found))
 
 
-def is_aside(found: Diagnosis) -> bool:
+def is_set_aside(found: Diagnosis) -> bool:
     """Whether no further start may load the checkpoint that this one resumed from."""
     return (
         found.fault is FaultClass.CHECKPOINT and found.loading is not None and found.loading.verdict == ASIDE
     )
 
 
-def judged(
-    found: Diagnosis, lines: Sequence[Evidence], resumed: Resumed | None, progress: Progress | None
+def blame_checkpoint(
+    found: Diagnosis, lines: Sequence[Evidence], resumed: ResumedCheckpoint | None, progress: Progress | None
 ) -> Diagnosis:
     """`found`, or what it means for a start that resumed from a checkpoint and made no step. `lines` are its
     possible causes and consequences.
@@ -154,7 +154,7 @@ def judged(
     return replace(found, loading=said)
 
 
-def cannot_load(evidence: Iterable[Evidence], catalog: Catalog, path: str) -> bool:
+def is_reported_broken(evidence: Iterable[Evidence], catalog: Catalog, path: str) -> bool:
     """Whether a line says that this checkpoint, or some checkpoint, is broken. Then it is not tried again,
     even if something else is blamed.
     """
@@ -164,10 +164,10 @@ def cannot_load(evidence: Iterable[Evidence], catalog: Catalog, path: str) -> bo
         for line in evidence
         if line.signature in known and known[line.signature].fault is FaultClass.CHECKPOINT
     )
-    return bool(path) and any(of.retry or names(line.text, path) for line, of in told)
+    return bool(path) and any(of.retry or names_checkpoint(line.text, path) for line, of in told)
 
 
-def names(text: str, path: str) -> bool:
+def names_checkpoint(text: str, path: str) -> bool:
     """Whether a line names the checkpoint at this absolute path, or something in it: by path, by part of it,
     or by the name of a view of it.
     """
@@ -184,7 +184,11 @@ def _is_before_first(progress: Progress | None, path: str) -> bool:
 def _said(found: Diagnosis, lines: Sequence[Evidence], path: str) -> Loading:
     """What the start said: the line that names the checkpoint, else the line of the cause."""
     log = [line.text for line in lines if line.source is Source.LOG]
-    named = next((text for text in log if names(text, path)), "") if found.signature not in USAGE else ""
+    named = (
+        next((text for text in log if names_checkpoint(text, path)), "")
+        if found.signature not in USAGE
+        else ""
+    )
     text = named or next((one.text for one in found.because), "") or found.title
     broken = found.fault is FaultClass.CHECKPOINT and found.retry
     return Loading(

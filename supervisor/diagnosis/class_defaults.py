@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, FaultClass, Proof, Source
 
-__all__ = ["CLASS_DEFAULTS", "UNSURE", "ClassDefault", "Ended", "plain", "proofs", "sure"]
+__all__ = ["CLASS_DEFAULTS", "UNSURE", "ClassDefault", "Ended", "clamp_confidence", "plain", "proofs"]
 
 UNSURE = 0.5
 """Below this confidence a diagnosis is a guess: a bad machine outweighs it, and it never stops a run by
@@ -136,6 +136,6 @@ def proofs(lines: Sequence[Evidence]) -> tuple[Proof, ...]:
     return tuple(Proof(item.file, item.line, item.text, item.signature) for item in ordered)
 
 
-def sure(confidence: float) -> float:
+def clamp_confidence(confidence: float) -> float:
     """The confidence, kept between 0.05 and 0.99: nothing is certain, and nothing stated is worthless."""
     return round(min(0.99, max(0.05, confidence)), 2)

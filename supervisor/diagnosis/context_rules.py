@@ -12,7 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import replace
-from ftrun.supervisor.diagnosis.blame import ENOUGH_PAIRS, Blamed, blamed, rank_of, speaker
+from ftrun.supervisor.diagnosis.blame import ENOUGH_PAIRS, rank_of
+from ftrun.supervisor.diagnosis.blame import Culprits as Blamed
+from ftrun.supervisor.diagnosis.blame import find_culprits as blamed
+from ftrun.supervisor.diagnosis.blame import writer_of as speaker
 from ftrun.supervisor.diagnosis.class_defaults import plain
 from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, FaultClass, Source
 

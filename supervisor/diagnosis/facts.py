@@ -16,21 +16,22 @@ from ftrun.supervisor.diagnosis import blame
 from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.evidence import RankedEvidence, rank_evidence
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts
-from ftrun.supervisor.model.log_order import as_written
+from ftrun.supervisor.model.log_order import sort_by_time_written as as_written
 from ftrun.supervisor.model.types import Diagnosis, Evidence, Proof, Topology
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.diagnosis.checkpoint_blame import Resumed
-    from ftrun.supervisor.model.run import Attempt, GivenUp
-    from ftrun.supervisor.model.types import Held
+    from ftrun.supervisor.diagnosis.checkpoint_blame import ResumedCheckpoint as Resumed
+    from ftrun.supervisor.model.run import Attempt
+    from ftrun.supervisor.model.run import GivenUpTasks as GivenUp
+    from ftrun.supervisor.model.types import PrelaunchHold as Held
     from ftrun.supervisor.signatures.catalog import Catalog
     from ftrun.supervisor.telemetry.progress import Progress
 
-__all__ = ["Case", "Facts", "Gone", "Refusal", "case_of"]
+__all__ = ["Case", "Facts", "LostCompanion", "SbatchRefusal", "case_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class SbatchRefusal:
     """sbatch refused an attempt. `for_good`: it would refuse the same request again, and nothing that ftrun
     added can be the reason.
     """
@@ -41,7 +42,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class LostCompanion:
     """A companion that is over and whose nodes the start used. `words` say how that is known."""
 
     nodes: tuple[str, ...]
@@ -83,7 +84,7 @@ class Facts:
     requeues: bool = True
     wish: str = ""
     near_limit: bool = False
-    refusal: Refusal | None = None
+    refusal: SbatchRefusal | None = None
     held: Held | None = None
     held_file: str = ""
     unloadable: str = ""
@@ -92,7 +93,7 @@ class Facts:
     nodes: NodeFacts = field(default_factory=NodeFacts)
     now_s: float = 0.0
     silent: tuple[str, ...] = ()
-    gone: tuple[Gone, ...] = ()
+    gone: tuple[LostCompanion, ...] = ()
     suspicion: Diagnosis | None = None
     rank_ended: bool = False
     told_inside: Mapping[str, Any] = field(default_factory=dict)
@@ -126,7 +127,7 @@ class Case:
 
 def case_of(facts: Facts) -> Case:
     """The facts with their evidence in written order, ranked."""
-    evidence = blame.recorded(as_written(facts.evidence))
-    topology = blame.learned(evidence, facts.topology)
+    evidence = blame.with_recorded_hosts(as_written(facts.evidence))
+    topology = blame.with_learned_ranks(evidence, facts.topology)
     log = rank_evidence(evidence, facts.catalog, facts.ended)
     return Case(facts, log, topology, facts.ended, facts.progress)

@@ -27,7 +27,16 @@ from typing import Any
 
 from ftrun.slurm.records import dataclass
 
-__all__ = ["DUMP_BYTES_MAX", "BadDump", "Collective", "Dump", "Group", "findings", "looks_like_dump", "read"]
+__all__ = [
+    "DUMP_BYTES_MAX",
+    "BadDump",
+    "Collective",
+    "Dump",
+    "Group",
+    "blocked_collectives",
+    "looks_like_dump",
+    "read_dump",
+]
 
 
 DUMP_BYTES_MAX = 256 * 1024 * 1024
@@ -87,7 +96,7 @@ def looks_like_dump(head: bytes) -> bool:
     return pickled or (head.lstrip()[:1] == b"{" and b'"pg_config"' in head)
 
 
-def read(path: Path) -> Dump:
+def read_dump(path: Path) -> Dump:
     """The dump of one rank. The rank is the number at the end of the file's name, as the recorder names it.
 
     Raises BadDump for what is not a dump, OSError where the file cannot be read.
@@ -218,7 +227,7 @@ class _Blocked:
     call: str
 
 
-def findings(dumps: Sequence[Dump]) -> tuple[str, ...]:
+def blocked_collectives(dumps: Sequence[Dump]) -> tuple[str, ...]:
     """What the dumps of one hang say, one sentence a line, culprits first; () where nothing is blocked.
 
     The catalog's flight recorder signatures match these sentences.

@@ -40,15 +40,20 @@ from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.config.home import home_dir
 from ftrun.supervisor.diagnosis import flight_recorder
 from ftrun.supervisor.diagnosis.class_defaults import Ended
-from ftrun.supervisor.diagnosis.node_findings import NodeFacts, gathered, number
+from ftrun.supervisor.diagnosis.node_findings import NodeFacts
+from ftrun.supervisor.diagnosis.node_findings import facts_from_reports as gathered
+from ftrun.supervisor.diagnosis.node_findings import finite_number as number
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.types import Source
 from ftrun.supervisor.store import attempt_dir, node_reports
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.telemetry import log_watcher
-from ftrun.supervisor.telemetry.line_owner import NOBODY_KNOWN, Ours
-from ftrun.supervisor.telemetry.log_file import Book, LogFile
-from ftrun.supervisor.telemetry.log_watcher import WatchReport, report_of
+from ftrun.supervisor.telemetry.line_owner import NO_OWNERS_KNOWN as NOBODY_KNOWN
+from ftrun.supervisor.telemetry.line_owner import KnownOwners as Ours
+from ftrun.supervisor.telemetry.log_file import LogContext as Book
+from ftrun.supervisor.telemetry.log_file import LogFile
+from ftrun.supervisor.telemetry.log_watcher import WatchReport
+from ftrun.supervisor.telemetry.log_watcher import merge_reports as report_of
 from ftrun.supervisor.telemetry.tail import READ_BYTES, LogPath, Piece
 
 if TYPE_CHECKING:
@@ -57,22 +62,22 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HEAD_BYTES",
-    "Gathered",
+    "AttemptFiles",
+    "FileKind",
     "JobFacts",
-    "Kind",
-    "Record",
-    "attached",
-    "error_lines",
-    "gather",
-    "headed",
+    "SlurmRecord",
+    "attachment_evidence",
+    "extra_evidence",
+    "file_kind",
+    "find_extra_logs",
+    "find_job_facts",
     "is_attachment",
     "is_error_file",
-    "kind_of",
-    "named",
-    "of_job",
+    "parse_slurm_record",
+    "read_attempt_files",
     "read_node_reports",
-    "record",
-    "told_by",
+    "torchrun_error_lines",
+    "with_headings",
 ]
 
 
@@ -83,7 +88,7 @@ KERNEL_SHARE = 0.8
 """A file is a kernel log if this share of its lines has the kernel's stamp. A job's log may quote a few."""
 
 
-class Kind(StrEnum):
+class FileKind(StrEnum):
     """What a file is."""
 
     LOG = "log"
@@ -94,7 +99,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class SlurmRecord:
     """What Slurm says of one job and its nodes. `ended` is None where the record has only nodes, or the job
     still lives.
     """
@@ -115,19 +120,19 @@ _JOB = re.compile(rb"^\s*JobId=\d+ ", re.MULTILINE)
 _NODE = re.compile(rb"^\s*NodeName=\S+ ", re.MULTILINE)
 
 
-def kind_of(head: bytes) -> Kind:
+def file_kind(head: bytes) -> FileKind:
     """The kind of a text with these first bytes (HEAD_BYTES or all)."""
     if is_error_file(head):
-        return Kind.ERROR
+        return FileKind.ERROR
     if _DEVICE.search(head[:4096]):
-        return Kind.DEVICE
+        return FileKind.DEVICE
     start = head.lstrip()[:2048]
     first = start.split(b"\n", 1)[0].decode("utf-8", "replace")
     if _JOB.match(start) or _NODE.match(start) or _is_account_heading(first):
-        return Kind.RECORD
+        return FileKind.RECORD
     lines = [line for line in head.splitlines()[:400] if line.strip()]
     stamped = sum(1 for line in lines if _KERNEL.match(line))
-    return Kind.KERNEL if lines and stamped >= KERNEL_SHARE * len(lines) else Kind.LOG
+    return FileKind.KERNEL if lines and stamped >= KERNEL_SHARE * len(lines) else FileKind.LOG
 
 
 def is_error_file(head: bytes) -> bool:
@@ -135,7 +140,7 @@ def is_error_file(head: bytes) -> bool:
     return head.lstrip()[:1] == b"{" and b'"message"' in head and b'"extraInfo"' in head
 
 
-def headed(lines: Iterable[str]) -> Iterator[str]:
+def with_headings(lines: Iterable[str]) -> Iterator[str]:
     """Lines of an indented report (nvidia-smi -q), each with its headings: `GPU 00000000:3B:00.0 > Remapped
     Rows > Pending : Yes`.
 
@@ -154,7 +159,7 @@ def headed(lines: Iterable[str]) -> Iterator[str]:
             above.append((depth, text))
 
 
-def error_lines(text: str) -> tuple[str, ...]:
+def torchrun_error_lines(text: str) -> tuple[str, ...]:
     """The traceback in a torchrun error file, or its message if it has none; () for another form."""
     try:
         table = json.loads(text)
@@ -169,7 +174,7 @@ def error_lines(text: str) -> tuple[str, ...]:
     return tuple((stack or told).splitlines())
 
 
-def record(text: str) -> Record:
+def parse_slurm_record(text: str) -> SlurmRecord:
     """What `scontrol show job`, `scontrol show node` or `sacct -P` printed; several outputs may follow each
     other.
     """
@@ -178,7 +183,7 @@ def record(text: str) -> Record:
     if ended is not None and down:
         ours = tuple(name for name in down if not nodes or name in nodes)
         ended = replace(ended, nodes_down=ours)
-    return Record(ended, nodes)
+    return SlurmRecord(ended, nodes)
 
 
 _PAIR = re.compile(r"(\d+):(\d+)")
@@ -269,27 +274,27 @@ ATTACHMENT_HEAD_BYTES = 4096
 
 STDIN = "<stdin>"
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_SOURCES = {Kind.KERNEL: Source.KERNEL, Kind.DEVICE: Source.COUNTER}
+_SOURCES = {FileKind.KERNEL: Source.KERNEL, FileKind.DEVICE: Source.COUNTER}
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class AttemptFiles:
     """What the files of one attempt say. `report` covers all lines, `record` is Slurm's, `unread` has a line
     for each unusable file.
     """
 
     report: WatchReport
-    record: Record | None
+    record: SlurmRecord | None
     unread: tuple[str, ...]
 
 
-def gather(
+def read_attempt_files(
     logs: Sequence[str | LogPath],
     *,
     catalog: Catalog | None = None,
     stdin: bytes | None = None,
     ours: Ours = NOBODY_KNOWN,
-) -> Gathered:
+) -> AttemptFiles:
     """Read `logs` (.gz and .zst too) and `stdin` to their ends. Unreadable files go to `unread`; nothing is
     raised.
 
@@ -303,7 +308,7 @@ def gather(
         path = log.path
         try:
             if _is_dump(path):
-                reading.dumps.append(flight_recorder.read(Path(path)))
+                reading.dumps.append(flight_recorder.read_dump(Path(path)))
                 reading.dump_paths.append(path)
                 continue
             with _opened(path) as stream:
@@ -314,7 +319,9 @@ def gather(
             reading.unread.append(f"{path}: {getattr(error, 'strerror', None) or error}")
     reading.take_dumps()
     why = reading.unread[0] if reading.unread else ""
-    return Gathered(report_of(reading.files, reading.book.seats, why), reading.record, tuple(reading.unread))
+    return AttemptFiles(
+        report_of(reading.files, reading.book.seats, why), reading.record, tuple(reading.unread)
+    )
 
 
 def is_attachment(path: str) -> bool:
@@ -329,12 +336,12 @@ def is_attachment(path: str) -> bool:
     return flight_recorder.looks_like_dump(head) or is_error_file(head)
 
 
-def attached(paths: Sequence[str], *, catalog: Catalog | None = None) -> tuple[Evidence, ...]:
+def attachment_evidence(paths: Sequence[str], *, catalog: Catalog | None = None) -> tuple[Evidence, ...]:
     """The evidence in those of `paths` that are attachments. Users write them, so it is only a claim,
     whatever a file looks like.
     """
     found = [path for path in paths if is_attachment(path)]
-    told = gather(found, catalog=catalog).report.evidence if found else ()
+    told = read_attempt_files(found, catalog=catalog).report.evidence if found else ()
     return tuple(replace(one, source=Source.LOG) for one in told)
 
 
@@ -346,16 +353,16 @@ class _Reading:
         self.unread: list[str] = []
         self.dumps: list[flight_recorder.Dump] = []
         self.dump_paths: list[str] = []
-        self.record: Record | None = None
+        self.record: SlurmRecord | None = None
         self.book = book
 
     def take(self, name: str, stream: IO[bytes], start_offset_bytes: int = 0) -> None:
         """Read one file to its end, from `start_offset_bytes` on."""
         lines_before = _skip(stream, start_offset_bytes)
         head = stream.read(HEAD_BYTES)
-        kind = kind_of(head)
+        kind = file_kind(head)
         chunks = chain([head], _chunks(stream))
-        if kind in {Kind.LOG, Kind.KERNEL}:
+        if kind in {FileKind.LOG, FileKind.KERNEL}:
             start = start_offset_bytes, lines_before
             self._read(name, chunks, _SOURCES.get(kind, Source.LOG), start)
             return
@@ -364,17 +371,17 @@ class _Reading:
             self._read(name, chain([content], _chunks(stream)), Source.LOG)
             return
         text = content.decode("utf-8", "replace")
-        if kind is Kind.RECORD:
-            self.record = record(text)
+        if kind is FileKind.RECORD:
+            self.record = parse_slurm_record(text)
             if self.record.ended is None:  # a record of nodes, or of a live job: its text is all there is
                 self._read(name, [content], Source.SLURM)
             return
-        lines = headed(text.splitlines()) if kind is Kind.DEVICE else error_lines(text)
+        lines = with_headings(text.splitlines()) if kind is FileKind.DEVICE else torchrun_error_lines(text)
         self._read(name, ["\n".join(lines).encode()], _SOURCES.get(kind, Source.LOG))
 
     def take_dumps(self) -> None:
         """Read what the recorders say together."""
-        lines = flight_recorder.findings(self.dumps)
+        lines = flight_recorder.blocked_collectives(self.dumps)
         if lines:
             more = len(self.dump_paths) - 1
             name = self.dump_paths[0] + (f" and {more} more" if more else "")
@@ -455,7 +462,7 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
             yield plain
 
 
-def named(settings: Mapping[str, Any], base: str, since_s: float) -> list[str]:
+def find_extra_logs(settings: Mapping[str, Any], base: str, since_s: float) -> list[str]:
     """The files that `--ft-log` names, relative to `base`, and that were written since (Unix seconds)."""
     patterns = settings.get("log", [])
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
@@ -465,9 +472,11 @@ def named(settings: Mapping[str, Any], base: str, since_s: float) -> list[str]:
     return [path for path in found if _written_s(path) >= since_s - 1.0]
 
 
-def told_by(paths: Sequence[str], catalog: Catalog, evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
+def extra_evidence(
+    paths: Sequence[str], catalog: Catalog, evidence: Sequence[Evidence]
+) -> tuple[Evidence, ...]:
     """The evidence of those of these files that are no logs, in order after `evidence`."""
-    found = attached(paths, catalog=catalog)
+    found = attachment_evidence(paths, catalog=catalog)
     last = max((one.order for one in evidence), default=0)
     return tuple(replace(one, order=last + one.order) for one in found)
 
@@ -485,12 +494,12 @@ class JobFacts:
     """A job's logs and what is known of its end. `notes` are for a person."""
 
     logs: tuple[LogPath, ...]
-    record: Record
+    record: SlurmRecord
     notes: tuple[str, ...] = ()
     ours: Ours = NOBODY_KNOWN  # tells its lines from those of other jobs in the same files
 
 
-def of_job(job_id: str) -> JobFacts:
+def find_job_facts(job_id: str) -> JobFacts:
     """All that is known of a job. Raises UserError (one line) where neither ftrun nor Slurm knows it, or no
     log is left.
     """
@@ -504,27 +513,27 @@ def of_job(job_id: str) -> JobFacts:
     readable = tuple(log for log in logs if os.access(log.path, os.R_OK))
     missing = [log.path for log in logs if log not in readable]
     notes += tuple(f"{path} cannot be read here" for path in missing)
-    return JobFacts(readable, record or Record(None, ()), notes, ours)
+    return JobFacts(readable, record or SlurmRecord(None, ()), notes, ours)
 
 
 def _of_run(job_id: str) -> tuple[tuple[LogPath, ...], Ours]:
     """The logs of the last launch with this job id, and whose lines count; nothing where ftrun did not start
     it.
     """
-    run_dir = store_run_dir.resolve(home_dir(), job_id)
+    run_dir = store_run_dir.find_run(home_dir(), job_id)
     if run_dir is None:
         return (), NOBODY_KNOWN
     plain = job_id.split("_", 1)[0].split("+", 1)[0]
-    for attempt in range(store_run_dir.latest_attempt(run_dir), 0, -1):
+    for attempt in range(store_run_dir.latest_attempt_number(run_dir), 0, -1):
         for claim in reversed(attempt_dir.claims(run_dir, attempt)):
             launch = attempt_dir.launch_record(run_dir, attempt, claim.launch) if claim.job == plain else None
             if launch is not None:
-                logs = log_watcher.of_launch(run_dir, attempt, claim.launch)
-                return tuple(logs), log_watcher.ours(run_dir, attempt, claim.launch)
+                logs = log_watcher.launch_logs(run_dir, attempt, claim.launch)
+                return tuple(logs), log_watcher.known_owners(run_dir, attempt, claim.launch)
     return (), NOBODY_KNOWN
 
 
-def _of_slurm(job_id: str) -> tuple[Record | None, tuple[LogPath, ...], tuple[str, ...]]:
+def _of_slurm(job_id: str) -> tuple[SlurmRecord | None, tuple[LogPath, ...], tuple[str, ...]]:
     notes: tuple[str, ...] = ()
     cluster = CommandCluster(timeout_s=10.0)
     try:
@@ -536,20 +545,20 @@ def _of_slurm(job_id: str) -> tuple[Record | None, tuple[LogPath, ...], tuple[st
     text = accounted(job_id)
     if not text:
         return None, (), notes
-    row = record(text)
+    row = parse_slurm_record(text)
     folder = re.search(r"\|(/[^|\n]*)\|", text)
     log = f"{folder[1]}/slurm-{job_id}.out" if folder else ""
     logs = (LogPath(log),) if log and os.path.isfile(log) else ()
     return row, logs, notes
 
 
-def _record(cluster: CommandCluster, details: JobDetails) -> Record:
+def _record(cluster: CommandCluster, details: JobDetails) -> SlurmRecord:
     ended = _end_of(details)
     if ended is None:
-        return Record(None, details.nodes)
+        return SlurmRecord(None, details.nodes)
     rows = cluster.nodes(details.nodes) if details.nodes else {}
     lost = tuple(name for name, row in rows.items() if not row.responding)
-    return Record(replace(ended, nodes_down=lost), details.nodes)
+    return SlurmRecord(replace(ended, nodes_down=lost), details.nodes)
 
 
 def _logs(details: JobDetails) -> tuple[LogPath, ...]:
@@ -574,7 +583,7 @@ def read_node_reports(
     `start` is the start of the script in question: checks after an earlier start do not count, since a node
     may have been repaired or excluded since. `by_ssh`: reports that ftrun itself fetched.
     """
-    found = node_reports.left(run_dir, attempt, launch, nodes)
+    found = node_reports.read_reports(run_dir, attempt, launch, nodes)
     found["after"] = {node: one for node, one in found["after"].items() if _start_of(one) >= start}
     return gathered(nodes, found, by_ssh=by_ssh or {})
 

@@ -37,24 +37,24 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CANCELLED_AGAIN",
-    "CEILING",
     "HELD",
-    "LEFT",
+    "HOLDS_MAX",
+    "HOLD_BUDGET",
+    "LEFT_QUEUE",
     "NOTHING_TO_LOAD",
-    "SPENDS",
+    "are_checks_waived",
     "cancelled_again",
-    "elsewhere",
-    "given_up",
-    "held",
-    "in_full",
-    "is_held",
+    "held_by_checks",
     "left_the_queue",
     "lost_track",
-    "of_tasks",
-    "refused",
+    "may_be_held_again",
+    "no_loadable_checkpoint",
+    "refused_by_sbatch",
+    "revoked",
     "started_twice",
-    "starts_anyway",
-    "unloadable",
+    "surest_task_diagnosis",
+    "tasks_given_up",
+    "with_checks_waived",
 ]
 
 
@@ -65,7 +65,7 @@ NOTHING_TO_LOAD = "checkpoint.none-usable"
 NAMED_MAX = 8  # nodes whose findings are quoted as proof
 
 
-def of_tasks(case: Case) -> Diagnosis | None:
+def surest_task_diagnosis(case: Case) -> Diagnosis | None:
     """The surest task diagnosis that accuses a node, else the surest. It accuses the nodes of all tasks of
     its kind.
     """
@@ -78,7 +78,7 @@ def of_tasks(case: Case) -> Diagnosis | None:
     return replace(main, nodes=tuple(sorted({node for cause in same for node in cause.nodes})))
 
 
-def refused(case: Case) -> Diagnosis | None:
+def refused_by_sbatch(case: Case) -> Diagnosis | None:
     """sbatch refused the attempt; its answer gives the cause."""
     told = case.facts.refusal
     if told is None:
@@ -113,7 +113,7 @@ def lost_track(case: Case) -> Diagnosis | None:
 def left_the_queue(case: Case) -> Diagnosis | None:
     """The job left the queue unstarted, and nobody saw how."""
     attempt = case.facts.attempt
-    return LEFT if attempt is not None and attempt.launch.end.reason == LEFT_THE_QUEUE else None
+    return LEFT_QUEUE if attempt is not None and attempt.launch.end.reason == LEFT_THE_QUEUE else None
 
 
 def cancelled_again(case: Case) -> Diagnosis | None:
@@ -124,7 +124,7 @@ def cancelled_again(case: Case) -> Diagnosis | None:
     return CANCELLED_AGAIN if attempt.launch.end.state == "CANCELLED" else None
 
 
-def elsewhere(case: Case) -> Diagnosis | None:
+def revoked(case: Case) -> Diagnosis | None:
     """Another cluster of the federation has the job. It may run there for days; another attempt would run
     beside it.
     """
@@ -132,7 +132,7 @@ def elsewhere(case: Case) -> Diagnosis | None:
     return _REVOKED if attempt is not None and attempt.launch.end.state == "REVOKED" else None
 
 
-def held(case: Case) -> Diagnosis | None:
+def held_by_checks(case: Case) -> Diagnosis | None:
     """The checks before the script held it. Class: the one that all findings share, else `node`."""
     told = case.facts.held
     if told is None:
@@ -162,13 +162,13 @@ def held(case: Case) -> Diagnosis | None:
     )
 
 
-def unloadable(case: Case) -> Diagnosis | None:
+def no_loadable_checkpoint(case: Case) -> Diagnosis | None:
     """A job or array task found no checkpoint that it may load, and did not start its script."""
     why = case.facts.unloadable
     return replace(_NOTHING_TO_LOAD, title=why) if why else None
 
 
-def given_up(case: Case) -> Diagnosis | None:
+def tasks_given_up(case: Case) -> Diagnosis | None:
     """The end of an array when everything but the given-up tasks is done."""
     lots = case.facts.given_up
     if not lots:
@@ -220,7 +220,7 @@ _LOST_TRACK = Diagnosis(
     sources=(Source.SLURM,),
 )
 
-LEFT = Diagnosis(
+LEFT_QUEUE = Diagnosis(
     fault=FaultClass.CANCELLED,
     retry=False,
     action=Action.STOP,
@@ -274,24 +274,24 @@ _NOTHING_TO_LOAD = Diagnosis(
     sources=(Source.CHECKPOINT,),
 )
 
-SPENDS = "preflight"
-CEILING = 5
+HOLD_BUDGET = "preflight"
+HOLDS_MAX = 5
 """How many attempts in a row, without progress in between, the checks may hold."""
 
 
-def is_held(found: Diagnosis, spent: Mapping[str, int]) -> bool:
+def may_be_held_again(found: Diagnosis, spent: Mapping[str, int]) -> bool:
     """Whether the checks held this attempt, and may hold one more."""
-    return found.signature.startswith(HELD) and spent.get(SPENDS, 0) < CEILING
+    return found.signature.startswith(HELD) and spent.get(HOLD_BUDGET, 0) < HOLDS_MAX
 
 
-def in_full(decision: Decision, culprits: tuple[str, ...], spent: Mapping[str, int]) -> Decision:
+def with_checks_waived(decision: Decision, culprits: tuple[str, ...], spent: Mapping[str, int]) -> Decision:
     """The decision, with the next script to be started whatever its checks find, where they could hold it
     again for the same nodes.
     """
     kept = [node for node in culprits if node not in decision.exclude]
-    if not kept and spent.get(SPENDS, 0) < CEILING:
+    if not kept and spent.get(HOLD_BUDGET, 0) < HOLDS_MAX:
         return decision
-    why = f"{', '.join(kept)} cannot be left out" if kept else f"{CEILING} attempts were held"
+    why = f"{', '.join(kept)} cannot be left out" if kept else f"{HOLDS_MAX} attempts were held"
     return replace(
         decision,
         anyway=True,
@@ -299,6 +299,6 @@ def in_full(decision: Decision, culprits: tuple[str, ...], spent: Mapping[str, i
     )
 
 
-def starts_anyway(decision: Mapping[str, Any], spent: Mapping[str, int]) -> bool:
+def are_checks_waived(decision: Mapping[str, Any], spent: Mapping[str, int]) -> bool:
     """Whether the next attempt is submitted so that its checks cannot hold it."""
-    return bool(decision.get("anyway")) or spent.get(SPENDS, 0) >= CEILING
+    return bool(decision.get("anyway")) or spent.get(HOLD_BUDGET, 0) >= HOLDS_MAX

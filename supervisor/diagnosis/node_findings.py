@@ -32,8 +32,10 @@ from enum import StrEnum
 
 from ftrun.hooks.health import outliers
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, UNSURE, plain, sure
-from ftrun.supervisor.model.node_entry import Entry, place
+from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, UNSURE, plain
+from ftrun.supervisor.diagnosis.class_defaults import clamp_confidence as sure
+from ftrun.supervisor.model.node_entry import NodeEntry as Entry
+from ftrun.supervisor.model.node_entry import canonical_device as place
 from ftrun.supervisor.model.types import Action, Blame, Diagnosis, FaultClass, Proof, Source
 
 __all__ = [
@@ -43,11 +45,11 @@ __all__ = [
     "NodeFacts",
     "NodeFinding",
     "Scenario",
-    "gathered",
+    "facts_from_reports",
+    "finite_number",
     "joined",
-    "number",
-    "of",
-    "parsed",
+    "parse_report",
+    "scenario_for",
     "while_alive",
     "worth_checking",
 ]
@@ -113,7 +115,7 @@ TABLE = (
 )  # fmt: skip
 
 
-def of(*, precheck_failed: bool, hardware_bad: bool, ended: bool) -> Scenario:
+def scenario_for(*, precheck_failed: bool, hardware_bad: bool, ended: bool) -> Scenario:
     """The row for what is known."""
     wanted = (precheck_failed, hardware_bad, ended)
     return next(row for row in TABLE if (row.precheck_failed, row.hardware_bad, row.ended) == wanted)
@@ -315,7 +317,7 @@ class NodeFacts:
         """The row of TABLE for these facts."""
         bad = [one for one in self.odd(now_s) if one.severity == BAD]
         failed = any(one.kind == "preflight" and one.severity == BAD for one in self.findings)
-        return of(precheck_failed=failed, hardware_bad=bool(bad), ended=ended)
+        return scenario_for(precheck_failed=failed, hardware_bad=bool(bad), ended=ended)
 
 
 def _speaks_alone(one: NodeFinding) -> bool:
@@ -340,7 +342,7 @@ def _noted(entry: Entry, node: str) -> NodeFinding:
         fault=FaultClass.NODE,
         message="",
         device=entry.device,
-        value=number(entry.detail.get("value")),
+        value=finite_number(entry.detail.get("value")),
     )
 
 
@@ -354,7 +356,7 @@ def _same(before: NodeFinding, now: NodeFinding) -> bool:
     return now.unit == SECONDS or abs(now.value - before.value) <= margin
 
 
-def gathered(
+def facts_from_reports(
     nodes: Sequence[str],
     reports: Mapping[str, Mapping[str, object]],
     *,
@@ -367,11 +369,14 @@ def gathered(
     """
     told = {kind: {n: r for n, r in found.items() if n in nodes} for kind, found in reports.items()}
     findings = [
-        one for found in told.values() for node, report in found.items() for one in parsed(report, node=node)
+        one
+        for found in told.values()
+        for node, report in found.items()
+        for one in parse_report(report, node=node)
     ]
     fetched = {node: report for node, report in (by_ssh or {}).items() if node in nodes}
     for node, report in fetched.items():
-        findings += parsed(report, node=node, source=Source.CHECK)
+        findings += parse_report(report, node=node, source=Source.CHECK)
     full = {**told.get("after", {}), **fetched}
     full = {node: report for node, report in full.items() if isinstance(report, Mapping)}
     rows = {node: _rows(report) for node, report in full.items()}
@@ -392,7 +397,7 @@ def _rows(report: object) -> list[dict[str, object]]:
     return [
         {
             **{key: str(row.get(key, "")) for key in ("check", "severity", "device", "fault", "unit")},
-            "value": number(row.get("value")),
+            "value": finite_number(row.get("value")),
             "evidence": _texts(row.get("evidence")),
         }
         for row in (rows if isinstance(rows, list) else [])
@@ -404,7 +409,7 @@ def _texts(lines: object) -> list[str]:
     return [str(line)[:400] for line in lines[:5]] if isinstance(lines, list) else []
 
 
-def parsed(report: object, *, node: str, source: Source = Source.REPORT) -> tuple[NodeFinding, ...]:
+def parse_report(report: object, *, node: str, source: Source = Source.REPORT) -> tuple[NodeFinding, ...]:
     """The findings of a report (schema 1) against its node; () for anything but a report of that node."""
     if not isinstance(report, Mapping) or report.get("schema") != 1 or report.get("node") != node:
         return ()
@@ -430,10 +435,10 @@ def _finding(row: object, report: Mapping[str, object], source: Source) -> NodeF
         fault=fault,
         message=str(row.get("message", ""))[:400],
         device=str(row.get("device", ""))[:120],
-        at_s=number(row.get("at_s", report.get("at_s"))),
-        until_s=number(row.get("until_s")),
+        at_s=finite_number(row.get("at_s", report.get("at_s"))),
+        until_s=finite_number(row.get("until_s")),
         source=source,
-        value=number(row.get("value")),
+        value=finite_number(row.get("value")),
         unit=str(row.get("unit", ""))[:32],
         fresh=row.get("check") in _list(report.get("since")),
     )
@@ -443,7 +448,7 @@ def _list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-def number(value: object) -> float | None:
+def finite_number(value: object) -> float | None:
     """A finite number, else None. Users write reports, so the value may be anything."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None

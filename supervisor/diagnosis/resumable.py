@@ -20,21 +20,31 @@ from ftrun.hooks.checkpoints import diverged, names
 from ftrun.hooks.checkpoints.model import EMPTY, TEMPORARY
 from ftrun.supervisor.config import home
 from ftrun.supervisor.diagnosis import checkpoint_blame
-from ftrun.supervisor.diagnosis.checkpoint_blame import Resumed, Usable
+from ftrun.supervisor.diagnosis.checkpoint_blame import ResumedCheckpoint as Resumed
+from ftrun.supervisor.diagnosis.checkpoint_blame import ResumePoint as Usable
 from ftrun.supervisor.store import checkpoints, submission_context
 
 if TYPE_CHECKING:
-    from ftrun.hooks.checkpoints.diverged import Poison
+    from ftrun.hooks.checkpoints.diverged import Divergence as Poison
     from ftrun.supervisor.model.run import Run
 
-__all__ = ["Usable", "answer", "by_rule", "find", "had", "leave", "resumed", "told"]
+__all__ = [
+    "Usable",
+    "attempt_arguments",
+    "find_resume_point",
+    "has_had_checkpoint",
+    "newest_by_name",
+    "restart_answer",
+    "resumed_checkpoint",
+    "write_divergence_files",
+]
 
 LIMIT_S = 10.0
 NOT_ONE = "none of its checkpoints may be loaded"
 NAMED_MAX = 8
 
 
-def find(
+def find_resume_point(
     settings: Mapping[str, Any],
     run: Run,
     cwd: str,
@@ -52,11 +62,11 @@ def find(
         return Usable()
     reasons = {os.path.join(cwd, path): why for path, why in _reasons(run).items()}
     if settings.get("checkpoint-verify") != "structure":
-        path = by_rule(settings, run, cwd, more=more, without=without)
+        path = newest_by_name(settings, run, cwd, more=more, without=without)
         fresh = bool(settings.get("checkpoint-fresh"))
-        left = [] if path or fresh else checkpoints.complete(pattern, cwd=cwd)
+        left = [] if path or fresh else checkpoints.complete_checkpoints(pattern, cwd=cwd)
         named = [(one, reasons.get(one, "")) for one in sorted(left, key=_step, reverse=True)]
-        own = _own([checkpoints.times_written_s(one) for one in left], run, run_dir)
+        own = _own([checkpoints.modified_s(one) for one in left], run, run_dir)
         return Usable(path, _named(NOT_ONE, named) if left else "", anew=not left, own=own)
     from ftrun.hooks.checkpoints.selection import Request, select
 
@@ -65,9 +75,9 @@ def find(
             patterns=pattern.splitlines(),
             cwd=cwd,
             marker=str(settings.get("checkpoint-marker", "")),
-            aside=(*checkpoints.still_aside(run.set_aside), *without),
+            aside=(*checkpoints.unchanged_since_set_aside(run.set_aside), *without),
             poisons=(*run.poisoned, *more),
-            had=had(run),
+            had=has_had_checkpoint(run),
             began_s=run.created_at_s,
             fresh=bool(settings.get("checkpoint-fresh")),
             before_s=time.monotonic() + LIMIT_S,
@@ -84,7 +94,9 @@ def find(
     return Usable(stuck=_named(words, passed), own=_own(there, run, run_dir))
 
 
-def resumed(settings: Mapping[str, Any], run: Run, run_dir: str, path: str, incident: str) -> Resumed | None:
+def resumed_checkpoint(
+    settings: Mapping[str, Any], run: Run, run_dir: str, path: str, incident: str
+) -> Resumed | None:
     """What is known of the checkpoint that a failed start resumed from; None where it had none."""
     if not path or not settings.get("checkpoint"):
         return None
@@ -92,8 +104,8 @@ def resumed(settings: Mapping[str, Any], run: Run, run_dir: str, path: str, inci
     path = os.path.normpath(os.path.join(cwd, path))
     return Resumed(
         path,
-        checkpoint_blame.earlier(run, incident),
-        find(settings, run, cwd, without=[path], run_dir=run_dir),
+        checkpoint_blame.earlier_failures(run, incident),
+        find_resume_point(settings, run, cwd, without=[path], run_dir=run_dir),
         trained=run.best_step is not None or any(one.step is not None for one in run.incidents),
     )
 
@@ -115,9 +127,7 @@ def _own(written_s: Iterable[float | None], run: Run, run_dir: str) -> bool:
     """Whether each was written after the run was submitted, by the file systems' clocks: then only this run's
     work is lost.
     """
-    began_s = (
-        checkpoints.times_written_s(os.path.join(run_dir, "submit", "context.json")) if run_dir else None
-    )
+    began_s = checkpoints.modified_s(os.path.join(run_dir, "submit", "context.json")) if run_dir else None
     began_s = run.created_at_s if began_s is None else began_s
     return all(at_s is None or at_s >= began_s for at_s in written_s)
 
@@ -127,7 +137,7 @@ def _step(path: str) -> int:
     return -1 if step is None else step
 
 
-def by_rule(
+def newest_by_name(
     settings: Mapping[str, Any],
     run: Run,
     cwd: str,
@@ -139,19 +149,19 @@ def by_rule(
     none.
     """
     pattern, marker = str(settings.get("checkpoint", "")), str(settings.get("checkpoint-marker", ""))
-    aside, spoilt = (*checkpoints.still_aside(run.set_aside), *without), (*run.poisoned, *more)
+    aside, spoilt = (*checkpoints.unchanged_since_set_aside(run.set_aside), *without), (*run.poisoned, *more)
     if spoilt:
-        known = checkpoints.complete(pattern, marker=marker, set_aside=aside, cwd=cwd)
+        known = checkpoints.complete_checkpoints(pattern, marker=marker, set_aside=aside, cwd=cwd)
         bad = (
             path
             for path in known
-            if diverged.why_poisoned(names.step_of(path), checkpoints.times_written_s(path) or 0.0, spoilt)
+            if diverged.why_diverged(names.step_of(path), checkpoints.modified_s(path) or 0.0, spoilt)
         )
         aside = (*aside, *bad)
-    return checkpoints.newest(pattern, marker=marker, set_aside=aside, cwd=cwd)
+    return checkpoints.newest_checkpoint(pattern, marker=marker, set_aside=aside, cwd=cwd)
 
 
-def had(run: Run) -> bool:
+def has_had_checkpoint(run: Run) -> bool:
     """Whether the run has had a whole checkpoint, as far as is known."""
     resumed = any(
         one.launch.start.resume_from or any(start.resume_from for start in one.begun) for one in run.attempts
@@ -159,25 +169,25 @@ def had(run: Run) -> bool:
     return bool(run.best_checkpoint) or resumed
 
 
-def told(run_dir: str, run: Run) -> dict[str, Any]:
+def attempt_arguments(run_dir: str, run: Run) -> dict[str, Any]:
     """What `submit.request_for` passes on about the run's checkpoints to the next attempt. Raises OSError."""
-    leave(run_dir, run.poisoned)
+    write_divergence_files(run_dir, run.poisoned)
     return {
-        "set_aside": checkpoints.still_aside(run.set_aside),
+        "set_aside": checkpoints.unchanged_since_set_aside(run.set_aside),
         "poisoned": run.poisoned,
-        "had": had(run),
+        "had": has_had_checkpoint(run),
     }
 
 
-def answer(run_dir: str, run: Run) -> dict[str, Any]:
+def restart_answer(run_dir: str, run: Run) -> dict[str, Any]:
     """The same for the next start in place, as the agent answers it; checkpoints that are set aside are
     passed separately. Raises OSError.
     """
-    leave(run_dir, run.poisoned)
-    return {"poison": diverged.to_lines(run.poisoned).splitlines(), "had": had(run)}
+    write_divergence_files(run_dir, run.poisoned)
+    return {"poison": diverged.to_lines(run.poisoned).splitlines(), "had": has_had_checkpoint(run)}
 
 
-def leave(run_dir: str, spoilt: Iterable[Poison]) -> None:
+def write_divergence_files(run_dir: str, spoilt: Iterable[Poison]) -> None:
     """Write the files of each divergence; repeating it changes nothing. Raises OSError."""
     for one in spoilt:
         folder = os.path.join(run_dir, "diverged")

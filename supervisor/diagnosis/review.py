@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING
 from ftrun.slurm.records import replace
 from ftrun.supervisor.diagnosis import checkpoint_blame
 from ftrun.supervisor.diagnosis.class_defaults import UNSURE
-from ftrun.supervisor.diagnosis.known_ends import CANCELLED_AGAIN, LEFT
+from ftrun.supervisor.diagnosis.known_ends import CANCELLED_AGAIN
+from ftrun.supervisor.diagnosis.known_ends import LEFT_QUEUE as LEFT
 from ftrun.supervisor.diagnosis.node_findings import HARDWARE, joined, while_alive
 from ftrun.supervisor.diagnosis.suspicions import is_planned
-from ftrun.supervisor.model.types import AT_LIMIT, AWAY, UNWATCHED, Action, Diagnosis, FaultClass, Source
+from ftrun.supervisor.model.types import MOVED_OFF as AWAY
+from ftrun.supervisor.model.types import NEAR_TIME_LIMIT as AT_LIMIT
+from ftrun.supervisor.model.types import UNWATCHED, Action, Diagnosis, FaultClass, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,18 +33,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COMPANION_OVER",
+    "add_consequences",
+    "add_node_findings",
+    "add_silent_nodes",
+    "add_suspicious_lines",
+    "agent_diagnosis",
     "cancelled_by_us",
     "companion_over",
-    "counted",
-    "last_word",
-    "left_as_asked",
-    "nodes",
-    "of_checkpoint",
-    "put_back",
-    "silent",
-    "suspected",
-    "told_inside",
-    "worth_a_look",
+    "ended_as_requested",
+    "ended_on_suspicion",
+    "requeued_then_gone",
+    "review_checkpoint",
+    "slurmstepd_reason",
 ]
 
 COMPANION_OVER = "node.companion-over"
@@ -65,13 +68,13 @@ _OF_STEPS = frozenset(
 _VAGUE = frozenset({FaultClass.UNKNOWN, FaultClass.HANG, FaultClass.NETWORK})
 
 
-def of_checkpoint(case: Case, found: Diagnosis) -> Diagnosis | None:
+def review_checkpoint(case: Case, found: Diagnosis) -> Diagnosis | None:
     """The start resumed from a checkpoint and made no step: the checkpoint or the program may be to blame."""
     lines = (*(line for line, _ in case.log.causes), *case.log.spoken)
-    return checkpoint_blame.judged(found, lines, case.facts.resumed, case.progress)
+    return checkpoint_blame.blame_checkpoint(found, lines, case.facts.resumed, case.progress)
 
 
-def counted(case: Case, found: Diagnosis) -> Diagnosis | None:
+def add_consequences(case: Case, found: Diagnosis) -> Diagnosis | None:
     """Adds the number of consequences, and why lines of the log were left out."""
     return replace(found, consequences=case.log.consequences, rests_on=(*found.rests_on, *case.log.words))
 
@@ -84,7 +87,7 @@ def cancelled_by_us(case: Case, found: Diagnosis) -> Diagnosis | None:
     return _CANCELLED_BY_US if found.fault is FaultClass.CANCELLED else None
 
 
-def put_back(case: Case, found: Diagnosis) -> Diagnosis | None:
+def requeued_then_gone(case: Case, found: Diagnosis) -> Diagnosis | None:
     """slurmstepd says that the job was requeued, but no start followed.
 
     Either it left the queue while nobody watched, or a person cancelled it there: a requeued job is PENDING
@@ -96,7 +99,7 @@ def put_back(case: Case, found: Diagnosis) -> Diagnosis | None:
     told = {words for words in (_REQUEUE, _LOST_NODE) for proof in found.because if words in proof.text}
     if told and attempt.launch.end.state == "CANCELLED":
         return CANCELLED_AGAIN
-    word = last_word(attempt, case.facts.evidence)
+    word = slurmstepd_reason(attempt, case.facts.evidence)
     if word == "" and (attempt.launch.end.reason == UNWATCHED or attempt.launch.end.state == "GONE"):
         return _CANCELLED_UNWATCHED
     if attempt.launch.end.reason != UNWATCHED:
@@ -106,13 +109,13 @@ def put_back(case: Case, found: Diagnosis) -> Diagnosis | None:
     return LEFT if again or _REQUEUE in told else None
 
 
-def last_word(attempt: Attempt, evidence: Iterable[Evidence]) -> str | None:
+def slurmstepd_reason(attempt: Attempt, evidence: Iterable[Evidence]) -> str | None:
     """Why Slurm ended the batch script, by slurmstepd's last line: "" = scancel, None = no such line."""
     ends = [found for one in evidence for found in _ENDED_JOB.finditer(one.text) if found[1] == attempt.job]
     return (ends[-1][2] or "").upper() if ends else None
 
 
-def suspected(case: Case, found: Diagnosis) -> Diagnosis | None:
+def ended_on_suspicion(case: Case, found: Diagnosis) -> Diagnosis | None:
     """ftrun ended the start on a suspicion. The suspicion stands where the log explains nothing better; a
     lost node explains it better.
     """
@@ -154,7 +157,7 @@ def companion_over(case: Case, found: Diagnosis) -> Diagnosis | None:
     return replace(_COMPANION_OVER, rests_on=rests_on, because=found.because)
 
 
-def nodes(case: Case, found: Diagnosis) -> Diagnosis | None:
+def add_node_findings(case: Case, found: Diagnosis) -> Diagnosis | None:
     """Adds the reports of the nodes. Reports of lost nodes do not count."""
     told, ended = case.facts.nodes, case.ended
     if ended is None:
@@ -163,7 +166,7 @@ def nodes(case: Case, found: Diagnosis) -> Diagnosis | None:
     return joined(found, replace(told, silent=frozenset(lost)), case.facts.now_s)
 
 
-def silent(case: Case, found: Diagnosis) -> Diagnosis | None:
+def add_silent_nodes(case: Case, found: Diagnosis) -> Diagnosis | None:
     """Adds nodes that do not answer a step to those blamed. ftrun drains them only where Slurm finds them
     lost too.
     """
@@ -179,7 +182,7 @@ def silent(case: Case, found: Diagnosis) -> Diagnosis | None:
     )
 
 
-def left_as_asked(case: Case, found: Diagnosis) -> Diagnosis | None:
+def ended_as_requested(case: Case, found: Diagnosis) -> Diagnosis | None:
     """Only our own request explains the end: a person asked for it, a node was drained, or the time limit was
     near; and the script had saved, or it exited by itself when asked.
     """
@@ -197,7 +200,7 @@ def left_as_asked(case: Case, found: Diagnosis) -> Diagnosis | None:
     return replace(_LEFT_IN_TIME, because=found.because)
 
 
-def told_inside(case: Case, found: Diagnosis) -> Diagnosis | None:
+def agent_diagnosis(case: Case, found: Diagnosis) -> Diagnosis | None:
     """The agent that died with the job had named nodes, and the supervisor from outside names none: the agent
     asked the nodes while the job still had them.
 
@@ -227,7 +230,7 @@ def told_inside(case: Case, found: Diagnosis) -> Diagnosis | None:
         return None  # the user can write anything into that folder
 
 
-def worth_a_look(case: Case, found: Diagnosis) -> Diagnosis | None:
+def add_suspicious_lines(case: Case, found: Diagnosis) -> Diagnosis | None:
     """For an unknown cause: those of the last lines that are new or odd."""
     lines = case.facts.last_words
     return replace(found, suspicious=lines) if lines and found.fault is FaultClass.UNKNOWN else None

@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.diagnosis import blame, context_rules, known_ends, review
-from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, plain, proofs, sure
+from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, plain, proofs
+from ftrun.supervisor.diagnosis.class_defaults import clamp_confidence as sure
 from ftrun.supervisor.diagnosis.facts import Case, Facts, case_of
 from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, FaultClass, Role, Source
 
@@ -294,7 +295,7 @@ def _by_signature(case: Case, signature: Signature) -> Diagnosis:
     if signature.fault is FaultClass.HANG and not accused:
         who = blame.laggards(case.log.lines_about(FaultClass.HANG), case.log.spoken, case.topology)
     else:
-        who = blame.blamed(signature.blame, lines, case.topology)
+        who = blame.find_culprits(signature.blame, lines, case.topology)
     sources = _agreeing(case, signature, lines)
     confidence, words = _earned(case, signature, lines, sources)
     broken = signature.fault in HARDWARE and confidence >= NAMELESS
@@ -375,16 +376,16 @@ _TIME_LIMIT = by_state(frozenset({"TIMEOUT", "DEADLINE"}), FaultClass.TIMELIMIT,
 _OUT_OF_MEMORY = by_state(frozenset({"OUT_OF_MEMORY"}), FaultClass.OOM_HOST, "out of host memory")
 
 RULES: tuple[Rule, ...] = (
-    Rule("tasks", Part.END, known_ends.of_tasks, "each task of the array has a diagnosis already"),
-    Rule("refused", Part.END, known_ends.refused, "there never was a job"),
+    Rule("tasks", Part.END, known_ends.surest_task_diagnosis, "each task of the array has a diagnosis already"),
+    Rule("refused", Part.END, known_ends.refused_by_sbatch, "there never was a job"),
     Rule("started-twice", Part.END, known_ends.started_twice, "this end is that of a start that never ran"),
     Rule("lost-track", Part.END, known_ends.lost_track, "the log only shows how Slurm killed that start"),
     Rule("left-the-queue", Part.END, known_ends.left_the_queue, "no start claimed: the log is not its own"),
     Rule("cancelled-again", Part.END, known_ends.cancelled_again, "a cancel outweighs the launch's cause"),
-    Rule("elsewhere", Part.END, known_ends.elsewhere, "its end is not ours to judge"),
-    Rule("held", Part.END, known_ends.held, "the script did not run: only its checks know why"),
-    Rule("unloadable", Part.END, known_ends.unloadable, "the script did not run: nothing could be loaded"),
-    Rule("given-up", Part.END, known_ends.given_up, "the tasks that are left ended well"),
+    Rule("elsewhere", Part.END, known_ends.revoked, "its end is not ours to judge"),
+    Rule("held", Part.END, known_ends.held_by_checks, "the script did not run: only its checks know why"),
+    Rule("unloadable", Part.END, known_ends.no_loadable_checkpoint, "the script did not run: nothing could be loaded"),
+    Rule("given-up", Part.END, known_ends.tasks_given_up, "the tasks that are left ended well"),
     Rule("finished", Part.CAUSE, finished, "the script's own verdict outweighs every line"),
     Rule("hardware-of-lost-node", Part.CAUSE, hardware_of_lost_node, "why it was lost says more"),
     Rule("node-lost", Part.CAUSE, node_lost, "what ranks print after a lost node follows from it"),
@@ -400,15 +401,15 @@ RULES: tuple[Rule, ...] = (
     Rule("exit-record", Part.CAUSE, exit_record, "a number says little, so after everything with words"),
     Rule("text-alone", Part.CAUSE, text_alone, "no end on record, and no line that can be a cause"),
     Rule("ended-somehow", Part.CAUSE, ended_somehow, "it always answers"),
-    Rule("checkpoint", Part.REVIEW, review.of_checkpoint, "needs the log's cause: a checkpoint may not load"),
-    Rule("counted", Part.REVIEW, review.counted, "the other lines of the log count for its cause only"),
+    Rule("checkpoint", Part.REVIEW, review.review_checkpoint, "needs the log's cause: a checkpoint may not load"),
+    Rule("counted", Part.REVIEW, review.add_consequences, "the other lines of the log count for its cause only"),
     Rule("cancelled-by-us", Part.REVIEW, review.cancelled_by_us, "our own cancel is no person's"),
-    Rule("put-back", Part.REVIEW, review.put_back, "a person's cancel comes before any other review"),
-    Rule("suspected", Part.REVIEW, review.suspected, "before the nodes, which may say why it hung"),
+    Rule("put-back", Part.REVIEW, review.requeued_then_gone, "a person's cancel comes before any other review"),
+    Rule("suspected", Part.REVIEW, review.ended_on_suspicion, "before the nodes, which may say why it hung"),
     Rule("companion-over", Part.REVIEW, review.companion_over, "before the nodes: lost nodes report nothing"),
-    Rule("nodes", Part.REVIEW, review.nodes, "the program sees a fault of the machine from one side"),
-    Rule("silent", Part.REVIEW, review.silent, "after the nodes: silent ones are left in any case"),
-    Rule("left-as-asked", Part.REVIEW, review.left_as_asked, "after the nodes: bad hardware is no such end"),
-    Rule("told-inside", Part.REVIEW, review.told_inside, "only where all others name nobody"),
-    Rule("worth-a-look", Part.REVIEW, review.worth_a_look, "only what stays unknown"),
+    Rule("nodes", Part.REVIEW, review.add_node_findings, "the program sees a fault of the machine from one side"),
+    Rule("silent", Part.REVIEW, review.add_silent_nodes, "after the nodes: silent ones are left in any case"),
+    Rule("left-as-asked", Part.REVIEW, review.ended_as_requested, "after the nodes: bad hardware is no such end"),
+    Rule("told-inside", Part.REVIEW, review.agent_diagnosis, "only where all others name nobody"),
+    Rule("worth-a-look", Part.REVIEW, review.add_suspicious_lines, "only what stays unknown"),
 )  # fmt: skip

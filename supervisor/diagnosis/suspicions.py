@@ -12,22 +12,22 @@ from ftrun.supervisor.model.types import Diagnosis, FaultClass, Source
 
 if TYPE_CHECKING:
     from ftrun.supervisor.model.run import Attempt
-    from ftrun.supervisor.model.types import Verdict
+    from ftrun.supervisor.model.types import HangVerdict as Verdict
 
 __all__ = [
     "DRAINED",
     "GROWN",
     "LOST",
     "SLOW",
-    "drained",
-    "grown",
-    "hung",
-    "instead",
+    "drained_suspicion",
+    "growth_suspicion",
+    "hang_suspicion",
     "is_planned",
-    "lost",
-    "of_hang",
-    "of_rank",
-    "slow",
+    "lost_before_growth",
+    "lost_suspicion",
+    "rank_died",
+    "recorded_hang",
+    "slow_suspicion",
 ]
 
 LOST, SLOW, DRAINED, GROWN = "node.silent", "straggler.swap", "node.drained", "run.grows"
@@ -36,7 +36,7 @@ HUNG = "hang.no-progress"
 _NODE = re.compile(r"\((\S+)\)$")
 
 
-def hung(verdict: Verdict, nodes: Sequence[str]) -> Diagnosis:
+def hang_suspicion(verdict: Verdict, nodes: Sequence[str]) -> Diagnosis:
     """A start on these nodes hangs. The culprits are the nodes whose ranks are behind, by the ranks' own
     report.
     """
@@ -50,7 +50,7 @@ def hung(verdict: Verdict, nodes: Sequence[str]) -> Diagnosis:
     return replace(found, signature=HUNG)
 
 
-def of_hang(attempt: Attempt) -> tuple[Diagnosis | None, bool]:
+def recorded_hang(attempt: Attempt) -> tuple[Diagnosis | None, bool]:
     """The hang for which ftrun ended the present start, and whether a task had ended by itself before.
 
     None where ftrun ended it for another reason. A script with a good end finished.
@@ -60,15 +60,15 @@ def of_hang(attempt: Attempt) -> tuple[Diagnosis | None, bool]:
         return None, False
     if (known.launch, known.start) != (attempt.launch.number, attempt.launch.start.number):
         return None, False
-    return hung(known.verdict, attempt.used), known.verdict.rank_ended
+    return hang_suspicion(known.verdict, attempt.used), known.verdict.rank_ended
 
 
-def of_rank(found: Diagnosis, rank: int) -> Diagnosis:
+def rank_died(found: Diagnosis, rank: int) -> Diagnosis:
     """A rank died of this, and the others cannot go on without it."""
     return replace(found, title=f"rank {rank} died: {found.title}")
 
 
-def lost(nodes: tuple[str, ...]) -> Diagnosis:
+def lost_suspicion(nodes: tuple[str, ...]) -> Diagnosis:
     """A live start has lost nodes: they do not answer."""
     words = "a node does not answer, and the script stands still"
     return replace(
@@ -77,7 +77,7 @@ def lost(nodes: tuple[str, ...]) -> Diagnosis:
     )
 
 
-def slow(node: str, reason: str) -> Diagnosis:
+def slow_suspicion(node: str, reason: str) -> Diagnosis:
     """ftrun ends a start so that a spare can replace a slow node."""
     found = plain(
         FaultClass.NODE, "a node is slow", [reason], names=(node,), confidence=0.7, sources=(Source.SILENCE,)
@@ -85,7 +85,7 @@ def slow(node: str, reason: str) -> Diagnosis:
     return replace(found, signature=SLOW)
 
 
-def drained(nodes: tuple[str, ...], reason: str) -> Diagnosis:
+def drained_suspicion(nodes: tuple[str, ...], reason: str) -> Diagnosis:
     """ftrun ends a start so that spares can replace nodes that somebody drained. Slurm reported the drain;
     nobody is blamed.
     """
@@ -94,16 +94,16 @@ def drained(nodes: tuple[str, ...], reason: str) -> Diagnosis:
     return replace(found, signature=DRAINED, exclude=False)
 
 
-def grown(reason: str) -> Diagnosis:
+def growth_suspicion(reason: str) -> Diagnosis:
     """ftrun ends a start so that the next one can use more nodes. Nothing failed, and nobody is blamed."""
     found = plain(FaultClass.NODE, "the run grows", [reason], confidence=0.9, sources=(Source.SLURM,))
     return replace(found, signature=GROWN, exclude=False)
 
 
-def instead(nodes: Sequence[str], answered: Collection[str], unfit: Collection[str]) -> Diagnosis:
+def lost_before_growth(nodes: Sequence[str], answered: Collection[str], unfit: Collection[str]) -> Diagnosis:
     """The suspicion for a start that was to grow, where some of its own nodes are lost when it is over."""
     gone = tuple(node for node in nodes if node not in answered or node in unfit)
-    return lost(gone) if gone else grown("it is not known which nodes are well")
+    return lost_suspicion(gone) if gone else growth_suspicion("it is not known which nodes are well")
 
 
 def is_planned(found: Diagnosis) -> bool:

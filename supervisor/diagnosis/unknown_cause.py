@@ -20,10 +20,13 @@ from ftrun.slurm.records import dataclass
 from ftrun.supervisor.diagnosis import blame
 from ftrun.supervisor.model.types import Evidence, Proof, Source, Topology
 from ftrun.supervisor.signatures.scanner import clean
-from ftrun.supervisor.telemetry.line_owner import NOBODY_KNOWN, Ours, Whose, whose
+from ftrun.supervisor.telemetry.line_owner import NO_OWNERS_KNOWN as NOBODY_KNOWN
+from ftrun.supervisor.telemetry.line_owner import KnownOwners as Ours
+from ftrun.supervisor.telemetry.line_owner import LineOwner as Whose
+from ftrun.supervisor.telemetry.line_owner import owner_of as whose
 from ftrun.supervisor.telemetry.tail import LogPath
 
-__all__ = ["SHOWN_MAX", "Line", "shape", "shapes", "suspects", "suspicious"]
+__all__ = ["SHOWN_MAX", "Line", "line_shape", "line_shapes", "odd_lines", "suspicious_lines"]
 
 
 SHOWN_MAX = 5
@@ -59,7 +62,7 @@ class Line:
     speaker: str = ""
 
 
-def suspicious(
+def suspicious_lines(
     logs: Sequence[LogPath],
     topology: Topology,
     *,
@@ -76,7 +79,7 @@ def suspicious(
     usual: set[str] = set()
     last: list[Line] = []
     for log in healthy[:FILES_MAX]:
-        usual |= shapes(line.text for line, _ in _lines(log, topology))
+        usual |= line_shapes(line.text for line, _ in _lines(log, topology))
     for log in logs[:FILES_MAX]:
         lines = _lines(log, topology)
         lines = [one for one in lines if whose(one[0].text, ours) is not Whose.FOREIGN]
@@ -85,9 +88,9 @@ def suspicious(
             after = [line for line, _ in lines]
         candidates = after[-CANDIDATES_MAX:]
         kept = len(candidates)
-        usual |= shapes(line.text for line, _ in (lines[:-kept] if kept else lines))
+        usual |= line_shapes(line.text for line, _ in (lines[:-kept] if kept else lines))
         last += candidates
-    return tuple(Proof(line.file, line.number, line.text, "") for line in suspects(last, usual))
+    return tuple(Proof(line.file, line.number, line.text, "") for line in odd_lines(last, usual))
 
 
 def _lines(log: LogPath, topology: Topology) -> list[tuple[Line, int]]:
@@ -121,17 +124,17 @@ def _lines(log: LogPath, topology: Topology) -> list[tuple[Line, int]]:
 
 
 def _speaker(path: str, text: str, topology: Topology) -> str:
-    return blame.speaker(Evidence(Source.LOG, "", text, file=path), topology) or ""
+    return blame.writer_of(Evidence(Source.LOG, "", text, file=path), topology) or ""
 
 
-def shape(text: str) -> str:
+def line_shape(text: str) -> str:
     """The line without what changes from print to print; "" for a ruler or an empty line."""
     if _RULER.fullmatch(text):
         return ""
     return _SPACE.sub(" ", _VARIABLE.sub("#", text)).strip().lower()[:200]
 
 
-def suspects(lines: Sequence[Line], usual: Collection[str] = ()) -> tuple[Line, ...]:
+def odd_lines(lines: Sequence[Line], usual: Collection[str] = ()) -> tuple[Line, ...]:
     """The lines that a person should read, in written order; () where all is usual.
 
     `lines` are the last lines of an attempt, `usual` the shapes of what is printed when nothing is wrong.
@@ -139,7 +142,7 @@ def suspects(lines: Sequence[Line], usual: Collection[str] = ()) -> tuple[Line, 
     first: dict[str, Line] = {}
     speakers: dict[str, set[str]] = {}
     for line in lines:
-        form = shape(line.text)
+        form = line_shape(line.text)
         if form and form not in usual:
             first.setdefault(form, line)
             speakers.setdefault(form, set()).add(line.speaker)
@@ -157,9 +160,9 @@ def suspects(lines: Sequence[Line], usual: Collection[str] = ()) -> tuple[Line, 
     return tuple(sorted((first[form] for form in best), key=lambda line: places[id(line)]))
 
 
-def shapes(texts: Iterable[str]) -> frozenset[str]:
+def line_shapes(texts: Iterable[str]) -> frozenset[str]:
     """The shapes of all these lines."""
-    return frozenset(shape(text) for text in texts)
+    return frozenset(line_shape(text) for text in texts)
 
 
 def _trouble(text: str) -> int:

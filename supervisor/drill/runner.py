@@ -44,7 +44,7 @@ from ftrun.supervisor.store import run_dir as store_run_dir
 
 __all__ = ["Drill", "DrillFailed", "Result", "load", "run_all", "run_scenario", "user_scenarios"]
 
-LOOK_EVERY_S = 0.25
+POLL_S = 0.25
 GONE_WITHIN_S = 60.0
 MACHINES_OWN = {"FTRUN_SLURM_CLIENT", "FTRUN_PYSLURM_PYTHON"}  # kept from the environment
 SUBMITTED = re.compile(r"Submitted batch job (\d+)")
@@ -198,13 +198,13 @@ class Drill:
             faults=tuple(self._faults),
             checkpoints=readers.read_checkpoints(self._works[0]),
             published=readers.read_published(self._published),
-            in_memory=_when_empty(self._staged.left, lambda left: not any(left.values())),
+            in_memory=_wait_until_empty(self._staged.left, lambda left: not any(left.values())),
             reasons=self._reasons(),
-            jobs_left=_when_empty(lambda: inject.jobs_named(self._job_name), lambda jobs: not jobs),
+            jobs_left=_wait_until_empty(lambda: inject.jobs_named(self._job_name), lambda jobs: not jobs),
             timed_out=self._timed_out,
             failure=failure,
         )
-        rows, checks = verdict.judge(self.scenario, outcome)
+        rows, checks = verdict.check_outcome(self.scenario, outcome)
         return Result(
             name=self.scenario.name,
             title=self.scenario.title,
@@ -238,11 +238,11 @@ class Drill:
             if time.monotonic() - began > self.scenario.timeout_s:
                 self._timed_out = True
                 return
-            self._pause(LOOK_EVERY_S)
+            self._pause(POLL_S)
         ended = time.monotonic()
         while time.monotonic() - ended < self.scenario.linger_s:  # no job may appear
             self._tell(self._runs())
-            self._pause(LOOK_EVERY_S)
+            self._pause(POLL_S)
 
     def _act(self, inject: Injector, action: Action, seen: Observation) -> None:
         node = target_node(action, seen)
@@ -359,7 +359,7 @@ class Drill:
         host = "127.0.0.1" if self._box is not None and not self._box.plan.hosts else ""
         plan = workload.plan_of(self.scenario, work, hurt=hurt, host=host)
         srun = [*(["--kill-on-bad-exit=1"] if self.scenario.kill_on_bad_exit else []), *self.scenario.srun]
-        workload.lay_out(work, plan, srun=srun, python=sys.executable if own_slurm else "python3")
+        workload.write_workload(work, plan, srun=srun, python=sys.executable if own_slurm else "python3")
 
     def _clear(self, *, keep: bool) -> None:
         """End every process of the drill; remove its folder unless `keep`."""
@@ -375,9 +375,9 @@ class Drill:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _when_empty(look: Callable[[], Any], empty: Callable[[Any], bool]) -> Any:
+def _wait_until_empty(look: Callable[[], Any], empty: Callable[[Any], bool]) -> Any:
     """The result of `look` once it is `empty`, or after a grace period."""
     give_up_s = time.monotonic() + GONE_WITHIN_S
     while not empty(found := look()) and time.monotonic() < give_up_s:
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_S)
     return found

@@ -19,9 +19,10 @@ from ftrun.supervisor.drill.scenario import Expectation, Scenario
 from ftrun.supervisor.drill.timeline import Row, rows
 from ftrun.supervisor.drill_trainer import toy_model
 from ftrun.supervisor.model.run import Run
-from ftrun.supervisor.model.states import IGNORED, State
+from ftrun.supervisor.model.states import IGNORED_SUFFIX as IGNORED
+from ftrun.supervisor.model.states import State
 
-__all__ = ["Check", "judge", "laws"]
+__all__ = ["Check", "check_outcome", "laws"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Check:
     timed: bool = False
 
 
-def judge(scenario: Scenario, outcome: Outcome) -> tuple[tuple[Row, ...], tuple[Check, ...]]:
+def check_outcome(scenario: Scenario, outcome: Outcome) -> tuple[tuple[Row, ...], tuple[Check, ...]]:
     """The rows of the table and every check."""
     if outcome.failure or not outcome.runs:
         why = outcome.failure or "no run came about"

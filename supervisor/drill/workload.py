@@ -14,12 +14,12 @@ from ftrun.supervisor import drill_trainer
 from ftrun.supervisor.drill.scenario import Scenario
 from ftrun.supervisor.drill_trainer import trainer
 
-__all__ = ["USUAL", "lay_out", "plan_of", "sbatch_words", "site_config"]
+__all__ = ["DEFAULT_SETTINGS", "plan_of", "sbatch_words", "site_config", "write_workload"]
 
 # Short waits; and a cap that permits an exclusion among four nodes (the default of a tenth would be none).
-USUAL = {"log-quiet": "1s", "log-quiet-max": "4s", "backoff": "1s", "exclude-cap": "50%"}
+DEFAULT_SETTINGS = {"log-quiet": "1s", "log-quiet-max": "4s", "backoff": "1s", "exclude-cap": "50%"}
 COMPILED = shutil.ignore_patterns("__pycache__")
-OF_THE_PLAN = [
+PLAN_FIELDS = [
     "steps",
     "save_every",
     "step_s",
@@ -35,7 +35,7 @@ OF_THE_PLAN = [
 """Fields of a scenario that the trainer reads."""
 
 
-def lay_out(
+def write_workload(
     work: Path,
     plan: Mapping[str, Any],
     *,
@@ -65,7 +65,7 @@ def plan_of(one: Scenario, work: Path, *, hurt: bool, host: str) -> dict[str, An
     """
     stage = {} if one.stage is None else {"stage": one.stage.way, "pad_kib": one.stage.pad_kib}
     return {
-        **{name: getattr(one, name) for name in OF_THE_PLAN},
+        **{name: getattr(one, name) for name in PLAN_FIELDS},
         **stage,
         "folder": str(work),
         "shares": one.ranks,
@@ -77,7 +77,7 @@ def plan_of(one: Scenario, work: Path, *, hurt: bool, host: str) -> dict[str, An
 
 def sbatch_words(one: Scenario, work: Path, published: Path, job_name: str) -> list[str]:
     """The options of `ftrun sbatch`."""
-    ours = {"resume-arg": "--resume={checkpoint}", **USUAL}
+    ours = {"resume-arg": "--resume={checkpoint}", **DEFAULT_SETTINGS}
     if one.stage is not None:
         ours["stage"] = str(published)
     else:

@@ -22,7 +22,15 @@ from typing import Any
 
 from ftrun.supervisor.drill_trainer.toy_model import WIDTH, checksum
 
-__all__ = ["padding", "place", "read_checkpoint", "read_part", "read_set", "write_checkpoint", "write_part"]
+__all__ = [
+    "padding",
+    "read_checkpoint",
+    "read_part",
+    "read_set",
+    "save_folder",
+    "write_checkpoint",
+    "write_part",
+]
 
 PADDING = "archive/data/0"
 
@@ -66,7 +74,7 @@ def write_checkpoint(
 
 
 @contextmanager
-def place(way: str, step: int) -> Iterator[str]:
+def save_folder(way: str, step: int) -> Iterator[str]:
     """The folder for the checkpoint of this step: from the staging hook, or one in FTRUN_STAGE_DIR."""
     if way == "hook":
         stage: Any = importlib.import_module(

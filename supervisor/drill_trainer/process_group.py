@@ -20,7 +20,7 @@ from typing import Optional
 
 from ftrun.supervisor.drill_trainer.toy_model import PACKED
 
-__all__ = ["Group", "PeerLost", "TimedOut", "address_towards"]
+__all__ = ["PeerLost", "ProcessGroup", "TimedOut", "address_towards"]
 
 MEET_WITHIN_S = 60.0
 AGAIN_S = 0.05
@@ -37,7 +37,7 @@ class TimedOut(Exception):
     """A collective did not complete in time."""
 
 
-class Group:
+class ProcessGroup:
     """All ranks of one start. `meeting`: the file with the address; `host`: the address of rank 0."""
 
     def __init__(self, rank: int, size: int, meeting: str, host: str) -> None:
@@ -77,7 +77,7 @@ class Group:
                 raise TimedOut(f"rank 0: {self.size - 1 - len(self._links)} ranks did not come") from None
             try:
                 link.settimeout(5.0)
-                rank, step, weights = _hear(link)
+                rank, step, weights = _receive_message(link)
             except (OSError, ValueError):
                 link.close()  # the peer died
                 continue
@@ -85,7 +85,7 @@ class Group:
             newest = max(newest, (step, weights), key=lambda state: state[0])
         try:
             for link in self._links.values():
-                _tell(link, newest)
+                _send(link, newest)
         except OSError as error:
             raise PeerLost(str(error)) from None
         return newest
@@ -97,9 +97,9 @@ class Group:
                 with open(self._meeting) as stream:
                     host, port = stream.read().split()
                 link = socket.create_connection((host, int(port)), timeout=5.0)
-                _tell(link, (self.rank, step, list(weights)))
+                _send(link, (self.rank, step, list(weights)))
                 link.settimeout(max(0.01, deadline - time.monotonic()))
-                newest = _hear(link)
+                newest = _receive_message(link)
             except (OSError, ValueError):
                 # Rank 0 is not there yet, or an earlier one has gone.
                 if link is not None:
@@ -138,12 +138,12 @@ class Group:
         link.settimeout(max(0.01, deadline - time.monotonic()))
 
 
-def _tell(link: socket.socket, what: object) -> None:
+def _send(link: socket.socket, what: object) -> None:
     data = json.dumps(what).encode()
     link.sendall(LENGTH.pack(len(data)) + data)
 
 
-def _hear(link: socket.socket) -> list:  # type: ignore[type-arg]  # as JSON gives it
+def _receive_message(link: socket.socket) -> list:  # type: ignore[type-arg]  # as JSON gives it
     heard = json.loads(_receive(link, LENGTH.unpack(_receive(link, LENGTH.size))[0]))
     if not isinstance(heard, list):
         raise ValueError("not a word of ours")  # noqa: TRY004 - whatever it is, it is no peer

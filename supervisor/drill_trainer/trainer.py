@@ -31,7 +31,8 @@ from typing import Any
 
 from ftrun.hooks import beat
 from ftrun.supervisor.drill_trainer import checkpoint_files, faults
-from ftrun.supervisor.drill_trainer.process_group import Group, PeerLost, TimedOut, address_towards
+from ftrun.supervisor.drill_trainer.process_group import PeerLost, TimedOut, address_towards
+from ftrun.supervisor.drill_trainer.process_group import ProcessGroup as Group
 from ftrun.supervisor.drill_trainer.toy_model import (
     WIDTH,
     apply,
@@ -219,7 +220,7 @@ class Trainer:
     def _stage(self) -> None:
         state = {"step": self.step, "weights": self.weights, "attempt": self.attempt, "start": self.start}
         began_s = time.monotonic()
-        with checkpoint_files.place(self.way, self.step) as folder:
+        with checkpoint_files.save_folder(self.way, self.step) as folder:
             path = checkpoint_files.write_part(
                 folder, self.rank, self.size, state, int(self.plan.get("pad_kib", 0)) << 10
             )

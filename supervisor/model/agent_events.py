@@ -25,36 +25,43 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ftrun.hooks.checkpoints.diverged import Poison
+from ftrun.hooks.checkpoints.diverged import Divergence as Poison
 from ftrun.slurm.records import replace
 from ftrun.supervisor.model.run import (
     Attempt,
     Budgets,
     Companion,
     Exclusion,
-    Hung,
     Incident,
     Record,
     Run,
     Start,
     StartNote,
-    higher,
-    reached,
 )
+from ftrun.supervisor.model.run import HangDecision as Hung
+from ftrun.supervisor.model.run import max_step as higher
+from ftrun.supervisor.model.run import progress_after as reached
 from ftrun.supervisor.model.states import COMPANION_STATES, CompanionState
-from ftrun.supervisor.model.types import verdict_of
+from ftrun.supervisor.model.types import hang_verdict_from_json as verdict_of
 
-__all__ = ["GROW", "JOB", "apply", "job_of", "mark_of", "uncounted"]
+__all__ = [
+    "COMPANION_JOB_KEY",
+    "GROW_RUNG",
+    "apply_agent_record",
+    "companion_job_of",
+    "companion_mark",
+    "without_last_decision",
+]
 
 _NAME = re.compile(r"[0-9.]{1,64}")
 
-GROW = "grow"
+GROW_RUNG = "grow"
 """The rung of a start that was ended for one with more nodes."""
 
-JOB = "companion_job"
+COMPANION_JOB_KEY = "companion_job"
 
 
-def apply(run: Run, record: Record) -> Run:
+def apply_agent_record(run: Run, record: Record) -> Run:
     """Return the run after one record of a kind that agents write, copied or read from the agent's own
     journal. A supervisor writes some of these kinds, too.
     """
@@ -69,7 +76,7 @@ def apply(run: Run, record: Record) -> Run:
     return feature(run, record) if feature else run
 
 
-def uncounted(run: Run, incident_id: str) -> Run:
+def without_last_decision(run: Run, incident_id: str) -> Run:
     """Return the run without its agent's decision about this incident: the supervisor decides it anew, and it
     counts once.
 
@@ -232,7 +239,7 @@ def _in_order(incidents: tuple[Incident, ...]) -> tuple[Incident, ...]:
 
 def _decided(run: Run, record: Record) -> Run:
     data = record["data"]
-    if data["rung"] == GROW:  # nothing had failed
+    if data["rung"] == GROW_RUNG:  # nothing had failed
         return _growth(run, record)
     known = next((one for one in run.incidents if one.id == data["incident"]), None)
     late = _judged_by_us(run, record)
@@ -362,7 +369,7 @@ def _stays(run: Run, record: Record) -> Run:
 # ---------------------------------------------------------------------- companions
 
 
-def mark_of(run_token: str, attempt: int, launch: int, number: int) -> str:
+def companion_mark(run_token: str, attempt: int, launch: int, number: int) -> str:
     """Return the mark in a companion's comment: `train-0001:0badcafe:companion:1.0.1` for the run token
     `ftrun:train-0001:0badcafe`.
     """
@@ -406,7 +413,7 @@ def _companion_moved(
     further = COMPANION_STATES.index(state) > COMPANION_STATES.index(known.state)
     changed = replace(
         known,
-        job=known.job or job_of(data),
+        job=known.job or companion_job_of(data),
         nodes=known.nodes or tuple(str(node) for node in data.get("nodes", ())),
         state=state if further else known.state,
         reason=str(data.get("reason", "")) or known.reason if further else known.reason,
@@ -418,11 +425,11 @@ def _companion_moved(
     return tuple(changed if one is known else one for one in owner.companions)
 
 
-def job_of(data: Mapping[str, Any]) -> str:
+def companion_job_of(data: Mapping[str, Any]) -> str:
     """Return the companion's own job id in a record's data: `job` as the agent writes it, `companion_job` in
     the run's journal, where `job` is the main job.
     """
-    return str(data.get(JOB) or data.get("job") or "")
+    return str(data.get(COMPANION_JOB_KEY) or data.get("job") or "")
 
 
 def _known(owner: Attempt, record: Record) -> Companion | None:

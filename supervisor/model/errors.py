@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["EXIT_INTERNAL", "EXIT_USAGE", "SettingError", "SubmitImpossible", "UserError", "nearest"]
+__all__ = ["EXIT_INTERNAL", "EXIT_USAGE", "SettingError", "SubmitImpossible", "UserError", "nearest_word"]
 
 
 EXIT_USAGE = 2
@@ -43,7 +43,7 @@ class SettingError(Exception):
     """A name or value that cannot be meant. The message is one line and names what would be right."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest_word(word: str, known: Iterable[str]) -> str:
     """The known word that takes the fewest changes to get to; "" where none is near."""
     best, least = "", max(2, len(word) // 3) + 1
     for candidate in known:

@@ -13,19 +13,14 @@ from typing import Any
 
 from ftrun.slurm.records import replace
 from ftrun.supervisor.model import agent_events
-from ftrun.supervisor.model.old_names import with_new_names
-from ftrun.supervisor.model.run import (
-    Attempt,
-    End,
-    Exclusion,
-    GivenUp,
-    Incident,
-    Launch,
-    Record,
-    Run,
-    reached,
-)
-from ftrun.supervisor.model.states import INSIDE, PARTS, SaveStage, next_state
+from ftrun.supervisor.model.renamed_settings import rename_settings as with_new_names
+from ftrun.supervisor.model.run import Attempt, Exclusion, Incident, Launch, Record, Run
+from ftrun.supervisor.model.run import GivenUpTasks as GivenUp
+from ftrun.supervisor.model.run import LaunchEnd as End
+from ftrun.supervisor.model.run import progress_after as reached
+from ftrun.supervisor.model.states import AGENT_KINDS as INSIDE
+from ftrun.supervisor.model.states import PART_TRANSITIONS as PARTS
+from ftrun.supervisor.model.states import SaveStage, next_state
 
 __all__ = ["BadRecord", "apply", "fold", "unlisted_moves"]
 
@@ -40,7 +35,7 @@ def apply(run: Run, record: Record) -> Run:
     state = next_state(run.state, kind)
     run = replace(run, state=state, last_at_s=float(record["at"]))
     if kind in INSIDE:
-        return agent_events.apply(run, record)
+        return agent_events.apply_agent_record(run, record)
     feature = _APPLY.get(kind)
     return feature(run, record) if feature else run
 

@@ -11,13 +11,21 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.cluster import JobRow, JobState
-from ftrun.slurm.client.parse import bears
+from ftrun.slurm.client.parse import has_token as bears
 from ftrun.slurm.records import replace
 
 if TYPE_CHECKING:
     from ftrun.supervisor.model.run import Attempt
 
-__all__ = ["base_id", "cancelled_by_others", "combined", "failed_tasks", "families", "own", "task_of"]
+__all__ = [
+    "base_job_id",
+    "cancelled_by_others",
+    "combine_rows",
+    "failed_tasks",
+    "rows_by_submission",
+    "rows_of_attempt",
+    "task_number",
+]
 
 # Which end of a row speaks for all: the first that occurs.
 _WORST = (
@@ -32,20 +40,20 @@ _WORST = (
 )
 
 
-def base_id(job_id: str) -> str:
+def base_job_id(job_id: str) -> str:
     """ "123" for "123", "123_4" and "123+1"."""
     return job_id.split("_", 1)[0].split("+", 1)[0]
 
 
-def families(jobs: Mapping[str, JobRow]) -> Mapping[str, tuple[JobRow, ...]]:
+def rows_by_submission(jobs: Mapping[str, JobRow]) -> Mapping[str, tuple[JobRow, ...]]:
     """The rows of each submission by its id."""
     found: dict[str, list[JobRow]] = defaultdict(list)
     for row in jobs.values():
-        found[base_id(row.job_id)].append(row)
+        found[base_job_id(row.job_id)].append(row)
     return {key: tuple(rows) for key, rows in found.items()}
 
 
-def own(
+def rows_of_attempt(
     family: Iterable[JobRow],
     attempt: Attempt,
     known_as: tuple[str, ...] = (),
@@ -83,7 +91,7 @@ def _submitted_anew(row: JobRow, submitted_s: float | None) -> bool:
     return submitted_s is not None and row.job_id.isdigit() and row.submit_time_s != submitted_s
 
 
-def combined(rows: Sequence[JobRow]) -> JobRow | None:
+def combine_rows(rows: Sequence[JobRow]) -> JobRow | None:
     """Return one row that stands for all; None for none. Its `raw_job_id` is that of the row that decides."""
     if len(rows) < 2:
         return rows[0] if rows else None
@@ -93,7 +101,7 @@ def combined(rows: Sequence[JobRow]) -> JobRow | None:
     restarts = [row.restarts for row in rows if row.restarts is not None]
     return replace(
         leader,
-        job_id=base_id(leader.job_id),
+        job_id=base_job_id(leader.job_id),
         raw_job_id=leader.raw_job_id or leader.job_id,
         nodes=nodes,
         node_count=max(row.node_count for row in rows),
@@ -128,12 +136,12 @@ def failed_tasks(rows: Iterable[JobRow], ours: Collection[int] = ()) -> dict[int
         for row in rows
         if row.state.ended
         and row.state is not JobState.COMPLETED
-        and (number := task_of(row)) is not None
+        and (number := task_number(row)) is not None
         and (row.state is not JobState.CANCELLED or number in ours)
     }
 
 
-def task_of(row: JobRow) -> int | None:
+def task_number(row: JobRow) -> int | None:
     """The number of the array task that a row is of; None for what is none, or stands for several."""
     number = row.job_id.partition("_")[2]
     return int(number) if number.isdigit() else None
@@ -141,4 +149,4 @@ def task_of(row: JobRow) -> int | None:
 
 def cancelled_by_others(rows: Iterable[JobRow], ours: Collection[int]) -> bool:
     """Whether a person cancelled any of these rows; `ours` are tasks that ftrun ended."""
-    return any(row.state is JobState.CANCELLED and task_of(row) not in ours for row in rows)
+    return any(row.state is JobState.CANCELLED and task_number(row) not in ours for row in rows)

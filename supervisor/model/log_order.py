@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from ftrun.slurm.records import replace
 from ftrun.supervisor.model.types import Evidence
 
-__all__ = ["as_written", "stamp"]
+__all__ = ["parse_timestamp", "sort_by_time_written"]
 
 _NEVER = float("inf")
 _DATE = re.compile(
@@ -24,7 +24,7 @@ _DATE = re.compile(
 )
 
 
-def as_written(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
+def sort_by_time_written(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
     """Return `evidence` in the order in which it was written, numbered anew from 1, independent of the input
     order.
 
@@ -44,7 +44,7 @@ def as_written(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
 
 def _times(lines: Sequence[Evidence]) -> list[float]:
     """When each line of one file was written, as far as the lines tell; never going back."""
-    own = [found[0] if (found := stamp(line.text)) else None for line in lines]
+    own = [found[0] if (found := parse_timestamp(line.text)) else None for line in lines]
     last = next((at_s for at_s in own if at_s is not None), _NEVER)
     times = []
     for at_s in own:
@@ -53,7 +53,7 @@ def _times(lines: Sequence[Evidence]) -> list[float]:
     return times
 
 
-def stamp(text: str) -> tuple[float, bool] | None:
+def parse_timestamp(text: str) -> tuple[float, bool] | None:
     """Return the first full date in `text` in Unix seconds (UTC if it names no zone) and whether it names a
     zone; None = no date.
     """

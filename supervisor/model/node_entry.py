@@ -13,14 +13,14 @@ from typing import Any
 
 from ftrun.slurm.records import dataclass
 
-__all__ = ["Entry", "place"]
+__all__ = ["NodeEntry", "canonical_device"]
 
 
 _PCI = re.compile(r"\b(?:0000)?([0-9a-f]{4}):([0-9a-f]{2}):([0-9a-f]{2})(?:\.0)?(?![\w.:])")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class NodeEntry:
     """One fact about one node or several. `at_s` is Unix time.
 
     `what`: incident (detail: incident, title, evidence, attempt_nodes, strike), excluded (detail: incident,
@@ -47,7 +47,7 @@ class Entry:
         return str(self.detail.get("by", ""))
 
 
-def place(device: str) -> str:
+def canonical_device(device: str) -> str:
     """Return one name for a place that is written in several ways: `00000000:3B:00.0`, `PCI:0000:3b:00`, `0
     (0000:3b:00.0)` are `0000:3b:00`.
     """

@@ -18,35 +18,28 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from ftrun.hooks.checkpoints.diverged import Poison
+from ftrun.hooks.checkpoints.diverged import Divergence as Poison
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor.model.states import (
-    FINAL,
-    CompanionState,
-    EndState,
-    ResizeState,
-    SaveStage,
-    State,
-    Submission,
-)
-from ftrun.supervisor.model.types import Verdict
+from ftrun.supervisor.model.states import FINAL_STATES as FINAL
+from ftrun.supervisor.model.states import CompanionState, EndState, ResizeState, SaveStage, State, Submission
+from ftrun.supervisor.model.types import HangVerdict as Verdict
 
 __all__ = [
     "Attempt",
     "Budgets",
     "Companion",
-    "End",
     "Exclusion",
-    "GivenUp",
-    "Hung",
+    "GivenUpTasks",
+    "HangDecision",
     "Incident",
     "Launch",
+    "LaunchEnd",
     "Record",
     "Run",
     "Start",
     "StartNote",
-    "higher",
-    "reached",
+    "max_step",
+    "progress_after",
 ]
 
 Record = Mapping[str, Any]
@@ -108,7 +101,7 @@ class Companion:
 
 
 @dataclass(frozen=True, slots=True)
-class Hung:
+class HangDecision:
     """It was decided that a start hangs."""
 
     launch: int
@@ -127,7 +120,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class LaunchEnd:
     """How a launch ended, as Slurm says."""
 
     state: str = ""  # Slurm's state at the end, or PENDING after a requeue; "" = it has not ended
@@ -148,7 +141,7 @@ class Launch:
     started_at_s: float | None = None  # as Slurm says
     running_seen_at_s: float | None = None  # when we saw it
     limit_s: float | None = None  # Slurm's time limit for it
-    end: End = End()
+    end: LaunchEnd = LaunchEnd()
     requeued: bool = False  # ended by a requeue: the job may start again by itself
     over: bool = False  # nothing of it runs any more: that is proven
     claim_seen: bool = False
@@ -218,8 +211,8 @@ class Attempt:
     step_s: float | None = None  # usual seconds a step
     stepped_at_s: float | None = None  # when the step was noted
     begun: tuple[StartNote, ...] = ()  # the starts that an agent noted, oldest first
-    hung: Hung | None = None  # the last start of which that was decided
-    hung_tasks: Mapping[int, Hung] = field(default_factory=dict)  # of an array: the same of each task
+    hung: HangDecision | None = None  # the last start of which that was decided
+    hung_tasks: Mapping[int, HangDecision] = field(default_factory=dict)  # of an array: the same of each task
     ended_tasks: tuple[int, ...] = ()  # of those: which we ended, or were about to
     judged: int = -1  # the newest launch that the supervisor has decided about
     copied: Mapping[int, int] = field(
@@ -319,7 +312,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
+class GivenUpTasks:
     """Tasks of an array that are not tried again, and why."""
 
     tasks: tuple[int, ...]
@@ -411,7 +404,7 @@ class Run:
     poisoned: tuple[Poison, ...] = ()  # what trainings that diverged have saved
     drained: tuple[str, ...] = ()
     undrained: tuple[tuple[str, str], ...] = ()  # (incident, node) whose drain was refused
-    given_up: tuple[GivenUp, ...] = ()  # tasks of an array that are not tried again
+    given_up: tuple[GivenUpTasks, ...] = ()  # tasks of an array that are not tried again
     wish: str = ""  # "", "cancel", "stop", "pause": what a person asked for
     wish_by: str = ""
     requests_seen: tuple[str, ...] = ()
@@ -475,16 +468,16 @@ class Run:
         return tuple(sorted({e.node for e in self.excluded if e.until_s > now_s}))
 
 
-def higher(one: int | None, other: int | None) -> int | None:
+def max_step(one: int | None, other: int | None) -> int | None:
     """The higher of two steps that may be unknown."""
     return other if one is None else one if other is None else max(one, other)
 
 
-def reached(step: int | None, checkpoint: str, decision: Mapping[str, Any]) -> dict[str, Any]:
+def progress_after(step: int | None, checkpoint: str, decision: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of `Run` for its progress after a decision. If the next start begins from nothing,
     earlier progress is dropped.
     """
     if decision.get("fresh"):
         return {"best_step": None, "best_checkpoint": ""}
-    further = higher(step, decision.get("step"))
+    further = max_step(step, decision.get("step"))
     return {"best_step": further, "best_checkpoint": decision.get("checkpoint") or checkpoint}

@@ -26,11 +26,11 @@ from enum import StrEnum
 from typing import Literal, NamedTuple, get_args
 
 __all__ = [
+    "AGENT_KINDS",
     "COMPANION_STATES",
-    "FINAL",
-    "IGNORED",
-    "INSIDE",
-    "PARTS",
+    "FINAL_STATES",
+    "IGNORED_SUFFIX",
+    "PART_TRANSITIONS",
     "TRANSITIONS",
     "CompanionState",
     "EndState",
@@ -60,7 +60,7 @@ class State(StrEnum):
     STOPPED = "stopped"
 
 
-FINAL = frozenset({State.FINISHED, State.STOPPED})
+FINAL_STATES = frozenset({State.FINISHED, State.STOPPED})
 
 _OVER: Mapping[str, State] = {"run.finished": State.FINISHED, "run.stopped": State.STOPPED}
 
@@ -170,7 +170,7 @@ def _forward(kind: str, after: CompanionState) -> Move:
     return Move(kind, COMPANION_STATES[: COMPANION_STATES.index(after)], after)
 
 
-PARTS: Mapping[str, Part] = {
+PART_TRANSITIONS: Mapping[str, Part] = {
     "submission": Part(
         "The sbatch call of an attempt",
         "opened",
@@ -248,7 +248,7 @@ PARTS: Mapping[str, Part] = {
 # ---------------------------------------------------------------------- records that do not move the run
 
 # The agent inside a live allocation journals these, and the supervisor copies them.
-INSIDE = frozenset(
+AGENT_KINDS = frozenset(
     {
         "agent.opened",
         "ladder.off",
@@ -300,11 +300,11 @@ INSIDE = frozenset(
     }
 )
 
-IGNORED = "!"
+IGNORED_SUFFIX = "!"
 """Suffix of the key of a line that is no evidence, because another job wrote it (`line.ignored`)."""
 
 # Records that do not move the run. They may appear in any state.
-NEUTRAL = INSIDE | frozenset(
+NON_MOVING_KINDS = AGENT_KINDS | frozenset(
     {
         "journal.opened",
         "run.created",
@@ -369,7 +369,7 @@ class IllegalEvent(ValueError):
 
 def next_state(state: State, kind: str) -> State:
     """Return the state of the run after a record of this kind. Raises IllegalEvent."""
-    if kind in NEUTRAL:
+    if kind in NON_MOVING_KINDS:
         return state
     try:
         return TRANSITIONS[state][kind]

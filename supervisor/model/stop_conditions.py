@@ -15,19 +15,28 @@ from typing import Any
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model.run import Attempt, Run
 
-__all__ = ["FILE", "LATEST_S", "MARGIN_S", "BadHalt", "Halt", "left_early"]
+__all__ = [
+    "HALT_FILE",
+    "LATEST_S",
+    "TIME_LIMIT_MARGIN_S",
+    "BadStopConditions",
+    "StopConditions",
+    "stopped_on_request",
+]
 
-FILE = "halt.json"
+HALT_FILE = "halt.json"
 LATEST_S = 250_000_000_000.0  # in the year 9892: calendars go no further than 9999
-MARGIN_S = 30.0  # between the end of the wait for a checkpoint and a time limit: what it takes to notice
+TIME_LIMIT_MARGIN_S = (
+    30.0  # between the end of the wait for a checkpoint and a time limit: what it takes to notice
+)
 
 
-class BadHalt(ValueError):
+class BadStopConditions(ValueError):
     """A halt.json that no ftrun wrote so. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
-class Halt:
+class StopConditions:
     """The conditions under which a run is to stop; the first that holds counts. `token` tells one request
     from the next.
 
@@ -67,16 +76,16 @@ class Halt:
         }
 
     @classmethod
-    def from_json(cls, data: object) -> Halt:
+    def from_json(cls, data: object) -> StopConditions:
         """The halt that a file says; keys that are unknown or missing mean nothing. Raises BadHalt."""
         if not isinstance(data, Mapping):
-            raise BadHalt("an object is wanted")
+            raise BadStopConditions("an object is wanted")
         step, before_s = data.get("at_step"), data.get("before_s")
         if step is not None and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
-            raise BadHalt(f"at_step: a step is wanted, not {step!r}")
+            raise BadStopConditions(f"at_step: a step is wanted, not {step!r}")
         number = isinstance(before_s, (int, float)) and not isinstance(before_s, bool)
         if before_s is not None and not (number and 0 <= before_s <= LATEST_S):
-            raise BadHalt(f"before_s: a time in Unix seconds is wanted, not {before_s!r}")
+            raise BadStopConditions(f"before_s: a time in Unix seconds is wanted, not {before_s!r}")
         token, by = data.get("token", ""), data.get("by", "")
         return cls(
             token=token if isinstance(token, str) else "",
@@ -94,7 +103,7 @@ class Halt:
             return "now"
         if self.at_step is not None and step is not None and step >= self.at_step:
             return f"step {self.at_step} is reached"
-        if self.before_s is not None and now_s >= self.before_s - save_wait_s - MARGIN_S:
+        if self.before_s is not None and now_s >= self.before_s - save_wait_s - TIME_LIMIT_MARGIN_S:
             return "its time has come"
         return ""
 
@@ -113,7 +122,7 @@ class Halt:
         return patience
 
 
-def left_early(run: Run, attempt: Attempt, step: int | None) -> bool:
+def stopped_on_request(run: Run, attempt: Attempt, step: int | None) -> bool:
     """Whether the script was asked to save for a stop or pause and exited 0 before its last step, or nobody
     knows which step is the last.
 

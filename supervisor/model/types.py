@@ -26,18 +26,18 @@ __all__ = [
     "Diagnosis",
     "Evidence",
     "FaultClass",
-    "Held",
+    "HangState",
+    "HangVerdict",
     "Layer",
     "Loading",
+    "PrelaunchHold",
     "Proof",
     "Role",
     "Source",
-    "State",
     "Topology",
-    "Verdict",
-    "parsed",
-    "to_json",
-    "verdict_of",
+    "hang_verdict_from_json",
+    "hang_verdict_to_json",
+    "parse_prelaunch_hold",
 ]
 
 
@@ -283,7 +283,7 @@ class Decision:
         return {key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()}
 
 
-class State(StrEnum):
+class HangState(StrEnum):
     """The state of a start as hang detection sees it."""
 
     HEALTHY = "healthy"
@@ -293,7 +293,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HangVerdict:
     """The verdict on a start now. `threshold_s`: the silence at which it would count as hung; None = at none,
     by what is known now.
 
@@ -301,7 +301,7 @@ class Verdict:
     behind, if known. `rank_ended`: srun had reported by then that a task of the start ended by itself.
     """
 
-    state: State
+    state: HangState
     quiet_s: float
     threshold_s: float | None
     reason: str
@@ -310,7 +310,7 @@ class Verdict:
     rank_ended: bool = False
 
 
-def to_json(verdict: Verdict) -> dict[str, Any]:
+def hang_verdict_to_json(verdict: HangVerdict) -> dict[str, Any]:
     """What the journal keeps of a verdict, suspected or decided."""
     return {
         "quiet_s": round(verdict.quiet_s, 1),
@@ -321,33 +321,39 @@ def to_json(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def verdict_of(data: Mapping[str, Any]) -> Verdict:
+def hang_verdict_from_json(data: Mapping[str, Any]) -> HangVerdict:
     """Return the verdict of a record `hang.decided`. Raises LookupError, TypeError, ValueError for what is
     none.
     """
     behind = tuple(str(one) for one in data["behind"])
     threshold_s = None if data["threshold_s"] is None else float(data["threshold_s"])
     reason, rank_ended = str(data["reason"]), data.get("rank_ended") is True
-    return Verdict(State.HUNG, float(data["quiet_s"]), threshold_s, reason, behind, rank_ended=rank_ended)
+    return HangVerdict(
+        HangState.HUNG, float(data["quiet_s"]), threshold_s, reason, behind, rank_ended=rank_ended
+    )
 
 
-SCHEMA = 1
+PRELAUNCH_SCHEMA = 1
 TEXT_CHARS = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class PrelaunchHold:
     """What the preflight of a launch found: node -> its worst finding (check, fault, device, message)."""
 
     bad: Mapping[str, Mapping[str, str]]
     nodes: int
 
 
-def parsed(table: object, nodes: Collection[str]) -> Held | None:
+def parse_prelaunch_hold(table: object, nodes: Collection[str]) -> PrelaunchHold | None:
     """Return the findings on these nodes in a preflight record (see `hooks/health/preflight.py`); None if it
     did not hold the script, or is no such record.
     """
-    if not isinstance(table, Mapping) or table.get("schema") != SCHEMA or table.get("held") is not True:
+    if (
+        not isinstance(table, Mapping)
+        or table.get("schema") != PRELAUNCH_SCHEMA
+        or table.get("held") is not True
+    ):
         return None
     told = table.get("bad")
     if not isinstance(told, Mapping):
@@ -357,21 +363,21 @@ def parsed(table: object, nodes: Collection[str]) -> Held | None:
         for node, finding in told.items()
         if node in nodes and isinstance(finding, Mapping)
     }
-    return Held(bad, len(nodes)) if bad else None
+    return PrelaunchHold(bad, len(nodes)) if bad else None
 
 
 # How it ended (`reason` of job.ended).
 STARTED_TWICE = "started twice by Slurm"
 CLOSED = "closed before it started"
 LOST_TRACK = "in the queue again under the same count"
-FORGOTTEN = "Slurm does not know the job any more"
-UNWATCHED = f"{FORGOTTEN}, and nobody watched how it ended"
+UNKNOWN_TO_SLURM = "Slurm does not know the job any more"
+UNWATCHED = f"{UNKNOWN_TO_SLURM}, and nobody watched how it ended"
 LEFT_THE_QUEUE = "left the queue unstarted while nobody watched"
 
 # Why we end it (`reason` of end.intended begins so, or has it).
 WITHOUT_SCRIPT = "Slurm keeps the job, but nobody runs the script"
-AT_LIMIT = "its time limit is near"
-AWAY = "moved off"
+NEAR_TIME_LIMIT = "its time limit is near"
+MOVED_OFF = "moved off"
 
 UNLIMITED = 1_000_000
 

@@ -27,21 +27,23 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, field
 from typing import Any
 
-from ftrun.slurm.client.cluster import NodeRow, PartitionRow, Stay
+from ftrun.slurm.client.cluster import NodeRow, PartitionRow
+from ftrun.slurm.client.cluster import NodeUsage as Stay
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model.types import CLASS_RULES
-from ftrun.supervisor.nodes.recheck import PREFIX, Report
-from ftrun.supervisor.policy.priority_boost import Raised
+from ftrun.supervisor.nodes.recheck_rules import PREFIX
+from ftrun.supervisor.nodes.recheck_rules import CheckReport as Report
+from ftrun.supervisor.policy.priority_boost import BoostedJob as Raised
 
 __all__ = [
     "ID",
     "PAYLOAD_BYTES_MAX",
     "BadRequest",
-    "Book",
+    "DrainHistory",
+    "DrainRequest",
     "Limits",
-    "Request",
-    "confirmed",
-    "controls",
+    "confirm_sick",
+    "control_nodes",
     "from_payload",
     "reason_of",
     "refused_cap",
@@ -75,7 +77,7 @@ class BadRequest(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class DrainRequest:
     """`want` drain: drain `node`, which was `job`'s when `fault` was seen at `seen_s` (Unix time).
 
     `want` raise: put the waiting `job` ahead of others; it continues job `lost`, which `fault` took at
@@ -94,12 +96,12 @@ class Request:
     lost: str = ""
 
 
-def to_payload(request: Request) -> bytes:
+def to_payload(request: DrainRequest) -> bytes:
     """The bytes to sign."""
     return json.dumps({"schema": SCHEMA, "for": PURPOSE, **asdict(request)}, separators=(",", ":")).encode()
 
 
-def from_payload(payload: bytes) -> Request:
+def from_payload(payload: bytes) -> DrainRequest:
     """The request in signed bytes. Raises BadRequest."""
     if len(payload) > PAYLOAD_BYTES_MAX:
         raise BadRequest("it is too long")
@@ -119,7 +121,7 @@ def from_payload(payload: bytes) -> Request:
     seen_s = fields.get("seen_s")
     if isinstance(seen_s, bool) or not isinstance(seen_s, int | float) or not 0 < seen_s < 1e11:
         raise BadRequest("its time is none")
-    return Request(seen_s=float(seen_s), **{key: fields[key] for key in _FORMS})
+    return DrainRequest(seen_s=float(seen_s), **{key: fields[key] for key in _FORMS})
 
 
 def reason_of(run: str, signature: str, stamp: str) -> str:
@@ -165,7 +167,7 @@ def refused_credential(encoded_s: float, now_s: float, limits: Limits, *, expire
     return ""
 
 
-def refused_stay(request: Request, uid: int, stays: Iterable[Stay], now_s: float, limits: Limits) -> str:
+def refused_stay(request: DrainRequest, uid: int, stays: Iterable[Stay], now_s: float, limits: Limits) -> str:
     """Why the signer has no say about the node.
 
     "" where Slurm shows their job there at the time of the fault.
@@ -209,7 +211,7 @@ def refused_cap(
     return ""
 
 
-def controls(
+def control_nodes(
     node: str, rows: Mapping[str, NodeRow], partitions: Iterable[PartitionRow], without: Collection[str]
 ) -> tuple[str, ...]:
     """Peers of the node to check beside it, idle ones first.
@@ -225,7 +227,7 @@ def controls(
     return tuple(row.name for row in fit[:CONTROLS])
 
 
-def confirmed(report: Report, row: NodeRow, peers: Collection[Report]) -> tuple[bool, str]:
+def confirm_sick(report: Report, row: NodeRow, peers: Collection[Report]) -> tuple[bool, str]:
     """Whether the node is sick, and the finding that shows it or the reason why not."""
     if report.state == "answered" and report.findings:
         bad = [f for f in report.findings if f.get("severity") == "bad"]
@@ -257,7 +259,7 @@ def _shows(peer: Report, check: str) -> bool:
 
 
 @dataclasses.dataclass(slots=True)
-class Book:
+class DrainHistory:
     """The service's journal, folded and kept up to date by `take`. Times are Unix seconds."""
 
     taken: dict[str, tuple[int, float]] = field(
@@ -273,9 +275,9 @@ class Book:
     )  # when a drain was announced, whether or not it happened
 
     @staticmethod
-    def of(records: Iterable[Mapping[str, Any]]) -> Book:
+    def of(records: Iterable[Mapping[str, Any]]) -> DrainHistory:
         """The state that these records make."""
-        book = Book()
+        book = DrainHistory()
         for record in records:
             book.take(record)
         return book

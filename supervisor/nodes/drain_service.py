@@ -23,14 +23,19 @@ from ftrun.slurm.commands import munge
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model import node_entry
 from ftrun.supervisor.nodes import drain_rules, history, ledger
-from ftrun.supervisor.nodes.drain_rules import BadRequest, Book, Limits, Request
-from ftrun.supervisor.nodes.recheck import CheckNodes, Report
-from ftrun.supervisor.nodes.spool import Folder, Waiting
+from ftrun.supervisor.nodes.drain_rules import BadRequest, Limits
+from ftrun.supervisor.nodes.drain_rules import DrainHistory as Book
+from ftrun.supervisor.nodes.drain_rules import DrainRequest as Request
+from ftrun.supervisor.nodes.recheck_rules import CheckNodes
+from ftrun.supervisor.nodes.recheck_rules import CheckReport as Report
+from ftrun.supervisor.nodes.spool import SpoolProtocol as Folder
+from ftrun.supervisor.nodes.spool import WaitingRequest as Waiting
 from ftrun.supervisor.policy import priority_boost
-from ftrun.supervisor.policy.priority_boost import NOTHING, Rule
-from ftrun.supervisor.store.append_log import Daybook
+from ftrun.supervisor.policy.priority_boost import NO_RULE as NOTHING
+from ftrun.supervisor.policy.priority_boost import BoostRule as Rule
+from ftrun.supervisor.store.append_log import AppendLog as Daybook
 
-__all__ = ["Answer", "Desk", "folder"]
+__all__ = ["Answer", "DrainService", "drain_service_dir"]
 
 AT_ONCE_MAX = 32  # requests handled in one round
 
@@ -61,13 +66,13 @@ class _Case:
     request: Request
 
 
-def folder(home: str) -> str:
+def drain_service_dir(home: str) -> str:
     """Where the service keeps its journal."""
     return os.path.join(home, "operator")
 
 
 @dataclass
-class Desk:
+class DrainService:
     """The drain service. `look` runs the checks on nodes, `opened` reads a credential.
 
     With `observe`, or another `action` than drain, nothing is drained. `prefer` raises a job by a word for
@@ -89,7 +94,7 @@ class Desk:
     answers: list[Answer] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._daybook = Daybook(folder(self.home), self.now)
+        self._daybook = Daybook(drain_service_dir(self.home), self.now)
         self._book = Book.of(self._daybook.read())
 
     def round(self) -> list[Answer]:
@@ -192,7 +197,7 @@ class Desk:
         if not left:
             return
         named = {case.request.node for case in left}
-        peers = {node: drain_rules.controls(node, rows, partitions.values(), named) for node in named}
+        peers = {node: drain_rules.control_nodes(node, rows, partitions.values(), named) for node in named}
         asked = sorted(named.union(*peers.values()))
         reports = self.look(asked)
         for case in left:
@@ -210,17 +215,21 @@ class Desk:
         try:
             waits = self.cluster.details(asked.job)
             stays = [stay for stay in self.cluster.stays(asked.lost) if stay.uid == case.uid]
-            lost = priority_boost.Lost(self.cluster.details(asked.lost), stays[-1] if stays else None, rows)
+            lost = priority_boost.LostJob(
+                self.cluster.details(asked.lost), stays[-1] if stays else None, rows
+            )
         except RefusedForGood as error:
             self._refuse(case.waiting, case.key, f"Slurm was asked about your jobs: {error.message}")
             return
         wrong = "" if asked.cluster in {"", self.cluster.facts().name} else f"it is meant for {asked.cluster}"
-        wrong = wrong or priority_boost.refused(case.uid, asked.run, waits, lost, now_s=self.now(), rule=rule)
+        wrong = wrong or priority_boost.claim_refusal(
+            case.uid, asked.run, waits, lost, now_s=self.now(), rule=rule
+        )
         before = [job for key, job in self._book.raised.items() if key != asked.id]
-        wrong = wrong or priority_boost.refused_cap(case.uid, asked.job, before, self.now(), rule)
+        wrong = wrong or priority_boost.cap_refusal(case.uid, asked.job, before, self.now(), rule)
         if wrong or waits is None:
             self._refuse(case.waiting, case.key, wrong)
-        elif priority_boost.bettered(waits, rule):
+        elif priority_boost.is_already_boosted(waits, rule):
             mine = asked.id in self._book.raised
             verdict, why = ("raised", rule.update) if mine else ("already", "it stands no worse than that")
             self._answer(case.waiting, case.key, verdict, f"job {asked.job}: {why}", "")
@@ -240,7 +249,7 @@ class Desk:
             return
         self.crash("raise:after")
         shown = self.cluster.details(asked.job)
-        if shown is None or not priority_boost.bettered(shown, rule):
+        if shown is None or not priority_boost.is_already_boosted(shown, rule):
             self._refuse(case.waiting, case.key, f"Slurm took {rule.update} and does not show it")
             return
         self._answer(case.waiting, case.key, "raised", f"job {asked.job}: {rule.update}", "")
@@ -298,7 +307,7 @@ class Desk:
         row = rows.get(asked.node)
         if row is None or self._announced(case, row):
             return
-        sick, why = drain_rules.confirmed(report, row, peers)
+        sick, why = drain_rules.confirm_sick(report, row, peers)
         wrong = "" if sick else why
         wrong = wrong or self._cap(case, rows, partitions) or self._common(case)
         if wrong:
@@ -317,8 +326,8 @@ class Desk:
         asked = case.request
         fact = self._entry(case, "incident")
         if not self.observe:
-            ledger.note(self.home, fact)
-        entry = node_entry.Entry(
+            ledger.append_entries(self.home, fact)
+        entry = node_entry.NodeEntry(
             at_s=fact["at_s"],
             what="incident",
             nodes=(asked.node,),
@@ -328,7 +337,7 @@ class Desk:
             fault=asked.fault,
             detail=fact["detail"],
         )
-        book = history.fold([*ledger.read(self.home), entry])
+        book = history.fold_entries([*ledger.read_entries(self.home), entry])
         if history.strike_key(entry) in book.nodes[asked.node].common:
             return f"{asked.signature} befell many nodes at once: it is held to be the job's or the cluster's fault"
         return ""
@@ -348,7 +357,7 @@ class Desk:
         self._drained(case, reason, why)
 
     def _drained(self, case: _Case, reason: str, why: str) -> None:
-        ledger.note(self.home, self._entry(case, "drained", reason=reason))
+        ledger.append_entries(self.home, self._entry(case, "drained", reason=reason))
         self._answer(case.waiting, case.key, "drained", why, case.request.node)
 
     def _entry(self, case: _Case, what: str, **detail: str) -> dict[str, Any]:

@@ -16,12 +16,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ftrun.slurm.records import replace
-from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, number, parsed
-from ftrun.supervisor.model.node_entry import Entry, place
+from ftrun.supervisor.diagnosis.node_findings import SIGNATURE
+from ftrun.supervisor.diagnosis.node_findings import finite_number as number
+from ftrun.supervisor.diagnosis.node_findings import parse_report as parsed
+from ftrun.supervisor.model.node_entry import NodeEntry as Entry
+from ftrun.supervisor.model.node_entry import canonical_device as place
 from ftrun.supervisor.model.run import Attempt, Incident, Run
 from ftrun.supervisor.model.types import CLASS_RULES, FaultClass
 
-__all__ = ["entries_of", "entry_prefix", "mark", "of_report"]
+__all__ = ["entries_mark", "entries_of", "entries_of_report", "entry_prefix"]
 
 EVIDENCE_CHARACTERS = 200
 HOUR_S = 3600.0
@@ -34,7 +37,7 @@ _UUID = re.compile(r"\bGPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _PORT = re.compile(r"\b(?:mlx[45]_\d+|hfi1_\d+|bnxt_re\d+)\b")
 
 
-def mark(run: Run) -> tuple[Any, ...]:
+def entries_mark(run: Run) -> tuple[Any, ...]:
     """A value that changes when the run may have other entries."""
     last = run.incidents[-1] if run.incidents else None
     attempt = run.attempt
@@ -167,7 +170,9 @@ def entry_prefix(run: Run, attempt: int, launch: int) -> str:
     return f"{run.token}:{attempt}.{launch}:"
 
 
-def of_report(run: Run, attempt: int, launch: int, report: object, *, node: str, now_s: float) -> list[Entry]:
+def entries_of_report(
+    run: Run, attempt: int, launch: int, report: object, *, node: str, now_s: float
+) -> list[Entry]:
     """What a node's report adds.
 
     A `check` for each finding, a `device` for each card that it names with its place.

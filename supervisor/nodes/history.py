@@ -25,10 +25,19 @@ from typing import Any
 
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model import node_entry
-from ftrun.supervisor.model.node_entry import Entry
-from ftrun.supervisor.policy.correlated_failures import Common, Failure, common_causes
+from ftrun.supervisor.model.node_entry import NodeEntry as Entry
+from ftrun.supervisor.policy.correlated_failures import CommonCause as Common
+from ftrun.supervisor.policy.correlated_failures import Failure, common_causes
 
-__all__ = ["Book", "DeviceRecord", "NodeRecord", "Rules", "Strike", "fold", "strike_key"]
+__all__ = [
+    "DeviceRecord",
+    "NodeHistory",
+    "NodeRecord",
+    "QuarantineRules",
+    "Strike",
+    "fold_entries",
+    "strike_key",
+]
 
 
 DAY_S = 86_400.0
@@ -37,7 +46,7 @@ DOUBLINGS_MAX = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class QuarantineRules:
     """The numbers of the fold; settings `exclude-for` and `quarantine-max` give the first two."""
 
     base_s: float = DAY_S
@@ -110,7 +119,7 @@ class NodeRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
+class NodeHistory:
     """All nodes, and the failures that several of them had in common."""
 
     nodes: Mapping[str, NodeRecord] = field(default_factory=dict)
@@ -128,14 +137,16 @@ class Book:
         return tuple(n.node for n in away)
 
 
-def fold(
-    entries: Iterable[Entry], rules: Rules | None = None, domains: Mapping[str, Iterable[str]] | None = None
-) -> Book:
+def fold_entries(
+    entries: Iterable[Entry],
+    rules: QuarantineRules | None = None,
+    domains: Mapping[str, Iterable[str]] | None = None,
+) -> NodeHistory:
     """The record of every node that an entry names.
 
     `domains`: leaf switch or block -> its nodes, {} if unknown.
     """
-    rules = rules or Rules()
+    rules = rules or QuarantineRules()
     ordered = _in_order(entries)
     common = common_causes(failures(ordered), rules.window_s, rules.many, rules.several, domains or {})
     innocent = {(node, key) for cause in common for node, key in cause.failures}
@@ -150,7 +161,7 @@ def fold(
                 builder.serve(served_h, entry)
             else:
                 builder.take(entry, common=(node, strike_key(entry)) in innocent)
-    return Book({name: built[name].record() for name in sorted(built)}, common)
+    return NodeHistory({name: built[name].record() for name in sorted(built)}, common)
 
 
 def failures(entries: Iterable[Entry]) -> list[Failure]:
@@ -198,7 +209,7 @@ def _order(entry: Entry) -> tuple[Any, ...]:
 class _Builder:
     """One node while its entries are folded, oldest first."""
 
-    def __init__(self, node: str, rules: Rules) -> None:
+    def __init__(self, node: str, rules: QuarantineRules) -> None:
         self._rules = rules
         self._record = NodeRecord(node)
         self._strikes: list[Strike] = []
@@ -225,7 +236,7 @@ class _Builder:
     def take(self, entry: Entry, *, common: bool) -> None:
         """Add one entry that names this node and is not about hours."""
         self._history.append(entry)
-        device = node_entry.place(entry.device)
+        device = node_entry.canonical_device(entry.device)
         if device:
             self._sits_there(device, entry.serial)
             if entry.what == "incident":

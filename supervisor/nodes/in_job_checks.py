@@ -20,12 +20,13 @@ from typing import Any
 from ftrun.hooks.health import pair_test
 from ftrun.hooks.health.preflight import KIND
 from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.node_report import parsed
+from ftrun.hooks.runtime.node_report import parse_report as parsed
 from ftrun.hooks.runtime.ownership import RUNNER
-from ftrun.supervisor.nodes.preflight import ANSWERED, Seen
+from ftrun.supervisor.nodes.check_summary import ANSWERED
+from ftrun.supervisor.nodes.check_summary import CheckedNode as Seen
 from ftrun.supervisor.store import node_tools
 
-__all__ = ["SILENT", "checked", "paired"]
+__all__ = ["SILENT", "check_nodes", "test_pairs"]
 
 SILENT = "silent"
 START_S = 15.0
@@ -43,7 +44,7 @@ done
 echo no Python 3.9 or newer >&2"""
 
 
-def checked(
+def check_nodes(
     nodes: Sequence[str],
     arguments: Sequence[str],
     *,
@@ -59,7 +60,7 @@ def checked(
 
     Returns a Seen for every node. Raises OSError where `home` cannot be written or srun is not installed.
     """
-    packed = node_tools.provide(home)
+    packed = node_tools.install_node_tools(home)
     place = tempfile.mkdtemp(prefix="preflight-", dir=os.path.dirname(packed))
     try:
         folder = os.path.join(place, "nodes")
@@ -89,14 +90,16 @@ def checked(
     return {node: found.get(node) or Seen(node, SILENT, why=why) for node in nodes}
 
 
-def paired(nodes: Sequence[str], *, home: str, job: str, env: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+def test_pairs(
+    nodes: Sequence[str], *, home: str, job: str, env: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
     """Test the network between the nodes of job `job` in pairs.
 
     A finding for each node, {} without a verdict.
 
     Takes as long as the slowest pair, PAIRS_S at most. Raises OSError as `checked`.
     """
-    packed = node_tools.provide(home)
+    packed = node_tools.install_node_tools(home)
     place = tempfile.mkdtemp(prefix="pairs-", dir=os.path.dirname(packed))
     try:
         command = [
@@ -161,7 +164,7 @@ def _gathered(
 def _new(folder: str, awaited: Sequence[str], began_s: float) -> Iterator[Seen]:
     for node in awaited:
         try:
-            with open(node_report.path(folder, KIND, 0, node), encoding="utf-8") as stream:
+            with open(node_report.report_path(folder, KIND, 0, node), encoding="utf-8") as stream:
                 report = parsed(stream.read(REPORT_BYTES_MAX))
         except OSError:
             continue

@@ -27,10 +27,10 @@ from typing import Any
 
 from ftrun.slurm.records import replace
 from ftrun.supervisor.config import home as config_home
-from ftrun.supervisor.model.node_entry import Entry
+from ftrun.supervisor.model.node_entry import NodeEntry as Entry
 from ftrun.supervisor.store import journal, run_dir
 
-__all__ = ["SCHEMA", "Reader", "compact", "entry_json", "folder", "note", "read"]
+__all__ = ["SCHEMA", "Reader", "append_entries", "compact", "entry_json", "ledger_dir", "read_entries"]
 
 SCHEMA = 1
 A_DAY_S = 86_400.0
@@ -41,12 +41,12 @@ APPENDS_MAX = 100  # while compactions rename the file each time
 _OPEN, _CLOSED, _MERGED = ".jsonl", ".closed", "merged-"
 
 
-def folder(home: str) -> str:
+def ledger_dir(home: str) -> str:
     """The folder of the ledger."""
     return os.path.join(home, "nodes")
 
 
-def note(home: str, *entries: Entry | Mapping[str, Any]) -> bool:
+def append_entries(home: str, *entries: Entry | Mapping[str, Any]) -> bool:
     """Append entries, durable when this returns True; never raises.
 
     A mapping has the keys of `Entry`, with `node` (or `nodes`), `at_s` (default: now) and `what`. An entry
@@ -64,7 +64,7 @@ def note(home: str, *entries: Entry | Mapping[str, Any]) -> bool:
     return len(whole) == len(parsed)
 
 
-def read(home: str) -> list[Entry]:
+def read_entries(home: str) -> list[Entry]:
     """Every entry of the ledger, each once; [] where there is none or it cannot be read."""
     return Reader(home).entries()
 
@@ -95,8 +95,8 @@ def _append(home: str, records: list[dict[str, Any]]) -> bool:
 
     True if the file is new. Raises OSError.
     """
-    os.makedirs(folder(home), mode=0o700, exist_ok=True)
-    path = os.path.join(folder(home), run_dir.identity() + _OPEN)
+    os.makedirs(ledger_dir(home), mode=0o700, exist_ok=True)
+    path = os.path.join(ledger_dir(home), run_dir.process_identity() + _OPEN)
     for _ in range(APPENDS_MAX):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
@@ -112,7 +112,7 @@ def _append(home: str, records: list[dict[str, Any]]) -> bool:
 
 
 def _many_files(home: str) -> bool:
-    return sum(map(_is_ours, os.listdir(folder(home)))) >= MANY_FILES
+    return sum(map(_is_ours, os.listdir(ledger_dir(home)))) >= MANY_FILES
 
 
 def _leads_to(path: str, file: os.stat_result) -> bool:
@@ -150,7 +150,7 @@ class Reader:
     """
 
     def __init__(self, home: str) -> None:
-        self._folder = folder(home)
+        self._folder = ledger_dir(home)
         self._files: dict[str, _File] = {}
         self._known: list[Entry] = []
         self.unread = 0
@@ -276,7 +276,7 @@ def compact(home: str, now_s: float, keep_s: float, *, least: int = COMPACT_FROM
     True where that was done; never raises.
     """
     try:
-        return _compact(folder(home), now_s, keep_s, least)
+        return _compact(ledger_dir(home), now_s, keep_s, least)
     except OSError:
         return False  # safe to cut anywhere: the next compaction finishes it
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.model.node_entry import Entry
+from ftrun.supervisor.model.node_entry import NodeEntry as Entry
 from ftrun.supervisor.nodes.history import NodeRecord, strike_key
 
 __all__ = ["LEMON_AT", "RUNS_LEAST", "WEIGHTS", "WINDOW_S", "Score", "score"]

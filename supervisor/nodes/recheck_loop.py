@@ -26,18 +26,21 @@ from ftrun.slurm.client.cluster import Cluster, NodeRow
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config import home as config_home
-from ftrun.supervisor.nodes import ledger, recheck
-from ftrun.supervisor.nodes.recheck import CheckNodes, Memory, Report, Rules
-from ftrun.supervisor.store.append_log import Daybook
+from ftrun.supervisor.nodes import ledger, recheck_rules
+from ftrun.supervisor.nodes.recheck_rules import CheckNodes
+from ftrun.supervisor.nodes.recheck_rules import CheckReport as Report
+from ftrun.supervisor.nodes.recheck_rules import RecheckRules as Rules
+from ftrun.supervisor.nodes.recheck_rules import RecheckState as Memory
+from ftrun.supervisor.store.append_log import AppendLog as Daybook
 
-__all__ = ["Line", "Round", "folder"]
+__all__ = ["RecheckResult", "RecheckRound", "recheck_dir"]
 
 STEP_S = 600.0
 STEP_OUTPUT_CHARS = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RecheckResult:
     """The result for one node.
 
     `state` is returned, passing, failing, unseen, waiting, left, edited, gone or refused.
@@ -50,13 +53,13 @@ class Line:
     passes: int = 0
 
 
-def folder(home: str) -> str:
+def recheck_dir(home: str) -> str:
     """Where recheck keeps its journal."""
     return os.path.join(home, "recheck")
 
 
 @dataclass
-class Round:
+class RecheckRound:
     """One round.
 
     `look` runs the checks on nodes; `dry` writes and changes nothing; `only` limits it to some nodes.
@@ -71,15 +74,15 @@ class Round:
     dry: bool = False
     only: frozenset[str] = frozenset()
     crash: Callable[[str], None] = lambda point: None
-    lines: list[Line] = field(default_factory=list)
+    lines: list[RecheckResult] = field(default_factory=list)
 
-    def run(self) -> list[Line]:
+    def run(self) -> list[RecheckResult]:
         """Do the round; a line for each node that is or was ftrun's.
 
         Raises SlurmError (nothing was done), OSError (journal).
         """
-        self._daybook = Daybook(folder(self.home), self.now)
-        self._known = recheck.fold(self._daybook.read())
+        self._daybook = Daybook(recheck_dir(self.home), self.now)
+        self._known = recheck_rules.fold(self._daybook.read())
         rows = self.cluster.nodes()
         mine = [row for name, row in sorted(rows.items()) if self._concerns(name, row)]
         waiting = [row for row in mine if self._safely(row, self._ready)]
@@ -105,11 +108,11 @@ class Round:
     def _concerns(self, name: str, row: NodeRow) -> bool:
         if self.only and name not in self.only:
             return False
-        return row.reason.startswith(recheck.PREFIX) or self._memory(name).ours
+        return row.reason.startswith(recheck_rules.PREFIX) or self._memory(name).ours
 
     def _ready(self, row: NodeRow) -> bool:
         """Whether to check the node now; what needs no check is done and reported here."""
-        memory, whose = self._memory(row.name), recheck.whose(row.reason, self._memory(row.name))
+        memory, whose = self._memory(row.name), recheck_rules.reason_owner(row.reason, self._memory(row.name))
         if whose == "nobody":
             return self._gone(row, memory)
         if whose == "edited":
@@ -118,7 +121,7 @@ class Round:
             return self._say(row, "edited", "the reason is not as ftrun set it: left to whoever changed it")
         if whose == "new":
             memory = self._adopt(row, memory)
-        elif memory.pending and recheck.bare(row.reason) == memory.pending:
+        elif memory.pending and recheck_rules.without_reboot_note(row.reason) == memory.pending:
             memory = self._note("reworded", row.name, reason=memory.pending)
         if memory.lies >= self.rules.lies and not memory.left:
             memory = self._leave(row, f"given back {memory.lies} times, and blamed again each time")
@@ -127,12 +130,12 @@ class Round:
         return self._due(row, memory)
 
     def _due(self, row: NodeRow, memory: Memory) -> bool:
-        state, why = recheck.standing(row)
+        state, why = recheck_rules.check_eligibility(row)
         if state == "gone":
             return self._gone(row, memory)
         if state == "wait":
             return self._say(row, "waiting", why)
-        left_s = recheck.due_s(memory, self.rules) - self.now()
+        left_s = recheck_rules.due_s(memory, self.rules) - self.now()
         if left_s > 0:
             return self._say(row, "waiting", f"looked at again in {_span(left_s)}")
         return self._looked(row, Report("silent", why=why)) if state == "silent" else True
@@ -149,14 +152,16 @@ class Round:
     def _adopt(self, row: NodeRow, memory: Memory) -> Memory:
         if memory.returning:
             memory = self._note("returned", row.name, reason=memory.reason)
-        lies = recheck.adopted(memory, self.rules, self.now())
-        return self._note("adopted", row.name, reason=recheck.bare(row.reason), lies=lies)
+        lies = recheck_rules.relapses_after(memory, self.rules, self.now())
+        return self._note(
+            "adopted", row.name, reason=recheck_rules.without_reboot_note(row.reason), lies=lies
+        )
 
     # ------------------------------------------------------------------ after a look
 
     def _looked(self, row: NodeRow, report: Report) -> bool:
         memory = self._memory(row.name)
-        verdict = recheck.judge(memory, report, self.rules)
+        verdict = recheck_rules.assess_check(memory, report, self.rules)
         self._keep_report(row.name, report)
         facts = {"result": verdict.result, "why": verdict.why, "wrong": list(verdict.wrong)}
         self._note("looked", row.name, reason=memory.reason, **facts)
@@ -172,7 +177,9 @@ class Round:
     def _give_back(self, row: NodeRow) -> bool:
         """Return the node. The check took minutes, so its state is read again first."""
         now = self.cluster.nodes([row.name]).get(row.name)
-        state, why = recheck.standing(now) if now is not None else ("gone", "Slurm knows no such node")
+        state, why = (
+            recheck_rules.check_eligibility(now) if now is not None else ("gone", "Slurm knows no such node")
+        )
         if state != "look":
             return self._say(row, "waiting", f"it was clean, and by now {why}")
         memory = self._note("returning", row.name, reason=row.reason)
@@ -192,8 +199,8 @@ class Round:
 
     def _set_reason(self, row: NodeRow, words: str) -> None:
         """Show people the result where they look first, in Slurm's reason; only when it changes."""
-        before, after = row.reason, recheck.reworded(row.reason, words)
-        if recheck.bare(before) == after or self.dry:
+        before, after = row.reason, recheck_rules.with_note(row.reason, words)
+        if recheck_rules.without_reboot_note(before) == after or self.dry:
             return
         self._note("rewording", row.name, before=before, after=after)
         self.crash("reword:before")
@@ -220,7 +227,7 @@ class Round:
         """Leave the node to a person, with everything that is known in one file."""
         memory = self._memory(row.name)
         if not self.dry:
-            path = os.path.join(folder(self.home), "evidence", f"{row.name}.json")
+            path = os.path.join(recheck_dir(self.home), "evidence", f"{row.name}.json")
             records = [record for record in self._daybook.read() if record.get("node") == row.name]
             facts = {"node": row.name, "why": why, "reason": row.reason, "records": records}
             _write(path, facts | {"report": self._report(row.name)})
@@ -241,12 +248,12 @@ class Round:
         else:
             record = self._daybook.append(kind, node=node, **data)
             self.crash(f"record:{kind}")
-        self._known[node] = recheck.fold_on(self._memory(node), record)
+        self._known[node] = recheck_rules.apply_record(self._memory(node), record)
         return self._memory(node)
 
     def _say(self, row: NodeRow, state: str, why: str) -> bool:
         """Add a line for people. Always False: the node is done for this round."""
-        self.lines.append(Line(row.name, state, why, row.reason, self._memory(row.name).passes))
+        self.lines.append(RecheckResult(row.name, state, why, row.reason, self._memory(row.name).passes))
         return False
 
     def _tell_ledger(self, node: str, what: str, memory: Memory) -> None:
@@ -263,7 +270,7 @@ class Round:
             "signature": signature,
             "detail": {"reason": memory.reason, "passes": memory.passes},
         }
-        ledger.note(self.home, entry)
+        ledger.append_entries(self.home, entry)
 
     def _keep_report(self, node: str, report: Report) -> None:
         if not self.dry:
@@ -271,7 +278,7 @@ class Round:
             _write(self._report_path(node), facts | {"findings": list(report.findings)})
 
     def _report_path(self, node: str) -> str:
-        return os.path.join(folder(self.home), "reports", f"{node}.json")
+        return os.path.join(recheck_dir(self.home), "reports", f"{node}.json")
 
     def _report(self, node: str) -> Any:
         try:

@@ -14,9 +14,10 @@ from typing import Any
 
 from ftrun.hooks.health.post_failure import NOT_AFTERWARDS
 from ftrun.supervisor.model.errors import UserError
-from ftrun.supervisor.nodes.recheck import CheckNodes, Report
+from ftrun.supervisor.nodes.recheck_rules import CheckNodes
+from ftrun.supervisor.nodes.recheck_rules import CheckReport as Report
 
-__all__ = ["GIVEN_UP_AFTER_S", "Visit", "by_ssh", "thresholds"]
+__all__ = ["GIVEN_UP_AFTER_S", "SshVisit", "ssh_checks", "thresholds"]
 
 
 def thresholds(path: str) -> dict[str, dict[str, Any]]:
@@ -34,7 +35,7 @@ def thresholds(path: str) -> dict[str, dict[str, Any]]:
         raise UserError(f"checks: {error}") from None
 
 
-def by_ssh(
+def ssh_checks(
     tier: str, kind: str, *, ssh_config: str = "", checks: Mapping[str, Mapping[str, Any]] | None = None
 ) -> CheckNodes:
     """A function that runs the checks of a tier over SSH.
@@ -48,7 +49,7 @@ def by_ssh(
         from ftrun.hooks.ssh import pool
 
         try:
-            answers = pool.checked(nodes, tier, checks or {}, pool.Probes(ssh_config), kind=kind)
+            answers = pool.check_nodes(nodes, tier, checks or {}, pool.NodePool(ssh_config), kind=kind)
         except OSError as error:
             raise UserError(f"ssh-config: {error.filename}: {error.strerror}") from None
         return {node: _report(answer.state, answer.report, answer.why) for node, answer in answers.items()}
@@ -67,7 +68,7 @@ GIVEN_UP_AFTER_S = 40.0
 CONNECT_S = 5.0
 
 
-class Visit:
+class SshVisit:
     """One round over these nodes; starts at once.
 
     `reports`: what came back so far; `why`: what kept it from starting.
@@ -87,7 +88,9 @@ class Visit:
     def _work(self, nodes: tuple[str, ...], ssh_config: str) -> None:
         try:
             from ftrun.hooks.checks import catalogue
-            from ftrun.hooks.ssh.pool import NodeReport, Probes, checked
+            from ftrun.hooks.ssh.pool import NodePool as Probes
+            from ftrun.hooks.ssh.pool import NodeReport
+            from ftrun.hooks.ssh.pool import check_nodes as checked
 
             def told(report: NodeReport) -> None:
                 if report.report is not None:

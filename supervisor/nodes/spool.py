@@ -25,7 +25,15 @@ from typing import Any, Protocol
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.nodes.drain_rules import ID
 
-__all__ = ["Folder", "Spool", "SpoolError", "Waiting", "answer_of", "leave", "owner"]
+__all__ = [
+    "Spool",
+    "SpoolError",
+    "SpoolProtocol",
+    "WaitingRequest",
+    "put_request",
+    "read_answer",
+    "spool_owner",
+]
 
 SCHEMA = 1
 SPOOL_MODE, ANSWERS_MODE = 0o1733, 0o711
@@ -44,7 +52,7 @@ class SpoolError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingRequest:
     """A plain file with a request's name: `uid` is its owner."""
 
     name: str
@@ -52,14 +60,14 @@ class Waiting:
     uid: int
 
 
-class Folder(Protocol):
+class SpoolProtocol(Protocol):
     """What the drain service needs of a spool."""
 
-    def look(self) -> tuple[list[Waiting], int]:
+    def look(self) -> tuple[list[WaitingRequest], int]:
         """(waiting requests, how much rubbish was removed)."""
         ...
 
-    def read(self, waiting: Waiting) -> bytes | None:
+    def read(self, waiting: WaitingRequest) -> bytes | None:
         """The credential of a request; None where it is gone."""
         ...
 
@@ -83,12 +91,12 @@ class Folder(Protocol):
 # ---------------------------------------------------------------------- the supervisor's side
 
 
-def owner(spool: str) -> int:
+def spool_owner(spool: str) -> int:
     """The user who can open the requests. Raises OSError."""
     return os.stat(spool, follow_symlinks=False).st_uid
 
 
-def leave(spool: str, request_id: str, credential: bytes) -> None:
+def put_request(spool: str, request_id: str, credential: bytes) -> None:
     """Put a request there, whole or not at all; repeating does no harm. Raises OSError."""
     temporary, path = os.path.join(spool, f".{request_id}.tmp"), os.path.join(spool, f"{request_id}.req")
     with contextlib.suppress(FileNotFoundError):
@@ -103,7 +111,7 @@ def leave(spool: str, request_id: str, credential: bytes) -> None:
     os.rename(temporary, path)
 
 
-def answer_of(spool: str, request_id: str) -> dict[str, Any] | None:
+def read_answer(spool: str, request_id: str) -> dict[str, Any] | None:
     """The service's answer: verdict, why, at_s, node; None while there is none that can be believed."""
     if not ID.fullmatch(request_id):
         return None
@@ -114,7 +122,7 @@ def answer_of(spool: str, request_id: str) -> dict[str, Any] | None:
     except OSError:
         return None
     try:
-        content = _content(fd, owner(spool))
+        content = _content(fd, spool_owner(spool))
         answer = json.loads(content) if content is not None else None
     except (OSError, ValueError):
         return None
@@ -143,9 +151,9 @@ class Spool:
         os.close(self._answers)
         os.close(self._fd)
 
-    def look(self) -> tuple[list[Waiting], int]:
+    def look(self) -> tuple[list[WaitingRequest], int]:
         """(waiting requests, in turns among their users; how much rubbish was removed)."""
-        by_user: dict[int, list[Waiting]] = {}
+        by_user: dict[int, list[WaitingRequest]] = {}
         drafts: dict[int, int] = {}
         removed = 0
         for name in self._names():
@@ -159,7 +167,9 @@ class Spool:
                 and stat.S_ISREG(status.st_mode)
                 and 0 < status.st_size <= CREDENTIAL_BYTES_MAX
             ):
-                by_user.setdefault(status.st_uid, []).append(Waiting(name, form.group(1), status.st_uid))
+                by_user.setdefault(status.st_uid, []).append(
+                    WaitingRequest(name, form.group(1), status.st_uid)
+                )
             elif not _being_written(name, status, drafts):
                 removed += self.remove(name)
         turns = [(turn, uid, one) for uid, files in by_user.items() for turn, one in enumerate(files)]
@@ -178,7 +188,7 @@ class Spool:
                 if not left:
                     return
 
-    def read(self, waiting: Waiting) -> bytes | None:
+    def read(self, waiting: WaitingRequest) -> bytes | None:
         """The credential of a request; None where the file has changed or is gone."""
         try:
             fd = os.open(

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ftrun.slurm.records import dataclass
 
-__all__ = ["CLUSTER", "Common", "Failure", "common_causes"]
+__all__ = ["CLUSTER", "CommonCause", "Failure", "common_causes"]
 
 CLUSTER = ""  # the place of a cause that is not a switch: the job or the cluster
 
@@ -29,7 +29,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Common:
+class CommonCause:
     """One cause behind failures of several nodes. `where` is a switch or block; "" = the job or the
     cluster.
     """
@@ -56,14 +56,14 @@ def common_causes(
     many: int,
     several: int,
     domains: Mapping[str, Iterable[str]],
-) -> tuple[Common, ...]:
+) -> tuple[CommonCause, ...]:
     """The causes that are not a single node's, oldest first. A failure is part of one cause at most."""
     leaf = {node: name for name, nodes in domains.items() for node in nodes} if len(domains) > 1 else {}
     alike: dict[str, list[Failure]] = {}
     for failure in failures:
         if failure.like:
             alike.setdefault(failure.like, []).append(failure)
-    found: list[Common] = []
+    found: list[CommonCause] = []
     for group in alike.values():
         group.sort(key=lambda f: (f.at_s, f.node, f.key))
         found += _causes(group, window_s, many, several, leaf)
@@ -72,10 +72,10 @@ def common_causes(
 
 def _causes(
     group: Sequence[Failure], window_s: float, many: int, several: int, leaf: Mapping[str, str]
-) -> list[Common]:
+) -> list[CommonCause]:
     """Failures that are close in time and have the same place in common are one cause."""
     open_causes: dict[str, list[Failure]] = {}
-    found: list[Common] = []
+    found: list[CommonCause] = []
     for failure, nodes in _windows(group, window_s):
         where = _where(failure.node, nodes, many, several, leaf)
         if where is None:
@@ -117,8 +117,8 @@ def _where(
     return CLUSTER if len(nodes) >= many else None
 
 
-def _cause(where: str, members: Sequence[Failure]) -> Common:
-    return Common(
+def _cause(where: str, members: Sequence[Failure]) -> CommonCause:
+    return CommonCause(
         at_s=members[0].at_s,
         until_s=members[-1].at_s,
         like=members[0].like,

@@ -39,13 +39,14 @@ from ftrun.supervisor.model.types import (
     FaultClass,
 )
 from ftrun.supervisor.policy import elastic
-from ftrun.supervisor.policy.node_placement import with_nodes
-from ftrun.supervisor.policy.policy_input import Case, Ruling
+from ftrun.supervisor.policy.node_placement import add_node_decisions as with_nodes
+from ftrun.supervisor.policy.policy_input import PolicyInput as Case
+from ftrun.supervisor.policy.policy_input import Ruling
 
 if TYPE_CHECKING:
     from ftrun.supervisor.model.run import Run
 
-__all__ = ["RULES", "VETOES", "decide", "withdrawn"]
+__all__ = ["RULES", "VETOES", "decide", "requested_stop"]
 
 
 def decide(case: Case) -> Ruling:
@@ -66,18 +67,18 @@ def decide(case: Case) -> Ruling:
         reason = f"{decision.reason}; no checkpoint may be loaded, and {lost} of training are lost by beginning from nothing"
         decision = replace(decision, reason=reason, fresh=True)
     if decision.kind == "resubmit":
-        retries += 0 if decision.spends == known_ends.SPENDS else 1
+        retries += 0 if decision.spends == known_ends.HOLD_BUDGET else 1
         decision = decision if decision.aside else with_nodes(case, decision)
     elif decision.kind == "keep" and case.diagnosis.fault is not FaultClass.HEALTHY:
         retries += 1
     if decision.spends:
         spent[decision.spends] = spent.get(decision.spends, 0) + 1
-    if decision.spends == known_ends.SPENDS:
-        decision = known_ends.in_full(decision, case.culprits, spent)
+    if decision.spends == known_ends.HOLD_BUDGET:
+        decision = known_ends.with_checks_waived(decision, case.culprits, spent)
     return _vetoed(case, Ruling(decision, spent, retries))
 
 
-def withdrawn(run: Run) -> Decision | None:
+def requested_stop(run: Run) -> Decision | None:
     """The stop that a person asked for, if any; checked before and after each decision."""
     word = {"cancel": "cancelled", "pause": "paused", "stop": "stopped"}.get(run.wish)
     return Decision("stop", f"{word} by {run.wish_by or 'request'}") if word else None
@@ -88,13 +89,13 @@ def _stop(case: Case, reason: str, *notes: str) -> Decision:
 
 
 def _wished(case: Case) -> Decision | None:
-    wish = withdrawn(case.run)
+    wish = requested_stop(case.run)
     return replace(wish, advice=case.diagnosis.advice) if wish is not None else None
 
 
 def _left(case: Case) -> Decision | None:
     """A script that was asked to save and exit, and exits 0, has not reached its end."""
-    return _wished(case) if stop_conditions.left_early(case.run, case.attempt, case.step) else None
+    return _wished(case) if stop_conditions.stopped_on_request(case.run, case.attempt, case.step) else None
 
 
 def _finished(case: Case) -> Decision | None:
@@ -129,9 +130,9 @@ def _watch_only(case: Case) -> Decision | None:
 
 def _held(case: Case) -> Decision | None:
     """The script was not started: no fault of the run, so no budget of its classes is spent."""
-    if not known_ends.is_held(case.diagnosis, case.spent):
+    if not known_ends.may_be_held_again(case.diagnosis, case.spent):
         return None
-    return Decision("resubmit", case.summary, spends=known_ends.SPENDS)
+    return Decision("resubmit", case.summary, spends=known_ends.HOLD_BUDGET)
 
 
 def _time_limit(case: Case) -> Decision | None:
@@ -171,7 +172,7 @@ def _of_the_size(case: Case) -> Decision | None:
     """A new size of the run is to blame, not the script."""
     if case.run.retries >= case.limits.retries:
         return None
-    size = elastic.size_to_put_aside(case, sizes_of_settings(case.run.settings))
+    size = elastic.size_to_exclude(case, sizes_of_settings(case.run.settings))
     if not size:
         return None
     return Decision("resubmit", f"{case.summary}: only at {size} nodes, not used again", aside=size)

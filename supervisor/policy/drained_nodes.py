@@ -20,7 +20,15 @@ from ftrun.slurm.records import dataclass
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import NodeRow
 
-__all__ = ["Act", "Course", "Scene", "at_once", "course", "drained_by_others", "held_back"]
+__all__ = [
+    "DrainAction",
+    "DrainDecision",
+    "DrainInput",
+    "decide_drained",
+    "drained_by_others",
+    "held_back_count",
+    "startable_nodes",
+]
 
 OURS = "ftrun:"  # prefix of drain reasons of ftrun
 _NOT_AT_ONCE = frozenset(
@@ -29,7 +37,7 @@ _NOT_AT_ONCE = frozenset(
 _SOCKETS = re.compile(r"\([^)]*\)")
 
 
-class Act(StrEnum):
+class DrainAction(StrEnum):
     """The possible actions."""
 
     NOTHING = ""
@@ -39,7 +47,7 @@ class Act(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class DrainInput:
     """The situation of the job.
 
     `drained` are nodes of the present start that others have drained for a while now. `spares` counts the
@@ -65,40 +73,45 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class DrainDecision:
     """The action, and why."""
 
-    act: Act
+    act: DrainAction
     why: str
 
 
-def course(scene: Scene) -> Course:
+def decide_drained(scene: DrainInput) -> DrainDecision:
     """The first action whose condition holds."""
     if not scene.drained or scene.setting == "never":
-        return Course(Act.NOTHING, "")
+        return DrainDecision(DrainAction.NOTHING, "")
     if scene.setting == "warn":
-        return Course(Act.WARN, "drained=warn")
+        return DrainDecision(DrainAction.WARN, "drained=warn")
     if scene.tried:
-        return Course(Act.WARN, "it was asked for a checkpoint, and saved nothing")
+        return DrainDecision(DrainAction.WARN, "it was asked for a checkpoint, and saved nothing")
     if scene.held * 2 > scene.partition:
-        return Course(Act.WARN, f"{scene.held} of {scene.partition} nodes of the partition are held back")
+        return DrainDecision(
+            DrainAction.WARN, f"{scene.held} of {scene.partition} nodes of the partition are held back"
+        )
     if scene.ends_soon:
-        return Course(Act.WARN, "its job ends soon anyway")
+        return DrainDecision(DrainAction.WARN, "its job ends soon anyway")
     if scene.spares >= len(scene.drained):
-        return Course(Act.SWAP, "a spare can take its place")
+        return DrainDecision(DrainAction.SWAP, "a spare can take its place")
     if scene.bound:
-        return Course(Act.WARN, "the job asks for this very node")
+        return DrainDecision(DrainAction.WARN, "the job asks for this very node")
     if scene.constrained:
-        return Course(
-            Act.WARN, "the job asks for features, and Slurm alone knows which other nodes have them"
+        return DrainDecision(
+            DrainAction.WARN, "the job asks for features, and Slurm alone knows which other nodes have them"
         )
     if scene.contended:
-        return Course(Act.WARN, "other jobs wait for nodes, and would take those that it gives back")
-    if scene.free < scene.needed:
-        return Course(
-            Act.WARN, f"a new job needs {scene.needed} nodes, and only {scene.free} are free to begin at once"
+        return DrainDecision(
+            DrainAction.WARN, "other jobs wait for nodes, and would take those that it gives back"
         )
-    return Course(Act.LEAVE, "a new job can begin on other nodes at once")
+    if scene.free < scene.needed:
+        return DrainDecision(
+            DrainAction.WARN,
+            f"a new job needs {scene.needed} nodes, and only {scene.free} are free to begin at once",
+        )
+    return DrainDecision(DrainAction.LEAVE, "a new job can begin on other nodes at once")
 
 
 def drained_by_others(used: Iterable[str], nodes: Mapping[str, NodeRow]) -> tuple[str, ...]:
@@ -111,7 +124,9 @@ def drained_by_others(used: Iterable[str], nodes: Mapping[str, NodeRow]) -> tupl
     )
 
 
-def at_once(idle: Iterable[str], used: Collection[str], nodes: Mapping[str, NodeRow]) -> frozenset[str]:
+def startable_nodes(
+    idle: Iterable[str], used: Collection[str], nodes: Mapping[str, NodeRow]
+) -> frozenset[str]:
     """The idle nodes on which a job that runs on `used` could start now: same devices, powered on, not
     planned for another job.
     """
@@ -127,7 +142,7 @@ def _kind(row: NodeRow) -> str:
     return _SOCKETS.sub("", row.gres)
 
 
-def held_back(partition: Iterable[str], nodes: Mapping[str, NodeRow]) -> int:
+def held_back_count(partition: Iterable[str], nodes: Mapping[str, NodeRow]) -> int:
     """How many nodes of a partition are drained, down or kept for maintenance."""
     rows = (nodes.get(name) for name in partition)
     return sum(1 for row in rows if row is not None and not row.available)

@@ -32,25 +32,25 @@ if TYPE_CHECKING:
 
     from ftrun.supervisor.config.node_counts import Sizes
     from ftrun.supervisor.model.run import Attempt, Run
-    from ftrun.supervisor.policy.policy_input import Case
+    from ftrun.supervisor.policy.policy_input import PolicyInput as Case
 
 __all__ = [
     "ASK_AGAIN_S",
-    "FAULTS",
     "HOLD_S",
     "MARGIN",
+    "SIZE_FAULTS",
     "STANDSTILL_S",
     "WAIT_MAX_S",
-    "Past",
-    "Scene",
-    "Verdict",
+    "GrowthDecision",
+    "GrowthInput",
+    "ResizeHistory",
+    "decide_growth",
     "duration_text",
-    "look",
-    "past_of",
-    "size_now",
-    "size_to_put_aside",
+    "resize_history",
+    "size_to_exclude",
     "sizes_tried",
-    "usable",
+    "start_size",
+    "usable_sizes",
 ]
 
 
@@ -75,13 +75,13 @@ STANDSTILL_S = 60.0
 LOST_S = 10.0
 """Training between a checkpoint and the end that follows it is repeated."""
 
-FAULTS = frozenset(
+SIZE_FAULTS = frozenset(
     {FaultClass.USER_CODE, FaultClass.CONFIG, FaultClass.DATA, FaultClass.OOM_GPU, FaultClass.OOM_HOST}
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class ResizeHistory:
     """What earlier changes of size came to.
 
     `stayed_s`: time since the last change. `in_vain`: growths in a row that did not last until they had paid.
@@ -96,7 +96,7 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class GrowthInput:
     """What is known at one moment; `size` nodes are at work, times are seconds.
 
     `free`: healthy nodes of the allocation that no start uses; `idle`: idle healthy nodes of the same kind
@@ -109,7 +109,7 @@ class Scene:
 
     size: int
     sizes: Sizes
-    past: Past
+    past: ResizeHistory
     free: int = 0
     idle: int | None = None
     alone: str = ""
@@ -125,7 +125,7 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GrowthDecision:
     """Grow to `size` with `missing` nodes of another job or, if `size` is 0, why not. `word` names the kind
     of reason.
     """
@@ -136,7 +136,7 @@ class Verdict:
     reason: str
 
 
-def look(scene: Scene) -> Verdict:
+def decide_growth(scene: GrowthInput) -> GrowthDecision:
     """Whether the run grows now, to what size, and why (not)."""
     if scene.size >= scene.sizes.full:
         return _no("full", "it is at full size")
@@ -163,13 +163,13 @@ def look(scene: Scene) -> Verdict:
     return _paid(scene, most) if most == own else _either(scene, most, own)
 
 
-def usable(sizes: Sizes, aside: Collection[int]) -> Sizes:
+def usable_sizes(sizes: Sizes, aside: Collection[int]) -> Sizes:
     """The sizes to which the run may grow: none that failed, the full one included."""
     left = [size for size in sizes.all if size not in aside]
     return type(sizes)(left or sizes.all[:1], sizes.unit)
 
 
-def _reach(scene: Scene) -> tuple[int, Verdict | None]:
+def _reach(scene: GrowthInput) -> tuple[int, GrowthDecision | None]:
     """(the largest available size, why it is not larger)."""
     own = scene.sizes.at_most(scene.size + scene.free)
     if scene.alone:
@@ -182,7 +182,7 @@ def _reach(scene: Scene) -> tuple[int, Verdict | None]:
     return most, None
 
 
-def _held(scene: Scene) -> Verdict | None:
+def _held(scene: GrowthInput) -> GrowthDecision | None:
     """Why no other job is asked for nodes just now; None = it may be."""
     past = scene.past
     again_s = min(ASK_AGAIN_S * 2.0 ** (past.failed - 1), WAIT_MAX_S) if past.failed else 0.0
@@ -200,13 +200,13 @@ def _held(scene: Scene) -> Verdict | None:
     return None
 
 
-def _either(scene: Scene, most: int, own: int) -> Verdict:
+def _either(scene: GrowthInput, most: int, own: int) -> GrowthDecision:
     """With nodes of another job if that pays, otherwise with the free nodes of the allocation if these do."""
     found = _paid(scene, most)
     return found if found.size or own <= scene.size else _paid(scene, own)
 
 
-def _paid(scene: Scene, size: int) -> Verdict:
+def _paid(scene: GrowthInput, size: int) -> GrowthDecision:
     """The growth to this size, if it is worth its price."""
     more = size - scene.size
     missing = max(0, more - scene.free)
@@ -223,10 +223,10 @@ def _paid(scene: Scene, size: int) -> Verdict:
     sum_ = f"{more} more {'node' if more == 1 else 'nodes'} for {duration_text(use_s)} ({until}) bring {_hours(brought)}, the restart costs {_hours(price)}"
     if brought < MARGIN * price:
         return _no("price", f"it does not pay: {sum_}")
-    return Verdict(size, missing, "grow", f"from {scene.size} to {size} nodes: {sum_}")
+    return GrowthDecision(size, missing, "grow", f"from {scene.size} to {size} nodes: {sum_}")
 
 
-def past_of(run: Run, now_s: float, min_stay_s: float, restart_s: float) -> Past:
+def resize_history(run: Run, now_s: float, min_stay_s: float, restart_s: float) -> ResizeHistory:
     """What the changes of size of this run came to, from its starts."""
     changes = _changes(run)
     told = sorted(
@@ -238,7 +238,7 @@ def past_of(run: Run, now_s: float, min_stay_s: float, restart_s: float) -> Past
     good = [at_s for at_s, paid in told if paid]
     good_s = good[-1] if good else -math.inf
     failed = [at_s for one in run.attempts for at_s in one.growth_failed if at_s > good_s]
-    return Past(
+    return ResizeHistory(
         stayed_s=max(0.0, now_s - changes[-1][0]) if changes else 0.0,
         in_vain=sum(at_s > good_s for at_s, _ in told),
         failed=len(failed),
@@ -284,11 +284,11 @@ def _changes(run: Run) -> list[tuple[float, int]]:
     return found[-CHANGES_MAX:]
 
 
-def _no(word: str, reason: str) -> Verdict:
-    return Verdict(0, 0, word, reason)
+def _no(word: str, reason: str) -> GrowthDecision:
+    return GrowthDecision(0, 0, word, reason)
 
 
-def _short(scene: Scene) -> str:
+def _short(scene: GrowthInput) -> str:
     elsewhere = f", {scene.idle} elsewhere" if scene.idle is not None and not scene.alone else ""
     return f"too few nodes are free for a larger size: {scene.free} of the allocation{elsewhere}"
 
@@ -309,12 +309,12 @@ def _hours(node_s: float) -> str:
     return f"{hours:,.0f} node-hours" if hours >= 10.0 else f"{hours:.2g} node-hours"
 
 
-def size_to_put_aside(case: Case, sizes: Sizes | None) -> int:
+def size_to_exclude(case: Case, sizes: Sizes | None) -> int:
     """The size that caused this fault; 0 if none did."""
-    if sizes is None or case.diagnosis.fault not in FAULTS or case.progressed:
+    if sizes is None or case.diagnosis.fault not in SIZE_FAULTS or case.progressed:
         return 0
     size, now = (
-        size_now(case.attempt, sizes),
+        start_size(case.attempt, sizes),
         (case.attempt.number, case.attempt.launch.number, case.attempt.launch.start.number),
     )
     if size in case.run.sizes_aside:
@@ -333,7 +333,7 @@ def _grew(case: Case) -> bool:
     return any(one.grown for one in case.attempt.begun if (one.launch, one.number) == before)
 
 
-def size_now(attempt: Attempt, sizes: Sizes) -> int:
+def start_size(attempt: Attempt, sizes: Sizes) -> int:
     """How many nodes the present start uses, or will use: a later start of the same job has its own size."""
     return (
         len(attempt.launch.start.nodes)
@@ -352,4 +352,4 @@ def sizes_tried(run: Run, sizes: Sizes) -> Iterator[tuple[tuple[int, int, int], 
             size = len(one.nodes) if one.number > 1 and one.nodes else attempt.size or sizes.full
             if place != last:
                 yield place, size, place in stepped or one.grown
-        yield last, size_now(attempt, sizes), last in stepped or attempt.last_step is not None
+        yield last, start_size(attempt, sizes), last in stepped or attempt.last_step is not None

@@ -18,7 +18,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.model.stop_conditions import MARGIN_S
+from ftrun.supervisor.model.stop_conditions import TIME_LIMIT_MARGIN_S as MARGIN_S
 from ftrun.supervisor.model.types import FaultClass
 from ftrun.supervisor.policy.save_request import LIMIT_SHARE
 
@@ -30,15 +30,15 @@ __all__ = [
     "PRIOR",
     "PRIOR_EVENTS",
     "PRIOR_NODE_DAYS",
-    "Expected",
-    "between_s",
-    "facts",
-    "met",
-    "met_in",
+    "RunEstimate",
+    "estimate_end",
+    "estimate_json",
+    "estimate_run",
+    "fault_interval_s",
+    "faults_with_prior",
     "node_hours",
-    "of_run",
+    "random_faults",
     "restart_s",
-    "through",
 ]
 
 
@@ -52,21 +52,21 @@ PRIOR_EVENTS, PRIOR_NODE_DAYS = 419, 2048 * 54
 ALIVE = frozenset({"running", "suspect"})
 
 
-def met(run: Run) -> list[str]:
+def random_faults(run: Run) -> list[str]:
     """The class of each random fault so far."""
     return [one.fault for one in run.incidents if one.fault not in NOT_FAULTS]
 
 
-def met_in(events: int, hours: float) -> tuple[int, float]:
+def faults_with_prior(events: int, hours: float) -> tuple[int, float]:
     """(faults, node-days) for an estimate, from so many faults in so many node-hours; with the prior if there
     was none.
     """
     return (events, hours / 24.0) if events and hours else (1, hours / 24.0 + PRIOR_NODE_DAYS / PRIOR_EVENTS)
 
 
-def between_s(run: Run, now_s: float, nodes: int) -> float:
+def fault_interval_s(run: Run, now_s: float, nodes: int) -> float:
     """Expected seconds between two faults of this run on so many nodes."""
-    events = len(met(run)) + 1
+    events = len(random_faults(run)) + 1
     days = node_hours(run, now_s) / 24.0 + PRIOR_NODE_DAYS / PRIOR_EVENTS
     return days * 86_400.0 / events / nodes if nodes else math.inf
 
@@ -114,7 +114,7 @@ def restart_s(run: Run) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class RunEstimate:
     """The expected end: `at_s` (Unix seconds, without queue time), `jobs` how many jobs it takes, the present
     one included.
     """
@@ -127,7 +127,7 @@ class Expected:
     limit_s: float | None
 
 
-def through(
+def estimate_end(
     *,
     step: int,
     target: int,
@@ -136,21 +136,23 @@ def through(
     started_s: float | None,
     limit_s: float | None,
     save_wait_s: float,
-) -> Expected:
+) -> RunEstimate:
     """The end of a run that is at `step` now. `started_s` is the start of the present job."""
     work_s = max(0, target - step) * step_s
     if limit_s is None or started_s is None or now_s + work_s <= started_s + limit_s:
-        return Expected(now_s + work_s, 1, step, target, step_s, limit_s)
+        return RunEstimate(now_s + work_s, 1, step, target, step_s, limit_s)
     lost_s = min(save_wait_s + MARGIN_S, limit_s / LIMIT_SHARE)
     rest_s = work_s - max(0.0, started_s + limit_s - lost_s - now_s)
     whole = max(
         0, math.ceil((rest_s - limit_s) / (limit_s - lost_s))
     )  # jobs that run to their limit before the last one
     begins_s = max(now_s, started_s + limit_s) + whole * limit_s
-    return Expected(begins_s + rest_s - whole * (limit_s - lost_s), 2 + whole, step, target, step_s, limit_s)
+    return RunEstimate(
+        begins_s + rest_s - whole * (limit_s - lost_s), 2 + whole, step, target, step_s, limit_s
+    )
 
 
-def of_run(run: Run, now_s: float) -> Expected | None:
+def estimate_run(run: Run, now_s: float) -> RunEstimate | None:
     """The expected end of a running run; None if its pace or its last step is unknown."""
     attempt = run.attempt
     if attempt is None or run.state.value not in ALIVE:
@@ -160,7 +162,7 @@ def of_run(run: Run, now_s: float) -> Expected | None:
     if target is None or attempt.last_step is None or not attempt.step_s or attempt.stepped_at_s is None:
         return None
     made = int(max(0.0, now_s - attempt.stepped_at_s) / attempt.step_s)
-    return through(
+    return estimate_end(
         step=min(attempt.last_step + made, max(target, attempt.last_step)),
         target=target,
         step_s=attempt.step_s,
@@ -171,7 +173,7 @@ def of_run(run: Run, now_s: float) -> Expected | None:
     )
 
 
-def facts(found: Expected | None) -> dict[str, Any] | None:
+def estimate_json(found: RunEstimate | None) -> dict[str, Any] | None:
     """The estimate as `--json` prints it."""
     if found is None:
         return None

@@ -36,28 +36,29 @@ from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config.node_counts import whole_units
-from ftrun.supervisor.config.recovery_order import Rungs
+from ftrun.supervisor.config.recovery_order import RungRules as Rungs
 from ftrun.supervisor.config.rungs import Rung
 from ftrun.supervisor.model.types import CLASS_RULES, FaultClass
-from ftrun.supervisor.policy.policy_input import Case, Ruling
+from ftrun.supervisor.policy.policy_input import PolicyInput as Case
+from ftrun.supervisor.policy.policy_input import Ruling
 
 if TYPE_CHECKING:
     from ftrun.supervisor.config.node_counts import Sizes
 
 __all__ = [
-    "ENDS_THE_JOB",
+    "ENDS_ALLOCATION",
     "NODE_BOUND",
     "PROCESS_FAULTS",
-    "Ask",
-    "Move",
-    "Place",
-    "against_companion",
-    "against_shrink",
-    "climb",
-    "fewer",
-    "missing",
-    "patched",
-    "put_in",
+    "AllocationState",
+    "LadderInput",
+    "RecoveryStep",
+    "choose_action",
+    "companion_objection",
+    "missing_count",
+    "shrink_objection",
+    "shrunk_nodes",
+    "substitute_nodes",
+    "with_spares",
 ]
 
 
@@ -70,7 +71,7 @@ PROCESS_FAULTS = frozenset(
 NODE_BOUND = frozenset({F.HARDWARE_GPU, F.HARDWARE_OTHER, F.NODE})
 """Classes that would come again on the same nodes."""
 
-ENDS_THE_JOB = frozenset({F.PREEMPTED, F.TIMELIMIT, F.CANCELLED})
+ENDS_ALLOCATION = frozenset({F.PREEMPTED, F.TIMELIMIT, F.CANCELLED})
 """Classes that end the allocation itself."""
 
 _NONE_OF_ITS_OWN = "no node of the job itself would take part, and no start uses companions' nodes alone"
@@ -81,7 +82,7 @@ _OUT_OF_MEMORY = frozenset({FaultClass.OOM_GPU, FaultClass.OOM_HOST})
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AllocationState:
     """The position of the job inside its allocation.
 
     `nodes` are all nodes of the job; `active` those of the present start, in the order of the ranks; `spares`
@@ -117,7 +118,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class RecoveryStep:
     """The next recovery step.
 
     `nodes` are those of the next start in the order of the ranks, a spare in the position of the node that it
@@ -141,13 +142,13 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class LadderInput:
     """The input of every rung."""
 
     case: Case
     ruling: Ruling
     rungs: Rungs
-    place: Place
+    place: AllocationState
     used: Mapping[str, int]
     order: tuple[Rung, ...]
 
@@ -194,14 +195,16 @@ class Ask:
         return max(tried, default=-1)
 
 
-def put_in(active: Iterable[str], bad: Iterable[str], spares: Iterable[str]) -> tuple[str, ...] | None:
+def substitute_nodes(
+    active: Iterable[str], bad: Iterable[str], spares: Iterable[str]
+) -> tuple[str, ...] | None:
     """The active nodes with a spare in the position of each bad one; None if there are too few spares."""
     gone, free = set(bad), iter(spares)
     nodes = [next(free, "") if node in gone else node for node in active]
     return tuple(nodes) if all(nodes) else None
 
 
-def against_companion(ask: Ask, *, may_shrink: bool) -> str:
+def companion_objection(ask: LadderInput, *, may_shrink: bool) -> str:
     """The objection to asking for the missing nodes; "" = none. `may_shrink`: going on smaller is possible,
     too.
     """
@@ -213,18 +216,20 @@ def against_companion(ask: Ask, *, may_shrink: bool) -> str:
         return "no node is blamed"
     if len(bad) == len(place.active):
         return "every node is blamed: no node is left to go on with"
-    if not missing(ask):
+    if not missing_count(ask):
         return "there is a spare for each blamed node"
     if not set(_staying(ask)) - place.lent:
         return _NONE_OF_ITS_OWN
     if may_shrink and place.idle is None:
         return "nobody knows how many nodes are idle, and the run may go on smaller at once"
-    if may_shrink and place.idle is not None and place.idle < missing(ask):
-        return f"{_nodes(missing(ask))} wanted, {place.idle} idle, and the run may go on smaller at once"
+    if may_shrink and place.idle is not None and place.idle < missing_count(ask):
+        return (
+            f"{_nodes(missing_count(ask))} wanted, {place.idle} idle, and the run may go on smaller at once"
+        )
     return ""
 
 
-def against_shrink(ask: Ask, *, companion: bool) -> str:
+def shrink_objection(ask: LadderInput, *, companion: bool) -> str:
     """The objection to going on with fewer nodes; "" = none. `companion`: one could still be requested."""
     place, sizes = ask.place, ask.place.sizes
     if sizes is None:
@@ -236,12 +241,12 @@ def against_shrink(ask: Ask, *, companion: bool) -> str:
         return "no node is blamed"
     if bad and len(bad) == len(place.active) > 1:
         return "every node is blamed: the job or the cluster, not a node"
-    if bad and not missing(ask):
+    if bad and not missing_count(ask):
         return "there is a spare for each blamed node"
-    if not fewer(ask):
+    if not shrunk_nodes(ask):
         left = len([node for node in place.active if node not in bad])
         return f"no valid size is left: {_nodes(left)} well, the smallest size is {sizes.all[0]}"
-    if not set(fewer(ask)) - place.lent:
+    if not set(shrunk_nodes(ask)) - place.lent:
         return _NONE_OF_ITS_OWN
     well = [node for node in place.nodes if node not in {*place.aside, *bad}]
     wanted = max(0, sizes.full - len(well))
@@ -257,40 +262,40 @@ def against_shrink(ask: Ask, *, companion: bool) -> str:
     return ""
 
 
-def _staying(ask: Ask) -> tuple[str, ...]:
+def _staying(ask: LadderInput) -> tuple[str, ...]:
     """The nodes before those of a companion."""
-    nodes, left = patched(ask)
+    nodes, left = with_spares(ask)
     return tuple(node for node in nodes if node not in left)
 
 
-def missing(ask: Ask) -> int:
+def missing_count(ask: LadderInput) -> int:
     """How many nodes no spare can replace."""
     return max(0, len(ask.blamed) - len(ask.spares))
 
 
-def patched(ask: Ask) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def with_spares(ask: LadderInput) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(the active nodes with bad ones replaced as far as spares reach, the bad ones that are left)."""
     covered = len(ask.spares)
-    nodes = put_in(ask.place.active, ask.blamed[:covered], ask.spares)
+    nodes = substitute_nodes(ask.place.active, ask.blamed[:covered], ask.spares)
     assert nodes is not None
     return nodes, ask.blamed[covered:]
 
 
-def fewer(ask: Ask) -> tuple[str, ...]:
+def shrunk_nodes(ask: LadderInput) -> tuple[str, ...]:
     """The nodes of the largest valid size below the present one, in the order of the ranks; () if there is
     none.
     """
     sizes = ask.place.sizes
     if sizes is None:
         return ()
-    whole, neighbours = whole_units(*patched(ask), sizes.unit)
+    whole, neighbours = whole_units(*with_spares(ask), sizes.unit)
     left = (*whole, *neighbours)
     most = min(len(left), len(ask.place.active) - 1)
     valid = [size for size in sizes.all if size <= most and size != ask.ruling.decision.aside]
     return left[: max(valid, default=0)]
 
 
-def _no_batch_node(ask: Ask) -> str:
+def _no_batch_node(ask: LadderInput) -> str:
     place = ask.place
     gone = place.batch_node and place.batch_node not in place.nodes
     return f"{place.batch_node}, where the script runs, is gone" if gone else ""
@@ -300,7 +305,9 @@ def _nodes(number: int) -> str:
     return "1 node is" if number == 1 else f"{number} nodes are"
 
 
-def climb(case: Case, ruling: Ruling, rungs: Rungs, place: Place, used: Mapping[str, int]) -> Move:
+def choose_action(
+    case: Case, ruling: Ruling, rungs: Rungs, place: AllocationState, used: Mapping[str, int]
+) -> RecoveryStep:
     """The finest rung without an objection.
 
     `used` is the field `used` of the last Move of this run; {} at first. Progress in this start empties it. A
@@ -309,10 +316,10 @@ def climb(case: Case, ruling: Ruling, rungs: Rungs, place: Place, used: Mapping[
     """
     used = {} if case.progressed else used
     fault, signature = case.diagnosis.fault, case.diagnosis.signature
-    ask = Ask(case, ruling, rungs, place, used, rungs.order(fault, signature))
+    ask = LadderInput(case, ruling, rungs, place, used, rungs.order(fault, signature))
     if ruling.decision.kind != "resubmit":
         return _leave(ask, f"not inside the allocation: {ruling.decision.kind}", ())
-    if fault in ENDS_THE_JOB or case.attempt.launch.requeued:
+    if fault in ENDS_ALLOCATION or case.attempt.launch.requeued:
         return _leave(ask, f"not inside the allocation: {fault.value} ends it", ())
     path: list[tuple[str, str]] = []
     for rung in ask.order:
@@ -323,7 +330,7 @@ def climb(case: Case, ruling: Ruling, rungs: Rungs, place: Place, used: Mapping[
     return _leave(ask, "no rung inside the allocation is left", tuple(path))
 
 
-def _against(ask: Ask, rung: Rung) -> str:
+def _against(ask: LadderInput, rung: Rung) -> str:
     """The objection to a rung; "" = none."""
     if rung is Rung.RESUBMIT:
         return ""
@@ -332,12 +339,12 @@ def _against(ask: Ask, rung: Rung) -> str:
     return _OWN[rung](ask) or _held_back(ask, rung)
 
 
-def _held_back(ask: Ask, rung: Rung) -> str:
+def _held_back(ask: LadderInput, rung: Rung) -> str:
     """The objection to another use of a rung, whatever the rung is."""
     return _tried(ask, rung) or _unpaid(ask, rung) or _too_slow(ask, rung)
 
 
-def _against_rank(ask: Ask) -> str:
+def _against_rank(ask: LadderInput) -> str:
     if not ask.place.rejoin:
         return "the framework does not let a process join again (rejoin)"
     if ask.place.dead_rank is None:
@@ -349,7 +356,7 @@ def _against_rank(ask: Ask) -> str:
     return "an older checkpoint is wanted" if ask.ruling.decision.older_checkpoint else ""
 
 
-def _against_step(ask: Ask) -> str:
+def _against_step(ask: LadderInput) -> str:
     if ask.place.step_off:
         return ask.place.step_off
     if ask.out:
@@ -363,7 +370,7 @@ def _against_step(ask: Ask) -> str:
     return ""
 
 
-def _against_swap(ask: Ask) -> str:
+def _against_swap(ask: LadderInput) -> str:
     if ask.place.swap_off or ask.place.step_off:
         return ask.place.swap_off or ask.place.step_off
     bad, spares = ask.blamed, ask.spares
@@ -377,14 +384,14 @@ def _against_swap(ask: Ask) -> str:
     return ""
 
 
-def _against_companion(ask: Ask) -> str:
-    smaller = Rung.SHRINK in ask.order and not against_shrink(ask, companion=True)
-    return against_companion(ask, may_shrink=smaller and not _held_back(ask, Rung.SHRINK))
+def _against_companion(ask: LadderInput) -> str:
+    smaller = Rung.SHRINK in ask.order and not shrink_objection(ask, companion=True)
+    return companion_objection(ask, may_shrink=smaller and not _held_back(ask, Rung.SHRINK))
 
 
-def _against_shrink(ask: Ask) -> str:
+def _against_shrink(ask: LadderInput) -> str:
     open_ = Rung.COMPANION in ask.order and not ask.place.companion_off
-    return against_shrink(ask, companion=open_ and not _held_back(ask, Rung.COMPANION))
+    return shrink_objection(ask, companion=open_ and not _held_back(ask, Rung.COMPANION))
 
 
 _OWN = {
@@ -396,7 +403,7 @@ _OWN = {
 }
 
 
-def _tried(ask: Ask, rung: Rung) -> str:
+def _tried(ask: LadderInput, rung: Rung) -> str:
     """Never in circles: what was used for this class without progress is not used again, nor anything above
     it.
     """
@@ -409,7 +416,7 @@ def _tried(ask: Ask, rung: Rung) -> str:
     return "" if another else f"tried already for {ask.fault.value}, without progress since"
 
 
-def _unpaid(ask: Ask, rung: Rung) -> str:
+def _unpaid(ask: LadderInput, rung: Rung) -> str:
     allowed, over = ask.rungs.budget(rung, ask.fault, ask.signature)
     used = ask.used.get(f"{rung.value}:{over}" if over else rung.value, 0)
     if used < allowed:
@@ -418,14 +425,14 @@ def _unpaid(ask: Ask, rung: Rung) -> str:
     return f"budget-{rung.value}{of}: {used} of {allowed} used without progress"
 
 
-def _too_slow(ask: Ask, rung: Rung) -> str:
+def _too_slow(ask: LadderInput, rung: Rung) -> str:
     limit_s = ask.rungs.limit_s(rung, ask.fault, ask.signature)
     if ask.ruling.decision.delay_s < limit_s:
         return ""
     return f"a pause of {ask.ruling.decision.delay_s:g} s comes first: longer than limit-{rung.value} ({limit_s:g} s), nodes are not held for it"
 
 
-def _taken(ask: Ask, rung: Rung, path: tuple[tuple[str, str], ...]) -> Move:
+def _taken(ask: LadderInput, rung: Rung, path: tuple[tuple[str, str], ...]) -> RecoveryStep:
     if rung is Rung.RESUBMIT:
         return _leave(ask, "a new job", path)
     aside, spent = ask.place.aside, ask.ruling.spent
@@ -445,7 +452,7 @@ def _taken(ask: Ask, rung: Rung, path: tuple[tuple[str, str], ...]) -> Move:
         told += ", from nothing, since no checkpoint may be loaded"
     elif ask.ruling.decision.older_checkpoint:
         told += ", from an older checkpoint"
-    return Move(
+    return RecoveryStep(
         rung=rung,
         nodes=active,
         aside=aside,
@@ -455,18 +462,18 @@ def _taken(ask: Ask, rung: Rung, path: tuple[tuple[str, str], ...]) -> Move:
         delay_s=delay_s,
         used=_spend(ask, rung),
         spent=spent,
-        missing=missing(ask) if rung is Rung.COMPANION else 0,
+        missing=missing_count(ask) if rung is Rung.COMPANION else 0,
     )
 
 
-def _changed(ask: Ask, rung: Rung) -> tuple[tuple[str, ...], str]:
+def _changed(ask: LadderInput, rung: Rung) -> tuple[tuple[str, ...], str]:
     """(the active nodes of the next start, their description) for a rung that changes them."""
     bad = ask.blamed
     if rung is Rung.SHRINK:
-        nodes = fewer(ask)
+        nodes = shrunk_nodes(ask)
         without = f" without {', '.join(bad)}" if bad else ""
         return nodes, f"on with {len(nodes)} of {len(ask.place.active)} nodes{without}"
-    nodes, lost = patched(ask)
+    nodes, lost = with_spares(ask)
     if rung is Rung.COMPANION:
         nodes_asked = f"{len(lost)} {'node' if len(lost) == 1 else 'nodes'}"
         told = f"{nodes_asked} from a companion job in the place of {', '.join(bad)}"
@@ -476,9 +483,9 @@ def _changed(ask: Ask, rung: Rung) -> tuple[tuple[str, ...], str]:
     return nodes, f"{', '.join(came)} in the place of {', '.join(bad)}"
 
 
-def _leave(ask: Ask, why: str, path: tuple[tuple[str, str], ...]) -> Move:
+def _leave(ask: LadderInput, why: str, path: tuple[tuple[str, str], ...]) -> RecoveryStep:
     """The agent gives up the allocation, and the supervisor judges the end for itself."""
-    return Move(
+    return RecoveryStep(
         rung=Rung.RESUBMIT,
         nodes=(),
         aside=ask.place.aside,
@@ -489,7 +496,7 @@ def _leave(ask: Ask, why: str, path: tuple[tuple[str, str], ...]) -> Move:
     )
 
 
-def _spend(ask: Ask, rung: Rung) -> dict[str, int]:
+def _spend(ask: LadderInput, rung: Rung) -> dict[str, int]:
     """The uses after one more of this rung: in all, for the class, and for the signature."""
     used = dict(ask.used)
     over = {"", ask.fault.value, ask.signature}

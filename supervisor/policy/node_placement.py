@@ -11,12 +11,13 @@ from collections.abc import Iterable, Sequence
 
 from ftrun.slurm.records import replace
 from ftrun.supervisor.model.types import CLASS_RULES, Decision, Source
-from ftrun.supervisor.policy.policy_input import EXCLUDE_SOURCES, PROOF_SOURCES, Case, ClusterView
+from ftrun.supervisor.policy.policy_input import EXCLUDE_SOURCES, PROOF_SOURCES, ClusterView
+from ftrun.supervisor.policy.policy_input import PolicyInput as Case
 
-__all__ = ["left_out", "with_nodes", "within_cap"]
+__all__ = ["add_node_decisions", "nodes_to_exclude", "within_cap"]
 
 
-def with_nodes(case: Case, decision: Decision) -> Decision:
+def add_node_decisions(case: Case, decision: Decision) -> Decision:
     """The decision with its exclusions, drains and nodes to try last; the reason names them."""
     exclude, notes = _to_exclude(case)
     relax, kept_out = _under_cap(case, exclude)
@@ -61,7 +62,7 @@ def within_cap(cluster: ClusterView, excluded: Sequence[str], cap: float) -> tup
     return tuple(node for node in excluded if node not in over)
 
 
-def left_out(
+def nodes_to_exclude(
     cluster: ClusterView,
     excluded: Iterable[str],
     avoided: Iterable[str],

@@ -11,11 +11,19 @@ from typing import Any
 
 from ftrun.slurm.client.cluster import NodeRow, PartitionRow, Rights
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.config.settings import rule
+from ftrun.supervisor.config.settings import parse_policy_rule as rule
 from ftrun.supervisor.model.run import Attempt, Incident, Run
 from ftrun.supervisor.model.types import CLASS_RULES, Decision, Diagnosis, FaultClass, Source
 
-__all__ = ["EXCLUDE_SOURCES", "PROOF_SOURCES", "Case", "ClusterView", "Limits", "Ruling", "limits_from"]
+__all__ = [
+    "EXCLUDE_SOURCES",
+    "PROOF_SOURCES",
+    "ClusterView",
+    "PolicyInput",
+    "PolicyLimits",
+    "Ruling",
+    "limits_from",
+]
 
 FROM_ZERO_TRIES = 3  # in a row
 EXCLUDE_FOR_MIN_S = 60.0  # at least the next attempt avoids the node
@@ -25,7 +33,7 @@ EXCLUDE_SOURCES = PROOF_SOURCES | {Source.REPORT}  # enough to exclude a node fr
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PolicyLimits:
     """The settings of the policy. Shares are 0..1 of the nodes of the partition."""
 
     retries: int = 20
@@ -109,7 +117,7 @@ class ClusterView:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class PolicyInput:
     """Everything that one decision is based on.
 
     `common` says why the fault is probably not the node's own ("" = it may be); then no node is drained for
@@ -125,7 +133,7 @@ class Case:
     attempt: Attempt
     diagnosis: Diagnosis
     cluster: ClusterView
-    limits: Limits
+    limits: PolicyLimits
     now_s: float
     step: int | None = None
     checkpoint: str = ""
@@ -230,9 +238,9 @@ class Ruling:
     would: Decision | None = None
 
 
-def limits_from(settings: Mapping[str, Any]) -> Limits:
+def limits_from(settings: Mapping[str, Any]) -> PolicyLimits:
     """The limits of the policy from validated settings (settings.py has defaults, units and meaning)."""
-    default = Limits()
+    default = PolicyLimits()
     budgets = {
         fault.value: int(value)
         for fault in FaultClass
@@ -240,7 +248,7 @@ def limits_from(settings: Mapping[str, Any]) -> Limits:
     }
     told = map(rule, settings.get("policy") or ())
     budgets |= {name: value for name, key, value in told if key == "budget" and isinstance(value, int)}
-    return Limits(
+    return PolicyLimits(
         retries=int(settings.get("retries", default.retries)),
         budgets=budgets,
         exclude_for_s=float(settings.get("exclude-for", default.exclude_for_s)),

@@ -18,10 +18,21 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from ftrun.slurm.client.cluster import JobDetails, JobState, NodeRow, Stay
+from ftrun.slurm.client.cluster import JobDetails, JobState, NodeRow
+from ftrun.slurm.client.cluster import NodeUsage as Stay
 from ftrun.slurm.records import dataclass
 
-__all__ = ["NOTHING", "BadRule", "Lost", "Raised", "Rule", "bettered", "refused", "refused_cap", "rule_of"]
+__all__ = [
+    "NO_RULE",
+    "BadRule",
+    "BoostRule",
+    "BoostedJob",
+    "LostJob",
+    "cap_refusal",
+    "claim_refusal",
+    "is_already_boosted",
+    "parse_rule",
+]
 
 HOUR_S = 3600.0
 NO_LIMIT_S = 365 * 86_400.0  # what Slurm sets for no limit when a job starts [tried on 22.05]
@@ -36,7 +47,7 @@ class BadRule(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class BoostRule:
     """What the site allows.
 
     `how` is nice, priority or qos with its `value`; "" = nothing is raised. At most `per_hour` jobs,
@@ -57,7 +68,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
+class BoostedJob:
     """One job that was raised, or was about to be."""
 
     uid: int
@@ -65,18 +76,18 @@ class Raised:
     at_s: float
 
 
-NOTHING = Rule()
+NO_RULE = BoostRule()
 
 
-def rule_of(said: str, **limits: float) -> Rule:
+def parse_rule(said: str, **limits: float) -> BoostRule:
     """Parse `site-priority`. Raises BadRule."""
     if not said:
-        return NOTHING
+        return NO_RULE
     found = _RULE.fullmatch(said)
     if found is None:
         raise BadRule(f"site-priority: {said!r} wants nice:-N, priority:N or qos:NAME")
     how, value = (part for part in found.groups() if part is not None)
-    return Rule(
+    return BoostRule(
         how,
         value,
         per_hour=int(limits.get("per_hour", 10)),
@@ -86,7 +97,7 @@ def rule_of(said: str, **limits: float) -> Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostJob:
     """The lost job as Slurm still knows it: its record, its last allocation, and its nodes as they are now."""
 
     job: JobDetails | None
@@ -94,7 +105,9 @@ class Lost:
     nodes: Mapping[str, NodeRow]
 
 
-def refused(uid: int, run: str, waits: JobDetails | None, lost: Lost, *, now_s: float, rule: Rule) -> str:
+def claim_refusal(
+    uid: int, run: str, waits: JobDetails | None, lost: LostJob, *, now_s: float, rule: BoostRule
+) -> str:
     """Why this waiting job of the signer has no claim; "" if it has one."""
     if waits is None or _uid(waits) != uid:
         return "Slurm knows no such job of yours (any more)"
@@ -116,7 +129,7 @@ def refused(uid: int, run: str, waits: JobDetails | None, lost: Lost, *, now_s: 
     )
 
 
-def refused_cap(uid: int, job: str, before: Collection[Raised], now_s: float, rule: Rule) -> str:
+def cap_refusal(uid: int, job: str, before: Collection[BoostedJob], now_s: float, rule: BoostRule) -> str:
     """Why no further job is raised now; "" if one may be."""
     late = [one for one in before if now_s - one.at_s < HOUR_S]
     if any(one.job == job and one.uid == uid for one in late):
@@ -128,7 +141,7 @@ def refused_cap(uid: int, job: str, before: Collection[Raised], now_s: float, ru
     return ""
 
 
-def bettered(job: JobDetails, rule: Rule) -> bool:
+def is_already_boosted(job: JobDetails, rule: BoostRule) -> bool:
     """Whether the job already has the priority of the rule, or a better one: no job is lowered."""
     if rule.how == "qos":
         return job.fields.get("QOS", "") == rule.value
@@ -173,7 +186,7 @@ def _refused_share(waits: JobDetails, lost: JobDetails, stay: Stay) -> str:
     return ""
 
 
-def _refused_time(lost: JobDetails, stay: Stay, now_s: float, rule: Rule) -> str:
+def _refused_time(lost: JobDetails, stay: Stay, now_s: float, rule: BoostRule) -> str:
     end_s = now_s if stay.end_s is None else stay.end_s
     if end_s - stay.start_s < rule.ran_s:
         return (

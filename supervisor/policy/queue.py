@@ -42,34 +42,34 @@ if TYPE_CHECKING:
     from ftrun.supervisor.policy.policy_input import ClusterView
 
 __all__ = [
-    "NEVER",
+    "NEVER_STARTS",
     "NOTED_EVERY_S",
+    "REQUESTED_WAITS",
     "STEP_MAX_S",
-    "WISHED",
-    "Patience",
-    "Pending",
+    "JobShape",
+    "PendingJob",
+    "QueueAction",
     "QueueClock",
-    "QueueMove",
-    "Shape",
-    "alike",
-    "applied",
+    "WaitSettings",
+    "available_count",
     "cannot_start",
-    "least",
-    "look",
+    "decide_wait",
+    "has_shape",
     "never_starts",
     "next_size",
-    "present",
-    "ready",
-    "reshaped",
+    "release_order",
+    "resized_shape",
+    "run_size",
+    "smallest_size",
     "spare_wait_s",
-    "tiers",
+    "with_same_devices",
 ]
 
 
-WISHED = ("jobheld", "begintime", "dependency", "jobarraytasklimit")
+REQUESTED_WAITS = ("jobheld", "begintime", "dependency", "jobarraytasklimit")
 """Waits that somebody asked for; `DependencyNeverSatisfied` is handled separately."""
 
-NEVER = (
+NEVER_STARTS = (
     "dependencyneversatisfied",
     "badconstraints",
     "partitionconfig",
@@ -125,7 +125,7 @@ _NONE = frozenset({"", "(null)", "N/A", "None"})
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingJob:
     """A job in the queue. Times are seconds by our own clock.
 
     `waited_s`: since the first look at it there; `sized_s`: since it was made smaller there; `relaxed_s`:
@@ -149,7 +149,7 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class WaitSettings:
     """The settings for waiting: `resize-after`, `queue-timeout` (seconds), `on-queue-timeout`."""
 
     spare_wait_s: float
@@ -158,7 +158,7 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueMove:
+class QueueAction:
     """What to do with a waiting job.
 
     `kind`: stay, shrink (to `size`), anew (at `size`, by another job), relax (release excluded `nodes`),
@@ -171,33 +171,33 @@ class QueueMove:
     nodes: tuple[str, ...] = ()
 
 
-STAY = QueueMove("stay")
+STAY = QueueAction("stay")
 
 
-def look(pending: Pending, ready: int, sizes: Sizes | None, patience: Patience) -> QueueMove:
+def decide_wait(pending: PendingJob, ready: int, sizes: Sizes | None, patience: WaitSettings) -> QueueAction:
     """What to do with a waiting job. `ready`: how many idle, healthy nodes it could have at this moment."""
     never = never_starts(pending.reason)
-    if not never and any(_plain(pending.reason).startswith(reason) for reason in WISHED):
+    if not never and any(_plain(pending.reason).startswith(reason) for reason in REQUESTED_WAITS):
         return STAY
     if pending.resized and _plain(pending.reason).startswith("badconstraints"):
         told = "Slurm does not take the job as it was made smaller in the queue"
-        return QueueMove("anew", told, pending.size) if pending.never_s >= LOOKED_AT_S else STAY
+        return QueueAction("anew", told, pending.size) if pending.never_s >= LOOKED_AT_S else STAY
     may_relax = cannot_start(pending.reason) and not pending.first and pending.relaxed_s >= RELAX_EVERY_S
     if may_relax and pending.kept_off and pending.kept_off[0]:
         return _relax(pending, "under suspicion only")
     smaller = _smaller(pending, ready, sizes, patience)
     if smaller:
         why = f"{pending.reason or 'waiting'} for {pending.waited_s:.0f} s{_expected(pending)}"
-        return QueueMove("shrink", f"on with {smaller} of {pending.size} nodes ({why})", smaller)
+        return QueueAction("shrink", f"on with {smaller} of {pending.size} nodes ({why})", smaller)
     if may_relax and any(pending.kept_off) and (never or pending.waited_s >= patience.timeout_s):
         return _relax(pending, "nothing else is left")
     if never and pending.never_s >= NEVER_FOR_S:
         told = f"the job can never start: Slurm says {pending.reason}"
-        return QueueMove("notify" if pending.first else "hopeless", told)
+        return QueueAction("notify" if pending.first else "hopeless", told)
     return STAY if pending.first else _timeout(pending, patience)
 
 
-def _smaller(pending: Pending, ready: int, sizes: Sizes | None, patience: Patience) -> int:
+def _smaller(pending: PendingJob, ready: int, sizes: Sizes | None, patience: WaitSettings) -> int:
     """The size to go on with; 0 = none. If enough nodes are idle and Slurm does not start the job, nodes are
     not what it lacks.
     """
@@ -212,7 +212,7 @@ def _smaller(pending: Pending, ready: int, sizes: Sizes | None, patience: Patien
     return sizes.at_most(min(ready, most))
 
 
-def spare_wait_s(pending: Pending, patience: Patience) -> float:
+def spare_wait_s(pending: PendingJob, patience: WaitSettings) -> float:
     """How long a job waits at its size. Slurm's expected start is a hint, not a promise.
 
     An early expected start doubles the wait at most, a late one cuts it to a quarter.
@@ -225,29 +225,29 @@ def spare_wait_s(pending: Pending, patience: Patience) -> float:
     return wait_s / 4 if starts_in_s > FAR * wait_s else wait_s
 
 
-def _expected(pending: Pending) -> str:
+def _expected(pending: PendingJob) -> str:
     if pending.starts_in_s is None or pending.starts_in_s < 0:
         return ""
     return f", and Slurm expects to start it in {pending.starts_in_s:.0f} s"
 
 
-def _timeout(pending: Pending, patience: Patience) -> QueueMove:
+def _timeout(pending: PendingJob, patience: WaitSettings) -> QueueAction:
     if pending.waited_s < patience.timeout_s:
         return STAY
     times = int(pending.waited_s // patience.timeout_s) if patience.timeout_s else 1
     if patience.on_timeout == "stop":
         waited = f"{pending.waited_s:.0f} s in the queue ({pending.reason})"
-        return QueueMove("stop", f"{waited}: longer than queue-timeout, and on-queue-timeout=stop")
+        return QueueAction("stop", f"{waited}: longer than queue-timeout, and on-queue-timeout=stop")
     if patience.on_timeout != "notify":
         times = 1
     waited = f"for {times * patience.timeout_s:.0f} s"
-    return QueueMove("notify", f"the run waits in the queue {waited} now; it goes on waiting")
+    return QueueAction("notify", f"the run waits in the queue {waited} now; it goes on waiting")
 
 
-def _relax(pending: Pending, why: str) -> QueueMove:
+def _relax(pending: PendingJob, why: str) -> QueueAction:
     nodes = next(tier for tier in pending.kept_off if tier)
     told = f"Slurm says {pending.reason}: no longer kept off {', '.join(nodes)} ({why})"
-    return QueueMove("relax", told, nodes=nodes)
+    return QueueAction("relax", told, nodes=nodes)
 
 
 def cannot_start(reason: str) -> bool:
@@ -259,14 +259,14 @@ def cannot_start(reason: str) -> bool:
 def never_starts(reason: str) -> bool:
     """Slurm says that this job will not start, however long it waits."""
     words = _plain(reason)
-    return any(words.startswith(known) for known in NEVER) or PER_JOB.match(words) is not None
+    return any(words.startswith(known) for known in NEVER_STARTS) or PER_JOB.match(words) is not None
 
 
 def _plain(reason: str) -> str:
     return reason.lower().replace(" ", "").replace("_", "")
 
 
-def tiers(run: Run, kept_off: Collection[str], now_s: float) -> tuple[tuple[str, ...], ...]:
+def release_order(run: Run, kept_off: Collection[str], now_s: float) -> tuple[tuple[str, ...], ...]:
     """The excluded nodes of a job in the order of their release.
 
     First all that are only suspect (avoided, silent, quarantined by other runs, blamed by a log), then those
@@ -284,7 +284,7 @@ def tiers(run: Run, kept_off: Collection[str], now_s: float) -> tuple[tuple[str,
     return (soft, *((node,) for _, node in hard))
 
 
-def present(run: Run, sizes: Sizes) -> int:
+def run_size(run: Run, sizes: Sizes) -> int:
     """The present size of the run: that of its last start or, if that size is excluded, of the last start
     that made steps.
     """
@@ -295,12 +295,12 @@ def present(run: Run, sizes: Sizes) -> int:
     return worked[-1] if worked else sizes.full
 
 
-def least(run: Run, sizes: Sizes | None) -> int:
+def smallest_size(run: Run, sizes: Sizes | None) -> int:
     """The smallest size at which the run can go on; 0 if it has only one size."""
     return sizes.without(run.sizes_aside).all[0] if sizes is not None else 0
 
 
-def alike(view: ClusterView, nodes: Mapping[str, NodeRow], run: Run) -> ClusterView:
+def with_same_devices(view: ClusterView, nodes: Mapping[str, NodeRow], run: Run) -> ClusterView:
     """The view with only those idle nodes that have the same devices as the nodes on which the run ran;
     unchanged if it never ran.
     """
@@ -313,7 +313,7 @@ def alike(view: ClusterView, nodes: Mapping[str, NodeRow], run: Run) -> ClusterV
     )
 
 
-def ready(view: ClusterView, own: Collection[str], exclude: Collection[str]) -> int:
+def available_count(view: ClusterView, own: Collection[str], exclude: Collection[str]) -> int:
     """How many idle, healthy nodes a start could have now, including those of `own` that become free."""
     return len((view.idle | (set(own) & view.available)) - set(exclude))
 
@@ -329,7 +329,9 @@ def next_size(sizes: Sizes, now: int, view: ClusterView, own: Collection[str], e
     if not view.partition:
         return now
     ever = len((view.available | view.lost) - set(exclude))
-    return max(sizes.at_most(ready(view, own, exclude)), min(now, sizes.at_most(ever) or sizes.all[0]))
+    return max(
+        sizes.at_most(available_count(view, own, exclude)), min(now, sizes.at_most(ever) or sizes.all[0])
+    )
 
 
 @dataclasses.dataclass(slots=True)
@@ -362,7 +364,7 @@ class QueueClock:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class JobShape:
     """What a waiting job shall request: nodes, and its total tasks and CPUs."""
 
     nodes: int
@@ -370,7 +372,7 @@ class Shape:
     cpus: int
 
 
-def reshaped(fields: Mapping[str, str], nodes: int) -> Shape | str:
+def resized_shape(fields: Mapping[str, str], nodes: int) -> JobShape | str:
     """The job of these `scontrol show job` fields with another number of nodes; or why Slurm cannot be told
     so.
     """
@@ -385,10 +387,10 @@ def reshaped(fields: Mapping[str, str], nodes: int) -> Shape | str:
         return "Slurm shows no plain numbers of nodes, tasks and CPUs"
     if tasks * nodes % before or cpus * nodes % before:
         return f"{tasks} tasks with {cpus} CPUs on {before} nodes cannot be dealt out over {nodes}"
-    return Shape(nodes, tasks * nodes // before, cpus * nodes // before)
+    return JobShape(nodes, tasks * nodes // before, cpus * nodes // before)
 
 
-def applied(fields: Mapping[str, str], shape: Shape) -> bool:
+def has_shape(fields: Mapping[str, str], shape: JobShape) -> bool:
     """Whether Slurm shows the job in this shape."""
     found = tuple(_exactly(fields.get(name, "")) for name in ("NumNodes", "NumTasks", "NumCPUs"))
     return found == (shape.nodes, shape.tasks, shape.cpus)

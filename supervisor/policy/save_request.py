@@ -22,23 +22,23 @@ from enum import StrEnum
 from typing import Any
 
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.model.stop_conditions import MARGIN_S
+from ftrun.supervisor.model.stop_conditions import TIME_LIMIT_MARGIN_S as MARGIN_S
 
 __all__ = [
     "QUIET_S",
     "STEPS_CANCELLED",
-    "Ask",
+    "CheckpointState",
     "Occasion",
-    "Sight",
-    "Verdict",
-    "decide",
-    "gasp",
-    "in_vain",
+    "SaveRequest",
+    "SaveVerdict",
+    "emergency_save",
+    "is_new",
     "limit_is_near",
-    "new",
-    "split_signal",
+    "parse_save_signal",
+    "save_verdict",
     "warning_is_due",
     "warning_s",
+    "work_is_lost",
 ]
 
 STEPS_CANCELLED = "slurm-cancelled"  # signature of what slurmstepd logs when the tasks get TERM
@@ -64,7 +64,7 @@ class Occasion(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class CheckpointState:
     """What is known of checkpoints at one moment.
 
     `path` is the newest complete one by the rule of `checkpoints.newest` ("" = none), `stamp` identifies one
@@ -85,24 +85,24 @@ class Sight:
         return {"path": self.path, "stamp": self.stamp, "step": self.step, "logged": self.logged}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Sight:
+    def from_json(cls, data: Mapping[str, Any]) -> CheckpointState:
         """The inverse of `to_json`."""
         return cls(data.get("path", ""), data.get("stamp", ""), data.get("step"), data.get("logged"))
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SaveRequest:
     """A checkpoint was requested. `known`: the state at that time; `wait_s`: the longest wait, None = until
     there is one.
     """
 
     occasion: Occasion
-    known: Sight
+    known: CheckpointState
     wait_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SaveVerdict:
     """Whether to end now or to wait. `saved`: a new checkpoint is complete; `reason` is for people."""
 
     end: bool
@@ -110,22 +110,22 @@ class Verdict:
     reason: str
 
 
-def decide(ask: Ask, now: Sight, waited_s: float) -> Verdict:
+def save_verdict(ask: SaveRequest, now: CheckpointState, waited_s: float) -> SaveVerdict:
     """Whether the wait for a new complete checkpoint is over. `waited_s` is from the caller's monotonic
     clock.
     """
-    fresh = new(ask.known, now)
+    fresh = is_new(ask.known, now)
     if fresh and _complete(now):
-        return Verdict(True, True, f"a new checkpoint is complete: {_name(now)}")
+        return SaveVerdict(True, True, f"a new checkpoint is complete: {_name(now)}")
     if ask.wait_s is not None and waited_s >= ask.wait_s:
         half = f"; {_name(now)} is still being written" if fresh else ""
-        return Verdict(True, False, f"no new complete checkpoint within {ask.wait_s:g} s{half}")
+        return SaveVerdict(True, False, f"no new complete checkpoint within {ask.wait_s:g} s{half}")
     if fresh:
-        return Verdict(False, False, f"{_name(now)} is being written")
-    return Verdict(False, False, "a new checkpoint is awaited")
+        return SaveVerdict(False, False, f"{_name(now)} is being written")
+    return SaveVerdict(False, False, "a new checkpoint is awaited")
 
 
-def new(known: Sight, now: Sight) -> bool:
+def is_new(known: CheckpointState, now: CheckpointState) -> bool:
     """Something was saved since `known`. Files decide; the log counts only if no file was ever seen."""
     if not now.path and not known.path:
         return now.logged is not None and (known.logged is None or now.logged > known.logged)
@@ -136,15 +136,17 @@ def new(known: Sight, now: Sight) -> bool:
     return known.step is None or now.step is None or now.step > known.step
 
 
-def _complete(now: Sight) -> bool:
+def _complete(now: CheckpointState) -> bool:
     return not now.path or now.marked or now.quiet_s >= QUIET_S
 
 
-def _name(now: Sight) -> str:
+def _name(now: CheckpointState) -> str:
     return now.path.rstrip("/").rpartition("/")[2] if now.path else f"step {now.logged}, as the log says"
 
 
-def gasp(*, total: int, alive: int, listens: bool, asked: bool, gasp_wait_s: float) -> tuple[bool, str]:
+def emergency_save(
+    *, total: int, alive: int, listens: bool, asked: bool, gasp_wait_s: float
+) -> tuple[bool, str]:
     """Whether to ask the survivors of a fault for an emergency checkpoint, and why (not).
 
     `total` and `alive` count ranks, or nodes where ranks are unknown. `listens`: `save-signal` is set or a
@@ -163,7 +165,7 @@ def gasp(*, total: int, alive: int, listens: bool, asked: bool, gasp_wait_s: flo
     return True, f"{alive} of {total} are alive"
 
 
-def split_signal(save_signal: str) -> tuple[str, bool]:
+def parse_save_signal(save_signal: str) -> tuple[str, bool]:
     """(signal name without SIG, whether it goes to the batch script instead of the steps); ("", False) for
     none.
     """
@@ -188,7 +190,7 @@ def warning_is_due(ahead_s: float, left_s: float) -> bool:
     return left_s <= ahead_s + EARLY_S
 
 
-def in_vain(*, work_s: float | None, left_s: float, unasked: bool) -> bool:
+def work_is_lost(*, work_s: float | None, left_s: float, unasked: bool) -> bool:
     """Whether all work between the requested checkpoint and the time limit will be lost.
 
     The script cannot finish by then (`work_s` seconds of steps are left, None = unknown), and it does not

@@ -29,16 +29,16 @@ from ftrun.slurm.records import dataclass
 __all__ = [
     "NONE",
     "WAIT",
-    "Gives",
-    "Held",
+    "HeldPart",
     "StagedSet",
-    "chosen",
-    "gives",
-    "holders",
+    "TransferPlan",
+    "choose_set",
+    "givers_to",
+    "group_sets",
     "is_cheap",
-    "paired",
-    "rows_of",
-    "sets_of",
+    "pair_nodes",
+    "parse_parts",
+    "transfer_plan",
 ]
 
 CHEAP_BYTES = 2 << 30
@@ -46,7 +46,7 @@ CHEAP_TRANSFERS = 64
 WAIT, NONE = "wait", "none"
 
 
-def paired(
+def pair_nodes(
     nodes: Sequence[str],
     leaves: Mapping[str, Sequence[str]] | None = None,
     before: Mapping[str, str] | None = None,
@@ -75,7 +75,7 @@ def paired(
     return {node: found[node] for node in names}
 
 
-def holders(pairs: Mapping[str, str], node: str) -> tuple[str, ...]:
+def givers_to(pairs: Mapping[str, str], node: str) -> tuple[str, ...]:
     """The nodes whose copies `node` keeps."""
     return tuple(giver for giver, taker in pairs.items() if taker == node)
 
@@ -103,7 +103,7 @@ def _turned(givers: Sequence[str], takers: Sequence[str], leaf_of: Mapping[str, 
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldPart:
     """A part in the memory of node `at`; `node` wrote it. `sealed_s`: Unix seconds."""
 
     at: str
@@ -148,7 +148,7 @@ class StagedSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Gives:
+class TransferPlan:
     """`give`: (holder, owner of the part, receiver); `need`: receiver -> owners of its parts; total bytes,
     and bytes to the node that gets most.
     """
@@ -159,7 +159,7 @@ class Gives:
     most_bytes: int
 
 
-def rows_of(at: str, told: object) -> list[Held]:
+def parse_parts(at: str, told: object) -> list[HeldPart]:
     """Parse the report of one node (`ftrun-hook restore --look`); malformed rows are skipped."""
     rows = told.get("parts") if isinstance(told, dict) else None
     found = []
@@ -174,15 +174,15 @@ def rows_of(at: str, told: object) -> list[Held]:
                 bool(is_file),
                 float() | int() as at_s,
             ]:
-                found.append(Held(at, node, token, name, size, proven, is_file, float(at_s)))
+                found.append(HeldPart(at, node, token, name, size, proven, is_file, float(at_s)))
     return found
 
 
-def sets_of(held: Iterable[Held], expected: Mapping[str, Sequence[str]]) -> list[StagedSet]:
+def group_sets(held: Iterable[HeldPart], expected: Mapping[str, Sequence[str]]) -> list[StagedSet]:
     """The sets of these parts, newest first. `expected`: token -> the nodes of that start; sets of other
     starts are skipped.
     """
-    groups: dict[tuple[str, str], list[Held]] = {}
+    groups: dict[tuple[str, str], list[HeldPart]] = {}
     for one in held:
         if one.token in expected and token_of(one.token) is not None:
             groups.setdefault((one.token, one.name), []).append(one)
@@ -211,7 +211,7 @@ def _rank(one: StagedSet) -> tuple[int, tuple[int, int], float, str]:
     return -1 if step is None else step, token_of(one.token) or (0, 0), one.sealed_s, one.name
 
 
-def gives(one: StagedSet, active: Sequence[str], *, published: bool) -> Gives | None:
+def transfer_plan(one: StagedSet, active: Sequence[str], *, published: bool) -> TransferPlan | None:
     """The transfers that let a start on these nodes resume from the set; None if memory does not hold it (and
     it is not published).
     """
@@ -229,10 +229,10 @@ def gives(one: StagedSet, active: Sequence[str], *, published: bool) -> Gives | 
         if missing:
             need[node] = tuple(missing)
     sizes = {node: sum(one.sizes[of] for of in missing) for node, missing in need.items()}
-    return Gives(tuple(give), need, sum(sizes.values()), max(sizes.values(), default=0))
+    return TransferPlan(tuple(give), need, sum(sizes.values()), max(sizes.values(), default=0))
 
 
-def chosen(
+def choose_set(
     sets: Sequence[StagedSet],
     active: Sequence[str],
     *,
@@ -245,7 +245,7 @@ def chosen(
     `published`: names; `hopeful`: unpublished sets that may still be published; `last`: no more time to wait.
     """
     for one in sets:
-        found = gives(one, active, published=one.name in published)
+        found = transfer_plan(one, active, published=one.name in published)
         if found is not None and (one.name in published or last or is_cheap(found)):
             return one
         if not last and one in hopeful:
@@ -253,7 +253,7 @@ def chosen(
     return NONE
 
 
-def is_cheap(wanted: Gives) -> bool:
+def is_cheap(wanted: TransferPlan) -> bool:
     """Cheap enough to be done at once."""
     return wanted.most_bytes <= CHEAP_BYTES and len(wanted.give) <= CHEAP_TRANSFERS
 

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from ftrun.supervisor.diagnosis.launch_state import LaunchState
     from ftrun.supervisor.signatures.catalog import Catalog
 
-__all__ = ["Look", "fatal", "is_found_by_a_check", "leaves_for_s", "limits_while_suspect", "look"]
+__all__ = [
+    "StallVerdict",
+    "assess_launch",
+    "exit_grace_s",
+    "is_fatal",
+    "is_found_by_a_check",
+    "limits_while_suspect",
+]
 
 LEAVING_FOR_S = 60.0
 _NOT_FATAL = frozenset(
@@ -26,7 +33,7 @@ _NOT_FATAL = frozenset(
 )
 
 
-def fatal(diagnosis: Diagnosis) -> bool:
+def is_fatal(diagnosis: Diagnosis) -> bool:
     """Whether training cannot survive this provisional diagnosis, if it is right. (pure)"""
     return diagnosis.fault not in _NOT_FATAL and bool(diagnosis.signature)
 
@@ -36,7 +43,7 @@ def is_found_by_a_check(diagnosis: Diagnosis) -> bool:
     return diagnosis.signature.startswith(SIGNATURE)
 
 
-class Look(StrEnum):
+class StallVerdict(StrEnum):
     """The judgement of one look at a live launch."""
 
     WELL = "well"  # nothing fatal was seen
@@ -44,7 +51,7 @@ class Look(StrEnum):
     WENT_ON = "went on"  # a new highest step
 
 
-def look(state: LaunchState, diagnosis: Diagnosis | None, *, suspected: bool) -> Look:
+def assess_launch(state: LaunchState, diagnosis: Diagnosis | None, *, suspected: bool) -> StallVerdict:
     """Judge what is seen now together with what `state` knows; supervisor and agent both call it.
 
     `suspected`: the launch was suspect before. `state` is updated for the next look.
@@ -54,18 +61,18 @@ def look(state: LaunchState, diagnosis: Diagnosis | None, *, suspected: bool) ->
         state.findings_seen,
         {finding.key for finding in state.node_facts.findings},
     )
-    if diagnosis is None or not fatal(diagnosis):
-        return Look.WELL
+    if diagnosis is None or not is_fatal(diagnosis):
+        return StallVerdict.WELL
     if not suspected:
         state.suspect_step = state.step
-        return Look.SUSPECT
+        return StallVerdict.SUSPECT
     if state.step is not None and (state.suspect_step is None or state.step > state.suspect_step):
         # Just after a takeover it is unknown when this step was made.
         if state.suspect_step is not None:
             state.survived |= before
         state.suspect_step = state.step
-        return Look.WENT_ON
-    return Look.SUSPECT
+        return StallVerdict.WENT_ON
+    return StallVerdict.SUSPECT
 
 
 def limits_while_suspect(
@@ -75,14 +82,14 @@ def limits_while_suspect(
     *,
     lost: bool = False,
     from_afar: bool = False,
-) -> hang_rules.Limits:
+) -> hang_rules.HangLimits:
     """The limits of the hang watch while this is suspected. `lost`: Slurm does not hear a node of the run.
 
     With `hang=never` a fatal line is still followed up. Raises nothing.
     """
     known = catalog.by_id
     return hang_rules.after_fatal_line(
-        hang_rules.limits_from(settings, from_afar=from_afar) or hang_rules.Limits(afar=from_afar),
+        hang_rules.hang_limits(settings, from_afar=from_afar) or hang_rules.HangLimits(afar=from_afar),
         diagnosis.title,
         float(settings.get("fault-grace", 60.0)),
         at_once=diagnosis.signature in known and known[diagnosis.signature].at_once,
@@ -90,7 +97,7 @@ def limits_while_suspect(
     )
 
 
-def leaves_for_s(settings: Mapping[str, Any]) -> float:
+def exit_grace_s(settings: Mapping[str, Any]) -> float:
     """How long a job may take to end after its script: it publishes staged checkpoints and runs the user's
     hook. (pure)
     """

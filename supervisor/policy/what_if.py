@@ -10,14 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ftrun.supervisor.config.recovery_order import Rungs, rungs_from
-from ftrun.supervisor.config.rungs import IN_PLACE, Rung, cannot_apply
-from ftrun.supervisor.config.settings import show
+from ftrun.supervisor.config.recovery_order import RungRules as Rungs
+from ftrun.supervisor.config.recovery_order import rung_rules_from as rungs_from
+from ftrun.supervisor.config.rungs import IN_PLACE, Rung
+from ftrun.supervisor.config.rungs import inapplicable_rungs as cannot_apply
+from ftrun.supervisor.config.settings import format_value as show
 from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, UNSURE
 from ftrun.supervisor.model.types import CLASS_RULES, UNLIMITED, Action, FaultClass
 from ftrun.supervisor.policy import elastic
-from ftrun.supervisor.policy.ladder import ENDS_THE_JOB, NODE_BOUND, PROCESS_FAULTS
-from ftrun.supervisor.policy.policy_input import Limits, limits_from
+from ftrun.supervisor.policy.ladder import ENDS_ALLOCATION as ENDS_THE_JOB
+from ftrun.supervisor.policy.ladder import NODE_BOUND, PROCESS_FAULTS
+from ftrun.supervisor.policy.policy_input import PolicyLimits as Limits
+from ftrun.supervisor.policy.policy_input import limits_from
 
 __all__ = ["NEVER", "what_if"]
 
@@ -109,7 +113,7 @@ def _companion(fault: FaultClass) -> str:
 
 
 def _shrink(fault: FaultClass) -> str:
-    if CLASS_RULES[fault].exclude == "never" and fault not in elastic.FAULTS:
+    if CLASS_RULES[fault].exclude == "never" and fault not in elastic.SIZE_FAULTS:
         return NEVER + f"{fault.value} blames no node"
     if CLASS_RULES[fault].exclude == "never":
         return "where a new size of the run provoked it"

@@ -32,7 +32,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from ftrun.supervisor.model.types import Action, Blame, FaultClass, Layer, Role, Source
-from ftrun.supervisor.signatures.codes import CodeTable, Known, table_of, without
+from ftrun.supervisor.signatures.codes import CodeTable
+from ftrun.supervisor.signatures.codes import SignaturesById as Known
+from ftrun.supervisor.signatures.codes import parse_table as table_of
+from ftrun.supervisor.signatures.codes import without_codes as without
 from ftrun.supervisor.store import user_cache
 
 __all__ = ["CAPTURES", "Catalog", "CatalogError", "Signature", "load"]
@@ -121,13 +124,13 @@ def _load(extra: tuple[str, ...]) -> Catalog:
     # The cache key covers these bytes and this form of a signature.
     form = hashlib.sha256(" ".join(Signature.__slots__).encode()).hexdigest()[:8]
     name = f"catalog-{form}-{digest.hexdigest()[:32]}"
-    kept = user_cache.read(name)
+    kept = user_cache.read_cached(name)
     if kept is not None:
         with suppress(msgspec.MsgspecError, ValueError, KeyError, TypeError):
             return _catalog(_KEPT.decode(kept), digest.hexdigest())
     parts = _parts(files)
     catalog = _catalog(parts, digest.hexdigest())
-    user_cache.keep(name, msgspec.msgpack.encode(parts))
+    user_cache.write_cached(name, msgspec.msgpack.encode(parts))
     return catalog
 
 

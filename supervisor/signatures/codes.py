@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from ftrun.slurm.records import dataclass, replace
 
-__all__ = ["Code", "CodeTable", "Known", "Level", "table_of", "without"]
+__all__ = ["Code", "CodeTable", "Level", "SignaturesById", "parse_table", "without_codes"]
 
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _BETWEEN = re.compile(r"[^a-z0-9]+")
@@ -85,7 +85,7 @@ class CodeTable:
         }
 
 
-class Known(Mapping[str, _S], Generic[_S]):
+class SignaturesById(Mapping[str, _S], Generic[_S]):
     """Signatures by id: those of the catalog, and those of codes, made when first asked for."""
 
     def __init__(
@@ -114,7 +114,7 @@ class Known(Mapping[str, _S], Generic[_S]):
         return len(self._found) + len(self._tables)
 
 
-def table_of(raw: Mapping[str, Any]) -> CodeTable:
+def parse_table(raw: Mapping[str, Any]) -> CodeTable:
     """Make a table of one `[[table]]`. Raises KeyError for a missing key, ValueError or TypeError for a wrong
     one.
 
@@ -159,7 +159,7 @@ def table_of(raw: Mapping[str, Any]) -> CodeTable:
     )
 
 
-def without(table: CodeTable, silent: Collection[str]) -> CodeTable:
+def without_codes(table: CodeTable, silent: Collection[str]) -> CodeTable:
     """`table` without the codes whose signatures are in `silent`."""
     if not table.codes.keys() & set(silent):
         return table

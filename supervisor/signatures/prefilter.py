@@ -34,7 +34,16 @@ from typing import Any, Protocol
 
 from ftrun.supervisor.store import user_cache
 
-__all__ = ["CATALOGS", "FORM", "Sieve", "of_sequence", "refusal", "required", "sieve_of", "widened"]
+__all__ = [
+    "CATALOGS",
+    "FORM",
+    "Prefilter",
+    "compile_error",
+    "prefilter_for",
+    "required_literals",
+    "sequence_literals",
+    "widened",
+]
 
 
 CATALOGS = 4
@@ -43,14 +52,14 @@ CATALOGS = 4
 _MANY = 40  # a larger set filters nothing
 
 
-def required(pattern: bytes) -> frozenset[bytes]:
+def required_literals(pattern: bytes) -> frozenset[bytes]:
     """Lower-case literals of which every match of `pattern` holds at least one; empty if none are known."""
     if _PARSER is None:
         return frozenset()
-    return of_sequence(_PARSER.parse(pattern))
+    return sequence_literals(_PARSER.parse(pattern))
 
 
-def of_sequence(items: Iterable[tuple[Any, Any]]) -> frozenset[bytes]:
+def sequence_literals(items: Iterable[tuple[Any, Any]]) -> frozenset[bytes]:
     """The same for parsed items that follow each other."""
     candidates: list[frozenset[bytes]] = []
     run = bytearray()
@@ -70,14 +79,14 @@ def of_sequence(items: Iterable[tuple[Any, Any]]) -> frozenset[bytes]:
 
 def _literals_item(name: str, argument: Any) -> frozenset[bytes]:
     if name == "SUBPATTERN":
-        return of_sequence(argument[-1])
+        return sequence_literals(argument[-1])
     if name in {"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"}:
         least, _, item = argument
-        return of_sequence(item) if least else frozenset()
+        return sequence_literals(item) if least else frozenset()
     if name == "ATOMIC_GROUP":
-        return of_sequence(argument)
+        return sequence_literals(argument)
     if name == "BRANCH":
-        sets = [of_sequence(branch) for branch in argument[1]]
+        sets = [sequence_literals(branch) for branch in argument[1]]
         if all(_worth(found)[0] for found in sets):
             return frozenset().union(*sets)
     return frozenset()
@@ -149,7 +158,7 @@ def _cheapest(items: Iterable[_Item]) -> list[_Item]:
 
 def _literal_bytes(piece: Sequence[_Item]) -> int:
     """The length of the shortest literal that a piece may stand for; 0 where it has none."""
-    return min(map(len, of_sequence(piece)), default=0)
+    return min(map(len, sequence_literals(piece)), default=0)
 
 
 def _short_start(items: Sequence[_Item]) -> list[_Item]:
@@ -299,7 +308,7 @@ _WORDS_MAX = 50_000  # words remembered
 _SEPARATOR = re.compile(rb"\n")
 
 
-class Sieve(Protocol):
+class Prefilter(Protocol):
     """Finds where signatures may match: (index of the signature, an offset inside or at the end of that
     match's segment).
     """
@@ -308,7 +317,7 @@ class Sieve(Protocol):
         """Report them in any order, some more than once."""
 
 
-def sieve_of(patterns: tuple[str, ...], engine: str) -> Sieve:
+def prefilter_for(patterns: tuple[str, ...], engine: str) -> Prefilter:
     """The prefilter that all scanners of a catalog share. Raises ImportError for an engine that is not
     installed.
     """
@@ -325,7 +334,7 @@ def sieve_of(patterns: tuple[str, ...], engine: str) -> Sieve:
     return _hyperscan_sieve(hyperscan, patterns)
 
 
-def refusal(patterns: Sequence[str]) -> str:
+def compile_error(patterns: Sequence[str]) -> str:
     """Why hyperscan would not compile `patterns`; "" where it does, or is not installed.
 
     A database of all patterns together goes to the cache for the next scanner.
@@ -342,23 +351,23 @@ def refusal(patterns: Sequence[str]) -> str:
 
 
 @lru_cache(CATALOGS)
-def _literal_sieve(patterns: tuple[str, ...]) -> LiteralSieve:
-    return LiteralSieve(patterns)
+def _literal_sieve(patterns: tuple[str, ...]) -> LiteralPrefilter:
+    return LiteralPrefilter(patterns)
 
 
 @lru_cache(CATALOGS)
-def _hyperscan_sieve(module: Any, patterns: tuple[str, ...]) -> HyperscanSieve:
-    return HyperscanSieve(module, _loaded(module, patterns))
+def _hyperscan_sieve(module: Any, patterns: tuple[str, ...]) -> HyperscanPrefilter:
+    return HyperscanPrefilter(module, _loaded(module, patterns))
 
 
-class LiteralSieve:
+class LiteralPrefilter:
     """Looks for the literals that each pattern needs; `re` then searches the segments around them."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._needs: dict[bytes, list[int]] = {}
         self._always: list[int] = []
         for index, pattern in enumerate(patterns):
-            needed = required(pattern.encode())
+            needed = required_literals(pattern.encode())
             for literal in needed:
                 self._needs.setdefault(literal, []).append(index)
             if not needed:
@@ -410,7 +419,7 @@ class LiteralSieve:
         return frozenset(literal for part in parts for literal in self._parts[part])
 
 
-class HyperscanSieve:
+class HyperscanPrefilter:
     """One pass for all patterns, with one scratch for each thread: two scans at once must not share one."""
 
     def __init__(self, module: Any, database: Any) -> None:
@@ -446,14 +455,14 @@ def _database(module: Any, patterns: Sequence[str]) -> Any:
 def _loaded(module: Any, patterns: Sequence[str]) -> Any:
     """The compiled database from the cache, or compiled and put there. A failing cache changes nothing."""
     name = _cache_name(module, patterns)
-    content = user_cache.read(name)
+    content = user_cache.read_cached(name)
     if content is not None:
         with suppress(module.error, ValueError):
             kept = module.loadb(content, module.HS_MODE_BLOCK)
             module.Scratch(kept)  # refuses a database that is not for this processor
             return kept
     database = _database(module, patterns)
-    user_cache.keep(name, module.dumpb(database))
+    user_cache.write_cached(name, module.dumpb(database))
     return database
 
 

@@ -27,7 +27,8 @@ from typing import NamedTuple
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.signatures.catalog import Catalog
 from ftrun.supervisor.signatures.codes import CodeTable
-from ftrun.supervisor.signatures.prefilter import CATALOGS, sieve_of
+from ftrun.supervisor.signatures.prefilter import CATALOGS
+from ftrun.supervisor.signatures.prefilter import prefilter_for as sieve_of
 
 __all__ = ["REPEATED_MAX", "SEGMENT_BYTES", "TEXT_CHARS", "Hit", "Position", "Scanner", "bounded", "clean"]
 

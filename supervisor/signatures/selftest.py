@@ -8,10 +8,10 @@ from ftrun.supervisor.signatures import prefilter
 from ftrun.supervisor.signatures.catalog import Catalog
 from ftrun.supervisor.signatures.scanner import Scanner
 
-__all__ = ["check"]
+__all__ = ["catalog_errors"]
 
 
-def check(catalog: Catalog) -> list[str]:
+def catalog_errors(catalog: Catalog) -> list[str]:
     """What is wrong with `catalog`, one line for each signature that fails its own proof; [] where all is
     well.
 
@@ -35,11 +35,11 @@ def check(catalog: Catalog) -> list[str]:
             wrong.append(f"{signature.id}: has no example")
     wrong += _mistaken(catalog)
     # All at once is fast; one by one only to name the refused pattern.
-    if prefilter.refusal([signature.pattern for signature in catalog.signatures]):
+    if prefilter.compile_error([signature.pattern for signature in catalog.signatures]):
         wrong += [
             f"{signature.id}: hyperscan refuses the pattern: {refusal}"
             for signature in catalog.signatures
-            if (refusal := prefilter.refusal([signature.pattern]))
+            if (refusal := prefilter.compile_error([signature.pattern]))
         ]
     return wrong
 

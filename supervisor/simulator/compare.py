@@ -16,19 +16,22 @@ from typing import Any
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.config.node_counts import sizes_of_settings
-from ftrun.supervisor.config.recovery_order import rungs_from
+from ftrun.supervisor.config.recovery_order import rung_rules_from as rungs_from
 from ftrun.supervisor.model.errors import SettingError
 from ftrun.supervisor.model.types import FaultClass
-from ftrun.supervisor.simulator.attended import LookedAfter
-from ftrun.supervisor.simulator.life import Fault, Life, Rules, live
-from ftrun.supervisor.simulator.queue import Waiting, first_job
+from ftrun.supervisor.simulator.ftrun_rules import FtrunRules as LookedAfter
+from ftrun.supervisor.simulator.queue import QueuedJob as Waiting
+from ftrun.supervisor.simulator.queue import first_job
 from ftrun.supervisor.simulator.scenario import Scenario
 from ftrun.supervisor.simulator.tally import Row, row_of
+from ftrun.supervisor.simulator.virtual_run import Fault, Rules
+from ftrun.supervisor.simulator.virtual_run import VirtualRun as Life
+from ftrun.supervisor.simulator.virtual_run import simulate as live
 
-__all__ = ["Person", "Requeue", "Way", "compare", "ways"]
+__all__ = ["PersonRules", "Policy", "RequeueRules", "compare", "policies"]
 
 
-class _Patient:
+class _NeverGrows:
     """A healthy run is left alone."""
 
     def look_at_s(self, _life: Life) -> float:
@@ -39,7 +42,7 @@ class _Patient:
         """Do nothing."""
 
 
-class Person(_Patient):
+class PersonRules(_NeverGrows):
     """A person who looks now and then."""
 
     def begin(self, life: Life) -> None:
@@ -55,7 +58,7 @@ class Person(_Patient):
         _new_job(life, "by hand")
 
 
-class Requeue(_Patient):
+class RequeueRules(_NeverGrows):
     """`scontrol requeue` after each failed end of the script."""
 
     def begin(self, life: Life) -> None:
@@ -91,14 +94,16 @@ ITSELF: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Policy:
     """A column: its name, and a function that makes its rules anew for each seed."""
 
     name: str
     rules: Callable[[], Rules]
 
 
-def ways(scenario: Scenario, spares: Sequence[int], own: Mapping[str, Any], sizes: str = "") -> list[Way]:
+def policies(
+    scenario: Scenario, spares: Sequence[int], own: Mapping[str, Any], sizes: str = ""
+) -> list[Policy]:
     """The columns.
 
     `own` are settings of ftrun, `sizes` those of the elastic column as `--ft-nodes` takes them.
@@ -115,7 +120,7 @@ def ways(scenario: Scenario, spares: Sequence[int], own: Mapping[str, Any], size
         if count > idle:
             raise SettingError(f"spares: {count} are more than the {idle} idle nodes of the cluster (--idle)")
         rungs_from({**settings.defaults(), **own, "spares": count})
-    found = [Way("none", Person), Way("requeue", Requeue)]
+    found = [Policy("none", PersonRules), Policy("requeue", RequeueRules)]
     counts = dict.fromkeys((0, *spares))
     found += [_ours(f"ftrun +{count}" if count else "ftrun", own, count) for count in counts]
     sizes = sizes or f"{max(1, scenario.nodes // 2)}-{scenario.nodes}"
@@ -125,11 +130,11 @@ def ways(scenario: Scenario, spares: Sequence[int], own: Mapping[str, Any], size
     return [*found, _ours("elastic", {**own, "nodes": sizes}, 0)]
 
 
-def _ours(name: str, own: Mapping[str, Any], spares: int) -> Way:
-    return Way(name, lambda: LookedAfter(own, spares))
+def _ours(name: str, own: Mapping[str, Any], spares: int) -> Policy:
+    return Policy(name, lambda: LookedAfter(own, spares))
 
 
-def compare(scenario: Scenario, found: Sequence[Way], seeds: int) -> Iterator[Row]:
+def compare(scenario: Scenario, found: Sequence[Policy], seeds: int) -> Iterator[Row]:
     """A row for each policy over the seeds 1..`seeds`, one after the other."""
     for way in found:
         outcomes = [live(scenario, seed, way.rules()) for seed in range(1, seeds + 1)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-__all__ = ["best_s", "daly_s", "mean_interval", "rate_interval", "useful_share", "young_s"]
+__all__ = ["best_interval_s", "daly_s", "mean_interval", "rate_interval", "useful_share", "young_s"]
 
 _T975 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
@@ -48,7 +48,7 @@ def useful_share(interval_s: float, cost_s: float, between_s: float, restart_s: 
     return interval_s / between_s * math.exp(-again) / math.expm1(cycle)
 
 
-def best_s(cost_s: float, between_s: float) -> float:
+def best_interval_s(cost_s: float, between_s: float) -> float:
     """The interval that maximises `useful_share`, found by search; Daly's formula approximates it.
 
     The restart time has no influence.

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ftrun.supervisor.model.errors import SettingError, nearest
+from ftrun.supervisor.model.errors import SettingError
+from ftrun.supervisor.model.errors import nearest_word as nearest
 from ftrun.supervisor.simulator.scenario import Cause, Scenario, scenario_from
 
 __all__ = ["names", "read_file", "read_preset"]

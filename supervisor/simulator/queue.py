@@ -17,12 +17,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from ftrun.supervisor.simulator.life import Life
+from ftrun.supervisor.simulator.virtual_run import VirtualRun as Life
 
-__all__ = ["Lent", "Waiting", "first_job"]
+__all__ = ["Companions", "QueuedJob", "first_job"]
 
 
-class Waiting:
+class QueuedJob:
     """A job in the queue: `size` nodes that it must have, and as many of `spares` as there are.
 
     `left_out` are nodes that it does not take.
@@ -86,7 +86,7 @@ def first_job(life: Life, spares: int) -> None:
     life.place(life.cluster.names[: size + spares], size)
 
 
-class Lent:
+class Companions:
     """The companions of one job."""
 
     def __init__(self) -> None:

@@ -137,11 +137,11 @@ def quantity(key: str, given: Any) -> float:
     """
     row = QUANTITIES.get(key)
     if row is None:
-        near = errors.nearest(key, QUANTITIES)
+        near = errors.nearest_word(key, QUANTITIES)
         raise SettingError(f"no quantity is called {key!r}" + (f"; did you mean {near!r}?" if near else ""))
     if isinstance(given, bool) or not isinstance(given, str | int | float):
         raise SettingError(f"{key}: one value is wanted, not {given!r}")
-    value = float(settings.number(row, given))
+    value = float(settings.parse_number(row, given))
     most = {"nodes": float(SIZES_MAX), "idle": float(SIZES_MAX), "days": DAYS_MAX}.get(key, math.inf)
     if value > most:
         raise SettingError(f"{key}: at most {most:g}")
@@ -175,13 +175,15 @@ def _cause(row: Mapping[str, Any]) -> Cause:
     _only(place, row, _CAUSE_KEYS)
     words = [fault.value for fault in FaultClass if fault not in _NEVER]
     if row.get("class") not in words:
-        near = errors.nearest(str(row.get("class", "")), words)
+        near = errors.nearest_word(str(row.get("class", "")), words)
         raise SettingError(f"{place}: class is a fault class" + (f"; did you mean {near!r}?" if near else ""))
     shares = {
-        key: float(settings.number(Setting(f"{place}: {key}", SHARE, default, ""), row.get(key, default)))
+        key: float(
+            settings.parse_number(Setting(f"{place}: {key}", SHARE, default, ""), row.get(key, default))
+        )
         for key, default in _CAUSE_SHARES.items()
     }
-    count = float(settings.number(Setting(f"{place}: count", NUMBER, 0.0, ""), row.get("count", 0)))
+    count = float(settings.parse_number(Setting(f"{place}: count", NUMBER, 0.0, ""), row.get("count", 0)))
     return Cause(
         name, FaultClass(row["class"]), count, shares["lasts"], shares["named"], row.get("lost") is True
     )
@@ -197,7 +199,7 @@ def _scale(observed: Any, counted: float, *, fresh: bool) -> float:
         )
     _only("observed", observed, ("nodes", "days", "per-1000-node-days"))
     known = {
-        key: float(settings.number(Setting(f"observed: {key}", NUMBER, 0.0, ""), value))
+        key: float(settings.parse_number(Setting(f"observed: {key}", NUMBER, 0.0, ""), value))
         for key, value in observed.items()
     }
     if not counted:
@@ -212,7 +214,7 @@ def _scale(observed: Any, counted: float, *, fresh: bool) -> float:
 def _only(place: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for key in table:
         if key not in known:
-            near = errors.nearest(str(key), known)
+            near = errors.nearest_word(str(key), known)
             raise SettingError(
                 f"{place}: unknown key {key!r}" + (f"; did you mean {near!r}?" if near else "")
             )

@@ -18,12 +18,12 @@ from typing import Any
 
 from ftrun.supervisor.store import journal
 
-__all__ = ["Daybook", "held"]
+__all__ = ["AppendLog", "lock_service"]
 
 MONTHS_READ = 4
 
 
-class Daybook:
+class AppendLog:
     """The journal in one folder (made by the first record, 0700). Raises OSError where it cannot be written
     or read.
     """
@@ -66,7 +66,7 @@ class Daybook:
 
 
 @contextlib.contextmanager
-def held(folder: str) -> Iterator[bool]:
+def lock_service(folder: str) -> Iterator[bool]:
     """Whether this process alone holds the office of that folder, until the block ends."""
     os.makedirs(folder, mode=0o700, exist_ok=True)
     fd = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -20,31 +20,31 @@ from ftrun.supervisor.store import run_dir as store_run_dir
 
 __all__ = [
     "Claim",
-    "Exit",
+    "ExitRecord",
     "LaunchRecord",
+    "claim_of_launch",
     "claims",
-    "close",
+    "close_attempt",
     "exit_record",
     "has_tasks",
-    "held_path",
-    "held_record",
-    "integer",
-    "key_values",
-    "last_start",
-    "latest_launch",
-    "launch_after",
-    "launch_from",
+    "latest_launch_record",
+    "latest_start_record",
     "launch_record",
-    "lost_record",
-    "owner",
+    "next_launch_record",
+    "parse_int",
+    "parse_launch",
+    "prelaunch_hold",
+    "prelaunch_path",
+    "read_key_values",
+    "second_start_job",
     "start_record",
-    "stuck",
     "task_dir",
     "task_exit",
-    "task_over",
+    "task_has_ended",
     "task_records",
-    "task_stuck",
     "tasks_started",
+    "why_no_checkpoint",
+    "why_no_checkpoint_for_task",
 ]
 
 _LAUNCHES_MAX = 10_000
@@ -99,7 +99,7 @@ class LaunchRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class ExitRecord:
     """The end of the user's script as batch.sh recorded it."""
 
     code: int
@@ -123,7 +123,7 @@ def claims(run_dir: str, attempt: int) -> tuple[Claim, ...]:
     return tuple(sorted(found, key=lambda claim: claim.launch))
 
 
-def close(run_dir: str, attempt: int, epoch: int, *, started: bool = True) -> Claim | None:
+def close_attempt(run_dir: str, attempt: int, epoch: int, *, started: bool = True) -> Claim | None:
     """Take the first free claim and revoke the token of the present start. Returns None when the attempt is
     closed (now or before).
 
@@ -156,7 +156,7 @@ def _close_current(folder: str) -> None:
         os.rename(draft, name)
 
 
-def owner(run_dir: str, attempt: int, launch: int) -> Claim | None:
+def claim_of_launch(run_dir: str, attempt: int, launch: int) -> Claim | None:
     """Who has the claim of one launch; None where nobody has, or it cannot be seen."""
     name = f"claim.{launch}" if launch else "claim"
     try:
@@ -177,7 +177,7 @@ def start_record(run_dir: str, attempt: int, launch: int, start: int) -> LaunchR
     return replace(found, start=start) if found is not None else None
 
 
-def last_start(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
+def latest_start_record(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
     """Return the record of the newest start of the script inside this launch, or else that of the launch
     itself.
     """
@@ -188,7 +188,7 @@ def last_start(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
     return next((one for one in found if one is not None), None) or launch_record(run_dir, attempt, launch)
 
 
-def launch_after(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
+def next_launch_record(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
     """The first launch after this one that left a record in its attempt; None while there is none."""
     folder = Path(store_run_dir.attempt_dir(run_dir, attempt))
     after = [number for number in _numbers(folder, "launch.") if number > launch]
@@ -216,7 +216,7 @@ def task_records(run_dir: str, attempt: int, tasks: Iterable[int]) -> dict[int, 
     return found
 
 
-def task_over(run_dir: str, attempt: int, task: int, launch: int) -> bool:
+def task_has_ended(run_dir: str, attempt: int, task: int, launch: int) -> bool:
     """Whether this launch of a task has left the record of its script's end."""
     return (_task_dir(run_dir, attempt, task) / f"exit.{launch}").exists()
 
@@ -226,7 +226,7 @@ def task_dir(run_dir: str, attempt: int, task: int) -> str:
     return str(_task_dir(run_dir, attempt, task))
 
 
-def task_exit(run_dir: str, attempt: int, task: int) -> Exit | None:
+def task_exit(run_dir: str, attempt: int, task: int) -> ExitRecord | None:
     """How the script of the last launch of a task ended; None where it wrote nothing."""
     folder = _task_dir(run_dir, attempt, task)
     launch = _last(folder, "launch.")
@@ -258,11 +258,11 @@ def has_tasks(run_dir: str, attempt: int) -> bool:
 
 
 def _launch(path: Path, launch: int) -> LaunchRecord | None:
-    values = key_values(path)
-    return launch_from(values, launch) if values is not None else None
+    values = read_key_values(path)
+    return parse_launch(values, launch) if values is not None else None
 
 
-def launch_from(values: Mapping[str, str], launch: int) -> LaunchRecord:
+def parse_launch(values: Mapping[str, str], launch: int) -> LaunchRecord:
     """A launch, or a start inside it, from the lines of its record. (pure)"""
     return LaunchRecord(
         number=launch,
@@ -270,13 +270,13 @@ def launch_from(values: Mapping[str, str], launch: int) -> LaunchRecord:
         host=values.get("host", ""),
         nodes=nodeset.expand(values.get("nodes", "")),
         stdout=values.get("stdout", ""),
-        stdout_offset_bytes=integer(values.get("stdout_offset")),
-        stdout_dev=integer(values.get("stdout_dev")),
-        stdout_ino=integer(values.get("stdout_ino")),
+        stdout_offset_bytes=parse_int(values.get("stdout_offset")),
+        stdout_dev=parse_int(values.get("stdout_dev")),
+        stdout_ino=parse_int(values.get("stdout_ino")),
         stderr=values.get("stderr", ""),
-        stderr_offset_bytes=integer(values.get("stderr_offset")),
-        stderr_dev=integer(values.get("stderr_dev")),
-        stderr_ino=integer(values.get("stderr_ino")),
+        stderr_offset_bytes=parse_int(values.get("stderr_offset")),
+        stderr_dev=parse_int(values.get("stderr_dev")),
+        stderr_ino=parse_int(values.get("stderr_ino")),
         resume_from=values.get("resume_from", ""),
         started_s=_seconds(values.get("started_s")),
         passed=values.get("passed", ""),
@@ -284,7 +284,7 @@ def launch_from(values: Mapping[str, str], launch: int) -> LaunchRecord:
     )
 
 
-def latest_launch(run_dir: str, tries: Sequence[tuple[int, int]]) -> LaunchRecord | None:
+def latest_launch_record(run_dir: str, tries: Sequence[tuple[int, int]]) -> LaunchRecord | None:
     """Return the last launch that began, of (attempt, its highest launch), oldest first: an attempt may end
     before it starts.
     """
@@ -296,78 +296,82 @@ def latest_launch(run_dir: str, tries: Sequence[tuple[int, int]]) -> LaunchRecor
     return None
 
 
-def exit_record(run_dir: str, attempt: int, launch: int) -> Exit | None:
+def exit_record(run_dir: str, attempt: int, launch: int) -> ExitRecord | None:
     """How the user's script ended in this launch; None when nothing was written."""
     return _exit(Path(store_run_dir.attempt_dir(run_dir, attempt)) / f"exit.{launch}")
 
 
-def _exit(path: Path) -> Exit | None:
-    values = key_values(path)
+def _exit(path: Path) -> ExitRecord | None:
+    values = read_key_values(path)
     if values is None or "code" not in values:
         return None
-    return Exit(integer(values["code"]), integer(values.get("signal")), _seconds(values.get("ended_s")))
+    return ExitRecord(
+        parse_int(values["code"]), parse_int(values.get("signal")), _seconds(values.get("ended_s"))
+    )
 
 
-def script_over(run_dir: str, attempt: int, launch: int) -> bool:
+def script_has_ended(run_dir: str, attempt: int, launch: int) -> bool:
     """Whether this launch has left the record of its script's end; costs one look at a name."""
     return os.path.exists(os.path.join(store_run_dir.attempt_dir(run_dir, attempt), f"exit.{launch}"))
 
 
-def stuck(run_dir: str, attempt: int, launch: int) -> str:
+def why_no_checkpoint(run_dir: str, attempt: int, launch: int) -> str:
     """Return why batch.sh did not run the script of this launch: no checkpoint may be loaded; "" if it did,
     or says nothing.
     """
-    values = key_values(Path(store_run_dir.attempt_dir(run_dir, attempt)) / f"pick.{launch}.1")
+    values = read_key_values(Path(store_run_dir.attempt_dir(run_dir, attempt)) / f"pick.{launch}.1")
     return values.get("stuck", "") if values is not None else ""
 
 
-def task_stuck(run_dir: str, attempt: int, task: int) -> str:
+def why_no_checkpoint_for_task(run_dir: str, attempt: int, task: int) -> str:
     """The same of the last launch of a task of an array."""
     folder = _task_dir(run_dir, attempt, task)
     launch = _last(folder, "launch.")
-    values = key_values(folder / f"pick.{launch}.1") if launch is not None else None
+    values = read_key_values(folder / f"pick.{launch}.1") if launch is not None else None
     return values.get("stuck", "") if values is not None else ""
 
 
-def lost_record(run_dir: str, attempt: int, launch: int) -> str:
+def second_start_job(run_dir: str, attempt: int, launch: int) -> str:
     """Return the job whose start of this launch came second, so that batch.sh did not run the script; "" for
     none.
     """
-    values = key_values(Path(store_run_dir.attempt_dir(run_dir, attempt)) / f"lost.{launch}")
+    values = read_key_values(Path(store_run_dir.attempt_dir(run_dir, attempt)) / f"lost.{launch}")
     return values.get("job", "") if values is not None else ""
 
 
-def held_record(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -> types.Held | None:
+def prelaunch_hold(
+    run_dir: str, attempt: int, launch: int, nodes: Sequence[str]
+) -> types.PrelaunchHold | None:
     """Return what the checks before the script found, if they held it; `nodes` are those of the launch.
 
     A script with a record of its end was started: the verdict came late and had no effect.
     """
-    if script_over(run_dir, attempt, launch):
+    if script_has_ended(run_dir, attempt, launch):
         return None
     try:
         table = json.loads(
-            store_run_dir.content(held_path(run_dir, attempt, launch), _RECORD_BYTES_MAX) or b""
+            store_run_dir.read_untrusted(prelaunch_path(run_dir, attempt, launch), _RECORD_BYTES_MAX) or b""
         )
     except (ValueError, RecursionError):
         return None
-    return types.parsed(table, nodes)
+    return types.parse_prelaunch_hold(table, nodes)
 
 
-def held_path(run_dir: str, attempt: int, launch: int) -> str:
+def prelaunch_path(run_dir: str, attempt: int, launch: int) -> str:
     """Where that record lies."""
     return os.path.join(store_run_dir.attempt_dir(run_dir, attempt), f"preflight.{launch}")
 
 
-def key_values(path: Path | str) -> dict[str, str] | None:
+def read_key_values(path: Path | str) -> dict[str, str] | None:
     """The lines `key=value` of a small file that a node wrote; None where there is none."""
-    found = store_run_dir.content(str(path), _RECORD_BYTES_MAX)
+    found = store_run_dir.read_untrusted(str(path), _RECORD_BYTES_MAX)
     if found is None:
         return None
     pairs = (line.partition("=") for line in found.decode("utf-8", "surrogateescape").splitlines())
     return {key: value for key, sep, value in pairs if sep}
 
 
-def integer(text: str | None) -> int:
+def parse_int(text: str | None) -> int:
     """A number that a shell wrote; 0 where it is none."""
     return int(text) if text and text.lstrip("-").isdigit() else 0
 

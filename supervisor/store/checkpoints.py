@@ -14,15 +14,29 @@ from collections.abc import Iterable
 
 from ftrun.hooks.checkpoints.names import is_temporary, step_of
 
-__all__ = ["complete", "newer", "newest", "stamp", "step_of", "still_aside", "times_written_s"]
+__all__ = [
+    "complete_checkpoints",
+    "content_stamp",
+    "is_newer",
+    "modified_s",
+    "newest_checkpoint",
+    "step_of",
+    "unchanged_since_set_aside",
+]
 
 
-def newest(pattern: str, *, marker: str = "", set_aside: tuple[str, ...] = (), cwd: str = "/") -> str:
+def newest_checkpoint(
+    pattern: str, *, marker: str = "", set_aside: tuple[str, ...] = (), cwd: str = "/"
+) -> str:
     """The path of the newest complete checkpoint; "" where there is none (or no pattern)."""
-    return max(complete(pattern, marker=marker, set_aside=set_aside, cwd=cwd), key=_rank, default="")
+    return max(
+        complete_checkpoints(pattern, marker=marker, set_aside=set_aside, cwd=cwd), key=_rank, default=""
+    )
 
 
-def complete(pattern: str, *, marker: str = "", set_aside: tuple[str, ...] = (), cwd: str = "/") -> list[str]:
+def complete_checkpoints(
+    pattern: str, *, marker: str = "", set_aside: tuple[str, ...] = (), cwd: str = "/"
+) -> list[str]:
     """The paths of all complete checkpoints, in no order."""
     if not pattern:
         return []
@@ -32,7 +46,7 @@ def complete(pattern: str, *, marker: str = "", set_aside: tuple[str, ...] = (),
     return [p for p in usable if p not in aside and not is_temporary(p) and _complete(p, marker)]
 
 
-def newer(path: str, than: str, since_s: float) -> bool:
+def is_newer(path: str, than: str, since_s: float) -> bool:
     """Whether a checkpoint is newer than another by the same rule. One that always has the same name is newer
     if it was written after `since_s` (Unix seconds, by the file system's clock). The other one need not exist
     any more.
@@ -45,7 +59,7 @@ def newer(path: str, than: str, since_s: float) -> bool:
         return False
 
 
-def stamp(path: str) -> str:
+def content_stamp(path: str) -> str:
     """What tells one writing of a checkpoint from the next; "" where it is gone."""
     try:
         entries = [path, *(entry.path for entry in os.scandir(path))] if os.path.isdir(path) else [path]
@@ -55,12 +69,12 @@ def stamp(path: str) -> str:
     return f"{max(fact.st_mtime_ns for fact in facts)}.{sum(fact.st_size for fact in facts)}.{len(facts)}"
 
 
-def still_aside(set_aside: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+def unchanged_since_set_aside(set_aside: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """Of (path, its stamp when it was set aside) those paths that nobody wrote anew since."""
-    return tuple(path for path, then in set_aside if not then or stamp(path) == then)
+    return tuple(path for path, then in set_aside if not then or content_stamp(path) == then)
 
 
-def times_written_s(path: str) -> float | None:
+def modified_s(path: str) -> float | None:
     """When it was written last (Unix seconds, by the file system's clock); None where there is none."""
     try:
         return os.stat(path).st_mtime

@@ -9,10 +9,10 @@ import os
 import signal
 from collections.abc import Callable
 
-__all__ = ["Crash", "crash_plan"]
+__all__ = ["PlannedCrash", "crash_plan"]
 
 
-class Crash(BaseException):
+class PlannedCrash(BaseException):
     """A planned crash in a simulation; a real supervisor gets SIGKILL instead. Not an Exception: nothing may
     catch it.
     """

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.config import home
 from ftrun.supervisor.model import stop_conditions
-from ftrun.supervisor.model.stop_conditions import BadHalt, Halt
+from ftrun.supervisor.model.stop_conditions import BadStopConditions as BadHalt
+from ftrun.supervisor.model.stop_conditions import StopConditions as Halt
 from ftrun.supervisor.store import checkpoints
 from ftrun.supervisor.store import run_dir as store_run_dir
 
@@ -32,19 +33,19 @@ if TYPE_CHECKING:
     from ftrun.supervisor.model.run import Run
 
 __all__ = [
-    "FILE",
-    "SIZE_MAX_BYTES_LEAVEFILE",
-    "SIZE_MAX_BYTES_SAVENOW",
-    "Wish",
-    "ask",
-    "clear",
-    "is_read",
+    "LEAVE_MAX_BYTES",
+    "SAVE_FILE",
+    "SAVE_MAX_BYTES",
+    "LeaveRequest",
+    "clear_save_requests",
     "read_halt",
     "read_leave",
     "remove_halt",
     "remove_leave",
-    "unask",
-    "wished",
+    "request_save",
+    "script_reads_save_file",
+    "with_due_stop",
+    "withdraw_save",
     "write_halt",
     "write_leave",
 ]
@@ -53,37 +54,37 @@ __all__ = [
 VERSION = 1
 """Of both JSON files; readers of earlier releases ignore the key."""
 
-SIZE_MAX_BYTES = 16 * 1024
+HALT_MAX_BYTES = 16 * 1024
 
 
 def write_halt(run_dir: str, halt: Halt) -> None:
     """Replace the stop conditions. Raises OSError."""
     text = json.dumps({"v": VERSION, **halt.to_json()}) + "\n"
-    home.write_atomically(os.path.join(run_dir, stop_conditions.FILE), text.encode())
+    home.write_atomically(os.path.join(run_dir, stop_conditions.HALT_FILE), text.encode())
 
 
 def read_halt(run_dir: str) -> Halt | None:
     """Return the stop conditions; None if there is no file that can be read. Raises BadHalt."""
-    path = os.path.join(run_dir, stop_conditions.FILE)
-    text = store_run_dir.content(path, SIZE_MAX_BYTES)
+    path = os.path.join(run_dir, stop_conditions.HALT_FILE)
+    text = store_run_dir.read_untrusted(path, HALT_MAX_BYTES)
     if text is None:
         return None
     try:
         halt = Halt.from_json(json.loads(text))
     except (ValueError, RecursionError) as error:
         raise BadHalt(str(error) if isinstance(error, BadHalt) else "it is no JSON") from None
-    return halt if halt.token else replace(halt, token=checkpoints.stamp(path))  # written by hand
+    return halt if halt.token else replace(halt, token=checkpoints.content_stamp(path))  # written by hand
 
 
 def remove_halt(run_dir: str) -> None:
     """Remove the stop conditions. Raises OSError, but not if there are none."""
     try:
-        os.unlink(os.path.join(run_dir, stop_conditions.FILE))
+        os.unlink(os.path.join(run_dir, stop_conditions.HALT_FILE))
     except FileNotFoundError:
         return
 
 
-def wished(run: Run, run_dir: str, now_s: float) -> Run:
+def with_due_stop(run: Run, run_dir: str, now_s: float) -> Run:
     """Return `run` with the request in its halt.json, if a condition holds and no supervisor has journalled
     it yet.
     """
@@ -100,11 +101,11 @@ def wished(run: Run, run_dir: str, now_s: float) -> Run:
     return replace(run, wish=halt.word, wish_by=halt.by, halt=halt.to_json())
 
 
-SIZE_MAX_BYTES_LEAVEFILE = 1 << 20
+LEAVE_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class LeaveRequest:
     """The nodes that the agent is to leave, the nodes that no later start may use, and why."""
 
     token: str
@@ -113,7 +114,7 @@ class Wish:
     why: str
 
 
-def write_leave(place: str, launch: int, wish: Wish) -> None:
+def write_leave(place: str, launch: int, wish: LeaveRequest) -> None:
     """Write the request into the attempt's folder `place`. Raises OSError."""
     told = {
         "v": VERSION,
@@ -125,14 +126,16 @@ def write_leave(place: str, launch: int, wish: Wish) -> None:
     home.write_atomically(_path(place, launch), (json.dumps(told) + "\n").encode())
 
 
-def read_leave(place: str, launch: int) -> Wish | None:
+def read_leave(place: str, launch: int) -> LeaveRequest | None:
     """Return the request that stands there; None if there is none that can be read."""
-    text = store_run_dir.content(_path(place, launch), SIZE_MAX_BYTES_LEAVEFILE)
+    text = store_run_dir.read_untrusted(_path(place, launch), LEAVE_MAX_BYTES)
     if not text:
         return None
     try:
         told = json.loads(text)
-        return Wish(str(told["token"]), _names(told["nodes"]), _names(told["aside"]), str(told["why"]))
+        return LeaveRequest(
+            str(told["token"]), _names(told["nodes"]), _names(told["aside"]), str(told["why"])
+        )
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
 
@@ -151,31 +154,31 @@ def _names(found: Sequence[object]) -> tuple[str, ...]:
     return tuple(str(name) for name in found)
 
 
-FILE = "save-now"
-SIZE_MAX_BYTES_SAVENOW = 4096
+SAVE_FILE = "save-now"
+SAVE_MAX_BYTES = 4096
 
 
-def ask(run_dir: str, token: str, *, beside: bool = False) -> None:
+def request_save(run_dir: str, token: str, *, beside: bool = False) -> None:
     """Write the request `token`; `beside` = only if no other stands there. Raises OSError."""
-    path = os.path.join(run_dir, FILE)
-    if beside and store_run_dir.content(path, SIZE_MAX_BYTES_SAVENOW):
+    path = os.path.join(run_dir, SAVE_FILE)
+    if beside and store_run_dir.read_untrusted(path, SAVE_MAX_BYTES):
         return
     home.write_atomically(path, f"{token}\n".encode(), mode=0o644)
 
 
-def unask(run_dir: str, token: str) -> None:
+def withdraw_save(run_dir: str, token: str) -> None:
     """Remove the request `token`; any other one stays."""
-    path = os.path.join(run_dir, FILE)
-    if token and store_run_dir.content(path, SIZE_MAX_BYTES_SAVENOW) == f"{token}\n".encode():
+    path = os.path.join(run_dir, SAVE_FILE)
+    if token and store_run_dir.read_untrusted(path, SAVE_MAX_BYTES) == f"{token}\n".encode():
         _remove(path)
 
 
-def clear(run_dir: str) -> None:
+def clear_save_requests(run_dir: str) -> None:
     """Remove any request."""
-    _remove(os.path.join(run_dir, FILE))
+    _remove(os.path.join(run_dir, SAVE_FILE))
 
 
-def is_read(place: str, start_token: str) -> bool:
+def script_reads_save_file(place: str, start_token: str) -> bool:
     """Whether a rank of this start sends heartbeats by `beat`, and so reads the file, too; `place` is the
     attempt's folder.
     """

@@ -29,7 +29,7 @@ from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.store import run_dir
 
-__all__ = ["Clock", "Holder", "Lease", "LeaseLost", "SystemClock", "look"]
+__all__ = ["Clock", "Holder", "Lease", "LeaseLost", "SystemClock", "read_holder"]
 
 _EPOCH = re.compile(r"epoch-(\d{6,})$")
 _EPOCHS_KEPT_MAX = 20
@@ -86,7 +86,7 @@ class Holder:
     counter: str  # "" before the first beat; "released" after a clean end
 
 
-def look(home: str) -> Holder:
+def read_holder(home: str) -> Holder:
     """Read the lease afresh. Raises OSError where the folder cannot be read (other than not existing)."""
     folder = os.path.join(home, "lease")
     try:
@@ -113,7 +113,7 @@ class Lease:
     def __init__(self, home: str, clock: Clock, *, term_s: float = 20.0, writer: str | None = None) -> None:
         self.home = home
         self.term_s = term_s
-        self.writer = writer or run_dir.identity()
+        self.writer = writer or run_dir.process_identity()
         self.epoch = 0
         self.rival = 0  # the newest earlier epoch whose holder may still wake up; 0 = none
         self._clock = clock
@@ -131,7 +131,7 @@ class Lease:
     def acquire(self) -> bool:
         """Look once and, if the holder is gone, try once to take over. Call again until it returns True."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        holder = look(self.home)
+        holder = read_holder(self.home)
         now = self._clock.mono_s()
         gone = (
             holder.counter == "released"
@@ -176,7 +176,7 @@ class Lease:
             epoch, self.epoch = self.epoch, 0
             raise LeaseLost(f"epoch {epoch} was not renewed for more than {self.term_s / 2:g} s")
         try:
-            holder = look(self.home)
+            holder = read_holder(self.home)
         except OSError as error:
             raise LeaseLost(f"the lease cannot be read: {error}") from error
         if holder.epoch != self.epoch or holder.writer != self.writer:

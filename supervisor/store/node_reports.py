@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 from ftrun.supervisor.store import run_dir as store_run_dir
 
-__all__ = ["KINDS", "folder", "json_of", "left", "put_by", "stamp"]
+__all__ = ["REPORT_KINDS", "folder", "folder_stamp", "read_json", "read_reports", "set_aside_reports"]
 
 
-KINDS = ("preflight", "watch", "after")
+REPORT_KINDS = ("preflight", "watch", "after")
 REPORT_BYTES_MAX = 1024 * 1024  # the most that `hooks.nodefile` writes is less
 
 
@@ -26,7 +26,7 @@ def folder(run_dir: str, attempt: int) -> str:
     return os.path.join(store_run_dir.attempt_dir(run_dir, attempt), "nodes")
 
 
-def stamp(run_dir: str, attempt: int) -> int:
+def folder_stamp(run_dir: str, attempt: int) -> int:
     """Changes when a report is written; 0 where there is none, or it cannot be seen."""
     try:
         return os.stat(folder(run_dir, attempt)).st_mtime_ns
@@ -34,7 +34,9 @@ def stamp(run_dir: str, attempt: int) -> int:
         return 0
 
 
-def left(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -> dict[str, dict[str, object]]:
+def read_reports(
+    run_dir: str, attempt: int, launch: int, nodes: Sequence[str]
+) -> dict[str, dict[str, object]]:
     """Return occasion -> node -> content of its file (any JSON, None if it cannot be read); nodes without a
     file are absent.
     """
@@ -45,15 +47,15 @@ def left(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -> dict[
         names = set()
     return {
         kind: {
-            node: json_of(os.path.join(place, name))
+            node: read_json(os.path.join(place, name))
             for node in nodes
             if (name := f"{kind}.{launch}.{node}.json") in names
         }
-        for kind in KINDS
+        for kind in REPORT_KINDS
     }
 
 
-def put_by(run_dir: str, attempt: int, nodes: Sequence[str], name: str) -> None:
+def set_aside_reports(run_dir: str, attempt: int, nodes: Sequence[str], name: str) -> None:
     """Set aside the earlier reports of these nodes: they are kept under `before-NAME.`. A file that cannot be
     moved stays.
     """
@@ -61,13 +63,13 @@ def put_by(run_dir: str, attempt: int, nodes: Sequence[str], name: str) -> None:
     with contextlib.suppress(OSError):
         for old in os.listdir(place):
             kind, _, rest = old.partition(".")
-            if kind in KINDS and rest.endswith(".json") and rest.partition(".")[2][:-5] in nodes:
+            if kind in REPORT_KINDS and rest.endswith(".json") and rest.partition(".")[2][:-5] in nodes:
                 os.replace(os.path.join(place, old), os.path.join(place, f"before-{name}.{old}"))
 
 
-def json_of(path: str) -> object:
+def read_json(path: str) -> object:
     """The JSON in a file; None for what is too large, no regular file, or no JSON."""
-    content = store_run_dir.content(path, REPORT_BYTES_MAX + 1)
+    content = store_run_dir.read_untrusted(path, REPORT_BYTES_MAX + 1)
     try:
         return json.loads(content) if content is not None and len(content) <= REPORT_BYTES_MAX else None
     except (ValueError, RecursionError):

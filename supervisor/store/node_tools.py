@@ -15,15 +15,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 
-from ftrun.hooks.bundle.zipapp import archive
+from ftrun.hooks.bundle.zipapp import build_zipapp as archive
 from ftrun.hooks.runtime.ownership import RUNNER
-from ftrun.slurm.commands.questions import ANSWER
+from ftrun.slurm.commands.node_queries import ANSWER
 from ftrun.supervisor.store.run_dir import TOOLS_LINK
 
-__all__ = ["LINK", "OwnNode", "node_line", "on_own_node", "provide"]
+__all__ = ["LINK", "RunOnThisNode", "install_node_tools", "node_command", "run_on_this_node"]
 
 
-OwnNode = Callable[[str, str, str, float], "tuple[str, ...] | None"]
+RunOnThisNode = Callable[[str, str, str, float], "tuple[str, ...] | None"]
 """As `on_own_node`: (line, job, node, limit_s) -> what it answers."""
 
 INTERPRETERS = f"/usr/bin/python3 python3 {shlex.quote(sys.executable)}"
@@ -39,7 +39,7 @@ for p in {interpreters}; do
 done"""
 
 
-def node_line(home: str, words: Iterable[str], *, told: str = "$said") -> str:
+def node_command(home: str, words: Iterable[str], *, told: str = "$said") -> str:
     """Return the shell line that runs `ftrun-hook WORDS` on a node and answers with its output, or with the
     word `told` once it has ended.
 
@@ -55,7 +55,7 @@ def node_line(home: str, words: Iterable[str], *, told: str = "$said") -> str:
     )
 
 
-def on_own_node(line: str, job: str, node: str, limit_s: float) -> tuple[str, ...] | None:
+def run_on_this_node(line: str, job: str, node: str, limit_s: float) -> tuple[str, ...] | None:
     """Run such a line without Slurm, on this node, and return its answer line by line; None on a timeout."""
     env = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": job, "SLURMD_NODENAME": node}
     try:
@@ -76,7 +76,7 @@ def on_own_node(line: str, job: str, node: str, limit_s: float) -> tuple[str, ..
 LINK = TOOLS_LINK
 
 
-def provide(home: str) -> str:
+def install_node_tools(home: str) -> str:
     """Put the node side into `home`, let the link lead to it, and return its path. Raises OSError."""
     path, link = archive(home), os.path.join(home, LINK)
     name = os.path.basename(path)

@@ -14,25 +14,26 @@ import errno
 import os
 import stat
 
-from ftrun.hooks.runtime.ownership import distrust, private_folder, private_folders
+from ftrun.hooks.runtime.ownership import private_folder, private_folders
+from ftrun.hooks.runtime.ownership import why_untrusted as distrust
 from ftrun.supervisor.config import home as config_home
 
 __all__ = [
     "TOOLS_LINK",
     "attempt_dir",
-    "content",
     "create_run",
     "discard_run",
-    "foreign_home",
-    "identity",
-    "index",
-    "latest_attempt",
+    "find_run",
+    "index_job",
+    "latest_attempt_number",
     "open_attempt",
+    "process_identity",
     "provably_dead",
-    "resolve",
+    "read_untrusted",
     "run_dirs",
     "same_machine",
     "tools_name",
+    "why_home_untrusted",
 ]
 
 
@@ -40,7 +41,7 @@ _RUNS_MAX = 999_999
 _NAME_LENGTH_MAX = 40
 
 
-def foreign_home(home: str) -> str:
+def why_home_untrusted(home: str) -> str:
     """Return why runs must not be kept in `home`: others may have written there, and its files are trusted
     and in part run. "" if it does not exist yet.
     """
@@ -77,7 +78,7 @@ def create_run(home: str, job_name: str) -> str:
     """
     name = run_name(job_name)
     runs = os.path.join(home, "runs")
-    if why := foreign_home(home):
+    if why := why_home_untrusted(home):
         raise OSError(errno.EPERM, why.removeprefix(f"{home} "), home)
     private_folders(runs)
     taken = [entry[len(name) + 1 :] for entry in os.listdir(runs) if entry.startswith(name + "-")]
@@ -124,7 +125,7 @@ def open_attempt(run_dir: str, attempt: int) -> str | None:
     return path
 
 
-def latest_attempt(run_dir: str) -> int:
+def latest_attempt_number(run_dir: str) -> int:
     """The highest attempt number that exists; 0 where there is none."""
     try:
         names = os.listdir(os.path.join(run_dir, "attempts"))
@@ -133,7 +134,7 @@ def latest_attempt(run_dir: str) -> int:
     return max((int(name) for name in names if name.isdigit()), default=0)
 
 
-def index(home: str, job_id: str, run_id: str) -> None:
+def index_job(home: str, job_id: str, run_id: str) -> None:
     """Record that this job belongs to this run. A job id that Slurm reuses points to its newest run."""
     folder = private_folder(os.path.join(home, "index"))
     link = os.path.join(folder, job_id)
@@ -157,7 +158,7 @@ def run_dirs(home: str) -> list[str]:
     ]
 
 
-def resolve(home: str, name: str) -> str | None:
+def find_run(home: str, name: str) -> str | None:
     """Return the folder of the run with this run id or any of its job ids ("123", "123_4", "123+1"); None if
     unknown.
     """
@@ -178,7 +179,7 @@ def resolve(home: str, name: str) -> str | None:
     return None
 
 
-def content(path: str, most_bytes: int, *, start_bytes: int = 0) -> bytes | None:
+def read_untrusted(path: str, most_bytes: int, *, start_bytes: int = 0) -> bytes | None:
     """Return up to `most_bytes` of a file that a job may have written, from `start_bytes` on; None if it
     cannot be read at once.
 
@@ -194,7 +195,7 @@ def content(path: str, most_bytes: int, *, start_bytes: int = 0) -> bytes | None
         return None
 
 
-def identity() -> str:
+def process_identity() -> str:
     """Return the identity of this process, host.boot.pid-namespace.pid.start: unique, and its life can be
     checked on the same machine.
     """

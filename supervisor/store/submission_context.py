@@ -18,7 +18,7 @@ import os
 import resource
 
 from ftrun.supervisor.config import home
-from ftrun.supervisor.model.old_names import with_new_names
+from ftrun.supervisor.model.renamed_settings import rename_settings as with_new_names
 
 __all__ = [
     "VERSION",

@@ -19,9 +19,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["KEPT", "keep", "read"]
+__all__ = ["FILES_KEPT_MAX", "read_cached", "write_cached"]
 
-KEPT = 6
+FILES_KEPT_MAX = 6
 """How many files of a kind are kept: our catalogue and a site's, of two editions, on machines of two kinds
 that share a home.
 """
@@ -32,7 +32,7 @@ _USED_S = 86_400.0  # a file that is read was used today: its time is renewed no
 _NAME = re.compile(r"(?P<kind>[a-z]+)-[0-9a-f]{8,}(?:-[0-9a-f]+)?(?:\.[a-z]+)?")
 
 
-def read(name: str) -> bytes | None:
+def read_cached(name: str) -> bytes | None:
     """The content of the cache file `name`; None where there is none that can be trusted."""
     folder = _folder()
     if folder is None:
@@ -53,7 +53,7 @@ def read(name: str) -> bytes | None:
     return None
 
 
-def keep(name: str, content: bytes) -> None:
+def write_cached(name: str, content: bytes) -> None:
     """Write the cache file `name` (a kind and a digest joined by "-") whole or not at all, and drop the
     oldest of its kind.
     """
@@ -84,7 +84,7 @@ def _drop_old(folder: Path, name: str) -> None:
                 os.unlink(entry.path)
             elif kind and entry.name != name and _kind(entry.name) == kind:
                 times.append((fact.st_mtime, entry.path))
-    for _, path in sorted(times, reverse=True)[KEPT - 1 :]:
+    for _, path in sorted(times, reverse=True)[FILES_KEPT_MAX - 1 :]:
         with suppress(OSError):  # another process was quicker
             os.unlink(path)
 

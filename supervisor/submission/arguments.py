@@ -19,7 +19,7 @@ from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.submission import compose, in_allocation, sbatch_process
 from ftrun.supervisor.submission.sbatch_options import SbatchOptions, directive_lines
 
-__all__ = ["Asked", "Plain", "read"]
+__all__ = ["PlainSubmission", "Submission", "read_submission"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _ELASTIC = ("nodes", "nodes-valid", "global-batch", "micro-batch", "replicas", "
 _ANSWER_ONLY = ("help", "usage", "version", "autocomplete")
 
 
-class Asked:
+class Submission:
     """One call of `ftrun sbatch`: the arguments, the environment to the byte, the script and the settings."""
 
     __slots__ = (
@@ -123,11 +123,11 @@ class Asked:
 
     def _widened(self) -> dict[str, int]:
         """The number of nodes that the user means, if spares are added to it."""
-        wide = in_allocation.resized(self.config.values, self.given)
+        wide = in_allocation.with_spares(self.config.values, self.given)
         return {"active": wide.active} if wide is not None and wide.spares else {}
 
 
-class Plain(Exception):
+class PlainSubmission(Exception):
     """The submission goes to sbatch unchanged. `warning` is printed if sbatch creates a job."""
 
     def __init__(self, warning: str = "") -> None:
@@ -135,7 +135,7 @@ class Plain(Exception):
         self.warning = warning
 
 
-def read(asked: Asked) -> None:
+def read_submission(asked: Submission) -> None:
     """Split the arguments, read the script, resolve the settings.
 
     Raises Plain, and UserError for ftrun's own settings.
@@ -147,7 +147,7 @@ def read(asked: Asked) -> None:
     _refuse_ladder(asked)
 
 
-def _split(asked: Asked) -> None:
+def _split(asked: Submission) -> None:
     typed = asked.argv
     try:
         asked.given.line = options.split(typed, own=_own)
@@ -156,17 +156,17 @@ def _split(asked: Asked) -> None:
         try:
             asked.given.line = options.split(typed, version=asked.version, extra=asked.extra, own=_own)
         except OptionError:
-            raise Plain("its options were not understood") from None
+            raise PlainSubmission("its options were not understood") from None
     except options.MissingValue as error:
         raise UserError(str(error)) from None
     except OptionError:
-        raise Plain("its options were not understood") from None
+        raise PlainSubmission("its options were not understood") from None
     finally:
         asked.argv = (
             asked.given.line.argv() if asked.given.line.words or asked.given.line.script else _less_own(typed)
         )
     if any(asked.given.line.has(name) for name in _ANSWER_ONLY):
-        raise Plain
+        raise PlainSubmission
     for (
         name,
         value,
@@ -199,7 +199,7 @@ def _less_own(argv: Sequence[str]) -> list[str]:
     return kept
 
 
-def _ask_sbatch(asked: Asked) -> None:
+def _ask_sbatch(asked: Submission) -> None:
     """Ask sbatch for its version and its plugin options; done only if an option cannot be split without them."""
     import subprocess
 
@@ -214,11 +214,11 @@ def _ask_sbatch(asked: Asked) -> None:
     asked.extra = options.plugin_options(output_of("--help"))
 
 
-def _read_script(asked: Asked) -> None:
+def _read_script(asked: Submission) -> None:
     line = asked.given.line
     if asked.source == "wrap":
         if line.script is not None:
-            raise Plain  # sbatch refuses arguments beside --wrap
+            raise PlainSubmission  # sbatch refuses arguments beside --wrap
         command = line.get("wrap") or ""
         asked.script = (
             b"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n" + os.fsencode(command) + b"\n"
@@ -232,7 +232,7 @@ def _read_script(asked: Asked) -> None:
             with open(asked.script_path, "rb") as stream:
                 asked.script = stream.read()
         except OSError:
-            raise Plain from None  # sbatch cannot open it either and says so
+            raise PlainSubmission from None  # sbatch cannot open it either and says so
     try:
         asked.given.head = directive_lines(asked.script, asked.told)
     except (options.Ambiguous, options.UnknownOption):
@@ -240,9 +240,9 @@ def _read_script(asked: Asked) -> None:
         try:
             asked.given.head = directive_lines(asked.script, asked.told)
         except OptionError:
-            raise Plain("its #SBATCH options were not understood") from None
+            raise PlainSubmission("its #SBATCH options were not understood") from None
     except OptionError:
-        raise Plain("its #SBATCH options were not understood") from None
+        raise PlainSubmission("its #SBATCH options were not understood") from None
 
 
 def _located(script: str, env: Mapping[str, str]) -> str:
@@ -257,7 +257,7 @@ def _located(script: str, env: Mapping[str, str]) -> str:
     return os.path.join(cwd, script)
 
 
-def _settings(asked: Asked) -> Config:
+def _settings(asked: Submission) -> Config:
     script: list[str] = []
     if b"#FTRUN" in asked.script:
         try:
@@ -270,22 +270,22 @@ def _settings(asked: Asked) -> Config:
     return found
 
 
-def _refuse_ladder(asked: Asked) -> None:
+def _refuse_ladder(asked: Submission) -> None:
     """Refuse recovery settings that this job cannot have, at submission and not at the first fault."""
     try:
-        in_allocation.refuse(asked.config, asked.given.shape)
+        in_allocation.refuse_recovery_settings(asked.config, asked.given.shape)
         if asked.config.meant("recover") or any(asked.config.values[key] for key in _ELASTIC):
             from ftrun.supervisor.submission import sizes
 
-            sizes.refuse(asked.config, asked.given)
-        wide = in_allocation.resized(asked.config.values, asked.given)
+            sizes.refuse_sizes(asked.config, asked.given)
+        wide = in_allocation.with_spares(asked.config.values, asked.given)
     except (errors.SettingError, SubmitImpossible) as error:
         raise UserError(asked.config.blame(str(error))) from None
     if wide is not None and wide.spares:
         _refuse_too_wide(asked, wide.active, wide.spares)
 
 
-def _refuse_too_wide(asked: Asked, active: int, spares: int) -> None:
+def _refuse_too_wide(asked: Submission, active: int, spares: int) -> None:
     """Refuse more nodes than the partition has: the job would wait forever.
 
     If Slurm does not answer, Slurm decides.
@@ -309,7 +309,7 @@ def _refuse_too_wide(asked: Asked, active: int, spares: int) -> None:
         )
 
 
-def _refuse_other_clusters(asked: Asked) -> None:
+def _refuse_other_clusters(asked: Submission) -> None:
     """Refuse submissions to other clusters: a run lives on the cluster that SLURM_CONF names.
 
     A list of clusters, `all`, another cluster or a constraint on the clusters of a federation is refused
@@ -335,7 +335,7 @@ def _refuse_other_clusters(asked: Asked) -> None:
         raise UserError(f"{source}{named}: ftrun looks after jobs of the local cluster ({here}) only; {mend}")
 
 
-def _clusters(asked: Asked) -> tuple[str, str]:
+def _clusters(asked: Submission) -> tuple[str, str]:
     """Where clusters are named (by sbatch's precedence: command line, variables, script), and which."""
     if typed := asked.given.line.get("clusters"):
         return "--clusters=", typed

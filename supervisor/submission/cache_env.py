@@ -11,7 +11,7 @@ sbatch` imports this module, so it imports nothing.
 
 from __future__ import annotations
 
-__all__ = ["EXPORTS", "FOLDER", "LEFT", "Export", "lines"]
+__all__ = ["EXPORTS", "FOLDER", "LEFT_ALONE", "Export", "export_lines"]
 
 FOLDER = "ftrun-{uid}/cache-"
 """How the run's folder on its nodes begins, below `cache-base`. batch.sh fills in the user's number."""
@@ -103,7 +103,7 @@ EXPORTS = (
     ),
 )
 
-LEFT = (
+LEFT_ALONE = (
     (
         "XLA_FLAGS",
         "an option that a release does not know ends the process at its start; JAX hands the options for XLA's caches to the compiler itself",
@@ -124,7 +124,7 @@ LEFT = (
 )
 
 
-def lines(setting: str) -> str:
+def export_lines(setting: str) -> str:
     """What batch.sh reads: lines `NAME[,ALIAS...]=VALUE` with `{caches}` to fill in; "" for `never`."""
     return "\n".join(
         f"{','.join((one.name, *one.aliases))}={one.value}" for one in EXPORTS if setting in one.settings

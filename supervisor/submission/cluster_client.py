@@ -20,10 +20,11 @@ from ftrun.slurm.commands.cluster import CommandCluster
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ftrun.slurm.native.cluster import NativeCluster, Speaking
+    from ftrun.slurm.native.cluster import ClientInUse as Speaking
+    from ftrun.slurm.native.cluster import NativeCluster
     from ftrun.supervisor.config.sources import Config
 
-__all__ = ["examine", "may_leave", "open_cluster", "siblings"]
+__all__ = ["examine_client", "federation_warning", "open_cluster", "parse_federation"]
 
 
 PROBE_TIMEOUT_S = 15.0
@@ -40,7 +41,7 @@ def open_cluster(
     return commands if _without(config) else _native(config, commands, env, timeout_s, tell)
 
 
-def examine(config: Config, env: Mapping[str, str]) -> tuple[str, str, str]:
+def examine_client(config: Config, env: Mapping[str, str]) -> tuple[str, str, str]:
     """For `ftrun doctor`: state (ok, warn), what was found, how to mend it. Tries the library."""
     alone = _without(config)
     if alone:
@@ -85,7 +86,7 @@ _LOCAL_ID_BITS = 26  # MAX_JOB_ID of slurm.h: higher bits are the origin of a fe
 _ASK_S = 10.0
 
 
-def may_leave(job: str, env: Mapping[str, str]) -> str:
+def federation_warning(job: str, env: Mapping[str, str]) -> str:
     """A warning if this job may start on another cluster of the federation.
 
     "" if not, or if Slurm does not say.
@@ -104,7 +105,7 @@ def may_leave(job: str, env: Mapping[str, str]) -> str:
         ).stdout  # fmt: skip
     except (OSError, SlurmError, subprocess.TimeoutExpired):
         return ""
-    own, others = siblings(shown)
+    own, others = parse_federation(shown)
     if not others:
         return ""
     return (
@@ -113,7 +114,7 @@ def may_leave(job: str, env: Mapping[str, str]) -> str:
     )
 
 
-def siblings(shown: str) -> tuple[str, list[str]]:
+def parse_federation(shown: str) -> tuple[str, list[str]]:
     """This cluster and the others of its federation, from `scontrol show federation`."""
     own = re.search(r"^Self:\s+([^:\s]+):", shown, re.MULTILINE)
     return own[1] if own else "", re.findall(r"^Sibling:\s+([^:\s]+):", shown, re.MULTILINE)

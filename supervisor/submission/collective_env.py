@@ -12,7 +12,7 @@ sbatch` imports this module, so it imports nothing.
 
 from __future__ import annotations
 
-__all__ = ["EXPORTS", "LEFT", "Export", "Left", "lines", "told"]
+__all__ = ["EXPORTS", "LEFT_ALONE", "Export", "LeftAlone", "explain_exports", "export_lines"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Export:
         self.why = why
 
 
-class Left:
+class LeftAlone:
     """One variable that is left alone, where it is documented, and why."""
 
     __slots__ = ("name", "source", "why")
@@ -92,42 +92,44 @@ EXPORTS = (
     Export("TORCH_HCCL_DEBUG_INFO_TEMP_FILE", f"{STACKS}/hccl_trace_rank_", (), TORCH_NPU, _FILE),
 )
 
-LEFT = (
-    Left(
+LEFT_ALONE = (
+    LeftAlone(
         "timeout= of init_process_group",
         PYTORCH,
         "PyTorch's collective time-out (10 minutes with NCCL) is an argument of the user's own call and no variable; "
         "lowered from outside it would end a long evaluation of one rank",
     ),
-    Left("TORCH_NCCL_ASYNC_ERROR_HANDLING", PYTORCH, "3, tear down after an error, is the default"),
-    Left(
+    LeftAlone("TORCH_NCCL_ASYNC_ERROR_HANDLING", PYTORCH, "3, tear down after an error, is the default"),
+    LeftAlone(
         "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
         PYTORCH,
         "watches PyTorch's own watchdog; a long call of CUDA, as at a lazy load of kernels, would be taken for a hang",
     ),
-    Left("TORCH_NCCL_BLOCKING_WAIT", PYTORCH, "makes every wait block the host: slower steps"),
-    Left(
+    LeftAlone("TORCH_NCCL_BLOCKING_WAIT", PYTORCH, "makes every wait block the host: slower steps"),
+    LeftAlone(
         "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
         "github.com/pytorch/pytorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp",
         "lets `ftrun-hook stacks` ask for a dump before any time-out; but a rank that cannot make the pipe ends at its start, so it is for "
         "the user to set, to a prefix in a folder that exists on every node, such as /dev/shm/nccl_pipe_",
     ),
-    Left(
+    LeftAlone(
         "TORCH_HCCL_ENABLE_MONITORING",
         TORCH_NPU,
         "ends a process whose watchdog stands still for 10 minutes; off by default there",
     ),
-    Left("NCCL_IB_TIMEOUT", NCCL, "its retries outlast a link that flaps; lowered, a flap becomes a fault"),
-    Left(
+    LeftAlone(
+        "NCCL_IB_TIMEOUT", NCCL, "its retries outlast a link that flaps; lowered, a flap becomes a fault"
+    ),
+    LeftAlone(
         "HCCL_EXEC_TIMEOUT",
         CANN,
         "half an hour by default, so that one rank may save or evaluate while the others wait",
     ),
-    Left("HCCL_CONNECT_TIMEOUT", CANN, "120 s by default is the least that is allowed"),
-    Left(
+    LeftAlone("HCCL_CONNECT_TIMEOUT", CANN, "120 s by default is the least that is allowed"),
+    LeftAlone(
         "MS_TOPO_TIMEOUT", MINDSPORE, "half an hour for all processes to come together: nodes may start late"
     ),
-    Left(
+    LeftAlone(
         "MS_NODE_TIMEOUT",
         MINDSPORE,
         "a process that is silent for longer is given up: a long compilation is silent too",
@@ -135,14 +137,14 @@ LEFT = (
 )
 
 
-def lines(setting: str) -> str:
+def export_lines(setting: str) -> str:
     """What batch.sh reads: lines `NAME[,ALIAS...]=VALUE` with `{stacks}` to fill in; "" for `never`."""
     if setting != "auto":
         return ""
     return "\n".join(f"{','.join((one.name, *one.aliases))}={one.value}" for one in EXPORTS)
 
 
-def told(names: Iterable[str]) -> list[tuple[str, str, str]]:
+def explain_exports(names: Iterable[str]) -> list[tuple[str, str, str]]:
     """Name, value and reason of those of our variables that a start recorded as set.
 
     Other names are skipped.

@@ -19,13 +19,13 @@ from ftrun.supervisor.config import home
 from ftrun.supervisor.store import node_reports
 from ftrun.supervisor.store import run_dir as store_run_dir
 
-__all__ = ["Book", "NodeClass", "Share", "Warm", "clear", "read"]
+__all__ = ["CacheFill", "CacheIndex", "FrameworkShare", "NodeClass", "clear_caches", "read_caches"]
 
 PLACE = "caches"
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class FrameworkShare:
     """What one framework has in the packs of a class.
 
     Folder name, entries, bytes on a node, bytes in the packs.
@@ -49,12 +49,12 @@ class NodeClass:
     writers: Mapping[str, str]
     packs: int
     damaged: tuple[str, ...]
-    shares: tuple[Share, ...]
+    shares: tuple[FrameworkShare, ...]
     written_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Warm:
+class CacheFill:
     """How one start found its caches: entries and bytes filled in, how many of them were read (None.
 
     Unknown), seconds.
@@ -71,14 +71,14 @@ class Warm:
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
+class CacheIndex:
     """The caches of a run: folder on the nodes ("" = none), limit, refusal, node classes, last starts."""
 
     local: str
     limit_bytes: int
     refused: str
     classes: tuple[NodeClass, ...]
-    warm: tuple[Warm, ...]
+    warm: tuple[CacheFill, ...]
 
     @property
     def stored_bytes(self) -> int:
@@ -86,20 +86,20 @@ class Book:
         return sum(share.stored_bytes for one in self.classes for share in one.shares)
 
 
-def read(run_dir: str, attempts: int) -> Book:
+def read_caches(run_dir: str, attempts: int) -> CacheIndex:
     """The caches of the run in `run_dir`, which had that many attempts. What cannot be read is left out."""
     place = os.path.join(run_dir, PLACE)
     words = _text(os.path.join(place, "where")).rstrip("\n").partition(" ")
-    refusal = node_reports.json_of(os.path.join(place, "refused"))
+    refusal = node_reports.read_json(os.path.join(place, "refused"))
     refused = str(refusal.get("why", "")) if isinstance(refusal, dict) else ""
     classes = tuple(
         _class_of(place, name) for name in _listed(place) if os.path.isdir(os.path.join(place, name))
     )
     limit_bytes = int(words[0]) if words[0].isdigit() else 0
-    return Book(words[2], limit_bytes, refused, classes, tuple(_last_starts(run_dir, attempts)))
+    return CacheIndex(words[2], limit_bytes, refused, classes, tuple(_last_starts(run_dir, attempts)))
 
 
-def clear(run_dir: str) -> int:
+def clear_caches(run_dir: str) -> int:
     """Remove all packs and raise the epoch, so that nodes discard their copies.
 
     Returns the bytes freed. Raises OSError.
@@ -145,11 +145,11 @@ def _class_of(place: str, name: str) -> NodeClass:
                 seen.add(entry.path)
                 row[0] += 1
                 row[1] += entry.size
-    by_framework = tuple(Share(kind, *numbers) for kind, numbers in sorted(shares.items()))
+    by_framework = tuple(FrameworkShare(kind, *numbers) for kind, numbers in sorted(shares.items()))
     return NodeClass(name, facts, writers, len(packs), tuple(damaged), by_framework, written_s)
 
 
-def _last_starts(run_dir: str, attempts: int) -> Iterator[Warm]:
+def _last_starts(run_dir: str, attempts: int) -> Iterator[CacheFill]:
     """The reports of the last launch that left any, by node."""
     for attempt in range(attempts, 0, -1):
         folder = node_reports.folder(run_dir, attempt)
@@ -162,19 +162,19 @@ def _last_starts(run_dir: str, attempts: int) -> Iterator[Warm]:
         if not launches:
             continue
         for _, launch, rest in sorted(parts for parts in named if parts[1] == str(max(launches))):
-            table = node_reports.json_of(os.path.join(folder, f"caches.{launch}.{rest}"))
+            table = node_reports.read_json(os.path.join(folder, f"caches.{launch}.{rest}"))
             if isinstance(table, dict):
                 yield _warm(attempt, int(launch), rest.removesuffix(".json"), table)
         return
 
 
-def _warm(attempt: int, launch: int, node: str, table: Mapping[str, Any]) -> Warm:
+def _warm(attempt: int, launch: int, node: str, table: Mapping[str, Any]) -> CacheFill:
     def number(name: str) -> int | None:
         value = table.get(name)
         return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
     seconds, trouble = table.get("fill_s"), table.get("trouble")
-    return Warm(
+    return CacheFill(
         attempt,
         launch,
         node,
@@ -194,5 +194,5 @@ def _listed(folder: str) -> list[str]:
 
 
 def _text(path: str) -> str:
-    content = store_run_dir.content(path, 1 << 16)
+    content = store_run_dir.read_untrusted(path, 1 << 16)
     return content.decode("utf-8", "surrogateescape") if content is not None else ""

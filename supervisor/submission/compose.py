@@ -27,8 +27,8 @@ __all__ = [
     "compose",
     "directives",
     "ftrun_directives",
-    "payload",
     "shebang",
+    "user_script",
     "with_variables",
 ]
 
@@ -152,7 +152,7 @@ def _assigned(values: Mapping[str, str]) -> list[bytes]:
     return [name.encode() + b"=" + _quoted(_encoded(value)) for name, value in values.items()]
 
 
-def payload(composed: bytes) -> bytes:
+def user_script(composed: bytes) -> bytes:
     """The user's script out of a composed file. Raises ValueError where there is none."""
     import re
 

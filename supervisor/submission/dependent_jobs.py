@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from ftrun.supervisor.model.job_rows import base_id
+from ftrun.supervisor.model.job_rows import base_job_id as base_id
 
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import Cluster, JobRow
 
-__all__ = ["still_same", "to_hold"]
+__all__ = ["holdable", "still_same"]
 
 
-def to_hold(cluster: Cluster, job: str) -> tuple[dict[str, str], dict[str, float]]:
+def holdable(cluster: Cluster, job: str) -> tuple[dict[str, str], dict[str, float]]:
     """Jobs that depend on this one and may be held: job -> its whole dependency; and the submit time of each.
 
     Raises SlurmError.

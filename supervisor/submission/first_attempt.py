@@ -19,13 +19,13 @@ from ftrun.supervisor.store import journal, submission_context
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.submission import plan, sbatch_process
 
-__all__ = ["Run", "say"]
+__all__ = ["FirstAttempt", "print_notice"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ftrun.supervisor.submission.arguments import Asked
+    from ftrun.supervisor.submission.arguments import Submission as Asked
 
 _LOOK_UP_FOR_S = 25.0
 _ASKED = "Batch job submission failed"  # sbatch's message once it has talked to slurmctld
@@ -33,7 +33,7 @@ _NOT_STARTED = 126
 _FEDERATED_ID_DIGITS = 8  # 67,108,863 is the highest id outside of a federation
 
 
-class Run:
+class FirstAttempt:
     """A run in the making: from the folder to the submitted job."""
 
     __slots__ = ("asked", "home", "id", "job", "journal", "kept", "plan", "run_dir", "token")
@@ -46,13 +46,15 @@ class Run:
         self.token = f"ftrun:{self.id}:{os.urandom(4).hex()}"
         self.journal: journal.Journal | None = None
         self.kept = asked.kept(self.id, self.token)
-        self.plan: plan.Plan | None = None
+        self.plan: plan.SbatchCall | None = None
         self.job = ""
 
     def open(self) -> None:
         """Write context, journal, the attempt's folder, the file and the intent to disk. Raises OSError."""
         spec = plan.AttemptSpec(1, dependency=_dependency(self.asked, self.home))
-        self.plan = plan.plan(self.kept, self.asked.script, self.asked.given, spec, run_dir=self.run_dir)
+        self.plan = plan.plan_attempt(
+            self.kept, self.asked.script, self.asked.given, spec, run_dir=self.run_dir
+        )
         if any(self.kept["settings"][key] for key in ("preflight", "rank-restart", "stage")):
             _put_hooks(self.home)
         submission_context.save(self.run_dir, self.kept, self.asked.raw_env, self.asked.script)
@@ -64,7 +66,7 @@ class Run:
             argv=self.kept["argv"],
             settings=self.kept["settings"],
             submitter={
-                "writer": store_run_dir.identity(),
+                "writer": store_run_dir.process_identity(),
                 "user": self.kept["user"],
                 "host": self.kept["host"],
             },
@@ -98,24 +100,25 @@ class Run:
         self.job = job
         try:
             self.journal.append("submit.done", attempt=1, job=job, cluster=cluster)
-            store_run_dir.index(self.home, job, self.id)
+            store_run_dir.index_job(self.home, job, self.id)
         except OSError as error:
-            say(
+            print_notice(
                 f"job {job} was submitted, but {self.run_dir} cannot be written ({error.strerror}); the supervisor finds it"
             )
         self.journal.close()
         if len(job) >= _FEDERATED_ID_DIGITS and not self.asked.names_cluster:
             from ftrun.supervisor.submission import cluster_client
 
-            if warning := cluster_client.may_leave(job, self.asked.env):
-                say(warning)
+            if warning := cluster_client.federation_warning(job, self.asked.env):
+                print_notice(warning)
         self.start_supervisor()
         return exit_code
 
-    def _unclear(self, ended: sbatch_process.Ended) -> int:
+    def _unclear(self, ended: sbatch_process.SbatchResult) -> int:
         """sbatch failed or printed no id (--quiet): find out what happened before anything is reported."""
         from ftrun.slurm.client.errors import OutcomeUnknown
-        from ftrun.slurm.commands.answers import Call, sort_failure
+        from ftrun.slurm.commands.failure_kinds import Call
+        from ftrun.slurm.commands.failure_kinds import error_of_failure as sort_failure
 
         stderr = ended.stderr.decode("utf-8", "replace")
         error = sort_failure(Call.SUBMIT, stderr=stderr, exit_code=ended.exit_code)
@@ -127,7 +130,7 @@ class Run:
         job = self._looked_up(_LOOK_UP_FOR_S if asked else 0.0)
         if job:
             if ended.exit_code:
-                say(f"sbatch failed, but the job is there: {job} (run {self.id})")
+                print_notice(f"sbatch failed, but the job is there: {job} (run {self.id})")
             return self._done(job, "", 130 if ended.interrupted else 0)
         if job is not None and not asked:
             self.discard()
@@ -135,7 +138,7 @@ class Run:
         if ended.exit_code:
             self._abandon(error.message)
         else:
-            say(
+            print_notice(
                 f"sbatch told no job id and the job of run {self.id} is not to be seen yet; the supervisor looks for it"
             )
         self.start_supervisor()
@@ -148,15 +151,17 @@ class Run:
         assert self.journal is not None
         fault: dict[str, Any] = {"class": "scheduler"}
         try:
-            attempt_dir.close(self.run_dir, 1, 0)  # a late job then ends before the user's script begins
+            attempt_dir.close_attempt(
+                self.run_dir, 1, 0
+            )  # a late job then ends before the user's script begins
             self.journal.append("submit.unknown", attempt=1, message=message)
             reason = f"the outcome of the submission is unknown: {message}"
             self.journal.append("run.abandoned", attempt=1, reason=reason, **fault)
         except OSError:
-            say(
+            print_notice(
                 f"{self.run_dir} cannot be written"
             )  # the intent is on disk: a supervisor comes to the same end
-        say(f"no job of run {self.id} was found; should it still appear, it will be cancelled")
+        print_notice(f"no job of run {self.id} was found; should it still appear, it will be cancelled")
 
     def _looked_up(self, patience_s: float) -> str | None:
         """The id of the job with our token.
@@ -188,9 +193,9 @@ class Run:
         from ftrun.supervisor.submission import start_supervisor as submission_start_supervisor
 
         try:
-            submission_start_supervisor.ensure(self.home, self.asked.env | self._for_supervisor())
+            submission_start_supervisor.ensure_supervisor(self.home, self.asked.env | self._for_supervisor())
         except OSError as error:
-            say(f"no supervisor could be started ({error.strerror}); start one: ftrun supervise")
+            print_notice(f"no supervisor could be started ({error.strerror}); start one: ftrun supervise")
 
     def _for_supervisor(self) -> dict[str, str]:
         """Settings of this submission that the new supervisor takes over."""
@@ -210,9 +215,9 @@ def _put_hooks(home: str) -> None:
     from ftrun.supervisor.store import node_tools
 
     try:
-        node_tools.provide(home)
+        node_tools.install_node_tools(home)
     except OSError as error:
-        say(
+        print_notice(
             f"{error.filename}: {error.strerror}; no node is checked before the script, no rank starts again alone, and no checkpoint is staged"
         )
 
@@ -228,7 +233,7 @@ def _dependency(asked: Asked, home: str) -> str | None:
 
 def _present_job(asked: Asked, home: str, job: str) -> str:
     """The run's present job instead of its earlier `job`; `job` itself if that id is another job's by now."""
-    run_dir = store_run_dir.resolve(home, job)
+    run_dir = store_run_dir.find_run(home, job)
     if run_dir is None:
         return job
     try:
@@ -258,10 +263,10 @@ def _is_anothers(asked: Asked, run_dir: str, job: str) -> bool:
         return False
     mine = [attempt for attempt in run.attempts if attempt.job == job]
     return bool(shown) and not any(
-        job_rows.own(shown, one, user=run.submitter.get("user", "")) for one in mine
+        job_rows.rows_of_attempt(shown, one, user=run.submitter.get("user", "")) for one in mine
     )
 
 
-def say(message: str) -> None:
+def print_notice(message: str) -> None:
     """Print one line of ftrun's own to stderr."""
     print(f"ftrun: {message}", file=sys.stderr)

@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 __all__ = [
-    "active",
-    "active_of",
-    "facts",
-    "fewer",
+    "active_nodes",
+    "active_nodes_of_run",
+    "batch_facts",
+    "check_stage_dir",
+    "fewer_spares_message",
     "known_signatures",
-    "outlives",
-    "ready",
-    "refuse",
-    "resized",
-    "spares_now",
+    "refuse_recovery_settings",
+    "spares_for_next",
     "spares_of",
+    "survives_node_loss",
     "with_agent",
+    "with_spares",
 ]
 
 
-def resized(
+def with_spares(
     chosen: Mapping[str, Any],
     given: SbatchOptions,
     fewer: int | None = None,
@@ -56,7 +56,7 @@ def resized(
     idle: Sequence[str] = (),
     agent: bool = True,
     cwd: str = "",
-) -> resize.Resized | None:
+) -> resize.ResizedSubmission | None:
     """The submission with its spares, for `size` nodes (0 = as many as the user says).
 
     None where it stays as typed.
@@ -67,33 +67,33 @@ def resized(
     """
     wanted = int(chosen.get("spares", 0) or 0)
     if not wanted:
-        equal = agent and outlives(chosen, "single") and _sized(chosen)
-        made = resize.resized(given, None, size=size, equal=equal) if size or equal else None
+        equal = agent and survives_node_loss(chosen, "single") and _sized(chosen)
+        made = resize.resize(given, None, size=size, equal=equal) if size or equal else None
         return made if made is not None and (equal or made.active != made.full) else None
     number = wanted if fewer is None else min(fewer, wanted)
-    named = node_names.required(given, cwd)
+    named = node_names.required_nodes(given, cwd)
     if named and exclude:
         usable = {*named, *idle} - {*exclude}
-        needed = resize.resized(given, 0).active
+        needed = resize.resize(given, 0).active
         number = max(0, min(number, len(usable) - needed))
-    made = resize.resized(given, number, size=size, named=named)
+    made = resize.resize(given, number, size=size, named=named)
     if number < wanted and len(named) > made.active + number:
         first = sorted(named, key=lambda node: node in exclude)[: made.active + number]
         made.options["nodelist"] = ",".join(node for node in named if node in first)
     return made
 
 
-def active(kept: Mapping[str, Any]) -> int:
+def active_nodes(kept: Mapping[str, Any]) -> int:
     """How many nodes the user asked for, where spares were added; 0 where none were."""
     return int(kept.get("active", 0))
 
 
-def active_of(run_dir: str) -> int:
+def active_nodes_of_run(run_dir: str) -> int:
     """`active` of a run's submission context; 0 also where it cannot be read."""
     from ftrun.supervisor.store import submission_context
 
     try:
-        return active(submission_context.load(run_dir))
+        return active_nodes(submission_context.load(run_dir))
     except submission_context.ContextError:
         return 0
 
@@ -103,7 +103,7 @@ def spares_of(chosen: Mapping[str, Any], attempt: Attempt) -> int:
     return int(chosen.get("spares", 0) if attempt.spares_asked is None else attempt.spares_asked)
 
 
-def spares_now(
+def spares_for_next(
     chosen: Mapping[str, Any], before: Attempt, view: ClusterView, exclude: Collection[str], size: int = 0
 ) -> int | None:
     """How many spares the next attempt gets, as many as the partition has room for.
@@ -126,7 +126,7 @@ def spares_now(
     return max(0, min(wanted, len(left) - (size or view.nodes_needed)))
 
 
-def fewer(spares: int, wanted: int) -> str:
+def fewer_spares_message(spares: int, wanted: int) -> str:
     """The message for an attempt that gets fewer spares than asked for."""
     return f"{spares} of {wanted} spares: the partition has no more nodes for this run"
 
@@ -136,7 +136,7 @@ def with_agent(chosen: Mapping[str, Any], shape: str) -> bool:
     if shape != "single" or chosen.get("agent") == "never" or chosen["observe"] or not chosen["retries"]:
         return False
     if chosen.get("policy"):
-        from ftrun.supervisor.config.recovery_order import rungs_from
+        from ftrun.supervisor.config.recovery_order import rung_rules_from as rungs_from
 
         return rungs_from(chosen).in_place
     words = str(chosen.get("recover", "")).split(",")
@@ -150,7 +150,7 @@ def with_agent(chosen: Mapping[str, Any], shape: str) -> bool:
     return any(usable.get(word.strip(), False) for word in words)
 
 
-def outlives(chosen: Mapping[str, Any], shape: str) -> bool:
+def survives_node_loss(chosen: Mapping[str, Any], shape: str) -> bool:
     """Whether a job is to go on without a node that it lost: where sizes or a companion were asked for."""
     if not with_agent(chosen, shape):
         return False
@@ -164,7 +164,7 @@ def _sized(chosen: Mapping[str, Any]) -> bool:
     return bool(chosen.get("nodes") or chosen.get("nodes-valid"))
 
 
-def facts(kept: Mapping[str, Any], shape: str, made: resize.Resized | None) -> dict[str, str]:
+def batch_facts(kept: Mapping[str, Any], shape: str, made: resize.ResizedSubmission | None) -> dict[str, str]:
     """What the submitted file says about recovery inside the allocation.
 
     Contexts of older versions have no agent.
@@ -173,7 +173,7 @@ def facts(kept: Mapping[str, Any], shape: str, made: resize.Resized | None) -> d
     facts = {
         "agent": str(kept.get("python", "")) if with_agent(chosen, shape) else "",
         "labels": chosen.get("srun-label", "never"),
-        "timeouts": collective_env.lines(chosen.get("timeouts", "never")),
+        "timeouts": collective_env.export_lines(chosen.get("timeouts", "never")),
         "rejoin": "1" if chosen.get("rank-restart") else "",
         "save_signal": chosen.get("save-signal", ""),
         "stage": _staged(chosen),
@@ -205,7 +205,7 @@ def cache_facts(kept: Mapping[str, Any], shape: str) -> dict[str, str]:
         or not kept.get("cache_name")
     ):
         return {}
-    from ftrun.hooks.runtime.formats import bytes_of
+    from ftrun.hooks.runtime.formats import parse_bytes as bytes_of
 
     base = str(chosen["cache-base"]).rstrip("/") or "/"
     if not base.startswith("/") or "\n" in base:
@@ -213,7 +213,7 @@ def cache_facts(kept: Mapping[str, Any], shape: str) -> dict[str, str]:
     folder = f"{base.rstrip('/')}/{cache_env.FOLDER}{kept['cache_name']}"
     return {
         "caches": f"{bytes_of(str(chosen['cache-limit']))} {folder}",
-        "cache_exports": cache_env.lines(setting),
+        "cache_exports": cache_env.export_lines(setting),
     }
 
 
@@ -236,7 +236,7 @@ def _staged(chosen: Mapping[str, Any]) -> str:
     return "\n".join(str(chosen[key]) for key in keys)
 
 
-def refuse(config: Config, shape: str) -> None:
+def refuse_recovery_settings(config: Config, shape: str) -> None:
     """Refuse recovery settings that this job cannot have.
 
     Raises SettingError in one line that names the source.
@@ -245,8 +245,8 @@ def refuse(config: Config, shape: str) -> None:
     meant = {key for key in ("recover", "policy", "spares", "on-queue-timeout") if config.meant(key)}
     if chosen["hang-min"] > chosen["hang-max"]:  # type: ignore[operator]
         raise SettingError(
-            f"hang-min ({settings.show('hang-min', chosen['hang-min'])}) is longer than"
-            f" hang-max ({settings.show('hang-max', chosen['hang-max'])})"
+            f"hang-min ({settings.format_value('hang-min', chosen['hang-min'])}) is longer than"
+            f" hang-max ({settings.format_value('hang-max', chosen['hang-max'])})"
         )
     if chosen["policy"] or any(
         config.origin[key][0] != "default" for key in config.origin if key in _OF_RUNGS
@@ -275,13 +275,13 @@ _OF_RUNGS = frozenset({"recover", *(f"{kind}-{rung}" for kind in ("budget", "lim
 
 
 def _refuse_rungs(config: Config, meant: Collection[str]) -> None:
-    from ftrun.supervisor.config.recovery_order import rungs_from
+    from ftrun.supervisor.config.recovery_order import rung_rules_from as rungs_from
 
     rungs_from(config.values, signatures=known_signatures, meant=meant)
 
 
 def _may_swap(config: Config, shape: str) -> bool:
-    from ftrun.supervisor.config.recovery_order import rungs_from
+    from ftrun.supervisor.config.recovery_order import rung_rules_from as rungs_from
     from ftrun.supervisor.config.rungs import Rung
 
     if not with_agent(config.values, shape):
@@ -305,10 +305,10 @@ def _default() -> object:
     return settings.SETTINGS["recover"].default
 
 
-PATIENCE_S = 5.0
+STAGE_DIR_TIMEOUT_S = 5.0
 
 
-def ready(path: str, *, make: bool) -> None:
+def check_stage_dir(path: str, *, make: bool) -> None:
     """Check that `path` is a folder that this user may write to.
 
     `make` creates it, and those above it, where it is missing. Raises UserError (exit 2).
@@ -320,7 +320,7 @@ def ready(path: str, *, make: bool) -> None:
         target=lambda: found.append(_wrong(os.path.expanduser(path), make=make)), daemon=True
     )
     looking.start()
-    looking.join(PATIENCE_S)
+    looking.join(STAGE_DIR_TIMEOUT_S)
     if found and found[0]:
         raise UserError(f"stage: {found[0]}")
 

@@ -25,14 +25,22 @@ if TYPE_CHECKING:
     from ftrun.slurm.client.options import CommandLine
     from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
-__all__ = ["avoiding", "excluded", "limit", "narrowed", "required", "tasks", "told"]
+__all__ = [
+    "array_env",
+    "array_limit",
+    "array_tasks",
+    "excluded_nodes",
+    "narrowed_array",
+    "required_nodes",
+    "with_excluded",
+]
 
 
 _PART = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 _TASKS_MAX = 4_000_001  # Slurm's own bound of MaxArraySize
 
 
-def tasks(spec: str) -> tuple[int, ...]:
+def array_tasks(spec: str) -> tuple[int, ...]:
     """The task numbers, sorted, each once; empty for what Slurm would refuse."""
     found: set[int] = set()
     for part in spec.partition("%")[0].strip().strip("[]").split(","):
@@ -46,20 +54,20 @@ def tasks(spec: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def limit(spec: str) -> str:
+def array_limit(spec: str) -> str:
     """How many tasks may run at a time, as typed; "" for no limit."""
     return spec.partition("%")[2].strip()
 
 
-def narrowed(spec: str, wanted: tuple[int, ...]) -> str:
+def narrowed_array(spec: str, wanted: tuple[int, ...]) -> str:
     """The same array with these tasks only."""
-    most = limit(spec)
+    most = array_limit(spec)
     return ",".join(map(str, wanted)) + (f"%{most}" if most else "")
 
 
-def told(spec: str) -> Mapping[str, str]:
+def array_env(spec: str) -> Mapping[str, str]:
     """The variables by which Slurm describes the whole array to a task; empty for what is no array."""
-    numbers = tasks(spec)
+    numbers = array_tasks(spec)
     if not numbers:
         return {}
     step = re.search(r":(\d+)", spec)
@@ -71,7 +79,7 @@ def told(spec: str) -> Mapping[str, str]:
     }
 
 
-def required(given: SbatchOptions, cwd: str = "") -> list[str]:
+def required_nodes(given: SbatchOptions, cwd: str = "") -> list[str]:
     """The nodes that the user names by -w or -F (job of one component).
 
     Raises SubmitImpossible if the file is unreadable. `cwd` is where the job was submitted ("" = here).
@@ -79,23 +87,23 @@ def required(given: SbatchOptions, cwd: str = "") -> list[str]:
     return _expanded(given.get("nodelist"), given.get("nodefile"), cwd)
 
 
-def excluded(given: SbatchOptions, cwd: str = "") -> list[str]:
+def excluded_nodes(given: SbatchOptions, cwd: str = "") -> list[str]:
     """The nodes that the user excludes by -x (job of one component).
 
     Raises SubmitImpossible if the file is unreadable.
     """
     from ftrun.slurm.client import nodeset
 
-    return list(nodeset.expand(listed(given.get("exclude"), cwd)))
+    return list(nodeset.expand(node_list(given.get("exclude"), cwd)))
 
 
 def _expanded(named: str | None, file: str | None, cwd: str) -> list[str]:
     from ftrun.slurm.client import nodeset  # most submissions name no node
 
-    return list(nodeset.expand(listed(named or "", cwd) or (_from_file(file, cwd) if file else "")))
+    return list(nodeset.expand(node_list(named or "", cwd) or (_from_file(file, cwd) if file else "")))
 
 
-def avoiding(
+def with_excluded(
     changed: CommandLine,
     head: Sequence[CommandLine],
     exclude: Sequence[str],
@@ -112,7 +120,7 @@ def avoiding(
     own, named, files = (value_of_each(name, changed, head) for name in ("exclude", "nodelist", "nodefile"))
     changed = with_parts_for(changed, own, named, files)
     for part in range(changed.components):
-        merged = ",".join(filter(None, (listed(own[part] or "", cwd), nodeset.fold(exclude))))
+        merged = ",".join(filter(None, (node_list(own[part] or "", cwd), nodeset.fold(exclude))))
         wanted = _expanded(named[part], files[part], cwd)
         changed = changed.with_option("exclude", merged, part)
         if set(wanted) & set(exclude):
@@ -130,7 +138,7 @@ def _substituted(wanted: Sequence[str], exclude: Sequence[str], idle: Sequence[s
     return [spares.pop(0) if node in exclude else node for node in wanted]
 
 
-def listed(nodes: str, cwd: str = "") -> str:
+def node_list(nodes: str, cwd: str = "") -> str:
     """A node list as given to -w and -x: with a slash in it, it names a file of nodes.
 
     Raises SubmitImpossible.

@@ -34,16 +34,16 @@ from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 __all__ = [
     "AttemptSpec",
-    "Plan",
+    "SbatchCall",
     "SubmitImpossible",
-    "load",
-    "outlives",
-    "plan",
+    "is_requeued",
+    "load_options",
+    "monitor_period",
+    "plan_attempt",
     "request_for",
-    "requeues",
+    "signal_ahead_s",
     "signal_option",
-    "warning_ahead_s",
-    "watched",
+    "survives_node_loss",
 ]
 
 TYPE_CHECKING = False
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from ftrun.hooks.checkpoints.diverged import Poison
+    from ftrun.hooks.checkpoints.diverged import Divergence as Poison
     from ftrun.slurm.client.cluster import SubmitRequest
-    from ftrun.supervisor.submission.resize import Resized
+    from ftrun.supervisor.submission.resize import ResizedSubmission as Resized
 
 SIGNAL_AHEAD_S = 60.0  # sbatch's own value where --signal names no time
 FIRST_DROPPED = ("wait",)
@@ -127,7 +127,7 @@ class AttemptSpec:
         return LATER_DROPPED if self.dependency is not None else (*LATER_DROPPED, "dependency")
 
 
-class Plan:
+class SbatchCall:
     """One call of sbatch: its arguments, the file, and whether the file goes in by standard input."""
 
     __slots__ = ("argv", "content", "path", "stdin")
@@ -144,9 +144,9 @@ class Plan:
         home.write_atomically(self.path, self.content, sync=False)
 
 
-def plan(
+def plan_attempt(
     context: Mapping[str, Any], script: bytes, given: SbatchOptions, spec: AttemptSpec, *, run_dir: str
-) -> Plan:
+) -> SbatchCall:
     """The call of sbatch for one attempt of the run in `run_dir`.
 
     `given` are the options of `context` and `script`, split.
@@ -159,7 +159,7 @@ def plan(
             "--export-file named an open file of the first submission, which is gone; name a file instead"
         )
     cwd = context.get("cwd", "")
-    made = in_allocation.resized(
+    made = in_allocation.with_spares(
         context["settings"],
         given,
         spec.spares,
@@ -177,7 +177,7 @@ def plan(
     if spec.array:
         changed = changed.replacing("array", spec.array)
     if spec.exclude:
-        changed = node_names.avoiding(changed, given.head, spec.exclude, spec.idle, cwd)
+        changed = node_names.with_excluded(changed, given.head, spec.exclude, spec.idle, cwd)
     facts = _facts(context, given, spec, made, run_dir)
     content = _without(dropped, compose.compose(script, facts), given, context)
     path = os.path.join(
@@ -185,10 +185,10 @@ def plan(
     )
     from_file = context["source"] == "file"
     final = changed.with_script(path, line.script_args) if from_file else changed.with_script(None)
-    return Plan(final.argv(), content, path, stdin=not from_file)
+    return SbatchCall(final.argv(), content, path, stdin=not from_file)
 
 
-def load(run_dir: str) -> tuple[dict[str, Any], SbatchOptions]:
+def load_options(run_dir: str) -> tuple[dict[str, Any], SbatchOptions]:
     """The submission context of a run and its options, split. Raises ContextError, OptionError."""
     context = submission_context.load(run_dir)
     script, env = submission_context.script(run_dir), submission_context.environment(run_dir)
@@ -203,8 +203,8 @@ def request_for(run_dir: str, spec: AttemptSpec) -> SubmitRequest:
     from ftrun.slurm.client.cluster import SubmitRequest
 
     try:
-        context, given = load(run_dir)
-        made = plan(context, submission_context.script(run_dir), given, spec, run_dir=run_dir)
+        context, given = load_options(run_dir)
+        made = plan_attempt(context, submission_context.script(run_dir), given, spec, run_dir=run_dir)
         made.write()
     except (submission_context.ContextError, OptionError, compose.ScriptError) as error:
         raise SubmitImpossible(str(error)) from None
@@ -231,14 +231,14 @@ def _with_defaults(changed: CommandLine, given: SbatchOptions, context: Mapping[
         changed = changed.with_option("open-mode", "append")
     if given.line.has("wrap") and not given.has("job-name", "SBATCH_JOB_NAME"):
         changed = changed.with_option("job-name", "wrap")
-    if not given.has("no-kill", "SBATCH_NO_KILL") and outlives(context, given):
+    if not given.has("no-kill", "SBATCH_NO_KILL") and survives_node_loss(context, given):
         changed = changed.with_option("no-kill", None)
     if signal := signal_option(context["settings"], given):
         changed = changed.with_option("signal", signal)
     return changed
 
 
-def outlives(context: Mapping[str, Any], given: SbatchOptions) -> bool:
+def survives_node_loss(context: Mapping[str, Any], given: SbatchOptions) -> bool:
     """Whether the run's jobs go on without a node that they lost.
 
     The user's --no-kill counts, then what ftrun asks for.
@@ -246,20 +246,20 @@ def outlives(context: Mapping[str, Any], given: SbatchOptions) -> bool:
     if not given.has("no-kill", "SBATCH_NO_KILL"):
         chosen = context["settings"]
         return bool(chosen.get("spares")) or (
-            bool(context.get("python")) and in_allocation.outlives(chosen, given.shape)
+            bool(context.get("python")) and in_allocation.survives_node_loss(chosen, given.shape)
         )
     typed = given.line.has("no-kill")
     value = given.line.get("no-kill") if typed else given.get("no-kill", "SBATCH_NO_KILL")
     return (value or "").lower() not in ("off", "no")  # sbatch reads them so
 
 
-def requeues(run_dir: str, *, otherwise: bool) -> bool:
+def is_requeued(run_dir: str, *, otherwise: bool) -> bool:
     """Whether Slurm requeues the run's jobs when a node is lost: as the user said, or the site (`otherwise`).
 
     False where the submission context cannot be read.
     """
     try:
-        said = load(run_dir)[1].requeue
+        said = load_options(run_dir)[1].requeue
     except (submission_context.ContextError, OptionError):
         return False
     return otherwise if said is None else said
@@ -278,7 +278,7 @@ def signal_option(settings: Mapping[str, Any], given: SbatchOptions) -> str:
     from ftrun.slurm.client.parse import parse_seconds
     from ftrun.supervisor.policy import save_request
 
-    name, to_script = save_request.split_signal(str(settings["save-signal"]))
+    name, to_script = save_request.parse_save_signal(str(settings["save-signal"]))
     if not name or given.shape == "het" or given.signal:
         return ""
     limit_s = parse_seconds(given.get("time", "SBATCH_TIMELIMIT"))
@@ -286,13 +286,13 @@ def signal_option(settings: Mapping[str, Any], given: SbatchOptions) -> str:
     return f"{'B:' if to_script else ''}{name}@{ahead_s}" if ahead_s else ""
 
 
-def warning_ahead_s(run_dir: str) -> float | None:
+def signal_ahead_s(run_dir: str) -> float | None:
     """How long before the time limit Slurm sends a signal, the user's or ours.
 
     None where it sends none, 0.0 where unknown.
     """
     try:
-        context, given = load(run_dir)
+        context, given = load_options(run_dir)
     except (submission_context.ContextError, OptionError):
         return 0.0
     value = given.signal or signal_option(context["settings"], given)
@@ -333,15 +333,17 @@ def _facts(
         "restart": str(spec.restart),
         "last_fault": spec.last_fault,
         "excluded": ",".join(spec.exclude),
-        "array": "\n".join(f"{k}={v}" for k, v in node_names.told(given.array).items()) if spec.array else "",
+        "array": "\n".join(f"{k}={v}" for k, v in node_names.array_env(given.array).items())
+        if spec.array
+        else "",
         **_facts_of_run(context),
         **_facts_of_checkpoints(spec),
-        **in_allocation.facts(context, given.shape, made),
+        **in_allocation.batch_facts(context, given.shape, made),
     }
     if chosen.get("nodes") or chosen.get("nodes-valid") or chosen.get("global-batch"):
         from ftrun.supervisor.submission import sizes  # most submissions have but one size
 
-        facts |= sizes.facts(chosen, given, spec.size)
+        facts |= sizes.size_facts(chosen, given, spec.size)
     if spec.anyway and facts["before"]:
         facts["before"] = "report"
     return facts
@@ -375,7 +377,7 @@ def _facts_of_run(context: Mapping[str, Any]) -> dict[str, str]:
         "pre_hook": chosen.get("pre-hook", ""),
         "post_hook": chosen.get("post-hook", ""),
         "hook_limit_s": f"{chosen.get('hook-limit', 60.0):.0f}",
-        "watch": watched(chosen),
+        "watch": monitor_period(chosen),
         "after": "" if chosen.get("after-checks") == "never" else "1",
         "before": _before(chosen),
         "checks": chosen.get("checks", ""),
@@ -392,7 +394,7 @@ def _before(chosen: Mapping[str, Any]) -> str:
     return "report" if chosen["observe"] or not chosen["retries"] else "hold"
 
 
-def watched(chosen: Mapping[str, Any]) -> str:
+def monitor_period(chosen: Mapping[str, Any]) -> str:
     """Period of the node monitor and its delay after the script's start, in seconds; "" = none.
 
     Old contexts lack both.

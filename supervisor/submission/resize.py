@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from ftrun.supervisor.model.errors import SubmitImpossible
 
-__all__ = ["Resized", "nodes_meant", "resized"]
+__all__ = ["ResizedSubmission", "requested_nodes", "resize"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _SHARES = ("node", "task", "socket")
 _SUFFIXES = {"k": 1024, "m": 1024 * 1024}
 
 
-class Resized:
+class ResizedSubmission:
     """What a submission becomes.
 
     The options to put in (they replace the user's), and what the script is to see.
@@ -61,14 +61,14 @@ class Resized:
         return line
 
 
-def resized(
+def resize(
     given: SbatchOptions,
     spares: int | None,
     *,
     size: int = 0,
     named: Sequence[str] = (),
     equal: bool = False,
-) -> Resized:
+) -> ResizedSubmission:
     """The submission for `size` nodes (0 = the user's number) and this many spares.
 
     None = it has no spares at all.
@@ -79,7 +79,7 @@ def resized(
     what = "nodes" if spares is None else "spares"
     _refuse_shape(what, given)
     full, tasks, per_node = _meant(what, given)
-    made = Resized(full, size or full, spares or 0)
+    made = ResizedSubmission(full, size or full, spares or 0)
     total = made.active + made.spares
     if spares is not None and named and len(named) < total:
         raise SubmitImpossible(
@@ -100,7 +100,7 @@ def resized(
 
 
 def _in_equal_shares(
-    made: Resized,
+    made: ResizedSubmission,
     given: SbatchOptions,
     *,
     share: int,
@@ -131,7 +131,7 @@ def _refuse_shape(what: str, given: SbatchOptions) -> None:
         )
 
 
-def nodes_meant(given: SbatchOptions) -> tuple[int, int]:
+def requested_nodes(given: SbatchOptions) -> tuple[int, int]:
     """(how many nodes the user means, tasks per node; 0 = unknown). Raises SubmitImpossible."""
     full, tasks, per_node = _meant("nodes", given)
     return full, per_node or tasks // full

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import select
 
-__all__ = ["Ended", "find_sbatch", "job_id", "run", "run_through"]
+__all__ = ["SbatchResult", "find_sbatch", "job_id", "run", "run_through"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _SIGPIPE, _SIGXFSZ = 13, 25
 _CHUNK = 65_536
 
 
-class Ended:
+class SbatchResult:
     """The result of sbatch. `exit_code` is as a shell shows it: 128 + n after signal n.
 
     `killed`: by a signal, or both processes got one, so its status means nothing.
@@ -47,7 +47,9 @@ def find_sbatch(path: str) -> str:
     return ""
 
 
-def run(sbatch: str, argv: Sequence[str], env: Mapping[bytes, bytes], *, stdin: int | None = None) -> Ended:
+def run(
+    sbatch: str, argv: Sequence[str], env: Mapping[bytes, bytes], *, stdin: int | None = None
+) -> SbatchResult:
     """Call sbatch, pass its output on and keep it. `stdin` is a file descriptor (default: ours).
 
     Raises OSError where it cannot be started (arguments too long, no such program).
@@ -66,7 +68,7 @@ def run(sbatch: str, argv: Sequence[str], env: Mapping[bytes, bytes], *, stdin: 
         os.close(err_write)
     kept, interrupted = _relay({out_read: 1, err_read: 2})
     code, waited_badly = _wait(pid)
-    return Ended(code, kept[1], kept[2], interrupted=interrupted or waited_badly)
+    return SbatchResult(code, kept[1], kept[2], interrupted=interrupted or waited_badly)
 
 
 def run_through(

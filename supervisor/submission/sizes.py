@@ -16,19 +16,19 @@ from ftrun.supervisor.config.settings import SETTINGS
 from ftrun.supervisor.model.errors import SettingError, SubmitImpossible
 from ftrun.supervisor.submission import resize
 
-__all__ = ["facts", "refuse"]
+__all__ = ["refuse_sizes", "size_facts"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from ftrun.supervisor.config.node_counts import Batch
+    from ftrun.supervisor.config.node_counts import GlobalBatch as Batch
     from ftrun.supervisor.config.sources import Config
     from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 
-def refuse(config: Config, given: SbatchOptions) -> None:
+def refuse_sizes(config: Config, given: SbatchOptions) -> None:
     """Refuse sizes and batches that this submission cannot have. Raises SettingError, SubmitImpossible.
 
     A default from a configuration file that was not written for this job is applied where it can be.
@@ -47,7 +47,7 @@ def refuse(config: Config, given: SbatchOptions) -> None:
     _batch(known, chosen, given)
 
 
-def facts(
+def size_facts(
     chosen: Mapping[str, Any],
     given: SbatchOptions,
     size: int,
@@ -60,7 +60,7 @@ def facts(
     """
     known = sizes_of_settings(chosen)
     batch = _batch(known, chosen, given)
-    full = resize.nodes_meant(given)[0]
+    full = resize.requested_nodes(given)[0]
     at_once, whole = (batch.micro * batch.replicas, batch.whole) if batch is not None else (0, 0)
     return {"sized": f"{size or full} {full} {known.unit if known is not None else 1} {at_once} {whole}"}
 
@@ -73,7 +73,7 @@ def _refuse_companion(config: Config, given: SbatchOptions) -> None:
     if "companion" not in (word.strip() for word in said.split(",")):
         return
     try:
-        resize.nodes_meant(given)
+        resize.requested_nodes(given)
     except SubmitImpossible:
         raise SettingError(
             "recover: companion cannot be used: it wants a plain number of nodes"
@@ -90,7 +90,7 @@ def _refuse_sizes(
         raise SettingError(
             "nodes: the job names its nodes (-w, -F), so it cannot have fewer: leave one of the two out"
         )
-    full = resize.resized(given, None, size=known.all[0]).full
+    full = resize.resize(given, None, size=known.all[0]).full
     if known.full != full:
         said, right = "nodes", f"{min(known.all[0], full)}-{full}"
         if not chosen["nodes"]:
@@ -118,9 +118,9 @@ def _batch(
     whole, micro = int(chosen.get("global-batch", 0)), int(chosen.get("micro-batch", 0))
     if not whole and not micro:
         return None
-    full, tasks = resize.nodes_meant(given)
+    full, tasks = resize.requested_nodes(given)
     per_node = _gpus_per_node(given, full, tasks) or tasks
-    return node_counts.batch_of(
+    return node_counts.plan_batch(
         known or Sizes((full,)), whole, micro, per_node, replicas=int(chosen.get("replicas", 0))
     )
 

@@ -13,7 +13,7 @@ import sys
 from ftrun.hooks.runtime.ownership import private_folders
 from ftrun.supervisor.store import run_dir
 
-__all__ = ["clean", "dies_at_logout", "ensure", "holder_alive_here"]
+__all__ = ["clean_env", "dies_at_logout", "ensure_supervisor", "holder_alive_here"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _KEPT = (
 )
 
 
-def clean(env: Mapping[str, str]) -> dict[str, str]:
+def clean_env(env: Mapping[str, str]) -> dict[str, str]:
     """The environment for a process that serves all runs: nothing of one job or one submission."""
     return {k: v for k, v in env.items() if k in _KEPT or not k.startswith(_DROPPED_PREFIXES)}
 
@@ -73,7 +73,7 @@ def dies_at_logout(files: Sequence[str] = ("/etc/systemd/logind.conf",)) -> bool
     return False
 
 
-def ensure(home: str, env: Mapping[str, str]) -> int:
+def ensure_supervisor(home: str, env: Mapping[str, str]) -> int:
     """Start a detached supervisor unless one is alive here. Returns its pid, or 0. Raises OSError."""
     if holder_alive_here(home):
         return 0
@@ -84,7 +84,7 @@ def ensure(home: str, env: Mapping[str, str]) -> int:
         )
     if not os.path.isdir(home):
         private_folders(home)
-    fit = clean(env) | {"FTRUN_HOME": home}
+    fit = clean_env(env) | {"FTRUN_HOME": home}
     log = os.open(os.path.join(home, "supervisor.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     null = os.open(os.devnull, os.O_RDONLY)
     try:

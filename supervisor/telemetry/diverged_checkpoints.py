@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ftrun.hooks.checkpoints import diverged_folder, listing, names
-from ftrun.hooks.checkpoints.diverged import Poison
+from ftrun.hooks.checkpoints.diverged import Divergence as Poison
 from ftrun.hooks.checkpoints.find import find as find_all
 from ftrun.supervisor.store import checkpoints, submission_context
 from ftrun.supervisor.telemetry import divergence
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.telemetry.divergence import Sign
+    from ftrun.supervisor.telemetry.divergence import DivergenceSign as Sign
 
 __all__ = ["poison_of"]
 
@@ -64,7 +64,7 @@ def _youngest_s(pattern: str, cwd: str) -> float | None:
     """
     found = find_all(pattern.splitlines(), cwd=cwd)
     by_step = sorted(found, key=lambda one: -1 if one.step is None else one.step)[-LOOKED_INTO:]
-    by_age = sorted(found, key=lambda one: checkpoints.times_written_s(one.path) or 0.0)[-LOOKED_INTO:]
+    by_age = sorted(found, key=lambda one: checkpoints.modified_s(one.path) or 0.0)[-LOOKED_INTO:]
     before_s, times = time.monotonic() + LIMIT_S, []
     for path in {one.path for one in (*by_step, *by_age)}:
         with contextlib.suppress(OSError, listing.DeadlinePassed):

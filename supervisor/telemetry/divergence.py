@@ -28,7 +28,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ftrun.hooks.checkpoints.diverged import Poison
+from ftrun.hooks.checkpoints.diverged import Divergence as Poison
 from ftrun.slurm.records import dataclass
 
 if TYPE_CHECKING:
@@ -41,21 +41,21 @@ __all__ = [
     "MARGIN_S",
     "NOT_FINITE",
     "STOPS",
-    "Health",
-    "Losses",
-    "Seen",
-    "Sign",
-    "facts",
+    "DivergenceSign",
+    "LossHealth",
+    "LossReader",
+    "LossSummary",
+    "describe_divergence",
+    "divergence_data",
+    "find_divergence",
     "poison_of",
-    "sign",
-    "words",
 ]
 
 
 CALM_RATIO = 1.5  # of the lowest loss so far; losses below zero count as calm
 
 
-class Health(NamedTuple):
+class LossHealth(NamedTuple):
     """Where the losses are now. Steps are the highest printed by then, None where none was.
 
     `sick`: the last loss is not finite. `sick_step`: where that began. `healthy_step`: the last healthy line.
@@ -71,14 +71,14 @@ class Health(NamedTuple):
     lines: int = 0
 
 
-class Seen(NamedTuple):
+class LossSummary(NamedTuple):
     """What one log's losses have shown. `calm_lines`: how many were near the lowest so far."""
 
     calm_lines: int = 0
-    health: Health = Health()
+    health: LossHealth = LossHealth()
 
 
-class Losses:
+class LossReader:
     """Reads one log's losses, in order."""
 
     __slots__ = ("_before", "_calm", "_healthy", "_lines", "_lowest", "_sick", "_sick_step", "calm_lines")
@@ -93,10 +93,10 @@ class Losses:
         self._before: int | None = None
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> LossSummary:
         """Where the losses are now."""
-        health = Health(self._sick, self._sick_step, self._healthy, self._before, self._calm, self._lines)
-        return Seen(self.calm_lines, health)
+        health = LossHealth(self._sick, self._sick_step, self._healthy, self._before, self._calm, self._lines)
+        return LossSummary(self.calm_lines, health)
 
     def note(self, loss: float, step: int | None) -> None:
         """A line has this loss (not finite: the loss or a gradient is not) when `step` was the highest
@@ -114,7 +114,7 @@ class Losses:
         self._sick, self._sick_step = False, None
         self._lines += 1
 
-    def copy(self) -> Losses:
+    def copy(self) -> LossReader:
         """An independent copy."""
         return copy.copy(self)
 
@@ -138,7 +138,7 @@ MARGIN_S = {"stop": 300.0, "jump": 1800.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class DivergenceSign:
     """The first sign that nothing took back. `kind`: "stop" (not finite) or "jump"; steps as in `Health`;
     `at_s` in Unix seconds.
     """
@@ -152,7 +152,7 @@ class Sign:
     text: str
 
 
-def sign(evidence: Sequence[Evidence], health: Health) -> Sign | None:
+def find_divergence(evidence: Sequence[Evidence], health: LossHealth) -> DivergenceSign | None:
     """The sign of divergence in one start's log; None where its training was healthy to the end, as far as
     the log shows.
     """
@@ -179,8 +179,10 @@ def sign(evidence: Sequence[Evidence], health: Health) -> Sign | None:
     return _sign(jumps[0], "jump", jumps[0].step, health, between)
 
 
-def _sign(first: Evidence | None, kind: str, step: int | None, health: Health, between: int) -> Sign:
-    return Sign(
+def _sign(
+    first: Evidence | None, kind: str, step: int | None, health: LossHealth, between: int
+) -> DivergenceSign:
+    return DivergenceSign(
         first.signature if first is not None else NOT_FINITE,
         kind,
         step,
@@ -192,7 +194,13 @@ def _sign(first: Evidence | None, kind: str, step: int | None, health: Health, b
 
 
 def poison_of(
-    found: Sign, *, name: str, resumed_step: int | None, now_s: float, disk_s: float, youngest_s: float | None
+    found: DivergenceSign,
+    *,
+    name: str,
+    resumed_step: int | None,
+    now_s: float,
+    disk_s: float,
+    youngest_s: float | None,
 ) -> Poison:
     """Which of the run's checkpoints the divergence spoils. `name`: of the start. `resumed_step`: of the
     checkpoint that it resumed from.
@@ -214,7 +222,7 @@ def poison_of(
     )
 
 
-def words(found: Sign | None) -> str:
+def describe_divergence(found: DivergenceSign | None) -> str:
     """The sign in a few words; "" for none."""
     if found is None:
         return ""
@@ -222,7 +230,7 @@ def words(found: Sign | None) -> str:
     return what + (f" at step {found.step}" if found.step is not None else "")
 
 
-def facts(found: Sign, spoilt: Poison) -> dict[str, Any]:
+def divergence_data(found: DivergenceSign, spoilt: Poison) -> dict[str, Any]:
     """The divergence as the journal records it."""
     bound = "what was written in the last minutes" if spoilt.step is None else f"step {spoilt.step} on"
     why = {

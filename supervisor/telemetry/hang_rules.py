@@ -39,15 +39,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor.model.types import State, Verdict
+from ftrun.supervisor.model.types import HangState as State
+from ftrun.supervisor.model.types import HangVerdict as Verdict
 from ftrun.supervisor.telemetry.liveness import HOLDS_S, NEVER, WARM_MOVES, History, Rank
 
 __all__ = [
-    "Limits",
+    "HangLimits",
     "after_fatal_line",
-    "behind",
-    "judge",
-    "limits_from",
+    "hang_limits",
+    "hang_verdict",
+    "ranks_behind",
 ]
 
 STEPS = 10.0  # median steps without one ...
@@ -85,7 +86,7 @@ NAMED_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HangLimits:
     """Seconds: the settings hang-min, hang-max, hang-grace.
 
     `afar`: the watcher is not on the job's nodes. Then verdicts by beats alone, or by stacks without known
@@ -124,14 +125,14 @@ class _Case:
     sure_long: bool  # nor in the last minutes, in which nothing worked
 
 
-def limits_from(settings: Mapping[str, Any], *, from_afar: bool = False) -> Limits | None:
+def hang_limits(settings: Mapping[str, Any], *, from_afar: bool = False) -> HangLimits | None:
     """The limits by the settings; None where hang detection is off. `from_afar`: the watcher is not on the
     job's nodes.
     """
     if settings.get("hang", "auto") == "never":
         return None
-    usual = Limits()
-    return Limits(
+    usual = HangLimits()
+    return HangLimits(
         min_s=float(settings.get("hang-min", usual.min_s)),
         max_s=max(float(settings.get("hang-max", usual.max_s)), float(settings.get("hang-min", usual.min_s))),
         grace_s=float(settings.get("hang-grace", usual.grace_s)),
@@ -140,8 +141,8 @@ def limits_from(settings: Mapping[str, Any], *, from_afar: bool = False) -> Limi
 
 
 def after_fatal_line(
-    limits: Limits, title: str, end_wait_s: float, *, at_once: bool = False, confirmed: bool = False
-) -> Limits:
+    limits: HangLimits, title: str, end_wait_s: float, *, at_once: bool = False, confirmed: bool = False
+) -> HangLimits:
     """The limits after a fatal line that was not survived; never longer than `limits`.
 
     `at_once`: the line is a verdict in itself, such as a device that left the bus. Then the warm-up gets
@@ -157,7 +158,7 @@ def after_fatal_line(
     )
 
 
-def judge(history: History, now_s: float, limits: Limits) -> Verdict:
+def hang_verdict(history: History, now_s: float, limits: HangLimits) -> Verdict:
     """The verdict on the start with this `history`. Cheap enough for every second."""
     case = _case(history, history.at(now_s), limits)
     quiet_s = case.quiet_s
@@ -168,7 +169,7 @@ def judge(history: History, now_s: float, limits: Limits) -> Verdict:
         state = State.QUIET if quiet else State.HEALTHY
         return Verdict(state, quiet_s, None, _since(history, quiet_s, limits) if quiet else "it goes on")
     threshold_s, why = _threshold(history, case, limits)
-    named = behind(history.ranks, history.witness.elsewhere)
+    named = ranks_behind(history.ranks, history.witness.elsewhere)
     wants = _sample_due(history, history.at(now_s))
     if threshold_s is not None and quiet_s >= threshold_s:
         return Verdict(State.HUNG, quiet_s, threshold_s, f"{_since(history, quiet_s, limits)}; {why}", named)
@@ -177,7 +178,7 @@ def judge(history: History, now_s: float, limits: Limits) -> Verdict:
     )
 
 
-def _case(history: History, at_s: float, limits: Limits) -> _Case:
+def _case(history: History, at_s: float, limits: HangLimits) -> _Case:
     moves, witness = history.moves, history.witness
     quiet_s = at_s - moves.at_s
     fast_s = max(limits.min_s, (STEPS_FATAL if limits.fatal else STEPS) * (moves.step_s or 0.0))
@@ -221,7 +222,7 @@ def _case(history: History, at_s: float, limits: Limits) -> _Case:
     )
 
 
-def _most_s(history: History, allowed_s: float, limits: Limits) -> float:
+def _most_s(history: History, allowed_s: float, limits: HangLimits) -> float:
     """The threshold for weak witnesses.
 
     A long phase may begin when the usual gap is over, and an unknown phase or warm-up gets as much again.
@@ -236,7 +237,7 @@ def _pairs(least: int, alone: int, ranks: int) -> int:
     return least + math.ceil(alone / max(1, ranks))
 
 
-def _threshold(history: History, case: _Case, limits: Limits) -> tuple[float | None, str]:
+def _threshold(history: History, case: _Case, limits: HangLimits) -> tuple[float | None, str]:
     """How long the silence must last by the witnesses, and what they say. None: no length is enough.
     Seconds.
     """
@@ -264,7 +265,7 @@ def _threshold(history: History, case: _Case, limits: Limits) -> tuple[float | N
     return _weakly(history, case, limits, frozen and case.frozen_long)
 
 
-def _weakly(history: History, case: _Case, limits: Limits, frozen: bool) -> tuple[float | None, str]:
+def _weakly(history: History, case: _Case, limits: HangLimits, frozen: bool) -> tuple[float | None, str]:
     """The same where no rank is seen to wait for the others."""
     witness, moves = history.witness, history.moves
     if limits.afar and moves.kind in {"", "output"}:
@@ -302,7 +303,7 @@ def _sample_due(history: History, at_s: float) -> bool:
     return at_s - witness.sampled_s >= pause_s
 
 
-def _since(history: History, quiet_s: float, limits: Limits) -> str:
+def _since(history: History, quiet_s: float, limits: HangLimits) -> str:
     what = {"beats": "no beat and no step", "steps": "no step", "output": "no output"}.get(
         history.moves.kind, "no sign of life"
     )
@@ -311,7 +312,7 @@ def _since(history: History, quiet_s: float, limits: Limits) -> str:
     return f"{what}{within} for {quiet_s:.0f} s{after}"
 
 
-def behind(ranks: tuple[Rank, ...], elsewhere: tuple[int, ...] = ()) -> tuple[str, ...]:
+def ranks_behind(ranks: tuple[Rank, ...], elsewhere: tuple[int, ...] = ()) -> tuple[str, ...]:
     """The ranks that are behind, most certain first: ranks that do not wait where the others do, ranks at a
     lower step, ranks that do not report waiting ("sync") where most do, ranks whose beat stopped earlier.
 

@@ -17,15 +17,27 @@ from typing import Any, Protocol
 
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model import types
-from ftrun.supervisor.model.types import Evidence, State
-from ftrun.supervisor.store.node_reports import json_of
-from ftrun.supervisor.store.node_tools import node_line
+from ftrun.supervisor.model.types import Evidence
+from ftrun.supervisor.model.types import HangState as State
+from ftrun.supervisor.store.node_reports import read_json as json_of
+from ftrun.supervisor.store.node_tools import node_command as node_line
 from ftrun.supervisor.telemetry import hang_rules, liveness
 from ftrun.supervisor.telemetry.heartbeats import BeatReader, Pulse
-from ftrun.supervisor.telemetry.liveness import Seen, Sight, Stacks, sample_of
+from ftrun.supervisor.telemetry.liveness import LivenessSample as Sight
+from ftrun.supervisor.telemetry.liveness import RankSample as Seen
+from ftrun.supervisor.telemetry.liveness import Stacks
+from ftrun.supervisor.telemetry.liveness import stack_sample as sample_of
 from ftrun.supervisor.telemetry.log_watcher import WatchReport
 
-__all__ = ["ASK_LIMIT_S", "ASK_QUIET_S", "Answer", "Hands", "HangWatch", "stacks_line", "task_exited"]
+__all__ = [
+    "ASK_LIMIT_S",
+    "ASK_QUIET_S",
+    "HangWatch",
+    "StacksAnswer",
+    "WatchBackend",
+    "stacks_command",
+    "task_exited",
+]
 
 MANY_RANKS = 32
 MANY_EVERY_S = 5.0
@@ -41,14 +53,14 @@ _TASK_EXIT = re.compile(r"(?:srun|yhrun): error: [\w.\-\[\],]+: tasks? [\d,\-\[\
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StacksAnswer:
     """The result of asking for stacks: the nodes that were asked, and those that answered."""
 
     asked: tuple[str, ...]
     answered: tuple[str, ...]
 
 
-class Hands(Protocol):
+class WatchBackend(Protocol):
     """What differs between the watchers."""
 
     def record(self, kind: str, data: Mapping[str, Any]) -> None:
@@ -65,7 +77,7 @@ class Hands(Protocol):
         """Begin to take the stacks of all ranks into `folder`. False where that is impossible."""
         ...
 
-    def answer(self) -> Answer | None:
+    def answer(self) -> StacksAnswer | None:
         """The result; None while it is under way. It may have no node."""
         ...
 
@@ -76,10 +88,10 @@ class HangWatch:
     detection.
     """
 
-    hands: Hands
+    hands: WatchBackend
     place: str
     token: str
-    limits: hang_rules.Limits | None
+    limits: hang_rules.HangLimits | None
     mono_s: Callable[[], float]
     history: liveness.History = field(default_factory=liveness.History)
     beats: BeatReader = field(init=False)
@@ -109,8 +121,12 @@ class HangWatch:
         return True
 
     def judge(
-        self, report: WatchReport | None, *, running: bool = True, suspect: hang_rules.Limits | None = None
-    ) -> types.Verdict | None:
+        self,
+        report: WatchReport | None,
+        *,
+        running: bool = True,
+        suspect: hang_rules.HangLimits | None = None,
+    ) -> types.HangVerdict | None:
         """Add what `report` and the last poll saw, and judge. None where there is nothing to say. Raises
         OSError (journal).
 
@@ -135,9 +151,9 @@ class HangWatch:
         limits = suspect or self.limits
         if limits is None:
             return None
-        verdict = hang_rules.judge(self.history, mono_s, limits)
+        verdict = hang_rules.hang_verdict(self.history, mono_s, limits)
         if verdict.state is State.SUSPECT and not self._suspected:
-            self.hands.record("hang.suspected", types.to_json(verdict))
+            self.hands.record("hang.suspected", types.hang_verdict_to_json(verdict))
         self._suspected = verdict.state in (State.SUSPECT, State.HUNG)
         if pulse.stacks is not None:
             self._told_s = mono_s
@@ -150,11 +166,11 @@ class HangWatch:
             verdict = replace(verdict, rank_ended=task_exited(report.evidence))
         return self._stands(verdict) if verdict.state is State.HUNG else self._goes_on(verdict)
 
-    def _goes_on(self, verdict: types.Verdict) -> types.Verdict:
+    def _goes_on(self, verdict: types.HangVerdict) -> types.HangVerdict:
         self._decided = False
         return verdict
 
-    def _stands(self, verdict: types.Verdict) -> types.Verdict | None:
+    def _stands(self, verdict: types.HangVerdict) -> types.HangVerdict | None:
         """The verdict, journalled once, if the job is seen to run."""
         running = self.hands.stands()
         if running is False:  # suspended: its silence meanwhile does not count when it goes on
@@ -163,7 +179,7 @@ class HangWatch:
             return None
         if not self._decided:
             self._decided = True
-            self.hands.record("hang.decided", types.to_json(verdict))
+            self.hands.record("hang.decided", types.hang_verdict_to_json(verdict))
         return verdict
 
     def _numbered(self, stacks: Stacks | None) -> Stacks | None:
@@ -182,7 +198,9 @@ class HangWatch:
         if self.hands.ask(folder):
             self._folder = folder
 
-    def _answered(self, sight: Sight, limits: hang_rules.Limits, *, exited: bool) -> types.Verdict | None:
+    def _answered(
+        self, sight: Sight, limits: hang_rules.HangLimits, *, exited: bool
+    ) -> types.HangVerdict | None:
         """Judge with the awaited stacks, once they are there. `exited`: srun reports that a task ended by
         itself.
         """
@@ -204,7 +222,7 @@ class HangWatch:
         self.history = liveness.observe(
             self.history, replace(sight, stacks=stacks, activity=activity), mono_s
         )
-        return hang_rules.judge(self.history, mono_s, limits)
+        return hang_rules.hang_verdict(self.history, mono_s, limits)
 
 
 def task_exited(evidence: Iterable[Evidence]) -> bool:
@@ -212,7 +230,7 @@ def task_exited(evidence: Iterable[Evidence]) -> bool:
     return any(_TASK_EXIT.search(one.text) for one in evidence)
 
 
-def stacks_line(home: str, place: str, token: str, job: str, folder: str) -> str:
+def stacks_command(home: str, place: str, token: str, job: str, folder: str) -> str:
     """The sh line that makes a node write the stacks of the start's ranks into `folder`. `home` is
     $FTRUN_HOME.
     """

@@ -24,7 +24,7 @@ from ftrun.supervisor.telemetry import liveness
 from ftrun.supervisor.telemetry.liveness import BUSY_BYTES_S, BUSY_SHARE, Activity, Rank, Stacks
 from ftrun.supervisor.telemetry.straggler import Sample
 
-__all__ = ["Beat", "BeatReader", "Pulse", "Still", "parse"]
+__all__ = ["Beat", "BeatReader", "Pulse", "StillRank", "parse_beat"]
 
 LINE_BYTES_MAX = 4096
 READ_MAX = 256
@@ -32,7 +32,7 @@ LIST_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Still:
+class StillRank:
     """What a rank reports while it stands still. `at_s`: the rank's own monotonic clock; `top`: its innermost
     frames.
     """
@@ -61,7 +61,7 @@ class Beat:
     stack_signal: int
     own_s: float
     own_n: int
-    still: Still | None
+    still: StillRank | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Pulse:
     readable: bool = True
 
 
-def parse(line: bytes) -> Beat | None:
+def parse_beat(line: bytes) -> Beat | None:
     """The beat in a line; None where the line is not whole."""
     try:
         told: dict[str, Any] = json.loads(line)
@@ -100,8 +100,8 @@ def parse(line: bytes) -> Beat | None:
         return None
 
 
-def _still(told: dict[str, Any]) -> Still:
-    return Still(
+def _still(told: dict[str, Any]) -> StillRank:
+    return StillRank(
         at_s=float(told["at"]),
         stack=str(told["stack"]),
         top=str(told["top"]),
@@ -122,7 +122,7 @@ class BeatReader:
         self._beats: dict[int, Beat] = {}
         self._moved_s: dict[int, float] = {}
         self._lives: dict[int, int] = {}  # the sum of a rank's counts before its last restart
-        self._sample: dict[int, Still] = {}
+        self._sample: dict[int, StillRank] = {}
         self._taken = 0
 
     @property
@@ -139,7 +139,7 @@ class BeatReader:
         for name in self._due():
             line = _line(os.path.join(self._folder, name))
             read, gone = read + (line is not None), gone + (line is None)
-            beat = parse(line or b"")
+            beat = parse_beat(line or b"")
             if beat is not None and str(beat.rank) == name:
                 self._take(beat, now_s)
         stacks, activity = self._complete()
@@ -193,19 +193,19 @@ class BeatReader:
         stacks = Stacks(
             taken=self._taken,
             moved=any(before[rank].stack != one.stack for rank, one in now.items()),
-            waiting=liveness.all_wait_in(tops),
-            elsewhere=liveness.elsewhere(tops),
+            waiting=liveness.common_wait(tops),
+            elsewhere=liveness.ranks_elsewhere(tops),
             ranks=len(now),
         )
         return stacks, _activity(before, now)
 
 
-def _activity(before: dict[int, Still], now: dict[int, Still]) -> Activity:
+def _activity(before: dict[int, StillRank], now: dict[int, StillRank]) -> Activity:
     """A rank that waits in a collective may spin: its processor says nothing about those it waits for."""
     cpu = io = False
     for rank, one in now.items():
         passed_s = max(0.1, one.at_s - before[rank].at_s)
-        waits = liveness.waits_in(one.top) == liveness.COLLECTIVE
+        waits = liveness.wait_kind(one.top) == liveness.COLLECTIVE
         cpu = cpu or (not waits and one.cpu_s - before[rank].cpu_s > BUSY_SHARE * passed_s)
         io = io or one.stuck or one.io_bytes - before[rank].io_bytes > BUSY_BYTES_S * passed_s
     return Activity(cpu=cpu, io=io, stuck=any(one.stuck for one in now.values()))

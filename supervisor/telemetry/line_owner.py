@@ -27,14 +27,14 @@ from ftrun.slurm.records import dataclass, replace
 __all__ = [
     "LABEL",
     "NCCL_PREFIX",
-    "NOBODY_KNOWN",
+    "NO_OWNERS_KNOWN",
     "SYSLOG_PREFIX",
+    "BurstVerdict",
     "Bursts",
-    "Judged",
-    "Ours",
-    "Whose",
-    "in_front",
-    "whose",
+    "KnownOwners",
+    "LineOwner",
+    "host_prefixes",
+    "owner_of",
 ]
 
 NCCL_PREFIX = re.compile(r"(?:^|\s)(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")
@@ -50,7 +50,7 @@ _PID_PREFIX = re.compile(r"^(?:\d+: )?\[(?P<host>[A-Za-z][\w.-]*):\d+\]")
 _SOURCE_PREFIX = re.compile(r"\b(?P<host>[A-Za-z][\w.-]*) \[\d+\]: \w+\.c:\d+")
 
 
-def in_front(text: str) -> list[str]:
+def host_prefixes(text: str) -> list[str]:
     """The possible names of the host that printed `text`: the prefixes that programs and launchers use."""
     forms = (NCCL_PREFIX, SYSLOG_PREFIX, _PID_PREFIX, _SOURCE_PREFIX)
     found = [*(form.search(text) for form in forms), LABEL.match(text)]
@@ -74,7 +74,7 @@ _NODE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Ours:
+class KnownOwners:
     """What tells a launch's lines from others'.
 
     `jobs` and `nodes` are all that it has, empty = unknown; `other_jobs` and `other_nodes` are those of the
@@ -88,38 +88,38 @@ class Ours:
     other_nodes: frozenset[str] = frozenset()
     several: bool = False
 
-    def having(self, jobs: Collection[str], nodes: Collection[str]) -> Ours:
+    def having(self, jobs: Collection[str], nodes: Collection[str]) -> KnownOwners:
         """The same launch with these jobs and nodes, too: companions join and leave."""
         if self.jobs.issuperset(jobs) and self.nodes.issuperset(nodes):
             return self
         return replace(self, jobs=self.jobs.union(jobs), nodes=self.nodes.union(nodes))
 
-    def of_job(self, job: str) -> Whose:
+    def of_job(self, job: str) -> LineOwner:
         """Whose a line is that names this job."""
         if job in self.jobs:
-            return Whose.UNSAID if job in self.other_jobs else Whose.OURS
+            return LineOwner.UNSAID if job in self.other_jobs else LineOwner.OURS
         known = bool(self.jobs) and not self.several
-        return Whose.FOREIGN if known or job in self.other_jobs else Whose.UNSAID
+        return LineOwner.FOREIGN if known or job in self.other_jobs else LineOwner.UNSAID
 
-    def of_node(self, node: str) -> Whose:
+    def of_node(self, node: str) -> LineOwner:
         """Whose a line is that names this node, by Slurm's name."""
         if node in self.nodes:
-            return Whose.UNSAID if node in self.other_nodes else Whose.OURS
+            return LineOwner.UNSAID if node in self.other_nodes else LineOwner.OURS
         known = bool(self.nodes) and not self.several
-        return Whose.FOREIGN if known or node in self.other_nodes else Whose.UNSAID
+        return LineOwner.FOREIGN if known or node in self.other_nodes else LineOwner.UNSAID
 
-    def of_host(self, host: str) -> Whose:
+    def of_host(self, host: str) -> LineOwner:
         """Whose a line is that has this host's name in front."""
         names = {host, host.split(".", 1)[0]}
         gone = bool(names & self.other_nodes) and not names & self.nodes
-        return Whose.FOREIGN if gone else Whose.UNSAID
+        return LineOwner.FOREIGN if gone else LineOwner.UNSAID
 
 
-NOBODY_KNOWN = Ours()
+NO_OWNERS_KNOWN = KnownOwners()
 """Nothing is known: every line counts."""
 
 
-class Whose(Enum):
+class LineOwner(Enum):
     """Who wrote a line."""
 
     OURS = "ours"  # this launch, for certain
@@ -127,19 +127,19 @@ class Whose(Enum):
     UNSAID = "somebody's"  # the line does not say
 
 
-def whose(text: str, ours: Ours) -> Whose:
+def owner_of(text: str, ours: KnownOwners) -> LineOwner:
     """Who wrote this line, by what it says itself."""
     text = text[:LINE_CHARS]
     if text.startswith(_FTRUN):  # ftrun's lines name earlier jobs, too
-        return Whose.UNSAID
-    found: list[Whose] = []
+        return LineOwner.UNSAID
+    found: list[LineOwner] = []
     if any(word in text for word in _WORDS):
         found = [ours.of_job(job) for job in _jobs(text)]
-        found += [ours.of_node(node) for node in _nodes(text)] if Whose.OURS not in found else []
+        found += [ours.of_node(node) for node in _nodes(text)] if LineOwner.OURS not in found else []
     if not found and ours.other_nodes:
-        found = [ours.of_host(host) for host in in_front(text)]
-    told = (one for one in (Whose.FOREIGN, Whose.OURS) if one in found)
-    return next(told, Whose.UNSAID)
+        found = [ours.of_host(host) for host in host_prefixes(text)]
+    told = (one for one in (LineOwner.FOREIGN, LineOwner.OURS) if one in found)
+    return next(told, LineOwner.UNSAID)
 
 
 def _jobs(text: str) -> list[str]:
@@ -166,7 +166,7 @@ def _unfolded(folded: str) -> Sequence[str]:
         return ()
 
 
-class Judged(NamedTuple):
+class BurstVerdict(NamedTuple):
     """The result of `Bursts.take`: the indices of lines by others, and whether the lines of the burst before
     them are others', too.
     """
@@ -182,7 +182,7 @@ class Bursts:
 
     __slots__ = ("_another", "_offset", "begins", "ours")
 
-    def __init__(self, ours: Ours = NOBODY_KNOWN) -> None:
+    def __init__(self, ours: KnownOwners = NO_OWNERS_KNOWN) -> None:
         self.ours = ours
         self._offset = 0  # of the next byte
         self._another = False  # the burst under way names another job
@@ -192,12 +192,12 @@ class Bursts:
         """The next bytes are at this offset and continue no burst."""
         self._offset, self._another, self.begins = offset_bytes, False, None
 
-    def take(self, segments: bytes, places: Sequence[int], texts: Sequence[str]) -> Judged:
+    def take(self, segments: bytes, places: Sequence[int], texts: Sequence[str]) -> BurstVerdict:
         """Judge the lines at `places` (offsets in `segments`, in order) with these `texts`."""
-        if self.ours == NOBODY_KNOWN:
-            return Judged(frozenset(), before=False)
-        told = [whose(text, self.ours) for text in texts]
-        others = {at for at, one in enumerate(told) if one is Whose.FOREIGN}
+        if self.ours == NO_OWNERS_KNOWN:
+            return BurstVerdict(frozenset(), before=False)
+        told = [owner_of(text, self.ours) for text in texts]
+        others = {at for at, one in enumerate(told) if one is LineOwner.FOREIGN}
         under_way, before = self.begins, False
         asked = under_way is not None or any(_speaks(text[:LINE_CHARS]) for text in texts)
         for begin, end, another in self._bursts(
@@ -207,13 +207,13 @@ class Bursts:
         ):
             if another:
                 inside = range(bisect_left(places, begin), bisect_left(places, end))
-                others |= {at for at in inside if told[at] is not Whose.OURS}
+                others |= {at for at in inside if told[at] is not LineOwner.OURS}
                 before = before or (under_way is not None and self._offset + begin == under_way)
         self._offset += len(segments)
-        return Judged(frozenset(others), before)
+        return BurstVerdict(frozenset(others), before)
 
     def _bursts(
-        self, segments: bytes, launchers: Iterable[tuple[int, int]], known: Mapping[int, Whose]
+        self, segments: bytes, launchers: Iterable[tuple[int, int]], known: Mapping[int, LineOwner]
     ) -> Iterator[tuple[int, int, bool]]:
         """The bursts of these lines: (begin, end, whether it is another's). `known` are lines already judged.
 
@@ -226,12 +226,12 @@ class Bursts:
                 if begin is not None:
                     yield begin, end, another
                 begin, another = line, False
-            one = known.get(line) or whose(_text(segments[line:after]), self.ours)
+            one = known.get(line) or owner_of(_text(segments[line:after]), self.ours)
             end = after
-            if one is Whose.OURS:
+            if one is LineOwner.OURS:
                 yield begin, line, another
                 begin, another = after, False
-            another = another or one is Whose.FOREIGN
+            another = another or one is LineOwner.FOREIGN
         if begin is not None:
             yield begin, end, another
         goes_on = begin is not None and not segments[end:].strip()

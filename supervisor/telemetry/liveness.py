@@ -53,16 +53,16 @@ __all__ = [
     "DEVICE",
     "Activity",
     "History",
+    "LivenessSample",
     "Moves",
     "Rank",
-    "Seen",
-    "Sight",
+    "RankSample",
     "Stacks",
-    "all_wait_in",
-    "elsewhere",
+    "common_wait",
     "observe",
-    "sample_of",
-    "waits_in",
+    "ranks_elsewhere",
+    "stack_sample",
+    "wait_kind",
 ]
 
 
@@ -128,7 +128,7 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class LivenessSample:
     """One look. `life` identifies the start (and a restart within it); another value begins anew.
 
     `steps_seen`, `growth`, `median_step_s`, `phase` are those of `WatchReport`. `readable`: all logs were
@@ -211,7 +211,7 @@ class History:
         return self.watched_s + min(max(0.0, now_s - self.seen_s), LOOK_S_MAX)
 
 
-def observe(history: History, sight: Sight, now_s: float) -> History:
+def observe(history: History, sight: LivenessSample, now_s: float) -> History:
     """The history after one more look. `now_s`: any clock that does not jump, the same at all looks."""
     watched_s = history.at(now_s)
     if history.seen_s is None or sight.life != history.life:
@@ -242,17 +242,17 @@ def observe(history: History, sight: Sight, now_s: float) -> History:
     return history if witness is history.witness else replace(history, witness=witness)
 
 
-def _beats(sight: Sight) -> int:
+def _beats(sight: LivenessSample) -> int:
     return sum(rank.n for rank in sight.ranks)
 
 
-def _output(history: History, sight: Sight) -> History:
+def _output(history: History, sight: LivenessSample) -> History:
     if sight.growth == history.growth:
         return history
     return replace(history, growth=sight.growth, output_s=history.watched_s)
 
 
-def _movement(history: History, sight: Sight) -> History:
+def _movement(history: History, sight: LivenessSample) -> History:
     beats = _beats(sight)
     stepped, beaten = sight.steps_seen != history.steps_seen, beats != history.beats
     spoke = history.output_s == history.watched_s
@@ -272,13 +272,13 @@ def _movement(history: History, sight: Sight) -> History:
     return _moved(history, sight) if moved else history
 
 
-def _stronger(history: History, kind: str, sight: Sight) -> History:
+def _stronger(history: History, kind: str, sight: LivenessSample) -> History:
     """The first movement of a stronger kind: the habit of a weaker kind no longer counts."""
     moves = Moves(kind=kind, count=1, at_s=history.watched_s, step_s=sight.median_step_s)
     return replace(history, moves=moves, phase="", witness=_forgotten(history.witness))
 
 
-def _moved(history: History, sight: Sight) -> History:
+def _moved(history: History, sight: LivenessSample) -> History:
     before = history.moves
     gap_s = history.watched_s - before.at_s
     learnt, gaps, longest_s = history.learnt, before.gaps, before.longest_s
@@ -305,7 +305,7 @@ def _usual_s(gaps: tuple[float, ...]) -> float:
     return max(2.0 * ordered[len(ordered) // 2], 1.5 * ordered[int(0.95 * (len(ordered) - 1))])
 
 
-def _phase(history: History, sight: Sight) -> History:
+def _phase(history: History, sight: LivenessSample) -> History:
     """The phase that the log or any rank's beat announced last, if it is not over."""
     training = [rank for rank in sight.ranks if rank.phase != DONE]
     told = next((rank.phase for rank in training if rank.phase not in STEPPING), "") or sight.phase
@@ -320,7 +320,7 @@ def _forgotten(witness: _Witness) -> _Witness:
     return _Witness(taken=witness.taken)
 
 
-def _witnesses(witness: _Witness, sight: Sight, watched_s: float) -> _Witness:
+def _witnesses(witness: _Witness, sight: LivenessSample, watched_s: float) -> _Witness:
     seen = sight.activity
     if seen is not None:
         known = seen.cpu is not None and seen.io is not None
@@ -367,7 +367,7 @@ _DEVICE = re.compile(
 )
 
 
-def waits_in(frames: str) -> str:
+def wait_kind(frames: str) -> str:
     """What a rank waits in: "collective", "device" or "".
 
     `frames`: the innermost few, as "folder/file.py:function < ..." or faulthandler's lines.
@@ -377,17 +377,17 @@ def waits_in(frames: str) -> str:
     return DEVICE if _DEVICE.search(frames) else ""
 
 
-def all_wait_in(frames: Mapping[int, str]) -> str:
+def common_wait(frames: Mapping[int, str]) -> str:
     """What all ranks wait in; "" where any rank does something else, or there are none."""
-    kinds = {waits_in(text) for text in frames.values()}
+    kinds = {wait_kind(text) for text in frames.values()}
     if not kinds or "" in kinds:
         return ""
     return COLLECTIVE if kinds == {COLLECTIVE} else DEVICE
 
 
-def elsewhere(frames: Mapping[int, str]) -> tuple[int, ...]:
+def ranks_elsewhere(frames: Mapping[int, str]) -> tuple[int, ...]:
     """The ranks, in order, that do not wait in a collective where most others do."""
-    kinds = {rank: waits_in(text) for rank, text in frames.items()}
+    kinds = {rank: wait_kind(text) for rank, text in frames.items()}
     if 2 * Counter(kinds.values())[COLLECTIVE] <= len(kinds):
         return ()
     return tuple(sorted(rank for rank, kind in kinds.items() if kind != COLLECTIVE))
@@ -400,7 +400,7 @@ FULL, RESTS = 90.0, 1.0  # per cent of the time
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RankSample:
     """What is kept of a rank for the next sample. `at_s`: its node's clock. The sums cover the rank and its
     children.
     """
@@ -411,15 +411,15 @@ class Seen:
     size_bytes: float
 
 
-def sample_of(
-    tables: Mapping[str, object], before: Mapping[str, Seen], taken: int, *, exited: bool = False
-) -> tuple[Stacks, Activity, dict[str, Seen]]:
+def stack_sample(
+    tables: Mapping[str, object], before: Mapping[str, RankSample], taken: int, *, exited: bool = False
+) -> tuple[Stacks, Activity, dict[str, RankSample]]:
     """What the nodes' tables say, and what the next sample needs of each rank.
 
     `exited`: srun reports that tasks ended by themselves. Then a node that answers without a rank has none
     left: its table is complete, and the others' count.
     """
-    seen: dict[str, Seen] = {}
+    seen: dict[str, RankSample] = {}
     tops: dict[int, str] = {}
     busy: dict[int, bool] = {}
     whole, moved, io, stuck = bool(tables), False, False, False
@@ -444,13 +444,13 @@ def sample_of(
     stacks = Stacks(
         taken=taken,
         moved=True if moved else (False if whole and before else None),
-        waiting=all_wait_in(tops),
-        elsewhere=tuple(rank for rank in elsewhere(tops) if rank >= 0),
+        waiting=common_wait(tops),
+        elsewhere=tuple(rank for rank in ranks_elsewhere(tops) if rank >= 0),
         ranks=max(1, len(tops)),
         pairs=2,
         ended=0 < len(empty) < len(tables),
     )
-    cpu = any(used for rank, used in busy.items() if waits_in(tops[rank]) != COLLECTIVE)
+    cpu = any(used for rank, used in busy.items() if wait_kind(tops[rank]) != COLLECTIVE)
     return (
         stacks,
         Activity(cpu=cpu or (known and cpu), io=io or (known and io), gpu=gpu, spins=spins, stuck=stuck),
@@ -467,14 +467,16 @@ def _rows(table: object) -> list[Mapping[str, Any]]:
     return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
 
 
-def _seen(row: Mapping[str, Any], table: object) -> Seen:
+def _seen(row: Mapping[str, Any], table: object) -> RankSample:
     at_s = _number(table.get("at_s")) if isinstance(table, Mapping) else 0.0
-    return Seen(
+    return RankSample(
         str(row.get("digest") or ""), at_s, _number(row.get("cpu_all_s")), _number(row.get("bytes_all"))
     )
 
 
-def _use(row: Mapping[str, Any], table: object, now: Seen, last: Seen | None) -> tuple[bool, bool]:
+def _use(
+    row: Mapping[str, Any], table: object, now: RankSample, last: RankSample | None
+) -> tuple[bool, bool]:
     """Whether a rank used its processor, and files: between the looks, or since the sample before."""
     took_s = _number(table.get("apart_s")) if isinstance(table, Mapping) else 0.0
     spans = [(max(0.1, took_s), _number(row.get("cpu_s")), _number(row.get("bytes")))]

@@ -22,17 +22,19 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor.model.log_order import stamp
+from ftrun.supervisor.model.log_order import parse_timestamp as stamp
 from ftrun.supervisor.model.types import Evidence, Role, Source
 from ftrun.supervisor.signatures.catalog import Catalog, load
 from ftrun.supervisor.signatures.scanner import SEGMENT_BYTES, Hit, Scanner
-from ftrun.supervisor.telemetry.divergence import Seen
-from ftrun.supervisor.telemetry.line_owner import NOBODY_KNOWN, Bursts, Ours
+from ftrun.supervisor.telemetry.divergence import LossSummary as Seen
+from ftrun.supervisor.telemetry.line_owner import NO_OWNERS_KNOWN as NOBODY_KNOWN
+from ftrun.supervisor.telemetry.line_owner import Bursts
+from ftrun.supervisor.telemetry.line_owner import KnownOwners as Ours
 from ftrun.supervisor.telemetry.progress import Progress, ProgressReader
-from ftrun.supervisor.telemetry.rank_map import Seats
+from ftrun.supervisor.telemetry.rank_map import RankMap as Seats
 from ftrun.supervisor.telemetry.tail import Piece
 
-__all__ = ["EVIDENCE_MAX", "KEPT_FIRST", "KEPT_LAST", "Book", "LogFile", "written_s"]
+__all__ = ["EVIDENCE_MAX", "KEPT_FIRST", "KEPT_LAST", "LogContext", "LogFile", "line_time_s"]
 
 KEPT_FIRST = 20
 KEPT_LAST = 5
@@ -56,7 +58,7 @@ class Scanned(NamedTuple):
     taken_back: bool
 
 
-class Book:
+class LogContext:
     """What the files of one launch share: the scanner, the running number, the bound, the rank map, and whose
     lines count.
     """
@@ -179,7 +181,7 @@ class LogFile:
     `finish` ends the text.
     """
 
-    def __init__(self, name: str, book: Book, *, source: Source = Source.LOG) -> None:
+    def __init__(self, name: str, book: LogContext, *, source: Source = Source.LOG) -> None:
         self.name = name
         self.reader = ProgressReader()
         self.progress: Progress | None = None
@@ -385,7 +387,7 @@ class LogFile:
         return _Mark(self.reader.advances, self.reader.losses.calm_lines, step)
 
     def _evidence(self, hit: Hit, now_s: float | None, number: int, mark: _Mark) -> Evidence:
-        written = written_s(hit.text)
+        written = line_time_s(hit.text)
         return Evidence(
             source=self._source,
             signature=hit.signature,
@@ -419,7 +421,7 @@ def _key(evidence: Evidence) -> tuple[int, str]:
     return evidence.offset_bytes, evidence.signature
 
 
-def written_s(text: str) -> float | None:
+def line_time_s(text: str) -> float | None:
     """The Unix time of the first full date in the line, None without one. A date without a zone is local
     time.
     """

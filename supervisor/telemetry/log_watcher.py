@@ -26,14 +26,25 @@ from ftrun.supervisor.signatures.catalog import Catalog
 from ftrun.supervisor.store import attempt_dir
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store.attempt_dir import LaunchRecord
-from ftrun.supervisor.telemetry.divergence import Health
-from ftrun.supervisor.telemetry.line_owner import NOBODY_KNOWN, Ours
-from ftrun.supervisor.telemetry.log_file import Book, LogFile
+from ftrun.supervisor.telemetry.divergence import LossHealth as Health
+from ftrun.supervisor.telemetry.line_owner import NO_OWNERS_KNOWN as NOBODY_KNOWN
+from ftrun.supervisor.telemetry.line_owner import KnownOwners as Ours
+from ftrun.supervisor.telemetry.log_file import LogContext as Book
+from ftrun.supervisor.telemetry.log_file import LogFile
 from ftrun.supervisor.telemetry.progress import Progress
-from ftrun.supervisor.telemetry.rank_map import Seats
+from ftrun.supervisor.telemetry.rank_map import RankMap as Seats
 from ftrun.supervisor.telemetry.tail import READ_BYTES, LogPath, Piece, Tail, Tails
 
-__all__ = ["LogWatcher", "WatchReport", "later", "of_launch", "of_record", "of_start", "ours", "report_of"]
+__all__ = [
+    "LogWatcher",
+    "WatchReport",
+    "known_owners",
+    "launch_logs",
+    "merge_reports",
+    "next_launch",
+    "recorded_logs",
+    "start_logs",
+]
 
 
 COUNTED_BYTES = (
@@ -145,7 +156,7 @@ class LogWatcher:
         )
 
 
-def report_of(files: Sequence[LogFile], seats: Seats, why_unreadable: str = "") -> WatchReport:
+def merge_reports(files: Sequence[LogFile], seats: Seats, why_unreadable: str = "") -> WatchReport:
     """The merged report of `files` that were read to their ends."""
     evidence = _all_evidence(files)
     return WatchReport(
@@ -258,45 +269,47 @@ OTHERS_MAX = 64
 """How many attempts back the jobs and nodes of earlier launches count as another's. No node sleeps longer."""
 
 
-def later(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
+def next_launch(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
     """The record of the first launch after this one, in any attempt; None while there is none."""
     with contextlib.suppress(OSError):  # an unreadable folder shows no later launch
-        for number in range(attempt, store_run_dir.latest_attempt(run_dir) + 1):
-            found = attempt_dir.launch_after(run_dir, number, launch if number == attempt else -1)
+        for number in range(attempt, store_run_dir.latest_attempt_number(run_dir) + 1):
+            found = attempt_dir.next_launch_record(run_dir, number, launch if number == attempt else -1)
             if found is not None:
                 return found
     return None
 
 
-def of_launch(run_dir: str, attempt: int, launch: int) -> list[LogPath]:
+def launch_logs(run_dir: str, attempt: int, launch: int) -> list[LogPath]:
     """The logs of the newest start of one launch; [] without a record, or where nothing of them is left."""
-    record = attempt_dir.last_start(run_dir, attempt, launch)
-    return of_record(record, later(run_dir, attempt, launch)) if record is not None else []
+    record = attempt_dir.latest_start_record(run_dir, attempt, launch)
+    return recorded_logs(record, next_launch(run_dir, attempt, launch)) if record is not None else []
 
 
-def of_start(run_dir: str, attempt: int, launch: int, start: int) -> list[LogPath]:
+def start_logs(run_dir: str, attempt: int, launch: int, start: int) -> list[LogPath]:
     """The logs of one start inside a launch, from its first byte to its last; [] where they are unknown or
     gone.
     """
     first = start == 1
     record = attempt_dir.start_record(run_dir, attempt, launch, start)
     record = attempt_dir.launch_record(run_dir, attempt, launch) if record is None and first else record
-    after = attempt_dir.start_record(run_dir, attempt, launch, start + 1) or later(run_dir, attempt, launch)
-    return of_record(record, after) if record is not None else []
+    after = attempt_dir.start_record(run_dir, attempt, launch, start + 1) or next_launch(
+        run_dir, attempt, launch
+    )
+    return recorded_logs(record, after) if record is not None else []
 
 
-def ours(run_dir: str, attempt: int, launch: int) -> Ours:
+def known_owners(run_dir: str, attempt: int, launch: int) -> Ours:
     """The jobs and nodes of one launch and of the run's other launches; NOBODY_KNOWN without a record."""
     record = attempt_dir.launch_record(run_dir, attempt, launch)
     if record is None or not record.job:
         return NOBODY_KNOWN
     others: list[LaunchRecord] = []
-    latest = store_run_dir.latest_attempt(run_dir)
+    latest = store_run_dir.latest_attempt_number(run_dir)
     for number in range(max(1, latest - OTHERS_MAX), latest + 1):
-        found = attempt_dir.launch_after(run_dir, number, -1)
+        found = attempt_dir.next_launch_record(run_dir, number, -1)
         while found is not None:
             others += [found] if (number, found.number) != (attempt, launch) else []
-            found = attempt_dir.launch_after(run_dir, number, found.number)
+            found = attempt_dir.next_launch_record(run_dir, number, found.number)
     return Ours(
         jobs=frozenset({record.job}),
         nodes=frozenset(record.nodes),
@@ -306,7 +319,7 @@ def ours(run_dir: str, attempt: int, launch: int) -> Ours:
     )
 
 
-def of_record(record: LaunchRecord, after: LaunchRecord | None = None) -> list[LogPath]:
+def recorded_logs(record: LaunchRecord, after: LaunchRecord | None = None) -> list[LogPath]:
     """The logs in a launch record, up to where the launch `after` begins in the same files. (pure)"""
     out = LogPath(record.stdout, record.stdout_offset_bytes, record.stdout_dev, record.stdout_ino)
     err = LogPath(record.stderr, record.stderr_offset_bytes, record.stderr_dev, record.stderr_ino)

@@ -33,9 +33,10 @@ from statistics import median
 
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.telemetry import step_formats
-from ftrun.supervisor.telemetry.divergence import Losses, Seen
+from ftrun.supervisor.telemetry.divergence import LossReader as Losses
+from ftrun.supervisor.telemetry.divergence import LossSummary as Seen
 
-__all__ = ["LINE_BYTES", "WORDS", "Progress", "ProgressReader", "announced"]
+__all__ = ["LINE_BYTES", "WORDS", "Progress", "ProgressReader", "announced_phase"]
 
 
 # A line without any of these announces nothing.
@@ -65,7 +66,7 @@ _SETTING = re.compile(
 _FORMS = (("eval", _EVAL), ("compile", _COMPILE), ("data", _DATA))
 
 
-def announced(line: bytes) -> str | None:
+def announced_phase(line: bytes) -> str | None:
     """The phase that the line says begins: "eval", "compile" or "data"; "" where it says that one is over;
     None for any other line.
     """
@@ -208,7 +209,7 @@ class ProgressReader:
 
     def at_rest(self) -> tuple[Progress | None, int, Seen]:
         """(`progress`, `advances`, `losses.seen`) as if the text ended here; changes nothing."""
-        if step_formats.may_tell(self._pending):
+        if step_formats.is_candidate(self._pending):
             before, counter, losses = dict(self.__dict__), copy.copy(self._counter), self._losses.copy()
             self.flush()
             shown = self._progress, self._advances, self._losses.seen
@@ -230,16 +231,16 @@ class ProgressReader:
             self._pending += part[:room]
 
     def _line(self, line: bytes, offset_bytes: int) -> None:
-        if step_formats.may_tell(line):
+        if step_formats.is_candidate(line):
             self._telling(line, offset_bytes)
 
     def _announce(self, line: bytes, offset_bytes: int) -> None:
-        phase = announced(step_formats.plain(line))
+        phase = announced_phase(step_formats.strip_labels(line))
         if phase is not None:
             self._announced = (phase, offset_bytes)
 
     def _telling(self, line: bytes, offset_bytes: int) -> None:
-        seen, said, saved = step_formats.told(step_formats.plain(line))
+        seen, said, saved = step_formats.parse_line(step_formats.strip_labels(line))
         loss = said if said is not None and math.isfinite(said) else None
         if seen is not None and seen.rank >= self._counter.rank:
             self._count(seen, loss, offset_bytes)
@@ -250,7 +251,7 @@ class ProgressReader:
         if saved is not None:
             self._save(saved)
 
-    def _count(self, seen: step_formats.Seen, loss: float | None, offset_bytes: int) -> None:
+    def _count(self, seen: step_formats.StepCount, loss: float | None, offset_bytes: int) -> None:
         counter = self._counter
         before = self._progress or Progress()
         loss = before.loss if loss is None else loss
@@ -304,7 +305,7 @@ class ProgressReader:
         self._moved += moved
         return moved
 
-    def _save(self, saved: step_formats.Saved) -> None:
+    def _save(self, saved: step_formats.SavedCheckpoint) -> None:
         if not saved.done:
             self._saving = (saved.step, saved.path)
             return

@@ -16,7 +16,7 @@ from ftrun.slurm.records import replace
 from ftrun.supervisor.model.types import Topology
 from ftrun.supervisor.telemetry.line_owner import NCCL_PREFIX
 
-__all__ = ["SEATS_MAX", "Seats"]
+__all__ = ["SEATS_MAX", "RankMap"]
 
 SEATS_MAX = 1 << 16
 """How many ranks and addresses are remembered; more than any machine has."""
@@ -31,7 +31,7 @@ _NOWHERE = ""
 
 
 @dataclass(slots=True)
-class Seats:
+class RankMap:
     """The map as it grows: rank -> host, rank -> device on it, address -> host."""
 
     hosts: dict[int, str] = field(default_factory=dict)

@@ -18,7 +18,15 @@ from functools import lru_cache
 
 from ftrun.slurm.records import dataclass
 
-__all__ = ["WORDS", "Saved", "Seen", "checkpoint", "may_tell", "plain", "told"]
+__all__ = [
+    "WORDS",
+    "SavedCheckpoint",
+    "StepCount",
+    "is_candidate",
+    "parse_line",
+    "saved_checkpoint",
+    "strip_labels",
+]
 
 # A line without any of these is skipped: finding bytes is much faster than forms. Each word costs a pass over
 # all text, so a form whose lines always have a loss or an epoch needs no word of its own.
@@ -28,7 +36,7 @@ GLOBAL, STEP, ITERATION, BAR, LOCAL = 5, 4, 3, 2, 1
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class StepCount:
     """A counter in a line. `rank` orders counters by strength. `restarts`: it may begin anew with each
     epoch.
     """
@@ -40,7 +48,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedCheckpoint:
     """A checkpoint in a line. `done` is False where saving has only begun."""
 
     step: int | None
@@ -185,12 +193,12 @@ _STEP_IN_PATH = re.compile(
 )
 
 
-def may_tell(line: bytes) -> bool:
+def is_candidate(line: bytes) -> bool:
     """Whether the line has any of `WORDS`."""
     return any(word in line for word in WORDS)
 
 
-def plain(line: bytes) -> bytes:
+def strip_labels(line: bytes) -> bytes:
     """The line without terminal codes, NUL and its launcher's label."""
     if b"\0" in line:
         line = line.replace(b"\0", b"")
@@ -200,7 +208,7 @@ def plain(line: bytes) -> bytes:
     return line[label.end() :] if label is not None else line
 
 
-def told(line: bytes) -> tuple[Seen | None, float | None, Saved | None]:
+def parse_line(line: bytes) -> tuple[StepCount | None, float | None, SavedCheckpoint | None]:
     """What the line says of the run: (step, loss, checkpoint). The loss is not finite where the line says so.
 
     A gradient's norm that is not finite beside a finite loss says nothing: half precision skips that step,
@@ -214,7 +222,7 @@ def told(line: bytes) -> tuple[Seen | None, float | None, Saved | None]:
     return (
         None if layout.form is None else _seen(layout.form, layout.places, line),
         _lost(layout, line),
-        checkpoint(line) if layout.saves else None,
+        saved_checkpoint(line) if layout.saves else None,
     )
 
 
@@ -250,7 +258,7 @@ def _loss_in(line: bytes) -> tuple[tuple[int, int] | None, bool]:
 def _layout(line: bytes) -> _Layout:
     """Where the numbers are in all lines that become `line` when each digit is written as 0."""
     where, overflows = _loss_in(line) if b"oss" in line else (None, False)
-    saves = checkpoint(line) is not None
+    saves = saved_checkpoint(line) is not None
     for form in _FORMS:
         if form.word not in line:
             continue
@@ -273,7 +281,7 @@ def _ours(line: bytes, match: re.Match[bytes]) -> bool:
     return not _NOT_OURS.search(line[max(0, begins - 40) : begins]) and not _RESUMES.search(words[-60:])
 
 
-def _seen(form: _Form, places: Mapping[str, tuple[int, int]], line: bytes) -> Seen:
+def _seen(form: _Form, places: Mapping[str, tuple[int, int]], line: bytes) -> StepCount:
     groups = {name: int(line[start:end]) for name, (start, end) in places.items()}
     number, total = groups["step"], groups.get("total")
     length = total or 0
@@ -283,10 +291,10 @@ def _seen(form: _Form, places: Mapping[str, tuple[int, int]], line: bytes) -> Se
             total *= groups["epochs"]
         elif form.strength != GLOBAL:
             total = None  # the total of one epoch; the number of epochs is unknown
-    return Seen((form.strength, length if form.strength <= BAR else 0), number, total, form.restarts)
+    return StepCount((form.strength, length if form.strength <= BAR else 0), number, total, form.restarts)
 
 
-def checkpoint(line: bytes) -> Saved | None:
+def saved_checkpoint(line: bytes) -> SavedCheckpoint | None:
     """The checkpoint that the line reports as saved, or as being saved."""
     if not any(word in line for word in _SAVE_WORDS):
         return None
@@ -304,4 +312,4 @@ def checkpoint(line: bytes) -> Saved | None:
     number = int(named[1]) if named is not None else int(numbers[-1]) if numbers else None
     if number is None and not where:
         return None
-    return Saved(number, where.decode("utf-8", "replace"), done=_SAVED.search(line) is not None)
+    return SavedCheckpoint(number, where.decode("utf-8", "replace"), done=_SAVED.search(line) is not None)

@@ -27,7 +27,16 @@ from types import MappingProxyType
 
 from ftrun.slurm.records import dataclass, replace
 
-__all__ = ["Act", "Advice", "History", "Sample", "Slow", "advise", "observe", "slow"]
+__all__ = [
+    "History",
+    "Sample",
+    "Straggler",
+    "StragglerAction",
+    "StragglerAdvice",
+    "advise",
+    "find_stragglers",
+    "observe",
+]
 
 WINDOW_S = 60.0
 STEPS_MIN = 5
@@ -41,7 +50,7 @@ MAD = 1.4826  # makes the median of absolute deviations a standard deviation, we
 SHARE = 0.1
 
 
-class Act(StrEnum):
+class StragglerAction(StrEnum):
     """What to do about a straggler."""
 
     WARN = "warn"
@@ -62,7 +71,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Slow:
+class Straggler:
     """A straggler: its slowest rank, that rank's time in medians, its slow windows of the last KEPT, and
     whether it always was so.
     """
@@ -75,10 +84,10 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class StragglerAdvice:
     """What to do about a node, and why. `ratio` is 0.0 where a check, and no step time, accuses it."""
 
-    act: Act
+    act: StragglerAction
     node: str
     ratio: float
     reason: str
@@ -187,10 +196,10 @@ def _judged(
     return MappingProxyType(after)
 
 
-def slow(history: History) -> tuple[Slow, ...]:
+def find_stragglers(history: History) -> tuple[Straggler, ...]:
     """The stragglers, slowest first; () where so many nodes are slow that none is an outlier."""
     found = [
-        Slow(node, one.rank, median(one.times), sum(one.votes), since_start=_always(history, one))
+        Straggler(node, one.rank, median(one.times), sum(one.votes), since_start=_always(history, one))
         for node, one in history.nodes.items()
         if one.flagged
     ]
@@ -205,21 +214,25 @@ def _always(history: History, one: _Node) -> bool:
 
 
 def advise(
-    stragglers: Iterable[Slow], setting: str, *, spares: int, degraded: Mapping[str, str] | None = None
-) -> tuple[Advice, ...]:
+    stragglers: Iterable[Straggler], setting: str, *, spares: int, degraded: Mapping[str, str] | None = None
+) -> tuple[StragglerAdvice, ...]:
     """What to do, by the setting `straggler` (warn, swap, never). `degraded`: node -> what its checks report.
     Rank 0's node is treated like any other.
     """
     if setting == "never":
         return ()
-    advice: list[Advice] = []
+    advice: list[StragglerAdvice] = []
     for one in stragglers:
         what = (
             f"rank {one.rank} on {one.node} takes {one.ratio:.2f} times its peers' own time in {one.windows} of the last "
             f"{KEPT} windows"
         )
         if one.since_start:
-            advice.append(Advice(Act.WARN, one.node, one.ratio, f"{what}, from the start: perhaps by design"))
+            advice.append(
+                StragglerAdvice(
+                    StragglerAction.WARN, one.node, one.ratio, f"{what}, from the start: perhaps by design"
+                )
+            )
         else:
             advice.append(_advice(one.node, one.ratio, what, setting, spares - _swaps(advice)))
     told = {one.node for one in advice}
@@ -229,15 +242,20 @@ def advise(
     return tuple(advice)
 
 
-def _swaps(advice: Iterable[Advice]) -> int:
-    return sum(one.act is Act.SWAP for one in advice)
+def _swaps(advice: Iterable[StragglerAdvice]) -> int:
+    return sum(one.act is StragglerAction.SWAP for one in advice)
 
 
-def _advice(node: str, ratio: float, what: str, setting: str, spares: int) -> Advice:
+def _advice(node: str, ratio: float, what: str, setting: str, spares: int) -> StragglerAdvice:
     if setting != "swap":
-        return Advice(
-            Act.EXCLUDE, node, ratio, f"{what}; it is avoided at the next start where others are free"
+        return StragglerAdvice(
+            StragglerAction.EXCLUDE,
+            node,
+            ratio,
+            f"{what}; it is avoided at the next start where others are free",
         )
     if spares > 0:
-        return Advice(Act.SWAP, node, ratio, f"{what}; a spare takes its place at the next checkpoint")
-    return Advice(Act.EXCLUDE, node, ratio, f"{what}; there is no spare, so it goes on")
+        return StragglerAdvice(
+            StragglerAction.SWAP, node, ratio, f"{what}; a spare takes its place at the next checkpoint"
+        )
+    return StragglerAdvice(StragglerAction.EXCLUDE, node, ratio, f"{what}; there is no spare, so it goes on")

@@ -113,7 +113,7 @@ class Stand:
 
     def start(self, python: str, program: str, setting: str) -> tuple[float, object, int]:
         """Seconds from the loaded framework to the end of the first steps, the losses, and the entries that lie here then."""
-        told = dict(line.split("=", 1) for line in cache_env.lines(setting).split("\n"))
+        told = dict(line.split("=", 1) for line in cache_env.export_lines(setting).split("\n"))
         exports = {
             names.split(",")[0]: value.replace("{caches}", str(self.local)) for names, value in told.items()
         }

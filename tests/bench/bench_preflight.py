@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ftrun.hooks.ssh.pool import ANSWERED, Probes
+from ftrun.hooks.ssh.pool import ANSWERED
+from ftrun.hooks.ssh.pool import NodePool as Probes
 from ftrun.supervisor.store import node_tools
 from tests.bench.figures import Figure, percentiles, ratio
 from tests.bench.stand import FTRUN, Stand, stand, until
@@ -118,7 +119,7 @@ def _looped(command: Sequence[str], names: Sequence[str], env: dict[str, str] | 
 
 
 def _checks(here: Stand) -> list[Figure]:
-    packed = node_tools.provide(str(here.home))
+    packed = node_tools.install_node_tools(str(here.home))
     nodes = here.box.node_names
     check = f"{sys.executable} -IS {packed} check --json"
     listed = f"n[0-{len(nodes) - 1}]"

@@ -28,7 +28,7 @@ def measure(looks: int) -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="ftrun-bench-") as folder:
         root = Path(folder)
         put_devices(root)
-        one = node_monitor.Watch(root=str(root), period_s=PERIOD_S, began_s=1000.0)
+        one = node_monitor.NodeMonitor(root=str(root), period_s=PERIOD_S, began_s=1000.0)
         one.look(0.0)
         ours: list[float] = []
         starts: list[float] = []
@@ -75,7 +75,7 @@ def put_devices(root: Path) -> None:
         put(root, f"/sys/bus/pci/devices/0000:{number:02x}:00.0/aer_dev_fatal", "TOTAL_ERR_FATAL 0")
 
 
-def _look_ms(one: node_monitor.Watch, root: Path) -> float:
+def _look_ms(one: node_monitor.NodeMonitor, root: Path) -> float:
     """The processor time of one look at all members, each weighed by how often it is asked."""
     own_s = time.process_time()
     spent_s = 0.0

@@ -18,9 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ftrun.supervisor.signatures.catalog import Catalog
-from ftrun.supervisor.signatures.prefilter import HyperscanSieve, sieve_of, widened
+from ftrun.supervisor.signatures.prefilter import HyperscanPrefilter as HyperscanSieve
+from ftrun.supervisor.signatures.prefilter import prefilter_for as sieve_of
+from ftrun.supervisor.signatures.prefilter import widened
 from ftrun.supervisor.signatures.scanner import BLOCK_BYTES, Scanner
-from ftrun.supervisor.telemetry.log_file import Book, LogFile
+from ftrun.supervisor.telemetry.log_file import LogContext as Book
+from ftrun.supervisor.telemetry.log_file import LogFile
 from ftrun.supervisor.telemetry.tail import READ_BYTES, Piece
 from tests.bench.dialects import Dialect, translated
 

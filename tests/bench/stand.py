@@ -90,7 +90,7 @@ class Stand:
 
     def supervisor(self) -> int:
         """The pid of the supervisor that leads; 0 = none does."""
-        writer = lease.look(str(self.home)).writer
+        writer = lease.read_holder(str(self.home)).writer
         return int(writer.split(".")[3]) if writer and not store_run_dir.provably_dead(writer) else 0
 
     def end_supervisors(self) -> None:

@@ -27,7 +27,7 @@ def main() -> int:
         chosen = drill.choose(all_scenarios(), given.names, everything=given.all, here=False)
     except UserError as error:
         parser.error(str(error))
-    return drill.hold(
+    return drill.run_drills(
         chosen, json=given.json, here=False, keep=given.keep, parent=given.folder, lanes=given.lanes
     )
 

@@ -25,12 +25,13 @@ from ftrun.slurm.client.cluster import (
     NodeRow,
     PartitionRow,
     Rights,
-    Stay,
     SubmitRequest,
     Submitted,
 )
+from ftrun.slurm.client.cluster import NodeUsage as Stay
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
-from ftrun.slurm.client.parse import bears, clean_dependency
+from ftrun.slurm.client.parse import clean_dependency
+from ftrun.slurm.client.parse import has_token as bears
 from ftrun.slurm.records import replace
 from tests.fake_slurm.clock import Clock
 from tests.fake_slurm.dependencies import is_dependency, waiting_for

@@ -11,15 +11,8 @@ from dataclasses import field
 from typing import Literal, Protocol
 from zlib import crc32
 
-from ftrun.slurm.client.cluster import (
-    ClusterFacts,
-    JobDetails,
-    JobRow,
-    JobState,
-    NodeRow,
-    Stay,
-    SubmitRequest,
-)
+from ftrun.slurm.client.cluster import ClusterFacts, JobDetails, JobRow, JobState, NodeRow, SubmitRequest
+from ftrun.slurm.client.cluster import NodeUsage as Stay
 from ftrun.slurm.records import dataclass
 
 __all__ = [

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import RefusedForGood, RefusedForNow, SlurmError
-from ftrun.slurm.commands.doors import Doors
-from ftrun.slurm.commands.questions import Question, Reached
+from ftrun.slurm.commands.node_queries import NodeQuery as Question
+from ftrun.slurm.commands.node_queries import QueryAnswers as Reached
+from ftrun.slurm.commands.slurmd_ports import SlurmdPorts as Doors
 from ftrun.slurm.commands.steps import StepRow
 from tests.fake_slurm.cluster import MemoryCluster
 from tests.fake_slurm.records import Job, Launch

@@ -81,7 +81,7 @@ def judge(tally: Tally, made: Format, log: bytes, catalog: signatures_catalog.Ca
     """Judge one log by all ends, and note what is wrong with that."""
     tally.cases += 1
     tally.size_bytes += len(log)
-    report = inputs.gather([], catalog=catalog, stdin=log).report
+    report = inputs.read_attempt_files([], catalog=catalog, stdin=log).report
     for one in report.evidence:
         signature = catalog.by_id[one.signature]
         if signature.role in ROLES and signature.fault is not FaultClass.HEALTHY:

@@ -29,7 +29,7 @@ EASY_EVERY_S = 6.0
 STILL_EVERY_S = 2.0
 NEAR_S = 20.0
 OFTEN_S = 30.0
-USUAL = hang_rules.Limits()
+USUAL = hang_rules.HangLimits()
 END_WAIT_S = 60.0
 
 
@@ -45,12 +45,12 @@ class Tally:
     delays_s: list[float | None] = field(default_factory=list)
 
 
-def limits(scale: float, *, afar: bool = False) -> hang_rules.Limits:
+def limits(scale: float, *, afar: bool = False) -> hang_rules.HangLimits:
     """The default limits, all of them shorter or longer."""
-    return hang_rules.Limits(USUAL.min_s * scale, USUAL.max_s * scale, USUAL.grace_s * scale, afar)
+    return hang_rules.HangLimits(USUAL.min_s * scale, USUAL.max_s * scale, USUAL.grace_s * scale, afar)
 
 
-def watch(life: lives.Life, limit: hang_rules.Limits) -> tuple[float | None, lives.Viewer]:
+def watch(life: lives.Life, limit: hang_rules.HangLimits) -> tuple[float | None, lives.Viewer]:
     """When the life is held to hang; None = never. By limits from afar it is looked at from afar."""
     viewer, history, now_s = lives.Viewer(life, afar=limit.afar), liveness.History(), 0.0
     at_once = Random(life.seed + 4).random() < 0.1  # such a line is a verdict in itself
@@ -68,8 +68,8 @@ def watch(life: lives.Life, limit: hang_rules.Limits) -> tuple[float | None, liv
             if viewer.alarmed(now_s)
             else limit
         )
-        verdict = hang_rules.judge(history, now_s, suspect)
-        if verdict.state is types.State.HUNG:
+        verdict = hang_rules.hang_verdict(history, now_s, suspect)
+        if verdict.state is types.HangState.HUNG:
             return now_s, viewer
         if verdict.wants_stacks:
             viewer.ask(now_s)
@@ -78,7 +78,7 @@ def watch(life: lives.Life, limit: hang_rules.Limits) -> tuple[float | None, liv
 
 
 def _pause_s(
-    verdict: types.Verdict, viewer: lives.Viewer, history: liveness.History, limit: hang_rules.Limits
+    verdict: types.HangVerdict, viewer: lives.Viewer, history: liveness.History, limit: hang_rules.HangLimits
 ) -> float:
     """Until the next look at a healthy life: rarer where nothing hangs on it."""
     if verdict.quiet_s <= 0.2 * limit.min_s:
@@ -88,7 +88,7 @@ def _pause_s(
     return STILL_EVERY_S if close else EASY_EVERY_S
 
 
-def healthy(tally: Tally, seed: int, limit: hang_rules.Limits, *, alarms: bool = False) -> None:
+def healthy(tally: Tally, seed: int, limit: hang_rules.HangLimits, *, alarms: bool = False) -> None:
     """One healthy life; with `alarms`, one that prints lines which look fatal."""
     life = lives.draw(seed, alarms=alarms)
     ended_s, viewer = watch(life, limit)
@@ -102,7 +102,7 @@ def healthy(tally: Tally, seed: int, limit: hang_rules.Limits, *, alarms: bool =
 
 
 def hung(
-    tally: Tally, seed: int, inside: lives.Inside, limit: hang_rules.Limits, *, alarms: bool = False
+    tally: Tally, seed: int, inside: lives.Inside, limit: hang_rules.HangLimits, *, alarms: bool = False
 ) -> float | None:
     """One life that hangs: after how long that is decided. Lives that end before they hang are false alarms of their own."""
     life = lives.draw(seed, inside, alarms=alarms)

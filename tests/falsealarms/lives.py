@@ -13,7 +13,8 @@ import math
 from dataclasses import dataclass, field
 from random import Random
 
-from ftrun.supervisor.telemetry.liveness import Activity, Rank, Sight, Stacks
+from ftrun.supervisor.telemetry.liveness import Activity, Rank, Stacks
+from ftrun.supervisor.telemetry.liveness import LivenessSample as Sight
 
 __all__ = ["HANGS", "Inside", "Life", "Viewer", "draw"]
 

@@ -50,12 +50,12 @@ def job(seed: int, ratio: float, begins: int) -> Iterator[list[straggler.Sample]
         ]
 
 
-def judged(seed: int, ratio: float, begins: int) -> Iterator[tuple[int, straggler.Slow]]:
+def judged(seed: int, ratio: float, begins: int) -> Iterator[tuple[int, straggler.Straggler]]:
     """(window, node told) of one job, each node once."""
     history, told = straggler.History(), set[str]()
     for window, samples in enumerate(job(seed, ratio, begins)):
         history = straggler.observe(history, samples, window * straggler.WINDOW_S, SETTING)
-        for one in straggler.slow(history):
+        for one in straggler.find_stragglers(history):
             if one.node not in told:
                 told.add(one.node)
                 yield window, one

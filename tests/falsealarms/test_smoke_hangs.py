@@ -68,7 +68,9 @@ def test_a_fatal_line_makes_no_hang_later(kind: str) -> None:
         assert silent is None or (told is not None and told <= silent + hangs.STILL_EVERY_S + 12.0), seed
 
 
-def _confirmed(limits: hang_rules.Limits, title: str, end_wait_s: float, **_: bool) -> hang_rules.Limits:
+def _confirmed(
+    limits: hang_rules.HangLimits, title: str, end_wait_s: float, **_: bool
+) -> hang_rules.HangLimits:
     return replace(limits, min_s=end_wait_s, grace_s=end_wait_s, fatal=title, confirmed=True)
 
 
@@ -102,7 +104,7 @@ def test_the_count_is_not_blind() -> None:
     """With thresholds of a second healthy runs are ended, and counted."""
     tally = hangs.Tally()
     for seed in range(20):
-        hangs.healthy(tally, seed, hang_rules.Limits(1.0, 2.0, 2.0))
+        hangs.healthy(tally, seed, hang_rules.HangLimits(1.0, 2.0, 2.0))
 
     assert tally.ended
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.formats
 
 
 def _run(code: str, folder: Path, **more: str) -> tuple[int, str, str]:
-    lines = (line.partition("=") for line in cache_env.lines("auto").splitlines())
+    lines = (line.partition("=") for line in cache_env.export_lines("auto").splitlines())
     told = {names.split(",")[0]: value.replace("{caches}", str(folder)) for names, _, value in lines}
     env = {
         name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "TORCH", "XLA_"))

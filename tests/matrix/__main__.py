@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from ftrun.slurm.client.releases import TRIED, spelled
+from ftrun.slurm.client.releases import TRIED
+from ftrun.slurm.client.releases import release_text as spelled
 from tests.matrix.root import TREE, Root, RootError, folder, missing
 
 HERE = Path(__file__).resolve().parents[2]

@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftrun.slurm.client.releases import Release, spelled
+from ftrun.slurm.client.releases import Release
+from ftrun.slurm.client.releases import release_text as spelled
 
 __all__ = ["Root", "RootError", "folder", "missing"]
 

@@ -23,8 +23,11 @@ from typing import TYPE_CHECKING, Any
 from ftrun.slurm.client.cluster import SubmitRequest, Submitted
 from ftrun.slurm.commands.spanning import SpanningSteps
 from ftrun.supervisor.agent import main
-from ftrun.supervisor.agent.batch_channel import Talk
-from ftrun.supervisor.agent.context import Book, BookClosed, Desk, Where
+from ftrun.supervisor.agent.batch_channel import BatchChannel as Talk
+from ftrun.supervisor.agent.context import AgentContext as Desk
+from ftrun.supervisor.agent.context import AgentJournal as Book
+from ftrun.supervisor.agent.context import JournalClosed as BookClosed
+from ftrun.supervisor.agent.context import LaunchIdentity as Where
 from tests.fake_slurm.cluster import MemoryCluster
 from tests.fake_slurm.records import Launch
 from tests.fake_slurm.steps import MemorySteps
@@ -61,7 +64,7 @@ class _Clock:
         self._owner.sleep(seconds)
 
 
-class _Shared(main.Shared):
+class _Shared(main.Watchdog):
     """What gives itself up without standing still has made a mistake."""
 
     owner: Agent
@@ -219,7 +222,7 @@ class Agent:
     def _main(self) -> None:
         try:
             with contextlib.suppress(_Unwound):
-                main.work(self._desk, self._talk, self._shared)
+                main.run_worker(self._desk, self._talk, self._shared)
         finally:
             self.gone = True
             self._back.release()

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ftrun.hooks.checkpoints.diverged import Poison
+from ftrun.hooks.checkpoints.diverged import Divergence as Poison
 from ftrun.slurm.client.cluster import JobRow, JobState, SubmitRequest
 from ftrun.slurm.client.nodeset import expand
 from ftrun.supervisor.model import events
@@ -134,7 +134,7 @@ class Laws:
         """What could not be loaded is set aside: no later attempt is given the same writing of it."""
         if self.world.plan.judged and dict(self.world.plan.settings).get("checkpoint-verify") != "name":
             self.breach(f"{start} resumes from {path}, which is cut: the judge could see that")
-        stamp = checkpoints.stamp(path)
+        stamp = checkpoints.content_stamp(path)
         late = any(
             other.attempt > start.attempt for other in self.starts
         )  # a rank that froze as it loaded, and woke up
@@ -170,7 +170,8 @@ class Laws:
                 if at_s < start.began_s
                 and not spoilt(saved, poisons, step)
                 and not (
-                    (fruitless or saved in self.unloadable) and (saved, checkpoints.stamp(saved)) in aside
+                    (fruitless or saved in self.unloadable)
+                    and (saved, checkpoints.content_stamp(saved)) in aside
                 )
             ),
             default=0,
@@ -707,7 +708,7 @@ class Laws:
 
     def _loadable(self, run: Run) -> list[str]:
         """The checkpoints that a start could have been given."""
-        aside = {path for path, stamp in run.set_aside if checkpoints.stamp(path) == stamp}
+        aside = {path for path, stamp in run.set_aside if checkpoints.content_stamp(path) == stamp}
         poisons = self._poisons()
         return [
             path
@@ -771,7 +772,7 @@ class Laws:
         """The ledger has what the journal has, and holds nothing against a node that the journal does not."""
         due = {entry.id for entry in from_runs.entries_of(run)}
         once = due | self._due_before(run)
-        noted = [entry for entry in ledger.read(self.world.home) if entry.run == run.id]
+        noted = [entry for entry in ledger.read_entries(self.world.home) if entry.run == run.id]
         lacking = due - {entry.id for entry in noted}
         # Hours served are counted as they pass, and findings and cards come from the nodes' own reports.
         invented = {entry.id for entry in noted if entry.what not in ("served", "check", "device")} - once

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ftrun.hooks.checkpoints import diverged
-from ftrun.hooks.checkpoints.diverged import Poison
+from ftrun.hooks.checkpoints.diverged import Divergence as Poison
 from ftrun.hooks.checkpoints.model import COMPLETE, Found, Inspection
 from ftrun.hooks.checkpoints.selection import Request, Selection, select
 from ftrun.supervisor.diagnosis import resumable
@@ -71,8 +71,8 @@ def choose(
     """As batch.sh does by the names (`by_rule`), or `ftrun-hook pick` on the node; all of a life's checkpoints were written since the run began."""
     if by_rule:
         run = Run("r", set_aside=tuple((path, "") for path in aside), poisoned=poisons)
-        path = resumable.by_rule({"checkpoint": pattern}, run, cwd)
-        left = not path and bool(checkpoints.complete(pattern, cwd=cwd))
+        path = resumable.newest_by_name({"checkpoint": pattern}, run, cwd)
+        left = not path and bool(checkpoints.complete_checkpoints(pattern, cwd=cwd))
         stuck = "none of them may be loaded" if left and not fresh else ""
         return Selection(Inspection(Found(path, "any"), COMPLETE, "") if path else None, "", (), stuck)
     return select(
@@ -92,6 +92,6 @@ def choose(
 def spoilt(path: str, poisons: tuple[Poison, ...], step: int) -> bool:
     """Whether a checkpoint as it lies there now is one of a training that had diverged, by what was noted."""
     try:
-        return bool(diverged.why_poisoned(step, os.stat(path).st_mtime, poisons))
+        return bool(diverged.why_diverged(step, os.stat(path).st_mtime, poisons))
     except OSError:
         return True

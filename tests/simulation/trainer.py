@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftrun.hooks.checkpoints import diverged
-from ftrun.hooks.checkpoints.diverged_folder import noted_poisons
+from ftrun.hooks.checkpoints.diverged_folder import noted_divergences as noted_poisons
 from ftrun.hooks.checkpoints.selection import Selection
 from ftrun.hooks.runtime import node_report
 from ftrun.hooks.runtime.finding import Finding
@@ -534,7 +534,7 @@ def _tell(start: Start, fault: JobFault) -> bool:
     )
     rows = [{**finding._asdict(), "at_s": world.clock.now(), "until_s": None}]
     report = {"schema": 1, "kind": "watch", "node": node, "at_s": world.clock.now(), "findings": rows}
-    node_report.put(str(start.folder / "nodes"), start.launch.restarts, report)
+    node_report.write_report(str(start.folder / "nodes"), start.launch.restarts, report)
     if start.inside is not None:
         start.inside.sick.add(node)
     return True

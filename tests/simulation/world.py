@@ -26,12 +26,12 @@ from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.context.cluster_snapshot import STALE_AFTER_S
 from ftrun.supervisor.controller.loop import Supervisor
-from ftrun.supervisor.model.node_entry import Entry
+from ftrun.supervisor.model.node_entry import NodeEntry as Entry
 from ftrun.supervisor.model.states import State
-from ftrun.supervisor.model.stop_conditions import Halt
+from ftrun.supervisor.model.stop_conditions import StopConditions as Halt
 from ftrun.supervisor.nodes import ledger
 from ftrun.supervisor.store import flag_files, journal, run_dir, submission_context
-from ftrun.supervisor.store.crash_points import Crash
+from ftrun.supervisor.store.crash_points import PlannedCrash as Crash
 from ftrun.supervisor.store.lease import Lease, LeaseLost
 from ftrun.supervisor.submission import plan as submission_plan
 from tests.fake_slurm import faults as memory_faults
@@ -482,7 +482,7 @@ class World:
                 "id": f"haunted-{number}",
             }
             at_s = self.start_s - luck.uniform(0, 0.9) * float(self._settings["exclude-for"])
-            ledger.note(self.home, Entry(at_s, "excluded", (name,), **told))
+            ledger.append_entries(self.home, Entry(at_s, "excluded", (name,), **told))
 
     def _crowd(self) -> None:
         """Nothing starts for a while, so the first job of the run waits."""

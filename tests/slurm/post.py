@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from ftrun.hooks.bundle.zipapp import archive
+from ftrun.hooks.bundle.zipapp import build_zipapp as archive
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.slurm.sandbox.lifecycle import up
 from ftrun.slurm.sandbox.plan import SandboxError
@@ -162,7 +162,7 @@ class Post:
     def run_dir(self, job: str = "") -> str:
         """The folder of a job's run, or of the only run."""
         found = (
-            store_run_dir.resolve(str(self.home), job) if job else store_run_dir.run_dirs(str(self.home))[0]
+            store_run_dir.find_run(str(self.home), job) if job else store_run_dir.run_dirs(str(self.home))[0]
         )
         assert found is not None
         return found
@@ -182,7 +182,7 @@ class Post:
         return path.read_text().splitlines() if path.exists() else []
 
     def holder(self) -> lease.Holder:
-        return lease.look(str(self.home))
+        return lease.read_holder(str(self.home))
 
     def jobs(self) -> list[tuple[str, str, str]]:
         """(job, state, attempt token) of every job of this home's runs that Slurm remembers."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.commands.accounting import SacctAccounts
+from ftrun.slurm.commands.accounting import SacctAccounting as SacctAccounts
 from ftrun.slurm.sandbox import boot
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.model.run import Run

@@ -12,9 +12,12 @@ from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.commands.spanning import SpanningSteps
 from ftrun.slurm.commands.steps import CommandSteps
 from ftrun.slurm.sandbox.handle import Sandbox
-from ftrun.supervisor.agent.batch_channel import Talk
-from ftrun.supervisor.agent.companion_jobs import FAILED, HERE, WAITING, Companion, Companions
-from ftrun.supervisor.agent.context import Book, Desk, Where
+from ftrun.supervisor.agent.batch_channel import BatchChannel as Talk
+from ftrun.supervisor.agent.companion_jobs import FAILED, WAITING, Companion, Companions
+from ftrun.supervisor.agent.companion_jobs import READY as HERE
+from ftrun.supervisor.agent.context import AgentContext as Desk
+from ftrun.supervisor.agent.context import AgentJournal as Book
+from ftrun.supervisor.agent.context import LaunchIdentity as Where
 from ftrun.supervisor.store import run_dir as store_run_dir
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import Post, posts, queue

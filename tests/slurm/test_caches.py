@@ -69,7 +69,7 @@ class Run:
             "run_dir": str(self.run_dir),
             "cluster": "c",
         }
-        facts |= {"caches": f"1000000 {self.local(attempt)}", "cache_exports": cache_env.lines("auto")}
+        facts |= {"caches": f"1000000 {self.local(attempt)}", "cache_exports": cache_env.export_lines("auto")}
         composed = compose(script.encode(), facts)
         assert AT_ONCE[0] in composed
         (self.folder / "script").write_bytes(composed.replace(*AT_ONCE))

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks.bundle.zipapp import archive
+from ftrun.hooks.bundle.zipapp import build_zipapp as archive
 from ftrun.slurm.sandbox.handle import Sandbox
-from ftrun.supervisor.submission.companion_form import form
+from ftrun.supervisor.submission.companion import companion_call as form
 from tests.unit.submission.test_submit import kept
 
 pytestmark = pytest.mark.slurm

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from ftrun.slurm.sandbox.handle import Sandbox
-from ftrun.supervisor.model.agent_events import mark_of
+from ftrun.supervisor.model.agent_events import companion_mark as mark_of
 from ftrun.supervisor.model.run import Companion
 from ftrun.supervisor.store import run_dir
 from tests.slurm.post import PATIENCE_S, Post, boxes, posts

@@ -16,12 +16,14 @@ import pytest
 
 from ftrun.slurm.client.cluster import Cluster, JobRow, JobState, SubmitRequest
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, SlurmError, Unreachable
-from ftrun.slurm.client.parse import bears
+from ftrun.slurm.client.parse import has_token as bears
 from ftrun.slurm.commands.cluster import CommandCluster
-from ftrun.slurm.native.cluster import NativeCluster, Speaking
+from ftrun.slurm.native.cluster import ClientInUse as Speaking
+from ftrun.slurm.native.cluster import NativeCluster
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.slurm.sandbox.lifecycle import up
-from ftrun.supervisor.policy.queue import Shape, applied
+from ftrun.supervisor.policy.queue import JobShape as Shape
+from ftrun.supervisor.policy.queue import has_shape as applied
 from tests.fake_slurm.cluster import Engine, MemoryCluster, Timing
 from tests.fake_slurm.faults import crash_controller, requeue
 from tests.fake_slurm.records import Launch

@@ -224,7 +224,7 @@ def differences(table: Table) -> Iterator[str]:
 def misread(table: Table) -> Iterator[str]:
     """What ftrun makes of the options of a run, where Slurm made something else of them."""
     for name, (_, ours) in table.came.items():
-        run_dir = store_run_dir.resolve(table.home, ours.job) if ours.job else None
+        run_dir = store_run_dir.find_run(table.home, ours.job) if ours.job else None
         if run_dir is not None:
             read, done = what_ftrun_read(run_dir), what_slurm_did(table.records[ours.job])
             if not done["waits for others"]:  # Slurm lets go of a dependency on nothing, sooner or later
@@ -237,15 +237,15 @@ def misread(table: Table) -> Iterator[str]:
 
 def what_ftrun_read(run_dir: str) -> dict[str, object]:
     """From the kept context, as every later attempt is made from it."""
-    kept, given = plan.load(run_dir)
+    kept, given = plan.load_options(run_dir)
     single = kept["shape"] != "het"
     return {
         "name": kept["job_name"],
         "shape": kept["shape"],
-        "tasks": node_names.tasks(kept["array"]),
-        "requeue": plan.requeues(run_dir, otherwise=True),
-        "left out": set(node_names.excluded(given, kept["cwd"])) if single else set(),
-        "asked for": set(node_names.required(given, kept["cwd"])) if single else set(),
+        "tasks": node_names.array_tasks(kept["array"]),
+        "requeue": plan.is_requeued(run_dir, otherwise=True),
+        "left out": set(node_names.excluded_nodes(given, kept["cwd"])) if single else set(),
+        "asked for": set(node_names.required_nodes(given, kept["cwd"])) if single else set(),
         "waits for others": bool(given.get("dependency")),
     }
 
@@ -253,7 +253,7 @@ def what_ftrun_read(run_dir: str) -> dict[str, object]:
 def what_slurm_did(found: list[dict[str, str]]) -> dict[str, object]:
     """The same from the records of the job."""
     first = next((fields for fields in found if fields["JobId"] == fields.get("HetJobId")), found[0])
-    tasks = {task for fields in found for task in node_names.tasks(fields.get("ArrayTaskId", ""))}
+    tasks = {task for fields in found for task in node_names.array_tasks(fields.get("ArrayTaskId", ""))}
     single = "HetJobId" not in first
     return {
         "name": first["JobName"],

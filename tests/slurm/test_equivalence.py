@@ -243,7 +243,7 @@ def played(box: Sandbox, rows: list[Row], folder: Path) -> Table:
         environment.setenv("TMPDIR", str(folder))  # jobs that end by SIGKILL leave their folder there
         environment.setenv("BASH_FUNC_hello%%", "() {  echo hello\n}")
         environment.setenv("FT_LINES", "a\nb=c ' \" \\")
-        told = {"agent": str(agent), "labels": "auto", "cache_exports": cache_env.lines("auto")}
+        told = {"agent": str(agent), "labels": "auto", "cache_exports": cache_env.export_lines("auto")}
         ways = {OURS: {}, WITH_AGENT: told}
         return Table(run_table(box, rows, folder, ways), folder)
 

@@ -10,7 +10,7 @@ import pytest
 
 from ftrun.slurm.client.cluster import SubmitRequest
 from ftrun.slurm.client.errors import RefusedForGood, RefusedForNow, SlurmError
-from ftrun.slurm.commands import names
+from ftrun.slurm.commands import completion_names
 from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.sandbox import boot
 from ftrun.slurm.sandbox.handle import Sandbox
@@ -57,11 +57,11 @@ def make(box: Sandbox) -> Iterator[Callable[..., Post]]:
 
 def test_accounts_and_qos_that_i_may_use_are_known_by_name(box: Sandbox) -> None:
     """What completion offers behind `-A` and `-q`; another user has none of them."""
-    asked = {kind: names.names(kind, ME, box.env(), timeout_s=60.0) for kind in ("account", "qos")}
+    asked = {kind: completion_names.names(kind, ME, box.env(), timeout_s=60.0) for kind in ("account", "qos")}
 
     assert {"few", "one"} <= set(asked["account"])
     assert ["lean", "normal", "small"] == asked["qos"]
-    assert [] == names.names("account", "nobody", box.env(), timeout_s=60.0)
+    assert [] == completion_names.names("account", "nobody", box.env(), timeout_s=60.0)
 
 
 def _refused(box: Sandbox, *words: str) -> SlurmError:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from ftrun.slurm.commands import names
+from ftrun.slurm.commands import completion_names
 from ftrun.slurm.sandbox.handle import Sandbox
 
 pytestmark = pytest.mark.slurm
@@ -21,7 +21,10 @@ def test_partitions_nodes_and_reservations_are_those_of_the_cluster(slurm_sandbo
     words = "ReservationName=upkeep StartTime=now+300days Duration=60 Users=root Nodes=n3"
     slurm_sandbox.run(["scontrol", "create", "reservation", *words.split()], check=True)
     try:
-        found = {kind: names.names(kind, "root", env, timeout_s=TIMEOUT_S) for kind in sorted(names.KINDS)}
+        found = {
+            kind: completion_names.names(kind, "root", env, timeout_s=TIMEOUT_S)
+            for kind in sorted(completion_names.KINDS)
+        }
     finally:
         slurm_sandbox.run(["scontrol", "delete", "ReservationName=upkeep"], check=True)
 
@@ -58,9 +61,11 @@ def test_a_controller_that_is_not_there_offers_nothing(slurm_sandbox: Sandbox) -
     """Neither words nor a wait: the timer is over, or there is no configuration to ask by."""
     nowhere = {**slurm_sandbox.env(), "SLURM_CONF": "/no/such/slurm.conf"}
 
-    assert [] == names.names("partition", "root", nowhere, timeout_s=TIMEOUT_S)
-    assert [] == names.names("partition", "root", slurm_sandbox.env(), timeout_s=0.0)
-    assert [] == names.names("partition", "root", {**slurm_sandbox.env(), "PATH": "/none"}, timeout_s=0.0)
+    assert [] == completion_names.names("partition", "root", nowhere, timeout_s=TIMEOUT_S)
+    assert [] == completion_names.names("partition", "root", slurm_sandbox.env(), timeout_s=0.0)
+    assert [] == completion_names.names(
+        "partition", "root", {**slurm_sandbox.env(), "PATH": "/none"}, timeout_s=0.0
+    )
 
 
 def _offered(box: Sandbox, *words: str) -> list[str]:

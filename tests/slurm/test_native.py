@@ -13,7 +13,8 @@ import pytest
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import RefusedForGood, Unreachable
 from ftrun.slurm.commands.cluster import CommandCluster
-from ftrun.slurm.native.cluster import NativeCluster, Speaking
+from ftrun.slurm.native.cluster import ClientInUse as Speaking
+from ftrun.slurm.native.cluster import NativeCluster
 from ftrun.slurm.sandbox.handle import Sandbox
 from tests.slurm import has_pyslurm
 

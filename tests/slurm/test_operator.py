@@ -30,9 +30,11 @@ from ftrun.slurm.sandbox.lifecycle import up
 from ftrun.supervisor.drill import injector
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.nodes import drain_rules, ledger, remote_checks, spool
-from ftrun.supervisor.nodes.drain_rules import Limits, Request
-from ftrun.supervisor.nodes.drain_service import Answer, Desk
-from ftrun.supervisor.nodes.recheck import Report
+from ftrun.supervisor.nodes.drain_rules import DrainRequest as Request
+from ftrun.supervisor.nodes.drain_rules import Limits
+from ftrun.supervisor.nodes.drain_service import Answer
+from ftrun.supervisor.nodes.drain_service import DrainService as Desk
+from ftrun.supervisor.nodes.recheck_rules import CheckReport as Report
 
 pytestmark = [
     pytest.mark.slurm,
@@ -76,7 +78,7 @@ class Office:
         return {node: self.health.get(node, WELL) for node in nodes}
 
     def desk(self, **options: Any) -> Desk:
-        opened = partial(munge.opened, socket=self.cluster.facts().munge_socket)
+        opened = partial(munge.decode, socket=self.cluster.facts().munge_socket)
         given: dict[str, Any] = {"look": self.look, "limits": self.limits, "opened": opened} | options
         return Desk(str(self.home), self.cluster, self.spool, **given)
 
@@ -110,7 +112,7 @@ class Office:
 
     def leave(self, asked: Request, uid: int = ANN, credential: bytes | None = None) -> Request:
         signed = self.sign(asked, uid) if credential is None else credential
-        as_user(uid, lambda: spool.leave(self.path, asked.id, signed))
+        as_user(uid, lambda: spool.put_request(self.path, asked.id, signed))
         return asked
 
     def drained(self) -> dict[str, str]:
@@ -184,7 +186,7 @@ def test_a_sick_node_is_drained_for_a_user_who_may_not(office: Office, jobs: dic
     assert office.drained()["n0"].startswith("ftrun: llm-0042 gpu.lost 20")
     assert office.waiting() == []
     as_user(ANN, lambda: _read_as_user(office.path, asked.id, "drained"))
-    assert [(e.what, e.nodes, e.run) for e in ledger.read(str(office.home))] == [
+    assert [(e.what, e.nodes, e.run) for e in ledger.read_entries(str(office.home))] == [
         ("incident", ("n0",), "llm-0042"),
         ("drained", ("n0",), "llm-0042"),
     ]
@@ -193,7 +195,7 @@ def test_a_sick_node_is_drained_for_a_user_who_may_not(office: Office, jobs: dic
 
 
 def _read_as_user(path: str, request_id: str, verdict: str) -> None:
-    told = spool.answer_of(path, request_id)
+    told = spool.read_answer(path, request_id)
     assert told is not None
     assert told["verdict"] == verdict
 
@@ -227,7 +229,7 @@ def test_a_node_that_neither_ssh_nor_slurm_reaches_is_drained(office: Office, jo
         while office.cluster.nodes(["n0"])["n0"].responding and time.monotonic() < deadline:
             time.sleep(0.5)
         office.leave(office.wanted("n0", jobs[ANN]))
-        look = remote_checks.by_ssh("fast", "site", ssh_config=str(office.box.ssh_config))
+        look = remote_checks.ssh_checks("fast", "site", ssh_config=str(office.box.ssh_config))
         answer = office.only(look=look)
         assert (answer.verdict, "neither SSH" in answer.why) == ("drained", True), answer
     finally:
@@ -269,7 +271,7 @@ def test_a_forged_or_stolen_request_is_refused(office: Office, jobs: dict[int, s
         office.leave(replace(asked, id=secrets.token_hex(16)), uid, credential)
         assert why in office.only().why
     assert (office.looked, office.drained()) == ([], {})
-    as_user(BEN, lambda: spool.leave(office.path, secrets.token_hex(16), good))
+    as_user(BEN, lambda: spool.put_request(office.path, secrets.token_hex(16), good))
     assert "another user" in office.only().why
     office.leave(asked, credential=good)
     assert office.only().verdict == "drained"
@@ -400,7 +402,7 @@ def test_a_round_may_be_cut_at_every_record_and_effect(office: Office, jobs: dic
             office.round(crash=crash)
         except Cut:
             office.round()
-        told = spool.answer_of(office.path, asked.id)
+        told = spool.read_answer(office.path, asked.id)
         assert told is not None, cut_at
         assert (told["verdict"], office.waiting(), list(office.drained())) == ("drained", [], ["n0"]), cut_at
         office.cluster.resume("n0", office.drained()["n0"])

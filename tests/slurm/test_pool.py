@@ -10,9 +10,9 @@ import pytest
 from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.agent import companion_jobs
-from ftrun.supervisor.agent.companion_jobs import HERE
+from ftrun.supervisor.agent.companion_jobs import READY as HERE
 from ftrun.supervisor.config import node_counts
-from ftrun.supervisor.submission import companion_form
+from ftrun.supervisor.submission import companion
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import Post
 from tests.slurm.test_agent_companion import _companions, _settled
@@ -40,18 +40,22 @@ def test_a_companion_is_borrowed_from_the_pool_and_given_back(
         reserve(at, "spare", "n3")
     companions = _companions(at, "-wn[0-1]")
     at.plain("-N1", "-wn2", "--exclusive", "--wrap", "sleep 300")
-    chosen = companion_jobs.lent(companions.ctx, {"pool": f"{kind}:spare"}, 1, ())
+    chosen = companion_jobs.pool_with_idle_nodes(companions.ctx, {"pool": f"{kind}:spare"}, 1, ())
     assert chosen == node_counts.Pool(kind, "spare")
     companions.ask(1, (), 600.0, "a node is missing", pool=chosen)
     found = _settled(at, companions)
     assert (found.state, found.nodes) == (HERE, ("n3",)), found
     assert companions.ctx.journal.records[0]["data"]["pool"] == f"{kind}:spare"
-    assert companion_jobs.lent(companions.ctx, {"pool": f"{kind}:spare"}, 1, ()) is None, "it is lent"
+    assert companion_jobs.pool_with_idle_nodes(companions.ctx, {"pool": f"{kind}:spare"}, 1, ()) is None, (
+        "it is lent"
+    )
     companions.end(found.number, "the test is over")
     cluster = CommandCluster(box.env())
 
     def back() -> bool:
-        return companion_form.idle(cluster, node_counts.Pool(kind, "spare"), cluster.nodes(), ()) == ("n3",)
+        return companion.idle_pool_nodes(cluster, node_counts.Pool(kind, "spare"), cluster.nodes(), ()) == (
+            "n3",
+        )
 
     at.until(back, "it is the pool's again")
     told = json.loads(at.ftrun("nodes", "--json"))["pool"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks.bundle.zipapp import archive
+from ftrun.hooks.bundle.zipapp import build_zipapp as archive
 from ftrun.slurm.sandbox.handle import Sandbox
 
 pytestmark = pytest.mark.slurm

@@ -261,7 +261,7 @@ def test_output_exit_status_and_job_are_those_of_sbatch(desk: Desk, row: Row) ->
     was, is_now = printed.fullmatch(plain.stdout), printed.fullmatch(ours.stdout)
     if was and is_now:
         assert desk.shown(is_now[1]) == desk.shown(was[1])
-        assert store_run_dir.resolve(str(desk.home), is_now[1])
+        assert store_run_dir.find_run(str(desk.home), is_now[1])
     elif plain.returncode:
         assert desk.runs() == []
 
@@ -315,7 +315,7 @@ def test_what_a_submission_leaves_behind(desk: Desk) -> None:
     """The intent before the id, the script byte for byte, nobody else can read it, and the id leads to the run."""
     done = desk.ftrun("-H", "--parsable", "--ft-retries=3", "my job.sh", "a b")
     job = done.stdout.strip()
-    run_dir = store_run_dir.resolve(str(desk.home), job)
+    run_dir = store_run_dir.find_run(str(desk.home), job)
     assert run_dir is not None
     assert Path(run_dir).name == "my-job.sh-0001"
     records = journal.read_run(run_dir)
@@ -410,7 +410,7 @@ def test_settings_stand_in_the_script_as_well(desk: Desk) -> None:
     """#FTRUN lines among the directives."""
     write(desk, "with.sh", "#SBATCH -H\n#FTRUN --retries=9 --checkpoint='ck pt/*'\ntrue")
     done = desk.ftrun("--parsable", "with.sh")
-    run_dir = store_run_dir.resolve(str(desk.home), done.stdout.strip())
+    run_dir = store_run_dir.find_run(str(desk.home), done.stdout.strip())
     assert run_dir is not None
     chosen = journal.read_run(run_dir)[0]["data"]["settings"]
     assert (chosen["retries"], chosen["checkpoint"]) == (9, "ck pt/*")
@@ -430,7 +430,7 @@ def test_a_dry_run_prints_command_and_file_and_makes_nothing(desk: Desk) -> None
 def test_a_dependency_on_an_earlier_job_of_a_run_means_its_present_job(desk: Desk) -> None:
     """The id that was printed stands for the run, also after another attempt."""
     old = desk.ftrun("-H", "--parsable", "job.sh").stdout.strip()
-    run_dir = store_run_dir.resolve(str(desk.home), old)
+    run_dir = store_run_dir.find_run(str(desk.home), old)
     assert run_dir is not None
     new = desk.sbatch("-H", "--parsable", "job.sh").stdout.strip()
     later = journal.Journal.open_epoch(
@@ -538,7 +538,7 @@ def end_supervisor(home: str) -> None:
     from ftrun.supervisor.store import lease
 
     give_up = time.monotonic() + JOB_ENDS_WITHIN_S
-    while not (writer := lease.look(home).writer):
+    while not (writer := lease.read_holder(home).writer):
         assert time.monotonic() < give_up, Path(home, "supervisor.log").read_text()
         time.sleep(0.1)
     os.kill(int(writer.split(".")[3]), signal.SIGTERM)
@@ -579,7 +579,7 @@ def test_the_request_for_an_attempt_reaches_slurm_with_its_token(desk: Desk) -> 
     """The kept context of a job from standard input and of a wrapped one is whole, too."""
     for args, stdin in ((("-H",), HELD), (("-H", "--wrap=hostname"), None)):
         job = desk.ftrun("--parsable", *args, stdin=stdin).stdout.strip()
-        run_dir = store_run_dir.resolve(str(desk.home), job)
+        run_dir = store_run_dir.find_run(str(desk.home), job)
         assert run_dir is not None
         store_run_dir.open_attempt(run_dir, 2)
         request = request_for(run_dir, AttemptSpec(2))

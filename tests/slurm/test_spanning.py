@@ -11,7 +11,8 @@ from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.commands.spanning import Span, SpanningSteps
 from ftrun.slurm.commands.steps import CommandSteps
 from ftrun.slurm.sandbox.handle import Sandbox
-from ftrun.supervisor.agent.node_liveness import Sweep, reach
+from ftrun.supervisor.agent.node_liveness import SweepRequest as Sweep
+from ftrun.supervisor.agent.node_liveness import query_nodes as reach
 from ftrun.supervisor.store.lease import SystemClock
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import Post, posts, queue

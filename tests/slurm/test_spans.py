@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks.bundle.zipapp import archive
+from ftrun.hooks.bundle.zipapp import build_zipapp as archive
 from ftrun.slurm.sandbox.handle import Sandbox
 from tests.slurm.test_starts import Stage, stage
 

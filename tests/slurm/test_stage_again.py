@@ -53,7 +53,7 @@ def test_each_save_of_a_name_is_published_and_another_run_takes_a_free_one(
         job = at.sbatch(SAVES, f"--ft-stage={to}", "-N3", "--ntasks-per-node=1")
         at.supervise()
         own = [
-            to / (name if names else replace.alias(name, replace.run_of(at.run_dir(job))))
+            to / (name if names else replace.alias_of(name, replace.run_of(at.run_dir(job))))
             for name in ("last", "checkpoint.pt")
         ]
         for number in (1, 2, 3):

@@ -13,7 +13,7 @@ from ftrun.supervisor.drill import injector, readers, verdict
 from ftrun.supervisor.drill.observation import Outcome
 from ftrun.supervisor.drill.scenario import Expectation, Scenario
 from ftrun.supervisor.drill.timeline import Timeline
-from ftrun.supervisor.drill.workload import USUAL
+from ftrun.supervisor.drill.workload import DEFAULT_SETTINGS as USUAL
 from ftrun.supervisor.drill_trainer import toy_model
 from ftrun.supervisor.model import events
 from ftrun.supervisor.model import run as model_run

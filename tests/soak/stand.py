@@ -24,7 +24,7 @@ from ftrun.slurm.sandbox.lifecycle import up
 from ftrun.slurm.sandbox.plan import SandboxError
 from ftrun.supervisor.drill import injector, readers
 from ftrun.supervisor.drill.observation import Trace
-from ftrun.supervisor.drill.workload import lay_out
+from ftrun.supervisor.drill.workload import write_workload as lay_out
 from tests.drills.tables import by_name
 from tests.soak.blows import Blow
 

@@ -6,11 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS
-from ftrun.supervisor.model.run import Attempt, End, Exclusion, Incident, Launch, Run
+from ftrun.supervisor.model.run import Attempt, Exclusion, Incident, Launch, Run
+from ftrun.supervisor.model.run import LaunchEnd as End
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.types import Diagnosis, FaultClass, Source
 from ftrun.supervisor.policy.decide import decide
-from ftrun.supervisor.policy.policy_input import Case, ClusterView, Limits, Ruling
+from ftrun.supervisor.policy.policy_input import ClusterView, Ruling
+from ftrun.supervisor.policy.policy_input import PolicyInput as Case
+from ftrun.supervisor.policy.policy_input import PolicyLimits as Limits
 
 F = FaultClass
 NODES = ("n1", "n2", "n3", "n4")

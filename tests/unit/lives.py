@@ -18,7 +18,7 @@ from typing import Any
 
 from ftrun.hooks.bundle import zipapp
 from ftrun.slurm.client.errors import Unreachable
-from ftrun.slurm.commands.questions import Reached
+from ftrun.slurm.commands.node_queries import QueryAnswers as Reached
 from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.controller.loop import Supervisor
@@ -109,7 +109,7 @@ class LifeClock:
 def _node_side() -> tuple[str, bytes]:
     """Name and content of the packed node side."""
     with tempfile.TemporaryDirectory() as home:
-        path = Path(zipapp.archive(home))
+        path = Path(zipapp.build_zipapp(home))
         return path.name, path.read_bytes()
 
 
@@ -183,7 +183,7 @@ class Life:
         heard = self.cluster.submit(plan.request_for(self.run_dir, plan.AttemptSpec(1)))
         first.append("submit.done", attempt=1, job=heard.job_id, cluster="memory")
         first.close()
-        run_dir.index(self.home, heard.job_id, os.path.basename(self.run_dir))
+        run_dir.index_job(self.home, heard.job_id, os.path.basename(self.run_dir))
 
     def begin_anew(self) -> None:
         """Another supervisor process takes over at once."""

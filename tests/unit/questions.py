@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ftrun.slurm.commands.questions import Reached
+from ftrun.slurm.commands.node_queries import QueryAnswers as Reached
 
 __all__ = ["Said", "Shut"]
 

@@ -15,7 +15,7 @@ import pytest
 
 from ftrun.hooks.runtime import node_report
 from ftrun.slurm.client.errors import RefusedForNow, Unreachable
-from ftrun.slurm.commands.questions import Reached
+from ftrun.slurm.commands.node_queries import QueryAnswers as Reached
 from ftrun.slurm.commands.steps import StepRow
 from ftrun.supervisor.agent import (
     checkpoint_staging,
@@ -26,7 +26,7 @@ from ftrun.supervisor.agent import (
     start_monitor,
     stop_start,
 )
-from ftrun.supervisor.agent.batch_channel import Talk
+from ftrun.supervisor.agent.batch_channel import BatchChannel as Talk
 from ftrun.supervisor.model import run as model_run
 from ftrun.supervisor.store import run_dir
 from ftrun.supervisor.store.lease import SystemClock
@@ -74,7 +74,9 @@ class Steps:
         if found := re.search(r" after .*--start (\d+)", script):
             self.checked.append(tuple(nodes))
             for node in heard:
-                node_report.put(str(self.nodes_dir), 0, report(node, int(found[1]), sick=node in self.sick))
+                node_report.write_report(
+                    str(self.nodes_dir), 0, report(node, int(found[1]), sick=node in self.sick)
+                )
             return Said(nodes, dict.fromkeys(heard, ("checked",)))
         self.asked.append(tuple(nodes))
         told = {node: {"node": node, "left": [], "unfit": self.unfit.get(node, "")} for node in heard}
@@ -154,15 +156,17 @@ class Stage:
         self.steps = Steps()
         self.steps.nodes_dir = Path(self.place, "nodes")
         self.crashes: list[str] = []
-        where = context.Where(
+        where = context.LaunchIdentity(
             self.life.run_dir, self.place, 1, 0, str(self.life.launches[-1].job.number), "memory", self.nodes[0], self.nodes
         )  # fmt: skip
-        journal = context.Book(
+        journal = context.AgentJournal(
             where.run_dir, where.place, attempt=1, launch=0, job=where.job, crash=self.crashes.append
         )
         self.clock = Clock()
-        self.ctx = context.Desk(where, self.channel, journal, self.life.cluster, self.steps, clock=self.clock)
-        self.rounds: start_loop.Rounds | None = None
+        self.ctx = context.AgentContext(
+            where, self.channel, journal, self.life.cluster, self.steps, clock=self.clock
+        )
+        self.rounds: start_loop.StartLoop | None = None
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._work, daemon=True)
         self.start(1, self.nodes[:active], **({"started_s": began_s} if began_s else {}))
@@ -456,7 +460,7 @@ def test_what_every_node_shows_costs_no_spare(make: Callable[..., Stage]) -> Non
     """A check that fails everywhere is the site's: nobody is blamed, and spares stay spares."""
     stage = make(wanted=3, active=2, began_s=lived(60))
     stage.steps.silent, stage.steps.sick = {stage.nodes[1]}, {stage.nodes[0], stage.nodes[2]}
-    node_report.put(str(stage.steps.nodes_dir), 0, report(stage.nodes[1], 1, sick=True))
+    node_report.write_report(str(stage.steps.nodes_dir), 0, report(stage.nodes[1], 1, sick=True))
 
     assert stage.fails(1, TRANSIENT)["nodes"] == f"{stage.nodes[0]},{stage.nodes[2]}"
 
@@ -494,14 +498,14 @@ def test_a_bad_node_that_an_earlier_start_went_on_with_hides_no_other(
     stage = make(fault_grace=0.2, hang="never")
     watch = {"schema": 1, "kind": "watch"}
     stage.life.say("step 1 loss 2.0")
-    node_report.put(str(stage.steps.nodes_dir), 0, report(stage.nodes[1], 1, sick=True) | watch)
+    node_report.write_report(str(stage.steps.nodes_dir), 0, report(stage.nodes[1], 1, sick=True) | watch)
     for step in range(2, 8):
         stage.looks(1)
         stage.life.say(f"step {step} loss 2.0")
     assert "again" == stage.fails(1, PORT)["kind"]
     stage.start(2, stage.nodes)
     stage.life.say("step 1 loss 2.0")
-    node_report.put(str(stage.steps.nodes_dir), 0, report(stage.nodes[0], 1, sick=True) | watch)
+    node_report.write_report(str(stage.steps.nodes_dir), 0, report(stage.nodes[0], 1, sick=True) | watch)
 
     stage.until("script.end.intended")
 
@@ -560,7 +564,7 @@ def test_a_journal_that_cannot_be_written_ends_the_ladder(make: Callable[..., St
 
     assert isinstance(stage.error, OSError)
     assert stage.steps.asked == []
-    shared = main.Shared(SystemClock())
+    shared = main.Watchdog(SystemClock())
     shared.ctx = stage.ctx
     shared.give_up(stage.channel)
     assert stage.answer(1) == {"kind": "end"}
@@ -568,7 +572,7 @@ def test_a_journal_that_cannot_be_written_ends_the_ladder(make: Callable[..., St
 
 def test_the_watchdog_answers_for_work_that_stands_still(tmp_path: Path) -> None:
     """Only where an answer is owed, and only after a good while."""
-    channel, shared = Talk(str(tmp_path)), main.Shared(SystemClock())
+    channel, shared = Talk(str(tmp_path)), main.Watchdog(SystemClock())
     shared.began_s -= main.STANDSTILL_S + 1
     assert not shared.is_stalled(channel)
     (tmp_path / "over.1").write_text("code=1\nsignal=0\n")
@@ -588,8 +592,8 @@ def test_a_node_that_slurm_took_from_the_job_is_silent_without_being_asked(
     stage = make(wanted=3)
     stage.life.launches[-1].job.nodes = stage.nodes[:2]
     where = stage.ctx.where
-    sweep = node_liveness.Sweep(where.home, where.place, "0.2", where.job, stage.nodes, stage.nodes[0])
-    found = node_liveness.reach(stage.life.cluster, stage.steps, SystemClock(), sweep)
+    sweep = node_liveness.SweepRequest(where.home, where.place, "0.2", where.job, stage.nodes, stage.nodes[0])
+    found = node_liveness.query_nodes(stage.life.cluster, stage.steps, SystemClock(), sweep)
 
     assert found.silent == (stage.nodes[2],)
     assert stage.steps.asked == [stage.nodes[:2]]
@@ -600,9 +604,9 @@ def test_a_step_that_not_even_our_own_node_answers_tells_nothing(make: Callable[
     stage = make(wanted=3)
     stage.steps.silent = set(stage.nodes)
     where = stage.ctx.where
-    sweep = node_liveness.Sweep(where.home, where.place, "0.2", where.job, stage.nodes, stage.nodes[0])
+    sweep = node_liveness.SweepRequest(where.home, where.place, "0.2", where.job, stage.nodes, stage.nodes[0])
 
-    assert not node_liveness.reach(stage.life.cluster, stage.steps, SystemClock(), sweep).known
+    assert not node_liveness.query_nodes(stage.life.cluster, stage.steps, SystemClock(), sweep).known
 
 
 # ---- a start that still lives
@@ -696,9 +700,9 @@ def test_a_script_that_says_all_is_well_after_we_ended_it_is_started_again(
     assert stage.channel.asked(1) is True
 
 
-def _slow(node: str) -> straggler.Advice:
-    return straggler.Advice(
-        straggler.Act.SWAP, node, 1.6, f"rank 1 on {node} takes 1.6 times its peers' own time"
+def _slow(node: str) -> straggler.StragglerAdvice:
+    return straggler.StragglerAdvice(
+        straggler.StragglerAction.SWAP, node, 1.6, f"rank 1 on {node} takes 1.6 times its peers' own time"
     )
 
 
@@ -713,12 +717,12 @@ def test_a_slow_node_is_left_behind_at_the_next_checkpoint(
     stage.steps.running = [_one_step(stage)]
     told: list[bool] = []
 
-    def look(hangs: start_monitor.Hangs, *_: object) -> None:
+    def look(hangs: start_monitor.HangMonitor, *_: object) -> None:
         if not told:
             told.append(True)
             hangs.swap = _slow(stage.nodes[1])
 
-    monkeypatch.setattr(start_monitor.Hangs, "look", look)
+    monkeypatch.setattr(start_monitor.HangMonitor, "look", look)
     stage.life.say("step 5 loss 2.0")
     stage.until("start.begun")
     stage.looks()

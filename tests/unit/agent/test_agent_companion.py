@@ -11,13 +11,17 @@ import pytest
 from ftrun.slurm.client.cluster import ClusterFacts
 from ftrun.slurm.commands.spanning import Span
 from ftrun.supervisor.agent import companion_jobs
-from ftrun.supervisor.agent.batch_channel import Talk
-from ftrun.supervisor.agent.companion_jobs import FAILED, HERE, Companion, hopeless
-from ftrun.supervisor.agent.context import Desk, Where
-from ftrun.supervisor.agent.spanning_limits import NOTHING, Apart
+from ftrun.supervisor.agent.batch_channel import BatchChannel as Talk
+from ftrun.supervisor.agent.companion_jobs import FAILED, Companion
+from ftrun.supervisor.agent.companion_jobs import READY as HERE
+from ftrun.supervisor.agent.companion_jobs import never_starts_reason as hopeless
+from ftrun.supervisor.agent.context import AgentContext as Desk
+from ftrun.supervisor.agent.context import LaunchIdentity as Where
+from ftrun.supervisor.agent.spanning_limits import SPANNING_FAILED as NOTHING
+from ftrun.supervisor.agent.spanning_limits import SpanningLimits as Apart
 from ftrun.supervisor.config.node_counts import Pool
 from ftrun.supervisor.model.events import fold
-from ftrun.supervisor.submission import companion_form
+from ftrun.supervisor.submission import companion
 from tests.fake_slurm.cluster import MemoryCluster
 from tests.fake_slurm.engine import Engine
 
@@ -174,9 +178,16 @@ def test_what_the_pool_refuses_is_asked_of_the_jobs_own_partition(
 ) -> None:
     """Its partition may allow less time, or its reservation not this user: the other nodes are not given back for that."""
     ctx, asked = _ctx(tmp_path), _Refusing()
-    monkeypatch.setattr(companion_jobs, "fit", lambda *_, **__: {})
-    monkeypatch.setattr(companion_form, "idle", lambda *_: frozenset({"n2", "n3"}))
-    wanted = companion_jobs.Wanted(None, 1, frozenset(), None, ctx.clock.mono_s() + 60.0, "n1 is lost")  # type: ignore[arg-type]
+    monkeypatch.setattr(companion_jobs, "unfit_nodes", lambda *_, **__: {})
+    monkeypatch.setattr(companion, "idle_pool_nodes", lambda *_: frozenset({"n2", "n3"}))
+    wanted = companion_jobs.CompanionRequest(
+        None,  # type: ignore[arg-type]
+        1,
+        frozenset(),
+        None,
+        ctx.clock.mono_s() + 60.0,
+        "n1 is lost",
+    )
     found = companion_jobs.join(ctx, asked, {"pool": "partition:spares"}, wanted)  # type: ignore[arg-type]
 
     assert found.nodes == ("n2",)

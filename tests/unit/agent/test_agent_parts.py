@@ -16,16 +16,20 @@ from typing import Any, cast
 import pytest
 
 from ftrun.slurm.client.cluster import JobRow, JobState
-from ftrun.slurm.commands.questions import parse_answers
+from ftrun.slurm.commands.node_queries import parse_answers
 from ftrun.slurm.commands.steps import parse_steps
 from ftrun.supervisor.agent import batch_channel, main, node_liveness, rank_restart, start_monitor, stop_start
-from ftrun.supervisor.agent.batch_channel import Talk, started_from
+from ftrun.supervisor.agent.batch_channel import BatchChannel as Talk
+from ftrun.supervisor.agent.batch_channel import parse_started as started_from
 from ftrun.supervisor.controller import exit_status
 from ftrun.supervisor.diagnosis import suspicions
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts, NodeFinding
-from ftrun.supervisor.model.run import Attempt, End, Launch, Start, StartNote
-from ftrun.supervisor.model.types import Diagnosis, Evidence, FaultClass, Source, State, Topology, Verdict
-from ftrun.supervisor.policy import policy_input, start_case
+from ftrun.supervisor.model.run import Attempt, Launch, Start, StartNote
+from ftrun.supervisor.model.run import LaunchEnd as End
+from ftrun.supervisor.model.types import Diagnosis, Evidence, FaultClass, Source, Topology
+from ftrun.supervisor.model.types import HangState as State
+from ftrun.supervisor.model.types import HangVerdict as Verdict
+from ftrun.supervisor.policy import policy_input, start_decision
 from ftrun.supervisor.signatures import catalog as signatures_catalog
 from ftrun.supervisor.signatures.catalog import Catalog
 from ftrun.supervisor.store.lease import SystemClock
@@ -51,7 +55,7 @@ def test_only_numbered_steps_of_the_job_are_steps() -> None:
         ("7.0", "a|b", ("n0", "n1")),
         ("7.1", "ftrun", ("n1",)),
     ]
-    assert [row.id for row in stop_start.own(rows)] == ["7.0"]
+    assert [row.id for row in stop_start.script_steps(rows)] == ["7.0"]
 
 
 def test_an_answer_counts_for_the_nodes_that_were_asked() -> None:
@@ -113,12 +117,12 @@ class _Asked:
 
 def _reached(
     row: JobRow, steps: _Asked, quiet_s: float = 3.0, *, preempted: bool = False
-) -> node_liveness.Reach:
-    sweep = node_liveness.Sweep(
+) -> node_liveness.NodeAnswers:
+    sweep = node_liveness.SweepRequest(
         "/home", "/home/runs/r/attempts/1", "0.2", "7", row.nodes, row.nodes[0], quiet_s
     )
     cluster = _Cluster(row, preempted=preempted)
-    return node_liveness.reach(cast("Any", cluster), cast("Any", steps), SystemClock(), sweep)
+    return node_liveness.query_nodes(cast("Any", cluster), cast("Any", steps), SystemClock(), sweep)
 
 
 def test_nodes_behind_a_dead_one_are_not_silent() -> None:
@@ -201,7 +205,10 @@ def _child(made: list[subprocess.Popen[bytes]], *words: str, **env: str) -> int:
     give_up_s = time.monotonic() + 60
     place = Path(f"/proc/{made[-1].pid}")
     while time.monotonic() < give_up_s:  # until it is what it is to be, with its environment
-        if not batch_channel.runs(made[-1].pid).startswith("python") and (place / "environ").read_bytes():
+        if (
+            not batch_channel.executable_name(made[-1].pid).startswith("python")
+            and (place / "environ").read_bytes()
+        ):
             break
         time.sleep(0.01)
     return made[-1].pid
@@ -214,9 +221,9 @@ def test_an_srun_without_the_shims_mark_went_around_it(
     srun = str(tmp_path / "srun")
     _child(script, srun, "60", SLURM_JOB_ID="7", FTRUN_SHIM="1")
     _child(script, srun, "60", SLURM_JOB_ID="8")
-    assert batch_channel.around(os.getpid(), "7") == 0
+    assert batch_channel.unshimmed_srun(os.getpid(), "7") == 0
     stray = _child(script, srun, "60", SLURM_JOB_ID="7")
-    assert batch_channel.around(os.getpid(), "7") == stray
+    assert batch_channel.unshimmed_srun(os.getpid(), "7") == stray
 
 
 def test_the_shim_itself_is_no_srun_yet(script: list[subprocess.Popen[bytes]], tmp_path: Path) -> None:
@@ -228,20 +235,20 @@ def test_the_shim_itself_is_no_srun_yet(script: list[subprocess.Popen[bytes]], t
     pid = _child(script, str(shim), SLURM_JOB_ID="7")
     assert Path(f"/proc/{pid}/comm").read_text().strip() == "srun"
 
-    assert batch_channel.around(os.getpid(), "7") == 0
+    assert batch_channel.unshimmed_srun(os.getpid(), "7") == 0
 
 
 # ---- what the end of a start means
 
 
-def _seen(**changes: object) -> start_case.Seen:
-    usual = start_case.Seen(1, NODES[:2], "", 1, 0, 1000.0, topology=Topology(nodes=NODES[:2]))
+def _seen(**changes: object) -> start_decision.StartFacts:
+    usual = start_decision.StartFacts(1, NODES[:2], "", 1, 0, 1000.0, topology=Topology(nodes=NODES[:2]))
     return replace(usual, **changes)  # type: ignore[arg-type]
 
 
 def test_a_node_that_does_not_answer_is_the_culprit_with_its_own_evidence(catalog: Catalog) -> None:
     """Whatever the exit says; it may be left out, and the words name the step that asked."""
-    found = start_case.judge(_seen(silent=("n1",)), catalog)
+    found = start_decision.diagnose_start(_seen(silent=("n1",)), catalog)
 
     assert (found.fault, found.nodes, found.exclude) == (FaultClass.NODE, ("n1",), True)
     assert any("did not answer" in words for words in found.rests_on)
@@ -252,11 +259,11 @@ def test_a_node_that_does_not_answer_is_the_culprit_with_its_own_evidence(catalo
 
 def test_what_is_said_while_we_end_a_start_is_no_cause(catalog: Catalog) -> None:
     """Ranks that are ended leave with a code of their own, and Slurm says so: that explains no hang."""
-    suspicion = suspicions.hung(Verdict(State.HUNG, 70.0, 60.0, "no step for 70 s"), NODES[:2])
+    suspicion = suspicions.hang_suspicion(Verdict(State.HUNG, 70.0, 60.0, "no step for 70 s"), NODES[:2])
     line = Evidence(
         Source.LOG, "slurm-task-exit", "srun: error: n1: task 1: Exited with exit code 1", line=46
     )
-    found = start_case.judge(_seen(suspicion=suspicion, code=137, evidence=(line,)), catalog)
+    found = start_decision.diagnose_start(_seen(suspicion=suspicion, code=137, evidence=(line,)), catalog)
 
     assert (found.fault, found.signature) == (FaultClass.HANG, "hang.no-progress")
 
@@ -264,9 +271,9 @@ def test_what_is_said_while_we_end_a_start_is_no_cause(catalog: Catalog) -> None
 def test_why_we_ended_a_start_stands_where_nothing_better_is_known(catalog: Catalog) -> None:
     """A hang that no line explains stays the hang that it was ended for."""
     verdict = Verdict(State.HUNG, 70.0, 60.0, "no step for 70 s", ("rank 1 (n1.cluster)",))
-    suspicion = suspicions.hung(verdict, NODES[:2])
+    suspicion = suspicions.hang_suspicion(verdict, NODES[:2])
     assert suspicion.nodes == ("n1",)
-    found = start_case.judge(_seen(suspicion=suspicion, code=137), catalog)
+    found = start_decision.diagnose_start(_seen(suspicion=suspicion, code=137), catalog)
 
     assert (found.fault, found.signature) == (FaultClass.HANG, "hang.no-progress")
 
@@ -278,10 +285,12 @@ def test_spares_that_are_bad_are_none_and_degraded_ones_come_last() -> None:
         return NodeFinding(node, "watch", "gpu", severity, FaultClass.HARDWARE_GPU, "broken", until_s=until_s)
 
     facts = NodeFacts(NODES, (finding("n1", "degraded"), finding("n2", "bad"), finding("n3", "bad", 900.0)))
-    found = start_case.usable(NODES, active=("n0",), aside=(), answered=NODES, unfit={}, facts=facts)
+    found = start_decision.usable_spares(
+        NODES, active=("n0",), aside=(), answered=NODES, unfit={}, facts=facts
+    )
 
     assert found == ("n3", "n1")
-    assert start_case.spares_off(NODES, {"n3": "full"}, facts) == "n2: gpu: broken; n3: full"
+    assert start_decision.spares_objection(NODES, {"n3": "full"}, facts) == "n2: gpu: broken; n3: full"
 
 
 def test_what_all_nodes_show_that_still_answer_costs_no_spare() -> None:
@@ -292,10 +301,14 @@ def test_what_all_nodes_show_that_still_answer_costs_no_spare() -> None:
 
     rest = ("n0", "n2", "n3")
     facts = NodeFacts(NODES, tuple(finding(node) for node in rest), frozenset(rest))
-    found = start_case.usable(NODES, active=("n0", "n1"), aside=("n1",), answered=rest, unfit={}, facts=facts)
+    found = start_decision.usable_spares(
+        NODES, active=("n0", "n1"), aside=("n1",), answered=rest, unfit={}, facts=facts
+    )
     assert found == ("n2", "n3")
     few = NodeFacts(NODES, tuple(finding(node) for node in rest[:2]), frozenset(rest[:2]))
-    assert start_case.usable(NODES, active=(), aside=(), answered=rest, unfit={}, facts=few) == ("n3",)
+    assert start_decision.usable_spares(NODES, active=(), aside=(), answered=rest, unfit={}, facts=few) == (
+        "n3",
+    )
 
 
 def test_half_of_the_nodes_that_are_lost_make_no_spare_sick() -> None:
@@ -307,14 +320,14 @@ def test_half_of_the_nodes_that_are_lost_make_no_spare_sick() -> None:
     answer = ("n0", "n3")
     facts = NodeFacts(NODES, tuple(map(finding, answer)), frozenset(answer), frozenset({"n1", "n2"}))
 
-    assert start_case.usable(
+    assert start_decision.usable_spares(
         NODES, active=("n0", "n1"), aside=("n1",), answered=answer, unfit={}, facts=facts
     ) == ("n3",)
 
 
 def test_a_node_that_this_run_avoids_is_a_spare_of_last_resort() -> None:
     """Better than none."""
-    found = start_case.usable(
+    found = start_decision.usable_spares(
         NODES,
         active=("n0",),
         aside=("n1",),
@@ -329,7 +342,7 @@ def test_a_node_that_this_run_avoids_is_a_spare_of_last_resort() -> None:
 
 def test_a_lost_node_is_a_fatal_suspicion() -> None:
     """It has a signature, so that the rules of live runs take it for one."""
-    found: Diagnosis = suspicions.lost(("n1",))
+    found: Diagnosis = suspicions.lost_suspicion(("n1",))
 
     assert found.signature
     assert found.nodes == ("n1",)
@@ -358,8 +371,8 @@ def _row(pid: int, digest: str, **more: object) -> dict[str, object]:
 def test_stacks_that_all_stand_still_twice_have_not_moved() -> None:
     """One sample alone leaves it open; a second one with the same stacks says so."""
     tables = {"n0": _table(_row(1, "a")), "n1": _table(_row(2, "b"))}
-    first, activity, digests = liveness.sample_of(tables, {}, 1)
-    second, _, _ = liveness.sample_of(tables, digests, 2)
+    first, activity, digests = liveness.stack_sample(tables, {}, 1)
+    second, _, _ = liveness.stack_sample(tables, digests, 2)
 
     assert (first.moved, second.moved) == (None, False)
     assert activity == liveness.Activity(cpu=False, io=False)
@@ -368,19 +381,19 @@ def test_stacks_that_all_stand_still_twice_have_not_moved() -> None:
 def test_one_rank_that_moves_is_enough() -> None:
     """Between the two looks of a sample, or between samples."""
     still = {"n0": _table(_row(1, "a")), "n1": _table(_row(2, "b"))}
-    _, _, digests = liveness.sample_of(still, {}, 1)
+    _, _, digests = liveness.stack_sample(still, {}, 1)
     other = {"n0": _table(_row(1, "a")), "n1": _table(_row(2, "c"))}
     within = {"n0": _table(_row(1, "a")), "n1": _table(_row(2, "b", moved=True))}
 
-    assert liveness.sample_of(other, digests, 2)[0].moved is True
-    assert liveness.sample_of(within, digests, 2)[0].moved is True
+    assert liveness.stack_sample(other, digests, 2)[0].moved is True
+    assert liveness.stack_sample(within, digests, 2)[0].moved is True
 
 
 def test_a_node_without_a_table_leaves_it_open() -> None:
     """Nobody knows what its ranks do, nor whether they use anything."""
     tables = {"n0": _table(_row(1, "a")), "n1": None}
-    _, _, digests = liveness.sample_of(tables, {}, 1)
-    stacks, activity, _ = liveness.sample_of(tables, digests, 2)
+    _, _, digests = liveness.stack_sample(tables, {}, 1)
+    stacks, activity, _ = liveness.stack_sample(tables, digests, 2)
 
     assert stacks.moved is None
     assert activity == liveness.Activity()
@@ -392,8 +405,8 @@ def test_who_spins_in_a_collective_uses_nothing() -> None:
     idle = {"n0": _table(_row(1, "a", **waits)), "n1": _table(_row(2, "b", **waits), _row(3, "c"))}
     works = {"n0": _table(_row(1, "a", **waits)), "n1": _table(_row(3, "c", cpu_s=3.0))}
 
-    assert liveness.sample_of(idle, {}, 1)[1].cpu is False
-    assert liveness.sample_of(works, {}, 1)[1].cpu is True
+    assert liveness.stack_sample(idle, {}, 1)[1].cpu is False
+    assert liveness.stack_sample(works, {}, 1)[1].cpu is True
 
 
 def test_a_wait_in_a_collective_is_read_from_the_table() -> None:
@@ -402,16 +415,16 @@ def test_a_wait_in_a_collective_is_read_from_the_table() -> None:
     both = {"n0": _table(_row(1, "a", **waits)), "n1": _table(_row(2, "b", **waits))}
     one = {"n0": _table(_row(1, "a", **waits), _row(3, "a", **waits)), "n1": _table(_row(2, "b"))}
 
-    assert liveness.sample_of(both, {}, 1)[0].waiting == "collective"
-    assert liveness.sample_of(one, {}, 1)[0].elsewhere == (2,)
+    assert liveness.stack_sample(both, {}, 1)[0].waiting == "collective"
+    assert liveness.stack_sample(one, {}, 1)[0].elsewhere == (2,)
 
 
 def test_what_was_used_between_two_samples_counts() -> None:
     """A burst that falls between the looks is in the sums."""
     row = _row(1, "a", cpu_all_s=10.0, bytes_all=0)
     later = _row(1, "a", cpu_all_s=18.0, bytes_all=50_000_000)
-    _, first, seen = liveness.sample_of({"n0": {**_table(row), "at_s": 100.0}}, {}, 1)
-    _, second, _ = liveness.sample_of({"n0": {**_table(later), "at_s": 140.0}}, seen, 2)
+    _, first, seen = liveness.stack_sample({"n0": {**_table(row), "at_s": 100.0}}, {}, 1)
+    _, second, _ = liveness.stack_sample({"n0": {**_table(later), "at_s": 140.0}}, seen, 2)
 
     assert (first.cpu, first.io) == (False, False)
     assert (second.cpu, second.io) == (True, True)
@@ -444,14 +457,14 @@ def test_what_was_used_between_two_samples_counts() -> None:
 def test_accelerators_tell_whether_they_move_memory(looks: list[str], gpu: bool | None, spins: bool) -> None:
     """Use without memory is a kernel that waits; what cannot be read is not known."""
     table = {**_table(_row(1, "a"), _row(2, "b")), "accelerators": {"nvidia-smi": looks}}
-    activity = liveness.sample_of({"n0": table}, {}, 1)[1]
+    activity = liveness.stack_sample({"n0": table}, {}, 1)[1]
 
     assert (activity.gpu, activity.spins) == (gpu, spins)
 
 
 def test_a_process_that_waits_in_the_kernel_is_told() -> None:
     """State D is neither rest nor work that a hang could not do."""
-    activity = liveness.sample_of({"n0": _table(_row(1, "a", state="D"))}, {}, 1)[1]
+    activity = liveness.stack_sample({"n0": _table(_row(1, "a", state="D"))}, {}, 1)[1]
 
     assert (activity.io, activity.stuck) == (True, True)
 
@@ -461,7 +474,7 @@ def test_a_process_that_waits_in_the_kernel_is_told() -> None:
 )
 def test_a_table_of_any_form_is_read(table: object) -> None:
     """The folder belongs to the job's user."""
-    liveness.sample_of({"n0": table}, {}, 1)
+    liveness.stack_sample({"n0": table}, {}, 1)
 
 
 def _finding(node: str, severity: str, check: str = "throughput") -> NodeFinding:
@@ -483,7 +496,7 @@ def test_a_degraded_node_is_told_where_it_is_the_only_one(
     findings: tuple[NodeFinding, ...], found: dict[str, str]
 ) -> None:
     """What several nodes of a start show is no reason to leave one of them."""
-    assert start_monitor.poor(NodeFacts(NODES, findings), NODES[:3]) == found
+    assert start_monitor.degraded_node(NodeFacts(NODES, findings), NODES[:3]) == found
 
 
 # ---- the talk
@@ -491,8 +504,8 @@ def test_a_degraded_node_is_told_where_it_is_the_only_one(
 
 def test_a_torn_death_is_none() -> None:
     """What a parent of a rank has not written whole is read later, or never."""
-    assert rank_restart.parsed("0.1", b'{"rank": 1, "co') is None
-    assert rank_restart.parsed("0.1", b'{"rank": 1, "code": 0, "signal": 9}') is not None
+    assert rank_restart.parse_death("0.1", b'{"rank": 1, "co') is None
+    assert rank_restart.parse_death("0.1", b'{"rank": 1, "code": 0, "signal": 9}') is not None
 
 
 def test_nodes_of_a_start_keep_their_order() -> None:
@@ -532,10 +545,10 @@ def test_a_script_that_exits_0_because_its_agent_ended_it_has_not_finished() -> 
     attempt = Attempt(
         1, 900.0, begun=(ended,), launch=Launch(0, end=End(state="COMPLETED"), start=Start(number=2))
     )
-    seen = exit_status.as_logged(attempt, ())
+    seen = exit_status.corrected_by_log(attempt, ())
 
     assert (seen.launch.end.state, seen.ended_by_us) == ("FAILED", True)
     own = replace(attempt, begun=(replace(ended, by_us=False),))
-    assert exit_status.as_logged(own, ()) is own
+    assert exit_status.corrected_by_log(own, ()) is own
     third = replace(attempt, launch=replace(attempt.launch, start=Start(3)))
-    assert exit_status.as_logged(third, ()) is third, "its agent died before it noted start 3"
+    assert exit_status.corrected_by_log(third, ()) is third, "its agent died before it noted start 3"

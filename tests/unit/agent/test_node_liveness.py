@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftrun.slurm.client.errors import Unreachable
-from ftrun.slurm.commands.doors import parse_doors
-from ftrun.slurm.commands.questions import Reached
+from ftrun.slurm.commands.node_queries import QueryAnswers as Reached
+from ftrun.slurm.commands.slurmd_ports import parse_slurmd_addresses as parse_doors
 from ftrun.supervisor.agent import node_liveness
 
 NODES = tuple(f"n{number}" for number in range(4))
@@ -83,8 +83,8 @@ class _World:
         return self.clock.at_s - self.began_s
 
     def silent(self, alive: Callable[[], None] = lambda: None, **more: Any) -> tuple[str, ...]:
-        ask = node_liveness.Ask("7", NODES, NODES[0], "true", **more)
-        found = node_liveness.roll_call(cast("Any", self), cast("Any", self.clock), ask, alive)
+        ask = node_liveness.PingRequest("7", NODES, NODES[0], "true", **more)
+        found = node_liveness.ping_nodes(cast("Any", self), cast("Any", self.clock), ask, alive)
         return tuple(node for node in NODES if node not in found.answers)
 
 

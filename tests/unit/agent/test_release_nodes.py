@@ -54,7 +54,7 @@ def test_a_drained_node_that_was_set_aside_is_given_back(make: Make) -> None:
     drain(stage, stage.nodes[3])
     told = stage.until("release.done")
 
-    assert told == {"nodes": list(stage.nodes[:3]), "gone": [stage.nodes[3]], "why": release_nodes.MENDED}
+    assert told == {"nodes": list(stage.nodes[:3]), "gone": [stage.nodes[3]], "why": release_nodes.FOR_REPAIR}
     assert stage.kinds().index("release.intended") == stage.kinds().index("release.done") - 1
     assert stage.steps.kept == [stage.nodes[:3]]
     assert stage.ctx.nodes == stage.nodes[:3]
@@ -106,4 +106,4 @@ def test_a_node_that_left_the_job_may_be_one_of_a_companion(make: Make) -> None:
     ctx = replace(stage.ctx, spans=(Span("99", (stage.nodes[3],)),), left=stage.ctx.left)
 
     assert ctx.nodes == stage.nodes
-    assert companion_jobs.arranged(ctx, stage.nodes) == (stage.nodes, ctx.spans)
+    assert companion_jobs.rank_order(ctx, stage.nodes) == (stage.nodes, ctx.spans)

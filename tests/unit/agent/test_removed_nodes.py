@@ -9,11 +9,14 @@ import pytest
 from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.errors import Unreachable
 from ftrun.slurm.commands.spanning import Span
-from ftrun.supervisor.agent.batch_channel import Started, Talk
-from ftrun.supervisor.agent.context import Desk, Where
-from ftrun.supervisor.agent.removed_nodes import Taken
+from ftrun.supervisor.agent.batch_channel import BatchChannel as Talk
+from ftrun.supervisor.agent.batch_channel import Started
+from ftrun.supervisor.agent.context import AgentContext as Desk
+from ftrun.supervisor.agent.context import LaunchIdentity as Where
+from ftrun.supervisor.agent.removed_nodes import RemovedNodes as Taken
 from ftrun.supervisor.diagnosis import suspicions
-from ftrun.supervisor.store.attempt_dir import LaunchRecord, launch_from
+from ftrun.supervisor.store.attempt_dir import LaunchRecord
+from ftrun.supervisor.store.attempt_dir import parse_launch as launch_from
 
 ALL = ("n0", "n1", "n2")
 

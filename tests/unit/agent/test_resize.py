@@ -15,8 +15,9 @@ from ftrun.slurm.client.cluster import SubmitRequest
 from ftrun.slurm.commands.spanning import Span
 from ftrun.slurm.commands.steps import StepRow
 from ftrun.supervisor.agent import companion_jobs, resize, start_loop, start_monitor, stop_start
-from ftrun.supervisor.agent.companion_jobs import FAILED, HERE, WAITING, Companion, Companions
-from ftrun.supervisor.model.stop_conditions import Halt
+from ftrun.supervisor.agent.companion_jobs import FAILED, WAITING, Companion, Companions
+from ftrun.supervisor.agent.companion_jobs import READY as HERE
+from ftrun.supervisor.model.stop_conditions import StopConditions as Halt
 from ftrun.supervisor.policy import elastic
 from ftrun.supervisor.store import flag_files
 from tests.unit.agent.test_agent import TRANSIENT, Stage, Steps, quick
@@ -71,12 +72,12 @@ class Lenders:
 
         for name, deed in (("ask", ask), ("look", look), ("end", end)):
             monkeypatch.setattr(Companions, name, deed)
-        fit = companion_jobs.fit
+        fit = companion_jobs.unfit_nodes
 
         def looked_at(*words: Any, **more: Any) -> dict[str, str]:
             return dict(self.unfit) or fit(*words, **more)
 
-        monkeypatch.setattr(companion_jobs, "fit", looked_at)
+        monkeypatch.setattr(companion_jobs, "unfit_nodes", looked_at)
 
 
 @pytest.fixture
@@ -377,12 +378,12 @@ def test_a_growth_that_pays_no_more_when_the_checkpoint_is_there_is_left(
     stage = make()
     save(stage, 5)
     stage.until("save.asked")
-    reach_all = start_monitor.reach_all
+    reach_all = start_monitor.query_all_nodes
 
     def late(*words: Any, **more: Any) -> Any:
         return replace(reach_all(*words, **more), end_s=time.time() + 40.0)
 
-    monkeypatch.setattr(start_monitor, "reach_all", late)
+    monkeypatch.setattr(start_monitor, "query_all_nodes", late)
     save(stage, 6)
 
     assert "of the job's time are left then" in stage.until("grow.dropped")["reason"]

@@ -10,11 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from ftrun.slurm.commands.questions import Reached
+from ftrun.slurm.commands.node_queries import QueryAnswers as Reached
 from ftrun.supervisor.agent import node_liveness, start_monitor
 from ftrun.supervisor.agent.batch_channel import Started
-from ftrun.supervisor.agent.context import Suspicion, Where
-from ftrun.supervisor.agent.start_monitor import Eye
+from ftrun.supervisor.agent.context import LaunchIdentity as Where
+from ftrun.supervisor.agent.context import Suspicion
+from ftrun.supervisor.agent.start_monitor import StartMonitor as Eye
 from ftrun.supervisor.model import types
 from ftrun.supervisor.model.types import FaultClass
 from ftrun.supervisor.signatures import catalog as signatures_catalog
@@ -69,12 +70,12 @@ class Life:
             self._silent,
             clock=self.clock,
         )
-        monkeypatch.setattr(node_liveness, "runs", lambda cluster, job: self.runs)
+        monkeypatch.setattr(node_liveness, "job_is_running", lambda cluster, job: self.runs)
         ctx = SimpleNamespace(
             where=self.monitor._where, clock=self.clock, cluster=None, steps=self, alive=lambda: None, nodes=NODES,
             journal=SimpleNamespace(record=lambda kind, **_: self.told.append(kind)),
         )  # fmt: skip
-        self.hangs = start_monitor.Hangs(
+        self.hangs = start_monitor.HangMonitor(
             cast("Any", ctx), self.monitor.started, {}, lambda: 0, lambda: self.monitor.look(fresh=True)
         )
         for step in range(1, steps + 1):
@@ -97,7 +98,7 @@ class Life:
             self.clock.s += 1.0
             found = self.monitor.judge()
             verdict = self.hangs.look(self.monitor.memory.report, self.monitor.suspicious())
-            if found is None and verdict is not None and verdict.state is types.State.HUNG:
+            if found is None and verdict is not None and verdict.state is types.HangState.HUNG:
                 found = self.monitor.hung(verdict)
             if found is not None:
                 return found
@@ -197,13 +198,13 @@ def test_a_hang_is_none_where_the_job_is_suspended_nor_right_afterwards(
     """What a suspended start did not do says nothing when it goes on; where Slurm says nothing, what was seen is kept."""
     life = Life(tmp_path, monkeypatch)
     life.runs = None
-    monkeypatch.setattr(hang_rules, "judge", _hung_by_its_history)
+    monkeypatch.setattr(hang_rules, "hang_verdict", _hung_by_its_history)
 
     def looks(number: int) -> bool:
         for _ in range(number):
             life.clock.s += 1.0
             verdict = life.hangs.look(life.monitor.look())
-            if verdict is not None and verdict.state is types.State.HUNG:
+            if verdict is not None and verdict.state is types.HangState.HUNG:
                 return True
         return False
 
@@ -218,9 +219,9 @@ def test_a_hang_is_none_where_the_job_is_suspended_nor_right_afterwards(
 
 
 def _hung_by_its_history(
-    history: liveness.History, now_s: float, _limits: hang_rules.Limits
-) -> types.Verdict:
+    history: liveness.History, now_s: float, _limits: hang_rules.HangLimits
+) -> types.HangVerdict:
     """After half a minute of silence, whoever agrees."""
     quiet_s = history.at(now_s) - history.moves.at_s
-    state = types.State.HUNG if quiet_s >= 30 else types.State.HEALTHY
-    return types.Verdict(state, quiet_s, 30.0, "silence")
+    state = types.HangState.HUNG if quiet_s >= 30 else types.HangState.HEALTHY
+    return types.HangVerdict(state, quiet_s, 30.0, "silence")

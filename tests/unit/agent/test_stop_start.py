@@ -55,7 +55,7 @@ def _save(stage: Stage, step: int) -> None:
 
 
 def _wish(stage: Stage, *nodes: str, aside: tuple[str, ...] = ()) -> None:
-    wish = flag_files.Wish("7", nodes, (*nodes, *aside), "drained (kernel update)")
+    wish = flag_files.LeaveRequest("7", nodes, (*nodes, *aside), "drained (kernel update)")
     flag_files.write_leave(stage.place, 0, wish)
 
 

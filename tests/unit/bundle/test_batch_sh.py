@@ -165,7 +165,7 @@ def test_a_launch_that_was_started_is_not_started_again(attempt: Attempt) -> Non
     """A controller that lost its memory starts a job anew under its old id and count; the second start tells of itself and fails."""
     assert (0, "hi\n", "") == attempt.run("#!/bin/sh\necho hi\n")
     again = attempt.run("#!/bin/sh\necho hi\n")
-    lost = attempt_dir.lost_record(str(attempt.run_dir), 1, 0)
+    lost = attempt_dir.second_start_job(str(attempt.run_dir), 1, 0)
 
     line = "ftrun: launch 0 of attempt 1 of r-0001 was started before; not started again\n"
     assert (1, "", line) == again
@@ -223,7 +223,7 @@ def test_a_launch_after_a_closed_one_does_not_run(attempt: Attempt) -> None:
 
 def test_the_supervisor_closes_what_batch_sh_would_claim(attempt: Attempt) -> None:
     """Both sides agree on the names: what `attempts.close` takes, a job cannot start."""
-    attempt_dir.close(str(attempt.run_dir), 1, epoch=3)
+    attempt_dir.close_attempt(str(attempt.run_dir), 1, epoch=3)
 
     assert "not started" in attempt.run("#!/bin/sh\necho hi\n")[2]
 
@@ -468,7 +468,7 @@ def test_the_newest_checkpoint_is_the_highest_step(attempt: Attempt, names: list
     attempt.values["checkpoint_glob"] = str(folder / "*")
 
     assert f"FTRUN_RESUME_FROM={folder / newest}\n" in attempt.run(TELL)[1]
-    assert checkpoints.newest(str(folder / "*")) == str(folder / newest)
+    assert checkpoints.newest_checkpoint(str(folder / "*")) == str(folder / newest)
 
 
 def test_the_youngest_wins_where_no_name_has_a_number(attempt: Attempt) -> None:
@@ -478,7 +478,7 @@ def test_the_youngest_wins_where_no_name_has_a_number(attempt: Attempt) -> None:
     attempt.values["checkpoint_glob"] = "c/*"
 
     assert "FTRUN_RESUME_FROM=c/best\n" in attempt.run(TELL)[1]
-    assert checkpoints.newest("c/*", cwd=str(attempt.folder)) == str(attempt.folder / "c" / "best")
+    assert checkpoints.newest_checkpoint("c/*", cwd=str(attempt.folder)) == str(attempt.folder / "c" / "best")
 
 
 def test_incomplete_checkpoints_are_passed_over(attempt: Attempt) -> None:
@@ -494,7 +494,9 @@ def test_incomplete_checkpoints_are_passed_over(attempt: Attempt) -> None:
     attempt.values["checkpoint_skip"] = f"{folder / 'step_9'}\n{folder / 'step_3'}"
 
     assert f"FTRUN_RESUME_FROM={folder / 'step_2'}\n" in attempt.run(TELL)[1]
-    found = checkpoints.newest(str(folder / "*"), marker="done", set_aside=(str(folder / "step_3"),))
+    found = checkpoints.newest_checkpoint(
+        str(folder / "*"), marker="done", set_aside=(str(folder / "step_3"),)
+    )
     assert found == str(folder / "step_2")
 
 

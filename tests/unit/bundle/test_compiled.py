@@ -25,25 +25,25 @@ def _loaded_from_it(packed: str) -> bool:
 
 def test_the_first_who_runs_it_compiles_it_for_all(tmp_path: Path) -> None:
     """Beside the packed file, without a draft left behind; and both say the same."""
-    packed = zipapp.archive(str(tmp_path))
+    packed = zipapp.build_zipapp(str(tmp_path))
     first = _said(packed)
 
-    assert {os.path.basename(packed), os.path.basename(bytecode_cache.path(packed))} == set(
+    assert {os.path.basename(packed), os.path.basename(bytecode_cache.cache_path(packed))} == set(
         os.listdir(tmp_path / "tools")
     )
-    made = os.stat(bytecode_cache.path(packed)).st_ino
+    made = os.stat(bytecode_cache.cache_path(packed)).st_ino
     assert first == _said(packed)
     assert (0, "") == (first[0], first[2])
-    assert made == os.stat(bytecode_cache.path(packed)).st_ino
+    assert made == os.stat(bytecode_cache.cache_path(packed)).st_ino
     assert _loaded_from_it(packed)
 
 
 @pytest.mark.parametrize("amiss", ["cut", "changed", "others may write it", "another packed file", "nothing"])
 def test_what_cannot_be_believed_is_not(tmp_path: Path, amiss: str) -> None:
     """A file that is cut off or damaged, that others may write, or that belongs to another packed one: the sources are taken."""
-    packed = zipapp.archive(str(tmp_path))
-    assert bytecode_cache.make(packed)
-    path = Path(bytecode_cache.path(packed))
+    packed = zipapp.build_zipapp(str(tmp_path))
+    assert bytecode_cache.compile_modules(packed)
+    path = Path(bytecode_cache.cache_path(packed))
     content = path.read_bytes()
     if amiss == "cut":
         path.write_bytes(content[: len(content) // 2])
@@ -64,9 +64,9 @@ def test_what_cannot_be_believed_is_not(tmp_path: Path, amiss: str) -> None:
 
 def test_a_damaged_module_is_taken_from_the_packed_file(tmp_path: Path) -> None:
     """Each has a checksum of its own, as each is read by itself: whoever needs others never sees it."""
-    packed = zipapp.archive(str(tmp_path))
-    assert bytecode_cache.make(packed)
-    path = Path(bytecode_cache.path(packed))
+    packed = zipapp.build_zipapp(str(tmp_path))
+    assert bytecode_cache.compile_modules(packed)
+    path = Path(bytecode_cache.cache_path(packed))
     whole, content = _said(packed), path.read_bytes()
     path.write_bytes(content[: len(content) // 4] + bytes(len(content) - len(content) // 4))
 
@@ -77,20 +77,20 @@ def test_a_damaged_module_is_taken_from_the_packed_file(tmp_path: Path) -> None:
 
 def test_nobody_compiles_what_is_another_s_or_what_somebody_compiles_now(tmp_path: Path) -> None:
     """A draft that is young is another's work; one that was left behind is not waited for."""
-    packed = zipapp.archive(str(tmp_path))
-    draft = Path(bytecode_cache.path(packed) + ".tmp")
+    packed = zipapp.build_zipapp(str(tmp_path))
+    draft = Path(bytecode_cache.cache_path(packed) + ".tmp")
     draft.write_bytes(b"")
 
-    assert not bytecode_cache.make(packed)
+    assert not bytecode_cache.compile_modules(packed)
     os.utime(draft, (1, 1))
-    assert bytecode_cache.make(packed)
+    assert bytecode_cache.compile_modules(packed)
     assert not draft.exists()
 
 
 def test_a_folder_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path) -> None:
     """Then every process compiles for itself, as without this file."""
-    packed = zipapp.archive(str(tmp_path))
-    os.mkdir(bytecode_cache.path(packed) + ".tmp")
+    packed = zipapp.build_zipapp(str(tmp_path))
+    os.mkdir(bytecode_cache.cache_path(packed) + ".tmp")
 
-    assert not bytecode_cache.make(packed)
+    assert not bytecode_cache.compile_modules(packed)
     assert (0, "") == _said(packed)[::2]

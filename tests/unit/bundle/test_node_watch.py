@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.hooks.bundle.zipapp import archive
+from ftrun.hooks.bundle.zipapp import build_zipapp as archive
 from ftrun.hooks.health import node_monitor
 from ftrun.hooks.runtime import node_report
 from ftrun.hooks.runtime.finding import BAD, DEGRADED, OK, UNKNOWN, Finding
@@ -41,12 +41,12 @@ def _port(root: Path, symbol_errors: int) -> None:
     put(root, f"{port}/counters/symbol_error", symbol_errors)
 
 
-def _watch(root: Path) -> node_monitor.Watch:
+def _watch(root: Path) -> node_monitor.NodeMonitor:
     """Looks in these tests lie hours apart: on a busy machine a look may cost so much that the next one is put off."""
-    return node_monitor.Watch(root=str(root), period_s=60.0, began_s=1000.0)
+    return node_monitor.NodeMonitor(root=str(root), period_s=60.0, began_s=1000.0)
 
 
-def _told(one: node_monitor.Watch) -> list[tuple[str, str, bool]]:
+def _told(one: node_monitor.NodeMonitor) -> list[tuple[str, str, bool]]:
     rows = one.report("n0", 0.0)["findings"]
     return [(row["check"], row["severity"], row["until_s"] is None) for row in rows]
 
@@ -159,8 +159,8 @@ def test_a_check_that_cannot_see_takes_nothing_back(
 def test_a_site_can_switch_a_check_off_or_set_its_marks(tmp_path: Path) -> None:
     """The thresholds of the checks before a job hold for the watch as well."""
     _memory(tmp_path, 0)
-    off = node_monitor.Watch(root=str(tmp_path), began_s=0.0, settings={"edac": {"enabled": False}})
-    mild = node_monitor.Watch(root=str(tmp_path), began_s=0.0, settings={"edac": {"uncorrected": 5}})
+    off = node_monitor.NodeMonitor(root=str(tmp_path), began_s=0.0, settings={"edac": {"enabled": False}})
+    mild = node_monitor.NodeMonitor(root=str(tmp_path), began_s=0.0, settings={"edac": {"uncorrected": 5}})
     for one in (off, mild):
         one.look(1000.0)
     _memory(tmp_path, 3)
@@ -215,9 +215,9 @@ def test_a_report_is_bounded(tmp_path: Path) -> None:
     found.append(Finding("z", BAD, "the one that counts"))
     rows = [one._asdict() for one in found]
 
-    node_report.put(str(tmp_path / "nodes"), 0, {"kind": "watch", "node": "n0", "findings": rows})
+    node_report.write_report(str(tmp_path / "nodes"), 0, {"kind": "watch", "node": "n0", "findings": rows})
 
-    path = Path(node_report.path(str(tmp_path / "nodes"), "watch", 0, "n0"))
+    path = Path(node_report.report_path(str(tmp_path / "nodes"), "watch", 0, "n0"))
     assert path.stat().st_size < node_reports.REPORT_BYTES_MAX
     assert json.loads(path.read_text())["findings"][0]["severity"] == BAD
 

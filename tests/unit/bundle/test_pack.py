@@ -26,7 +26,7 @@ def _python39() -> str:
 
 def test_the_packed_hooks_run_on_a_python_39_that_has_nothing_of_ours(tmp_path: Path) -> None:
     """The same version, the same checks, and a report, with an empty environment and no place to write."""
-    path = zipapp.archive(str(tmp_path))
+    path = zipapp.build_zipapp(str(tmp_path))
 
     def said(*arguments: str) -> str:
         command = [_python39(), "-I", path, *arguments]
@@ -43,7 +43,7 @@ def test_the_packed_hooks_run_on_a_python_39_that_has_nothing_of_ours(tmp_path: 
 
 def test_every_module_of_the_pack_loads_from_it(tmp_path: Path) -> None:
     """On a real 3.9: nothing in it reaches for a file beside it, or for what was left out."""
-    path = zipapp.archive(str(tmp_path))
+    path = zipapp.build_zipapp(str(tmp_path))
     with zipfile.ZipFile(path) as packed:
         names = [name[:-3].replace("/", ".") for name in packed.namelist() if name.endswith(".py")]
     names = [name for name in names if not name.startswith("__")]
@@ -56,20 +56,20 @@ def test_every_module_of_the_pack_loads_from_it(tmp_path: Path) -> None:
 def test_makers_that_meet_make_one_file_of_the_same_bytes(tmp_path: Path) -> None:
     """Many at once, here and elsewhere: one path, one content, no drafts left behind."""
     with ThreadPoolExecutor(8) as pool:
-        paths = set(pool.map(zipapp.archive, [str(tmp_path)] * 16))
+        paths = set(pool.map(zipapp.build_zipapp, [str(tmp_path)] * 16))
 
     (path,) = paths
     assert [os.path.basename(path)] == os.listdir(tmp_path / "tools")
-    assert zipapp.content() == Path(path).read_bytes()
+    assert zipapp.zipapp_bytes() == Path(path).read_bytes()
     assert os.access(path, os.X_OK)
 
 
 def test_what_is_there_is_taken_as_it_is(tmp_path: Path) -> None:
     """A file of this name was renamed into place whole, so it is not made again."""
-    path = zipapp.archive(str(tmp_path))
+    path = zipapp.build_zipapp(str(tmp_path))
     before = os.stat(path).st_ino
 
-    assert (path, before) == (zipapp.archive(str(tmp_path)), os.stat(path).st_ino)
+    assert (path, before) == (zipapp.build_zipapp(str(tmp_path)), os.stat(path).st_ino)
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
@@ -77,4 +77,4 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "tools").write_text("a file in the way")
 
     with pytest.raises(OSError, match="tools"):
-        zipapp.archive(str(tmp_path))
+        zipapp.build_zipapp(str(tmp_path))

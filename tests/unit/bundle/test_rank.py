@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks.bundle.zipapp import archive
+from ftrun.hooks.bundle.zipapp import build_zipapp as archive
 from ftrun.hooks.ranks import rank_wrapper
 from ftrun.hooks.runtime.host import UsageError
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks.bundle.zipapp import archive
+from ftrun.hooks.bundle.zipapp import build_zipapp as archive
 
 TRAIN = Path(__file__).resolve().parents[3] / "examples" / "rejoin" / "train.py"
 RANKS = 4

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.hooks.checkpoints import diverged_folder
-from ftrun.hooks.checkpoints.diverged import Poison
+from ftrun.hooks.checkpoints.diverged import Divergence as Poison
 from ftrun.hooks.checkpoints.selection import Request, Selection, select
 from tests.unit.checkpoints.test_pick_sh import OLD_S, saved
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ftrun.hooks.checkpoints import manifest
-from ftrun.hooks.checkpoints.diverged import Poison
+from ftrun.hooks.checkpoints.diverged import Divergence as Poison
 from ftrun.supervisor.cli import common, main, view_checkpoints
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.store import checkpoints, submission_context
@@ -52,7 +52,7 @@ def _run(monkeypatch: pytest.MonkeyPatch, folder: Path, **known: Any) -> str:
     (run_dir / "submit/context.json").write_text(
         json.dumps({"v": submission_context.VERSION, "cwd": str(folder.parent)})
     )
-    monkeypatch.setattr(common, "read", lambda path: run)
+    monkeypatch.setattr(common, "load_run", lambda path: run)
     return run.id
 
 
@@ -130,7 +130,7 @@ def test_a_run_says_where_its_checkpoints_are_and_what_it_knows_of_them(
     name = _run(
         monkeypatch,
         folder,
-        set_aside=((failed, checkpoints.stamp(failed)),),
+        set_aside=((failed, checkpoints.content_stamp(failed)),),
         poisoned=(Poison("1.1.1", 3, None, OLD_S + 10.0),),
     )
 
@@ -272,7 +272,7 @@ def test_a_run_that_was_not_told_its_checkpoints_says_how(
 ) -> None:
     """By the setting's name."""
     name = _run(monkeypatch, folder)
-    monkeypatch.setattr(common, "read", lambda path: Run(name))
+    monkeypatch.setattr(common, "load_run", lambda path: Run(name))
 
     assert 1 == main(["checkpoints", name])
     assert "--ft-checkpoint" in capsys.readouterr().err
@@ -287,7 +287,7 @@ def test_hundreds_of_checkpoints_are_all_judged(folder: Path) -> None:
         for name in ("trainer_state.json", "model.safetensors"):
             shutil.copy2(source / name, copy / name)
 
-    found = view_checkpoints.survey(view_checkpoints.place("many"))
+    found = view_checkpoints.survey(view_checkpoints.place_of_path("many"))
 
     assert 300 == len(found.judged)
     assert {"complete"} == {one.state for one in found.judged}

@@ -299,7 +299,7 @@ def test_the_agent_begins_one_reader_where_there_is_something_to_read(
 ) -> None:
     """None where it is off, where nothing is looked into at starts, and where no checkpoint was told of; nothing is asked there."""
     begun = Begun()
-    deep = checkpoint_reader.Deep("/home/of", "/nowhere", settings, begun)
+    deep = checkpoint_reader.ChecksumReader("/home/of", "/nowhere", settings, begun)
     for _ in range(3):
         deep.begun(lambda: Run("small-0001"))
     deep.close()
@@ -310,7 +310,7 @@ def test_the_agent_begins_one_reader_where_there_is_something_to_read(
 def test_a_reader_is_begun_anew_where_a_start_set_a_checkpoint_aside(tmp_path: Path) -> None:
     """What no start takes need not be read."""
     begun = Begun()
-    deep = checkpoint_reader.Deep("/home/of", str(tmp_path), {"checkpoint": PATTERN}, begun)
+    deep = checkpoint_reader.ChecksumReader("/home/of", str(tmp_path), {"checkpoint": PATTERN}, begun)
     deep.begun(lambda: Run("small-0001"))
     deep.begun(lambda: Run("small-0001", set_aside=(("ckpt/step_20.pt", ""),)))
 
@@ -327,10 +327,10 @@ def test_supervisor_and_show_know_what_was_found(tmp_path: Path, run_dir: Path) 
     cmd_verify.verify_one(str(run_dir), str(tmp_path / "ckpt/step_10.pt"), "")
 
     settings = {"checkpoint": PATTERN, "checkpoint-verify": "structure"}
-    loads = resumable.find(settings, Run("small-0001"), str(tmp_path), run_dir=str(run_dir))
+    loads = resumable.find_resume_point(settings, Run("small-0001"), str(tmp_path), run_dir=str(run_dir))
     told = [
-        view_checkpoints.deep_lines(row)
-        for row in view_checkpoints.worth_telling(view_checkpoints.deep_facts(str(run_dir)))
+        view_checkpoints.verified_line(row)
+        for row in view_checkpoints.shown_rows(view_checkpoints.verified_facts(str(run_dir)))
     ]
 
     assert loads.path.endswith("step_10.pt")

@@ -12,7 +12,7 @@ import pytest
 
 from ftrun.hooks.bundle import zipapp
 from ftrun.hooks.checkpoints import diverged
-from ftrun.hooks.checkpoints.diverged import Poison
+from ftrun.hooks.checkpoints.diverged import Divergence as Poison
 from tests.unit.bundle.test_batch_sh import Attempt, attempt, under_one_shell, wait_for
 from tests.unit.bundle.test_starts_sh import COUNT, inside, plan
 
@@ -43,7 +43,7 @@ def with_hook(one: Attempt, content: bytes | None = None) -> Attempt:
     (one.run_dir / "submit").mkdir()
     (one.run_dir / "submit" / "context.json").write_text("{}")
     if content is None:
-        os.symlink(zipapp.archive(str(home)), home / "tools" / "ftrun-hook.pyz")
+        os.symlink(zipapp.build_zipapp(str(home)), home / "tools" / "ftrun-hook.pyz")
     else:
         packed = io.BytesIO()
         with zipfile.ZipFile(packed, "w") as archive:

@@ -20,7 +20,8 @@ from ftrun.hooks.checks.net_interfaces import Interface
 from ftrun.hooks.checks.rdma_ports import Port
 from ftrun.hooks.runtime.finding import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN
 from ftrun.hooks.runtime.host import Machine, NoAnswer
-from ftrun.hooks.runtime.state_dir import Growth, grown
+from ftrun.hooks.runtime.state_dir import Growth
+from ftrun.hooks.runtime.state_dir import growth_of as grown
 from tests.unit.checked import probed, severity
 
 DATA = Path(__file__).parents[2] / "data" / "checks"

@@ -18,7 +18,10 @@ from ftrun.hooks.checks import folders, mounts
 from ftrun.hooks.checks.catalogue import CHECKS
 from ftrun.hooks.runtime.finding import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN
 from ftrun.hooks.runtime.host import Machine
-from ftrun.hooks.runtime.mounts import Touch, asked, holder, is_network, parsed
+from ftrun.hooks.runtime.mounts import Touch, is_network
+from ftrun.hooks.runtime.mounts import ask_paths as asked
+from ftrun.hooks.runtime.mounts import mount_of as holder
+from ftrun.hooks.runtime.mounts import parse_mounts as parsed
 from tests.unit.checked import probed, severities, told, tree
 
 MOUNTS = """\

@@ -38,7 +38,7 @@ def _told(attempt: Path, bad: tuple[str, ...], nodes: tuple[str, ...] = NODES) -
             "errors",
         )
         report = report_of([Report("edac", (one,), 0.1)], kind="preflight", node=node, at_s=1.0, tier="fast")
-        node_report.put(str(attempt / "nodes"), 0, report)
+        node_report.write_report(str(attempt / "nodes"), 0, report)
 
 
 def _verdict(attempt: Path, *more: str) -> tuple[int, dict[str, Any]]:
@@ -54,7 +54,7 @@ def test_a_bad_minority_holds_the_script_and_the_record_says_who(
     status, record = _verdict(tmp_path)
 
     assert (EXIT_HELD, True) == (status, record["held"])
-    understood = types.parsed(record, NODES)
+    understood = types.parse_prelaunch_hold(record, NODES)
     assert understood
     assert ("n1", "n3") == tuple(understood.bad)
     assert "n1: edac: memory fails" in capsys.readouterr().err
@@ -75,7 +75,7 @@ def test_anything_else_starts_it(tmp_path: Path) -> None:
         _told(tmp_path / name, bad, nodes)
         status, record = _verdict(tmp_path / name, *words)
         assert (0, False, len(nodes)) == (status, record["held"], record["answered"]), name
-        assert types.parsed(record, NODES) is None
+        assert types.parse_prelaunch_hold(record, NODES) is None
 
 
 def test_no_record_no_hold(tmp_path: Path) -> None:

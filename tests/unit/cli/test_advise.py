@@ -11,9 +11,13 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor.cli import main
-from ftrun.supervisor.cli.advise import Advice, Written, faults, written
-from ftrun.supervisor.cli.advise import plan as advise
-from ftrun.supervisor.model.run import Attempt, End, Incident, Launch, Run
+from ftrun.supervisor.cli.advise import Advice
+from ftrun.supervisor.cli.advise import CheckpointTiming as Written
+from ftrun.supervisor.cli.advise import checkpoint_timing as written
+from ftrun.supervisor.cli.advise import fault_rates as faults
+from ftrun.supervisor.cli.advise import make_advice as advise
+from ftrun.supervisor.model.run import Attempt, Incident, Launch, Run
+from ftrun.supervisor.model.run import LaunchEnd as End
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.policy import estimates
 from ftrun.supervisor.policy.estimates import node_hours
@@ -182,7 +186,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home with runs that ended in all kinds of ways, one in mid-recovery."""
     monkeypatch.setenv("FTRUN_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("FTRUN_SUPERVISOR", "none")
-    monkeypatch.setattr(start_supervisor, "ensure", lambda *_: pytest.fail("a test must start no supervisor"))
+    monkeypatch.setattr(
+        start_supervisor, "ensure_supervisor", lambda *_: pytest.fail("a test must start no supervisor")
+    )
     for source in FROZEN.glob("*/*-0001"):
         shutil.copytree(source, tmp_path / "home" / "runs" / source.name, dirs_exist_ok=True)
     return tmp_path / "home"

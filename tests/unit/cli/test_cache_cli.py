@@ -132,7 +132,7 @@ def test_all_starts_of_a_run_have_one_folder_and_no_two_runs_the_same() -> None:
 
 def test_what_may_compute_wrongly_is_switched_on_by_nobody_but_the_user() -> None:
     """MindSpore's cache of graphs is set with `all` only, and XLA_FLAGS with nothing."""
-    usual, every = cache_env.lines("auto"), cache_env.lines("all")
+    usual, every = cache_env.export_lines("auto"), cache_env.export_lines("all")
 
     assert "MS_COMPILER" not in usual
     assert "MS_COMPILER_CACHE_ENABLE" in every

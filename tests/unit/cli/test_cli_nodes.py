@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor.cli import main
-from ftrun.supervisor.model.node_entry import Entry
+from ftrun.supervisor.model.node_entry import NodeEntry as Entry
 from ftrun.supervisor.nodes import ledger
 
 DAY = 86_400.0
@@ -25,7 +25,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     now_s = time.time()
     one = [_fault("gpu1", now_s - n * DAY, n, device="0000:3b:00") for n in (2, 1)]
     many = [_fault(f"gpu{n}", now_s - DAY, n, signature="ib-link-down") for n in (5, 6, 7, 8)]
-    assert ledger.note(str(tmp_path / "home"), *one, *many)
+    assert ledger.append_entries(str(tmp_path / "home"), *one, *many)
     return str(tmp_path / "home")
 
 
@@ -124,11 +124,11 @@ def test_lemons_have_a_score_with_its_signals(home: str, capsys: pytest.CaptureF
 )
 def test_wrong_usage_is_one_line(home: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Exit 2, and nothing is written."""
-    before = ledger.read(home)
+    before = ledger.read_entries(home)
 
     assert 2 == main(["nodes", *words])
     assert "Traceback" not in capsys.readouterr().err
-    assert before == ledger.read(home)
+    assert before == ledger.read_entries(home)
 
 
 def test_an_empty_home_is_no_error(
@@ -145,7 +145,7 @@ def test_an_empty_home_is_no_error(
 
 def test_a_ledger_that_cannot_be_written_is_said_so(home: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit 1, with the folder."""
-    folder = Path(ledger.folder(home))
+    folder = Path(ledger.ledger_dir(home))
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()

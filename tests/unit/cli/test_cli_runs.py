@@ -35,7 +35,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home with a recovered run, a stopped one, and one whose supervisor died in mid-recovery."""
     monkeypatch.setenv("FTRUN_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("FTRUN_SUPERVISOR", "none")
-    monkeypatch.setattr(start_supervisor, "ensure", _no_supervisor)
+    monkeypatch.setattr(start_supervisor, "ensure_supervisor", _no_supervisor)
     for name in ("recovered", "stopped", "cut"):
         source = next(path for path in (FROZEN / name).iterdir() if path.is_dir())
         run_dir = tmp_path / "home" / "runs" / source.name

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor.cli import view_run
-from ftrun.supervisor.cli.explain import _said
+from ftrun.supervisor.cli.explain import _record_lines as _said
 from ftrun.supervisor.model.run import Attempt, Companion, Run
-from ftrun.supervisor.model.states import INSIDE, CompanionState, State
+from ftrun.supervisor.model.states import AGENT_KINDS as INSIDE
+from ftrun.supervisor.model.states import CompanionState, State
 
 ONE = Companion(
     launch=0, number=1, nodes_asked=2, mark="m", asked_at_s=10.0, job="17", nodes=("n5", "n6"), state="here", here_at_s=12.0
@@ -50,7 +51,7 @@ def test_few_words_say_what_a_companion_does(
 ) -> None:
     """In the line of `status` as in `show`."""
     row = view_run.run_facts(_run(replace(ONE, state=state, job=job, nodes=nodes)), 20.0)["companions"]
-    assert words == view_run.words(row)
+    assert words == view_run.companions_text(row)
 
 
 DATA: dict[str, dict[str, Any]] = {

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.commands import names as commands_names
+from ftrun.slurm.commands import completion_names
 from ftrun.supervisor import cli
 from ftrun.supervisor.cli import complete, complete_table
 from ftrun.supervisor.cli.commands import COMMANDS
@@ -39,7 +39,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _offered(*words: str) -> list[str]:
-    return [one.partition("\t")[0] for one in complete.answer(words)]
+    return [one.partition("\t")[0] for one in complete.candidates(words)]
 
 
 def test_commands_sub_commands_and_options_are_offered() -> None:
@@ -111,7 +111,7 @@ def test_sbatch_completes_its_options_ours_and_files(
 ) -> None:
     """Options until the script, then files: the script's arguments are its own. What the site alone may set is not offered."""
     known = {"partition": ["gpu", "main"], "node": ["n1", "n2"]}
-    monkeypatch.setattr(commands_names, "names", lambda kind, *_, **__: known[kind])
+    monkeypatch.setattr(completion_names, "names", lambda kind, *_, **__: known[kind])
     if offered is None:
         assert 0 == cli.main(["__complete", "zsh", "ftrun", "sbatch", *words])
     else:

@@ -13,7 +13,7 @@ from ftrun.supervisor.cli import main, view_run
 from ftrun.supervisor.controller.loop import Supervisor
 from ftrun.supervisor.model import events
 from ftrun.supervisor.model import run as model_run
-from ftrun.supervisor.model.old_names import with_new_names
+from ftrun.supervisor.model.renamed_settings import rename_settings as with_new_names
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.store import journal
 from ftrun.supervisor.store.lease import Lease, SystemClock

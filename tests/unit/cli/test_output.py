@@ -25,7 +25,7 @@ class Fact:
 
 def test_json_is_one_line_of_plain_values(capsys: pytest.CaptureFixture[str]) -> None:
     """Records, enums, sets and paths print as JSON, sets in order, everything on one line."""
-    common.emit_json([Fact(Colour.RED, frozenset({"n2", "n1"}), Path("/a"))])
+    common.print_json([Fact(Colour.RED, frozenset({"n2", "n1"}), Path("/a"))])
 
     printed = capsys.readouterr().out
     assert 1 == printed.count("\n")
@@ -35,12 +35,12 @@ def test_json_is_one_line_of_plain_values(capsys: pytest.CaptureFixture[str]) ->
 def test_an_unknown_value_is_refused() -> None:
     """What has no JSON is our mistake and is not printed as something else."""
     with pytest.raises(TypeError, match="object"):
-        common.emit_json(object())
+        common.print_json(object())
 
 
 def test_a_table_in_a_pipe_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
     """Without a terminal every row is one line with whole values."""
-    common.table(["RUN", "WHY"], [["llm-1", "x" * 300], ["llm-22", None]])
+    common.print_table(["RUN", "WHY"], [["llm-1", "x" * 300], ["llm-22", None]])
 
     header, first, second = capsys.readouterr().out.splitlines()
     assert "RUN     WHY" == header
@@ -54,7 +54,7 @@ def test_a_table_on_a_terminal_keeps_node_sets(
     """Brackets in a value are text, not markup."""
     monkeypatch.setattr(common, "is_terminal", lambda: True)
     common.console.cache_clear()
-    common.table(["NODES"], [["gpu[1-4]"]])
+    common.print_table(["NODES"], [["gpu[1-4]"]])
     common.console.cache_clear()
 
     assert "gpu[1-4]" in capsys.readouterr().out

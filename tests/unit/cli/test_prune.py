@@ -79,7 +79,7 @@ def test_a_request_keeps_a_run(home: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_a_request_of_the_last_moment_keeps_a_run(home: Path) -> None:
     """One that comes between the choice and the removal puts the run back."""
-    over, _ = prune.survey(str(home), 1e12)
+    over, _ = prune.list_candidates(str(home), 1e12)
     one = over[0]
     Path(one.path, "requests", "1-resume.json").write_text("{}")
 
@@ -106,7 +106,7 @@ def test_a_run_that_cannot_be_read_is_never_removed(
 
 def test_links_of_the_removed_go_and_those_of_others_stay(home: Path) -> None:
     """The index forgets the jobs of a removed run, unless the id now belongs to another one."""
-    over, _ = prune.survey(str(home), 1e12)
+    over, _ = prune.list_candidates(str(home), 1e12)
     one = next(c for c in over if c.run == "torn-checkpoint-0001")
     (home / "index" / one.jobs[0]).symlink_to(f"../runs/{one.run}")
     (home / "index" / one.jobs[1]).symlink_to("../runs/unfinished-0001")

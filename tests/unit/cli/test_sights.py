@@ -15,18 +15,18 @@ def test_a_kernel_log_that_is_closed_is_told_with_what_opens_it() -> None:
     """A site that hides the log gets a way to show it; what is not there at all is no complaint."""
     found = {"counters": ["edac"], "kernel log": ["mce"], "accelerators": []}
 
-    told = {one.family: one for one in doctor.sights(found)}
+    told = {one.family: one for one in doctor.capabilities(found)}
 
-    assert told["counters"] == doctor.Sight("counters", True, "edac")
+    assert told["counters"] == doctor.MonitorCapability("counters", True, "edac")
     assert "dmesg_restrict" in told["kernel log"].mend
     assert (told["accelerators"].seen, told["accelerators"].mend) == (False, "")
 
 
 def test_an_open_log_needs_no_mending() -> None:
     """Where the log can be read, its checks are all that is said."""
-    told = list(doctor.sights({"kernel log": ["mce", doctor.LOG]}))
+    told = list(doctor.capabilities({"kernel log": ["mce", doctor.LOG]}))
 
-    assert told == [doctor.Sight("kernel log", True, "mce")]
+    assert told == [doctor.MonitorCapability("kernel log", True, "mce")]
 
 
 def test_a_node_tells_what_it_sees_as_one_line(tmp_path: Path) -> None:

@@ -16,10 +16,16 @@ from ftrun.supervisor.cli import app
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.types import FaultClass
 from ftrun.supervisor.simulator import formulas, presets
-from ftrun.supervisor.simulator.attended import IN_THE_QUEUE, LookedAfter
-from ftrun.supervisor.simulator.compare import Person, Requeue, compare, ways
-from ftrun.supervisor.simulator.life import Fault, Life, Rules, live
+from ftrun.supervisor.simulator.compare import PersonRules as Person
+from ftrun.supervisor.simulator.compare import RequeueRules as Requeue
+from ftrun.supervisor.simulator.compare import compare
+from ftrun.supervisor.simulator.compare import policies as ways
+from ftrun.supervisor.simulator.ftrun_rules import IN_THE_QUEUE
+from ftrun.supervisor.simulator.ftrun_rules import FtrunRules as LookedAfter
 from ftrun.supervisor.simulator.scenario import QUANTITIES, Cause, Scenario, scenario_from
+from ftrun.supervisor.simulator.virtual_run import Fault, Rules
+from ftrun.supervisor.simulator.virtual_run import VirtualRun as Life
+from ftrun.supervisor.simulator.virtual_run import simulate as live
 
 HOUR = 3600.0
 COST_S, RESTART_S, BETWEEN_S = 300.0, 600.0, 6.0 * HOUR
@@ -69,7 +75,7 @@ def test_the_best_interval_is_the_published_one(hours: float, minutes: float) ->
     found_s = formulas.daly_s(300.0, hours * HOUR)
 
     assert found_s / 60.0 == pytest.approx(minutes, rel=0.01)
-    assert formulas.best_s(300.0, hours * HOUR) == pytest.approx(found_s, rel=0.005)
+    assert formulas.best_interval_s(300.0, hours * HOUR) == pytest.approx(found_s, rel=0.005)
 
 
 def test_young_is_the_first_term() -> None:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor.cli.view_checkpoints import summed, trouble, words
+from ftrun.supervisor.cli.view_checkpoints import staged_text as words
+from ftrun.supervisor.cli.view_checkpoints import staging_problem as trouble
+from ftrun.supervisor.cli.view_checkpoints import sum_reports as summed
 from ftrun.supervisor.config.settings import parse
 from ftrun.supervisor.model.errors import SettingError, UserError
 from ftrun.supervisor.submission import in_allocation
@@ -21,11 +23,11 @@ __all__ = ["attempt", "inside"]
 def test_a_folder_that_is_missing_is_made_when_the_job_is_submitted(tmp_path: Path) -> None:
     """With those above it; a dry run makes none."""
     wanted = tmp_path / "run7" / "checkpoints"
-    in_allocation.ready(str(wanted), make=False)
+    in_allocation.check_stage_dir(str(wanted), make=False)
     assert not (tmp_path / "run7").exists()
-    in_allocation.ready(str(wanted), make=True)
+    in_allocation.check_stage_dir(str(wanted), make=True)
     assert wanted.is_dir()
-    in_allocation.ready(str(wanted), make=True)
+    in_allocation.check_stage_dir(str(wanted), make=True)
 
 
 @pytest.mark.parametrize("inner", ["", "/inside/it"])
@@ -33,7 +35,7 @@ def test_what_is_no_folder_is_refused_in_one_line(inner: str, tmp_path: Path) ->
     """A file, or a path that leads through one."""
     (tmp_path / "passwd").write_text("x")
     with pytest.raises(UserError, match=f"^stage: {tmp_path}/passwd is no folder: ") as error:
-        in_allocation.ready(f"{tmp_path}/passwd{inner}", make=True)
+        in_allocation.check_stage_dir(f"{tmp_path}/passwd{inner}", make=True)
     assert error.value.exit_code == 2
     assert "\n" not in error.value.message
 
@@ -45,7 +47,7 @@ def test_a_folder_that_may_not_be_written_to_is_refused(
     monkeypatch.setattr(os, "access", lambda path, mode: path != str(tmp_path))
     for path in (tmp_path, tmp_path / "a" / "b"):
         with pytest.raises(UserError, match=f"^stage: you may not write to {tmp_path}"):
-            in_allocation.ready(str(path), make=True)
+            in_allocation.check_stage_dir(str(path), make=True)
     assert not (tmp_path / "a").exists()
 
 

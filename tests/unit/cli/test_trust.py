@@ -199,13 +199,13 @@ def test_every_file_of_settings_is_opened_by_the_one_that_looks_whose_it_is(
         path.write_text("on-give-up = 'id'\n" if layer == sources.PROJECT else "retries = 7\n")
     seen: list[str] = []
     opened: list[str] = []
-    real = trust.read
+    real = trust.read_settings_file
 
     def noting(path: str, also: tuple[int, ...] = ()) -> tuple[bytes, str]:
         seen.append(path)
         return real(path, also)
 
-    monkeypatch.setattr(trust, "read", noting)
+    monkeypatch.setattr(trust, "read_settings_file", noting)
     sys.addaudithook(lambda event, words: opened.append(str(words[0])) if event == "open" and armed else None)
     armed = True
     loaded = world.load()
@@ -229,7 +229,7 @@ def test_a_file_that_an_access_list_opens_to_another_user_does_not_count(
         os.setxattr(path, "system.posix_acl_access", packed)
     except OSError:
         pytest.skip("this file system has no access lists")
-    content, why = trust.read(str(path))
+    content, why = trust.read_settings_file(str(path))
     assert (counts, counts) == (bool(content), not why)
     assert counts or "may be written by" in why
 
@@ -237,7 +237,7 @@ def test_a_file_that_an_access_list_opens_to_another_user_does_not_count(
 def test_a_pipe_in_the_place_of_a_file_holds_up_nobody(tmp_path: Path) -> None:
     """It is opened without waiting, and is no file."""
     os.mkfifo(tmp_path / "ftrun.toml")
-    assert (b"", f"{tmp_path}/ftrun.toml is no file") == trust.read(f"{tmp_path}/ftrun.toml")
+    assert (b"", f"{tmp_path}/ftrun.toml is no file") == trust.read_settings_file(f"{tmp_path}/ftrun.toml")
 
 
 # ---------------------------------------------------------------- what a value can do
@@ -279,11 +279,11 @@ def test_what_a_projects_file_can_do_waits_for_trust_in_this_very_content(tmp_pa
     seen = []
     for act in ("", "allow", "change", "back", "revoke"):
         if act == "allow":
-            trust.allow(str(path), path.read_bytes(), folder)
+            trust.trust_file(str(path), path.read_bytes(), folder)
         if act in ("change", "back"):
             path.write_text(text + ("\n" if act == "change" else ""))
         if act == "revoke":
-            assert trust.revoke(str(path), folder)
+            assert trust.untrust_file(str(path), folder)
         loaded = world.load()
         assert 7 == loaded["retries"]  # what is harmless counts either way
         holds = loaded[key] != SETTINGS[key].default
@@ -302,7 +302,7 @@ def test_every_row_of_texts_says_what_its_value_can_do() -> None:
             Setting("new", kind, "", "New.")
     assert {key for key, row in SETTINGS.items() if row.reach} == set(HARMFUL)
     assert {row.reach for row in SETTINGS.values()} == {NOTHING, RUNS, READS, WRITES}
-    assert all(settings.reach(key, settings.parse(key, value)) for key, value in HARMFUL.items())
+    assert all(settings.reach_of_value(key, settings.parse(key, value)) for key, value in HARMFUL.items())
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ def test_a_row_that_says_it_can_do_nothing_takes_no_path_and_no_command(key: str
 )
 def test_a_value_of_a_harmless_form_counts_without_trust(key: str, text: str, harmless: bool) -> None:
     """A path that stays below the working folder, an option with what ftrun puts in."""
-    assert harmless is (settings.reach(key, settings.parse(key, text)) == NOTHING)
+    assert harmless is (settings.reach_of_value(key, settings.parse(key, text)) == NOTHING)
 
 
 def test_what_is_said_closer_by_needs_no_trust(tmp_path: Path) -> None:
@@ -442,7 +442,7 @@ def test_what_cannot_be_trusted_is_refused_in_one_line(
     assert 2 == main(words)
     (line,) = capsys.readouterr().err.splitlines()
     assert says in line
-    assert [] == trust.listed(sources.user_folder(project.env))
+    assert [] == trust.list_trusted(sources.user_folder(project.env))
 
 
 @ROOT_ONLY
@@ -501,7 +501,7 @@ def test_the_question_to_a_node_runs_nothing_of_the_folder_it_is_asked_in(tmp_pa
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("open('ran', 'w').close()\n")
-    words = ["sh", "-c", doctor._ASKED_OF_A_NODE, "sh", str(tmp_path), sys.executable]
+    words = ["sh", "-c", doctor._NODE_PROBE, "sh", str(tmp_path), sys.executable]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert ["folder", "python"] == done.stdout.split()[:2]
     assert not (tmp_path / "ran").exists()

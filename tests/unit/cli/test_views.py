@@ -69,10 +69,10 @@ def test_a_run_below_its_full_size_says_so_and_why_in_every_place() -> None:
     records = [{"kind": kind, "at": NOW, "data": data, **place} for kind, data in kinds]
     facts = view_run.run_facts(fold("llm-0007", records), NOW)
 
-    assert view_run.growth_words(facts) == "below its full size: too few nodes are free"
-    assert view_run.inside_words(facts["inside"]) == "on 3 of 4 nodes"
+    assert view_run.growth_text(facts) == "below its full size: too few nodes are free"
+    assert view_run.inside_text(facts["inside"]) == "on 3 of 4 nodes"
     assert facts["attempts"][0]["inside"] == facts["inside"]
-    assert view_run.growth_words(view_run.run_row(PLAIN, NOW)) == ""
+    assert view_run.growth_text(view_run.run_row(PLAIN, NOW)) == ""
 
 
 def test_expired_exclusions_are_not_shown() -> None:

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ftrun.slurm.client.cluster import SubmitRequest
-from ftrun.supervisor.model.agent_events import mark_of
-from ftrun.supervisor.store.crash_points import Crash
+from ftrun.supervisor.model.agent_events import companion_mark as mark_of
+from ftrun.supervisor.store.crash_points import PlannedCrash as Crash
 from tests.fake_slurm.records import Job
 from tests.unit.controller.test_beside import Agent
 from tests.unit.lives import Life

@@ -23,7 +23,7 @@ MINE = Attempt(1, 990.0, token="ftrun:r-0001:ab:1", job="7", known_as=("ann", "t
 
 
 def _is_ours(row: JobRow, attempt: Attempt = MINE, user: str = "ann") -> bool:
-    return bool(job_rows.own([row], attempt, user=user))
+    return bool(job_rows.rows_of_attempt([row], attempt, user=user))
 
 
 def _lost(life: Life, lose_last: int = 1) -> None:

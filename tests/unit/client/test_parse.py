@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.slurm.client import parse, topology
-from ftrun.slurm.client.cluster import JobState, Stay
+from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.cluster import NodeUsage as Stay
 from ftrun.slurm.client.node_states import parse_node_state
 from ftrun.slurm.client.nodeset import expand, fold
 
@@ -321,7 +322,7 @@ def test_the_job_id_is_read_however_sbatch_tells_it(stdout: str, told: tuple[str
 )
 def test_a_token_is_a_word_or_the_head_of_one(comment: str, token: str, borne: bool) -> None:
     """A run's token is borne by all of its attempts; attempt 1 is not attempt 12."""
-    assert parse.bears(comment, token) is borne
+    assert parse.has_token(comment, token) is borne
 
 
 @pytest.mark.parametrize(
@@ -408,9 +409,9 @@ def test_former_launches_of_a_job_are_known_to_accounting_alone() -> None:
     waiting = row.format("PENDING", "1795251000", "")
     first = Stay("1", 1001, ("n1",), 1795250908.0, 1795250910.0)
     present = Stay("1", 1001, ("n2", "n3"), 1795250950.0, None)
-    assert parse.parse_stays(row.format("RUNNING", "1795250950", "n[2-3]"), told) == (first, present)
-    assert parse.parse_stays(waiting, told.split("\n", maxsplit=1)[0]) == (first,)
-    assert parse.parse_stays(waiting, "") == ()
+    assert parse.parse_node_usage(row.format("RUNNING", "1795250950", "n[2-3]"), told) == (first, present)
+    assert parse.parse_node_usage(waiting, told.split("\n", maxsplit=1)[0]) == (first,)
+    assert parse.parse_node_usage(waiting, "") == ()
 
 
 def test_leaf_switches_and_blocks_know_their_nodes() -> None:
@@ -424,5 +425,5 @@ def test_leaf_switches_and_blocks_know_their_nodes() -> None:
         "SwitchName=odd Level=0 LinkSpeed=1 Nodes=n[0-\n"
     )
 
-    assert topology.leaves(text) == {"s0": ("n0", "n1"), "s1": ("n2", "n3"), "b0": ("gpu00", "gpu01")}
-    assert topology.leaves("") == {}
+    assert topology.parse_topology(text) == {"s0": ("n0", "n1"), "s1": ("n2", "n3"), "b0": ("gpu00", "gpu01")}
+    assert topology.parse_topology("") == {}

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, SlurmError, Unreachable
-from ftrun.slurm.commands import answers
-from ftrun.slurm.commands.answers import Call, is_gone, sort_failure
+from ftrun.slurm.commands import failure_kinds
+from ftrun.slurm.commands.failure_kinds import Call, is_gone
+from ftrun.slurm.commands.failure_kinds import error_of_failure as sort_failure
 
 FAILED = "sbatch: error: Batch job submission failed: "
 
@@ -196,7 +197,7 @@ def test_a_limit_is_named_in_the_message() -> None:
 
 def test_the_tables_do_not_contradict_each_other() -> None:
     """No text is in two of them, and all are in lower case, as they are compared."""
-    tables = [set(fragments) for fragments, _ in answers._RULES]
+    tables = [set(fragments) for fragments, _ in failure_kinds._RULES]
     assert sum(map(len, tables)) == len(set().union(*tables))
     assert all(fragment == fragment.lower() for table in tables for fragment in table)
 
@@ -221,4 +222,4 @@ def test_every_refusal_in_the_list_of_a_release_is_known(listed: Path) -> None:
     ]
 
     assert len(refusals) > 100
-    assert [words for words in refusals if not answers.is_known(words)] == []
+    assert [words for words in refusals if not failure_kinds.is_known(words)] == []

@@ -101,7 +101,7 @@ def test_a_wrong_value_is_refused_with_what_would_be_right(key: str, text: objec
 def test_every_default_is_what_its_own_text_reads_as(key: str) -> None:
     """`show` and `parse` are each other's inverse on the defaults."""
     default = settings.defaults()[key]
-    shown = settings.show(key, default)
+    shown = settings.format_value(key, default)
     assert (parse(key, shown) if shown or not isinstance(default, list) else []) == default
     assert SETTINGS[key].doc.endswith(".")
 
@@ -109,7 +109,7 @@ def test_every_default_is_what_its_own_text_reads_as(key: str) -> None:
 @given(st.floats(0.001, 1e7).map(lambda s: round(s, 3)))
 def test_a_duration_reads_back_as_it_is_shown(seconds: float) -> None:
     """No unit loses anything that matters."""
-    shown = settings.show("log-quiet", seconds)
+    shown = settings.format_value("log-quiet", seconds)
     assert parse("log-quiet", shown) == pytest.approx(seconds, rel=1e-5)
 
 
@@ -130,7 +130,7 @@ def test_the_defaults_are_the_defaults_of_the_policy() -> None:
 @given(st.text(max_size=12), st.lists(st.text(max_size=12), max_size=5))
 def test_the_nearest_word_is_a_known_one_or_none(word: str, known: list[str]) -> None:
     """And a word that is known is nearest to itself."""
-    found = errors.nearest(word, known)
+    found = errors.nearest_word(word, known)
     assert found == "" or found in known
     if word in known:
         assert found == word

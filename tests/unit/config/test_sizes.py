@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.supervisor.config.node_counts import Batch, Sizes, batch_of, scale, sizes_of, whole_units
+from ftrun.supervisor.config.node_counts import GlobalBatch as Batch
+from ftrun.supervisor.config.node_counts import Sizes, whole_units
+from ftrun.supervisor.config.node_counts import parse_sizes as sizes_of
+from ftrun.supervisor.config.node_counts import plan_batch as batch_of
+from ftrun.supervisor.config.node_counts import scale_factor as scale
 from ftrun.supervisor.model.errors import SettingError
 
 

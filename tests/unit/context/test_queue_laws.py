@@ -13,7 +13,7 @@ from ftrun.supervisor.context import cluster_view
 from ftrun.supervisor.controller import reconcile
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.store import submission_context
-from ftrun.supervisor.store.crash_points import Crash
+from ftrun.supervisor.store.crash_points import PlannedCrash as Crash
 from tests.fake_slurm import faults
 from tests.unit.lives import TIMED_OUT, TIMING, Life
 

@@ -12,7 +12,8 @@ import pytest
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import RefusedForGood, SlurmError, Unreachable
 from ftrun.slurm.client.parse import UNIT
-from ftrun.slurm.commands.accounting import Account, parse_accounts
+from ftrun.slurm.commands.accounting import AccountingRow as Account
+from ftrun.slurm.commands.accounting import parse_accounts
 from ftrun.supervisor.controller import accounting
 from ftrun.supervisor.model.run import Attempt, Launch
 from tests.fake_slurm.faults import crash_controller
@@ -46,7 +47,7 @@ class Books:
 def _own(
     *rows: Account, attempt: Attempt = MINE, user: str = "ann", name: str = "train.sh"
 ) -> list[tuple[str, int]]:
-    found = accounting.own(rows, attempt, user=user, name=name)
+    found = accounting.rows_of_attempt(rows, attempt, user=user, name=name)
     return [(one.state.value, launch) for one, launch in found]
 
 

@@ -17,10 +17,14 @@ from ftrun.supervisor.diagnosis.facts import Facts
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model import events, job_rows
 from ftrun.supervisor.model import run as model_run
-from ftrun.supervisor.model.run import Attempt, End, GivenUp, Launch
+from ftrun.supervisor.model.run import Attempt, Launch
+from ftrun.supervisor.model.run import GivenUpTasks as GivenUp
+from ftrun.supervisor.model.run import LaunchEnd as End
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.types import FaultClass, Topology
-from ftrun.supervisor.policy.policy_input import Case, ClusterView, Limits
+from ftrun.supervisor.policy.policy_input import ClusterView
+from ftrun.supervisor.policy.policy_input import PolicyInput as Case
+from ftrun.supervisor.policy.policy_input import PolicyLimits as Limits
 from ftrun.supervisor.signatures import catalog
 from tests.unit.cases import diagnosis
 
@@ -50,7 +54,7 @@ def test_the_failed_tasks_are_repeated_and_the_given_up_are_not(run_dir: Path) -
     """What failed for good in one attempt stays out of all that follow."""
     run = model_run.Run("r", given_up=(LOT,))
 
-    assert (4,) == arrays.wanted(str(run_dir), run, attempt(failed_tasks=(2, 4)))
+    assert (4,) == arrays.tasks_to_repeat(str(run_dir), run, attempt(failed_tasks=(2, 4)))
 
 
 @pytest.mark.parametrize("submission", ["refused", "lost", "opened"])
@@ -58,8 +62,10 @@ def test_an_attempt_that_no_job_came_of_leaves_its_tasks_to_the_next(run_dir: Pa
     """A refused second attempt must not make a third one of all tasks again."""
     refused = attempt(submission=submission, tasks=(1, 4))
 
-    assert (1, 4) == arrays.wanted(str(run_dir), model_run.Run("r"), refused)
-    assert tuple(range(6)) == arrays.wanted(str(run_dir), model_run.Run("r"), attempt(submission=submission))
+    assert (1, 4) == arrays.tasks_to_repeat(str(run_dir), model_run.Run("r"), refused)
+    assert tuple(range(6)) == arrays.tasks_to_repeat(
+        str(run_dir), model_run.Run("r"), attempt(submission=submission)
+    )
 
 
 def test_of_an_array_that_slurm_forgot_what_left_no_good_end_is_repeated(run_dir: Path) -> None:
@@ -70,7 +76,7 @@ def test_of_an_array_that_slurm_forgot_what_left_no_good_end_is_repeated(run_dir
     ended(run_dir, 3, 1, launch=1)
     gone = attempt(launch=Launch(end=End("GONE")), failed_tasks=(4,))
 
-    assert (3, 4, 5) == arrays.wanted(str(run_dir), model_run.Run("r"), gone)
+    assert (3, 4, 5) == arrays.tasks_to_repeat(str(run_dir), model_run.Run("r"), gone)
     assert not arrays.all_went_well(str(run_dir), gone)
     for task in (3, 4, 5):
         ended(run_dir, task, 0, launch=2)
@@ -81,11 +87,11 @@ def test_what_is_no_array_has_no_tasks(run_dir: Path) -> None:
     """A single job is submitted as it was typed, also where its context cannot be read."""
     (run_dir / "submit" / "context.json").write_text(json.dumps({"v": 1, "array": ""}))
     assert ((), False) == (
-        arrays.wanted(str(run_dir), model_run.Run("r"), attempt()),
+        arrays.tasks_to_repeat(str(run_dir), model_run.Run("r"), attempt()),
         arrays.all_went_well(str(run_dir), attempt()),
     )
     (run_dir / "submit" / "context.json").unlink()
-    assert () == arrays.wanted(str(run_dir), model_run.Run("r"), attempt())
+    assert () == arrays.tasks_to_repeat(str(run_dir), model_run.Run("r"), attempt())
 
 
 def test_a_run_with_tasks_given_up_does_not_end_well() -> None:
@@ -173,7 +179,7 @@ def test_a_task_that_may_load_nothing_is_given_up_and_the_others_are_judged_by_t
     case = Case(run, run.attempts[0], diagnosis(FaultClass.NODE), ClusterView(), Limits(), 0.0, None, "")
 
     facts = Facts((), Topology(), catalog.load([]), Ended("FAILED"))
-    judged = arrays.judged(ctx, case, facts)  # type: ignore[arg-type]
+    judged = arrays.with_task_diagnoses(ctx, case, facts)  # type: ignore[arg-type]
 
     assert [] == told if ran else [([1], "checkpoint")] == [(row["tasks"], row["class"]) for row in told]
     assert judged.diagnosis.fault is not FaultClass.CHECKPOINT

@@ -89,9 +89,9 @@ def test_what_is_no_answer_of_the_operator_is_not_believed(tmp_path: Path, how: 
     else:
         place.write_text({"no JSON": "{", "another id": '{"id": "x"}', "a list": "[]"}[how])
 
-    assert spool.answer_of(str(path), ID) is None
-    assert spool.answer_of(str(path), "../../etc/passwd") is None
-    assert spool.answer_of(str(tmp_path / "nowhere"), ID) is None
+    assert spool.read_answer(str(path), ID) is None
+    assert spool.read_answer(str(path), "../../etc/passwd") is None
+    assert spool.read_answer(str(tmp_path / "nowhere"), ID) is None
 
 
 def test_a_request_is_left_whole_and_again_is_no_harm(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_request_is_left_whole_and_again_is_no_harm(tmp_path: Path) -> None:
     operator = spool.Spool(str(path))
     (path / f".{ID}.tmp").write_text("cut")
     for _ in range(2):
-        spool.leave(str(path), ID, b"MUNGE:x:")
+        spool.put_request(str(path), ID, b"MUNGE:x:")
 
     (waiting,), removed = operator.look()
     assert (waiting.id, waiting.uid, removed) == (ID, os.geteuid(), 0)
@@ -113,7 +113,7 @@ def test_a_request_is_left_whole_and_again_is_no_harm(tmp_path: Path) -> None:
 def test_what_is_swapped_between_look_and_opening_is_not_read(tmp_path: Path, how: str) -> None:
     """The operator judges what it opened, not the name that it saw; and waits for nobody."""
     operator = spool.Spool(str(tmp_path / "spool"))
-    spool.leave(operator.path, ID, b"MUNGE:x:")
+    spool.put_request(operator.path, ID, b"MUNGE:x:")
     (waiting,), _ = operator.look()
     path = tmp_path / "spool" / f"{ID}.req"
     path.unlink()
@@ -127,7 +127,7 @@ def test_what_is_swapped_between_look_and_opening_is_not_read(tmp_path: Path, ho
         path.write_bytes(b"x" * 20_000)
     elif how == "another's":
         path.write_bytes(b"MUNGE:x:")
-        waiting = spool.Waiting(waiting.name, waiting.id, waiting.uid + 1)
+        waiting = spool.WaitingRequest(waiting.name, waiting.id, waiting.uid + 1)
 
     assert operator.read(waiting) is None
     operator.remove(waiting.name)

@@ -17,14 +17,14 @@ from ftrun.supervisor.context import cluster_view
 from ftrun.supervisor.controller import agent_link, user_hooks
 from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.facts import Facts, case_of
-from ftrun.supervisor.diagnosis.review import told_inside
+from ftrun.supervisor.diagnosis.review import agent_diagnosis as told_inside
 from ftrun.supervisor.model import events
 from ftrun.supervisor.model import run as model_run
 from ftrun.supervisor.model.types import Action, Diagnosis, FaultClass, Topology
 from ftrun.supervisor.policy import policy_input
 from ftrun.supervisor.signatures import catalog
 from ftrun.supervisor.store import attempt_dir, checkpoints, journal, run_dir
-from ftrun.supervisor.store.crash_points import Crash
+from ftrun.supervisor.store.crash_points import PlannedCrash as Crash
 from tests.unit.lives import TIMED_OUT, TIMING, Life
 
 OFF_THE_BUS = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus."
@@ -406,7 +406,7 @@ def test_a_checkpoint_that_a_start_could_not_load_is_loaded_by_no_later_attempt(
         (life.cwd / "ckpt" / f"step-00000{step}.pt").write_text("x")
     torn = str(life.cwd / "ckpt" / "step-000006.pt")
     ctx = life.supervisor.reconcilers[life.run_dir].ctx
-    agent.decide(1, ["n0", "n1", "n2"], rung="step", set_aside=[[torn, checkpoints.stamp(torn)]])
+    agent.decide(1, ["n0", "n1", "n2"], rung="step", set_aside=[[torn, checkpoints.content_stamp(torn)]])
     agent.live(2)
 
     assert cluster_view.newest_checkpoint(ctx).endswith("step-000005.pt")
@@ -569,7 +569,7 @@ def test_a_run_that_was_restarted_in_place_says_so(tmp_path: Path) -> None:
         "agent": True, "start": 2, "restarts": 1, "swaps": [["n0", "n3"]], "active": ["n1", "n2", "n3"], "spares": [],
         "aside": ["n0"], "full": 0, "ladder_off": "srun went around the shim",
     }  # fmt: skip
-    words = view_run.inside_words(row["inside"])
+    words = view_run.inside_text(row["inside"])
     assert words == "restarted in place once; n0 -> n3; ladder off: srun went around the shim"
     (incident,) = facts["incidents"]
     assert (incident["action"], incident["rung"], incident["start"]) == ("swap", "swap", 1)
@@ -590,7 +590,7 @@ def test_every_fault_inside_an_allocation_is_told_by_the_users_command(tmp_path:
     agent.decide(1, ["n1", "n2", "n3"])
     agent.begin(2, ["n1", "n2", "n3"])
     agent.decide(2, ["n4", "n2", "n3"])
-    told = user_hooks.due(events.fold("r", [*life.records(), *_copies(agent)]))
+    told = user_hooks.due_hooks(events.fold("r", [*life.records(), *_copies(agent)]))
 
     assert [one.key for one in told] == ["on-fault.1.0.1", "on-fault.1.0.2"]
     assert [one.facts["decision"] for one in told] == ["swap", "swap"]

@@ -11,12 +11,12 @@ from ftrun.slurm.client.cluster import JobState, SubmitRequest
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.supervisor.controller import agent_link, companions, hang
 from ftrun.supervisor.diagnosis.review import COMPANION_OVER
-from ftrun.supervisor.model.agent_events import mark_of
+from ftrun.supervisor.model.agent_events import companion_mark as mark_of
 from ftrun.supervisor.model.run import Companion
-from ftrun.supervisor.model.stop_conditions import FILE
+from ftrun.supervisor.model.stop_conditions import HALT_FILE as FILE
 from ftrun.supervisor.nodes import from_runs
 from ftrun.supervisor.store import run_dir
-from ftrun.supervisor.store.crash_points import Crash
+from ftrun.supervisor.store.crash_points import PlannedCrash as Crash
 from tests.fake_slurm.records import Job
 from tests.unit.controller.test_beside import Agent
 from tests.unit.lives import Life
@@ -421,7 +421,7 @@ def test_a_start_over_two_jobs_is_watched_in_both(tmp_path: Path) -> None:
     ctx = reconciler.ctx
     world = supervisor._snapshot
     assert world is not None
-    watched = hang.Watched("place", "0.2", ctx.attempt.used, tuple, lambda world: None)
+    watched = hang.HangTarget("place", "0.2", ctx.attempt.used, tuple, lambda world: None)
     hands = hang._Hands(ctx, world, watched)
 
     assert hands._parties() == [("1", tuple(company.own[1:])), (str(job.number), job.nodes)]
@@ -447,7 +447,7 @@ def test_any_job_id_names_the_run(tmp_path: Path) -> None:
     company = Company(tmp_path)
     job = company.arrive()
 
-    assert run_dir.resolve(company.life.home, str(job.number)) == company.life.run_dir
+    assert run_dir.find_run(company.life.home, str(job.number)) == company.life.run_dir
     assert company.life.run.companion_ids == (str(job.number),)
 
 

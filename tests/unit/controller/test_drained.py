@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.slurm.client.cluster import NodeRow, SubmitRequest
-from ftrun.supervisor.controller import drained_nodes as controller_drained_nodes
-from ftrun.supervisor.model.stop_conditions import FILE
+from ftrun.supervisor.controller import leave_drained_nodes
+from ftrun.supervisor.model.stop_conditions import HALT_FILE as FILE
 from ftrun.supervisor.policy import drained_nodes
-from ftrun.supervisor.policy.drained_nodes import Act, Scene
+from ftrun.supervisor.policy.drained_nodes import DrainAction as Act
+from ftrun.supervisor.policy.drained_nodes import DrainInput as Scene
 from ftrun.supervisor.store import flag_files, run_dir
-from ftrun.supervisor.store.crash_points import Crash
+from ftrun.supervisor.store.crash_points import PlannedCrash as Crash
 from tests.unit.controller.test_beside import Agent
 from tests.unit.lives import Life
 
@@ -50,7 +51,7 @@ WELL = Scene("leave", ("n1",), needed=2, free=2, held=1, partition=8)
 )
 def test_what_is_done_about_a_drained_node(changes: dict[str, Any], act: Act) -> None:
     """A spare first, then a new job that can begin at once, else a word; nothing for a maintenance of most nodes."""
-    assert act == drained_nodes.course(replace(WELL, **changes)).act
+    assert act == drained_nodes.decide_drained(replace(WELL, **changes)).act
 
 
 @given(
@@ -74,7 +75,7 @@ def test_a_job_is_only_left_where_it_can_go(
     """Whatever else holds: never against the setting, never into a queue, never out of a maintenance; and there is always a reason."""
     ends_soon, tried, bound = flags
     scene = Scene(setting, drained, spares, needed, free, held, 8, ends_soon, tried, bound)
-    told = drained_nodes.course(scene)
+    told = drained_nodes.decide_drained(scene)
 
     moves = told.act in (Act.LEAVE, Act.SWAP)
     assert not moves or (setting == "leave" and drained and held <= 4 and not ends_soon and not tried)
@@ -100,7 +101,7 @@ def test_only_a_drain_of_others_on_a_node_that_is_well_counts() -> None:
     used = ("n1", "n2", "n3", "n4", "n6", "n7")
 
     assert ("n1",) == drained_nodes.drained_by_others(used, rows)
-    assert 5 == drained_nodes.held_back(rows, rows)
+    assert 5 == drained_nodes.held_back_count(rows, rows)
 
 
 def test_only_nodes_of_the_same_kind_that_nobody_else_is_to_have_are_free_at_once() -> None:
@@ -114,7 +115,7 @@ def test_only_nodes_of_the_same_kind_that_nobody_else_is_to_have_are_free_at_onc
         "n6": _row("n6", "", state="idle"),
     }
 
-    assert {"n2"} == drained_nodes.at_once(["n2", "n3", "n4", "n5", "n6", "n7"], ["n1"], rows)
+    assert {"n2"} == drained_nodes.startable_nodes(["n2", "n3", "n4", "n5", "n6", "n7"], ["n1"], rows)
 
 
 def test_a_job_that_asks_for_features_is_not_ended_for_idle_nodes_that_may_lack_them(tmp_path: Path) -> None:
@@ -147,7 +148,7 @@ def test_nodes_that_others_wait_for_are_not_given_back(tmp_path: Path) -> None:
 
 def test_a_wish_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     """What was written is read; what makes no sense, or is gone, is no wish."""
-    wish = flag_files.Wish("7", ("n1",), ("n1", "n3"), "drained (kernel update)")
+    wish = flag_files.LeaveRequest("7", ("n1",), ("n1", "n3"), "drained (kernel update)")
     flag_files.write_leave(str(tmp_path), 0, wish)
     assert wish == flag_files.read_leave(str(tmp_path), 0)
     assert flag_files.read_leave(str(tmp_path), 1) is None
@@ -250,7 +251,7 @@ def test_where_it_could_not_go_on_elsewhere_it_is_only_told(
 def test_idle_nodes_are_promised_to_one_run_only(tmp_path: Path) -> None:
     """A supervisor with many runs on drained nodes does not drive all of them to the same few idle ones."""
     life = _life(tmp_path, nodes=4)
-    life.supervisor.services.shared(controller_drained_nodes.Promises).nodes["other-0001"] = (
+    life.supervisor.services.shared(leave_drained_nodes.Promises).nodes["other-0001"] = (
         life.engine.now(),
         2,
     )
@@ -261,7 +262,7 @@ def test_idle_nodes_are_promised_to_one_run_only(tmp_path: Path) -> None:
     life.live(200)
 
     assert "drain" == life.run.leaving["occasion"]
-    assert 1 == life.supervisor.services.shared(controller_drained_nodes.Promises).nodes[life.run.id][1]
+    assert 1 == life.supervisor.services.shared(leave_drained_nodes.Promises).nodes[life.run.id][1]
 
 
 @pytest.mark.parametrize(("setting", "told"), [("warn", 1), ("never", 0)])
@@ -362,7 +363,7 @@ def test_a_pause_takes_back_what_was_left_for_the_agent(tmp_path: Path, dies: bo
     except Crash:
         life.begin_anew()
         flag_files.write_leave(
-            place, 0, flag_files.Wish("7", ("n0",), (), "as if it had died a moment earlier")
+            place, 0, flag_files.LeaveRequest("7", ("n0",), (), "as if it had died a moment earlier")
         )
     agent.live(30)
 

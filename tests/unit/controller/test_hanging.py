@@ -310,8 +310,8 @@ def test_only_a_few_stacks_are_taken_at_a_time(tmp_path: Path) -> None:
     services.steps, services.in_background = steps, lambda deed: None
     life.until("running")
     life.train(1, 12)
-    errands = services.shared(hang.Errands)
-    errands.pending = [hang._Errand(())] * 4
+    errands = services.shared(hang.StackRequests)
+    errands.pending = [hang._StackRequest(())] * 4
     life.live(60)
     assert "stacks.taken" not in life.kinds()
     assert len(errands.pending) == 4

@@ -88,8 +88,8 @@ class Array:
             for task in self.steps:
                 self._tell(task)
             world = ClusterSnapshot(self.now_s, self.now_s, {}, {})
-            hang.watch_tasks(cast("Any", self), world)
-            hang.end(cast("Any", self), world)
+            hang.detect_hung_tasks(cast("Any", self), world)
+            hang.cancel_hung_tasks(cast("Any", self), world)
 
     def _tell(self, task: int) -> None:
         stands = task in self.hung

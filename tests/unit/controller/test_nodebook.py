@@ -11,8 +11,9 @@ import pytest
 from ftrun.slurm.client.errors import Unreachable
 from ftrun.supervisor.context.node_ledger_writer import NodeLedgerWriter
 from ftrun.supervisor.controller import node_history
-from ftrun.supervisor.model.node_entry import Entry
-from ftrun.supervisor.model.run import Attempt, End, Exclusion, Launch, Run
+from ftrun.supervisor.model.node_entry import NodeEntry as Entry
+from ftrun.supervisor.model.run import Attempt, Exclusion, Launch, Run
+from ftrun.supervisor.model.run import LaunchEnd as End
 from ftrun.supervisor.nodes import ledger
 from tests.unit.cases import DAY, NODES, NOW, F, diagnosis
 
@@ -23,7 +24,7 @@ class Context:
     """As much of a context as is asked for its run."""
 
     def __init__(self, home: Path, *entries: Entry, domains: Any = None, **run: Any) -> None:
-        assert ledger.note(str(home), *entries)
+        assert ledger.append_entries(str(home), *entries)
         self.settings: dict[str, Any] = run.pop("settings", {})
         self.attempt = Attempt(2, NOW - 100, nodes=NODES)
         self.run = Run("r-0009", attempts=(Attempt(1, NOW - 900), self.attempt), **run)

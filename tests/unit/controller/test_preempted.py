@@ -11,7 +11,8 @@ import pytest
 
 from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.supervisor.controller import graceful_stop
-from ftrun.supervisor.model.run import Attempt, End, Launch
+from ftrun.supervisor.model.run import Attempt, Launch
+from ftrun.supervisor.model.run import LaunchEnd as End
 from tests.fake_slurm import faults
 from tests.unit.lives import Life
 

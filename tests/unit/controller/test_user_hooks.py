@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor.controller import hook_runner, user_hooks
-from ftrun.supervisor.store.crash_points import Crash
+from ftrun.supervisor.store.crash_points import PlannedCrash as Crash
 from tests.unit.lives import Life
 
 TELL = (

@@ -13,7 +13,9 @@ from ftrun.supervisor.signatures import catalog as signatures_catalog
 
 def judged(*lines: str) -> Diagnosis:
     catalog = signatures_catalog.load()
-    report = inputs.gather([], catalog=catalog, stdin="".join(f"{line}\n" for line in lines).encode()).report
+    report = inputs.read_attempt_files(
+        [], catalog=catalog, stdin="".join(f"{line}\n" for line in lines).encode()
+    ).report
     topology = report.seats.added_to(Topology())
     return diagnose(Facts(report.evidence, topology, ended=None, catalog=catalog, progress=report.progress))
 

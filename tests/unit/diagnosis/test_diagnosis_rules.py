@@ -12,14 +12,17 @@ import pytest
 
 from ftrun.supervisor.controller import assess
 from ftrun.supervisor.diagnosis import rules, suspicions
-from ftrun.supervisor.diagnosis.checkpoint_blame import Resumed
+from ftrun.supervisor.diagnosis.checkpoint_blame import ResumedCheckpoint as Resumed
 from ftrun.supervisor.diagnosis.class_defaults import Ended
-from ftrun.supervisor.diagnosis.facts import Facts, Gone, Refusal
+from ftrun.supervisor.diagnosis.facts import Facts
+from ftrun.supervisor.diagnosis.facts import LostCompanion as Gone
+from ftrun.supervisor.diagnosis.facts import SbatchRefusal as Refusal
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts, NodeFinding
 from ftrun.supervisor.diagnosis.rules import RULES, Part, diagnose
-from ftrun.supervisor.model.run import Attempt, End, GivenUp, Launch
+from ftrun.supervisor.model.run import Attempt, Launch
+from ftrun.supervisor.model.run import GivenUpTasks as GivenUp
+from ftrun.supervisor.model.run import LaunchEnd as End
 from ftrun.supervisor.model.types import (
-    AT_LIMIT,
     LEFT_THE_QUEUE,
     LOST_TRACK,
     STARTED_TWICE,
@@ -27,14 +30,15 @@ from ftrun.supervisor.model.types import (
     Diagnosis,
     Evidence,
     FaultClass,
-    Held,
     Proof,
     Source,
-    State,
     Topology,
-    Verdict,
 )
-from ftrun.supervisor.policy import start_case
+from ftrun.supervisor.model.types import NEAR_TIME_LIMIT as AT_LIMIT
+from ftrun.supervisor.model.types import HangState as State
+from ftrun.supervisor.model.types import HangVerdict as Verdict
+from ftrun.supervisor.model.types import PrelaunchHold as Held
+from ftrun.supervisor.policy import start_decision
 from ftrun.supervisor.signatures import catalog
 from ftrun.supervisor.signatures.scanner import Scanner
 from ftrun.supervisor.telemetry.progress import Progress
@@ -55,7 +59,7 @@ OURS = replace(FAILED, by_us=True)
 TRAINED = Progress(
     step=9, total=None, loss=None, checkpoint_step=None, checkpoint_path="", offset_bytes=0, steps_seen=9
 )
-HUNG = suspicions.hung(Verdict(State.HUNG, 70.0, 60.0, "no step for 70 s"), NODES)
+HUNG = suspicions.hang_suspicion(Verdict(State.HUNG, 70.0, 60.0, "no step for 70 s"), NODES)
 BAD = NodeFacts(
     NODES,
     (NodeFinding("n2", "after", "gpu", "bad", FaultClass.HARDWARE_GPU, "broken"),),
@@ -199,7 +203,13 @@ def test_every_rule_answers_somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- one judge
 
 
-SUSPICIONS = (None, HUNG, suspicions.lost(("n1",)), suspicions.slow("n1", "slow"), suspicions.grown("room"))
+SUSPICIONS = (
+    None,
+    HUNG,
+    suspicions.lost_suspicion(("n1",)),
+    suspicions.slow_suspicion("n1", "slow"),
+    suspicions.growth_suspicion("room"),
+)
 LOGS = ((), BUG, (XID,), (TIMED_OUT,), (*BUG, XID))
 
 
@@ -213,7 +223,7 @@ def test_the_same_facts_are_judged_alike_by_the_agent_and_by_the_supervisor(
     """What only the supervisor knows of such an end (its journal, what others had said) makes no difference
     where it says nothing else.
     """
-    seen = start_case.Seen(
+    seen = start_decision.StartFacts(
         1,
         NODES,
         "",
@@ -228,9 +238,11 @@ def test_the_same_facts_are_judged_alike_by_the_agent_and_by_the_supervisor(
     )
     ended = suspicion is not None
     told = replace(LIVED, end_intended=suspicion.title if suspicion else "", end_done=ended)
-    outside = replace(start_case.facts_of(seen, CATALOG), attempt=told, requeues=False, near_limit=False)
+    outside = replace(
+        start_decision.diagnosis_facts(seen, CATALOG), attempt=told, requeues=False, near_limit=False
+    )
 
-    assert diagnose(outside) == start_case.judge(seen, CATALOG)
+    assert diagnose(outside) == start_decision.diagnose_start(seen, CATALOG)
 
 
 @pytest.mark.parametrize("lines", LOGS)
@@ -256,7 +268,7 @@ def test_what_the_supervisor_gathers_is_what_an_agent_would_have_judged(
     facts = told[0]
     ended = facts.ended
     assert ended is not None
-    seen = start_case.Seen(
+    seen = start_decision.StartFacts(
         1,
         facts.topology.nodes,
         "",
@@ -270,7 +282,7 @@ def test_what_the_supervisor_gathers_is_what_an_agent_would_have_judged(
         resumed=facts.resumed,
     )
 
-    assert start_case.judge(seen, facts.catalog) == diagnose(facts)
+    assert start_decision.diagnose_start(seen, facts.catalog) == diagnose(facts)
 
 
 def test_a_live_run_is_judged_by_the_same_list() -> None:

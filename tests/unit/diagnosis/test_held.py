@@ -9,13 +9,17 @@ import pytest
 from ftrun.supervisor.cli import app
 from ftrun.supervisor.diagnosis import known_ends
 from ftrun.supervisor.diagnosis.facts import Facts
-from ftrun.supervisor.diagnosis.known_ends import CEILING, SPENDS
+from ftrun.supervisor.diagnosis.known_ends import HOLD_BUDGET as SPENDS
+from ftrun.supervisor.diagnosis.known_ends import HOLDS_MAX as CEILING
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model import types
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.types import Diagnosis, Topology
-from ftrun.supervisor.nodes.preflight import EXIT_BAD, EXIT_UNSEEN, Seen, lines, matrix, summed_up
-from ftrun.supervisor.policy.policy_input import Limits
+from ftrun.supervisor.nodes.check_summary import EXIT_BAD, EXIT_UNSEEN, matrix
+from ftrun.supervisor.nodes.check_summary import CheckedNode as Seen
+from ftrun.supervisor.nodes.check_summary import summarize as summed_up
+from ftrun.supervisor.nodes.check_summary import summary_lines as lines
+from ftrun.supervisor.policy.policy_input import PolicyLimits as Limits
 from ftrun.supervisor.signatures import catalog
 from tests.unit.cases import NODES, F, cluster, rule
 
@@ -28,7 +32,7 @@ def _record(**bad: Any) -> dict[str, Any]:
 
 
 def _found(**bad: Any) -> Diagnosis:
-    told = types.parsed(_record(**bad), NODES)
+    told = types.parse_prelaunch_hold(_record(**bad), NODES)
     assert told
     return diagnose(Facts((), Topology(), catalog.load(), held=told, held_file="preflight.0"))
 
@@ -48,9 +52,9 @@ def test_held_attempts_do_not_go_round_in_circles() -> None:
     last = rule(_found(n2=GPU), run={"spent": {SPENDS: CEILING - 1}})
     beyond = rule(_found(n2=GPU), run={"spent": {SPENDS: CEILING}})
 
-    assert (True, True) == (last.decision.anyway, known_ends.starts_anyway({"anyway": True}, {}))
-    assert known_ends.starts_anyway({}, last.spent)
-    assert not known_ends.starts_anyway({}, {SPENDS: CEILING - 1})
+    assert (True, True) == (last.decision.anyway, known_ends.are_checks_waived({"anyway": True}, {}))
+    assert known_ends.are_checks_waived({}, last.spent)
+    assert not known_ends.are_checks_waived({}, {SPENDS: CEILING - 1})
     assert (1, 1) == (beyond.retries, beyond.spent[F.HARDWARE_GPU.value])
 
 
@@ -77,11 +81,17 @@ def test_an_end_by_preflight_is_of_the_class_that_its_checks_name() -> None:
 
 def test_a_record_speaks_of_the_nodes_of_its_attempt_only() -> None:
     """It is written by the job's user: other names, other forms and other schemas say nothing."""
-    assert types.parsed(_record(elsewhere=GPU), NODES) is None
-    assert types.parsed({**_record(n2=GPU), "held": "yes"}, NODES) is None
-    assert types.parsed({**_record(n2=GPU), "schema": 2}, NODES) is None
-    assert types.parsed([], NODES) is types.parsed({**_record(), "bad": ["n2"]}, NODES) is None
-    assert ("n2",) == tuple((types.parsed(_record(n2=GPU, elsewhere=GPU), NODES) or types.Held({}, 0)).bad)
+    assert types.parse_prelaunch_hold(_record(elsewhere=GPU), NODES) is None
+    assert types.parse_prelaunch_hold({**_record(n2=GPU), "held": "yes"}, NODES) is None
+    assert types.parse_prelaunch_hold({**_record(n2=GPU), "schema": 2}, NODES) is None
+    assert (
+        types.parse_prelaunch_hold([], NODES)
+        is types.parse_prelaunch_hold({**_record(), "bad": ["n2"]}, NODES)
+        is None
+    )
+    assert ("n2",) == tuple(
+        (types.parse_prelaunch_hold(_record(n2=GPU, elsewhere=GPU), NODES) or types.PrelaunchHold({}, 0)).bad
+    )
 
 
 def test_a_person_s_cancel_outweighs_a_preflight() -> None:

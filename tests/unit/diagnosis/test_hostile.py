@@ -53,7 +53,7 @@ CLAIMS = (
 
 def judged(text: str | bytes, ended: Ended | None = FAILED, topology: Topology = SEATED) -> Diagnosis:
     content = text.encode() if isinstance(text, str) else text
-    report = inputs.gather([], catalog=CATALOG, stdin=content).report
+    report = inputs.read_attempt_files([], catalog=CATALOG, stdin=content).report
     return diagnose(
         Facts(
             report.evidence,
@@ -104,7 +104,7 @@ def test_a_log_that_looks_like_the_kernels_is_still_the_jobs_where_it_is_followe
 
     assert {Source.LOG} == {one.source for one in report.evidence}
     assert {Source.KERNEL} == {
-        one.source for one in inputs.gather([], catalog=CATALOG, stdin=content).report.evidence
+        one.source for one in inputs.read_attempt_files([], catalog=CATALOG, stdin=content).report.evidence
     }
 
 
@@ -116,7 +116,7 @@ def test_a_file_that_becomes_a_kernel_log_between_two_looks_stays_a_claim(
     path.write_text("[ 1.123456] NVRM: Xid (PCI:0000:3b:00): 79, pid=1\n" * 30)
     monkeypatch.setattr(inputs, "is_attachment", lambda _: True)
 
-    told = inputs.attached([str(path)], catalog=CATALOG)
+    told = inputs.attachment_evidence([str(path)], catalog=CATALOG)
 
     assert told
     assert {Source.LOG} == {one.source for one in told}
@@ -127,7 +127,7 @@ def test_an_error_file_nested_without_end_costs_nothing(tmp_path: Path) -> None:
     path = tmp_path / "error.json"
     path.write_text('{"message": {"extraInfo": ' + "[" * 200_000)
 
-    assert () == inputs.attached([str(path)], catalog=CATALOG)
+    assert () == inputs.attachment_evidence([str(path)], catalog=CATALOG)
 
 
 def test_numbers_beyond_all_bounds_are_read_without_harm() -> None:
@@ -246,7 +246,7 @@ def test_a_packed_log_is_unpacked_a_piece_at_a_time(tmp_path: Path) -> None:
         for _ in range(64):
             stream.write(b"\0" * (1 << 20))
 
-    assert inputs.gather([str(path)], catalog=CATALOG).report.evidence == ()
+    assert inputs.read_attempt_files([str(path)], catalog=CATALOG).report.evidence == ()
 
 
 WORDS = st.sampled_from(

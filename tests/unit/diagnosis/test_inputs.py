@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from ftrun.supervisor.diagnosis import inputs
-from ftrun.supervisor.diagnosis.inputs import Kind
+from ftrun.supervisor.diagnosis.inputs import FileKind as Kind
 from ftrun.supervisor.model.types import Source
 from ftrun.supervisor.telemetry.tail import LogPath
 from tests.unit.diagnosis.test_recorder import _table
@@ -74,21 +74,21 @@ ERROR = json.dumps(
 )
 def test_a_file_is_taken_for_what_it_begins_like(text: str, kind: Kind) -> None:
     """No name and no option: the content tells."""
-    assert kind is inputs.kind_of(text.encode())
+    assert kind is inputs.file_kind(text.encode())
 
 
 def test_a_kernel_log_is_no_claim_of_the_job(tmp_path: Path) -> None:
     """The same line counts as the kernel's in a kernel log, and as the job's word in a job's log."""
     (tmp_path / "dmesg").write_text(DMESG)
     (tmp_path / "job.log").write_text("step 1\n" * 9 + DMESG)
-    found = inputs.gather([str(tmp_path / "dmesg"), str(tmp_path / "job.log")]).report.evidence
+    found = inputs.read_attempt_files([str(tmp_path / "dmesg"), str(tmp_path / "job.log")]).report.evidence
 
     assert [Source.KERNEL, Source.LOG] == [one.source for one in found if "fallen off" in one.text]
 
 
 def test_a_report_s_line_bears_its_headings() -> None:
     """`Pending` alone says nothing; the device and the section in front of it do. Lines stay where they are."""
-    lines = list(inputs.headed(SMI.splitlines()))
+    lines = list(inputs.with_headings(SMI.splitlines()))
 
     assert "GPU 00000000:3B:00.0 > Remapped Rows > Pending : Yes" == lines[7]
     assert "GPU 00000000:5E:00.0 > Remapped Rows > Pending : No" == lines[10]
@@ -97,28 +97,28 @@ def test_a_report_s_line_bears_its_headings() -> None:
 
 def test_slurm_s_record_is_read_as_slurm_prints_it() -> None:
     """A job, its nodes, or what accounting keeps; a job that still runs has not ended."""
-    told = inputs.record(JOB + "\n" + NODE)
+    told = inputs.parse_slurm_record(JOB + "\n" + NODE)
     assert told.ended is not None
     assert ("NODE_FAIL", "NodeDown", 0, 1) == (
         told.ended.state, told.ended.reason, told.ended.exit_code, told.ended.exit_signal,
     )  # fmt: skip
     assert (("n3",), ("n1", "n2", "n3", "n4")) == (told.ended.nodes_down, told.nodes)
 
-    kept = inputs.record(SACCT)
+    kept = inputs.parse_slurm_record(SACCT)
     assert kept.ended is not None
     assert ("OUT_OF_MEMORY", 125, ("n1", "n2")) == (kept.ended.state, kept.ended.exit_signal, kept.nodes)
-    assert inputs.record(JOB.replace("NODE_FAIL", "RUNNING")).ended is None
+    assert inputs.parse_slurm_record(JOB.replace("NODE_FAIL", "RUNNING")).ended is None
 
 
 def test_a_torchrun_error_file_is_its_traceback(tmp_path: Path) -> None:
     """The message is JSON; what is judged is the exception in it."""
     path = tmp_path / "error.json"
     path.write_text(ERROR)
-    found = inputs.gather([str(path)]).report.evidence[-1]
+    found = inputs.read_attempt_files([str(path)]).report.evidence[-1]
 
     assert "ZeroDivisionError: division by zero" == found.text
-    assert () == inputs.error_lines("[1, 2")
-    assert ("boom",) == inputs.error_lines('{"message": "boom"}')
+    assert () == inputs.torchrun_error_lines("[1, 2")
+    assert ("boom",) == inputs.torchrun_error_lines('{"message": "boom"}')
     assert inputs.is_attachment(str(path))
 
 
@@ -127,10 +127,10 @@ def test_recorders_are_judged_together(tmp_path: Path) -> None:
     for rank in (0, 1, 3):
         (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(_table(6, 5), protocol=2))
     paths = [str(path) for path in sorted(tmp_path.iterdir())]
-    (found,) = inputs.gather(paths).report.evidence
+    (found,) = inputs.read_attempt_files(paths).report.evidence
 
     assert ("recorder-missing-rank", "2") == (found.signature, found.captures["rank"])
-    assert found == inputs.attached([*paths, __file__])[0]
+    assert found == inputs.attachment_evidence([*paths, __file__])[0]
 
 
 def test_packed_logs_are_read_as_they_are(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_packed_logs_are_read_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(gzip.compress(text))
     (tmp_path / "b").write_bytes(zstandard.compress(text))
     (tmp_path / "torn").write_bytes(zstandard.compress(text * 1000)[:-3])
-    gathered = inputs.gather([str(tmp_path / name) for name in ("a", "b", "torn", "none")])
+    gathered = inputs.read_attempt_files([str(tmp_path / name) for name in ("a", "b", "torn", "none")])
 
     assert {str(tmp_path / "a"), str(tmp_path / "b")} <= {one.file for one in gathered.report.evidence}
     assert any("none: No such file" in line for line in gathered.unread)
@@ -150,6 +150,6 @@ def test_only_the_text_of_this_launch_counts(tmp_path: Path) -> None:
     path = tmp_path / "log"
     old = "ZeroDivisionError: division by zero\nold\n"
     path.write_text(old + "KeyError: 'x'\n")
-    (found,) = inputs.gather([LogPath(str(path), len(old))]).report.evidence
+    (found,) = inputs.read_attempt_files([LogPath(str(path), len(old))]).report.evidence
 
     assert ("KeyError: 'x'", 3) == (found.text, found.line)

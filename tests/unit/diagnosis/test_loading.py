@@ -7,17 +7,22 @@ from dataclasses import replace
 import pytest
 
 from ftrun.supervisor.diagnosis import checkpoint_blame, inputs
-from ftrun.supervisor.diagnosis.checkpoint_blame import AGAIN, ASIDE, PROGRAM, Resumed, Usable
+from ftrun.supervisor.diagnosis.checkpoint_blame import AGAIN, ASIDE, PROGRAM
+from ftrun.supervisor.diagnosis.checkpoint_blame import ResumedCheckpoint as Resumed
+from ftrun.supervisor.diagnosis.checkpoint_blame import ResumePoint as Usable
 from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.facts import Facts
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model import agent_events
 from ftrun.supervisor.model.events import apply
-from ftrun.supervisor.model.run import Attempt, End, Launch, Run, Start
+from ftrun.supervisor.model.run import Attempt, Launch, Run, Start
+from ftrun.supervisor.model.run import LaunchEnd as End
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.types import Diagnosis, FaultClass, Loading, Topology
 from ftrun.supervisor.policy.decide import decide
-from ftrun.supervisor.policy.policy_input import Case, ClusterView, Limits, Ruling
+from ftrun.supervisor.policy.policy_input import ClusterView, Ruling
+from ftrun.supervisor.policy.policy_input import PolicyInput as Case
+from ftrun.supervisor.policy.policy_input import PolicyLimits as Limits
 from ftrun.supervisor.signatures import catalog as signatures_catalog
 from tests.unit.cases import NOW, F, diagnosis, incident, rule
 
@@ -31,7 +36,9 @@ OLDER = Usable(Y)
 def judged(*lines: str, resumed: Resumed | None, ended: Ended | None = None) -> Diagnosis:
     """The diagnosis of a start that printed these lines and exited 1."""
     catalog = signatures_catalog.load()
-    report = inputs.gather([], catalog=catalog, stdin="".join(f"{line}\n" for line in lines).encode()).report
+    report = inputs.read_attempt_files(
+        [], catalog=catalog, stdin="".join(f"{line}\n" for line in lines).encode()
+    ).report
     ended = ended or Ended("FAILED", exit_code=1)
     return diagnose(
         Facts(
@@ -95,7 +102,7 @@ def test_a_start_that_failed_before_its_first_step_is_judged_by_what_it_resumed_
 
     assert fault == found.fault.value
     assert verdict == (found.loading.verdict if found.loading is not None else None)
-    assert checkpoint_blame.is_aside(found) == (verdict == ASIDE)
+    assert checkpoint_blame.is_set_aside(found) == (verdict == ASIDE)
     assert found.retry or found.fault is not FaultClass.CHECKPOINT
 
 
@@ -189,7 +196,7 @@ def test_checkpoints_that_fail_each_in_its_own_way_are_each_to_blame() -> None:
         _of(GONE, Y), resumed=Resumed(Y, (failed(X, CHECKSUM),), Usable(stuck="none"), trained=True)
     )
 
-    assert checkpoint_blame.is_aside(found)
+    assert checkpoint_blame.is_set_aside(found)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +223,7 @@ def test_a_line_names_a_checkpoint_by_its_path_or_by_a_name_that_nothing_else_ha
     text: str, path: str, named: bool
 ) -> None:
     """Absolute, relative, inside it, through a view; not by a number or a word that any sentence may have."""
-    assert named == checkpoint_blame.names(text, path)
+    assert named == checkpoint_blame.names_checkpoint(text, path)
 
 
 def _told(found: Loading, step: int | None = None, number: int = 1, **changes: object) -> object:
@@ -240,8 +247,8 @@ def test_what_failed_to_load_before_is_remembered_until_a_start_makes_steps() ->
     )  # fmt: skip
     stepped = replace(run, incidents=(_told(one), incident(F.NODE, 2, step=40), _told(two, number=3)))  # type: ignore[arg-type]
 
-    assert (one, two) == checkpoint_blame.earlier(run, "4.0")
-    assert (two,) == checkpoint_blame.earlier(stepped, "4.0")
+    assert (one, two) == checkpoint_blame.earlier_failures(run, "4.0")
+    assert (two,) == checkpoint_blame.earlier_failures(stepped, "4.0")
 
 
 # ---------------------------------------------------------------------- what the policy makes of it
@@ -341,4 +348,4 @@ def test_what_is_not_to_blame_is_no_longer_set_aside() -> None:
     inside = {"kind": "start.decided", "at": NOW, "attempt": 1, "launch": 0, "start": 1, "data": decided}
 
     assert ((Y, "2"),) == apply(run, record).set_aside
-    assert ((Y, "2"), (Z, "3")) == agent_events.apply(run, inside).set_aside
+    assert ((Y, "2"), (Z, "3")) == agent_events.apply_agent_record(run, inside).set_aside

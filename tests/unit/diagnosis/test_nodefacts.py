@@ -18,15 +18,16 @@ from ftrun.supervisor.diagnosis.node_findings import (
     ENDED_FOR_OTHER_REASONS,
     NodeFacts,
     NodeFinding,
-    gathered,
     joined,
-    parsed,
     while_alive,
 )
-from ftrun.supervisor.model.node_entry import Entry, place
+from ftrun.supervisor.diagnosis.node_findings import facts_from_reports as gathered
+from ftrun.supervisor.diagnosis.node_findings import parse_report as parsed
+from ftrun.supervisor.model.node_entry import NodeEntry as Entry
+from ftrun.supervisor.model.node_entry import canonical_device as place
 from ftrun.supervisor.model.types import Action, Diagnosis, FaultClass, Source
 from ftrun.supervisor.policy import policy_input
-from ftrun.supervisor.policy.stall import fatal
+from ftrun.supervisor.policy.stall import is_fatal as fatal
 
 NODES = ("n0", "n1", "n2", "n3")
 NOW_S = 10_000.0

@@ -25,17 +25,17 @@ def _lines(*texts: str, speaker: str = "") -> list[Line]:
 
 def test_numbers_and_addresses_make_no_difference() -> None:
     """What differs each time it is printed is no part of a line's shape."""
-    assert unknown_cause.shape("worker 12 at 0x7f3a took 1.5 s") == unknown_cause.shape(
+    assert unknown_cause.line_shape("worker 12 at 0x7f3a took 1.5 s") == unknown_cause.line_shape(
         "worker 3 at 0xbeef took 22.75 s"
     )
-    assert unknown_cause.shape("worker died") != unknown_cause.shape("worker lives")
-    assert "" == unknown_cause.shape("=======")
+    assert unknown_cause.line_shape("worker died") != unknown_cause.line_shape("worker lives")
+    assert "" == unknown_cause.line_shape("=======")
 
 
 def test_what_is_usual_is_not_suspicious() -> None:
     """A line that a healthy run prints, too, explains nothing, however bad it sounds."""
-    usual = unknown_cause.shapes(["retry 7 failed, trying again"])
-    found = unknown_cause.suspects(
+    usual = unknown_cause.line_shapes(["retry 7 failed, trying again"])
+    found = unknown_cause.odd_lines(
         _lines("retry 9 failed, trying again", "the flux gate refused to open"), usual
     )
 
@@ -50,14 +50,14 @@ def test_what_one_node_alone_says_comes_first() -> None:
         *[Line("log", n, f"note number {chr(97 + n) * 3}", "") for n in range(12)],
     ]
 
-    assert "gate 7 is stuck" in [line.text for line in unknown_cause.suspects(lines)]
+    assert "gate 7 is stuck" in [line.text for line in unknown_cause.odd_lines(lines)]
 
 
 def test_the_last_words_are_shown_where_nothing_sounds_of_trouble() -> None:
     """Better the end of the log than nothing at all."""
     names = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta"]
 
-    assert names[-5:] == [line.text for line in unknown_cause.suspects(_lines(*names))]
+    assert names[-5:] == [line.text for line in unknown_cause.odd_lines(_lines(*names))]
 
 
 def test_what_stood_before_the_last_step_is_usual(tmp_path: Path) -> None:
@@ -65,7 +65,9 @@ def test_what_stood_before_the_last_step_is_usual(tmp_path: Path) -> None:
     log = tmp_path / "log"
     text = "cannot open the cache, going on without\n" + STEPS
     log.write_text(text + "cannot open the cache, going on without\nthe flux gate cannot open\n")
-    (proof,) = unknown_cause.suspicious([LogPath(str(log))], Topology(), step_offset_bytes=len(text) - 40)
+    (proof,) = unknown_cause.suspicious_lines(
+        [LogPath(str(log))], Topology(), step_offset_bytes=len(text) - 40
+    )
 
     assert ("the flux gate cannot open", 83) == (proof.text, proof.line)
 

@@ -10,7 +10,8 @@ from ftrun.supervisor.diagnosis.rules import TRACEBACK, diagnose
 from ftrun.supervisor.model.types import Diagnosis, FaultClass, Role, Topology
 from ftrun.supervisor.signatures import catalog
 from ftrun.supervisor.signatures.catalog import Signature
-from ftrun.supervisor.telemetry.log_file import Book, LogFile
+from ftrun.supervisor.telemetry.log_file import LogContext as Book
+from ftrun.supervisor.telemetry.log_file import LogFile
 from ftrun.supervisor.telemetry.tail import Piece
 
 CATALOG = catalog.load()

@@ -30,14 +30,16 @@ def _call(sequence: int, call: str = "all_reduce 4 Float", *, started: bool = Tr
 
 def test_nothing_is_said_of_ranks_that_finished_all() -> None:
     """No collective is open, so nobody waits."""
-    assert () == flight_recorder.findings([_dump(rank, _group("w", WORLD, 9, 9)) for rank in WORLD])
+    assert () == flight_recorder.blocked_collectives(
+        [_dump(rank, _group("w", WORLD, 9, 9)) for rank in WORLD]
+    )
 
 
 def test_the_rank_that_never_came_is_named() -> None:
     """Three wait in the tenth, the fourth never entered it."""
     dumps = [_dump(rank, _group("w", WORLD, 10, 9, a=_call(10))) for rank in (0, 1, 3)]
     dumps.append(_dump(2, _group("w", WORLD, 9, 9)))
-    (line,) = flight_recorder.findings(dumps)
+    (line,) = flight_recorder.blocked_collectives(dumps)
 
     assert "rank 2 did not join collective 10 (all_reduce 4 Float) of group w; 3 of 4 ranks wait" in line
 
@@ -45,7 +47,7 @@ def test_the_rank_that_never_came_is_named() -> None:
 def test_a_rank_without_a_dump_is_missing_too() -> None:
     """A dead process writes nothing."""
     dumps = [_dump(rank, _group("w", WORLD, 10, 9, a=_call(10))) for rank in (0, 1, 3)]
-    (line,) = flight_recorder.findings(dumps)
+    (line,) = flight_recorder.blocked_collectives(dumps)
 
     assert "rank 2 did not join" in line
     assert line.endswith("it left no dump")
@@ -60,7 +62,7 @@ def test_waiting_is_followed_to_the_one_who_waits_for_nobody() -> None:
         _dump(3, _group("pair", (1, 3), 7, 7)),
     ]
 
-    (line,) = flight_recorder.findings(dumps)
+    (line,) = flight_recorder.blocked_collectives(dumps)
     assert "rank 3 did not join collective 8" in line
 
 
@@ -73,14 +75,14 @@ def test_a_circle_blames_the_program() -> None:
 
     assert (
         "flight recorder: ranks 0, 1 wait for each other in 2 process groups",
-    ) == flight_recorder.findings(dumps)
+    ) == flight_recorder.blocked_collectives(dumps)
 
 
 def test_the_odd_call_is_named() -> None:
     """All came to the same place and one of them calls something else."""
     dumps = [_dump(rank, _group("w", WORLD, 3, 2, a=_call(3))) for rank in (0, 1, 3)]
     dumps.append(_dump(2, _group("w", WORLD, 3, 2, a=_call(3, "all_gather 4 Float"))))
-    (line,) = flight_recorder.findings(dumps)
+    (line,) = flight_recorder.blocked_collectives(dumps)
 
     assert "mismatch at collective 3 of group w: rank 2 calls all_gather" in line
 
@@ -92,9 +94,9 @@ def test_the_device_that_never_began_is_named_and_else_nobody() -> None:
 
     assert (
         "rank 3 joined collective 3 of group w, but its device never began it"
-        in flight_recorder.findings(behind)[0]
+        in flight_recorder.blocked_collectives(behind)[0]
     )
-    assert "all ranks joined collective 3" in flight_recorder.findings(even)[0]
+    assert "all ranks joined collective 3" in flight_recorder.blocked_collectives(even)[0]
 
 
 def _table(enqueued: int, completed: int) -> dict[str, Any]:
@@ -134,7 +136,9 @@ def test_a_dump_is_read_from_a_pickle_and_from_json(tmp_path: Path, packed: bool
         path.write_bytes(pickle.dumps(table, protocol=2) if packed else json.dumps(table).encode())
         assert flight_recorder.looks_like_dump(path.read_bytes()[:4096])
 
-    (line,) = flight_recorder.findings([flight_recorder.read(path) for path in sorted(tmp_path.iterdir())])
+    (line,) = flight_recorder.blocked_collectives(
+        [flight_recorder.read_dump(path) for path in sorted(tmp_path.iterdir())]
+    )
     assert "rank 1 did not join collective 6 (all_reduce 64x64 Float) of group default_pg[0]" in line
 
 
@@ -161,4 +165,4 @@ def test_a_damaged_or_hostile_dump_is_one_line_and_runs_nothing(tmp_path: Path, 
     path.write_bytes(content)
 
     with pytest.raises(flight_recorder.BadDump, match=r"trace_0: [^\n]+$"):
-        flight_recorder.read(path)
+        flight_recorder.read_dump(path)

@@ -18,7 +18,7 @@ from ftrun.supervisor.drill.injector import Injector
 from ftrun.supervisor.drill.observation import CONDITIONS, Observation, Outcome, Trace, is_due, target_node
 from ftrun.supervisor.drill.scenario import Action, Expectation, Scenario
 from ftrun.supervisor.drill.timeline import Timeline
-from ftrun.supervisor.drill.verdict import judge
+from ftrun.supervisor.drill.verdict import check_outcome as judge
 from ftrun.supervisor.drill_trainer import checkpoint_files, toy_model
 from ftrun.supervisor.drill_trainer.faults import FAULTS
 from ftrun.supervisor.model.run import Attempt, Incident, Run

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ftrun.hooks.health.outliers import COMPARED, Row, Verdict, odd_ones, verdict
+from ftrun.hooks.health.outliers import COMPARED, Row, Verdict, verdict
+from ftrun.hooks.health.outliers import find_outliers as odd_ones
 from ftrun.hooks.runtime import node_report
 from ftrun.hooks.runtime.finding import BAD, DEGRADED, NOTE, OK, SEVERITIES, SKIPPED, UNKNOWN, Finding
 
@@ -199,7 +200,7 @@ def test_a_silent_node_is_blamed_by_its_peers_where_its_name_is_known() -> None:
 def test_what_is_compared_is_kept_where_a_report_is_cut(tmp_path: Path) -> None:
     """What was skipped goes first, what is bad last."""
     rows = [row("skips", SKIPPED)] * 300 + [row("versions", OK, "kernel", text="6.1"), row("canary", BAD)]
-    node_report.put(str(tmp_path), 0, {"kind": "preflight", "node": "n0", "findings": rows})
+    node_report.write_report(str(tmp_path), 0, {"kind": "preflight", "node": "n0", "findings": rows})
     kept = json.loads((tmp_path / "preflight.0.n0.json").read_text())["findings"]
 
     assert node_report.FINDINGS_MAX == len(kept)

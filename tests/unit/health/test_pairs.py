@@ -18,8 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.hooks.health import pair_test
-from ftrun.hooks.health.pair_test import Measured, Pair
-from ftrun.hooks.health.rendezvous import FolderBoard, Notes, SocketBoard, wait
+from ftrun.hooks.health.pair_test import Measurement as Measured
+from ftrun.hooks.health.pair_test import Pair
+from ftrun.hooks.health.rendezvous import BoardServer as Notes
+from ftrun.hooks.health.rendezvous import FolderBoard, SocketBoard
+from ftrun.hooks.health.rendezvous import wait_for_notes as wait
 from ftrun.hooks.main import main
 from ftrun.hooks.runtime.finding import BAD, OK, UNKNOWN
 
@@ -62,7 +65,7 @@ class World:
         first = self.tried(pair_test.first_round(list(self.speeds)))
         plan = pair_test.second_round(first, 0.5, 10.0)
         _assert_steps_are_free(plan)
-        return pair_test.judged(first, self.tried(plan))
+        return pair_test.evaluate(first, self.tried(plan))
 
 
 @given(st.data(), st.integers(2, 24), st.lists(st.floats(0.8, 1.2), max_size=9))
@@ -96,7 +99,7 @@ def test_a_way_that_is_bad_between_two_good_nodes_is_told() -> None:
     first = {pair: Measured(1e10, 2e-5) for pair in pair_test.first_round(["n0", "n1", "n2", "n3"])}
     first[Pair("n2", "n3")] = Measured(why="no connection: timed out")
     second = {pair: Measured(1e10, 2e-5) for pair in pair_test.second_round(first, 0.5, 10.0)}
-    found = pair_test.judged(first, second)
+    found = pair_test.evaluate(first, second)
 
     assert ({}, (("n2", "n3"),)) == (found.bad, found.between)
 
@@ -106,7 +109,7 @@ def test_a_slow_answer_counts_like_a_slow_link() -> None:
     first = {pair: Measured(1e10, 2e-5) for pair in pair_test.first_round([f"n{n}" for n in range(6)])}
     first[Pair("n4", "n5")] = Measured(1e10, 9e-4)
     (other, sick) = pair_test.second_round(first, 0.5, 10.0)
-    found = pair_test.judged(first, {other: Measured(1e10, 2e-5), sick: Measured(1e10, 9e-4)})
+    found = pair_test.evaluate(first, {other: Measured(1e10, 2e-5), sick: Measured(1e10, 9e-4)})
 
     assert {"n5": "900 us for a round trip, most others need 20"} == found.bad
 
@@ -115,7 +118,7 @@ def test_a_suspect_without_a_second_try_is_unknown() -> None:
     """Nothing that did not happen is held against a node."""
     first = {pair: Measured(1e10, 2e-5) for pair in pair_test.first_round(["n0", "n1", "n2", "n3"])}
     first[Pair("n2", "n3")] = Measured(why="no result came")
-    found = pair_test.judged(first, {})
+    found = pair_test.evaluate(first, {})
 
     assert ({}, ("n2", "n3")) == (found.bad, found.untried)
 

@@ -259,7 +259,7 @@ def test_of_all_nodes_that_drain_at_once_the_cap_stays_out(
     order.shuffle(found)  # type: ignore[attr-defined]
     most = max(1, int(cap * len(found)))
 
-    staying = [row.node for row in own if self_drain.allowed(found, row.node, cap)]
+    staying = [row.node for row in own if self_drain.is_within_cap(found, row.node, cap)]
     assert len(staying) == min(count, max(0, most - already))
 
 
@@ -320,7 +320,7 @@ def test_who_asks_how_to_install_is_told(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_the_packed_hooks_install_themselves(tmp_path: Path) -> None:
     """On a node that has nothing of ours, out of the one file."""
-    archive = zipapp.archive(str(tmp_path))
+    archive = zipapp.build_zipapp(str(tmp_path))
     command = [
         sys.executable,
         "-I",

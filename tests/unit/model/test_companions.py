@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.slurm.client.parse import bears
+from ftrun.slurm.client.parse import has_token as bears
 from ftrun.supervisor.model import events
 from ftrun.supervisor.model import run as model_run
-from ftrun.supervisor.model.agent_events import mark_of
+from ftrun.supervisor.model.agent_events import companion_mark as mark_of
 from ftrun.supervisor.model.run import Companion
 from ftrun.supervisor.model.states import State
 

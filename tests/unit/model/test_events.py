@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from ftrun.supervisor.model import events
 from ftrun.supervisor.model import run as model_run
 from ftrun.supervisor.model.run import Attempt, Launch, StartNote
-from ftrun.supervisor.model.states import FINAL, TRANSITIONS, IllegalEvent, State, next_state
+from ftrun.supervisor.model.states import FINAL_STATES as FINAL
+from ftrun.supervisor.model.states import TRANSITIONS, IllegalEvent, State, next_state
 
 TEXT = st.sampled_from(["", "a", "n1"])
 NODES = st.lists(st.sampled_from(["n1", "n2", "n3"]), unique=True)

@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.supervisor.model import states
-from ftrun.supervisor.model.states import FINAL, NEUTRAL, PARTS, TRANSITIONS, IllegalEvent, State, next_state
+from ftrun.supervisor.model.states import FINAL_STATES as FINAL
+from ftrun.supervisor.model.states import NON_MOVING_KINDS as NEUTRAL
+from ftrun.supervisor.model.states import PART_TRANSITIONS as PARTS
+from ftrun.supervisor.model.states import TRANSITIONS, IllegalEvent, State, next_state
 
 SUPERVISOR = Path(__file__).resolve().parents[3] / "supervisor"
 KINDS = sorted({kind for ways in TRANSITIONS.values() for kind in ways} | NEUTRAL)

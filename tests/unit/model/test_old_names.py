@@ -7,7 +7,8 @@ from pathlib import Path
 
 from ftrun.supervisor.config import table
 from ftrun.supervisor.model.events import fold
-from ftrun.supervisor.model.old_names import NAMES, VALUES, with_new_names
+from ftrun.supervisor.model.renamed_settings import NAMES, VALUES
+from ftrun.supervisor.model.renamed_settings import rename_settings as with_new_names
 from ftrun.supervisor.store import journal
 
 FROZEN = Path(__file__).resolve().parents[2] / "frozen" / "v1"

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.facts import Facts
-from ftrun.supervisor.diagnosis.inputs import gather
+from ftrun.supervisor.diagnosis.inputs import read_attempt_files as gather
 from ftrun.supervisor.diagnosis.rules import diagnose
-from ftrun.supervisor.model.log_order import as_written
+from ftrun.supervisor.model.log_order import sort_by_time_written as as_written
 from ftrun.supervisor.model.types import Diagnosis, Evidence, Source, Topology
 from ftrun.supervisor.signatures import catalog as signatures_catalog
 from ftrun.supervisor.telemetry.log_watcher import LogWatcher, WatchReport

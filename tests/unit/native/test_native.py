@@ -19,9 +19,11 @@ from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, Unreachabl
 from ftrun.slurm.native import cluster as native_cluster
 from ftrun.slurm.native import pipe
 from ftrun.slurm.native import rows as native_rows
-from ftrun.slurm.native.cluster import NativeCluster, Speaking
+from ftrun.slurm.native.cluster import ClientInUse as Speaking
+from ftrun.slurm.native.cluster import NativeCluster
 from ftrun.slurm.native.pipe import Child, NoAnswer
-from ftrun.slurm.native.rows import CLEAN_S, PAUSES_S, Standing, job_rows, node_rows, unfit
+from ftrun.slurm.native.rows import CLEAN_S, PAUSES_S, job_rows, node_rows, unfit
+from ftrun.slurm.native.rows import ChildHealth as Standing
 from tests.fake_slurm.cluster import Engine, MemoryCluster
 
 STAND_IN = str(Path(__file__).parents[1].joinpath("native_stand_in.py"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.supervisor.config import home as config_home
-from ftrun.supervisor.model.node_entry import Entry
+from ftrun.supervisor.model.node_entry import NodeEntry as Entry
 from ftrun.supervisor.nodes import ledger
 from ftrun.supervisor.store import journal, run_dir
 
@@ -25,14 +25,14 @@ def _entry(number: int, **changes: object) -> Entry:
 
 
 def _ids(home: Path) -> list[str]:
-    return sorted(entry.id for entry in ledger.read(str(home)))
+    return sorted(entry.id for entry in ledger.read_entries(str(home)))
 
 
 def _as_of_a_dead_process(home: Path, *entries: Entry, number: int = 0) -> Path:
     """What another process noted that is gone: same machine, a pid that nobody has."""
-    assert ledger.note(str(home), *entries)
-    (mine,) = (home / "nodes").glob(f"{run_dir.identity()}.jsonl")
-    parts = run_dir.identity().split(".")
+    assert ledger.append_entries(str(home), *entries)
+    (mine,) = (home / "nodes").glob(f"{run_dir.process_identity()}.jsonl")
+    parts = run_dir.process_identity().split(".")
     gone = mine.with_name(".".join([*parts[:3], str(4_190_000 + number), "1"]) + ".jsonl")
     mine.rename(gone)
     return gone
@@ -45,10 +45,10 @@ def test_what_was_noted_is_read(tmp_path: Path) -> None:
     )
     two = _entry(2, nodes=("n2", "n3"), what="served", detail={"hours": 1.5})
 
-    assert ledger.note(str(tmp_path), one, two)
-    assert ledger.note(str(tmp_path), {"node": "n4", "what": "returned", "detail": "twice clean"})
+    assert ledger.append_entries(str(tmp_path), one, two)
+    assert ledger.append_entries(str(tmp_path), {"node": "n4", "what": "returned", "detail": "twice clean"})
 
-    read = {entry.what: entry for entry in ledger.read(str(tmp_path))}
+    read = {entry.what: entry for entry in ledger.read_entries(str(tmp_path))}
     assert (one, two) == (read["check"], read["served"])
     assert (("n4",), {"text": "twice clean"}) == (read["returned"].nodes, read["returned"].detail)
     assert read["returned"].id
@@ -56,9 +56,9 @@ def test_what_was_noted_is_read(tmp_path: Path) -> None:
 
 def test_an_entry_counts_once(tmp_path: Path) -> None:
     """However often the same id was written, by one process or by several."""
-    ledger.note(str(tmp_path), _entry(1), _entry(1))
+    ledger.append_entries(str(tmp_path), _entry(1), _entry(1))
     _as_of_a_dead_process(tmp_path, _entry(1))
-    ledger.note(str(tmp_path), _entry(1), _entry(2))
+    ledger.append_entries(str(tmp_path), _entry(1), _entry(2))
 
     assert ["e1", "e2"] == _ids(tmp_path)
 
@@ -68,13 +68,13 @@ def test_an_entry_counts_once(tmp_path: Path) -> None:
 )
 def test_damage_costs_its_own_line_only(tmp_path: Path, torn: bytes) -> None:
     """A torn tail, rubbish, lines of a newer ftrun: what is whole before and behind them is read."""
-    ledger.note(str(tmp_path), _entry(1))
+    ledger.append_entries(str(tmp_path), _entry(1))
     (mine,) = (tmp_path / "nodes").iterdir()
     with mine.open("ab") as stream:
         stream.write(torn)
 
     assert ["e1"] == _ids(tmp_path)
-    assert ledger.note(str(tmp_path), _entry(2))
+    assert ledger.append_entries(str(tmp_path), _entry(2))
     assert ["e1", "e2"] == _ids(tmp_path)
 
 
@@ -82,16 +82,16 @@ def test_nothing_stops_a_supervisor(tmp_path: Path) -> None:
     """A home that cannot be written, an entry that is none: False, and no exception. A home that is not there: no entry."""
     (tmp_path / "file").write_text("")
 
-    assert not ledger.note(str(tmp_path / "file"), _entry(1))
-    assert not ledger.note(str(tmp_path), {"what": "check"})
-    assert not ledger.note(str(tmp_path), _entry(1, detail={"odd": object()}))
-    assert [] == ledger.read(str(tmp_path / "nowhere"))
+    assert not ledger.append_entries(str(tmp_path / "file"), _entry(1))
+    assert not ledger.append_entries(str(tmp_path), {"what": "check"})
+    assert not ledger.append_entries(str(tmp_path), _entry(1, detail={"odd": object()}))
+    assert [] == ledger.read_entries(str(tmp_path / "nowhere"))
     assert not ledger.compact(str(tmp_path / "nowhere"), NOW, DAY)
 
 
 def test_rereading_reads_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that has read a file parses none of its lines again."""
-    ledger.note(str(tmp_path), *(_entry(n) for n in range(50)))
+    ledger.append_entries(str(tmp_path), *(_entry(n) for n in range(50)))
     reader = ledger.Reader(str(tmp_path))
     assert 50 == len(reader.entries())
     parsed: list[bytes] = []
@@ -103,7 +103,7 @@ def test_rereading_reads_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(ledger, "_parsed", parse)
 
     assert 50 == len(reader.entries())
-    ledger.note(str(tmp_path), _entry(50))
+    ledger.append_entries(str(tmp_path), _entry(50))
 
     assert 51 == len(reader.entries())
     assert 1 == len(parsed)
@@ -114,7 +114,7 @@ def test_compaction_loses_nothing_but_what_is_old(tmp_path: Path) -> None:
     reader = ledger.Reader(str(tmp_path))
     for number in range(10):
         _as_of_a_dead_process(tmp_path, _entry(number, at_s=NOW - number * DAY), number=number)
-    ledger.note(str(tmp_path), _entry(99))
+    ledger.append_entries(str(tmp_path), _entry(99))
     assert 11 == len(reader.entries())
 
     assert ledger.compact(str(tmp_path), NOW, 6.5 * DAY)
@@ -157,7 +157,7 @@ def _dies(*_: object, **__: object) -> None:
 
 def test_a_number_that_no_clock_shows_costs_its_own_line_only(tmp_path: Path) -> None:
     """Readers pass over it, as over any damage."""
-    ledger.note(str(tmp_path), _entry(1))
+    ledger.append_entries(str(tmp_path), _entry(1))
     line = {"schema": 1, "id": "x", "node": "n0", "what": "excluded", "at_s": 10**400}
     (tmp_path / "nodes" / "other.jsonl").write_text(json.dumps(line) + "\n")
 
@@ -187,7 +187,7 @@ def test_a_writer_whose_file_is_taken_away_writes_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file is closed between the writer's open and its write: the entry is in the new file."""
-    ledger.note(str(tmp_path), _entry(1))
+    ledger.append_entries(str(tmp_path), _entry(1))
     (mine,) = (tmp_path / "nodes").iterdir()
     append = journal.append_record
     taken: list[Path] = []
@@ -200,13 +200,13 @@ def test_a_writer_whose_file_is_taken_away_writes_again(
 
     monkeypatch.setattr(journal, "append_record", late)
 
-    assert ledger.note(str(tmp_path), _entry(2))
+    assert ledger.append_entries(str(tmp_path), _entry(2))
     assert ["e2"] == _ids(tmp_path)
 
 
 def _write(home: str, first: int, count: int) -> None:
     for number in range(first, first + count):
-        assert ledger.note(home, _entry(number))
+        assert ledger.append_entries(home, _entry(number))
 
 
 def test_writers_and_a_compactor_side_by_side_lose_nothing(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_writers_and_a_compactor_side_by_side_lose_nothing(tmp_path: Path) -> No
         with pytest.MonkeyPatch.context() as always:
             always.setattr(ledger, "_quiet", lambda name, idle_s: True)
             ledger.compact(home, NOW, 400 * DAY, least=1)
-        assert all(entry.what == "check" for entry in ledger.read(home))
+        assert all(entry.what == "check" for entry in ledger.read_entries(home))
     for writer in writers:
         writer.join()
 

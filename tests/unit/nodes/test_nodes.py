@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.supervisor.model.node_entry import Entry, place
-from ftrun.supervisor.nodes.history import Book, NodeRecord, Rules, fold
+from ftrun.supervisor.model.node_entry import NodeEntry as Entry
+from ftrun.supervisor.model.node_entry import canonical_device as place
+from ftrun.supervisor.nodes.history import NodeHistory as Book
+from ftrun.supervisor.nodes.history import NodeRecord
+from ftrun.supervisor.nodes.history import QuarantineRules as Rules
+from ftrun.supervisor.nodes.history import fold_entries as fold
 from ftrun.supervisor.nodes.lemon_score import LEMON_AT, Score, score
 
 T = 1_790_000_000.0

@@ -11,13 +11,14 @@ import pytest
 
 from ftrun.supervisor.context.node_ledger_writer import NodeLedgerWriter, rules_from
 from ftrun.supervisor.model.events import apply
-from ftrun.supervisor.model.node_entry import Entry
-from ftrun.supervisor.model.run import Attempt, End, Incident, Launch, Run
+from ftrun.supervisor.model.node_entry import NodeEntry as Entry
+from ftrun.supervisor.model.run import Attempt, Incident, Launch, Run
+from ftrun.supervisor.model.run import LaunchEnd as End
 from ftrun.supervisor.model.types import Source
 from ftrun.supervisor.nodes import from_runs, ledger
-from ftrun.supervisor.nodes.history import fold
-from ftrun.supervisor.policy.node_placement import left_out
-from ftrun.supervisor.policy.policy_input import Limits
+from ftrun.supervisor.nodes.history import fold_entries as fold
+from ftrun.supervisor.policy.node_placement import nodes_to_exclude as left_out
+from ftrun.supervisor.policy.policy_input import PolicyLimits as Limits
 from ftrun.supervisor.store import journal
 from tests.unit.cases import DAY, NODES, NOW, PARTITION, F, cluster, diagnosis, incident, rule
 
@@ -143,14 +144,14 @@ def test_the_hours_of_a_launch_are_slurms() -> None:
 def test_a_journal_gives_the_same_entries_at_every_moment(folder: str) -> None:
     """Whoever takes over in the middle makes the same entries under the same ids; none is taken back or changed."""
     (run_dir,) = (path for path in (FROZEN / folder).iterdir() if path.is_dir())
-    run, mark = Run(run_dir.name), from_runs.mark(Run(""))
+    run, mark = Run(run_dir.name), from_runs.entries_mark(Run(""))
     before: dict[str, Entry | None] = {}
     for record in journal.read_run(str(run_dir)):
         run = apply(run, record)
         now: dict[str, Entry | None] = {entry.id: entry for entry in from_runs.entries_of(run)}
         assert before == {key: now.get(key) for key in before}
-        assert now == before or mark != from_runs.mark(run)
-        before, mark = now, from_runs.mark(run)
+        assert now == before or mark != from_runs.entries_mark(run)
+        before, mark = now, from_runs.entries_mark(run)
     assert before
 
 
@@ -183,7 +184,7 @@ def report(node: str = "n2", uuid: str = "1" * 12, **changes: Any) -> dict[str, 
 
 
 def of_report(content: object, now_s: float = NOW) -> list[Entry]:
-    return from_runs.of_report(run_of(), 1, 0, content, node="n2", now_s=now_s)
+    return from_runs.entries_of_report(run_of(), 1, 0, content, node="n2", now_s=now_s)
 
 
 def test_a_report_tells_findings_and_which_card_sits_where() -> None:
@@ -232,10 +233,10 @@ def test_a_card_that_was_replaced_takes_its_strikes_with_it(tmp_path: Path) -> N
         (folder / "after.0.n2.json").write_text(json.dumps(report(uuid=uuid, at_s=NOW + number)))
         again = replace(run, id="r-0001", token=f"t{number}", incidents=run.incidents if not number else ())
         NodeLedgerWriter(str(tmp_path), lambda: NOW + 9, lambda *_, **__: None).follow(again)
-        strikes.append(len(fold(ledger.read(str(tmp_path))).nodes["n2"].strikes))
+        strikes.append(len(fold(ledger.read_entries(str(tmp_path))).nodes["n2"].strikes))
 
     assert [1, 1, 0] == strikes
-    assert 4 == sum(entry.what == "device" for entry in ledger.read(str(tmp_path)))
+    assert 4 == sum(entry.what == "device" for entry in ledger.read_entries(str(tmp_path)))
 
 
 # ---------------------------------------------------------------------- a supervisor and its ledger
@@ -267,7 +268,7 @@ def test_a_home_that_cannot_be_written_is_told_once_and_tried_again(tmp_path: Pa
     mine.follow(run_of(judged()))
 
     assert ["ledger.not-written", "ledger.written-again"] == said
-    assert 2 == len(ledger.read(str(tmp_path)))
+    assert 2 == len(ledger.read_entries(str(tmp_path)))
 
 
 def test_what_is_older_than_the_ledger_keeps_is_not_noted_again(tmp_path: Path) -> None:
@@ -275,7 +276,7 @@ def test_what_is_older_than_the_ledger_keeps_is_not_noted_again(tmp_path: Path) 
     old = judged(diagnosed_at_s=NOW - 400 * DAY, decided_at_s=NOW - 400 * DAY)
     book(tmp_path, []).follow(run_of(old))
 
-    assert [] == ledger.read(str(tmp_path))
+    assert [] == ledger.read_entries(str(tmp_path))
 
 
 def test_a_journal_that_makes_no_sense_stops_nobody(tmp_path: Path) -> None:
@@ -302,7 +303,7 @@ def test_the_book_is_folded_anew_when_there_is_something_new(tmp_path: Path) -> 
     assert first is mine.book(rules_from({}), domains)
     assert ("n2",) == first.quarantined(NOW)
     assert () == mine.book(rules_from({"exclude-for": 1.0}), domains).quarantined(NOW + 2)
-    ledger.note(str(tmp_path), Entry(NOW + 1, "released", ("n2",), detail={"by": "ada"}))
+    ledger.append_entries(str(tmp_path), Entry(NOW + 1, "released", ("n2",), detail={"by": "ada"}))
     assert () == mine.book(rules_from({}), domains).quarantined(NOW + 2)
     assert not asked, "one node that failed: nobody asks Slurm for its switches"
 

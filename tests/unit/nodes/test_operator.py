@@ -13,15 +13,18 @@ from zlib import crc32
 
 import pytest
 
-from ftrun.slurm.client.cluster import NodeRow, PartitionRow, Stay, SubmitRequest
+from ftrun.slurm.client.cluster import NodeRow, PartitionRow, SubmitRequest
+from ftrun.slurm.client.cluster import NodeUsage as Stay
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.slurm.commands.munge import GOOD, REPLAYED, Credential
 from ftrun.supervisor.nodes import drain_rules
-from ftrun.supervisor.nodes.drain_rules import BadRequest, Limits, Request
-from ftrun.supervisor.nodes.drain_service import Desk, folder
-from ftrun.supervisor.nodes.recheck import Report
-from ftrun.supervisor.nodes.spool import Waiting
-from ftrun.supervisor.store.append_log import Daybook
+from ftrun.supervisor.nodes.drain_rules import BadRequest, Limits
+from ftrun.supervisor.nodes.drain_rules import DrainRequest as Request
+from ftrun.supervisor.nodes.drain_service import DrainService as Desk
+from ftrun.supervisor.nodes.drain_service import drain_service_dir as folder
+from ftrun.supervisor.nodes.recheck_rules import CheckReport as Report
+from ftrun.supervisor.nodes.spool import WaitingRequest as Waiting
+from ftrun.supervisor.store.append_log import AppendLog as Daybook
 from tests.fake_slurm.cluster import Engine, MemoryCluster
 
 ASKED = Request("0" * 32, "c", "n0", "7", "llm-1", "hardware-gpu", "gpu.lost", 1000.0)
@@ -138,7 +141,7 @@ def test_a_node_is_sick_when_the_operator_sees_it(
     report: Report, heard: bool, peers: list[Report], sick: bool
 ) -> None:
     """Bad by its own checks and not by its peers' alike, or out of reach for SSH and Slurm both; every no has its words."""
-    told, why = drain_rules.confirmed(report, row(heard=heard), peers)
+    told, why = drain_rules.confirm_sick(report, row(heard=heard), peers)
     assert told is sick
     assert why
 
@@ -147,7 +150,7 @@ def test_a_node_is_sick_when_the_operator_sees_it(
 def test_what_was_switched_off_or_rebooted_is_not_sick(flag: str) -> None:
     """Out of reach because power saving, a reboot or a maintenance wants it so: silence says nothing about the node."""
     silent = NodeRow("n0", "idle", frozenset({"not_responding", flag}), "", None, ("main",))
-    told, why = drain_rules.confirmed(AWAY, silent, [WELL])
+    told, why = drain_rules.confirm_sick(AWAY, silent, [WELL])
     assert not told
     assert flag in why
 

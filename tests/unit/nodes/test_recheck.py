@@ -14,10 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.slurm.client.cluster import NodeRow, SubmitRequest
-from ftrun.supervisor.nodes import ledger, recheck
-from ftrun.supervisor.nodes.recheck import Memory, Report, Rules
-from ftrun.supervisor.nodes.recheck_loop import Line, Round, folder
-from ftrun.supervisor.store.append_log import Daybook, held
+from ftrun.supervisor.nodes import ledger, recheck_rules
+from ftrun.supervisor.nodes.recheck_loop import RecheckResult as Line
+from ftrun.supervisor.nodes.recheck_loop import RecheckRound as Round
+from ftrun.supervisor.nodes.recheck_loop import recheck_dir as folder
+from ftrun.supervisor.nodes.recheck_rules import CheckReport as Report
+from ftrun.supervisor.nodes.recheck_rules import RecheckRules as Rules
+from ftrun.supervisor.nodes.recheck_rules import RecheckState as Memory
+from ftrun.supervisor.store.append_log import AppendLog as Daybook
+from ftrun.supervisor.store.append_log import lock_service as held
 from tests.fake_slurm.cluster import Engine, MemoryCluster
 
 DRAINED = "ftrun: llm-0042 gpu.fell-off 2026-11-20T10:00:00Z"
@@ -62,7 +67,7 @@ class Site:
         self.engine.nodes[node].reason = reason
 
     def memory(self, node: str = "n0") -> Memory:
-        return recheck.fold(Daybook(folder(self.home)).read()).get(node, Memory())
+        return recheck_rules.fold(Daybook(folder(self.home)).read()).get(node, Memory())
 
     def kinds(self, node: str = "n0") -> list[str]:
         return [r["kind"] for r in Daybook(folder(self.home)).read() if r["node"] == node]
@@ -83,7 +88,7 @@ def test_a_mended_node_is_given_back_after_enough_clean_passes(site: Site) -> No
     assert site.round(300)["n0"].state == "returned"
     assert not site.drained()
     assert site.round() == {}
-    (entry,) = ledger.read(site.home)
+    (entry,) = ledger.read_entries(site.home)
     assert (entry.what, entry.nodes, entry.run, entry.signature) == (
         "returned",
         ("n0",),
@@ -195,9 +200,9 @@ def test_what_slurm_appends_for_a_reboot_is_no_person_s_word() -> None:
     """The reason of a node that is or was rebooted is still ours."""
     memory = Memory(reason=DRAINED)
     for mark in (" : reboot issued", ": reboot complete", " : reboot requested : reboot issued"):
-        assert recheck.whose(DRAINED + mark, memory) == "ours"
-        assert recheck.whose(DRAINED + mark, Memory()) == "new"
-    assert recheck.whose(DRAINED + " : reboot it please", memory) == "edited"
+        assert recheck_rules.reason_owner(DRAINED + mark, memory) == "ours"
+        assert recheck_rules.reason_owner(DRAINED + mark, Memory()) == "new"
+    assert recheck_rules.reason_owner(DRAINED + " : reboot it please", memory) == "edited"
 
 
 def row(state: str, *flags: str, reason: str = DRAINED) -> NodeRow:
@@ -240,7 +245,7 @@ def row(state: str, *flags: str, reason: str = DRAINED) -> NodeRow:
 )
 def test_each_state_of_a_node_has_its_answer(state: str, flags: list[str], wanted: str) -> None:
     """Only a drained, idle node that Slurm hears is looked at; what is not known is waited out."""
-    told, why = recheck.standing(row(state, *flags))
+    told, why = recheck_rules.check_eligibility(row(state, *flags))
     assert told == wanted
     assert why or told == "look"
 
@@ -285,7 +290,7 @@ def test_a_liar_waits_longer_and_is_left_to_a_person_in_the_end(site: Site) -> N
     assert "[left to a person" in site.reason()
     assert site.round(1e7)["n0"].state == "left"
     assert site.looked == []
-    assert "left" in [entry.what for entry in ledger.read(site.home)]
+    assert "left" in [entry.what for entry in ledger.read_entries(site.home)]
 
 
 def test_a_person_who_gives_a_node_back_ends_its_story(site: Site) -> None:
@@ -368,19 +373,22 @@ def test_a_round_may_be_cut_at_every_record_and_effect(tmp_path: Path) -> None:
         assert kinds.count("step.intended") == 1, cut_at
         assert (kinds.count("returned"), site.memory().lies, site.drained()) == (2, 1, False), cut_at
         assert site.reason("n1") == "a person's"
-        assert [e.what for e in ledger.read(site.home)].count("returned") == kinds.count("returned"), cut_at
+        assert [e.what for e in ledger.read_entries(site.home)].count("returned") == kinds.count(
+            "returned"
+        ), cut_at
 
 
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_no_text_but_ours_is_ours(written: str, words: str) -> None:
     """Whatever is typed: ours is only what is remembered word for word, or a whole reason of a new drain."""
-    memory = Memory(reason=recheck.reworded(DRAINED, words))
-    assert recheck.whose(memory.reason, memory) == "ours"
-    assert recheck.reworded(memory.reason, "") == DRAINED
+    memory = Memory(reason=recheck_rules.with_note(DRAINED, words))
+    assert recheck_rules.reason_owner(memory.reason, memory) == "ours"
+    assert recheck_rules.with_note(memory.reason, "") == DRAINED
     for text in (written, "ftrun:" + written, memory.reason + written, DRAINED + " " + written):
-        if recheck.bare(text) != memory.reason:
+        if recheck_rules.without_reboot_note(text) != memory.reason:
             assert (
-                recheck.whose(text, memory) in {"nobody", "edited"} or recheck.whose(text, Memory()) == "new"
+                recheck_rules.reason_owner(text, memory) in {"nobody", "edited"}
+                or recheck_rules.reason_owner(text, Memory()) == "new"
             )
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ftrun.slurm.client.errors import Unreachable
-from ftrun.supervisor.model.node_entry import Entry
+from ftrun.supervisor.model.node_entry import NodeEntry as Entry
 from ftrun.supervisor.nodes import ledger
-from ftrun.supervisor.store.crash_points import Crash
+from ftrun.supervisor.store.crash_points import PlannedCrash as Crash
 from tests.fake_slurm.records import Job
 from tests.unit.lives import Life
 
@@ -27,7 +27,7 @@ def waiting(folder: Path, *bad: str, **chosen: Any) -> Life:
         strike = Entry(
             now_s - number, "excluded", (name,), id=f"e{number}", run=f"other-{number}", signature=name
         )
-        assert ledger.note(life.home, strike)
+        assert ledger.append_entries(life.home, strike)
     return life
 
 
@@ -209,7 +209,7 @@ def test_who_led_before_and_leads_again_asks_the_journal(tmp_path: Path) -> None
     life.live(3)
     first = life.supervisor
     strike = Entry(life.clock.now_s(), "excluded", ("n0",), id="late", run="other", signature="s")
-    ledger.note(life.home, strike)
+    ledger.append_entries(life.home, strike)
     life.begin_anew()
     life.live(3)
     assert ("n0",) == only_job(life).excluded

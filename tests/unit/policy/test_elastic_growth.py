@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor.config.node_counts import Sizes, sizes_of
+from ftrun.supervisor.config.node_counts import Sizes
+from ftrun.supervisor.config.node_counts import parse_sizes as sizes_of
 from ftrun.supervisor.model.events import fold
 from ftrun.supervisor.model.run import Attempt, Launch, Run, StartNote
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.policy import elastic, estimates
-from ftrun.supervisor.policy.elastic import Past, Scene
+from ftrun.supervisor.policy.elastic import GrowthInput as Scene
+from ftrun.supervisor.policy.elastic import ResizeHistory as Past
 from tests.unit.cases import F, incident
 
 HOUR, DAY = 3600.0, 86_400.0
@@ -31,7 +33,7 @@ def scene(size: int = 3, sizes: str = "2-4", **own: Any) -> Scene:
 
 def test_it_grows_where_the_nodes_that_come_bring_more_than_the_restart_costs() -> None:
     """To the largest size that can be had, with the missing nodes of another job, and it says what is gained for what."""
-    found = elastic.look(scene())
+    found = elastic.decide_growth(scene())
 
     assert (found.size, found.missing) == (4, 1)
     assert "1 more node for" in found.reason
@@ -61,7 +63,7 @@ def test_it_grows_where_the_nodes_that_come_bring_more_than_the_restart_costs() 
 )
 def test_whatever_speaks_against_it_is_told(own: dict[str, Any], word: str) -> None:
     """One reason at a time, in words, and a name by which the same reason is known again."""
-    found = elastic.look(scene(**own))
+    found = elastic.decide_growth(scene(**own))
 
     assert (found.size, found.word) == (0, word)
     assert found.reason
@@ -76,20 +78,20 @@ def test_free_nodes_of_the_allocation_are_taken_whatever_others_do() -> None:
         {"idle": None},
         {"past": Past(DAY, 0, 3, 1.0)},
     ):
-        found = elastic.look(scene(free=1, **own))
+        found = elastic.decide_growth(scene(free=1, **own))
         assert (found.size, found.missing) == (4, 0)
 
 
 def test_a_unit_is_made_of_what_is_free_and_what_is_idle() -> None:
     """The healthy neighbour of a lost node and one node elsewhere are a unit of two again; one of them alone is none."""
-    assert elastic.look(scene(2, "2-4:2", free=1, idle=1)).missing == 1
-    assert elastic.look(scene(2, "2-4:2", free=2, idle=0)).missing == 0
-    assert elastic.look(scene(2, "2-4:2", free=1, idle=0)).word == "nodes"
+    assert elastic.decide_growth(scene(2, "2-4:2", free=1, idle=1)).missing == 1
+    assert elastic.decide_growth(scene(2, "2-4:2", free=2, idle=0)).missing == 0
+    assert elastic.decide_growth(scene(2, "2-4:2", free=1, idle=0)).word == "nodes"
 
 
 def test_where_the_larger_size_does_not_pay_the_free_nodes_still_may() -> None:
     """Nodes elsewhere would stand idle until the checkpoint; those of the allocation do so anyway."""
-    found = elastic.look(scene(2, "2-4", free=1, idle=1, next_save_s=HOUR))
+    found = elastic.decide_growth(scene(2, "2-4", free=1, idle=1, next_save_s=HOUR))
 
     assert (found.size, found.missing) == (3, 0)
 
@@ -106,7 +108,7 @@ def test_a_size_is_always_one_of_the_sizes_and_larger(seed: int) -> None:
         luck.random() < 0.3, luck.choice((None, 600.0, DAY)), luck.choice((600.0, DAY)), luck.choice((5.0, 600.0)),
         next_save_s=luck.choice((0.0, 200.0, 900.0)),
     )  # fmt: skip
-    found = elastic.look(seen)
+    found = elastic.decide_growth(seen)
 
     assert found.size == 0 or (found.size in sizes.all and found.size > seen.size)
     assert found.size <= seen.size + seen.free + (seen.idle or 0)
@@ -117,9 +119,9 @@ def test_a_size_is_always_one_of_the_sizes_and_larger(seed: int) -> None:
 def test_each_failed_try_doubles_the_wait_and_a_day_is_the_longest() -> None:
     """Five minutes, ten, twenty; and no wait grows without end."""
     for failed, wait_s in ((1, 300.0), (2, 600.0), (3, 1200.0), (40, DAY)):
-        assert elastic.look(scene(past=Past(9 * DAY, 0, failed, wait_s - 1.0))).word == "failed"
-        assert elastic.look(scene(past=Past(9 * DAY, 0, failed, wait_s + 1.0))).size == 4
-    assert elastic.look(scene(past=Past(DAY + 1.0, in_vain=1000))).size == 4
+        assert elastic.decide_growth(scene(past=Past(9 * DAY, 0, failed, wait_s - 1.0))).word == "failed"
+        assert elastic.decide_growth(scene(past=Past(9 * DAY, 0, failed, wait_s + 1.0))).size == 4
+    assert elastic.decide_growth(scene(past=Past(DAY + 1.0, in_vain=1000))).size == 4
 
 
 # ---------------------------------------------------------------------- what came before
@@ -137,7 +139,7 @@ def run(*sizes: tuple[float, int], failed: tuple[float, ...] = ()) -> Run:
 
 
 def past(of: Run, now_s: float) -> Past:
-    return elastic.past_of(of, now_s, 1800.0, 60.0)
+    return elastic.resize_history(of, now_s, 1800.0, 60.0)
 
 
 def test_a_size_is_counted_from_the_start_that_changed_it() -> None:
@@ -247,9 +249,9 @@ class Month:
             idle = there - (size - 56)
             if idle <= 0 or now_s - changed_s < 1800.0:
                 continue
-            past = elastic.past_of(self.run(now_s), now_s, 1800.0, self.restart_s)
+            past = elastic.resize_history(self.run(now_s), now_s, 1800.0, self.restart_s)
             seen = Scene(size, sizes, past, idle=idle, restart_s=self.restart_s, between_s=self.between_s)
-            if grown := elastic.look(seen).size:
+            if grown := elastic.decide_growth(seen).size:
                 size, changed_s = grown, now_s
                 self.planned.append(now_s)
                 self._begin(size, now_s)

@@ -8,16 +8,21 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor.config.node_counts import Sizes
-from ftrun.supervisor.config.recovery_order import rungs_from
+from ftrun.supervisor.config.recovery_order import rung_rules_from as rungs_from
 from ftrun.supervisor.config.rungs import Rung
 from ftrun.supervisor.config.settings import defaults
-from ftrun.supervisor.model.run import Attempt, End, Launch, Run, Start, StartNote
-from ftrun.supervisor.policy import elastic, start_case
+from ftrun.supervisor.model.run import Attempt, Launch, Run, Start, StartNote
+from ftrun.supervisor.model.run import LaunchEnd as End
+from ftrun.supervisor.policy import elastic, start_decision
 from ftrun.supervisor.policy.decide import decide
-from ftrun.supervisor.policy.elastic import FAULTS, size_to_put_aside, sizes_tried
-from ftrun.supervisor.policy.ladder import Place, climb
-from ftrun.supervisor.policy.policy_input import Case, Limits
-from ftrun.supervisor.policy.queue import present
+from ftrun.supervisor.policy.elastic import SIZE_FAULTS as FAULTS
+from ftrun.supervisor.policy.elastic import size_to_exclude as size_to_put_aside
+from ftrun.supervisor.policy.elastic import sizes_tried
+from ftrun.supervisor.policy.ladder import AllocationState as Place
+from ftrun.supervisor.policy.ladder import choose_action as climb
+from ftrun.supervisor.policy.policy_input import PolicyInput as Case
+from ftrun.supervisor.policy.policy_input import PolicyLimits as Limits
+from ftrun.supervisor.policy.queue import run_size as present
 from tests.unit.cases import NODES, NOW, F, cluster, diagnosis, incident
 
 SIZES = Sizes((2, 3, 4))
@@ -115,7 +120,7 @@ def test_the_ladder_goes_on_at_the_next_size_inside_the_job() -> None:
     place = Place(nodes=NODES, active=NODES[:3], aside=NODES[3:], sizes=SIZES, idle=0)
     move = climb(one, decide(one), rungs_from(one.run.settings), place, {})
     assert (move.rung, move.nodes, move.aside) == (Rung.SHRINK, NODES[:2], NODES[3:])
-    assert start_case.decided("1.0.2", one, decide(one), move)["sizes_aside"] == [3]
+    assert start_decision.decision_record("1.0.2", one, decide(one), move)["sizes_aside"] == [3]
 
 
 @pytest.mark.parametrize("step", [None, 40])
@@ -144,4 +149,4 @@ def test_a_start_that_was_well_is_never_the_price_of_a_growth(grown: bool, step:
         place = Place(nodes=NODES, active=NODES, sizes=SIZES, idle=0)
         move = climb(one, decide(one), rungs_from(settings), place, {})
         assert (move.rung, move.nodes) == (Rung.SHRINK, NODES[:3])
-        assert elastic.usable(SIZES, (4,)).full == 3
+        assert elastic.usable_sizes(SIZES, (4,)).full == 3

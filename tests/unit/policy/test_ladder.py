@@ -11,15 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.supervisor.config import settings as config_settings
-from ftrun.supervisor.config.recovery_order import Rungs, rungs_from
-from ftrun.supervisor.config.rungs import DEFAULT_ORDER, IN_PLACE, Rung, order_from
+from ftrun.supervisor.config.recovery_order import RungRules as Rungs
+from ftrun.supervisor.config.recovery_order import rung_rules_from as rungs_from
+from ftrun.supervisor.config.rungs import DEFAULT_ORDER, IN_PLACE, Rung
+from ftrun.supervisor.config.rungs import parse_order as order_from
 from ftrun.supervisor.model.errors import SettingError
-from ftrun.supervisor.model.run import Attempt, End, Launch, Run, Start
+from ftrun.supervisor.model.run import Attempt, Launch, Run, Start
+from ftrun.supervisor.model.run import LaunchEnd as End
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.types import Source
 from ftrun.supervisor.policy.decide import decide
-from ftrun.supervisor.policy.ladder import Move, Place, climb, put_in
-from ftrun.supervisor.policy.policy_input import Case, Limits, limits_from
+from ftrun.supervisor.policy.ladder import AllocationState as Place
+from ftrun.supervisor.policy.ladder import RecoveryStep as Move
+from ftrun.supervisor.policy.ladder import choose_action as climb
+from ftrun.supervisor.policy.ladder import substitute_nodes as put_in
+from ftrun.supervisor.policy.policy_input import PolicyInput as Case
+from ftrun.supervisor.policy.policy_input import PolicyLimits as Limits
+from ftrun.supervisor.policy.policy_input import limits_from
 from ftrun.supervisor.policy.what_if import NEVER, what_if
 from tests.unit.cases import F, cluster, diagnosis, incident
 

@@ -12,14 +12,19 @@ from hypothesis import strategies as st
 
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.config.node_counts import Sizes
-from ftrun.supervisor.config.recovery_order import Rungs, rungs_from
+from ftrun.supervisor.config.recovery_order import RungRules as Rungs
+from ftrun.supervisor.config.recovery_order import rung_rules_from as rungs_from
 from ftrun.supervisor.config.rungs import Rung
-from ftrun.supervisor.model.run import Attempt, End, Launch, Run
+from ftrun.supervisor.model.run import Attempt, Launch, Run
+from ftrun.supervisor.model.run import LaunchEnd as End
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.types import Source
 from ftrun.supervisor.policy.decide import decide
-from ftrun.supervisor.policy.ladder import Move, Place, climb
-from ftrun.supervisor.policy.policy_input import Case, Limits
+from ftrun.supervisor.policy.ladder import AllocationState as Place
+from ftrun.supervisor.policy.ladder import RecoveryStep as Move
+from ftrun.supervisor.policy.ladder import choose_action as climb
+from ftrun.supervisor.policy.policy_input import PolicyInput as Case
+from ftrun.supervisor.policy.policy_input import PolicyLimits as Limits
 from ftrun.supervisor.policy.what_if import NEVER, what_if
 from tests.unit.cases import F, cluster, diagnosis
 

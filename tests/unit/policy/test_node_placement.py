@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrun.supervisor.model.run import End, Exclusion, Launch, Start
+from ftrun.supervisor.model.run import Exclusion, Launch, Start
+from ftrun.supervisor.model.run import LaunchEnd as End
 from ftrun.supervisor.model.types import CLASS_RULES, Action, Blame, Decision, Diagnosis, Source
-from ftrun.supervisor.policy.node_placement import left_out, within_cap
-from ftrun.supervisor.policy.policy_input import PROOF_SOURCES, ClusterView, Limits
+from ftrun.supervisor.policy.node_placement import nodes_to_exclude as left_out
+from ftrun.supervisor.policy.node_placement import within_cap
+from ftrun.supervisor.policy.policy_input import PROOF_SOURCES, ClusterView
+from ftrun.supervisor.policy.policy_input import PolicyLimits as Limits
 from tests.unit.cases import NODES, NOW, PARTITION, F, cluster, diagnosis, earlier_exclusions, incident, rule
 
 # ---------------------------------------------------------------------- who is left out

@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.supervisor.config.settings import defaults
-from ftrun.supervisor.model.run import End, Launch, Run, Start
+from ftrun.supervisor.model.run import Launch, Run, Start
+from ftrun.supervisor.model.run import LaunchEnd as End
 from ftrun.supervisor.model.types import CLASS_RULES, UNLIMITED, Action, Source
-from ftrun.supervisor.policy.decide import withdrawn
-from ftrun.supervisor.policy.policy_input import Limits, limits_from
+from ftrun.supervisor.policy.decide import requested_stop as withdrawn
+from ftrun.supervisor.policy.policy_input import PolicyLimits as Limits
+from ftrun.supervisor.policy.policy_input import limits_from
 from tests.unit.cases import BUDGETS, FIRST, F, diagnosis, requeued, rule
 
 # ---------------------------------------------------------------------- every class (DESIGN's table)

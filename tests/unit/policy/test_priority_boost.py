@@ -10,17 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.slurm.client.cluster import JobDetails, JobState, NodeRow, Stay
-from ftrun.supervisor.policy.priority_boost import (
-    BadRule,
-    Lost,
-    Raised,
-    Rule,
-    bettered,
-    refused,
-    refused_cap,
-    rule_of,
-)
+from ftrun.slurm.client.cluster import JobDetails, JobState, NodeRow
+from ftrun.slurm.client.cluster import NodeUsage as Stay
+from ftrun.supervisor.policy.priority_boost import BadRule
+from ftrun.supervisor.policy.priority_boost import BoostedJob as Raised
+from ftrun.supervisor.policy.priority_boost import BoostRule as Rule
+from ftrun.supervisor.policy.priority_boost import LostJob as Lost
+from ftrun.supervisor.policy.priority_boost import cap_refusal as refused_cap
+from ftrun.supervisor.policy.priority_boost import claim_refusal as refused
+from ftrun.supervisor.policy.priority_boost import is_already_boosted as bettered
+from ftrun.supervisor.policy.priority_boost import parse_rule as rule_of
 
 ANN = 1000
 NOW_S = 10_000.0

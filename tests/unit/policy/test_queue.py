@@ -12,20 +12,15 @@ from ftrun.slurm.client.cluster import NodeRow
 from ftrun.supervisor.config.node_counts import Sizes
 from ftrun.supervisor.model.run import Attempt, Exclusion, Run
 from ftrun.supervisor.policy.policy_input import ClusterView
-from ftrun.supervisor.policy.queue import (
-    NEVER,
-    NEVER_FOR_S,
-    RELAX_EVERY_S,
-    TOO_LARGE,
-    Patience,
-    Pending,
-    QueueMove,
-    alike,
-    look,
-    next_size,
-    present,
-    tiers,
-)
+from ftrun.supervisor.policy.queue import NEVER_FOR_S, RELAX_EVERY_S, TOO_LARGE, next_size
+from ftrun.supervisor.policy.queue import NEVER_STARTS as NEVER
+from ftrun.supervisor.policy.queue import PendingJob as Pending
+from ftrun.supervisor.policy.queue import QueueAction as QueueMove
+from ftrun.supervisor.policy.queue import WaitSettings as Patience
+from ftrun.supervisor.policy.queue import decide_wait as look
+from ftrun.supervisor.policy.queue import release_order as tiers
+from ftrun.supervisor.policy.queue import run_size as present
+from ftrun.supervisor.policy.queue import with_same_devices as alike
 from tests.unit.cases import F, incident
 
 NODES = tuple(f"n{i}" for i in range(8))

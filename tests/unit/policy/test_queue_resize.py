@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.supervisor.policy.queue import NOTED_EVERY_S, STEP_MAX_S, QueueClock, Shape, applied, reshaped
+from ftrun.supervisor.policy.queue import NOTED_EVERY_S, STEP_MAX_S, QueueClock
+from ftrun.supervisor.policy.queue import JobShape as Shape
+from ftrun.supervisor.policy.queue import has_shape as applied
+from ftrun.supervisor.policy.queue import resized_shape as reshaped
 
 FOUR = {
     "NumNodes": "4-4",

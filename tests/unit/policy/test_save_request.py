@@ -15,13 +15,18 @@ from hypothesis import strategies as st
 from ftrun.slurm.client.cluster import SubmitRequest
 from ftrun.slurm.client.options import split
 from ftrun.supervisor.cli import common, main
-from ftrun.supervisor.cli.control import at_time, sentence
+from ftrun.supervisor.cli.control import at_time
+from ftrun.supervisor.cli.control import result_line as sentence
 from ftrun.supervisor.config import home, settings
 from ftrun.supervisor.model import errors
 from ftrun.supervisor.model.errors import UserError
-from ftrun.supervisor.model.stop_conditions import FILE, BadHalt, Halt
+from ftrun.supervisor.model.stop_conditions import HALT_FILE as FILE
+from ftrun.supervisor.model.stop_conditions import BadStopConditions as BadHalt
+from ftrun.supervisor.model.stop_conditions import StopConditions as Halt
 from ftrun.supervisor.policy import estimates, save_request
-from ftrun.supervisor.policy.save_request import Ask, Occasion, Sight
+from ftrun.supervisor.policy.save_request import CheckpointState as Sight
+from ftrun.supervisor.policy.save_request import Occasion
+from ftrun.supervisor.policy.save_request import SaveRequest as Ask
 from ftrun.supervisor.store import flag_files
 from ftrun.supervisor.submission import plan
 from ftrun.supervisor.submission.sbatch_options import SbatchOptions
@@ -58,7 +63,7 @@ WAITS = st.none() | st.floats(0, 300)
 )
 def test_what_was_there_before_is_not_new(now: Sight, why: str) -> None:
     """Only a higher step, or the same file written anew, was saved since."""
-    assert not save_request.new(OLD, now), why
+    assert not save_request.is_new(OLD, now), why
 
 
 @pytest.mark.parametrize(
@@ -74,7 +79,7 @@ def test_what_was_there_before_is_not_new(now: Sight, why: str) -> None:
 )
 def test_what_was_saved_since_is_new(known: Sight, now: Sight) -> None:
     """By file, under a new name or the same one; by the log where no file was ever seen."""
-    assert save_request.new(known, now)
+    assert save_request.is_new(known, now)
 
 
 @given(known=SIGHTS, now=SIGHTS, wait_s=WAITS, waited_s=st.floats(0, 400))
@@ -82,10 +87,10 @@ def test_the_wait_ends_saved_or_at_its_deadline_and_not_before(
     known: Sight, now: Sight, wait_s: float | None, waited_s: float
 ) -> None:
     """For whatever is seen: an end is a new complete checkpoint or the deadline, and either is an end."""
-    verdict = save_request.decide(Ask(Occasion.STOP, known, wait_s), now, waited_s)
+    verdict = save_request.save_verdict(Ask(Occasion.STOP, known, wait_s), now, waited_s)
     complete = not now.path or now.marked or now.quiet_s >= save_request.QUIET_S
 
-    assert verdict.saved == (save_request.new(known, now) and complete)
+    assert verdict.saved == (save_request.is_new(known, now) and complete)
     assert verdict.end == (verdict.saved or (wait_s is not None and waited_s >= wait_s))
     assert verdict.reason
 
@@ -93,7 +98,7 @@ def test_the_wait_ends_saved_or_at_its_deadline_and_not_before(
 @given(known=SIGHTS)
 def test_nothing_new_is_ever_seen_where_nothing_changed(known: Sight) -> None:
     """However often the same is looked at."""
-    assert not save_request.new(known, known)
+    assert not save_request.is_new(known, known)
 
 
 @given(known=SIGHTS)
@@ -123,7 +128,7 @@ def test_survivors_are_asked_once_when_they_are_most_and_somebody_listens(
     total: int, alive: int, listens: bool, asked: bool, gasp_wait_s: float
 ) -> None:
     """In no other case, and the reason is always told."""
-    ask, why = save_request.gasp(
+    ask, why = save_request.emergency_save(
         total=total, alive=alive, listens=listens, asked=asked, gasp_wait_s=gasp_wait_s
     )
 
@@ -170,7 +175,7 @@ def test_the_users_own_signal_wins_and_an_unknown_or_short_limit_gets_none(given
 def test_a_signal_that_can_be_sent_and_caught_is_taken(text: str) -> None:
     """As sbatch and scancel write it, with or without SIG, in either case."""
     assert text == settings.parse("save-signal", text)
-    name, to_script = save_request.split_signal(text)
+    name, to_script = save_request.parse_save_signal(text)
     assert (name in {"USR1", "USR2", "TERM", "URG"}, to_script) == (True, ":" in text)
 
 
@@ -300,7 +305,7 @@ def test_an_expected_end_is_neither_before_the_work_is_done_nor_in_fewer_jobs_th
 ) -> None:
     """One job where the limit allows it; else so many that their limits together hold the work."""
     now_s = 1e9
-    found = estimates.through(
+    found = estimates.estimate_end(
         step=100,
         target=100 + left,
         step_s=step_s,
@@ -318,7 +323,7 @@ def test_an_expected_end_is_neither_before_the_work_is_done_nor_in_fewer_jobs_th
 
 def test_without_a_limit_one_job_is_enough() -> None:
     """1,000 steps of 2 s."""
-    found = estimates.through(
+    found = estimates.estimate_end(
         step=0, target=1000, step_s=2.0, now_s=50.0, started_s=0.0, limit_s=None, save_wait_s=120.0
     )
 
@@ -595,7 +600,7 @@ def test_how_early_slurm_warns_is_known(
     """The user's own signal or ours; sbatch's own minute where none is told."""
     life = Life(tmp_path, words=words, save_signal=save_signal)
 
-    assert ahead_s == plan.warning_ahead_s(life.run_dir)
+    assert ahead_s == plan.signal_ahead_s(life.run_dir)
 
 
 @given(work_s=st.none() | st.floats(0, 1e6), left_s=st.floats(-100, 1e5), unasked=st.booleans())
@@ -603,7 +608,7 @@ def test_only_who_surely_cannot_be_through_and_saves_only_when_asked_works_in_va
     work_s: float | None, left_s: float, unasked: bool
 ) -> None:
     """Never where anything of it is unknown, nor where the limit is there."""
-    vain = save_request.in_vain(work_s=work_s, left_s=left_s, unasked=unasked)
+    vain = save_request.work_is_lost(work_s=work_s, left_s=left_s, unasked=unasked)
 
     assert not vain or (work_s is not None and work_s > left_s > 0 and not unasked)
 
@@ -675,7 +680,7 @@ def test_an_agent_obeys_a_file_that_no_supervisor_has_taken_up(tmp_path: Path) -
     """A condition that holds is a wish; one that does not is none; what was taken back is none; a cancel stays."""
     life = _life(tmp_path)
     run, now_s = life.run, life.engine.now()
-    assert flag_files.wished(run, life.run_dir, now_s) == run
+    assert flag_files.with_due_stop(run, life.run_dir, now_s) == run
     for halt, wish in (
         (Halt(token="1", at_step=10**6), ""),
         (Halt(token="2", now=True, pause=True), "pause"),
@@ -683,10 +688,10 @@ def test_an_agent_obeys_a_file_that_no_supervisor_has_taken_up(tmp_path: Path) -
         (Halt(token="4"), ""),
     ):
         flag_files.write_halt(life.run_dir, halt)
-        assert wish == flag_files.wished(run, life.run_dir, now_s).wish
-        assert "cancel" == flag_files.wished(replace(run, wish="cancel"), life.run_dir, now_s).wish
+        assert wish == flag_files.with_due_stop(run, life.run_dir, now_s).wish
+        assert "cancel" == flag_files.with_due_stop(replace(run, wish="cancel"), life.run_dir, now_s).wish
     Path(life.run_dir, FILE).write_text("[")
-    assert flag_files.wished(run, life.run_dir, now_s) == run
+    assert flag_files.with_due_stop(run, life.run_dir, now_s) == run
 
 
 def test_a_halt_file_that_makes_no_sense_is_told_once_and_not_obeyed(tmp_path: Path) -> None:
@@ -805,16 +810,16 @@ def test_nobody_removes_a_wish_that_is_not_its_own(tmp_path: Path) -> None:
     """The agent's last wish before it ends a start leaves that of a stop where it is; the end of a launch ends all of them."""
     wish = tmp_path / "save-now"
     for beside, stands in ((True, "stop\n"), (False, "gasp\n")):
-        flag_files.ask(str(tmp_path), "stop")
-        flag_files.ask(str(tmp_path), "gasp", beside=beside)
+        flag_files.request_save(str(tmp_path), "stop")
+        flag_files.request_save(str(tmp_path), "gasp", beside=beside)
         assert stands == wish.read_text()
-        flag_files.unask(str(tmp_path), "stop" if stands == "gasp\n" else "gasp")
-        flag_files.unask(str(tmp_path), "")
+        flag_files.withdraw_save(str(tmp_path), "stop" if stands == "gasp\n" else "gasp")
+        flag_files.withdraw_save(str(tmp_path), "")
         assert stands == wish.read_text()
-        flag_files.unask(str(tmp_path), stands.strip())
+        flag_files.withdraw_save(str(tmp_path), stands.strip())
         assert not wish.exists()
-    flag_files.ask(str(tmp_path), "gasp", beside=True)
-    flag_files.clear(str(tmp_path))
+    flag_files.request_save(str(tmp_path), "gasp", beside=True)
+    flag_files.clear_save_requests(str(tmp_path))
     assert not wish.exists()
 
 

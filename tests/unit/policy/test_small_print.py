@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor.model.run import End, Incident, Launch, Start
+from ftrun.supervisor.model.run import Incident, Launch, Start
+from ftrun.supervisor.model.run import LaunchEnd as End
 from ftrun.supervisor.model.types import Blame, Diagnosis
 from ftrun.supervisor.policy.policy_input import Ruling
 from tests.unit.cases import BUDGETS, FIRST, NODES, F, cluster, diagnosis, incident, requeued, rule

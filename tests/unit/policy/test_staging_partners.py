@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.supervisor.policy.staging import holders, paired
+from ftrun.supervisor.policy.staging import givers_to as holders
+from ftrun.supervisor.policy.staging import pair_nodes as paired
 
 
 def names(count: int) -> list[str]:

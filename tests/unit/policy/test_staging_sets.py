@@ -5,7 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.supervisor.policy.staging import NONE, WAIT, Held, chosen, gives, is_cheap, rows_of, sets_of
+from ftrun.supervisor.policy.staging import NONE, WAIT, is_cheap
+from ftrun.supervisor.policy.staging import HeldPart as Held
+from ftrun.supervisor.policy.staging import choose_set as chosen
+from ftrun.supervisor.policy.staging import group_sets as sets_of
+from ftrun.supervisor.policy.staging import parse_parts as rows_of
+from ftrun.supervisor.policy.staging import transfer_plan as gives
 
 NODES = ("n0", "n1", "n2")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ftrun.supervisor.policy.stall import LEAVING_FOR_S, leaves_for_s
+from ftrun.supervisor.policy.stall import LEAVING_FOR_S
+from ftrun.supervisor.policy.stall import exit_grace_s as leaves_for_s
 
 
 def test_what_a_job_does_behind_its_script_is_given_its_time() -> None:

@@ -19,11 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ftrun.hooks import main
-from ftrun.hooks.bundle.zipapp import archive
+from ftrun.hooks.bundle.zipapp import build_zipapp as archive
 from ftrun.hooks.ranks import fence_daemon, kill_stale
 from ftrun.hooks.runtime import procfs
 from ftrun.hooks.runtime.host import UsageError
-from ftrun.hooks.runtime.start_processes import Here, Process, Start, job_of_claim, kin, start_of, token_of
+from ftrun.hooks.runtime.start_processes import PresentStart as Here
+from ftrun.hooks.runtime.start_processes import Process, Start, job_of_claim, start_of, token_of
+from ftrun.hooks.runtime.start_processes import starts_by_relatives as kin
 
 JOB = str(70_000_000 + os.getpid())  # no other test, and no Slurm here, has it
 MEMORY_MAX_KIB = 12 * 1024
@@ -67,7 +69,7 @@ class Node:
         return one
 
     def here(self, token: str) -> Here:
-        return kill_stale.here_of(str(self.attempt), token, JOB, "")
+        return kill_stale.present_start(str(self.attempt), token, JOB, "")
 
     def point(self, token: str) -> None:
         """`current`, replaced as batch.sh does it."""
@@ -102,7 +104,7 @@ def _until(ready: Callable[[], bool], limit_s: float = 60.0) -> bool:
 
 
 def _is_gone(pid: int) -> bool:
-    return pid not in procfs.listed_processes()
+    return pid not in procfs.user_processes()
 
 
 def test_what_an_earlier_start_left_is_ended(node: Node) -> None:
@@ -149,7 +151,7 @@ def test_nothing_else_is_touched(node: Node, token: str | None, variables: dict[
 def test_the_agent_and_a_supervisor_are_spared(node: Node) -> None:
     """What decides about starts is of none, whatever it inherited, and so is what it calls."""
     agent = node.rank("0.1", words=["sh", "-c", "sleep 300; :", "python", "-m", "ftrun.supervisor.agent"])
-    assert _until(lambda: any(_is_below(one, agent.pid) for one in procfs.listed_processes().values()))
+    assert _until(lambda: any(_is_below(one, agent.pid) for one in procfs.user_processes().values()))
 
     assert [] == kill_stale.kill_stale(node.here("0.2"), 0.0).killed
     assert agent.poll() is None
@@ -160,9 +162,9 @@ def test_a_process_without_its_environment_goes_with_its_kin(node: Node) -> None
     shell = "env -i sleep 301 & env -i setsid sleep 302 & sleep 300 & exec sleep 303"
     rank = node.rank("0.1", words=["sh", "-c", shell], session=True)
     assert _until(
-        lambda: len([1 for one in procfs.listed_processes().values() if _is_below(one, rank.pid)]) == 3
+        lambda: len([1 for one in procfs.user_processes().values() if _is_below(one, rank.pid)]) == 3
     )
-    below = [one.pid for one in procfs.listed_processes().values() if _is_below(one, rank.pid)]
+    below = [one.pid for one in procfs.user_processes().values() if _is_below(one, rank.pid)]
 
     killed = kill_stale.kill_stale(node.here("0.2"), 0.5).killed
 
@@ -195,7 +197,7 @@ def test_a_stopped_rank_dies_without_waking(node: Node, tmp_path: Path) -> None:
     frozen = node.rank("0.1", words=[sys.executable, "-c", code])
     assert _until((tmp_path / "on").exists)
     frozen.send_signal(signal.SIGSTOP)
-    assert _until(lambda: procfs.listed_processes()[frozen.pid].state == "T")
+    assert _until(lambda: procfs.user_processes()[frozen.pid].state == "T")
 
     swept = kill_stale.kill_stale(node.here("0.2"), 5.0)
 
@@ -214,7 +216,9 @@ def test_what_forks_while_it_is_ended_is_found_again(node: Node, tmp_path: Path)
     assert (tmp_path / "forked").exists()
     assert launcher.pid in swept.killed
     assert len(swept.killed) >= 4
-    assert [] == [one for one, start in kill_stale.of_starts(node.here("0.2")).values() if start.job == JOB]
+    assert [] == [
+        one for one, start in kill_stale.processes_of_starts(node.here("0.2")).values() if start.job == JOB
+    ]
 
 
 def test_ranks_of_an_earlier_attempt_are_known_by_its_claim(node: Node) -> None:
@@ -236,9 +240,9 @@ def test_ranks_of_an_earlier_attempt_are_known_by_its_claim(node: Node) -> None:
 def test_a_number_that_another_process_has_by_now_is_left_alone(node: Node) -> None:
     """A process is its number and when it began."""
     other = node.rank("0.1")
-    found = procfs.listed_processes()[other.pid]
+    found = procfs.user_processes()[other.pid]
 
-    assert [] == kill_stale.end([found._replace(began=found.began - 1)], 0.0)
+    assert [] == kill_stale.terminate([found._replace(began=found.began - 1)], 0.0)
     assert other.poll() is None
 
 
@@ -313,7 +317,7 @@ def test_no_job_is_no_proof(node: Node) -> None:
     """Outside a job nothing of this attempt is known to be ours."""
     old = node.rank("0.1")
 
-    assert [] == kill_stale.kill_stale(kill_stale.here_of(str(node.attempt), "0.2", "", ""), 0.0).killed
+    assert [] == kill_stale.kill_stale(kill_stale.present_start(str(node.attempt), "0.2", "", ""), 0.0).killed
     assert old.poll() is None
 
 
@@ -435,7 +439,7 @@ def test_a_script_without_a_token_survives_its_old_srun(node: Node, tmp_path: Pa
     script = node.rank(None, words=["sh", "-c", shell], session=True)
     assert _until((tmp_path / "on").exists)
     assert _until(
-        lambda: len([1 for one in procfs.listed_processes().values() if _is_below(one, script.pid)]) == 1
+        lambda: len([1 for one in procfs.user_processes().values() if _is_below(one, script.pid)]) == 1
     )
 
     assert 1 == len(kill_stale.kill_stale(node.here("0.2"), 0.0).killed)
@@ -499,7 +503,11 @@ def test_a_frozen_tree_that_thaws_dies(node: Node, guarded: subprocess.Popen[byt
     assert _until((tmp_path / "wrote").exists)
     tree = [
         root.pid,
-        *(one.pid for one, start in kill_stale.of_starts(node.here("0.2")).values() if start.job == JOB),
+        *(
+            one.pid
+            for one, start in kill_stale.processes_of_starts(node.here("0.2")).values()
+            if start.job == JOB
+        ),
     ]
     for pid in (guarded.pid, *tree):
         with contextlib.suppress(ProcessLookupError):  # a `sleep` of the loops
@@ -511,7 +519,9 @@ def test_a_frozen_tree_that_thaws_dies(node: Node, guarded: subprocess.Popen[byt
             os.kill(pid, signal.SIGCONT)
 
     assert _until(lambda: all(map(_is_gone, tree)))
-    assert [] == [one for one, start in kill_stale.of_starts(node.here("0.2")).values() if start.job == JOB]
+    assert [] == [
+        one for one, start in kill_stale.processes_of_starts(node.here("0.2")).values() if start.job == JOB
+    ]
 
 
 def test_a_guard_that_can_read_nothing_does_nothing(node: Node, tmp_path: Path) -> None:
@@ -559,10 +569,8 @@ def test_the_watch_can_be_the_guards_child(node: Node, tmp_path: Path) -> None:
         str(tmp_path / "nothing"),
     ]
     with _guard(node, tmp_path, "--watch-after", "0.5", *watch) as one:
-        assert _until(
-            lambda: [c.pid for c in procfs.listed_processes().values() if c.parent == one.pid] != []
-        )
-        child = next(c.pid for c in procfs.listed_processes().values() if c.parent == one.pid)
+        assert _until(lambda: [c.pid for c in procfs.user_processes().values() if c.parent == one.pid] != [])
+        child = next(c.pid for c in procfs.user_processes().values() if c.parent == one.pid)
         assert _until(lambda: _handles(child, signal.SIGUSR2))
         one.send_signal(signal.SIGUSR2)
 

@@ -23,7 +23,7 @@ def test_a_file_that_others_may_write_is_distrusted(tmp_path: Path, mode: int, t
     path = tmp_path / "file"
     path.write_text("x")
     path.chmod(mode)
-    why = ownership.distrust(str(path))
+    why = ownership.why_untrusted(str(path))
     assert bool(why) is not trusted
     assert trusted or (str(path) in why and "chmod" in why)
 
@@ -38,7 +38,7 @@ def test_only_this_user_and_root_are_trusted(tmp_path: Path, owner: int, asker: 
     path = tmp_path / "file"
     path.write_text("x")
     os.chown(path, owner, owner)
-    assert (ownership.distrust(str(path), uid=asker) == "") is trusted
+    assert (ownership.why_untrusted(str(path), uid=asker) == "") is trusted
 
 
 @ROOT_ONLY
@@ -48,18 +48,18 @@ def test_a_group_with_strangers_is_distrusted(tmp_path: Path) -> None:
     path.write_text("x")
     path.chmod(0o664)
     os.chown(path, 0, 100)
-    assert "group" in ownership.distrust(str(path))
+    assert "group" in ownership.why_untrusted(str(path))
     os.chown(path, 0, 0)
-    assert ownership.distrust(str(path)) == ""
+    assert ownership.why_untrusted(str(path)) == ""
 
 
 def test_a_link_is_distrusted(tmp_path: Path) -> None:
     """A link is nobody's word, unless the caller wants what it points to."""
     (tmp_path / "file").write_text("x")
     (tmp_path / "link").symlink_to("file")
-    assert "link" in ownership.distrust(str(tmp_path / "link"))
-    assert ownership.distrust(str(tmp_path / "link"), follow=True) == ""
-    assert ownership.distrust(str(tmp_path / "missing"))
+    assert "link" in ownership.why_untrusted(str(tmp_path / "link"))
+    assert ownership.why_untrusted(str(tmp_path / "link"), follow=True) == ""
+    assert ownership.why_untrusted(str(tmp_path / "missing"))
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o002, 0o077, 0o777])

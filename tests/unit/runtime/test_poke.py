@@ -7,7 +7,8 @@ import stat
 import time
 from pathlib import Path
 
-from ftrun.hooks.runtime.wakeup_fifo import Ear, poke
+from ftrun.hooks.runtime.wakeup_fifo import WakeupListener as Ear
+from ftrun.hooks.runtime.wakeup_fifo import wake as poke
 
 
 def test_who_is_poked_waits_no_longer(tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ def _reported(folder: Path, *findings: Finding, **of_node: Finding) -> None:
             {**one._asdict(), "evidence": []}
             for one in (*findings, *(of_node[name] for name in of_node if name == node))
         ]
-        node_report.put(str(folder), 0, {"schema": 1, "kind": "preflight", "node": node, "findings": rows})
+        node_report.write_report(
+            str(folder), 0, {"schema": 1, "kind": "preflight", "node": node, "findings": rows}
+        )
 
 
 def test_each_of_the_six_items_is_told_with_its_verdict(

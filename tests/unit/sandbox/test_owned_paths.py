@@ -79,7 +79,7 @@ def as_me(act: Callable[[], bool]) -> bool:
 
 
 def _home(case: Case) -> bool:
-    return not run_dir.foreign_home(str(case.path))
+    return not run_dir.why_home_untrusted(str(case.path))
 
 
 def _own(case: Case) -> bool:
@@ -188,7 +188,7 @@ def test_every_row_says_what_looks_at_it() -> None:
 @pytest.mark.parametrize("of", ["file", "folder"])
 def test_the_node_side_is_run_only_where_nobody_else_can_have_written_it(place: Path, of: str) -> None:
     """Owner, mode and sum of the file and of its folder; a link to it leads to the file itself."""
-    packed = Path(zipapp.archive(str(place / "made")))
+    packed = Path(zipapp.build_zipapp(str(place / "made")))
     wrong = []
     for number, (owner, mode) in enumerate(product(OWNERS, MODES)):
         tools = place / str(number)
@@ -222,7 +222,7 @@ def test_the_node_side_is_run_only_where_nobody_else_can_have_written_it(place: 
 @pytest.mark.parametrize("change", ["a byte more", "another name"])
 def test_a_node_side_that_is_not_what_its_name_says_is_not_run(tmp_path: Path, change: str) -> None:
     """Its name bears its SHA-256, and so does the submitted script."""
-    packed = Path(zipapp.archive(str(tmp_path)))
+    packed = Path(zipapp.build_zipapp(str(tmp_path)))
     if change == "a byte more":
         packed.write_bytes(packed.read_bytes() + b"\0")
     else:
@@ -241,16 +241,18 @@ def test_a_node_side_that_is_not_what_its_name_says_is_not_run(tmp_path: Path, c
 @AS_USERS
 def test_what_is_compiled_is_loaded_only_where_nobody_else_can_have_written_it(place: Path) -> None:
     """It belongs to whoever owns the packed file, and bears that file's sum."""
-    packed = Path(zipapp.archive(str(place / "made")))
-    assert bytecode_cache.make(str(packed))
-    beside = Path(bytecode_cache.path(str(packed)))
+    packed = Path(zipapp.build_zipapp(str(place / "made")))
+    assert bytecode_cache.compile_modules(str(packed))
+    beside = Path(bytecode_cache.cache_path(str(packed)))
     for one in (packed, packed.parent, packed.parent.parent):
         os.chown(one, ME, ANOTHER)
     wrong = []
     for owner, mode in product(OWNERS, (0o600, 0o644, 0o660, 0o666)):
         os.chown(beside, OWNERS[owner], ANOTHER)
         beside.chmod(mode)
-        if as_me(lambda: bytecode_cache.load(str(packed))) is not (owner == "me" and not mode & 0o022):
+        if as_me(lambda: bytecode_cache.install_finder(str(packed))) is not (
+            owner == "me" and not mode & 0o022
+        ):
             wrong.append((owner, oct(mode)))
 
     assert wrong == []

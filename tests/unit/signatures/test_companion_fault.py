@@ -6,7 +6,7 @@ import pytest
 
 from ftrun.supervisor.diagnosis.review import COMPANION_OVER
 from ftrun.supervisor.model.types import Diagnosis, Evidence, FaultClass, Source, Topology
-from ftrun.supervisor.policy import start_case
+from ftrun.supervisor.policy import start_decision
 from ftrun.supervisor.signatures import catalog
 from ftrun.supervisor.signatures.scanner import Scanner
 
@@ -39,8 +39,8 @@ def _judged(lines: tuple[str, ...], gone: tuple[str, ...] = ("n4",)) -> Diagnosi
         )
         for hit in hits
     )
-    seen = start_case.Seen(2, NODES, "", 1, 0, 1000.0, evidence=evidence, topology=RANKS, gone=gone)
-    return start_case.judge(seen, CATALOG)
+    seen = start_decision.StartFacts(2, NODES, "", 1, 0, 1000.0, evidence=evidence, topology=RANKS, gone=gone)
+    return start_decision.diagnose_start(seen, CATALOG)
 
 
 @pytest.mark.parametrize("lines", [(), ENDED, LEFT_ALONE, (*ENDED, *LEFT_ALONE)])

@@ -14,7 +14,7 @@ import pytest
 from ftrun.supervisor.cli import main
 from ftrun.supervisor.diagnosis.class_defaults import UNSURE, Ended
 from ftrun.supervisor.diagnosis.facts import Facts
-from ftrun.supervisor.diagnosis.inputs import gather
+from ftrun.supervisor.diagnosis.inputs import read_attempt_files as gather
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model.types import FaultClass, Role, Topology
 from ftrun.supervisor.signatures import catalog as signatures_catalog
@@ -48,7 +48,7 @@ def site(tmp_path: Path) -> Callable[..., str]:
 
 def test_every_signature_proves_itself() -> None:
     """Each matches its examples and none of its counter-examples, and hyperscan takes its pattern."""
-    assert [] == selftest.check(signatures_catalog.load())
+    assert [] == selftest.catalog_errors(signatures_catalog.load())
 
 
 def test_every_signature_has_an_example_a_counter_example_and_a_source() -> None:
@@ -271,7 +271,7 @@ def test_check_finds_a_signature_that_fails_its_own_proof(site: Callable[..., st
     )
     own = replace(both, signatures=(both.by_id["site-disk"],), tables={})
 
-    wrong = selftest.check(own)
+    wrong = selftest.catalog_errors(own)
 
     assert [
         "site-disk: does not match its example 'all is well'",

@@ -81,7 +81,7 @@ class Nodes:
         """A new daemon, which knows what is on record."""
         place = PublisherConfig(str(self.attempt), 0, JOB, name, str(self.to), b'{"run": "r-1"}')
         self.local[name] = LocalState(Home(str(self.top / name)), name)
-        self.shared[name] = Publisher(place, self.local[name], publish.judge_of(""), self.disks[name])
+        self.shared[name] = Publisher(place, self.local[name], publish.seal_check_of(""), self.disks[name])
 
     def stage(self, name: str, token: str = "0.1") -> Path:
         """FTRUN_STAGE_DIR of a node."""
@@ -677,7 +677,7 @@ def test_a_name_of_another_run_is_left_alone_and_told(nodes: Nodes) -> None:
         save(nodes, number)
         nodes.run(16)
         found = nodes.published()
-        own = replace.alias("last", "r-1")
+        own = replace.alias_of("last", "r-1")
         assert found["last"] == {"weights": b"theirs"}
         assert set(found[own].values()) == {b"model of save %d" % number, b"optimizer of save %d" % number}
     rows = [row for name in nodes.names for row in nodes.shared[name].report()["sets"]]
@@ -810,6 +810,8 @@ def test_a_job_that_is_over_leaves_what_others_bring(job: str, tmp_path: Path) -
     """Into the same folder another job publishes: its sets stay on their way."""
     for one in ("7", job):
         to = Publishing(str(tmp_path), "step-1", one, "0.1")
-        publish.push(Disk(), to, Seal("step-1", "0.1", "n0", {}), "", owner=b"{}", pace=lambda _size: None)
+        publish.copy_and_publish(
+            Disk(), to, Seal("step-1", "0.1", "n0", {}), "", owner=b"{}", pace=lambda _size: None
+        )
     publish.clear_job(Disk(), str(tmp_path), "7", "n0")
     assert os.listdir(tmp_path / records.PUBLISHING) == [f"step-1.{job}.0.1"]

@@ -111,14 +111,14 @@ def test_the_newest_part_is_never_dropped_and_unpublished_ones_only_for_want_of_
 )
 def test_slurms_lists_of_nodes_are_written_out(text: str, names: list[str]) -> None:
     """Ranges keep their width, brackets multiply, each node comes once."""
-    assert formats.expand(text) == names
+    assert formats.expand_node_list(text) == names
 
 
 @pytest.mark.parametrize("text", ["n[", "n[1-", "n[3-1]", "n[a]", "a b", "n[1-99999999]"])
 def test_what_is_no_list_of_nodes_is_refused(text: str) -> None:
     """Nothing is guessed."""
     with pytest.raises(ValueError, match=r"."):
-        formats.expand(text)
+        formats.expand_node_list(text)
 
 
 @pytest.mark.parametrize(
@@ -127,14 +127,14 @@ def test_what_is_no_list_of_nodes_is_refused(text: str) -> None:
 )
 def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
     """Units are powers of 1024 however they are spelled; a percentage is one of the whole."""
-    assert formats.amount_of(text, 1000) == size
+    assert formats.parse_amount(text, 1000) == size
 
 
 @pytest.mark.parametrize("text", ["", "G", "8X", "-1", "nan", "101%", "1e99"])
 def test_what_is_no_size_is_refused(text: str) -> None:
     """A slip is found where it is made."""
     with pytest.raises(ValueError, match=r"."):
-        formats.amount_of(text, 1000)
+        formats.parse_amount(text, 1000)
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_only_who_knows_the_word_is_listened_to() -> None:
         strangers = [socket.create_connection(("127.0.0.1", listener.port)) for _ in range(2)]
         strangers[0].sendall(b"x" * 32)
         strangers[1].close()
-        right = channel.call("127.0.0.1", listener.port, listener.secret, 60.0)
+        right = channel.connect("127.0.0.1", listener.port, listener.secret, 60.0)
         with contextlib.closing(listener.answer(60.0)) as line:
             right.sendall(b"bytes")
             assert line.recv(5) == b"bytes"

@@ -29,7 +29,7 @@ from ftrun.hooks.staging.copy import Disk
 from ftrun.hooks.staging.records import File, Publishing, Seal
 
 NAME, JOB, TOKEN = "step-10", "7", "0.1"
-JUDGE = staging_publish.judge_of("")
+JUDGE = staging_publish.seal_check_of("")
 TURNS_MAX = 4000
 
 
@@ -74,7 +74,7 @@ class World:
                 return
             try:
                 if not staging_publish.has_part(self.to, node):
-                    staging_publish.push(
+                    staging_publish.copy_and_publish(
                         disk, self.to, seal, str(self.source(node)), owner=b"{}", pace=_at_once
                     )
                 outcome = staging_publish.finish(disk, self.to, self.nodes, node, JUDGE)
@@ -262,7 +262,7 @@ def test_a_crash_before_every_single_effect_is_mended_by_whoever_comes_next(
         with _folder() as top:
             world = World(top, contents)
             for other in world.nodes[1:]:
-                staging_publish.push(
+                staging_publish.copy_and_publish(
                     Disk(), world.to, world.seals[other], str(world.source(other)), owner=b"{}", pace=_at_once
                 )
             disk = Counted(number)
@@ -291,7 +291,7 @@ def test_nothing_gets_its_final_name_before_it_is_safe_on_disk() -> None:
                 said.append(what)
 
         for node in world.nodes:
-            staging_publish.push(
+            staging_publish.copy_and_publish(
                 Noted(), world.to, world.seals[node], str(world.source(node)), owner=b"{}", pace=_at_once
             )
         staging_publish.finish(Noted(), world.to, world.nodes, "n0", JUDGE)
@@ -309,18 +309,20 @@ def test_what_another_run_published_is_never_replaced() -> None:
         world = World(top, SHARED_FILES)
         first, second = b'{"run": "r-1", "attempt": "1"}', b'{"run": "r-2", "attempt": "1"}'
         for node in world.nodes:
-            staging_publish.push(
+            staging_publish.copy_and_publish(
                 Disk(), world.to, world.seals[node], str(world.source(node)), owner=first, pace=_at_once
             )
         ended = staging_publish.finish(Disk(), world.to, world.nodes, "n1", JUDGE, owner=first)
         assert ended.state == staging_publish.PUBLISHED
         before = {path: path.stat().st_mtime_ns for path in Path(world.to.final).rglob("*")}
         later = world.to._replace(job="8")
-        free = Path(world.to.to, replace.alias(NAME, "r-2"))
+        free = Path(world.to.to, replace.alias_of(NAME, "r-2"))
         for node, content in (("n0", b"{}"), ("n1", b"other")):
             world.contents[node]["config.json"] = content
             seal = world.sealed(node)
-            staging_publish.push(Disk(), later, seal, str(world.source(node)), owner=second, pace=_at_once)
+            staging_publish.copy_and_publish(
+                Disk(), later, seal, str(world.source(node)), owner=second, pace=_at_once
+            )
             assert (
                 staging_publish.finish(Disk(), later, [node], node, JUDGE, owner=second).state
                 == staging_publish.PUBLISHED
@@ -336,7 +338,7 @@ def test_two_nodes_with_different_files_of_one_name_have_no_set() -> None:
     with _folder() as top:
         world = World(top, {"n0": {"a": b"1"}, "n1": {"a": b"2"}})
         for node in world.nodes:
-            staging_publish.push(
+            staging_publish.copy_and_publish(
                 Disk(), world.to, world.seals[node], str(world.source(node)), owner=b"{}", pace=_at_once
             )
         outcome = staging_publish.finish(Disk(), world.to, world.nodes, "n0", JUDGE)
@@ -348,13 +350,13 @@ def test_a_part_that_is_sealed_anew_is_never_mixed_with_what_it_was() -> None:
     """A part with other content comes under another name: a set that was put together before keeps what it had."""
     with _folder() as top:
         world = World(top, {"n0": {"a": b"1", "b": b"1"}, "n1": {"c": b"1"}})
-        first = staging_publish.push(
+        first = staging_publish.copy_and_publish(
             Disk(), world.to, world.seals["n0"], str(world.source("n0")), owner=b"{}", pace=_at_once
         )
         time.sleep(0.01)  # another mtime
         world.contents["n0"] = {"a": b"2", "b": b"2"}
         world.seals["n0"] = world.sealed("n0")
-        second = staging_publish.push(
+        second = staging_publish.copy_and_publish(
             Disk(), world.to, world.seals["n0"], str(world.source("n0")), owner=b"{}", pace=_at_once
         )
         assert Path(world.to.incoming("n0", merge.generation(first)), "a").read_bytes() == b"1"
@@ -422,7 +424,7 @@ def test_a_set_that_is_there_without_its_marker_is_torn_to_a_reader(tmp_path: Pa
     """Between the final name and the marker the set is not offered, and the next look marks it."""
     world = World(tmp_path, SHARED_FILES)
     for node in world.nodes:
-        staging_publish.push(
+        staging_publish.copy_and_publish(
             Disk(), world.to, world.seals[node], str(world.source(node)), owner=b"{}", pace=_at_once
         )
     staging_publish.finish(Disk(), world.to, world.nodes, "n0", JUDGE)
@@ -430,7 +432,7 @@ def test_a_set_that_is_there_without_its_marker_is_torn_to_a_reader(tmp_path: Pa
     with pytest.raises(Damaged):
         manifest.read(world.to.final)
     for node in world.nodes:
-        staging_publish.push(
+        staging_publish.copy_and_publish(
             Disk(), world.to, world.seals[node], str(world.source(node)), owner=b"{}", pace=_at_once
         )
     assert (
@@ -502,7 +504,7 @@ class Again:
                     self.done.add(node)
                     return
                 if not staging_publish.has_part(self.to, node):
-                    staging_publish.push(
+                    staging_publish.copy_and_publish(
                         disk, self.to, seal, str(self.source(node)), owner=OWNER, pace=_at_once
                     )
                 told = merge.consensus_request(self.to, node)
@@ -564,7 +566,9 @@ class Again:
             if not staging_publish.has_part(self.to, node) and not (
                 seal.files and staging_publish.is_published(self.to.to, self.summed(seal), OWNER)
             ):
-                staging_publish.push(disk, self.to, seal, str(self.source(node)), owner=OWNER, pace=_at_once)
+                staging_publish.copy_and_publish(
+                    disk, self.to, seal, str(self.source(node)), owner=OWNER, pace=_at_once
+                )
         for _ in range(3):
             staging_publish.finish(disk, self.to, self.nodes, "n0", JUDGE, owner=OWNER)
             for node in self.nodes:
@@ -626,7 +630,9 @@ def test_a_crash_before_every_single_effect_leaves_the_old_save_or_the_new_one(
             world.save(contents[1])
             for other in world.nodes[1:]:
                 place = str(world.source(other))
-                staging_publish.push(Disk(), world.to, world.seals[other], place, owner=OWNER, pace=_at_once)
+                staging_publish.copy_and_publish(
+                    Disk(), world.to, world.seals[other], place, owner=OWNER, pace=_at_once
+                )
             disk, left = world.disk(), [number]
 
             def effect(what: str, left: list[int] = left, world: Again = world) -> None:
@@ -664,7 +670,9 @@ def test_parts_of_two_saves_are_never_put_together(tmp_path: Path) -> None:
     world.seals["n1"] = old._replace(save=1)
     for node in world.nodes:
         files = str(tmp_path / "n1.1") if node == "n1" else str(world.source(node))
-        staging_publish.push(Disk(), world.to, world.seals[node], files, owner=OWNER, pace=_at_once)
+        staging_publish.copy_and_publish(
+            Disk(), world.to, world.seals[node], files, owner=OWNER, pace=_at_once
+        )
     for _ in range(3):
         outcome = staging_publish.finish(Disk(), world.to, world.nodes, "n0", JUDGE, owner=OWNER)
         told = merge.consensus_request(world.to, "n0")
@@ -675,7 +683,7 @@ def test_parts_of_two_saves_are_never_put_together(tmp_path: Path) -> None:
         "for the word of n1 that it is the same save",
     )
     assert world.look() == 1
-    staging_publish.push(
+    staging_publish.copy_and_publish(
         Disk(),
         world.to,
         world.seals["n1"]._replace(files={"c": File(3, 2)}, save=2),
@@ -719,9 +727,9 @@ def test_what_somebody_else_wrote_is_never_replaced(change: object, tmp_path: Pa
         world.save(save)
         world.publish()
         there = Path(staging_publish.published_path(world.to.to, "last", "r-1"))
-        assert there.name in ("last", replace.alias("last", "r-1"))
+        assert there.name in ("last", replace.alias_of("last", "r-1"))
         assert {path: path.read_bytes() for path in final.rglob("*") if path.is_file()} == before
-    free = Path(world.to.to, replace.alias("last", "r-1"))
+    free = Path(world.to.to, replace.alias_of("last", "r-1"))
     assert (free / "a").read_bytes() == b"3"
     assert manifest.read(str(free)) is not None
 
@@ -733,14 +741,14 @@ def test_a_later_start_is_never_replaced_by_an_earlier_one(tmp_path: Path) -> No
     world.to = world.to._replace(token="0.2")
     world.seals["n0"] = world.seals["n0"]._replace(token="0.2")
     push = {"owner": OWNER, "pace": _at_once}
-    staging_publish.push(Disk(), world.to, world.seals["n0"], str(world.source("n0")), **push)  # type: ignore[arg-type]
+    staging_publish.copy_and_publish(Disk(), world.to, world.seals["n0"], str(world.source("n0")), **push)  # type: ignore[arg-type]
     assert (
         staging_publish.finish(Disk(), world.to, ["n0"], "n0", JUDGE, owner=OWNER).state
         == staging_publish.PUBLISHED
     )
     world.to = world.to._replace(token="0.1")
     world.save(NEWER_FILE)
-    staging_publish.push(Disk(), world.to, world.seals["n0"], str(world.source("n0")), **push)  # type: ignore[arg-type]
+    staging_publish.copy_and_publish(Disk(), world.to, world.seals["n0"], str(world.source("n0")), **push)  # type: ignore[arg-type]
     outcome = staging_publish.finish(Disk(), world.to, ["n0"], "n0", JUDGE, owner=OWNER)
     assert outcome == staging_publish.Outcome(
         staging_publish.REFUSED, f"{world.to.final} was saved by a later start", for_good=True
@@ -757,7 +765,7 @@ def test_a_folder_that_cannot_be_exchanged_is_left_and_the_new_one_gets_a_free_n
     final = Path(world.to.final)
     assert not final.is_symlink()
     assert (final / "a").read_bytes() == b"one"
-    assert (Path(world.to.to, replace.alias("step-5", "r-1")) / "a").read_bytes() == b"ONE!"
+    assert (Path(world.to.to, replace.alias_of("step-5", "r-1")) / "a").read_bytes() == b"ONE!"
 
 
 def test_two_folders_change_places_in_one_step(tmp_path: Path) -> None:
@@ -776,11 +784,11 @@ def test_two_folders_change_places_in_one_step(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_the_free_name_says_the_same_step(name: str, ending: str) -> None:
     """What reads a step or a format out of the name reads the same; other runs have other names."""
-    own = replace.alias(name, "train.sh-step-77")
+    own = replace.alias_of(name, "train.sh-step-77")
     assert records.is_set_name(own)
     assert own.endswith(ending)
     assert names.step_of(own) == names.step_of(name)
-    assert own != replace.alias(name, "train.sh-step-78") != name
+    assert own != replace.alias_of(name, "train.sh-step-78") != name
 
 
 def test_a_file_of_the_users_is_never_taken_for_ours(tmp_path: Path) -> None:
@@ -791,7 +799,7 @@ def test_a_file_of_the_users_is_never_taken_for_ours(tmp_path: Path) -> None:
         world.save(save)
         world.publish()
     assert (tmp_path / "shared" / "last").read_bytes() == FILE["n0"][""]
-    assert Path(world.to.to, replace.alias("last", "r-1")).read_bytes() == NEWER_FILE["n0"][""]
+    assert Path(world.to.to, replace.alias_of("last", "r-1")).read_bytes() == NEWER_FILE["n0"][""]
     assert not Path(f"{world.to.final}{manifest.MANIFEST}").exists()
 
 

@@ -269,7 +269,7 @@ def test_a_look_tells_what_is_whole(nodes: dict[str, Node]) -> None:
     nodes["n0"].save("step-2", {"rank-0": b"zero"})
     time.sleep(0.01)
     Path(nodes["n0"].home.held("0.1", "step-2"), "rank-0").write_bytes(b"evil")
-    told = staging_restore.look(nodes["n0"].home)
+    told = staging_restore.find_plan(nodes["n0"].home)
     assert [row[:-1] for row in told["parts"]] == [["n0", "0.1", "step-1", 4, True, False]]
     assert told["trackers"] == []
 
@@ -281,7 +281,7 @@ def test_a_framework_that_follows_a_tracker_is_led_to_the_view(nodes: dict[str, 
     beside.mkdir(parents=True)
     (beside / "latest_checkpointed_iteration.txt").write_text("200")
     (beside / "notes.txt").write_text("")
-    told = staging_restore.look(nodes["n0"].home)["trackers"]
+    told = staging_restore.find_plan(nodes["n0"].home)["trackers"]
     made = nodes["n0"].restore(Plan("0.2", "0.1", "iter_0000100", ["n0"], trackers=[*told, "latest"]))
     assert Path(made.view).parent.joinpath("latest_checkpointed_iteration.txt").read_text() == "100"
     assert Path(made.view).parent.joinpath("latest").read_text() == "iter_0000100"

@@ -23,15 +23,15 @@ def claim(run_dir: Path, launch: int, content: str) -> None:
 
 def test_an_attempt_that_nobody_started_is_closed_for_good(run_dir: Path) -> None:
     """A late job finds the claim taken; closing again changes nothing."""
-    assert attempt_dir.close(str(run_dir), 1, 4, started=False) is None
-    assert attempt_dir.close(str(run_dir), 1, 5) is None
+    assert attempt_dir.close_attempt(str(run_dir), 1, 4, started=False) is None
+    assert attempt_dir.close_attempt(str(run_dir), 1, 5) is None
     assert (attempt_dir.Claim(0, "closed.4"),) == attempt_dir.claims(str(run_dir), 1)
 
 
 def test_a_job_that_was_there_first_is_told_and_nothing_is_closed(run_dir: Path) -> None:
     """A submission that counted as lost had started: it must not be closed behind its back."""
     claim(run_dir, 0, "c.77.0.t:1")
-    taken = attempt_dir.close(str(run_dir), 1, 4, started=False)
+    taken = attempt_dir.close_attempt(str(run_dir), 1, 4, started=False)
 
     assert taken is not None
     assert "77" == taken.job
@@ -43,7 +43,7 @@ def test_a_started_attempt_is_closed_for_its_next_launch(run_dir: Path) -> None:
     claim(run_dir, 0, "c.77.0.t:1")
     claim(run_dir, 1, "c.77.1.t:1")
 
-    assert attempt_dir.close(str(run_dir), 1, 4) is None
+    assert attempt_dir.close_attempt(str(run_dir), 1, 4) is None
     assert [False, False, True] == [c.closed for c in attempt_dir.claims(str(run_dir), 1)]
 
 
@@ -51,6 +51,6 @@ def test_the_owner_of_a_launch_is_who_claimed_it(run_dir: Path) -> None:
     """A token may hold dots; a closed claim has no job; an unclaimed launch has no owner."""
     claim(run_dir, 0, "cluster.12.0.ftrun:a.b-0001:1:1")
     claim(run_dir, 1, "closed.3")
-    found = [attempt_dir.owner(str(run_dir), 1, launch) for launch in range(3)]
+    found = [attempt_dir.claim_of_launch(str(run_dir), 1, launch) for launch in range(3)]
 
     assert ["12", "", None] == [one.job if one else None for one in found]

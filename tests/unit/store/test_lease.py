@@ -9,7 +9,8 @@ from random import Random
 
 import pytest
 
-from ftrun.supervisor.store.lease import Lease, LeaseLost, look
+from ftrun.supervisor.store.lease import Lease, LeaseLost
+from ftrun.supervisor.store.lease import read_holder as look
 
 TERM_S = 20.0
 

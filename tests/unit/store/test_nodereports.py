@@ -78,38 +78,38 @@ def test_a_number_that_no_clock_shows_costs_its_own_field_only(
 
     assert _found(tmp_path) == ["n0"]
     assert inputs.read_node_reports(str(tmp_path), 1, 0, ("n0", "n1")).findings[0].at_s is None
-    told = node_reports.left(str(tmp_path), 1, 0, ("n0",))["after"]["n0"]
+    told = node_reports.read_reports(str(tmp_path), 1, 0, ("n0",))["after"]["n0"]
     run = SimpleNamespace(token="t", id="r")
-    entries = from_runs.of_report(run, 1, 0, told, node="n0", now_s=5.0)  # type: ignore[arg-type]
+    entries = from_runs.entries_of_report(run, 1, 0, told, node="n0", now_s=5.0)  # type: ignore[arg-type]
     assert [5.0] == [entry.at_s for entry in entries]
 
 
 def test_a_folder_that_is_not_there_is_no_news(tmp_path: Path) -> None:
     """Most launches have no report: nothing is said, and nothing fails."""
-    assert node_reports.stamp(str(tmp_path), 1) == 0
+    assert node_reports.folder_stamp(str(tmp_path), 1) == 0
     assert _found(tmp_path) == []
 
 
 def test_a_new_report_changes_the_stamp(tmp_path: Path, place: Path) -> None:
     """One question tells whether there is anything to read."""
-    before = node_reports.stamp(str(tmp_path), 1)
+    before = node_reports.folder_stamp(str(tmp_path), 1)
     draft = place / "draft"
     draft.write_text(_report())
     draft.rename(place / "watch.0.n0.json")
 
-    assert node_reports.stamp(str(tmp_path), 1) != before
+    assert node_reports.folder_stamp(str(tmp_path), 1) != before
 
 
 def test_the_node_side_lies_behind_one_link(tmp_path: Path) -> None:
     """Jobs find the newest version by the link and keep the file that it led to; putting it there again changes nothing."""
     home = str(tmp_path)
-    first = node_tools.provide(home)
+    first = node_tools.install_node_tools(home)
     link = tmp_path / node_tools.LINK
     assert os.path.realpath(link) == os.path.realpath(first)
 
     link.unlink()
     link.symlink_to("ftrun-hook-of-yesterday.pyz")
-    assert node_tools.provide(home) == first
+    assert node_tools.install_node_tools(home) == first
     assert os.path.realpath(link) == os.path.realpath(first)
     there = {
         name for name in os.listdir(link.parent) if ".cpython-" not in name
@@ -124,7 +124,7 @@ def test_what_was_found_before_a_node_was_mended_is_kept_and_counts_no_more(
     """All that the node itself said; what others said stays, and so does what it says from then on."""
     for name in ("watch.0.n0", "preflight.0.n0", "watch.0.n1"):
         (place / f"{name}.json").write_text(_report(name[-2:]))
-    node_reports.put_by(str(tmp_path), 1, ("n0",), "2")
+    node_reports.set_aside_reports(str(tmp_path), 1, ("n0",), "2")
     assert _found(tmp_path) == ["n1"]
     assert sorted(path.name for path in place.iterdir()) == [
         "before-2.preflight.0.n0.json",

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor.model.agent_events import mark_of
+from ftrun.supervisor.model.agent_events import companion_mark as mark_of
 from ftrun.supervisor.model.errors import SubmitImpossible
-from ftrun.supervisor.submission import companion_form
-from ftrun.supervisor.submission.companion_form import form
+from ftrun.supervisor.submission import companion as submission_companion
+from ftrun.supervisor.submission.companion import companion_call as form
 from tests.unit.bundle.test_batch_sh import EACH_SHELL, shell_of, under_one_shell
 from tests.unit.submission.test_submit import kept
 
@@ -33,7 +33,7 @@ ALWAYS = (
 
 def made(
     *argv: str, script: bytes = SCRIPT, env: dict[str, str] | None = None, source: str = "file", **about: Any
-) -> companion_form.Form:
+) -> submission_companion.CompanionCall:
     """A companion of two nodes for attempt 2, beside job 41 on n0 to n3."""
     how: dict[str, Any] = {
         "run_dir": "/r", "attempt": 2, "launch": 0, "number": 1, "nodes": 2, "limit_s": 3659.0, "main_job": "41", "main_started": 1000.4,

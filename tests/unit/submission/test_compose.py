@@ -9,14 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.supervisor.submission.compose import (
-    ScriptError,
-    compose,
-    directives,
-    ftrun_directives,
-    payload,
-    shebang,
-)
+from ftrun.supervisor.submission.compose import ScriptError, compose, directives, ftrun_directives, shebang
+from ftrun.supervisor.submission.compose import user_script as payload
 
 ATTEMPT = {"run": "r-0001", "attempt": "1", "token": "ftrun:r-0001:0:1", "run_dir": "/home/a b/runs/r"}
 

@@ -12,7 +12,7 @@ from ftrun.slurm.client import options
 from ftrun.supervisor.config import settings, sources
 from ftrun.supervisor.model.errors import SettingError, SubmitImpossible
 from ftrun.supervisor.submission import in_allocation, sizes
-from ftrun.supervisor.submission.resize import resized
+from ftrun.supervisor.submission.resize import resize as resized
 from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 HEAD = [options.split(["job.sh"])]
@@ -39,7 +39,7 @@ def settled(layer: str, **own: Any) -> sources.Config:
 def why(made: sources.Config, *words: str) -> str:
     """Why a submission with these settings is refused."""
     try:
-        sizes.refuse(made, SbatchOptions(options.split([*words, "job.sh"]), HEAD, {}))
+        sizes.refuse_sizes(made, SbatchOptions(options.split([*words, "job.sh"]), HEAD, {}))
     except (SettingError, SubmitImpossible) as error:
         return str(error)
     return ""
@@ -126,8 +126,8 @@ def test_ranks_are_gpus_else_tasks(words: tuple[str, ...], ranks: int) -> None:
     """Whichever option says how many there are."""
     line = options.split(["-N4", *words, "job.sh"])
     own = chosen(nodes_valid="2,4", global_batch=4 * ranks * 5, micro_batch=1)
-    assert sizes.facts(own, SbatchOptions(line, HEAD, {}), 0) == {"sized": f"4 4 1 {ranks} {20 * ranks}"}
-    assert sizes.facts(own, SbatchOptions(line, HEAD, {}), 2) == {"sized": f"2 4 1 {ranks} {20 * ranks}"}
+    assert sizes.size_facts(own, SbatchOptions(line, HEAD, {}), 0) == {"sized": f"4 4 1 {ranks} {20 * ranks}"}
+    assert sizes.size_facts(own, SbatchOptions(line, HEAD, {}), 2) == {"sized": f"2 4 1 {ranks} {20 * ranks}"}
 
 
 def test_a_smaller_size_changes_what_counts_for_the_whole_job_and_nothing_else() -> None:
@@ -139,11 +139,13 @@ def test_a_smaller_size_changes_what_counts_for_the_whole_job_and_nothing_else()
         "gpus": "12",
     }
     alone = {"agent": "never"}
-    assert in_allocation.resized(chosen(nodes="2-4", **alone), SbatchOptions(line, HEAD, {}), size=4) is None
-    assert in_allocation.resized(chosen(nodes="2-4", **alone), SbatchOptions(line, HEAD, {})) is None
-    assert in_allocation.resized(chosen(nodes="2-4"), SbatchOptions(line, HEAD, {}), agent=False) is None
     assert (
-        in_allocation.resized(chosen(nodes="2-4", recover="step,resubmit"), SbatchOptions(line, HEAD, {}))
+        in_allocation.with_spares(chosen(nodes="2-4", **alone), SbatchOptions(line, HEAD, {}), size=4) is None
+    )
+    assert in_allocation.with_spares(chosen(nodes="2-4", **alone), SbatchOptions(line, HEAD, {})) is None
+    assert in_allocation.with_spares(chosen(nodes="2-4"), SbatchOptions(line, HEAD, {}), agent=False) is None
+    assert (
+        in_allocation.with_spares(chosen(nodes="2-4", recover="step,resubmit"), SbatchOptions(line, HEAD, {}))
         is None
     )
 
@@ -151,7 +153,7 @@ def test_a_smaller_size_changes_what_counts_for_the_whole_job_and_nothing_else()
 def test_a_job_that_may_become_smaller_while_it_runs_outlives_a_node_and_deals_out_equal_shares() -> None:
     """Any of its nodes may be lost; the script is kept from what only our options made."""
     line = options.split(["-N4", "-n8", "--gpus=16", "-c2", "--mem=8G", "job.sh"])
-    made = in_allocation.resized(chosen(nodes="2-4"), SbatchOptions(line, HEAD, {}))
+    made = in_allocation.with_spares(chosen(nodes="2-4"), SbatchOptions(line, HEAD, {}))
     assert made is not None
     assert made.options == {
         "nodes": "4",
@@ -161,7 +163,9 @@ def test_a_job_that_may_become_smaller_while_it_runs_outlives_a_node_and_deals_o
         "ntasks-per-node": "2",
         "gpus-per-node": "4",
     }
-    told = in_allocation.facts({"settings": chosen(nodes="2-4"), "python": "/bin/python3"}, "single", made)
+    told = in_allocation.batch_facts(
+        {"settings": chosen(nodes="2-4"), "python": "/bin/python3"}, "single", made
+    )
     assert (told["spares"], told["active"], told["active_tasks"], told["active_gpus"]) == (
         "0",
         "4",
@@ -174,10 +178,10 @@ def test_a_job_that_may_become_smaller_while_it_runs_outlives_a_node_and_deals_o
 def test_spares_come_on_top_of_each_size() -> None:
     """The script sees its size."""
     line = options.split(["-N4", "-n8", "job.sh"])
-    made = in_allocation.resized(chosen(nodes="2-4", spares=2), SbatchOptions(line, HEAD, {}), 1, size=3)
+    made = in_allocation.with_spares(chosen(nodes="2-4", spares=2), SbatchOptions(line, HEAD, {}), 1, size=3)
     assert made is not None
     assert (made.options["nodes"], made.options["ntasks"], made.active, made.active_tasks) == ("4", "8", 3, 6)
-    told = in_allocation.facts({"settings": chosen(spares=2)}, "single", made)
+    told = in_allocation.batch_facts({"settings": chosen(spares=2)}, "single", made)
     assert (told["active"], told["spares"], told["active_tasks"]) == ("3", "1", "6")
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from ftrun.supervisor.submission import cluster_client
-from ftrun.supervisor.submission.arguments import Asked
-from ftrun.supervisor.submission.cluster_client import may_leave, siblings
+from ftrun.supervisor.submission.arguments import Submission as Asked
+from ftrun.supervisor.submission.cluster_client import federation_warning as may_leave
+from ftrun.supervisor.submission.cluster_client import parse_federation as siblings
 from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 ALONE = "Federation: all\nSelf:       east:127.0.0.1:6817 ID:1 FedState:ACTIVE Features:\n"
@@ -61,7 +62,7 @@ def test_without_an_answer_nothing_is_said(tmp_path: Path, monkeypatch: pytest.M
     """A warning is no reason to spoil a submission that succeeded."""
     monkeypatch.setattr("ftrun.slurm.commands.process._USUAL_PATH", "")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "" == cluster_client.may_leave("67108865", {"PATH": str(tmp_path)})
+    assert "" == cluster_client.federation_warning("67108865", {"PATH": str(tmp_path)})
 
 
 @pytest.mark.parametrize(

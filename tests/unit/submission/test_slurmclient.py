@@ -47,15 +47,15 @@ def test_pyslurm_is_asked_where_it_is_or_where_it_is_wanted(
 def test_doctor_says_how_slurm_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That there is no pyslurm is no fault of a site; that one which somebody wants is of no use is told."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    assert cluster_client.examine(wanted(tmp_path), {}) == (
+    assert cluster_client.examine_client(wanted(tmp_path), {}) == (
         "ok",
         "by Slurm's commands: pyslurm is not installed here",
         "",
     )
-    never = cluster_client.examine(wanted(tmp_path, slurm_client="commands"), {})
+    never = cluster_client.examine_client(wanted(tmp_path, slurm_client="commands"), {})
     assert never == ("ok", "by Slurm's commands: slurm-client=commands", "")
     env = {"SLURM_CONF": str(tmp_path / "slurm.conf")}
-    state, what, _ = cluster_client.examine(wanted(tmp_path, slurm_client="pyslurm"), env)
+    state, what, _ = cluster_client.examine_client(wanted(tmp_path, slurm_client="pyslurm"), env)
     assert (state, "SLURM_CONF" in what) == ("warn", True)
 
 
@@ -80,8 +80,8 @@ def test_what_a_submission_says_of_it_is_for_the_supervisor_that_it_starts(
     settings = wanted(tmp_path)
     settings.apply(sources.COMMAND_LINE, "", [("slurm-client", said)] if said else [])
     given: list[dict[str, str]] = []
-    monkeypatch.setattr(start_supervisor, "ensure", lambda _, env: given.append(env))
+    monkeypatch.setattr(start_supervisor, "ensure_supervisor", lambda _, env: given.append(env))
     asked: Any = SimpleNamespace(config=settings, env={"A": "b"}, kept=lambda *_: {})
-    first_attempt.Run(asked, str(tmp_path), str(tmp_path / "r-0001")).start_supervisor()
+    first_attempt.FirstAttempt(asked, str(tmp_path), str(tmp_path / "r-0001")).start_supervisor()
     assert given == [{"A": "b"} | ({"FTRUN_SLURM_CLIENT": said} if said else {})]
     assert {"FTRUN_SLURM_CLIENT", "FTRUN_PYSLURM_PYTHON"} <= {*start_supervisor._KEPT}

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from ftrun.slurm.client import options
 from ftrun.supervisor.config import settings, sources
 from ftrun.supervisor.model.errors import SettingError, SubmitImpossible, UserError
-from ftrun.supervisor.model.run import Attempt, End, Launch
+from ftrun.supervisor.model.run import Attempt, Launch
+from ftrun.supervisor.model.run import LaunchEnd as End
 from ftrun.supervisor.policy.policy_input import ClusterView
 from ftrun.supervisor.submission import in_allocation
-from ftrun.supervisor.submission.resize import Resized, resized
+from ftrun.supervisor.submission.resize import ResizedSubmission as Resized
+from ftrun.supervisor.submission.resize import resize as resized
 from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 PARTITION = tuple(f"n{i}" for i in range(8))
@@ -165,7 +167,7 @@ def test_what_could_never_be_used_is_refused_at_submission(
     with pytest.raises(
         (SettingError, UserError)
     ) as refused:  # by its form where it is read, by its sense for this job
-        in_allocation.refuse(chosen(tmp_path, *own), shape)
+        in_allocation.refuse_recovery_settings(chosen(tmp_path, *own), shape)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -186,15 +188,17 @@ def test_what_could_never_be_used_is_refused_at_submission(
 )
 def test_what_makes_sense_is_taken(tmp_path: Path, own: tuple[tuple[str, str], ...]) -> None:
     """Nothing is refused that can work."""
-    in_allocation.refuse(chosen(tmp_path, *own), "single")
+    in_allocation.refuse_recovery_settings(chosen(tmp_path, *own), "single")
 
 
 def test_a_file_for_all_jobs_may_name_rungs_that_one_job_lacks(tmp_path: Path) -> None:
     """What a person wrote for every job drops out where it does not apply; what was written for this one does not."""
     text = 'recover = ["swap", "step", "resubmit"]\n[policy.network]\nrecover = ["swap", "resubmit"]\nlimit-step = 30\n'
-    in_allocation.refuse(chosen(tmp_path, user=text), "array")
+    in_allocation.refuse_recovery_settings(chosen(tmp_path, user=text), "array")
     with pytest.raises(SettingError, match="--ft-spares=K"):
-        in_allocation.refuse(chosen(tmp_path, user=text, script=("--recover=swap,resubmit",)), "single")
+        in_allocation.refuse_recovery_settings(
+            chosen(tmp_path, user=text, script=("--recover=swap,resubmit",)), "single"
+        )
 
 
 @pytest.mark.parametrize(
@@ -251,9 +255,9 @@ def test_an_agent_is_started_only_where_it_could_do_something(
     """Everything else runs as it would without one."""
     values = {**settings.defaults(), **own}
     assert in_allocation.with_agent(values, shape) is has
-    told = in_allocation.facts({"settings": values, "python": "/opt/py"}, shape, None)
+    told = in_allocation.batch_facts({"settings": values, "python": "/opt/py"}, shape, None)
     assert told["agent"] == ("/opt/py" if has else "")
-    assert in_allocation.facts({"settings": values}, shape, None)["agent"] == ""
+    assert in_allocation.batch_facts({"settings": values}, shape, None)["agent"] == ""
 
 
 # --------------------------------------------------------------------- later attempts
@@ -264,17 +268,18 @@ def test_a_later_attempt_gets_as_many_spares_as_there_is_room_for() -> None:
     values = {**settings.defaults(), "spares": 2}
     before = Attempt(1, 0.0, launch=Launch(end=End(state="FAILED")))
     view = ClusterView(PARTITION, available=frozenset(PARTITION), nodes_needed=4)
-    assert in_allocation.spares_now(values, before, view, ()) == 2
-    assert in_allocation.spares_now(values, before, view, PARTITION[:3]) == 1
-    assert in_allocation.spares_now(values, before, view, PARTITION[:6]) == 0
+    assert in_allocation.spares_for_next(values, before, view, ()) == 2
+    assert in_allocation.spares_for_next(values, before, view, PARTITION[:3]) == 1
+    assert in_allocation.spares_for_next(values, before, view, PARTITION[:6]) == 0
     assert (
-        in_allocation.spares_now(values, before, replace(view, available=frozenset(PARTITION[:5])), ()) == 1
+        in_allocation.spares_for_next(values, before, replace(view, available=frozenset(PARTITION[:5])), ())
+        == 1
     )
     lost = replace(view, available=frozenset(PARTITION[:5]), lost=frozenset(PARTITION[5:]))
-    assert in_allocation.spares_now(values, before, lost, ()) == 2
-    assert in_allocation.spares_now(values, before, ClusterView(nodes_needed=4), ()) == 2
-    assert in_allocation.spares_now(values, before.ended_as(state="REFUSED"), view, ()) == 0
-    assert in_allocation.spares_now(settings.defaults(), before, view, ()) is None
+    assert in_allocation.spares_for_next(values, before, lost, ()) == 2
+    assert in_allocation.spares_for_next(values, before, ClusterView(nodes_needed=4), ()) == 2
+    assert in_allocation.spares_for_next(values, before.ended_as(state="REFUSED"), view, ()) == 0
+    assert in_allocation.spares_for_next(settings.defaults(), before, view, ()) is None
     assert in_allocation.spares_of(values, before) == 2
     assert in_allocation.spares_of(values, replace(before, spares_asked=0)) == 0
 
@@ -297,7 +302,7 @@ def test_spares_that_were_named_and_are_bad_are_done_without(
     """Slurm takes no list of names that is longer than the job; the bad ones are the first to go."""
     line = options.split(["-N2", "-w", "n[0-3]", "job.sh"])
     values = {**settings.defaults(), "spares": 2}
-    found = in_allocation.resized(values, SbatchOptions(line, [], {}), fewer, exclude=exclude, idle=idle)
+    found = in_allocation.with_spares(values, SbatchOptions(line, [], {}), fewer, exclude=exclude, idle=idle)
     assert found is not None
     changed = found.applied(line)
     assert (changed.get("nodes"), changed.get("nodelist")) == (nodes, listed)

@@ -24,7 +24,7 @@ def test_modules_of_the_user_s_folder_are_not_taken_for_python_s(
         )
     monkeypatch.chdir(project)
 
-    pid = start_supervisor.ensure(str(home), dict(os.environ))
+    pid = start_supervisor.ensure_supervisor(str(home), dict(os.environ))
     try:
         deadline = time.monotonic() + 120.0
         while not start_supervisor.holder_alive_here(str(home)) and time.monotonic() < deadline:

@@ -14,7 +14,8 @@ import pytest
 
 from ftrun.slurm.client.directives import directives
 from ftrun.slurm.client.options import LONG, Ambiguous, OptionError, split
-from ftrun.slurm.client.releases import NAMED_ONLY, OPTIONAL, OPTIONS, REQUIRED, TRIED, Release, spelled
+from ftrun.slurm.client.releases import NAMED_ONLY, OPTIONAL, OPTIONS, REQUIRED, TRIED, Release
+from ftrun.slurm.client.releases import release_text as spelled
 from ftrun.supervisor.config import settings
 from tests.matrix.spellings import Spelling, kept
 from tests.unit.submission.test_submit import planned

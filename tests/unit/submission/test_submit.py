@@ -15,9 +15,9 @@ from ftrun.supervisor.config import settings
 from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store import submission_context
-from ftrun.supervisor.submission import plan as submission_plan
-from ftrun.supervisor.submission import sbatch_process
-from ftrun.supervisor.submission.plan import AttemptSpec, Plan, request_for
+from ftrun.supervisor.submission import plan, sbatch_process
+from ftrun.supervisor.submission.plan import AttemptSpec, request_for
+from ftrun.supervisor.submission.plan import SbatchCall as Plan
 from ftrun.supervisor.submission.sbatch_options import SbatchOptions, directive_lines
 
 SCRIPT = b"#!/bin/bash\n#SBATCH -p main\necho hello\n"
@@ -42,7 +42,7 @@ def planned(
 ) -> Plan:
     """The call of sbatch for an attempt of the run in /r."""
     given = SbatchOptions.of_context(context, script, env or {})
-    return submission_plan.plan(context, script, given, AttemptSpec(attempt, **spec), run_dir="/r")
+    return plan.plan_attempt(context, script, given, AttemptSpec(attempt, **spec), run_dir="/r")
 
 
 def argv_of(
@@ -321,4 +321,4 @@ def test_no_kill_is_read_as_sbatch_reads_it(said: str, goes_on: bool) -> None:
     known = kept(f"--no-kill={said}", "-N4", "job.sh", python="/usr/bin/python3")
     known["settings"]["nodes"] = "2-4"
     given = SbatchOptions(split(["-N4", f"--no-kill={said}", "job.sh"]), [split([])], {})
-    assert submission_plan.outlives(known, given) is goes_on
+    assert plan.survives_node_loss(known, given) is goes_on

@@ -20,8 +20,12 @@ def test_no_time_out_is_lowered() -> None:
     ]
 
 
-@pytest.mark.parametrize("one", [*collective_env.EXPORTS, *collective_env.LEFT], ids=lambda one: one.name)
-def test_every_variable_has_a_source_and_a_reason(one: collective_env.Export | collective_env.Left) -> None:
+@pytest.mark.parametrize(
+    "one", [*collective_env.EXPORTS, *collective_env.LEFT_ALONE], ids=lambda one: one.name
+)
+def test_every_variable_has_a_source_and_a_reason(
+    one: collective_env.Export | collective_env.LeftAlone,
+) -> None:
     """Whether it is set or left alone."""
     assert "." in one.source
     assert len(one.why) > 20
@@ -29,18 +33,18 @@ def test_every_variable_has_a_source_and_a_reason(one: collective_env.Export | c
 
 def test_the_lines_for_batch_sh_can_be_read_by_a_shell() -> None:
     """Names and their aliases, one sign, a value without anything that a shell would read."""
-    for line in collective_env.lines("auto").splitlines():
+    for line in collective_env.export_lines("auto").splitlines():
         assert re.fullmatch(r"[A-Z_]+(,[A-Z_]+)*=[\w{}/]+", line)
-    assert "" == collective_env.lines("never")
+    assert "" == collective_env.export_lines("never")
 
 
 def test_what_is_left_is_not_set() -> None:
     """One table or the other."""
-    assert not {one.name for one in collective_env.LEFT} & {one.name for one in collective_env.EXPORTS}
+    assert not {one.name for one in collective_env.LEFT_ALONE} & {one.name for one in collective_env.EXPORTS}
 
 
 def test_what_was_set_is_told_with_its_reason() -> None:
     """By the names that a start recorded; names of others are passed over."""
-    rows = collective_env.told(["TORCH_NCCL_TRACE_BUFFER_SIZE", "HOME", ""])
+    rows = collective_env.explain_exports(["TORCH_NCCL_TRACE_BUFFER_SIZE", "HOME", ""])
 
     assert [("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000")] == [row[:2] for row in rows]

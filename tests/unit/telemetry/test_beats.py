@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor.telemetry import liveness
-from ftrun.supervisor.telemetry.heartbeats import BeatReader, parse
+from ftrun.supervisor.telemetry.heartbeats import BeatReader
+from ftrun.supervisor.telemetry.heartbeats import parse_beat as parse
 from ftrun.supervisor.telemetry.liveness import Activity
 
 WAITS = "distributed/distributed_c10d.py:all_reduce < distributed/c10d_logger.py:wrapper < /train.py:step"
@@ -159,7 +160,7 @@ def test_own_times_are_samples_for_stragglers(tmp_path: Path) -> None:
 )
 def test_what_a_rank_waits_in_is_read_from_its_innermost_frames(stack: str, kind: str) -> None:
     """The framework's file and the name of a collective together; anything else is work."""
-    assert kind == liveness.waits_in(stack)
+    assert kind == liveness.wait_kind(stack)
 
 
 def test_all_wait_only_where_each_does() -> None:
@@ -167,6 +168,6 @@ def test_all_wait_only_where_each_does() -> None:
     device = "cuda/__init__.py:synchronize"
 
     assert ["collective", "device", "", ""] == [
-        liveness.all_wait_in(dict(enumerate(tops)))
+        liveness.common_wait(dict(enumerate(tops)))
         for tops in ([WAITS, WAITS], [WAITS, device], [WAITS, LOADS], [])
     ]

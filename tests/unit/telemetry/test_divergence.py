@@ -8,15 +8,18 @@ from typing import Any
 import pytest
 
 from ftrun.hooks.checkpoints import diverged
-from ftrun.hooks.checkpoints.diverged import Poison
+from ftrun.hooks.checkpoints.diverged import Divergence as Poison
 from ftrun.supervisor.model import run as model_run
-from ftrun.supervisor.model.run import Attempt, End, Incident, Launch
+from ftrun.supervisor.model.run import Attempt, Incident, Launch
+from ftrun.supervisor.model.run import LaunchEnd as End
 from ftrun.supervisor.model.types import Action, Blame, Diagnosis, FaultClass
 from ftrun.supervisor.policy import decide
-from ftrun.supervisor.policy.policy_input import Case, ClusterView, Limits
+from ftrun.supervisor.policy.policy_input import ClusterView
+from ftrun.supervisor.policy.policy_input import PolicyInput as Case
+from ftrun.supervisor.policy.policy_input import PolicyLimits as Limits
 from ftrun.supervisor.signatures.catalog import load
 from ftrun.supervisor.telemetry import divergence
-from ftrun.supervisor.telemetry.divergence import Sign
+from ftrun.supervisor.telemetry.divergence import DivergenceSign as Sign
 from ftrun.supervisor.telemetry.log_watcher import LogWatcher, WatchReport
 from ftrun.supervisor.telemetry.tail import LogPath
 
@@ -43,8 +46,8 @@ def read(tmp_path: Path, text: str, pieces: int = 1) -> WatchReport:
 def sign(tmp_path: Path, text: str) -> Sign | None:
     whole = read(tmp_path, text)
     parts = read(tmp_path, text, 7)
-    found = divergence.sign(whole.evidence, whole.health)
-    assert found == divergence.sign(parts.evidence, parts.health)  # however it arrives
+    found = divergence.find_divergence(whole.evidence, whole.health)
+    assert found == divergence.find_divergence(parts.evidence, parts.health)  # however it arrives
     return found
 
 
@@ -96,7 +99,7 @@ def test_a_sign_spoils_what_is_not_older_than_health(tmp_path: Path, text: str, 
     spoilt = divergence.poison_of(found, name="1.0.1", resumed_step=15 if first == 15 else None, **TIMES)
 
     assert (at, first) == (found.step, spoilt.step)
-    told = divergence.facts(found, spoilt)
+    told = divergence.divergence_data(found, spoilt)
     assert (at, first) == (told["step"], told["before_step"])
 
 
@@ -116,9 +119,9 @@ def test_without_steps_times_decide(tmp_path: Path) -> None:
     spoilt = divergence.poison_of(found, name="x", resumed_step=None, **TIMES)
 
     assert (None, END_S - 400, END_S) == (spoilt.step, spoilt.since_s, spoilt.until_s)
-    assert diverged.why_poisoned(7, END_S - 100, [spoilt])
-    assert not diverged.why_poisoned(7, END_S - 500, [spoilt])
-    assert not diverged.why_poisoned(7, END_S + 1, [spoilt])
+    assert diverged.why_diverged(7, END_S - 100, [spoilt])
+    assert not diverged.why_diverged(7, END_S - 500, [spoilt])
+    assert not diverged.why_diverged(7, END_S + 1, [spoilt])
 
 
 def test_clocks_of_other_hosts_are_not_compared(tmp_path: Path) -> None:
@@ -136,10 +139,10 @@ def test_what_is_written_anew_is_good_again() -> None:
     """A start that went back comes past the same steps: its checkpoints have the same names, and are younger."""
     spoilt = Poison("1.0.1", 100, 0.0, END_S)
 
-    assert diverged.why_poisoned(100, END_S - 1, [spoilt])
-    assert not diverged.why_poisoned(99, END_S - 1, [spoilt])
-    assert not diverged.why_poisoned(100, END_S + 1, [spoilt])
-    assert diverged.why_poisoned(None, END_S - 1, [spoilt])
+    assert diverged.why_diverged(100, END_S - 1, [spoilt])
+    assert not diverged.why_diverged(99, END_S - 1, [spoilt])
+    assert not diverged.why_diverged(100, END_S + 1, [spoilt])
+    assert diverged.why_diverged(None, END_S - 1, [spoilt])
 
 
 def test_a_job_is_told_of_divergences_in_lines() -> None:

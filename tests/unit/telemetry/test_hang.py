@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor.model.types import State, Verdict
+from ftrun.supervisor.model.types import HangState as State
+from ftrun.supervisor.model.types import HangVerdict as Verdict
 from ftrun.supervisor.telemetry import hang_rules, liveness
-from ftrun.supervisor.telemetry.hang_rules import Limits
-from ftrun.supervisor.telemetry.liveness import Activity, History, Rank, Sight, Stacks
+from ftrun.supervisor.telemetry.hang_rules import HangLimits as Limits
+from ftrun.supervisor.telemetry.liveness import Activity, History, Rank, Stacks
+from ftrun.supervisor.telemetry.liveness import LivenessSample as Sight
 
 LIMITS = Limits()
 WORKS = Activity(cpu=True, io=True, gpu=True)
@@ -32,7 +34,7 @@ class Watch:
         self.now_s += 1.0
         self.sight = replace(self.sight, stacks=None, **seen)
         self.history = liveness.observe(self.history, self.sight, self.now_s)
-        return hang_rules.judge(self.history, self.now_s, self.limits)
+        return hang_rules.hang_verdict(self.history, self.now_s, self.limits)
 
     def step(self, every_s: int = 1, count: int = 1, per_line: int = 1) -> None:
         """So many lines with a step are printed."""
@@ -60,7 +62,7 @@ class Watch:
                     replace(self.sight, stacks=Stacks(self.taken, moved, waiting, ranks=ranks)),
                     self.now_s,
                 )
-                verdict = hang_rules.judge(self.history, self.now_s, self.limits)
+                verdict = hang_rules.hang_verdict(self.history, self.now_s, self.limits)
             else:
                 verdict = self.look(**seen)
             wants = verdict.wants_stacks
@@ -351,7 +353,7 @@ def test_who_is_behind_is_named_where_it_can_be_told(
     """Stacks first, then the lowest step, then the oldest beat; never half of all."""
     seen = tuple(Rank(at, f"n{at}", step, step, "", moved_s) for at, (step, moved_s) in enumerate(ranks))
 
-    assert named == hang_rules.behind(seen, elsewhere)
+    assert named == hang_rules.ranks_behind(seen, elsewhere)
 
 
 def test_whoever_does_not_wait_for_the_others_is_behind() -> None:
@@ -359,8 +361,8 @@ def test_whoever_does_not_wait_for_the_others_is_behind() -> None:
     phases = ("sync", "", "sync")
     seen = tuple(Rank(at, f"n{at}", 7, 7, phase, 10.0) for at, phase in enumerate(phases))
 
-    assert hang_rules.behind(seen) == ("rank 1 (n1)",)
-    assert hang_rules.behind(tuple(replace(rank, phase="") for rank in seen)) == ()
+    assert hang_rules.ranks_behind(seen) == ("rank 1 (n1)",)
+    assert hang_rules.ranks_behind(tuple(replace(rank, phase="") for rank in seen)) == ()
 
 
 @pytest.mark.parametrize("number", [64, 512, 768, 1024, 4096])
@@ -371,18 +373,18 @@ def test_nobody_is_behind_by_the_turn_in_which_beats_are_read(number: int) -> No
         for rank in range(number)
     )
 
-    assert hang_rules.behind(seen) == ()
+    assert hang_rules.ranks_behind(seen) == ()
 
 
 def test_a_rank_that_stopped_long_before_many_others_is_behind() -> None:
     """What the turn of reading does not explain still tells who stopped first."""
     seen = tuple(Rank(rank, f"n{rank // 8}", 7, 9, "", 10.0 if rank == 9 else 100.0) for rank in range(256))
 
-    assert hang_rules.behind(seen) == ("rank 9 (n1)",)
+    assert hang_rules.ranks_behind(seen) == ("rank 9 (n1)",)
 
 
 def test_settings_make_the_limits() -> None:
     """hang=never looks for nothing; hang-max is never below hang-min."""
-    assert hang_rules.limits_from({"hang": "never"}) is None
-    assert hang_rules.limits_from({}) == LIMITS
-    assert hang_rules.limits_from({"hang-min": 9.0, "hang-max": 5.0}) == Limits(9.0, 9.0, 1800.0)
+    assert hang_rules.hang_limits({"hang": "never"}) is None
+    assert hang_rules.hang_limits({}) == LIMITS
+    assert hang_rules.hang_limits({"hang-min": 9.0, "hang-max": 5.0}) == Limits(9.0, 9.0, 1800.0)

@@ -97,7 +97,7 @@ def test_a_log_ends_where_the_next_launch_begins_in_it(
     """Appended: up to there; another file, or nobody knows: to the end; emptied or replaced: nothing of it is left."""
     run_dir = _folder(tmp_path, (1, 1, _record("/log", 5, 40)), (*place, after))
 
-    assert log_watcher.of_launch(run_dir, 1, 1) == expected
+    assert log_watcher.launch_logs(run_dir, 1, 1) == expected
 
 
 def test_a_log_of_which_a_part_is_known_is_read_to_there(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_log_of_which_a_part_is_known_is_read_to_there(tmp_path: Path) -> None
     tail = Tail(log)
 
     assert tail.read() == [Piece(b"mine 1\nmine 2\n", 4, 0)]
-    words = {proof.text for proof in unknown_cause.suspicious([log], Topology())}
+    words = {proof.text for proof in unknown_cause.suspicious_lines([log], Topology())}
     assert words
     assert words <= {"mine 1", "mine 2"}
     for text in ("old\nmine 1\nmine 2\nnext\nmore\n", "new\n" * 99, ""):
@@ -127,6 +127,6 @@ def test_what_is_judged_afterwards_ends_there_too(tmp_path: Path) -> None:
     path.write_text(f"step 1 loss 2\n{OFF_THE_BUS}\n" + "Traceback (most recent call last):\nKeyError: 'x'\n")
     end = path.read_text().index("Traceback")
 
-    report = inputs.gather([LogPath(str(path), end_offset_bytes=end)]).report
+    report = inputs.read_attempt_files([LogPath(str(path), end_offset_bytes=end)]).report
 
     assert {one.text for one in report.evidence} == {OFF_THE_BUS}

@@ -205,7 +205,7 @@ def test_a_verdict_in_itself_is_given_the_law_s_own_time(
     step_s: float | None, moves: int, at_once: bool, threshold_s: float
 ) -> None:
     """P7: where all ranks wait, never less than fault-grace and five steps; more only before the pace is known, where the line may be survived."""
-    limits = hang_rules.after_fatal_line(hang_rules.Limits(), "a line", 60.0, at_once=at_once)
+    limits = hang_rules.after_fatal_line(hang_rules.HangLimits(), "a line", 60.0, at_once=at_once)
     history = liveness.History(
         life="0.1",
         seen_s=700.0,
@@ -214,7 +214,7 @@ def test_a_verdict_in_itself_is_given_the_law_s_own_time(
         moves=liveness.Moves(kind="steps", count=moves, at_s=0.0, step_s=step_s),
         witness=liveness._Witness(samples=9, sampled_s=700.0, frozen=20, steady=20, waiting="collective"),
     )
-    assert threshold_s == hang_rules.judge(history, 700.0, limits).threshold_s
+    assert threshold_s == hang_rules.hang_verdict(history, 700.0, limits).threshold_s
 
 
 def _another_job(life: Life, *arguments: str) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ftrun.supervisor.telemetry.log_watcher import LogWatcher
-from ftrun.supervisor.telemetry.progress import ProgressReader, announced
+from ftrun.supervisor.telemetry.progress import ProgressReader
+from ftrun.supervisor.telemetry.progress import announced_phase as announced
 from ftrun.supervisor.telemetry.tail import LogPath
 
 BEGIN = [

@@ -333,7 +333,7 @@ def test_lines_that_differ_in_their_digits_alone_are_read_alike() -> None:
     """What was learnt of a line's layout gives each line its own numbers, however often, and a longer number a layout of its own."""
     for first, last, value in ((7, 9, 1.25), (1, 9, 2.5), (10, 99, 0.125), (7, 9, 1.25)):
         line = f"[2026-01-01 10:00:00] step {first}/{last} loss: {value} saved checkpoint /ckpt/step-{first}.pt".encode()
-        seen, loss, saved = step_formats.told(line)
+        seen, loss, saved = step_formats.parse_line(line)
         assert seen is not None
         assert (seen.step, seen.total, loss) == (first, last, value)
-        assert saved == step_formats.Saved(first, f"/ckpt/step-{first}.pt", done=True)
+        assert saved == step_formats.SavedCheckpoint(first, f"/ckpt/step-{first}.pt", done=True)

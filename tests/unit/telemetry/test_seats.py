@@ -8,9 +8,10 @@ import pytest
 
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.diagnosis import blame
-from ftrun.supervisor.diagnosis.inputs import gather
+from ftrun.supervisor.diagnosis.inputs import read_attempt_files as gather
 from ftrun.supervisor.model.types import Evidence, Source, Topology
-from ftrun.supervisor.telemetry.rank_map import SEATS_MAX, Seats
+from ftrun.supervisor.telemetry.rank_map import SEATS_MAX
+from ftrun.supervisor.telemetry.rank_map import RankMap as Seats
 
 
 def _nccl(host: str, rank: int, size: int, device: int) -> str:
@@ -119,5 +120,5 @@ def test_the_task_number_of_one_of_several_steps_seats_nobody() -> None:
     )
 
     assert {0: ""} == topology.rank_node
-    assert {0: ""} == blame.learned([aborted], topology).rank_node
+    assert {0: ""} == blame.with_learned_ranks([aborted], topology).rank_node
     assert topology.node_of("rank 0") is None

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 import pytest
 
 from ftrun.supervisor.telemetry import straggler
-from ftrun.supervisor.telemetry.straggler import Act, History, Sample, Slow
+from ftrun.supervisor.telemetry.straggler import History, Sample
+from ftrun.supervisor.telemetry.straggler import Straggler as Slow
+from ftrun.supervisor.telemetry.straggler import StragglerAction as Act
 
 STEPS = 10
 
@@ -30,7 +32,7 @@ class Job:
                 self.own_s[rank] += steps * wobble * (slow or {}).get(rank, 1.0)
             samples = [Sample(r, f"n{r // 2}", one, self.window * steps) for r, one in enumerate(self.own_s)]
             self.history = straggler.observe(self.history, samples, self.window * straggler.WINDOW_S)
-        return straggler.slow(self.history)
+        return straggler.find_stragglers(self.history)
 
 
 def test_equals_are_no_stragglers() -> None:
@@ -163,6 +165,6 @@ def test_a_window_is_as_long_as_it_is_set_to() -> None:
         samples = [Sample(rank, f"n{rank}", one, 2 * tick) for rank, one in enumerate(own_s)]
         history = straggler.observe(history, samples, float(tick), window_s=6.0)
 
-        assert bool(straggler.slow(history)) == (tick >= 169)
+        assert bool(straggler.find_stragglers(history)) == (tick >= 169)
 
     assert 28 == history.windows

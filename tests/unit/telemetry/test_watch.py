@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrun.supervisor.diagnosis.inputs import gather
+from ftrun.supervisor.diagnosis.inputs import read_attempt_files as gather
 from ftrun.supervisor.model.types import Action, Blame, Evidence, FaultClass, Layer, Role, Source
 from ftrun.supervisor.signatures.catalog import Catalog, Signature
 from ftrun.supervisor.signatures.scanner import SEGMENT_BYTES
 from ftrun.supervisor.telemetry import log_file
-from ftrun.supervisor.telemetry.log_file import KEPT_FIRST, KEPT_LAST, written_s
+from ftrun.supervisor.telemetry.log_file import KEPT_FIRST, KEPT_LAST
+from ftrun.supervisor.telemetry.log_file import line_time_s as written_s
 from ftrun.supervisor.telemetry.log_watcher import LogWatcher, WatchReport
 from ftrun.supervisor.telemetry.tail import LogPath
 

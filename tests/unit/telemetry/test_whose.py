@@ -11,8 +11,12 @@ from ftrun.supervisor.diagnosis import inputs
 from ftrun.supervisor.model.types import Evidence
 from ftrun.supervisor.signatures import catalog
 from ftrun.supervisor.telemetry import log_watcher
-from ftrun.supervisor.telemetry.line_owner import NOBODY_KNOWN, Ours, Whose, whose
-from ftrun.supervisor.telemetry.log_file import Book, LogFile
+from ftrun.supervisor.telemetry.line_owner import NO_OWNERS_KNOWN as NOBODY_KNOWN
+from ftrun.supervisor.telemetry.line_owner import KnownOwners as Ours
+from ftrun.supervisor.telemetry.line_owner import LineOwner as Whose
+from ftrun.supervisor.telemetry.line_owner import owner_of as whose
+from ftrun.supervisor.telemetry.log_file import LogContext as Book
+from ftrun.supervisor.telemetry.log_file import LogFile
 from ftrun.supervisor.telemetry.log_watcher import LogWatcher
 from ftrun.supervisor.telemetry.tail import LogPath, Piece
 
@@ -265,11 +269,11 @@ def test_a_launch_and_the_others_of_its_run_are_known_by_their_records(tmp_path:
         place.mkdir(parents=True, exist_ok=True)
         (place / f"launch.{launch}").write_text(lines)
 
-    found = log_watcher.ours(run_dir, 2, 0)
+    found = log_watcher.known_owners(run_dir, 2, 0)
     assert found == _ours("42", "n1 n2", "41 43", "n0 n1 n2 n3")
-    assert log_watcher.ours(run_dir, 1, 1) == _ours("41", "n1 n3", "41 42 43", "n0 n1 n2")
-    assert [log_watcher.ours(run_dir, *place).several for place in ((1, 0), (3, 0))] == [False, True]
-    assert log_watcher.ours(run_dir, 4, 0) == NOBODY_KNOWN
+    assert log_watcher.known_owners(run_dir, 1, 1) == _ours("41", "n1 n3", "41 42 43", "n0 n1 n2")
+    assert [log_watcher.known_owners(run_dir, *place).several for place in ((1, 0), (3, 0))] == [False, True]
+    assert log_watcher.known_owners(run_dir, 4, 0) == NOBODY_KNOWN
 
 
 def test_afterwards_the_same_lines_count_as_live(tmp_path: Path) -> None:
@@ -277,7 +281,7 @@ def test_afterwards_the_same_lines_count_as_live(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(THAWED + BUG + OWN_WORDS)
     live = LogWatcher([LogPath(str(log))], catalog=CATALOG, ours=SECOND).poll(1.0).evidence
-    afterwards = inputs.gather([str(log)], catalog=CATALOG, ours=SECOND).report.evidence
+    afterwards = inputs.read_attempt_files([str(log)], catalog=CATALOG, ours=SECOND).report.evidence
 
     assert [one.text for one in afterwards] == [one.text for one in live]
     assert len(live) == 4

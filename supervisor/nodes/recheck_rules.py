@@ -26,19 +26,19 @@ from ftrun.slurm.records import dataclass, replace
 
 __all__ = [
     "CheckNodes",
-    "Memory",
-    "Report",
-    "Rules",
+    "CheckReport",
+    "RecheckRules",
+    "RecheckState",
     "Verdict",
-    "adopted",
-    "bare",
+    "apply_record",
+    "assess_check",
+    "check_eligibility",
     "due_s",
     "fold",
-    "fold_on",
-    "judge",
-    "reworded",
-    "standing",
-    "whose",
+    "reason_owner",
+    "relapses_after",
+    "with_note",
+    "without_reboot_note",
 ]
 
 PREFIX = "ftrun:"
@@ -67,7 +67,7 @@ _NOT_NOW = {
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class RecheckRules:
     """The numbers. `passes` clean checks in a row return a node; `spacing_s` lies between the first two.
 
     A node that relapsed `lies` times within `lie_within_s` of its return is left to a person; `steps` is
@@ -82,7 +82,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class RecheckState:
     """What recheck remembers of a node, folded from its own records. Times are Unix seconds."""
 
     reason: str = ""  # as last seen or set by ftrun; "" = the node is not ours now
@@ -105,7 +105,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CheckReport:
     """One check of a node. `state`: answered, or why there is no report; findings as in the node's report."""
 
     state: str
@@ -113,7 +113,7 @@ class Report:
     why: str = ""
 
 
-CheckNodes = Callable[[Sequence[str]], Mapping[str, Report]]
+CheckNodes = Callable[[Sequence[str]], Mapping[str, CheckReport]]
 """Node names -> a report for each, in bounded time; a node that gave none has a report that says why."""
 
 
@@ -130,19 +130,19 @@ class Verdict:
     wrong: tuple[str, ...] = field(default=())  # the checks that are bad
 
 
-def bare(reason: str) -> str:
+def without_reboot_note(reason: str) -> str:
     """The reason without what Slurm appends when it reboots a node."""
     return _REBOOT.sub("", reason)
 
 
-def whose(reason: str, memory: Memory) -> str:
+def reason_owner(reason: str, memory: RecheckState) -> str:
     """Whose reason this is.
 
     Nobody (not ftrun's), ours, new (an unknown drain of ftrun's) or edited (a person's).
     """
     if not reason.startswith(PREFIX):
         return "nobody"
-    text = bare(reason)
+    text = without_reboot_note(reason)
     if text and text in {memory.reason, memory.pending}:
         return "ours"
     form = _FORM.fullmatch(text)
@@ -153,9 +153,9 @@ def whose(reason: str, memory: Memory) -> str:
     return "edited" if same_drain else "new"
 
 
-def reworded(reason: str, words: str) -> str:
+def with_note(reason: str, words: str) -> str:
     """The reason with `words` in brackets, the time still last. Unchanged where it is not in ftrun's form."""
-    form = _FORM.fullmatch(bare(reason))
+    form = _FORM.fullmatch(without_reboot_note(reason))
     if form is None:
         return reason
     plain = " ".join("".join(c if c.isprintable() and c not in "[]|\"'\\" else " " for c in words).split())
@@ -163,7 +163,7 @@ def reworded(reason: str, words: str) -> str:
     return f"ftrun: {form.group(1)} {form.group(2)} {middle}{form.group(4)}"
 
 
-def standing(row: NodeRow) -> tuple[str, str]:
+def check_eligibility(row: NodeRow) -> tuple[str, str]:
     """What Slurm's state allows: (look | silent | wait | gone, why).
 
     Silent: no job could run there, so no check can pass.
@@ -181,13 +181,13 @@ def standing(row: NodeRow) -> tuple[str, str]:
     return ("look", "") if row.drained else ("gone", "it is not drained any more")
 
 
-def adopted(memory: Memory, rules: Rules, now_s: float) -> int:
+def relapses_after(memory: RecheckState, rules: RecheckRules, now_s: float) -> int:
     """How often this node relapsed, now that a new reason of ftrun's is found on it."""
     soon = memory.returned_s and now_s - memory.returned_s <= rules.lie_within_s
     return memory.lies + 1 if soon else 0
 
 
-def due_s(memory: Memory, rules: Rules) -> float:
+def due_s(memory: RecheckState, rules: RecheckRules) -> float:
     """From when on the node may be checked."""
     patience_s = rules.spacing_s * 4.0 ** min(memory.lies, DOUBLINGS_MAX)
     if not memory.looked_s:
@@ -200,7 +200,7 @@ def due_s(memory: Memory, rules: Rules) -> float:
     return memory.looked_s + min(again_s, max(A_DAY_S, rules.spacing_s))
 
 
-def judge(memory: Memory, report: Report, rules: Rules) -> Verdict:
+def assess_check(memory: RecheckState, report: CheckReport, rules: RecheckRules) -> Verdict:
     """What this check means for the node."""
     if report.state != "answered" or not report.findings:
         return _not_clean(
@@ -227,28 +227,30 @@ def judge(memory: Memory, report: Report, rules: Rules) -> Verdict:
     return Verdict("clean", "again", f"clean, pass {passes} of {needed}")
 
 
-def _not_clean(memory: Memory, rules: Rules, result: str, why: str, wrong: tuple[str, ...]) -> Verdict:
+def _not_clean(
+    memory: RecheckState, rules: RecheckRules, result: str, why: str, wrong: tuple[str, ...]
+) -> Verdict:
     return Verdict(result, "step" if memory.steps < rules.steps else "keep", why, wrong)
 
 
-def fold(records: Iterable[Mapping[str, Any]]) -> dict[str, Memory]:
+def fold(records: Iterable[Mapping[str, Any]]) -> dict[str, RecheckState]:
     """What the records of recheck say of each node. A record of an unknown kind is for people only."""
-    known: dict[str, Memory] = {}
+    known: dict[str, RecheckState] = {}
     for record in records:
         node = record.get("node")
         if isinstance(node, str):
-            known[node] = fold_on(known.get(node, Memory()), record)
+            known[node] = apply_record(known.get(node, RecheckState()), record)
     return known
 
 
-def fold_on(memory: Memory, record: Mapping[str, Any]) -> Memory:
+def apply_record(memory: RecheckState, record: Mapping[str, Any]) -> RecheckState:
     """The memory after one more record of its node."""
     change = _CHANGES.get(str(record.get("kind")))
     return memory if change is None else change(memory, record)
 
 
-def _adopt(memory: Memory, record: Mapping[str, Any]) -> Memory:
-    return Memory(
+def _adopt(memory: RecheckState, record: Mapping[str, Any]) -> RecheckState:
+    return RecheckState(
         reason=record["reason"],
         since_s=record["at"],
         lies=int(record.get("lies", 0)),
@@ -256,7 +258,7 @@ def _adopt(memory: Memory, record: Mapping[str, Any]) -> Memory:
     )
 
 
-def _looked(memory: Memory, record: Mapping[str, Any]) -> Memory:
+def _looked(memory: RecheckState, record: Mapping[str, Any]) -> RecheckState:
     clean = record["result"] == "clean"
     return replace(
         memory,
@@ -267,11 +269,11 @@ def _looked(memory: Memory, record: Mapping[str, Any]) -> Memory:
     )
 
 
-def _returned(memory: Memory, record: Mapping[str, Any]) -> Memory:
-    return Memory(returned_s=record["at"], lies=memory.lies)
+def _returned(memory: RecheckState, record: Mapping[str, Any]) -> RecheckState:
+    return RecheckState(returned_s=record["at"], lies=memory.lies)
 
 
-_CHANGES: Mapping[str, Callable[[Memory, Mapping[str, Any]], Memory]] = {
+_CHANGES: Mapping[str, Callable[[RecheckState, Mapping[str, Any]], RecheckState]] = {
     "adopted": _adopt,
     "looked": _looked,
     "rewording": lambda memory, record: replace(memory, pending=record["after"]),
@@ -280,5 +282,5 @@ _CHANGES: Mapping[str, Callable[[Memory, Mapping[str, Any]], Memory]] = {
     "returning": lambda memory, _: replace(memory, returning=True),
     "returned": _returned,
     "left": lambda memory, record: replace(memory, left=record["why"]),
-    "gone": lambda _memory, _record: Memory(),
+    "gone": lambda _memory, _record: RecheckState(),
 }

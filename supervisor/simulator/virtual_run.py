@@ -22,7 +22,7 @@ from ftrun.supervisor.simulator.cluster import Cluster
 from ftrun.supervisor.simulator.scenario import Cause, Scenario
 from ftrun.supervisor.simulator.tally import Outcome
 
-__all__ = ["Fault", "Life", "Rules", "live"]
+__all__ = ["Fault", "Rules", "VirtualRun", "simulate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Fault:
     saved: int
 
 
-class Life:
+class VirtualRun:
     """A run under way. Rules read it, let time pass in it and place it."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
@@ -165,22 +165,22 @@ class Life:
 class Rules(Protocol):
     """What is done about faults."""
 
-    def begin(self, life: Life) -> None:
+    def begin(self, life: VirtualRun) -> None:
         """Place the first job. Its own time in the queue is not counted."""
 
-    def recover(self, life: Life, fault: Fault) -> None:
+    def recover(self, life: VirtualRun, fault: Fault) -> None:
         """Do everything until the script is about to start again."""
 
-    def look_at_s(self, life: Life) -> float:
+    def look_at_s(self, life: VirtualRun) -> float:
         """When to look at a healthy run; infinite where it is left alone."""
 
-    def look(self, life: Life) -> None:
+    def look(self, life: VirtualRun) -> None:
         """Look at a healthy run that has just written a checkpoint."""
 
 
-def live(scenario: Scenario, seed: int, rules: Rules) -> Outcome:
+def simulate(scenario: Scenario, seed: int, rules: Rules) -> Outcome:
     """One life under these rules."""
-    life = Life(scenario, seed)
+    life = VirtualRun(scenario, seed)
     rules.begin(life)
     while not life.over:
         fault = life.work(rules.look_at_s(life))

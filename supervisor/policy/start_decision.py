@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.config import recovery_order
 from ftrun.supervisor.diagnosis import node_findings
-from ftrun.supervisor.diagnosis.checkpoint_blame import Resumed, Usable, is_aside
+from ftrun.supervisor.diagnosis.checkpoint_blame import ResumedCheckpoint as Resumed
+from ftrun.supervisor.diagnosis.checkpoint_blame import ResumePoint as Usable
+from ftrun.supervisor.diagnosis.checkpoint_blame import is_set_aside as is_aside
 from ftrun.supervisor.diagnosis.class_defaults import Ended
-from ftrun.supervisor.diagnosis.facts import Facts, Gone
+from ftrun.supervisor.diagnosis.facts import Facts
+from ftrun.supervisor.diagnosis.facts import LostCompanion as Gone
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.diagnosis.suspicions import GROWN
@@ -27,26 +30,26 @@ from ftrun.supervisor.policy import decide, ladder, policy_input
 from ftrun.supervisor.telemetry import divergence
 
 if TYPE_CHECKING:
-    from ftrun.hooks.checkpoints.diverged import Poison
+    from ftrun.hooks.checkpoints.diverged import Divergence as Poison
     from ftrun.supervisor.signatures.catalog import Catalog
-    from ftrun.supervisor.telemetry.divergence import Sign
+    from ftrun.supervisor.telemetry.divergence import DivergenceSign as Sign
     from ftrun.supervisor.telemetry.progress import Progress
 
 __all__ = [
-    "Seen",
-    "case_of",
-    "decided",
-    "facts_of",
-    "judge",
-    "place_of",
-    "ruled",
-    "unspent",
-    "usable",
+    "StartFacts",
+    "allocation_state",
+    "decide_start",
+    "decision_record",
+    "diagnose_start",
+    "diagnosis_facts",
+    "growth_record",
+    "policy_input_of",
+    "usable_spares",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class StartFacts:
     """All facts about start `number` at its end.
 
     `nodes` are those that it used, `code` and `signal` how its script ended. `silent` are active nodes that
@@ -78,12 +81,12 @@ class Seen:
     resumed: Resumed | None = None
 
 
-def judge(seen: Seen, catalog: Catalog) -> Diagnosis:
+def diagnose_start(seen: StartFacts, catalog: Catalog) -> Diagnosis:
     """The diagnosis of the end."""
-    return diagnose(facts_of(seen, catalog))
+    return diagnose(diagnosis_facts(seen, catalog))
 
 
-def facts_of(seen: Seen, catalog: Catalog) -> Facts:
+def diagnosis_facts(seen: StartFacts, catalog: Catalog) -> Facts:
     """The facts of this start for the rules. Only the agent knows so early which nodes do not answer; these
     count as lost.
     """
@@ -111,9 +114,9 @@ def facts_of(seen: Seen, catalog: Catalog) -> Facts:
     )
 
 
-def case_of(
-    run: Run, seen: Seen, diagnosis: Diagnosis, cluster: policy_input.ClusterView
-) -> policy_input.Case:
+def policy_input_of(
+    run: Run, seen: StartFacts, diagnosis: Diagnosis, cluster: policy_input.ClusterView
+) -> policy_input.PolicyInput:
     """The case of this end for the policy."""
     assert run.attempt is not None
     loads = seen.resumed.without if seen.resumed is not None and is_aside(diagnosis) else seen.loads
@@ -130,7 +133,7 @@ def case_of(
         end_intended=seen.suspicion.title if seen.suspicion is not None else "",
         end_done=seen.suspicion is not None,
     )
-    return policy_input.Case(
+    return policy_input.PolicyInput(
         run=run,
         attempt=attempt,
         diagnosis=diagnosis,
@@ -139,24 +142,26 @@ def case_of(
         now_s=seen.now_s,
         step=seen.step,
         checkpoint=seen.checkpoint,
-        diverged=divergence.words(seen.diverged),
+        diverged=divergence.describe_divergence(seen.diverged),
         older=loads.back,
         stuck=loads.stuck,
         own=loads.own,
     )
 
 
-def ruled(case: policy_input.Case, place: ladder.Place) -> tuple[policy_input.Ruling, ladder.Move]:
+def decide_start(
+    case: policy_input.PolicyInput, place: ladder.AllocationState
+) -> tuple[policy_input.Ruling, ladder.RecoveryStep]:
     """The policy's ruling, and the ladder's move. Raises SettingError for settings that no submission
     accepts.
     """
     ruling = decide.decide(case)
-    rungs = recovery_order.rungs_from(case.run.settings)
-    return ruling, ladder.climb(case, ruling, rungs, place, dict(case.run.rungs))
+    rungs = recovery_order.rung_rules_from(case.run.settings)
+    return ruling, ladder.choose_action(case, ruling, rungs, place, dict(case.run.rungs))
 
 
-def decided(
-    incident: str, case: policy_input.Case, ruling: policy_input.Ruling, move: ladder.Move
+def decision_record(
+    incident: str, case: policy_input.PolicyInput, ruling: policy_input.Ruling, move: ladder.RecoveryStep
 ) -> dict[str, Any]:
     """The journal record of a decision to recover inside the allocation."""
     decision = ruling.decision
@@ -185,8 +190,8 @@ def decided(
     }
 
 
-def unspent(
-    incident: str, case: policy_input.Case, nodes: Sequence[str], aside: Sequence[str], reason: str
+def growth_record(
+    incident: str, case: policy_input.PolicyInput, nodes: Sequence[str], aside: Sequence[str], reason: str
 ) -> dict[str, Any]:
     """The record of a start that begins again though nothing failed: no node blamed, no budget spent, and a
     refill after progress.
@@ -213,7 +218,7 @@ def unspent(
     }
 
 
-def usable(
+def usable_spares(
     nodes: Sequence[str],
     *,
     active: Collection[str],
@@ -236,7 +241,7 @@ def usable(
     return tuple(sorted(free, key=lambda node: (node in degraded, node in excluded)))
 
 
-def spares_off(nodes: Iterable[str], unfit: Mapping[str, str], facts: NodeFacts) -> str:
+def spares_objection(nodes: Iterable[str], unfit: Mapping[str, str], facts: NodeFacts) -> str:
     """Why those of `nodes` that answer are no spares; "" if there are none."""
     bad = _bad(facts)
     why = {node: unfit.get(node) or bad.get(node, "") for node in nodes}
@@ -255,8 +260,8 @@ def _bad(facts: NodeFacts) -> dict[str, str]:
     return bad
 
 
-def place_of(
-    seen: Seen,
+def allocation_state(
+    seen: StartFacts,
     nodes: tuple[str, ...],
     spares: tuple[str, ...],
     aside: tuple[str, ...],
@@ -266,7 +271,7 @@ def place_of(
     called: bool,
     stuck: Mapping[str, str],
     off: str,
-) -> ladder.Place:
+) -> ladder.AllocationState:
     """The position of the job.
 
     `stuck` are nodes that answer but cannot take part; like silent ones they are not used again, whatever the
@@ -278,7 +283,7 @@ def place_of(
     swap_off = off
     if not off and batch_node in {*culprits, *gone} and not called:
         swap_off = f"the script runs its own processes on {batch_node}, which no spare can replace"
-    return ladder.Place(
+    return ladder.AllocationState(
         nodes=nodes,
         active=seen.nodes,
         spares=spares,

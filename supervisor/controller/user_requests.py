@@ -51,9 +51,9 @@ def take_requests(ctx: RunContext) -> None:
                 continue
             want, by, halt = asked
             if want == "resume" and ctx.run.state is State.STOPPED and ctx.run.attempts:
-                finish.resume(ctx)  # before it is recorded: a crash in between must not lose it
+                finish.resume_run(ctx)  # before it is recorded: a crash in between must not lose it
             if want in ("cancel", "stop") and ctx.run.paused:
-                finish.give_up(ctx, want, by)
+                finish.give_up_paused_run(ctx, want, by)
             ctx.record("request.seen", name=name, want=want, by=by, **({"halt": True} if halt else {}))
         with contextlib.suppress(OSError):  # a folder stays, and is not read again
             os.unlink(path)

@@ -11,21 +11,22 @@ from typing import Any
 from ftrun.slurm.client.cluster import JobRow
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import replace
-from ftrun.supervisor.agent.context import Desk
-from ftrun.supervisor.agent.node_liveness import Reach
-from ftrun.supervisor.config.node_counts import pool_of, sizes_of_settings
+from ftrun.supervisor.agent.context import AgentContext as Desk
+from ftrun.supervisor.agent.node_liveness import NodeAnswers as Reach
+from ftrun.supervisor.config.node_counts import parse_pool as pool_of
+from ftrun.supervisor.config.node_counts import sizes_of_settings
 from ftrun.supervisor.diagnosis import inputs
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import Diagnosis
-from ftrun.supervisor.policy import ladder, policy_input, queue, start_case
-from ftrun.supervisor.submission import companion_form
+from ftrun.supervisor.policy import ladder, policy_input, queue, start_decision
+from ftrun.supervisor.submission import companion
 
-__all__ = ["others_wait", "place", "view"]
+__all__ = ["describe_allocation", "other_jobs_wait", "view_cluster"]
 
 
-def place(
+def describe_allocation(
     ctx: Desk,
-    seen: start_case.Seen,
+    seen: start_decision.StartFacts,
     reach: Reach,
     diagnosis: Diagnosis,
     run: Run,
@@ -34,7 +35,7 @@ def place(
     off: str,
     around: policy_input.ClusterView,
     companion_off: str = "",
-) -> ladder.Place:
+) -> ladder.AllocationState:
     """The input of the ladder: where the job stands.
 
     `aside` are nodes that no later start may use, `off` is why nothing is restarted here, `companion_off` why
@@ -46,7 +47,7 @@ def place(
     facts = replace(facts, silent=frozenset(lost))
     broken = [node for span in ctx.spans if lost.intersection(span.nodes) for node in span.nodes]
     aside = tuple(dict.fromkeys((*aside, *broken)))  # a companion that lost a node is over as a whole
-    spares = start_case.usable(
+    spares = start_decision.usable_spares(
         ctx.nodes,
         active=seen.nodes,
         aside=aside,
@@ -55,7 +56,7 @@ def place(
         facts=facts,
         excluded=run.excluded_at(seen.now_s),
     )
-    place = start_case.place_of(
+    place = start_decision.allocation_state(
         seen,
         ctx.nodes,
         spares,
@@ -71,12 +72,12 @@ def place(
     waiting = [node for node in ctx.nodes if node not in {*seen.nodes, *aside} and node in reach.answered]
     return replace(
         place,
-        spares_off=start_case.spares_off(waiting, reach.unfit, facts),
+        spares_off=start_decision.spares_objection(waiting, reach.unfit, facts),
         companion_off=companion_off,
         sizes=sizes.without(run.sizes_aside) if sizes is not None else None,
         idle=max(len(idle), borrowed) + ctx.expected if around.partition else None,
         lent=frozenset(node for span in ctx.spans for node in span.nodes),
-        others_wait=sizes is not None and bool(idle) and others_wait(ctx),
+        others_wait=sizes is not None and bool(idle) and other_jobs_wait(ctx),
     )
 
 
@@ -90,13 +91,15 @@ def _to_be_had(
     if pool is None:
         return around.idle - but, 0
     try:
-        own = companion_form.members(ctx.cluster, pool) if pool.kind == "reservation" else frozenset()
-        return around.idle - but - own, len(companion_form.idle(ctx.cluster, pool, ctx.cluster.nodes(), but))
+        own = companion.pool_nodes(ctx.cluster, pool) if pool.kind == "reservation" else frozenset()
+        return around.idle - but - own, len(
+            companion.idle_pool_nodes(ctx.cluster, pool, ctx.cluster.nodes(), but)
+        )
     except SlurmError:
         return around.idle - but, 0
 
 
-def others_wait(ctx: Desk) -> bool:
+def other_jobs_wait(ctx: Desk) -> bool:
     """Whether jobs of others wait for nodes. If Slurm does not answer, assume yes."""
     try:
         row = ctx.cluster.jobs((ctx.where.job,)).get(ctx.where.job)
@@ -109,7 +112,7 @@ def _partitions(row: JobRow | None) -> Sequence[str]:
     return row.partition.split(",") if row is not None else ()
 
 
-def view(ctx: Desk, settings: dict[str, Any], run: Run) -> policy_input.ClusterView:
+def view_cluster(ctx: Desk, settings: dict[str, Any], run: Run) -> policy_input.ClusterView:
     """The cluster as Slurm shows it, idle nodes only with the job's own devices; empty if Slurm does not
     answer.
     """
@@ -125,8 +128,8 @@ def view(ctx: Desk, settings: dict[str, Any], run: Run) -> policy_input.ClusterV
             lost=[node for node in ctx.nodes if node in nodes and not nodes[node].responding],
             nodes_needed=len(where.nodes),
             may_ask=bool(settings.get("site-spool")),
-            nodes_least=queue.least(run, sizes_of_settings(settings)),
+            nodes_least=queue.smallest_size(run, sizes_of_settings(settings)),
         )
-        return queue.alike(found, nodes, run)
+        return queue.with_same_devices(found, nodes, run)
     except SlurmError:
         return policy_input.ClusterView()

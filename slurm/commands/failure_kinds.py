@@ -22,7 +22,7 @@ from enum import Enum
 
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, SlurmError, Unreachable
 
-__all__ = ["GONE", "Call", "is_gone", "is_known", "sort_failure"]
+__all__ = ["GONE", "Call", "error_of_failure", "is_gone", "is_known"]
 
 
 class Call(Enum):
@@ -317,7 +317,7 @@ def _message(stderr: str, exit_code: int | None, kind: type[SlurmError]) -> str:
     return next((line for line in told if _kind_of(line) is kind), told[-1])
 
 
-def sort_failure(
+def error_of_failure(
     call: Call, *, stderr: str, exit_code: int | None = None, killed_after_s: float | None = None
 ) -> SlurmError:
     """The error to raise for a failed command. `killed_after_s`: our timeout killed it after so many seconds."""

@@ -27,7 +27,9 @@ from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import Decision, FaultClass
 from ftrun.supervisor.policy import elastic, queue
-from ftrun.supervisor.policy.queue import Patience, Pending, QueueClock
+from ftrun.supervisor.policy.queue import PendingJob as Pending
+from ftrun.supervisor.policy.queue import QueueClock
+from ftrun.supervisor.policy.queue import WaitSettings as Patience
 from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.submission import in_allocation, node_names, plan
 
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.policy.policy_input import ClusterView
 
-__all__ = ["look", "may_be_taken_out", "shape_of_next"]
+__all__ = ["may_leave_queue", "next_size_and_spares", "review_queued_job"]
 
 
 LOOK_EVERY_S = 5.0
@@ -58,7 +60,7 @@ class _Wait:
     alive: Stopwatch = field(default_factory=Stopwatch)  # it runs although we cancelled it
 
 
-def look(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
+def review_queued_job(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
     """One pass over a job in the queue. Raises SlurmError if the pass is worth repeating."""
     alone = len(ctx.rows(snapshot)) == 1 and row.job_id.isdigit()
     if ctx.watch_only or row.state is not JobState.PENDING or not alone:
@@ -68,7 +70,7 @@ def look(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
     if not _wait(ctx).looked.due(snapshot.mono_s, LOOK_EVERY_S):
         return
     if ctx.attempt.resizing:
-        _reshape(ctx, snapshot, ctx.attempt.resizing, "announced before")
+        _resize_in_queue(ctx, snapshot, ctx.attempt.resizing, "announced before")
         return
     if not first and row.reason in ("Priority", "Resources"):
         drain.request_priority(ctx, snapshot)
@@ -78,41 +80,41 @@ def look(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
     if not may_move and not queue.cannot_start(row.reason):
         return  # the usual case costs Slurm no query
     ready = _ready(ctx, snapshot, sizes) if sizes is not None and not pending.first else 0
-    move = queue.look(pending, ready, sizes, patience)
+    move = queue.decide_wait(pending, ready, sizes, patience)
     if move.kind == "notify":
         message = f"attempt {ctx.attempt.number}: {move.reason}"
         if message not in ctx.run.warnings:
             ctx.record("warned", message=message)
     elif move.kind == "relax":
-        _give_back(ctx, snapshot, move.nodes, move.reason)
+        _readmit_nodes(ctx, snapshot, move.nodes, move.reason)
     elif move.kind == "shrink" and not ctx.attempt.fixed and not ctx.settings.get("spares"):
-        _reshape(ctx, snapshot, move.size, move.reason)
+        _resize_in_queue(ctx, snapshot, move.size, move.reason)
     elif move.kind in ("shrink", "anew"):
-        _move(ctx, snapshot, move.size, move.reason)
+        _move_to_new_attempt(ctx, snapshot, move.size, move.reason)
     elif move.kind in ("stop", "hopeless") and _still_waits(ctx):
         _stop(ctx, snapshot, move.reason)
 
 
-def shape_of_next(
+def next_size_and_spares(
     ctx: RunContext, snapshot: ClusterSnapshot, view: ClusterView, exclude: Sequence[str]
 ) -> tuple[int, int | None]:
     """(nodes of the next attempt, 0 if the run has only one size; its spares, None if the run has none)."""
     sizes, attempt = _sizes(ctx), ctx.attempt
     size = int(ctx.run.decision.get("size", 0))
     if sizes is None:
-        return 0, in_allocation.spares_now(ctx.settings, attempt, view, exclude)
-    view = queue.alike(view, snapshot.nodes or {}, ctx.run)
+        return 0, in_allocation.spares_for_next(ctx.settings, attempt, view, exclude)
+    view = queue.with_same_devices(view, snapshot.nodes or {}, ctx.run)
     if size not in sizes.all:
-        now = queue.present(ctx.run, sizes)
-        worth = elastic.usable(sizes, ctx.run.sizes_aside)
+        now = queue.run_size(ctx.run, sizes)
+        worth = elastic.usable_sizes(sizes, ctx.run.sizes_aside)
         size = queue.next_size(worth, now, view, attempt.nodes, exclude)
-    spares = in_allocation.spares_now(ctx.settings, attempt, view, exclude, size)
+    spares = in_allocation.spares_for_next(ctx.settings, attempt, view, exclude, size)
     if spares and view.partition:  # a spare is not worth waiting for
-        spares = max(0, min(spares, queue.ready(view, attempt.nodes, exclude) - size))
+        spares = max(0, min(spares, queue.available_count(view, attempt.nodes, exclude) - size))
     return size, spares
 
 
-def may_be_taken_out(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
+def may_leave_queue(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
     """Whether a job that is to leave the queue may be cancelled, or has been ended by us.
 
     Else the job is what goes on, or a user has ended it (P5).
@@ -191,7 +193,7 @@ def _pending(
         size=attempt.size or (sizes.full if sizes is not None else row.node_count),
         spares=in_allocation.spares_of(ctx.settings, attempt),
         first=first,
-        kept_off=queue.tiers(ctx.run, attempt.excluded, snapshot.now_s),
+        kept_off=queue.release_order(ctx.run, attempt.excluded, snapshot.now_s),
         relaxed_s=snapshot.mono_s - relaxed if relaxed is not None else float("inf"),
         never_s=never_s,
         sized_s=waited_s - attempt.sized_at_s,
@@ -204,8 +206,8 @@ def _ready(ctx: RunContext, snapshot: ClusterSnapshot, sizes: Sizes) -> int:
     """How many idle, healthy nodes the waiting job could have now. Raises SlurmError."""
     if sum(row.state == "idle" for row in (snapshot.nodes or {}).values()) < sizes.all[0]:
         return 0  # on a full cluster no further query is needed
-    view = queue.alike(cluster_view(ctx, snapshot), snapshot.nodes or {}, ctx.run)
-    return queue.ready(view, (), ctx.attempt.excluded)
+    view = queue.with_same_devices(cluster_view(ctx, snapshot), snapshot.nodes or {}, ctx.run)
+    return queue.available_count(view, (), ctx.attempt.excluded)
 
 
 def _still_waits(ctx: RunContext) -> bool:
@@ -213,12 +215,12 @@ def _still_waits(ctx: RunContext) -> bool:
 
     Raises SlurmError.
     """
-    families = job_rows.families(ctx.services.cluster.jobs((ctx.attempt.job,)))
+    families = job_rows.rows_by_submission(ctx.services.cluster.jobs((ctx.attempt.job,)))
     found = families.get(ctx.attempt.job, ())
     return bool(found) and all(row.state is JobState.PENDING for row in found)
 
 
-def _reshape(ctx: RunContext, snapshot: ClusterSnapshot, size: int, reason: str) -> None:
+def _resize_in_queue(ctx: RunContext, snapshot: ClusterSnapshot, size: int, reason: str) -> None:
     """Make the waiting job itself smaller; if that is refused, the next pass starts a new attempt instead.
 
     Raises SlurmError: the next pass then asks what became of it.
@@ -227,7 +229,7 @@ def _reshape(ctx: RunContext, snapshot: ClusterSnapshot, size: int, reason: str)
     details = cluster.details(attempt.job)
     if details is None or details.state is not JobState.PENDING:
         return  # it has started or ended; the next snapshot shows it
-    shape = queue.reshaped(details.fields, size)
+    shape = queue.resized_shape(details.fields, size)
     if isinstance(shape, str):
         ctx.record("resize.refused", size=size, message=shape)
         return
@@ -243,14 +245,18 @@ def _reshape(ctx: RunContext, snapshot: ClusterSnapshot, size: int, reason: str)
         ctx.record("resize.refused", size=size, message=error.message)
         return
     details = cluster.details(attempt.job)
-    if details is not None and details.state is JobState.PENDING and not queue.applied(details.fields, shape):
+    if (
+        details is not None
+        and details.state is JobState.PENDING
+        and not queue.has_shape(details.fields, shape)
+    ):
         ctx.record("resize.refused", size=size, message="Slurm shows other numbers than it was told")
         return
     waited_s = round(_wait(ctx).clock.waited_s, 1)
     ctx.record("resize.done", size=size, reason=reason, waited_s=waited_s)
 
 
-def _move(ctx: RunContext, snapshot: ClusterSnapshot, size: int, reason: str) -> None:
+def _move_to_new_attempt(ctx: RunContext, snapshot: ClusterSnapshot, size: int, reason: str) -> None:
     ctx.services.fresh(snapshot)
     if not _still_waits(ctx):
         return
@@ -259,7 +265,7 @@ def _move(ctx: RunContext, snapshot: ClusterSnapshot, size: int, reason: str) ->
     ctx.record("queue.moved", decision=decision)
 
 
-def _give_back(ctx: RunContext, snapshot: ClusterSnapshot, nodes: Sequence[str], reason: str) -> None:
+def _readmit_nodes(ctx: RunContext, snapshot: ClusterSnapshot, nodes: Sequence[str], reason: str) -> None:
     """Take these nodes off the job's list of excluded ones, except those that its user put there."""
     cluster, attempt = ctx.services.cluster, ctx.attempt
     details = cluster.details(attempt.job)
@@ -280,8 +286,8 @@ def _give_back(ctx: RunContext, snapshot: ClusterSnapshot, nodes: Sequence[str],
 
 def _users_own(ctx: RunContext) -> set[str]:
     try:
-        kept, given = plan.load(ctx.run_dir)
-        return set(node_names.excluded(given, kept.get("cwd", "")))
+        kept, given = plan.load_options(ctx.run_dir)
+        return set(node_names.excluded_nodes(given, kept.get("cwd", "")))
     except (submission_context.ContextError, OptionError, SubmitImpossible):
         return set()
 

@@ -23,7 +23,7 @@ from typing import Protocol
 
 from ftrun.slurm.client.errors import SlurmError
 
-__all__ = ["Doors", "SlurmdDoors", "parse_doors", "refusing"]
+__all__ = ["SlurmdPorts", "TcpSlurmdPorts", "parse_slurmd_addresses", "refusing"]
 
 USUAL_PORT = 6818
 LOOK_EVERY_S = 0.25
@@ -34,7 +34,7 @@ _ADDRESS = re.compile(r"\sNodeAddr=(\S+)")
 _PORT = re.compile(r"\sPort=(\d+)")
 
 
-class Doors(Protocol):
+class SlurmdPorts(Protocol):
     """The slurmd ports of some nodes, polled until `close`."""
 
     def refused(self) -> frozenset[str]:
@@ -46,7 +46,7 @@ class Doors(Protocol):
         ...
 
 
-class SlurmdDoors:
+class TcpSlurmdPorts:
     """`Doors` by TCP. `addresses` asks Slurm for the nodes' addresses; raises errors of `ftrun.slurm.client.errors`."""
 
     def __init__(self, addresses: Callable[[], Mapping[str, tuple[str, int]]]) -> None:
@@ -72,7 +72,7 @@ class SlurmdDoors:
                 self._closed.wait(LOOK_EVERY_S)
 
 
-def parse_doors(text: str, usual_port: int = USUAL_PORT) -> dict[str, tuple[str, int]]:
+def parse_slurmd_addresses(text: str, usual_port: int = USUAL_PORT) -> dict[str, tuple[str, int]]:
     """Node -> (address, port) from `scontrol -o show node`, which prints only an unusual port. (pure)"""
     found = {}
     for line in text.splitlines():

@@ -25,7 +25,7 @@ from ftrun.hooks.bundle.shell import COMPANION_SH
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.client.options import OptionError
-from ftrun.supervisor.model.agent_events import mark_of
+from ftrun.supervisor.model.agent_events import companion_mark as mark_of
 from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store import submission_context
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import Cluster, NodeRow, SubmitRequest
     from ftrun.supervisor.config.node_counts import Pool
 
-__all__ = ["Form", "form", "idle", "members", "request_for"]
+__all__ = ["CompanionCall", "companion_call", "companion_request", "idle_pool_nodes", "pool_nodes"]
 
 
 # Options that say which nodes and how much of each, and their variables (opt.c of sbatch, 22.05 to 26.05).
@@ -92,7 +92,7 @@ _DROPPED = frozenset(
 ) | {"SLURM_CLUSTERS"}  # fmt: skip
 
 
-class Form:
+class CompanionCall:
     """One call of sbatch for a companion.
 
     Its arguments, the script for its standard input, its environment.
@@ -106,7 +106,7 @@ class Form:
         self.env = dict(env)
 
 
-def form(
+def companion_call(
     kept: Mapping[str, Any],
     script: bytes,
     env: Mapping[str, str],
@@ -124,7 +124,7 @@ def form(
     mark: str = "",
     partition: str = "",
     pool: str = "",
-) -> Form:
+) -> CompanionCall:
     """The call of sbatch for companion `number` of one launch of the run in `run_dir`.
 
     `kept`, `script` and `env` are the submission context. `limit_s` is what is left of the main job's time
@@ -145,7 +145,7 @@ def form(
     own_names = {word.partition("=")[0] for word in argv}
     for name, variable in _CARRIED.items():
         argv += [] if f"--{name}" in own_names else _said(name, variable, given)
-    own = ",".join(node_names.excluded(given, kept.get("cwd", "")))
+    own = ",".join(node_names.excluded_nodes(given, kept.get("cwd", "")))
     if away := ",".join(filter(None, (own, nodeset.fold(exclude)))):
         argv.append(f"--exclude={away}")
     folder = os.path.join(run_dir, "attempts", str(attempt), "companions")
@@ -171,14 +171,14 @@ def form(
             "_ft_main_host": main_host,
             "_ft_main_started": "" if main_started is None else f"{main_started:.0f}",
             "_ft_agent": str(kept.get("python", "")),
-            "_ft_watch": plan.watched(kept["settings"]),
+            "_ft_watch": plan.monitor_period(kept["settings"]),
             "_ft_checks": str(kept["settings"].get("checks", "")),
         },
     )
-    return Form(argv, content, {name: value for name, value in env.items() if name not in _DROPPED})
+    return CompanionCall(argv, content, {name: value for name, value in env.items() if name not in _DROPPED})
 
 
-def request_for(run_dir: str, attempt: int, **about: Any) -> SubmitRequest:
+def companion_request(run_dir: str, attempt: int, **about: Any) -> SubmitRequest:
     """The request for a companion, from the submission context; creates the folder for its log.
 
     `about` is as for `form`. Raises SubmitImpossible.
@@ -187,7 +187,7 @@ def request_for(run_dir: str, attempt: int, **about: Any) -> SubmitRequest:
 
     try:
         kept = submission_context.load(run_dir)
-        made = form(
+        made = companion_call(
             kept,
             submission_context.script(run_dir),
             submission_context.environment(run_dir),
@@ -214,8 +214,8 @@ def request_for(run_dir: str, attempt: int, **about: Any) -> SubmitRequest:
 
 def _shape(given: SbatchOptions, nodes: int) -> list[str]:
     """Tasks and GPUs per node as in the main job, also where the user gave them for the whole job."""
-    one = resize.resized(given, None, size=1)
-    _, per_node = resize.nodes_meant(given)
+    one = resize.resize(given, None, size=1)
+    _, per_node = resize.requested_nodes(given)
     words = [f"--ntasks={per_node * nodes}", f"--ntasks-per-node={per_node}"] if per_node else []
     if "gpus" in one.options:
         words.append(f"--gpus-per-node={one.options['gpus']}")
@@ -260,7 +260,7 @@ _AWAY = frozenset({"maint", "fail", "powering_down", "powered_down", "completing
 _FREE = frozenset({"idle", "reserved"})
 
 
-def members(cluster: Cluster, pool: Pool) -> frozenset[str]:
+def pool_nodes(cluster: Cluster, pool: Pool) -> frozenset[str]:
     """The pool's nodes; none where Slurm knows no such pool. Raises SlurmError."""
     if pool.kind == "reservation":
         return frozenset(cluster.reserved(pool.name))
@@ -268,13 +268,15 @@ def members(cluster: Cluster, pool: Pool) -> frozenset[str]:
     return frozenset(row.nodes) if row is not None and row.up else frozenset()
 
 
-def idle(cluster: Cluster, pool: Pool, nodes: Mapping[str, NodeRow], but: Collection[str]) -> tuple[str, ...]:
+def idle_pool_nodes(
+    cluster: Cluster, pool: Pool, nodes: Mapping[str, NodeRow], but: Collection[str]
+) -> tuple[str, ...]:
     """The healthy nodes of the pool that a companion could have now, without those in `but`.
 
     None if Slurm does not answer.
     """
     try:
-        found = members(cluster, pool)
+        found = pool_nodes(cluster, pool)
     except SlurmError:
         return ()
     return tuple(sorted(node for node in found - set(but) if node in nodes and _is_free(nodes[node])))

@@ -15,7 +15,10 @@ from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.supervisor.context.cluster_view import newest_checkpoint
 from ftrun.supervisor.model.timers import Stopwatch, Stopwatches
 from ftrun.supervisor.policy import save_request
-from ftrun.supervisor.policy.save_request import Ask, Occasion, Sight, Verdict
+from ftrun.supervisor.policy.save_request import CheckpointState as Sight
+from ftrun.supervisor.policy.save_request import Occasion
+from ftrun.supervisor.policy.save_request import SaveRequest as Ask
+from ftrun.supervisor.policy.save_request import SaveVerdict as Verdict
 from ftrun.supervisor.store import checkpoints, flag_files, run_dir
 
 if TYPE_CHECKING:
@@ -24,7 +27,17 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
 
-__all__ = ["SLURM", "ask", "asked", "awaited", "leave_no_nodes", "listens", "save_wait_s", "sight", "unask"]
+__all__ = [
+    "SLURM",
+    "awaited_verdict",
+    "handles_signal",
+    "newest_sight",
+    "request_checkpoint",
+    "save_wait_s",
+    "was_requested",
+    "withdraw_node_request",
+    "withdraw_request",
+]
 
 SLURM = "slurm"
 
@@ -38,7 +51,7 @@ class _Clocks:
     unchanged: Stopwatch = field(default_factory=Stopwatch)  # since when that one is unchanged
 
 
-def ask(
+def request_checkpoint(
     ctx: RunContext,
     snapshot: ClusterSnapshot,
     occasion: Occasion,
@@ -60,7 +73,7 @@ def ask(
     """
     signal = str(ctx.settings.get("save-signal", "")) if by_signal else ""
     ctx.services.fresh(snapshot)
-    leave_no_nodes(ctx)
+    withdraw_node_request(ctx)
     ctx.record(
         "leave.intended",
         token=str(int(snapshot.now_s * 1000)),
@@ -68,23 +81,25 @@ def ask(
         wait_s=wait_s,
         signal=signal,
         halt=halt,
-        known=known if known is not None else sight(ctx, snapshot).to_json(),
+        known=known if known is not None else newest_sight(ctx, snapshot).to_json(),
         unasked=unasked,
         by=by,
         nodes=list(nodes),
     )
     if by != SLURM:
-        _tell(ctx, snapshot)
+        _deliver_request(ctx, snapshot)
 
 
-def _tell(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def _deliver_request(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Write the file for scripts that poll, send the signal to scripts that handle it."""
     request = ctx.run.leaving
     try:
-        ctx.services.act("save-now", snapshot, lambda: flag_files.ask(ctx.run_dir, request["token"]))
+        ctx.services.act("save-now", snapshot, lambda: flag_files.request_save(ctx.run_dir, request["token"]))
     except OSError as error:
-        ctx.record("warned", message=f"{ctx.run_dir}/{flag_files.FILE} cannot be written: {error.strerror}")
-    name, to_script = save_request.split_signal(request["signal"])
+        ctx.record(
+            "warned", message=f"{ctx.run_dir}/{flag_files.SAVE_FILE} cannot be written: {error.strerror}"
+        )
+    name, to_script = save_request.parse_save_signal(request["signal"])
     if name:
         attempt, cluster = ctx.attempt, ctx.services.cluster
         jobs = (attempt.job,) if to_script else (attempt.job, *attempt.joined)
@@ -100,7 +115,7 @@ def _tell(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     ctx.record("leave.asked", token=request["token"])
 
 
-def awaited(ctx: RunContext, snapshot: ClusterSnapshot) -> Verdict:
+def awaited_verdict(ctx: RunContext, snapshot: ClusterSnapshot) -> Verdict:
     """What has become of the requested checkpoint; the end of the wait is journalled, once.
 
     Raises SlurmError.
@@ -109,11 +124,11 @@ def awaited(ctx: RunContext, snapshot: ClusterSnapshot) -> Verdict:
     if request["stage"] in ("saved", "missed"):
         return Verdict(True, request["stage"] == "saved", str(request.get("why", "")))
     if request["stage"] == "intended" and request.get("by") != SLURM:
-        _tell(ctx, snapshot)
+        _deliver_request(ctx, snapshot)
     asking = Ask(Occasion(request["occasion"]), Sight.from_json(request["known"]), request["wait_s"])
-    now = sight(ctx, snapshot)
+    now = newest_sight(ctx, snapshot)
     waited_s = ctx.observations.per_launch(_Clocks).asked[request["token"]].held_s(snapshot.mono_s)
-    verdict = save_request.decide(asking, now, waited_s)
+    verdict = save_request.save_verdict(asking, now, waited_s)
     if not verdict.end:
         return verdict
     if verdict.saved:
@@ -122,14 +137,14 @@ def awaited(ctx: RunContext, snapshot: ClusterSnapshot) -> Verdict:
         ctx.record("leave.missed", why=verdict.reason, waited_s=round(waited_s, 1))
         if asking.occasion is not Occasion.GASP:
             ctx.record("warned", message=f"attempt {ctx.attempt.number}: {verdict.reason}")
-    unask(ctx)
+    withdraw_request(ctx)
     return verdict
 
 
-def sight(ctx: RunContext, snapshot: ClusterSnapshot) -> Sight:
+def newest_sight(ctx: RunContext, snapshot: ClusterSnapshot) -> Sight:
     """The newest checkpoint as it is now, and for how long this process has seen it unchanged."""
     path = newest_checkpoint(ctx)
-    stamp = checkpoints.stamp(path) if path else ""
+    stamp = checkpoints.content_stamp(path) if path else ""
     clocks = ctx.observations.per_launch(_Clocks)
     if clocks.newest != (path, stamp):
         clocks.newest = path, stamp
@@ -144,17 +159,17 @@ def sight(ctx: RunContext, snapshot: ClusterSnapshot) -> Sight:
     )
 
 
-def unask(ctx: RunContext) -> None:
+def withdraw_request(ctx: RunContext) -> None:
     """Withdraw the request."""
-    flag_files.unask(ctx.run_dir, str(ctx.run.leaving.get("token", "")))
+    flag_files.withdraw_save(ctx.run_dir, str(ctx.run.leaving.get("token", "")))
 
 
-def leave_no_nodes(ctx: RunContext) -> None:
+def withdraw_node_request(ctx: RunContext) -> None:
     """Withdraw the request to the agent to leave nodes: the script gets another one."""
     flag_files.remove_leave(run_dir.attempt_dir(ctx.run_dir, ctx.attempt.number), ctx.attempt.launch.number)
 
 
-def asked(ctx: RunContext, occasion: Occasion) -> bool:
+def was_requested(ctx: RunContext, occasion: Occasion) -> bool:
     """Whether this launch was asked for a checkpoint on this occasion."""
     request, attempt = ctx.run.leaving, ctx.attempt
     place = (request.get("occasion"), request.get("attempt"), request.get("launch"))
@@ -166,6 +181,6 @@ def save_wait_s(ctx: RunContext) -> float:
     return float(ctx.settings.get("save-wait", 120.0))
 
 
-def listens(ctx: RunContext) -> bool:
+def handles_signal(ctx: RunContext) -> bool:
     """Whether the script is known to save on a signal."""
     return bool(ctx.settings.get("save-signal"))

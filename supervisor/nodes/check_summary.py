@@ -16,7 +16,17 @@ from ftrun.hooks.runtime.finding import BAD, DEGRADED, NOTE, OK, SEVERITIES, SKI
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass
 
-__all__ = ["ANSWERED", "EXIT_BAD", "EXIT_UNSEEN", "Result", "Seen", "facts", "lines", "matrix", "summed_up"]
+__all__ = [
+    "ANSWERED",
+    "EXIT_BAD",
+    "EXIT_UNSEEN",
+    "CheckedNode",
+    "Result",
+    "matrix",
+    "summarize",
+    "summary_json",
+    "summary_lines",
+]
 
 ANSWERED = "answered"
 EXIT_BAD = 1
@@ -27,7 +37,7 @@ TOLD_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class CheckedNode:
     """One node: `state` is answered, or unreachable, refused, timeout, silent, then with `why`."""
 
     node: str
@@ -41,11 +51,11 @@ class Seen:
 class Result:
     """All nodes, in the order that was asked for, and the verdict on those that answered."""
 
-    seen: Sequence[Seen]
+    seen: Sequence[CheckedNode]
     verdict: Verdict = field(default_factory=lambda: Verdict({}, (), (), ()))
 
     @property
-    def unseen(self) -> tuple[Seen, ...]:
+    def unseen(self) -> tuple[CheckedNode, ...]:
         """The nodes that gave no report."""
         return tuple(one for one in self.seen if one.state != ANSWERED)
 
@@ -60,7 +70,7 @@ class Result:
         return EXIT_UNSEEN if self.unseen else 0
 
 
-def summed_up(seen: Sequence[Seen]) -> Result:
+def summarize(seen: Sequence[CheckedNode]) -> Result:
     """The verdict on all reports."""
     reports = {one.node: one.findings for one in seen if one.state == ANSWERED}
     return Result(tuple(seen), verdict(reports, len(seen), [one.node for one in seen]))
@@ -90,7 +100,7 @@ def _gravest_first(item: tuple[str, Mapping[str, set[str]]]) -> tuple[int, str]:
     return (-max(SEVERITIES.index(severity) for severity in item[1]), item[0])
 
 
-def lines(result: Result) -> list[str]:
+def summary_lines(result: Result) -> list[str]:
     """What was found, one line for all nodes with the same finding.
 
     Then bad nodes, and those without a report.
@@ -134,7 +144,7 @@ def _not_seen(result: Result) -> Iterator[str]:
         yield f"not checked: {nodeset.fold(nodes)}: {state}{why and ': '}{why}"
 
 
-def facts(result: Result) -> dict[str, Any]:
+def summary_json(result: Result) -> dict[str, Any]:
     """All of it, for programs."""
     return {
         "nodes": {

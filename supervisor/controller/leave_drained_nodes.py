@@ -16,14 +16,17 @@ from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.supervisor.context.cluster_view import cluster_view, newest_checkpoint
-from ftrun.supervisor.controller import agent_link, ending, save_request
-from ftrun.supervisor.controller.save_request import asked, leave_no_nodes, unask
+from ftrun.supervisor.controller import agent_link, checkpoint_request, end_attempt
+from ftrun.supervisor.controller.checkpoint_request import was_requested as asked
+from ftrun.supervisor.controller.checkpoint_request import withdraw_node_request as leave_no_nodes
+from ftrun.supervisor.controller.checkpoint_request import withdraw_request as unask
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.timers import Interval, Intervals, Stopwatches
-from ftrun.supervisor.model.types import AWAY
-from ftrun.supervisor.policy import drained_nodes
-from ftrun.supervisor.policy import save_request as policy_save_request
-from ftrun.supervisor.policy.drained_nodes import Act, Course, Scene
+from ftrun.supervisor.model.types import MOVED_OFF as AWAY
+from ftrun.supervisor.policy import drained_nodes, save_request
+from ftrun.supervisor.policy.drained_nodes import DrainAction as Act
+from ftrun.supervisor.policy.drained_nodes import DrainDecision as Course
+from ftrun.supervisor.policy.drained_nodes import DrainInput as Scene
 from ftrun.supervisor.policy.save_request import Occasion
 from ftrun.supervisor.store import flag_files, run_dir
 
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
 
-__all__ = ["Promises", "look", "tidy"]
+__all__ = ["Promises", "leave_if_free", "remove_stale_request"]
 
 AGENT = "agent"
 STEADY_S = 5.0  # how long a node must have been drained
@@ -58,7 +61,7 @@ class Promises:
     nodes: dict[str, tuple[float, int]] = field(default_factory=dict)
 
 
-def look(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
+def leave_if_free(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
     """One pass over a live attempt. Raises SlurmError, OSError (journal)."""
     if ctx.watch_only or len(ctx.rows(snapshot)) > 1 or ctx.run.state is not State.RUNNING:
         return
@@ -74,19 +77,23 @@ def look(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
         return
     course = _course(ctx, snapshot, row, steady)
     if course.act is Act.WARN:
-        _tell(ctx, snapshot, steady, course.why)
+        _warn(ctx, snapshot, steady, course.why)
     elif course.act is Act.SWAP:
         _request_agent(ctx, snapshot, steady)
     elif course.act is Act.LEAVE:
         attempt = ctx.attempt
         place = run_dir.attempt_dir(ctx.run_dir, attempt.number)
-        reads = flag_files.is_read(place, f"{attempt.launch.number}.{attempt.launch.start.number}")
-        wait_s = save_request.save_wait_s(ctx) if save_request.listens(ctx) or reads else None
-        save_request.ask(ctx, snapshot, Occasion.DRAIN, wait_s, nodes=steady)
+        reads = flag_files.script_reads_save_file(
+            place, f"{attempt.launch.number}.{attempt.launch.start.number}"
+        )
+        wait_s = (
+            checkpoint_request.save_wait_s(ctx) if checkpoint_request.handles_signal(ctx) or reads else None
+        )
+        checkpoint_request.request_checkpoint(ctx, snapshot, Occasion.DRAIN, wait_s, nodes=steady)
         ctx.services.shared(Promises).nodes[ctx.run.id] = (snapshot.mono_s, len(steady))
 
 
-def tidy(ctx: RunContext) -> None:
+def remove_stale_request(ctx: RunContext) -> None:
     """Remove a request to the agent that is no longer the run's.
 
     A supervisor may have died before it withdrew it.
@@ -120,41 +127,41 @@ def _go_on(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow, drained: tup
 
 
 def _leave_if_saved(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow, wanted: tuple[str, ...]) -> None:
-    verdict = save_request.awaited(ctx, snapshot)
+    verdict = checkpoint_request.awaited_verdict(ctx, snapshot)
     if not verdict.end:
         return
     now = _course(ctx, snapshot, row, wanted) if verdict.saved else Course(Act.WARN, "it goes on")
     if now.act is Act.LEAVE and newest_checkpoint(ctx):
-        ending.intend(
+        end_attempt.announce_end(
             ctx, f"{AWAY} {', '.join(wanted)}, drained{_reason(snapshot, wanted)}; {verdict.reason}"
         )
     else:
-        _tell(ctx, snapshot, wanted, now.why)
+        _warn(ctx, snapshot, wanted, now.why)
 
 
 def _course(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow, drained: tuple[str, ...]) -> Course:
     """What to do about these nodes. Raises SlurmError."""
     setting, attempt = str(ctx.settings.get("drained", "leave")), ctx.attempt
     if setting != "leave":
-        return drained_nodes.course(Scene(setting, drained))
+        return drained_nodes.decide_drained(Scene(setting, drained))
     nodes, view = snapshot.nodes or {}, cluster_view(ctx, snapshot)
     out = {*ctx.run.excluded_at(snapshot.now_s), *drained}
     own = {node for node in attempt.nodes if node in nodes and nodes[node].available}
     left_s = None if row.limit_end_s is None else row.limit_end_s - snapshot.now_s
-    near = left_s is not None and policy_save_request.limit_is_near(
-        row.time_limit_s or 0.0, left_s - policy_save_request.EARLY_S, save_request.save_wait_s(ctx)
+    near = left_s is not None and save_request.limit_is_near(
+        row.time_limit_s or 0.0, left_s - save_request.EARLY_S, checkpoint_request.save_wait_s(ctx)
     )
     request, details = ctx.run.leaving, _details(ctx)
     where = {part for node in attempt.nodes if node in nodes for part in nodes[node].partitions}
-    return drained_nodes.course(
+    return drained_nodes.decide_drained(
         Scene(
             setting,
             drained,
             spares=_spares(ctx, snapshot),
             needed=view.nodes_needed,
-            free=len((drained_nodes.at_once(view.idle, attempt.used, nodes) | own) - out)
+            free=len((drained_nodes.startable_nodes(view.idle, attempt.used, nodes) | own) - out)
             - _promised(ctx, snapshot),
-            held=drained_nodes.held_back(view.partition, nodes),
+            held=drained_nodes.held_back_count(view.partition, nodes),
             partition=len(view.partition),
             ends_soon=near or asked(ctx, Occasion.TIMELIMIT),
             tried=asked(ctx, Occasion.DRAIN) and request.get("stage") == "missed",
@@ -221,7 +228,7 @@ def _leave_request(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     attempt, told, rows = ctx.attempt, ctx.run.leaving, snapshot.nodes or {}
     aside = tuple(node for node in attempt.reach if node in rows and rows[node].drained)
     nodes = tuple(told["nodes"])
-    request = flag_files.Wish(told["token"], nodes, aside, f"drained{_reason(snapshot, nodes)}")
+    request = flag_files.LeaveRequest(told["token"], nodes, aside, f"drained{_reason(snapshot, nodes)}")
     place = run_dir.attempt_dir(ctx.run_dir, attempt.number)
     ctx.services.act(
         "leave-wish", snapshot, lambda: flag_files.write_leave(place, attempt.launch.number, request)
@@ -235,7 +242,7 @@ def _drop(ctx: RunContext, why: str) -> None:
     leave_no_nodes(ctx)
 
 
-def _tell(ctx: RunContext, snapshot: ClusterSnapshot, nodes: tuple[str, ...], why: str) -> None:
+def _warn(ctx: RunContext, snapshot: ClusterSnapshot, nodes: tuple[str, ...], why: str) -> None:
     """Warn once that the job stays where it is."""
     place = f"{ctx.attempt.number}.{ctx.attempt.launch.number}"
     message = (

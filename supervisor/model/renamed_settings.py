@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["with_new_names"]
+__all__ = ["rename_settings"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ VALUES = {
 }
 
 
-def with_new_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+def rename_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings of a journal or a context with the names and values of today; unknown ones stay."""
     named = {NAMES.get(key, key): value for key, value in settings.items()}
     return {

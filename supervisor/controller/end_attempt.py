@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
 
-__all__ = ["carry_out", "intend", "repeat"]
+__all__ = ["announce_end", "cancel_job", "repeat_cancel"]
 
 AGAIN_AFTER_S = 30.0
 
@@ -26,7 +26,7 @@ class _Clocks:
     cancelled: Stopwatch = field(default_factory=Stopwatch)
 
 
-def intend(ctx: RunContext, reason: str) -> None:
+def announce_end(ctx: RunContext, reason: str) -> None:
     """Announce the end of this attempt.
 
     `carry_out` does it. For a run that ftrun may only observe, just record it.
@@ -40,7 +40,7 @@ def intend(ctx: RunContext, reason: str) -> None:
     ctx.record("end.intended", reason=reason)
 
 
-def carry_out(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def cancel_job(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Carry out an announced end: hold the dependents, then cancel the job. Raises SlurmError.
 
     Slurm is asked once more just before: a job that is already ending is left alone, and a user's cancel that
@@ -48,7 +48,7 @@ def carry_out(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """
     dependents.hold(ctx, snapshot)
     if not ctx.attempt.cancel_intended:
-        families = job_rows.families(ctx.services.cluster.jobs((ctx.attempt.job,)))
+        families = job_rows.rows_by_submission(ctx.services.cluster.jobs((ctx.attempt.job,)))
         row = ctx.row(replace(snapshot, families=families))
         if row is None or row.state.ended or row.state is JobState.COMPLETING:
             return  # its end shows who ended it; an id that Slurm has reused is left alone
@@ -57,7 +57,7 @@ def carry_out(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     ctx.record("end.done")
 
 
-def repeat(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def repeat_cancel(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Cancel the job again if it has not ended for `AGAIN_AFTER_S`. Raises SlurmError."""
     cancelled = ctx.observations.per_launch(_Clocks).cancelled
     if cancelled.held_s(snapshot.mono_s) > AGAIN_AFTER_S:

@@ -25,19 +25,27 @@ from ftrun.supervisor.config import settings
 from ftrun.supervisor.config.node_counts import sizes_of_settings
 from ftrun.supervisor.config.rungs import Rung
 from ftrun.supervisor.diagnosis.class_defaults import plain
-from ftrun.supervisor.model.agent_events import GROW
+from ftrun.supervisor.model.agent_events import GROW_RUNG as GROW
 from ftrun.supervisor.model.events import apply
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import Blame, Decision, Diagnosis, FaultClass, Source
-from ftrun.supervisor.policy import decide, elastic, estimates, node_placement, queue, start_case
-from ftrun.supervisor.policy.elastic import Scene, Verdict
-from ftrun.supervisor.policy.ladder import Move, Place
-from ftrun.supervisor.policy.policy_input import Case, ClusterView, Ruling, limits_from
-from ftrun.supervisor.policy.queue import Patience, Pending, QueueMove
-from ftrun.supervisor.simulator.life import Fault, Life
-from ftrun.supervisor.simulator.queue import Lent, Waiting, first_job
+from ftrun.supervisor.policy import decide, elastic, estimates, node_placement, queue, start_decision
+from ftrun.supervisor.policy.elastic import GrowthDecision as Verdict
+from ftrun.supervisor.policy.elastic import GrowthInput as Scene
+from ftrun.supervisor.policy.ladder import AllocationState as Place
+from ftrun.supervisor.policy.ladder import RecoveryStep as Move
+from ftrun.supervisor.policy.policy_input import ClusterView, Ruling, limits_from
+from ftrun.supervisor.policy.policy_input import PolicyInput as Case
+from ftrun.supervisor.policy.queue import PendingJob as Pending
+from ftrun.supervisor.policy.queue import QueueAction as QueueMove
+from ftrun.supervisor.policy.queue import WaitSettings as Patience
+from ftrun.supervisor.simulator.queue import Companions as Lent
+from ftrun.supervisor.simulator.queue import QueuedJob as Waiting
+from ftrun.supervisor.simulator.queue import first_job
+from ftrun.supervisor.simulator.virtual_run import Fault
+from ftrun.supervisor.simulator.virtual_run import VirtualRun as Life
 
-__all__ = ["IN_THE_QUEUE", "LookedAfter", "diagnosis", "short", "told"]
+__all__ = ["IN_THE_QUEUE", "FtrunRules", "diagnosis", "diagnosis_json", "stop_reason"]
 
 
 def diagnosis(fault: Fault) -> Diagnosis:
@@ -55,7 +63,7 @@ def diagnosis(fault: Fault) -> Diagnosis:
     return replace(found, signature=f"virtual-{cause.name}", blame=blame)
 
 
-def told(found: Diagnosis) -> dict[str, Any]:
+def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
     """What the journal keeps of it."""
     return {
         "class": found.fault.value,
@@ -65,7 +73,7 @@ def told(found: Diagnosis) -> dict[str, Any]:
     }
 
 
-def short(decision: Decision, case: Case) -> str:
+def stop_reason(decision: Decision, case: Case) -> str:
     """Why it stopped, without nodes and steps, so that seeds can be summed up."""
     last = decision.reason.rpartition("; ")[2]
     return last if "retries" in last else f"{case.diagnosis.fault.value}: not tried again"
@@ -93,7 +101,7 @@ HELD_S = 60.0
 """How long before the checkpoint a companion that lets a run grow is there."""
 
 
-class LookedAfter:
+class FtrunRules:
     """ftrun with these settings; others have their defaults."""
 
     def __init__(self, own: Mapping[str, Any], spares: int = 0) -> None:
@@ -140,19 +148,23 @@ class LookedAfter:
         case = self._case(life, fault, found)
         silent = (fault.node,) if fault.cause.lost else ()
         place = self._place(life, fault, found, silent)
-        ruling, move = start_case.ruled(case, place)
+        ruling, move = start_decision.decide_start(case, place)
         came: tuple[str, ...] = ()
         if move.rung is Rung.COMPANION:
             out = self._out(life, found.nodes, silent)
             came = self._lent.ask(life, move.missing, out, float(self.settings["limit-companion"]))
             if not came:
-                ruling, move = start_case.ruled(case, replace(place, companion_off="none came in time"))
+                ruling, move = start_decision.decide_start(
+                    case, replace(place, companion_off="none came in time")
+                )
         incident = self._incident()
-        self._note(life, "start.diagnosed", incident=incident, diagnosis=told(found), step=fault.step)
+        self._note(
+            life, "start.diagnosed", incident=incident, diagnosis=diagnosis_json(found), step=fault.step
+        )
         if move.rung is Rung.RESUBMIT:
             self._note(life, "start.left", incident=incident, reason=move.reason, path=move.path)
             return False
-        self._note(life, "start.decided", **start_case.decided(incident, case, ruling, move))
+        self._note(life, "start.decided", **start_decision.decision_record(incident, case, ruling, move))
         self._open = incident
         self._again(life, fault, move, came, silent)
         return True
@@ -160,7 +172,7 @@ class LookedAfter:
     def _place(self, life: Life, fault: Fault, found: Diagnosis, silent: tuple[str, ...]) -> Place:
         self._given_back(life)
         gone = self._lent.broken(silent)
-        place = start_case.place_of(
+        place = start_decision.allocation_state(
             self._seen(life, fault, found, silent),
             tuple(node for node in (*life.active, *life.spares) if node not in gone),
             tuple(node for node in life.spares if node not in gone),
@@ -218,7 +230,7 @@ class LookedAfter:
             return math.inf
         self._given_back(life)
         scene = self._scene(life)
-        word, past = elastic.look(scene).word, scene.past
+        word, past = elastic.decide_growth(scene).word, scene.past
         if word == "never":
             return math.inf
         if word == "grow":
@@ -232,7 +244,7 @@ class LookedAfter:
         """Grow where it pays: with the job's own nodes, or with a companion that is there at once."""
         self._stepped(life, stepped=True)
         self._given_back(life)
-        found = elastic.look(self._scene(life))
+        found = elastic.decide_growth(self._scene(life))
         if not found.size:
             return
         came: tuple[str, ...] = ()
@@ -247,10 +259,10 @@ class LookedAfter:
         return Scene(
             size=len(life.active),
             sizes=self.sizes.without(run.sizes_aside),
-            past=elastic.past_of(run, life.now_s, min_stay_s, restart_s),
+            past=elastic.resize_history(run, life.now_s, min_stay_s, restart_s),
             free=len(self._free(life)),
             idle=len(self._lent.idle(life, self._out(life))),
-            between_s=estimates.between_s(run, life.now_s, len(life.active)),
+            between_s=estimates.fault_interval_s(run, life.now_s, len(life.active)),
             restart_s=restart_s,
             min_stay_s=min_stay_s,
             others_wait=life.contended(),
@@ -301,7 +313,9 @@ class LookedAfter:
         self._note(life, "job.ended", state="FAILED", exit_code=1, nodes=[])
         case = self._case(life, fault, found)
         ruling = decide.decide(case)
-        self._note(life, "diagnosed", incident=self._incident(), diagnosis=told(found), step=fault.step)
+        self._note(
+            life, "diagnosed", incident=self._incident(), diagnosis=diagnosis_json(found), step=fault.step
+        )
         avoided: tuple[str, ...] = ()
         if ruling.decision.kind == "stop":
             self._stopped(life, case, ruling)
@@ -322,7 +336,7 @@ class LookedAfter:
         Each is an attempt of its own.
         """
         view = self._view(life, ())
-        out = node_placement.left_out(
+        out = node_placement.nodes_to_exclude(
             view, self.run.excluded_at(life.now_s), avoided, view.lost, cap=self.limits.exclude_cap
         )
         size = self._next_size(life, view, out)
@@ -347,7 +361,7 @@ class LookedAfter:
         while not waiting.started(pause_s):
             pause_s = LOOK_EVERY_S
             pending = Pending("Resources", waiting.waited_s, waiting.size)
-            move = queue.look(pending, waiting.ready(), self.sizes, patience)
+            move = queue.decide_wait(pending, waiting.ready(), self.sizes, patience)
             if move.kind == "shrink":
                 return move
         return None
@@ -355,13 +369,13 @@ class LookedAfter:
     def _next_size(self, life: Life, view: ClusterView, out: tuple[str, ...]) -> int:
         if self.sizes is None:
             return life.scenario.nodes
-        now = queue.present(self.run, self.sizes)
+        now = queue.run_size(self.run, self.sizes)
         return queue.next_size(self.sizes, now, view, (), out)
 
     def _stopped(self, life: Life, case: Case, ruling: Ruling) -> None:
         """Wait for a person, who runs `ftrun resume`."""
         self._note(life, "run.stopped", **self._carried(case, ruling))
-        life.stopped(short(ruling.decision, case))
+        life.stopped(stop_reason(ruling.decision, case))
         life.spend("person", life.wait(life.scenario["reaction"]), held=False)
         for node in case.culprits:
             life.cluster.found(node, life.now_s)
@@ -393,15 +407,17 @@ class LookedAfter:
         if fault.saved:
             self._newest = f"ckpt/{fault.step}"
         view = self._view(life, (*life.active, *life.spares))
-        return start_case.case_of(self.run, self._seen(life, fault, found, ()), found, view)
+        return start_decision.policy_input_of(self.run, self._seen(life, fault, found, ()), found, view)
 
     def _view(self, life: Life, held: tuple[str, ...]) -> ClusterView:
-        needed = queue.present(self.run, self.sizes) if self.sizes is not None else life.scenario.nodes
+        needed = queue.run_size(self.run, self.sizes) if self.sizes is not None else life.scenario.nodes
         view = life.cluster.view(held, life.now_s, needed)
-        return replace(view, nodes_least=queue.least(self.run, self.sizes))
+        return replace(view, nodes_least=queue.smallest_size(self.run, self.sizes))
 
-    def _seen(self, life: Life, fault: Fault, found: Diagnosis, silent: tuple[str, ...]) -> start_case.Seen:
-        return start_case.Seen(
+    def _seen(
+        self, life: Life, fault: Fault, found: Diagnosis, silent: tuple[str, ...]
+    ) -> start_decision.StartFacts:
+        return start_decision.StartFacts(
             number=self._start,
             nodes=life.active,
             resume_from=self._resumed,

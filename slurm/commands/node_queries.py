@@ -24,7 +24,7 @@ from ftrun.slurm.client.nodeset import fold
 from ftrun.slurm.commands.process import tool
 from ftrun.slurm.records import dataclass
 
-__all__ = ["ANSWER", "Question", "Reached", "SrunQuestion", "parse_answers"]
+__all__ = ["ANSWER", "NodeQuery", "QueryAnswers", "SrunQuery", "parse_answers"]
 
 ANSWER = "ftrun-here"
 """In a task's output: stands before the node's name and its answer."""
@@ -41,7 +41,7 @@ _ASKED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class QueryAnswers:
     """The nodes that answered, with the lines they printed; srun's own messages; and the nodes on which the
     line has ended.
     """
@@ -51,11 +51,11 @@ class Reached:
     ended: frozenset[str] = frozenset()
 
 
-class Question(Protocol):
+class NodeQuery(Protocol):
     """A running query. `nodes` were asked, `reached` is what came so far, `over`: nothing more will come."""
 
     nodes: tuple[str, ...]
-    reached: Reached
+    reached: QueryAnswers
     over: bool
 
     def listen(self, wait_s: float) -> None:
@@ -67,14 +67,14 @@ class Question(Protocol):
         ...
 
 
-class SrunQuestion:
+class SrunQuery:
     """`Question` by srun, with `gpus` of each node ("" = as srun has it). Raises Unreachable where srun cannot be started."""
 
     def __init__(
         self, env: Mapping[str, str], job: str, nodes: Sequence[str], script: str, gpus: str = ""
     ) -> None:
         self.nodes = tuple(nodes)
-        self.reached = Reached()
+        self.reached = QueryAnswers()
         self.over = False
         self._heard = b""
         size = str(len(nodes))
@@ -119,10 +119,10 @@ class SrunQuestion:
         if not self._out.closed:
             self.over = True
             self._out.close()
-            threading.Thread(target=_see_off, args=(self._child,), daemon=True).start()
+            threading.Thread(target=_dismiss_srun, args=(self._child,), daemon=True).start()
 
 
-def _see_off(child: subprocess.Popen[bytes]) -> None:
+def _dismiss_srun(child: subprocess.Popen[bytes]) -> None:
     """srun leaves its step when it is told to twice; the tasks that answered are over already."""
     for number in (None, signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
         if number is not None:
@@ -134,7 +134,7 @@ def _see_off(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-def parse_answers(text: str, nodes: Collection[str]) -> Reached:
+def parse_answers(text: str, nodes: Collection[str]) -> QueryAnswers:
     """The answers in the tasks' output. (pure)
 
     A task prints `ANSWER NODE`, then `ANSWER NODE WORDS` for each answer, and `ENDED NODE` at the end. Each line
@@ -152,4 +152,4 @@ def parse_answers(text: str, nodes: Collection[str]) -> Reached:
         elif line.strip():
             told.append(line.strip())
     found = {node: tuple(words) for node, words in answers.items()}
-    return Reached(found, "; ".join(told[:20]), frozenset(ended))
+    return QueryAnswers(found, "; ".join(told[:20]), frozenset(ended))
