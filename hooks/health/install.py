@@ -154,16 +154,16 @@ def _copied(folder: str) -> str:
 
 def _fill(draft: str) -> None:
     """Copy the package from the zipapp that runs now, or from the folder it is installed in."""
-    from ftrun import hooks
+    import ftrun.hooks as package
 
-    archive = getattr(hooks.__loader__, "archive", "")
+    archive = getattr(package.__loader__, "archive", "")
     if archive:
         with zipfile.ZipFile(archive) as packed:
             packed.extractall(draft, [name for name in packed.namelist() if name.startswith("ftrun/")])
         return
     from ftrun.hooks.bundle.zipapp import EXCLUDED as UNPACKED
 
-    source = os.path.dirname(hooks.__file__ or "")
+    source = os.path.dirname(package.__file__ or "")
     skipped = shutil.ignore_patterns("__pycache__", *UNPACKED)
     shutil.copytree(source, os.path.join(draft, "ftrun", "hooks"), ignore=skipped)
     with open(os.path.join(draft, "ftrun", "__init__.py"), "wb"):

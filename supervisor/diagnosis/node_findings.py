@@ -235,7 +235,9 @@ class NodeFacts:
         if len(self.nodes) > 1:
             few = [one for one in few if 2 * all_show[one.check] <= len(self.nodes)]
         few = [one for one in few if not one.standing]
-        bad = {one.node for one in few if one.severity == BAD}
+        # What most of those that still answer show, and most of all nodes do not, is nobody's fault alone; it still makes nodes bad.
+        doubtful = [one for one in held if one not in few and 2 * all_show[one.check] <= len(self.nodes)]
+        bad = {one.node for one in (*few, *doubtful) if one.severity == BAD and not one.standing}
         if any(2 * len(bad & nodes) > len(nodes) > 1 for nodes in among):
             return ()  # most nodes are bad, each in its own way: a shared cause is likelier
         return tuple(sorted(few, key=lambda one: (one.severity != BAD, one.fault not in HARDWARE, one.node)))

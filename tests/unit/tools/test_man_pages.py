@@ -43,7 +43,7 @@ def test_man_shows_a_page_as_it_is_installed(tmp_path: Path) -> None:
         ["man", "-M", str(tmp_path), "-P", "cat", "ftrun-supervise"], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"}
     )  # fmt: skip
 
-    assert "Look after all runs until interrupted" in " ".join(shown.stdout.split()), shown.stderr
+    assert "Supervise all runs until interrupted" in " ".join(shown.stdout.split()), shown.stderr
 
 
 def test_the_page_of_sbatch_has_every_setting_of_a_submission() -> None:
