@@ -161,10 +161,10 @@ def _fill(draft: str) -> None:
         with zipfile.ZipFile(archive) as packed:
             packed.extractall(draft, [name for name in packed.namelist() if name.startswith("ftrun/")])
         return
-    from ftrun.hooks.bundle.zipapp import EXCLUDED as UNPACKED
+    from ftrun.hooks.bundle.zipapp import EXCLUDED
 
     source = os.path.dirname(package.__file__ or "")
-    skipped = shutil.ignore_patterns("__pycache__", *UNPACKED)
+    skipped = shutil.ignore_patterns("__pycache__", *EXCLUDED)
     shutil.copytree(source, os.path.join(draft, "ftrun", "hooks"), ignore=skipped)
     with open(os.path.join(draft, "ftrun", "__init__.py"), "wb"):
         pass

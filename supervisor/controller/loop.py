@@ -31,9 +31,9 @@ from ftrun.supervisor.controller import (
     dependents,
     finish,
     missing_jobs,
+    node_history,
     observe,
     orphan_jobs,
-    pending_exclusion,
     user_hooks,
     user_requests,
 )
@@ -266,7 +266,7 @@ class Supervisor:
             reconciler.close()
         self.reconcilers.clear()
         self._final.clear()
-        pending_exclusion.forget_pending_exclusions(self.services)
+        node_history.forget_pending_exclusions(self.services)
 
     def _tell_status(self) -> None:
         """Write what `ftrun status` shows of the supervisor itself."""

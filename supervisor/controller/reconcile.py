@@ -27,9 +27,9 @@ from ftrun.supervisor.controller import (
     graceful_stop,
     hang,
     missing_jobs,
+    node_history,
     observe,
     orphan_jobs,
-    pending_exclusion,
     queued_job,
     resubmit,
     submit_outcome,
@@ -171,7 +171,7 @@ def _queued(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     elif ctx.run.wish:
         end_attempt.announce_end(ctx, f"{ctx.run.wish} by {ctx.run.wish_by or 'request'}")
     else:
-        pending_exclusion.keep_off_quarantined(ctx, snapshot, row)
+        node_history.keep_off_quarantined(ctx, snapshot, row)
         queued_job.review_queued_job(ctx, snapshot, row)
 
 

@@ -16,10 +16,8 @@ A report in the attempt's folder was written by the job's own user: it may exclu
 drains none.
 
 TABLE: whether the check before the script failed, whether a check finds bad hardware on a minority of the
-nodes, and whether the script has ended. ModelArts names four of the combinations ("training fault tolerance
-check"): pre-check failed and hardware faulty; failed and functional; passed, faulty, and the service exits;
-passed, functional, and the service exits. TABLE has all eight, so no other code decides one. ftrun never ends
-a live start for a finding alone.
+nodes, and whether the script has ended: all eight combinations, of which ModelArts names four ("training
+fault tolerance check"). ftrun never ends a live start for a finding alone.
 """
 
 from __future__ import annotations
@@ -128,15 +126,8 @@ BAD, DEGRADED = "bad", "degraded"
 REMEMBERED_S = 3600.0
 """How long a finding that is gone may still be the cause: collectives give up after half an hour."""
 
-OF_NODES = frozenset(
-    {
-        FaultClass.HARDWARE_GPU,
-        FaultClass.HARDWARE_OTHER,
-        FaultClass.NETWORK,
-        FaultClass.STORAGE,
-        FaultClass.NODE,
-    }
-)
+HARDWARE = frozenset({FaultClass.HARDWARE_GPU, FaultClass.HARDWARE_OTHER})
+OF_NODES = HARDWARE | {FaultClass.NETWORK, FaultClass.STORAGE, FaultClass.NODE}
 """Classes of findings that concern a node."""
 
 ENDED_FOR_OTHER_REASONS = frozenset(
@@ -148,7 +139,6 @@ ENDED_FOR_OTHER_REASONS = frozenset(
         FaultClass.SCHEDULER,
     }
 )
-HARDWARE = frozenset({FaultClass.HARDWARE_GPU, FaultClass.HARDWARE_OTHER})
 VAGUE = frozenset({FaultClass.HANG, FaultClass.NETWORK, FaultClass.UNKNOWN, FaultClass.LIBRARY_BUG})
 """What a broken node looks like from the program's side."""
 
@@ -235,7 +225,7 @@ class NodeFacts:
         if len(self.nodes) > 1:
             few = [one for one in few if 2 * all_show[one.check] <= len(self.nodes)]
         few = [one for one in few if not one.standing]
-        # What most of those that still answer show, and most of all nodes do not, is nobody's fault alone; it still makes nodes bad.
+        # Most that still answer show it, most of all nodes do not: no node is blamed for it, and each counts as bad.
         doubtful = [one for one in held if one not in few and 2 * all_show[one.check] <= len(self.nodes)]
         bad = {one.node for one in (*few, *doubtful) if one.severity == BAD and not one.standing}
         if any(2 * len(bad & nodes) > len(nodes) > 1 for nodes in among):

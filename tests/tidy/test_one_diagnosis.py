@@ -19,7 +19,7 @@ DIAGNOSIS = {
     "diagnosis/rules.py", "diagnosis/suspicions.py",
 }  # fmt: skip
 # A simulated fault has no evidence: what ftrun would say of it is made from its description.
-SIMULATED = {"simulator/attended.py"}
+SIMULATED = {"simulator/ftrun_rules.py"}
 
 # What only a diagnosis has, of all records that are changed.
 FIELDS = {field.name for field in dataclasses.fields(Diagnosis)}

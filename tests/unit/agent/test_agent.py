@@ -71,7 +71,7 @@ class Steps:
         if self.down:
             raise Unreachable("no controller")
         heard = [node for node in nodes if node not in self.silent]
-        if found := re.search(r" after .*--start (\d+)", script):
+        if found := re.search(r" post-failure-check .*--start (\d+)", script):
             self.checked.append(tuple(nodes))
             for node in heard:
                 node_report.write_report(
