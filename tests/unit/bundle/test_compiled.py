@@ -19,7 +19,7 @@ def _said(packed: str) -> tuple[int, str, str]:
 
 
 def _loaded_from_it(packed: str) -> bool:
-    code = f"import sys; sys.path.insert(0, {packed!r}); from ftrun.hooks.bundle import bytecode_cache; sys.exit(not bytecode_cache.load({packed!r}))"
+    code = f"import sys; sys.path.insert(0, {packed!r}); from ftrun.hooks.bundle import bytecode_cache; sys.exit(not bytecode_cache.install_finder({packed!r}))"
     return not subprocess.run([sys.executable, "-IS", "-c", code], check=False, timeout=60).returncode
 
 

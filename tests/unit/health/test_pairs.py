@@ -126,7 +126,8 @@ def test_a_suspect_without_a_second_try_is_unknown() -> None:
 # A worker whose network takes little: it reads and writes 16 KiB every 20 ms.
 SLOW = """
 import sys, time
-from ftrun.hooks import main, throughput
+from ftrun.hooks import main
+from ftrun.hooks.health import pair_test
 
 def pour(connection, seconds):
     end = time.monotonic() + seconds
@@ -143,7 +144,7 @@ def swallowed(connection):
         received += count
         time.sleep(0.02)
 
-throughput._pour, throughput._swallowed = pour, swallowed
+pair_test._pour, pair_test._swallowed = pour, swallowed
 sys.exit(main.main(sys.argv[1:]))
 """
 GENTLE = ["--seconds", "0.3", "--limit", "4", "--meet", "60", "--share", "0.1", "--slower", "10000"]

@@ -377,8 +377,8 @@ while True:
         if publish.is_published(to.to, seal):
             break
         if not publish.has_part(to, node):
-            publish.push(Disk(), to, seal, f"{top}/{node}/step-10", owner=b"{}", pace=lambda n: time.sleep(0.002))
-        if publish.finish(Disk(), to, ["n0", "n1"], node, publish.judge_of("")).state == publish.PUBLISHED:
+            publish.copy_and_publish(Disk(), to, seal, f"{top}/{node}/step-10", owner=b"{}", pace=lambda n: time.sleep(0.002))
+        if publish.finish(Disk(), to, ["n0", "n1"], node, publish.seal_check_of("")).state == publish.PUBLISHED:
             break
     except OSError:
         pass
