@@ -231,7 +231,7 @@ def test_a_node_s_own_thresholds_count_where_the_caller_names_none(
 ) -> None:
     """A check that its site switched off there is skipped; a file that cannot be read leaves nothing checked, and says so."""
     own = tmp_path / "checks.json"
-    monkeypatch.setattr("ftrun.hooks.checks.thresholds.SITES_OWN", str(own))
+    monkeypatch.setattr("ftrun.hooks.bundle.zipapp.SITES_OWN", str(own))
     own.write_text('{"memory": {"enabled": false}, "disk-size root": {"size_gb": 1}, "schema": 1}')
     names = ["memory", "disk-size root"]
     (report,) = checked(

@@ -107,8 +107,8 @@ def test_the_environment_names_the_sandbox_where_the_command_line_does_not(
         (("down",), "no sandbox in"),
         (("up", "--nodes", "0"), "nodes must be 1 to"),
         (("up", "--name", "a/b"), "is no name for a sandbox"),
-        (("up", "--name", "a", "--folder", "b"), "give one of them"),
-        (("down", "--all", "--name", "a"), "leave --name and --folder out"),
+        (("up", "--name", "a", "--folder", "b"), "not both"),
+        (("down", "--all", "--name", "a"), "give no --name or --folder with it"),
         (("up", "--folder", "/proc/nowhere"), "cannot write into"),
     ],
 )

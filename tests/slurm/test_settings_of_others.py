@@ -147,7 +147,7 @@ def test_a_projects_own_commands_run_once_they_are_trusted_and_not_before(shared
     assert ("", 1) == (refused.stdout, len(refused.stderr.splitlines()))
     assert not (shared.own / "runs").exists()
     allow = "import sys; from ftrun.supervisor.config import sources, trust; import os;"
-    allow += "trust.allow(sys.argv[1], open(sys.argv[1], 'rb').read(), sources.user_folder(os.environ))"
+    allow += "trust.trust_file(sys.argv[1], open(sys.argv[1], 'rb').read(), sources.user_folder(os.environ))"
     shared.python("-c", allow, str(path))
     said, ran = shared.submit()
     assert ("", {"pre-hook", "post-hook"}) == (said, ran)
