@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ftrun.supervisor.drill.runner import user_scenarios
 from ftrun.supervisor.drill.scenario import Expectation, Scenario
-from ftrun.supervisor.drill.workload import DEFAULT_SETTINGS as USUAL
+from ftrun.supervisor.drill.workload import DEFAULT_SETTINGS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "drills.md"
 HEAD = """\
@@ -93,7 +93,7 @@ def page() -> str:
     """Return the whole page."""
     rows = ["| drill | what happens | what must come of it | where |", "|---|---|---|---|"]
     rows += [_row(scenario) for scenario in user_scenarios()]
-    usual = ", ".join(f"`{key}` {value}" for key, value in USUAL.items())
+    usual = ", ".join(f"`{key}` {value}" for key, value in DEFAULT_SETTINGS.items())
     return HEAD + "\n".join(rows) + "\n" + TAIL.format(usual=usual)
 
 

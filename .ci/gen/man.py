@@ -15,8 +15,7 @@ from pathlib import Path
 
 import tree
 
-from ftrun.supervisor.config.settings import SETTINGS
-from ftrun.supervisor.config.settings import format_value as show
+from ftrun.supervisor.config.settings import SETTINGS, format_value
 from ftrun.supervisor.config.table import LIST
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,7 +127,7 @@ def _sbatch() -> str:
     rows = []
     for row in ours:
         value = f"\\fR=\\fI{_escape('|'.join(row.choices) or row.value_name)}" if row.kind != "flag" else ""
-        default = f" Default: {shown}." if (shown := show(row.key, row.default)) else ""
+        default = f" Default: {shown}." if (shown := format_value(row.key, row.default)) else ""
         several = " May be given several times." if row.kind == LIST and "several" not in row.doc else ""
         rows.append(
             f".TP\n\\fB\\-\\-ft\\-{_escape(row.key)}{value}\\fR\n{_text(row.doc + default + several)}"

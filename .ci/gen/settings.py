@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ftrun.supervisor.config.settings import SETTINGS
-from ftrun.supervisor.config.settings import format_value as show
+from ftrun.supervisor.config.settings import SETTINGS, format_value
 from ftrun.supervisor.config.table import LIST, Setting
 from ftrun.supervisor.model.types import CLASS_RULES, UNLIMITED
 
@@ -92,7 +91,7 @@ def page() -> str:
 
 
 def _row(row: Setting) -> str:
-    default = show(row.key, row.default)
+    default = format_value(row.key, row.default)
     value = " or ".join(f"`{choice}`" for choice in row.choices) or row.value_name or "flag"
     where = {
         "admin": " Site, user or environment only.",

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from marked import keep_current
 
-from ftrun.supervisor.model.states import FINAL_STATES as FINAL
-from ftrun.supervisor.model.states import PART_TRANSITIONS as PARTS
-from ftrun.supervisor.model.states import TRANSITIONS, Part, State
+from ftrun.supervisor.model.states import FINAL_STATES, PART_TRANSITIONS, TRANSITIONS, Part, State
 
 BEGIN = "<!-- states: begin, written by `make docs` from supervisor/model/states.py -->"
 END = "<!-- states: end -->"
@@ -23,7 +21,7 @@ def diagram() -> str:
     first = next(iter(TRANSITIONS))
     lines = ["stateDiagram-v2", f"    [*] --> {first.value}"]
     lines += [f"    {a.value} --> {b.value}: {', '.join(kinds)}" for (a, b), kinds in arrows.items()]
-    lines += [f"    {state.value} --> [*]" for state in sorted(FINAL)]
+    lines += [f"    {state.value} --> [*]" for state in sorted(FINAL_STATES)]
     return "\n".join(["```mermaid", *lines, "```"])
 
 
@@ -49,5 +47,5 @@ def _code(state: str) -> str:
 
 if __name__ == "__main__":
     keep_current("how-it-works.md", "the diagram", BEGIN, END, diagram())
-    tables = "\n".join(map(table, PARTS.values())).lstrip("\n")
+    tables = "\n".join(map(table, PART_TRANSITIONS.values())).lstrip("\n")
     keep_current("how-it-works.md", "the tables of a run's parts", BEGIN_PARTS, END_PARTS, tables)

@@ -19,8 +19,7 @@ from importlib import metadata
 from typing import Any
 
 from ftrun.hooks.checks.thresholds import SITES_OWN
-from ftrun.hooks.runtime.ownership import private_folders
-from ftrun.hooks.runtime.ownership import why_untrusted as distrust
+from ftrun.hooks.runtime.ownership import private_folders, why_untrusted
 
 __all__ = ["REMOTE_COMMAND", "build_zipapp", "remote_input", "zipapp_bytes"]
 
@@ -99,7 +98,7 @@ def build_zipapp(home: str) -> str:
 
 def _is_sound(path: str) -> bool:
     """Whether a zipapp belongs to this user alone and matches the hash in its name: nodes run no other."""
-    if distrust(path):
+    if why_untrusted(path):
         return False
     with open(path, "rb") as stream:
         return hashlib.sha256(stream.read()).hexdigest() == path.split(".")[-2]

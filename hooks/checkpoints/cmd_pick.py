@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 
 from ftrun.hooks.checkpoints.diverged import from_lines
-from ftrun.hooks.checkpoints.diverged_folder import noted_divergences as noted_poisons
+from ftrun.hooks.checkpoints.diverged_folder import noted_divergences
 from ftrun.hooks.checkpoints.model import Found
 from ftrun.hooks.checkpoints.resume_view import REPAIRED, resume_root
 from ftrun.hooks.checkpoints.selection import Request, Selection, select, why_lost
@@ -101,7 +101,7 @@ def _parse(arguments: Sequence[str]) -> tuple[Request, str]:
         raise UsageError(f"pick: no pattern was given; usage: {USAGE}")
     try:
         limit_s = float(told["limit"] or LIMIT_S)
-        poisons = (*from_lines(told["poison"]), *noted_poisons(told["run-dir"]))
+        poisons = (*from_lines(told["poison"]), *noted_divergences(told["run-dir"]))
     except ValueError as error:
         raise UsageError(f"pick: {error}; usage: {USAGE}") from None
     request = Request(

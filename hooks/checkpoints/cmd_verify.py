@@ -21,15 +21,15 @@ from typing import Optional
 
 from ftrun.hooks.checkpoints import deep_results, listing
 from ftrun.hooks.checkpoints.deep_results import DeepResult
-from ftrun.hooks.checkpoints.diverged_folder import noted_divergences as noted_poisons
+from ftrun.hooks.checkpoints.diverged_folder import noted_divergences
 from ftrun.hooks.checkpoints.find import found_at
 from ftrun.hooks.checkpoints.inspection import YOUNG_S, inspect, tree_of
 from ftrun.hooks.checkpoints.listing import DeadlinePassed
 from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, WRITING
 from ftrun.hooks.checkpoints.selection import Request, select
-from ftrun.hooks.runtime.formats import parse_bytes as bytes_of
+from ftrun.hooks.runtime.formats import parse_bytes
 from ftrun.hooks.runtime.host import UsageError
-from ftrun.hooks.runtime.procfs import lower_priority as come_last
+from ftrun.hooks.runtime.procfs import lower_priority
 
 __all__ = ["Verifier", "main", "verify_one"]
 
@@ -83,7 +83,7 @@ class Verifier:
             cwd=words.cwd,
             marker=words.marker,
             aside=words.skip.splitlines(),
-            poisons=noted_poisons(words.run_dir),
+            poisons=noted_divergences(words.run_dir),
             run_dir=words.run_dir,
         )
         one = select(request).chosen
@@ -105,7 +105,7 @@ class Verifier:
             import ctypes
 
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            listing.slow_down(bytes_of(self.words.rate))
+            listing.slow_down(parse_bytes(self.words.rate))
             verify_one(self.words.run_dir, path, self.words.marker)
         except BaseException:  # noqa: BLE001  whatever it is, it is a child's, and nobody waits for what it finds
             os._exit(1)
@@ -136,10 +136,10 @@ def main(arguments: Sequence[str]) -> int:
     """Read until whoever started it is gone. Always 0."""
     words = _parser().parse_args(arguments)
     try:
-        bytes_of(words.rate)
+        parse_bytes(words.rate)
     except ValueError as error:
         raise UsageError(f"--rate: {error}") from None
-    come_last(idle=True)
+    lower_priority(idle=True)
     listing.slow_down(0)  # its looks are small
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as stream:
         stream.write("1000")

@@ -15,8 +15,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Optional
 
-from ftrun.hooks.checkpoints.diverged import Divergence as Poison
-from ftrun.hooks.checkpoints.diverged import from_lines
+from ftrun.hooks.checkpoints.diverged import Divergence, from_lines
 
 __all__ = ["LATE_S", "note_seen", "noted_divergences", "why_written_late"]
 
@@ -29,14 +28,14 @@ READ_BYTES_MAX = 16 << 20
 RECORD = re.compile(r"launch\.(?P<launch>\d+)|begun\.(?P<launch_begun>\d+)\.(?P<start>\d+)")
 
 
-def noted_divergences(run_dir: str) -> tuple[Poison, ...]:
+def noted_divergences(run_dir: str) -> tuple[Divergence, ...]:
     """The divergences that stand in the run's folder: a job that Slurm starts again by itself has no newer word."""
     folder = os.path.join(run_dir, FOLDER)
     try:
         names = sorted(os.listdir(folder)) if run_dir else []
     except OSError:
         return ()
-    found: list[Poison] = []
+    found: list[Divergence] = []
     for name in names:
         if not name.endswith((DRAFT, SEEN)):
             try:
@@ -61,7 +60,7 @@ def note_seen(run_dir: str, name: str, paths: Iterable[str]) -> None:
 
 
 def why_written_late(
-    path: str, step: Optional[int], written_s: float, poisons: Sequence[Poison], run_dir: str
+    path: str, step: Optional[int], written_s: float, poisons: Sequence[Divergence], run_dir: str
 ) -> str:
     """Why a checkpoint that was written after the divergences were noted is not to be trusted; "" where it is, and where nothing was kept."""
     for one in poisons if run_dir else ():

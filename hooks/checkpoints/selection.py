@@ -20,9 +20,7 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.checkpoints.diverged import POISONED
-from ftrun.hooks.checkpoints.diverged import Divergence as Poison
-from ftrun.hooks.checkpoints.diverged import why_diverged as why_poisoned
+from ftrun.hooks.checkpoints.diverged import POISONED, Divergence, why_diverged
 from ftrun.hooks.checkpoints.diverged_folder import why_written_late
 from ftrun.hooks.checkpoints.find import find
 from ftrun.hooks.checkpoints.inspection import compared_with_siblings, inspect
@@ -42,7 +40,7 @@ class Request(NamedTuple):
     cwd: str
     marker: str = ""
     aside: Collection[str] = ()
-    poisons: Sequence[Poison] = ()
+    poisons: Sequence[Divergence] = ()
     had: bool = False
     began_s: float = 0.0
     fresh: bool = False
@@ -112,7 +110,7 @@ def mark_diverged(inspected: Iterable[Inspection], request: Request) -> list[Ins
     for one in inspected:
         step, why = one.found.step, ""
         if one.state == COMPLETE:
-            why = why_poisoned(step, one.written_s, request.poisons) or why_written_late(
+            why = why_diverged(step, one.written_s, request.poisons) or why_written_late(
                 one.found.path, step, one.written_s, request.poisons, request.run_dir
             )
         marked.append(one._replace(state=POISONED, why=why) if why else one)

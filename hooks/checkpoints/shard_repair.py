@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple, Optional
 
 from ftrun.hooks.checkpoints import manifest
-from ftrun.hooks.checkpoints.diverged import why_diverged as why_poisoned
+from ftrun.hooks.checkpoints.diverged import why_diverged
 from ftrun.hooks.checkpoints.file_check import check_file
 from ftrun.hooks.checkpoints.inspection import inspect
 from ftrun.hooks.checkpoints.layouts import layout_of
@@ -86,7 +86,7 @@ def _is_worth(one: Inspection, request: Request) -> bool:
         and one.found.path not in request.paths_aside
         and one.size_bytes > 0
         and os.path.isdir(one.found.path)
-        and not why_poisoned(one.found.step, one.written_s, request.poisons)
+        and not why_diverged(one.found.step, one.written_s, request.poisons)
     )
 
 

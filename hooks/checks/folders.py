@@ -23,9 +23,7 @@ from ftrun.hooks.runtime.finding import (
     unknown,
 )
 from ftrun.hooks.runtime.host import Machine, NoAnswer
-from ftrun.hooks.runtime.mounts import Touch
-from ftrun.hooks.runtime.mounts import ask_paths as asked
-from ftrun.hooks.runtime.mounts import mounted as table
+from ftrun.hooks.runtime.mounts import Touch, ask_paths, mounted
 
 __all__ = ["FUNCTIONS"]
 
@@ -137,7 +135,7 @@ def _disk_finding(mount: str, room: Optional[Room], thresholds: Thresholds) -> S
 def probe_room(machine: Machine, thresholds: Thresholds) -> dict[str, Touch]:
     """By folder, the four numbers of a Room as the answer's text."""
     folders, limit_s = thresholds["folders"], thresholds["deadline_s"]
-    return asked(machine, folders, lambda folder: _room_told(machine.path(folder)), limit_s)
+    return ask_paths(machine, folders, lambda folder: _room_told(machine.path(folder)), limit_s)
 
 
 def judge_room(touches: Mapping[str, Touch], thresholds: Thresholds) -> Sequence[Finding]:
@@ -186,7 +184,7 @@ def probe_canary(machine: Machine, thresholds: Thresholds) -> dict[str, Touch]:
     def question(folder: str) -> str:
         return _read_back(machine.path(folder))
 
-    return asked(machine, thresholds["folders"], question, thresholds["deadline_s"])
+    return ask_paths(machine, thresholds["folders"], question, thresholds["deadline_s"])
 
 
 def _read_back(folder: str) -> str:
@@ -282,7 +280,7 @@ def probe_quota(machine: Machine, thresholds: Thresholds) -> QuotaFacts:
     if machine.tool("quota"):
         questions.append(["quota", "-w", "-p", "-u", user])
     if machine.tool("lfs"):
-        mounts = [one.target for one in table(machine) if one.kind == "lustre"]
+        mounts = [one.target for one in mounted(machine) if one.kind == "lustre"]
         questions += [["lfs", "quota", "-u", user, mount] for mount in mounts]
     outputs = [_quota_said(machine, question) for question in questions]
     silent = [one for one in outputs if isinstance(one, NoAnswer)]

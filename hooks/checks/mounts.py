@@ -21,12 +21,16 @@ from ftrun.hooks.runtime.finding import (
     unknown,
 )
 from ftrun.hooks.runtime.host import Machine, NoAnswer
-from ftrun.hooks.runtime.mounts import Mount, Touch, is_network
-from ftrun.hooks.runtime.mounts import ask_paths as asked
-from ftrun.hooks.runtime.mounts import mount_of as holder
-from ftrun.hooks.runtime.mounts import mounted as table
-from ftrun.hooks.runtime.mounts import parse_mounts as parsed
-from ftrun.hooks.runtime.mounts import paths_to_check as watched
+from ftrun.hooks.runtime.mounts import (
+    Mount,
+    Touch,
+    ask_paths,
+    is_network,
+    mount_of,
+    mounted,
+    parse_mounts,
+    paths_to_check,
+)
 
 __all__ = ["FUNCTIONS"]
 
@@ -46,7 +50,7 @@ def probe_mounts(machine: Machine, thresholds: Thresholds) -> dict[str, Touch]:
         os.statvfs(machine.path(path))
         return ""
 
-    return asked(machine, watched(machine, thresholds), question, thresholds["deadline_s"])
+    return ask_paths(machine, paths_to_check(machine, thresholds), question, thresholds["deadline_s"])
 
 
 def judge_mounts(touches: Mapping[str, Touch], thresholds: Thresholds) -> Sequence[Finding]:
@@ -101,7 +105,7 @@ class PresentFacts(NamedTuple):
 
 def probe_present(machine: Machine, thresholds: Thresholds) -> PresentFacts:
     """The tables; no mount is touched."""
-    return PresentFacts(table(machine), (machine.read("/etc/fstab") or "") if thresholds["fstab"] else "")
+    return PresentFacts(mounted(machine), (machine.read("/etc/fstab") or "") if thresholds["fstab"] else "")
 
 
 def judge_present(facts: PresentFacts, thresholds: Thresholds) -> Sequence[Finding]:
@@ -137,7 +141,7 @@ def _fstab_mounts(fstab: str) -> list[Mount]:
     lines = [" ".join(line.split()) for line in fstab.splitlines() if not line.lstrip().startswith("#")]
     return [
         one
-        for one in parsed("\n".join(lines))
+        for one in parse_mounts("\n".join(lines))
         if is_network(one) and not {"noauto", "nofail"} & set(one.options)
     ]
 
@@ -149,7 +153,7 @@ SHUT = {"shutdown", "emergency_ro"}
 
 def probe_readonly(machine: Machine, _thresholds: Thresholds) -> tuple[Mount, ...]:
     """The table of mounts."""
-    return table(machine)
+    return mounted(machine)
 
 
 def judge_readonly(mounts: Sequence[Mount], thresholds: Thresholds) -> Sequence[Finding]:
@@ -175,7 +179,7 @@ def judge_readonly(mounts: Sequence[Mount], thresholds: Thresholds) -> Sequence[
                 one, f"{one.target} was made read-only by the kernel after an error"
             )
     for path in thresholds["writable"]:
-        under = holder(mounts, path)
+        under = mount_of(mounts, path)
         if under is not None and "ro" in under.options and under.target not in found:
             message = f"{path} must be writable, and {under.target} is mounted read-only"
             found[under.target] = _readonly(under, message)
@@ -202,7 +206,7 @@ def probe_stale(machine: Machine, thresholds: Thresholds) -> dict[str, Touch]:
             next(entries, None)
         return ""
 
-    return asked(machine, watched(machine, thresholds), question, thresholds["deadline_s"])
+    return ask_paths(machine, paths_to_check(machine, thresholds), question, thresholds["deadline_s"])
 
 
 def judge_stale(touches: Mapping[str, Touch], _thresholds: Thresholds) -> Sequence[Finding]:

@@ -32,9 +32,13 @@ from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks.compile_cache.packs import READ_BYTES_MAX, Entry, is_entry, is_safe, kind_of, torn_reason
 from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.ownership import NotPrivate, is_own_folder, private_folder
-from ftrun.hooks.runtime.ownership import why_replaceable as exposed
-from ftrun.hooks.runtime.ownership import why_untrusted as distrust
+from ftrun.hooks.runtime.ownership import (
+    NotPrivate,
+    is_own_folder,
+    private_folder,
+    why_replaceable,
+    why_untrusted,
+)
 
 __all__ = [
     "INDEX",
@@ -154,9 +158,11 @@ def ensure_private(local: str) -> bool:
     """
     above = os.path.dirname(local)
     try:
-        open_before = (is_own_folder(above) and distrust(above)) or (is_own_folder(local) and distrust(local))
+        open_before = (is_own_folder(above) and why_untrusted(above)) or (
+            is_own_folder(local) and why_untrusted(local)
+        )
         private_folder(above)
-        if why := exposed(above):
+        if why := why_replaceable(above):
             raise ForeignFolder(why)
         private_folder(local)
         doubted = os.path.join(local, DOUBTED)

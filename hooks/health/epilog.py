@@ -13,11 +13,7 @@ from __future__ import annotations
 import os
 import time
 
-from ftrun.hooks.health.slurm_hook import Hook
-from ftrun.hooks.health.slurm_hook import act_on_bad as act
-from ftrun.hooks.health.slurm_hook import log_findings as tell
-from ftrun.hooks.health.slurm_hook import open_hook as opened
-from ftrun.hooks.health.slurm_hook import run_checks as look
+from ftrun.hooks.health.slurm_hook import Hook, act_on_bad, log_findings, open_hook, run_checks
 
 __all__ = ["DEFAULTS", "main"]
 
@@ -37,7 +33,7 @@ DEFAULTS = {
 
 def main(arguments: list[str]) -> int:
     """Check the node after a job: 0 always."""
-    hook = opened("epilog", arguments, DEFAULTS)
+    hook = open_hook("epilog", arguments, DEFAULTS)
     if hook is None:
         return 0
     if hook.own["leftovers"]:
@@ -48,9 +44,9 @@ def main(arguments: list[str]) -> int:
     if names:
         began_s = hook.kept.began_s(hook.job.id)
         since = {"gpu-xid": {"since_s": began_s}} if began_s else None
-        found = look(hook, names, more=since)
-        tell(hook, found)
-        act(hook, [one for one in found if one.severity == "bad"])
+        found = run_checks(hook, names, more=since)
+        log_findings(hook, found)
+        act_on_bad(hook, [one for one in found if one.severity == "bad"])
     hook.kept.end(hook.job.id)
     return 0
 
@@ -61,7 +57,7 @@ def _leftovers(hook: Hook) -> None:
 
     machine = Machine(deadline_s=time.monotonic() + hook.left_s() / 2)
     left = leftovers.job_processes(machine, hook.job.id, hook.job.uid, hook.job.cluster)
-    tell(hook, [leftovers.leftover_finding(left, hook.job.id)])
+    log_findings(hook, [leftovers.leftover_finding(left, hook.job.id)])
     if left and hook.own["kill"] is True:
         ended = leftovers.kill_processes(machine, left)
         hook.kept.log(f"epilog job={hook.job.id}: killed {' '.join(map(str, ended)) or 'none'}")

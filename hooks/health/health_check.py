@@ -15,12 +15,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ftrun.hooks.health.slurm_hook import Hook
-from ftrun.hooks.health.slurm_hook import act_on_bad as act
-from ftrun.hooks.health.slurm_hook import log_findings as tell
-from ftrun.hooks.health.slurm_hook import open_hook as opened
-from ftrun.hooks.health.slurm_hook import run_checks as look
-from ftrun.hooks.health.slurm_hook import settle_drain as settle
+from ftrun.hooks.health.slurm_hook import Hook, act_on_bad, log_findings, open_hook, run_checks, settle_drain
 
 __all__ = ["DEFAULTS", "main"]
 
@@ -29,12 +24,12 @@ DEFAULTS = {"enabled": True, "on_bad": "report", "tier": "fast", "checks": [], "
 
 def main(arguments: list[str]) -> int:
     """Check the node: 0 always."""
-    hook = opened("health", arguments, DEFAULTS)
+    hook = open_hook("health", arguments, DEFAULTS)
     if hook is None:
         return 0
     with _alone(hook.kept.path) as alone:
         if alone:
-            settle(hook)
+            settle_drain(hook)
             _look(hook)
     return 0
 
@@ -43,13 +38,13 @@ def _look(hook: Hook) -> None:
     before, last = hook.kept.read("streaks"), hook.kept.read("health")
     known = {_mark(one) for one in last.get("findings", ())}
     tier = "recheck" if hook.own["tier"] == "recheck" else "fast"
-    found = look(
+    found = run_checks(
         hook,
         [str(name) for name in hook.own["checks"]],
         tier=tier,
         more=_compared(hook.kept.read("counters")),
     )
-    tell(hook, [one for one in found if one.severity == "bad" or _mark(one._asdict()) not in known])
+    log_findings(hook, [one for one in found if one.severity == "bad" or _mark(one._asdict()) not in known])
     bad = [one for one in found if one.severity == "bad"]
     hook.kept.note_health(sorted({one.check for one in bad}))
     streaks = {one.check: int(before.get(one.check, 0)) + 1 for one in bad}
@@ -59,7 +54,7 @@ def _look(hook: Hook) -> None:
         hook.kept.log(f"health: no longer bad: {', '.join(healed)}")
     hook.kept.write("counters", _counters())
     hook.kept.forget_old()
-    act(hook, [one for one in bad if streaks[one.check] >= int(hook.own["runs"])])
+    act_on_bad(hook, [one for one in bad if streaks[one.check] >= int(hook.own["runs"])])
 
 
 def _mark(finding: Mapping[str, Any]) -> tuple[Any, ...]:

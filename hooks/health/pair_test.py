@@ -42,9 +42,14 @@ from statistics import median, median_high, median_low
 from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks.checks import job_hosts
-from ftrun.hooks.health.rendezvous import Board, FolderBoard, Listener, SocketBoard
-from ftrun.hooks.health.rendezvous import BoardServer as Notes
-from ftrun.hooks.health.rendezvous import wait_for_notes as wait
+from ftrun.hooks.health.rendezvous import (
+    Board,
+    BoardServer,
+    FolderBoard,
+    Listener,
+    SocketBoard,
+    wait_for_notes,
+)
 from ftrun.hooks.runtime.finding import BAD, NOTE, OK, UNKNOWN, Finding
 from ftrun.hooks.runtime.host import Machine, NoAnswer, UsageError
 
@@ -339,7 +344,7 @@ def main(arguments: list[str]) -> int:
     if bool(words.folder) == bool(words.board):
         raise UsageError("give either --folder, which all nodes see, or --board HOST:PORT of the first node")
     address = words.address or _address(me)
-    keeper: Optional[Notes] = None
+    keeper: Optional[BoardServer] = None
     token = os.environ.get("FTRUN_PAIRS_TOKEN", "")
     if words.board:
         host, _, port = words.board.rpartition(":")
@@ -347,7 +352,7 @@ def main(arguments: list[str]) -> int:
             raise UsageError(f"--board {words.board}: it is HOST:PORT")
         if not token:
             raise UsageError("--board needs a secret word in FTRUN_PAIRS_TOKEN, the same on all nodes")
-        keeper = Notes(_address(host), int(port), token) if me == nodes[0] else None
+        keeper = BoardServer(_address(host), int(port), token) if me == nodes[0] else None
         board: Board = SocketBoard(host, int(port), token, words.meet)
     else:
         board = FolderBoard(_folder(words.folder))
@@ -359,7 +364,7 @@ def main(arguments: list[str]) -> int:
     finally:
         if keeper:  # until the others have read the verdict
             absent = verdict["absent"] if verdict else ()
-            wait(board, "seen.", lambda found: len(found) + len(absent) >= len(nodes), SEEN_LIMIT_S)
+            wait_for_notes(board, "seen.", lambda found: len(found) + len(absent) >= len(nodes), SEEN_LIMIT_S)
             keeper.close()
     if me == nodes[0] or words.all:
         _print(verdict, as_json=words.json)
@@ -402,7 +407,9 @@ class Worker:
 
     def _invited(self) -> dict[str, Any]:
         """Wait for the workers, and plan the first round with those that came."""
-        here = wait(self._board, "here.", lambda found: len(found) >= len(self._nodes), self._words.meet)
+        here = wait_for_notes(
+            self._board, "here.", lambda found: len(found) >= len(self._nodes), self._words.meet
+        )
         places = {one["node"]: one for one in here.values() if one.get("node") in self._nodes}
         present = [node for node in self._nodes if node in places]
         return {"pairs": first_round(present), "places": places, "present": present}
@@ -422,7 +429,7 @@ class Worker:
         count = len(plan["pairs"])
         steps = 1 + max((row[2] for row in plan["pairs"]), default=0)
         prefix = f"result.{number}."
-        told = wait(self._board, prefix, lambda found: len(found) >= count, self._round_s() * steps)
+        told = wait_for_notes(self._board, prefix, lambda found: len(found) >= count, self._round_s() * steps)
         by_place = {int(name[len(prefix) :]): Measurement(*row) for name, row in told.items()}
         results = [(Pair(*row), by_place.get(place)) for place, row in enumerate(plan["pairs"])]
         if number == 1:
@@ -439,9 +446,9 @@ class Worker:
         self._board.put("verdict", _verdict(self._nodes, plan["present"], outcome, {**first, **second}))
 
     def _awaited(self, name: str, limit_s: float) -> Optional[dict[str, Any]]:
-        found: Optional[dict[str, Any]] = wait(self._board, name, lambda notes: name in notes, limit_s).get(
-            name
-        )
+        found: Optional[dict[str, Any]] = wait_for_notes(
+            self._board, name, lambda notes: name in notes, limit_s
+        ).get(name)
         return found
 
     def _round_s(self) -> float:

@@ -22,8 +22,7 @@ from ftrun.hooks.checks import thresholds
 from ftrun.hooks.runtime import node_report
 from ftrun.hooks.runtime.finding import BAD, SEVERITIES, TIERS, Check
 from ftrun.hooks.runtime.host import Machine, NoAnswer, UsageError
-from ftrun.hooks.runtime.node_report import SCHEMA
-from ftrun.hooks.runtime.node_report import parse_report as parsed
+from ftrun.hooks.runtime.node_report import SCHEMA, parse_report
 
 if TYPE_CHECKING:
     from ftrun.hooks.health.outliers import Verdict
@@ -85,7 +84,7 @@ def _summed_up(words: argparse.Namespace) -> int:
     start = os.path.join(words.folder, f"{KIND}.{words.launch}.")
     for path in glob.glob(f"{glob.escape(start)}*.json"):
         with open(path, encoding="utf-8") as stream:
-            report = parsed(stream.read(REPORT_BYTES_MAX))
+            report = parse_report(stream.read(REPORT_BYTES_MAX))
         if report is not None:
             reports[path[len(start) : -len(".json")]] = report["findings"]
     found = verdict(reports, words.nodes, _nodes())

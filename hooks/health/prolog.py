@@ -14,11 +14,7 @@ from __future__ import annotations
 import os
 import time
 
-from ftrun.hooks.health.slurm_hook import EXIT_REFUSED, Hook
-from ftrun.hooks.health.slurm_hook import act_on_bad as act
-from ftrun.hooks.health.slurm_hook import log_findings as tell
-from ftrun.hooks.health.slurm_hook import open_hook as opened
-from ftrun.hooks.health.slurm_hook import run_checks as look
+from ftrun.hooks.health.slurm_hook import EXIT_REFUSED, Hook, act_on_bad, log_findings, open_hook, run_checks
 
 __all__ = ["DEFAULTS", "main"]
 
@@ -34,17 +30,17 @@ DEFAULTS = {
 
 def main(arguments: list[str]) -> int:
     """Check the node before a job starts: 0 it may start, 69 it may not (and the node is out of service)."""
-    hook = opened("prolog", arguments, DEFAULTS)
+    hook = open_hook("prolog", arguments, DEFAULTS)
     if hook is None:
         return 0
     hook.kept.begin(hook.job.id)
     names = _wanted(hook)
     if not names:
         return 0
-    found = look(hook, names)
-    tell(hook, found)
+    found = run_checks(hook, names)
+    log_findings(hook, found)
     bad = [one for one in found if one.severity == "bad"]
-    if not act(hook, bad):
+    if not act_on_bad(hook, bad):
         return 0
     _say(hook, f"{bad[0].check}: {bad[0].message}")
     return EXIT_REFUSED

@@ -14,7 +14,7 @@ import os
 import time
 
 from ftrun.hooks.runtime.slurm_env import Job, job_of
-from ftrun.hooks.runtime.state_dir import StateDir as Kept
+from ftrun.hooks.runtime.state_dir import StateDir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Hook:
     __slots__ = ("job", "kept", "name", "node", "own", "table", "until_s")
 
     def __init__(
-        self, name: str, own: dict[str, Any], table: dict[str, dict[str, Any]], kept: Kept, until_s: float
+        self, name: str, own: dict[str, Any], table: dict[str, dict[str, Any]], kept: StateDir, until_s: float
     ) -> None:
         self.name = name
         self.own = own
@@ -87,7 +87,7 @@ def open_hook(name: str, arguments: Sequence[str], defaults: Mapping[str, Any]) 
     state = words.get("--state") or os.environ.get("FTRUN_STATE") or STATE
     if switch == "off" or os.path.exists(os.path.join(os.path.dirname(path), SWITCH)):
         return None
-    kept = Kept(state)
+    kept = StateDir(state)
     table = _table(path, kept)
     own = {**defaults, **(table or {}).get(name, {})}
     if table is None or own.get("enabled") is False:
@@ -214,7 +214,7 @@ def _words(name: str, arguments: Sequence[str]) -> tuple[dict[str, str], list[st
     return words, flags
 
 
-def _table(path: str, kept: Kept) -> Optional[dict[str, dict[str, Any]]]:
+def _table(path: str, kept: StateDir) -> Optional[dict[str, dict[str, Any]]]:
     """The settings file; {} without one, None if it cannot be parsed."""
     if not os.path.lexists(path):
         return {}

@@ -25,17 +25,17 @@ from ftrun.hooks.runtime.procfs import environments
 from ftrun.hooks.runtime.procfs import user_processes as listed
 from ftrun.hooks.runtime.start_processes import (
     CLOSED,
+    PresentStart,
     Process,
     Start,
     job_of_claim,
+    parse_environment,
+    run_and_attempt_of,
     start_of,
+    starts_by_relatives,
     step_of,
     token_of,
 )
-from ftrun.hooks.runtime.start_processes import PresentStart as Here
-from ftrun.hooks.runtime.start_processes import parse_environment as variables
-from ftrun.hooks.runtime.start_processes import run_and_attempt_of as place_of
-from ftrun.hooks.runtime.start_processes import starts_by_relatives as kin
 
 __all__ = ["KillReport", "kill_stale", "main", "present_start", "processes_of_starts", "terminate"]
 
@@ -70,18 +70,18 @@ class KillReport:
         return line
 
 
-def present_start(folder: str, token: str, job: str, cluster: str) -> Here:
+def present_start(folder: str, token: str, job: str, cluster: str) -> PresentStart:
     """The present start. Raises UsageError for a folder or token that is none."""
-    place, number = place_of(os.path.abspath(folder)), token_of(token)
+    place, number = run_and_attempt_of(os.path.abspath(folder)), token_of(token)
     if place is None:
         raise UsageError(f"{folder} is no folder of an attempt: RUN/attempts/NUMBER")
     if number is None and token != CLOSED:
         raise UsageError(f"{token!r} is no token of a start: LAUNCH.START, or {CLOSED}")
     run, attempt = place
-    return Here({run, os.path.realpath(run)}, attempt, number, job, cluster)
+    return PresentStart({run, os.path.realpath(run)}, attempt, number, job, cluster)
 
 
-def processes_of_starts(here: Here) -> dict[int, tuple[Process, Start]]:
+def processes_of_starts(here: PresentStart) -> dict[int, tuple[Process, Start]]:
     """All processes of this user that belong to a start of any run, without this process, its ancestors and
     Slurm's own.
     """
@@ -89,20 +89,20 @@ def processes_of_starts(here: Here) -> dict[int, tuple[Process, Start]]:
     told: dict[int, Optional[Start]] = dict.fromkeys(processes)
     spared, spared_tops = _lineage(os.getpid(), processes), set()
     for pid, environment, words in environments(sorted(processes)):
-        told[pid] = start_of(variables(environment))
+        told[pid] = start_of(parse_environment(environment))
         if SPARED_WORDS.intersection(words.split("\0")):
             spared_tops.add(pid)
     steps = {pid: step_of(_text(f"/proc/{pid}/cgroup"), here.job) for pid in processes} if here.job else {}
     return {
         pid: (processes[pid], start)
-        for pid, start in kin(processes, told, steps).items()
+        for pid, start in starts_by_relatives(processes, told, steps).items()
         if pid not in spared
         and not processes[pid].name.startswith(SPARED_NAMES)
         and not spared_tops.intersection(_lineage(pid, processes))
     }
 
 
-def kill_stale(here: Here, grace_s: float = USUAL_GRACE_S) -> KillReport:
+def kill_stale(here: PresentStart, grace_s: float = USUAL_GRACE_S) -> KillReport:
     """Kill every process of an earlier start on this node. With a grace of 0 there is no TERM first."""
     jobs = _Jobs(here)
     killed: set[int] = set()
@@ -176,7 +176,7 @@ def _current(one: Process) -> Optional[Process]:
 class _Jobs:
     """The Slurm jobs that claimed the earlier attempts of a run, read on demand."""
 
-    def __init__(self, here: Here) -> None:
+    def __init__(self, here: PresentStart) -> None:
         self._runs = here.runs
         self._known: dict[int, frozenset[str]] = {}
 

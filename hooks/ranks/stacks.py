@@ -49,9 +49,7 @@ from ftrun.hooks.runtime import node_report
 from ftrun.hooks.runtime.host import Machine, NoAnswer, UsageError
 from ftrun.hooks.runtime.procfs import environments
 from ftrun.hooks.runtime.procfs import user_processes as listed
-from ftrun.hooks.runtime.start_processes import PresentStart as Here
-from ftrun.hooks.runtime.start_processes import Process
-from ftrun.hooks.runtime.start_processes import parse_environment as variables
+from ftrun.hooks.runtime.start_processes import PresentStart, Process, parse_environment
 
 __all__ = ["Frame", "digest", "main", "main_of_faulthandler", "main_of_pyspy", "ranks_of", "sample_stacks"]
 
@@ -242,14 +240,14 @@ def _moved(looks: Sequence[Mapping[str, Any]], cpu_s: float, moved_bytes: int) -
     return False if last["source"] != "proc" or (cpu_s < IDLE_S and moved_bytes < IDLE_BYTES) else None
 
 
-def ranks_here(here: Here, node: str) -> list[Rank]:
+def ranks_here(here: PresentStart, node: str) -> list[Rank]:
     """The ranks of the present start on this node."""
     members = {
         pid: one
         for pid, (one, start) in kill_stale.processes_of_starts(here).items()
         if here.is_present(start)
     }
-    told = {pid: variables(text) for pid, text, _ in environments(sorted(members))}
+    told = {pid: parse_environment(text) for pid, text, _ in environments(sorted(members))}
     ours = {pid: one for pid, one in members.items() if _is_of(node, told.get(_top(pid, members), {}))}
     return [Rank(ours[pid], told.get(pid, {}), _below(pid, ours)) for pid in ranks_of(ours, told)]
 
@@ -260,7 +258,7 @@ def ranks_of_task(folder: str, token: str, job: str, node: str) -> list[Rank]:
     A task has no starts that could be fenced, so the environment alone identifies its processes.
     """
     processes = listed()
-    told = {pid: variables(text) for pid, text, _ in environments(sorted(processes))}
+    told = {pid: parse_environment(text) for pid, text, _ in environments(sorted(processes))}
     names = {folder, os.path.realpath(folder)}
     ours = {
         pid: processes[pid]

@@ -23,14 +23,17 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from ftrun.hooks.bundle import zipapp
 from ftrun.hooks.checks.runner import BUDGETS_S
-from ftrun.hooks.runtime.channel import JumpChannel as Lane
-from ftrun.hooks.runtime.channel import OpenConnections as Ways
-from ftrun.hooks.runtime.channel import Refused, left_s
-from ftrun.hooks.runtime.channel import Unreachable as Lost
-from ftrun.hooks.runtime.channel import error_text as in_words
-from ftrun.hooks.runtime.channel import exchange as talk
-from ftrun.hooks.runtime.channel import open_proxy_command as piped
-from ftrun.hooks.runtime.node_report import parse_report as parsed
+from ftrun.hooks.runtime.channel import (
+    JumpChannel,
+    OpenConnections,
+    Refused,
+    Unreachable,
+    error_text,
+    exchange,
+    left_s,
+    open_proxy_command,
+)
+from ftrun.hooks.runtime.node_report import parse_report
 from ftrun.hooks.ssh import config
 from ftrun.hooks.ssh.known_hosts import KnownHosts
 
@@ -172,7 +175,7 @@ def check_nodes(
 def _report_of(answer: Answer) -> NodeReport:
     if answer.state != ANSWERED:
         return NodeReport(answer.node, answer.state, None, answer.took_s, answer.why)
-    report = parsed(answer.stdout)
+    report = parse_report(answer.stdout)
     if report is None:
         words = answer.stderr.strip().splitlines() or [f"exit code {answer.exit_code}, and no report"]
         return NodeReport(answer.node, ANSWERED, None, answer.took_s, words[-1][:WHY_CHARS])
@@ -194,7 +197,7 @@ class _SharedState:
         self._known: dict[tuple[str, ...], KnownHosts] = {}
         self._keys: dict[str, Any] = {}
         self._jumps: dict[str, tuple[threading.Lock, list[Any]]] = {}
-        self.ways = Ways()
+        self.ways = OpenConnections()
 
     def known(self, paths: tuple[str, ...]) -> KnownHosts:
         """The keys in these files, read once."""
@@ -224,7 +227,7 @@ class _SharedState:
         with self._lock:
             lock, held = self._jumps.setdefault(spec, (threading.Lock(), []))
         if not lock.acquire(timeout=max(0.0, give_up_s - time.monotonic())):
-            raise Lost(f"{spec} does not answer")
+            raise Unreachable(f"{spec} does not answer")
         try:
             if not held:
                 before, _, last = spec.rpartition(",")
@@ -234,7 +237,7 @@ class _SharedState:
                             last, self, self.ways, give_up_s, jump=before or None, through=(*through, spec)
                         )
                     )
-                except (Lost, Refused) as error:
+                except (Unreachable, Refused) as error:
                     held.append(type(error)(f"by way of {last}: {error}"))
         finally:
             lock.release()
@@ -246,7 +249,7 @@ class _SharedState:
 def _connected(
     name: str,
     site: _SharedState,
-    ways: Ways,
+    ways: OpenConnections,
     give_up_s: float,
     *,
     jump: Optional[str] = None,
@@ -272,7 +275,7 @@ def _connected(
         transport.banner_timeout = transport.handshake_timeout = left
         transport.start_client(timeout=left)
         if not transport.initial_kex_done:
-            raise Lost("it accepts connections and does not answer")
+            raise Unreachable("it accepts connections and does not answer")
         shown = transport.get_remote_server_key()
         objection = keys.objection((shown.get_name(), shown.get_base64()), hop.strict)
         if objection:
@@ -281,14 +284,20 @@ def _connected(
     except paramiko.BadAuthenticationType as error:
         raise Refused(f"it takes no keys for {hop.user}: {error.explanation}") from error
     except paramiko.ChannelException as error:
-        raise (Refused if error.code == 1 else Lost)(error.text) from error
+        raise (Refused if error.code == 1 else Unreachable)(error.text) from error
     except (OSError, EOFError, paramiko.SSHException) as error:
-        raise Lost(in_words(error)) from error
+        raise Unreachable(error_text(error)) from error
     return transport
 
 
 def _socket(
-    hop: config.Hop, site: _SharedState, ways: Ways, give_up_s: float, *, jump: str, through: tuple[str, ...]
+    hop: config.Hop,
+    site: _SharedState,
+    ways: OpenConnections,
+    give_up_s: float,
+    *,
+    jump: str,
+    through: tuple[str, ...],
 ) -> Any:
     if jump:
         way = site.jump(jump, give_up_s, through)
@@ -296,15 +305,17 @@ def _socket(
             "direct-tcpip", (hop.host, hop.port), ("127.0.0.1", 0), timeout=left_s(give_up_s)
         )
         ways.add(channel.close)
-        return Lane(channel)
+        return JumpChannel(channel)
     if hop.command:
-        return piped(hop.command, ways)
+        return open_proxy_command(hop.command, ways)
     sock = socket.create_connection((hop.host, hop.port), timeout=left_s(give_up_s))
     ways.add(sock.close)
     return sock
 
 
-def _log_in(transport: Any, hop: config.Hop, site: _SharedState, ways: Ways, give_up_s: float) -> None:
+def _log_in(
+    transport: Any, hop: config.Hop, site: _SharedState, ways: OpenConnections, give_up_s: float
+) -> None:
     import paramiko
 
     tried: set[bytes] = set()
@@ -320,7 +331,7 @@ def _log_in(transport: Any, hop: config.Hop, site: _SharedState, ways: Ways, giv
             raise
         except paramiko.AuthenticationException as error:
             if "timeout" in str(error).lower():
-                raise Lost("it does not answer to a login") from error
+                raise Unreachable("it does not answer to a login") from error
             continue
         if more:
             raise Refused(f"it wants more than a key: {', '.join(more)}")
@@ -332,7 +343,7 @@ def _log_in(transport: Any, hop: config.Hop, site: _SharedState, ways: Ways, giv
     )
 
 
-def _keys(hop: config.Hop, site: _SharedState, ways: Ways) -> Iterator[Any]:
+def _keys(hop: config.Hop, site: _SharedState, ways: OpenConnections) -> Iterator[Any]:
     """The keys to try: those of the agent that the configuration names, the agent's others, then files."""
     import paramiko
 
@@ -356,7 +367,7 @@ class _NodeConnection:
         self.began_s = time.monotonic()
         self.give_up_s = self.began_s + limits.connect_s + GRACE_S
         self._site, self._limits, self._command, self._stdin = site, limits, command, stdin
-        self._ways = Ways()
+        self._ways = OpenConnections()
         self._in = False
 
     def start(self, inbox: queue.SimpleQueue[Answer]) -> None:
@@ -380,7 +391,7 @@ class _NodeConnection:
             return self._ran(transport, time.monotonic() + self._limits.run_s)
         except Refused as error:
             return self._said(REFUSED, why=str(error))
-        except Lost as error:
+        except Unreachable as error:
             return self._said(UNREACHABLE, why=str(error))
         except Exception as error:  # noqa: BLE001  a defect of ours or of the library is no verdict on a node
             return self._said(UNREACHABLE, why=f"{type(error).__name__}: {error}")
@@ -402,12 +413,12 @@ class _NodeConnection:
             channel = transport.open_session(timeout=left_s(give_up_s))
             channel.settimeout(left_s(give_up_s))
             channel.exec_command(self._command)
-            code = talk(channel, self._stdin, texts, give_up_s)
+            code = exchange(channel, self._stdin, texts, give_up_s)
         except paramiko.ChannelException as error:
             raise Refused(f"no session: {error.text}") from error
         except (OSError, EOFError, paramiko.SSHException) as error:
             if time.monotonic() < give_up_s:
-                raise Lost(f"the connection broke: {in_words(error)}") from error
+                raise Unreachable(f"the connection broke: {error_text(error)}") from error
             code = None
         kept = [bytes(text) for text in texts]
         if code is None:

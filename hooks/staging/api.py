@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from typing import Any, Optional
 
 from ftrun.hooks.runtime import procfs
-from ftrun.hooks.runtime.wakeup_fifo import wake as poke
+from ftrun.hooks.runtime.wakeup_fifo import wake
 from ftrun.hooks.staging import records
 
 __all__ = ["stage"]
@@ -89,7 +89,7 @@ def _marked(folder: str, marks: str, ranks: tuple[int, int], step: str) -> Itera
         _say(marks, rank, records.FAILED, "")
         raise
     _say(marks, rank, records.DONE, "")
-    poke(marks.rsplit("/", 3)[0])
+    wake(marks.rsplit("/", 3)[0])
 
 
 def _say(marks: str, rank: str, word: str, text: Optional[str]) -> None:

@@ -24,13 +24,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.formats import parse_amount as amount_of
-from ftrun.hooks.runtime.formats import parse_bytes as bytes_of
+from ftrun.hooks.runtime.formats import parse_amount, parse_bytes
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.runtime.ownership import RUNNER
-from ftrun.hooks.runtime.procfs import lower_priority as come_last
+from ftrun.hooks.runtime.procfs import lower_priority
 from ftrun.hooks.runtime.start_processes import token_of
-from ftrun.hooks.runtime.wakeup_fifo import WakeupListener as Ear
+from ftrun.hooks.runtime.wakeup_fifo import WakeupListener
 from ftrun.hooks.staging import inventory, local, publish, records, replace, sealing
 from ftrun.hooks.staging.copy import Disk
 from ftrun.hooks.staging.local import LocalPart, LocalState
@@ -70,12 +69,12 @@ class StagingDaemon:
             args.node,
             args.to,
             self.owner,
-            bytes_of(args.rate),
+            parse_bytes(args.rate),
             args.wait,
         )
         self.local = LocalState(self.home, args.node)
         self.publisher = Publisher(self.config, self.local, publish.seal_check_of(args.marker))
-        self.limit_bytes = amount_of(args.limit, inventory.memory_bytes())
+        self.limit_bytes = parse_amount(args.limit, inventory.memory_bytes())
         self.used_bytes = 0
         self.was_full = False
         self.flushed, self.is_leaving = "", False
@@ -226,7 +225,7 @@ def main(arguments: list[str]) -> int:
     except (OSError, ValueError) as error:
         _put(ready.replace("/ready.", "/refused."), str(error))
         return CANNOT
-    come_last()
+    lower_priority()
     life = _DaemonLife(daemon)
     life.listen()
     _put(ready, "")
@@ -278,7 +277,7 @@ class _DaemonLife:
 
     def live(self, lock: int, partner: Sequence[str]) -> None:
         """Run until a signal, or the end of the parent process."""
-        parent, touched_s, ear = os.getppid(), 0.0, Ear(self.daemon.home.base)
+        parent, touched_s, ear = os.getppid(), 0.0, WakeupListener(self.daemon.home.base)
         for life in (self.daemon.publish_forever, self.daemon.report_forever):
             threading.Thread(target=life, daemon=True).start()
         while os.getppid() == parent:

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Collection, Iterator
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.runtime.formats import parse_amount as amount_of
+from ftrun.hooks.runtime.formats import parse_amount
 from ftrun.hooks.runtime.start_processes import token_of
 from ftrun.hooks.staging.records import File, Home, Seal, read_seal
 
@@ -154,7 +154,7 @@ def room_bytes(home: Home, limit: str) -> int:
     Raises OSError, ValueError."""
     fact = os.statvfs(home.base)
     free = int(fact.f_bavail * fact.f_frsize - RESERVE * fact.f_blocks * fact.f_frsize)
-    return max(0, min(free, amount_of(limit, memory_bytes()) - used_bytes(home.base)))
+    return max(0, min(free, parse_amount(limit, memory_bytes()) - used_bytes(home.base)))
 
 
 def memory_bytes() -> int:

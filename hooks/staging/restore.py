@@ -141,9 +141,9 @@ def restore(home: Home, node: str, plan: Plan, failed: str) -> Made:
 
 def _objection(view: str, plan: Plan, parts: Iterable[StoredPart]) -> str:
     """Why an unpublished set is no checkpoint, "" where it is one: the check before publishing."""
-    from ftrun.hooks.staging.publish import seal_check_of as judge_of
+    from ftrun.hooks.staging.publish import seal_check_of
 
-    return judge_of(plan.marker)(view, all(part.seal.proven for part in parts))
+    return seal_check_of(plan.marker)(view, all(part.seal.proven for part in parts))
 
 
 def _all_cores() -> int:

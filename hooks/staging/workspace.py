@@ -24,8 +24,7 @@ import stat
 import time
 
 from ftrun.hooks.runtime import procfs
-from ftrun.hooks.runtime.ownership import NotPrivate, is_own_folder, private_folder
-from ftrun.hooks.runtime.ownership import why_replaceable as exposed
+from ftrun.hooks.runtime.ownership import NotPrivate, is_own_folder, private_folder, why_replaceable
 from ftrun.hooks.runtime.procfs import environments
 from ftrun.hooks.runtime.procfs import user_processes as listed
 from ftrun.hooks.staging import inventory
@@ -42,7 +41,7 @@ def open_base(base: str) -> int:
     """The job's folder, this user's alone; the descriptor of its lock. Raises OSError."""
     above = os.path.dirname(base)
     private_folder(above)
-    if why := exposed(above):
+    if why := why_replaceable(above):
         raise NotPrivate(why)
     lock = _locked(base)
     if _room_bytes(base) < LEAST_BYTES:

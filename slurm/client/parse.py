@@ -17,8 +17,15 @@ import functools
 import re
 from collections.abc import Iterator, Mapping
 
-from ftrun.slurm.client.cluster import ClusterFacts, JobDetails, JobRow, JobState, NodeRow, PartitionRow
-from ftrun.slurm.client.cluster import NodeUsage as Stay
+from ftrun.slurm.client.cluster import (
+    ClusterFacts,
+    JobDetails,
+    JobRow,
+    JobState,
+    NodeRow,
+    NodeUsage,
+    PartitionRow,
+)
 from ftrun.slurm.client.node_states import has_outlived, parse_node_state
 from ftrun.slurm.client.nodeset import expand
 
@@ -244,7 +251,7 @@ def _details(fields: Mapping[str, str]) -> JobDetails:
     )
 
 
-def parse_node_usage(shown: str, told: str) -> tuple[Stay, ...]:
+def parse_node_usage(shown: str, told: str) -> tuple[NodeUsage, ...]:
     """Stays from `squeue -h -t all -O STAY_ROW` and from `sacct -X -D -n -P -o STAY_FORMAT`, oldest first,
     without duplicates.
 
@@ -260,11 +267,11 @@ def parse_node_usage(shown: str, told: str) -> tuple[Stay, ...]:
     return tuple(sorted(found.values(), key=lambda stay: stay.start_s))
 
 
-def _stay(job_id: str, uid: str, start: str, end: str, nodes: str) -> Stay | None:
+def _stay(job_id: str, uid: str, start: str, end: str, nodes: str) -> NodeUsage | None:
     began = _time(start)
     if began is None or nodes.strip() in {*_NULL, "None assigned"}:
         return None
-    return Stay(job_id, int(uid) if uid.isdigit() else -1, expand(nodes), began, _time(end))
+    return NodeUsage(job_id, int(uid) if uid.isdigit() else -1, expand(nodes), began, _time(end))
 
 
 def parse_partitions(text: str) -> dict[str, PartitionRow]:

@@ -24,8 +24,7 @@ from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import RefusedForGood, SlurmError
 from ftrun.slurm.client.nodeset import expand
 from ftrun.slurm.client.parse import UNIT, parse_state
-from ftrun.slurm.commands.failure_kinds import Call
-from ftrun.slurm.commands.failure_kinds import error_of_failure as sort_failure
+from ftrun.slurm.commands.failure_kinds import Call, error_of_failure
 from ftrun.slurm.commands.process import check_configuration, reading_env, run, tool
 from ftrun.slurm.records import dataclass
 
@@ -117,7 +116,7 @@ class SacctAccounting:
         if "invalid field" in answer.stderr.lower():
             raise _UnknownField(answer.stderr)
         killed_s = self._timeout_s if answer.killed else None
-        raise sort_failure(
+        raise error_of_failure(
             Call.READ, stderr=answer.stderr, exit_code=answer.exit_code, killed_after_s=killed_s
         )
 

@@ -20,16 +20,15 @@ from ftrun.slurm.client.cluster import (
     JobDetails,
     JobRow,
     NodeRow,
+    NodeUsage,
     PartitionRow,
     Rights,
     SubmitRequest,
     Submitted,
 )
-from ftrun.slurm.client.cluster import NodeUsage as Stay
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, SlurmError, Unreachable
 from ftrun.slurm.client.nodeset import expand, fold
-from ftrun.slurm.commands.failure_kinds import Call, is_gone
-from ftrun.slurm.commands.failure_kinds import error_of_failure as sort_failure
+from ftrun.slurm.commands.failure_kinds import Call, error_of_failure, is_gone
 from ftrun.slurm.commands.process import Answer, Context, check_configuration, reading_env, run, tool
 
 __all__ = ["JOB_ID", "CommandCluster", "known_node", "needs_drain"]
@@ -126,7 +125,7 @@ class CommandCluster:
         answer = self._read(["scontrol", "-d", "-o", "show", "job", job_id], accept=_only_unknown_ids)
         return parse.parse_details(answer.stdout, job_id)
 
-    def stays(self, job_id: str) -> tuple[Stay, ...]:
+    def stays(self, job_id: str) -> tuple[NodeUsage, ...]:
         """Where a job has been: from the controller, and from accounting, which knows former launches, too."""
         argv = ["squeue", "-h", "-a", "-r", "-t", "all", "-j", _checked(job_id), "-O", parse.STAY_ROW]
         shown = self._read(argv, accept=_only_unknown_ids)
@@ -328,7 +327,7 @@ class CommandCluster:
 
     @staticmethod
     def _failure(call: Call, answer: Answer, timeout_s: float) -> SlurmError:
-        return sort_failure(
+        return error_of_failure(
             call,
             stderr=answer.stderr,
             exit_code=answer.exit_code,

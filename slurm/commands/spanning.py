@@ -12,11 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from ftrun.slurm.client.errors import SlurmError
-from ftrun.slurm.commands.node_queries import NodeQuery as Question
-from ftrun.slurm.commands.node_queries import QueryAnswers as Reached
-from ftrun.slurm.commands.slurmd_ports import SlurmdPorts as Doors
-from ftrun.slurm.commands.steps import InsideSteps, StepRow
-from ftrun.slurm.commands.steps import await_answers as listened
+from ftrun.slurm.commands.node_queries import NodeQuery, QueryAnswers
+from ftrun.slurm.commands.slurmd_ports import SlurmdPorts
+from ftrun.slurm.commands.steps import InsideSteps, StepRow, await_answers
 from ftrun.slurm.records import dataclass
 
 __all__ = ["Span", "SpanningSteps"]
@@ -55,9 +53,9 @@ class SpanningSteps:
         """See `Steps.end_step`."""
         self._inner.end_step(step_id, signal=signal)
 
-    def begin(self, job_id: str, nodes: Sequence[str], script: str) -> Question:
+    def begin(self, job_id: str, nodes: Sequence[str], script: str) -> NodeQuery:
         """See `InsideSteps.begin`: one query, whichever jobs the nodes are in."""
-        asked: list[Question] = []
+        asked: list[NodeQuery] = []
         try:
             for job, part in self._parts(job_id, nodes):
                 asked.append(self._inner.begin(job, part, script))
@@ -76,16 +74,16 @@ class SpanningSteps:
         limit_s: float,
         quiet_s: float,
         alive: Callable[[], None] = lambda: None,
-    ) -> Reached:
+    ) -> QueryAnswers:
         """See `Steps.ask`."""
         parts = self._parts(job_id, nodes)
         if len(parts) < 2:
             job = parts[0][0] if parts else job_id
             return self._inner.ask(job, nodes, script, limit_s=limit_s, quiet_s=quiet_s, alive=alive)
         question = self.begin(job_id, nodes, script)
-        return listened(question, limit_s=limit_s, quiet_s=quiet_s, alive=alive, mono_s=self._mono_s)
+        return await_answers(question, limit_s=limit_s, quiet_s=quiet_s, alive=alive, mono_s=self._mono_s)
 
-    def doors(self, nodes: Sequence[str]) -> Doors:
+    def doors(self, nodes: Sequence[str]) -> SlurmdPorts:
         """See `InsideSteps.doors`."""
         return self._inner.doors(nodes)
 
@@ -106,9 +104,9 @@ class SpanningSteps:
 class _CombinedQuery:
     """Several queries as one; over when each of them is."""
 
-    def __init__(self, nodes: Sequence[str], asked: Sequence[Question], mono_s: Callable[[], float]) -> None:
+    def __init__(self, nodes: Sequence[str], asked: Sequence[NodeQuery], mono_s: Callable[[], float]) -> None:
         self.nodes = tuple(nodes)
-        self.reached = Reached()
+        self.reached = QueryAnswers()
         self.over = False
         self._asked, self._mono_s = tuple(asked), mono_s
 
@@ -132,8 +130,8 @@ class _CombinedQuery:
             one.let_go()
 
 
-def _merged(found: Sequence[Reached]) -> Reached:
-    return Reached(
+def _merged(found: Sequence[QueryAnswers]) -> QueryAnswers:
+    return QueryAnswers(
         {node: words for one in found for node, words in one.answers.items()},
         "; ".join(one.told for one in found if one.told),
         frozenset(node for one in found for node in one.ended),

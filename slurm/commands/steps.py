@@ -19,19 +19,13 @@ from typing import Protocol
 
 from ftrun.slurm.client.errors import RefusedForGood, SlurmError
 from ftrun.slurm.client.nodeset import expand, fold
-from ftrun.slurm.commands.failure_kinds import Call, is_gone
-from ftrun.slurm.commands.failure_kinds import error_of_failure as sort_failure
-from ftrun.slurm.commands.node_queries import NodeQuery as Question
-from ftrun.slurm.commands.node_queries import QueryAnswers as Reached
-from ftrun.slurm.commands.node_queries import SrunQuery as SrunQuestion
+from ftrun.slurm.commands.failure_kinds import Call, error_of_failure, is_gone
+from ftrun.slurm.commands.node_queries import NodeQuery, QueryAnswers, SrunQuery
 from ftrun.slurm.commands.process import check_configuration, reading_env, run, tool
-from ftrun.slurm.commands.slurmd_ports import USUAL_PORT
-from ftrun.slurm.commands.slurmd_ports import SlurmdPorts as Doors
-from ftrun.slurm.commands.slurmd_ports import TcpSlurmdPorts as SlurmdDoors
-from ftrun.slurm.commands.slurmd_ports import parse_slurmd_addresses as parse_doors
+from ftrun.slurm.commands.slurmd_ports import USUAL_PORT, SlurmdPorts, TcpSlurmdPorts, parse_slurmd_addresses
 from ftrun.slurm.records import dataclass
 
-__all__ = ["CommandSteps", "InsideSteps", "Reached", "StepRow", "Steps", "await_answers", "parse_steps"]
+__all__ = ["CommandSteps", "InsideSteps", "QueryAnswers", "StepRow", "Steps", "await_answers", "parse_steps"]
 
 _FORMAT = "%i|%N|%j"  # the name last: it is free text
 _STEP = re.compile(r"(\d+)\.(\d+)")
@@ -69,7 +63,7 @@ class Steps(Protocol):
         limit_s: float,
         quiet_s: float,
         alive: Callable[[], None] = lambda: None,
-    ) -> Reached:
+    ) -> QueryAnswers:
         """Run a line of sh on each of these nodes (of the job), in parallel; output after `ANSWER` counts.
 
         Ends when all have answered and ended, or when no further node answered for `quiet_s` (or three times
@@ -82,11 +76,11 @@ class Steps(Protocol):
 class InsideSteps(Steps, Protocol):
     """Operations from inside an allocation that must not block."""
 
-    def begin(self, job_id: str, nodes: Sequence[str], script: str) -> Question:
+    def begin(self, job_id: str, nodes: Sequence[str], script: str) -> NodeQuery:
         """As `ask`, for at least one node, without waiting. Raises Unreachable if srun cannot be started."""
         ...
 
-    def doors(self, nodes: Sequence[str]) -> Doors:
+    def doors(self, nodes: Sequence[str]) -> SlurmdPorts:
         """Poll the slurmd ports of these nodes from outside."""
         ...
 
@@ -121,14 +115,14 @@ class CommandSteps:
             raise RefusedForGood(f"{step_id!r} is no step of a job")
         self._ask_slurm(Call.EFFECT, ["scancel", *([f"--signal={signal}"] if signal else []), step_id])
 
-    def begin(self, job_id: str, nodes: Sequence[str], script: str) -> Question:
+    def begin(self, job_id: str, nodes: Sequence[str], script: str) -> NodeQuery:
         """See `InsideSteps.begin`."""
         check_configuration(self._env)
-        return SrunQuestion(self._env, _number(job_id), nodes, script, self._gpus)
+        return SrunQuery(self._env, _number(job_id), nodes, script, self._gpus)
 
-    def doors(self, nodes: Sequence[str]) -> Doors:
+    def doors(self, nodes: Sequence[str]) -> SlurmdPorts:
         """See `InsideSteps.doors`."""
-        return SlurmdDoors(lambda: self._addresses(nodes))
+        return TcpSlurmdPorts(lambda: self._addresses(nodes))
 
     def keep_nodes(self, job_id: str, nodes: Sequence[str]) -> None:
         """See `InsideSteps.keep_nodes`. Slurm 22.05 without accounting does it once for each job, and refuses
@@ -158,15 +152,17 @@ class CommandSteps:
         limit_s: float,
         quiet_s: float,
         alive: Callable[[], None] = lambda: None,
-    ) -> Reached:
+    ) -> QueryAnswers:
         """See `Steps.ask`."""
         if not nodes:
-            return Reached()
+            return QueryAnswers()
         question = self.begin(job_id, nodes, script)
         return await_answers(question, limit_s=limit_s, quiet_s=quiet_s, alive=alive)
 
     def _addresses(self, nodes: Sequence[str]) -> dict[str, tuple[str, int]]:
-        found = parse_doors(self._ask_slurm(Call.READ, ["scontrol", "-o", "show", "node", fold(nodes)]), 0)
+        found = parse_slurmd_addresses(
+            self._ask_slurm(Call.READ, ["scontrol", "-o", "show", "node", fold(nodes)]), 0
+        )
         if all(port for _, port in found.values()):
             return found
         told = _SLURMD_PORT.search(self._ask_slurm(Call.READ, ["scontrol", "show", "config"]))
@@ -178,7 +174,7 @@ class CommandSteps:
         if answer.exit_code == 0 or (not answer.killed and is_gone(answer.stderr)):
             return answer.stdout
         killed_after_s = self._timeout_s if answer.killed else None
-        raise sort_failure(
+        raise error_of_failure(
             call, stderr=answer.stderr, exit_code=answer.exit_code, killed_after_s=killed_after_s
         )
 
@@ -195,13 +191,13 @@ def parse_steps(text: str, job_id: str) -> tuple[StepRow, ...]:
 
 
 def await_answers(
-    question: Question,
+    question: NodeQuery,
     *,
     limit_s: float,
     quiet_s: float,
     alive: Callable[[], None],
     mono_s: Callable[[], float] = time.monotonic,
-) -> Reached:
+) -> QueryAnswers:
     """The answers until the query is over, all lines have ended, or waiting is no longer worthwhile; then the
     query is abandoned.
     """

@@ -27,22 +27,19 @@ from ftrun.slurm.client.cluster import (
     JobDetails,
     JobRow,
     NodeRow,
+    NodeUsage,
     PartitionRow,
     Rights,
     SubmitRequest,
     Submitted,
 )
-from ftrun.slurm.client.cluster import NodeUsage as Stay
 from ftrun.slurm.client.errors import OutcomeUnknown, SlurmError, Unreachable
 from ftrun.slurm.client.nodeset import fold
 from ftrun.slurm.commands.cluster import JOB_ID, known_node, needs_drain
-from ftrun.slurm.commands.failure_kinds import Call, is_gone, is_known
-from ftrun.slurm.commands.failure_kinds import error_of_failure as sort_failure
+from ftrun.slurm.commands.failure_kinds import Call, error_of_failure, is_gone, is_known
 from ftrun.slurm.commands.process import check_configuration, reading_env
 from ftrun.slurm.native import rows
-from ftrun.slurm.native.pipe import Child, NoAnswer
-from ftrun.slurm.native.pipe import NotSupported as NotForIt
-from ftrun.slurm.native.pipe import SlurmAnswered as Said
+from ftrun.slurm.native.pipe import Child, NoAnswer, NotSupported, SlurmAnswered
 from ftrun.slurm.records import dataclass
 
 __all__ = ["ClientInUse", "NativeCluster"]
@@ -196,7 +193,7 @@ class NativeCluster:
         """See `Cluster.details`."""
         return self._commands.details(job_id)
 
-    def stays(self, job_id: str) -> Sequence[Stay]:
+    def stays(self, job_id: str) -> Sequence[NodeUsage]:
         """See `Cluster.stays`."""
         return self._commands.stays(job_id)
 
@@ -260,9 +257,9 @@ class NativeCluster:
         hung, asked_s = False, self._clock()
         try:
             return made(self._ask(do, **words))
-        except NotForIt:
+        except NotSupported:
             return otherwise()
-        except Said as told:
+        except SlurmAnswered as told:
             if (error := self._verdict(told, asked_s)) is not None:
                 raise error from told
             why = f"pyslurm said: {told.words}"
@@ -290,9 +287,9 @@ class NativeCluster:
         asked_s = self._clock()
         try:
             return self._ask(do, **words)
-        except NotForIt:
+        except NotSupported:
             return otherwise()
-        except Said as told:
+        except SlurmAnswered as told:
             if accept(told.words):
                 return None
             if (error := self._verdict(told, asked_s)) is not None:
@@ -304,14 +301,14 @@ class NativeCluster:
                 raise OutcomeUnknown(f"pyslurm: {wrong.why}") from wrong
             return otherwise()
 
-    def _verdict(self, told: Said, asked_s: float) -> SlurmError | None:
+    def _verdict(self, told: SlurmAnswered, asked_s: float) -> SlurmError | None:
         """The error for Slurm's words; None if the commands should try as well, since pyslurm alone may be
         the cause.
 
         That is so for words that Slurm does not have, and for "unreachable" without a timeout. Nothing has
         happened then.
         """
-        error = sort_failure(Call.EFFECT if told.begun else Call.READ, stderr=told.words)
+        error = error_of_failure(Call.EFFECT if told.begun else Call.READ, stderr=told.words)
         if told.begun or not isinstance(error, Unreachable):
             return error
         return error if is_known(told.words) and self._clock() - asked_s >= QUICK_S else None
@@ -334,7 +331,7 @@ class NativeCluster:
         SlurmError if Slurm does not answer.
         """
         if self._standing.barred(self._clock()):
-            raise NotForIt(self.speaking.why)
+            raise NotSupported(self.speaking.why)
         self.close()
         try:
             self._child = Child(self._argv, self._env | {"SLURM_BITSTR_LEN": "0"}, hello_s=HELLO_S)
@@ -344,14 +341,14 @@ class NativeCluster:
                 self._child.ask("partitions", self._timeout_s)
         except NoAnswer as wrong:
             why = wrong.why
-        except Said as told:  # the commands got an answer a moment ago
+        except SlurmAnswered as told:  # the commands got an answer a moment ago
             why = f"pyslurm said: {told.words}"
         except SlurmError:
             self.close()
             raise
         if why:
             self._failed(why)
-            raise NotForIt(why)
+            raise NotSupported(why)
         self._spoke(ClientInUse(f"pyslurm {version}"))
 
     def _failed(self, why: str) -> None:

@@ -11,10 +11,9 @@ from typing import Any
 from ftrun.slurm.client.cluster import JobRow
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import replace
-from ftrun.supervisor.agent.context import AgentContext as Desk
-from ftrun.supervisor.agent.node_liveness import NodeAnswers as Reach
-from ftrun.supervisor.config.node_counts import parse_pool as pool_of
-from ftrun.supervisor.config.node_counts import sizes_of_settings
+from ftrun.supervisor.agent.context import AgentContext
+from ftrun.supervisor.agent.node_liveness import NodeAnswers
+from ftrun.supervisor.config.node_counts import parse_pool, sizes_of_settings
 from ftrun.supervisor.diagnosis import inputs
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import Diagnosis
@@ -25,9 +24,9 @@ __all__ = ["describe_allocation", "other_jobs_wait", "view_cluster"]
 
 
 def describe_allocation(
-    ctx: Desk,
+    ctx: AgentContext,
     seen: start_decision.StartFacts,
-    reach: Reach,
+    reach: NodeAnswers,
     diagnosis: Diagnosis,
     run: Run,
     *,
@@ -82,12 +81,12 @@ def describe_allocation(
 
 
 def _to_be_had(
-    ctx: Desk, run: Run, around: policy_input.ClusterView, but: set[str]
+    ctx: AgentContext, run: Run, around: policy_input.ClusterView, but: set[str]
 ) -> tuple[frozenset[str], int]:
     """(idle nodes for a companion in the job's partitions, how many a companion could have from the pool). A
     companion uses only one of the two.
     """
-    pool = pool_of(str(run.settings.get("pool", "")))
+    pool = parse_pool(str(run.settings.get("pool", "")))
     if pool is None:
         return around.idle - but, 0
     try:
@@ -99,7 +98,7 @@ def _to_be_had(
         return around.idle - but, 0
 
 
-def other_jobs_wait(ctx: Desk) -> bool:
+def other_jobs_wait(ctx: AgentContext) -> bool:
     """Whether jobs of others wait for nodes. If Slurm does not answer, assume yes."""
     try:
         row = ctx.cluster.jobs((ctx.where.job,)).get(ctx.where.job)
@@ -112,7 +111,7 @@ def _partitions(row: JobRow | None) -> Sequence[str]:
     return row.partition.split(",") if row is not None else ()
 
 
-def view_cluster(ctx: Desk, settings: dict[str, Any], run: Run) -> policy_input.ClusterView:
+def view_cluster(ctx: AgentContext, settings: dict[str, Any], run: Run) -> policy_input.ClusterView:
     """The cluster as Slurm shows it, idle nodes only with the job's own devices; empty if Slurm does not
     answer.
     """

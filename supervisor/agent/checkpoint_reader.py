@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ftrun.hooks.runtime.ownership import RUNNER
-from ftrun.supervisor.agent.context import StartReader as Begin
+from ftrun.supervisor.agent.context import StartReader
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.store import checkpoints, submission_context
 from ftrun.supervisor.store import run_dir as store_run_dir
@@ -43,7 +43,9 @@ def start_reader(home: str, words: Sequence[str]) -> subprocess.Popen[bytes] | N
 class ChecksumReader:
     """The reader of one launch. `begin` is None where no process may be started."""
 
-    def __init__(self, home: str, run_dir: str, settings: Mapping[str, Any], begin: Begin | None) -> None:
+    def __init__(
+        self, home: str, run_dir: str, settings: Mapping[str, Any], begin: StartReader | None
+    ) -> None:
         self._home, self._run_dir, self._settings = home, run_dir, settings
         self._begin = begin if settings.get("checkpoint-checksum", "auto") == "auto" else None
         self._words: tuple[str, ...] = ()

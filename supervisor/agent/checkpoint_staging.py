@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ftrun.hooks.checkpoints import diverged, manifest, names
-from ftrun.hooks.checkpoints.diverged import Divergence as Poison
+from ftrun.hooks.checkpoints.diverged import Divergence
 from ftrun.hooks.checkpoints.model import Damaged
 from ftrun.hooks.runtime import node_report
 from ftrun.hooks.staging import partner_map, publish, records, replace
@@ -28,17 +28,15 @@ from ftrun.hooks.staging.records import Publishing
 from ftrun.hooks.staging.restore import Plan
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.supervisor.agent import release_nodes
-from ftrun.supervisor.agent.batch_channel import ResumeView as Resume
-from ftrun.supervisor.agent.batch_channel import Started
-from ftrun.supervisor.agent.context import AgentContext as Desk
-from ftrun.supervisor.agent.context import log_line as say
-from ftrun.supervisor.agent.node_liveness import NodeAnswers as Reach
+from ftrun.supervisor.agent.batch_channel import ResumeView, Started
+from ftrun.supervisor.agent.context import AgentContext, log_line
+from ftrun.supervisor.agent.node_liveness import NodeAnswers
 from ftrun.supervisor.diagnosis import resumable
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.policy import staging
 from ftrun.supervisor.policy.staging import StagedSet
 from ftrun.supervisor.store import submission_context
-from ftrun.supervisor.store.node_tools import node_command as node_line
+from ftrun.supervisor.store.node_tools import node_command
 
 __all__ = ["StagingCoordinator"]
 
@@ -57,7 +55,7 @@ LEAVES_S = 15.0  # of the job's time are reserved for what follows
 class StagingCoordinator:
     """The staged checkpoints of one launch; without the setting `stage` it does nothing."""
 
-    ctx: Desk
+    ctx: AgentContext
     settings: Mapping[str, Any]
     _to: str = ""
     _base: str = ""
@@ -101,7 +99,7 @@ class StagingCoordinator:
         self._kept = {node: to for node, to in self._kept.items() if node in self._lost}
         self._tell(started.token)
 
-    def heard(self, started: Started, reach: Reach) -> None:
+    def heard(self, started: Started, reach: NodeAnswers) -> None:
         """The answers of the nodes after a start: partners publish the copies of silent nodes."""
         self._end_s = reach.end_s
         fresh = tuple(node for node in reach.silent if node not in self._lost)
@@ -153,7 +151,7 @@ class StagingCoordinator:
 
     # ------------------------------------------------------------------ between two starts
 
-    def resume(self, started: Started, nodes: Sequence[str], skip: Sequence[str]) -> Resume | None:
+    def resume(self, started: Started, nodes: Sequence[str], skip: Sequence[str]) -> ResumeView | None:
         """The staged set from which the next start on these nodes resumes; None = it chooses among published
         checkpoints.
 
@@ -187,14 +185,14 @@ class StagingCoordinator:
         if missing:
             why = str(made.get(missing[0], {}).get("why") or "it did not answer in time")
             self.ctx.journal.record("restore.failed", set=one.name, node=missing[0], why=why)
-            say(f"no resume from memory: {missing[0]}: {why}")
+            log_line(f"no resume from memory: {missing[0]}: {why}")
             return None
         sums = {
             key: sum(int(row.get(key, 0)) for row in made.values())
             for key in ("memory_bytes", "fetched_bytes", "disk_files")
         }
         self.ctx.journal.record("restore.done", set=one.name, seconds=seconds, **sums)
-        return Resume(str(made[nodes[0]]["view"]), path, one.step)
+        return ResumeView(str(made[nodes[0]]["view"]), path, one.step)
 
     def _chosen(
         self, started: Started, nodes: Sequence[str], skip: Sequence[str]
@@ -222,7 +220,7 @@ class StagingCoordinator:
             self.ctx.rest(LOOK_EVERY_S)
             looked = self._looked(started, asked) if growing else looked
 
-    def _may(self, one: StagedSet, skip: Sequence[str], poisons: Sequence[Poison]) -> bool:
+    def _may(self, one: StagedSet, skip: Sequence[str], poisons: Sequence[Divergence]) -> bool:
         path = self._path(one) or f"{self._to}/{one.name}"
         return path not in skip and not diverged.why_diverged(one.step, one.sealed_s, poisons)
 
@@ -311,7 +309,7 @@ class StagingCoordinator:
         try:
             node_report.write_json(file, plan._asdict())
         except OSError as error:
-            say(f"{file}: {error.strerror}")
+            log_line(f"{file}: {error.strerror}")
             return {}
         asked = tuple(dict.fromkeys((*nodes, *(holder for holder, _, _ in plan.give))))
         found: list[dict[str, dict[str, Any]]] = []
@@ -324,7 +322,7 @@ class StagingCoordinator:
         self, nodes: Sequence[str], words: Sequence[str], limit_s: float, quiet_s: float
     ) -> dict[str, dict[str, Any]]:
         """The JSON answer of each node; nodes without an answer are left out."""
-        where, line = self.ctx.where, node_line(self.ctx.where.home, words)
+        where, line = self.ctx.where, node_command(self.ctx.where.home, words)
         answers: dict[str, tuple[str, ...]] = {}
         if tuple(nodes) == (where.node,):
             answers = {where.node: self.ctx.own_node(line, where.job, where.node, limit_s) or ()}
@@ -336,7 +334,7 @@ class StagingCoordinator:
                     ).answers
                 )
             except SlurmError as error:
-                say(f"staged checkpoints: {error.message}")
+                log_line(f"staged checkpoints: {error.message}")
         found = {}
         for node, lines in answers.items():
             with contextlib.suppress(ValueError, IndexError):

@@ -25,16 +25,14 @@ from typing import Any
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.errors import OutcomeUnknown, SlurmError
-from ftrun.slurm.commands.node_queries import NodeQuery as Question
+from ftrun.slurm.commands.node_queries import NodeQuery
 from ftrun.slurm.commands.spanning import Span
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.agent import node_liveness, start_monitor
 from ftrun.supervisor.agent.batch_channel import Started
-from ftrun.supervisor.agent.context import AgentContext as Desk
-from ftrun.supervisor.agent.context import log_line as say
-from ftrun.supervisor.agent.node_checks import FailureChecks as Checks
-from ftrun.supervisor.config.node_counts import Pool
-from ftrun.supervisor.config.node_counts import parse_pool as pool_of
+from ftrun.supervisor.agent.context import AgentContext, log_line
+from ftrun.supervisor.agent.node_checks import FailureChecks
+from ftrun.supervisor.config.node_counts import Pool, parse_pool
 from ftrun.supervisor.diagnosis import inputs
 from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.policy import queue, start_decision
@@ -113,7 +111,7 @@ class _Asked:
 class Companions:
     """The companions of one launch. `ctx.spans` are the ones that are ready."""
 
-    ctx: Desk
+    ctx: AgentContext
     settings: Mapping[str, Any]
     _known: list[_Asked] = field(default_factory=list)
 
@@ -142,7 +140,7 @@ class Companions:
             request = self._request(number, count, away, left_s, pool)
         except (SlurmError, SubmitImpossible, OSError) as error:
             said = getattr(error, "message", "") or str(error)
-            say(f"no companion: {said}")
+            log_line(f"no companion: {said}")
             return Companion(FAILED, reason=said)
         one = _Asked(number, count, request.token, self.ctx.clock.mono_s(), ahead=ahead)
         self._known.append(one)
@@ -287,7 +285,7 @@ class Companions:
         try:
             one.job = self.ctx.cluster.submit(request).job_id
         except OutcomeUnknown as error:
-            say(f"companion {one.number}: {error.message}; it is looked up by its mark")
+            log_line(f"companion {one.number}: {error.message}; it is looked up by its mark")
         except SlurmError as error:
             one.reason = f"Slurm takes no companion: {error.message}"
 
@@ -305,7 +303,7 @@ class Companions:
         try:
             row = self._row(one)
         except SlurmError as error:
-            say(f"companion {one.number}: {error.message}")
+            log_line(f"companion {one.number}: {error.message}")
             return
         if not one.job:
             if waited_s > FOUND_S:
@@ -365,7 +363,7 @@ class Companions:
 
     def _fail(self, one: _Asked, reason: str) -> None:
         one.state, one.reason = FAILED, reason
-        say(f"companion {one.number}: {reason}")
+        log_line(f"companion {one.number}: {reason}")
         self.ctx.journal.record("companion.failed", number=one.number, job=one.job, reason=reason)
         self.end(one.number, reason)
 
@@ -380,7 +378,7 @@ class Companions:
             for job in jobs:
                 self.ctx.cluster.cancel(job)
         except SlurmError as error:
-            say(f"companion {one.number}: {error.message}; it ends by itself")
+            log_line(f"companion {one.number}: {error.message}; it ends by itself")
 
 
 def never_starts_reason(reason: str) -> str:
@@ -421,13 +419,13 @@ class JoinResult:
 
 
 def join(
-    ctx: Desk,
+    ctx: AgentContext,
     companions: Companions,
     settings: Mapping[str, Any],
     wanted: CompanionRequest,
     *,
-    checks: Checks | None = None,
-    swept: Question | None = None,
+    checks: FailureChecks | None = None,
+    swept: NodeQuery | None = None,
 ) -> JoinResult:
     """Get a companion whose nodes are well.
 
@@ -464,10 +462,10 @@ def join(
 
 
 def pool_with_idle_nodes(
-    ctx: Desk, settings: Mapping[str, Any], count: int, exclude: Collection[str]
+    ctx: AgentContext, settings: Mapping[str, Any], count: int, exclude: Collection[str]
 ) -> Pool | None:
     """The pool, if it has enough idle nodes now."""
-    pool = pool_of(str(settings.get("pool", "")))
+    pool = parse_pool(str(settings.get("pool", "")))
     if pool is None:
         return None
     try:
@@ -482,21 +480,21 @@ def pool_with_idle_nodes(
 
 
 def _asked(
-    ctx: Desk, companions: Companions, wanted: CompanionRequest, exclude: set[str], pool: Pool | None
+    ctx: AgentContext, companions: Companions, wanted: CompanionRequest, exclude: set[str], pool: Pool | None
 ) -> Companion:
     left_s = wanted.end_s - ctx.clock.now_s() if wanted.end_s is not None else None
     return companions.ask(wanted.count, exclude, left_s, wanted.why, pool=pool)
 
 
 def unfit_nodes(
-    ctx: Desk,
+    ctx: AgentContext,
     settings: Mapping[str, Any],
     started: Started,
     found: Companion,
-    begun: Checks | None = None,
+    begun: FailureChecks | None = None,
     *,
     lives: bool = False,
-    swept: Question | None = None,
+    swept: NodeQuery | None = None,
 ) -> dict[str, str]:
     """Node of this companion -> why no start should use it; nodes that are well are left out.
 
@@ -504,7 +502,7 @@ def unfit_nodes(
     OSError (journal), GivenUp.
     """
     where, nodes = ctx.where, found.nodes
-    checks = begun or Checks(ctx, started, settings)
+    checks = begun or FailureChecks(ctx, started, settings)
     wants_checks = settings.get("after-checks") != "never"
     try:
         if wants_checks:
@@ -528,7 +526,7 @@ def unfit_nodes(
     return unfit | {node: "its checks call it bad" for node in nodes if node not in {*usable, *unfit}}
 
 
-def _all_swept(ctx: Desk, nodes: tuple[str, ...], swept: Question | None) -> bool:
+def _all_swept(ctx: AgentContext, nodes: tuple[str, ...], swept: NodeQuery | None) -> bool:
     """Whether all of these nodes report that they are swept and usable. Otherwise they are asked anew."""
     if swept is None:
         return False
@@ -540,7 +538,7 @@ def _all_swept(ctx: Desk, nodes: tuple[str, ...], swept: Question | None) -> boo
     return all(node in answers and not node_liveness.unfit_reason(answers[node]) for node in nodes)
 
 
-def rank_order(ctx: Desk, nodes: Collection[str]) -> tuple[tuple[str, ...], tuple[Span, ...]]:
+def rank_order(ctx: AgentContext, nodes: Collection[str]) -> tuple[tuple[str, ...], tuple[Span, ...]]:
     """(these nodes in the order of the ranks, the part of them in each companion). The job's own nodes come
     first, in the given order.
     """

@@ -14,16 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ftrun.slurm.client.errors import SlurmError
-from ftrun.slurm.commands.node_queries import NodeQuery as Question
+from ftrun.slurm.commands.node_queries import NodeQuery
 from ftrun.supervisor.agent import companion_jobs, node_liveness
 from ftrun.supervisor.agent.batch_channel import Started
-from ftrun.supervisor.agent.companion_jobs import READY as HERE
-from ftrun.supervisor.agent.companion_jobs import WAITING, Companions
-from ftrun.supervisor.agent.context import AgentContext as Desk
-from ftrun.supervisor.agent.context import log_line as say
-from ftrun.supervisor.agent.node_checks import FailureChecks as Checks
-from ftrun.supervisor.agent.spanning_limits import SpanningLimits as Apart
-from ftrun.supervisor.agent.spanning_limits import idle_count as idle
+from ftrun.supervisor.agent.companion_jobs import READY, WAITING, Companions
+from ftrun.supervisor.agent.context import AgentContext, log_line
+from ftrun.supervisor.agent.node_checks import FailureChecks
+from ftrun.supervisor.agent.spanning_limits import SpanningLimits, idle_count
 from ftrun.supervisor.config import recovery_order
 from ftrun.supervisor.config import rungs as config_rungs
 from ftrun.supervisor.model.types import FaultClass
@@ -39,18 +36,18 @@ DECIDED_S = 60.0  # the ladder has decided by then
 class CompanionPrefetch:
     """The companion prefetch of one launch."""
 
-    ctx: Desk
+    ctx: AgentContext
     companions: Companions
-    apart: Apart
+    apart: SpanningLimits
     settings: Mapping[str, Any]
-    _swept: Question | None = None  # the sweep of its nodes
+    _swept: NodeQuery | None = None  # the sweep of its nodes
     _token: str = ""
-    _checks: Checks | None = None
+    _checks: FailureChecks | None = None
     _next_s: float = 0.0
     _over_s: float = 0.0
 
     def ask(
-        self, started: Started, lost: Collection[str], aside: Collection[str], checks: Checks | None
+        self, started: Started, lost: Collection[str], aside: Collection[str], checks: FailureChecks | None
     ) -> None:
         """These nodes of a start are lost: ask for as many as spares cannot replace. Raises OSError
         (journal), GivenUp.
@@ -66,7 +63,7 @@ class CompanionPrefetch:
         run, now_s = self.ctx.journal.run(), self.ctx.clock.now_s()
         away = {*run.excluded_at(now_s), *lost}
         pool = companion_jobs.pool_with_idle_nodes(self.ctx, self.settings, count, away)
-        if run.wish or (pool is None and idle(self.ctx, away) < count):
+        if run.wish or (pool is None and idle_count(self.ctx, away) < count):
             return
         why = f"{', '.join(gone)} cannot be replaced by a spare"
         self.companions.ask(count, away, None, why, pool=pool, ahead=True)
@@ -75,7 +72,7 @@ class CompanionPrefetch:
             self._checks, self._over_s = checks, self.ctx.clock.mono_s() + DECIDED_S
             self.ctx.beside = self._tick
 
-    def taken(self) -> Question | None:
+    def taken(self) -> NodeQuery | None:
         """The question that sweeps the companion's nodes, once; the caller listens to it."""
         found, self._swept = self._swept, None
         return found
@@ -86,7 +83,7 @@ class CompanionPrefetch:
         try:
             self._swept = self.ctx.steps.begin(where.job, nodes, line)
         except SlurmError as error:
-            say(f"the companion's nodes are not swept yet: {error.message}")
+            log_line(f"the companion's nodes are not swept yet: {error.message}")
         if self._checks is not None and self.settings.get("after-checks") != "never":
             self._checks.begin(nodes)
 
@@ -105,7 +102,7 @@ class CompanionPrefetch:
             return
         self._next_s = mono_s + LOOK_EVERY_S
         found = self.companions.look()
-        if found.state == HERE:
+        if found.state == READY:
             self._look_at(found.nodes)
         if found.state != WAITING or mono_s > self._over_s:
             self.ctx.beside = None

@@ -29,7 +29,7 @@ from ftrun.slurm.client.cluster import Cluster
 from ftrun.slurm.commands.spanning import Span
 from ftrun.slurm.commands.steps import InsideSteps
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.agent.batch_channel import BatchChannel as Talk
+from ftrun.supervisor.agent.batch_channel import BatchChannel
 from ftrun.supervisor.model.events import apply, fold
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import Diagnosis
@@ -39,8 +39,7 @@ from ftrun.supervisor.store import flag_files
 from ftrun.supervisor.store import journal as store_journal
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store.lease import Clock, SystemClock
-from ftrun.supervisor.store.node_tools import RunOnThisNode as OwnNode
-from ftrun.supervisor.store.node_tools import run_on_this_node as on_own_node
+from ftrun.supervisor.store.node_tools import RunOnThisNode, run_on_this_node
 
 __all__ = [
     "AgentContext",
@@ -215,13 +214,13 @@ class AgentContext:
     """
 
     where: LaunchIdentity
-    channel: Talk
+    channel: BatchChannel
     journal: AgentJournal
     cluster: Cluster
     steps: InsideSteps
     clock: Clock = field(default_factory=SystemClock)
     signal: Callable[[int, str], None] = field(default_factory=lambda: _signal_group)  # (process group, name)
-    own_node: OwnNode = on_own_node
+    own_node: RunOnThisNode = run_on_this_node
     reader: StartReader | None = None  # starts the checksum reader; None = there is none
     alive_s: float = field(init=False)
     given_up: bool = False

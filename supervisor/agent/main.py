@@ -24,13 +24,9 @@ from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.commands.spanning import SpanningSteps
 from ftrun.slurm.commands.steps import CommandSteps
 from ftrun.supervisor.agent import checkpoint_reader
-from ftrun.supervisor.agent.batch_channel import BatchChannel as Talk
-from ftrun.supervisor.agent.context import AgentContext as Desk
-from ftrun.supervisor.agent.context import AgentJournal as Book
-from ftrun.supervisor.agent.context import GivenUp
-from ftrun.supervisor.agent.context import LaunchIdentity as Where
-from ftrun.supervisor.agent.context import log_line as say
-from ftrun.supervisor.agent.start_loop import StartLoop as Rounds
+from ftrun.supervisor.agent.batch_channel import BatchChannel
+from ftrun.supervisor.agent.context import AgentContext, AgentJournal, GivenUp, LaunchIdentity, log_line
+from ftrun.supervisor.agent.start_loop import StartLoop
 from ftrun.supervisor.config import recovery_order
 from ftrun.supervisor.store import run_dir
 from ftrun.supervisor.store.crash_points import crash_plan
@@ -51,7 +47,7 @@ def main(words: list[str] | None = None) -> int:
     asked = _arguments().parse_args(words)
     _ignore_signals()
     parent = os.getppid()
-    channel = Talk(asked.talk)
+    channel = BatchChannel(asked.talk)
     shared = Watchdog(SystemClock())
     worker = threading.Thread(
         target=run_worker,
@@ -74,20 +70,20 @@ class Watchdog:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.ctx: Desk | None = None
+        self.ctx: AgentContext | None = None
         self.began_s = clock.mono_s()
 
-    def watch(self, channel: Talk) -> bool:
+    def watch(self, channel: BatchChannel) -> bool:
         """One look of the watchdog: write the heartbeat. False once it has answered instead of the worker."""
         with contextlib.suppress(OSError):  # no space for a heartbeat: batch.sh rightly takes us for dead
             channel.pulse()
         if not self.is_stalled(channel):
             return True
-        say(f"nothing has moved for {STANDSTILL_S:.0f} s: the job ends as its script did")
+        log_line(f"nothing has moved for {STANDSTILL_S:.0f} s: the job ends as its script did")
         self.give_up(channel)
         return False
 
-    def unanswered_start(self, channel: Talk) -> int:
+    def unanswered_start(self, channel: BatchChannel) -> int:
         """The failed start for which batch.sh waits for an answer; 0 = none."""
         number = 1
         while channel.over(number) is not None:
@@ -96,12 +92,12 @@ class Watchdog:
             number += 1
         return 0
 
-    def is_stalled(self, channel: Talk) -> bool:
+    def is_stalled(self, channel: BatchChannel) -> bool:
         """An answer is due, and the worker has made no progress for long."""
         moved_s = self.ctx.alive_s if self.ctx is not None else self.began_s
         return self.clock.mono_s() - moved_s > STANDSTILL_S and self.unanswered_start(channel) > 0
 
-    def give_up(self, channel: Talk) -> None:
+    def give_up(self, channel: BatchChannel) -> None:
         """Answer `end` instead of the worker, which does nothing more."""
         if self.ctx is not None:
             self.ctx.given_up = True
@@ -111,7 +107,7 @@ class Watchdog:
                 channel.answer(number)
 
 
-def run_worker(opened: Callable[[], Desk], channel: Talk, shared: Watchdog) -> None:
+def run_worker(opened: Callable[[], AgentContext], channel: BatchChannel, shared: Watchdog) -> None:
     """The worker thread: everything except the watchdog."""
     try:
         shared.ctx = opened()
@@ -119,12 +115,12 @@ def run_worker(opened: Callable[[], Desk], channel: Talk, shared: Watchdog) -> N
     except GivenUp:
         return
     except Exception:  # noqa: BLE001  our own defect: it may cost the ladder, never the job
-        say(traceback.format_exc())
+        log_line(traceback.format_exc())
         shared.give_up(channel)
 
 
-def _build_context(asked: argparse.Namespace, channel: Talk, clock: Clock) -> Desk:
-    where = Where(
+def _build_context(asked: argparse.Namespace, channel: BatchChannel, clock: Clock) -> AgentContext:
+    where = LaunchIdentity(
         run_dir=asked.run_dir,
         place=asked.place,
         attempt=asked.attempt,
@@ -134,13 +130,13 @@ def _build_context(asked: argparse.Namespace, channel: Talk, clock: Clock) -> De
         node=os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0],
         nodes=nodeset.expand(os.environ.get("SLURM_JOB_NODELIST", "")),
     )
-    holder: list[Desk] = []
+    holder: list[AgentContext] = []
 
     def may_write() -> None:
         if holder:
             holder[0].alive()
 
-    journal = Book(
+    journal = AgentJournal(
         where.run_dir,
         where.place,
         attempt=where.attempt,
@@ -150,7 +146,7 @@ def _build_context(asked: argparse.Namespace, channel: Talk, clock: Clock) -> De
         crash=crash_plan(os.environ.get("FTRUN_AGENT_CRASH_AT", "")),
     )
     holder.append(
-        Desk(
+        AgentContext(
             where,
             channel,
             journal,
@@ -167,7 +163,7 @@ def _build_context(asked: argparse.Namespace, channel: Talk, clock: Clock) -> De
     return holder[0]
 
 
-def _open_loop(ctx: Desk) -> Rounds:
+def _open_loop(ctx: AgentContext) -> StartLoop:
     """Read the run and write the first record. Raises what reading the journal of the run raises."""
     run = ctx.journal.run()
     settings = dict(run.settings)
@@ -187,7 +183,7 @@ def _open_loop(ctx: Desk) -> Rounds:
         rungs=[rung.value for rung in recovery_order.rung_rules_from(settings).orders[""]],
         off=off,
     )
-    return Rounds(ctx, settings, off=off)
+    return StartLoop(ctx, settings, off=off)
 
 
 def _install_node_tools(home: str) -> None:

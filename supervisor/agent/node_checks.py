@@ -14,11 +14,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ftrun.slurm.client.errors import SlurmError
-from ftrun.slurm.commands.node_queries import NodeQuery as Question
+from ftrun.slurm.commands.node_queries import NodeQuery
 from ftrun.supervisor.agent.batch_channel import Started
-from ftrun.supervisor.agent.context import AgentContext as Desk
-from ftrun.supervisor.agent.context import log_line as say
-from ftrun.supervisor.store.node_tools import node_command as node_line
+from ftrun.supervisor.agent.context import AgentContext, log_line
+from ftrun.supervisor.store.node_tools import node_command
 
 __all__ = ["FailureChecks"]
 
@@ -33,9 +32,9 @@ TICK_S = 0.1
 class FailureChecks:
     """The checks after one start. Their reports are in the attempt's folder when `finish` returns True."""
 
-    def __init__(self, ctx: Desk, started: Started, settings: Mapping[str, Any]) -> None:
+    def __init__(self, ctx: AgentContext, started: Started, settings: Mapping[str, Any]) -> None:
         self._ctx, self._started, self._settings = ctx, started, settings
-        self._asked: list[tuple[float, Question]] = []
+        self._asked: list[tuple[float, NodeQuery]] = []
 
     def begin(self, nodes: tuple[str, ...]) -> None:
         """Start the checks on these nodes where none run yet. A job of one node waits for `finish`."""
@@ -79,7 +78,7 @@ class FailureChecks:
         try:
             question = self._ctx.steps.begin(self._ctx.where.job, nodes, self._line())
         except SlurmError as error:
-            say(f"the nodes are not checked: {error.message}")
+            log_line(f"the nodes are not checked: {error.message}")
             return
         self._asked.append((self._ctx.clock.mono_s(), question))
 
@@ -111,4 +110,4 @@ class FailureChecks:
         words += ["--launch", str(where.launch)]
         words += ["--start", str(started.number), "--since", f"{started.launch.started_s or 0.0:.0f}"]
         words += ["--settings", str(self._settings.get("checks", "")), *(["--root", root] if root else [])]
-        return node_line(where.home, [*words, "--within", f"{WITHIN_S:g}"], told=CHECKED)
+        return node_command(where.home, [*words, "--within", f"{WITHIN_S:g}"], told=CHECKED)

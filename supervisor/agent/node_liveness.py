@@ -28,16 +28,13 @@ from dataclasses import field
 
 from ftrun.slurm.client.cluster import Cluster, JobRow, JobState
 from ftrun.slurm.client.errors import SlurmError, Unreachable
-from ftrun.slurm.commands.node_queries import NodeQuery as Question
-from ftrun.slurm.commands.node_queries import QueryAnswers as Reached
-from ftrun.slurm.commands.slurmd_ports import SlurmdPorts as Doors
+from ftrun.slurm.commands.node_queries import NodeQuery, QueryAnswers
+from ftrun.slurm.commands.slurmd_ports import SlurmdPorts
 from ftrun.slurm.commands.spanning import Span
 from ftrun.slurm.commands.steps import InsideSteps
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.store.lease import Clock
-from ftrun.supervisor.store.node_tools import RunOnThisNode as OwnNode
-from ftrun.supervisor.store.node_tools import node_command as node_line
-from ftrun.supervisor.store.node_tools import run_on_this_node as on_own_node
+from ftrun.supervisor.store.node_tools import RunOnThisNode, node_command, run_on_this_node
 
 __all__ = [
     "AGAIN_QUIET_S",
@@ -99,7 +96,7 @@ class PingRequest:
     shut_s: float = SHUT_S
 
 
-def ping_nodes(steps: InsideSteps, clock: Clock, ask: PingRequest, alive: Callable[[], None]) -> Reached:
+def ping_nodes(steps: InsideSteps, clock: Clock, ask: PingRequest, alive: Callable[[], None]) -> QueryAnswers:
     """The nodes that answer, with their output. Raises Unreachable if even our own node does not answer, or
     srun cannot start.
     """
@@ -126,7 +123,7 @@ class _Stopwatch:
 class _Listener:
     """A question, and the time of its last answer."""
 
-    def __init__(self, question: Question, watch: _Stopwatch) -> None:
+    def __init__(self, question: NodeQuery, watch: _Stopwatch) -> None:
         self.question = question
         self._watch = watch
         self._began_s = watch.now_s
@@ -160,11 +157,11 @@ class _RollCall:
         self._steps, self._clock, self._ask = steps, clock, ask
         self._watch = _Stopwatch(clock)
         self._asked = [_Listener(steps.begin(ask.job, ask.nodes, ask.line), self._watch)]
-        self._doors: Doors | None = None
+        self._doors: SlurmdPorts | None = None
         self._shut_since_s: dict[str, float] = {}
         self._opened: tuple[str, ...] = ()  # their slurmd refused at the last look and listens now
 
-    def call(self, alive: Callable[[], None]) -> Reached:
+    def call(self, alive: Callable[[], None]) -> QueryAnswers:
         """Listen until all nodes are decided."""
         while self._watch.now_s < LIMIT_S:
             alive()
@@ -253,7 +250,7 @@ class _RollCall:
     def _missing_too_many(self) -> bool:
         return sum(not self._heard(node) for node in self._ask.nodes) > DOUBTED_MAX
 
-    def _result(self) -> Reached:
+    def _result(self) -> QueryAnswers:
         answers: dict[str, tuple[str, ...]] = {}
         for one in reversed(self._asked):  # output of the first question wins, where there is any
             answers |= {
@@ -266,7 +263,7 @@ class _RollCall:
             undecided = [n for n in one.question.nodes if n not in known and not self._is_shut(n)]
             if not one.answers(self._ask.node) and (undecided or one is self._asked[0]):
                 raise Unreachable(f"no answer even from {self._ask.node}: {one.question.reached.told}")
-        return Reached(answers)
+        return QueryAnswers(answers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +315,7 @@ def query_nodes(
     sweep: SweepRequest,
     *,
     alive: Callable[[], None] = lambda: None,
-    own_node: OwnNode = on_own_node,
+    own_node: RunOnThisNode = run_on_this_node,
 ) -> NodeAnswers:
     """Ask all nodes. Never raises because Slurm does not answer: then `known` is False."""
     job, nodes = sweep.job, sweep.nodes
@@ -425,7 +422,7 @@ def job_is_running(cluster: Cluster, job: str) -> bool | None:
     return None if row is None else row.state is JobState.RUNNING
 
 
-def _sweep_own_node(row: JobRow | None, sweep: SweepRequest, own_node: OwnNode) -> NodeAnswers:
+def _sweep_own_node(row: JobRow | None, sweep: SweepRequest, own_node: RunOnThisNode) -> NodeAnswers:
     """The only node is our own; no need to ask Slurm."""
     words = own_node(_line(sweep), sweep.job, sweep.node, LIMIT_S)
     if words is None:
@@ -444,7 +441,7 @@ def sweep_line(home: str, place: str, token: str, job: str) -> str:
     use it. `home` is $FTRUN_HOME, `place` the attempt's folder.
     """
     words = ["sweep", "--attempt-folder", place, "--token", token, "--job", job]
-    return node_line(home, [*words, "--spare-check"])
+    return node_command(home, [*words, "--spare-check"])
 
 
 def unfit_reason(words: Sequence[str]) -> str:

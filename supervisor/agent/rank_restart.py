@@ -17,10 +17,8 @@ from dataclasses import field
 from typing import Any
 
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.agent.context import AgentContext as Desk
-from ftrun.supervisor.agent.context import Suspicion
-from ftrun.supervisor.agent.context import log_line as say
-from ftrun.supervisor.agent.start_monitor import StartMonitor as Eye
+from ftrun.supervisor.agent.context import AgentContext, Suspicion, log_line
+from ftrun.supervisor.agent.start_monitor import StartMonitor
 from ftrun.supervisor.config import home, rungs
 from ftrun.supervisor.diagnosis import suspicions
 from ftrun.supervisor.policy import ladder, start_decision
@@ -49,8 +47,8 @@ class RankDeath:
 class RankRestart:
     """The deaths of ranks in one start. `off`: why no rank is restarted."""
 
-    ctx: Desk
-    monitor: Eye
+    ctx: AgentContext
+    monitor: StartMonitor
     settings: Mapping[str, Any]
     off: Callable[[], str]
     number: int = 0
@@ -147,7 +145,7 @@ class RankRestart:
         self.ctx.journal.record(
             "start.decided", **start_decision.decision_record(incident, case, ruling, move)
         )
-        say(f"start {started.number}: rank {first.rank}: {move.reason}")
+        log_line(f"start {started.number}: rank {first.rank}: {move.reason}")
         self.ctx.rest(min(move.delay_s, SETTLE_MAX_S))
         self.ctx.journal.act("rank", lambda: self._answer(first, "again"))
         self.ctx.journal.record("rank.again", **_record_fields(first), incident=incident)

@@ -23,8 +23,7 @@ from typing import Any
 from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.client.options import OptionError
-from ftrun.supervisor.agent.context import AgentContext as Desk
-from ftrun.supervisor.agent.context import log_line as say
+from ftrun.supervisor.agent.context import AgentContext, log_line
 from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.submission import plan
 
@@ -34,7 +33,7 @@ LOOK_EVERY_S = 30.0
 FOR_REPAIR = "so that they can be mended: Slurm starts nothing on them any more"  # behind "given back"
 
 
-def release_silent_nodes(ctx: Desk, silent: Collection[str]) -> str:
+def release_silent_nodes(ctx: AgentContext, silent: Collection[str]) -> str:
     """Give back the silent nodes of the job itself if Slurm would end the job for them. Returns why the job
     cannot go on; "" = it can.
 
@@ -61,7 +60,7 @@ def release_silent_nodes(ctx: Desk, silent: Collection[str]) -> str:
 class DrainedNodeRelease:
     """The unused nodes of the job during one launch."""
 
-    ctx: Desk
+    ctx: AgentContext
     settings: Mapping[str, Any]
     _next_s: float = 0.0
     _over: bool = False  # nothing is given back any more
@@ -94,7 +93,7 @@ class DrainedNodeRelease:
             if not busy:
                 self._give_back(row)
         except SlurmError as error:
-            say(f"the nodes that are set aside cannot be looked at: {error.message}")
+            log_line(f"the nodes that are set aside cannot be looked at: {error.message}")
         return tuple(node for node in aside if node in ctx.nodes)
 
     def _give_back(self, row: JobRow) -> None:
@@ -122,7 +121,7 @@ def survives_node_loss(run_dir: str) -> bool:
         return False
 
 
-def _give_back(ctx: Desk, stay: list[str], gone: list[str], **more: str) -> str:
+def _give_back(ctx: AgentContext, stay: list[str], gone: list[str], **more: str) -> str:
     """Why Slurm refused; "" = the nodes are given back. Raises OSError (journal), GivenUp."""
     ctx.journal.record("release.intended", nodes=stay, gone=gone, **more)
     refused: list[str] = []
@@ -134,12 +133,12 @@ def _give_back(ctx: Desk, stay: list[str], gone: list[str], **more: str) -> str:
     return ""
 
 
-def _release(ctx: Desk, stay: list[str], refused: list[str]) -> None:
+def _release(ctx: AgentContext, stay: list[str], refused: list[str]) -> None:
     ctx.alive()
     try:
         ctx.steps.keep_nodes(ctx.where.job, stay)
     except SlurmError as error:
-        say(f"nodes cannot be given back: {error.message}")
+        log_line(f"nodes cannot be given back: {error.message}")
         refused.append(error.message)
 
 

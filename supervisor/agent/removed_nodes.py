@@ -12,9 +12,7 @@ from __future__ import annotations
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.supervisor.agent.batch_channel import Started
-from ftrun.supervisor.agent.context import AgentContext as Desk
-from ftrun.supervisor.agent.context import Suspicion
-from ftrun.supervisor.agent.context import log_line as say
+from ftrun.supervisor.agent.context import AgentContext, Suspicion, log_line
 from ftrun.supervisor.diagnosis import suspicions
 
 __all__ = ["RemovedNodes"]
@@ -26,7 +24,7 @@ AGAIN_S = 10.0
 class RemovedNodes:
     """Monitors one start for nodes that Slurm removed from the job."""
 
-    def __init__(self, ctx: Desk, started: Started) -> None:
+    def __init__(self, ctx: AgentContext, started: Started) -> None:
         self._ctx, self._started = ctx, started
         self._next_s = ctx.clock.mono_s() + LOOK_EVERY_S
         self._before: frozenset[str] = frozenset()
@@ -60,7 +58,7 @@ class RemovedNodes:
         try:
             row = self._ctx.cluster.jobs((where.job,)).get(where.job)
         except SlurmError as error:
-            say(f"it is not known which nodes the job has: {error.message}")
+            log_line(f"it is not known which nodes the job has: {error.message}")
             return frozenset()
         if row is None or row.state is not JobState.RUNNING or where.node not in row.nodes:
             return frozenset()

@@ -16,23 +16,19 @@ from typing import Any
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.agent import allocation, companion_jobs, start_monitor, stop_start
-from ftrun.supervisor.agent.companion_jobs import READY as HERE
-from ftrun.supervisor.agent.companion_jobs import WAITING, Companion, Companions
-from ftrun.supervisor.agent.context import AgentContext as Desk
-from ftrun.supervisor.agent.context import Suspicion
-from ftrun.supervisor.agent.context import log_line as say
-from ftrun.supervisor.agent.node_checks import FailureChecks as Checks
-from ftrun.supervisor.agent.node_liveness import NodeAnswers as Reach
-from ftrun.supervisor.agent.spanning_limits import SpanningLimits as Apart
-from ftrun.supervisor.agent.start_monitor import StartMonitor as Eye
-from ftrun.supervisor.agent.stop_start import CheckpointWait as Boundary
+from ftrun.supervisor.agent.companion_jobs import READY, WAITING, Companion, Companions
+from ftrun.supervisor.agent.context import AgentContext, Suspicion, log_line
+from ftrun.supervisor.agent.node_checks import FailureChecks
+from ftrun.supervisor.agent.node_liveness import NodeAnswers
+from ftrun.supervisor.agent.spanning_limits import SpanningLimits
+from ftrun.supervisor.agent.start_monitor import StartMonitor
+from ftrun.supervisor.agent.stop_start import CheckpointWait
 from ftrun.supervisor.config import recovery_order, rungs
 from ftrun.supervisor.config.node_counts import Sizes, sizes_of_settings
 from ftrun.supervisor.diagnosis import inputs, suspicions
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.policy import elastic, estimates, save_request, start_decision
-from ftrun.supervisor.policy.elastic import GrowthDecision as Verdict
-from ftrun.supervisor.policy.elastic import GrowthInput as Scene
+from ftrun.supervisor.policy.elastic import GrowthDecision, GrowthInput
 from ftrun.supervisor.policy.save_request import Occasion
 from ftrun.supervisor.store import checkpoints, flag_files, journal
 
@@ -62,7 +58,7 @@ class GrowContext:
     """
 
     companions: Companions
-    apart: Apart
+    apart: SpanningLimits
     aside: Callable[[], tuple[str, ...]]
     busy: Callable[[], str]
 
@@ -70,7 +66,9 @@ class GrowContext:
 class GrowMonitor:
     """Grows one start. After `look` has returned a suspicion, `nodes` are those of the next start."""
 
-    def __init__(self, ctx: Desk, monitor: Eye, settings: Mapping[str, Any], room: GrowContext) -> None:
+    def __init__(
+        self, ctx: AgentContext, monitor: StartMonitor, settings: Mapping[str, Any], room: GrowContext
+    ) -> None:
         self._ctx, self._monitor, self._settings, self._room = ctx, monitor, settings, room
         self._sizes = sizes_of_settings(settings)
         self._min_stay_s = float(settings.get("grow-min-interval", 1800.0))
@@ -81,11 +79,11 @@ class GrowMonitor:
             ctx.clock.mono_s()
         ]  # when a new checkpoint was seen; first: the begin of the start
         self._told = ""
-        self._found: Verdict | None = None  # the growth that is being prepared
+        self._found: GrowthDecision | None = None  # the growth that is being prepared
         self._asked: tuple[Companion, float] | None = None  # (companion, since when)
-        self._boundary: tuple[Boundary, float] | None = None
-        self._checks: Checks | None = None
-        self._scene_at_begin: Scene | None = None  # the input of `_found`
+        self._boundary: tuple[CheckpointWait, float] | None = None
+        self._checks: FailureChecks | None = None
+        self._scene_at_begin: GrowthInput | None = None  # the input of `_found`
         self._own: tuple[str, ...] = ()  # nodes of the job that the growth would use
         self.nodes: tuple[str, ...] = ()
 
@@ -137,12 +135,12 @@ class GrowMonitor:
             return
         self._found, self._scene_at_begin = found, scene
         self._own = self._free(run)[: found.size - scene.size - found.missing]
-        say(f"start {self._monitor.started.number}: to grow {found.reason}")
+        log_line(f"start {self._monitor.started.number}: to grow {found.reason}")
         self._ctx.journal.record(
             "grow.begun", size=found.size, missing=found.missing, own=list(self._own), reason=found.reason
         )
         if self._own and self._settings.get("after-checks") != "never":
-            self._checks = Checks(self._ctx, self._monitor.started, self._settings)
+            self._checks = FailureChecks(self._ctx, self._monitor.started, self._settings)
             self._checks.begin(self._own)
         if found.missing:
             away = {*run.excluded_at(self._ctx.clock.now_s()), *self._room.aside()}
@@ -152,13 +150,13 @@ class GrowMonitor:
         else:
             self._begin_boundary(found)
 
-    def _scene(self, run: Run, sizes: Sizes) -> Scene:
+    def _scene(self, run: Run, sizes: Sizes) -> GrowthInput:
         """What is known now; Slurm is asked only if nothing else is against growing."""
         now_s, size = self._ctx.clock.now_s(), len(self._monitor.started.nodes)
         restart_s = (
             estimates.restart_s(run) or (self._monitor.to_first_step_s or elastic.STANDSTILL_S) + STOP_S
         )
-        scene = Scene(
+        scene = GrowthInput(
             size=size,
             sizes=sizes,
             past=elastic.resize_history(run, now_s, self._min_stay_s, restart_s),
@@ -175,7 +173,7 @@ class GrowMonitor:
             return scene
         return self._with_slurm_facts(scene, run)
 
-    def _with_slurm_facts(self, scene: Scene, run: Run) -> Scene:
+    def _with_slurm_facts(self, scene: GrowthInput, run: Run) -> GrowthInput:
         """The scene with idle nodes like ours, whether others wait for them, and the remaining time of the
         job.
         """
@@ -218,10 +216,10 @@ class GrowMonitor:
         try:
             return self._ctx.journal.run()
         except (OSError, ValueError, journal.JournalDamaged, journal.JournalTooNew) as error:
-            say(f"the run cannot be read, so it does not grow: {error}")
+            log_line(f"the run cannot be read, so it does not grow: {error}")
             return None
 
-    def _journal_refusal(self, found: Verdict) -> None:
+    def _journal_refusal(self, found: GrowthDecision) -> None:
         """Journal why the run does not grow, once for each kind of reason."""
         if found.word != self._told:
             self._told = found.word
@@ -229,7 +227,7 @@ class GrowMonitor:
 
     # ------------------------------------------------------------------ how
 
-    def _await_companion(self, found: Verdict) -> None:
+    def _await_companion(self, found: GrowthDecision) -> None:
         assert self._asked is not None
         asked, since_s = self._asked
         told = self._room.companions.look() if asked.state == WAITING else asked
@@ -238,7 +236,7 @@ class GrowMonitor:
                 self._drop(f"no nodes came within {STARTS_WITHIN_S:.0f} s", failed=True)
             return
         self._asked = (told, since_s)
-        if told.state != HERE:
+        if told.state != READY:
             self._drop(told.reason, failed=True)
             return
         unfit = companion_jobs.unfit_nodes(self._ctx, self._settings, self._monitor.started, told, lives=True)
@@ -247,13 +245,15 @@ class GrowMonitor:
             return
         self._begin_boundary(found)
 
-    def _begin_boundary(self, found: Verdict) -> None:
-        boundary = Boundary(
+    def _begin_boundary(self, found: GrowthDecision) -> None:
+        boundary = CheckpointWait(
             self._ctx, self._monitor, self._settings, Occasion.GROW, f"the run grows {found.reason}"
         )
         self._boundary = boundary, self._ctx.clock.mono_s()
 
-    def _await_checkpoint(self, found: Verdict, boundary: Boundary, since_s: float) -> Suspicion | None:
+    def _await_checkpoint(
+        self, found: GrowthDecision, boundary: CheckpointWait, since_s: float
+    ) -> Suspicion | None:
         verdict = boundary.look()
         if not verdict.end:
             if self._asked is not None and self._ctx.clock.mono_s() - since_s > ALONG_S:
@@ -280,7 +280,7 @@ class GrowMonitor:
         self.nodes = nodes
         return Suspicion(suspicions.growth_suspicion(found.reason), 0.0)
 
-    def _late_objection(self, found: Verdict, reach: Reach) -> str:
+    def _late_objection(self, found: GrowthDecision, reach: NodeAnswers) -> str:
         """Why growing no longer pays; "" if it does. The wait for the checkpoint may have taken hours, and
         the end of the job may have changed.
         """
@@ -290,7 +290,7 @@ class GrowMonitor:
         now = elastic.decide_growth(replace(self._scene_at_begin, left_s=left_s, next_save_s=0.0))
         return "" if now.size == found.size else now.reason
 
-    def settled(self, reach: Reach) -> tuple[str, ...]:
+    def settled(self, reach: NodeAnswers) -> tuple[str, ...]:
         """The nodes of the next start once this one is over.
 
         As many as before if one of the new nodes has failed meanwhile; () if one of the old ones has, which
@@ -301,7 +301,7 @@ class GrowMonitor:
             self._drop("a node failed at the last moment", failed=True)
         return nodes
 
-    def _next_nodes(self, reach: Reach) -> tuple[str, ...]:
+    def _next_nodes(self, reach: NodeAnswers) -> tuple[str, ...]:
         """The nodes of the next start, those of the present one first; see `settled`."""
         if not reach.known or self._found is None:
             return ()
@@ -321,7 +321,7 @@ class GrowMonitor:
 
     def _drop(self, why: str, *, failed: bool = False) -> None:
         """Give up this growth; the start goes on as it is."""
-        say(f"start {self._monitor.started.number}: it does not grow: {why}")
+        log_line(f"start {self._monitor.started.number}: it does not grow: {why}")
         if self._boundary is not None:
             self._boundary[0].close()
         if self._asked is not None and self._asked[0].number:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ftrun.slurm.client.errors import SlurmError
-from ftrun.supervisor.agent.context import AgentContext as Desk
+from ftrun.supervisor.agent.context import AgentContext
 from ftrun.supervisor.config import recovery_order
 from ftrun.supervisor.config import rungs as config_rungs
-from ftrun.supervisor.config.node_counts import parse_pool as pool_of
+from ftrun.supervisor.config.node_counts import parse_pool
 from ftrun.supervisor.model.types import Diagnosis
 from ftrun.supervisor.submission import companion
 
@@ -28,7 +28,7 @@ SPANNING_FAILED = "the first start over both jobs came to nothing"
 WORTH_S = 30.0  # of the job's time must be left to a start even if the companion comes as late as it may
 
 
-def idle_count(ctx: Desk, but: Collection[str] = ()) -> int:
+def idle_count(ctx: AgentContext, but: Collection[str] = ()) -> int:
     """How many nodes of this job's partitions are idle and neither ours nor in `but`; 0 if Slurm does not
     answer.
     """
@@ -41,7 +41,7 @@ def idle_count(ctx: Desk, but: Collection[str] = ()) -> int:
     return sum(row.state == "idle" and row.available and bool(own & {*row.partitions}) for row in others)
 
 
-def companion_is_possible(ctx: Desk, settings: Mapping[str, Any], start: int) -> bool:
+def companion_is_possible(ctx: AgentContext, settings: Mapping[str, Any], start: int) -> bool:
     """Whether some idle node could join as a companion, as far as one query to Slurm tells."""
     orders = recovery_order.rung_rules_from(settings).orders.values()
     if not any(config_rungs.Rung.COMPANION in order for order in orders):
@@ -50,7 +50,7 @@ def companion_is_possible(ctx: Desk, settings: Mapping[str, Any], start: int) ->
         return False
     if idle_count(ctx):
         return True
-    pool = pool_of(str(settings.get("pool", "")))
+    pool = parse_pool(str(settings.get("pool", "")))
     try:
         return pool is not None and bool(
             companion.idle_pool_nodes(ctx.cluster, pool, ctx.cluster.nodes(), ctx.nodes)
@@ -63,7 +63,7 @@ def companion_is_possible(ctx: Desk, settings: Mapping[str, Any], start: int) ->
 class SpanningLimits:
     """What is known about spanning in one launch. `why` is an obstacle that lasts."""
 
-    ctx: Desk
+    ctx: AgentContext
     why: str = ""
     _switch: str | None = None
     _worked: bool = False

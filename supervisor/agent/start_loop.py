@@ -25,32 +25,25 @@ from ftrun.supervisor.agent import (
     start_outcome,
     stop_start,
 )
-from ftrun.supervisor.agent.batch_channel import Started
-from ftrun.supervisor.agent.batch_channel import StartEnd as Over
-from ftrun.supervisor.agent.checkpoint_reader import ChecksumReader as Deep
-from ftrun.supervisor.agent.checkpoint_staging import StagingCoordinator as Stage
+from ftrun.supervisor.agent.batch_channel import Started, StartEnd
+from ftrun.supervisor.agent.checkpoint_reader import ChecksumReader
+from ftrun.supervisor.agent.checkpoint_staging import StagingCoordinator
 from ftrun.supervisor.agent.companion_jobs import Companions
-from ftrun.supervisor.agent.companion_prefetch import CompanionPrefetch as Early
-from ftrun.supervisor.agent.context import AgentContext as Desk
-from ftrun.supervisor.agent.context import Suspicion
-from ftrun.supervisor.agent.context import log_line as say
-from ftrun.supervisor.agent.node_checks import FailureChecks as Checks
-from ftrun.supervisor.agent.node_liveness import NodeAnswers as Reach
-from ftrun.supervisor.agent.rank_restart import RankRestart as Ranks
-from ftrun.supervisor.agent.resize import GrowContext as Room
-from ftrun.supervisor.agent.resize import GrowMonitor as Growth
-from ftrun.supervisor.agent.spanning_limits import SpanningLimits as Apart
-from ftrun.supervisor.agent.start_monitor import HangMonitor as Hangs
-from ftrun.supervisor.agent.start_monitor import StartMonitor as Eye
-from ftrun.supervisor.agent.stop_start import DrainMonitor as Drained
-from ftrun.supervisor.agent.stop_start import StragglerSwap as Slow
+from ftrun.supervisor.agent.companion_prefetch import CompanionPrefetch
+from ftrun.supervisor.agent.context import AgentContext, Suspicion, log_line
+from ftrun.supervisor.agent.node_checks import FailureChecks
+from ftrun.supervisor.agent.node_liveness import NodeAnswers
+from ftrun.supervisor.agent.rank_restart import RankRestart
+from ftrun.supervisor.agent.resize import GrowContext, GrowMonitor
+from ftrun.supervisor.agent.spanning_limits import SpanningLimits
+from ftrun.supervisor.agent.start_monitor import HangMonitor, StartMonitor
+from ftrun.supervisor.agent.stop_start import DrainMonitor, StragglerSwap
 from ftrun.supervisor.config import recovery_order
 from ftrun.supervisor.config import rungs as config_rungs
 from ftrun.supervisor.diagnosis import resumable, suspicions
-from ftrun.supervisor.model.agent_events import GROW_RUNG as GROW
+from ftrun.supervisor.model.agent_events import GROW_RUNG
 from ftrun.supervisor.model.run import Run
-from ftrun.supervisor.model.types import Diagnosis
-from ftrun.supervisor.model.types import HangState as State
+from ftrun.supervisor.model.types import Diagnosis, HangState
 from ftrun.supervisor.policy import ladder, policy_input, start_decision
 from ftrun.supervisor.store import checkpoints
 from ftrun.supervisor.submission import dependent_jobs
@@ -89,32 +82,32 @@ class StartLoop:
     `aside` are nodes that no later start may use; `off` is why nothing is restarted inside the allocation.
     """
 
-    ctx: Desk
+    ctx: AgentContext
     settings: dict[str, Any]
     off: str = ""
     aside: tuple[str, ...] = ()
     incident: str = ""  # the incident before this start, until the first step
     _shim_looks: list[float] = field(default_factory=list)
-    _growth: Growth | None = None
+    _growth: GrowMonitor | None = None
     _silences: History = field(default_factory=History)  # log silences of earlier starts
     _survived: set[str] = field(default_factory=set)  # findings after which some start went on
     _checked: bool = False  # the nodes were checked after the last failed start
-    _checks: Checks | None = None  # the checks after the present start
+    _checks: FailureChecks | None = None  # the checks after the present start
     companions: Companions = field(init=False)
-    early: Early = field(init=False)
-    apart: Apart = field(init=False)
+    early: CompanionPrefetch = field(init=False)
+    apart: SpanningLimits = field(init=False)
     mending: release_nodes.DrainedNodeRelease = field(init=False)
-    stage: Stage = field(init=False)
-    deep: Deep = field(init=False)
+    stage: StagingCoordinator = field(init=False)
+    deep: ChecksumReader = field(init=False)
 
     def __post_init__(self) -> None:
         self.companions = Companions(self.ctx, self.settings)
-        self.apart = Apart(self.ctx)
+        self.apart = SpanningLimits(self.ctx)
         self.mending = release_nodes.DrainedNodeRelease(self.ctx, self.settings)
-        self.early = Early(self.ctx, self.companions, self.apart, self.settings)
-        self.stage = Stage(self.ctx, self.settings)
+        self.early = CompanionPrefetch(self.ctx, self.companions, self.apart, self.settings)
+        self.stage = StagingCoordinator(self.ctx, self.settings)
         where = self.ctx.where
-        self.deep = Deep(where.home, where.run_dir, self.settings, self.ctx.reader)
+        self.deep = ChecksumReader(where.home, where.run_dir, self.settings, self.ctx.reader)
 
     def run(self) -> None:
         """Run all starts, to the last. Raises OSError (journal), GivenUp."""
@@ -130,7 +123,7 @@ class StartLoop:
             self.ctx.journal.record("start.begun", **start_outcome.begin_record(started))
             self.stage.begun(started)
             self.deep.begun(self.ctx.journal.run)
-            checks = self._checks = Checks(self.ctx, started, self.settings)
+            checks = self._checks = FailureChecks(self.ctx, started, self.settings)
             monitor = self._monitor(started, checks)
             try:
                 over, suspicion = self._watch_start(monitor)
@@ -151,19 +144,19 @@ class StartLoop:
         give_up_s = self.ctx.clock.mono_s() + BEGINS_WITHIN_S
         while (started := self.ctx.channel.started(number)) is None:
             if self.ctx.clock.mono_s() > give_up_s:
-                say(f"start {number} did not begin")
+                log_line(f"start {number} did not begin")
                 return None
             self.ctx.rest(TICK_S / 4)
         return started
 
-    def _monitor(self, started: Started, checks: Checks) -> Eye:
+    def _monitor(self, started: Started, checks: FailureChecks) -> StartMonitor:
         self._shim_looks = [self.ctx.clock.mono_s() + after_s for after_s in SHIM_LOOKS_S]
 
         def doubted(heard: tuple[str, ...]) -> None:
             if monitor.is_ending and self.settings.get("after-checks") != "never":
                 checks.begin(tuple(node for node in heard if node not in self.aside))
 
-        monitor = Eye(
+        monitor = StartMonitor(
             self.ctx.where,
             started,
             self.settings,
@@ -177,13 +170,13 @@ class StartLoop:
 
     # ------------------------------------------------------------------ while it runs
 
-    def _watch_start(self, monitor: Eye) -> tuple[Over, Suspicion | None]:
+    def _watch_start(self, monitor: StartMonitor) -> tuple[StartEnd, Suspicion | None]:
         """Watch the start until it is over, and end it where necessary. Returns how it ended and why the
         agent ended it.
         """
         number, suspicion, next_s = monitor.started.number, None, 0.0
-        ranks = Ranks(self.ctx, monitor, self.settings, lambda: self.off)
-        hangs = Hangs(
+        ranks = RankRestart(self.ctx, monitor, self.settings, lambda: self.off)
+        hangs = HangMonitor(
             self.ctx,
             monitor.started,
             self.settings,
@@ -191,14 +184,14 @@ class StartLoop:
             lambda: monitor.look(fresh=True),
             self._silences,
         )
-        drained = Drained(
+        drained = DrainMonitor(
             self.ctx, monitor, self.settings, lambda found, out: self._swap_objection(monitor, found, out)
         )
-        slow = Slow(
+        slow = StragglerSwap(
             self.ctx, monitor, self.settings, hangs, lambda found: self._swap_objection(monitor, found)
         )
         room = self._grow_context(lambda: slow.waits or drained.waits or monitor.is_ending)
-        growth = self._growth = Growth(self.ctx, monitor, self.settings, room)
+        growth = self._growth = GrowMonitor(self.ctx, monitor, self.settings, room)
         while (over := self.ctx.channel.over(number)) is None:
             self.ctx.rest(TICK_S)
             if self.ctx.clock.mono_s() < next_s and not monitor.stirs():
@@ -208,14 +201,14 @@ class StartLoop:
             found = ranks.look() or monitor.judge()
             self._note_first_step(monitor)
             verdict = hangs.look(monitor.memory.report, monitor.suspicious())
-            if found is None and verdict is not None and verdict.state is State.HUNG:
+            if found is None and verdict is not None and verdict.state is HangState.HUNG:
                 found = monitor.hung(verdict)
             found = found or slow.look() or drained.look() or growth.look()
             busy = bool(found or suspicion or growth.busy or room.busy())
             self.aside = self.mending.look(monitor.started.nodes, self.aside, busy=busy)
             if found is not None and suspicion is None:
                 suspicion = found
-                say(f"start {number}: {found.diagnosis.title}; no progress for {found.waited_s:.0f} s")
+                log_line(f"start {number}: {found.diagnosis.title}; no progress for {found.waited_s:.0f} s")
                 if found.diagnosis.signature == suspicions.LOST:
                     self.early.ask(monitor.started, found.diagnosis.nodes, self.aside, self._checks)
                 stop_start.stop(self.ctx, monitor, found, self.settings)
@@ -227,18 +220,20 @@ class StartLoop:
         self._note_first_step(monitor)
         return over, suspicion
 
-    def _swap_objection(self, monitor: Eye, wanted: Suspicion, out: tuple[str, ...] = ()) -> str:
+    def _swap_objection(self, monitor: StartMonitor, wanted: Suspicion, out: tuple[str, ...] = ()) -> str:
         """Why no spare can replace these nodes now, `out` counting as unusable; "" = one can."""
         self.aside = tuple(dict.fromkeys((*self.aside, *out)))
         reach = start_monitor.query_all_nodes(self.ctx, monitor.started.token, monitor)
-        move = self._decide(monitor, Over(0, 0), wanted, reach).move
+        move = self._decide(monitor, StartEnd(0, 0), wanted, reach).move
         return "" if reach.known and move.rung is config_rungs.Rung.SWAP else move.reason
 
-    def _grow_context(self, leaves: Callable[[], bool]) -> Room:
+    def _grow_context(self, leaves: Callable[[], bool]) -> GrowContext:
         left = "a node of the run is being left"
-        return Room(self.companions, self.apart, lambda: self.aside, lambda: left if leaves() else self.off)
+        return GrowContext(
+            self.companions, self.apart, lambda: self.aside, lambda: left if leaves() else self.off
+        )
 
-    def _note_first_step(self, monitor: Eye) -> None:
+    def _note_first_step(self, monitor: StartMonitor) -> None:
         if self.incident and monitor.memory.step is not None:
             self.ctx.journal.record("start.first-step", incident=self.incident, step=monitor.memory.step)
             self.incident = ""
@@ -270,7 +265,9 @@ class StartLoop:
 
     # ------------------------------------------------------------------ when it failed
 
-    def _handle_failure(self, monitor: Eye, over: Over, suspicion: Suspicion | None, checks: Checks) -> bool:
+    def _handle_failure(
+        self, monitor: StartMonitor, over: StartEnd, suspicion: Suspicion | None, checks: FailureChecks
+    ) -> bool:
         """Answer batch.sh. True = there is another start."""
         incident = start_outcome.incident_name(self.ctx, monitor.started)
         after = start_outcome.settle_start(
@@ -308,7 +305,12 @@ class StartLoop:
         return self._recover(monitor, incident, ruled, reach)
 
     def _decide(
-        self, monitor: Eye, over: Over, suspicion: Suspicion | None, reach: Reach, incident: str = ""
+        self,
+        monitor: StartMonitor,
+        over: StartEnd,
+        suspicion: Suspicion | None,
+        reach: NodeAnswers,
+        incident: str = "",
     ) -> _Decision:
         """Diagnose the end and decide; with `incident`, the diagnosis is journalled under that name."""
         seen, diagnosis, run = self._diagnose(monitor, over, suspicion, reach)
@@ -333,7 +335,9 @@ class StartLoop:
         ruling, move = start_decision.decide_start(case, place)
         return _Decision(case, ruling, place, move)
 
-    def _diagnose(self, monitor: Eye, over: Over, suspicion: Suspicion | None, reach: Reach) -> _Diagnosed:
+    def _diagnose(
+        self, monitor: StartMonitor, over: StartEnd, suspicion: Suspicion | None, reach: NodeAnswers
+    ) -> _Diagnosed:
         run = self.ctx.journal.run()
         seen = start_outcome.collect_facts(
             self.ctx, self.settings, run, monitor, over=over, suspicion=suspicion, reach=reach
@@ -344,7 +348,7 @@ class StartLoop:
 
     def _end_job(
         self,
-        monitor: Eye,
+        monitor: StartMonitor,
         incident: str,
         why: str,
         path: tuple[tuple[str, str], ...] = (),
@@ -354,7 +358,7 @@ class StartLoop:
         """End the job as its script ended, so that the supervisor decides. `again`: another attempt will
         follow.
         """
-        say(f"start {monitor.started.number}: end: {why}")
+        log_line(f"start {monitor.started.number}: end: {why}")
         self.ctx.journal.record("start.left", incident=incident, reason=why, path=[list(one) for one in path])
         if again:
             _hold_dependents(self.ctx)
@@ -363,7 +367,7 @@ class StartLoop:
         self.ctx.journal.act("answer", lambda: self.ctx.answer(monitor.started.number, checked=self._checked))
         return False
 
-    def _recover(self, monitor: Eye, incident: str, ruled: _Decision, reach: Reach) -> bool:
+    def _recover(self, monitor: StartMonitor, incident: str, ruled: _Decision, reach: NodeAnswers) -> bool:
         """Recover inside the allocation: journal the decision, stop what is left, get a companion or wait if
         necessary, answer.
         """
@@ -373,7 +377,7 @@ class StartLoop:
         )
         told = start_decision.decision_record(incident, case, ruled.ruling, move)
         self.ctx.journal.record("start.decided", **told, set_aside=[list(one) for one in skip])
-        say(f"start {monitor.started.number}: {move.rung.value}: {move.reason}")
+        log_line(f"start {monitor.started.number}: {move.rung.value}: {move.reason}")
         self.aside = move.aside
         if why := release_nodes.release_silent_nodes(self.ctx, reach.silent):
             return self._end_job(monitor, incident, why, move.path, again=True)
@@ -399,7 +403,7 @@ class StartLoop:
 
     def _answer_again(
         self,
-        monitor: Eye,
+        monitor: StartMonitor,
         incident: str,
         nodes: tuple[str, ...],
         fault: str,
@@ -416,7 +420,9 @@ class StartLoop:
         self.ctx.journal.act("answer", lambda: self.ctx.answer(monitor.started.number, resume=found, **words))
         self.incident = incident
 
-    def _start_grown(self, monitor: Eye, incident: str, nodes: tuple[str, ...], judged: _Diagnosed) -> bool:
+    def _start_grown(
+        self, monitor: StartMonitor, incident: str, nodes: tuple[str, ...], judged: _Diagnosed
+    ) -> bool:
         """Start again on more nodes after a planned end. Nothing had failed: no budget is spent, and there is
         no incident.
         """
@@ -429,7 +435,7 @@ class StartLoop:
             f"{why.title} {why.rests_on[0]}",
         )
         told = start_decision.growth_record(incident, case, nodes, self.aside, reason)
-        self.ctx.journal.record("start.decided", **told, rung=GROW)
+        self.ctx.journal.record("start.decided", **told, rung=GROW_RUNG)
         stop_start.cancel_steps(self.ctx)
         self.ctx.journal.record("start.stopped", incident=incident)
         self._answer_again(
@@ -438,7 +444,7 @@ class StartLoop:
         return True
 
     def _join_companion(
-        self, monitor: Eye, ruled: _Decision, reach: Reach, until_s: float
+        self, monitor: StartMonitor, ruled: _Decision, reach: NodeAnswers, until_s: float
     ) -> companion_jobs.JoinResult:
         """The companion's nodes for the next start."""
         run, now_s = ruled.case.run, self.ctx.clock.now_s()
@@ -452,7 +458,12 @@ class StartLoop:
         )
 
     def _next_rung(
-        self, monitor: Eye, incident: str, ruled: _Decision, reach: Reach, joined: companion_jobs.JoinResult
+        self,
+        monitor: StartMonitor,
+        incident: str,
+        ruled: _Decision,
+        reach: NodeAnswers,
+        joined: companion_jobs.JoinResult,
     ) -> bool:
         """No companion came: take the next rung for the same incident."""
         self.apart.why = self.apart.why or (joined.why if joined.lasts else "")
@@ -466,7 +477,7 @@ class StartLoop:
         return self._recover(monitor, incident, replace(ruled, place=place, move=move), reach)
 
 
-def _hold_dependents(ctx: Desk) -> None:
+def _hold_dependents(ctx: AgentContext) -> None:
     """Hold the jobs that depend on this one before it ends, so that its end starts none of them (P5).
 
     The agent stands between the end of the script and the end of the job, so it is the last that can do this.
@@ -477,7 +488,7 @@ def _hold_dependents(ctx: Desk) -> None:
     try:
         waiting, since = dependent_jobs.holdable(ctx.cluster, ctx.where.job)
     except SlurmError as error:
-        say(f"what waits for this job is not known: {error.message}")
+        log_line(f"what waits for this job is not known: {error.message}")
         return
     if not waiting:
         return
@@ -486,4 +497,4 @@ def _hold_dependents(ctx: Desk) -> None:
         try:
             ctx.journal.act("hold", partial(ctx.cluster.hold, job))
         except SlurmError as error:
-            say(f"job {job}, which waits for this one, could not be held: {error.message}")
+            log_line(f"job {job}, which waits for this one, could not be held: {error.message}")

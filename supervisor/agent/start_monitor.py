@@ -23,13 +23,8 @@ from typing import Any
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.supervisor.agent import node_liveness
 from ftrun.supervisor.agent.batch_channel import Started
-from ftrun.supervisor.agent.context import AgentContext as Desk
-from ftrun.supervisor.agent.context import LaunchIdentity as Where
-from ftrun.supervisor.agent.context import Suspicion
-from ftrun.supervisor.agent.context import log_line as say
-from ftrun.supervisor.agent.node_liveness import QUIET_S, SHUT_S
-from ftrun.supervisor.agent.node_liveness import NodeAnswers as Reach
-from ftrun.supervisor.agent.node_liveness import SweepRequest as Sweep
+from ftrun.supervisor.agent.context import AgentContext, LaunchIdentity, Suspicion, log_line
+from ftrun.supervisor.agent.node_liveness import QUIET_S, SHUT_S, NodeAnswers, SweepRequest
 from ftrun.supervisor.diagnosis import inputs, node_findings, suspicions
 from ftrun.supervisor.diagnosis.facts import Facts
 from ftrun.supervisor.diagnosis.launch_state import LaunchState
@@ -43,9 +38,13 @@ from ftrun.supervisor.signatures.catalog import Catalog
 from ftrun.supervisor.store import node_reports, submission_context
 from ftrun.supervisor.store.lease import Clock
 from ftrun.supervisor.telemetry import hang_rules, liveness, log_watcher, straggler
-from ftrun.supervisor.telemetry.hang_watch import ASK_LIMIT_S, ASK_QUIET_S, HangWatch
-from ftrun.supervisor.telemetry.hang_watch import StacksAnswer as Answer
-from ftrun.supervisor.telemetry.hang_watch import stacks_command as stacks_line
+from ftrun.supervisor.telemetry.hang_watch import (
+    ASK_LIMIT_S,
+    ASK_QUIET_S,
+    HangWatch,
+    StacksAnswer,
+    stacks_command,
+)
 from ftrun.supervisor.telemetry.log_watcher import LogWatcher, WatchReport
 from ftrun.supervisor.telemetry.tail import LogPath
 
@@ -73,7 +72,7 @@ class StartMonitor:
 
     def __init__(
         self,
-        where: Where,
+        where: LaunchIdentity,
         started: Started,
         settings: Mapping[str, Any],
         catalog: Callable[[], Catalog],
@@ -285,16 +284,16 @@ class StartMonitor:
 class _WatchActions:
     """What the agent does for its hang watch; see the protocol `Hands`."""
 
-    ctx: Desk
+    ctx: AgentContext
     started: Started
     read: Callable[[], WatchReport | None]
-    told: Answer | None = None
+    told: StacksAnswer | None = None
     report: WatchReport | None = None  # of the present look
 
     def record(self, kind: str, data: Mapping[str, Any]) -> None:
         """See `Hands.record`."""
         if "reason" in data:
-            say(f"start {self.started.number}: {kind.partition('.')[2]}: {data['reason']}")
+            log_line(f"start {self.started.number}: {kind.partition('.')[2]}: {data['reason']}")
         self.ctx.journal.record(kind, **data)
 
     def stands(self) -> bool | None:
@@ -310,18 +309,18 @@ class _WatchActions:
     def ask(self, folder: str) -> bool:
         """See `Hands.ask`: the agent waits for the stacks."""
         where, nodes = self.ctx.where, self.started.nodes
-        line = stacks_line(where.home, where.place, self.started.token, where.job, folder)
+        line = stacks_command(where.home, where.place, self.started.token, where.job, folder)
         try:
             told = self.ctx.steps.ask(
                 where.job, nodes, line, limit_s=ASK_LIMIT_S, quiet_s=ASK_QUIET_S, alive=self.ctx.alive
             )
         except SlurmError as error:
-            say(f"no stacks: {error.message}")
+            log_line(f"no stacks: {error.message}")
             return False
-        self.told = Answer(nodes, tuple(node for node in nodes if told.answers.get(node)))
+        self.told = StacksAnswer(nodes, tuple(node for node in nodes if told.answers.get(node)))
         return True
 
-    def answer(self) -> Answer | None:
+    def answer(self) -> StacksAnswer | None:
         """See `Hands.answer`."""
         return self.told
 
@@ -330,7 +329,7 @@ class _WatchActions:
 class HangMonitor:
     """The hang watch and straggler watch of one start. `read` reads its logs anew."""
 
-    ctx: Desk
+    ctx: AgentContext
     started: Started
     settings: Mapping[str, Any]
     spares: Callable[[], int]
@@ -404,7 +403,7 @@ class HangMonitor:
             if one.node not in self._seen:
                 self._seen.add(one.node)
                 self.swap = one if one.act is straggler.StragglerAction.SWAP else self.swap
-                say(one.reason)
+                log_line(one.reason)
                 self.ctx.journal.record(
                     "straggler.seen",
                     node=one.node,
@@ -430,7 +429,7 @@ def degraded_node(facts: NodeFacts, nodes: Sequence[str]) -> dict[str, str]:
 
 
 def query_all_nodes(
-    ctx: Desk,
+    ctx: AgentContext,
     token: str,
     monitor: StartMonitor | None = None,
     *,
@@ -439,12 +438,12 @@ def query_all_nodes(
     doubted: Callable[[tuple[str, ...]], None] = lambda _: None,
     shut_s: float = SHUT_S,
     nodes: tuple[str, ...] = (),
-) -> Reach:
+) -> NodeAnswers:
     """Ask all nodes of the job and its companions (or `nodes`), and sweep them of everything older than
     `token`; see `Sweep`. Raises GivenUp.
     """
     where = ctx.where
-    sweep = Sweep(
+    sweep = SweepRequest(
         where.home,
         where.place,
         token,
@@ -467,7 +466,7 @@ def query_all_nodes(
     )
 
 
-def keep_alive(ctx: Desk, monitor: StartMonitor | None) -> None:
+def keep_alive(ctx: AgentContext, monitor: StartMonitor | None) -> None:
     """Keep the heartbeat and the log reader going during a wait. Raises GivenUp, OSError."""
     ctx.alive()
     if monitor is not None:

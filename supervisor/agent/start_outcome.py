@@ -17,14 +17,11 @@ from typing import Any
 
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.agent import resize, spanning_limits, start_monitor
-from ftrun.supervisor.agent.batch_channel import Started
-from ftrun.supervisor.agent.batch_channel import StartEnd as Over
-from ftrun.supervisor.agent.context import AgentContext as Desk
-from ftrun.supervisor.agent.context import Suspicion
-from ftrun.supervisor.agent.node_checks import FailureChecks as Checks
-from ftrun.supervisor.agent.node_liveness import QUIET_S, SHUT_LONG_S, SHUT_S
-from ftrun.supervisor.agent.node_liveness import NodeAnswers as Reach
-from ftrun.supervisor.agent.start_monitor import StartMonitor as Eye
+from ftrun.supervisor.agent.batch_channel import Started, StartEnd
+from ftrun.supervisor.agent.context import AgentContext, Suspicion
+from ftrun.supervisor.agent.node_checks import FailureChecks
+from ftrun.supervisor.agent.node_liveness import QUIET_S, SHUT_LONG_S, SHUT_S, NodeAnswers
+from ftrun.supervisor.agent.start_monitor import StartMonitor
 from ftrun.supervisor.diagnosis import checkpoint_blame, node_findings, resumable, suspicions
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts
 from ftrun.supervisor.model.run import Run
@@ -59,20 +56,20 @@ WORTH_S = 30.0
 class SettledStart:
     """Which nodes answer, and whether they were checked."""
 
-    reach: Reach
+    reach: NodeAnswers
     checked: bool
 
 
 def settle_start(
-    ctx: Desk,
-    monitor: Eye,
+    ctx: AgentContext,
+    monitor: StartMonitor,
     suspicion: Suspicion | None,
     settings: Mapping[str, Any],
-    checks: Checks,
+    checks: FailureChecks,
     *,
     aside: tuple[str, ...],
-    judged: Callable[[Reach], Diagnosis],
-    heard: Callable[[Reach], None] = lambda _: None,
+    judged: Callable[[NodeAnswers], Diagnosis],
+    heard: Callable[[NodeAnswers], None] = lambda _: None,
 ) -> SettledStart:
     """Ask and check the nodes while the last log lines come in, then wait until the log is quiet.
 
@@ -84,7 +81,7 @@ def settle_start(
     worth = settings.get("after-checks") != "never" and lived_s >= SHORT_S
     lost = suspicion.diagnosis.nodes if suspicion is not None and _lost(suspicion) else ()
     hopeful = tuple(node for node in ctx.nodes if node not in {*aside, *lost, *monitor.unheard})
-    if worth and node_findings.worth_checking(judged(Reach(answered=hopeful, silent=lost))):
+    if worth and node_findings.worth_checking(judged(NodeAnswers(answered=hopeful, silent=lost))):
         checks.begin(hopeful)
     reach = _swept(ctx, monitor, lost, refusal_limit_s(ctx, monitor.started, settings, aside))
     heard(reach)
@@ -103,7 +100,7 @@ def settle_start(
 
 
 def refusal_limit_s(
-    ctx: Desk, started: Started, settings: Mapping[str, Any], aside: tuple[str, ...]
+    ctx: AgentContext, started: Started, settings: Mapping[str, Any], aside: tuple[str, ...]
 ) -> float:
     """How long to wait for a slurmd that refuses connections. Longer where no spare, companion or smaller
     size can replace its node, so that its loss costs the job.
@@ -121,11 +118,11 @@ def _lost(suspicion: Suspicion) -> bool:
     return suspicion.diagnosis.signature == suspicions.LOST
 
 
-def _swept(ctx: Desk, monitor: Eye, lost: tuple[str, ...], wait_s: float) -> Reach:
+def _swept(ctx: AgentContext, monitor: StartMonitor, lost: tuple[str, ...], wait_s: float) -> NodeAnswers:
     where = ctx.where
     token = f"{where.launch}.{monitor.started.number + 1}"
     ctx.journal.record("sweep.intended", nodes=list(ctx.nodes), token=token)
-    found: list[Reach] = []
+    found: list[NodeAnswers] = []
     quiet_s = KNOWN_QUIET_S if monitor.unheard and not lost else QUIET_S
     ctx.journal.act(
         "sweep",
@@ -157,14 +154,14 @@ def begin_record(started: Started) -> dict[str, Any]:
 
 
 def collect_facts(
-    ctx: Desk,
+    ctx: AgentContext,
     settings: Mapping[str, Any],
     run: Run,
-    monitor: Eye,
+    monitor: StartMonitor,
     *,
-    over: Over,
+    over: StartEnd,
     suspicion: Suspicion | None,
-    reach: Reach,
+    reach: NodeAnswers,
 ) -> start_decision.StartFacts:
     """All facts about a start that is over: logs, exit, live nodes, and whether there is a new checkpoint."""
     started = monitor.started
@@ -217,7 +214,7 @@ def collect_facts(
     )
 
 
-def _facts(ctx: Desk, run: Run, monitor: Eye) -> NodeFacts:
+def _facts(ctx: AgentContext, run: Run, monitor: StartMonitor) -> NodeFacts:
     """The node reports, less what was there before; the ledger is read only if something is left."""
     facts, where, now_s = monitor.facts().survived(monitor.memory.survived), ctx.where, ctx.clock.now_s()
     if not facts.odd(now_s):
@@ -227,7 +224,11 @@ def _facts(ctx: Desk, run: Run, monitor: Eye) -> NodeFacts:
 
 
 def journal_diagnosis(
-    ctx: Desk, monitor: Eye, seen: start_decision.StartFacts, incident: str, diagnosis: Diagnosis
+    ctx: AgentContext,
+    monitor: StartMonitor,
+    seen: start_decision.StartFacts,
+    incident: str,
+    diagnosis: Diagnosis,
 ) -> None:
     """Journal the diagnosis of a start that is over and, once, that its training had diverged. Raises
     OSError, BookClosed.
@@ -248,7 +249,7 @@ def journal_diagnosis(
 
 
 def checkpoints_to_skip(
-    ctx: Desk, monitor: Eye, case: policy_input.PolicyInput, *, older: bool
+    ctx: AgentContext, monitor: StartMonitor, case: policy_input.PolicyInput, *, older: bool
 ) -> list[tuple[str, str]]:
     """The checkpoint that this start could not load, with its stamp. No later start loads it unless it is
     written anew.
@@ -269,12 +270,12 @@ def checkpoints_to_skip(
     )
 
 
-def incident_name(ctx: Desk, started: Started) -> str:
+def incident_name(ctx: AgentContext, started: Started) -> str:
     """The journal's name for the end of a start."""
     return f"{ctx.where.attempt}.{ctx.where.launch}.{started.number}"
 
 
-def time_objection(ctx: Desk, monitor: Eye, reach: Reach) -> str:
+def time_objection(ctx: AgentContext, monitor: StartMonitor, reach: NodeAnswers) -> str:
     """Why another start would not get far in the job's remaining time; "" if it would."""
     if reach.end_s is None:
         return ""

@@ -31,18 +31,15 @@ from typing import Any
 from ftrun.hooks.checkpoints import names as checkpoints_names
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.commands.steps import StepRow
-from ftrun.supervisor.agent.context import AgentContext as Desk
-from ftrun.supervisor.agent.context import Suspicion
-from ftrun.supervisor.agent.context import log_line as say
-from ftrun.supervisor.agent.removed_nodes import RemovedNodes as Taken
-from ftrun.supervisor.agent.start_monitor import HangMonitor as Hangs
-from ftrun.supervisor.agent.start_monitor import StartMonitor as Eye
+from ftrun.supervisor.agent.context import AgentContext, Suspicion, log_line
+from ftrun.supervisor.agent.removed_nodes import RemovedNodes
+from ftrun.supervisor.agent.start_monitor import HangMonitor, StartMonitor
 from ftrun.supervisor.diagnosis import suspicions
 from ftrun.supervisor.model.types import FaultClass
 from ftrun.supervisor.policy import save_request
 from ftrun.supervisor.policy.save_request import STEPS_CANCELLED, Occasion
 from ftrun.supervisor.store import checkpoints, flag_files, submission_context
-from ftrun.supervisor.store.flag_files import LeaveRequest as Wish
+from ftrun.supervisor.store.flag_files import LeaveRequest
 
 __all__ = ["CheckpointWait", "DrainMonitor", "PreemptionNotice", "StragglerSwap", "cancel_steps", "stop"]
 
@@ -61,7 +58,7 @@ SUPERVISORS_S = 6.0  # the supervisor, which polls every few seconds, has so lon
 LOOK_EVERY_S = 3.0  # the request is on the shared file system
 
 
-def stop(ctx: Desk, monitor: Eye, found: Suspicion, settings: Mapping[str, Any]) -> None:
+def stop(ctx: AgentContext, monitor: StartMonitor, found: Suspicion, settings: Mapping[str, Any]) -> None:
     """End the start; returns when it is over or nothing is left to try. Raises OSError (journal), GivenUp."""
     number = monitor.started.number
     ctx.channel.ending(number)
@@ -80,17 +77,17 @@ def stop(ctx: Desk, monitor: Eye, found: Suspicion, settings: Mapping[str, Any])
         ctx.journal.record("script.end.done", signal=name)
         if _over_within(ctx, number, wait_s):
             return
-    say(f"start {number}: it does not end")
+    log_line(f"start {number}: it does not end")
 
 
-def cancel_steps(ctx: Desk) -> bool:
+def cancel_steps(ctx: AgentContext) -> bool:
     """Cancel all steps of the script; True if there were any. If Slurm does not answer, ending the script
     must do.
     """
     try:
         running = script_steps(ctx.steps.steps(ctx.where.job))
     except SlurmError as error:
-        say(f"steps unknown: {error.message}")
+        log_line(f"steps unknown: {error.message}")
         return False
     if not running:
         return False
@@ -106,15 +103,15 @@ def script_steps(steps: tuple[StepRow, ...]) -> tuple[StepRow, ...]:
     return tuple(step for step in steps if step.name != OWN_STEPS)
 
 
-def _cancel(ctx: Desk, names: list[str]) -> None:
+def _cancel(ctx: AgentContext, names: list[str]) -> None:
     for name in names:
         try:
             ctx.steps.end_step(name)
         except SlurmError as error:
-            say(f"step {name}: {error.message}")
+            log_line(f"step {name}: {error.message}")
 
 
-def _over_within(ctx: Desk, number: int, limit_s: float) -> bool:
+def _over_within(ctx: AgentContext, number: int, limit_s: float) -> bool:
     until_s = ctx.clock.mono_s() + limit_s
     while ctx.channel.over(number) is None:
         if ctx.clock.mono_s() > until_s:
@@ -126,7 +123,9 @@ def _over_within(ctx: Desk, number: int, limit_s: float) -> bool:
 # ---------------------------------------------------------------------- the dying gasp
 
 
-def _emergency_save(ctx: Desk, monitor: Eye, found: Suspicion, settings: Mapping[str, Any]) -> None:
+def _emergency_save(
+    ctx: AgentContext, monitor: StartMonitor, found: Suspicion, settings: Mapping[str, Any]
+) -> None:
     """Ask the surviving processes for an emergency checkpoint, once, and wait a short time for it."""
     nodes = monitor.started.nodes
     signal_name, to_script = save_request.parse_save_signal(str(settings.get("save-signal", "")))
@@ -141,7 +140,7 @@ def _emergency_save(ctx: Desk, monitor: Eye, found: Suspicion, settings: Mapping
         gasp_wait_s=float(settings.get("fault-save-timeout", 30.0)),
     )
     if not wanted:
-        say(f"no last checkpoint is asked for: {why}")
+        log_line(f"no last checkpoint is asked for: {why}")
         return
     wait_s = float(settings.get("fault-save-timeout", 30.0))
     known = checkpoint_state(ctx, monitor, settings, ctx.clock.mono_s(), None)
@@ -171,8 +170,8 @@ class CheckpointWait:
 
     def __init__(
         self,
-        ctx: Desk,
-        monitor: Eye,
+        ctx: AgentContext,
+        monitor: StartMonitor,
         settings: Mapping[str, Any],
         occasion: save_request.Occasion = save_request.Occasion.SWAP,
         why: str = "a spare is to take a slow node's place",
@@ -211,8 +210,8 @@ class CheckpointWait:
 
 
 def checkpoint_state(
-    ctx: Desk,
-    monitor: Eye,
+    ctx: AgentContext,
+    monitor: StartMonitor,
     settings: Mapping[str, Any],
     mono_s: float,
     before: tuple[save_request.CheckpointState, float] | None,
@@ -232,11 +231,11 @@ def checkpoint_state(
     return now, since_s
 
 
-def _new_token(ctx: Desk, monitor: Eye) -> str:
+def _new_token(ctx: AgentContext, monitor: StartMonitor) -> str:
     return f"{monitor.started.token} {ctx.clock.now_s():.3f}"
 
 
-def _ask(ctx: Desk, monitor: Eye, token: str, signal_name: str, *, to_script: bool) -> None:
+def _ask(ctx: AgentContext, monitor: StartMonitor, token: str, signal_name: str, *, to_script: bool) -> None:
     flag_files.request_save(ctx.where.run_dir, token, beside=True)
     if signal_name and to_script:
         with contextlib.suppress(ProcessLookupError, AttributeError):
@@ -246,13 +245,13 @@ def _ask(ctx: Desk, monitor: Eye, token: str, signal_name: str, *, to_script: bo
             for step in script_steps(ctx.steps.steps(ctx.where.job)):
                 ctx.steps.end_step(step.id, signal=signal_name)
         except SlurmError as error:
-            say(f"{signal_name} could not be sent: {error.message}")
+            log_line(f"{signal_name} could not be sent: {error.message}")
 
 
 class PreemptionNotice:
     """Watches one start for a preemption that nobody else handles."""
 
-    def __init__(self, ctx: Desk, monitor: Eye, settings: Mapping[str, Any]) -> None:
+    def __init__(self, ctx: AgentContext, monitor: StartMonitor, settings: Mapping[str, Any]) -> None:
         self._ctx, self._monitor, self._settings = ctx, monitor, settings
         self._seen_s: float | None = None
         self._over = False
@@ -286,7 +285,7 @@ class PreemptionNotice:
             row = self._ctx.cluster.jobs((job,)).get(job)
             details = self._ctx.cluster.details(job) if row is not None and row.is_cut_short else None
         except SlurmError as error:
-            say(f"a step was cancelled, and Slurm does not say why: {error.message}")
+            log_line(f"a step was cancelled, and Slurm does not say why: {error.message}")
             return False
         return details is not None and details.is_preempted  # otherwise its end is nearer for another reason
 
@@ -311,18 +310,18 @@ class DrainMonitor:
 
     def __init__(
         self,
-        ctx: Desk,
-        monitor: Eye,
+        ctx: AgentContext,
+        monitor: StartMonitor,
         settings: Mapping[str, Any],
         against: Callable[[Suspicion, tuple[str, ...]], str],
     ) -> None:
         self._ctx, self._monitor, self._settings, self._against = ctx, monitor, settings, against
         self._next_s = 0.0
-        self._new_token: Wish | None = None
+        self._new_token: LeaveRequest | None = None
         self._boundary: CheckpointWait | None = None
         self._answered: set[str] = set()
         self._notice = PreemptionNotice(ctx, monitor, settings)
-        self._taken = Taken(ctx, monitor.started)
+        self._taken = RemovedNodes(ctx, monitor.started)
 
     @property
     def waits(self) -> bool:
@@ -359,7 +358,7 @@ class DrainMonitor:
             return None
         return self._decide_move(self._new_token, verdict.reason, saved=verdict.saved)
 
-    def _decide_move(self, wish: Wish, reason: str, *, saved: bool) -> Suspicion | None:
+    def _decide_move(self, wish: LeaveRequest, reason: str, *, saved: bool) -> Suspicion | None:
         self._answered.add(wish.token)
         self._new_token = self._boundary = None
         nodes = self._used_nodes(wish)
@@ -368,11 +367,11 @@ class DrainMonitor:
         why = self._against(found, out) if saved else reason
         if not why:
             return found
-        say(f"{', '.join(nodes)} stays: {why}")
+        log_line(f"{', '.join(nodes)} stays: {why}")
         self._ctx.journal.record("start.stays", token=wish.token, nodes=list(nodes), why=why, saved=saved)
         return None
 
-    def _used_nodes(self, wish: Wish) -> tuple[str, ...]:
+    def _used_nodes(self, wish: LeaveRequest) -> tuple[str, ...]:
         return tuple(node for node in self._monitor.started.nodes if node in wish.nodes)
 
     def close(self) -> None:
@@ -393,10 +392,10 @@ class StragglerSwap:
 
     def __init__(
         self,
-        ctx: Desk,
-        monitor: Eye,
+        ctx: AgentContext,
+        monitor: StartMonitor,
         settings: Mapping[str, Any],
-        hangs: Hangs,
+        hangs: HangMonitor,
         against: Callable[[Suspicion], str],
     ) -> None:
         self._ctx, self._monitor, self._settings = ctx, monitor, settings
@@ -422,7 +421,7 @@ class StragglerSwap:
             return None
         self._hangs.swap = None
         if (why := self._against(wanted) if verdict.saved else verdict.reason) != "":
-            say(f"{wanted.diagnosis.nodes[0]} stays: {why}")
+            log_line(f"{wanted.diagnosis.nodes[0]} stays: {why}")
             return None
         return wanted
 

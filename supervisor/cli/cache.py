@@ -12,9 +12,7 @@ from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.runs import Json, Name
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.submission import compile_cache
-from ftrun.supervisor.submission.compile_cache import CacheFill as Warm
-from ftrun.supervisor.submission.compile_cache import CacheIndex as Book
-from ftrun.supervisor.submission.compile_cache import NodeClass
+from ftrun.supervisor.submission.compile_cache import CacheFill, CacheIndex, NodeClass
 
 __all__ = ["cache"]
 
@@ -55,7 +53,7 @@ def _clear(run_dir: str, run: str, *, json: bool) -> int:
     return 0
 
 
-def _show(run: str, book: Book) -> None:
+def _show(run: str, book: CacheIndex) -> None:
     if book.refused:
         print(
             f"no start of {run} gets caches: {book.refused}; after `ftrun cache {run} --clear` the next one tries again"
@@ -99,7 +97,7 @@ def _facts(one: NodeClass) -> str:
     return f"{facts}{python}; {one.packs} {'pack' if one.packs == 1 else 'packs'}{age}"
 
 
-def _started(warm: Warm) -> str:
+def _started(warm: CacheFill) -> str:
     hits = "" if warm.hits is None else f", {warm.hits} of them read since"
     took = "" if warm.fill_s is None else f" in {warm.fill_s:.1f} s"
     trouble = "".join(f"; {line}" for line in warm.trouble[:3])

@@ -11,8 +11,7 @@ import typer
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.config import sources
 from ftrun.supervisor.config import trust as config_trust
-from ftrun.supervisor.config.settings import SETTINGS
-from ftrun.supervisor.config.settings import format_value as show
+from ftrun.supervisor.config.settings import SETTINGS, format_value
 from ftrun.supervisor.model.errors import UserError
 
 __all__ = ["app", "trust"]
@@ -61,7 +60,7 @@ def _row(loaded: sources.Config, key: str) -> dict[str, Any]:
     return {
         "key": key,
         "value": loaded[key],
-        "text": show(key, loaded[key]),
+        "text": format_value(key, loaded[key]),
         "layer": layer,
         "where": where,
         "locked": loaded.locked.get(key),
@@ -106,7 +105,7 @@ def _trust(file: str, folder: str, *, json: bool) -> None:
     found = sources.project_settings(path, content)
     able = sources.settings_with_reach(found)
     rows = [
-        {"key": key, "value": found[key], "text": show(key, found[key]), "can": can}
+        {"key": key, "value": found[key], "text": format_value(key, found[key]), "can": can}
         for key, can in able.items()
     ]
     if able and config_trust.why_untrusted(path, content, folder):

@@ -25,9 +25,7 @@ from ftrun.supervisor.cli.runs import Json
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.states import State
-from ftrun.supervisor.model.stop_conditions import HALT_FILE as FILE
-from ftrun.supervisor.model.stop_conditions import LATEST_S
-from ftrun.supervisor.model.stop_conditions import StopConditions as Halt
+from ftrun.supervisor.model.stop_conditions import HALT_FILE, LATEST_S, StopConditions
 from ftrun.supervisor.store import flag_files
 
 WAIT_S = 60.0
@@ -212,7 +210,7 @@ def resume(name: Name, no_wait: No_Wait = False, json: Json = False) -> int:
 # ---------------------------------------------------------------------- what is wanted
 
 
-def _halt(after: bool, at_step: int | None, before: str | None, now: bool, clear: bool) -> Halt:
+def _halt(after: bool, at_step: int | None, before: str | None, now: bool, clear: bool) -> StopConditions:
     """The conditions of the command line. Raises UserError where they contradict each other."""
     others = after or at_step is not None or before is not None
     if clear and (others or now):
@@ -225,10 +223,10 @@ def _halt(after: bool, at_step: int | None, before: str | None, now: bool, clear
         )
     token = str(time.time_ns())
     if clear:
-        return Halt(token=token, by=getpass.getuser())
+        return StopConditions(token=token, by=getpass.getuser())
     before_s = None if before is None else at_time(before, time.time())
     at_once = not now and at_step is None and before is None
-    return Halt(
+    return StopConditions(
         token=token,
         now=now,
         after_checkpoint=after or at_once,
@@ -281,7 +279,7 @@ def _uses(run: Run, nodes: set[str]) -> bool:
 # ---------------------------------------------------------------------- saying so
 
 
-def _send_halt(found: Sequence[tuple[str, Run]], halt: Halt, *, wait: bool, json: bool) -> int:
+def _send_halt(found: Sequence[tuple[str, Run]], halt: StopConditions, *, wait: bool, json: bool) -> int:
     """Write the conditions to every run, and make sure that a supervisor handles them."""
     asked = [run_dir for run_dir, run in found if _applies(run, halt)]
     for run_dir in asked:
@@ -295,7 +293,7 @@ def _send_halt(found: Sequence[tuple[str, Run]], halt: Halt, *, wait: bool, json
     )
 
 
-def _applies(run: Run, halt: Halt) -> bool:
+def _applies(run: Run, halt: StopConditions) -> bool:
     """Whether the request applies to this run. Raises UserError where the command makes no sense for it."""
     if halt.wanted:
         return not run.final
@@ -304,14 +302,14 @@ def _applies(run: Run, halt: Halt) -> bool:
     return not run.final and bool(run.halt or run.wish)
 
 
-def _write(run_dir: str, halt: Halt) -> None:
+def _write(run_dir: str, halt: StopConditions) -> None:
     try:
         flag_files.write_halt(run_dir, halt)
     except OSError as error:
-        raise UserError(f"{run_dir}/{FILE} cannot be written: {error.strerror}", 1) from None
+        raise UserError(f"{run_dir}/{HALT_FILE} cannot be written: {error.strerror}", 1) from None
 
 
-def _wait_for_halt(run_dir: str, halt: Halt, *, wait: bool) -> Run:
+def _wait_for_halt(run_dir: str, halt: StopConditions, *, wait: bool) -> Run:
     def done(run: Run) -> bool:
         return run.final or (run.halt.get("token") == halt.token and not wait)
 
@@ -319,7 +317,7 @@ def _wait_for_halt(run_dir: str, halt: Halt, *, wait: bool) -> Run:
     return wait_until(run_dir, done, patience_s=None if wait and halt.wanted else WAIT_S)
 
 
-def result_line(run: Run, halt: Halt, *, asked: bool) -> str:
+def result_line(run: Run, halt: StopConditions, *, asked: bool) -> str:
     """The line printed for one run; `asked`: whether the request applied to it."""
     if run.final:
         word = "paused" if run.paused else f"{run.state.value}, {run.final_reason}"

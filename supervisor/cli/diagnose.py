@@ -24,12 +24,11 @@ from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.diagnosis import inputs, unknown_cause
 from ftrun.supervisor.diagnosis.facts import Facts
-from ftrun.supervisor.diagnosis.inputs import SlurmRecord as Record
+from ftrun.supervisor.diagnosis.inputs import SlurmRecord
 from ftrun.supervisor.diagnosis.rules import diagnose as diagnose_facts
 from ftrun.supervisor.model.errors import EXIT_USAGE, UserError
 from ftrun.supervisor.model.types import Diagnosis, FaultClass, Proof, Topology
-from ftrun.supervisor.telemetry.line_owner import NO_OWNERS_KNOWN as NOBODY_KNOWN
-from ftrun.supervisor.telemetry.line_owner import KnownOwners as Ours
+from ftrun.supervisor.telemetry.line_owner import NO_OWNERS_KNOWN, KnownOwners
 from ftrun.supervisor.telemetry.tail import LogPath
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ _LOG_NAME = re.compile(
     r"(?:\.(?:log|out|err|txt|stdout|stderr|[oe]?\d+)|^error\.json|^[^.]+)(?:\.gz|\.zst)?$"
 )
 _JOB = re.compile(r"\d+(?:[_+]\d+)?")
-_NOTHING = Record(None, ())
+_NOTHING = SlurmRecord(None, ())
 _COLOURS = {EXIT_HEALTHY: "green", EXIT_RETRY: "yellow", EXIT_DO_NOT_RETRY: "red", EXIT_UNKNOWN: "magenta"}
 
 
@@ -57,9 +56,9 @@ class _Case:
 
     name: str
     logs: tuple[str | LogPath, ...]
-    known: Record
+    known: SlurmRecord
     notes: tuple[str, ...] = ()
-    ours: Ours = NOBODY_KNOWN
+    ours: KnownOwners = NO_OWNERS_KNOWN
 
 
 def diagnose(

@@ -18,11 +18,11 @@ from ftrun.slurm.client import nodeset
 from ftrun.supervisor.cli import common, view_run
 from ftrun.supervisor.cli.runs import Json, Name
 from ftrun.supervisor.config import settings, sources
-from ftrun.supervisor.config.recovery_order import rung_rules_from as rungs_from
+from ftrun.supervisor.config.recovery_order import rung_rules_from
 from ftrun.supervisor.model import errors
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.run import Run
-from ftrun.supervisor.model.states import AGENT_KINDS as INSIDE
+from ftrun.supervisor.model.states import AGENT_KINDS
 from ftrun.supervisor.model.types import Action, FaultClass
 from ftrun.supervisor.policy.what_if import what_if
 from ftrun.supervisor.store import attempt_dir as store_attempt_dir
@@ -197,7 +197,7 @@ def explain(
         return 0
     start = run.created_at_s
     for record in records:
-        place = f"{record['attempt']}" + (f".{record['start']}" if record["kind"] in INSIDE else "")
+        place = f"{record['attempt']}" + (f".{record['start']}" if record["kind"] in AGENT_KINDS else "")
         for line in _record_lines(record):
             print(f"{record['at'] - start:9.1f} s  attempt {place}  {line}")
     return 0
@@ -210,7 +210,7 @@ def _record_lines(record: dict[str, Any]) -> list[str]:
     try:
         return list(_lines(record))
     except (LookupError, TypeError, ValueError):
-        if record["kind"] not in INSIDE:
+        if record["kind"] not in AGENT_KINDS:
             raise
         return [str(record["kind"])]
 
@@ -373,7 +373,7 @@ def show_what_if(what: str, run: str, own: Sequence[str], *, json: bool) -> int:
     fault, signature, retry, action = _parse_what_if(what)
     values = _settings_of_run(run, own) if run else _settings_here(own)
     try:
-        rungs_from(values, signatures=in_allocation.known_signatures)
+        rung_rules_from(values, signatures=in_allocation.known_signatures)
         rows = what_if(values, fault, signature, retry=retry, action=action)
     except errors.SettingError as error:
         raise UserError(str(error)) from None

@@ -22,11 +22,9 @@ from ftrun.supervisor.config import node_counts, sources
 from ftrun.supervisor.config.settings import parse
 from ftrun.supervisor.context import node_ledger_writer
 from ftrun.supervisor.model.errors import SettingError, UserError
-from ftrun.supervisor.model.node_entry import NodeEntry as Entry
+from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.nodes import ledger, lemon_score
-from ftrun.supervisor.nodes.history import NodeHistory as Book
-from ftrun.supervisor.nodes.history import NodeRecord
-from ftrun.supervisor.nodes.history import fold_entries as fold
+from ftrun.supervisor.nodes.history import NodeHistory, NodeRecord, fold_entries
 from ftrun.supervisor.submission import companion
 
 __all__ = ["app"]
@@ -45,7 +43,7 @@ class NodesView:
 
     home: str
     now_s: float
-    book: Book
+    book: NodeHistory
     rows: Mapping[str, NodeRow] = field(default_factory=dict)
     unseen: str = ""  # why Slurm was not seen
     pool: str = ""  # where companions are borrowed from
@@ -247,7 +245,7 @@ def _load_view() -> NodesView:
         print(f"ftrun: Slurm does not answer, so only the ledger is shown: {unseen}", file=sys.stderr)
     keep_s = float(str(settings["ledger-keep"]))
     entries = [entry for entry in ledger.read_entries(home) if now_s - entry.at_s <= keep_s]
-    book = fold(entries, node_ledger_writer.rules_from(settings.values), domains)
+    book = fold_entries(entries, node_ledger_writer.rules_from(settings.values), domains)
     return NodesView(home, now_s, book, rows, unseen, str(pool or ""), pooled)
 
 
@@ -267,7 +265,7 @@ def _named_nodes(scene: NodesView, names: list[str]) -> list[str]:
 
 def _note(scene: NodesView, what: str, names: list[str], detail: dict[str, Any]) -> None:
     told = {key: value for key, value in detail.items() if value != ""}
-    entry = Entry(scene.now_s, what, tuple(names), detail=told | {"by": getpass.getuser()})
+    entry = NodeEntry(scene.now_s, what, tuple(names), detail=told | {"by": getpass.getuser()})
     if not ledger.append_entries(scene.home, entry):
         raise UserError(f"the ledger cannot be written: {ledger.ledger_dir(scene.home)}", 1)
 

@@ -18,9 +18,9 @@ from ftrun.supervisor.cli.runs import Json
 from ftrun.supervisor.config import sources
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.nodes import check_summary
-from ftrun.supervisor.nodes.check_summary import CheckedNode as Seen
+from ftrun.supervisor.nodes.check_summary import CheckedNode
 
-Told = Callable[[Seen], None]
+Told = Callable[[CheckedNode], None]
 
 
 def preflight(
@@ -106,10 +106,10 @@ def _by_ssh(
     *,
     ssh_config: str,
     at_once: int,
-) -> Mapping[str, Seen]:
+) -> Mapping[str, CheckedNode]:
     from ftrun.hooks.ssh import pool
 
-    found: dict[str, Seen] = {}
+    found: dict[str, CheckedNode] = {}
     progress = _Progress(len(nodes))
 
     def told(report: pool.NodeReport) -> None:
@@ -119,7 +119,7 @@ def _by_ssh(
             if report.report is not None or report.state != check_summary.ANSWERED
             else "no report"
         )
-        found[report.node] = Seen(report.node, state, findings, report.took_s, report.why)
+        found[report.node] = CheckedNode(report.node, state, findings, report.took_s, report.why)
         progress.told(found[report.node])
 
     try:
@@ -134,7 +134,7 @@ def _by_ssh(
 
 def _by_step(
     nodes: Sequence[str], tier: str, names: Sequence[str], thresholds: str, *, job: str, pairs: bool
-) -> Mapping[str, Seen]:
+) -> Mapping[str, CheckedNode]:
     from ftrun.hooks.checks.runner import BUDGETS_S
     from ftrun.supervisor.nodes import in_job_checks
 
@@ -171,7 +171,7 @@ class _Progress:
         self._bad = 0
         self._shown = common.is_terminal(sys.stderr)
 
-    def told(self, seen: Seen) -> None:
+    def told(self, seen: CheckedNode) -> None:
         """One more node."""
         self._done += 1
         self._bad += any(row["severity"] == "bad" for row in seen.findings)

@@ -21,7 +21,7 @@ from ftrun.supervisor.model.errors import UserError
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import Cluster
     from ftrun.supervisor.config.sources import Config
-    from ftrun.supervisor.nodes.recheck_loop import RecheckRound as Round
+    from ftrun.supervisor.nodes.recheck_loop import RecheckRound
 
 EXIT_ATTENTION = 1
 EXIT_LATER = 75  # EX_TEMPFAIL of sysexits.h
@@ -98,16 +98,16 @@ def _named(words: list[str]) -> list[str]:
         raise UserError(str(error)) from None
 
 
-def _round(home: str, cluster: Cluster, settings: Config, nodes: list[str], *, dry: bool) -> Round:
+def _round(home: str, cluster: Cluster, settings: Config, nodes: list[str], *, dry: bool) -> RecheckRound:
     from ftrun.supervisor.nodes import remote_checks
-    from ftrun.supervisor.nodes.recheck_loop import RecheckRound as Round
-    from ftrun.supervisor.nodes.recheck_rules import RecheckRules as Rules
+    from ftrun.supervisor.nodes.recheck_loop import RecheckRound
+    from ftrun.supervisor.nodes.recheck_rules import RecheckRules
     from ftrun.supervisor.store import crash_points
 
     steps = settings["recheck-step"]
     assert isinstance(steps, list)
     _checked(steps)
-    rules = Rules(
+    rules = RecheckRules(
         passes=int(str(settings["recheck-passes"])),
         spacing_s=float(str(settings["recheck-spacing"])),
         lies=int(str(settings["recheck-max-relapses"])),
@@ -117,7 +117,7 @@ def _round(home: str, cluster: Cluster, settings: Config, nodes: list[str], *, d
     look = remote_checks.ssh_checks(
         "recheck", "recheck", ssh_config=settings.text("ssh-config"), checks=checks
     )
-    return Round(
+    return RecheckRound(
         home=home,
         cluster=cluster,
         look=look,

@@ -21,10 +21,8 @@ from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.store import journal, submission_context
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.submission import arguments, compose, plan, sbatch_process
-from ftrun.supervisor.submission.arguments import PlainSubmission as Plain
-from ftrun.supervisor.submission.arguments import Submission as Asked
-from ftrun.supervisor.submission.first_attempt import FirstAttempt as Run
-from ftrun.supervisor.submission.first_attempt import print_notice as say
+from ftrun.supervisor.submission.arguments import PlainSubmission, Submission
+from ftrun.supervisor.submission.first_attempt import FirstAttempt, print_notice
 
 __all__ = ["main", "wait_for_run"]
 
@@ -41,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     """Do what `sbatch ARGV` does, as a supervised run. Returns the exit status. Raises UserError (exit 2, or
     127).
     """
-    asked = Asked(argv, submission_context.environment_of_process())
+    asked = Submission(argv, submission_context.environment_of_process())
     if not asked.sbatch:
         raise UserError(
             "sbatch was not found: load Slurm's client commands, or add their folder to PATH", _NO_PROGRAM
@@ -49,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         arguments.read_submission(asked)
         for line in asked.config.ignored:
-            say(line)
+            print_notice(line)
         if asked.config.values["stage"]:
             from ftrun.supervisor.submission import in_allocation
 
@@ -59,18 +57,18 @@ def main(argv: Sequence[str]) -> int:
             return _dry_run(asked)
         if asked.given.line.has("test-only"):
             return _test_only(asked)
-    except Plain as plain:
+    except PlainSubmission as plain:
         return _plain(asked, plain.warning)
     return _submit(asked)
 
 
-def _submit(asked: Asked) -> int:
+def _submit(asked: Submission) -> int:
     try:
         home = asked.config.home(asked.env)
         run_dir = store_run_dir.create_run(home, asked.run_name)
     except OSError as error:
         return _without_folder(asked, error)
-    run = Run(asked, home, run_dir)
+    run = FirstAttempt(asked, home, run_dir)
     try:
         run.open()
     except OSError as error:
@@ -83,12 +81,12 @@ def _submit(asked: Asked) -> int:
     return wait_for_run(run_dir, run.start_supervisor) if run.job and run.kept["wait"] else code
 
 
-def _plain(asked: Asked, warning: str = "") -> int:
+def _plain(asked: Submission, warning: str = "") -> int:
     """Call sbatch with the user's own words, as if ftrun were not there."""
     stdin = _replayed(asked.script) if asked.source == "stdin" and asked.script else None
     code = sbatch_process.run_through(asked.sbatch, asked.argv, asked.raw_env, stdin=stdin)
     if code == 0 and warning:
-        say(f"the job is not looked after: {warning}")
+        print_notice(f"the job is not looked after: {warning}")
     return code
 
 
@@ -102,18 +100,18 @@ def _replayed(data: bytes) -> int:
     return fd
 
 
-def _without_folder(asked: Asked, error: OSError) -> int:
+def _without_folder(asked: Submission, error: OSError) -> int:
     """Submit a plain job with a one-line warning, since no run folder can be made; refuse with `strict`."""
     where = error.filename or asked.config.home(asked.env)
     if asked.config.flag("strict"):
         raise UserError(
             f"{where}: {error.strerror}; nothing was submitted (strict): make room, or set FTRUN_HOME elsewhere"
         )
-    say(f"{where}: {error.strerror}; submitting a plain job that is not looked after")
+    print_notice(f"{where}: {error.strerror}; submitting a plain job that is not looked after")
     return _plain(asked)
 
 
-def _test_only(asked: Asked) -> int:
+def _test_only(asked: Submission) -> int:
     """Run sbatch --test-only on the composed file; nothing is kept."""
     import shutil
     import tempfile
@@ -128,7 +126,7 @@ def _test_only(asked: Asked) -> int:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _dry_run(asked: Asked) -> int:
+def _dry_run(asked: Submission) -> int:
     """Print the sbatch command and the composed file; write nothing."""
     import shlex
 
@@ -140,13 +138,13 @@ def _dry_run(asked: Asked) -> int:
     return 0
 
 
-def _tried(asked: Asked, run_dir: str) -> plan.SbatchCall:
+def _tried(asked: Submission, run_dir: str) -> plan.SbatchCall:
     run = os.path.basename(run_dir)
     kept = asked.kept(run, f"ftrun:{run}:00000000")
     try:
         return plan.plan_attempt(kept, asked.script, asked.given, plan.AttemptSpec(1), run_dir=run_dir)
     except (compose.ScriptError, OptionError):
-        raise Plain from None
+        raise PlainSubmission from None
 
 
 def wait_for_run(run_dir: str, revive: Callable[[], None]) -> int:

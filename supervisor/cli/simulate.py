@@ -12,7 +12,7 @@ from ftrun.supervisor.cli import common
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.config.rungs import Rung
 from ftrun.supervisor.model import errors
-from ftrun.supervisor.model.agent_events import GROW_RUNG as GROW
+from ftrun.supervisor.model.agent_events import GROW_RUNG
 from ftrun.supervisor.model.errors import SettingError, UserError
 from ftrun.supervisor.simulator import compare, presets
 from ftrun.supervisor.simulator.ftrun_rules import IN_THE_QUEUE
@@ -23,7 +23,7 @@ __all__ = ["simulate"]
 
 SEEDS_MAX = 10_000
 FAULTS_MAX = 200_000.0
-KINDS = (*(rung.value for rung in Rung), GROW, IN_THE_QUEUE)
+KINDS = (*(rung.value for rung in Rung), GROW_RUNG, IN_THE_QUEUE)
 
 
 def _text(flag: str, told: str, value: str) -> Any:

@@ -26,8 +26,7 @@ from ftrun.supervisor.model.errors import UserError
 if TYPE_CHECKING:
     from ftrun.slurm.commands.cluster import CommandCluster
     from ftrun.supervisor.config.sources import Config
-    from ftrun.supervisor.nodes.drain_service import Answer
-    from ftrun.supervisor.nodes.drain_service import DrainService as Desk
+    from ftrun.supervisor.nodes.drain_service import Answer, DrainService
     from ftrun.supervisor.nodes.spool import Spool
 
 EXIT_LATER = 75  # EX_TEMPFAIL of sysexits.h
@@ -91,11 +90,13 @@ def site(
     return 0
 
 
-def _desk(home: str, cluster: CommandCluster, spool: Spool, settings: Config, *, observe: bool) -> Desk:
+def _desk(
+    home: str, cluster: CommandCluster, spool: Spool, settings: Config, *, observe: bool
+) -> DrainService:
     from ftrun.slurm.commands import munge
     from ftrun.supervisor.nodes import remote_checks
     from ftrun.supervisor.nodes.drain_rules import Limits
-    from ftrun.supervisor.nodes.drain_service import DrainService as Desk
+    from ftrun.supervisor.nodes.drain_service import DrainService
     from ftrun.supervisor.policy import priority_boost
     from ftrun.supervisor.store import crash_points
 
@@ -119,7 +120,7 @@ def _desk(home: str, cluster: CommandCluster, spool: Spool, settings: Config, *,
         )
     except priority_boost.BadRule as error:
         raise UserError(str(error)) from None
-    return Desk(
+    return DrainService(
         home,
         cluster,
         spool,
@@ -134,7 +135,7 @@ def _desk(home: str, cluster: CommandCluster, spool: Spool, settings: Config, *,
     )
 
 
-def _serve(desk: Desk, every_s: float, *, json: bool) -> None:
+def _serve(desk: DrainService, every_s: float, *, json: bool) -> None:
     """Round after round until TERM, INT or HUP. What does not answer is told once, and asked again."""
     from ftrun.slurm.client.errors import SlurmError
 

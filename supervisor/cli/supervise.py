@@ -120,7 +120,7 @@ def _run_loop(
     """Run the loop until a signal, until nothing is due (`once`), or until no run is open (unless it
     `stays`). False: it never led.
     """
-    from ftrun.slurm.commands.accounting import SacctAccounting as SacctAccounts
+    from ftrun.slurm.commands.accounting import SacctAccounting
     from ftrun.slurm.commands.steps import CommandSteps
     from ftrun.supervisor.controller.loop import Supervisor
     from ftrun.supervisor.store.lease import Lease, SystemClock
@@ -136,7 +136,7 @@ def _run_loop(
     cluster = cluster_client.open_cluster(settings, env, timeout_s=COMMAND_TIMEOUT_S, tell=spoke)
     supervisor = Supervisor(home, cluster, clock, lease, log=log)
     supervisor.services.steps = CommandSteps(env)
-    supervisor.services.accounting.accounts = SacctAccounts(env)
+    supervisor.services.accounting.accounts = SacctAccounting(env)
     idle_exit_s = float(str(settings["idle-exit"]))
     started = clock.mono_s()
     idle_since = [started]

@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.hooks.checkpoints import deep_results, listing, manifest
-from ftrun.hooks.checkpoints.diverged import Divergence as Poison
+from ftrun.hooks.checkpoints.diverged import Divergence
 from ftrun.hooks.checkpoints.find import find
 from ftrun.hooks.checkpoints.inspection import compared_with_siblings, inspect
 from ftrun.hooks.checkpoints.layouts import layout_of
 from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, QUICK, Choice, Inspection
-from ftrun.hooks.checkpoints.selection import Request, choose, newness
-from ftrun.hooks.checkpoints.selection import mark_diverged as mark_poisoned
+from ftrun.hooks.checkpoints.selection import Request, choose, mark_diverged, newness
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.store import checkpoints, submission_context
@@ -66,7 +65,7 @@ class Place:
     run: str = ""
     marker: str = ""
     aside: tuple[str, ...] = ()
-    poisons: tuple[Poison, ...] = ()
+    poisons: tuple[Divergence, ...] = ()
     run_dir: str = ""
 
 
@@ -135,7 +134,7 @@ def with_manifest(inventory: Inventory) -> tuple[Inventory, tuple[tuple[str, str
 
 def _chosen(where: Place, seen: Sequence[Inspection]) -> Inventory:
     question = Request(where.patterns, where.cwd, poisons=where.poisons, run_dir=where.run_dir)
-    judged = sorted(mark_poisoned(seen, question), key=newness, reverse=True)
+    judged = sorted(mark_diverged(seen, question), key=newness, reverse=True)
     return Inventory(where, tuple(judged), choose(judged, aside=where.aside))
 
 

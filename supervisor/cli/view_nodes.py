@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftrun.slurm.client.cluster import NodeRow
-from ftrun.supervisor.model.node_entry import NodeEntry as Entry
-from ftrun.supervisor.nodes.history import NodeHistory as Book
-from ftrun.supervisor.nodes.history import NodeRecord, strike_key
+from ftrun.supervisor.model.node_entry import NodeEntry
+from ftrun.supervisor.nodes.history import NodeHistory, NodeRecord, strike_key
 from ftrun.supervisor.nodes.lemon_score import WINDOW_S, Score, score
-from ftrun.supervisor.policy.correlated_failures import CommonCause as Common
+from ftrun.supervisor.policy.correlated_failures import CommonCause
 
 __all__ = [
     "correlated_facts",
@@ -90,7 +89,7 @@ def node_facts(record: NodeRecord, row: NodeRow | None, now_s: float) -> dict[st
     }
 
 
-def entry_facts(entry: Entry, *, common: bool) -> dict[str, Any]:
+def entry_facts(entry: NodeEntry, *, common: bool) -> dict[str, Any]:
     """One entry of the ledger. `common`: it is not counted as a fault of the node."""
     return {
         "at": entry.at_s,
@@ -116,9 +115,9 @@ def score_facts(found: Score) -> dict[str, Any]:
     }
 
 
-def correlated_facts(book: Book, now_s: float) -> list[dict[str, Any]]:
+def correlated_facts(book: NodeHistory, now_s: float) -> list[dict[str, Any]]:
     """Faults that several nodes had together in the last weeks, newest last."""
-    recent: list[Common] = [cause for cause in book.common if cause.until_s >= now_s - WINDOW_S]
+    recent: list[CommonCause] = [cause for cause in book.common if cause.until_s >= now_s - WINDOW_S]
     return [
         {
             "at": cause.at_s,
@@ -131,7 +130,7 @@ def correlated_facts(book: Book, now_s: float) -> list[dict[str, Any]]:
     ]
 
 
-def names_to_show(book: Book, rows: Mapping[str, NodeRow], *, every: bool) -> list[str]:
+def names_to_show(book: NodeHistory, rows: Mapping[str, NodeRow], *, every: bool) -> list[str]:
     """The nodes of the table: those with a history, those that ftrun drained, or all."""
     told = {name for name, record in book.nodes.items() if record.history or every}
     drained = {name for name, row in rows.items() if row.reason.startswith("ftrun:") or every}

@@ -14,9 +14,9 @@ from typing import Any
 
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.config.node_counts import sizes_of_settings
-from ftrun.supervisor.model.agent_events import companion_job_of as job_of
+from ftrun.supervisor.model.agent_events import companion_job_of
 from ftrun.supervisor.model.run import Attempt, Companion, Incident, Run, StartNote
-from ftrun.supervisor.model.stop_conditions import StopConditions as Halt
+from ftrun.supervisor.model.stop_conditions import StopConditions
 from ftrun.supervisor.model.types import CLASS_RULES, UNLIMITED, FaultClass
 from ftrun.supervisor.policy import estimates
 from ftrun.supervisor.policy.policy_input import limits_from
@@ -98,7 +98,7 @@ def _more(count: int) -> str:
 
 
 def _which(data: Mapping[str, Any]) -> str:
-    return f"companion {data['number']}" + (f" (job {job})" if (job := job_of(data)) else "")
+    return f"companion {data['number']}" + (f" (job {job})" if (job := companion_job_of(data)) else "")
 
 
 def _gone(data: Mapping[str, Any]) -> str:
@@ -344,7 +344,7 @@ def _between(start_s: float | None, end_s: float | None) -> float | None:
     return None if start_s is None or end_s is None else round(max(0.0, end_s - start_s), 3)
 
 
-def conditions_text(halt: Halt) -> str:
+def conditions_text(halt: StopConditions) -> str:
     """The conditions of a stop or pause, in words."""
     words = []
     if halt.now:
@@ -360,7 +360,7 @@ def conditions_text(halt: Halt) -> str:
 
 def request_text(data: Mapping[str, Any]) -> str:
     """The request in `halt.json`, in words."""
-    halt = Halt.from_json(data)
+    halt = StopConditions.from_json(data)
     by = f", asked by {halt.by}" if halt.by else ""
     return (
         f"{'pauses' if halt.pause else 'ends'} {conditions_text(halt)}{by}"
@@ -373,7 +373,7 @@ def state_text(row: Mapping[str, Any]) -> str:
     """The column STATE of a run (a `run_row`): its state, and the request that waits."""
     if row["paused"]:
         return "paused"
-    halt = Halt.from_json(row["halt"])
+    halt = StopConditions.from_json(row["halt"])
     asked = row["wish"] or (halt.word if halt.wanted else "")
     words = [str(row["state"]), "(observe)" if row["observe"] else "", f"({asked} asked)" if asked else ""]
     return " ".join(filter(None, words))
@@ -381,7 +381,7 @@ def state_text(row: Mapping[str, Any]) -> str:
 
 def outlook_lines(row: Mapping[str, Any]) -> list[str]:
     """The lines of `ftrun show` about the future of a run."""
-    halt, end, asked, told = Halt.from_json(row["halt"]), row["expected_end"], row["leaving"], []
+    halt, end, asked, told = StopConditions.from_json(row["halt"]), row["expected_end"], row["leaving"], []
     if halt.wanted and not row["paused"]:
         told.append(request_text(row["halt"]))
     if asked and asked["stage"] in ("intended", "asked"):

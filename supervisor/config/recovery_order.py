@@ -10,12 +10,8 @@ from typing import Any
 
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config import settings as config_settings
-from ftrun.supervisor.config.rungs import IN_PLACE, Rung
-from ftrun.supervisor.config.rungs import drop_inapplicable as fit
-from ftrun.supervisor.config.rungs import inapplicable_rungs as cannot_apply
-from ftrun.supervisor.config.rungs import parse_order as order_from
-from ftrun.supervisor.model.errors import SettingError
-from ftrun.supervisor.model.errors import nearest_word as nearest
+from ftrun.supervisor.config.rungs import IN_PLACE, Rung, drop_inapplicable, inapplicable_rungs, parse_order
+from ftrun.supervisor.model.errors import SettingError, nearest_word
 from ftrun.supervisor.model.types import FaultClass
 
 __all__ = [
@@ -83,10 +79,10 @@ def rung_rules_from(
     are the settings ("recover", "policy") that were written for this very job: rungs in them that cannot
     apply are refused. Raises SettingError in one line that names the setting and what would be right.
     """
-    may = cannot_apply(settings)
+    may = inapplicable_rungs(settings)
     default = config_settings.defaults()
     said = str(settings.get("recover") or default["recover"])
-    orders = {"": fit("recover", order_from("recover", said), may, meant="recover" in meant)}
+    orders = {"": drop_inapplicable("recover", parse_order("recover", said), may, meant="recover" in meant)}
     budgets: dict[str, dict[Rung, int]] = {"": {}}
     limits: dict[str, dict[Rung, float]] = {"": {}}
     for rung in IN_PLACE:
@@ -101,7 +97,7 @@ def rung_rules_from(
         place = f"policy: {name}.{key}"
         kind, _, last = key.partition("-")
         if key == "recover":
-            orders[name] = fit(place, order_from(place, value), may, meant="policy" in meant)
+            orders[name] = drop_inapplicable(place, parse_order(place, value), may, meant="policy" in meant)
         elif key == "budget":
             if name not in {fault.value for fault in FaultClass}:
                 raise SettingError(f"{place}: classes have such a budget; a signature has budget-RUNG")
@@ -125,6 +121,6 @@ def _known(name: str, signatures: Callable[[], Collection[str]] | None) -> None:
     known = signatures()
     if name in known:
         return
-    near = nearest(name, classes) or nearest(name, known)
+    near = nearest_word(name, classes) or nearest_word(name, known)
     hint = f"; did you mean {near!r}?" if near else " (ftrun catalog list names them)"
     raise SettingError(f"policy: {name!r} is neither a fault class nor a known signature{hint}")

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from ftrun.supervisor.model.errors import SettingError
-from ftrun.supervisor.model.errors import nearest_word as nearest
+from ftrun.supervisor.model.errors import SettingError, nearest_word
 
 __all__ = ["DEFAULT_ORDER", "IN_PLACE", "Rung", "drop_inapplicable", "inapplicable_rungs", "parse_order"]
 
@@ -42,7 +41,7 @@ def parse_order(place: str, text: str) -> tuple[Rung, ...]:
     known = [rung.value for rung in Rung]
     for word in words:
         if word not in known:
-            near = nearest(word, [rung.value for rung in DEFAULT_ORDER])
+            near = nearest_word(word, [rung.value for rung in DEFAULT_ORDER])
             hint = f"; did you mean {near!r}?" if near else f"; there are {', '.join(DEFAULT_ORDER)}"
             raise SettingError(f"{place}: no rung is called {word!r}{hint}")
         if words.count(word) > 1:

@@ -29,8 +29,7 @@ from ftrun.supervisor.config.table import (
     TEXT,
     Setting,
 )
-from ftrun.supervisor.model.errors import SettingError
-from ftrun.supervisor.model.errors import nearest_word as nearest
+from ftrun.supervisor.model.errors import SettingError, nearest_word
 
 __all__ = [
     "SETTINGS",
@@ -90,7 +89,7 @@ def lookup(key: str) -> Setting:
     """The row of `key`. Raises SettingError with the nearest name."""
     row = SETTINGS.get(key)
     if row is None:
-        near = nearest(key, SETTINGS)
+        near = nearest_word(key, SETTINGS)
         raise SettingError(f"no setting is called {key!r}" + (f"; did you mean {near!r}?" if near else ""))
     return row
 
@@ -158,7 +157,7 @@ def parse_policy_rule(element: str) -> tuple[str, str, Value]:
             f"policy: NAME.KEY=VALUE is wanted, such as network.recover=swap,resubmit, not {element!r}"
         )
     if key not in RULE_KEYS:
-        near = nearest(key, RULE_KEYS)
+        near = nearest_word(key, RULE_KEYS)
         hint = f"did you mean {near!r}?" if near else f"there are {', '.join(RULE_KEYS)}"
         raise SettingError(f"policy: {name} has no key {key!r}; {hint}")
     if not text.strip():
@@ -228,7 +227,7 @@ def _text(row: Setting, text: object) -> str:
     if row.default and not row.choices and not text.strip():
         raise SettingError(f"{row.key}: a value is wanted, such as {row.default}")
     if row.choices and text not in row.choices:
-        near = nearest(text, row.choices)
+        near = nearest_word(text, row.choices)
         hint = f"; did you mean {near}?" if near else ""
         raise SettingError(f"{row.key}: {' or '.join(row.choices)} is wanted, not {text!r}{hint}")
     if row.key == "save-signal" and text.upper().removeprefix("B:").removeprefix("SIG") not in _SIGNALS:
@@ -242,24 +241,24 @@ def _refuse_form(key: str, text: str) -> None:
     most submissions make none.
     """
     if key == "pool":
-        from ftrun.supervisor.config.node_counts import parse_pool as pool_of
+        from ftrun.supervisor.config.node_counts import parse_pool
 
-        pool_of(text)
+        parse_pool(text)
     elif key in ("nodes", "nodes-valid"):
-        from ftrun.supervisor.config.node_counts import parse_sizes as sizes_of
+        from ftrun.supervisor.config.node_counts import parse_sizes
 
-        sizes_of(*((text, "") if key == "nodes" else ("", text)))
+        parse_sizes(*((text, "") if key == "nodes" else ("", text)))
     elif key == "stage-dir" and not text.startswith("/"):
         raise SettingError(f"{key}: a full path that each node has for itself is wanted, not {text!r}")
     elif key == "stage" and text and not text.startswith(("/", "~/")):
         raise SettingError(f"{key}: a full path that all nodes see is wanted, not {text!r}")
     elif key in ("stage-limit", "stage-rate", "cache-limit", "checkpoint-checksum-rate"):
-        from ftrun.hooks.runtime.formats import parse_amount as amount_of
+        from ftrun.hooks.runtime.formats import parse_amount
 
         if key != "stage-limit" and "%" in text:
             raise SettingError(f"{key}: a size such as 500M is wanted, not {text!r}")
         try:
-            amount_of(text, 0)
+            parse_amount(text, 0)
         except ValueError:
             wanted = (
                 "a size such as 500M"
@@ -268,9 +267,9 @@ def _refuse_form(key: str, text: str) -> None:
             )
             raise SettingError(f"{key}: {wanted} is wanted, not {text!r}") from None
     elif key == "recover":
-        from ftrun.supervisor.config.rungs import parse_order as order_from
+        from ftrun.supervisor.config.rungs import parse_order
 
-        order_from(key, text)
+        parse_order(key, text)
 
 
 def _flag(key: str, text: object) -> bool:

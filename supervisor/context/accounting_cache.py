@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.errors import RefusedForGood, SlurmError
-from ftrun.supervisor.model.job_rows import base_job_id as base_id
+from ftrun.supervisor.model.job_rows import base_job_id
 
 if TYPE_CHECKING:
-    from ftrun.slurm.commands.accounting import Accounting as Accounts
-    from ftrun.slurm.commands.accounting import AccountingRow as Account
+    from ftrun.slurm.commands.accounting import Accounting, AccountingRow
 
 __all__ = ["AccountingCache"]
 
@@ -23,17 +22,17 @@ class AccountingCache:
     """Shared by all runs of one supervisor. `accounts` None = there is no accounting to ask."""
 
     def __init__(self, mono_s: Callable[[], float], tell: Callable[..., None]) -> None:
-        self.accounts: Accounts | None = None
+        self.accounts: Accounting | None = None
         self._mono_s = mono_s
         self._tell = tell
         self._wanted: dict[str, float] = {}  # job -> since when an answer is waited for
-        self._known: dict[str, tuple[Account, ...]] = {}
+        self._known: dict[str, tuple[AccountingRow, ...]] = {}
         self._busy = False
         self._asked_s = float("-inf")
         self._none_until_s = float("-inf")
         self._silent = False
 
-    def answer(self, job: str) -> tuple[Account, ...] | None:
+    def answer(self, job: str) -> tuple[AccountingRow, ...] | None:
         """All rows with this job id, of any user; None until the answer arrives. The first call asks."""
         now = self._mono_s()
         if job in self._known:
@@ -46,7 +45,7 @@ class AccountingCache:
         self._known[job] = ()  # accounting is not asked about it again
         return ()
 
-    def known(self, job: str) -> tuple[Account, ...]:
+    def known(self, job: str) -> tuple[AccountingRow, ...]:
         """The rows from an earlier answer; never asks."""
         return self._known.get(job, ())
 
@@ -66,7 +65,7 @@ class AccountingCache:
         self._busy, self._asked_s = True, now
         beside(lambda: self._ask(accounts, missing))
 
-    def _ask(self, accounts: Accounts, jobs: Sequence[str]) -> None:
+    def _ask(self, accounts: Accounting, jobs: Sequence[str]) -> None:
         try:
             found = accounts.rows(jobs)
         except RefusedForGood:
@@ -74,9 +73,9 @@ class AccountingCache:
         except SlurmError as error:
             self._gave_up(error.message)
         else:
-            by_job: dict[str, list[Account]] = {job: [] for job in jobs}
+            by_job: dict[str, list[AccountingRow]] = {job: [] for job in jobs}
             for one in found:
-                by_job.setdefault(base_id(one.job_id), []).append(one)
+                by_job.setdefault(base_job_id(one.job_id), []).append(one)
             self._known |= {job: tuple(rows) for job, rows in by_job.items() if job in self._wanted}
             self._silent = False
         finally:

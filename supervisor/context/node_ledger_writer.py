@@ -12,13 +12,9 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ftrun.supervisor.model.node_entry import NodeEntry as Entry
-from ftrun.supervisor.model.node_entry import canonical_device as place
+from ftrun.supervisor.model.node_entry import NodeEntry, canonical_device
 from ftrun.supervisor.nodes import from_runs, ledger
-from ftrun.supervisor.nodes.history import NodeHistory as Book
-from ftrun.supervisor.nodes.history import QuarantineRules as Rules
-from ftrun.supervisor.nodes.history import failures
-from ftrun.supervisor.nodes.history import fold_entries as fold
+from ftrun.supervisor.nodes.history import NodeHistory, QuarantineRules, failures, fold_entries
 from ftrun.supervisor.store import node_reports
 
 if TYPE_CHECKING:
@@ -31,10 +27,10 @@ KEEP_S = 180 * A_DAY_S
 Domains = Mapping[str, tuple[str, ...]]
 
 
-def rules_from(settings: Mapping[str, Any]) -> Rules:
+def rules_from(settings: Mapping[str, Any]) -> QuarantineRules:
     """The rules of the fold, from the settings of a run or of a home."""
-    default = Rules()
-    return Rules(
+    default = QuarantineRules()
+    return QuarantineRules(
         base_s=float(settings.get("exclude-for", default.base_s)),
         ceiling_s=float(settings.get("quarantine-max", default.ceiling_s)),
     )
@@ -49,7 +45,7 @@ class NodeLedgerWriter:
         self._tell = tell
         self._reader = ledger.Reader(home)
         self._followed: dict[str, tuple[Any, ...]] = {}
-        self._folded: tuple[list[Entry], Rules, Domains, Book] | None = None
+        self._folded: tuple[list[NodeEntry], QuarantineRules, Domains, NodeHistory] | None = None
         self._tidied_s = float("-inf")
         self._failing = False
 
@@ -89,7 +85,7 @@ class NodeLedgerWriter:
             ledger.compact(self._home, now_s, keep_s)
         return noted
 
-    def _reported(self, run: Run, now_s: float) -> list[Entry]:
+    def _reported(self, run: Run, now_s: float) -> list[NodeEntry]:
         """Entries from the node reports of the launch that is over.
 
         An inventory entry of a device is kept only if the ledger does not yet show that device in that place.
@@ -110,23 +106,28 @@ class NodeLedgerWriter:
         if not any(entry.what == "device" for entry in found):
             return found
         known = sorted(self._reader.entries(), key=lambda e: e.at_s)
-        sits = {(node, place(e.device)): e.serial for e in known if e.device and e.serial for node in e.nodes}
+        sits = {
+            (node, canonical_device(e.device)): e.serial
+            for e in known
+            if e.device and e.serial
+            for node in e.nodes
+        }
         return [e for e in found if e.what != "device" or sits.get((e.nodes[0], e.device)) != e.serial]
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[NodeEntry]:
         """The entries of the ledger now."""
         return self._reader.entries()
 
-    def book(self, rules: Rules, domains: Callable[[], Domains]) -> Book:
+    def book(self, rules: QuarantineRules, domains: Callable[[], Domains]) -> NodeHistory:
         """The folded ledger. `domains` is called only if enough nodes failed for a switch to be blamed."""
         entries = self._reader.entries()
         below = domains() if several_nodes_failed(entries, rules) else {}
         done = self._folded
         if done is None or done[0] is not entries or done[1:3] != (rules, below):
-            done = self._folded = (entries, rules, below, fold(entries, rules, below))
+            done = self._folded = (entries, rules, below, fold_entries(entries, rules, below))
         return done[3]
 
 
-def several_nodes_failed(entries: Iterable[Entry], rules: Rules) -> bool:
+def several_nodes_failed(entries: Iterable[NodeEntry], rules: QuarantineRules) -> bool:
     """Whether enough nodes failed for something that they share to be blamed."""
     return len({failure.node for failure in failures(entries)}) >= rules.several

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from ftrun.slurm.client.parse import has_token as bears
+from ftrun.slurm.client.parse import has_token
 from ftrun.supervisor.diagnosis.launch_state import LaunchState
 from ftrun.supervisor.model.timers import Slots, Stopwatch, Stopwatches
 
@@ -58,7 +58,7 @@ class LaunchObservations(LaunchState):
     def learn(self, family: Iterable[JobRow], token: str) -> None:
         """Remember how Slurm shows a job with our token, in case it no longer shows the token later."""
         for row in family:
-            if bears(row.comment, token):
+            if has_token(row.comment, token):
                 self.known_as = (row.user, row.name)
                 self.submitted_s = row.submit_time_s
                 return

@@ -18,8 +18,7 @@ from ftrun.slurm.client.cluster import Cluster, ClusterFacts, SubmitRequest, Sub
 from ftrun.slurm.commands.steps import Steps
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.context.accounting_cache import AccountingCache
-from ftrun.supervisor.context.cluster_snapshot import ALL_RUNS as EVERYBODY
-from ftrun.supervisor.context.cluster_snapshot import STALE_AFTER_S, ClusterSnapshot, Lead, Stale
+from ftrun.supervisor.context.cluster_snapshot import ALL_RUNS, STALE_AFTER_S, ClusterSnapshot, Lead, Stale
 from ftrun.supervisor.context.node_ledger_writer import NodeLedgerWriter
 from ftrun.supervisor.model.timers import Slots
 from ftrun.supervisor.signatures import catalog as signatures_catalog
@@ -131,18 +130,18 @@ class Services:
     @property
     def blind_since_s(self) -> float | None:
         """Since when Slurm has not answered at all (Unix seconds); None while it answers."""
-        return self._unseen.get(EVERYBODY)
+        return self._unseen.get(ALL_RUNS)
 
-    def unseen(self, why: str, *, who: str = EVERYBODY, run: str = "") -> None:
+    def unseen(self, why: str, *, who: str = ALL_RUNS, run: str = "") -> None:
         """Log that Slurm did not answer `who` ("" = all runs).
 
         Once until `seen`, and only once if it answers no run.
         """
-        if who not in self._unseen and EVERYBODY not in self._unseen:
+        if who not in self._unseen and ALL_RUNS not in self._unseen:
             self._unseen[who] = self.clock.now_s()
             self.tell("slurm.unseen", **({"run": run} if run else {}), why=why)
 
-    def seen(self, *, who: str = EVERYBODY, run: str = "") -> None:
+    def seen(self, *, who: str = ALL_RUNS, run: str = "") -> None:
         """Log, once after an outage, that Slurm answered `who`."""
         since_s = self._unseen.pop(who, None)
         if since_s is not None:

@@ -21,11 +21,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.cluster import JobRow, JobState
-from ftrun.slurm.client.parse import has_token as bears
+from ftrun.slurm.client.parse import has_token
 from ftrun.slurm.records import replace
 
 if TYPE_CHECKING:
-    from ftrun.slurm.commands.accounting import AccountingRow as Account
+    from ftrun.slurm.commands.accounting import AccountingRow
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.model.run import Attempt
@@ -44,7 +44,7 @@ __all__ = [
 
 SUBMITTED_WITHIN_S = 60.0  # sbatch answers within this time after Slurm's own submit time
 PENDING, ENDED, LOST, UNKNOWN = "pending", "ended", "lost", "unknown"
-Kept = tuple[tuple["Account", int], ...]  # rows of one job of ours, each with the number of its launch
+Kept = tuple[tuple["AccountingRow", int], ...]  # rows of one job of ours, each with the number of its launch
 
 
 def verdict(ctx: RunContext) -> str:
@@ -94,27 +94,27 @@ def nodes_of(ctx: RunContext) -> tuple[str, ...]:
     return tuple(sorted({node for one, _ in kept for node in one.nodes}))
 
 
-def _own(ctx: RunContext, rows: Sequence[Account]) -> Kept:
+def _own(ctx: RunContext, rows: Sequence[AccountingRow]) -> Kept:
     attempt = ctx.attempt
     user, name = attempt.known_as or ctx.observations.known_as or (ctx.run.submitter.get("user", ""), "")
     return rows_of_attempt(rows, attempt, user=user, name=name)
 
 
-def rows_of_attempt(rows: Iterable[Account], attempt: Attempt, *, user: str, name: str) -> Kept:
+def rows_of_attempt(rows: Iterable[AccountingRow], attempt: Attempt, *, user: str, name: str) -> Kept:
     """The rows that are this attempt's, each with the number of its launch, oldest first. (pure)
 
     `user` and `name` are those of the attempt's job, "" if unknown: then only a token is proof.
     """
     candidates = [one for one in rows if not user or one.user == user]
     candidates = [one for one in candidates if not attempt.cluster or one.cluster == attempt.cluster]
-    found: list[tuple[Account, int]] = []
+    found: list[tuple[AccountingRow, int]] = []
     for job_id in dict.fromkeys(one.job_id for one in candidates):
         family = [one for one in candidates if one.job_id == job_id and one.state is not JobState.RESIZING]
         found += _numbered(_ours(family, attempt, user, name), attempt)
     return tuple(found)
 
 
-def _ours(family: Sequence[Account], attempt: Attempt, user: str, name: str) -> list[Account]:
+def _ours(family: Sequence[AccountingRow], attempt: Attempt, user: str, name: str) -> list[AccountingRow]:
     marked = [one for one in family if "ftrun:" in one.comment or "ftrun:" in one.submit_line]
     if marked:
         return [one for one in marked if _bears(one, attempt.token)]
@@ -129,17 +129,17 @@ def _ours(family: Sequence[Account], attempt: Attempt, user: str, name: str) -> 
     return _chain(same, first) if first is not None else []
 
 
-def _bears(one: Account, token: str) -> bool:
+def _bears(one: AccountingRow, token: str) -> bool:
     if "ftrun:" in one.comment:
-        return bears(one.comment, token)
-    return bears(one.submit_line, token)
+        return has_token(one.comment, token)
+    return has_token(one.submit_line, token)
 
 
 def _near(one_s: float | None, other_s: float) -> bool:
     return one_s is not None and abs(one_s - other_s) <= SUBMITTED_WITHIN_S
 
 
-def _chain(same: Sequence[Account], first: int) -> list[Account]:
+def _chain(same: Sequence[AccountingRow], first: int) -> list[AccountingRow]:
     """From one of our rows, what requeues made of it.
 
     The next row begins in the second in which the last one ended.
@@ -152,7 +152,7 @@ def _chain(same: Sequence[Account], first: int) -> list[Account]:
     return kept
 
 
-def _numbered(rows: Sequence[Account], attempt: Attempt) -> list[tuple[Account, int]]:
+def _numbered(rows: Sequence[AccountingRow], attempt: Attempt) -> list[tuple[AccountingRow, int]]:
     """Each row with its launch number: how often the job had started before.
 
     Starts that the database no longer has are counted from those that we know.
@@ -179,7 +179,7 @@ def _stands_in(kept: Kept) -> bool:
     return bool(last) and all(one.state.ended and not one.given_up for one, _ in last)
 
 
-def _row(one: Account, launch: int, token: str) -> JobRow:
+def _row(one: AccountingRow, launch: int, token: str) -> JobRow:
     return JobRow(
         job_id=one.job_id,
         raw_job_id=one.raw_job_id,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ftrun.supervisor.controller import end_attempt
 from ftrun.supervisor.model import agent_events
 from ftrun.supervisor.model.events import apply
-from ftrun.supervisor.model.states import AGENT_KINDS as INSIDE
+from ftrun.supervisor.model.states import AGENT_KINDS
 from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import WITHOUT_SCRIPT
 from ftrun.supervisor.store import attempt_dir, journal, run_dir
@@ -250,4 +250,4 @@ def _problem(record: Any) -> str:
         return "a record without its numbers"
     if not isinstance(record["seq"], int) or not isinstance(record["start"], int):
         return "a record without its numbers"
-    return "" if record.get("kind") in INSIDE else f"unknown kind {record.get('kind')!r}"
+    return "" if record.get("kind") in AGENT_KINDS else f"unknown kind {record.get('kind')!r}"

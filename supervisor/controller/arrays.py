@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.model.types import Diagnosis
-    from ftrun.supervisor.policy.policy_input import PolicyInput as Case
+    from ftrun.supervisor.policy.policy_input import PolicyInput
     from ftrun.supervisor.store.attempt_dir import LaunchRecord
 
 __all__ = [
@@ -70,7 +70,7 @@ def task_diagnoses(ctx: RunContext, facts: Facts, whole: Diagnosis) -> dict[int,
     return found
 
 
-def with_task_diagnoses(ctx: RunContext, case: Case, facts: Facts) -> Case:
+def with_task_diagnoses(ctx: RunContext, case: PolicyInput, facts: Facts) -> PolicyInput:
     """The case with the diagnosis of the tasks that may be repeated; the others are journalled as given up.
 
     If none may be repeated it has the diagnosis of the first failed task; without failed tasks it is
@@ -120,7 +120,7 @@ def _unable_to_load(ctx: RunContext) -> dict[int, str]:
     return found
 
 
-def _stops(case: Case, cause: Diagnosis) -> bool:
+def _stops(case: PolicyInput, cause: Diagnosis) -> bool:
     ruling = decide.decide(replace(case, diagnosis=cause))
     return (ruling.would or ruling.decision).kind == "stop"
 

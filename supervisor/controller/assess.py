@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.cluster import JobState
-from ftrun.supervisor.context.cluster_view import cluster_view, newer_checkpoint, topology
-from ftrun.supervisor.context.cluster_view import lost_before_end as lost_by_then
+from ftrun.supervisor.context.cluster_view import cluster_view, lost_before_end, newer_checkpoint, topology
 from ftrun.supervisor.controller import (
     agent_link,
     arrays,
@@ -27,9 +26,8 @@ from ftrun.supervisor.controller import (
     observe,
 )
 from ftrun.supervisor.diagnosis import checkpoint_blame
-from ftrun.supervisor.diagnosis.checkpoint_blame import ResumePoint as Usable
-from ftrun.supervisor.diagnosis.resumable import find_resume_point as find
-from ftrun.supervisor.diagnosis.resumable import write_divergence_files as leave
+from ftrun.supervisor.diagnosis.checkpoint_blame import ResumePoint
+from ftrun.supervisor.diagnosis.resumable import find_resume_point, write_divergence_files
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model import agent_events
 from ftrun.supervisor.model.timers import Stopwatch
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.diagnosis.facts import Facts
     from ftrun.supervisor.model.run import Attempt
-    from ftrun.supervisor.telemetry.divergence import DivergenceSign as Sign
+    from ftrun.supervisor.telemetry.divergence import DivergenceSign
 
 __all__ = ["assess_launch", "checkpoint_to_load", "note_divergence"]
 
@@ -137,12 +135,12 @@ def _unseen_for_long(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
 
 def _facts(ctx: RunContext, snapshot: ClusterSnapshot, attempt: Attempt, incident: str) -> Facts:
     """All facts of the end, with the last lines of the logs if the cause stays unknown."""
-    lost = lost_by_then(ctx, snapshot) if attempt.submission == "done" else ()
+    lost = lost_before_end(ctx, snapshot) if attempt.submission == "done" else ()
     facts = gather_facts.facts_of_end(ctx, snapshot, attempt, incident, topology=topology(ctx), lost=lost)
     return gather_facts.with_last_lines(ctx, facts, diagnose(facts))
 
 
-def note_divergence(ctx: RunContext, snapshot: ClusterSnapshot) -> Sign | None:
+def note_divergence(ctx: RunContext, snapshot: ClusterSnapshot) -> DivergenceSign | None:
     """Journal, once, that the training of the last start had diverged; its agent may have done so before.
 
     Returns the sign of divergence, None if training was healthy.
@@ -164,16 +162,16 @@ def note_divergence(ctx: RunContext, snapshot: ClusterSnapshot) -> Sign | None:
             now_s=snapshot.now_s,
         )
         ctx.record("checkpoint.poisoned", **divergence.divergence_data(found, spoilt))
-        leave(ctx.run_dir, ctx.run.poisoned)
+        write_divergence_files(ctx.run_dir, ctx.run.poisoned)
     return found
 
 
-def checkpoint_to_load(ctx: RunContext) -> Usable:
+def checkpoint_to_load(ctx: RunContext) -> ResumePoint:
     """The checkpoint that a start would load now."""
     if ctx.attempt.submission != "done":
-        return Usable()
+        return ResumePoint()
     cwd = submission_context.cwd(ctx.run_dir)
-    return find(ctx.settings, ctx.run, cwd, run_dir=ctx.run_dir)
+    return find_resume_point(ctx.settings, ctx.run, cwd, run_dir=ctx.run_dir)
 
 
 def _note_loading(ctx: RunContext, diagnosis: Diagnosis) -> None:

@@ -15,10 +15,7 @@ from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.supervisor.context.cluster_view import newest_checkpoint
 from ftrun.supervisor.model.timers import Stopwatch, Stopwatches
 from ftrun.supervisor.policy import save_request
-from ftrun.supervisor.policy.save_request import CheckpointState as Sight
-from ftrun.supervisor.policy.save_request import Occasion
-from ftrun.supervisor.policy.save_request import SaveRequest as Ask
-from ftrun.supervisor.policy.save_request import SaveVerdict as Verdict
+from ftrun.supervisor.policy.save_request import CheckpointState, Occasion, SaveRequest, SaveVerdict
 from ftrun.supervisor.store import checkpoints, flag_files, run_dir
 
 if TYPE_CHECKING:
@@ -115,17 +112,19 @@ def _deliver_request(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     ctx.record("leave.asked", token=request["token"])
 
 
-def awaited_verdict(ctx: RunContext, snapshot: ClusterSnapshot) -> Verdict:
+def awaited_verdict(ctx: RunContext, snapshot: ClusterSnapshot) -> SaveVerdict:
     """What has become of the requested checkpoint; the end of the wait is journalled, once.
 
     Raises SlurmError.
     """
     request = ctx.run.leaving
     if request["stage"] in ("saved", "missed"):
-        return Verdict(True, request["stage"] == "saved", str(request.get("why", "")))
+        return SaveVerdict(True, request["stage"] == "saved", str(request.get("why", "")))
     if request["stage"] == "intended" and request.get("by") != SLURM:
         _deliver_request(ctx, snapshot)
-    asking = Ask(Occasion(request["occasion"]), Sight.from_json(request["known"]), request["wait_s"])
+    asking = SaveRequest(
+        Occasion(request["occasion"]), CheckpointState.from_json(request["known"]), request["wait_s"]
+    )
     now = newest_sight(ctx, snapshot)
     waited_s = ctx.observations.per_launch(_Clocks).asked[request["token"]].held_s(snapshot.mono_s)
     verdict = save_request.save_verdict(asking, now, waited_s)
@@ -141,7 +140,7 @@ def awaited_verdict(ctx: RunContext, snapshot: ClusterSnapshot) -> Verdict:
     return verdict
 
 
-def newest_sight(ctx: RunContext, snapshot: ClusterSnapshot) -> Sight:
+def newest_sight(ctx: RunContext, snapshot: ClusterSnapshot) -> CheckpointState:
     """The newest checkpoint as it is now, and for how long this process has seen it unchanged."""
     path = newest_checkpoint(ctx)
     stamp = checkpoints.content_stamp(path) if path else ""
@@ -149,7 +148,7 @@ def newest_sight(ctx: RunContext, snapshot: ClusterSnapshot) -> Sight:
     if clocks.newest != (path, stamp):
         clocks.newest = path, stamp
         clocks.unchanged.restart(snapshot.mono_s)
-    return Sight(
+    return CheckpointState(
         path=path,
         stamp=stamp,
         step=names.step_of(path) if path else None,

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import RefusedForGood
-from ftrun.slurm.client.parse import has_token as bears
-from ftrun.supervisor.model.agent_events import COMPANION_JOB_KEY as JOB
-from ftrun.supervisor.model.job_rows import base_job_id as base_id
-from ftrun.supervisor.model.states import FINAL_STATES as FINAL
+from ftrun.slurm.client.parse import has_token
+from ftrun.supervisor.model.agent_events import COMPANION_JOB_KEY
+from ftrun.supervisor.model.job_rows import base_job_id
+from ftrun.supervisor.model.states import FINAL_STATES
 from ftrun.supervisor.model.timers import Intervals, Stopwatches
 from ftrun.supervisor.store import run_dir
 
@@ -77,7 +77,7 @@ def reason_to_end(run: Run, attempt: Attempt, one: Companion, held: Collection[s
 
     `held` are its nodes as Slurm shows them; no record may name them yet.
     """
-    if run.state in FINAL:
+    if run.state in FINAL_STATES:
         return "the run is over"
     if (
         run.attempt is None
@@ -174,8 +174,10 @@ def _cancel_twins(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) ->
     A controller that answered late may have executed the sbatch twice.
     """
     cluster = ctx.services.cluster
-    living = [row for row in cluster.find(one.mark) if bears(row.comment, one.mark) and not row.state.ended]
-    twins = {base_id(row.raw_job_id or row.job_id) for row in living} - {one.job}
+    living = [
+        row for row in cluster.find(one.mark) if has_token(row.comment, one.mark) and not row.state.ended
+    ]
+    twins = {base_job_id(row.raw_job_id or row.job_id) for row in living} - {one.job}
     if twins and _clocks(ctx).twins[one.mark].due(snapshot.mono_s, AGAIN_EVERY_S):
         for job in sorted(twins):
             ctx.services.act("companion", snapshot, functools.partial(cluster.cancel, job))
@@ -183,7 +185,7 @@ def _cancel_twins(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) ->
 
 
 def _is_companion(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion, row: JobRow) -> bool:
-    if bears(row.comment, one.mark):
+    if has_token(row.comment, one.mark):
         return True
     own = ctx.row(snapshot) if ctx.run.attempt is not None else None
     known = ctx.attempt.known_as or ((own.user, own.name) if own is not None else ())
@@ -220,17 +222,17 @@ def _search(ctx: RunContext, snapshot: ClusterSnapshot, attempt: Attempt, one: C
     since_s = clocks.searched[one.mark].held_s(snapshot.mono_s)
     if not clocks.asked[one.mark].due(snapshot.mono_s, FIND_EVERY_S):
         return
-    found = [row for row in ctx.services.cluster.find(one.mark) if bears(row.comment, one.mark)]
+    found = [row for row in ctx.services.cluster.find(one.mark) if has_token(row.comment, one.mark)]
     if found:
-        job = base_id(found[0].raw_job_id or found[0].job_id)
-        _record_step(ctx, "submitted", attempt, one, found=True, **{JOB: job})
+        job = base_job_id(found[0].raw_job_id or found[0].job_id)
+        _record_step(ctx, "submitted", attempt, one, found=True, **{COMPANION_JOB_KEY: job})
     elif one.state in ("failed", "ended") or since_s >= FIND_FOR_S:  # its agent knew the answer
         _record_step(ctx, "gone", attempt, one, state="", reason=one.reason or "no job bears its mark")
 
 
 def _record_step(ctx: RunContext, step: str, attempt: Attempt, one: Companion, **data: Any) -> None:
     where = {"attempt": attempt.number, "launch": one.launch}
-    about = {JOB: one.job, **data, "number": one.number}
+    about = {COMPANION_JOB_KEY: one.job, **data, "number": one.number}
     if step == "submitted":
         ctx.record("companion.submitted", **where, **about)
     elif step == "here":

@@ -17,13 +17,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
-from ftrun.supervisor.model.job_rows import base_job_id as base_id
-from ftrun.supervisor.model.job_rows import rows_of_attempt as own
+from ftrun.supervisor.model.job_rows import base_job_id, rows_of_attempt
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.timers import Intervals
 from ftrun.supervisor.store import submission_context
-from ftrun.supervisor.submission.dependent_jobs import holdable as to_hold
-from ftrun.supervisor.submission.dependent_jobs import still_same
+from ftrun.supervisor.submission.dependent_jobs import holdable, still_same
 
 if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
@@ -49,7 +47,7 @@ def hold(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         return
     cluster = ctx.services.cluster
     if not ctx.attempt.dependents_held:
-        waiting, since = to_hold(cluster, ctx.attempt.job)
+        waiting, since = holdable(cluster, ctx.attempt.job)
         if not waiting:
             return
         ctx.record("dependents.held", jobs=sorted(waiting), waits=waiting, since=since)
@@ -124,9 +122,9 @@ def _move_from(ctx: RunContext, snapshot: ClusterSnapshot, old: str) -> set[str]
 
 def _id_is_reused(ctx: RunContext, old: str) -> bool:
     """Whether Slurm has reused the job id of an earlier attempt. Raises SlurmError."""
-    shown = [row for row in ctx.services.cluster.jobs((old,)).values() if base_id(row.job_id) == old]
+    shown = [row for row in ctx.services.cluster.jobs((old,)).values() if base_job_id(row.job_id) == old]
     user, mine = ctx.run.submitter.get("user", ""), [a for a in ctx.run.attempts if a.job == old]
-    return bool(shown) and not any(own(shown, attempt, user=user) for attempt in mine)
+    return bool(shown) and not any(rows_of_attempt(shown, attempt, user=user) for attempt in mine)
 
 
 def _release(ctx: RunContext, snapshot: ClusterSnapshot) -> set[str]:

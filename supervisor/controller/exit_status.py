@@ -14,10 +14,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from ftrun.slurm.client.parse import has_token as bears
+from ftrun.slurm.client.parse import has_token
 from ftrun.slurm.records import replace
 from ftrun.supervisor.controller import accounting, arrays, observe
-from ftrun.supervisor.diagnosis.review import slurmstepd_reason as last_word
+from ftrun.supervisor.diagnosis.review import slurmstepd_reason
 from ftrun.supervisor.model.types import CLOSED, STARTED_TWICE, UNWATCHED
 from ftrun.supervisor.store import attempt_dir
 
@@ -85,7 +85,7 @@ def launch_exit(
     data: dict[str, Any] = {"state": state, "reason": reason, "nodes": list(nodes or attempt.nodes)}
     details = ctx.services.cluster.details(job) if job else None
     written = attempt_dir.exit_record(run_dir, attempt.number, launch)
-    if details is not None and bears(details.comment, attempt.token):
+    if details is not None and has_token(details.comment, attempt.token):
         data |= {
             "exit_code": details.exit_code,
             "exit_signal": details.exit_signal,
@@ -178,7 +178,11 @@ def corrected_by_log(attempt: Attempt, evidence: Sequence[Evidence]) -> Attempt:
     if attempt.launch.end.state == "COMPLETED" and by_us:
         return replace(attempt.ended_as(state="FAILED"), end_intended="ended from inside", end_done=True)
     left = attempt.launch.end.state == "COMPLETED" and attempt.launch.end.reason == UNWATCHED
-    return attempt.ended_as(state="GONE") if left and last_word(attempt, evidence) is not None else attempt
+    return (
+        attempt.ended_as(state="GONE")
+        if left and slurmstepd_reason(attempt, evidence) is not None
+        else attempt
+    )
 
 
 def may_be_forgotten(known_s: float | None, looked_s: float, min_job_age_s: float) -> bool:

@@ -12,9 +12,7 @@ from ftrun.slurm.records import replace
 from ftrun.supervisor.controller import checkpoint_request, node_evidence, observe
 from ftrun.supervisor.diagnosis import resumable, suspicions, unknown_cause
 from ftrun.supervisor.diagnosis.class_defaults import Ended
-from ftrun.supervisor.diagnosis.facts import Facts
-from ftrun.supervisor.diagnosis.facts import LostCompanion as Gone
-from ftrun.supervisor.diagnosis.facts import SbatchRefusal as Refusal
+from ftrun.supervisor.diagnosis.facts import Facts, LostCompanion, SbatchRefusal
 from ftrun.supervisor.model.types import FaultClass, Topology
 from ftrun.supervisor.policy.save_request import Occasion
 from ftrun.supervisor.store import attempt_dir
@@ -159,18 +157,20 @@ def _ended(ctx: RunContext, attempt: Attempt, lost: Sequence[str]) -> Ended:
     )
 
 
-def _refusal(ctx: RunContext) -> Refusal:
+def _refusal(ctx: RunContext) -> SbatchRefusal:
     """Why sbatch refused. If ftrun's own exclusions or spares may be the reason, the refusal is not final."""
     ours = ctx.attempt.excluded or in_allocation.spares_of(ctx.settings, ctx.attempt)
     for_good = ctx.attempt.launch.end.state == "REFUSED" and not ours
-    return Refusal(ctx.attempt.refusal, for_good, ctx.run.id)
+    return SbatchRefusal(ctx.attempt.refusal, for_good, ctx.run.id)
 
 
-def _gone(attempt: Attempt) -> tuple[Gone, ...]:
+def _gone(attempt: Attempt) -> tuple[LostCompanion, ...]:
     """The companions that this start used and that were lost."""
     lost = (one for one in attempt.companions if one.launch == attempt.launch.number and one.lost)
     return tuple(
-        Gone(one.nodes, f"Slurm: companion job {one.job} on {','.join(one.nodes)} is {one.end_state}")
+        LostCompanion(
+            one.nodes, f"Slurm: companion job {one.job} on {','.join(one.nodes)} is {one.end_state}"
+        )
         for one in lost
         if set(one.nodes) & set(attempt.used)
     )

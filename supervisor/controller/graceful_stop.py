@@ -32,24 +32,22 @@ from typing import TYPE_CHECKING
 from ftrun.slurm.client.cluster import JobState
 from ftrun.supervisor.context.cluster_view import newest_checkpoint
 from ftrun.supervisor.controller import end_attempt, leave_drained_nodes, observe
-from ftrun.supervisor.controller.checkpoint_request import SLURM, save_wait_s
-from ftrun.supervisor.controller.checkpoint_request import awaited_verdict as awaited
-from ftrun.supervisor.controller.checkpoint_request import handles_signal as listens
-from ftrun.supervisor.controller.checkpoint_request import newest_sight as sight
-from ftrun.supervisor.controller.checkpoint_request import request_checkpoint as ask
-from ftrun.supervisor.controller.checkpoint_request import was_requested as asked
-from ftrun.supervisor.controller.checkpoint_request import withdraw_request as unask
+from ftrun.supervisor.controller.checkpoint_request import (
+    SLURM,
+    awaited_verdict,
+    handles_signal,
+    newest_sight,
+    request_checkpoint,
+    save_wait_s,
+    was_requested,
+    withdraw_request,
+)
 from ftrun.supervisor.model.states import State
-from ftrun.supervisor.model.stop_conditions import HALT_FILE as FILE
-from ftrun.supervisor.model.stop_conditions import BadStopConditions as BadHalt
-from ftrun.supervisor.model.stop_conditions import StopConditions as Halt
+from ftrun.supervisor.model.stop_conditions import HALT_FILE, BadStopConditions, StopConditions
 from ftrun.supervisor.model.timers import Intervals
-from ftrun.supervisor.model.types import MOVED_OFF as AWAY
-from ftrun.supervisor.model.types import NEAR_TIME_LIMIT as AT_LIMIT
-from ftrun.supervisor.model.types import WITHOUT_SCRIPT, FaultClass
+from ftrun.supervisor.model.types import MOVED_OFF, NEAR_TIME_LIMIT, WITHOUT_SCRIPT, FaultClass
 from ftrun.supervisor.policy import estimates, save_request
-from ftrun.supervisor.policy.save_request import STEPS_CANCELLED, Occasion
-from ftrun.supervisor.policy.save_request import CheckpointState as Sight
+from ftrun.supervisor.policy.save_request import STEPS_CANCELLED, CheckpointState, Occasion
 from ftrun.supervisor.store import checkpoints, flag_files, run_dir
 from ftrun.supervisor.submission import plan
 
@@ -103,8 +101,8 @@ def check_stop_file(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     halt = _read(ctx)
     if halt is not None and halt.token != ctx.run.halt.get("token", ""):
         ctx.record("halt.set", halt=halt.to_json())
-        unask(ctx)
-    known = Halt.from_json(ctx.run.halt)
+        withdraw_request(ctx)
+    known = StopConditions.from_json(ctx.run.halt)
     if not known.wanted or ctx.run.wish:
         return
     why = known.due(step=ctx.observations.step, now_s=snapshot.now_s, save_wait_s=save_wait_s(ctx))
@@ -112,13 +110,13 @@ def check_stop_file(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         ctx.record("halt.due", want=known.word, by=known.by, why=why)
 
 
-def _read(ctx: RunContext) -> Halt | None:
+def _read(ctx: RunContext) -> StopConditions | None:
     """What `halt.json` says; None if there is none that can be obeyed. An invalid file is reported once."""
     try:
         return flag_files.read_halt(ctx.run_dir)
-    except BadHalt as error:
+    except BadStopConditions as error:
         if ctx.observations.per_launch(_Told).errors[str(error)].first():
-            ctx.record("warned", message=f"{ctx.run_dir}/{FILE} is not obeyed: {error}")
+            ctx.record("warned", message=f"{ctx.run_dir}/{HALT_FILE} is not obeyed: {error}")
         return None
 
 
@@ -141,15 +139,15 @@ def stop_at_checkpoint(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     run, report = ctx.run, ctx.observations.report
     if report is not None and report.behind:
         return  # an old checkpoint would look new
-    halt = Halt.from_json(run.halt)
+    halt = StopConditions.from_json(run.halt)
     if not halt.wanted:  # a request without conditions
-        halt = Halt(after_checkpoint=True)
+        halt = StopConditions(after_checkpoint=True)
     occasion = Occasion.PAUSE if run.wish == "pause" else Occasion.STOP
-    if not asked(ctx, occasion) or run.leaving.get("halt") != halt.token:
-        wait_s = halt.wait_s(now_s=snapshot.now_s, save_wait_s=save_wait_s(ctx), listens=listens(ctx))
-        ask(ctx, snapshot, occasion, wait_s, halt=halt.token)
+    if not was_requested(ctx, occasion) or run.leaving.get("halt") != halt.token:
+        wait_s = halt.wait_s(now_s=snapshot.now_s, save_wait_s=save_wait_s(ctx), listens=handles_signal(ctx))
+        request_checkpoint(ctx, snapshot, occasion, wait_s, halt=halt.token)
         return
-    verdict = awaited(ctx, snapshot)
+    verdict = awaited_verdict(ctx, snapshot)
     if verdict.end:
         end_attempt.announce_end(ctx, f"{run.wish} by {run.wish_by or 'request'}; {verdict.reason}")
 
@@ -164,10 +162,10 @@ def save_before_time_limit(ctx: RunContext, snapshot: ClusterSnapshot, row: JobR
         return
     left_s = end_s - snapshot.now_s
     near = save_request.limit_is_near(limit_s, left_s, save_wait_s(ctx))
-    if asked(ctx, Occasion.TIMELIMIT):
+    if was_requested(ctx, Occasion.TIMELIMIT):
         _follow_time_limit_request(ctx, snapshot, left_s, near=near)
         return
-    if not (ctx.settings.get("checkpoint") or listens(ctx)):
+    if not (ctx.settings.get("checkpoint") or handles_signal(ctx)):
         return
     signal = ctx.observations.per_start(_Signal)
     if signal.ahead_s is None:
@@ -176,12 +174,12 @@ def save_before_time_limit(ctx: RunContext, snapshot: ClusterSnapshot, row: JobR
     slurms = bool(ahead_s) and save_request.warning_is_due(ahead_s or 0.0, left_s)
     if not near and not slurms:
         return
-    known = sight(ctx, snapshot)
+    known = newest_sight(ctx, snapshot)
     written_s = checkpoints.modified_s(known.path) if known.path else None
     by_itself = known.logged is not None or (written_s or 0.0) > (ctx.attempt.launch.started_at_s or 0.0)
     if slurms and written_s is not None and save_request.warning_is_due(ahead_s or 0.0, end_s - written_s):
-        known = Sight()  # the checkpoint for Slurm's signal is there already
-    ask(
+        known = CheckpointState()  # the checkpoint for Slurm's signal is there already
+    request_checkpoint(
         ctx,
         snapshot,
         Occasion.TIMELIMIT,
@@ -200,17 +198,17 @@ def _follow_time_limit_request(
     request = ctx.run.leaving
     if request["stage"] == "missed":
         return
-    verdict = awaited(ctx, snapshot)
+    verdict = awaited_verdict(ctx, snapshot)
     if not verdict.end and near and request.get("by") == SLURM:
-        if not save_request.is_new(Sight.from_json(request["known"]), sight(ctx, snapshot)):
+        if not save_request.is_new(CheckpointState.from_json(request["known"]), newest_sight(ctx, snapshot)):
             more = {"known": request["known"], "unasked": request["unasked"]}
-            ask(ctx, snapshot, Occasion.TIMELIMIT, max(left_s, 0.0), by_signal=False, **more)
+            request_checkpoint(ctx, snapshot, Occasion.TIMELIMIT, max(left_s, 0.0), by_signal=False, **more)
         return
     ends = estimates.estimate_run(ctx.run, snapshot.now_s)
     work_s = (ends.target - ends.step) * ends.step_s if ends is not None else None
     vain = save_request.work_is_lost(work_s=work_s, left_s=left_s, unasked=bool(request.get("unasked", True)))
     if verdict.saved and vain and newest_checkpoint(ctx) and ctx.run.state is State.RUNNING:
-        end_attempt.announce_end(ctx, f"{AT_LIMIT}; {verdict.reason}")
+        end_attempt.announce_end(ctx, f"{NEAR_TIME_LIMIT}; {verdict.reason}")
 
 
 def handle_preemption(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
@@ -220,8 +218,8 @@ def handle_preemption(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -
     """
     if ctx.watch_only or len(ctx.rows(snapshot)) > 1 or not row.is_cut_short:
         return False
-    if asked(ctx, Occasion.PREEMPT):
-        awaited(ctx, snapshot)
+    if was_requested(ctx, Occasion.PREEMPT):
+        awaited_verdict(ctx, snapshot)
         return True
     asked_for = ctx.observations.per_launch(_Ends).asked_for
     if row.planned_end_s in asked_for:
@@ -232,13 +230,13 @@ def handle_preemption(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -
         return False
     left_s = max((row.planned_end_s or snapshot.now_s) - snapshot.now_s, 0.0)
     by_slurm = ctx.services.facts().preemption_signals and plan.signal_ahead_s(ctx.run_dir) is not None
-    ask(ctx, snapshot, Occasion.PREEMPT, round(left_s, 1), by_signal=not by_slurm)
+    request_checkpoint(ctx, snapshot, Occasion.PREEMPT, round(left_s, 1), by_signal=not by_slurm)
     return True
 
 
 def with_preemption(ctx: RunContext, attempt: Attempt) -> Attempt:
     """`attempt` as it ended, with what is known of its preemption."""
-    was_asked = asked(ctx, Occasion.PREEMPT)
+    was_asked = was_requested(ctx, Occasion.PREEMPT)
     return as_preempted(attempt, ctx.observations.step, told=_told_to_leave(ctx), asked=was_asked)
 
 
@@ -247,7 +245,9 @@ def _told_to_leave(ctx: RunContext) -> bool:
     if any(one.signature == STEPS_CANCELLED for one in ctx.observations.evidence):
         return True
     request = ctx.run.leaving
-    return asked(ctx, Occasion.PREEMPT) and bool(request.get("signal") or request.get("stage") == "saved")
+    return was_requested(ctx, Occasion.PREEMPT) and bool(
+        request.get("signal") or request.get("stage") == "saved"
+    )
 
 
 def as_preempted(attempt: Attempt, step: int | None, *, told: bool, asked: bool) -> Attempt:
@@ -271,13 +271,13 @@ def awaits_fault_checkpoint(ctx: RunContext, snapshot: ClusterSnapshot, row: Job
     """Whether the announced end waits for a last checkpoint. Raises SlurmError, OSError (journal)."""
     if ctx.run.wish or row.state is not JobState.RUNNING or len(ctx.rows(snapshot)) > 1:
         return False
-    if asked(ctx, Occasion.GASP):
+    if was_requested(ctx, Occasion.GASP):
         observe.read_logs(ctx, snapshot)  # the log may show that it has saved
-        return not awaited(ctx, snapshot).end
+        return not awaited_verdict(ctx, snapshot).end
     if not _checkpoint_is_wanted(ctx, snapshot):
         return False
     wait_s = float(ctx.settings.get("fault-save-timeout", 30.0))
-    ask(ctx, snapshot, Occasion.GASP, wait_s)
+    request_checkpoint(ctx, snapshot, Occasion.GASP, wait_s)
     return True
 
 
@@ -286,7 +286,7 @@ def _checkpoint_is_wanted(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     why = attempt.end_intended
     if attempt.cancel_intended or WITHOUT_SCRIPT in why:
         return False
-    if why.startswith((AT_LIMIT, AWAY)):
+    if why.startswith((NEAR_TIME_LIMIT, MOVED_OFF)):
         return False
     rows = snapshot.nodes or {}
     blamed = found.nodes if found is not None else ()
@@ -299,7 +299,7 @@ def _checkpoint_is_wanted(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     wanted, _ = save_request.emergency_save(
         total=len(attempt.used),
         alive=len(attempt.used) - len(gone),
-        listens=listens(ctx) or reads,
+        listens=handles_signal(ctx) or reads,
         asked=False,
         gasp_wait_s=float(ctx.settings.get("fault-save-timeout", 30.0)),
     )

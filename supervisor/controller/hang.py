@@ -39,9 +39,13 @@ from ftrun.supervisor.policy.stall import limits_while_suspect
 from ftrun.supervisor.store import attempt_dir, run_dir
 from ftrun.supervisor.store.attempt_dir import LaunchRecord
 from ftrun.supervisor.telemetry import hang_rules, log_watcher
-from ftrun.supervisor.telemetry.hang_watch import ASK_LIMIT_S, ASK_QUIET_S, HangWatch
-from ftrun.supervisor.telemetry.hang_watch import StacksAnswer as Answer
-from ftrun.supervisor.telemetry.hang_watch import stacks_command as stacks_line
+from ftrun.supervisor.telemetry.hang_watch import (
+    ASK_LIMIT_S,
+    ASK_QUIET_S,
+    HangWatch,
+    StacksAnswer,
+    stacks_command,
+)
 from ftrun.supervisor.telemetry.log_watcher import LogWatcher, WatchReport
 
 if TYPE_CHECKING:
@@ -163,12 +167,12 @@ class _Hands:
         errands.pending.append(errand)  # not before `act`: an errand that never began is never over
         return True
 
-    def answer(self) -> Answer | None:
+    def answer(self) -> StacksAnswer | None:
         """See `Hands.answer`."""
         if self.errand is None or not self.errand.over:
             return None
         asked = tuple(node for _, nodes in self.errand.asked for node in nodes)
-        return Answer(asked, tuple(self.errand.answered))
+        return StacksAnswer(asked, tuple(self.errand.answered))
 
     def rows(self, snapshot: ClusterSnapshot) -> tuple[JobRow, ...]:
         """The rows of the launch or task that is watched."""
@@ -178,7 +182,7 @@ class _Hands:
         """The command that runs on the nodes of a job; the ranks in a companion are the main job's."""
         attempt, watched = self.ctx.attempt, self.watched
         theirs = attempt.job if job in attempt.joined else job
-        return stacks_line(self.ctx.services.home, watched.place, watched.token, theirs, folder)
+        return stacks_command(self.ctx.services.home, watched.place, watched.token, theirs, folder)
 
     def _parties(self) -> list[tuple[str, tuple[str, ...]]]:
         """Each plain job with the nodes used.

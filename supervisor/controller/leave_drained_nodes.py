@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.supervisor.context.cluster_view import cluster_view, newest_checkpoint
 from ftrun.supervisor.controller import agent_link, checkpoint_request, end_attempt
-from ftrun.supervisor.controller.checkpoint_request import was_requested as asked
-from ftrun.supervisor.controller.checkpoint_request import withdraw_node_request as leave_no_nodes
-from ftrun.supervisor.controller.checkpoint_request import withdraw_request as unask
+from ftrun.supervisor.controller.checkpoint_request import (
+    was_requested,
+    withdraw_node_request,
+    withdraw_request,
+)
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.timers import Interval, Intervals, Stopwatches
-from ftrun.supervisor.model.types import MOVED_OFF as AWAY
+from ftrun.supervisor.model.types import MOVED_OFF
 from ftrun.supervisor.policy import drained_nodes, save_request
-from ftrun.supervisor.policy.drained_nodes import DrainAction as Act
-from ftrun.supervisor.policy.drained_nodes import DrainDecision as Course
-from ftrun.supervisor.policy.drained_nodes import DrainInput as Scene
+from ftrun.supervisor.policy.drained_nodes import DrainAction, DrainDecision, DrainInput
 from ftrun.supervisor.policy.save_request import Occasion
 from ftrun.supervisor.store import flag_files, run_dir
 
@@ -76,11 +76,11 @@ def leave_if_free(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> No
     if not steady or not clocks.course.due(snapshot.mono_s, LOOK_EVERY_S):
         return
     course = _course(ctx, snapshot, row, steady)
-    if course.act is Act.WARN:
+    if course.act is DrainAction.WARN:
         _warn(ctx, snapshot, steady, course.why)
-    elif course.act is Act.SWAP:
+    elif course.act is DrainAction.SWAP:
         _request_agent(ctx, snapshot, steady)
-    elif course.act is Act.LEAVE:
+    elif course.act is DrainAction.LEAVE:
         attempt = ctx.attempt
         place = run_dir.attempt_dir(ctx.run_dir, attempt.number)
         reads = flag_files.script_reads_save_file(
@@ -101,11 +101,11 @@ def remove_stale_request(ctx: RunContext) -> None:
     requested = _under_way(ctx) and ctx.run.leaving.get("by") == AGENT
     tidied = ctx.observations.per_launch(_Clocks).tidied[ctx.run.leaving.get("token", "")]
     if not requested and tidied.first():
-        leave_no_nodes(ctx)
+        withdraw_node_request(ctx)
 
 
 def _under_way(ctx: RunContext) -> bool:
-    return asked(ctx, Occasion.DRAIN) and ctx.run.leaving.get("stage") in _GOING_ON
+    return was_requested(ctx, Occasion.DRAIN) and ctx.run.leaving.get("stage") in _GOING_ON
 
 
 def _go_on(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow, drained: tuple[str, ...]) -> None:
@@ -130,20 +130,26 @@ def _leave_if_saved(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow, wan
     verdict = checkpoint_request.awaited_verdict(ctx, snapshot)
     if not verdict.end:
         return
-    now = _course(ctx, snapshot, row, wanted) if verdict.saved else Course(Act.WARN, "it goes on")
-    if now.act is Act.LEAVE and newest_checkpoint(ctx):
+    now = (
+        _course(ctx, snapshot, row, wanted)
+        if verdict.saved
+        else DrainDecision(DrainAction.WARN, "it goes on")
+    )
+    if now.act is DrainAction.LEAVE and newest_checkpoint(ctx):
         end_attempt.announce_end(
-            ctx, f"{AWAY} {', '.join(wanted)}, drained{_reason(snapshot, wanted)}; {verdict.reason}"
+            ctx, f"{MOVED_OFF} {', '.join(wanted)}, drained{_reason(snapshot, wanted)}; {verdict.reason}"
         )
     else:
         _warn(ctx, snapshot, wanted, now.why)
 
 
-def _course(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow, drained: tuple[str, ...]) -> Course:
+def _course(
+    ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow, drained: tuple[str, ...]
+) -> DrainDecision:
     """What to do about these nodes. Raises SlurmError."""
     setting, attempt = str(ctx.settings.get("drained", "leave")), ctx.attempt
     if setting != "leave":
-        return drained_nodes.decide_drained(Scene(setting, drained))
+        return drained_nodes.decide_drained(DrainInput(setting, drained))
     nodes, view = snapshot.nodes or {}, cluster_view(ctx, snapshot)
     out = {*ctx.run.excluded_at(snapshot.now_s), *drained}
     own = {node for node in attempt.nodes if node in nodes and nodes[node].available}
@@ -154,7 +160,7 @@ def _course(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow, drained: tu
     request, details = ctx.run.leaving, _details(ctx)
     where = {part for node in attempt.nodes if node in nodes for part in nodes[node].partitions}
     return drained_nodes.decide_drained(
-        Scene(
+        DrainInput(
             setting,
             drained,
             spares=_spares(ctx, snapshot),
@@ -163,8 +169,8 @@ def _course(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow, drained: tu
             - _promised(ctx, snapshot),
             held=drained_nodes.held_back_count(view.partition, nodes),
             partition=len(view.partition),
-            ends_soon=near or asked(ctx, Occasion.TIMELIMIT),
-            tried=asked(ctx, Occasion.DRAIN) and request.get("stage") == "missed",
+            ends_soon=near or was_requested(ctx, Occasion.TIMELIMIT),
+            tried=was_requested(ctx, Occasion.DRAIN) and request.get("stage") == "missed",
             bound=details is not None and bool({*details.required} & {*drained}),
             constrained=details is not None and details.fields.get("Features", "") not in NO_FEATURES,
             contended=ctx.services.cluster.contended(where),
@@ -187,7 +193,9 @@ def _spares(ctx: RunContext, snapshot: ClusterSnapshot) -> int:
     attempt, nodes = ctx.attempt, snapshot.nodes or {}
     swaps = "swap" in str(ctx.settings.get("recover", "")).split(",")
     request = ctx.run.leaving
-    refused = asked(ctx, Occasion.DRAIN) and request.get("by") == AGENT and request.get("stage") == "stays"
+    refused = (
+        was_requested(ctx, Occasion.DRAIN) and request.get("by") == AGENT and request.get("stage") == "stays"
+    )
     if (
         refused
         or not swaps
@@ -238,8 +246,8 @@ def _leave_request(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
 
 def _drop(ctx: RunContext, why: str) -> None:
     ctx.record("leave.dropped", why=why)
-    unask(ctx)
-    leave_no_nodes(ctx)
+    withdraw_request(ctx)
+    withdraw_node_request(ctx)
 
 
 def _warn(ctx: RunContext, snapshot: ClusterSnapshot, nodes: tuple[str, ...], why: str) -> None:

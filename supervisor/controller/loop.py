@@ -22,8 +22,7 @@ from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import replace
 from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.context.cluster_snapshot import STALE_AFTER_S, ClusterSnapshot, Stale
-from ftrun.supervisor.context.run_context import JournalChanged as Moved
-from ftrun.supervisor.context.run_context import RunContext
+from ftrun.supervisor.context.run_context import JournalChanged, RunContext
 from ftrun.supervisor.context.services import Services
 from ftrun.supervisor.controller import (
     accounting,
@@ -235,7 +234,7 @@ class Supervisor:
         run_id = self.reconcilers[run_dir].ctx.run.id
         try:
             deed()
-        except (Moved, Stale):
+        except (JournalChanged, Stale):
             return False
         except LeaseLost:
             raise

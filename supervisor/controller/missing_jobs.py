@@ -17,7 +17,7 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftrun.slurm.client.parse import has_token as bears
+from ftrun.slurm.client.parse import has_token
 from ftrun.supervisor.controller import accounting, exit_status, observe
 from ftrun.supervisor.model import job_rows, types
 from ftrun.supervisor.model.timers import Stopwatch
@@ -107,7 +107,9 @@ def _adopt_another(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     if not _due(ctx, snapshot):
         return
     rows = [row for row in ctx.services.cluster.find(ctx.attempt.token) if not row.state.ended]
-    jobs = sorted({job_rows.base_job_id(row.job_id) for row in rows if bears(row.comment, ctx.attempt.token)})
+    jobs = sorted(
+        {job_rows.base_job_id(row.job_id) for row in rows if has_token(row.comment, ctx.attempt.token)}
+    )
     if jobs and ctx.attempt.job not in jobs:
         observe.adopt_job(ctx, jobs[0])
 

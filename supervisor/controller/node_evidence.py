@@ -19,8 +19,7 @@ from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, NodeFacts, NodeF
 from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import Evidence
 from ftrun.supervisor.nodes.from_runs import entry_prefix
-from ftrun.supervisor.nodes.remote_checks import GIVEN_UP_AFTER_S
-from ftrun.supervisor.nodes.remote_checks import SshVisit as Visit
+from ftrun.supervisor.nodes.remote_checks import GIVEN_UP_AFTER_S, SshVisit
 from ftrun.supervisor.store import attempt_dir, node_reports
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ class _Reports:
 class _SshChecks:
     """Of one start, after its end."""
 
-    visit: Visit | None = None
+    visit: SshVisit | None = None
     waited: Stopwatch = field(default_factory=Stopwatch)
     told: Interval = field(default_factory=Interval)
 
@@ -78,7 +77,7 @@ def ssh_checks_over(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
         missing = [node for node in attempt.used if node not in ctx.observations.node_facts.asked]
         if not missing or attempt_dir.has_tasks(ctx.run_dir, attempt.number):
             return True
-        after.visit = Visit(missing, str(ctx.settings.get("ssh-config", "")))
+        after.visit = SshVisit(missing, str(ctx.settings.get("ssh-config", "")))
     waited_s = after.waited.held_s(snapshot.mono_s)
     if not after.visit.over and waited_s < GIVEN_UP_AFTER_S:
         return False

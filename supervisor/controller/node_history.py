@@ -25,9 +25,8 @@ from ftrun.slurm.client.errors import RefusedForGood, SlurmError
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.context.cluster_view import cluster_view
 from ftrun.supervisor.context.node_ledger_writer import Domains, rules_from, several_nodes_failed
-from ftrun.supervisor.model.node_entry import NodeEntry as Entry
-from ftrun.supervisor.nodes.history import NodeHistory as Book
-from ftrun.supervisor.nodes.history import failures
+from ftrun.supervisor.model.node_entry import NodeEntry
+from ftrun.supervisor.nodes.history import NodeHistory, failures
 from ftrun.supervisor.policy import node_placement, policy_input
 from ftrun.supervisor.policy.correlated_failures import common_causes
 from ftrun.supervisor.store import journal
@@ -56,7 +55,7 @@ def common_cause(ctx: RunContext, diagnosis: Diagnosis, now_s: float) -> str:
     culprits = tuple(node for node in diagnosis.nodes if node in attempt.reach)
     if not culprits:
         return ""
-    this = Entry(
+    this = NodeEntry(
         now_s,
         "incident",
         culprits,
@@ -97,7 +96,7 @@ def excluded(ctx: RunContext, now_s: float) -> tuple[str, ...]:
     return tuple(dict.fromkeys(e.node for e in own if released.get(e.node, 0.0) <= e.until_s - for_s))
 
 
-def _folded_history(ctx: RunContext) -> Book:
+def _folded_history(ctx: RunContext) -> NodeHistory:
     return ctx.services.ledger.book(rules_from(ctx.settings), lambda: domains(ctx))
 
 

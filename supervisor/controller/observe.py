@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ftrun.supervisor.diagnosis import inputs
-from ftrun.supervisor.model.states import IGNORED_SUFFIX as IGNORED
+from ftrun.supervisor.model.states import IGNORED_SUFFIX
 from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import Evidence
 from ftrun.supervisor.store import attempt_dir, run_dir, submission_context
@@ -269,7 +269,7 @@ def note_evidence(ctx: RunContext, evidence: Evidence) -> None:
 
 def _note_ignored(ctx: RunContext, evidence: Evidence) -> None:
     """Journal, at its first sighting, a line that another job wrote into our log."""
-    if data := _evidence_fields(ctx, evidence, IGNORED):
+    if data := _evidence_fields(ctx, evidence, IGNORED_SUFFIX):
         ctx.record("line.ignored", **data)
 
 

@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.cluster import JobState
-from ftrun.slurm.client.parse import has_token as bears
-from ftrun.supervisor.model.job_rows import base_job_id as base_id
+from ftrun.slurm.client.parse import has_token
+from ftrun.supervisor.model.job_rows import base_job_id
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.store import attempt_dir
 
@@ -59,11 +59,11 @@ def _is_orphan(ctx: RunContext, row: JobRow) -> bool:
     token = ctx.run.token
     if row.state.ended or row.state is JobState.COMPLETING or token not in row.comment:
         return False  # a cheap test first: with very many runs, most rows are others'
-    if not bears(row.comment, token):
+    if not has_token(row.comment, token):
         return False
-    if base_id(row.job_id) == attempt.job or row.raw_job_id == attempt.job:
+    if base_job_id(row.job_id) == attempt.job or row.raw_job_id == attempt.job:
         return False
-    if not bears(row.comment, attempt.token):
+    if not has_token(row.comment, attempt.token):
         return True
     # Of two jobs of one submission the holder of the claim is the attempt; it may not be known yet.
     owner = attempt_dir.claim_of_launch(ctx.run_dir, attempt.number, attempt.launch.number)

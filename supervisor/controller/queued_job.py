@@ -27,9 +27,7 @@ from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import Decision, FaultClass
 from ftrun.supervisor.policy import elastic, queue
-from ftrun.supervisor.policy.queue import PendingJob as Pending
-from ftrun.supervisor.policy.queue import QueueClock
-from ftrun.supervisor.policy.queue import WaitSettings as Patience
+from ftrun.supervisor.policy.queue import PendingJob, QueueClock, WaitSettings
 from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.submission import in_allocation, node_names, plan
 
@@ -146,9 +144,9 @@ def _sizes(ctx: RunContext) -> Sizes | None:
     return sizes.without(ctx.run.sizes_aside) if sizes is not None else None
 
 
-def _patience(ctx: RunContext) -> Patience:
+def _patience(ctx: RunContext) -> WaitSettings:
     chosen = ctx.settings
-    return Patience(
+    return WaitSettings(
         float(chosen.get("resize-after", 270.0)),
         float(chosen.get("queue-timeout", 1800.0)),
         str(chosen.get("on-queue-timeout", "")),
@@ -179,7 +177,7 @@ def _pending(
     sizes: Sizes | None,
     *,
     first: bool,
-) -> Pending:
+) -> PendingJob:
     attempt, wait = ctx.attempt, _wait(ctx)
     if not queue.never_starts(row.reason):
         wait.never_starts.stop()
@@ -187,7 +185,7 @@ def _pending(
     else:
         never_s = wait.never_starts.held_s(snapshot.mono_s)
     relaxed = wait.relaxed.since_s
-    return Pending(
+    return PendingJob(
         reason=row.reason,
         waited_s=waited_s,
         size=attempt.size or (sizes.full if sizes is not None else row.node_count),

@@ -30,7 +30,7 @@ from ftrun.supervisor.controller import (
     queued_job,
 )
 from ftrun.supervisor.diagnosis import known_ends, resumable
-from ftrun.supervisor.diagnosis.known_ends import LEFT_QUEUE as LEFT
+from ftrun.supervisor.diagnosis.known_ends import LEFT_QUEUE
 from ftrun.supervisor.model import errors
 from ftrun.supervisor.model.timers import Stopwatch, Stopwatches
 from ftrun.supervisor.model.types import Decision
@@ -147,8 +147,8 @@ def _job_stays_gone(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
         return True
     answer = accounting.verdict(ctx) if missing_jobs.is_gone(ctx, snapshot) else accounting.PENDING
     if answer == accounting.UNKNOWN:
-        decision = Decision("stop", f"the job was {LEFT.title}", advice=LEFT.advice)
-        finish.end_run(ctx, snapshot, decision, {"class": "cancelled", "signature": LEFT.signature})
+        decision = Decision("stop", f"the job was {LEFT_QUEUE.title}", advice=LEFT_QUEUE.advice)
+        finish.end_run(ctx, snapshot, decision, {"class": "cancelled", "signature": LEFT_QUEUE.signature})
     return answer == accounting.LOST
 
 

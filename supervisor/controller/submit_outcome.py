@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftrun.slurm.client.parse import has_token as bears
+from ftrun.slurm.client.parse import has_token
 from ftrun.supervisor.controller import exit_status, finish
 from ftrun.supervisor.model.timers import Stopwatches
 from ftrun.supervisor.model.types import Decision
@@ -46,7 +46,7 @@ def resolve_submission(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     if attempt.submission == "opened":
         _not_submitted(ctx, snapshot, "sbatch was not called")
         return
-    found = [row for row in ctx.services.cluster.find(attempt.token) if bears(row.comment, attempt.token)]
+    found = [row for row in ctx.services.cluster.find(attempt.token) if has_token(row.comment, attempt.token)]
     if found:
         _record_found_job(ctx, found[0].raw_job_id or found[0].job_id, seen=True)
     elif _looked_for_s(ctx, snapshot) >= LOOKUP_FOR_S:

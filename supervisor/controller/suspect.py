@@ -24,9 +24,7 @@ from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.timers import Stopwatch
 from ftrun.supervisor.model.types import Diagnosis
-from ftrun.supervisor.policy.stall import StallVerdict as Look
-from ftrun.supervisor.policy.stall import assess_launch as look
-from ftrun.supervisor.policy.stall import exit_grace_s as leaves_for_s
+from ftrun.supervisor.policy.stall import StallVerdict, assess_launch, exit_grace_s
 from ftrun.supervisor.store import attempt_dir
 
 if TYPE_CHECKING:
@@ -54,11 +52,11 @@ def update_suspicion(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchRe
     diagnosis = diagnose(facts) if facts.evidence or facts.nodes.findings else None
     if report.evidence:
         ctx.observations.provisional = diagnosis
-    seen = look(ctx.observations, diagnosis, suspected=ctx.run.state is not State.RUNNING)
-    ctx.observations.suspicion = diagnosis if seen is Look.SUSPECT else None
-    if seen is Look.WELL:
+    seen = assess_launch(ctx.observations, diagnosis, suspected=ctx.run.state is not State.RUNNING)
+    ctx.observations.suspicion = diagnosis if seen is StallVerdict.SUSPECT else None
+    if seen is StallVerdict.WELL:
         _clear(ctx, "what was seen is not fatal")
-    elif seen is Look.WENT_ON:
+    elif seen is StallVerdict.WENT_ON:
         _clear(ctx, f"training went on to step {ctx.observations.step}")
     elif diagnosis is not None:
         if ctx.run.state is State.RUNNING:
@@ -87,7 +85,7 @@ def _end_where_the_script_is_over(ctx: RunContext, snapshot: ClusterSnapshot, di
         over.stop()
         return
     waited_s = over.held_s(snapshot.mono_s)
-    if waited_s >= float(ctx.settings.get("fault-grace", 60.0)) + leaves_for_s(ctx.settings):
+    if waited_s >= float(ctx.settings.get("fault-grace", 60.0)) + exit_grace_s(ctx.settings):
         end_attempt.announce_end(
             ctx, f"{diagnosis.title}; its script ended {waited_s:.0f} s ago, and the job has not"
         )

@@ -12,10 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import replace
-from ftrun.supervisor.diagnosis.blame import ENOUGH_PAIRS, rank_of
-from ftrun.supervisor.diagnosis.blame import Culprits as Blamed
-from ftrun.supervisor.diagnosis.blame import find_culprits as blamed
-from ftrun.supervisor.diagnosis.blame import writer_of as speaker
+from ftrun.supervisor.diagnosis.blame import ENOUGH_PAIRS, Culprits, find_culprits, rank_of, writer_of
 from ftrun.supervisor.diagnosis.class_defaults import plain
 from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, FaultClass, Source
 
@@ -130,7 +127,7 @@ def _crashed_everywhere_at_start(found: Diagnosis, lines: Sequence[Evidence], ca
     """
     if found.fault not in {FaultClass.LIBRARY_BUG, FaultClass.USER_CODE} or not found.retry or case.trained:
         return None
-    hosts = {who for line in lines if (who := speaker(line, case.topology)) and not who.startswith("rank ")}
+    hosts = {who for line in lines if (who := writer_of(line, case.topology)) and not who.startswith("rank ")}
     processes = {who for line in lines if (who := _process(line))}
     if len(hosts) < 2 and len(processes) < 2:
         return None
@@ -412,7 +409,7 @@ def _same_device_again(found: Diagnosis, lines: Sequence[Evidence], case: Case) 
     programs = {number for line in lines if (number := _pid(line.text))}
     if len(devices) != 1 or "" in devices or len(programs) < PROGRAMS:
         return None
-    who = blamed(Blame.DEVICE, lines, case.topology)
+    who = find_culprits(Blame.DEVICE, lines, case.topology)
     words = (
         *found.rests_on,
         f"{len(programs)} programs in a row on one device ({devices.pop()}) and on no other: the device",
@@ -534,18 +531,18 @@ def cut_off(case: Case) -> Diagnosis | None:
     return replace(found, exclude=False, action=Action.RESUBMIT)
 
 
-def _lost_peer(case: Case) -> Blamed:
+def _lost_peer(case: Case) -> Culprits:
     """The one peer that all cut-off ranks name; nobody where they name several, or none.
 
     While connections are set up, a rank that gives up closes them. So one witness is enough only after
     collectives worked.
     """
     lines = [line for line in case.log.spoken if _names_peer(line)]
-    witnesses = {speaker(line, case.topology) for line in lines}
+    witnesses = {writer_of(line, case.topology) for line in lines}
     at_work = any(_AT_WORK.search(line.text) for line in case.log.spoken)
     if lines and len(witnesses) < ENOUGH_PAIRS and not at_work:
-        return Blamed(words=("one witness, and no sign that the connection had ever worked",))
-    return blamed(Blame.LINK, lines, case.topology)
+        return Culprits(words=("one witness, and no sign that the connection had ever worked",))
+    return find_culprits(Blame.LINK, lines, case.topology)
 
 
 def _names_peer(line: Evidence) -> bool:

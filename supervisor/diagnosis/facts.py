@@ -16,14 +16,13 @@ from ftrun.supervisor.diagnosis import blame
 from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.evidence import RankedEvidence, rank_evidence
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts
-from ftrun.supervisor.model.log_order import sort_by_time_written as as_written
+from ftrun.supervisor.model.log_order import sort_by_time_written
 from ftrun.supervisor.model.types import Diagnosis, Evidence, Proof, Topology
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.diagnosis.checkpoint_blame import ResumedCheckpoint as Resumed
-    from ftrun.supervisor.model.run import Attempt
-    from ftrun.supervisor.model.run import GivenUpTasks as GivenUp
-    from ftrun.supervisor.model.types import PrelaunchHold as Held
+    from ftrun.supervisor.diagnosis.checkpoint_blame import ResumedCheckpoint
+    from ftrun.supervisor.model.run import Attempt, GivenUpTasks
+    from ftrun.supervisor.model.types import PrelaunchHold
     from ftrun.supervisor.signatures.catalog import Catalog
     from ftrun.supervisor.telemetry.progress import Progress
 
@@ -78,17 +77,17 @@ class Facts:
     catalog: Catalog
     ended: Ended | None = None
     progress: Progress | None = None
-    resumed: Resumed | None = None
+    resumed: ResumedCheckpoint | None = None
     last_words: tuple[Proof, ...] = ()
     attempt: Attempt | None = None
     requeues: bool = True
     wish: str = ""
     near_limit: bool = False
     refusal: SbatchRefusal | None = None
-    held: Held | None = None
+    held: PrelaunchHold | None = None
     held_file: str = ""
     unloadable: str = ""
-    given_up: tuple[GivenUp, ...] = ()
+    given_up: tuple[GivenUpTasks, ...] = ()
     tasks: tuple[Diagnosis, ...] = ()
     nodes: NodeFacts = field(default_factory=NodeFacts)
     now_s: float = 0.0
@@ -127,7 +126,7 @@ class Case:
 
 def case_of(facts: Facts) -> Case:
     """The facts with their evidence in written order, ranked."""
-    evidence = blame.with_recorded_hosts(as_written(facts.evidence))
+    evidence = blame.with_recorded_hosts(sort_by_time_written(facts.evidence))
     topology = blame.with_learned_ranks(evidence, facts.topology)
     log = rank_evidence(evidence, facts.catalog, facts.ended)
     return Case(facts, log, topology, facts.ended, facts.progress)

@@ -40,20 +40,15 @@ from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.config.home import home_dir
 from ftrun.supervisor.diagnosis import flight_recorder
 from ftrun.supervisor.diagnosis.class_defaults import Ended
-from ftrun.supervisor.diagnosis.node_findings import NodeFacts
-from ftrun.supervisor.diagnosis.node_findings import facts_from_reports as gathered
-from ftrun.supervisor.diagnosis.node_findings import finite_number as number
+from ftrun.supervisor.diagnosis.node_findings import NodeFacts, facts_from_reports, finite_number
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.types import Source
 from ftrun.supervisor.store import attempt_dir, node_reports
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.telemetry import log_watcher
-from ftrun.supervisor.telemetry.line_owner import NO_OWNERS_KNOWN as NOBODY_KNOWN
-from ftrun.supervisor.telemetry.line_owner import KnownOwners as Ours
-from ftrun.supervisor.telemetry.log_file import LogContext as Book
-from ftrun.supervisor.telemetry.log_file import LogFile
-from ftrun.supervisor.telemetry.log_watcher import WatchReport
-from ftrun.supervisor.telemetry.log_watcher import merge_reports as report_of
+from ftrun.supervisor.telemetry.line_owner import NO_OWNERS_KNOWN, KnownOwners
+from ftrun.supervisor.telemetry.log_file import LogContext, LogFile
+from ftrun.supervisor.telemetry.log_watcher import WatchReport, merge_reports
 from ftrun.supervisor.telemetry.tail import READ_BYTES, LogPath, Piece
 
 if TYPE_CHECKING:
@@ -293,7 +288,7 @@ def read_attempt_files(
     *,
     catalog: Catalog | None = None,
     stdin: bytes | None = None,
-    ours: Ours = NOBODY_KNOWN,
+    ours: KnownOwners = NO_OWNERS_KNOWN,
 ) -> AttemptFiles:
     """Read `logs` (.gz and .zst too) and `stdin` to their ends. Unreadable files go to `unread`; nothing is
     raised.
@@ -301,7 +296,7 @@ def read_attempt_files(
     A LogPath is read from where its launch's text begins to where a later launch's does. `ours` decides whose
     lines count.
     """
-    reading = _Reading(Book(catalog, ours))
+    reading = _Reading(LogContext(catalog, ours))
     if stdin is not None:
         reading.take(STDIN, io.BytesIO(stdin))
     for log in dict.fromkeys(log if isinstance(log, LogPath) else LogPath(log) for log in logs):
@@ -320,7 +315,7 @@ def read_attempt_files(
     reading.take_dumps()
     why = reading.unread[0] if reading.unread else ""
     return AttemptFiles(
-        report_of(reading.files, reading.book.seats, why), reading.record, tuple(reading.unread)
+        merge_reports(reading.files, reading.book.seats, why), reading.record, tuple(reading.unread)
     )
 
 
@@ -348,7 +343,7 @@ def attachment_evidence(paths: Sequence[str], *, catalog: Catalog | None = None)
 class _Reading:
     """The files of one attempt, as far as they have been read."""
 
-    def __init__(self, book: Book) -> None:
+    def __init__(self, book: LogContext) -> None:
         self.files: list[LogFile] = []
         self.unread: list[str] = []
         self.dumps: list[flight_recorder.Dump] = []
@@ -496,7 +491,7 @@ class JobFacts:
     logs: tuple[LogPath, ...]
     record: SlurmRecord
     notes: tuple[str, ...] = ()
-    ours: Ours = NOBODY_KNOWN  # tells its lines from those of other jobs in the same files
+    ours: KnownOwners = NO_OWNERS_KNOWN  # tells its lines from those of other jobs in the same files
 
 
 def find_job_facts(job_id: str) -> JobFacts:
@@ -516,13 +511,13 @@ def find_job_facts(job_id: str) -> JobFacts:
     return JobFacts(readable, record or SlurmRecord(None, ()), notes, ours)
 
 
-def _of_run(job_id: str) -> tuple[tuple[LogPath, ...], Ours]:
+def _of_run(job_id: str) -> tuple[tuple[LogPath, ...], KnownOwners]:
     """The logs of the last launch with this job id, and whose lines count; nothing where ftrun did not start
     it.
     """
     run_dir = store_run_dir.find_run(home_dir(), job_id)
     if run_dir is None:
-        return (), NOBODY_KNOWN
+        return (), NO_OWNERS_KNOWN
     plain = job_id.split("_", 1)[0].split("+", 1)[0]
     for attempt in range(store_run_dir.latest_attempt_number(run_dir), 0, -1):
         for claim in reversed(attempt_dir.claims(run_dir, attempt)):
@@ -530,7 +525,7 @@ def _of_run(job_id: str) -> tuple[tuple[LogPath, ...], Ours]:
             if launch is not None:
                 logs = log_watcher.launch_logs(run_dir, attempt, claim.launch)
                 return tuple(logs), log_watcher.known_owners(run_dir, attempt, claim.launch)
-    return (), NOBODY_KNOWN
+    return (), NO_OWNERS_KNOWN
 
 
 def _of_slurm(job_id: str) -> tuple[SlurmRecord | None, tuple[LogPath, ...], tuple[str, ...]]:
@@ -585,10 +580,10 @@ def read_node_reports(
     """
     found = node_reports.read_reports(run_dir, attempt, launch, nodes)
     found["after"] = {node: one for node, one in found["after"].items() if _start_of(one) >= start}
-    return gathered(nodes, found, by_ssh=by_ssh or {})
+    return facts_from_reports(nodes, found, by_ssh=by_ssh or {})
 
 
 def _start_of(report: object) -> float:
     """The start that a report came after; infinity if the report does not say, so that it always counts."""
-    told = number(report.get("start")) if isinstance(report, Mapping) else None
+    told = finite_number(report.get("start")) if isinstance(report, Mapping) else None
     return told if told is not None else math.inf

@@ -30,10 +30,8 @@ from enum import StrEnum
 
 from ftrun.hooks.health import outliers
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, UNSURE, plain
-from ftrun.supervisor.diagnosis.class_defaults import clamp_confidence as sure
-from ftrun.supervisor.model.node_entry import NodeEntry as Entry
-from ftrun.supervisor.model.node_entry import canonical_device as place
+from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, UNSURE, clamp_confidence, plain
+from ftrun.supervisor.model.node_entry import NodeEntry, canonical_device
 from ftrun.supervisor.model.types import Action, Blame, Diagnosis, FaultClass, Proof, Source
 
 __all__ = [
@@ -266,7 +264,7 @@ class NodeFacts:
         left = (one for one in marked.findings if one.kind != "watch" or one.key not in keys)
         return replace(marked, findings=tuple(left))
 
-    def noted_before(self, entries: Iterable[Entry], run: str, launch: str, now_s: float) -> NodeFacts:
+    def noted_before(self, entries: Iterable[NodeEntry], run: str, launch: str, now_s: float) -> NodeFacts:
         """These facts, with findings marked as standing that the node history had before this launch.
         Entries of this launch have ids that begin with `launch`.
 
@@ -324,7 +322,7 @@ def _as_bad_as(one: NodeFinding) -> tuple[str, ...]:
     return GRADES[GRADES.index(one.severity) :]
 
 
-def _noted(entry: Entry, node: str) -> NodeFinding:
+def _noted(entry: NodeEntry, node: str) -> NodeFinding:
     """A finding from the node history."""
     return NodeFinding(
         node=node,
@@ -340,7 +338,11 @@ def _noted(entry: Entry, node: str) -> NodeFinding:
 
 def _same(before: NodeFinding, now: NodeFinding) -> bool:
     """Whether `now` is the earlier finding again: the same thing on the same node, and no worse."""
-    if (before.node, before.check, place(before.device)) != (now.node, now.check, place(now.device)):
+    if (before.node, before.check, canonical_device(before.device)) != (
+        now.node,
+        now.check,
+        canonical_device(now.device),
+    ):
         return False
     if before.severity not in _as_bad_as(now) or before.value is None or now.value is None:
         return before.severity in _as_bad_as(now)
@@ -509,11 +511,11 @@ def _agreeing(found: Diagnosis, odd: Sequence[NodeFinding]) -> Diagnosis | None:
     vague = found.fault in VAGUE or (found.fault is FaultClass.NODE and same[0].fault in HARDWARE)
     if vague and same[0].severity == BAD:
         better = _blaming([one for one in same if one.severity == BAD], found)
-        return replace(better, confidence=sure(max(better.confidence, found.confidence) + 0.1))
+        return replace(better, confidence=clamp_confidence(max(better.confidence, found.confidence) + 0.1))
     return replace(
         found,
         exclude=True,
-        confidence=sure(found.confidence + 0.15),
+        confidence=clamp_confidence(found.confidence + 0.15),
         because=(*found.because, *_proofs(same)),
         sources=_sources(found, same, found.nodes),
         rests_on=(*found.rests_on, *_words(same)),

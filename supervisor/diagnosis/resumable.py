@@ -20,16 +20,15 @@ from ftrun.hooks.checkpoints import diverged, names
 from ftrun.hooks.checkpoints.model import EMPTY, TEMPORARY
 from ftrun.supervisor.config import home
 from ftrun.supervisor.diagnosis import checkpoint_blame
-from ftrun.supervisor.diagnosis.checkpoint_blame import ResumedCheckpoint as Resumed
-from ftrun.supervisor.diagnosis.checkpoint_blame import ResumePoint as Usable
+from ftrun.supervisor.diagnosis.checkpoint_blame import ResumedCheckpoint, ResumePoint
 from ftrun.supervisor.store import checkpoints, submission_context
 
 if TYPE_CHECKING:
-    from ftrun.hooks.checkpoints.diverged import Divergence as Poison
+    from ftrun.hooks.checkpoints.diverged import Divergence
     from ftrun.supervisor.model.run import Run
 
 __all__ = [
-    "Usable",
+    "ResumePoint",
     "attempt_arguments",
     "find_resume_point",
     "has_had_checkpoint",
@@ -49,17 +48,17 @@ def find_resume_point(
     run: Run,
     cwd: str,
     *,
-    more: Iterable[Poison] = (),
+    more: Iterable[Divergence] = (),
     without: Sequence[str] = (),
     run_dir: str = "",
-) -> Usable:
+) -> ResumePoint:
     """The checkpoint that a start would load. `more`: divergences that are not yet in the run's journal.
     `without`: checkpoints to treat as set aside. `run_dir`: where the findings of the deep check are ("" =
     nowhere).
     """
     pattern = str(settings.get("checkpoint", ""))
     if not pattern:
-        return Usable()
+        return ResumePoint()
     reasons = {os.path.join(cwd, path): why for path, why in _reasons(run).items()}
     if settings.get("checkpoint-verify") != "structure":
         path = newest_by_name(settings, run, cwd, more=more, without=without)
@@ -67,7 +66,7 @@ def find_resume_point(
         left = [] if path or fresh else checkpoints.complete_checkpoints(pattern, cwd=cwd)
         named = [(one, reasons.get(one, "")) for one in sorted(left, key=_step, reverse=True)]
         own = _own([checkpoints.modified_s(one) for one in left], run, run_dir)
-        return Usable(path, _named(NOT_ONE, named) if left else "", anew=not left, own=own)
+        return ResumePoint(path, _named(NOT_ONE, named) if left else "", anew=not left, own=own)
     from ftrun.hooks.checkpoints.selection import Request, select
 
     picked = select(
@@ -85,24 +84,24 @@ def find_resume_point(
         )
     )
     if picked.chosen is not None:
-        return Usable(picked.chosen.found.path)
+        return ResumePoint(picked.chosen.found.path)
     if not picked.stuck:
-        return Usable(anew=True)
+        return ResumePoint(anew=True)
     passed = [(path, reasons.get(path, "") or why) for path, why in picked.passed]
     words = f"none of {len(picked.inspected)} checkpoints may be loaded"
     there = [one.written_s for one in picked.inspected if one.state not in (EMPTY, TEMPORARY)]
-    return Usable(stuck=_named(words, passed), own=_own(there, run, run_dir))
+    return ResumePoint(stuck=_named(words, passed), own=_own(there, run, run_dir))
 
 
 def resumed_checkpoint(
     settings: Mapping[str, Any], run: Run, run_dir: str, path: str, incident: str
-) -> Resumed | None:
+) -> ResumedCheckpoint | None:
     """What is known of the checkpoint that a failed start resumed from; None where it had none."""
     if not path or not settings.get("checkpoint"):
         return None
     cwd = submission_context.cwd(run_dir)
     path = os.path.normpath(os.path.join(cwd, path))
-    return Resumed(
+    return ResumedCheckpoint(
         path,
         checkpoint_blame.earlier_failures(run, incident),
         find_resume_point(settings, run, cwd, without=[path], run_dir=run_dir),
@@ -142,7 +141,7 @@ def newest_by_name(
     run: Run,
     cwd: str,
     *,
-    more: Iterable[Poison] = (),
+    more: Iterable[Divergence] = (),
     without: Sequence[str] = (),
 ) -> str:
     """The newest checkpoint by names, markers and times alone, as batch.sh finds it without Python; "" =
@@ -187,7 +186,7 @@ def restart_answer(run_dir: str, run: Run) -> dict[str, Any]:
     return {"poison": diverged.to_lines(run.poisoned).splitlines(), "had": has_had_checkpoint(run)}
 
 
-def write_divergence_files(run_dir: str, spoilt: Iterable[Poison]) -> None:
+def write_divergence_files(run_dir: str, spoilt: Iterable[Divergence]) -> None:
     """Write the files of each divergence; repeating it changes nothing. Raises OSError."""
     for one in spoilt:
         folder = os.path.join(run_dir, "diverged")

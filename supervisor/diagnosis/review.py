@@ -16,13 +16,18 @@ from typing import TYPE_CHECKING
 from ftrun.slurm.records import replace
 from ftrun.supervisor.diagnosis import checkpoint_blame
 from ftrun.supervisor.diagnosis.class_defaults import UNSURE
-from ftrun.supervisor.diagnosis.known_ends import CANCELLED_AGAIN
-from ftrun.supervisor.diagnosis.known_ends import LEFT_QUEUE as LEFT
+from ftrun.supervisor.diagnosis.known_ends import CANCELLED_AGAIN, LEFT_QUEUE
 from ftrun.supervisor.diagnosis.node_findings import HARDWARE, joined, while_alive
 from ftrun.supervisor.diagnosis.suspicions import is_planned
-from ftrun.supervisor.model.types import MOVED_OFF as AWAY
-from ftrun.supervisor.model.types import NEAR_TIME_LIMIT as AT_LIMIT
-from ftrun.supervisor.model.types import UNWATCHED, Action, Diagnosis, FaultClass, Source
+from ftrun.supervisor.model.types import (
+    MOVED_OFF,
+    NEAR_TIME_LIMIT,
+    UNWATCHED,
+    Action,
+    Diagnosis,
+    FaultClass,
+    Source,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -106,7 +111,7 @@ def requeued_then_gone(case: Case, found: Diagnosis) -> Diagnosis | None:
         return None
     lost = word is not None and "NODE FAILURE" in word and case.facts.requeues
     again = lost or (word is not None and "JOB REQUEUE" in word)
-    return LEFT if again or _REQUEUE in told else None
+    return LEFT_QUEUE if again or _REQUEUE in told else None
 
 
 def slurmstepd_reason(attempt: Attempt, evidence: Iterable[Evidence]) -> str | None:
@@ -189,7 +194,7 @@ def ended_as_requested(case: Case, found: Diagnosis) -> Diagnosis | None:
     attempt = case.facts.attempt
     if attempt is None:
         return None
-    for began, meant in ((AT_LIMIT, _ENDED_IN_TIME), (AWAY, _MOVED_OFF)):
+    for began, meant in ((NEAR_TIME_LIMIT, _ENDED_IN_TIME), (MOVED_OFF, _MOVED_OFF)):
         if attempt.ended_by_us and attempt.end_intended.startswith(began):
             # What it prints while it is being ended is no cause, except broken hardware.
             return None if found.fault in HARDWARE else replace(meant, because=found.because)

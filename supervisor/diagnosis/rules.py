@@ -28,8 +28,7 @@ from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.diagnosis import blame, context_rules, known_ends, review
-from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, plain, proofs
-from ftrun.supervisor.diagnosis.class_defaults import clamp_confidence as sure
+from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, clamp_confidence, plain, proofs
 from ftrun.supervisor.diagnosis.facts import Case, Facts, case_of
 from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, FaultClass, Role, Source
 
@@ -124,7 +123,7 @@ def hardware_of_lost_node(case: Case) -> Diagnosis | None:
     if not set(found.nodes) & set(case.down):
         return None
     words = (f"Slurm: {', '.join(case.down)} down or not responding", *found.rests_on)
-    more = sure(found.confidence + 0.15)
+    more = clamp_confidence(found.confidence + 0.15)
     return replace(found, confidence=more, sources=(*found.sources, Source.SLURM), rests_on=words)
 
 
@@ -344,7 +343,7 @@ def _earned(
         confidence *= 0.75
         words.append("such a line can also be a consequence")
     if Source.EXIT in sources:  # the signal fits: other ranks may still have printed a step
-        return sure(confidence), words
+        return clamp_confidence(confidence), words
     if _before_the_last_step(case, lines):
         confidence *= 0.75
         words.append("such a line can also be a consequence")
@@ -352,7 +351,7 @@ def _earned(
     if lines and all(line.source is Source.LOG and line.offset_bytes < steps_end for line in lines):
         confidence *= 0.7
         words.append("steps were printed after it")
-    return sure(confidence), words
+    return clamp_confidence(confidence), words
 
 
 def _before_the_last_step(case: Case, lines: Sequence[Evidence]) -> bool:

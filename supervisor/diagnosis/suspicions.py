@@ -12,7 +12,7 @@ from ftrun.supervisor.model.types import Diagnosis, FaultClass, Source
 
 if TYPE_CHECKING:
     from ftrun.supervisor.model.run import Attempt
-    from ftrun.supervisor.model.types import HangVerdict as Verdict
+    from ftrun.supervisor.model.types import HangVerdict
 
 __all__ = [
     "DRAINED",
@@ -36,7 +36,7 @@ HUNG = "hang.no-progress"
 _NODE = re.compile(r"\((\S+)\)$")
 
 
-def hang_suspicion(verdict: Verdict, nodes: Sequence[str]) -> Diagnosis:
+def hang_suspicion(verdict: HangVerdict, nodes: Sequence[str]) -> Diagnosis:
     """A start on these nodes hangs. The culprits are the nodes whose ranks are behind, by the ranks' own
     report.
     """

@@ -20,10 +20,7 @@ from ftrun.slurm.records import dataclass
 from ftrun.supervisor.diagnosis import blame
 from ftrun.supervisor.model.types import Evidence, Proof, Source, Topology
 from ftrun.supervisor.signatures.scanner import clean
-from ftrun.supervisor.telemetry.line_owner import NO_OWNERS_KNOWN as NOBODY_KNOWN
-from ftrun.supervisor.telemetry.line_owner import KnownOwners as Ours
-from ftrun.supervisor.telemetry.line_owner import LineOwner as Whose
-from ftrun.supervisor.telemetry.line_owner import owner_of as whose
+from ftrun.supervisor.telemetry.line_owner import NO_OWNERS_KNOWN, KnownOwners, LineOwner, owner_of
 from ftrun.supervisor.telemetry.tail import LogPath
 
 __all__ = ["SHOWN_MAX", "Line", "line_shape", "line_shapes", "odd_lines", "suspicious_lines"]
@@ -68,7 +65,7 @@ def suspicious_lines(
     *,
     step_offset_bytes: int = 0,
     healthy: Sequence[LogPath] = (),
-    ours: Ours = NOBODY_KNOWN,
+    ours: KnownOwners = NO_OWNERS_KNOWN,
 ) -> tuple[Proof, ...]:
     """The few lines that a person should read, in written order; () where nothing is readable or all is
     usual.
@@ -82,7 +79,7 @@ def suspicious_lines(
         usual |= line_shapes(line.text for line, _ in _lines(log, topology))
     for log in logs[:FILES_MAX]:
         lines = _lines(log, topology)
-        lines = [one for one in lines if whose(one[0].text, ours) is not Whose.FOREIGN]
+        lines = [one for one in lines if owner_of(one[0].text, ours) is not LineOwner.FOREIGN]
         after = [line for line, offset_bytes in lines if offset_bytes >= step_offset_bytes]
         if step_offset_bytes == 0 or not after:
             after = [line for line, _ in lines]

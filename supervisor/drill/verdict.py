@@ -19,8 +19,7 @@ from ftrun.supervisor.drill.scenario import Expectation, Scenario
 from ftrun.supervisor.drill.timeline import Row, rows
 from ftrun.supervisor.drill_trainer import toy_model
 from ftrun.supervisor.model.run import Run
-from ftrun.supervisor.model.states import IGNORED_SUFFIX as IGNORED
-from ftrun.supervisor.model.states import State
+from ftrun.supervisor.model.states import IGNORED_SUFFIX, State
 
 __all__ = ["Check", "check_outcome", "laws"]
 
@@ -100,7 +99,7 @@ def _recovery(expect: Expectation, run: Run) -> Iterator[Check]:
         yield Check(f"{expect.evidence!r} is on record", held, _listed(names, "nothing"))
     if expect.no_evidence:
         counted = [key for key, name in signatures if expect.no_evidence in name]
-        wrong = [key for key in counted if not key.endswith(IGNORED)]
+        wrong = [key for key in counted if not key.endswith(IGNORED_SUFFIX)]
         others = f"{len(counted)} such lines are told as another job's"
         held = bool(counted) and not wrong
         yield Check(f"{expect.no_evidence!r} is evidence of nothing", held, _listed(wrong, others))

@@ -31,8 +31,7 @@ from typing import Any
 
 from ftrun.hooks import beat
 from ftrun.supervisor.drill_trainer import checkpoint_files, faults
-from ftrun.supervisor.drill_trainer.process_group import PeerLost, TimedOut, address_towards
-from ftrun.supervisor.drill_trainer.process_group import ProcessGroup as Group
+from ftrun.supervisor.drill_trainer.process_group import PeerLost, ProcessGroup, TimedOut, address_towards
 from ftrun.supervisor.drill_trainer.toy_model import (
     WIDTH,
     apply,
@@ -95,7 +94,7 @@ class Trainer:
                 raise ValueError(f"checksum of {checkpoint} is wrong") from None
             raise
 
-    def _group(self) -> Group:
+    def _group(self) -> ProcessGroup:
         """The process group; rank 0 listens at its node's address, which the others find in a file."""
         host = str(self.plan.get("host", ""))
         for name in (self.node, socket.gethostname()):
@@ -104,7 +103,7 @@ class Trainer:
         if not host and "SLURM_LAUNCH_NODE_IPADDR" in os.environ:
             host = address_towards(os.environ["SLURM_LAUNCH_NODE_IPADDR"])
         meeting = os.path.join(self.folder, f"meet.{self.job}.{self.launch}.{self.start}")
-        return Group(self.rank, self.size, meeting, host)
+        return ProcessGroup(self.rank, self.size, meeting, host)
 
     def _meet(self) -> None:
         """Connect all ranks, and continue from the newest state of any of them."""

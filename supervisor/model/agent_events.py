@@ -25,24 +25,24 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ftrun.hooks.checkpoints.diverged import Divergence as Poison
+from ftrun.hooks.checkpoints.diverged import Divergence
 from ftrun.slurm.records import replace
 from ftrun.supervisor.model.run import (
     Attempt,
     Budgets,
     Companion,
     Exclusion,
+    HangDecision,
     Incident,
     Record,
     Run,
     Start,
     StartNote,
+    max_step,
+    progress_after,
 )
-from ftrun.supervisor.model.run import HangDecision as Hung
-from ftrun.supervisor.model.run import max_step as higher
-from ftrun.supervisor.model.run import progress_after as reached
 from ftrun.supervisor.model.states import COMPANION_STATES, CompanionState
-from ftrun.supervisor.model.types import hang_verdict_from_json as verdict_of
+from ftrun.supervisor.model.types import hang_verdict_from_json
 
 __all__ = [
     "COMPANION_JOB_KEY",
@@ -179,10 +179,10 @@ def _hung(run: Run, record: Record) -> Run:
     if run.attempt is None or not _of_present(run, record):
         return run
     data = record["data"]
-    task, verdict = data.get("task"), verdict_of(data)
+    task, verdict = data.get("task"), hang_verdict_from_json(data)
     if task is None:
-        return run.with_attempt(hung=Hung(record["launch"], record["start"], verdict))
-    found = Hung(int(data["task_launch"]), 1, verdict)
+        return run.with_attempt(hung=HangDecision(record["launch"], record["start"], verdict))
+    found = HangDecision(int(data["task_launch"]), 1, verdict)
     return run.with_attempt(hung_tasks={**run.attempt.hung_tasks, int(task): found})
 
 
@@ -259,7 +259,7 @@ def _decided(run: Run, record: Record) -> Run:
         spent=spent,
         retries=retries,
         rungs=run.rungs if late else dict(data.get("used", {})),
-        **reached(run.best_step, run.best_checkpoint, data),
+        **progress_after(run.best_step, run.best_checkpoint, data),
         excluded=tuple(excluded[node] for node in sorted(excluded)),
         set_aside=_set_aside(run, data),
         sizes_aside=tuple(dict.fromkeys((*run.sizes_aside, *data.get("sizes_aside", ())))),
@@ -300,7 +300,7 @@ def _growth(run: Run, record: Record) -> Run:
         run,
         spent=dict(data.get("spent", run.spent)),
         rungs=dict(data.get("used", run.rungs)),
-        best_step=higher(run.best_step, data.get("step")),
+        best_step=max_step(run.best_step, data.get("step")),
         best_checkpoint=data.get("checkpoint") or run.best_checkpoint,
     )
 
@@ -314,7 +314,7 @@ def _poisoned(run: Run, record: Record) -> Run:
     if any(one.name == name for one in run.poisoned):
         return run
     since_s = None if since_s is None else float(since_s)
-    known = Poison(name, None if step is None else int(step), since_s, float(data["until_s"]))
+    known = Divergence(name, None if step is None else int(step), since_s, float(data["until_s"]))
     return replace(run, poisoned=(*run.poisoned, known))
 
 

@@ -13,14 +13,19 @@ from typing import Any
 
 from ftrun.slurm.records import replace
 from ftrun.supervisor.model import agent_events
-from ftrun.supervisor.model.renamed_settings import rename_settings as with_new_names
-from ftrun.supervisor.model.run import Attempt, Exclusion, Incident, Launch, Record, Run
-from ftrun.supervisor.model.run import GivenUpTasks as GivenUp
-from ftrun.supervisor.model.run import LaunchEnd as End
-from ftrun.supervisor.model.run import progress_after as reached
-from ftrun.supervisor.model.states import AGENT_KINDS as INSIDE
-from ftrun.supervisor.model.states import PART_TRANSITIONS as PARTS
-from ftrun.supervisor.model.states import SaveStage, next_state
+from ftrun.supervisor.model.renamed_settings import rename_settings
+from ftrun.supervisor.model.run import (
+    Attempt,
+    Exclusion,
+    GivenUpTasks,
+    Incident,
+    Launch,
+    LaunchEnd,
+    Record,
+    Run,
+    progress_after,
+)
+from ftrun.supervisor.model.states import AGENT_KINDS, PART_TRANSITIONS, SaveStage, next_state
 
 __all__ = ["BadRecord", "apply", "fold", "unlisted_moves"]
 
@@ -34,7 +39,7 @@ def apply(run: Run, record: Record) -> Run:
     kind = str(record["kind"])
     state = next_state(run.state, kind)
     run = replace(run, state=state, last_at_s=float(record["at"]))
-    if kind in INSIDE:
+    if kind in AGENT_KINDS:
         return agent_events.apply_agent_record(run, record)
     feature = _APPLY.get(kind)
     return feature(run, record) if feature else run
@@ -62,8 +67,8 @@ def unlisted_moves(run_id: str, records: Iterable[Record]) -> list[str]:
     for record in records:
         after, before = apply(run, record), _states_of_parts(run)
         for (name, place), state in _states_of_parts(after).items():
-            was = before.get((name, place), PARTS[name].first)
-            if not PARTS[name].allows(was, record["kind"], state):
+            was = before.get((name, place), PART_TRANSITIONS[name].first)
+            if not PART_TRANSITIONS[name].allows(was, record["kind"], state):
                 found.append(
                     f"{record['kind']} moves the {name} of {place or 'the run'} from {was!r} to {state!r}"
                 )
@@ -93,7 +98,7 @@ def _created(run: Run, record: Record) -> Run:
         run,
         name=data.get("name", ""),
         token=data.get("token", ""),
-        settings=with_new_names(data.get("settings", {})),
+        settings=rename_settings(data.get("settings", {})),
         submitter=data.get("submitter", {}),
         created_at_s=record["at"],
     )
@@ -134,7 +139,7 @@ def _submit_refused(run: Run, record: Record) -> Run:
     return run.with_attempt(
         submission="refused",
         refusal=data["message"],
-        launch=Launch(end=End(end_state, at_s=record["at"]), over=True),
+        launch=Launch(end=LaunchEnd(end_state, at_s=record["at"]), over=True),
     )
 
 
@@ -221,7 +226,7 @@ def _launch_seen(run: Run, record: Record) -> Run:
 
 def _ended(run: Run, record: Record) -> Run:
     data = record["data"]
-    end = End(
+    end = LaunchEnd(
         data["state"],
         data.get("reason", ""),
         data.get("exit_code"),
@@ -326,7 +331,7 @@ def _task_ending(run: Run, record: Record) -> Run:
 def _tasks_given_up(run: Run, record: Record) -> Run:
     """Tasks of an array are not tried again, unless a person resumes the run."""
     data = record["data"]
-    lot = GivenUp(tuple(data["tasks"]), data["class"], data["signature"], data["title"])
+    lot = GivenUpTasks(tuple(data["tasks"]), data["class"], data["signature"], data["title"])
     return replace(run, given_up=(*run.given_up, lot))
 
 
@@ -448,7 +453,7 @@ def _decided(run: Run, record: Record) -> Run:
         spent=spent,
         retries=data["retries"],
         rungs=data.get("used", run.rungs),
-        **reached(run.best_step, run.best_checkpoint, data),
+        **progress_after(run.best_step, run.best_checkpoint, data),
         excluded=tuple(excluded[node] for node in sorted(excluded)),
         sizes_aside=(*run.sizes_aside, data["aside"]) if data.get("aside") else run.sizes_aside,
     )

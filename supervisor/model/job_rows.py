@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.cluster import JobRow, JobState
-from ftrun.slurm.client.parse import has_token as bears
+from ftrun.slurm.client.parse import has_token
 from ftrun.slurm.records import replace
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def rows_of_attempt(
 
     def is_ours(row: JobRow) -> bool:
         if "ftrun:" in row.comment:
-            return bears(row.comment, attempt.token)
+            return has_token(row.comment, attempt.token)
         if attempt.launch.started_at_s is not None and row.start_time_s == attempt.launch.started_at_s:
             return True
         if not known_as:

@@ -18,11 +18,18 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from ftrun.hooks.checkpoints.diverged import Divergence as Poison
+from ftrun.hooks.checkpoints.diverged import Divergence
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor.model.states import FINAL_STATES as FINAL
-from ftrun.supervisor.model.states import CompanionState, EndState, ResizeState, SaveStage, State, Submission
-from ftrun.supervisor.model.types import HangVerdict as Verdict
+from ftrun.supervisor.model.states import (
+    FINAL_STATES,
+    CompanionState,
+    EndState,
+    ResizeState,
+    SaveStage,
+    State,
+    Submission,
+)
+from ftrun.supervisor.model.types import HangVerdict
 
 __all__ = [
     "Attempt",
@@ -106,7 +113,7 @@ class HangDecision:
 
     launch: int
     start: int
-    verdict: Verdict
+    verdict: HangVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +408,7 @@ class Run:
     best_checkpoint: str = ""
     sizes_aside: tuple[int, ...] = ()  # sizes that provoked a fault
     set_aside: tuple[tuple[str, str], ...] = ()  # (path, stamp) of checkpoints that a start failed to load
-    poisoned: tuple[Poison, ...] = ()  # what trainings that diverged have saved
+    poisoned: tuple[Divergence, ...] = ()  # what trainings that diverged have saved
     drained: tuple[str, ...] = ()
     undrained: tuple[tuple[str, str], ...] = ()  # (incident, node) whose drain was refused
     given_up: tuple[GivenUpTasks, ...] = ()  # tasks of an array that are not tried again
@@ -428,7 +435,7 @@ class Run:
     @property
     def final(self) -> bool:
         """Nothing more will be done unless a person resumes it."""
-        return self.state in FINAL
+        return self.state in FINAL_STATES
 
     @property
     def save_stage(self) -> SaveStage:

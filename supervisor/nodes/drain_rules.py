@@ -27,13 +27,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, field
 from typing import Any
 
-from ftrun.slurm.client.cluster import NodeRow, PartitionRow
-from ftrun.slurm.client.cluster import NodeUsage as Stay
+from ftrun.slurm.client.cluster import NodeRow, NodeUsage, PartitionRow
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model.types import CLASS_RULES
-from ftrun.supervisor.nodes.recheck_rules import PREFIX
-from ftrun.supervisor.nodes.recheck_rules import CheckReport as Report
-from ftrun.supervisor.policy.priority_boost import BoostedJob as Raised
+from ftrun.supervisor.nodes.recheck_rules import PREFIX, CheckReport
+from ftrun.supervisor.policy.priority_boost import BoostedJob
 
 __all__ = [
     "ID",
@@ -167,7 +165,9 @@ def refused_credential(encoded_s: float, now_s: float, limits: Limits, *, expire
     return ""
 
 
-def refused_stay(request: DrainRequest, uid: int, stays: Iterable[Stay], now_s: float, limits: Limits) -> str:
+def refused_stay(
+    request: DrainRequest, uid: int, stays: Iterable[NodeUsage], now_s: float, limits: Limits
+) -> str:
     """Why the signer has no say about the node.
 
     "" where Slurm shows their job there at the time of the fault.
@@ -227,7 +227,7 @@ def control_nodes(
     return tuple(row.name for row in fit[:CONTROLS])
 
 
-def confirm_sick(report: Report, row: NodeRow, peers: Collection[Report]) -> tuple[bool, str]:
+def confirm_sick(report: CheckReport, row: NodeRow, peers: Collection[CheckReport]) -> tuple[bool, str]:
     """Whether the node is sick, and the finding that shows it or the reason why not."""
     if report.state == "answered" and report.findings:
         bad = [f for f in report.findings if f.get("severity") == "bad"]
@@ -254,7 +254,7 @@ def confirm_sick(report: Report, row: NodeRow, peers: Collection[Report]) -> tup
     return False, f"it could not be looked at: {report.why or report.state}"
 
 
-def _shows(peer: Report, check: str) -> bool:
+def _shows(peer: CheckReport, check: str) -> bool:
     return any(f.get("check") == check and f.get("severity") == "bad" for f in peer.findings)
 
 
@@ -269,7 +269,7 @@ class DrainHistory:
     answers: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # id of a request -> the answer
     answered: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # user:hash -> the answer
     draining: dict[str, set[str]] = field(default_factory=dict)  # id -> the reasons announced
-    raised: dict[str, Raised] = field(default_factory=dict)  # id -> the job, whether or not it was raised
+    raised: dict[str, BoostedJob] = field(default_factory=dict)  # id -> the job, whether or not it was raised
     drained_s: list[float] = field(
         default_factory=list
     )  # when a drain was announced, whether or not it happened
@@ -295,7 +295,7 @@ class DrainHistory:
             self.draining.setdefault(record["id"], set()).add(record["reason"])
             self.drained_s.append(float(record["at"]))
         elif kind == "raising":
-            job = Raised(int(record["uid"]), str(record["job"]), float(record["at"]))
+            job = BoostedJob(int(record["uid"]), str(record["job"]), float(record["at"]))
             self.raised.setdefault(record["id"], job)
 
     def asked(self, uid: int, now_s: float) -> int:

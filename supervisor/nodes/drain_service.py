@@ -23,17 +23,12 @@ from ftrun.slurm.commands import munge
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model import node_entry
 from ftrun.supervisor.nodes import drain_rules, history, ledger
-from ftrun.supervisor.nodes.drain_rules import BadRequest, Limits
-from ftrun.supervisor.nodes.drain_rules import DrainHistory as Book
-from ftrun.supervisor.nodes.drain_rules import DrainRequest as Request
-from ftrun.supervisor.nodes.recheck_rules import CheckNodes
-from ftrun.supervisor.nodes.recheck_rules import CheckReport as Report
-from ftrun.supervisor.nodes.spool import SpoolProtocol as Folder
-from ftrun.supervisor.nodes.spool import WaitingRequest as Waiting
+from ftrun.supervisor.nodes.drain_rules import BadRequest, DrainHistory, DrainRequest, Limits
+from ftrun.supervisor.nodes.recheck_rules import CheckNodes, CheckReport
+from ftrun.supervisor.nodes.spool import SpoolProtocol, WaitingRequest
 from ftrun.supervisor.policy import priority_boost
-from ftrun.supervisor.policy.priority_boost import NO_RULE as NOTHING
-from ftrun.supervisor.policy.priority_boost import BoostRule as Rule
-from ftrun.supervisor.store.append_log import AppendLog as Daybook
+from ftrun.supervisor.policy.priority_boost import NO_RULE, BoostRule
+from ftrun.supervisor.store.append_log import AppendLog
 
 __all__ = ["Answer", "DrainService", "drain_service_dir"]
 
@@ -60,10 +55,10 @@ class Answer:
 class _Case:
     """An authentic request. `uid` is who signed it."""
 
-    waiting: Waiting
+    waiting: WaitingRequest
     key: str
     uid: int
-    request: Request
+    request: DrainRequest
 
 
 def drain_service_dir(home: str) -> str:
@@ -81,21 +76,21 @@ class DrainService:
 
     home: str
     cluster: Cluster
-    spool: Folder
+    spool: SpoolProtocol
     look: CheckNodes
     limits: Limits
     opened: Callable[[bytes], munge.Credential | None]
     now: Callable[[], float] = time.time
     action: str = "drain"
     observe: bool = False
-    rule: Rule = NOTHING
+    rule: BoostRule = NO_RULE
     prefer: Callable[[str, str], None] | None = None
     crash: Callable[[str], None] = lambda point: None
     answers: list[Answer] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._daybook = Daybook(drain_service_dir(self.home), self.now)
-        self._book = Book.of(self._daybook.read())
+        self._daybook = AppendLog(drain_service_dir(self.home), self.now)
+        self._book = DrainHistory.of(self._daybook.read())
 
     def round(self) -> list[Answer]:
         """Handle the waiting requests. Raises OSError (spool, journal), SlurmError.
@@ -117,7 +112,7 @@ class DrainService:
 
     # ------------------------------------------------------------------ authentic?
 
-    def _cases(self, waiting: list[Waiting], surplus: dict[int, int]) -> list[_Case]:
+    def _cases(self, waiting: list[WaitingRequest], surplus: dict[int, int]) -> list[_Case]:
         cases: list[_Case] = []
         for waits in waiting:
             if len(cases) >= AT_ONCE_MAX:
@@ -146,7 +141,7 @@ class DrainService:
                     self._refuse(waits, key, opened)
         return cases
 
-    def _opened(self, waiting: Waiting, key: str, content: bytes) -> _Case | str:
+    def _opened(self, waiting: WaitingRequest, key: str, content: bytes) -> _Case | str:
         """The request in a file, or why it is none."""
         known = key.partition(":")[2] in self._book.opened  # then this service opened it before
         if key not in self._book.taken:
@@ -173,7 +168,7 @@ class DrainService:
         )
         return wrong or _Case(waiting, key, credential.uid, request)
 
-    def _again(self, waiting: Waiting, before: Mapping[str, Any]) -> bool:
+    def _again(self, waiting: WaitingRequest, before: Mapping[str, Any]) -> bool:
         """An answered request: nothing is done twice.
 
         True if a crash had lost the answer, and it is written now.
@@ -203,7 +198,9 @@ class DrainService:
         for case in left:
             node = case.request.node
             self._conclude(
-                case, reports.get(node, Report("unseen")), [reports[p] for p in peers[node] if p in reports]
+                case,
+                reports.get(node, CheckReport("unseen")),
+                [reports[p] for p in peers[node] if p in reports],
             )
 
     def _raise(self, case: _Case, rows: Mapping[str, NodeRow]) -> None:
@@ -300,7 +297,7 @@ class DrainService:
             limits=self.limits,
         )
 
-    def _conclude(self, case: _Case, report: Report, peers: list[Report]) -> None:
+    def _conclude(self, case: _Case, report: CheckReport, peers: list[CheckReport]) -> None:
         """Decide after the visit. All else is checked again: others drain, too, and the visit took time."""
         rows, partitions = self.cluster.nodes(), self.cluster.partitions()
         asked = case.request
@@ -375,10 +372,10 @@ class DrainService:
 
     # ------------------------------------------------------------------ answering
 
-    def _refuse(self, waiting: Waiting, key: str, why: str, node: str = "") -> None:
+    def _refuse(self, waiting: WaitingRequest, key: str, why: str, node: str = "") -> None:
         self._answer(waiting, key, "refused", why, node)
 
-    def _answer(self, waiting: Waiting, key: str, verdict: str, why: str, node: str) -> None:
+    def _answer(self, waiting: WaitingRequest, key: str, verdict: str, why: str, node: str) -> None:
         why = " ".join(why.split())[:300]
         record = self._note(
             "answered", id=waiting.id, key=key, uid=waiting.uid, node=node, verdict=verdict, why=why

@@ -16,11 +16,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ftrun.slurm.records import replace
-from ftrun.supervisor.diagnosis.node_findings import SIGNATURE
-from ftrun.supervisor.diagnosis.node_findings import finite_number as number
-from ftrun.supervisor.diagnosis.node_findings import parse_report as parsed
-from ftrun.supervisor.model.node_entry import NodeEntry as Entry
-from ftrun.supervisor.model.node_entry import canonical_device as place
+from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, finite_number, parse_report
+from ftrun.supervisor.model.node_entry import NodeEntry, canonical_device
 from ftrun.supervisor.model.run import Attempt, Incident, Run
 from ftrun.supervisor.model.types import CLASS_RULES, FaultClass
 
@@ -51,14 +48,14 @@ def entries_mark(run: Run) -> tuple[Any, ...]:
     )
 
 
-def entries_of(run: Run) -> list[Entry]:
+def entries_of(run: Run) -> list[NodeEntry]:
     """Every entry that the journal of a run gives rise to, oldest first."""
     found = [entry for incident in run.incidents for entry in _of_incident(run, incident)]
     found += [entry for attempt in run.attempts for entry in _served(run, attempt)]
     return sorted(found, key=lambda entry: (round(entry.at_s, 3), entry.id))
 
 
-def _of_incident(run: Run, incident: Incident) -> Iterator[Entry]:
+def _of_incident(run: Run, incident: Incident) -> Iterator[NodeEntry]:
     fault = _fault(incident.fault)
     nodes = tuple(node for node in incident.nodes if node in incident.attempt_nodes)
     decision, at_s = incident.decision, incident.decided_at_s
@@ -68,8 +65,8 @@ def _of_incident(run: Run, incident: Incident) -> Iterator[Entry]:
     evidence = str(because[0].get("text", "")) if because else ""
     device, serial = _device(evidence) if len(nodes) == 1 else ("", "")
 
-    def entry(what: str, at_s: float, names: tuple[str, ...], **detail: Any) -> Entry:
-        return Entry(
+    def entry(what: str, at_s: float, names: tuple[str, ...], **detail: Any) -> NodeEntry:
+        return NodeEntry(
             at_s=at_s,
             what=what,
             nodes=names,
@@ -113,7 +110,7 @@ def _held_against(run: Run, incident: Incident, nodes: tuple[str, ...], fault: F
     return stopped and some and always
 
 
-def _served(run: Run, attempt: Attempt) -> Iterator[Entry]:
+def _served(run: Run, attempt: Attempt) -> Iterator[NodeEntry]:
     """The hours of the attempt's last known launch, once it is over, and of its companions.
 
     A node that left its job and came back with a companion has its hours once.
@@ -123,7 +120,7 @@ def _served(run: Run, attempt: Attempt) -> Iterator[Entry]:
         if not nodes or one.gone_at_s is None or one.here_at_s is None:
             continue
         if one.gone_at_s > one.here_at_s:
-            yield Entry(
+            yield NodeEntry(
                 at_s=one.gone_at_s,
                 what="served",
                 nodes=nodes,
@@ -136,7 +133,7 @@ def _served(run: Run, attempt: Attempt) -> Iterator[Entry]:
     end_s = attempt.launch.end.slurm_at_s or attempt.launch.end.at_s
     if end_s is None or end_s <= attempt.launch.started_at_s:
         return
-    yield Entry(
+    yield NodeEntry(
         at_s=end_s,
         what="served",
         nodes=attempt.nodes,
@@ -159,7 +156,7 @@ def _device(text: str) -> tuple[str, str]:
     """(place, serial) of the device that a line names; "" where it names none."""
     serial = found[0] if (found := _UUID.search(text)) else ""
     where = _PCI.search(text) or _PORT.search(text)
-    return (place(where[0]) if where else "", serial)
+    return (canonical_device(where[0]) if where else "", serial)
 
 
 # ---------------------------------------------------------------------- reports of nodes
@@ -172,7 +169,7 @@ def entry_prefix(run: Run, attempt: int, launch: int) -> str:
 
 def entries_of_report(
     run: Run, attempt: int, launch: int, report: object, *, node: str, now_s: float
-) -> list[Entry]:
+) -> list[NodeEntry]:
     """What a node's report adds.
 
     A `check` for each finding, a `device` for each card that it names with its place.
@@ -181,11 +178,11 @@ def entries_of_report(
     """
     if not isinstance(report, Mapping) or report.get("schema") != 1 or report.get("node") != node:
         return []
-    kind, told_s = str(report.get("kind", "")), number(report.get("at_s"))
+    kind, told_s = str(report.get("kind", "")), finite_number(report.get("at_s"))
     at_s = now_s if told_s is None else min(told_s, now_s)
     name = f"{entry_prefix(run, attempt, launch)}{kind}:{node}"
     checks = [
-        Entry(
+        NodeEntry(
             at_s=at_s,
             what="check",
             nodes=(node,),
@@ -193,13 +190,13 @@ def entries_of_report(
             run=run.id,
             signature=f"{SIGNATURE}{one.check}",
             fault=one.fault.value,
-            device=place(one.device),
+            device=canonical_device(one.device),
             detail={"worst": one.severity, "text": one.message, "kind": kind, "value": one.value},
         )
-        for one in parsed(report, node=node)[:FINDINGS_MAX]
+        for one in parse_report(report, node=node)[:FINDINGS_MAX]
     ]
     cards = [
-        Entry(at_s, "device", (node,), f"{name}:{where}", run.id, device=where, serial=serial)
+        NodeEntry(at_s, "device", (node,), f"{name}:{where}", run.id, device=where, serial=serial)
         for where, serial in _cards(report)
     ]
     return [*checks, *cards]

@@ -25,9 +25,8 @@ from typing import Any
 
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model import node_entry
-from ftrun.supervisor.model.node_entry import NodeEntry as Entry
-from ftrun.supervisor.policy.correlated_failures import CommonCause as Common
-from ftrun.supervisor.policy.correlated_failures import Failure, common_causes
+from ftrun.supervisor.model.node_entry import NodeEntry
+from ftrun.supervisor.policy.correlated_failures import CommonCause, Failure, common_causes
 
 __all__ = [
     "DeviceRecord",
@@ -96,7 +95,7 @@ class NodeRecord:
     served_h: float = 0.0
     alone: tuple[float, ...] = ()  # when launches ended that had no other node
     devices: tuple[DeviceRecord, ...] = ()
-    history: tuple[Entry, ...] = ()
+    history: tuple[NodeEntry, ...] = ()
     common: frozenset[str] = frozenset()  # keys of incidents that are not this node's fault
 
     @property
@@ -105,7 +104,7 @@ class NodeRecord:
         return max((self.excluded_until_s, *(strike.until_s for strike in self.strikes)), default=0.0)
 
     @property
-    def last_fault(self) -> Entry | None:
+    def last_fault(self) -> NodeEntry | None:
         """The newest incident that named the node."""
         return next((e for e in reversed(self.history) if e.what == "incident"), None)
 
@@ -123,7 +122,7 @@ class NodeHistory:
     """All nodes, and the failures that several of them had in common."""
 
     nodes: Mapping[str, NodeRecord] = field(default_factory=dict)
-    common: tuple[Common, ...] = ()
+    common: tuple[CommonCause, ...] = ()
 
     def quarantined(self, now_s: float) -> tuple[str, ...]:
         """The nodes to avoid now.
@@ -138,7 +137,7 @@ class NodeHistory:
 
 
 def fold_entries(
-    entries: Iterable[Entry],
+    entries: Iterable[NodeEntry],
     rules: QuarantineRules | None = None,
     domains: Mapping[str, Iterable[str]] | None = None,
 ) -> NodeHistory:
@@ -164,7 +163,7 @@ def fold_entries(
     return NodeHistory({name: built[name].record() for name in sorted(built)}, common)
 
 
-def failures(entries: Iterable[Entry]) -> list[Failure]:
+def failures(entries: Iterable[NodeEntry]) -> list[Failure]:
     """What can have a common cause: each node of each incident, exclusion and drain by ftrun."""
     return [
         Failure(entry.at_s, entry.signature or entry.fault, node, strike_key(entry))
@@ -174,13 +173,13 @@ def failures(entries: Iterable[Entry]) -> list[Failure]:
     ]
 
 
-def strike_key(entry: Entry) -> str:
+def strike_key(entry: NodeEntry) -> str:
     """The key that an incident, its exclusion and its drain share."""
     incident = entry.detail.get("incident", "")
     return f"{entry.run}:{incident}" if incident else entry.id
 
 
-def _in_order(entries: Iterable[Entry]) -> list[Entry]:
+def _in_order(entries: Iterable[NodeEntry]) -> list[NodeEntry]:
     """Oldest first, each once. The order comes from the entries' own facts, never from files."""
     seen: set[tuple[str, str]] = set()
     ordered = []
@@ -192,7 +191,7 @@ def _in_order(entries: Iterable[Entry]) -> list[Entry]:
     return ordered
 
 
-def _order(entry: Entry) -> tuple[Any, ...]:
+def _order(entry: NodeEntry) -> tuple[Any, ...]:
     return (
         entry.at_s,
         entry.what != "incident",  # before its consequences
@@ -219,11 +218,11 @@ class _Builder:
         self._serials: dict[str, str] = {}
         self._replaced: dict[str, int] = {}
         self._incidents: dict[str, int] = {}
-        self._history: list[Entry] = []
+        self._history: list[NodeEntry] = []
         self._alone: list[float] = []
         self._common: set[str] = set()
 
-    def serve(self, hours: float, entry: Entry) -> None:
+    def serve(self, hours: float, entry: NodeEntry) -> None:
         """Add the hours of a launch on this node; fade strikes."""
         self._served_h += hours
         if len(entry.nodes) == 1:
@@ -233,7 +232,7 @@ class _Builder:
             self._good_h -= self._rules.fades_after_h
             self._take_back(self._strikes[:1])
 
-    def take(self, entry: Entry, *, common: bool) -> None:
+    def take(self, entry: NodeEntry, *, common: bool) -> None:
         """Add one entry that names this node and is not about hours."""
         self._history.append(entry)
         device = node_entry.canonical_device(entry.device)
@@ -269,7 +268,7 @@ class _Builder:
         serial, replaced = self._serials.get(name, ""), self._replaced.get(name, 0)
         return DeviceRecord(name, serial, strikes, self._incidents.get(name, 0), replaced)
 
-    def _strike(self, entry: Entry, device: str) -> None:
+    def _strike(self, entry: NodeEntry, device: str) -> None:
         key = strike_key(entry)
         if key in self._held:
             return
@@ -284,7 +283,7 @@ class _Builder:
         if back_s and entry.at_s - back_s <= LIE_WITHIN_S:
             self._record = replace(self._record, lies=self._record.lies + 1, returned_at_s=0.0)
 
-    def _free(self, entry: Entry) -> None:
+    def _free(self, entry: NodeEntry) -> None:
         """A recheck ends the quarantine; a person's release also closes all strikes."""
         self._strikes = [replace(s, until_s=min(s.until_s, entry.at_s)) for s in self._strikes]
         if entry.what == "returned":
@@ -314,7 +313,7 @@ class _Builder:
         self._record = replace(self._record, faded=self._record.faded + len(strikes))
 
 
-def _is_strike(entry: Entry) -> bool:
+def _is_strike(entry: NodeEntry) -> bool:
     if entry.by:
         return False
     return entry.what in ("excluded", "drained") or (

@@ -20,10 +20,9 @@ from typing import Any
 from ftrun.hooks.health import pair_test
 from ftrun.hooks.health.preflight import KIND
 from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.node_report import parse_report as parsed
+from ftrun.hooks.runtime.node_report import parse_report
 from ftrun.hooks.runtime.ownership import RUNNER
-from ftrun.supervisor.nodes.check_summary import ANSWERED
-from ftrun.supervisor.nodes.check_summary import CheckedNode as Seen
+from ftrun.supervisor.nodes.check_summary import ANSWERED, CheckedNode
 from ftrun.supervisor.store import node_tools
 
 __all__ = ["SILENT", "check_nodes", "test_pairs"]
@@ -52,8 +51,8 @@ def check_nodes(
     job: str,
     within_s: float,
     env: Mapping[str, str],
-    told: Callable[[Seen], None] = lambda _seen: None,
-) -> dict[str, Seen]:
+    told: Callable[[CheckedNode], None] = lambda _seen: None,
+) -> dict[str, CheckedNode]:
     """Run the checks on nodes of job `job`; `arguments` are those of `ftrun-hook preflight`.
 
     Calls `told` for each report.
@@ -87,7 +86,7 @@ def check_nodes(
             ]
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    return {node: found.get(node) or Seen(node, SILENT, why=why) for node in nodes}
+    return {node: found.get(node) or CheckedNode(node, SILENT, why=why) for node in nodes}
 
 
 def test_pairs(
@@ -147,10 +146,10 @@ def _gathered(
     nodes: Sequence[str],
     folder: str,
     give_up_s: float,
-    told: Callable[[Seen], None],
-) -> dict[str, Seen]:
+    told: Callable[[CheckedNode], None],
+) -> dict[str, CheckedNode]:
     began_s = time.monotonic()
-    found: dict[str, Seen] = {}
+    found: dict[str, CheckedNode] = {}
     while True:
         over = step.poll() is not None  # checked first: a finished step has written all its reports
         for seen in _new(folder, [node for node in nodes if node not in found], began_s):
@@ -161,15 +160,15 @@ def _gathered(
         time.sleep(POLL_S)
 
 
-def _new(folder: str, awaited: Sequence[str], began_s: float) -> Iterator[Seen]:
+def _new(folder: str, awaited: Sequence[str], began_s: float) -> Iterator[CheckedNode]:
     for node in awaited:
         try:
             with open(node_report.report_path(folder, KIND, 0, node), encoding="utf-8") as stream:
-                report = parsed(stream.read(REPORT_BYTES_MAX))
+                report = parse_report(stream.read(REPORT_BYTES_MAX))
         except OSError:
             continue
         if report is not None:
-            yield Seen(node, ANSWERED, tuple(report["findings"]), round(time.monotonic() - began_s, 3))
+            yield CheckedNode(node, ANSWERED, tuple(report["findings"]), round(time.monotonic() - began_s, 3))
 
 
 def _end(step: subprocess.Popen[bytes]) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 
 from ftrun.slurm.records import replace
 from ftrun.supervisor.config import home as config_home
-from ftrun.supervisor.model.node_entry import NodeEntry as Entry
+from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.store import journal, run_dir
 
 __all__ = ["SCHEMA", "Reader", "append_entries", "compact", "entry_json", "ledger_dir", "read_entries"]
@@ -46,7 +46,7 @@ def ledger_dir(home: str) -> str:
     return os.path.join(home, "nodes")
 
 
-def append_entries(home: str, *entries: Entry | Mapping[str, Any]) -> bool:
+def append_entries(home: str, *entries: NodeEntry | Mapping[str, Any]) -> bool:
     """Append entries, durable when this returns True; never raises.
 
     A mapping has the keys of `Entry`, with `node` (or `nodes`), `at_s` (default: now) and `what`. An entry
@@ -64,12 +64,12 @@ def append_entries(home: str, *entries: Entry | Mapping[str, Any]) -> bool:
     return len(whole) == len(parsed)
 
 
-def read_entries(home: str) -> list[Entry]:
+def read_entries(home: str) -> list[NodeEntry]:
     """Every entry of the ledger, each once; [] where there is none or it cannot be read."""
     return Reader(home).entries()
 
 
-def entry_json(entry: Entry) -> dict[str, Any]:
+def entry_json(entry: NodeEntry) -> dict[str, Any]:
     """An entry as a line of the ledger has it."""
     who: dict[str, Any] = {"node": entry.nodes[0]} if len(entry.nodes) == 1 else {"nodes": list(entry.nodes)}
     return {
@@ -123,8 +123,8 @@ def _leads_to(path: str, file: os.stat_result) -> bool:
     return (found.st_dev, found.st_ino) == (file.st_dev, file.st_ino)
 
 
-def _mapping(entry: Entry | Mapping[str, Any]) -> Mapping[str, Any]:
-    record = dict(entry_json(entry) if isinstance(entry, Entry) else entry)
+def _mapping(entry: NodeEntry | Mapping[str, Any]) -> Mapping[str, Any]:
+    record = dict(entry_json(entry) if isinstance(entry, NodeEntry) else entry)
     record.setdefault("at_s", time.time())
     record["id"] = record.get("id") or secrets.token_hex(8)
     return record
@@ -139,7 +139,7 @@ class _File:
 
     inode: int
     read_bytes: int = 0
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[NodeEntry] = field(default_factory=list)
     replaces: frozenset[str] = frozenset()
 
 
@@ -152,15 +152,15 @@ class Reader:
     def __init__(self, home: str) -> None:
         self._folder = ledger_dir(home)
         self._files: dict[str, _File] = {}
-        self._known: list[Entry] = []
+        self._known: list[NodeEntry] = []
         self.unread = 0
         self.blind = False
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[NodeEntry]:
         """Every entry, each once. Where the folder cannot be read, as of the last look. Never raises."""
         if self._look():
             replaced = self.replaced()
-            once: dict[tuple[str, str], Entry] = {}
+            once: dict[tuple[str, str], NodeEntry] = {}
             for name in sorted(self._files):
                 if name not in replaced:
                     for entry in self._files[name].entries:
@@ -168,7 +168,7 @@ class Reader:
             self._known = list(once.values())
         return self._known
 
-    def of(self, names: Iterable[str]) -> list[Entry]:
+    def of(self, names: Iterable[str]) -> list[NodeEntry]:
         """The entries of these files, without files that a merged one replaces."""
         self.entries()
         replaced = self.replaced()
@@ -244,7 +244,7 @@ def _parsed(line: bytes) -> Mapping[str, Any] | None:
     return record if known else None
 
 
-def _entry(record: Mapping[str, Any]) -> Entry | None:
+def _entry(record: Mapping[str, Any]) -> NodeEntry | None:
     """The entry of a record; None where it is none."""
     try:
         return _understood(record)
@@ -252,7 +252,7 @@ def _entry(record: Mapping[str, Any]) -> Entry | None:
         return None
 
 
-def _understood(record: Mapping[str, Any]) -> Entry | None:
+def _understood(record: Mapping[str, Any]) -> NodeEntry | None:
     nodes = record.get("nodes") or [record.get("node")]
     at_s, what, detail = record.get("at_s"), record.get("what"), record.get("detail") or {}
     if not isinstance(nodes, list | tuple) or not all(isinstance(node, str) and node for node in nodes):
@@ -264,7 +264,7 @@ def _understood(record: Mapping[str, Any]) -> Entry | None:
     }
     if not isinstance(detail, Mapping):
         detail = {"text": str(detail)}
-    return Entry(at_s=float(at_s), what=what, nodes=tuple(nodes), detail=detail, **texts)
+    return NodeEntry(at_s=float(at_s), what=what, nodes=tuple(nodes), detail=detail, **texts)
 
 
 # ---------------------------------------------------------------------- compaction

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.model.node_entry import NodeEntry as Entry
+from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.nodes.history import NodeRecord, strike_key
 
 __all__ = ["LEMON_AT", "RUNS_LEAST", "WEIGHTS", "WINDOW_S", "Score", "score"]
@@ -79,15 +79,15 @@ def score(record: NodeRecord, now_s: float) -> Score:
     return Score(record.node, round(total, 2), lemon, runs, signals, round(share, 3))
 
 
-def _each_once(incidents: Iterable[Entry]) -> list[Entry]:
+def _each_once(incidents: Iterable[NodeEntry]) -> list[NodeEntry]:
     return list({strike_key(entry): entry for entry in incidents}.values())
 
 
-def _count(entries: Iterable[Entry], holds: Callable[[Entry], bool]) -> int:
+def _count(entries: Iterable[NodeEntry], holds: Callable[[NodeEntry], bool]) -> int:
     return sum(map(holds, entries))
 
 
-def _width(entry: Entry) -> int:
+def _width(entry: NodeEntry) -> int:
     """How many nodes the attempt had; 0 where the entry does not say."""
     nodes = entry.detail.get("attempt_nodes", 0)
     return nodes if isinstance(nodes, int) else 0

@@ -27,11 +27,8 @@ from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.nodes import ledger, recheck_rules
-from ftrun.supervisor.nodes.recheck_rules import CheckNodes
-from ftrun.supervisor.nodes.recheck_rules import CheckReport as Report
-from ftrun.supervisor.nodes.recheck_rules import RecheckRules as Rules
-from ftrun.supervisor.nodes.recheck_rules import RecheckState as Memory
-from ftrun.supervisor.store.append_log import AppendLog as Daybook
+from ftrun.supervisor.nodes.recheck_rules import CheckNodes, CheckReport, RecheckRules, RecheckState
+from ftrun.supervisor.store.append_log import AppendLog
 
 __all__ = ["RecheckResult", "RecheckRound", "recheck_dir"]
 
@@ -68,7 +65,7 @@ class RecheckRound:
     home: str
     cluster: Cluster
     look: CheckNodes
-    rules: Rules
+    rules: RecheckRules
     now: Callable[[], float]
     steps: Sequence[str] = ()
     dry: bool = False
@@ -81,14 +78,14 @@ class RecheckRound:
 
         Raises SlurmError (nothing was done), OSError (journal).
         """
-        self._daybook = Daybook(recheck_dir(self.home), self.now)
+        self._daybook = AppendLog(recheck_dir(self.home), self.now)
         self._known = recheck_rules.fold(self._daybook.read())
         rows = self.cluster.nodes()
         mine = [row for name, row in sorted(rows.items()) if self._concerns(name, row)]
         waiting = [row for row in mine if self._safely(row, self._ready)]
         reports = self.look([row.name for row in waiting]) if waiting else {}
         for row in waiting:
-            report = reports.get(row.name, Report("unseen", why="it was not asked"))
+            report = reports.get(row.name, CheckReport("unseen", why="it was not asked"))
             self._safely(row, partial(self._looked, report=report))
         for name in sorted(set(self._known) - set(rows)):
             if self._known[name].ours and (not self.only or name in self.only):
@@ -129,7 +126,7 @@ class RecheckRound:
             return self._say(row, "left", memory.left)
         return self._due(row, memory)
 
-    def _due(self, row: NodeRow, memory: Memory) -> bool:
+    def _due(self, row: NodeRow, memory: RecheckState) -> bool:
         state, why = recheck_rules.check_eligibility(row)
         if state == "gone":
             return self._gone(row, memory)
@@ -138,9 +135,9 @@ class RecheckRound:
         left_s = recheck_rules.due_s(memory, self.rules) - self.now()
         if left_s > 0:
             return self._say(row, "waiting", f"looked at again in {_span(left_s)}")
-        return self._looked(row, Report("silent", why=why)) if state == "silent" else True
+        return self._looked(row, CheckReport("silent", why=why)) if state == "silent" else True
 
-    def _gone(self, row: NodeRow, memory: Memory) -> bool:
+    def _gone(self, row: NodeRow, memory: RecheckState) -> bool:
         if memory.returning:  # announced and done, but not confirmed
             return self._given_back(row, memory)
         if not memory.ours:
@@ -149,7 +146,7 @@ class RecheckRound:
         self._note("gone", row.name, why=why)
         return self._say(row, "gone", why)
 
-    def _adopt(self, row: NodeRow, memory: Memory) -> Memory:
+    def _adopt(self, row: NodeRow, memory: RecheckState) -> RecheckState:
         if memory.returning:
             memory = self._note("returned", row.name, reason=memory.reason)
         lies = recheck_rules.relapses_after(memory, self.rules, self.now())
@@ -159,7 +156,7 @@ class RecheckRound:
 
     # ------------------------------------------------------------------ after a look
 
-    def _looked(self, row: NodeRow, report: Report) -> bool:
+    def _looked(self, row: NodeRow, report: CheckReport) -> bool:
         memory = self._memory(row.name)
         verdict = recheck_rules.assess_check(memory, report, self.rules)
         self._keep_report(row.name, report)
@@ -192,7 +189,7 @@ class RecheckRound:
         self.crash("resume:after")
         return self._given_back(row, memory)
 
-    def _given_back(self, row: NodeRow, memory: Memory) -> bool:
+    def _given_back(self, row: NodeRow, memory: RecheckState) -> bool:
         self._tell_ledger(row.name, "returned", memory)
         self._note("returned", row.name, reason=memory.reason)
         return self._say(row, "returned", "given back")
@@ -223,7 +220,7 @@ class RecheckRound:
         )
         return f"{shlex.join(command)}, exit {exit_code}"
 
-    def _leave(self, row: NodeRow, why: str) -> Memory:
+    def _leave(self, row: NodeRow, why: str) -> RecheckState:
         """Leave the node to a person, with everything that is known in one file."""
         memory = self._memory(row.name)
         if not self.dry:
@@ -238,10 +235,10 @@ class RecheckRound:
 
     # ------------------------------------------------------------------ telling
 
-    def _memory(self, node: str) -> Memory:
-        return self._known.get(node, Memory())
+    def _memory(self, node: str) -> RecheckState:
+        return self._known.get(node, RecheckState())
 
-    def _note(self, kind: str, node: str, /, **data: Any) -> Memory:
+    def _note(self, kind: str, node: str, /, **data: Any) -> RecheckState:
         """Append one record and fold it. A dry round only folds it."""
         if self.dry:
             record: dict[str, Any] = {"kind": kind, "at": self.now(), "node": node, **data}
@@ -256,7 +253,7 @@ class RecheckRound:
         self.lines.append(RecheckResult(row.name, state, why, row.reason, self._memory(row.name).passes))
         return False
 
-    def _tell_ledger(self, node: str, what: str, memory: Memory) -> None:
+    def _tell_ledger(self, node: str, what: str, memory: RecheckState) -> None:
         if self.dry:
             return
         words = memory.reason.split()
@@ -272,7 +269,7 @@ class RecheckRound:
         }
         ledger.append_entries(self.home, entry)
 
-    def _keep_report(self, node: str, report: Report) -> None:
+    def _keep_report(self, node: str, report: CheckReport) -> None:
         if not self.dry:
             facts = {"at_s": self.now(), "state": report.state, "why": report.why}
             _write(self._report_path(node), facts | {"findings": list(report.findings)})

@@ -14,8 +14,7 @@ from typing import Any
 
 from ftrun.hooks.health.post_failure import NOT_AFTERWARDS
 from ftrun.supervisor.model.errors import UserError
-from ftrun.supervisor.nodes.recheck_rules import CheckNodes
-from ftrun.supervisor.nodes.recheck_rules import CheckReport as Report
+from ftrun.supervisor.nodes.recheck_rules import CheckNodes, CheckReport
 
 __all__ = ["GIVEN_UP_AFTER_S", "SshVisit", "ssh_checks", "thresholds"]
 
@@ -45,7 +44,7 @@ def ssh_checks(
     It raises UserError where `ssh_config` cannot be read.
     """
 
-    def look(nodes: Sequence[str]) -> Mapping[str, Report]:
+    def look(nodes: Sequence[str]) -> Mapping[str, CheckReport]:
         from ftrun.hooks.ssh import pool
 
         try:
@@ -57,11 +56,11 @@ def ssh_checks(
     return look
 
 
-def _report(state: str, report: Mapping[str, Any] | None, why: str) -> Report:
+def _report(state: str, report: Mapping[str, Any] | None, why: str) -> CheckReport:
     if report is None:
-        return Report("speechless" if state == "answered" else state, why=why)
+        return CheckReport("speechless" if state == "answered" else state, why=why)
     findings = [finding for finding in report["findings"] if isinstance(finding, dict)]
-    return Report(state, findings, why)
+    return CheckReport(state, findings, why)
 
 
 GIVEN_UP_AFTER_S = 40.0
@@ -88,20 +87,18 @@ class SshVisit:
     def _work(self, nodes: tuple[str, ...], ssh_config: str) -> None:
         try:
             from ftrun.hooks.checks import catalogue
-            from ftrun.hooks.ssh.pool import NodePool as Probes
-            from ftrun.hooks.ssh.pool import NodeReport
-            from ftrun.hooks.ssh.pool import check_nodes as checked
+            from ftrun.hooks.ssh.pool import NodePool, NodeReport, check_nodes
 
             def told(report: NodeReport) -> None:
                 if report.report is not None:
                     self.reports[report.node] = report.report
 
             names = [check.name for check in catalogue.checks("fast") if check.name not in NOT_AFTERWARDS]
-            checked(
+            check_nodes(
                 nodes,
                 "fast",
                 None,
-                Probes(ssh_config, connect_s=CONNECT_S),
+                NodePool(ssh_config, connect_s=CONNECT_S),
                 kind="after",
                 names=names,
                 told=told,

@@ -39,9 +39,8 @@ from ftrun.supervisor.model.types import (
     FaultClass,
 )
 from ftrun.supervisor.policy import elastic
-from ftrun.supervisor.policy.node_placement import add_node_decisions as with_nodes
-from ftrun.supervisor.policy.policy_input import PolicyInput as Case
-from ftrun.supervisor.policy.policy_input import Ruling
+from ftrun.supervisor.policy.node_placement import add_node_decisions
+from ftrun.supervisor.policy.policy_input import PolicyInput, Ruling
 
 if TYPE_CHECKING:
     from ftrun.supervisor.model.run import Run
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["RULES", "VETOES", "decide", "requested_stop"]
 
 
-def decide(case: Case) -> Ruling:
+def decide(case: PolicyInput) -> Ruling:
     """The decision of the first rule that answers, with exclusions, drains and budgets."""
     for rule in RULES:
         decision = rule(case)
@@ -68,7 +67,7 @@ def decide(case: Case) -> Ruling:
         decision = replace(decision, reason=reason, fresh=True)
     if decision.kind == "resubmit":
         retries += 0 if decision.spends == known_ends.HOLD_BUDGET else 1
-        decision = decision if decision.aside else with_nodes(case, decision)
+        decision = decision if decision.aside else add_node_decisions(case, decision)
     elif decision.kind == "keep" and case.diagnosis.fault is not FaultClass.HEALTHY:
         retries += 1
     if decision.spends:
@@ -84,21 +83,21 @@ def requested_stop(run: Run) -> Decision | None:
     return Decision("stop", f"{word} by {run.wish_by or 'request'}") if word else None
 
 
-def _stop(case: Case, reason: str, *notes: str) -> Decision:
+def _stop(case: PolicyInput, reason: str, *notes: str) -> Decision:
     return Decision("stop", reason, advice=case.diagnosis.advice, notes=notes)
 
 
-def _wished(case: Case) -> Decision | None:
+def _wished(case: PolicyInput) -> Decision | None:
     wish = requested_stop(case.run)
     return replace(wish, advice=case.diagnosis.advice) if wish is not None else None
 
 
-def _left(case: Case) -> Decision | None:
+def _left(case: PolicyInput) -> Decision | None:
     """A script that was asked to save and exit, and exits 0, has not reached its end."""
     return _wished(case) if stop_conditions.stopped_on_request(case.run, case.attempt, case.step) else None
 
 
-def _finished(case: Case) -> Decision | None:
+def _finished(case: PolicyInput) -> Decision | None:
     if case.attempt.launch.end.state != "COMPLETED":
         return None
     if case.run.given_up:
@@ -112,14 +111,14 @@ def _finished(case: Case) -> Decision | None:
     return Decision("finish", "the script exited 0")
 
 
-def _cancelled(case: Case) -> Decision | None:
+def _cancelled(case: PolicyInput) -> Decision | None:
     if case.diagnosis.fault is not FaultClass.CANCELLED or case.attempt.ended_by_us:
         return None
     told = case.diagnosis.title if case.diagnosis.signature.startswith("slurm.") else "cancelled by a person"
     return _stop(case, f"the job was {told}")
 
 
-def _watch_only(case: Case) -> Decision | None:
+def _watch_only(case: PolicyInput) -> Decision | None:
     """`retries=0`: ftrun starts nothing; a job that Slurm requeues is left to Slurm."""
     if case.limits.retries:
         return None
@@ -128,14 +127,14 @@ def _watch_only(case: Case) -> Decision | None:
     return _stop(case, f"{case.summary}; retries=0: watched and diagnosed, not resubmitted")
 
 
-def _held(case: Case) -> Decision | None:
+def _held(case: PolicyInput) -> Decision | None:
     """The script was not started: no fault of the run, so no budget of its classes is spent."""
     if not known_ends.may_be_held_again(case.diagnosis, case.spent):
         return None
     return Decision("resubmit", case.summary, spends=known_ends.HOLD_BUDGET)
 
 
-def _time_limit(case: Case) -> Decision | None:
+def _time_limit(case: PolicyInput) -> Decision | None:
     """One time limit without a newer checkpoint may be bad luck; two mean a setting that cannot work."""
     if case.diagnosis.fault is not FaultClass.TIMELIMIT or case.saved:
         return None
@@ -147,7 +146,7 @@ def _time_limit(case: Case) -> Decision | None:
     )
 
 
-def _kept(case: Case) -> Decision | None:
+def _kept(case: PolicyInput) -> Decision | None:
     """Slurm requeued the job without a node fault: it starts again by itself."""
     if not case.attempt.launch.requeued or case.attempt.ended_by_us or _held_after_launch_failure(case):
         return None
@@ -162,13 +161,13 @@ def _kept(case: Case) -> Decision | None:
     return Decision("keep", reason, spends=_spends(case))
 
 
-def _held_after_launch_failure(case: Case) -> bool:
+def _held_after_launch_failure(case: PolicyInput) -> bool:
     """Slurm gave up on a node and holds the job for good. A hold by a person is different, and respected."""
     words = case.attempt.launch.end.reason.lower().replace("_", "").replace(" ", "")
     return "launchfail" in words and "held" in words
 
 
-def _of_the_size(case: Case) -> Decision | None:
+def _of_the_size(case: PolicyInput) -> Decision | None:
     """A new size of the run is to blame, not the script."""
     if case.run.retries >= case.limits.retries:
         return None
@@ -178,7 +177,7 @@ def _of_the_size(case: Case) -> Decision | None:
     return Decision("resubmit", f"{case.summary}: only at {size} nodes, not used again", aside=size)
 
 
-def _nothing_to_load(case: Case) -> Decision | None:
+def _nothing_to_load(case: PolicyInput) -> Decision | None:
     """There are checkpoints, but none may be loaded. If much would be lost, only the user may decide to begin
     from nothing.
     """
@@ -192,7 +191,7 @@ def _nothing_to_load(case: Case) -> Decision | None:
     return replace(_stop(case, f"{case.summary}; {case.stuck}; {lost}"), advice=advice)
 
 
-def _once_more(case: Case) -> Decision | None:
+def _once_more(case: PolicyInput) -> Decision | None:
     """The program worked before and now fails while loading. One more start from the same checkpoint tells
     which of the two is broken.
     """
@@ -202,7 +201,7 @@ def _once_more(case: Case) -> Decision | None:
     return Decision("resubmit", f"{case.summary}: before the first step, once more from the same checkpoint")
 
 
-def _hopeless(case: Case) -> Decision | None:
+def _hopeless(case: PolicyInput) -> Decision | None:
     if not _says_never(case) or _raised_by_user(case) or _goes_back(case):
         return None
     if case.from_zero and case.diagnosis.fault is FaultClass.CHECKPOINT:
@@ -215,18 +214,18 @@ def _hopeless(case: Case) -> Decision | None:
     return _stop(case, f"{case.summary}: only {case.diagnosis.confidence:.2f} sure, {again}")
 
 
-def _says_never(case: Case) -> bool:
+def _says_never(case: PolicyInput) -> bool:
     """The diagnosis or the class rules out another try."""
     found = case.diagnosis
     return not found.retry and (found.action is Action.STOP or not case.limits.budget(found.fault))
 
 
-def _unsure(case: Case) -> bool:
+def _unsure(case: PolicyInput) -> bool:
     """The diagnosis rules out another try, but is only a guess."""
     return _says_never(case) and case.diagnosis.confidence < UNSURE
 
 
-def _has_worked(case: Case) -> bool:
+def _has_worked(case: PolicyInput) -> bool:
     """The script made steps or a checkpoint, in this launch or in an earlier one."""
     return (
         case.step is not None
@@ -236,11 +235,11 @@ def _has_worked(case: Case) -> bool:
     )
 
 
-def _setting(case: Case) -> str:
+def _setting(case: PolicyInput) -> str:
     return f"--ft-budget-{case.diagnosis.fault.value}"
 
 
-def _goes_back(case: Case) -> bool:
+def _goes_back(case: PolicyInput) -> bool:
     """A diverged training gets another try from before the divergence: arithmetic is not always repeatable,
     and a device may be faulty.
     """
@@ -250,7 +249,7 @@ def _goes_back(case: Case) -> bool:
     )
 
 
-def _raised_by_user(case: Case) -> bool:
+def _raised_by_user(case: PolicyInput) -> bool:
     """The user gave a budget to a class that has none: the user knows better."""
     fault = case.diagnosis.fault
     if fault is FaultClass.CANCELLED:
@@ -258,7 +257,7 @@ def _raised_by_user(case: Case) -> bool:
     return not CLASS_RULES[fault].budget and case.limits.budget(fault) > 0
 
 
-def _deterministic(case: Case) -> Decision | None:
+def _deterministic(case: PolicyInput) -> Decision | None:
     """The same signature at the same step on disjoint nodes: the nodes are not the cause."""
     before = case.before
     if before is None or not case.diagnosis.signature or case.step is None:
@@ -279,13 +278,13 @@ def _deterministic(case: Case) -> Decision | None:
     return _stop(case, f"{case.summary}: the same failure twice at step {case.step}, {where}")
 
 
-def _ceiling(case: Case) -> Decision | None:
+def _ceiling(case: PolicyInput) -> Decision | None:
     if case.run.retries >= case.limits.retries:
         return _stop(case, f"{case.summary}; all {case.limits.retries} retries are used up")
     return None
 
 
-def _budget(case: Case) -> Decision | None:
+def _budget(case: PolicyInput) -> Decision | None:
     fault, used, allowed = case.diagnosis.fault, _used(case), _allowed(case)
     if used < allowed:
         return None
@@ -296,11 +295,11 @@ def _budget(case: Case) -> Decision | None:
     return _stop(case, f"{case.summary}{guess}; {used_up}")
 
 
-def _used(case: Case) -> int:
+def _used(case: PolicyInput) -> int:
     return case.spent.get(case.diagnosis.fault.value, 0)
 
 
-def _allowed(case: Case) -> int:
+def _allowed(case: PolicyInput) -> int:
     fault = case.diagnosis.fault
     if not CLASS_RULES[fault].budget and (case.diagnosis.retry or _goes_back(case)):
         return max(case.limits.budget(fault), 1)
@@ -309,7 +308,7 @@ def _allowed(case: Case) -> int:
     return case.limits.budget(fault)
 
 
-def _spends(case: Case) -> str:
+def _spends(case: PolicyInput) -> str:
     """The class that pays; "" if it has no budget of its own. A time limit without a newer checkpoint
     counts.
     """
@@ -318,7 +317,7 @@ def _spends(case: Case) -> str:
     return fault.value if fruitless or case.limits.budget(fault) < UNLIMITED else ""
 
 
-def _older_checkpoint(case: Case) -> Decision | None:
+def _older_checkpoint(case: PolicyInput) -> Decision | None:
     """Skip a checkpoint that could not be loaded. The number of checkpoints is the budget, unless a setting
     is lower.
     """
@@ -335,7 +334,7 @@ def _older_checkpoint(case: Case) -> Decision | None:
     return Decision("resubmit", f"{case.summary}: once more", spends=FaultClass.CHECKPOINT.value)
 
 
-def _resubmit(case: Case) -> Decision:
+def _resubmit(case: PolicyInput) -> Decision:
     rule = CLASS_RULES[case.diagnosis.fault]
     back = case.older or "its beginning"
     reason = f"{case.summary}: {case.diverged}, back to {back}" if _goes_back(case) else case.summary
@@ -344,7 +343,7 @@ def _resubmit(case: Case) -> Decision:
     return Decision("resubmit", reason, spends=_spends(case), delay_s=_delay_s(case, rule))
 
 
-RULES: tuple[Callable[[Case], Decision | None], ...] = (
+RULES: tuple[Callable[[PolicyInput], Decision | None], ...] = (
     _left,
     _finished,
     _wished,
@@ -365,7 +364,7 @@ RULES: tuple[Callable[[Case], Decision | None], ...] = (
 )
 
 
-def _only_watched(case: Case, ruling: Ruling) -> Ruling | None:
+def _only_watched(case: PolicyInput, ruling: Ruling) -> Ruling | None:
     """`observe`: show what would be done. A job that Slurm requeues goes on."""
     decision = ruling.decision
     if not case.limits.observe or decision.kind not in ("resubmit", "keep"):
@@ -376,7 +375,7 @@ def _only_watched(case: Case, ruling: Ruling) -> Ruling | None:
     return replace(ruling, decision=stop, would=decision)
 
 
-def _blind(case: Case, ruling: Ruling) -> Ruling | None:
+def _blind(case: PolicyInput, ruling: Ruling) -> Ruling | None:
     """The run left no record (P10): exit and progress are unknown, and another attempt would show no more."""
     decision = ruling.decision
     if not case.unseen or decision.kind != "resubmit":
@@ -385,17 +384,17 @@ def _blind(case: Case, ruling: Ruling) -> Ruling | None:
     return replace(ruling, decision=replace(decision, kind="stop", reason=reason), would=decision)
 
 
-VETOES: tuple[Callable[[Case, Ruling], Ruling | None], ...] = (_only_watched, _blind)
+VETOES: tuple[Callable[[PolicyInput, Ruling], Ruling | None], ...] = (_only_watched, _blind)
 
 
-def _vetoed(case: Case, ruling: Ruling) -> Ruling:
+def _vetoed(case: PolicyInput, ruling: Ruling) -> Ruling:
     return next((vetoed for veto in VETOES if (vetoed := veto(case, ruling)) is not None), ruling)
 
 
 _LAST_WORDS = (_left, _finished, _wished, _cancelled)  # these hold whatever Slurm does
 
 
-def _delay_s(case: Case, rule: ClassRule) -> float:
+def _delay_s(case: PolicyInput, rule: ClassRule) -> float:
     """0 for a first failure with a named cause; then doubling, or doubling from the start where waiting
     helps.
     """

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from ftrun.supervisor.config.node_counts import Sizes
     from ftrun.supervisor.model.run import Attempt, Run
-    from ftrun.supervisor.policy.policy_input import PolicyInput as Case
+    from ftrun.supervisor.policy.policy_input import PolicyInput
 
 __all__ = [
     "ASK_AGAIN_S",
@@ -309,7 +309,7 @@ def _hours(node_s: float) -> str:
     return f"{hours:,.0f} node-hours" if hours >= 10.0 else f"{hours:.2g} node-hours"
 
 
-def size_to_exclude(case: Case, sizes: Sizes | None) -> int:
+def size_to_exclude(case: PolicyInput, sizes: Sizes | None) -> int:
     """The size that caused this fault; 0 if none did."""
     if sizes is None or case.diagnosis.fault not in SIZE_FAULTS or case.progressed:
         return 0
@@ -327,7 +327,7 @@ def size_to_exclude(case: Case, sizes: Sizes | None) -> int:
     return size if worked - {size} and size not in worked else 0
 
 
-def _grew(case: Case) -> bool:
+def _grew(case: PolicyInput) -> bool:
     """The start before this one was healthy and was ended to grow."""
     before = (case.attempt.launch.number, case.attempt.launch.start.number - 1)
     return any(one.grown for one in case.attempt.begun if (one.launch, one.number) == before)

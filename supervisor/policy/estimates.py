@@ -18,7 +18,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.model.stop_conditions import TIME_LIMIT_MARGIN_S as MARGIN_S
+from ftrun.supervisor.model.stop_conditions import TIME_LIMIT_MARGIN_S
 from ftrun.supervisor.model.types import FaultClass
 from ftrun.supervisor.policy.save_request import LIMIT_SHARE
 
@@ -141,7 +141,7 @@ def estimate_end(
     work_s = max(0, target - step) * step_s
     if limit_s is None or started_s is None or now_s + work_s <= started_s + limit_s:
         return RunEstimate(now_s + work_s, 1, step, target, step_s, limit_s)
-    lost_s = min(save_wait_s + MARGIN_S, limit_s / LIMIT_SHARE)
+    lost_s = min(save_wait_s + TIME_LIMIT_MARGIN_S, limit_s / LIMIT_SHARE)
     rest_s = work_s - max(0.0, started_s + limit_s - lost_s - now_s)
     whole = max(
         0, math.ceil((rest_s - limit_s) / (limit_s - lost_s))

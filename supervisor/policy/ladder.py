@@ -36,11 +36,10 @@ from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config.node_counts import whole_units
-from ftrun.supervisor.config.recovery_order import RungRules as Rungs
+from ftrun.supervisor.config.recovery_order import RungRules
 from ftrun.supervisor.config.rungs import Rung
 from ftrun.supervisor.model.types import CLASS_RULES, FaultClass
-from ftrun.supervisor.policy.policy_input import PolicyInput as Case
-from ftrun.supervisor.policy.policy_input import Ruling
+from ftrun.supervisor.policy.policy_input import PolicyInput, Ruling
 
 if TYPE_CHECKING:
     from ftrun.supervisor.config.node_counts import Sizes
@@ -145,9 +144,9 @@ class RecoveryStep:
 class LadderInput:
     """The input of every rung."""
 
-    case: Case
+    case: PolicyInput
     ruling: Ruling
-    rungs: Rungs
+    rungs: RungRules
     place: AllocationState
     used: Mapping[str, int]
     order: tuple[Rung, ...]
@@ -306,7 +305,7 @@ def _nodes(number: int) -> str:
 
 
 def choose_action(
-    case: Case, ruling: Ruling, rungs: Rungs, place: AllocationState, used: Mapping[str, int]
+    case: PolicyInput, ruling: Ruling, rungs: RungRules, place: AllocationState, used: Mapping[str, int]
 ) -> RecoveryStep:
     """The finest rung without an objection.
 

@@ -11,13 +11,12 @@ from collections.abc import Iterable, Sequence
 
 from ftrun.slurm.records import replace
 from ftrun.supervisor.model.types import CLASS_RULES, Decision, Source
-from ftrun.supervisor.policy.policy_input import EXCLUDE_SOURCES, PROOF_SOURCES, ClusterView
-from ftrun.supervisor.policy.policy_input import PolicyInput as Case
+from ftrun.supervisor.policy.policy_input import EXCLUDE_SOURCES, PROOF_SOURCES, ClusterView, PolicyInput
 
 __all__ = ["add_node_decisions", "nodes_to_exclude", "within_cap"]
 
 
-def add_node_decisions(case: Case, decision: Decision) -> Decision:
+def add_node_decisions(case: PolicyInput, decision: Decision) -> Decision:
     """The decision with its exclusions, drains and nodes to try last; the reason names them."""
     exclude, notes = _to_exclude(case)
     relax, kept_out = _under_cap(case, exclude)
@@ -104,7 +103,7 @@ def nodes_to_exclude(
     return tuple(sorted(named))
 
 
-def _to_exclude(case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _to_exclude(case: PolicyInput) -> tuple[tuple[str, ...], tuple[str, ...]]:
     outside = tuple(node for node in case.diagnosis.nodes if node not in case.attempt.nodes)
     notes = tuple(f"{node} is not of this attempt: not blamed" for node in outside)
     rule = CLASS_RULES[case.diagnosis.fault].exclude
@@ -133,7 +132,7 @@ def _to_exclude(case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return case.culprits, notes
 
 
-def _under_cap(case: Case, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _under_cap(case: PolicyInput, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(old exclusions to give up, new ones that do not fit), so that the job can still be placed."""
     partition = case.cluster.partition
     if not partition:
@@ -150,7 +149,7 @@ def _under_cap(case: Case, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], t
     return tuple(e.node for e in usable_old[left:]), kept_out
 
 
-def _to_drain(case: Case, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _to_drain(case: PolicyInput, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     rule = CLASS_RULES[case.diagnosis.fault]
     if not exclude or not rule.drain or not case.limits.drain or case.limits.ask_only:
         return (), ()
@@ -174,7 +173,7 @@ def _to_drain(case: Case, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], tu
     return exclude, ()
 
 
-def _to_ask(case: Case, exclude: tuple[str, ...]) -> tuple[str, ...]:
+def _to_ask(case: PolicyInput, exclude: tuple[str, ...]) -> tuple[str, ...]:
     """The nodes that the drain service is asked to drain. Log evidence is enough to ask: the service examines
     the node itself.
     """
@@ -183,7 +182,7 @@ def _to_ask(case: Case, exclude: tuple[str, ...]) -> tuple[str, ...]:
     return exclude if asks and drains else ()
 
 
-def _to_avoid(case: Case, exclude: tuple[str, ...]) -> tuple[str, ...]:
+def _to_avoid(case: PolicyInput, exclude: tuple[str, ...]) -> tuple[str, ...]:
     """All nodes of the attempt, if no culprit is excluded and enough others are idle: other nodes first, but
     never at the price of a queue.
     """

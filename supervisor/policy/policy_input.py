@@ -11,7 +11,7 @@ from typing import Any
 
 from ftrun.slurm.client.cluster import NodeRow, PartitionRow, Rights
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.config.settings import parse_policy_rule as rule
+from ftrun.supervisor.config.settings import parse_policy_rule
 from ftrun.supervisor.model.run import Attempt, Incident, Run
 from ftrun.supervisor.model.types import CLASS_RULES, Decision, Diagnosis, FaultClass, Source
 
@@ -246,7 +246,7 @@ def limits_from(settings: Mapping[str, Any]) -> PolicyLimits:
         for fault in FaultClass
         if (value := settings.get(f"budget-{fault.value}", "")) != ""
     }
-    told = map(rule, settings.get("policy") or ())
+    told = map(parse_policy_rule, settings.get("policy") or ())
     budgets |= {name: value for name, key, value in told if key == "budget" and isinstance(value, int)}
     return PolicyLimits(
         retries=int(settings.get("retries", default.retries)),

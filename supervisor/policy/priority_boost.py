@@ -18,8 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from ftrun.slurm.client.cluster import JobDetails, JobState, NodeRow
-from ftrun.slurm.client.cluster import NodeUsage as Stay
+from ftrun.slurm.client.cluster import JobDetails, JobState, NodeRow, NodeUsage
 from ftrun.slurm.records import dataclass
 
 __all__ = [
@@ -101,7 +100,7 @@ class LostJob:
     """The lost job as Slurm still knows it: its record, its last allocation, and its nodes as they are now."""
 
     job: JobDetails | None
-    stay: Stay | None
+    stay: NodeUsage | None
     nodes: Mapping[str, NodeRow]
 
 
@@ -150,7 +149,7 @@ def is_already_boosted(job: JobDetails, rule: BoostRule) -> bool:
     return _number(job.fields.get("Priority", "")) >= int(rule.value)
 
 
-def _refused_fault(job: JobDetails, stay: Stay, nodes: Mapping[str, NodeRow]) -> str:
+def _refused_fault(job: JobDetails, stay: NodeUsage, nodes: Mapping[str, NodeRow]) -> str:
     if job.state in BY_THE_NODE:
         return ""
     if job.state not in BY_THE_WAY:
@@ -164,7 +163,7 @@ def _is_broken(row: NodeRow) -> bool:
     return not row.responding or row.drained or "fail" in row.flags
 
 
-def _refused_share(waits: JobDetails, lost: JobDetails, stay: Stay) -> str:
+def _refused_share(waits: JobDetails, lost: JobDetails, stay: NodeUsage) -> str:
     if any(name in waits.fields for name in ("ArrayJobId", "HetJobId")):
         return f"job {waits.job_id} is not one job alone"
     if _number(waits.fields.get("NumNodes", "").split("-")[-1]) > len(stay.nodes):
@@ -186,7 +185,7 @@ def _refused_share(waits: JobDetails, lost: JobDetails, stay: Stay) -> str:
     return ""
 
 
-def _refused_time(lost: JobDetails, stay: Stay, now_s: float, rule: BoostRule) -> str:
+def _refused_time(lost: JobDetails, stay: NodeUsage, now_s: float, rule: BoostRule) -> str:
     end_s = now_s if stay.end_s is None else stay.end_s
     if end_s - stay.start_s < rule.ran_s:
         return (

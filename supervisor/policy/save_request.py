@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import Any
 
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.model.stop_conditions import TIME_LIMIT_MARGIN_S as MARGIN_S
+from ftrun.supervisor.model.stop_conditions import TIME_LIMIT_MARGIN_S
 
 __all__ = [
     "QUIET_S",
@@ -180,7 +180,7 @@ def warning_s(limit_s: float | None, save_wait_s: float) -> int:
     """
     if limit_s is None or limit_s < LIMIT_MIN_S:
         return 0
-    return int(min(save_wait_s + MARGIN_S, limit_s / LIMIT_SHARE, SIGNAL_AHEAD_MAX_S))
+    return int(min(save_wait_s + TIME_LIMIT_MARGIN_S, limit_s / LIMIT_SHARE, SIGNAL_AHEAD_MAX_S))
 
 
 def warning_is_due(ahead_s: float, left_s: float) -> bool:
@@ -201,4 +201,4 @@ def work_is_lost(*, work_s: float | None, left_s: float, unasked: bool) -> bool:
 
 def limit_is_near(limit_s: float, left_s: float, save_wait_s: float) -> bool:
     """Whether it is time to save before the limit. Most of a short limit is reserved for work."""
-    return left_s <= min(save_wait_s + MARGIN_S, limit_s / LIMIT_SHARE)
+    return left_s <= min(save_wait_s + TIME_LIMIT_MARGIN_S, limit_s / LIMIT_SHARE)

@@ -15,12 +15,9 @@ from typing import TYPE_CHECKING, Any
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.config import recovery_order
 from ftrun.supervisor.diagnosis import node_findings
-from ftrun.supervisor.diagnosis.checkpoint_blame import ResumedCheckpoint as Resumed
-from ftrun.supervisor.diagnosis.checkpoint_blame import ResumePoint as Usable
-from ftrun.supervisor.diagnosis.checkpoint_blame import is_set_aside as is_aside
+from ftrun.supervisor.diagnosis.checkpoint_blame import ResumedCheckpoint, ResumePoint, is_set_aside
 from ftrun.supervisor.diagnosis.class_defaults import Ended
-from ftrun.supervisor.diagnosis.facts import Facts
-from ftrun.supervisor.diagnosis.facts import LostCompanion as Gone
+from ftrun.supervisor.diagnosis.facts import Facts, LostCompanion
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.diagnosis.suspicions import GROWN
@@ -30,9 +27,9 @@ from ftrun.supervisor.policy import decide, ladder, policy_input
 from ftrun.supervisor.telemetry import divergence
 
 if TYPE_CHECKING:
-    from ftrun.hooks.checkpoints.diverged import Divergence as Poison
+    from ftrun.hooks.checkpoints.diverged import Divergence
     from ftrun.supervisor.signatures.catalog import Catalog
-    from ftrun.supervisor.telemetry.divergence import DivergenceSign as Sign
+    from ftrun.supervisor.telemetry.divergence import DivergenceSign
     from ftrun.supervisor.telemetry.progress import Progress
 
 __all__ = [
@@ -75,10 +72,10 @@ class StartFacts:
     rank_ended: bool = False
     step: int | None = None
     checkpoint: str = ""
-    diverged: Sign | None = None
-    spoilt: Poison | None = None
-    loads: Usable = field(default_factory=Usable)
-    resumed: Resumed | None = None
+    diverged: DivergenceSign | None = None
+    spoilt: Divergence | None = None
+    loads: ResumePoint = field(default_factory=ResumePoint)
+    resumed: ResumedCheckpoint | None = None
 
 
 def diagnose_start(seen: StartFacts, catalog: Catalog) -> Diagnosis:
@@ -97,7 +94,7 @@ def diagnosis_facts(seen: StartFacts, catalog: Catalog) -> Facts:
         by_us=seen.suspicion is not None,
         nodes_down=seen.silent,
     )
-    gone = Gone(seen.gone, f"the companion that held {', '.join(seen.gone)} is over")
+    gone = LostCompanion(seen.gone, f"the companion that held {', '.join(seen.gone)} is over")
     return Facts(
         evidence=seen.evidence,
         topology=seen.topology,
@@ -119,7 +116,7 @@ def policy_input_of(
 ) -> policy_input.PolicyInput:
     """The case of this end for the policy."""
     assert run.attempt is not None
-    loads = seen.resumed.without if seen.resumed is not None and is_aside(diagnosis) else seen.loads
+    loads = seen.resumed.without if seen.resumed is not None and is_set_aside(diagnosis) else seen.loads
     launch = run.attempt.launch
     attempt = replace(
         run.attempt,

@@ -10,18 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ftrun.supervisor.config.recovery_order import RungRules as Rungs
-from ftrun.supervisor.config.recovery_order import rung_rules_from as rungs_from
-from ftrun.supervisor.config.rungs import IN_PLACE, Rung
-from ftrun.supervisor.config.rungs import inapplicable_rungs as cannot_apply
-from ftrun.supervisor.config.settings import format_value as show
+from ftrun.supervisor.config.recovery_order import RungRules, rung_rules_from
+from ftrun.supervisor.config.rungs import IN_PLACE, Rung, inapplicable_rungs
+from ftrun.supervisor.config.settings import format_value
 from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, UNSURE
 from ftrun.supervisor.model.types import CLASS_RULES, UNLIMITED, Action, FaultClass
 from ftrun.supervisor.policy import elastic
-from ftrun.supervisor.policy.ladder import ENDS_ALLOCATION as ENDS_THE_JOB
-from ftrun.supervisor.policy.ladder import NODE_BOUND, PROCESS_FAULTS
-from ftrun.supervisor.policy.policy_input import PolicyLimits as Limits
-from ftrun.supervisor.policy.policy_input import limits_from
+from ftrun.supervisor.policy.ladder import ENDS_ALLOCATION, NODE_BOUND, PROCESS_FAULTS
+from ftrun.supervisor.policy.policy_input import PolicyLimits, limits_from
 
 __all__ = ["NEVER", "what_if"]
 
@@ -41,7 +37,7 @@ def what_if(
 
     `retry` and `action` come from the signature; None = the default of the class. Raises SettingError.
     """
-    limits, rungs = limits_from(settings), rungs_from(settings)
+    limits, rungs = limits_from(settings), rung_rules_from(settings)
     default = CLASS_DEFAULTS[fault]
     again = default.retry if retry is None else retry
     stops = (action or default.action) is Action.STOP or not limits.budget(fault)
@@ -55,15 +51,17 @@ def what_if(
         unless = ", unless a sick device or a neighbour is proven to be why" if proven else ""
         guess = f"; where that is less than {UNSURE:g} sure and the script had made steps, once more"
         return [("stop", f"trying again cannot succeed{unless}{guess}")]
-    order, off = rungs.order(fault, signature), cannot_apply(settings)
-    shown = [] if fault in ENDS_THE_JOB else [*order[:-1], *(rung for rung in IN_PLACE if rung not in order)]
+    order, off = rungs.order(fault, signature), inapplicable_rungs(settings)
+    shown = (
+        [] if fault in ENDS_ALLOCATION else [*order[:-1], *(rung for rung in IN_PLACE if rung not in order)]
+    )
     rows = [_row(rungs, rung, fault, signature, off) for rung in shown]
-    why = "the allocation itself ends" if fault in ENDS_THE_JOB else "else, and whatever fails above"
+    why = "the allocation itself ends" if fault in ENDS_ALLOCATION else "else, and whatever fails above"
     return [*rows, ("resubmit", why), ("stop", _end(limits, fault))]
 
 
 def _row(
-    rungs: Rungs, rung: Rung, fault: FaultClass, signature: str, off: Mapping[Rung, str]
+    rungs: RungRules, rung: Rung, fault: FaultClass, signature: str, off: Mapping[Rung, str]
 ) -> tuple[str, str]:
     if rung not in rungs.order(fault, signature):
         return rung.value, NEVER + off.get(rung, "it is not in the list (recover)")
@@ -74,7 +72,7 @@ def _row(
     if when.startswith(NEVER):
         return rung.value, when
     of = f" for {over}" if over else ""
-    limit = show(f"limit-{rung.value}", rungs.limit_s(rung, fault, signature))
+    limit = format_value(f"limit-{rung.value}", rungs.limit_s(rung, fault, signature))
     return rung.value, f"{when}; budget {allowed}{of}, within {limit}"
 
 
@@ -129,7 +127,7 @@ _WHEN = {
 }
 
 
-def _end(limits: Limits, fault: FaultClass) -> str:
+def _end(limits: PolicyLimits, fault: FaultClass) -> str:
     budget, ceiling = limits.budget(fault), f"after {limits.retries} retries in all"
     if budget >= UNLIMITED:
         return ceiling

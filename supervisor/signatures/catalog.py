@@ -32,10 +32,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ftrun.supervisor.model.types import Action, Blame, FaultClass, Layer, Role, Source
-from ftrun.supervisor.signatures.codes import CodeTable
-from ftrun.supervisor.signatures.codes import SignaturesById as Known
-from ftrun.supervisor.signatures.codes import parse_table as table_of
-from ftrun.supervisor.signatures.codes import without_codes as without
+from ftrun.supervisor.signatures.codes import CodeTable, SignaturesById, parse_table, without_codes
 from ftrun.supervisor.store import user_cache
 
 __all__ = ["CAPTURES", "Catalog", "CatalogError", "Signature", "load"]
@@ -148,11 +145,11 @@ _KEPT = msgspec.msgpack.Decoder(_Parts)
 
 def _catalog(parts: _Parts, digest: str) -> Catalog:
     found = {signature.id: signature for signature in parts.signatures}
-    made = (without(table_of(raw), parts.silent) for raw in parts.tables)
+    made = (without_codes(parse_table(raw), parts.silent) for raw in parts.tables)
     tables = {table.id: table for table in made}
     return Catalog(
         signatures=tuple(parts.signatures),
-        by_id=Known(MappingProxyType(found), tables, _of_code),
+        by_id=SignaturesById(MappingProxyType(found), tables, _of_code),
         digest=digest,
         tables=MappingProxyType(tables),
     )
@@ -227,7 +224,7 @@ def _files(extra: tuple[str, ...]) -> Iterator[Path]:
 def _table(path: Path, raw: Mapping[str, Any]) -> CodeTable:
     """Make one table of codes. Each of its levels must make a signature."""
     try:
-        table = table_of(raw)
+        table = parse_table(raw)
         first = {code.level.name: name for name, code in reversed(list(table.codes.items()))}
         for name in first.values():
             _of_code(table.row(name))

@@ -27,8 +27,7 @@ from typing import NamedTuple
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.signatures.catalog import Catalog
 from ftrun.supervisor.signatures.codes import CodeTable
-from ftrun.supervisor.signatures.prefilter import CATALOGS
-from ftrun.supervisor.signatures.prefilter import prefilter_for as sieve_of
+from ftrun.supervisor.signatures.prefilter import CATALOGS, prefilter_for
 
 __all__ = ["REPEATED_MAX", "SEGMENT_BYTES", "TEXT_CHARS", "Hit", "Position", "Scanner", "bounded", "clean"]
 
@@ -88,7 +87,7 @@ class Scanner:
             tuple(signature.priority for signature in known),
             tuple(catalog.tables.get(signature.table) for signature in known),
         )
-        self._sieve = sieve_of(self._compiled.expressions, engine)
+        self._sieve = prefilter_for(self._compiled.expressions, engine)
         self._tail = b""
         self._line = 1
         self._offset = 0  # of the first byte of the tail

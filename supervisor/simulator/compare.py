@@ -16,17 +16,14 @@ from typing import Any
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.config.node_counts import sizes_of_settings
-from ftrun.supervisor.config.recovery_order import rung_rules_from as rungs_from
+from ftrun.supervisor.config.recovery_order import rung_rules_from
 from ftrun.supervisor.model.errors import SettingError
 from ftrun.supervisor.model.types import FaultClass
-from ftrun.supervisor.simulator.ftrun_rules import FtrunRules as LookedAfter
-from ftrun.supervisor.simulator.queue import QueuedJob as Waiting
-from ftrun.supervisor.simulator.queue import first_job
+from ftrun.supervisor.simulator.ftrun_rules import FtrunRules
+from ftrun.supervisor.simulator.queue import QueuedJob, first_job
 from ftrun.supervisor.simulator.scenario import Scenario
 from ftrun.supervisor.simulator.tally import Row, row_of
-from ftrun.supervisor.simulator.virtual_run import Fault, Rules
-from ftrun.supervisor.simulator.virtual_run import VirtualRun as Life
-from ftrun.supervisor.simulator.virtual_run import simulate as live
+from ftrun.supervisor.simulator.virtual_run import Fault, Rules, VirtualRun, simulate
 
 __all__ = ["PersonRules", "Policy", "RequeueRules", "compare", "policies"]
 
@@ -34,22 +31,22 @@ __all__ = ["PersonRules", "Policy", "RequeueRules", "compare", "policies"]
 class _NeverGrows:
     """A healthy run is left alone."""
 
-    def look_at_s(self, _life: Life) -> float:
+    def look_at_s(self, _life: VirtualRun) -> float:
         """Never."""
         return math.inf
 
-    def look(self, _life: Life) -> None:
+    def look(self, _life: VirtualRun) -> None:
         """Do nothing."""
 
 
 class PersonRules(_NeverGrows):
     """A person who looks now and then."""
 
-    def begin(self, life: Life) -> None:
+    def begin(self, life: VirtualRun) -> None:
         """Submit the first job."""
         first_job(life, 0)
 
-    def recover(self, life: Life, fault: Fault) -> None:
+    def recover(self, life: VirtualRun, fault: Fault) -> None:
         """Notice late, find the cause, start again by hand."""
         _until_over(life, fault)
         life.spend("person", life.wait(life.scenario["reaction"]), held=False)
@@ -61,26 +58,26 @@ class PersonRules(_NeverGrows):
 class RequeueRules(_NeverGrows):
     """`scontrol requeue` after each failed end of the script."""
 
-    def begin(self, life: Life) -> None:
+    def begin(self, life: VirtualRun) -> None:
         """Submit the first job."""
         first_job(life, 0)
 
-    def recover(self, life: Life, fault: Fault) -> None:
+    def recover(self, life: VirtualRun, fault: Fault) -> None:
         """Requeue, whatever the fault was."""
         _until_over(life, fault)
         life.spend("queue", life.scenario["requeue"], held=False)
         _new_job(life, "requeue")
 
 
-def _until_over(life: Life, fault: Fault) -> None:
+def _until_over(life: VirtualRun, fault: Fault) -> None:
     if fault.cause.fault is FaultClass.HANG:
         life.spend("detection", life.scenario["watchdog"])
     elif fault.cause.lost:
         life.spend("detection", life.scenario["lost-after"])
 
 
-def _new_job(life: Life, how: str) -> None:
-    Waiting(life, life.scenario.nodes).started()
+def _new_job(life: VirtualRun, how: str) -> None:
+    QueuedJob(life, life.scenario.nodes).started()
     life.spend("restart", life.scenario["new-job"])
     life.restarted(how)
 
@@ -119,7 +116,7 @@ def policies(
     for count in spares:
         if count > idle:
             raise SettingError(f"spares: {count} are more than the {idle} idle nodes of the cluster (--idle)")
-        rungs_from({**settings.defaults(), **own, "spares": count})
+        rung_rules_from({**settings.defaults(), **own, "spares": count})
     found = [Policy("none", PersonRules), Policy("requeue", RequeueRules)]
     counts = dict.fromkeys((0, *spares))
     found += [_ours(f"ftrun +{count}" if count else "ftrun", own, count) for count in counts]
@@ -131,11 +128,11 @@ def policies(
 
 
 def _ours(name: str, own: Mapping[str, Any], spares: int) -> Policy:
-    return Policy(name, lambda: LookedAfter(own, spares))
+    return Policy(name, lambda: FtrunRules(own, spares))
 
 
 def compare(scenario: Scenario, found: Sequence[Policy], seeds: int) -> Iterator[Row]:
     """A row for each policy over the seeds 1..`seeds`, one after the other."""
     for way in found:
-        outcomes = [live(scenario, seed, way.rules()) for seed in range(1, seeds + 1)]
+        outcomes = [simulate(scenario, seed, way.rules()) for seed in range(1, seeds + 1)]
         yield row_of(way.name, scenario.nodes, outcomes)

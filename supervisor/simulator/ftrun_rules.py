@@ -25,25 +25,17 @@ from ftrun.supervisor.config import settings
 from ftrun.supervisor.config.node_counts import sizes_of_settings
 from ftrun.supervisor.config.rungs import Rung
 from ftrun.supervisor.diagnosis.class_defaults import plain
-from ftrun.supervisor.model.agent_events import GROW_RUNG as GROW
+from ftrun.supervisor.model.agent_events import GROW_RUNG
 from ftrun.supervisor.model.events import apply
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import Blame, Decision, Diagnosis, FaultClass, Source
 from ftrun.supervisor.policy import decide, elastic, estimates, node_placement, queue, start_decision
-from ftrun.supervisor.policy.elastic import GrowthDecision as Verdict
-from ftrun.supervisor.policy.elastic import GrowthInput as Scene
-from ftrun.supervisor.policy.ladder import AllocationState as Place
-from ftrun.supervisor.policy.ladder import RecoveryStep as Move
-from ftrun.supervisor.policy.policy_input import ClusterView, Ruling, limits_from
-from ftrun.supervisor.policy.policy_input import PolicyInput as Case
-from ftrun.supervisor.policy.queue import PendingJob as Pending
-from ftrun.supervisor.policy.queue import QueueAction as QueueMove
-from ftrun.supervisor.policy.queue import WaitSettings as Patience
-from ftrun.supervisor.simulator.queue import Companions as Lent
-from ftrun.supervisor.simulator.queue import QueuedJob as Waiting
-from ftrun.supervisor.simulator.queue import first_job
-from ftrun.supervisor.simulator.virtual_run import Fault
-from ftrun.supervisor.simulator.virtual_run import VirtualRun as Life
+from ftrun.supervisor.policy.elastic import GrowthDecision, GrowthInput
+from ftrun.supervisor.policy.ladder import AllocationState, RecoveryStep
+from ftrun.supervisor.policy.policy_input import ClusterView, PolicyInput, Ruling, limits_from
+from ftrun.supervisor.policy.queue import PendingJob, QueueAction, WaitSettings
+from ftrun.supervisor.simulator.queue import Companions, QueuedJob, first_job
+from ftrun.supervisor.simulator.virtual_run import Fault, VirtualRun
 
 __all__ = ["IN_THE_QUEUE", "FtrunRules", "diagnosis", "diagnosis_json", "stop_reason"]
 
@@ -73,7 +65,7 @@ def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
     }
 
 
-def stop_reason(decision: Decision, case: Case) -> str:
+def stop_reason(decision: Decision, case: PolicyInput) -> str:
     """Why it stopped, without nodes and steps, so that seeds can be summed up."""
     last = decision.reason.rpartition("; ")[2]
     return last if "retries" in last else f"{case.diagnosis.fault.value}: not tried again"
@@ -111,20 +103,20 @@ class FtrunRules:
         self.run = Run("virtual")
         self._start = self._attempt = 0
         self._newest = self._resumed = ""  # checkpoints: the newest, and the one that this start began with
-        self._lent = Lent()
+        self._lent = Companions()
         self._aside: set[str] = set()  # nodes of the job that no start uses any more
         self._gone: set[str] = set()  # those of them that are lost or broken, until the job releases them
         self._open = ""  # the incident whose first step is still to come
         self._begun_s = 0.0
 
-    def begin(self, life: Life) -> None:
+    def begin(self, life: VirtualRun) -> None:
         """Submit the first job, with its spares."""
         first_job(life, int(self.settings["spares"]))
         self._note(life, "run.created", settings=self.settings)
         self._opened(life, (), life.scenario.nodes)
         self._started(life)
 
-    def recover(self, life: Life, fault: Fault) -> None:
+    def recover(self, life: VirtualRun, fault: Fault) -> None:
         """Recover from a fault: the agent first, where it is alive, then the supervisor."""
         self._stepped(life, stepped=fault.step is not None)
         found = diagnosis(fault)
@@ -134,7 +126,7 @@ class FtrunRules:
         if not agent or not self._inside(life, fault, found):
             self._submit_again(life, fault, found)
 
-    def _until_ended_s(self, life: Life) -> float:
+    def _until_ended_s(self, life: VirtualRun) -> float:
         """How long a hang lasts: ftrun's hang limit, but no longer than the collectives themselves wait."""
         given_up_s = life.scenario["watchdog"]
         if self.settings["hang"] == "never":
@@ -143,7 +135,7 @@ class FtrunRules:
 
     # ------------------------------------------------------------------ inside the allocation
 
-    def _inside(self, life: Life, fault: Fault, found: Diagnosis) -> bool:
+    def _inside(self, life: VirtualRun, fault: Fault, found: Diagnosis) -> bool:
         """Recover inside the allocation. False where the agent cannot."""
         case = self._case(life, fault, found)
         silent = (fault.node,) if fault.cause.lost else ()
@@ -169,7 +161,9 @@ class FtrunRules:
         self._again(life, fault, move, came, silent)
         return True
 
-    def _place(self, life: Life, fault: Fault, found: Diagnosis, silent: tuple[str, ...]) -> Place:
+    def _place(
+        self, life: VirtualRun, fault: Fault, found: Diagnosis, silent: tuple[str, ...]
+    ) -> AllocationState:
         self._given_back(life)
         gone = self._lent.broken(silent)
         place = start_decision.allocation_state(
@@ -187,12 +181,17 @@ class FtrunRules:
         sizes = self.sizes.without(self.run.sizes_aside) if self.sizes is not None else None
         return replace(place, sizes=sizes, idle=len(idle), companion_off="")
 
-    def _out(self, life: Life, *more: tuple[str, ...]) -> set[str]:
+    def _out(self, life: VirtualRun, *more: tuple[str, ...]) -> set[str]:
         """Nodes that no companion may bring: those that the job has, and those that the run avoids."""
         return {*self._aside, *self.run.excluded_at(life.now_s), *(node for nodes in more for node in nodes)}
 
     def _again(
-        self, life: Life, fault: Fault, move: Move, came: tuple[str, ...], silent: tuple[str, ...]
+        self,
+        life: VirtualRun,
+        fault: Fault,
+        move: RecoveryStep,
+        came: tuple[str, ...],
+        silent: tuple[str, ...],
     ) -> None:
         cost_s = life.scenario["in-place-step" if move.rung is Rung.STEP else "in-place-swap"]
         life.spend("detection", max(0.0, cost_s - DECIDED_S))
@@ -211,11 +210,11 @@ class FtrunRules:
             life.cluster.found(fault.node, life.now_s)
         self._next_start(life)
 
-    def _next_start(self, life: Life) -> None:
+    def _next_start(self, life: VirtualRun) -> None:
         self._start += 1
         self._begun(life)
 
-    def _stepped(self, life: Life, *, stepped: bool) -> None:
+    def _stepped(self, life: VirtualRun, *, stepped: bool) -> None:
         """Note the first step of this start, if its launch was over."""
         if self._open and stepped:
             at_s = min(life.now_s, self._begun_s + life.scenario["launch"])
@@ -224,7 +223,7 @@ class FtrunRules:
 
     # ------------------------------------------------------------------ more nodes
 
-    def look_at_s(self, life: Life) -> float:
+    def look_at_s(self, life: VirtualRun) -> float:
         """When the run may grow; never at full size, and never without an agent."""
         if self.sizes is None or len(life.active) >= self.sizes.full or self.settings["agent"] == "never":
             return math.inf
@@ -240,7 +239,7 @@ class FtrunRules:
         back_s = life.cluster.back_s(life.now_s, self._out(life))
         return min([life.now_s + LOOK_AGAIN_S, *back_s[:1]])
 
-    def look(self, life: Life) -> None:
+    def look(self, life: VirtualRun) -> None:
         """Grow where it pays: with the job's own nodes, or with a companion that is there at once."""
         self._stepped(life, stepped=True)
         self._given_back(life)
@@ -252,11 +251,11 @@ class FtrunRules:
             came = self._lent.come(life, found.missing, self._out(life))
         self._grow(life, found, came)
 
-    def _scene(self, life: Life) -> Scene:
+    def _scene(self, life: VirtualRun) -> GrowthInput:
         assert self.sizes is not None
         scenario, run, min_stay_s = life.scenario, self.run, float(self.settings["grow-min-interval"])
         restart_s = estimates.restart_s(run) or scenario["launch"] + scenario["in-place-step"]
-        return Scene(
+        return GrowthInput(
             size=len(life.active),
             sizes=self.sizes.without(run.sizes_aside),
             past=elastic.resize_history(run, life.now_s, min_stay_s, restart_s),
@@ -270,7 +269,7 @@ class FtrunRules:
             wanted=self.settings["grow"] != "never",
         )
 
-    def _given_back(self, life: Life) -> None:
+    def _given_back(self, life: VirtualRun) -> None:
         """Release nodes as Slurm and the site would.
 
         Slurm takes lost nodes out of the job, and broken ones are released once the site knows of them:
@@ -280,7 +279,7 @@ class FtrunRules:
         self._aside -= self._gone - kept
         self._gone = kept
 
-    def _free(self, life: Life) -> tuple[str, ...]:
+    def _free(self, life: VirtualRun) -> tuple[str, ...]:
         """Spares, and healthy nodes that were set aside, once the run no longer avoids them.
 
         Nobody repairs a node while the job has it.
@@ -288,11 +287,11 @@ class FtrunRules:
         aside = self._aside - self._gone - set(self.run.excluded_at(life.now_s))
         return (*life.spares, *sorted(aside))
 
-    def _grow(self, life: Life, found: Verdict, came: tuple[str, ...]) -> None:
+    def _grow(self, life: VirtualRun, found: GrowthDecision, came: tuple[str, ...]) -> None:
         own = self._free(life)[: found.size - len(life.active) - len(came)]
         nodes = (*life.active, *own, *came)
         self._note(
-            life, "start.decided", incident=self._incident(), rung=GROW, nodes=nodes, reason=found.reason
+            life, "start.decided", incident=self._incident(), rung=GROW_RUNG, nodes=nodes, reason=found.reason
         )
         life.outcome.spare_node_s += HELD_S * len(came)
         life.spend("lost steps", elastic.LOST_S)
@@ -301,12 +300,12 @@ class FtrunRules:
         self._aside.difference_update(own)
         life.active = nodes
         life.warm = False
-        life.restarted(GROW)
+        life.restarted(GROW_RUNG)
         self._next_start(life)
 
     # ------------------------------------------------------------------ a new job
 
-    def _submit_again(self, life: Life, fault: Fault, found: Diagnosis) -> None:
+    def _submit_again(self, life: VirtualRun, fault: Fault, found: Diagnosis) -> None:
         fence_s = float(self.settings["fence-wait"] or life.scenario["lost-after"] + FENCE_S)
         settle_s = float(self.settings["log-quiet"])
         life.spend("detection", max(fence_s, settle_s) if fault.cause.lost else settle_s)
@@ -330,7 +329,7 @@ class FtrunRules:
         life.restarted("resubmit")
         self._started(life)
 
-    def _queued(self, life: Life, avoided: tuple[str, ...]) -> None:
+    def _queued(self, life: VirtualRun, avoided: tuple[str, ...]) -> None:
         """Submit, and again at a smaller size where the queue gives no more.
 
         Each is an attempt of its own.
@@ -342,7 +341,7 @@ class FtrunRules:
         size = self._next_size(life, view, out)
         while not life.over:
             self._opened(life, out, size)
-            waiting = Waiting(life, size, spares=int(self.settings["spares"]), left_out=frozenset(out))
+            waiting = QueuedJob(life, size, spares=int(self.settings["spares"]), left_out=frozenset(out))
             move = self._waited(waiting)
             if move is None:
                 return
@@ -351,28 +350,28 @@ class FtrunRules:
             life.restarted(IN_THE_QUEUE)
             size = move.size
 
-    def _waited(self, waiting: Waiting) -> QueueMove | None:
+    def _waited(self, waiting: QueuedJob) -> QueueAction | None:
         """Wait in the queue. Returns a move to a smaller size, or None once the job has started."""
-        patience = Patience(float(self.settings["resize-after"]), float(self.settings["queue-timeout"]))
+        patience = WaitSettings(float(self.settings["resize-after"]), float(self.settings["queue-timeout"]))
         if self.sizes is None:
             waiting.started()
             return None
         pause_s = patience.spare_wait_s
         while not waiting.started(pause_s):
             pause_s = LOOK_EVERY_S
-            pending = Pending("Resources", waiting.waited_s, waiting.size)
+            pending = PendingJob("Resources", waiting.waited_s, waiting.size)
             move = queue.decide_wait(pending, waiting.ready(), self.sizes, patience)
             if move.kind == "shrink":
                 return move
         return None
 
-    def _next_size(self, life: Life, view: ClusterView, out: tuple[str, ...]) -> int:
+    def _next_size(self, life: VirtualRun, view: ClusterView, out: tuple[str, ...]) -> int:
         if self.sizes is None:
             return life.scenario.nodes
         now = queue.run_size(self.run, self.sizes)
         return queue.next_size(self.sizes, now, view, (), out)
 
-    def _stopped(self, life: Life, case: Case, ruling: Ruling) -> None:
+    def _stopped(self, life: VirtualRun, case: PolicyInput, ruling: Ruling) -> None:
         """Wait for a person, who runs `ftrun resume`."""
         self._note(life, "run.stopped", **self._carried(case, ruling))
         life.stopped(stop_reason(ruling.decision, case))
@@ -382,7 +381,7 @@ class FtrunRules:
         decision = {"kind": "resubmit", "reason": "resumed by a person", "exclude": [], "resumed": True}
         self._note(life, "run.resumed", decision=decision)
 
-    def _opened(self, life: Life, out: tuple[str, ...], size: int) -> None:
+    def _opened(self, life: VirtualRun, out: tuple[str, ...], size: int) -> None:
         self._attempt, self._start = self._attempt + 1, 1
         self._lent.end()
         self._aside.clear()
@@ -391,31 +390,31 @@ class FtrunRules:
         self._note(life, "attempt.opened", excluded=out, size=smaller)
         self._note(life, "submit.done")
 
-    def _started(self, life: Life) -> None:
+    def _started(self, life: VirtualRun) -> None:
         nodes = (*life.active, *life.spares)
         self._note(life, "job.started", nodes=nodes, started_at_s=life.now_s)
         self._note(life, "agent.opened", active=life.active)
         self._begun(life)
 
-    def _begun(self, life: Life) -> None:
+    def _begun(self, life: VirtualRun) -> None:
         self._resumed, self._begun_s = self._newest, life.now_s
         self._note(life, "start.begun", nodes=life.active, resume_from=self._resumed)
 
     # ------------------------------------------------------------------ what the policy sees
 
-    def _case(self, life: Life, fault: Fault, found: Diagnosis) -> Case:
+    def _case(self, life: VirtualRun, fault: Fault, found: Diagnosis) -> PolicyInput:
         if fault.saved:
             self._newest = f"ckpt/{fault.step}"
         view = self._view(life, (*life.active, *life.spares))
         return start_decision.policy_input_of(self.run, self._seen(life, fault, found, ()), found, view)
 
-    def _view(self, life: Life, held: tuple[str, ...]) -> ClusterView:
+    def _view(self, life: VirtualRun, held: tuple[str, ...]) -> ClusterView:
         needed = queue.run_size(self.run, self.sizes) if self.sizes is not None else life.scenario.nodes
         view = life.cluster.view(held, life.now_s, needed)
         return replace(view, nodes_least=queue.smallest_size(self.run, self.sizes))
 
     def _seen(
-        self, life: Life, fault: Fault, found: Diagnosis, silent: tuple[str, ...]
+        self, life: VirtualRun, fault: Fault, found: Diagnosis, silent: tuple[str, ...]
     ) -> start_decision.StartFacts:
         return start_decision.StartFacts(
             number=self._start,
@@ -430,7 +429,7 @@ class FtrunRules:
             checkpoint=self._newest if fault.saved else "",
         )
 
-    def _carried(self, case: Case, ruling: Ruling) -> dict[str, Any]:
+    def _carried(self, case: PolicyInput, ruling: Ruling) -> dict[str, Any]:
         return {
             **asdict(ruling.decision),
             "incident": self._incident(),
@@ -447,7 +446,7 @@ class FtrunRules:
     def _incident(self) -> str:
         return f"{self._attempt}.0.{self._start}"
 
-    def _note(self, life: Life, kind: str, /, **data: Any) -> None:
+    def _note(self, life: VirtualRun, kind: str, /, **data: Any) -> None:
         self._note_at(life.now_s, kind, **data)
 
     def _note_at(self, at_s: float, kind: str, /, **data: Any) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ftrun.supervisor.model.errors import SettingError
-from ftrun.supervisor.model.errors import nearest_word as nearest
+from ftrun.supervisor.model.errors import SettingError, nearest_word
 from ftrun.supervisor.simulator.scenario import Cause, Scenario, scenario_from
 
 __all__ = ["names", "read_file", "read_preset"]
@@ -25,7 +24,7 @@ def names() -> list[str]:
 def read_preset(name: str, own: Mapping[str, Any]) -> Scenario:
     """A shipped scenario with the quantities of `own` on top. Raises SettingError."""
     if name not in names():
-        near = nearest(name, names())
+        near = nearest_word(name, names())
         hint = f"did you mean {near}?" if near else f"there are {', '.join(names())}"
         raise SettingError(f"preset: no scenario is called {name!r}; {hint}")
     return _built(_table(FOLDER / f"{name}.toml"), own)

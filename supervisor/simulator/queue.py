@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from ftrun.supervisor.simulator.virtual_run import VirtualRun as Life
+from ftrun.supervisor.simulator.virtual_run import VirtualRun
 
 __all__ = ["Companions", "QueuedJob", "first_job"]
 
@@ -29,7 +29,7 @@ class QueuedJob:
     """
 
     def __init__(
-        self, life: Life, size: int, *, spares: int = 0, left_out: frozenset[str] = frozenset()
+        self, life: VirtualRun, size: int, *, spares: int = 0, left_out: frozenset[str] = frozenset()
     ) -> None:
         self.size = size
         self._spares = spares
@@ -80,7 +80,7 @@ class QueuedJob:
         return back_s
 
 
-def first_job(life: Life, spares: int) -> None:
+def first_job(life: VirtualRun, spares: int) -> None:
     """Place the first job: all nodes are healthy and free."""
     size = life.scenario.nodes
     life.place(life.cluster.names[: size + spares], size)
@@ -92,12 +92,12 @@ class Companions:
     def __init__(self) -> None:
         self._spans: list[tuple[str, ...]] = []
 
-    def idle(self, life: Life, out: Collection[str]) -> tuple[str, ...]:
+    def idle(self, life: VirtualRun, out: Collection[str]) -> tuple[str, ...]:
         """The nodes that a companion could have now; `out` are those that are not to be used."""
         away = {*life.cluster.away(life.now_s), *life.active, *life.spares, *out}
         return tuple(node for node in life.cluster.names if node not in away)
 
-    def ask(self, life: Life, count: int, out: Collection[str], limit_s: float) -> tuple[str, ...]:
+    def ask(self, life: VirtualRun, count: int, out: Collection[str], limit_s: float) -> tuple[str, ...]:
         """`count` nodes within `limit_s`, or (). The run stands still meanwhile and holds its own nodes."""
         wait_s = self._turn_s(life)
         back_s = life.cluster.back_s(life.now_s, out)
@@ -107,10 +107,10 @@ class Companions:
         life.spend("queue", min(wait_s, limit_s))
         return self.come(life, count, out) if wait_s < limit_s else ()
 
-    def _turn_s(self, life: Life) -> float:
+    def _turn_s(self, life: VirtualRun) -> float:
         return life.wait(life.scenario["queue"] / life.scenario["contended"]) if life.contended() else 0.0
 
-    def come(self, life: Life, count: int, out: Collection[str]) -> tuple[str, ...]:
+    def come(self, life: VirtualRun, count: int, out: Collection[str]) -> tuple[str, ...]:
         """`count` nodes at once, or ()."""
         nodes = self.idle(life, out)[:count]
         if len(nodes) < count:

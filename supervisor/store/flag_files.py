@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.config import home
 from ftrun.supervisor.model import stop_conditions
-from ftrun.supervisor.model.stop_conditions import BadStopConditions as BadHalt
-from ftrun.supervisor.model.stop_conditions import StopConditions as Halt
+from ftrun.supervisor.model.stop_conditions import BadStopConditions, StopConditions
 from ftrun.supervisor.store import checkpoints
 from ftrun.supervisor.store import run_dir as store_run_dir
 
@@ -57,22 +56,24 @@ VERSION = 1
 HALT_MAX_BYTES = 16 * 1024
 
 
-def write_halt(run_dir: str, halt: Halt) -> None:
+def write_halt(run_dir: str, halt: StopConditions) -> None:
     """Replace the stop conditions. Raises OSError."""
     text = json.dumps({"v": VERSION, **halt.to_json()}) + "\n"
     home.write_atomically(os.path.join(run_dir, stop_conditions.HALT_FILE), text.encode())
 
 
-def read_halt(run_dir: str) -> Halt | None:
+def read_halt(run_dir: str) -> StopConditions | None:
     """Return the stop conditions; None if there is no file that can be read. Raises BadHalt."""
     path = os.path.join(run_dir, stop_conditions.HALT_FILE)
     text = store_run_dir.read_untrusted(path, HALT_MAX_BYTES)
     if text is None:
         return None
     try:
-        halt = Halt.from_json(json.loads(text))
+        halt = StopConditions.from_json(json.loads(text))
     except (ValueError, RecursionError) as error:
-        raise BadHalt(str(error) if isinstance(error, BadHalt) else "it is no JSON") from None
+        raise BadStopConditions(
+            str(error) if isinstance(error, BadStopConditions) else "it is no JSON"
+        ) from None
     return halt if halt.token else replace(halt, token=checkpoints.content_stamp(path))  # written by hand
 
 
@@ -90,7 +91,7 @@ def with_due_stop(run: Run, run_dir: str, now_s: float) -> Run:
     """
     try:
         halt = read_halt(run_dir)
-    except BadHalt:
+    except BadStopConditions:
         return run
     if halt is None or run.wish == "cancel" or halt.token == run.halt.get("token"):
         return run

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 
-from ftrun.hooks.bundle.zipapp import build_zipapp as archive
+from ftrun.hooks.bundle.zipapp import build_zipapp
 from ftrun.hooks.runtime.ownership import RUNNER
 from ftrun.slurm.commands.node_queries import ANSWER
 from ftrun.supervisor.store.run_dir import TOOLS_LINK
@@ -78,7 +78,7 @@ LINK = TOOLS_LINK
 
 def install_node_tools(home: str) -> str:
     """Put the node side into `home`, let the link lead to it, and return its path. Raises OSError."""
-    path, link = archive(home), os.path.join(home, LINK)
+    path, link = build_zipapp(home), os.path.join(home, LINK)
     name = os.path.basename(path)
     with contextlib.suppress(OSError):
         if os.readlink(link) == name:

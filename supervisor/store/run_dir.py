@@ -14,8 +14,7 @@ import errno
 import os
 import stat
 
-from ftrun.hooks.runtime.ownership import private_folder, private_folders
-from ftrun.hooks.runtime.ownership import why_untrusted as distrust
+from ftrun.hooks.runtime.ownership import private_folder, private_folders, why_untrusted
 from ftrun.supervisor.config import home as config_home
 
 __all__ = [
@@ -45,7 +44,7 @@ def why_home_untrusted(home: str) -> str:
     """Return why runs must not be kept in `home`: others may have written there, and its files are trusted
     and in part run. "" if it does not exist yet.
     """
-    return distrust(home, follow=True) if os.path.exists(home) else ""
+    return why_untrusted(home, follow=True) if os.path.exists(home) else ""
 
 
 TOOLS_LINK = "tools/ftrun-hook.pyz"

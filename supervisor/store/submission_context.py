@@ -18,7 +18,7 @@ import os
 import resource
 
 from ftrun.supervisor.config import home
-from ftrun.supervisor.model.renamed_settings import rename_settings as with_new_names
+from ftrun.supervisor.model.renamed_settings import rename_settings
 
 __all__ = [
     "VERSION",
@@ -94,7 +94,7 @@ def load(run_dir: str) -> dict[str, Any]:
     if not isinstance(context, dict) or context.get("v") != VERSION:
         raise ContextError(f"{run_dir}/submit/context.json: written by another version of ftrun")
     if isinstance(context.get("settings"), dict):
-        context["settings"] = with_new_names(context["settings"])
+        context["settings"] = rename_settings(context["settings"])
     return context
 
 

@@ -20,8 +20,7 @@ from ftrun.slurm.commands.cluster import CommandCluster
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ftrun.slurm.native.cluster import ClientInUse as Speaking
-    from ftrun.slurm.native.cluster import NativeCluster
+    from ftrun.slurm.native.cluster import ClientInUse, NativeCluster
     from ftrun.supervisor.config.sources import Config
 
 __all__ = ["examine_client", "federation_warning", "open_cluster", "parse_federation"]
@@ -31,7 +30,7 @@ PROBE_TIMEOUT_S = 15.0
 
 
 def open_cluster(
-    config: Config, env: Mapping[str, str], *, timeout_s: float, tell: Callable[[Speaking], None]
+    config: Config, env: Mapping[str, str], *, timeout_s: float, tell: Callable[[ClientInUse], None]
 ) -> Cluster:
     """The client that the settings want.
 
@@ -73,7 +72,7 @@ def _native(
     commands: CommandCluster,
     env: Mapping[str, str],
     timeout_s: float,
-    tell: Callable[[Speaking], None],
+    tell: Callable[[ClientInUse], None],
 ) -> NativeCluster:
     from ftrun.slurm.native.cluster import NativeCluster
 

@@ -25,7 +25,7 @@ from ftrun.hooks.bundle.shell import COMPANION_SH
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.client.options import OptionError
-from ftrun.supervisor.model.agent_events import companion_mark as mark_of
+from ftrun.supervisor.model.agent_events import companion_mark
 from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store import submission_context
@@ -150,7 +150,7 @@ def companion_call(
         argv.append(f"--exclude={away}")
     folder = os.path.join(run_dir, "attempts", str(attempt), "companions")
     log = os.path.join(folder, f"{number}.log").replace("%", "%%")
-    mark = mark or mark_of(kept["run_token"], attempt, launch, number)
+    mark = mark or companion_mark(kept["run_token"], attempt, launch, number)
     comment = given.get("comment")
     argv += [
         f"--output={log}",
@@ -201,7 +201,8 @@ def companion_request(run_dir: str, attempt: int, **about: Any) -> SubmitRequest
     except OSError as error:
         raise SubmitImpossible(f"{run_dir}: cannot be written: {error.strerror}") from None
     return SubmitRequest(
-        token=about.get("mark") or mark_of(kept["run_token"], attempt, about["launch"], about["number"]),
+        token=about.get("mark")
+        or companion_mark(kept["run_token"], attempt, about["launch"], about["number"]),
         argv=made.argv,
         script=made.content,
         env=made.env,

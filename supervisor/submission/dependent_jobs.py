@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from ftrun.supervisor.model.job_rows import base_job_id as base_id
+from ftrun.supervisor.model.job_rows import base_job_id
 
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import Cluster, JobRow
@@ -47,5 +47,5 @@ def _submitted(shown: Iterable[JobRow]) -> dict[str, float]:
     names: dict[str, float] = {}
     for row in shown:
         if row.submit_time_s is not None:
-            names |= dict.fromkeys((row.job_id, row.raw_job_id, base_id(row.job_id)), row.submit_time_s)
+            names |= dict.fromkeys((row.job_id, row.raw_job_id, base_job_id(row.job_id)), row.submit_time_s)
     return names

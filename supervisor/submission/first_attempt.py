@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ftrun.supervisor.submission.arguments import Submission as Asked
+    from ftrun.supervisor.submission.arguments import Submission
 
 _LOOK_UP_FOR_S = 25.0
 _ASKED = "Batch job submission failed"  # sbatch's message once it has talked to slurmctld
@@ -38,7 +38,7 @@ class FirstAttempt:
 
     __slots__ = ("asked", "home", "id", "job", "journal", "kept", "plan", "run_dir", "token")
 
-    def __init__(self, asked: Asked, home: str, run_dir: str) -> None:
+    def __init__(self, asked: Submission, home: str, run_dir: str) -> None:
         self.asked = asked
         self.home = home
         self.run_dir = run_dir
@@ -117,11 +117,10 @@ class FirstAttempt:
     def _unclear(self, ended: sbatch_process.SbatchResult) -> int:
         """sbatch failed or printed no id (--quiet): find out what happened before anything is reported."""
         from ftrun.slurm.client.errors import OutcomeUnknown
-        from ftrun.slurm.commands.failure_kinds import Call
-        from ftrun.slurm.commands.failure_kinds import error_of_failure as sort_failure
+        from ftrun.slurm.commands.failure_kinds import Call, error_of_failure
 
         stderr = ended.stderr.decode("utf-8", "replace")
-        error = sort_failure(Call.SUBMIT, stderr=stderr, exit_code=ended.exit_code)
+        error = error_of_failure(Call.SUBMIT, stderr=stderr, exit_code=ended.exit_code)
         if ended.exit_code and not ended.killed and not isinstance(error, OutcomeUnknown):
             self.discard()
             return ended.exit_code
@@ -222,7 +221,7 @@ def _put_hooks(home: str) -> None:
         )
 
 
-def _dependency(asked: Asked, home: str) -> str | None:
+def _dependency(asked: Submission, home: str) -> str | None:
     """The user's dependency with the ids of ftrun's runs brought up to date; None where nothing changes."""
     typed = asked.given.get("dependency")
     if not typed:
@@ -231,7 +230,7 @@ def _dependency(asked: Asked, home: str) -> str | None:
     return renamed if renamed != typed else None
 
 
-def _present_job(asked: Asked, home: str, job: str) -> str:
+def _present_job(asked: Submission, home: str, job: str) -> str:
     """The run's present job instead of its earlier `job`; `job` itself if that id is another job's by now."""
     run_dir = store_run_dir.find_run(home, job)
     if run_dir is None:
@@ -249,7 +248,7 @@ def _present_job(asked: Asked, home: str, job: str) -> str:
     return str(submitted[-1])
 
 
-def _is_anothers(asked: Asked, run_dir: str, job: str) -> bool:
+def _is_anothers(asked: Submission, run_dir: str, job: str) -> bool:
     """Whether Slurm shows a job of this id that is not the run's. Asked only if an id would be replaced."""
     from ftrun.slurm.client.errors import SlurmError
     from ftrun.slurm.commands.cluster import CommandCluster

@@ -136,9 +136,9 @@ def with_agent(chosen: Mapping[str, Any], shape: str) -> bool:
     if shape != "single" or chosen.get("agent") == "never" or chosen["observe"] or not chosen["retries"]:
         return False
     if chosen.get("policy"):
-        from ftrun.supervisor.config.recovery_order import rung_rules_from as rungs_from
+        from ftrun.supervisor.config.recovery_order import rung_rules_from
 
-        return rungs_from(chosen).in_place
+        return rung_rules_from(chosen).in_place
     words = str(chosen.get("recover", "")).split(",")
     usable = {
         "rank": bool(chosen.get("rank-restart")),
@@ -205,14 +205,14 @@ def cache_facts(kept: Mapping[str, Any], shape: str) -> dict[str, str]:
         or not kept.get("cache_name")
     ):
         return {}
-    from ftrun.hooks.runtime.formats import parse_bytes as bytes_of
+    from ftrun.hooks.runtime.formats import parse_bytes
 
     base = str(chosen["cache-base"]).rstrip("/") or "/"
     if not base.startswith("/") or "\n" in base:
         return {}
     folder = f"{base.rstrip('/')}/{cache_env.FOLDER}{kept['cache_name']}"
     return {
-        "caches": f"{bytes_of(str(chosen['cache-limit']))} {folder}",
+        "caches": f"{parse_bytes(str(chosen['cache-limit']))} {folder}",
         "cache_exports": cache_env.export_lines(setting),
     }
 
@@ -275,18 +275,18 @@ _OF_RUNGS = frozenset({"recover", *(f"{kind}-{rung}" for kind in ("budget", "lim
 
 
 def _refuse_rungs(config: Config, meant: Collection[str]) -> None:
-    from ftrun.supervisor.config.recovery_order import rung_rules_from as rungs_from
+    from ftrun.supervisor.config.recovery_order import rung_rules_from
 
-    rungs_from(config.values, signatures=known_signatures, meant=meant)
+    rung_rules_from(config.values, signatures=known_signatures, meant=meant)
 
 
 def _may_swap(config: Config, shape: str) -> bool:
-    from ftrun.supervisor.config.recovery_order import rung_rules_from as rungs_from
+    from ftrun.supervisor.config.recovery_order import rung_rules_from
     from ftrun.supervisor.config.rungs import Rung
 
     if not with_agent(config.values, shape):
         return False
-    orders = rungs_from(config.values).orders.values()
+    orders = rung_rules_from(config.values).orders.values()
     return config.values["straggler"] == "swap" or any(Rung.SWAP in order for order in orders)
 
 

@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from ftrun.hooks.checkpoints.diverged import Divergence as Poison
+    from ftrun.hooks.checkpoints.diverged import Divergence
     from ftrun.slurm.client.cluster import SubmitRequest
-    from ftrun.supervisor.submission.resize import ResizedSubmission as Resized
+    from ftrun.supervisor.submission.resize import ResizedSubmission
 
 SIGNAL_AHEAD_S = 60.0  # sbatch's own value where --signal names no time
 FIRST_DROPPED = ("wait",)
@@ -93,7 +93,7 @@ class AttemptSpec:
         restart: int | None = None,
         last_fault: str = "",
         set_aside: Sequence[str] = (),
-        poisoned: Sequence[Poison] = (),
+        poisoned: Sequence[Divergence] = (),
         had: bool = False,
         fresh: bool = False,
         anyway: bool = False,
@@ -321,7 +321,11 @@ def _without(
 
 
 def _facts(
-    context: Mapping[str, Any], given: SbatchOptions, spec: AttemptSpec, made: Resized | None, run_dir: str
+    context: Mapping[str, Any],
+    given: SbatchOptions,
+    spec: AttemptSpec,
+    made: ResizedSubmission | None,
+    run_dir: str,
 ) -> dict[str, str]:
     """What the submitted file says; see `compose.compose` for the keys."""
     chosen = context["settings"]

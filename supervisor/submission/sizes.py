@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from ftrun.supervisor.config.node_counts import GlobalBatch as Batch
+    from ftrun.supervisor.config.node_counts import GlobalBatch
     from ftrun.supervisor.config.sources import Config
     from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
@@ -114,7 +114,7 @@ def _batch(
     known: Sizes | None,
     chosen: Mapping[str, Any],
     given: SbatchOptions,
-) -> Batch | None:
+) -> GlobalBatch | None:
     whole, micro = int(chosen.get("global-batch", 0)), int(chosen.get("micro-batch", 0))
     if not whole and not micro:
         return None

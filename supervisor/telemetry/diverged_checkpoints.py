@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ftrun.hooks.checkpoints import diverged_folder, listing, names
-from ftrun.hooks.checkpoints.diverged import Divergence as Poison
+from ftrun.hooks.checkpoints.diverged import Divergence
 from ftrun.hooks.checkpoints.find import find as find_all
 from ftrun.supervisor.store import checkpoints, submission_context
 from ftrun.supervisor.telemetry import divergence
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.telemetry.divergence import DivergenceSign as Sign
+    from ftrun.supervisor.telemetry.divergence import DivergenceSign
 
 __all__ = ["poison_of"]
 
@@ -25,8 +25,14 @@ LIMIT_S = 10.0
 
 
 def poison_of(
-    found: Sign, settings: Mapping[str, Any], run_dir: str, *, name: str, resumed_from: str, now_s: float
-) -> Poison:
+    found: DivergenceSign,
+    settings: Mapping[str, Any],
+    run_dir: str,
+    *,
+    name: str,
+    resumed_from: str,
+    now_s: float,
+) -> Divergence:
     """What a sign in the log of start `name` spoils, by the clocks of the file systems of the run's folder
     and its checkpoints.
 

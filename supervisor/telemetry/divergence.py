@@ -28,7 +28,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ftrun.hooks.checkpoints.diverged import Divergence as Poison
+from ftrun.hooks.checkpoints.diverged import Divergence
 from ftrun.slurm.records import dataclass
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def poison_of(
     now_s: float,
     disk_s: float,
     youngest_s: float | None,
-) -> Poison:
+) -> Divergence:
     """Which of the run's checkpoints the divergence spoils. `name`: of the start. `resumed_step`: of the
     checkpoint that it resumed from.
 
@@ -217,7 +217,7 @@ def poison_of(
     elif step is None:
         step = min((one for one in (found.step, resumed_step) if one is not None), default=None)
     ago_s = 0.0 if found.at_s is None else max(0.0, now_s - found.at_s)
-    return Poison(
+    return Divergence(
         name, step, disk_s - ago_s - MARGIN_S[found.kind], disk_s if youngest_s is None else youngest_s
     )
 
@@ -230,7 +230,7 @@ def describe_divergence(found: DivergenceSign | None) -> str:
     return what + (f" at step {found.step}" if found.step is not None else "")
 
 
-def divergence_data(found: DivergenceSign, spoilt: Poison) -> dict[str, Any]:
+def divergence_data(found: DivergenceSign, spoilt: Divergence) -> dict[str, Any]:
     """The divergence as the journal records it."""
     bound = "what was written in the last minutes" if spoilt.step is None else f"step {spoilt.step} on"
     why = {

@@ -39,8 +39,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor.model.types import HangState as State
-from ftrun.supervisor.model.types import HangVerdict as Verdict
+from ftrun.supervisor.model.types import HangState, HangVerdict
 from ftrun.supervisor.telemetry.liveness import HOLDS_S, NEVER, WARM_MOVES, History, Rank
 
 __all__ = [
@@ -158,23 +157,27 @@ def after_fatal_line(
     )
 
 
-def hang_verdict(history: History, now_s: float, limits: HangLimits) -> Verdict:
+def hang_verdict(history: History, now_s: float, limits: HangLimits) -> HangVerdict:
     """The verdict on the start with this `history`. Cheap enough for every second."""
     case = _case(history, history.at(now_s), limits)
     quiet_s = case.quiet_s
     if not history.counts:
-        return Verdict(State.HEALTHY, quiet_s, None, "not watched: suspended, or a log cannot be read")
+        return HangVerdict(
+            HangState.HEALTHY, quiet_s, None, "not watched: suspended, or a log cannot be read"
+        )
     if quiet_s < case.ask_s:
         quiet = quiet_s >= QUIET_FROM * case.fast_s
-        state = State.QUIET if quiet else State.HEALTHY
-        return Verdict(state, quiet_s, None, _since(history, quiet_s, limits) if quiet else "it goes on")
+        state = HangState.QUIET if quiet else HangState.HEALTHY
+        return HangVerdict(state, quiet_s, None, _since(history, quiet_s, limits) if quiet else "it goes on")
     threshold_s, why = _threshold(history, case, limits)
     named = ranks_behind(history.ranks, history.witness.elsewhere)
     wants = _sample_due(history, history.at(now_s))
     if threshold_s is not None and quiet_s >= threshold_s:
-        return Verdict(State.HUNG, quiet_s, threshold_s, f"{_since(history, quiet_s, limits)}; {why}", named)
-    return Verdict(
-        State.SUSPECT, quiet_s, threshold_s, f"{_since(history, quiet_s, limits)}; {why}", named, wants
+        return HangVerdict(
+            HangState.HUNG, quiet_s, threshold_s, f"{_since(history, quiet_s, limits)}; {why}", named
+        )
+    return HangVerdict(
+        HangState.SUSPECT, quiet_s, threshold_s, f"{_since(history, quiet_s, limits)}; {why}", named, wants
     )
 
 

@@ -17,16 +17,12 @@ from typing import Any, Protocol
 
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model import types
-from ftrun.supervisor.model.types import Evidence
-from ftrun.supervisor.model.types import HangState as State
-from ftrun.supervisor.store.node_reports import read_json as json_of
-from ftrun.supervisor.store.node_tools import node_command as node_line
+from ftrun.supervisor.model.types import Evidence, HangState
+from ftrun.supervisor.store.node_reports import read_json
+from ftrun.supervisor.store.node_tools import node_command
 from ftrun.supervisor.telemetry import hang_rules, liveness
 from ftrun.supervisor.telemetry.heartbeats import BeatReader, Pulse
-from ftrun.supervisor.telemetry.liveness import LivenessSample as Sight
-from ftrun.supervisor.telemetry.liveness import RankSample as Seen
-from ftrun.supervisor.telemetry.liveness import Stacks
-from ftrun.supervisor.telemetry.liveness import stack_sample as sample_of
+from ftrun.supervisor.telemetry.liveness import LivenessSample, RankSample, Stacks, stack_sample
 from ftrun.supervisor.telemetry.log_watcher import WatchReport
 
 __all__ = [
@@ -100,7 +96,7 @@ class HangWatch:
     _suspected: bool = False
     _decided: bool = False
     _taken: int = 0
-    _before: Mapping[str, Seen] = field(default_factory=dict)
+    _before: Mapping[str, RankSample] = field(default_factory=dict)
     _moves: int = 0
     _asked_s: float = float("-inf")
     _folder: str = ""  # the folder of the awaited stacks; "" = none awaited
@@ -135,7 +131,7 @@ class HangWatch:
         if report is None:
             return None
         mono_s, pulse = self.mono_s(), self._pulse
-        sight = Sight(
+        sight = LivenessSample(
             life=self.token,
             steps_seen=report.progress.steps_seen if report.progress is not None else 0,
             growth=report.last_growth_s,
@@ -152,9 +148,9 @@ class HangWatch:
         if limits is None:
             return None
         verdict = hang_rules.hang_verdict(self.history, mono_s, limits)
-        if verdict.state is State.SUSPECT and not self._suspected:
+        if verdict.state is HangState.SUSPECT and not self._suspected:
             self.hands.record("hang.suspected", types.hang_verdict_to_json(verdict))
-        self._suspected = verdict.state in (State.SUSPECT, State.HUNG)
+        self._suspected = verdict.state in (HangState.SUSPECT, HangState.HUNG)
         if pulse.stacks is not None:
             self._told_s = mono_s
         beside_s = ASK_BESIDE_S if mono_s - self._told_s < TELLS_S else 0.0
@@ -162,9 +158,9 @@ class HangWatch:
         if verdict.wants_stacks and due and not self._folder:
             self._ask(mono_s)
         verdict = self._answered(sight, limits, exited=task_exited(report.evidence)) or verdict
-        if verdict.state is State.HUNG:
+        if verdict.state is HangState.HUNG:
             verdict = replace(verdict, rank_ended=task_exited(report.evidence))
-        return self._stands(verdict) if verdict.state is State.HUNG else self._goes_on(verdict)
+        return self._stands(verdict) if verdict.state is HangState.HUNG else self._goes_on(verdict)
 
     def _goes_on(self, verdict: types.HangVerdict) -> types.HangVerdict:
         self._decided = False
@@ -199,7 +195,7 @@ class HangWatch:
             self._folder = folder
 
     def _answered(
-        self, sight: Sight, limits: hang_rules.HangLimits, *, exited: bool
+        self, sight: LivenessSample, limits: hang_rules.HangLimits, *, exited: bool
     ) -> types.HangVerdict | None:
         """Judge with the awaited stacks, once they are there. `exited`: srun reports that a task ended by
         itself.
@@ -215,9 +211,9 @@ class HangWatch:
             return None
         if self._moves != self.history.moves.count:  # samples of an earlier silence do not count for this one
             self._before, self._moves = {}, self.history.moves.count
-        tables = {node: json_of(os.path.join(folder, f"{node}.json")) for node in answer.asked}
+        tables = {node: read_json(os.path.join(folder, f"{node}.json")) for node in answer.asked}
         self._taken += 1
-        stacks, activity, self._before = sample_of(tables, self._before, self._taken, exited=exited)
+        stacks, activity, self._before = stack_sample(tables, self._before, self._taken, exited=exited)
         mono_s = self.mono_s()
         self.history = liveness.observe(
             self.history, replace(sight, stacks=stacks, activity=activity), mono_s
@@ -236,7 +232,7 @@ def stacks_command(home: str, place: str, token: str, job: str, folder: str) -> 
     """
     words = ["stacks", "--attempt-folder", place, "--token", token, "--job", job]
     words += ["--out", folder, "--limit", f"{STACKS_LIMIT_S:g}", "--apart", f"{APART_S:g}"]
-    return node_line(home, words, told="taken")
+    return node_command(home, words, told="taken")
 
 
 def _newest(folder: str) -> int:

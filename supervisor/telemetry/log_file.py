@@ -22,16 +22,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor.model.log_order import parse_timestamp as stamp
+from ftrun.supervisor.model.log_order import parse_timestamp
 from ftrun.supervisor.model.types import Evidence, Role, Source
 from ftrun.supervisor.signatures.catalog import Catalog, load
 from ftrun.supervisor.signatures.scanner import SEGMENT_BYTES, Hit, Scanner
-from ftrun.supervisor.telemetry.divergence import LossSummary as Seen
-from ftrun.supervisor.telemetry.line_owner import NO_OWNERS_KNOWN as NOBODY_KNOWN
-from ftrun.supervisor.telemetry.line_owner import Bursts
-from ftrun.supervisor.telemetry.line_owner import KnownOwners as Ours
+from ftrun.supervisor.telemetry.divergence import LossSummary
+from ftrun.supervisor.telemetry.line_owner import NO_OWNERS_KNOWN, Bursts, KnownOwners
 from ftrun.supervisor.telemetry.progress import Progress, ProgressReader
-from ftrun.supervisor.telemetry.rank_map import RankMap as Seats
+from ftrun.supervisor.telemetry.rank_map import RankMap
 from ftrun.supervisor.telemetry.tail import Piece
 
 __all__ = ["EVIDENCE_MAX", "KEPT_FIRST", "KEPT_LAST", "LogContext", "LogFile", "line_time_s"]
@@ -63,10 +61,10 @@ class LogContext:
     lines count.
     """
 
-    def __init__(self, catalog: Catalog | None, ours: Ours = NOBODY_KNOWN) -> None:
+    def __init__(self, catalog: Catalog | None, ours: KnownOwners = NO_OWNERS_KNOWN) -> None:
         self.ours = ours
         self.kept = 0
-        self.seats = Seats()
+        self.seats = RankMap()
         known = load() if catalog is None else catalog
         self._scanner = Scanner(known)
         self._of_seats = frozenset(one.id for one in known.signatures if one.role is Role.SEAT)
@@ -204,7 +202,7 @@ class LogFile:
             tuple[int, str], int
         ] = {}  # (offset, signature) -> running number of what was provisional
         self._rested = True
-        self.losses = Seen()
+        self.losses = LossSummary()
         self._advances = 0  # as shown by `evidence`
         self._shown: tuple[Evidence, ...] = ()
 
@@ -409,7 +407,7 @@ class LogFile:
         self.reader.feed(text, 0.0 if now_s is None else now_s, behind=behind or now_s is None)
         self._read_to = target
 
-    def _show(self, progress: Progress | None, advances: int, losses: Seen) -> None:
+    def _show(self, progress: Progress | None, advances: int, losses: LossSummary) -> None:
         self.progress = progress
         if (advances, losses.calm_lines) != (self._advances, self.losses.calm_lines):
             self._advances = advances
@@ -425,7 +423,7 @@ def line_time_s(text: str) -> float | None:
     """The Unix time of the first full date in the line, None without one. A date without a zone is local
     time.
     """
-    found = stamp(text)
+    found = parse_timestamp(text)
     if found is None or found[1]:
         return found[0] if found else None
     whole = int(found[0])

@@ -26,13 +26,11 @@ from ftrun.supervisor.signatures.catalog import Catalog
 from ftrun.supervisor.store import attempt_dir
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store.attempt_dir import LaunchRecord
-from ftrun.supervisor.telemetry.divergence import LossHealth as Health
-from ftrun.supervisor.telemetry.line_owner import NO_OWNERS_KNOWN as NOBODY_KNOWN
-from ftrun.supervisor.telemetry.line_owner import KnownOwners as Ours
-from ftrun.supervisor.telemetry.log_file import LogContext as Book
-from ftrun.supervisor.telemetry.log_file import LogFile
+from ftrun.supervisor.telemetry.divergence import LossHealth
+from ftrun.supervisor.telemetry.line_owner import NO_OWNERS_KNOWN, KnownOwners
+from ftrun.supervisor.telemetry.log_file import LogContext, LogFile
 from ftrun.supervisor.telemetry.progress import Progress
-from ftrun.supervisor.telemetry.rank_map import RankMap as Seats
+from ftrun.supervisor.telemetry.rank_map import RankMap
 from ftrun.supervisor.telemetry.tail import READ_BYTES, LogPath, Piece, Tail, Tails
 
 __all__ = [
@@ -72,9 +70,9 @@ class WatchReport:
     readable: bool
     why_unreadable: str
     behind: bool = False
-    seats: Seats = field(default_factory=Seats)
+    seats: RankMap = field(default_factory=RankMap)
     phase: str = ""
-    health: Health = field(default_factory=Health)
+    health: LossHealth = field(default_factory=LossHealth)
     others: tuple[Evidence, ...] = ()
 
 
@@ -82,10 +80,10 @@ class LogWatcher:
     """Follows the logs of one launch. If `-o` and `-e` name one file, it is followed once."""
 
     def __init__(
-        self, paths: Sequence[LogPath], *, catalog: Catalog | None = None, ours: Ours = NOBODY_KNOWN
+        self, paths: Sequence[LogPath], *, catalog: Catalog | None = None, ours: KnownOwners = NO_OWNERS_KNOWN
     ) -> None:
         self._tails = Tails(_distinct(paths))
-        self._book = Book(catalog, ours)
+        self._book = LogContext(catalog, ours)
         self._files = [LogFile(tail.log.path, self._book) for tail in self._tails.tails]
         self._evidence: tuple[Evidence, ...] = ()
         self._last_growth_s: float | None = None
@@ -96,7 +94,7 @@ class LogWatcher:
 
     def admit(self, jobs: Collection[str], nodes: Collection[str]) -> None:
         """The launch now has these jobs and nodes, too. If nothing is known of the launch, that stays so."""
-        if self._book.ours != NOBODY_KNOWN:
+        if self._book.ours != NO_OWNERS_KNOWN:
             self._book.ours = self._book.ours.having(jobs, nodes)
 
     def poll(self, now_s: float, *, fresh: bool = False) -> WatchReport:
@@ -156,7 +154,7 @@ class LogWatcher:
         )
 
 
-def merge_reports(files: Sequence[LogFile], seats: Seats, why_unreadable: str = "") -> WatchReport:
+def merge_reports(files: Sequence[LogFile], seats: RankMap, why_unreadable: str = "") -> WatchReport:
     """The merged report of `files` that were read to their ends."""
     evidence = _all_evidence(files)
     return WatchReport(
@@ -226,12 +224,12 @@ def _leading(files: Sequence[LogFile]) -> LogFile | None:
     )
 
 
-def _health(files: Sequence[LogFile]) -> Health:
+def _health(files: Sequence[LogFile]) -> LossHealth:
     """From the file with the steps; without one, from the first by name that has losses."""
     leading = _leading(files)
     if leading is None:
         known = (file.losses.health for file in sorted(files, key=lambda file: file.name))
-        return next((health for health in known if health != Health()), Health())
+        return next((health for health in known if health != LossHealth()), LossHealth())
     return leading.losses.health
 
 
@@ -298,11 +296,11 @@ def start_logs(run_dir: str, attempt: int, launch: int, start: int) -> list[LogP
     return recorded_logs(record, after) if record is not None else []
 
 
-def known_owners(run_dir: str, attempt: int, launch: int) -> Ours:
+def known_owners(run_dir: str, attempt: int, launch: int) -> KnownOwners:
     """The jobs and nodes of one launch and of the run's other launches; NOBODY_KNOWN without a record."""
     record = attempt_dir.launch_record(run_dir, attempt, launch)
     if record is None or not record.job:
-        return NOBODY_KNOWN
+        return NO_OWNERS_KNOWN
     others: list[LaunchRecord] = []
     latest = store_run_dir.latest_attempt_number(run_dir)
     for number in range(max(1, latest - OTHERS_MAX), latest + 1):
@@ -310,7 +308,7 @@ def known_owners(run_dir: str, attempt: int, launch: int) -> Ours:
         while found is not None:
             others += [found] if (number, found.number) != (attempt, launch) else []
             found = attempt_dir.next_launch_record(run_dir, number, found.number)
-    return Ours(
+    return KnownOwners(
         jobs=frozenset({record.job}),
         nodes=frozenset(record.nodes),
         other_jobs=frozenset(one.job for one in others if one.job),

@@ -33,8 +33,7 @@ from statistics import median
 
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.telemetry import step_formats
-from ftrun.supervisor.telemetry.divergence import LossReader as Losses
-from ftrun.supervisor.telemetry.divergence import LossSummary as Seen
+from ftrun.supervisor.telemetry.divergence import LossReader, LossSummary
 
 __all__ = ["LINE_BYTES", "WORDS", "Progress", "ProgressReader", "announced_phase"]
 
@@ -131,7 +130,7 @@ class ProgressReader:
         self._look_moved = 0
         self._moved = 0
         self._times: deque[float] = deque(maxlen=TIMES_KEPT)
-        self._losses = Losses()
+        self._losses = LossReader()
 
     @property
     def progress(self) -> Progress | None:
@@ -144,7 +143,7 @@ class ProgressReader:
         return self._advances
 
     @property
-    def losses(self) -> Losses:
+    def losses(self) -> LossReader:
         """What the losses printed so far say of the training."""
         return self._losses
 
@@ -207,7 +206,7 @@ class ProgressReader:
         self._pending = b""
         self._pending_bytes = 0
 
-    def at_rest(self) -> tuple[Progress | None, int, Seen]:
+    def at_rest(self) -> tuple[Progress | None, int, LossSummary]:
         """(`progress`, `advances`, `losses.seen`) as if the text ended here; changes nothing."""
         if step_formats.is_candidate(self._pending):
             before, counter, losses = dict(self.__dict__), copy.copy(self._counter), self._losses.copy()

@@ -15,8 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ftrun.hooks.ssh.pool import ANSWERED
-from ftrun.hooks.ssh.pool import NodePool as Probes
+from ftrun.hooks.ssh.pool import ANSWERED, NodePool
 from ftrun.supervisor.store import node_tools
 from tests.bench.figures import Figure, percentiles, ratio
 from tests.bench.stand import FTRUN, Stand, stand, until
@@ -40,7 +39,7 @@ def measure(nodes: int, connections: int) -> list[Figure]:
 def _probes(here: Stand, connections: int) -> Figure:
     config, names = _aliases(here, connections // TURNS)
     ours, rival = _Taken(), _Taken()
-    probes = Probes(str(config), at_once=AT_ONCE, connect_s=60.0)
+    probes = NodePool(str(config), at_once=AT_ONCE, connect_s=60.0)
 
     def by_ftrun() -> None:
         answers = probes.run(names, "true").values()

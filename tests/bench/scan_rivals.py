@@ -18,12 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ftrun.supervisor.signatures.catalog import Catalog
-from ftrun.supervisor.signatures.prefilter import HyperscanPrefilter as HyperscanSieve
-from ftrun.supervisor.signatures.prefilter import prefilter_for as sieve_of
-from ftrun.supervisor.signatures.prefilter import widened
+from ftrun.supervisor.signatures.prefilter import HyperscanPrefilter, prefilter_for, widened
 from ftrun.supervisor.signatures.scanner import BLOCK_BYTES, Scanner
-from ftrun.supervisor.telemetry.log_file import LogContext as Book
-from ftrun.supervisor.telemetry.log_file import LogFile
+from ftrun.supervisor.telemetry.log_file import LogContext, LogFile
 from ftrun.supervisor.telemetry.tail import READ_BYTES, Piece
 from tests.bench.dialects import Dialect, translated
 
@@ -82,7 +79,7 @@ def scanned_s(scanner: Scanner, log: Path) -> float:
 
 def _with_progress_s(catalog: Catalog, log: Path) -> float:
     """All that is done with a log: hits become evidence, and each line that may tell a step is read for its number."""
-    file = LogFile(str(log), Book(catalog))
+    file = LogFile(str(log), LogContext(catalog))
     offsets = itertools.count(step=READ_BYTES)
     return _each_piece_s(log, lambda data: file.take(Piece(data, next(offsets), 0), 0.0))
 
@@ -104,10 +101,10 @@ def _engines(expressions: tuple[str, ...], folder: Path) -> list[Rival | Missing
     """The compiled database alone, called from Python and from C."""
     loop = _c_loop(expressions, folder)
     try:
-        sieve = sieve_of(expressions, "hyperscan")
+        sieve = prefilter_for(expressions, "hyperscan")
     except ImportError as error:
         return [Missing("bare loop", f"no hyperscan: {error}"), loop]
-    assert isinstance(sieve, HyperscanSieve)
+    assert isinstance(sieve, HyperscanPrefilter)
     database = sieve._database
     scratch = sieve._module.Scratch(database)
 

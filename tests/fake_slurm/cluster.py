@@ -23,15 +23,14 @@ from ftrun.slurm.client.cluster import (
     JobRow,
     JobState,
     NodeRow,
+    NodeUsage,
     PartitionRow,
     Rights,
     SubmitRequest,
     Submitted,
 )
-from ftrun.slurm.client.cluster import NodeUsage as Stay
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
-from ftrun.slurm.client.parse import clean_dependency
-from ftrun.slurm.client.parse import has_token as bears
+from ftrun.slurm.client.parse import clean_dependency, has_token
 from ftrun.slurm.records import replace
 from tests.fake_slurm.clock import Clock
 from tests.fake_slurm.dependencies import is_dependency, waiting_for
@@ -141,7 +140,7 @@ class MemoryCluster:
         """Every job of this user that bears the token; never stale, because a wrong "none" would run a run twice."""
         self._reading()
         mine = (job for job in self.engine.jobs.values() if job.user == self._user)
-        return tuple(job.row() for job in mine if bears(job.comment, token))
+        return tuple(job.row() for job in mine if has_token(job.comment, token))
 
     def jobs(self, job_ids: Collection[str]) -> Mapping[str, JobRow]:
         """The rows of these jobs, perhaps stale, perhaps with one missing (see `Faults`)."""
@@ -161,7 +160,7 @@ class MemoryCluster:
         job = self.engine.jobs.get(int(job_id)) if job_id.isdigit() else None
         return job.details() if job is not None else None
 
-    def stays(self, job_id: str) -> tuple[Stay, ...]:
+    def stays(self, job_id: str) -> tuple[NodeUsage, ...]:
         """The last launch of a job: this Slurm has no accounting."""
         self._reading()
         job = self.engine.jobs.get(int(job_id)) if job_id.isdigit() else None

@@ -11,8 +11,15 @@ from dataclasses import field
 from typing import Literal, Protocol
 from zlib import crc32
 
-from ftrun.slurm.client.cluster import ClusterFacts, JobDetails, JobRow, JobState, NodeRow, SubmitRequest
-from ftrun.slurm.client.cluster import NodeUsage as Stay
+from ftrun.slurm.client.cluster import (
+    ClusterFacts,
+    JobDetails,
+    JobRow,
+    JobState,
+    NodeRow,
+    NodeUsage,
+    SubmitRequest,
+)
 from ftrun.slurm.records import dataclass
 
 __all__ = [
@@ -313,11 +320,11 @@ class Job:
             planned_end_s=self.grace_end_s if self.state is JobState.RUNNING else None,
         )
 
-    def stays(self) -> tuple[Stay, ...]:
+    def stays(self) -> tuple[NodeUsage, ...]:
         """Where its last launch was. Users here have names only; each is given a number of its own."""
         if not self.nodes or self.start_s is None or self.state.pending:
             return ()
-        return (Stay(str(self.number), crc32(self.user.encode()), self.nodes, self.start_s, self.end_s),)
+        return (NodeUsage(str(self.number), crc32(self.user.encode()), self.nodes, self.start_s, self.end_s),)
 
     def details(self) -> JobDetails:
         """As `scontrol -d show job` shows it."""

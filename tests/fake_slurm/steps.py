@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import RefusedForGood, RefusedForNow, SlurmError
-from ftrun.slurm.commands.node_queries import NodeQuery as Question
-from ftrun.slurm.commands.node_queries import QueryAnswers as Reached
-from ftrun.slurm.commands.slurmd_ports import SlurmdPorts as Doors
+from ftrun.slurm.commands.node_queries import NodeQuery, QueryAnswers
+from ftrun.slurm.commands.slurmd_ports import SlurmdPorts
 from ftrun.slurm.commands.steps import StepRow
 from tests.fake_slurm.cluster import MemoryCluster
 from tests.fake_slurm.records import Job, Launch
@@ -56,7 +55,7 @@ class MemorySteps:
             assert launch is not None
             self._cluster.effect(lambda launch=launch, step=step: launch.signal_step(step, signal or ""))  # type: ignore[misc]
 
-    def begin(self, job_id: str, nodes: Sequence[str], script: str) -> Question:
+    def begin(self, job_id: str, nodes: Sequence[str], script: str) -> NodeQuery:
         """See `InsideSteps.begin`."""
         return _MemoryQuestion(self, job_id, nodes, script)
 
@@ -83,7 +82,7 @@ class MemorySteps:
         launch.shrunk += 1
         engine.schedule_soon()
 
-    def doors(self, nodes: Sequence[str]) -> Doors:
+    def doors(self, nodes: Sequence[str]) -> SlurmdPorts:
         """See `InsideSteps.doors`."""
         return _MemoryDoors(self._cluster, nodes)
 
@@ -96,10 +95,10 @@ class MemorySteps:
         limit_s: float,
         quiet_s: float,
         alive: Callable[[], None] = lambda: None,
-    ) -> Reached:
+    ) -> QueryAnswers:
         """See `Steps.ask`."""
         if not nodes:
-            return Reached()
+            return QueryAnswers()
         question = self.begin(job_id, nodes, script)
         self._pass(STARTS_S, alive)
         question.listen(0.0)
@@ -107,7 +106,7 @@ class MemorySteps:
             self._pass(quiet_s if question.reached.answers else limit_s, alive)
         return question.reached
 
-    def answered(self, job_id: str, nodes: Sequence[str], script: str) -> Reached | None:
+    def answered(self, job_id: str, nodes: Sequence[str], script: str) -> QueryAnswers | None:
         """What the nodes of a job say; None where the controller says nothing at all."""
         try:
             self._cluster.details(job_id)
@@ -115,13 +114,13 @@ class MemorySteps:
             return None
         launch, job = self._launch(job_id), self._job(job_id)
         if launch is None or job is None or job.state is not JobState.RUNNING:
-            return Reached(told="Invalid job id specified", ended=frozenset(nodes))
+            return QueryAnswers(told="Invalid job id specified", ended=frozenset(nodes))
         if any(node not in job.nodes for node in nodes):
-            return Reached(told="Requested node configuration is not available", ended=frozenset(nodes))
+            return QueryAnswers(told="Requested node configuration is not available", ended=frozenset(nodes))
         engine = self._cluster.engine
         there = [node for node in nodes if not engine.nodes[node].fault]
         answers = {node: tuple(self._play(launch, node, script)) for node in there}
-        return Reached(answers, ended=frozenset(there))
+        return QueryAnswers(answers, ended=frozenset(there))
 
     def pass_time(self, seconds: float) -> None:
         """Let the caller's time pass."""
@@ -146,7 +145,7 @@ class _MemoryQuestion:
 
     def __init__(self, steps: MemorySteps, job: str, nodes: Sequence[str], script: str) -> None:
         self.nodes = tuple(nodes)
-        self.reached = Reached()
+        self.reached = QueryAnswers()
         self.over = False
         self._steps, self._job, self._script = steps, job, script
         self._asked = False
@@ -160,7 +159,7 @@ class _MemoryQuestion:
         if not self._asked:
             self._asked = True
             found = self._steps.answered(self._job, self.nodes, self._script)
-            self.reached = found or Reached(told="no answer from the controller")
+            self.reached = found or QueryAnswers(told="no answer from the controller")
             self.over = found is not None and len(found.ended) == len(self.nodes)
 
     def let_go(self) -> None:

@@ -13,8 +13,7 @@ import math
 from dataclasses import dataclass, field
 from random import Random
 
-from ftrun.supervisor.telemetry.liveness import Activity, Rank, Stacks
-from ftrun.supervisor.telemetry.liveness import LivenessSample as Sight
+from ftrun.supervisor.telemetry.liveness import Activity, LivenessSample, Rank, Stacks
 
 __all__ = ["HANGS", "Inside", "Life", "Viewer", "draw"]
 
@@ -334,7 +333,7 @@ class Viewer:
         shown = bisect.bisect_right(life.prints, file_s)
         return bool(at) and (not shown or life.prints[shown - 1] <= life.alarms[at - 1])
 
-    def look(self, now_s: float) -> Sight:
+    def look(self, now_s: float) -> LivenessSample:
         """What is seen now."""
         life, file_s = self.life, self._shown_s(now_s)
         segment = self.within(now_s)
@@ -351,7 +350,7 @@ class Viewer:
         if life.beats and made:
             ranks = (Rank(0, "n1", made, made, phase, now_s),)
         stacks = self._sample(now_s, segment, made)
-        return Sight(
+        return LivenessSample(
             life="0.1",
             steps_seen=shown,
             growth=max([seen_s, *said]),

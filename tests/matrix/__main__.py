@@ -18,8 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from ftrun.slurm.client.releases import TRIED
-from ftrun.slurm.client.releases import release_text as spelled
+from ftrun.slurm.client.releases import TRIED, release_text
 from tests.matrix.root import TREE, Root, RootError, folder, missing
 
 HERE = Path(__file__).resolve().parents[2]
@@ -85,7 +84,7 @@ def table(rows: list[Row]) -> str:
 
 def on(root: Root, suites: Mapping[str, str], logs: Path) -> Iterator[Row]:
     """Make the root ready and run the suites in it, one after another."""
-    release = spelled(root.release)
+    release = release_text(root.release)
     log, began = logs / f"{release}-environment.log", time.monotonic()
     try:
         built_s = root.build()
@@ -113,12 +112,12 @@ def _held(root: Root, suite: str, asked: str, log: Path) -> Row:
         told = counted(report)
     except RootError as error:
         why = f"took longer than {SUITE_S_MAX:.0f} s" if code == 124 else str(error)
-    return Row(spelled(root.release), suite, *told, time.monotonic() - began, str(log), why)
+    return Row(release_text(root.release), suite, *told, time.monotonic() - began, str(log), why)
 
 
 def main() -> int:
     """Try the releases that were asked for, print a line for each suite and the table. Returns the exit status."""
-    names = [spelled(release) for release, _ in TRIED]
+    names = [release_text(release) for release, _ in TRIED]
     parser = argparse.ArgumentParser(
         prog="make test-slurm-matrix", description=(__doc__ or "").splitlines()[0]
     )
@@ -133,7 +132,7 @@ def main() -> int:
     suites = {"asked": asked.tests} if asked.tests else {name: SUITES[name] for name in asked.suite}
     began, logs, rows = time.monotonic(), Path(tempfile.mkdtemp(prefix="ftrun-matrix-")), list[Row]()
     for release, suite in TRIED:
-        name = spelled(release)
+        name = release_text(release)
         root = Root(release, suite, folder() / name)
         if asked.releases and name not in asked.releases:
             continue

@@ -18,8 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftrun.slurm.client.releases import Release
-from ftrun.slurm.client.releases import release_text as spelled
+from ftrun.slurm.client.releases import Release, release_text
 
 __all__ = ["Root", "RootError", "folder", "missing"]
 
@@ -124,7 +123,7 @@ class Root:
     @property
     def name(self) -> str:
         """The host name in the root."""
-        return f"slurm-{spelled(self.release).replace('.', '-')}"
+        return f"slurm-{release_text(self.release).replace('.', '-')}"
 
     def copy_tree(self, tree: Path) -> None:
         """The working tree at `tree`, as it stands and less what git ignores, becomes the one in the root; its environment stays. Raises RootError."""

@@ -23,11 +23,8 @@ from typing import TYPE_CHECKING, Any
 from ftrun.slurm.client.cluster import SubmitRequest, Submitted
 from ftrun.slurm.commands.spanning import SpanningSteps
 from ftrun.supervisor.agent import main
-from ftrun.supervisor.agent.batch_channel import BatchChannel as Talk
-from ftrun.supervisor.agent.context import AgentContext as Desk
-from ftrun.supervisor.agent.context import AgentJournal as Book
-from ftrun.supervisor.agent.context import JournalClosed as BookClosed
-from ftrun.supervisor.agent.context import LaunchIdentity as Where
+from ftrun.supervisor.agent.batch_channel import BatchChannel
+from ftrun.supervisor.agent.context import AgentContext, AgentJournal, JournalClosed, LaunchIdentity
 from tests.fake_slurm.cluster import MemoryCluster
 from tests.fake_slurm.records import Launch
 from tests.fake_slurm.steps import MemorySteps
@@ -69,15 +66,15 @@ class _Shared(main.Watchdog):
 
     owner: Agent
 
-    def give_up(self, talk: Talk) -> None:
+    def give_up(self, talk: BatchChannel) -> None:
         """See `agent.Shared`."""
         error = sys.exc_info()[1]
-        if error is not None and not isinstance(error, OSError | BookClosed):
+        if error is not None and not isinstance(error, OSError | JournalClosed):
             self.owner.world.laws.breach(f"the agent made a mistake: {type(error).__name__}: {error}")
         super().give_up(talk)
 
 
-class _Book(Book):
+class _Book(AgentJournal):
     """A journal in a folder that the node may not see."""
 
     owner: Agent
@@ -128,7 +125,7 @@ class Agent:
         self._closing = False
         self._awake = False  # its sleep is over, and it has the baton
         self._told = io.StringIO()
-        self._talk = Talk(str(inside.talk))
+        self._talk = BatchChannel(str(inside.talk))
         self._clock = _Clock(self)
         self._shared = _Shared(self._clock)
         self._shared.owner = self
@@ -284,9 +281,9 @@ class Agent:
             self.stuck_until_s = now + fault.for_s
         self.sleep(0.0)
 
-    def _desk(self) -> Desk:
+    def _desk(self) -> AgentContext:
         inside, world = self.inside, self.world
-        where = Where(
+        where = LaunchIdentity(
             run_dir=world.run_dir,
             place=str(inside.place),
             attempt=inside.start.attempt,
@@ -296,7 +293,7 @@ class Agent:
             node=self.launch.head,
             nodes=self.launch.nodes,
         )
-        holder: list[Desk] = []
+        holder: list[AgentContext] = []
 
         def may_write() -> None:
             if holder:
@@ -329,7 +326,7 @@ class Agent:
             self._clock.mono_s,
         )
         holder.append(
-            Desk(
+            AgentContext(
                 where,
                 self._talk,
                 book,

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ftrun.hooks.checkpoints.diverged import Divergence as Poison
+from ftrun.hooks.checkpoints.diverged import Divergence
 from ftrun.slurm.client.cluster import JobRow, JobState, SubmitRequest
 from ftrun.slurm.client.nodeset import expand
 from ftrun.supervisor.model import events
@@ -181,11 +181,11 @@ class Laws:
             self.breach(f"{start} resumes at step {start.step} of {path or 'nothing'}, {newest} was saved")
         self.world.trace(f"  {start} resumes at step {start.step}")
 
-    def _poisons(self, start: Start | None = None) -> tuple[Poison, ...]:
+    def _poisons(self, start: Start | None = None) -> tuple[Divergence, ...]:
         """The divergences that were noted, by the supervisor or by the agent of a start."""
         records = (*self.records(), *(self.agent_records(start) if start is not None else ()))
         told = [record["data"] for record in records if record["kind"] == "checkpoint.poisoned"]
-        return tuple(Poison(d["name"], d["before_step"], d["since_s"], d["until_s"]) for d in told)
+        return tuple(Divergence(d["name"], d["before_step"], d["since_s"], d["until_s"]) for d in told)
 
     def script_finished(self, start: Start) -> None:
         """The script exited 0."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ftrun.hooks.checkpoints import diverged
-from ftrun.hooks.checkpoints.diverged import Divergence as Poison
+from ftrun.hooks.checkpoints.diverged import Divergence
 from ftrun.hooks.checkpoints.model import COMPLETE, Found, Inspection
 from ftrun.hooks.checkpoints.selection import Request, Selection, select
 from ftrun.supervisor.diagnosis import resumable
@@ -62,7 +62,7 @@ def choose(
     cwd: str,
     *,
     aside: tuple[str, ...],
-    poisons: tuple[Poison, ...],
+    poisons: tuple[Divergence, ...],
     had: bool,
     fresh: bool,
     by_rule: bool,
@@ -89,7 +89,7 @@ def choose(
     )
 
 
-def spoilt(path: str, poisons: tuple[Poison, ...], step: int) -> bool:
+def spoilt(path: str, poisons: tuple[Divergence, ...], step: int) -> bool:
     """Whether a checkpoint as it lies there now is one of a training that had diverged, by what was noted."""
     try:
         return bool(diverged.why_diverged(step, os.stat(path).st_mtime, poisons))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftrun.hooks.checkpoints import diverged
-from ftrun.hooks.checkpoints.diverged_folder import noted_divergences as noted_poisons
+from ftrun.hooks.checkpoints.diverged_folder import noted_divergences
 from ftrun.hooks.checkpoints.selection import Selection
 from ftrun.hooks.runtime import node_report
 from ftrun.hooks.runtime.finding import Finding
@@ -258,7 +258,7 @@ class Start:
             aside=tuple(told["skip"].splitlines()),
             poisons=(
                 *diverged.from_lines(told["poison"]),
-                *(() if told["verify"] != "structure" else noted_poisons(self.world.run_dir)),
+                *(() if told["verify"] != "structure" else noted_divergences(self.world.run_dir)),
             ),
             had=bool(told["had"]),
             fresh=bool(told["fresh"]),

@@ -26,12 +26,12 @@ from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.context.cluster_snapshot import STALE_AFTER_S
 from ftrun.supervisor.controller.loop import Supervisor
-from ftrun.supervisor.model.node_entry import NodeEntry as Entry
+from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.model.states import State
-from ftrun.supervisor.model.stop_conditions import StopConditions as Halt
+from ftrun.supervisor.model.stop_conditions import StopConditions
 from ftrun.supervisor.nodes import ledger
 from ftrun.supervisor.store import flag_files, journal, run_dir, submission_context
-from ftrun.supervisor.store.crash_points import PlannedCrash as Crash
+from ftrun.supervisor.store.crash_points import PlannedCrash
 from ftrun.supervisor.store.lease import Lease, LeaseLost
 from ftrun.supervisor.submission import plan as submission_plan
 from tests.fake_slurm import faults as memory_faults
@@ -255,7 +255,7 @@ class Process:
         if fault.tear and name.startswith("record:after"):
             self._tear(fault.tear)
         self._back_after_s = fault.for_s
-        raise Crash(name)
+        raise PlannedCrash(name)
 
     def _may_act(self) -> bool:
         """It holds the highest epoch, and renewed it no longer ago than half a term (P8)."""
@@ -279,7 +279,7 @@ class Process:
         world = self.world
         try:
             delay_s = self._work()
-        except Crash:
+        except PlannedCrash:
             self._die()
             return
         world.clock.after(delay_s, self._next_turn)
@@ -482,7 +482,7 @@ class World:
                 "id": f"haunted-{number}",
             }
             at_s = self.start_s - luck.uniform(0, 0.9) * float(self._settings["exclude-for"])
-            ledger.append_entries(self.home, Entry(at_s, "excluded", (name,), **told))
+            ledger.append_entries(self.home, NodeEntry(at_s, "excluded", (name,), **told))
 
     def _crowd(self) -> None:
         """Nothing starts for a while, so the first job of the run waits."""
@@ -661,7 +661,7 @@ class World:
         now_s = self.clock.now()
         if "before_s" in told:
             told["before_s"] += now_s
-        halt = Halt(token=f"{now_s:.3f}", by="ann", **told)
+        halt = StopConditions(token=f"{now_s:.3f}", by="ann", **told)
         flag_files.write_halt(self.run_dir, halt)
         self._request(halt.word, halt=True)
         self.laws.halted_s = now_s

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from ftrun.hooks.bundle.zipapp import build_zipapp as archive
+from ftrun.hooks.bundle.zipapp import build_zipapp
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.slurm.sandbox.lifecycle import up
 from ftrun.slurm.sandbox.plan import SandboxError
@@ -51,7 +51,7 @@ echo "start $FTRUN_ATTEMPT $SLURM_JOB_ID" >>ledger
 def _node_side() -> dict[str, bytes]:
     """What a supervisor leaves in `tools` of its home: the packed node side, and what the nodes' Python has made of it."""
     with tempfile.TemporaryDirectory() as home:
-        packed = archive(home)
+        packed = build_zipapp(home)
         subprocess.run(["/usr/bin/python3", "-IS", packed, "version"], stdout=subprocess.DEVNULL, check=False)
         return {path.name: path.read_bytes() for path in Path(packed).parent.iterdir()}
 

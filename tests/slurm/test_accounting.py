@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.commands.accounting import SacctAccounting as SacctAccounts
+from ftrun.slurm.commands.accounting import SacctAccounting
 from ftrun.slurm.sandbox import boot
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.model.run import Run
@@ -235,7 +235,7 @@ def test_of_a_forgotten_array_only_the_failed_task_is_repeated(lives: Lives) -> 
 def test_accounting_tells_whose_a_row_is_though_no_comment_is_stored(lives: Lives, box: Sandbox) -> None:
     """P1: the line that was typed bears the token, in every launch."""
     life = lives["requeued"].result()
-    rows = SacctAccounts(box.env()).rows([life.job])
+    rows = SacctAccounting(box.env()).rows([life.job])
     token = life.run.attempts[0].token
 
     assert [(row.state.value, row.comment, token in row.submit_line) for row in rows] == [
@@ -285,7 +285,7 @@ def test_what_a_controller_without_memory_gave_up_was_cancelled_by_nobody(
     (box.folder / "state").mkdir()
     box.start_controller()
     post.until(
-        lambda: any(row.given_up for row in SacctAccounts(box.env()).rows([job])),
+        lambda: any(row.given_up for row in SacctAccounting(box.env()).rows([job])),
         "accounting closes the job",
         PATIENCE_S,
     )

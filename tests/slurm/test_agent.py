@@ -22,7 +22,7 @@ from ftrun.slurm.commands.steps import CommandSteps
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.nodes import ledger
-from ftrun.supervisor.nodes.history import fold_entries as fold
+from ftrun.supervisor.nodes.history import fold_entries
 from tests.slurm.post import Post, posts, queue
 
 pytestmark = pytest.mark.slurm
@@ -225,7 +225,7 @@ def test_survivors_that_share_a_finding_are_not_blamed_for_two_dead_nodes(
         assert any("every node that answers fails disk-size shm" in words for words in told), told
 
         def strikes() -> set[str]:
-            book = fold(ledger.read_entries(str(post.home)))
+            book = fold_entries(ledger.read_entries(str(post.home)))
             return {name for name, record in book.nodes.items() if record.strikes}
 
         post.until(strikes, "the ledger has it")

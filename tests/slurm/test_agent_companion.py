@@ -12,12 +12,9 @@ from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.commands.spanning import SpanningSteps
 from ftrun.slurm.commands.steps import CommandSteps
 from ftrun.slurm.sandbox.handle import Sandbox
-from ftrun.supervisor.agent.batch_channel import BatchChannel as Talk
-from ftrun.supervisor.agent.companion_jobs import FAILED, WAITING, Companion, Companions
-from ftrun.supervisor.agent.companion_jobs import READY as HERE
-from ftrun.supervisor.agent.context import AgentContext as Desk
-from ftrun.supervisor.agent.context import AgentJournal as Book
-from ftrun.supervisor.agent.context import LaunchIdentity as Where
+from ftrun.supervisor.agent.batch_channel import BatchChannel
+from ftrun.supervisor.agent.companion_jobs import FAILED, READY, WAITING, Companion, Companions
+from ftrun.supervisor.agent.context import AgentContext, AgentJournal, LaunchIdentity
 from ftrun.supervisor.store import run_dir as store_run_dir
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import Post, posts, queue
@@ -33,11 +30,11 @@ def _companions(post: Post, *words: str) -> Companions:
     run_dir = post.run_dir()
     place = store_run_dir.attempt_dir(run_dir, 1)
     row = CommandCluster(post.env).jobs((job,))[job]
-    where = Where(run_dir, str(place), 1, 0, job, "", row.nodes[0], row.nodes)
-    ctx: Desk
+    where = LaunchIdentity(run_dir, str(place), 1, 0, job, "", row.nodes[0], row.nodes)
+    ctx: AgentContext
     steps = SpanningSteps(CommandSteps(post.env), job, lambda: (*ctx.spans, *ctx.coming))
-    journal = Book(run_dir, str(place), attempt=1, launch=0, job=job)
-    ctx = Desk(where, Talk(str(post.folder)), journal, CommandCluster(post.env), steps)
+    journal = AgentJournal(run_dir, str(place), attempt=1, launch=0, job=job)
+    ctx = AgentContext(where, BatchChannel(str(post.folder)), journal, CommandCluster(post.env), steps)
     return Companions(ctx, {})
 
 
@@ -68,7 +65,7 @@ def test_a_companion_is_here_soon_and_gone_when_nobody_wants_it(
         assert (asked.state, asked.number) == (WAITING, 1)
         found = _settled(post, companions)
 
-        assert (found.state, len(found.nodes)) == (HERE, 1), found
+        assert (found.state, len(found.nodes)) == (READY, 1), found
         assert not {*found.nodes} & {*ctx.where.nodes}
         assert ctx.nodes == (*ctx.where.nodes, *found.nodes)
         answers = ctx.steps.ask(ctx.where.job, ctx.nodes, "", limit_s=120, quiet_s=120).answers
@@ -127,7 +124,7 @@ def test_a_companion_asked_for_ahead_is_nobodys_before_it_is_wanted(
         assert companions.expected
         assert ctx.expected == 1
         found = _settled(post, companions)
-        assert found.state == HERE, found
+        assert found.state == READY, found
         assert ctx.nodes == ctx.where.nodes
         answers = ctx.steps.ask(ctx.where.job, found.nodes, "", limit_s=120, quiet_s=120).answers
         assert sorted(answers) == sorted(found.nodes)

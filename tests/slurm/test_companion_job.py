@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks.bundle.zipapp import build_zipapp as archive
+from ftrun.hooks.bundle.zipapp import build_zipapp
 from ftrun.slurm.sandbox.handle import Sandbox
-from ftrun.supervisor.submission.companion import companion_call as form
+from ftrun.supervisor.submission.companion import companion_call
 from tests.unit.submission.test_submit import kept
 
 pytestmark = pytest.mark.slurm
@@ -49,7 +49,7 @@ class Pair:
         (self.place / "agent").mkdir(parents=True)
         self.companions.mkdir()
         (self.home / "tools").mkdir()
-        (self.home / "tools" / "ftrun-hook.pyz").symlink_to(archive(str(self.home / "tools")))
+        (self.home / "tools" / "ftrun-hook.pyz").symlink_to(build_zipapp(str(self.home / "tools")))
         (self.place / "current").symlink_to("0.1")
         counts = f"n=0; while [ ! -e {self.home}/quiet ]; do n=$((n+1)); echo $n >{self.place}/agent/pulse.0; sleep 0.3; done; sleep 600"
         words = ["sbatch", "--parsable", "-o", "/dev/null", *TYPED[:-1], *options, "--wrap", counts]
@@ -66,7 +66,7 @@ class Pair:
             "run_dir": str(self.place.parent.parent), "attempt": 1, "launch": 0, "number": 1, "nodes": 1, "limit_s": 600.0, "main_job": self.main,
             "main_started": time.mktime(time.strptime(began, "%Y-%m-%dT%H:%M:%S")), "exclude": [nodes],
         }  # fmt: skip
-        made = form(kept(*TYPED), b"#!/bin/sh\n", {}, **(how | about))  # type: ignore[arg-type]
+        made = companion_call(kept(*TYPED), b"#!/bin/sh\n", {}, **(how | about))  # type: ignore[arg-type]
         text = made.content.decode().replace("\n", "\n" + QUICK.format(still=still_s), 1)
         self.job = self.box.run(["sbatch", "--parsable", *made.argv], input=text, check=True).stdout.strip()
         self.ours.append(self.job)

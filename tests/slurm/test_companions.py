@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from ftrun.slurm.sandbox.handle import Sandbox
-from ftrun.supervisor.model.agent_events import companion_mark as mark_of
+from ftrun.supervisor.model.agent_events import companion_mark
 from ftrun.supervisor.model.run import Companion
 from ftrun.supervisor.store import run_dir
 from tests.slurm.post import PATIENCE_S, Post, boxes, posts
@@ -55,7 +55,7 @@ class Company:
         shape = (f"-N{nodes}",) if nodes else ("-N1", *SMALL)
         self.job = post.sbatch(TRAINS, *shape, "--ft-agent=never")
         post.until(lambda: len(post.ledger()) == 1, "it trains")
-        self.mark = mark_of(post.run().token, 1, 0, 1)
+        self.mark = companion_mark(post.run().token, 1, 0, 1)
 
     def note(self, kind: str, **data: Any) -> None:
         """One record of the agent's."""

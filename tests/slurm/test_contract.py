@@ -16,14 +16,12 @@ import pytest
 
 from ftrun.slurm.client.cluster import Cluster, JobRow, JobState, SubmitRequest
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, SlurmError, Unreachable
-from ftrun.slurm.client.parse import has_token as bears
+from ftrun.slurm.client.parse import has_token
 from ftrun.slurm.commands.cluster import CommandCluster
-from ftrun.slurm.native.cluster import ClientInUse as Speaking
-from ftrun.slurm.native.cluster import NativeCluster
+from ftrun.slurm.native.cluster import ClientInUse, NativeCluster
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.slurm.sandbox.lifecycle import up
-from ftrun.supervisor.policy.queue import JobShape as Shape
-from ftrun.supervisor.policy.queue import has_shape as applied
+from ftrun.supervisor.policy.queue import JobShape, has_shape
 from tests.fake_slurm.cluster import Engine, MemoryCluster, Timing
 from tests.fake_slurm.faults import crash_controller, requeue
 from tests.fake_slurm.records import Launch
@@ -149,7 +147,7 @@ class Native(Real):
 
     def __init__(self, box: Sandbox) -> None:
         super().__init__(box)
-        self.spoke: list[Speaking] = []
+        self.spoke: list[ClientInUse] = []
         self.native = NativeCluster(self.cluster, self.env, python=has_pyslurm.PYTHON, tell=self.spoke.append)
         self.cluster = self.native
 
@@ -348,7 +346,7 @@ def test_a_pending_job_can_ask_for_less_and_stays_what_it_is(world: World) -> No
     world.cluster.reshape(job_id, nodes=1, tasks=1, cpus=1)
     details = world.cluster.details(job_id)
     assert details is not None
-    assert applied(details.fields, Shape(1, 1, 1))
+    assert has_shape(details.fields, JobShape(1, 1, 1))
     assert row(world, job_id).submit_time_s == before.submit_time_s
     world.cluster.release(job_id)
     assert len(becomes(world, job_id, JobState.RUNNING).nodes) == 1
@@ -586,4 +584,4 @@ def test_an_id_alone_is_no_identity(world: World) -> None:
     assert [seen.job_id for seen in mine] in ([], [lost])
     assert [seen.job_id for seen in world.cluster.find("ftrun:t:other")] == [other]
     seen = world.cluster.jobs([lost]).get(lost)
-    assert (seen is not None and bears(seen.comment, "ftrun:t:lost")) == bool(mine)
+    assert (seen is not None and has_token(seen.comment, "ftrun:t:lost")) == bool(mine)

@@ -13,8 +13,7 @@ import pytest
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import RefusedForGood, Unreachable
 from ftrun.slurm.commands.cluster import CommandCluster
-from ftrun.slurm.native.cluster import ClientInUse as Speaking
-from ftrun.slurm.native.cluster import NativeCluster
+from ftrun.slurm.native.cluster import ClientInUse, NativeCluster
 from ftrun.slurm.sandbox.handle import Sandbox
 from tests.slurm import has_pyslurm
 
@@ -27,7 +26,7 @@ class Both:
 
     def __init__(self, box: Sandbox) -> None:
         self.box, self.env = box, box.env()
-        self.told: list[Speaking] = []
+        self.told: list[ClientInUse] = []
         self.commands = CommandCluster(self.env)
         self.native = NativeCluster(self.commands, self.env, python=has_pyslurm.PYTHON, tell=self.told.append)
 

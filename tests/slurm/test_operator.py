@@ -30,11 +30,9 @@ from ftrun.slurm.sandbox.lifecycle import up
 from ftrun.supervisor.drill import injector
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.nodes import drain_rules, ledger, remote_checks, spool
-from ftrun.supervisor.nodes.drain_rules import DrainRequest as Request
-from ftrun.supervisor.nodes.drain_rules import Limits
-from ftrun.supervisor.nodes.drain_service import Answer
-from ftrun.supervisor.nodes.drain_service import DrainService as Desk
-from ftrun.supervisor.nodes.recheck_rules import CheckReport as Report
+from ftrun.supervisor.nodes.drain_rules import DrainRequest, Limits
+from ftrun.supervisor.nodes.drain_service import Answer, DrainService
+from ftrun.supervisor.nodes.recheck_rules import CheckReport
 
 pytestmark = [
     pytest.mark.slurm,
@@ -47,7 +45,7 @@ H100 = Path(__file__).resolve().parents[1] / "data" / "checks" / "nvidia-smi-h10
 WELL_TOOL = f"#!/bin/sh\ncat {H100}\n"
 SICK_TOOL = f"#!/bin/sh\nsed 's/<gpu_temp>.*</<gpu_temp>GPU is lost</' {H100}\n"
 FINDING = {"check": "gpu-check", "severity": "bad", "message": "7 of 8 GPUs", "fault": "hardware-gpu"}
-SICK, WELL = Report("answered", (FINDING,)), Report("answered", (FINDING | {"severity": "ok"},))
+SICK, WELL = CheckReport("answered", (FINDING,)), CheckReport("answered", (FINDING | {"severity": "ok"},))
 
 
 @pytest.fixture(scope="module")
@@ -68,19 +66,19 @@ class Office:
         self.box, self.folder, self.home, self.path = box, folder, folder / "home", str(folder / "spool")
         self.cluster = CommandCluster(box.env())
         self.spool = spool.Spool(self.path)
-        self.health: dict[str, Report] = {}
+        self.health: dict[str, CheckReport] = {}
         self.looked: list[str] = []
         self.limits = Limits(share=1.0, per_hour=100, per_user=100)
         self.name = self.cluster.facts().name
 
-    def look(self, nodes: Sequence[str]) -> Mapping[str, Report]:
+    def look(self, nodes: Sequence[str]) -> Mapping[str, CheckReport]:
         self.looked += nodes
         return {node: self.health.get(node, WELL) for node in nodes}
 
-    def desk(self, **options: Any) -> Desk:
+    def desk(self, **options: Any) -> DrainService:
         opened = partial(munge.decode, socket=self.cluster.facts().munge_socket)
         given: dict[str, Any] = {"look": self.look, "limits": self.limits, "opened": opened} | options
-        return Desk(str(self.home), self.cluster, self.spool, **given)
+        return DrainService(str(self.home), self.cluster, self.spool, **given)
 
     def round(self, **options: Any) -> list[Answer]:
         return self.desk(**options).round()
@@ -89,13 +87,13 @@ class Office:
         (answer,) = self.round(**options)
         return answer
 
-    def wanted(self, node: str, job: str, **changes: Any) -> Request:
-        made = Request(
+    def wanted(self, node: str, job: str, **changes: Any) -> DrainRequest:
+        made = DrainRequest(
             secrets.token_hex(16), self.name, node, job, "llm-0042", "hardware-gpu", "gpu.lost", time.time()
         )
         return replace(made, **changes)
 
-    def sign(self, asked: Request, uid: int = ANN, ttl_s: int = 3600) -> bytes:
+    def sign(self, asked: DrainRequest, uid: int = ANN, ttl_s: int = 3600) -> bytes:
         made: list[bytes] = []
         path = Path(self.path).parent / "signed"
         path.mkdir(exist_ok=True)
@@ -110,7 +108,7 @@ class Office:
         made.append(file.read_bytes())
         return made[0]
 
-    def leave(self, asked: Request, uid: int = ANN, credential: bytes | None = None) -> Request:
+    def leave(self, asked: DrainRequest, uid: int = ANN, credential: bytes | None = None) -> DrainRequest:
         signed = self.sign(asked, uid) if credential is None else credential
         as_user(uid, lambda: spool.put_request(self.path, asked.id, signed))
         return asked
@@ -202,12 +200,12 @@ def _read_as_user(path: str, request_id: str, verdict: str) -> None:
 
 def test_a_node_that_the_checks_find_healthy_is_never_drained(office: Office, jobs: dict[int, str]) -> None:
     """Whatever the request says; so is one that cannot be looked at while Slurm hears it, and one whose peers show the same."""
-    unreachable = Report("unreachable", why="no route")
+    unreachable = CheckReport("unreachable", why="no route")
     for health, why in (
         (WELL, "healthy"),
         (unreachable, "Slurm hears it"),
-        (Report("refused", why="host key"), "could not be looked at"),
-        (Report("answered", (FINDING | {"fault": "network"},)), "no node is drained"),
+        (CheckReport("refused", why="host key"), "could not be looked at"),
+        (CheckReport("answered", (FINDING | {"fault": "network"},)), "no node is drained"),
     ):
         office.health["n1"] = health
         office.leave(office.wanted("n1", jobs[BEN]), BEN)

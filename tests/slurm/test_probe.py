@@ -13,9 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks.ssh.pool import ANSWERED, REFUSED, TIMEOUT, UNREACHABLE, Answer
-from ftrun.hooks.ssh.pool import NodePool as Probes
-from ftrun.hooks.ssh.pool import check_nodes as checked
+from ftrun.hooks.ssh.pool import ANSWERED, REFUSED, TIMEOUT, UNREACHABLE, Answer, NodePool, check_nodes
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.slurm.sandbox.lifecycle import up
 
@@ -33,20 +31,20 @@ def box() -> Iterator[Sandbox]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _config(box: Sandbox, folder: Path, *first: str, drop: str = " ") -> Probes:
+def _config(box: Sandbox, folder: Path, *first: str, drop: str = " ") -> NodePool:
     """The sandbox's client configuration behind lines of our own, without lines that begin with `drop`."""
     assert box.ssh_config
     rest = [line for line in box.ssh_config.read_text().splitlines() if not line.strip().startswith(drop)]
     path = folder / "config"
     path.write_text("\n".join([*first, *rest]) + "\n")
-    return Probes(str(path), connect_s=60.0, run_s=120.0)
+    return NodePool(str(path), connect_s=60.0, run_s=120.0)
 
 
-def _probes(box: Sandbox) -> Probes:
-    return Probes(str(box.ssh_config), connect_s=60.0, run_s=120.0)
+def _probes(box: Sandbox) -> NodePool:
+    return NodePool(str(box.ssh_config), connect_s=60.0, run_s=120.0)
 
 
-def _one(probes: Probes, node: str = "n0", command: str = "echo in") -> Answer:
+def _one(probes: NodePool, node: str = "n0", command: str = "echo in") -> Answer:
     return probes.run([node], command)[node]
 
 
@@ -69,7 +67,7 @@ def test_no_more_nodes_than_allowed_are_visited_at_a_time(box: Sandbox) -> None:
     """One by one, where the bound is one; answers are told as they come."""
     told: list[str] = []
     folder = box.shared / "one-at-a-time"
-    probes = Probes(str(box.ssh_config), at_once=1)
+    probes = NodePool(str(box.ssh_config), at_once=1)
     answers = probes.run(
         box.node_names, f"mkdir {folder} && sleep 0.2 && rmdir {folder}", told=lambda a: told.append(a.node)
     )
@@ -84,7 +82,7 @@ def test_what_cannot_be_reached_is_unreachable_and_costs_nobody_else(box: Sandbo
     box.crash("n2")
     began = time.monotonic()
     try:
-        probes = Probes(str(box.ssh_config), connect_s=5.0)
+        probes = NodePool(str(box.ssh_config), connect_s=5.0)
         answers = probes.run(["n0", "n1", "n2", "no-such-node"], "echo in")
         while answers["n0"].state != ANSWERED and time.monotonic() - began < 240:  # the machine is that slow
             answers = probes.run(["n0", "n1", "n2", "no-such-node"], "echo in")
@@ -100,7 +98,7 @@ def test_what_cannot_be_reached_is_unreachable_and_costs_nobody_else(box: Sandbo
 
 def test_a_command_that_hangs_ends_at_its_limit(box: Sandbox) -> None:
     """A time-out with what was said until then; it is no verdict on the way to the node."""
-    answer = _one(Probes(str(box.ssh_config), run_s=6.0), command="echo begun; exec sleep 600")
+    answer = _one(NodePool(str(box.ssh_config), run_s=6.0), command="echo begun; exec sleep 600")
 
     said = (answer.state, answer.exit_code, answer.stdout, answer.why)
     assert (TIMEOUT, None, "begun\n", "no end within 6 s") == said
@@ -194,7 +192,7 @@ def test_the_users_own_configuration_is_read_with_what_it_includes(
     )
     monkeypatch.setenv("HOME", str(tmp_path))
 
-    assert ANSWERED == _one(Probes(connect_s=60.0), "alias").state
+    assert ANSWERED == _one(NodePool(connect_s=60.0), "alias").state
 
 
 @pytest.mark.parametrize(
@@ -234,11 +232,11 @@ def test_a_node_s_own_thresholds_count_where_the_caller_names_none(
     monkeypatch.setattr("ftrun.hooks.bundle.zipapp.SITES_OWN", str(own))
     own.write_text('{"memory": {"enabled": false}, "disk-size root": {"size_gb": 1}, "schema": 1}')
     names = ["memory", "disk-size root"]
-    (report,) = checked(
+    (report,) = check_nodes(
         ["n0"], "fast", {"disk-size root": {"size_gb": 10**9}}, _probes(box), names=names
     ).values()
     own.write_text("{")
-    (unread,) = checked(["n0"], "fast", {}, _probes(box), names=names).values()
+    (unread,) = check_nodes(["n0"], "fast", {}, _probes(box), names=names).values()
 
     assert report.report
     assert ["skipped", "bad"] == [found["severity"] for found in report.report["findings"]]
@@ -250,7 +248,7 @@ def test_the_checks_run_on_a_node_that_has_nothing_of_ours(box: Sandbox) -> None
     box.crash("n2")
     before = _hooks_lying_about()
     try:
-        reports = checked(
+        reports = check_nodes(
             box.node_names,
             "fast",
             {"disk-size root": {"size_gb": 10**9}},

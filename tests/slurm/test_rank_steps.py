@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks.bundle.zipapp import build_zipapp as archive
+from ftrun.hooks.bundle.zipapp import build_zipapp
 from ftrun.slurm.sandbox.handle import Sandbox
 
 pytestmark = pytest.mark.slurm
@@ -78,7 +78,7 @@ def _seen(box: Sandbox, place: Path, row: str, wrapped: bool) -> tuple[str, list
     mark = Path(tempfile.mkdtemp(dir=place))
     wrapper = ""
     if wrapped:
-        wrapper = f"{sys.executable} -IS {archive(str(place / 'home'))} rank --folder {place}/attempts/1/ranks/0.1 --wait 1 -- "
+        wrapper = f"{sys.executable} -IS {build_zipapp(str(place / 'home'))} rank --folder {place}/attempts/1/ranks/0.1 --wait 1 -- "
     script = mark / "job"
     script.write_text(
         "#!/bin/sh\ntrap : USR1 USR2 TERM\n"
@@ -109,7 +109,7 @@ def test_slurm_sees_a_rank_and_not_its_parent(slurm_sandbox: Sandbox, place: Pat
 def test_a_sweep_by_a_step_ends_an_earlier_start_on_every_node(slurm_sandbox: Sandbox, place: Path) -> None:
     """Ranks that left their step's session are found on all nodes, and the present start stays."""
     mark = Path(tempfile.mkdtemp(dir=place))
-    hook = archive(str(place / "home"))
+    hook = build_zipapp(str(place / "home"))
     attempt = place / "attempts" / "1"
     script = mark / "job"
     script.write_text(f"""#!/bin/sh
@@ -141,7 +141,7 @@ def test_a_guard_is_a_step_that_ends_old_ranks_and_leaves_without_a_trace(
 ) -> None:
     """Beside the script's own step; asked by USR2 through srun it leaves with the watch that it started, and srun returns 0."""
     mark = Path(tempfile.mkdtemp(dir=place))
-    hook = archive(str(place / "home"))
+    hook = build_zipapp(str(place / "home"))
     attempt = mark / "attempts" / "1"
     (attempt / "nodes").mkdir(parents=True)
     (attempt / "current").symlink_to("0.1")

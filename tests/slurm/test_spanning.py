@@ -11,8 +11,7 @@ from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.commands.spanning import Span, SpanningSteps
 from ftrun.slurm.commands.steps import CommandSteps
 from ftrun.slurm.sandbox.handle import Sandbox
-from ftrun.supervisor.agent.node_liveness import SweepRequest as Sweep
-from ftrun.supervisor.agent.node_liveness import query_nodes as reach
+from ftrun.supervisor.agent.node_liveness import SweepRequest, query_nodes
 from ftrun.supervisor.store.lease import SystemClock
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import Post, posts, queue
@@ -44,9 +43,11 @@ class Two:
     def reach(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
         """(answered, silent, gone) of a roll call over both jobs."""
         place = str(self.post.folder / "home/runs/r/attempts/1")
-        sweep = Sweep(str(self.post.home), place, "0.2", self.main, self.nodes, "n0", spans=tuple(self.spans))
+        sweep = SweepRequest(
+            str(self.post.home), place, "0.2", self.main, self.nodes, "n0", spans=tuple(self.spans)
+        )
         cluster = CommandCluster(self.box.env())
-        found = reach(cluster, self.steps, SystemClock(), sweep)
+        found = query_nodes(cluster, self.steps, SystemClock(), sweep)
         return found.answered, found.silent, found.gone
 
     def called(self, answered: tuple[str, ...], silent: tuple[str, ...], gone: tuple[str, ...]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks.bundle.zipapp import build_zipapp as archive
+from ftrun.hooks.bundle.zipapp import build_zipapp
 from ftrun.slurm.sandbox.handle import Sandbox
 from tests.slurm.test_starts import Stage, stage
 
@@ -291,7 +291,7 @@ def test_a_rank_of_a_companion_joins_again(spanning: Spanning) -> None:
     """Its parent asks under its number in the whole, and hands on the answer."""
     home = spanning.stage.folder / "run" / "tools"
     home.mkdir(parents=True)
-    (home / "ftrun-hook.pyz").symlink_to(archive(str(home)))
+    (home / "ftrun-hook.pyz").symlink_to(build_zipapp(str(home)))
     answer = """
 ( until [ -e "$FTRUN_ATTEMPT_DIR/ranks/0.2/5.1" ]; do sleep 0.1; done; echo again >"$FTRUN_ATTEMPT_DIR/ranks/0.2/5.1.next" ) &
 """

@@ -13,7 +13,7 @@ from ftrun.supervisor.drill import injector, readers, verdict
 from ftrun.supervisor.drill.observation import Outcome
 from ftrun.supervisor.drill.scenario import Expectation, Scenario
 from ftrun.supervisor.drill.timeline import Timeline
-from ftrun.supervisor.drill.workload import DEFAULT_SETTINGS as USUAL
+from ftrun.supervisor.drill.workload import DEFAULT_SETTINGS
 from ftrun.supervisor.drill_trainer import toy_model
 from ftrun.supervisor.model import events
 from ftrun.supervisor.model import run as model_run
@@ -35,7 +35,7 @@ SETTLED_AFTER_S = (
     3.0  # what a law finds wrong is looked at once more: a checkpoint is moved into place before it is noted
 )
 SETTINGS = {
-    **USUAL,
+    **DEFAULT_SETTINGS,
     **by_name("node-crash").settings,
     **by_name("hang-silent").settings,
     "retries": "100000",

@@ -24,7 +24,7 @@ from ftrun.slurm.sandbox.lifecycle import up
 from ftrun.slurm.sandbox.plan import SandboxError
 from ftrun.supervisor.drill import injector, readers
 from ftrun.supervisor.drill.observation import Trace
-from ftrun.supervisor.drill.workload import write_workload as lay_out
+from ftrun.supervisor.drill.workload import write_workload
 from tests.drills.tables import by_name
 from tests.soak.blows import Blow
 
@@ -101,7 +101,7 @@ class Side:
             "host": "" if self._box.plan.hosts else "127.0.0.1", "faults": [],
         }  # fmt: skip
         shutil.copy(Path(__file__).with_name("struck.py"), self.work)
-        lay_out(self.work, plan, srun=["--kill-on-bad-exit=1"], python=sys.executable, module="struck")
+        write_workload(self.work, plan, srun=["--kill-on-bad-exit=1"], python=sys.executable, module="struck")
 
     def _site(self) -> str:
         return ""

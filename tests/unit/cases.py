@@ -6,14 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS
-from ftrun.supervisor.model.run import Attempt, Exclusion, Incident, Launch, Run
-from ftrun.supervisor.model.run import LaunchEnd as End
+from ftrun.supervisor.model.run import Attempt, Exclusion, Incident, Launch, LaunchEnd, Run
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.types import Diagnosis, FaultClass, Source
 from ftrun.supervisor.policy.decide import decide
-from ftrun.supervisor.policy.policy_input import ClusterView, Ruling
-from ftrun.supervisor.policy.policy_input import PolicyInput as Case
-from ftrun.supervisor.policy.policy_input import PolicyLimits as Limits
+from ftrun.supervisor.policy.policy_input import ClusterView, PolicyInput, PolicyLimits, Ruling
 
 F = FaultClass
 NODES = ("n1", "n2", "n3", "n4")
@@ -104,7 +101,7 @@ def cluster(**changes: Any) -> ClusterView:
 
 def requeued(reason: str = "BeginTime") -> dict[str, Any]:
     """Fields of an attempt whose job waits in the queue again."""
-    return {"launch": Launch(requeued=True, end=End("PENDING", reason))}
+    return {"launch": Launch(requeued=True, end=LaunchEnd("PENDING", reason))}
 
 
 def rule(
@@ -112,7 +109,7 @@ def rule(
     *,
     run: dict[str, Any] | None = None,
     attempt: dict[str, Any] | None = None,
-    limits: Limits | None = None,
+    limits: PolicyLimits | None = None,
     view: ClusterView | None = None,
     step: int | None = None,
     checkpoint: str = "",
@@ -121,10 +118,12 @@ def rule(
 ) -> Ruling:
     """The ruling on a failed second attempt on NODES, unless the test says otherwise."""
     tried = replace(
-        Attempt(2, NOW - 1000, nodes=NODES, launch=Launch(end=End(state="FAILED"))), **(attempt or {})
+        Attempt(2, NOW - 1000, nodes=NODES, launch=Launch(end=LaunchEnd(state="FAILED"))), **(attempt or {})
     )
     history = replace(Run("r-0001", State.SETTLING, attempts=(Attempt(1, NOW - 2000), tried)), **(run or {}))
-    case = Case(history, tried, found, view or cluster(), limits or Limits(), NOW, step, checkpoint)
+    case = PolicyInput(
+        history, tried, found, view or cluster(), limits or PolicyLimits(), NOW, step, checkpoint
+    )
     return decide(replace(case, common=common, unseen=unseen))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from ftrun.hooks.bundle import zipapp
 from ftrun.slurm.client.errors import Unreachable
-from ftrun.slurm.commands.node_queries import QueryAnswers as Reached
+from ftrun.slurm.commands.node_queries import QueryAnswers
 from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.controller.loop import Supervisor
@@ -78,12 +78,12 @@ class StackSteps:
         limit_s: float,
         quiet_s: float,
         alive: Callable[[], None] = lambda: None,
-    ) -> Reached:
+    ) -> QueryAnswers:
         self.asked += 1
         if self.away:
             raise Unreachable("no srun here")
         write_stacks(script, nodes, f"{self.asked}" if self.moves else "", self.top)
-        return Reached(dict.fromkeys(nodes, ("taken",)))
+        return QueryAnswers(dict.fromkeys(nodes, ("taken",)))
 
 
 class LifeClock:

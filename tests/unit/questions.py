@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ftrun.slurm.commands.node_queries import QueryAnswers as Reached
+from ftrun.slurm.commands.node_queries import QueryAnswers
 
 __all__ = ["Said", "Shut"]
 
@@ -14,7 +14,7 @@ class Said:
 
     def __init__(self, nodes: Sequence[str], answers: Mapping[str, tuple[str, ...]]) -> None:
         self.nodes = tuple(nodes)
-        self.reached = Reached(dict(answers), ended=frozenset(answers))
+        self.reached = QueryAnswers(dict(answers), ended=frozenset(answers))
         self.over = True
 
     def listen(self, wait_s: float) -> None:

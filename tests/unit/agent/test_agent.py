@@ -15,7 +15,7 @@ import pytest
 
 from ftrun.hooks.runtime import node_report
 from ftrun.slurm.client.errors import RefusedForNow, Unreachable
-from ftrun.slurm.commands.node_queries import QueryAnswers as Reached
+from ftrun.slurm.commands.node_queries import QueryAnswers
 from ftrun.slurm.commands.steps import StepRow
 from ftrun.supervisor.agent import (
     checkpoint_staging,
@@ -26,7 +26,7 @@ from ftrun.supervisor.agent import (
     start_monitor,
     stop_start,
 )
-from ftrun.supervisor.agent.batch_channel import BatchChannel as Talk
+from ftrun.supervisor.agent.batch_channel import BatchChannel
 from ftrun.supervisor.model import run as model_run
 from ftrun.supervisor.store import run_dir
 from ftrun.supervisor.store.lease import SystemClock
@@ -99,11 +99,11 @@ class Steps:
         limit_s: float,
         quiet_s: float,
         alive: Callable[[], None] = lambda: None,
-    ) -> Reached:
+    ) -> QueryAnswers:
         alive()
         if " stacks " in script:
             write_stacks(script, nodes)
-            return Reached(dict.fromkeys(nodes, ("taken",)))
+            return QueryAnswers(dict.fromkeys(nodes, ("taken",)))
         return self.begin(job_id, nodes, script).reached
 
 
@@ -151,7 +151,7 @@ class Stage:
         self.nodes = self.life.launches[-1].nodes
         self.talk_dir = folder / "talk"
         self.talk_dir.mkdir()
-        self.channel = Talk(str(self.talk_dir))
+        self.channel = BatchChannel(str(self.talk_dir))
         self.place = run_dir.attempt_dir(self.life.run_dir, 1)
         self.steps = Steps()
         self.steps.nodes_dir = Path(self.place, "nodes")
@@ -532,7 +532,7 @@ def test_a_job_of_one_node_needs_no_slurm(make: Callable[..., Stage]) -> None:
 
 def test_an_answer_is_given_once(tmp_path: Path) -> None:
     """Whoever comes second finds it given, and changes nothing."""
-    channel = Talk(str(tmp_path))
+    channel = BatchChannel(str(tmp_path))
 
     assert channel.answer(1)
     assert not channel.answer(1, ["n0", "n1"], fault="network")
@@ -572,7 +572,7 @@ def test_a_journal_that_cannot_be_written_ends_the_ladder(make: Callable[..., St
 
 def test_the_watchdog_answers_for_work_that_stands_still(tmp_path: Path) -> None:
     """Only where an answer is owed, and only after a good while."""
-    channel, shared = Talk(str(tmp_path)), main.Watchdog(SystemClock())
+    channel, shared = BatchChannel(str(tmp_path)), main.Watchdog(SystemClock())
     shared.began_s -= main.STANDSTILL_S + 1
     assert not shared.is_stalled(channel)
     (tmp_path / "over.1").write_text("code=1\nsignal=0\n")

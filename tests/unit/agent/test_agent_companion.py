@@ -11,14 +11,10 @@ import pytest
 from ftrun.slurm.client.cluster import ClusterFacts
 from ftrun.slurm.commands.spanning import Span
 from ftrun.supervisor.agent import companion_jobs
-from ftrun.supervisor.agent.batch_channel import BatchChannel as Talk
-from ftrun.supervisor.agent.companion_jobs import FAILED, Companion
-from ftrun.supervisor.agent.companion_jobs import READY as HERE
-from ftrun.supervisor.agent.companion_jobs import never_starts_reason as hopeless
-from ftrun.supervisor.agent.context import AgentContext as Desk
-from ftrun.supervisor.agent.context import LaunchIdentity as Where
-from ftrun.supervisor.agent.spanning_limits import SPANNING_FAILED as NOTHING
-from ftrun.supervisor.agent.spanning_limits import SpanningLimits as Apart
+from ftrun.supervisor.agent.batch_channel import BatchChannel
+from ftrun.supervisor.agent.companion_jobs import FAILED, READY, Companion, never_starts_reason
+from ftrun.supervisor.agent.context import AgentContext, LaunchIdentity
+from ftrun.supervisor.agent.spanning_limits import SPANNING_FAILED, SpanningLimits
 from ftrun.supervisor.config.node_counts import Pool
 from ftrun.supervisor.model.events import fold
 from ftrun.supervisor.submission import companion
@@ -44,7 +40,7 @@ from tests.fake_slurm.engine import Engine
 )
 def test_what_waits_for_the_main_jobs_own_end_is_not_waited_for(reason: str, waits: bool) -> None:
     """Limits of users, accounts and QOS, what never resolves, and what a site or a person holds; busy nodes are waited for."""
-    assert (hopeless(reason) == "") is waits
+    assert (never_starts_reason(reason) == "") is waits
 
 
 def test_a_companion_that_did_not_come_is_paid_for_once() -> None:
@@ -95,7 +91,7 @@ class _Fabric(MemoryCluster):
         return replace(super().facts(), switch=self._switch)
 
 
-def _ctx(folder: Path, *, calls: bool = True, no_span: str = "", switch: str = "switch/none") -> Desk:
+def _ctx(folder: Path, *, calls: bool = True, no_span: str = "", switch: str = "switch/none") -> AgentContext:
     """The context of a launch whose first start is over."""
     channel = folder / "talk"
     channel.mkdir()
@@ -103,8 +99,8 @@ def _ctx(folder: Path, *, calls: bool = True, no_span: str = "", switch: str = "
         (channel / "calls.1").write_text("1700000000 4711 -N2 train\n")
     if no_span:
         (channel / "nospan.1").write_text(no_span + "\n")
-    where = Where(str(folder), str(folder), 1, 0, "7", "", "n0", ("n0", "n1"))
-    return Desk(where, Talk(str(channel)), None, _Fabric(switch), None)  # type: ignore[arg-type]
+    where = LaunchIdentity(str(folder), str(folder), 1, 0, "7", "", "n0", ("n0", "n1"))
+    return AgentContext(where, BatchChannel(str(channel)), None, _Fabric(switch), None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +117,7 @@ def test_what_cannot_lie_in_two_jobs_is_known_before_anybody_asks(
     tmp_path: Path, what: dict[str, Any], words: str
 ) -> None:
     """No srun, an srun that needs one world of processes, a fabric that gives each job its keys; all others may."""
-    told = Apart(_ctx(tmp_path, **what)).against(1, end_s=None, limit_s=300.0)
+    told = SpanningLimits(_ctx(tmp_path, **what)).against(1, end_s=None, limit_s=300.0)
     assert words in told if words else told == ""
 
 
@@ -129,8 +125,8 @@ def test_a_job_whose_time_is_nearly_up_asks_for_nobody(tmp_path: Path) -> None:
     """What would come at the end of the wait would have no time left."""
     ctx = _ctx(tmp_path)
     now_s = ctx.clock.now_s()
-    assert "of the job's time" in Apart(ctx).against(1, end_s=now_s + 310, limit_s=300.0)
-    assert Apart(ctx).against(1, end_s=now_s + 600, limit_s=300.0) == ""
+    assert "of the job's time" in SpanningLimits(ctx).against(1, end_s=now_s + 310, limit_s=300.0)
+    assert SpanningLimits(ctx).against(1, end_s=now_s + 600, limit_s=300.0) == ""
 
 
 def test_a_first_start_over_both_jobs_that_comes_to_nothing_is_the_last_one(tmp_path: Path) -> None:
@@ -139,12 +135,12 @@ def test_a_first_start_over_both_jobs_that_comes_to_nothing_is_the_last_one(tmp_
     ctx.spans = (Span("8", ("n2",)),)
     both = ("n0", "n2")
     for nodes, step, well in ((("n0", "n1"), None, True), (both, None, False)):
-        apart = Apart(ctx)
+        apart = SpanningLimits(ctx)
         apart.note(nodes, step, well=well)
         assert apart.against(1, end_s=None, limit_s=300.0) == ""
     apart.note(both, None, well=True)
-    assert apart.against(1, end_s=None, limit_s=300.0) == NOTHING
-    worked = Apart(ctx)
+    assert apart.against(1, end_s=None, limit_s=300.0) == SPANNING_FAILED
+    worked = SpanningLimits(ctx)
     worked.note(both, 5, well=True)
     worked.note(both, None, well=True)
     assert worked.against(1, end_s=None, limit_s=300.0) == ""
@@ -169,7 +165,7 @@ class _Refusing:
         return (
             Companion(FAILED, reason="Requested time limit is invalid")
             if pool
-            else Companion(HERE, 2, ("n2",))
+            else Companion(READY, 2, ("n2",))
         )
 
 

@@ -19,16 +19,20 @@ from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.commands.node_queries import parse_answers
 from ftrun.slurm.commands.steps import parse_steps
 from ftrun.supervisor.agent import batch_channel, main, node_liveness, rank_restart, start_monitor, stop_start
-from ftrun.supervisor.agent.batch_channel import BatchChannel as Talk
-from ftrun.supervisor.agent.batch_channel import parse_started as started_from
+from ftrun.supervisor.agent.batch_channel import BatchChannel, parse_started
 from ftrun.supervisor.controller import exit_status
 from ftrun.supervisor.diagnosis import suspicions
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts, NodeFinding
-from ftrun.supervisor.model.run import Attempt, Launch, Start, StartNote
-from ftrun.supervisor.model.run import LaunchEnd as End
-from ftrun.supervisor.model.types import Diagnosis, Evidence, FaultClass, Source, Topology
-from ftrun.supervisor.model.types import HangState as State
-from ftrun.supervisor.model.types import HangVerdict as Verdict
+from ftrun.supervisor.model.run import Attempt, Launch, LaunchEnd, Start, StartNote
+from ftrun.supervisor.model.types import (
+    Diagnosis,
+    Evidence,
+    FaultClass,
+    HangState,
+    HangVerdict,
+    Source,
+    Topology,
+)
 from ftrun.supervisor.policy import policy_input, start_decision
 from ftrun.supervisor.signatures import catalog as signatures_catalog
 from ftrun.supervisor.signatures.catalog import Catalog
@@ -259,7 +263,9 @@ def test_a_node_that_does_not_answer_is_the_culprit_with_its_own_evidence(catalo
 
 def test_what_is_said_while_we_end_a_start_is_no_cause(catalog: Catalog) -> None:
     """Ranks that are ended leave with a code of their own, and Slurm says so: that explains no hang."""
-    suspicion = suspicions.hang_suspicion(Verdict(State.HUNG, 70.0, 60.0, "no step for 70 s"), NODES[:2])
+    suspicion = suspicions.hang_suspicion(
+        HangVerdict(HangState.HUNG, 70.0, 60.0, "no step for 70 s"), NODES[:2]
+    )
     line = Evidence(
         Source.LOG, "slurm-task-exit", "srun: error: n1: task 1: Exited with exit code 1", line=46
     )
@@ -270,7 +276,7 @@ def test_what_is_said_while_we_end_a_start_is_no_cause(catalog: Catalog) -> None
 
 def test_why_we_ended_a_start_stands_where_nothing_better_is_known(catalog: Catalog) -> None:
     """A hang that no line explains stays the hang that it was ended for."""
-    verdict = Verdict(State.HUNG, 70.0, 60.0, "no step for 70 s", ("rank 1 (n1.cluster)",))
+    verdict = HangVerdict(HangState.HUNG, 70.0, 60.0, "no step for 70 s", ("rank 1 (n1.cluster)",))
     suspicion = suspicions.hang_suspicion(verdict, NODES[:2])
     assert suspicion.nodes == ("n1",)
     found = start_decision.diagnose_start(_seen(suspicion=suspicion, code=137), catalog)
@@ -510,15 +516,15 @@ def test_a_torn_death_is_none() -> None:
 
 def test_nodes_of_a_start_keep_their_order() -> None:
     """The order of the ranks is the order of the nodes."""
-    assert started_from({"nodes": "n3,n1,n2", "pid": "5"}, 2).nodes == ("n3", "n1", "n2")
+    assert parse_started({"nodes": "n3,n1,n2", "pid": "5"}, 2).nodes == ("n3", "n1", "n2")
 
 
 def test_calls_of_srun_are_counted_by_their_processes(tmp_path: Path) -> None:
     """A line that is not whole says nothing."""
     (tmp_path / "calls.1").write_text("1700000000 11 srun -n2 ./a b\n1700000001 12\n17\n")
 
-    assert Talk(str(tmp_path)).calls(1) == (11, 12)
-    assert Talk(str(tmp_path)).calls(2) == ()
+    assert BatchChannel(str(tmp_path)).calls(1) == (11, 12)
+    assert BatchChannel(str(tmp_path)).calls(2) == ()
 
 
 def test_the_agent_is_light() -> None:
@@ -543,7 +549,7 @@ def test_a_script_that_exits_0_because_its_agent_ended_it_has_not_finished() -> 
     """The supervisor takes the end for the agent's making, and goes on with the run."""
     ended = StartNote(0, 2, NODES[:2], 1000.0, over_at_s=1100.0, code=0, signal=0, by_us=True)
     attempt = Attempt(
-        1, 900.0, begun=(ended,), launch=Launch(0, end=End(state="COMPLETED"), start=Start(number=2))
+        1, 900.0, begun=(ended,), launch=Launch(0, end=LaunchEnd(state="COMPLETED"), start=Start(number=2))
     )
     seen = exit_status.corrected_by_log(attempt, ())
 

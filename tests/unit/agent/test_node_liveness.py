@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftrun.slurm.client.errors import Unreachable
-from ftrun.slurm.commands.node_queries import QueryAnswers as Reached
-from ftrun.slurm.commands.slurmd_ports import parse_slurmd_addresses as parse_doors
+from ftrun.slurm.commands.node_queries import QueryAnswers
+from ftrun.slurm.commands.slurmd_ports import parse_slurmd_addresses
 from ftrun.supervisor.agent import node_liveness
 
 NODES = tuple(f"n{number}" for number in range(4))
@@ -39,7 +39,7 @@ class _Question:
     """Each node says one word when its time has come."""
 
     def __init__(self, world: _World, nodes: Sequence[str], number: int) -> None:
-        self.nodes, self.over, self.reached = tuple(nodes), False, Reached()
+        self.nodes, self.over, self.reached = tuple(nodes), False, QueryAnswers()
         self._world, self._number, self._began_s = world, number, world.clock.at_s
 
     def listen(self, wait_s: float) -> None:
@@ -48,7 +48,7 @@ class _Question:
         self._world.clock.sleep(wait_s)
         waited_s = self._world.clock.at_s - self._began_s
         heard = [node for node in self.nodes if self._world.takes(node, self._number) <= waited_s]
-        self.reached = Reached(dict.fromkeys(heard, ("{}",)), ended=frozenset(heard))
+        self.reached = QueryAnswers(dict.fromkeys(heard, ("{}",)), ended=frozenset(heard))
         self.over = len(heard) == len(self.nodes)
 
     def let_go(self) -> None:
@@ -183,4 +183,4 @@ def test_the_port_of_a_slurmd_is_told_only_where_it_is_not_the_usual_one() -> No
     """One line for each node; what is no node is none."""
     text = "NodeName=a1 Arch=x86_64 NodeAddr=10.0.0.1 NodeHostName=a1 Version=22.05.8\nNodeName=a2 NodeAddr=10.0.0.2 Port=7003 \nNode a3 not found\n"
 
-    assert parse_doors(text) == {"a1": ("10.0.0.1", 6818), "a2": ("10.0.0.2", 7003)}
+    assert parse_slurmd_addresses(text) == {"a1": ("10.0.0.1", 6818), "a2": ("10.0.0.2", 7003)}

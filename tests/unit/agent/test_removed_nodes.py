@@ -9,14 +9,11 @@ import pytest
 from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.errors import Unreachable
 from ftrun.slurm.commands.spanning import Span
-from ftrun.supervisor.agent.batch_channel import BatchChannel as Talk
-from ftrun.supervisor.agent.batch_channel import Started
-from ftrun.supervisor.agent.context import AgentContext as Desk
-from ftrun.supervisor.agent.context import LaunchIdentity as Where
-from ftrun.supervisor.agent.removed_nodes import RemovedNodes as Taken
+from ftrun.supervisor.agent.batch_channel import BatchChannel, Started
+from ftrun.supervisor.agent.context import AgentContext, LaunchIdentity
+from ftrun.supervisor.agent.removed_nodes import RemovedNodes
 from ftrun.supervisor.diagnosis import suspicions
-from ftrun.supervisor.store.attempt_dir import LaunchRecord
-from ftrun.supervisor.store.attempt_dir import parse_launch as launch_from
+from ftrun.supervisor.store.attempt_dir import LaunchRecord, parse_launch
 
 ALL = ("n0", "n1", "n2")
 
@@ -58,11 +55,11 @@ def _lost(
     channel.mkdir()
     if calls:
         (channel / "calls.1").write_text("1700000000 4711 -N2 train\n")
-    clock, where = _Clock(), Where(str(folder), str(folder), 1, 0, "7", "", "n0", ALL)
-    ctx = Desk(where, Talk(str(channel)), None, cluster, None, clock)  # type: ignore[arg-type]
+    clock, where = _Clock(), LaunchIdentity(str(folder), str(folder), 1, 0, "7", "", "n0", ALL)
+    ctx = AgentContext(where, BatchChannel(str(channel)), None, cluster, None, clock)  # type: ignore[arg-type]
     ctx.spans = spans
-    launch: LaunchRecord = launch_from({"nodes": ",".join(ALL)}, 1)
-    taken = Taken(ctx, Started(1, 1, ALL, "0.1", launch))
+    launch: LaunchRecord = parse_launch({"nodes": ",".join(ALL)}, 1)
+    taken = RemovedNodes(ctx, Started(1, 1, ALL, "0.1", launch))
     for _ in range(600):
         clock.s += 1.0
         found = taken.look()

@@ -15,9 +15,8 @@ from ftrun.slurm.client.cluster import SubmitRequest
 from ftrun.slurm.commands.spanning import Span
 from ftrun.slurm.commands.steps import StepRow
 from ftrun.supervisor.agent import companion_jobs, resize, start_loop, start_monitor, stop_start
-from ftrun.supervisor.agent.companion_jobs import FAILED, WAITING, Companion, Companions
-from ftrun.supervisor.agent.companion_jobs import READY as HERE
-from ftrun.supervisor.model.stop_conditions import StopConditions as Halt
+from ftrun.supervisor.agent.companion_jobs import FAILED, READY, WAITING, Companion, Companions
+from ftrun.supervisor.model.stop_conditions import StopConditions
 from ftrun.supervisor.policy import elastic
 from ftrun.supervisor.store import flag_files
 from tests.unit.agent.test_agent import TRANSIENT, Stage, Steps, quick
@@ -64,7 +63,7 @@ class Lenders:
             if not self.come:
                 return Companion(FAILED, 1, job=self.job, reason="AssocMaxJobsLimit")
             self_.ctx.spans = (Span(self.job, self.come),)
-            return Companion(HERE, 1, self.come, self.job)
+            return Companion(READY, 1, self.come, self.job)
 
         def end(self_: Companions, number: int, why: str) -> None:
             self.ended.append(why)
@@ -345,7 +344,7 @@ def test_a_persons_word_between_the_end_and_the_next_start_counts(make: Make) ->
     """Who says stop in that moment gets no further start."""
     stage = make()
     ends_to_grow(stage, 5)
-    flag_files.write_halt(stage.life.run_dir, Halt(token="now", by="ann", after_checkpoint=True))
+    flag_files.write_halt(stage.life.run_dir, StopConditions(token="now", by="ann", after_checkpoint=True))
     answer = stage.fails(1, CANCELLED, code=143)
 
     assert answer["kind"] == "end"

@@ -10,12 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from ftrun.slurm.commands.node_queries import QueryAnswers as Reached
+from ftrun.slurm.commands.node_queries import QueryAnswers
 from ftrun.supervisor.agent import node_liveness, start_monitor
 from ftrun.supervisor.agent.batch_channel import Started
-from ftrun.supervisor.agent.context import LaunchIdentity as Where
-from ftrun.supervisor.agent.context import Suspicion
-from ftrun.supervisor.agent.start_monitor import StartMonitor as Eye
+from ftrun.supervisor.agent.context import LaunchIdentity, Suspicion
+from ftrun.supervisor.agent.start_monitor import StartMonitor
 from ftrun.supervisor.model import types
 from ftrun.supervisor.model.types import FaultClass
 from ftrun.supervisor.signatures import catalog as signatures_catalog
@@ -62,8 +61,8 @@ class Life:
             stdout_offset_bytes=0, stderr_offset_bytes=0, resume_from="", started_s=None,
         )  # fmt: skip
         catalog = signatures_catalog.load()
-        self.monitor = Eye(
-            Where(str(folder / "runs" / "r"), place, 1, 0, "7", "c", "n0", NODES),
+        self.monitor = StartMonitor(
+            LaunchIdentity(str(folder / "runs" / "r"), place, 1, 0, "7", "c", "n0", NODES),
             Started(1, 1, NODES, "0.1", launch),
             {"fault-grace": 60.0},
             lambda: catalog,
@@ -104,11 +103,11 @@ class Life:
                 return found
         return None
 
-    def ask(self, job_id: str, nodes: Sequence[str], script: str, **_: object) -> Reached:
+    def ask(self, job_id: str, nodes: Sequence[str], script: str, **_: object) -> QueryAnswers:
         """A step of the agent's."""
         self.taken += 1
         write_stacks(script, nodes, str(self.taken) if self.moves else "")
-        return Reached(dict.fromkeys(nodes, ("taken",)))
+        return QueryAnswers(dict.fromkeys(nodes, ("taken",)))
 
 
 def test_a_fatal_line_and_ranks_that_all_wait_for_long_end_a_start(

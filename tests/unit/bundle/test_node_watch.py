@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.hooks.bundle.zipapp import build_zipapp as archive
+from ftrun.hooks.bundle.zipapp import build_zipapp
 from ftrun.hooks.health import node_monitor
 from ftrun.hooks.runtime import node_report
 from ftrun.hooks.runtime.finding import BAD, DEGRADED, OK, UNKNOWN, Finding
@@ -227,7 +227,7 @@ def test_a_report_is_bounded(tmp_path: Path) -> None:
 
 def _start(tmp_path: Path, root: Path, period_s: float) -> subprocess.Popen[bytes]:
     (tmp_path / "attempt").mkdir(exist_ok=True)
-    packed = archive(str(tmp_path / "home"))
+    packed = build_zipapp(str(tmp_path / "home"))
     words = [
         "watch",
         "--folder",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks.bundle.zipapp import build_zipapp as archive
+from ftrun.hooks.bundle.zipapp import build_zipapp
 from ftrun.hooks.ranks import rank_wrapper
 from ftrun.hooks.runtime.host import UsageError
 
@@ -24,7 +24,7 @@ MEMORY_MAX_KIB = 12 * 1024
 
 @pytest.fixture(scope="module")
 def hook(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return archive(str(tmp_path_factory.mktemp("home")))
+    return build_zipapp(str(tmp_path_factory.mktemp("home")))
 
 
 @pytest.fixture

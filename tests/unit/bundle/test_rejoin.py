@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks.bundle.zipapp import build_zipapp as archive
+from ftrun.hooks.bundle.zipapp import build_zipapp
 
 TRAIN = Path(__file__).resolve().parents[3] / "examples" / "rejoin" / "train.py"
 RANKS = 4
@@ -31,7 +31,7 @@ class Run:
         self.ranks.mkdir(parents=True)
         (self.attempt / "current").symlink_to("0.1")
         self.log = folder / "log"
-        hook = archive(str(folder / "home"))
+        hook = build_zipapp(str(folder / "home"))
         words = [
             sys.executable,
             "-IS",

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from ftrun.hooks.checkpoints import diverged_folder
-from ftrun.hooks.checkpoints.diverged import Divergence as Poison
+from ftrun.hooks.checkpoints.diverged import Divergence
 from ftrun.hooks.checkpoints.selection import Request, Selection, select
 from tests.unit.checkpoints.test_pick_sh import OLD_S, saved
 
-NOTED = Poison("1.0.1", 20, None, OLD_S + 100)
+NOTED = Divergence("1.0.1", 20, None, OLD_S + 100)
 
 
 def run_of(folder: Path, *seen: str) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ftrun.hooks.checkpoints import manifest
-from ftrun.hooks.checkpoints.diverged import Divergence as Poison
+from ftrun.hooks.checkpoints.diverged import Divergence
 from ftrun.supervisor.cli import common, main, view_checkpoints
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.store import checkpoints, submission_context
@@ -131,7 +131,7 @@ def test_a_run_says_where_its_checkpoints_are_and_what_it_knows_of_them(
         monkeypatch,
         folder,
         set_aside=((failed, checkpoints.content_stamp(failed)),),
-        poisoned=(Poison("1.1.1", 3, None, OLD_S + 10.0),),
+        poisoned=(Divergence("1.1.1", 3, None, OLD_S + 10.0),),
     )
 
     assert 0 == main(["checkpoints", name, "--json"])

@@ -12,7 +12,7 @@ import pytest
 
 from ftrun.hooks.bundle import zipapp
 from ftrun.hooks.checkpoints import diverged
-from ftrun.hooks.checkpoints.diverged import Divergence as Poison
+from ftrun.hooks.checkpoints.diverged import Divergence
 from tests.unit.bundle.test_batch_sh import Attempt, attempt, under_one_shell, wait_for
 from tests.unit.bundle.test_starts_sh import COUNT, inside, plan
 
@@ -127,7 +127,7 @@ def test_a_template_that_wants_a_step_is_left_out_where_none_is_known(attempt: A
     assert "c/best.pt||c\n[--from=c/best.pt]\n" == attempt.run(TELL)[1]
 
 
-def note_divergence(one: Attempt, *poisons: Poison) -> None:
+def note_divergence(one: Attempt, *poisons: Divergence) -> None:
     """As whoever noted it leaves it in the run's folder."""
     one.values["checkpoint_poison"] = diverged.to_lines(poisons)
     folder = one.run_dir / "diverged"
@@ -140,11 +140,15 @@ def note_divergence(one: Attempt, *poisons: Poison) -> None:
 
 
 POISONS = [
-    ("from a step on", [Poison("1.0", 20, None, OLD_S + 50)], "step_10.pt"),
-    ("two times", [Poison("1.0", 20, None, OLD_S + 50), Poison("1.1", 10, None, OLD_S + 5)], "step_10.pt"),
-    ("long before", [Poison("1.0", 10, None, OLD_S - 9)], "step_30.pt"),
-    ("by time", [Poison("1.0", None, OLD_S + 15, OLD_S + 50)], "step_10.pt"),
-    ("all of them", [Poison("1.0", 5, None, OLD_S + 50)], ""),
+    ("from a step on", [Divergence("1.0", 20, None, OLD_S + 50)], "step_10.pt"),
+    (
+        "two times",
+        [Divergence("1.0", 20, None, OLD_S + 50), Divergence("1.1", 10, None, OLD_S + 5)],
+        "step_10.pt",
+    ),
+    ("long before", [Divergence("1.0", 10, None, OLD_S - 9)], "step_30.pt"),
+    ("by time", [Divergence("1.0", None, OLD_S + 15, OLD_S + 50)], "step_10.pt"),
+    ("all of them", [Divergence("1.0", 5, None, OLD_S + 50)], ""),
 ]
 
 
@@ -152,7 +156,7 @@ POISONS = [
 @pytest.mark.parametrize("judge", ["structure", "name"])
 @pytest.mark.parametrize(("poisons", "newest"), [row[1:] for row in POISONS], ids=[row[0] for row in POISONS])
 def test_what_a_diverged_training_saved_is_not_loaded(
-    attempt: Attempt, poisons: list[Poison], newest: str, judge: str
+    attempt: Attempt, poisons: list[Divergence], newest: str, judge: str
 ) -> None:
     """By Python and by the shell alike; what was written after that training is trusted; with nothing left the job ends and says so."""
     with_hook(attempt)
@@ -181,7 +185,7 @@ def test_what_stands_in_the_runs_folder_counts_where_nobody_told_of_it(attempt: 
     attempt.values["checkpoint_verify"] = "name"
     for step in (10, 20, 30):
         saved(attempt.folder / "c" / f"step_{step}.pt", at_s=OLD_S + step)
-    note_divergence(attempt, Poison("1.0", 30, None, OLD_S + 50), Poison("1.1", 20, None, OLD_S + 20))
+    note_divergence(attempt, Divergence("1.0", 30, None, OLD_S + 50), Divergence("1.1", 20, None, OLD_S + 20))
     (attempt.run_dir / "diverged" / "half").write_text("1.2 5")
     attempt.values["checkpoint_poison"] = ""
 
@@ -224,7 +228,7 @@ def test_a_start_in_place_chooses_anew(inside: Attempt) -> None:
     with_hook(inside)
     for step in (10, 20):
         saved(inside.folder / "c" / f"step_{step}.pt")
-    note_divergence(inside, Poison("1.0.1", 20, None, OLD_S + 50))
+    note_divergence(inside, Divergence("1.0.1", 20, None, OLD_S + 50))
     line = inside.values.pop("checkpoint_poison")
     mark = inside.run_dir / "diverged" / "1.0.1"
     mark.write_text("")  # the first start is before all that: only the mark's time is needed at the second

@@ -20,8 +20,7 @@ from ftrun.hooks.checks.net_interfaces import Interface
 from ftrun.hooks.checks.rdma_ports import Port
 from ftrun.hooks.runtime.finding import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN
 from ftrun.hooks.runtime.host import Machine, NoAnswer
-from ftrun.hooks.runtime.state_dir import Growth
-from ftrun.hooks.runtime.state_dir import growth_of as grown
+from ftrun.hooks.runtime.state_dir import Growth, growth_of
 from tests.unit.checked import probed, severity
 
 DATA = Path(__file__).parents[2] / "data" / "checks"
@@ -175,9 +174,9 @@ def test_two_readings_are_compared(tmp_path: Path) -> None:
     kept = {"mlx5_0/1": {"symbol_error": 40}}
 
     now = probed("ib-errors", machine, **FAST)
-    assert {} == grown(now, "mlx5_0/1")
+    assert {} == growth_of(now, "mlx5_0/1")
     later = probed("ib-errors", machine, before=kept)
-    assert {"symbol_error": 60} == grown(later, "mlx5_0/1")
+    assert {"symbol_error": 60} == growth_of(later, "mlx5_0/1")
 
 
 @pytest.mark.parametrize(

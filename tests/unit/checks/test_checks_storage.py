@@ -18,10 +18,7 @@ from ftrun.hooks.checks import folders, mounts
 from ftrun.hooks.checks.catalogue import CHECKS
 from ftrun.hooks.runtime.finding import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN
 from ftrun.hooks.runtime.host import Machine
-from ftrun.hooks.runtime.mounts import Touch, is_network
-from ftrun.hooks.runtime.mounts import ask_paths as asked
-from ftrun.hooks.runtime.mounts import mount_of as holder
-from ftrun.hooks.runtime.mounts import parse_mounts as parsed
+from ftrun.hooks.runtime.mounts import Touch, ask_paths, is_network, mount_of, parse_mounts
 from tests.unit.checked import probed, severities, told, tree
 
 MOUNTS = """\
@@ -38,7 +35,7 @@ lxcfs /var/lib/lxcfs fuse.lxcfs rw,relatime 0 0
 
 def test_the_table_of_mounts_is_read_as_it_is() -> None:
     """Blanks in paths come back, cut lines are left out, and only what comes from another machine is a network mount."""
-    table = parsed(MOUNTS + "cut line\n")
+    table = parse_mounts(MOUNTS + "cut line\n")
 
     network = [one.target for one in table if is_network(one)]
     assert ["/home", "/lustre/big data", "/sw", "/ckpt"] == network
@@ -51,7 +48,7 @@ def test_the_table_of_mounts_is_read_as_it_is() -> None:
 )
 def test_a_path_lies_on_the_deepest_mount(path: str, target: str) -> None:
     """Names that only begin alike are not below each other."""
-    found = holder(parsed(MOUNTS), path)
+    found = mount_of(parse_mounts(MOUNTS), path)
 
     assert found is not None
     assert target == found.target
@@ -68,7 +65,7 @@ def test_one_hung_mount_does_not_hold_the_others() -> None:
 
     began = time.monotonic()
     for limit_s in (1.0, 5.0, 60.0):  # a busy machine takes seconds to ask at all
-        touches = asked(Machine(), ["/a", "/b", "/c", "/d"], question, limit_s)
+        touches = ask_paths(Machine(), ["/a", "/b", "/c", "/d"], question, limit_s)
         if not touches["/c"].hung and not touches["/d"].hung:
             break
 
@@ -136,14 +133,14 @@ def test_mounts_of_the_table_are_asked(tmp_path: Path) -> None:
 )
 def test_what_must_be_mounted_is_mounted(fstab: str, expected: list[str], severity: str) -> None:
     """What the site names and what fstab promises, and nothing more."""
-    facts = mounts.PresentFacts(parsed(MOUNTS), fstab)
+    facts = mounts.PresentFacts(parse_mounts(MOUNTS), fstab)
 
     assert [severity] == severities("mount-present", facts, expected=expected)
 
 
 def test_an_automount_counts_as_mounted() -> None:
     """What autofs mounts at the first touch is not missing before it."""
-    facts = mounts.PresentFacts(parsed("auto.data /data autofs rw,fd=7,indirect 0 0\n"), "")
+    facts = mounts.PresentFacts(parse_mounts("auto.data /data autofs rw,fd=7,indirect 0 0\n"), "")
 
     assert [OK] == severities("mount-present", facts, expected=["/data/set1"])
 
@@ -163,7 +160,7 @@ def test_a_file_system_that_turned_read_only_is_bad(
     more: str, writable: list[str], expected: list[str]
 ) -> None:
     """After an error, or below a path that must be written; what is read-only on purpose is well."""
-    assert expected == severities("mount-readonly", parsed(MOUNTS + more), writable=writable)
+    assert expected == severities("mount-readonly", parse_mounts(MOUNTS + more), writable=writable)
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,9 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor.cli import main
-from ftrun.supervisor.cli.advise import Advice
-from ftrun.supervisor.cli.advise import CheckpointTiming as Written
-from ftrun.supervisor.cli.advise import checkpoint_timing as written
-from ftrun.supervisor.cli.advise import fault_rates as faults
+from ftrun.supervisor.cli.advise import Advice, CheckpointTiming, checkpoint_timing, fault_rates
 from ftrun.supervisor.cli.advise import make_advice as advise
-from ftrun.supervisor.model.run import Attempt, Incident, Launch, Run
-from ftrun.supervisor.model.run import LaunchEnd as End
+from ftrun.supervisor.model.run import Attempt, Incident, Launch, LaunchEnd, Run
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.policy import estimates
 from ftrun.supervisor.policy.estimates import node_hours
@@ -71,7 +67,7 @@ def test_a_long_time_without_faults_speaks_for_the_run() -> None:
 
 def test_few_faults_make_a_wide_interval() -> None:
     """It is the exact one, holds the measured rate, and narrows with the number of faults."""
-    few, many = (faults(run(*(fault(n, F.NODE) for n in range(1, k + 1))), 1000.0)[0] for k in (2, 40))
+    few, many = (fault_rates(run(*(fault(n, F.NODE) for n in range(1, k + 1))), 1000.0)[0] for k in (2, 40))
 
     for one in (few, many):
         assert one.least < one.rate < one.most
@@ -81,7 +77,7 @@ def test_few_faults_make_a_wide_interval() -> None:
 
 def test_what_a_person_did_is_no_fault_of_chance() -> None:
     """A cancel, a bug of the script and a time limit say nothing of the machine."""
-    found = faults(
+    found = fault_rates(
         run(*(fault(n, kind) for n, kind in enumerate((F.CANCELLED, F.USER_CODE, F.TIMELIMIT), 1))), 1000.0
     )
     assert [(one.fault, one.events) for one in found] == [("all", 0)]
@@ -89,14 +85,16 @@ def test_what_a_person_did_is_no_fault_of_chance() -> None:
 
 def test_classes_are_told_apart() -> None:
     """All in sum, then the most frequent class first."""
-    found = faults(run(fault(1, F.NETWORK), fault(2, F.NODE), fault(3, F.NODE)), 1000.0)
+    found = fault_rates(run(fault(1, F.NETWORK), fault(2, F.NODE), fault(3, F.NODE)), 1000.0)
     assert [(one.fault, one.events) for one in found] == [("all", 3), ("node", 2), ("network", 1)]
 
 
 def test_time_without_a_job_is_no_exposure() -> None:
     """A paused run's node-hours stand still; those of a live one grow."""
     alive = run(days=1.0)
-    paused = replace(alive.with_launch(end=End(at_s=DAY)), state=State.STOPPED, wish="pause", last_at_s=DAY)
+    paused = replace(
+        alive.with_launch(end=LaunchEnd(at_s=DAY)), state=State.STOPPED, wish="pause", last_at_s=DAY
+    )
     assert node_hours(alive, 2 * DAY) == pytest.approx(2 * 24 * 256)
     assert node_hours(paused, 2 * DAY) == node_hours(paused, 9 * DAY) == pytest.approx(24 * 256)
 
@@ -104,19 +102,19 @@ def test_time_without_a_job_is_no_exposure() -> None:
 def test_a_checkpoints_cost_is_what_the_clock_shows_beyond_the_steps() -> None:
     """100 steps of 2 s take 230 s from one checkpoint to the next: 30 s each; a restart in between changes nothing."""
     saves = [(step, step * 2.3) for step in (100, 200, 300, 400)] + [(500, 5_000.0)]
-    found = written(saves, 2.0)
+    found = checkpoint_timing(saves, 2.0)
     assert found is not None
     assert (found.work_s, found.cost_s) == pytest.approx((200.0, 30.0))
-    unpaced = written(saves, None)
+    unpaced = checkpoint_timing(saves, None)
     assert unpaced is not None
     assert unpaced.work_s == pytest.approx(230.0)
     assert (unpaced.cost_s, unpaced.gaps) == (None, 4)
-    assert written(saves[:3], 2.0) is None
+    assert checkpoint_timing(saves[:3], 2.0) is None
 
 
 def test_the_best_interval_is_dalys_and_no_other_is_better() -> None:
     """For the rate that is reckoned with."""
-    found = told(run(*(fault(n, F.NODE) for n in range(1, 13))), saved=Written(7_200.0, 40.0, 9))
+    found = told(run(*(fault(n, F.NODE) for n in range(1, 13))), saved=CheckpointTiming(7_200.0, 40.0, 9))
     now, best = found.choices[:2]
     assert best.every_s == found.best_every_s
     assert now.every_s == 7_200.0
@@ -176,7 +174,7 @@ def test_what_growing_is_worth_is_told_as_the_run_itself_reckons_it() -> None:
 
 def test_what_a_person_knows_better_is_taken() -> None:
     """Cost and interval that were given outweigh what was measured; nothing is divided by a cost of zero."""
-    found = told(run(), saved=Written(100.0, 10.0, 5), cost_s=0.0, every_s=60.0)
+    found = told(run(), saved=CheckpointTiming(100.0, 10.0, 5), cost_s=0.0, every_s=60.0)
     assert found.figures["checkpoint cost"].source == found.figures["checkpoint interval"].source == "given"
     assert 0.0 < found.choices[1].goodput <= 1.0
 

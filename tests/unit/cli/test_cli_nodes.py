@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor.cli import main
-from ftrun.supervisor.model.node_entry import NodeEntry as Entry
+from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.nodes import ledger
 
 DAY = 86_400.0
@@ -29,10 +29,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / "home")
 
 
-def _fault(node: str, at_s: float, number: int, **changes: Any) -> Entry:
+def _fault(node: str, at_s: float, number: int, **changes: Any) -> NodeEntry:
     detail = {"incident": "1.0", "attempt_nodes": 8, "strike": True, "title": "it fell [red]off[/red]"}
     told: dict[str, Any] = {"signature": "nvidia-xid-79", "fault": "hardware-gpu", "detail": detail} | changes
-    return Entry(at_s, "incident", (node,), id=f"i{node}{number}", run=f"r-{number:04d}", **told)
+    return NodeEntry(at_s, "incident", (node,), id=f"i{node}{number}", run=f"r-{number:04d}", **told)
 
 
 def _json(capsys: pytest.CaptureFixture[str], *words: str) -> Any:

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor.cli import view_run
-from ftrun.supervisor.cli.explain import _record_lines as _said
+from ftrun.supervisor.cli.explain import _record_lines
 from ftrun.supervisor.model.run import Attempt, Companion, Run
-from ftrun.supervisor.model.states import AGENT_KINDS as INSIDE
-from ftrun.supervisor.model.states import CompanionState, State
+from ftrun.supervisor.model.states import AGENT_KINDS, CompanionState, State
 
 ONE = Companion(
     launch=0, number=1, nodes_asked=2, mark="m", asked_at_s=10.0, job="17", nodes=("n5", "n6"), state="here", here_at_s=12.0
@@ -64,11 +63,11 @@ DATA: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", sorted(kind for kind in INSIDE if kind.startswith("companion.")))
+@pytest.mark.parametrize("kind", sorted(kind for kind in AGENT_KINDS if kind.startswith("companion.")))
 def test_every_record_of_a_companion_can_be_told(kind: str) -> None:
     """In the agent's words as in the supervisor's; an announcement of an end is told by the end."""
     record = {"kind": kind, "data": DATA.get(kind, {}), "job": "16", "attempt": 1, "start": 1}
-    told = " ".join(_said(record))
+    told = " ".join(_record_lines(record))
 
     assert ("companion 1" in told) == (kind in DATA)
     assert "16" not in told

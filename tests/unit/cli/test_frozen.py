@@ -13,7 +13,7 @@ from ftrun.supervisor.cli import main, view_run
 from ftrun.supervisor.controller.loop import Supervisor
 from ftrun.supervisor.model import events
 from ftrun.supervisor.model import run as model_run
-from ftrun.supervisor.model.renamed_settings import rename_settings as with_new_names
+from ftrun.supervisor.model.renamed_settings import rename_settings
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.store import journal
 from ftrun.supervisor.store.lease import Lease, SystemClock
@@ -50,7 +50,7 @@ def test_a_frozen_run_folds_to_the_same_facts(run_dir: Path) -> None:
     run = _folded(run_dir)
     then = json.loads((run_dir.parent / "facts.json").read_text())
     if "settings" in then:
-        then["settings"] = with_new_names(then["settings"])
+        then["settings"] = rename_settings(then["settings"])
 
     assert _says_as_much(view_run.run_facts(run, run.last_at_s), then)
 

@@ -16,16 +16,10 @@ from ftrun.supervisor.cli import app
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.types import FaultClass
 from ftrun.supervisor.simulator import formulas, presets
-from ftrun.supervisor.simulator.compare import PersonRules as Person
-from ftrun.supervisor.simulator.compare import RequeueRules as Requeue
-from ftrun.supervisor.simulator.compare import compare
-from ftrun.supervisor.simulator.compare import policies as ways
-from ftrun.supervisor.simulator.ftrun_rules import IN_THE_QUEUE
-from ftrun.supervisor.simulator.ftrun_rules import FtrunRules as LookedAfter
+from ftrun.supervisor.simulator.compare import PersonRules, RequeueRules, compare, policies
+from ftrun.supervisor.simulator.ftrun_rules import IN_THE_QUEUE, FtrunRules
 from ftrun.supervisor.simulator.scenario import QUANTITIES, Cause, Scenario, scenario_from
-from ftrun.supervisor.simulator.virtual_run import Fault, Rules
-from ftrun.supervisor.simulator.virtual_run import VirtualRun as Life
-from ftrun.supervisor.simulator.virtual_run import simulate as live
+from ftrun.supervisor.simulator.virtual_run import Fault, Rules, VirtualRun, simulate
 
 HOUR = 3600.0
 COST_S, RESTART_S, BETWEEN_S = 300.0, 600.0, 6.0 * HOUR
@@ -63,7 +57,7 @@ def hot(**own: Any) -> Scenario:
 def test_a_plain_restart_agrees_with_dalys_model(times: float) -> None:
     """Over a sweep of intervals around the best one, the simulated share is within 1 % of the expected one."""
     every_s = times * formulas.daly_s(COST_S, BETWEEN_S)
-    shares = [live(textbook(every_s, 2_000.0), seed, Requeue()).goodput for seed in range(3)]
+    shares = [simulate(textbook(every_s, 2_000.0), seed, RequeueRules()).goodput for seed in range(3)]
 
     expected = formulas.useful_share(every_s, COST_S, BETWEEN_S, RESTART_S)
     assert sum(shares) / 3 == pytest.approx(expected, rel=0.01)
@@ -107,24 +101,24 @@ class Watched:
         self.rules, self.sizes = rules, sizes
         self.grown: list[tuple[float, int]] = []  # (when, of how many nodes it came to be more)
 
-    def begin(self, life: Life) -> None:
+    def begin(self, life: VirtualRun) -> None:
         """The first job."""
         self.rules.begin(life)
 
-    def recover(self, life: Life, fault: Fault) -> None:
+    def recover(self, life: VirtualRun, fault: Fault) -> None:
         """The training has its nodes, each once, and none that Slurm would not give."""
         before, kept = life.now_s, {*life.active, *life.spares}
         self.rules.recover(life, fault)
         self._check(life, before, kept)
 
-    def look_at_s(self, life: Life) -> float:
+    def look_at_s(self, life: VirtualRun) -> float:
         """A run of the full size is left alone."""
         found = self.rules.look_at_s(life)
         assert found >= life.now_s
         assert len(life.active) < max(self.sizes) or found == math.inf
         return found
 
-    def look(self, life: Life) -> None:
+    def look(self, life: VirtualRun) -> None:
         """It goes on as it was, or with more nodes than before, those that it had among them."""
         before, active, kept = life.now_s, life.active, {*life.active, *life.spares}
         self.rules.look(life)
@@ -133,7 +127,7 @@ class Watched:
             self.grown.append((before, len(active)))
         self._check(life, before, kept)
 
-    def _check(self, life: Life, before: float, kept: Collection[str]) -> None:
+    def _check(self, life: VirtualRun, before: float, kept: Collection[str]) -> None:
         assert life.now_s >= before
         if life.over:
             return
@@ -148,14 +142,14 @@ class Watched:
 def test_every_second_is_told_and_every_size_is_right(way: int, seed: int) -> None:
     """Useful time and losses add up to the whole, whoever looks after the run."""
     rules: list[Rules] = [
-        Person(),
-        Requeue(),
-        LookedAfter({}),
-        LookedAfter({}, 4),
-        LookedAfter({"nodes": "32-64:4", "retries": 10_000}),
+        PersonRules(),
+        RequeueRules(),
+        FtrunRules({}),
+        FtrunRules({}, 4),
+        FtrunRules({"nodes": "32-64:4", "retries": 10_000}),
     ]
     sizes = range(32, 65, 4) if way == 4 else (64,)
-    outcome = live(hot(), seed, Watched(rules[way], sizes))
+    outcome = simulate(hot(), seed, Watched(rules[way], sizes))
 
     told = outcome.useful_s + sum(outcome.lost_s.values())
     assert told == pytest.approx(outcome.span_s, abs=1.0)
@@ -165,25 +159,25 @@ def test_every_second_is_told_and_every_size_is_right(way: int, seed: int) -> No
 
 def test_the_same_seed_is_the_same_life() -> None:
     """A seed decides everything."""
-    assert live(hot(), 7, LookedAfter({}, 2)) == live(hot(), 7, LookedAfter({}, 2))
-    assert live(hot(), 7, LookedAfter({}, 2)) != live(hot(), 8, LookedAfter({}, 2))
+    assert simulate(hot(), 7, FtrunRules({}, 2)) == simulate(hot(), 7, FtrunRules({}, 2))
+    assert simulate(hot(), 7, FtrunRules({}, 2)) != simulate(hot(), 8, FtrunRules({}, 2))
 
 
 def test_the_policy_is_the_real_one() -> None:
     """Its ceiling stops runs here, too, its rungs are those of the settings, and a spare is what `swap` wants."""
-    few = live(hot(), 1, LookedAfter({"retries": 3}))
+    few = simulate(hot(), 1, FtrunRules({"retries": 3}))
     assert set(few.stops) == {"all 3 retries are used up"}
-    without, beside = (live(hot(), 1, LookedAfter({"retries": 10_000}, spares)) for spares in (0, 4))
+    without, beside = (simulate(hot(), 1, FtrunRules({"retries": 10_000}, spares)) for spares in (0, 4))
     assert "swap" not in without.restarts
     assert beside.restarts["swap"] > 0
     for own in ({"recover": "resubmit"}, {"agent": "never"}):
-        assert set(live(hot(), 1, LookedAfter({"retries": 10_000, **own})).restarts) == {"resubmit"}
+        assert set(simulate(hot(), 1, FtrunRules({"retries": 10_000, **own})).restarts) == {"resubmit"}
 
 
 def test_who_asks_no_questions_meets_the_broken_node_again() -> None:
     """A plain requeue restarts more often than there are faults; ftrun leaves out what it named."""
     world = hot(cause=[{"name": "gpu", "class": "hardware-gpu", "count": 1, "lasts": 1.0, "named": 1.0}])
-    plain, ours = live(world, 3, Requeue()), live(world, 3, LookedAfter({"retries": 10_000}))
+    plain, ours = simulate(world, 3, RequeueRules()), simulate(world, 3, FtrunRules({"retries": 10_000}))
 
     assert sum(plain.restarts.values()) > 2 * plain.faults
     assert sum(ours.restarts.values()) <= ours.faults
@@ -194,9 +188,9 @@ def test_an_elastic_run_goes_on_where_nodes_are_missing(recover: str) -> None:
     """Without an idle node a full run waits for repairs; an elastic one goes on smaller, inside its job or by another one, and does not thrash."""
     world = hot(idle="0", repair="1d")
     full, small = (
-        live(world, 2, LookedAfter({"retries": 10_000, "recover": recover.replace("shrink,", ""), **own}))
+        simulate(world, 2, FtrunRules({"retries": 10_000, "recover": recover.replace("shrink,", ""), **own}))
         if not own
-        else live(world, 2, LookedAfter({"retries": 10_000, "recover": recover, **own}))
+        else simulate(world, 2, FtrunRules({"retries": 10_000, "recover": recover, **own}))
         for own in ({}, {"nodes": "32-64:4"})
     )
 
@@ -211,7 +205,7 @@ def test_a_run_that_lost_nodes_grows_back_where_it_pays() -> None:
     """Growing is worth more than it costs, and none of it happens where it is not wanted or where others always wait."""
     world = {"idle": "2", "repair": "12h"}
     grown, left, crowded = (
-        live(hot(**world, **more), 4, LookedAfter({"retries": 10_000, "nodes": "32-64", **own}))
+        simulate(hot(**world, **more), 4, FtrunRules({"retries": 10_000, "nodes": "32-64", **own}))
         for own, more in (({}, {}), ({"grow": "never"}, {}), ({}, {"contended": "100%"}))
     )
 
@@ -226,7 +220,10 @@ def test_one_job_does_not_keep_what_it_lost() -> None:
     """Where hardly a node is idle a run that stays in its job does no worse than one that goes on by new jobs only: what it lost is mended, and comes back."""
     full = {"nodes": "64", "idle": "1", "days": "30"}
     inside, outside = (
-        [live(presets.read_preset("research-1k", full), seed, LookedAfter(own)).goodput for seed in range(2)]
+        [
+            simulate(presets.read_preset("research-1k", full), seed, FtrunRules(own)).goodput
+            for seed in range(2)
+        ]
         for own in (
             {"retries": 1000, "nodes": "32-64"},
             {"retries": 1000, "nodes": "32-64", "recover": "step,swap,resubmit"},
@@ -243,8 +240,8 @@ def test_nodes_that_come_and_go_make_no_run_thrash(seed: int) -> None:
     crash = {"name": "crash", "class": "node", "count": 1, "lost": True}
     world = hot(cause=[crash], observed={"per-1000-node-days": 300}, reboot="5m", idle="0", contended="0")
     own = {"retries": 100_000, "nodes": "32-64", "exclude-for": 60.0, "recover": "shrink,resubmit"}
-    rules = Watched(LookedAfter(own), range(32, 65))
-    outcome = live(world, seed, rules)
+    rules = Watched(FtrunRules(own), range(32, 65))
+    outcome = simulate(world, seed, rules)
 
     assert outcome.restarts["shrink"] > 300
     assert all(after - before >= 1800.0 for (before, _), (after, _) in itertools.pairwise(rules.grown))
@@ -254,7 +251,7 @@ def test_nodes_that_come_and_go_make_no_run_thrash(seed: int) -> None:
 def test_the_published_training_is_reached() -> None:
     """More than 90 % of effective training time on 16,384 GPUs with 419 unexpected interruptions in 54 days; all unexpected ones come."""
     world = presets.read_preset("llama3-16k", {"days": "54"})
-    outcome = live(world, 1, LookedAfter({"retries": 10_000}, 8))
+    outcome = simulate(world, 1, FtrunRules({"retries": 10_000}, 8))
 
     assert outcome.goodput > 0.90
     assert 350 < outcome.faults < 480
@@ -266,7 +263,7 @@ def test_nodes_and_days_without_a_fault_cost_nothing() -> None:
     for nodes, days in ((2048, 5), (512, 20)):
         world = presets.read_preset("llama3-16k", {"nodes": str(nodes), "days": str(days)})
         before_s = time.process_time()
-        rows = list(compare(world, ways(world, [8], {}), 1))
+        rows = list(compare(world, policies(world, [8], {}), 1))
         spent_s.append(time.process_time() - before_s)
 
     assert spent_s[0] < 5.0 * spent_s[1]
@@ -395,7 +392,7 @@ def test_a_bad_scenario_is_refused_in_one_line(tmp_path: Path, old: str, new: st
 def test_more_seeds_make_a_narrower_interval() -> None:
     """One seed has no interval; with more it shrinks."""
     world = small()
-    found = ways(world, [], {})[1:2]
+    found = policies(world, [], {})[1:2]
     widths = [next(iter(compare(world, found, seeds))).half_width for seeds in (1, 4, 24)]
     assert widths[0] is None
     assert all(

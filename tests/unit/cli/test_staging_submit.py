@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor.cli.view_checkpoints import staged_text as words
-from ftrun.supervisor.cli.view_checkpoints import staging_problem as trouble
-from ftrun.supervisor.cli.view_checkpoints import sum_reports as summed
+from ftrun.supervisor.cli.view_checkpoints import staged_text, staging_problem, sum_reports
 from ftrun.supervisor.config.settings import parse
 from ftrun.supervisor.model.errors import SettingError, UserError
 from ftrun.supervisor.submission import in_allocation
@@ -153,7 +151,7 @@ def report(*sets: tuple[str, str, str], **more: Any) -> dict[str, Any]:
 
 def test_a_set_is_as_far_as_its_slowest_node() -> None:
     """Published where every node that has a part says so; what one of them refuses is told with its reason."""
-    told = summed([
+    told = sum_reports([
         report(("step-1", "published", ""), ("step-2", "published", ""), ("step-3", "sealed", "")),
         report(("step-1", "published", ""), ("step-2", "refused", "x is not the same on a and b"), ("step-3", "published", "")),
     ])  # fmt: skip
@@ -162,38 +160,41 @@ def test_a_set_is_as_far_as_its_slowest_node() -> None:
         ("step-2", "refused", 2),
         ("step-3", "sealed", 2),
     ]
-    line = words(told)
+    line = staged_text(told)
     assert "step-1 published; step-3 in memory (1.0 GiB to go out)" in line
     assert "step-2 refused: x is not the same" in line
 
 
 def test_what_is_in_the_way_is_told() -> None:
     """A full disk and dropped checkpoints stand in the line; without any set it says that none is published."""
-    told = summed([report(why="/shared is full", dropped=["step-1"])])
-    assert words(told) == "none published yet; dropped for want of room: step-1; /shared is full"
+    told = sum_reports([report(why="/shared is full", dropped=["step-1"])])
+    assert staged_text(told) == "none published yet; dropped for want of room: step-1; /shared is full"
 
 
 def test_what_was_refused_is_told_with_its_reason() -> None:
     """None is published because one was refused: that one and why, in `status`, too; no longer once the name is published."""
     why = "/shared/last was saved by a later start"
-    told = summed(
+    told = sum_reports(
         [report(("last", "refused", why)), report(("step-2", "given up", "rank 1 died before it was done"))]
     )
     assert (
-        words(told) == f"none published; last refused: {why}; step-2 given up: rank 1 died before it was done"
+        staged_text(told)
+        == f"none published; last refused: {why}; step-2 given up: rank 1 died before it was done"
     )
-    assert trouble(told) == "step-2 given up: rank 1 died before it was done"
-    later = summed([report(("last", "refused", why), ("last", "published", ""), ("step-2", "published", ""))])
+    assert staging_problem(told) == "step-2 given up: rank 1 died before it was done"
+    later = sum_reports(
+        [report(("last", "refused", why), ("last", "published", ""), ("step-2", "published", ""))]
+    )
     later["sets"][0]["state"] = "published"
-    assert trouble(later) == ""
+    assert staging_problem(later) == ""
 
 
 def test_a_set_that_got_another_name_says_so() -> None:
     """It is published, and not where one would look for it."""
-    told = summed(
+    told = sum_reports(
         [
             report(("last", "published", "it is published as last.of-bcdfgh")),
             report(("last", "published", "")),
         ]
     )
-    assert words(told) == "last published (it is published as last.of-bcdfgh)"
+    assert staged_text(told) == "last published (it is published as last.of-bcdfgh)"

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ftrun.slurm.client.cluster import SubmitRequest
-from ftrun.supervisor.model.agent_events import companion_mark as mark_of
-from ftrun.supervisor.store.crash_points import PlannedCrash as Crash
+from ftrun.supervisor.model.agent_events import companion_mark
+from ftrun.supervisor.store.crash_points import PlannedCrash
 from tests.fake_slurm.records import Job
 from tests.unit.controller.test_beside import Agent
 from tests.unit.lives import Life
@@ -79,13 +79,13 @@ class History:
                 self.agent.beat()
             try:
                 self.life.live(1)
-            except Crash:
+            except PlannedCrash:
                 self.life.begin_anew()
 
     def _crash(self, point: str) -> None:
         if self.cut and point.startswith(self.cut):
             self.cut = ""
-            raise Crash
+            raise PlannedCrash
 
     def _script_lives(self) -> bool:
         return self.alive and self.life.launches[0].running()
@@ -95,10 +95,10 @@ class History:
         last = self.jobs[-1] if self.jobs else None
         if what == "announce" and self._script_lives():
             self.number += 1
-            mark = mark_of(self.life.token, 1, 0, self.number)
+            mark = companion_mark(self.life.token, 1, 0, self.number)
             self.agent.note("companion.intended", number=self.number, nodes=1, exclude=[], mark=mark, why="")
         elif what == "submit" and self._script_lives() and len(self.jobs) < self.number:
-            self.jobs.append(self._sbatch("companion", mark_of(self.life.token, 1, 0, self.number), 1))
+            self.jobs.append(self._sbatch("companion", companion_mark(self.life.token, 1, 0, self.number), 1))
         elif what == "the agent dies":
             self.alive = False
         elif what == "the script fails":

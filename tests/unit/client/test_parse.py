@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.slurm.client import parse, topology
-from ftrun.slurm.client.cluster import JobState
-from ftrun.slurm.client.cluster import NodeUsage as Stay
+from ftrun.slurm.client.cluster import JobState, NodeUsage
 from ftrun.slurm.client.node_states import parse_node_state
 from ftrun.slurm.client.nodeset import expand, fold
 
@@ -407,8 +406,8 @@ def test_former_launches_of_a_job_are_known_to_accounting_alone() -> None:
     told = "1|1001|1795250908|1795250910|n1\n1|1001|1795250950|Unknown|n[2-3]\n1|1001|Unknown|Unknown|None assigned\nnoise\n"
     row = "1\x1f1001\x1f{}\x1f{}\x1f1795259999\x1f{}\x1e\n"
     waiting = row.format("PENDING", "1795251000", "")
-    first = Stay("1", 1001, ("n1",), 1795250908.0, 1795250910.0)
-    present = Stay("1", 1001, ("n2", "n3"), 1795250950.0, None)
+    first = NodeUsage("1", 1001, ("n1",), 1795250908.0, 1795250910.0)
+    present = NodeUsage("1", 1001, ("n2", "n3"), 1795250950.0, None)
     assert parse.parse_node_usage(row.format("RUNNING", "1795250950", "n[2-3]"), told) == (first, present)
     assert parse.parse_node_usage(waiting, told.split("\n", maxsplit=1)[0]) == (first,)
     assert parse.parse_node_usage(waiting, "") == ()

@@ -9,8 +9,7 @@ import pytest
 
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, SlurmError, Unreachable
 from ftrun.slurm.commands import failure_kinds
-from ftrun.slurm.commands.failure_kinds import Call, is_gone
-from ftrun.slurm.commands.failure_kinds import error_of_failure as sort_failure
+from ftrun.slurm.commands.failure_kinds import Call, error_of_failure, is_gone
 
 FAILED = "sbatch: error: Batch job submission failed: "
 
@@ -110,7 +109,7 @@ SUBMISSIONS: dict[str, tuple[str, type[SlurmError]]] = {
 @pytest.mark.parametrize(("stderr", "kind"), SUBMISSIONS.values(), ids=SUBMISSIONS)
 def test_every_answer_to_a_submission_has_its_kind(stderr: str, kind: type[SlurmError]) -> None:
     """In doubt the outcome is unknown, so that nothing is submitted twice; the message is one line, the output whole."""
-    error = sort_failure(Call.SUBMIT, stderr=stderr, exit_code=1)
+    error = error_of_failure(Call.SUBMIT, stderr=stderr, exit_code=1)
     assert type(error) is kind
     assert error.message
     assert "\n" not in error.message
@@ -122,7 +121,7 @@ def test_every_answer_to_a_submission_has_its_kind(stderr: str, kind: type[Slurm
 def test_a_read_never_has_an_unknown_outcome(stderr: str, kind: type[SlurmError]) -> None:
     """Nothing happened: an unclear answer is no answer."""
     expected = Unreachable if kind is OutcomeUnknown else kind
-    assert type(sort_failure(Call.READ, stderr=stderr, exit_code=1)) is expected
+    assert type(error_of_failure(Call.READ, stderr=stderr, exit_code=1)) is expected
 
 
 @pytest.mark.parametrize(
@@ -132,7 +131,7 @@ def test_a_read_never_has_an_unknown_outcome(stderr: str, kind: type[SlurmError]
 def test_what_our_timer_ended_may_have_happened(call: Call, kind: type[SlurmError]) -> None:
     """Whatever was printed until then; a read changes nothing."""
     stderr = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"
-    error = sort_failure(call, stderr=stderr, killed_after_s=30)
+    error = error_of_failure(call, stderr=stderr, killed_after_s=30)
     assert type(error) is kind
     assert "30 s" in error.message
 
@@ -156,7 +155,7 @@ def test_what_our_timer_ended_may_have_happened(call: Call, kind: type[SlurmErro
 )
 def test_every_answer_to_an_effect_has_its_kind(stderr: str, kind: type[SlurmError]) -> None:
     """As scontrol and scancel put it."""
-    assert type(sort_failure(Call.EFFECT, stderr=stderr, exit_code=1)) is kind
+    assert type(error_of_failure(Call.EFFECT, stderr=stderr, exit_code=1)) is kind
 
 
 @pytest.mark.parametrize(
@@ -186,12 +185,12 @@ def test_a_job_that_is_gone_is_told_by_every_line(stderr: str, gone: bool) -> No
 )
 def test_the_message_is_the_line_that_tells_why(stderr: str, message: str) -> None:
     """Without the prefixes of the commands."""
-    assert sort_failure(Call.SUBMIT, stderr=stderr, exit_code=1).message == message
+    assert error_of_failure(Call.SUBMIT, stderr=stderr, exit_code=1).message == message
 
 
 def test_a_limit_is_named_in_the_message() -> None:
     """Which of the many limits it was stands on a line of its own."""
-    error = sort_failure(Call.SUBMIT, stderr=SUBMISSIONS["queue full"][0], exit_code=1)
+    error = error_of_failure(Call.SUBMIT, stderr=SUBMISSIONS["queue full"][0], exit_code=1)
     assert "QOSMaxSubmitJobPerUserLimit" in error.message
 
 

@@ -6,11 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.supervisor.config.node_counts import GlobalBatch as Batch
-from ftrun.supervisor.config.node_counts import Sizes, whole_units
-from ftrun.supervisor.config.node_counts import parse_sizes as sizes_of
-from ftrun.supervisor.config.node_counts import plan_batch as batch_of
-from ftrun.supervisor.config.node_counts import scale_factor as scale
+from ftrun.supervisor.config.node_counts import (
+    GlobalBatch,
+    Sizes,
+    parse_sizes,
+    plan_batch,
+    scale_factor,
+    whole_units,
+)
 from ftrun.supervisor.model.errors import SettingError
 
 
@@ -27,14 +30,14 @@ from ftrun.supervisor.model.errors import SettingError
 )
 def test_sizes_are_those_of_the_span_or_of_the_list(said: str, listed: str, sizes: tuple[int, ...]) -> None:
     """MIN-MAX counts by units; a list says them one by one."""
-    read = sizes_of(said, listed)
+    read = parse_sizes(said, listed)
     assert read is not None
     assert (read.all, read.full) == (sizes, sizes[-1])
 
 
 def test_a_run_without_sizes_is_not_elastic() -> None:
     """Nothing said, nothing meant."""
-    assert sizes_of("", "") is None
+    assert parse_sizes("", "") is None
 
 
 @pytest.mark.parametrize(
@@ -58,7 +61,7 @@ def test_a_run_without_sizes_is_not_elastic() -> None:
 def test_a_wrong_span_is_refused_with_what_would_be_right(said: str, listed: str, told: str) -> None:
     """One line that names the setting."""
     with pytest.raises(SettingError, match=r"^nodes(-valid)?: ") as refused:
-        sizes_of(said, listed)
+        parse_sizes(said, listed)
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -79,29 +82,29 @@ def test_a_size_that_did_not_work_is_left_out_but_never_the_full_one() -> None:
 )
 def test_the_scale_is_the_full_size_over_the_present_one(full: int, size: int, told: str) -> None:
     """In lowest terms."""
-    assert scale(full, size) == told
+    assert scale_factor(full, size) == told
 
 
 def test_a_batch_is_dealt_out_to_the_replicas_of_each_size() -> None:
     """The product of steps, micro batch and replicas is the whole batch at every size."""
     sizes = Sizes((2, 4, 8))
-    batch = batch_of(sizes, 512, 4, per_node=8)
+    batch = plan_batch(sizes, 512, 4, per_node=8)
     assert batch is not None
     assert [batch.steps(size, 1) for size in sizes.all] == [8, 4, 2]
 
 
 def test_a_unit_of_several_nodes_is_one_replica_unless_told_otherwise() -> None:
     """TP x PP over the unit: one replica."""
-    assert (batch := batch_of(Sizes((4, 8), 4), 64, 1, per_node=8)) is not None
+    assert (batch := plan_batch(Sizes((4, 8), 4), 64, 1, per_node=8)) is not None
     assert batch.replicas == 1
-    assert (batch := batch_of(Sizes((4, 8), 4), 64, 1, per_node=8, replicas=2)) is not None
+    assert (batch := plan_batch(Sizes((4, 8), 4), 64, 1, per_node=8, replicas=2)) is not None
     assert [batch.steps(size, 4) for size in (4, 8)] == [32, 16]
 
 
 def test_a_batch_that_a_size_cannot_keep_is_refused_with_the_sizes_that_work() -> None:
     """The list can be typed as it is told."""
     with pytest.raises(SettingError, match="--ft-nodes-valid=2,4,8") as refused:
-        batch_of(Sizes((2, 3, 4, 5, 6, 7, 8)), 512, 4, per_node=8)
+        plan_batch(Sizes((2, 3, 4, 5, 6, 7, 8)), 512, 4, per_node=8)
     assert "3, 5, 6, 7 nodes" in str(refused.value)
 
 
@@ -112,7 +115,7 @@ def test_a_batch_that_a_size_cannot_keep_is_refused_with_the_sizes_that_work() -
 def test_half_a_batch_is_refused(whole: int, micro: int, per_node: int, told: str) -> None:
     """What would have to be guessed is asked for."""
     with pytest.raises(SettingError, match=told):
-        batch_of(Sizes((1, 2)), whole, micro, per_node=per_node)
+        plan_batch(Sizes((1, 2)), whole, micro, per_node=per_node)
 
 
 def test_a_sick_node_takes_its_unit_with_it_and_its_neighbours_are_free() -> None:
@@ -139,6 +142,6 @@ def test_steps_times_ranks_times_micro_is_the_whole_batch_or_nothing(
     size: int, micro: int, replicas: int
 ) -> None:
     """Never a batch of another size."""
-    batch = Batch(1024, micro, replicas)
+    batch = GlobalBatch(1024, micro, replicas)
     steps = batch.steps(size, 1)
     assert steps == 0 or steps * micro * replicas * size == 1024

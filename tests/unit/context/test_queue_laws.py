@@ -13,7 +13,7 @@ from ftrun.supervisor.context import cluster_view
 from ftrun.supervisor.controller import reconcile
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.store import submission_context
-from ftrun.supervisor.store.crash_points import PlannedCrash as Crash
+from ftrun.supervisor.store.crash_points import PlannedCrash
 from tests.fake_slurm import faults
 from tests.unit.lives import TIMED_OUT, TIMING, Life
 
@@ -41,7 +41,7 @@ def _dies_at(place: str) -> Callable[[str], None]:
 
     def dies(point: str) -> None:
         if point == place:
-            raise Crash(point)
+            raise PlannedCrash(point)
 
     return dies
 
@@ -58,7 +58,7 @@ def test_a_cancel_in_the_queue_is_obeyed_after_slurm_forgot_it(
     life.engine.end(life.engine.jobs[1], JobState.CANCELLED)
 
     monkeypatch.setattr(life.supervisor.services, "crash", _dies_at("record:after:job.requeued"))
-    with pytest.raises(Crash):
+    with pytest.raises(PlannedCrash):
         life.live(30)
     assert life.attempt.launch.end.state == "CANCELLED"
     _away(life, FORGOTTEN_S)
@@ -101,7 +101,7 @@ def test_a_cancel_in_the_queue_that_came_after_the_decision_is_obeyed(
     _requeued(life, hold=True)
     monkeypatch.setattr(life.supervisor.services, "crash", _dies_at("record:after:diagnosed"))
     life.say(XID)
-    with pytest.raises(Crash):
+    with pytest.raises(PlannedCrash):
         life.live(30)
     life.engine.end(life.engine.jobs[1], JobState.CANCELLED)
     _away(life, FORGOTTEN_S)
@@ -153,7 +153,7 @@ def _dies_around_the_second_sbatch(life: Life, monkeypatch: pytest.MonkeyPatch, 
     life.say(XID)
     life.exit(1)
     monkeypatch.setattr(life.supervisor.services, "crash", _dies_at(place))
-    with pytest.raises(Crash):
+    with pytest.raises(PlannedCrash):
         life.live(200)
     monkeypatch.undo()
     assert life.attempt.number == 2
@@ -210,7 +210,7 @@ def test_a_submission_that_did_not_come_about_is_made_anew(
     life.say(XID)
     life.exit(1)
     monkeypatch.setattr(life.supervisor.services, "crash", _dies_at(place))
-    with pytest.raises(Crash):
+    with pytest.raises(PlannedCrash):
         life.live(200)
     monkeypatch.undo()
     _away(life, away_s)
@@ -251,10 +251,10 @@ def test_a_launch_that_nobody_saw_before_the_next_step_is_followed(
 
     def dies(point: str) -> None:
         if point == "record:after:decided":
-            raise Crash(point)
+            raise PlannedCrash(point)
 
     monkeypatch.setattr(life.supervisor.services, "crash", dies)
-    with pytest.raises(Crash):
+    with pytest.raises(PlannedCrash):
         life.live(30)
     life.engine.advance(30)
     assert life.engine.jobs[1].restarts == 1
@@ -320,7 +320,7 @@ def test_an_end_that_was_announced_for_one_launch_is_not_carried_out_on_the_next
     life.train(1, 5)
     life.stand_still(TIMED_OUT)
     monkeypatch.setattr(life.supervisor.services, "crash", _dies_at("record:after:cancel.intended"))
-    with pytest.raises(Crash):
+    with pytest.raises(PlannedCrash):
         life.live(300)
     faults.requeue(life.engine, 1)
     while len(life.launches) < 2:
@@ -565,7 +565,7 @@ def test_an_intent_for_one_launch_explains_no_cancel_of_the_next(
     life.train(1, 5)
     life.stand_still(TIMED_OUT)
     monkeypatch.setattr(life.supervisor.services, "crash", _dies_at(point))
-    with pytest.raises(Crash):
+    with pytest.raises(PlannedCrash):
         life.live(300)
     faults.requeue(life.engine, 1)
     while len(life.launches) < 2:
@@ -589,7 +589,7 @@ def test_our_own_cancel_of_an_unseen_launch_is_no_persons(
     faults.requeue(life.engine, 1)
     life.ask("cancel", "1-cancel")
     monkeypatch.setattr(life.supervisor.services, "crash", _dies_at("cancel:before"))
-    with pytest.raises(Crash):
+    with pytest.raises(PlannedCrash):
         life.live(60)
     while len(life.launches) < 2:
         life.engine.advance(1)

@@ -12,15 +12,14 @@ import pytest
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import RefusedForGood, SlurmError, Unreachable
 from ftrun.slurm.client.parse import UNIT
-from ftrun.slurm.commands.accounting import AccountingRow as Account
-from ftrun.slurm.commands.accounting import parse_accounts
+from ftrun.slurm.commands.accounting import AccountingRow, parse_accounts
 from ftrun.supervisor.controller import accounting
 from ftrun.supervisor.model.run import Attempt, Launch
 from tests.fake_slurm.faults import crash_controller
 from tests.unit.lives import TIMING, Life
 
 FORGOTTEN_S = TIMING.min_job_age_s + 60
-ROW = Account(
+ROW = AccountingRow(
     job_id="1", raw_job_id="1", cluster="c", user="ann", name="train.sh", submit_time_s=1000.0, start_time_s=1010.0,
     end_time_s=1100.0, state=JobState.FAILED, by=None, exit_code=3, exit_signal=0, derived_exit_code=0, nodes=("n0",),
 )  # fmt: skip
@@ -32,11 +31,11 @@ MINE = Attempt(1, 990.0, token=TOKEN, job="1", cluster="c", submitted_at_s=1001.
 class Books:
     """Accounting of a virtual cluster: the rows that a test gives it, every question noted."""
 
-    rows_of: Callable[[], list[Account]]
+    rows_of: Callable[[], list[AccountingRow]]
     wrong: SlurmError | None = None
     asked: list[tuple[str, ...]] = field(default_factory=list)
 
-    def rows(self, job_ids: Collection[str]) -> tuple[Account, ...]:
+    def rows(self, job_ids: Collection[str]) -> tuple[AccountingRow, ...]:
         """See `Accounts.rows`."""
         self.asked.append(tuple(job_ids))
         if self.wrong is not None:
@@ -45,7 +44,7 @@ class Books:
 
 
 def _own(
-    *rows: Account, attempt: Attempt = MINE, user: str = "ann", name: str = "train.sh"
+    *rows: AccountingRow, attempt: Attempt = MINE, user: str = "ann", name: str = "train.sh"
 ) -> list[tuple[str, int]]:
     found = accounting.rows_of_attempt(rows, attempt, user=user, name=name)
     return [(one.state.value, launch) for one, launch in found]

@@ -17,18 +17,14 @@ from ftrun.supervisor.diagnosis.facts import Facts
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model import events, job_rows
 from ftrun.supervisor.model import run as model_run
-from ftrun.supervisor.model.run import Attempt, Launch
-from ftrun.supervisor.model.run import GivenUpTasks as GivenUp
-from ftrun.supervisor.model.run import LaunchEnd as End
+from ftrun.supervisor.model.run import Attempt, GivenUpTasks, Launch, LaunchEnd
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.types import FaultClass, Topology
-from ftrun.supervisor.policy.policy_input import ClusterView
-from ftrun.supervisor.policy.policy_input import PolicyInput as Case
-from ftrun.supervisor.policy.policy_input import PolicyLimits as Limits
+from ftrun.supervisor.policy.policy_input import ClusterView, PolicyInput, PolicyLimits
 from ftrun.supervisor.signatures import catalog
 from tests.unit.cases import diagnosis
 
-LOT = GivenUp((2,), "user-code", "python.error", "a mistake in the script")
+LOT = GivenUpTasks((2,), "user-code", "python.error", "a mistake in the script")
 
 
 @pytest.fixture
@@ -74,7 +70,7 @@ def test_of_an_array_that_slurm_forgot_what_left_no_good_end_is_repeated(run_dir
         ended(run_dir, task, 0)
     ended(run_dir, 4, 1)
     ended(run_dir, 3, 1, launch=1)
-    gone = attempt(launch=Launch(end=End("GONE")), failed_tasks=(4,))
+    gone = attempt(launch=Launch(end=LaunchEnd("GONE")), failed_tasks=(4,))
 
     assert (3, 4, 5) == arrays.tasks_to_repeat(str(run_dir), model_run.Run("r"), gone)
     assert not arrays.all_went_well(str(run_dir), gone)
@@ -98,7 +94,7 @@ def test_a_run_with_tasks_given_up_does_not_end_well() -> None:
     """When all others are done, the run ends with the reason of those that are not."""
     done = Facts((), Topology(), catalog.load([]), Ended("COMPLETED"))
     assert FaultClass.HEALTHY is diagnose(done).fault
-    end = diagnose(replace(done, given_up=(LOT, GivenUp((5, 7), "config", "", "no such command"))))
+    end = diagnose(replace(done, given_up=(LOT, GivenUpTasks((5, 7), "config", "", "no such command"))))
 
     assert ("user-code", False) == (end.fault.value, end.retry)
     assert "a mistake in the script (task 2,5,7)" == end.title
@@ -176,7 +172,9 @@ def test_a_task_that_may_load_nothing_is_given_up_and_the_others_are_judged_by_t
         services=SimpleNamespace(catalog=lambda: catalog.load([])),
         record=lambda kind, **facts: told.append({"kind": kind, **facts}),
     )
-    case = Case(run, run.attempts[0], diagnosis(FaultClass.NODE), ClusterView(), Limits(), 0.0, None, "")
+    case = PolicyInput(
+        run, run.attempts[0], diagnosis(FaultClass.NODE), ClusterView(), PolicyLimits(), 0.0, None, ""
+    )
 
     facts = Facts((), Topology(), catalog.load([]), Ended("FAILED"))
     judged = arrays.with_task_diagnoses(ctx, case, facts)  # type: ignore[arg-type]

@@ -17,14 +17,14 @@ from ftrun.supervisor.context import cluster_view
 from ftrun.supervisor.controller import agent_link, user_hooks
 from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.facts import Facts, case_of
-from ftrun.supervisor.diagnosis.review import agent_diagnosis as told_inside
+from ftrun.supervisor.diagnosis.review import agent_diagnosis
 from ftrun.supervisor.model import events
 from ftrun.supervisor.model import run as model_run
 from ftrun.supervisor.model.types import Action, Diagnosis, FaultClass, Topology
 from ftrun.supervisor.policy import policy_input
 from ftrun.supervisor.signatures import catalog
 from ftrun.supervisor.store import attempt_dir, checkpoints, journal, run_dir
-from ftrun.supervisor.store.crash_points import PlannedCrash as Crash
+from ftrun.supervisor.store.crash_points import PlannedCrash
 from tests.unit.lives import TIMED_OUT, TIMING, Life
 
 OFF_THE_BUS = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus."
@@ -206,12 +206,12 @@ def test_a_copy_that_was_cut_is_gone_on_with(tmp_path: Path, kind: str) -> None:
 
     def crash(point: str) -> None:
         if point == f"record:after:{kind}":
-            raise Crash
+            raise PlannedCrash
 
     life.supervisor.services.crash = crash
     agent.decide(1, ["n1", "n2", "n3"])
     agent.begin(2, ["n1", "n2", "n3"])
-    with pytest.raises(Crash):
+    with pytest.raises(PlannedCrash):
         agent.live(3)
     life.begin_anew()
     agent.live(3)
@@ -239,7 +239,7 @@ def test_a_supervisor_may_die_anywhere_beside_an_agent(tmp_path: Path, cut: str)
     def crash(point: str) -> None:
         if point in left:
             left.clear()
-            raise Crash
+            raise PlannedCrash
 
     def live(seconds: int) -> None:
         for _ in range(seconds):
@@ -247,7 +247,7 @@ def test_a_supervisor_may_die_anywhere_beside_an_agent(tmp_path: Path, cut: str)
             agent.beat()
             try:
                 life.live(1)
-            except Crash:
+            except PlannedCrash:
                 life.begin_anew()
 
     agent.decide(1, ["n1", "n2", "n3"], drain=["n0"])
@@ -609,7 +609,7 @@ def _said(run: model_run.Run, incident: str, found: Diagnosis) -> Diagnosis:
     """`found` after the rule for what the agent had said of that incident."""
     told = next((one.diagnosis for one in run.incidents if one.id == incident), {})
     facts = Facts((), Topology(), catalog.load(), Ended("FAILED"), attempt=run.attempt, told_inside=told)
-    return told_inside(case_of(facts), found) or found
+    return agent_diagnosis(case_of(facts), found) or found
 
 
 def test_what_an_agent_found_before_it_died_counts_where_the_supervisor_finds_nobody() -> None:

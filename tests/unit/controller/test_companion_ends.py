@@ -11,12 +11,12 @@ from ftrun.slurm.client.cluster import JobState, SubmitRequest
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.supervisor.controller import agent_link, companions, hang
 from ftrun.supervisor.diagnosis.review import COMPANION_OVER
-from ftrun.supervisor.model.agent_events import companion_mark as mark_of
+from ftrun.supervisor.model.agent_events import companion_mark
 from ftrun.supervisor.model.run import Companion
-from ftrun.supervisor.model.stop_conditions import HALT_FILE as FILE
+from ftrun.supervisor.model.stop_conditions import HALT_FILE
 from ftrun.supervisor.nodes import from_runs
 from ftrun.supervisor.store import run_dir
-from ftrun.supervisor.store.crash_points import PlannedCrash as Crash
+from ftrun.supervisor.store.crash_points import PlannedCrash
 from tests.fake_slurm.records import Job
 from tests.unit.controller.test_beside import Agent
 from tests.unit.lives import Life
@@ -35,7 +35,7 @@ class Company:
         self.own = list(self.life.launches[-1].nodes)
         self.agent.begin(1, self.own)
         self.life.train(1, 3)
-        self.mark = mark_of(self.life.token, 1, 0, 1)
+        self.mark = companion_mark(self.life.token, 1, 0, 1)
 
     def ask(self) -> None:
         """The agent announces one."""
@@ -149,7 +149,7 @@ def test_that_one_companion_is_gone_is_no_word_about_the_next(tmp_path: Path) ->
     company = Company(tmp_path)
     first = company.arrive()
     company.join(first)
-    mark = mark_of(company.life.token, 1, 0, 2)
+    mark = companion_mark(company.life.token, 1, 0, 2)
     company.agent.note("companion.intended", number=2, nodes=1, exclude=[], mark=mark, why="it is over")
     second = company.submit(comment=mark)
     company.agent.note("companion.submitted", number=2, job=str(second.number))
@@ -405,7 +405,7 @@ def test_who_is_asked_to_save_is_asked_in_both_jobs(tmp_path: Path, uses: bool) 
 
         one.launch.on_signal = hear
     text = '{"token": "1", "by": "ann", "pause": true, "after_checkpoint": true}'
-    Path(company.life.run_dir, FILE).write_text(text)
+    Path(company.life.run_dir, HALT_FILE).write_text(text)
     company.agent.live(5)
 
     assert heard == ([1, job.number] if uses else [1])
@@ -469,14 +469,14 @@ def test_a_supervisor_may_die_anywhere_while_it_ends_one(tmp_path: Path, cut: st
     def crash(point: str) -> None:
         if point in left:
             left.clear()
-            raise Crash
+            raise PlannedCrash
 
     company.end(case)
     for _ in range(120):
         company.life.supervisor.services.crash = crash
         try:
             company.life.live(1)
-        except Crash:
+        except PlannedCrash:
             company.life.begin_anew()
 
     assert left == []

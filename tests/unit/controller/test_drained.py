@@ -13,43 +13,42 @@ from hypothesis import strategies as st
 
 from ftrun.slurm.client.cluster import NodeRow, SubmitRequest
 from ftrun.supervisor.controller import leave_drained_nodes
-from ftrun.supervisor.model.stop_conditions import HALT_FILE as FILE
+from ftrun.supervisor.model.stop_conditions import HALT_FILE
 from ftrun.supervisor.policy import drained_nodes
-from ftrun.supervisor.policy.drained_nodes import DrainAction as Act
-from ftrun.supervisor.policy.drained_nodes import DrainInput as Scene
+from ftrun.supervisor.policy.drained_nodes import DrainAction, DrainInput
 from ftrun.supervisor.store import flag_files, run_dir
-from ftrun.supervisor.store.crash_points import PlannedCrash as Crash
+from ftrun.supervisor.store.crash_points import PlannedCrash
 from tests.unit.controller.test_beside import Agent
 from tests.unit.lives import Life
 
-WELL = Scene("leave", ("n1",), needed=2, free=2, held=1, partition=8)
+WELL = DrainInput("leave", ("n1",), needed=2, free=2, held=1, partition=8)
 
 
 @pytest.mark.parametrize(
     ("changes", "act"),
     [
-        ({}, Act.LEAVE),
-        ({"spares": 1}, Act.SWAP),
-        ({"spares": 1, "drained": ("n1", "n2")}, Act.LEAVE),
-        ({"spares": 1, "free": 0}, Act.SWAP),
-        ({"spares": 1, "bound": True}, Act.SWAP),
-        ({"free": 1}, Act.WARN),
-        ({"bound": True}, Act.WARN),
-        ({"constrained": True}, Act.WARN),
-        ({"spares": 1, "constrained": True}, Act.SWAP),
-        ({"contended": True}, Act.WARN),
-        ({"spares": 1, "contended": True}, Act.SWAP),
-        ({"held": 4}, Act.LEAVE),
-        ({"held": 5}, Act.WARN),
-        ({"held": 5, "spares": 1}, Act.WARN),
-        ({"ends_soon": True, "spares": 1}, Act.WARN),
-        ({"tried": True, "spares": 1}, Act.WARN),
-        ({"setting": "warn", "spares": 1}, Act.WARN),
-        ({"setting": "never", "spares": 1}, Act.NOTHING),
-        ({"drained": ()}, Act.NOTHING),
+        ({}, DrainAction.LEAVE),
+        ({"spares": 1}, DrainAction.SWAP),
+        ({"spares": 1, "drained": ("n1", "n2")}, DrainAction.LEAVE),
+        ({"spares": 1, "free": 0}, DrainAction.SWAP),
+        ({"spares": 1, "bound": True}, DrainAction.SWAP),
+        ({"free": 1}, DrainAction.WARN),
+        ({"bound": True}, DrainAction.WARN),
+        ({"constrained": True}, DrainAction.WARN),
+        ({"spares": 1, "constrained": True}, DrainAction.SWAP),
+        ({"contended": True}, DrainAction.WARN),
+        ({"spares": 1, "contended": True}, DrainAction.SWAP),
+        ({"held": 4}, DrainAction.LEAVE),
+        ({"held": 5}, DrainAction.WARN),
+        ({"held": 5, "spares": 1}, DrainAction.WARN),
+        ({"ends_soon": True, "spares": 1}, DrainAction.WARN),
+        ({"tried": True, "spares": 1}, DrainAction.WARN),
+        ({"setting": "warn", "spares": 1}, DrainAction.WARN),
+        ({"setting": "never", "spares": 1}, DrainAction.NOTHING),
+        ({"drained": ()}, DrainAction.NOTHING),
     ],
 )
-def test_what_is_done_about_a_drained_node(changes: dict[str, Any], act: Act) -> None:
+def test_what_is_done_about_a_drained_node(changes: dict[str, Any], act: DrainAction) -> None:
     """A spare first, then a new job that can begin at once, else a word; nothing for a maintenance of most nodes."""
     assert act == drained_nodes.decide_drained(replace(WELL, **changes)).act
 
@@ -74,14 +73,14 @@ def test_a_job_is_only_left_where_it_can_go(
 ) -> None:
     """Whatever else holds: never against the setting, never into a queue, never out of a maintenance; and there is always a reason."""
     ends_soon, tried, bound = flags
-    scene = Scene(setting, drained, spares, needed, free, held, 8, ends_soon, tried, bound)
+    scene = DrainInput(setting, drained, spares, needed, free, held, 8, ends_soon, tried, bound)
     told = drained_nodes.decide_drained(scene)
 
-    moves = told.act in (Act.LEAVE, Act.SWAP)
+    moves = told.act in (DrainAction.LEAVE, DrainAction.SWAP)
     assert not moves or (setting == "leave" and drained and held <= 4 and not ends_soon and not tried)
-    assert told.act is not Act.LEAVE or (free >= needed and not bound)
-    assert told.act is not Act.SWAP or spares >= len(drained)
-    assert bool(told.why) == (told.act is not Act.NOTHING)
+    assert told.act is not DrainAction.LEAVE or (free >= needed and not bound)
+    assert told.act is not DrainAction.SWAP or spares >= len(drained)
+    assert bool(told.why) == (told.act is not DrainAction.NOTHING)
 
 
 def _row(name: str, reason: str, *flags: str, state: str = "mixed") -> NodeRow:
@@ -352,15 +351,15 @@ def test_a_pause_takes_back_what_was_left_for_the_agent(tmp_path: Path, dies: bo
 
         def crash(point: str) -> None:
             if point == "record:after:leave.intended":
-                raise Crash
+                raise PlannedCrash
 
         life.supervisor.services.crash = crash
-    Path(life.run_dir, FILE).write_text(
+    Path(life.run_dir, HALT_FILE).write_text(
         '{"token": "1", "by": "ann", "pause": true, "after_checkpoint": true}'
     )
     try:
         agent.live(3)
-    except Crash:
+    except PlannedCrash:
         life.begin_anew()
         flag_files.write_leave(
             place, 0, flag_files.LeaveRequest("7", ("n0",), (), "as if it had died a moment earlier")

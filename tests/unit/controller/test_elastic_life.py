@@ -13,7 +13,7 @@ from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood
 from ftrun.supervisor.controller import queued_job
 from ftrun.supervisor.policy.policy_input import ClusterView
-from ftrun.supervisor.store.crash_points import PlannedCrash as Crash
+from ftrun.supervisor.store.crash_points import PlannedCrash
 from tests.unit.lives import Life
 
 BUG = (
@@ -231,10 +231,10 @@ def test_whoever_dies_in_the_middle_of_a_move_is_followed_by_one_who_ends_it(
 
     def die(name: str) -> None:
         if name == point and "queue.moved" in life.kinds():
-            raise Crash(name)
+            raise PlannedCrash(name)
 
     life.supervisor.services.crash = die
-    with pytest.raises(Crash):
+    with pytest.raises(PlannedCrash):
         watched(life, 300)
     one_job(life)
     life.begin_anew()
@@ -272,10 +272,10 @@ def test_whoever_dies_while_a_job_is_made_smaller_is_followed_by_one_who_knows_i
 
     def die(name: str) -> None:
         if name == point:
-            raise Crash(name)
+            raise PlannedCrash(name)
 
     life.supervisor.services.crash = die
-    with pytest.raises(Crash):
+    with pytest.raises(PlannedCrash):
         watched(life, 300)
     if starts:
         if point in ("record:after:resize.intended", "resize:before"):

@@ -11,9 +11,8 @@ import pytest
 from ftrun.slurm.client.errors import Unreachable
 from ftrun.supervisor.context.node_ledger_writer import NodeLedgerWriter
 from ftrun.supervisor.controller import node_history
-from ftrun.supervisor.model.node_entry import NodeEntry as Entry
-from ftrun.supervisor.model.run import Attempt, Exclusion, Launch, Run
-from ftrun.supervisor.model.run import LaunchEnd as End
+from ftrun.supervisor.model.node_entry import NodeEntry
+from ftrun.supervisor.model.run import Attempt, Exclusion, Launch, LaunchEnd, Run
 from ftrun.supervisor.nodes import ledger
 from tests.unit.cases import DAY, NODES, NOW, F, diagnosis
 
@@ -23,7 +22,7 @@ SWITCHES = {"s0": ("n1", "n2", "n3", "n4"), "s1": ("n5", "n6", "n7", "n8")}
 class Context:
     """As much of a context as is asked for its run."""
 
-    def __init__(self, home: Path, *entries: Entry, domains: Any = None, **run: Any) -> None:
+    def __init__(self, home: Path, *entries: NodeEntry, domains: Any = None, **run: Any) -> None:
         assert ledger.append_entries(str(home), *entries)
         self.settings: dict[str, Any] = run.pop("settings", {})
         self.attempt = Attempt(2, NOW - 100, nodes=NODES)
@@ -38,14 +37,14 @@ class Context:
         return answer or {}
 
 
-def fault(node: str, at_s: float = NOW - 60, **changes: Any) -> Entry:
+def fault(node: str, at_s: float = NOW - 60, **changes: Any) -> NodeEntry:
     told = {
         "run": f"r-{node}",
         "signature": "a.signature",
         "id": f"i{node}",
         "detail": {"incident": "1.0"},
     } | changes
-    return Entry(at_s, "excluded", (node,), **told)
+    return NodeEntry(at_s, "excluded", (node,), **told)
 
 
 def common(ctx: Context, *nodes: str, **changes: Any) -> str:
@@ -91,7 +90,7 @@ def test_whom_other_runs_blame_is_kept_away(tmp_path: Path) -> None:
     assert ("n7",) == kept("a")
     assert () == kept("b", settings={"quarantine": "never"})
     ctx = Context(tmp_path / "c", blamed)
-    refused = Attempt(2, NOW, excluded=("n7",), launch=Launch(end=End(state="REFUSED")))
+    refused = Attempt(2, NOW, excluded=("n7",), launch=Launch(end=LaunchEnd(state="REFUSED")))
     ctx.run = Run("r-0009", attempts=(refused, Attempt(3, NOW)))
     assert () == node_history.quarantined(ctx, NOW)  # type: ignore[arg-type]
 
@@ -103,8 +102,8 @@ def test_a_release_ends_a_runs_own_exclusion_too(tmp_path: Path) -> None:
         Exclusion("n2", NOW + DAY - 500, "bad"),
         Exclusion("n3", NOW - 1, "expired"),
     )
-    before = Entry(NOW - 600, "released", ("n2",), detail={"by": "ada"})
-    after = Entry(NOW - 400, "released", ("n1",), detail={"by": "ada"})
+    before = NodeEntry(NOW - 600, "released", ("n2",), detail={"by": "ada"})
+    after = NodeEntry(NOW - 400, "released", ("n1",), detail={"by": "ada"})
     ctx = Context(tmp_path, before, after, excluded=own)
 
     assert ("n2",) == node_history.excluded(ctx, NOW)  # type: ignore[arg-type]

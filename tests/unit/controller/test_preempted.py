@@ -11,8 +11,7 @@ import pytest
 
 from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.supervisor.controller import graceful_stop
-from ftrun.supervisor.model.run import Attempt, Launch
-from ftrun.supervisor.model.run import LaunchEnd as End
+from ftrun.supervisor.model.run import Attempt, Launch, LaunchEnd
 from tests.fake_slurm import faults
 from tests.unit.lives import Life
 
@@ -43,7 +42,7 @@ def test_who_leaves_in_the_time_of_grace_was_preempted(
 ) -> None:
     """But for its last step, a good end that nobody asked for, and ends that are a person's, a limit's or our own."""
     ours = {key: value for key, value in marks.items() if key.startswith("end_")}
-    end = End(state, preempted="preempted" in marks)
+    end = LaunchEnd(state, preempted="preempted" in marks)
     attempt = Attempt(1, 0.0, total_steps=100, launch=Launch(end=end, requeued="requeued" in marks), **ours)
 
     assert (

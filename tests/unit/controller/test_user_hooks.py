@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor.controller import hook_runner, user_hooks
-from ftrun.supervisor.store.crash_points import PlannedCrash as Crash
+from ftrun.supervisor.store.crash_points import PlannedCrash
 from tests.unit.lives import Life
 
 TELL = (
@@ -76,12 +76,12 @@ def test_a_stop_is_told_once_be_it_that_nobody_watched_then(tmp_path: Path) -> N
 
     def dies(point: str) -> None:
         if point == "record:after:run.stopped":
-            raise Crash(point)
+            raise PlannedCrash(point)
 
     life.supervisor.services.crash = dies
     life.say("ValueError: the user's own mistake")
     life.exit(1)
-    with pytest.raises(Crash):
+    with pytest.raises(PlannedCrash):
         life.until("stopped")
     assert "hook.intended" not in life.kinds()
     life.begin_anew()
@@ -108,11 +108,11 @@ def test_a_command_runs_at_most_once_whenever_the_supervisor_dies(
 
     def dies(now: str) -> None:
         if now == point:
-            raise Crash(now)
+            raise PlannedCrash(now)
 
     life.supervisor.services.crash = dies
     fail(life)
-    with pytest.raises(Crash):
+    with pytest.raises(PlannedCrash):
         life.until("stopped")
     life.begin_anew()
     while times and not count(life):

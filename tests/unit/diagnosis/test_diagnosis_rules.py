@@ -12,32 +12,28 @@ import pytest
 
 from ftrun.supervisor.controller import assess
 from ftrun.supervisor.diagnosis import rules, suspicions
-from ftrun.supervisor.diagnosis.checkpoint_blame import ResumedCheckpoint as Resumed
+from ftrun.supervisor.diagnosis.checkpoint_blame import ResumedCheckpoint
 from ftrun.supervisor.diagnosis.class_defaults import Ended
-from ftrun.supervisor.diagnosis.facts import Facts
-from ftrun.supervisor.diagnosis.facts import LostCompanion as Gone
-from ftrun.supervisor.diagnosis.facts import SbatchRefusal as Refusal
+from ftrun.supervisor.diagnosis.facts import Facts, LostCompanion, SbatchRefusal
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts, NodeFinding
 from ftrun.supervisor.diagnosis.rules import RULES, Part, diagnose
-from ftrun.supervisor.model.run import Attempt, Launch
-from ftrun.supervisor.model.run import GivenUpTasks as GivenUp
-from ftrun.supervisor.model.run import LaunchEnd as End
+from ftrun.supervisor.model.run import Attempt, GivenUpTasks, Launch, LaunchEnd
 from ftrun.supervisor.model.types import (
     LEFT_THE_QUEUE,
     LOST_TRACK,
+    NEAR_TIME_LIMIT,
     STARTED_TWICE,
     UNWATCHED,
     Diagnosis,
     Evidence,
     FaultClass,
+    HangState,
+    HangVerdict,
+    PrelaunchHold,
     Proof,
     Source,
     Topology,
 )
-from ftrun.supervisor.model.types import NEAR_TIME_LIMIT as AT_LIMIT
-from ftrun.supervisor.model.types import HangState as State
-from ftrun.supervisor.model.types import HangVerdict as Verdict
-from ftrun.supervisor.model.types import PrelaunchHold as Held
 from ftrun.supervisor.policy import start_decision
 from ftrun.supervisor.signatures import catalog
 from ftrun.supervisor.signatures.scanner import Scanner
@@ -59,13 +55,13 @@ OURS = replace(FAILED, by_us=True)
 TRAINED = Progress(
     step=9, total=None, loss=None, checkpoint_step=None, checkpoint_path="", offset_bytes=0, steps_seen=9
 )
-HUNG = suspicions.hang_suspicion(Verdict(State.HUNG, 70.0, 60.0, "no step for 70 s"), NODES)
+HUNG = suspicions.hang_suspicion(HangVerdict(HangState.HUNG, 70.0, 60.0, "no step for 70 s"), NODES)
 BAD = NodeFacts(
     NODES,
     (NodeFinding("n2", "after", "gpu", "bad", FaultClass.HARDWARE_GPU, "broken"),),
     frozenset(NODES),
 )
-GONE = (Gone(("n2",), "the companion that held n2 is over"),)
+GONE = (LostCompanion(("n2",), "the companion that held n2 is over"),)
 INSIDE = {
     "class": "hardware-gpu",
     "retry": True,
@@ -81,9 +77,9 @@ CUT_OFF = (
     "gpu1:41:88 [7] socket.cc:540 NCCL WARN Net : Connection closed by remote peer n2.cluster<46532>",
 )
 ODD = (Proof("job.log", 3, "what is this", ""),)
-LIVED = Attempt(1, 0.0, job="7", nodes=NODES, launch=Launch(end=End("FAILED")), submission="done")
+LIVED = Attempt(1, 0.0, job="7", nodes=NODES, launch=Launch(end=LaunchEnd("FAILED")), submission="done")
 REQUEUED = replace(LIVED, launch=replace(LIVED.launch, requeued=True))
-AT_ITS_LIMIT = replace(LIVED, end_intended=f"{AT_LIMIT}; it has saved", end_done=True)
+AT_ITS_LIMIT = replace(LIVED, end_intended=f"{NEAR_TIME_LIMIT}; it has saved", end_done=True)
 
 
 def _evidence(*lines: str) -> tuple[Evidence, ...]:
@@ -120,16 +116,21 @@ def test_the_parts_of_the_list_follow_each_other() -> None:
 
 ORDER: dict[tuple[str, str], Facts] = {
     ("refused", "started-twice"): _facts(
-        refusal=Refusal("no such partition", True, "r"), attempt=LIVED.ended_as(reason=STARTED_TWICE)
+        refusal=SbatchRefusal("no such partition", True, "r"), attempt=LIVED.ended_as(reason=STARTED_TWICE)
     ),
     ("started-twice", "log"): _facts(XID, attempt=LIVED.ended_as(reason=STARTED_TWICE)),
     ("left-the-queue", "log"): _facts(*BUG, attempt=LIVED.ended_as(reason=LEFT_THE_QUEUE)),
     ("cancelled-again", "held"): _facts(
         attempt=REQUEUED.ended_as(state="CANCELLED"),
-        held=Held({"n1": {"check": "gpu", "fault": "hardware-gpu", "device": "", "message": "bad"}}, 3),
+        held=PrelaunchHold(
+            {"n1": {"check": "gpu", "fault": "hardware-gpu", "device": "", "message": "bad"}}, 3
+        ),
     ),
     ("held", "log"): _facts(
-        *BUG, held=Held({"n1": {"check": "gpu", "fault": "hardware-gpu", "device": "", "message": "bad"}}, 3)
+        *BUG,
+        held=PrelaunchHold(
+            {"n1": {"check": "gpu", "fault": "hardware-gpu", "device": "", "message": "bad"}}, 3
+        ),
     ),
     ("unloadable", "log"): _facts(*BUG, unloadable="none of 3 may be loaded"),
     ("tasks", "log"): _facts(*BUG, tasks=(diagnosis(FaultClass.NETWORK),)),
@@ -177,14 +178,15 @@ def test_every_rule_answers_somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
         _facts(attempt=REQUEUED.ended_as(reason=LOST_TRACK)),
         _facts(attempt=LIVED.ended_as(state="REVOKED")),
         _facts(
-            ended=Ended("COMPLETED"), given_up=(GivenUp((2,), "user-code", "", "a mistake in the script"),)
+            ended=Ended("COMPLETED"),
+            given_up=(GivenUpTasks((2,), "user-code", "", "a mistake in the script"),),
         ),
         _facts(ended=Ended("TIMEOUT")),
         _facts(ended=Ended("OUT_OF_MEMORY")),
         _facts(ended=None, attempt=None),
         _facts(*CUT_OFF, ended=None, attempt=None),
         _facts(ended=Ended("GONE")),
-        _facts(*BUG, resumed=Resumed("/ckpt/step-5", trained=True)),
+        _facts(*BUG, resumed=ResumedCheckpoint("/ckpt/step-5", trained=True)),
         _facts(ended=Ended("CANCELLED"), attempt=replace(LIVED, cancel_intended=True)),
         _facts(ended=replace(FAILED, nodes_down=("n1",)), silent=("n1",)),
     )

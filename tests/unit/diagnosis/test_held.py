@@ -9,17 +9,20 @@ import pytest
 from ftrun.supervisor.cli import app
 from ftrun.supervisor.diagnosis import known_ends
 from ftrun.supervisor.diagnosis.facts import Facts
-from ftrun.supervisor.diagnosis.known_ends import HOLD_BUDGET as SPENDS
-from ftrun.supervisor.diagnosis.known_ends import HOLDS_MAX as CEILING
+from ftrun.supervisor.diagnosis.known_ends import HOLD_BUDGET, HOLDS_MAX
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model import types
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.types import Diagnosis, Topology
-from ftrun.supervisor.nodes.check_summary import EXIT_BAD, EXIT_UNSEEN, matrix
-from ftrun.supervisor.nodes.check_summary import CheckedNode as Seen
-from ftrun.supervisor.nodes.check_summary import summarize as summed_up
-from ftrun.supervisor.nodes.check_summary import summary_lines as lines
-from ftrun.supervisor.policy.policy_input import PolicyLimits as Limits
+from ftrun.supervisor.nodes.check_summary import (
+    EXIT_BAD,
+    EXIT_UNSEEN,
+    CheckedNode,
+    matrix,
+    summarize,
+    summary_lines,
+)
+from ftrun.supervisor.policy.policy_input import PolicyLimits
 from ftrun.supervisor.signatures import catalog
 from tests.unit.cases import NODES, F, cluster, rule
 
@@ -42,19 +45,19 @@ def test_an_attempt_that_was_held_costs_no_budget_and_no_retry() -> None:
     ruling = rule(_found(n2=GPU), run={"retries": 20})
 
     assert ("resubmit", ("n2",), ()) == (ruling.decision.kind, ruling.decision.exclude, ruling.decision.drain)
-    assert (20, {SPENDS: 1}, 0.0) == (ruling.retries, dict(ruling.spent), ruling.decision.delay_s)
+    assert (20, {HOLD_BUDGET: 1}, 0.0) == (ruling.retries, dict(ruling.spent), ruling.decision.delay_s)
     assert not ruling.decision.anyway
     assert "n2" in ruling.decision.reason
 
 
 def test_held_attempts_do_not_go_round_in_circles() -> None:
     """The last one that is allowed sends the next script on its way whatever is found; a record beyond that is no free retry."""
-    last = rule(_found(n2=GPU), run={"spent": {SPENDS: CEILING - 1}})
-    beyond = rule(_found(n2=GPU), run={"spent": {SPENDS: CEILING}})
+    last = rule(_found(n2=GPU), run={"spent": {HOLD_BUDGET: HOLDS_MAX - 1}})
+    beyond = rule(_found(n2=GPU), run={"spent": {HOLD_BUDGET: HOLDS_MAX}})
 
     assert (True, True) == (last.decision.anyway, known_ends.are_checks_waived({"anyway": True}, {}))
     assert known_ends.are_checks_waived({}, last.spent)
-    assert not known_ends.are_checks_waived({}, {SPENDS: CEILING - 1})
+    assert not known_ends.are_checks_waived({}, {HOLD_BUDGET: HOLDS_MAX - 1})
     assert (1, 1) == (beyond.retries, beyond.spent[F.HARDWARE_GPU.value])
 
 
@@ -97,7 +100,7 @@ def test_a_record_speaks_of_the_nodes_of_its_attempt_only() -> None:
 def test_a_person_s_cancel_outweighs_a_preflight() -> None:
     """And retries=0 starts nothing."""
     assert "stop" == rule(_found(n2=GPU), run={"wish": "cancel"}).decision.kind
-    assert "stop" == rule(_found(n2=GPU), limits=Limits(retries=0)).decision.kind
+    assert "stop" == rule(_found(n2=GPU), limits=PolicyLimits(retries=0)).decision.kind
 
 
 def _row(severity: str, message: str = "m", check: str = "c") -> dict[str, Any]:
@@ -114,15 +117,19 @@ def _row(severity: str, message: str = "m", check: str = "c") -> dict[str, Any]:
 def test_of_many_nodes_what_is_alike_stands_in_one_line() -> None:
     """Names folded, the gravest first, what is well left out, those who were not seen by their reason."""
     seen = [
-        Seen(f"n{i}", "answered", [_row("bad" if i == 7 else "ok"), _row("degraded", "slow", "d")])
+        CheckedNode(f"n{i}", "answered", [_row("bad" if i == 7 else "ok"), _row("degraded", "slow", "d")])
         for i in range(100)
     ]
-    result = summed_up(
-        [*seen, Seen("x1", "unreachable", why="no route"), Seen("x2", "unreachable", why="no route")]
+    result = summarize(
+        [
+            *seen,
+            CheckedNode("x1", "unreachable", why="no route"),
+            CheckedNode("x2", "unreachable", why="no route"),
+        ]
     )
 
     assert (["CHECK", "BAD", "DEGRADED"], [["c", "n7", None], ["d", None, "n[0-99]"]]) == matrix(result)
-    told = lines(result)
+    told = summary_lines(result)
     assert ["bad      n7: c: m", "degraded n[0-99]: d: slow", "to be avoided: n7"] == told[:3]
     assert "not checked: x[1-2]: unreachable: no route" == told[-1]
     assert EXIT_BAD == result.exit_status
@@ -130,9 +137,9 @@ def test_of_many_nodes_what_is_alike_stands_in_one_line() -> None:
 
 def test_the_exit_status_tells_bad_from_unseen() -> None:
     """Bad on all is still bad; a node that was not seen is no good news."""
-    assert 0 == summed_up([Seen("n1", "answered", [_row("degraded")])]).exit_status
-    assert EXIT_BAD == summed_up([Seen("n1", "answered", [_row("bad")])]).exit_status
-    assert EXIT_UNSEEN == summed_up([Seen("n1", "answered"), Seen("n2", "timeout")]).exit_status
+    assert 0 == summarize([CheckedNode("n1", "answered", [_row("degraded")])]).exit_status
+    assert EXIT_BAD == summarize([CheckedNode("n1", "answered", [_row("bad")])]).exit_status
+    assert EXIT_UNSEEN == summarize([CheckedNode("n1", "answered"), CheckedNode("n2", "timeout")]).exit_status
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from ftrun.supervisor.diagnosis import inputs
-from ftrun.supervisor.diagnosis.inputs import FileKind as Kind
+from ftrun.supervisor.diagnosis.inputs import FileKind
 from ftrun.supervisor.model.types import Source
 from ftrun.supervisor.telemetry.tail import LogPath
 from tests.unit.diagnosis.test_recorder import _table
@@ -59,20 +59,20 @@ ERROR = json.dumps(
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        (DMESG, Kind.KERNEL),
-        ("Nov 21 03:04:05 n2 kernel: x\n" * 5, Kind.KERNEL),
-        ("step 1\n" * 5 + DMESG, Kind.LOG),
-        (SMI, Kind.DEVICE),
-        (JOB, Kind.RECORD),
-        (NODE, Kind.RECORD),
-        (SACCT, Kind.RECORD),
-        (ERROR, Kind.ERROR),
-        ("submitted: JobId=77 JobName=train\n", Kind.LOG),
-        ('{"message": "a JSON log line"}\n' * 3, Kind.LOG),
-        ("", Kind.LOG),
+        (DMESG, FileKind.KERNEL),
+        ("Nov 21 03:04:05 n2 kernel: x\n" * 5, FileKind.KERNEL),
+        ("step 1\n" * 5 + DMESG, FileKind.LOG),
+        (SMI, FileKind.DEVICE),
+        (JOB, FileKind.RECORD),
+        (NODE, FileKind.RECORD),
+        (SACCT, FileKind.RECORD),
+        (ERROR, FileKind.ERROR),
+        ("submitted: JobId=77 JobName=train\n", FileKind.LOG),
+        ('{"message": "a JSON log line"}\n' * 3, FileKind.LOG),
+        ("", FileKind.LOG),
     ],
 )
-def test_a_file_is_taken_for_what_it_begins_like(text: str, kind: Kind) -> None:
+def test_a_file_is_taken_for_what_it_begins_like(text: str, kind: FileKind) -> None:
     """No name and no option: the content tells."""
     assert kind is inputs.file_kind(text.encode())
 

@@ -7,22 +7,17 @@ from dataclasses import replace
 import pytest
 
 from ftrun.supervisor.diagnosis import checkpoint_blame, inputs
-from ftrun.supervisor.diagnosis.checkpoint_blame import AGAIN, ASIDE, PROGRAM
-from ftrun.supervisor.diagnosis.checkpoint_blame import ResumedCheckpoint as Resumed
-from ftrun.supervisor.diagnosis.checkpoint_blame import ResumePoint as Usable
+from ftrun.supervisor.diagnosis.checkpoint_blame import AGAIN, ASIDE, PROGRAM, ResumedCheckpoint, ResumePoint
 from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.facts import Facts
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model import agent_events
 from ftrun.supervisor.model.events import apply
-from ftrun.supervisor.model.run import Attempt, Launch, Run, Start
-from ftrun.supervisor.model.run import LaunchEnd as End
+from ftrun.supervisor.model.run import Attempt, Launch, LaunchEnd, Run, Start
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.types import Diagnosis, FaultClass, Loading, Topology
 from ftrun.supervisor.policy.decide import decide
-from ftrun.supervisor.policy.policy_input import ClusterView, Ruling
-from ftrun.supervisor.policy.policy_input import PolicyInput as Case
-from ftrun.supervisor.policy.policy_input import PolicyLimits as Limits
+from ftrun.supervisor.policy.policy_input import ClusterView, PolicyInput, PolicyLimits, Ruling
 from ftrun.supervisor.signatures import catalog as signatures_catalog
 from tests.unit.cases import NOW, F, diagnosis, incident, rule
 
@@ -30,10 +25,10 @@ X, Y, Z = "/scratch/ckpt/step_30", "/scratch/ckpt/step_20", "/scratch/ckpt/step_
 CHECKSUM = "ValueError: checksum of ckpt/step_30/rank_1.bin is wrong: 0x7f11, not 0x80aa"
 GONE = "FileNotFoundError: [Errno 2] No such file or directory: 'ckpt/step_30/rank_1.bin'"
 KEY = "KeyError: 'optimizer'"
-OLDER = Usable(Y)
+OLDER = ResumePoint(Y)
 
 
-def judged(*lines: str, resumed: Resumed | None, ended: Ended | None = None) -> Diagnosis:
+def judged(*lines: str, resumed: ResumedCheckpoint | None, ended: Ended | None = None) -> Diagnosis:
     """The diagnosis of a start that printed these lines and exited 1."""
     catalog = signatures_catalog.load()
     report = inputs.read_attempt_files(
@@ -54,13 +49,13 @@ def judged(*lines: str, resumed: Resumed | None, ended: Ended | None = None) -> 
 
 def failed(path: str, line: str, *, verdict: str = ASIDE, before: tuple[Loading, ...] = ()) -> Loading:
     """What the journal has of an earlier start from `path` that said `line`."""
-    found = judged(line, resumed=Resumed(path, before, OLDER, trained=True)).loading
+    found = judged(line, resumed=ResumedCheckpoint(path, before, OLDER, trained=True)).loading
     assert found is not None
     return replace(found, verdict=verdict)
 
 
-FROM_X = Resumed(X, (), OLDER, trained=True)
-FOREIGN = Resumed(X, (), OLDER)
+FROM_X = ResumedCheckpoint(X, (), OLDER, trained=True)
+FOREIGN = ResumedCheckpoint(X, (), OLDER)
 STORAGE = "OSError: [Errno 5] Input/output error: 'ckpt/step_30/rank_1.bin'"
 XID = "[Mon Jan  5 10:11:00 2026] NVRM: Xid (PCI:0000:3b:00): 79, pid=811, GPU has fallen off the bus."
 CUDA_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
@@ -80,7 +75,7 @@ LAST = "step 30/60 loss 2.0"
         ((LAST, "step 31/60 loss 2.0", CHECKSUM), FROM_X, "user-code", None),
         (("step 31/60 loss 2.0", CHECKSUM), FROM_X, "user-code", None),
         ((CHECKSUM,), None, "user-code", None),
-        ((CHECKSUM,), Resumed(Y, (), OLDER, trained=True), "user-code", AGAIN),
+        ((CHECKSUM,), ResumedCheckpoint(Y, (), OLDER, trained=True), "user-code", AGAIN),
         ((KEY,), FROM_X, "user-code", AGAIN),
         ((KEY,), FOREIGN, "user-code", ""),
         (("SyntaxError: invalid syntax",), FROM_X, "user-code", ""),
@@ -95,7 +90,7 @@ LAST = "step 30/60 loss 2.0"
     ],
 )  # fmt: skip
 def test_a_start_that_failed_before_its_first_step_is_judged_by_what_it_resumed_from(
-    lines: tuple[str, ...], resumed: Resumed | None, fault: str, verdict: str | None
+    lines: tuple[str, ...], resumed: ResumedCheckpoint | None, fault: str, verdict: str | None
 ) -> None:
     """Words that name the checkpoint accuse it at once, others the second time; a graver cause, a step and a mistake that is sure acquit it."""
     found = judged(*lines, resumed=resumed)
@@ -153,7 +148,7 @@ def test_an_error_that_every_checkpoint_gives_is_the_programs(
 ) -> None:
     """Words that name the checkpoint are believed to be about it as long as an older one is left; others from the second checkpoint on are not."""
     earlier = tuple(failed(path, _of(line, path)) for path in before)
-    found = judged(_of(line, Y), resumed=Resumed(Y, earlier, Usable(left), trained=True))
+    found = judged(_of(line, Y), resumed=ResumedCheckpoint(Y, earlier, ResumePoint(left), trained=True))
 
     assert found.loading is not None
     assert (fault, verdict) == (found.fault.value, found.loading.verdict)
@@ -174,7 +169,9 @@ def test_ranks_that_write_into_each_others_lines_give_the_same_error(line: str) 
     """However the lines were mixed or labelled."""
     found = judged(
         "KeyError: 'optimizer'",
-        resumed=Resumed(Y, (replace(failed(X, KEY), error=checkpoint_blame._plain(line, X)),), Usable(Z)),
+        resumed=ResumedCheckpoint(
+            Y, (replace(failed(X, KEY), error=checkpoint_blame._plain(line, X)),), ResumePoint(Z)
+        ),
     )
 
     assert found.loading is not None
@@ -184,7 +181,7 @@ def test_ranks_that_write_into_each_others_lines_give_the_same_error(line: str) 
 def test_one_start_of_each_checkpoint_is_enough_to_tell_that_its_error_is_the_same() -> None:
     """What another start from it printed may be the words of somebody else."""
     earlier = (failed(X, "Broken words of who knows whom", verdict=AGAIN), failed(X, KEY))
-    found = judged(KEY, resumed=Resumed(Y, earlier, Usable(Z), trained=True))
+    found = judged(KEY, resumed=ResumedCheckpoint(Y, earlier, ResumePoint(Z), trained=True))
 
     assert found.loading is not None
     assert PROGRAM == found.loading.verdict
@@ -193,7 +190,8 @@ def test_one_start_of_each_checkpoint_is_enough_to_tell_that_its_error_is_the_sa
 def test_checkpoints_that_fail_each_in_its_own_way_are_each_to_blame() -> None:
     """Nothing is left, and yet it is not one error of the program."""
     found = judged(
-        _of(GONE, Y), resumed=Resumed(Y, (failed(X, CHECKSUM),), Usable(stuck="none"), trained=True)
+        _of(GONE, Y),
+        resumed=ResumedCheckpoint(Y, (failed(X, CHECKSUM),), ResumePoint(stuck="none"), trained=True),
     )
 
     assert checkpoint_blame.is_set_aside(found)
@@ -258,7 +256,9 @@ def test_a_program_that_worked_before_gets_one_more_start_from_the_same_checkpoi
     """It costs the ceiling, and no budget of its class."""
     found = diagnosis(F.USER_CODE, loading=Loading(X, verdict=AGAIN))
     ruling = rule(
-        found, attempt={"launch": Launch(end=End("FAILED"), start=Start(resume_from=X))}, run={"retries": 3}
+        found,
+        attempt={"launch": Launch(end=LaunchEnd("FAILED"), start=Start(resume_from=X))},
+        run={"retries": 3},
     )
 
     assert ("resubmit", False, 4, {}) == (
@@ -268,7 +268,7 @@ def test_a_program_that_worked_before_gets_one_more_start_from_the_same_checkpoi
         "stop"
         == rule(
             found,
-            attempt={"launch": Launch(end=End("FAILED"), start=Start(resume_from=X))},
+            attempt={"launch": Launch(end=LaunchEnd("FAILED"), start=Start(resume_from=X))},
             run={"retries": 20},
         ).decision.kind
     )
@@ -281,14 +281,18 @@ def zero(
     attempt = Attempt(
         1,
         NOW - trained_s,
-        launch=Launch(started_at_s=NOW - trained_s, end=End(state="FAILED"), start=Start(resume_from=X)),
+        launch=Launch(
+            started_at_s=NOW - trained_s, end=LaunchEnd(state="FAILED"), start=Start(resume_from=X)
+        ),
     )
     incidents = tuple(
         incident(F.CHECKPOINT, decision={"fresh": True}, decided_at_s=NOW - trained_s) for _ in range(fresh)
     )
     run = Run("r", State.SETTLING, attempts=(attempt,), incidents=incidents)
-    limits = Limits(from_zero_max_s=limit_s)
-    case = Case(run, attempt, diagnosis(fault), ClusterView(), limits, NOW, stuck="none of 2: a, b", own=own)
+    limits = PolicyLimits(from_zero_max_s=limit_s)
+    case = PolicyInput(
+        run, attempt, diagnosis(fault), ClusterView(), limits, NOW, stuck="none of 2: a, b", own=own
+    )
     return decide(case)
 
 
@@ -325,7 +329,7 @@ def test_what_was_given_up_before_is_not_counted_again() -> None:
     anew = incident(F.CHECKPOINT, decision={"fresh": True}, decided_at_s=NOW - 500)
     run = Run("r", attempts=(attempt,), incidents=(anew,))
 
-    assert 500.0 == Case(run, attempt, diagnosis(F.NODE), ClusterView(), Limits(), NOW).trained_s
+    assert 500.0 == PolicyInput(run, attempt, diagnosis(F.NODE), ClusterView(), PolicyLimits(), NOW).trained_s
 
 
 @pytest.mark.parametrize("fresh", [False, True])

@@ -18,16 +18,15 @@ from ftrun.supervisor.diagnosis.node_findings import (
     ENDED_FOR_OTHER_REASONS,
     NodeFacts,
     NodeFinding,
+    facts_from_reports,
     joined,
+    parse_report,
     while_alive,
 )
-from ftrun.supervisor.diagnosis.node_findings import facts_from_reports as gathered
-from ftrun.supervisor.diagnosis.node_findings import parse_report as parsed
-from ftrun.supervisor.model.node_entry import NodeEntry as Entry
-from ftrun.supervisor.model.node_entry import canonical_device as place
+from ftrun.supervisor.model.node_entry import NodeEntry, canonical_device
 from ftrun.supervisor.model.types import Action, Diagnosis, FaultClass, Source
 from ftrun.supervisor.policy import policy_input
-from ftrun.supervisor.policy.stall import is_fatal as fatal
+from ftrun.supervisor.policy.stall import is_fatal
 
 NODES = ("n0", "n1", "n2", "n3")
 NOW_S = 10_000.0
@@ -220,7 +219,7 @@ def test_a_node_that_has_less_than_its_peers_is_found_by_comparison() -> None:
         for node in NODES
     }  # fmt: skip
 
-    facts = gathered(NODES, {"after": reports})
+    facts = facts_from_reports(NODES, {"after": reports})
 
     assert facts.asked == set(NODES)
     assert joined(_by_log(FaultClass.HANG), facts, NOW_S).nodes == ("n3",)
@@ -308,17 +307,17 @@ def test_a_check_never_makes_the_blame_cover_all() -> None:
     assert joined(lost, facts, NOW_S).nodes == ("n1",)
 
 
-def _noted(finding: NodeFinding, run: str = "other", **changes: Any) -> Entry:
+def _noted(finding: NodeFinding, run: str = "other", **changes: Any) -> NodeEntry:
     """A finding as the ledger keeps it, an hour old."""
-    entry = Entry(
+    entry = NodeEntry(
         NOW_S - 3600, "check", (finding.node,), f"{run}:3.0:after:{finding.node}", run, f"check-{finding.check}",
-        finding.fault.value, place(finding.device), "", {"worst": finding.severity, "value": finding.value},
+        finding.fault.value, canonical_device(finding.device), "", {"worst": finding.severity, "value": finding.value},
     )  # fmt: skip
     return dataclasses.replace(entry, **changes)
 
 
 ELSEWHERE = tuple(_noted(one) for one in _on(SHM, "n8", "n9"))
-UNLIKE = Entry(NOW_S - 3600, "served", ("n5", "n6", "n7"), "s", "other")
+UNLIKE = NodeEntry(NOW_S - 3600, "served", ("n5", "n6", "n7"), "s", "other")
 
 
 @pytest.mark.parametrize(
@@ -342,7 +341,7 @@ UNLIKE = Entry(NOW_S - 3600, "served", ("n5", "n6", "n7"), "s", "other")
     ],
 )  # fmt: skip
 def test_what_the_ledger_knew_before_is_no_cause(
-    finding: NodeFinding, entries: tuple[Entry, ...], stands: bool
+    finding: NodeFinding, entries: tuple[NodeEntry, ...], stands: bool
 ) -> None:
     """A finding that was there before this launch, or on most nodes of other runs, never joins a fault; what got worse does."""
     facts = _facts(finding).noted_before(entries, "mine", "mine:4.0:", NOW_S)
@@ -387,7 +386,7 @@ def test_what_the_checks_before_the_script_knew_is_no_cause(
         "after": {"n1": head | {"kind": "after", "findings": [after], "since": list(since)}},
     }
 
-    facts = gathered(NODES, told)
+    facts = facts_from_reports(NODES, told)
     facts = dataclasses.replace(facts, asked=frozenset(NODES))
 
     assert joined(_by_log(FaultClass.HARDWARE_OTHER), facts, NOW_S).nodes == blamed
@@ -437,7 +436,7 @@ def test_a_live_run_is_suspected_for_a_bad_node_and_not_for_a_slow_one() -> None
     suspicion = while_alive(None, _facts(MEMORY), (), NOW_S)
 
     assert suspicion is not None
-    assert fatal(suspicion)
+    assert is_fatal(suspicion)
     assert suspicion.nodes == ("n2",)
     assert while_alive(None, _facts(LINK), (), NOW_S) is None
 
@@ -485,8 +484,8 @@ def test_a_check_over_ssh_proves_only_what_it_saw() -> None:
 )  # fmt: skip
 def test_any_text_for_a_report_is_harmless(report: object) -> None:
     """A report is written by anybody: what is no report says nothing."""
-    assert all(one.node == "n0" for one in parsed(report, node="n0"))
-    assert gathered(("n0",), {"after": {"n0": report}}).nodes == ("n0",)
+    assert all(one.node == "n0" for one in parse_report(report, node="n0"))
+    assert facts_from_reports(("n0",), {"after": {"n0": report}}).nodes == ("n0",)
 
 
 def test_a_report_speaks_for_its_own_node_and_for_classes_of_nodes() -> None:
@@ -500,9 +499,9 @@ def test_a_report_speaks_for_its_own_node_and_for_classes_of_nodes() -> None:
         "findings": [row, {**row, "fault": "user-code"}],
     }
 
-    assert [one.fault for one in parsed(report, node="n0")] == [FaultClass.HARDWARE_GPU]
-    assert parsed(report, node="n1") == ()
-    assert parsed({**report, "schema": 2}, node="n0") == ()
+    assert [one.fault for one in parse_report(report, node="n0")] == [FaultClass.HARDWARE_GPU]
+    assert parse_report(report, node="n1") == ()
+    assert parse_report({**report, "schema": 2}, node="n0") == ()
 
 
 def test_a_finding_makes_another_attempt_worth_it() -> None:

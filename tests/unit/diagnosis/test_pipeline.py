@@ -10,12 +10,11 @@ from ftrun.supervisor.diagnosis.rules import TRACEBACK, diagnose
 from ftrun.supervisor.model.types import Diagnosis, FaultClass, Role, Topology
 from ftrun.supervisor.signatures import catalog
 from ftrun.supervisor.signatures.catalog import Signature
-from ftrun.supervisor.telemetry.log_file import LogContext as Book
-from ftrun.supervisor.telemetry.log_file import LogFile
+from ftrun.supervisor.telemetry.log_file import LogContext, LogFile
 from ftrun.supervisor.telemetry.tail import Piece
 
 CATALOG = catalog.load()
-BOOK = Book(CATALOG)
+BOOK = LogContext(CATALOG)
 
 
 def _diagnosed(text: str, ended: Ended | None = None) -> Diagnosis:

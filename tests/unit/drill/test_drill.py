@@ -18,7 +18,7 @@ from ftrun.supervisor.drill.injector import Injector
 from ftrun.supervisor.drill.observation import CONDITIONS, Observation, Outcome, Trace, is_due, target_node
 from ftrun.supervisor.drill.scenario import Action, Expectation, Scenario
 from ftrun.supervisor.drill.timeline import Timeline
-from ftrun.supervisor.drill.verdict import check_outcome as judge
+from ftrun.supervisor.drill.verdict import check_outcome
 from ftrun.supervisor.drill_trainer import checkpoint_files, toy_model
 from ftrun.supervisor.drill_trainer.faults import FAULTS
 from ftrun.supervisor.model.run import Attempt, Incident, Run
@@ -252,12 +252,12 @@ OUTCOME = Outcome((RUN,), (TRACE,), (), {"ckpt-4": {"start": 1}, "ckpt-6": {"sta
 
 
 def _wrong(outcome: Outcome) -> set[str]:
-    return {check.wanted for check in judge(SCENARIO, outcome)[1] if not check.held}
+    return {check.wanted for check in check_outcome(SCENARIO, outcome)[1] if not check.held}
 
 
 def test_a_story_that_went_as_it_must_passes_with_its_times() -> None:
     """The row counts from the moment of the fault."""
-    rows, checks = judge(SCENARIO, OUTCOME)
+    rows, checks = check_outcome(SCENARIO, OUTCOME)
 
     assert all(check.held for check in checks)
     assert (rows[0].detected_after_s, rows[0].running_after_s, rows[0].steps_lost) == (0.5, 14.0, 1)

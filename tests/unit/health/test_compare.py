@@ -10,8 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ftrun.hooks.health.outliers import COMPARED, Row, Verdict, verdict
-from ftrun.hooks.health.outliers import find_outliers as odd_ones
+from ftrun.hooks.health.outliers import COMPARED, Row, Verdict, find_outliers, verdict
 from ftrun.hooks.runtime import node_report
 from ftrun.hooks.runtime.finding import BAD, DEGRADED, NOTE, OK, SEVERITIES, SKIPPED, UNKNOWN, Finding
 
@@ -274,5 +273,5 @@ def test_who_says_nothing_sure_is_never_odd(reports: dict[str, list[Row]]) -> No
         for node, rows in reports.items()
     }
 
-    assert () == odd_ones(silent)
+    assert () == find_outliers(silent)
     assert {} == verdict(silent, len(silent)).bad

@@ -18,11 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.hooks.health import pair_test
-from ftrun.hooks.health.pair_test import Measurement as Measured
-from ftrun.hooks.health.pair_test import Pair
-from ftrun.hooks.health.rendezvous import BoardServer as Notes
-from ftrun.hooks.health.rendezvous import FolderBoard, SocketBoard
-from ftrun.hooks.health.rendezvous import wait_for_notes as wait
+from ftrun.hooks.health.pair_test import Measurement, Pair
+from ftrun.hooks.health.rendezvous import BoardServer, FolderBoard, SocketBoard, wait_for_notes
 from ftrun.hooks.main import main
 from ftrun.hooks.runtime.finding import BAD, OK, UNKNOWN
 
@@ -53,13 +50,13 @@ class World:
     def __init__(self, speeds: dict[str, float], dead: set[str], noise: list[float]) -> None:
         self.speeds, self.dead, self.noise = speeds, dead, itertools.cycle(noise or [1.0])
 
-    def tried(self, plan: tuple[Pair, ...]) -> dict[Pair, Measured]:
+    def tried(self, plan: tuple[Pair, ...]) -> dict[Pair, Measurement]:
         return {pair: self._try(pair) for pair in plan}
 
-    def _try(self, pair: Pair) -> Measured:
+    def _try(self, pair: Pair) -> Measurement:
         if {pair.client, pair.server} & self.dead:
-            return Measured(why="no connection: timed out")
-        return Measured(min(self.speeds[pair.client], self.speeds[pair.server]) * next(self.noise), 2e-5)
+            return Measurement(why="no connection: timed out")
+        return Measurement(min(self.speeds[pair.client], self.speeds[pair.server]) * next(self.noise), 2e-5)
 
     def outcome(self) -> pair_test.Outcome:
         first = self.tried(pair_test.first_round(list(self.speeds)))
@@ -96,9 +93,9 @@ def test_two_nodes_that_differ_name_nobody() -> None:
 
 def test_a_way_that_is_bad_between_two_good_nodes_is_told() -> None:
     """Both are well with others."""
-    first = {pair: Measured(1e10, 2e-5) for pair in pair_test.first_round(["n0", "n1", "n2", "n3"])}
-    first[Pair("n2", "n3")] = Measured(why="no connection: timed out")
-    second = {pair: Measured(1e10, 2e-5) for pair in pair_test.second_round(first, 0.5, 10.0)}
+    first = {pair: Measurement(1e10, 2e-5) for pair in pair_test.first_round(["n0", "n1", "n2", "n3"])}
+    first[Pair("n2", "n3")] = Measurement(why="no connection: timed out")
+    second = {pair: Measurement(1e10, 2e-5) for pair in pair_test.second_round(first, 0.5, 10.0)}
     found = pair_test.evaluate(first, second)
 
     assert ({}, (("n2", "n3"),)) == (found.bad, found.between)
@@ -106,18 +103,18 @@ def test_a_way_that_is_bad_between_two_good_nodes_is_told() -> None:
 
 def test_a_slow_answer_counts_like_a_slow_link() -> None:
     """A round trip many times longer than most."""
-    first = {pair: Measured(1e10, 2e-5) for pair in pair_test.first_round([f"n{n}" for n in range(6)])}
-    first[Pair("n4", "n5")] = Measured(1e10, 9e-4)
+    first = {pair: Measurement(1e10, 2e-5) for pair in pair_test.first_round([f"n{n}" for n in range(6)])}
+    first[Pair("n4", "n5")] = Measurement(1e10, 9e-4)
     (other, sick) = pair_test.second_round(first, 0.5, 10.0)
-    found = pair_test.evaluate(first, {other: Measured(1e10, 2e-5), sick: Measured(1e10, 9e-4)})
+    found = pair_test.evaluate(first, {other: Measurement(1e10, 2e-5), sick: Measurement(1e10, 9e-4)})
 
     assert {"n5": "900 us for a round trip, most others need 20"} == found.bad
 
 
 def test_a_suspect_without_a_second_try_is_unknown() -> None:
     """Nothing that did not happen is held against a node."""
-    first = {pair: Measured(1e10, 2e-5) for pair in pair_test.first_round(["n0", "n1", "n2", "n3"])}
-    first[Pair("n2", "n3")] = Measured(why="no result came")
+    first = {pair: Measurement(1e10, 2e-5) for pair in pair_test.first_round(["n0", "n1", "n2", "n3"])}
+    first[Pair("n2", "n3")] = Measurement(why="no result came")
     found = pair_test.evaluate(first, {})
 
     assert ({}, ("n2", "n3")) == (found.bad, found.untried)
@@ -172,7 +169,7 @@ def test_five_real_workers_name_the_slow_and_the_dead_node(tmp_path: Path) -> No
     """n1 is slow, n3 stands still after it has come, n2 had the bad luck to be tried with it and is cleared."""
     workers = {3: _started(3, tmp_path)}
     try:
-        wait(FolderBoard(str(tmp_path)), "here.n3", bool, 60.0)
+        wait_for_notes(FolderBoard(str(tmp_path)), "here.n3", bool, 60.0)
         workers[3].send_signal(signal.SIGSTOP)
         workers |= {node: _started(node, tmp_path, slow=node == 1) for node in (0, 1, 2, 4)}
         out, err = workers[0].communicate(timeout=180)
@@ -249,7 +246,7 @@ def test_workers_that_do_not_find_together_give_no_verdict(
 
     assert {"n1": 3} == _in_threads(["n0", "n1"], rest, ["n1"])
     assert capsys.readouterr().err.startswith("ftrun-hook: pair-test: 127.0.0.1:")
-    keeper = Notes("127.0.0.1", 0, "right")
+    keeper = BoardServer("127.0.0.1", 0, "right")
     stranger = SocketBoard("127.0.0.1", keeper.port, "wrong", 0.1)
     assert {} == stranger.notes("")
     with pytest.raises((OSError, ValueError)):

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.slurm.client.parse import has_token as bears
+from ftrun.slurm.client.parse import has_token
 from ftrun.supervisor.model import events
 from ftrun.supervisor.model import run as model_run
-from ftrun.supervisor.model.agent_events import companion_mark as mark_of
+from ftrun.supervisor.model.agent_events import companion_mark
 from ftrun.supervisor.model.run import Companion
 from ftrun.supervisor.model.states import State
 
@@ -36,7 +36,7 @@ STARTED = (
     _record("job.started", nodes=["n0", "n1"], started_at_s=1.0),
 )
 LIFE = (
-    _record("companion.intended", number=1, nodes=1, exclude=["n0"], mark=mark_of(TOKEN, 1, 0, 1), why="n1 is dead", at=10.0),
+    _record("companion.intended", number=1, nodes=1, exclude=["n0"], mark=companion_mark(TOKEN, 1, 0, 1), why="n1 is dead", at=10.0),
     _record("companion.submitted", number=1, job="8", at=11.0),
     _record("companion.here", number=1, job="8", nodes=["n2"], at=12.0),
     _record("companion.failed", number=1, reason="it lost its node", at=13.0),
@@ -96,7 +96,7 @@ def test_a_record_that_is_copied_again_changes_nothing(again: list[model_run.Rec
 def test_a_companion_is_named_by_its_launch_and_its_number() -> None:
     """After a requeue the numbers begin anew: the first of the second launch is another one, and the nodes of the first are no more in reach."""
     again = [
-        _record("companion.intended", launch=1, number=1, nodes=2, mark=mark_of(TOKEN, 1, 1, 1)),
+        _record("companion.intended", launch=1, number=1, nodes=2, mark=companion_mark(TOKEN, 1, 1, 1)),
         _record("companion.here", launch=1, number=1, job="9", nodes=["n3"]),
     ]
     requeued = (
@@ -142,11 +142,11 @@ def test_no_mark_is_taken_for_another_or_for_a_token() -> None:
     """Neither the run's token nor the attempt's finds a companion, nor its mark another one, be it of a run of the same name."""
     tokens = [TOKEN, f"{TOKEN}:1", "ftrun", "ftrun:train-0001:0badf00d"]
     marks = [
-        mark_of(token, attempt, launch, number)
+        companion_mark(token, attempt, launch, number)
         for token in (TOKEN, "ftrun:train-0001:0badf00d", "ftrun:train-00011:0badcafe")
         for attempt, launch, number in itertools.product((1, 11), (0, 1), (1, 2, 12))
     ]
     for mark in marks:
         comment = f"mine, {mark}"
-        assert not [token for token in tokens if bears(comment, token)]
-        assert [mark] == [one for one in marks if bears(comment, one)]
+        assert not [token for token in tokens if has_token(comment, token)]
+        assert [mark] == [one for one in marks if has_token(comment, one)]

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from ftrun.supervisor.model import events
 from ftrun.supervisor.model import run as model_run
 from ftrun.supervisor.model.run import Attempt, Launch, StartNote
-from ftrun.supervisor.model.states import FINAL_STATES as FINAL
-from ftrun.supervisor.model.states import TRANSITIONS, IllegalEvent, State, next_state
+from ftrun.supervisor.model.states import FINAL_STATES, TRANSITIONS, IllegalEvent, State, next_state
 
 TEXT = st.sampled_from(["", "a", "n1"])
 NODES = st.lists(st.sampled_from(["n1", "n2", "n3"]), unique=True)
@@ -146,7 +145,7 @@ def test_exclusions_end_by_time_or_by_decision_alone(records: list[model_run.Rec
         run = after
 
 
-@pytest.mark.parametrize("state", sorted(FINAL))
+@pytest.mark.parametrize("state", sorted(FINAL_STATES))
 def test_a_run_that_is_over_opens_no_attempt(state: State) -> None:
     """Not even by a record: the fold refuses it."""
     run = replace(model_run.Run("r-1"), state=state)

@@ -11,14 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.supervisor.model import states
-from ftrun.supervisor.model.states import FINAL_STATES as FINAL
-from ftrun.supervisor.model.states import NON_MOVING_KINDS as NEUTRAL
-from ftrun.supervisor.model.states import PART_TRANSITIONS as PARTS
-from ftrun.supervisor.model.states import TRANSITIONS, IllegalEvent, State, next_state
+from ftrun.supervisor.model.states import (
+    FINAL_STATES,
+    NON_MOVING_KINDS,
+    PART_TRANSITIONS,
+    TRANSITIONS,
+    IllegalEvent,
+    State,
+    next_state,
+)
 
 SUPERVISOR = Path(__file__).resolve().parents[3] / "supervisor"
-KINDS = sorted({kind for ways in TRANSITIONS.values() for kind in ways} | NEUTRAL)
-MOVING = [kind for kind in KINDS if kind not in NEUTRAL]
+KINDS = sorted({kind for ways in TRANSITIONS.values() for kind in ways} | NON_MOVING_KINDS)
+MOVING = [kind for kind in KINDS if kind not in NON_MOVING_KINDS]
 
 
 STATES_OF_PARTS = {
@@ -66,7 +71,7 @@ def test_a_record_follows_its_arrow_or_is_refused(state: State, kind: str) -> No
 
 
 @pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("kind", sorted(NEUTRAL))
+@pytest.mark.parametrize("kind", sorted(NON_MOVING_KINDS))
 def test_what_only_tells_moves_nothing(state: State, kind: str) -> None:
     """A late line or a warning may come in any state, also after the end."""
     assert state is next_state(state, kind)
@@ -90,7 +95,7 @@ def test_a_stopped_run_goes_on_only_when_a_person_says_so() -> None:
     assert {"run.resumed": State.RECOVERING, "run.given-up": State.STOPPED} == ways
 
 
-@pytest.mark.parametrize("state", [s for s in State if s not in FINAL])
+@pytest.mark.parametrize("state", [s for s in State if s not in FINAL_STATES])
 def test_every_state_can_come_to_an_end(state: State) -> None:
     """From wherever a run is, a final state can be reached: there is no dead end."""
     reached, frontier = {state}, [state]
@@ -100,7 +105,7 @@ def test_every_state_can_come_to_an_end(state: State) -> None:
                 reached.add(target)
                 frontier.append(target)
 
-    assert reached & FINAL
+    assert reached & FINAL_STATES
 
 
 def test_every_state_is_reached_and_every_state_has_its_row() -> None:
@@ -121,7 +126,7 @@ def test_a_decision_follows_only_settled_logs() -> None:
 
 def test_a_kind_either_moves_or_tells() -> None:
     """No kind stands in both tables."""
-    assert set() == NEUTRAL & {kind for ways in TRANSITIONS.values() for kind in ways}
+    assert set() == NON_MOVING_KINDS & {kind for ways in TRANSITIONS.values() for kind in ways}
 
 
 def test_the_tables_and_the_code_know_the_same_kinds() -> None:
@@ -135,7 +140,7 @@ def test_the_tables_and_the_code_know_the_same_kinds() -> None:
 @pytest.mark.parametrize(("name", "literal"), STATES_OF_PARTS.items())
 def test_the_table_of_a_part_is_whole(name: str, literal: Any) -> None:
     """Each of its states can be reached from the first one, and it names no other state and no unknown record."""
-    part, known = PARTS[name], set(get_args(literal))
+    part, known = PART_TRANSITIONS[name], set(get_args(literal))
     reached = {part.first}
     for _ in known:
         reached |= {move.after for move in part.moves if reached & set(move.before)}
@@ -143,10 +148,10 @@ def test_the_table_of_a_part_is_whole(name: str, literal: Any) -> None:
     assert known == reached
     assert known >= {state for move in part.moves for state in move.before}
     assert set(KINDS) >= {move.kind for move in part.moves}
-    assert set(PARTS) == set(STATES_OF_PARTS)
+    assert set(PART_TRANSITIONS) == set(STATES_OF_PARTS)
 
 
-@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+@pytest.mark.parametrize("part", PART_TRANSITIONS.values(), ids=PART_TRANSITIONS)
 def test_a_part_moves_by_its_table_alone(part: states.Part) -> None:
     """What is listed is allowed, staying is allowed, and another record's move is not."""
     assert all(part.allows(before, move.kind, move.after) for move in part.moves for before in move.before)
@@ -164,5 +169,5 @@ def test_no_history_leaves_the_table(kinds: list[str]) -> None:
         except IllegalEvent:
             continue
         assert after is state or kind in MOVING
-        assert state not in FINAL or after is state or kind == "run.resumed"
+        assert state not in FINAL_STATES or after is state or kind == "run.resumed"
         state = after

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from ftrun.supervisor.config import table
 from ftrun.supervisor.model.events import fold
-from ftrun.supervisor.model.renamed_settings import NAMES, VALUES
-from ftrun.supervisor.model.renamed_settings import rename_settings as with_new_names
+from ftrun.supervisor.model.renamed_settings import NAMES, VALUES, rename_settings
 from ftrun.supervisor.store import journal
 
 FROZEN = Path(__file__).resolve().parents[2] / "frozen" / "v1"
@@ -37,5 +36,5 @@ def test_what_has_no_old_name_stays() -> None:
     """Values are not touched where the name is another one's."""
     kept = {"drain": "auto", "log": ["a", "b"], "name": "tell", "retries": 3}
 
-    assert kept == with_new_names(json.loads(json.dumps(kept)))
-    assert {"straggler": "warn", "log-quiet": 2.0} == with_new_names({"straggler": "tell", "settle": 2.0})
+    assert kept == rename_settings(json.loads(json.dumps(kept)))
+    assert {"straggler": "warn", "log-quiet": 2.0} == rename_settings({"straggler": "tell", "settle": 2.0})

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.facts import Facts
-from ftrun.supervisor.diagnosis.inputs import read_attempt_files as gather
+from ftrun.supervisor.diagnosis.inputs import read_attempt_files
 from ftrun.supervisor.diagnosis.rules import diagnose
-from ftrun.supervisor.model.log_order import sort_by_time_written as as_written
+from ftrun.supervisor.model.log_order import sort_by_time_written
 from ftrun.supervisor.model.types import Diagnosis, Evidence, Source, Topology
 from ftrun.supervisor.signatures import catalog as signatures_catalog
 from ftrun.supervisor.telemetry.log_watcher import LogWatcher, WatchReport
@@ -72,7 +72,7 @@ def test_live_equals_offline(
     for _ in range(2):
         report = live.poll(now_s, fresh=True)
     live.close()
-    offline = gather([str(path) for path in dice.sample(paths, len(paths))]).report
+    offline = read_attempt_files([str(path) for path in dice.sample(paths, len(paths))]).report
 
     assert _judged(offline, ended) == _judged(report, ended)
 
@@ -90,7 +90,7 @@ def test_dates_order_files_and_places_order_lines() -> None:
         line("a", 0, "2026-11-21 03:00:06 third", 4),
         Evidence(Source.SLURM, "s", "of no file", order=5),
     ]
-    told = [one.text for one in as_written(given_in)]
+    told = [one.text for one in sort_by_time_written(given_in)]
 
     assert [
         "2026-11-21 03:00:05 first",
@@ -99,4 +99,4 @@ def test_dates_order_files_and_places_order_lines() -> None:
         "no date",
         "of no file",
     ] == told
-    assert told == [one.text for one in as_written(given_in[::-1])]
+    assert told == [one.text for one in sort_by_time_written(given_in[::-1])]

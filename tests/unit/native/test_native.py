@@ -19,11 +19,9 @@ from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, Unreachabl
 from ftrun.slurm.native import cluster as native_cluster
 from ftrun.slurm.native import pipe
 from ftrun.slurm.native import rows as native_rows
-from ftrun.slurm.native.cluster import ClientInUse as Speaking
-from ftrun.slurm.native.cluster import NativeCluster
+from ftrun.slurm.native.cluster import ClientInUse, NativeCluster
 from ftrun.slurm.native.pipe import Child, NoAnswer
-from ftrun.slurm.native.rows import CLEAN_S, PAUSES_S, job_rows, node_rows, unfit
-from ftrun.slurm.native.rows import ChildHealth as Standing
+from ftrun.slurm.native.rows import CLEAN_S, PAUSES_S, ChildHealth, job_rows, node_rows, unfit
 from tests.fake_slurm.cluster import Engine, MemoryCluster
 
 STAND_IN = str(Path(__file__).parents[1].joinpath("native_stand_in.py"))
@@ -39,7 +37,7 @@ def command(mode: str) -> list[str]:
 class Place:
     """A cluster that asks a stand-in, with a virtual Slurm in which its job 7 waits; `told` is what was said of who is asked."""
 
-    told: list[Speaking] = field(default_factory=list)
+    told: list[ClientInUse] = field(default_factory=list)
     engine: Engine = field(default_factory=lambda: Engine({"main": ("n0", "n1")}))
 
     def ask(self, mode: str, timeout_s: float = LONG_S) -> NativeCluster:
@@ -73,7 +71,7 @@ def test_a_child_that_is_well_is_asked(place: Place) -> None:
     assert cluster.partitions()["main"].nodes == ("n0", "n1")
     cluster.release("7")
     assert place.engine.jobs[7].held
-    assert place.told == [Speaking("pyslurm 22.5.3")]
+    assert place.told == [ClientInUse("pyslurm 22.5.3")]
 
 
 AT_THE_START = ("die", "rubbish", "list", "killed", "endless", "closed", "cannot", "stranger")
@@ -106,7 +104,7 @@ def test_a_child_that_does_not_answer_in_time_is_ended(place: Place, mode: str) 
     cluster._child.ask("partitions", LONG_S)
     pid = cluster._child._process.pid
     assert set(cluster.jobs(["7"])) == {"7"}
-    assert place.told[-1] == Speaking("commands", "no answer within 0.3 s")
+    assert place.told[-1] == ClientInUse("commands", "no answer within 0.3 s")
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
@@ -131,7 +129,7 @@ def test_words_aside_are_no_hindrance(place: Place) -> None:
     """More of them than a pipe holds: they are read, and not kept."""
     cluster = place.ask("flood:jobs")
     assert set(cluster.jobs(["7"])) == {"7"}
-    assert place.told == [Speaking("pyslurm 22.5.3")]
+    assert place.told == [ClientInUse("pyslurm 22.5.3")]
 
 
 @pytest.mark.parametrize("mode", ["die", "half", "killed", "cannot"])
@@ -241,7 +239,7 @@ def test_a_child_that_fails_again_and_again_is_left_alone(place: Place, mode: st
     assert place.told[-1].why.endswith(why)
     place.told.clear()
     cluster._argv = tuple(command("well"))
-    assert cluster.probe() == Speaking("pyslurm 22.5.3")
+    assert cluster.probe() == ClientInUse("pyslurm 22.5.3")
 
 
 def test_a_library_of_another_release_is_not_asked(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,7 +323,7 @@ def test_the_real_child_says_why_it_cannot(tmp_path: Path) -> None:
 
 def test_a_failure_is_forgiven_after_a_while_and_several_are_not() -> None:
     """Pauses grow to their last; long after them a failure is the first again. No time is needed for a child that never failed."""
-    standing, now_s = Standing(), time.monotonic()
+    standing, now_s = ChildHealth(), time.monotonic()
     assert not standing.barred(now_s)
     for pause_s in (*PAUSES_S, PAUSES_S[-1]):
         standing = standing.failed(now_s)

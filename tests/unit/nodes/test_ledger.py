@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.supervisor.config import home as config_home
-from ftrun.supervisor.model.node_entry import NodeEntry as Entry
+from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.nodes import ledger
 from ftrun.supervisor.store import journal, run_dir
 
@@ -19,16 +19,16 @@ NOW = 1_790_000_000.0
 DAY = 86_400.0
 
 
-def _entry(number: int, **changes: object) -> Entry:
+def _entry(number: int, **changes: object) -> NodeEntry:
     told = {"at_s": NOW + number, "what": "check", "nodes": (f"n{number}",), "id": f"e{number}"} | changes
-    return Entry(**told)  # type: ignore[arg-type]
+    return NodeEntry(**told)  # type: ignore[arg-type]
 
 
 def _ids(home: Path) -> list[str]:
     return sorted(entry.id for entry in ledger.read_entries(str(home)))
 
 
-def _as_of_a_dead_process(home: Path, *entries: Entry, number: int = 0) -> Path:
+def _as_of_a_dead_process(home: Path, *entries: NodeEntry, number: int = 0) -> Path:
     """What another process noted that is gone: same machine, a pid that nobody has."""
     assert ledger.append_entries(str(home), *entries)
     (mine,) = (home / "nodes").glob(f"{run_dir.process_identity()}.jsonl")

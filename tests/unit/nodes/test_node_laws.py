@@ -9,7 +9,7 @@ import pytest
 
 from ftrun.hooks.runtime import node_report
 from ftrun.supervisor.nodes import ledger
-from ftrun.supervisor.nodes.history import fold_entries as fold
+from ftrun.supervisor.nodes.history import fold_entries
 from ftrun.supervisor.store import node_reports
 from tests.unit.lives import TIMED_OUT, Life
 
@@ -172,7 +172,7 @@ def test_the_dead_are_blamed_and_not_the_survivors_that_share_a_finding(tmp_path
 
     incident = life.run.incidents[0]
     assert (incident.fault, set(incident.nodes)) == ("node", set(dead))
-    book = fold(ledger.read_entries(life.home))
+    book = fold_entries(ledger.read_entries(life.home))
     assert {name for name, record in book.nodes.items() if record.strikes} == set(dead)
 
 

@@ -9,23 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.supervisor.model.node_entry import NodeEntry as Entry
-from ftrun.supervisor.model.node_entry import canonical_device as place
-from ftrun.supervisor.nodes.history import NodeHistory as Book
-from ftrun.supervisor.nodes.history import NodeRecord
-from ftrun.supervisor.nodes.history import QuarantineRules as Rules
-from ftrun.supervisor.nodes.history import fold_entries as fold
+from ftrun.supervisor.model.node_entry import NodeEntry, canonical_device
+from ftrun.supervisor.nodes.history import NodeHistory, NodeRecord, QuarantineRules, fold_entries
 from ftrun.supervisor.nodes.lemon_score import LEMON_AT, Score, score
 
 T = 1_790_000_000.0
 HOUR, DAY = 3600.0, 86_400.0
-RULES = Rules()
+RULES = QuarantineRules()
 SWITCHES = {"s0": ("n0", "n1", "n2", "n3"), "s1": ("n4", "n5", "n6", "n7")}
 
 
-def fault(number: int, node: str = "n1", at_s: float | None = None, **changes: Any) -> Entry:
+def fault(number: int, node: str = "n1", at_s: float | None = None, **changes: Any) -> NodeEntry:
     """The `number`-th incident, of a run of its own, held against a node; a day between two unless told."""
-    plain = Entry(
+    plain = NodeEntry(
         at_s=T + number * DAY if at_s is None else at_s,
         what="incident",
         nodes=(node,),
@@ -38,16 +34,16 @@ def fault(number: int, node: str = "n1", at_s: float | None = None, **changes: A
     return replace(plain, **changes)
 
 
-def other(what: str, at_s: float, node: str = "n1", **changes: Any) -> Entry:
-    return replace(Entry(at_s, what, (node,), id=f"{what}{at_s}{node}"), **changes)
+def other(what: str, at_s: float, node: str = "n1", **changes: Any) -> NodeEntry:
+    return replace(NodeEntry(at_s, what, (node,), id=f"{what}{at_s}{node}"), **changes)
 
 
-def served(hours: float, at_s: float, node: str = "n1") -> Entry:
+def served(hours: float, at_s: float, node: str = "n1") -> NodeEntry:
     return other("served", at_s, node, detail={"hours": hours})
 
 
-def node(*entries: Entry, name: str = "n1", **more: Any) -> NodeRecord:
-    return fold(entries, **more).nodes[name]
+def node(*entries: NodeEntry, name: str = "n1", **more: Any) -> NodeRecord:
+    return fold_entries(entries, **more).nodes[name]
 
 
 # ---------------------------------------------------------------------- strikes and quarantine
@@ -83,8 +79,8 @@ def test_what_is_not_held_against_a_node_is_history_only() -> None:
 def test_a_person_excludes_until_a_time_or_a_release() -> None:
     """The person's reason is shown; a release ends it, and takes all strikes back."""
     person = other("excluded", T, detail={"by": "ada", "until_s": T + 9 * DAY, "reason": "smells"})
-    away = fold([person, fault(0)])
-    free = fold([person, fault(0), other("released", T + HOUR, detail={"by": "ada"})])
+    away = fold_entries([person, fault(0)])
+    free = fold_entries([person, fault(0), other("released", T + HOUR, detail={"by": "ada"})])
 
     assert (T + 9 * DAY, "smells") == (away.nodes["n1"].quarantined_until_s, away.nodes["n1"].why)
     assert (0.0, (), 1) == (
@@ -121,7 +117,7 @@ def test_the_worst_are_avoided_first() -> None:
     person = other("excluded", T, "n9", detail={"by": "ada", "until_s": T + 90 * DAY})
     faults = [fault(0, "n1"), fault(1, "n2"), fault(2, "n2"), fault(3, "n3", at_s=T - 60 * DAY)]
 
-    assert ("n9", "n2", "n1") == fold([*faults, person]).quarantined(T + HOUR)
+    assert ("n9", "n2", "n1") == fold_entries([*faults, person]).quarantined(T + HOUR)
 
 
 # ---------------------------------------------------------------------- devices
@@ -158,28 +154,28 @@ def test_a_serial_that_is_learned_later_is_that_of_the_strike() -> None:
 )
 def test_a_place_has_one_name(text: str) -> None:
     """The driver, lspci and nvidia-smi write the same slot in different ways."""
-    assert "0000:3b:00" == place(text)
-    assert "mlx5_0" == place("mlx5_0")
-    assert place("0000:3b:00.1") != place("0000:3b:00.0")
+    assert "0000:3b:00" == canonical_device(text)
+    assert "mlx5_0" == canonical_device("mlx5_0")
+    assert canonical_device("0000:3b:00.1") != canonical_device("0000:3b:00.0")
 
 
 # ---------------------------------------------------------------------- together
 
 
-def together(names: str, *, apart_s: float = 60.0, **changes: Any) -> list[Entry]:
+def together(names: str, *, apart_s: float = 60.0, **changes: Any) -> list[NodeEntry]:
     return [fault(n, name, at_s=T + n * apart_s, **changes) for n, name in enumerate(names.split())]
 
 
 def test_the_same_fault_on_many_nodes_strikes_nobody() -> None:
     """Four nodes in ten minutes, be it in one run or in several: the job or the cluster."""
-    book = fold(together("n0 n2 n4 n6"))
+    book = fold_entries(together("n0 n2 n4 n6"))
 
     assert [()] * 4 == [record.strikes for record in book.nodes.values()]
     (cause,) = book.common
     assert ("", ("n0", "n2", "n4", "n6")) == (cause.where, cause.nodes)
     assert "held to be the job's or the cluster's fault" in cause.sentence
     at_once = fault(0, nodes=("n0", "n2", "n4", "n6"))
-    assert () == fold([at_once]).quarantined(T)
+    assert () == fold_entries([at_once]).quarantined(T)
 
 
 def test_few_nodes_other_faults_or_more_time_are_each_nodes_own() -> None:
@@ -187,26 +183,26 @@ def test_few_nodes_other_faults_or_more_time_are_each_nodes_own() -> None:
     mixed = [*together("n0 n2"), *(replace(e, signature="ecc", id=f"x{e.id}") for e in together("n4 n6"))]
 
     for told in (together("n0 n2 n4"), mixed, together("n0 n2 n4 n6", apart_s=1200), together("n1 n1 n1 n1")):
-        book = fold(told)
+        book = fold_entries(told)
         assert () == book.common
         assert 0 < min(len(record.strikes) for record in book.nodes.values())
 
 
 def test_nodes_of_one_switch_point_at_the_switch() -> None:
     """Three below one leaf switch, one elsewhere at most: told, and nobody's strike but that one's."""
-    book = fold(together("n0 n1 n2"), domains=SWITCHES)
+    book = fold_entries(together("n0 n1 n2"), domains=SWITCHES)
 
     assert ["s0"] == [cause.where for cause in book.common]
     assert "below s0" in book.common[0].sentence
     assert [()] * 3 == [record.strikes for record in book.nodes.values()]
-    with_one = fold(together("n0 n1 n2 n5"), domains=SWITCHES)
+    with_one = fold_entries(together("n0 n1 n2 n5"), domains=SWITCHES)
     assert {"n0": 0, "n1": 0, "n2": 0, "n5": 1} == {n: len(r.strikes) for n, r in with_one.nodes.items()}
 
 
 def test_a_cluster_of_one_switch_points_at_none() -> None:
     """Where all nodes hang on one switch, or nobody knows, three failures say nothing of it."""
     for domains in ({"only": SWITCHES["s0"]}, {}):
-        assert () == fold(together("n0 n1 n2"), domains=domains).common
+        assert () == fold_entries(together("n0 n1 n2"), domains=domains).common
 
 
 # ---------------------------------------------------------------------- laws for any history
@@ -226,12 +222,12 @@ FACTS = st.tuples(
 )
 
 
-def histories() -> st.SearchStrategy[list[Entry]]:
+def histories() -> st.SearchStrategy[list[NodeEntry]]:
     """Entries of any kind, of any nodes, in any order of time, each with an id of its own."""
     return st.lists(FACTS, max_size=12).map(lambda facts: [_made(n, *fact) for n, fact in enumerate(facts)])
 
 
-def _made(number: int, what: str, names: tuple[str, ...], when: int, key: str, *rest: Any) -> Entry:
+def _made(number: int, what: str, names: tuple[str, ...], when: int, key: str, *rest: Any) -> NodeEntry:
     signature, (device, serial), kind = rest
     run, _, incident = key.partition(":")
     detail: dict[str, Any] = {"incident": incident, "strike": kind < 7}
@@ -240,23 +236,23 @@ def _made(number: int, what: str, names: tuple[str, ...], when: int, key: str, *
     elif kind == 9:
         detail = {"by": "ada", "until_s": T + when * DAY / 10}
     names = tuple(sorted(names))
-    return Entry(
+    return NodeEntry(
         T + when * 300.0, what, names, f"e{number}", run, signature, "hardware-gpu", device, serial, detail
     )
 
 
 @given(told=histories(), data=st.data())
-def test_order_and_repetition_make_no_difference(told: list[Entry], data: st.DataObject) -> None:
+def test_order_and_repetition_make_no_difference(told: list[NodeEntry], data: st.DataObject) -> None:
     """Whoever reads the files in whatever order, with lines that were written twice, comes to the same book."""
     shuffled = data.draw(st.permutations([*told, *told[: len(told) // 2]]))
 
-    assert fold(told, domains=SWITCHES) == fold(shuffled, domains=SWITCHES)
+    assert fold_entries(told, domains=SWITCHES) == fold_entries(shuffled, domains=SWITCHES)
 
 
 @given(told=histories())
-def test_a_quarantine_has_a_cause_and_a_ceiling(told: list[Entry]) -> None:
+def test_a_quarantine_has_a_cause_and_a_ceiling(told: list[NodeEntry]) -> None:
     """Whoever is avoided bears an open strike or a person's word; no strike keeps a node away for longer than the ceiling."""
-    book = fold(told, domains=SWITCHES)
+    book = fold_entries(told, domains=SWITCHES)
     for record in book.nodes.values():
         assert (record.quarantined_until_s > 0) <= bool(record.strikes or record.excluded_until_s)
         for strike in record.strikes:
@@ -265,9 +261,9 @@ def test_a_quarantine_has_a_cause_and_a_ceiling(told: list[Entry]) -> None:
 
 
 @given(told=histories())
-def test_nobody_is_struck_for_what_is_held_to_be_common(told: list[Entry]) -> None:
+def test_nobody_is_struck_for_what_is_held_to_be_common(told: list[NodeEntry]) -> None:
     """A common cause has enough nodes to be one, and the incidents in it are strikes of none of them."""
-    book = fold(told, domains=SWITCHES)
+    book = fold_entries(told, domains=SWITCHES)
     for cause in book.common:
         assert len(cause.nodes) >= (RULES.several if cause.where else 1)
         assert not cause.where or set(cause.nodes) <= set(SWITCHES[cause.where])
@@ -276,10 +272,10 @@ def test_nobody_is_struck_for_what_is_held_to_be_common(told: list[Entry]) -> No
 
 
 @given(told=histories(), late=st.integers(1, 50))
-def test_one_more_fault_frees_nobody(told: list[Entry], late: int) -> None:
+def test_one_more_fault_frees_nobody(told: list[NodeEntry], late: int) -> None:
     """A further fault of one node alone never shortens that node's quarantine."""
     end_s = max((entry.at_s for entry in told), default=T) + late * DAY
-    before = fold(told).nodes.get("n1")
+    before = fold_entries(told).nodes.get("n1")
     after = node(*told, fault(99, at_s=end_s, run="r-0099", id="last", signature="other"))
 
     assert after.quarantined_until_s >= (before.quarantined_until_s if before else 0.0)
@@ -287,7 +283,7 @@ def test_one_more_fault_frees_nobody(told: list[Entry], late: int) -> None:
 
 
 @given(told=histories())
-def test_a_release_makes_a_clean_sheet(told: list[Entry]) -> None:
+def test_a_release_makes_a_clean_sheet(told: list[NodeEntry]) -> None:
     """After a person's release nothing keeps the node away."""
     end_s = max((entry.at_s for entry in told), default=T) + HOUR
     record = node(*told, other("released", end_s, detail={"by": "ada"}))
@@ -298,11 +294,11 @@ def test_a_release_makes_a_clean_sheet(told: list[Entry]) -> None:
 # ---------------------------------------------------------------------- lemons
 
 
-def scored(*entries: Entry, now_s: float = T + 10 * DAY, name: str = "n1") -> Score:
+def scored(*entries: NodeEntry, now_s: float = T + 10 * DAY, name: str = "n1") -> Score:
     return score(node(*entries, name=name), now_s)
 
 
-def failed(number: int, *, alone: bool = False) -> list[Entry]:
+def failed(number: int, *, alone: bool = False) -> list[NodeEntry]:
     """A fault with its exclusion, on the node alone or on one of eight."""
     plain = fault(number, detail={"incident": "1.0", "attempt_nodes": 1 if alone else 8, "strike": True})
     return [plain, replace(plain, what="excluded", id=f"x{number}")]
@@ -343,8 +339,8 @@ def test_the_share_of_failures_needs_some_launches() -> None:
 
 
 @given(told=histories())
-def test_a_score_is_bounded_and_never_below_zero(told: list[Entry]) -> None:
+def test_a_score_is_bounded_and_never_below_zero(told: list[NodeEntry]) -> None:
     """No history makes more than the documented most."""
-    book: Book = fold(told)
+    book: NodeHistory = fold_entries(told)
     for record in book.nodes.values():
         assert 0 <= score(record, T + 10 * DAY).score <= 35

@@ -11,14 +11,13 @@ import pytest
 
 from ftrun.supervisor.context.node_ledger_writer import NodeLedgerWriter, rules_from
 from ftrun.supervisor.model.events import apply
-from ftrun.supervisor.model.node_entry import NodeEntry as Entry
-from ftrun.supervisor.model.run import Attempt, Incident, Launch, Run
-from ftrun.supervisor.model.run import LaunchEnd as End
+from ftrun.supervisor.model.node_entry import NodeEntry
+from ftrun.supervisor.model.run import Attempt, Incident, Launch, LaunchEnd, Run
 from ftrun.supervisor.model.types import Source
 from ftrun.supervisor.nodes import from_runs, ledger
-from ftrun.supervisor.nodes.history import fold_entries as fold
-from ftrun.supervisor.policy.node_placement import nodes_to_exclude as left_out
-from ftrun.supervisor.policy.policy_input import PolicyLimits as Limits
+from ftrun.supervisor.nodes.history import fold_entries
+from ftrun.supervisor.policy.node_placement import nodes_to_exclude
+from ftrun.supervisor.policy.policy_input import PolicyLimits
 from ftrun.supervisor.store import journal
 from tests.unit.cases import DAY, NODES, NOW, PARTITION, F, cluster, diagnosis, incident, rule
 
@@ -43,8 +42,8 @@ def run_of(*incidents: Incident, **changes: Any) -> Run:
     return replace(Run("r-0001", token="t", attempts=(attempt,), incidents=incidents), **changes)
 
 
-def told(run: Run) -> dict[str, list[Entry]]:
-    found: dict[str, list[Entry]] = {}
+def told(run: Run) -> dict[str, list[NodeEntry]]:
+    found: dict[str, list[NodeEntry]] = {}
     for entry in from_runs.entries_of(run):
         found.setdefault(entry.what, []).append(entry)
     return found
@@ -66,7 +65,7 @@ def test_a_fault_that_costs_a_node_its_place_is_a_strike() -> None:
     )
     assert (XID, 4, True) == tuple(fault.detail[key] for key in ("evidence", "attempt_nodes", "strike"))
     assert NOW + DAY == gone.detail["until_s"]
-    assert 1 == len(fold([fault, gone]).nodes["n2"].strikes)
+    assert 1 == len(fold_entries([fault, gone]).nodes["n2"].strikes)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +83,7 @@ def test_a_fault_that_costs_a_node_its_place_is_a_strike() -> None:
 )
 def test_only_what_is_a_nodes_own_is_held_against_it(what: dict[str, Any], strikes: int) -> None:
     """As the policy decides it, and also where the run stops."""
-    book = fold(from_runs.entries_of(run_of(judged(**what))))
+    book = fold_entries(from_runs.entries_of(run_of(judged(**what))))
 
     assert strikes == sum(len(record.strikes) for record in book.nodes.values())
 
@@ -97,7 +96,7 @@ def test_a_cap_that_is_full_excuses_no_lost_node(fault: F, surely: bool, strikes
     """Two nodes are lost, and the cap leaves out one: both have their strike, where the class leaves out all that it blames."""
     lost = judged(fault=fault.value, nodes=("n2", "n3"), diagnosis={"exclude": surely})
 
-    book = fold(from_runs.entries_of(run_of(lost)))
+    book = fold_entries(from_runs.entries_of(run_of(lost)))
 
     assert strikes == {name for name, record in book.nodes.items() if record.strikes}
 
@@ -132,7 +131,7 @@ def test_the_hours_of_a_launch_are_slurms() -> None:
         1,
         NOW,
         nodes=NODES,
-        launch=Launch(started_at_s=NOW, end=End(slurm_at_s=NOW + 7200, state="COMPLETED")),
+        launch=Launch(started_at_s=NOW, end=LaunchEnd(slurm_at_s=NOW + 7200, state="COMPLETED")),
     )
 
     (entry,) = told(run_of(attempts=(ended,)))["served"]
@@ -145,10 +144,10 @@ def test_a_journal_gives_the_same_entries_at_every_moment(folder: str) -> None:
     """Whoever takes over in the middle makes the same entries under the same ids; none is taken back or changed."""
     (run_dir,) = (path for path in (FROZEN / folder).iterdir() if path.is_dir())
     run, mark = Run(run_dir.name), from_runs.entries_mark(Run(""))
-    before: dict[str, Entry | None] = {}
+    before: dict[str, NodeEntry | None] = {}
     for record in journal.read_run(str(run_dir)):
         run = apply(run, record)
-        now: dict[str, Entry | None] = {entry.id: entry for entry in from_runs.entries_of(run)}
+        now: dict[str, NodeEntry | None] = {entry.id: entry for entry in from_runs.entries_of(run)}
         assert before == {key: now.get(key) for key in before}
         assert now == before or mark != from_runs.entries_mark(run)
         before, mark = now, from_runs.entries_mark(run)
@@ -183,7 +182,7 @@ def report(node: str = "n2", uuid: str = "1" * 12, **changes: Any) -> dict[str, 
     return told | changes
 
 
-def of_report(content: object, now_s: float = NOW) -> list[Entry]:
+def of_report(content: object, now_s: float = NOW) -> list[NodeEntry]:
     return from_runs.entries_of_report(run_of(), 1, 0, content, node="n2", now_s=now_s)
 
 
@@ -194,7 +193,7 @@ def test_a_report_tells_findings_and_which_card_sits_where() -> None:
     assert ("check", "check-gpu-heat", "0000:3b:00") == (check.what, check.signature, check.device)
     assert ["0000:3b:00", "0000:86:00"] == [card.device for card in cards]
     assert {"GPU-00000000-0000-0000-0000-111111111111"} == {card.serial for card in cards}
-    assert () == fold(of_report(report())).nodes["n2"].strikes
+    assert () == fold_entries(of_report(report())).nodes["n2"].strikes
 
 
 @pytest.mark.parametrize(
@@ -226,14 +225,14 @@ def test_a_card_that_was_replaced_takes_its_strikes_with_it(tmp_path: Path) -> N
     """Its slot is blamed; a later run's report finds another card there. A card that is known to sit there is not noted again."""
     folder = tmp_path / "runs" / "r-0001" / "attempts" / "1" / "nodes"
     folder.mkdir(parents=True)
-    ended = Attempt(1, NOW - 9000, nodes=NODES, launch=Launch(end=End(state="FAILED", at_s=NOW)))
+    ended = Attempt(1, NOW - 9000, nodes=NODES, launch=Launch(end=LaunchEnd(state="FAILED", at_s=NOW)))
     run = run_of(judged(), attempts=(ended,), last_at_s=NOW)
     strikes = []
     for number, uuid in enumerate(("1" * 12, "1" * 12, "2" * 12)):
         (folder / "after.0.n2.json").write_text(json.dumps(report(uuid=uuid, at_s=NOW + number)))
         again = replace(run, id="r-0001", token=f"t{number}", incidents=run.incidents if not number else ())
         NodeLedgerWriter(str(tmp_path), lambda: NOW + 9, lambda *_, **__: None).follow(again)
-        strikes.append(len(fold(ledger.read_entries(str(tmp_path))).nodes["n2"].strikes))
+        strikes.append(len(fold_entries(ledger.read_entries(str(tmp_path))).nodes["n2"].strikes))
 
     assert [1, 1, 0] == strikes
     assert 4 == sum(entry.what == "device" for entry in ledger.read_entries(str(tmp_path)))
@@ -303,7 +302,7 @@ def test_the_book_is_folded_anew_when_there_is_something_new(tmp_path: Path) -> 
     assert first is mine.book(rules_from({}), domains)
     assert ("n2",) == first.quarantined(NOW)
     assert () == mine.book(rules_from({"exclude-for": 1.0}), domains).quarantined(NOW + 2)
-    ledger.append_entries(str(tmp_path), Entry(NOW + 1, "released", ("n2",), detail={"by": "ada"}))
+    ledger.append_entries(str(tmp_path), NodeEntry(NOW + 1, "released", ("n2",), detail={"by": "ada"}))
     assert () == mine.book(rules_from({}), domains).quarantined(NOW + 2)
     assert not asked, "one node that failed: nobody asks Slurm for its switches"
 
@@ -315,15 +314,17 @@ def test_quarantined_nodes_are_avoided_under_the_cap() -> None:
     """Ten per cent of forty are four: the run's own exclusions first, then the worst of the others."""
     worst = ("n20", "n21", "n22", "n23", "n24")
 
-    assert ("n20", "n21", "n22", "n23") == left_out(cluster(), (), (), (), quarantined=worst, cap=0.10)
-    own = left_out(cluster(), ("n1", "n2", "n3"), (), (), quarantined=worst, cap=0.10)
+    assert ("n20", "n21", "n22", "n23") == nodes_to_exclude(
+        cluster(), (), (), (), quarantined=worst, cap=0.10
+    )
+    own = nodes_to_exclude(cluster(), ("n1", "n2", "n3"), (), (), quarantined=worst, cap=0.10)
     assert ("n1", "n2", "n20", "n3") == own
-    assert ("n1", "n2", "n3", "n4") == left_out(cluster(), NODES, (), (), quarantined=worst, cap=0.10)
+    assert ("n1", "n2", "n3", "n4") == nodes_to_exclude(cluster(), NODES, (), (), quarantined=worst, cap=0.10)
 
 
 def test_what_is_tried_elsewhere_first_takes_no_place_of_the_quarantined() -> None:
     """The nodes of the last attempt, avoided once, are no exclusions."""
-    named = left_out(cluster(), (), NODES, (), quarantined=("n20",), cap=0.05)
+    named = nodes_to_exclude(cluster(), (), NODES, (), quarantined=("n20",), cap=0.05)
 
     assert ("n1", "n2", "n20", "n3", "n4") == named
 
@@ -332,18 +333,18 @@ def test_no_quarantine_makes_a_job_unschedulable() -> None:
     """Where every node is needed, or where nobody knows how many there are, none is avoided for it."""
     small = cluster(partition=NODES, available=frozenset(NODES), idle=frozenset())
 
-    assert () == left_out(small, (), (), (), quarantined=NODES, cap=1.0)
+    assert () == nodes_to_exclude(small, (), (), (), quarantined=NODES, cap=1.0)
     five = cluster(partition=PARTITION[:5], available=frozenset(PARTITION[:5]), idle=frozenset())
-    assert ("n5",) == left_out(five, (), (), (), quarantined=("n5", "n4"), cap=1.0)
-    assert () == left_out(replace(five, partition=()), (), (), (), quarantined=("n5",), cap=1.0)
-    assert () == left_out(cluster(), (), (), (), quarantined=("elsewhere",), cap=1.0)
+    assert ("n5",) == nodes_to_exclude(five, (), (), (), quarantined=("n5", "n4"), cap=1.0)
+    assert () == nodes_to_exclude(replace(five, partition=()), (), (), (), quarantined=("n5",), cap=1.0)
+    assert () == nodes_to_exclude(cluster(), (), (), (), quarantined=("elsewhere",), cap=1.0)
 
 
 def test_a_fault_of_many_nodes_at_once_drains_nobody() -> None:
     """It is left out for this run, and the reason stands in the notes."""
     found = diagnosis(F.HARDWARE_GPU, nodes=("n2",), sources=(Source.LOG, Source.KERNEL))
 
-    assert ("n2",) == rule(found, limits=Limits()).decision.drain
-    shared = rule(found, limits=Limits(), common="the switch")
+    assert ("n2",) == rule(found, limits=PolicyLimits()).decision.drain
+    shared = rule(found, limits=PolicyLimits(), common="the switch")
     assert (("n2",), ()) == (shared.decision.exclude, shared.decision.drain)
     assert "not drained: the switch" in shared.decision.notes

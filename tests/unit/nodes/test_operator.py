@@ -13,24 +13,21 @@ from zlib import crc32
 
 import pytest
 
-from ftrun.slurm.client.cluster import NodeRow, PartitionRow, SubmitRequest
-from ftrun.slurm.client.cluster import NodeUsage as Stay
+from ftrun.slurm.client.cluster import NodeRow, NodeUsage, PartitionRow, SubmitRequest
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.slurm.commands.munge import GOOD, REPLAYED, Credential
 from ftrun.supervisor.nodes import drain_rules
-from ftrun.supervisor.nodes.drain_rules import BadRequest, Limits
-from ftrun.supervisor.nodes.drain_rules import DrainRequest as Request
-from ftrun.supervisor.nodes.drain_service import DrainService as Desk
-from ftrun.supervisor.nodes.drain_service import drain_service_dir as folder
-from ftrun.supervisor.nodes.recheck_rules import CheckReport as Report
-from ftrun.supervisor.nodes.spool import WaitingRequest as Waiting
-from ftrun.supervisor.store.append_log import AppendLog as Daybook
+from ftrun.supervisor.nodes.drain_rules import BadRequest, DrainRequest, Limits
+from ftrun.supervisor.nodes.drain_service import DrainService, drain_service_dir
+from ftrun.supervisor.nodes.recheck_rules import CheckReport
+from ftrun.supervisor.nodes.spool import WaitingRequest
+from ftrun.supervisor.store.append_log import AppendLog
 from tests.fake_slurm.cluster import Engine, MemoryCluster
 
-ASKED = Request("0" * 32, "c", "n0", "7", "llm-1", "hardware-gpu", "gpu.lost", 1000.0)
+ASKED = DrainRequest("0" * 32, "c", "n0", "7", "llm-1", "hardware-gpu", "gpu.lost", 1000.0)
 BAD = {"check": "gpu-check", "severity": "bad", "message": "7 of 8", "fault": "hardware-gpu"}
-SICK, WELL = Report("answered", (BAD,)), Report("answered", (BAD | {"severity": "ok"},))
-AWAY = Report("unreachable", why="no route")
+SICK, WELL = CheckReport("answered", (BAD,)), CheckReport("answered", (BAD | {"severity": "ok"},))
+AWAY = CheckReport("unreachable", why="no route")
 
 
 def row(name: str = "n0", *, heard: bool = True, reason: str = "", state: str = "idle") -> NodeRow:
@@ -75,18 +72,18 @@ def test_a_credential_counts_for_an_hour_and_once() -> None:
 @pytest.mark.parametrize(
     ("stays", "wrong"),
     [
-        ((Stay("7", 5, ("n0",), 500.0, None),), ""),
-        ((Stay("7", 5, ("n0", "n1"), 500.0, 990.0),), ""),
-        ((Stay("7", 5, ("n1",), 100.0, 400.0), Stay("7", 5, ("n0",), 500.0, 990.0)), ""),
-        ((Stay("7", 6, ("n0",), 500.0, None),), "no job 7 of yours"),
-        ((Stay("7", -1, ("n0",), 500.0, None),), "no job 7 of yours"),
+        ((NodeUsage("7", 5, ("n0",), 500.0, None),), ""),
+        ((NodeUsage("7", 5, ("n0", "n1"), 500.0, 990.0),), ""),
+        ((NodeUsage("7", 5, ("n1",), 100.0, 400.0), NodeUsage("7", 5, ("n0",), 500.0, 990.0)), ""),
+        ((NodeUsage("7", 6, ("n0",), 500.0, None),), "no job 7 of yours"),
+        ((NodeUsage("7", -1, ("n0",), 500.0, None),), "no job 7 of yours"),
         ((), "no job 7 of yours"),
-        ((Stay("7", 5, ("n1",), 500.0, None),), "was not on n0"),
-        ((Stay("7", 5, ("n0",), 2000.0, None),), "at that time"),
-        ((Stay("7", 5, ("n0",), 100.0, 300.0),), "at that time"),
+        ((NodeUsage("7", 5, ("n1",), 500.0, None),), "was not on n0"),
+        ((NodeUsage("7", 5, ("n0",), 2000.0, None),), "at that time"),
+        ((NodeUsage("7", 5, ("n0",), 100.0, 300.0),), "at that time"),
     ],
 )
-def test_the_signer_must_have_been_there(stays: tuple[Stay, ...], wrong: str) -> None:
+def test_the_signer_must_have_been_there(stays: tuple[NodeUsage, ...], wrong: str) -> None:
     """By what Slurm says of the signer's own jobs; several launches of one job count each."""
     assert wrong in drain_rules.refused_stay(ASKED, 5, stays, 1100.0, Limits())
     if not wrong:
@@ -127,18 +124,18 @@ def test_caps_count_what_slurm_shows() -> None:
         (SICK, True, [SICK, SICK], False),
         (WELL, True, [WELL], False),
         (WELL, False, [WELL], False),
-        (Report("answered", (BAD | {"severity": "degraded"},)), True, [], False),
-        (Report("answered", (BAD | {"fault": "config"},)), True, [], False),
-        (Report("answered", ()), False, [], False),
+        (CheckReport("answered", (BAD | {"severity": "degraded"},)), True, [], False),
+        (CheckReport("answered", (BAD | {"fault": "config"},)), True, [], False),
+        (CheckReport("answered", ()), False, [], False),
         (AWAY, True, [WELL], False),
         (AWAY, False, [WELL], True),
-        (Report("timeout"), False, [], True),
-        (Report("refused", why="host key"), False, [], False),
-        (Report("speechless"), False, [], False),
+        (CheckReport("timeout"), False, [], True),
+        (CheckReport("refused", why="host key"), False, [], False),
+        (CheckReport("speechless"), False, [], False),
     ],
 )
 def test_a_node_is_sick_when_the_operator_sees_it(
-    report: Report, heard: bool, peers: list[Report], sick: bool
+    report: CheckReport, heard: bool, peers: list[CheckReport], sick: bool
 ) -> None:
     """Bad by its own checks and not by its peers' alike, or out of reach for SSH and Slurm both; every no has its words."""
     told, why = drain_rules.confirm_sick(report, row(heard=heard), peers)
@@ -162,10 +159,10 @@ class MemorySpool:
         self.files: dict[str, tuple[int, bytes]] = {}
         self.answers: dict[str, Mapping[str, Any]] = {}
 
-    def look(self) -> tuple[list[Waiting], int]:
-        return [Waiting(name, name[:-4], uid) for name, (uid, _) in sorted(self.files.items())], 0
+    def look(self) -> tuple[list[WaitingRequest], int]:
+        return [WaitingRequest(name, name[:-4], uid) for name, (uid, _) in sorted(self.files.items())], 0
 
-    def read(self, waiting: Waiting) -> bytes | None:
+    def read(self, waiting: WaitingRequest) -> bytes | None:
         return self.files[waiting.name][1] if waiting.name in self.files else None
 
     def remove(self, name: str) -> bool:
@@ -219,7 +216,7 @@ class Site:
         payload = told["payload"].encode()
         return Credential(status, told["uid"], 0, told["at"], 3600.0, 0, payload)
 
-    def look(self, nodes: Sequence[str]) -> Mapping[str, Report]:
+    def look(self, nodes: Sequence[str]) -> Mapping[str, CheckReport]:
         return {node: self.truth[node] for node in nodes}
 
     def ask(self) -> None:
@@ -227,7 +224,7 @@ class Site:
         user = self.luck.choice(list(self.jobs))
         job, mine = self.jobs[self.luck.choice([user, user, "ann"])]
         node = self.luck.choice([self.luck.choice(mine), self.luck.choice(self.nodes)])
-        asked = Request(
+        asked = DrainRequest(
             secrets.token_hex(16), "", node, job, f"run-{user}", "hardware-gpu", "gpu.lost", self.engine.now()
         )
         uid = crc32(user.encode())
@@ -248,7 +245,7 @@ class Site:
             if left[0] == 0:
                 raise Cut
 
-        desk = Desk(
+        desk = DrainService(
             self.home,
             self.cluster,
             self.spool,
@@ -297,7 +294,7 @@ def test_over_any_history_only_sick_nodes_of_the_asking_user_are_drained_and_few
     for _ in range(4):
         site.round()
     assert site.spool.files == {}
-    kinds = [r["verdict"] for r in Daybook(folder(site.home)).read() if r["kind"] == "answered"]
+    kinds = [r["verdict"] for r in AppendLog(drain_service_dir(site.home)).read() if r["kind"] == "answered"]
     assert len(kinds) == len(site.spool.answers), seed
 
 
@@ -309,14 +306,14 @@ def test_who_drained_says_so_however_late(tmp_path: Path, point: str) -> None:
     job, mine = site.jobs["ann"]
     site.truth[mine[0]] = SICK
     now_s, uid = site.engine.now(), crc32(b"ann")
-    asked = Request("c" * 32, "", mine[0], job, "run-ann", "hardware-gpu", "gpu.lost", now_s)
+    asked = DrainRequest("c" * 32, "", mine[0], job, "run-ann", "hardware-gpu", "gpu.lost", now_s)
     payload = drain_rules.to_payload(asked).decode()
     content = json.dumps({"uid": uid, "at": now_s, "payload": payload}).encode()
     site.spool.files[f"{asked.id}.req"] = (uid, content)
 
-    def desk(crash: Callable[[str], None]) -> Desk:
+    def desk(crash: Callable[[str], None]) -> DrainService:
         given = (site.home, site.cluster, site.spool, site.look, site.limits, site.opened, site.engine.now)
-        return Desk(*given, crash=crash)
+        return DrainService(*given, crash=crash)
 
     def cut(here: str) -> None:
         if here == point:
@@ -341,19 +338,21 @@ def test_a_job_that_slurm_will_not_be_asked_about_is_in_nobodys_way(
     site.truth[mine[0]] = SICK
     now_s, uid = site.engine.now(), crc32(b"ann")
     for number, told in (("a", "0"), ("b", job)):
-        asked = Request(number * 32, "", mine[0], told, "run-ann", "hardware-gpu", "gpu.lost", now_s)
+        asked = DrainRequest(number * 32, "", mine[0], told, "run-ann", "hardware-gpu", "gpu.lost", now_s)
         payload = drain_rules.to_payload(asked).decode()
         content = json.dumps({"uid": uid, "at": now_s, "payload": payload}).encode()
         site.spool.files[f"{asked.id}.req"] = (uid, content)
     stays = site.cluster.stays
 
-    def particular(job_id: str) -> tuple[Stay, ...]:
+    def particular(job_id: str) -> tuple[NodeUsage, ...]:
         if job_id == "0":
             raise RefusedForGood("Invalid job id: 0")
         return stays(job_id)
 
     monkeypatch.setattr(site.cluster, "stays", particular)
-    desk = Desk(site.home, site.cluster, site.spool, site.look, site.limits, site.opened, site.engine.now)
+    desk = DrainService(
+        site.home, site.cluster, site.spool, site.look, site.limits, site.opened, site.engine.now
+    )
     assert ["refused", "drained"] == [answer.verdict for answer in desk.round()]
 
 

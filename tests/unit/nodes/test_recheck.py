@@ -15,45 +15,42 @@ from hypothesis import strategies as st
 
 from ftrun.slurm.client.cluster import NodeRow, SubmitRequest
 from ftrun.supervisor.nodes import ledger, recheck_rules
-from ftrun.supervisor.nodes.recheck_loop import RecheckResult as Line
-from ftrun.supervisor.nodes.recheck_loop import RecheckRound as Round
-from ftrun.supervisor.nodes.recheck_loop import recheck_dir as folder
-from ftrun.supervisor.nodes.recheck_rules import CheckReport as Report
-from ftrun.supervisor.nodes.recheck_rules import RecheckRules as Rules
-from ftrun.supervisor.nodes.recheck_rules import RecheckState as Memory
-from ftrun.supervisor.store.append_log import AppendLog as Daybook
-from ftrun.supervisor.store.append_log import lock_service as held
+from ftrun.supervisor.nodes.recheck_loop import RecheckResult, RecheckRound, recheck_dir
+from ftrun.supervisor.nodes.recheck_rules import CheckReport, RecheckRules, RecheckState
+from ftrun.supervisor.store.append_log import AppendLog, lock_service
 from tests.fake_slurm.cluster import Engine, MemoryCluster
 
 DRAINED = "ftrun: llm-0042 gpu.fell-off 2026-11-20T10:00:00Z"
 AGAIN = "ftrun: llm-0043 gpu.fell-off 2026-11-21T10:00:00Z"
-GOOD = Report("answered", ({"check": "gpu-check", "severity": "ok", "message": "8 GPUs"},))
-BROKEN = Report("answered", ({"check": "gpu-check", "severity": "bad", "message": "7 of 8 GPUs"},))
-BLIND = Report(
+GOOD = CheckReport("answered", ({"check": "gpu-check", "severity": "ok", "message": "8 GPUs"},))
+BROKEN = CheckReport("answered", ({"check": "gpu-check", "severity": "bad", "message": "7 of 8 GPUs"},))
+BLIND = CheckReport(
     "answered", ({"check": "gpu-check", "severity": "skipped", "message": "nvidia-smi is not here"},)
 )
-UNSEEN = Report("unreachable", why="no route to host")
-RULES = Rules(passes=2, spacing_s=600.0, lies=2)
+UNSEEN = CheckReport("unreachable", why="no route to host")
+RULES = RecheckRules(passes=2, spacing_s=600.0, lies=2)
 
 
 class Site:
     """A virtual cluster of three nodes, a home, and the health of each node as a look shows it."""
 
-    def __init__(self, home: Path, *, rules: Rules = RULES, steps: Sequence[str] = ()) -> None:
+    def __init__(self, home: Path, *, rules: RecheckRules = RULES, steps: Sequence[str] = ()) -> None:
         self.home = str(home)
         self.engine = Engine({"main": ["n0", "n1", "n2"]})
         self.cluster = MemoryCluster(self.engine)
-        self.health: dict[str, Report] = {}
+        self.health: dict[str, CheckReport] = {}
         self.looked: list[str] = []
         self.rules, self.steps = rules, steps
 
-    def look(self, nodes: Sequence[str]) -> Mapping[str, Report]:
+    def look(self, nodes: Sequence[str]) -> Mapping[str, CheckReport]:
         self.looked += nodes
         return {node: self.health.get(node, GOOD) for node in nodes}
 
-    def round(self, after_s: float = 0.0, **options: Any) -> dict[str, Line]:
+    def round(self, after_s: float = 0.0, **options: Any) -> dict[str, RecheckResult]:
         self.engine.advance(after_s)
-        made = Round(self.home, self.cluster, self.look, self.rules, self.engine.now, self.steps, **options)
+        made = RecheckRound(
+            self.home, self.cluster, self.look, self.rules, self.engine.now, self.steps, **options
+        )
         return {line.node: line for line in made.run()}
 
     def reason(self, node: str = "n0") -> str:
@@ -66,11 +63,11 @@ class Site:
         """What a person types."""
         self.engine.nodes[node].reason = reason
 
-    def memory(self, node: str = "n0") -> Memory:
-        return recheck_rules.fold(Daybook(folder(self.home)).read()).get(node, Memory())
+    def memory(self, node: str = "n0") -> RecheckState:
+        return recheck_rules.fold(AppendLog(recheck_dir(self.home)).read()).get(node, RecheckState())
 
     def kinds(self, node: str = "n0") -> list[str]:
-        return [r["kind"] for r in Daybook(folder(self.home)).read() if r["node"] == node]
+        return [r["kind"] for r in AppendLog(recheck_dir(self.home)).read() if r["node"] == node]
 
 
 @pytest.fixture
@@ -111,7 +108,7 @@ def test_a_broken_node_is_kept_and_its_reason_says_what_is_wrong(site: Site) -> 
 
 
 @pytest.mark.parametrize("report", [UNSEEN, BLIND])
-def test_what_was_not_seen_to_be_good_is_no_pass(site: Site, report: Report) -> None:
+def test_what_was_not_seen_to_be_good_is_no_pass(site: Site, report: CheckReport) -> None:
     """An answer that did not come, or checks that were skipped, keep the node and begin the row anew."""
     site.round()
     site.health["n0"] = report
@@ -125,7 +122,7 @@ def test_what_failed_before_has_to_be_good_and_not_only_silent(site: Site) -> No
     """A check that was bad and is skipped now is no pass, whatever the others say."""
     site.health["n0"] = BROKEN
     site.round()
-    site.health["n0"] = Report(
+    site.health["n0"] = CheckReport(
         "answered", (*BLIND.findings, {"check": "disk", "severity": "ok", "message": ""})
     )
     assert "gpu-check failed before" in site.round(600)["n0"].why
@@ -170,7 +167,7 @@ def test_a_reason_that_changes_between_look_and_act_stands(site: Site) -> None:
     site.round()
     look = site.look
 
-    def slow(nodes: Sequence[str]) -> Mapping[str, Report]:
+    def slow(nodes: Sequence[str]) -> Mapping[str, CheckReport]:
         site.write("n0", "hands off")
         return look(nodes)
 
@@ -184,7 +181,7 @@ def test_a_node_that_goes_down_between_look_and_act_stays(site: Site) -> None:
     site.round()
     look = site.look
 
-    def slow(nodes: Sequence[str]) -> Mapping[str, Report]:
+    def slow(nodes: Sequence[str]) -> Mapping[str, CheckReport]:
         site.engine.nodes["n0"].down = True
         return look(nodes)
 
@@ -198,10 +195,10 @@ def test_a_node_that_goes_down_between_look_and_act_stays(site: Site) -> None:
 
 def test_what_slurm_appends_for_a_reboot_is_no_person_s_word() -> None:
     """The reason of a node that is or was rebooted is still ours."""
-    memory = Memory(reason=DRAINED)
+    memory = RecheckState(reason=DRAINED)
     for mark in (" : reboot issued", ": reboot complete", " : reboot requested : reboot issued"):
         assert recheck_rules.reason_owner(DRAINED + mark, memory) == "ours"
-        assert recheck_rules.reason_owner(DRAINED + mark, Memory()) == "new"
+        assert recheck_rules.reason_owner(DRAINED + mark, RecheckState()) == "new"
     assert recheck_rules.reason_owner(DRAINED + " : reboot it please", memory) == "edited"
 
 
@@ -306,7 +303,7 @@ def test_a_person_who_gives_a_node_back_ends_its_story(site: Site) -> None:
 def test_commands_are_tried_once_each_in_their_order(tmp_path: Path) -> None:
     """After a failure the next command, with the node's name in its place; when all were tried, the node is only looked at."""
     steps = [f"touch {tmp_path}/reset-{{node}}", "false"]
-    site = Site(tmp_path / "home", rules=Rules(steps=2), steps=steps)
+    site = Site(tmp_path / "home", rules=RecheckRules(steps=2), steps=steps)
     site.cluster.drain("n0", DRAINED)
     site.health["n0"] = BROKEN
     assert "exit 0" in site.round()["n0"].why
@@ -318,7 +315,7 @@ def test_commands_are_tried_once_each_in_their_order(tmp_path: Path) -> None:
 def test_a_dry_round_looks_and_changes_nothing(site: Site) -> None:
     """Not in Slurm, not on disk."""
     assert site.round(dry=True)["n0"].state == "passing"
-    assert not Path(folder(site.home)).exists()
+    assert not Path(recheck_dir(site.home)).exists()
     site.round()
     before = site.kinds()
     assert site.round(600, dry=True)["n0"].why == "would be given back"
@@ -328,9 +325,9 @@ def test_a_dry_round_looks_and_changes_nothing(site: Site) -> None:
 
 def test_one_recheck_works_at_a_time(tmp_path: Path) -> None:
     """The second is told so; the lock goes with its holder."""
-    with held(str(tmp_path)) as first, held(str(tmp_path)) as second:
+    with lock_service(str(tmp_path)) as first, lock_service(str(tmp_path)) as second:
         assert (first, second) == (True, False)
-    with held(str(tmp_path)) as third:
+    with lock_service(str(tmp_path)) as third:
         assert third
 
 
@@ -340,7 +337,7 @@ class Cut(BaseException):
 
 def lived(home: Path, cut_at: int) -> tuple[Site, int]:
     """A story of rounds in which the `cut_at`th point kills one round; later ones go on. How many points there were."""
-    site = Site(home, rules=Rules(steps=1), steps=["true"])
+    site = Site(home, rules=RecheckRules(steps=1), steps=["true"])
     site.cluster.drain("n0", DRAINED)
     site.cluster.drain("n1", "a person's")
     left = [cut_at]
@@ -381,14 +378,14 @@ def test_a_round_may_be_cut_at_every_record_and_effect(tmp_path: Path) -> None:
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_no_text_but_ours_is_ours(written: str, words: str) -> None:
     """Whatever is typed: ours is only what is remembered word for word, or a whole reason of a new drain."""
-    memory = Memory(reason=recheck_rules.with_note(DRAINED, words))
+    memory = RecheckState(reason=recheck_rules.with_note(DRAINED, words))
     assert recheck_rules.reason_owner(memory.reason, memory) == "ours"
     assert recheck_rules.with_note(memory.reason, "") == DRAINED
     for text in (written, "ftrun:" + written, memory.reason + written, DRAINED + " " + written):
         if recheck_rules.without_reboot_note(text) != memory.reason:
             assert (
                 recheck_rules.reason_owner(text, memory) in {"nobody", "edited"}
-                or recheck_rules.reason_owner(text, Memory()) == "new"
+                or recheck_rules.reason_owner(text, RecheckState()) == "new"
             )
 
 
@@ -396,7 +393,9 @@ def test_no_text_but_ours_is_ours(written: str, words: str) -> None:
 def test_over_any_history_nobody_else_s_node_is_given_back(tmp_path: Path, seed: int) -> None:
     """People drain, edit and resume, nodes break and mend, rounds are cut: only what bears ftrun's own words comes back."""
     luck = Random(seed)
-    site = Site(tmp_path, rules=Rules(passes=luck.randint(1, 3), spacing_s=60.0, steps=1), steps=["true"])
+    site = Site(
+        tmp_path, rules=RecheckRules(passes=luck.randint(1, 3), spacing_s=60.0, steps=1), steps=["true"]
+    )
     theirs: dict[str, str] = {}
     for number in range(80):
         node = luck.choice(["n0", "n1", "n2"])

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ftrun.slurm.client.errors import Unreachable
-from ftrun.supervisor.model.node_entry import NodeEntry as Entry
+from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.nodes import ledger
-from ftrun.supervisor.store.crash_points import PlannedCrash as Crash
+from ftrun.supervisor.store.crash_points import PlannedCrash
 from tests.fake_slurm.records import Job
 from tests.unit.lives import Life
 
@@ -24,7 +24,7 @@ def waiting(folder: Path, *bad: str, **chosen: Any) -> Life:
         node.slots = 0
     now_s = life.clock.now_s()
     for number, name in enumerate(bad):
-        strike = Entry(
+        strike = NodeEntry(
             now_s - number, "excluded", (name,), id=f"e{number}", run=f"other-{number}", signature=name
         )
         assert ledger.append_entries(life.home, strike)
@@ -118,7 +118,7 @@ def test_what_the_user_changes_meanwhile_stands(tmp_path: Path, taken_over: bool
     only_job(life).reason = "BadConstraints"
     if taken_over:
         life.supervisor.services.crash = dying_at("record:after:exclude.intended")
-        with pytest.raises(Crash):
+        with pytest.raises(PlannedCrash):
             life.live(2)
         life.begin_anew()
     life.live(3)
@@ -130,7 +130,7 @@ def test_a_change_between_intent_and_act_stands(tmp_path: Path) -> None:
     """The list is read anew before it is set."""
     life = waiting(tmp_path, "n0")
     life.supervisor.services.crash = dying_at("record:after:exclude.intended")
-    with pytest.raises(Crash):
+    with pytest.raises(PlannedCrash):
         life.live(3)
     only_job(life).excluded = ("n2",)
     life.begin_anew()
@@ -150,7 +150,7 @@ def test_whoever_takes_over_goes_on(tmp_path: Path, point: str, undo: bool) -> N
         life.live(3)
         only_job(life).reason = "BadConstraints"
     life.supervisor.services.crash = dying_at(point)
-    with pytest.raises(Crash):
+    with pytest.raises(PlannedCrash):
         life.live(5)
     life.begin_anew()
     life.live(5)
@@ -162,7 +162,7 @@ def test_whoever_takes_over_goes_on(tmp_path: Path, point: str, undo: bool) -> N
 def dying_at(point: str) -> Any:
     def crash(here: str) -> None:
         if here == point:
-            raise Crash(point)
+            raise PlannedCrash(point)
 
     return crash
 
@@ -208,7 +208,7 @@ def test_who_led_before_and_leads_again_asks_the_journal(tmp_path: Path) -> None
     life = waiting(tmp_path)
     life.live(3)
     first = life.supervisor
-    strike = Entry(life.clock.now_s(), "excluded", ("n0",), id="late", run="other", signature="s")
+    strike = NodeEntry(life.clock.now_s(), "excluded", ("n0",), id="late", run="other", signature="s")
     ledger.append_entries(life.home, strike)
     life.begin_anew()
     life.live(3)

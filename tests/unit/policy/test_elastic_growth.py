@@ -9,26 +9,24 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor.config.node_counts import Sizes
-from ftrun.supervisor.config.node_counts import parse_sizes as sizes_of
+from ftrun.supervisor.config.node_counts import Sizes, parse_sizes
 from ftrun.supervisor.model.events import fold
 from ftrun.supervisor.model.run import Attempt, Launch, Run, StartNote
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.policy import elastic, estimates
-from ftrun.supervisor.policy.elastic import GrowthInput as Scene
-from ftrun.supervisor.policy.elastic import ResizeHistory as Past
+from ftrun.supervisor.policy.elastic import GrowthInput, ResizeHistory
 from tests.unit.cases import F, incident
 
 HOUR, DAY = 3600.0, 86_400.0
-QUIET = Past(DAY)
+QUIET = ResizeHistory(DAY)
 NODES = tuple(f"n{number:02d}" for number in range(64))
 
 
-def scene(size: int = 3, sizes: str = "2-4", **own: Any) -> Scene:
+def scene(size: int = 3, sizes: str = "2-4", **own: Any) -> GrowthInput:
     """A run on three of four nodes, one idle node elsewhere, and all the time in the world."""
-    known = sizes_of(sizes, "")
+    known = parse_sizes(sizes, "")
     assert known is not None
-    return replace(Scene(size, known, QUIET, idle=1, between_s=10 * DAY), **own)
+    return replace(GrowthInput(size, known, QUIET, idle=1, between_s=10 * DAY), **own)
 
 
 def test_it_grows_where_the_nodes_that_come_bring_more_than_the_restart_costs() -> None:
@@ -47,13 +45,13 @@ def test_it_grows_where_the_nodes_that_come_bring_more_than_the_restart_costs() 
         ({"wanted": False}, "never"),
         ({"busy": "the run is being stopped"}, "busy"),
         ({"saved": False}, "unsaved"),
-        ({"past": Past(100.0)}, "stays"),
-        ({"past": Past(3000.0, in_vain=1)}, "stays"),
+        ({"past": ResizeHistory(100.0)}, "stays"),
+        ({"past": ResizeHistory(3000.0, in_vain=1)}, "stays"),
         ({"idle": 0}, "nodes"),
         ({"idle": None}, "unknown"),
         ({"alone": "a fabric with a key per job"}, "alone"),
         ({"others_wait": True}, "others"),
-        ({"past": Past(DAY, 0, 1, 100.0)}, "failed"),
+        ({"past": ResizeHistory(DAY, 0, 1, 100.0)}, "failed"),
         ({"next_save_s": HOUR}, "far"),
         ({"left_s": 30.0}, "limit"),
         ({"left_s": 300.0}, "price"),
@@ -76,7 +74,7 @@ def test_free_nodes_of_the_allocation_are_taken_whatever_others_do() -> None:
         {"others_wait": True},
         {"alone": "no other job"},
         {"idle": None},
-        {"past": Past(DAY, 0, 3, 1.0)},
+        {"past": ResizeHistory(DAY, 0, 3, 1.0)},
     ):
         found = elastic.decide_growth(scene(free=1, **own))
         assert (found.size, found.missing) == (4, 0)
@@ -102,8 +100,8 @@ def test_a_size_is_always_one_of_the_sizes_and_larger(seed: int) -> None:
     luck = Random(seed)
     unit = luck.choice((1, 2, 4))
     sizes = Sizes(range(unit * luck.randint(1, 4), unit * 12 + 1, unit), unit)
-    past = Past(luck.uniform(0, DAY), luck.randint(0, 3), luck.randint(0, 3), luck.uniform(0, DAY))
-    seen = Scene(
+    past = ResizeHistory(luck.uniform(0, DAY), luck.randint(0, 3), luck.randint(0, 3), luck.uniform(0, DAY))
+    seen = GrowthInput(
         luck.choice(sizes.all), sizes, past, luck.randint(0, 5), luck.choice((None, 0, 3, 40)), luck.choice(("", "no")),
         luck.random() < 0.3, luck.choice((None, 600.0, DAY)), luck.choice((600.0, DAY)), luck.choice((5.0, 600.0)),
         next_save_s=luck.choice((0.0, 200.0, 900.0)),
@@ -119,9 +117,12 @@ def test_a_size_is_always_one_of_the_sizes_and_larger(seed: int) -> None:
 def test_each_failed_try_doubles_the_wait_and_a_day_is_the_longest() -> None:
     """Five minutes, ten, twenty; and no wait grows without end."""
     for failed, wait_s in ((1, 300.0), (2, 600.0), (3, 1200.0), (40, DAY)):
-        assert elastic.decide_growth(scene(past=Past(9 * DAY, 0, failed, wait_s - 1.0))).word == "failed"
-        assert elastic.decide_growth(scene(past=Past(9 * DAY, 0, failed, wait_s + 1.0))).size == 4
-    assert elastic.decide_growth(scene(past=Past(DAY + 1.0, in_vain=1000))).size == 4
+        assert (
+            elastic.decide_growth(scene(past=ResizeHistory(9 * DAY, 0, failed, wait_s - 1.0))).word
+            == "failed"
+        )
+        assert elastic.decide_growth(scene(past=ResizeHistory(9 * DAY, 0, failed, wait_s + 1.0))).size == 4
+    assert elastic.decide_growth(scene(past=ResizeHistory(DAY + 1.0, in_vain=1000))).size == 4
 
 
 # ---------------------------------------------------------------------- what came before
@@ -138,7 +139,7 @@ def run(*sizes: tuple[float, int], failed: tuple[float, ...] = ()) -> Run:
     return Run("llm-0001", State.RUNNING, attempts=(attempt,), last_at_s=sizes[-1][0])
 
 
-def past(of: Run, now_s: float) -> Past:
+def past(of: Run, now_s: float) -> ResizeHistory:
     return elastic.resize_history(of, now_s, 1800.0, 60.0)
 
 
@@ -165,8 +166,10 @@ def test_a_growth_by_little_must_last_for_longer() -> None:
 def test_failed_tries_are_forgotten_after_a_growth_that_paid() -> None:
     """Only those since then count, and the wait is that from the last one."""
     tries = (50.0, 30_500.0, 31_000.0)
-    assert past(run((0.0, 3), failed=tries), 31_100.0) == Past(31_100.0, 0, 3, 100.0)
-    assert past(run((0.0, 3), (100.0, 4), (30_000.0, 3), failed=tries), 31_100.0) == Past(1100.0, 0, 2, 100.0)
+    assert past(run((0.0, 3), failed=tries), 31_100.0) == ResizeHistory(31_100.0, 0, 3, 100.0)
+    assert past(run((0.0, 3), (100.0, 4), (30_000.0, 3), failed=tries), 31_100.0) == ResizeHistory(
+        1100.0, 0, 2, 100.0
+    )
 
 
 def test_what_an_agent_says_of_growing_is_no_incident() -> None:
@@ -250,7 +253,9 @@ class Month:
             if idle <= 0 or now_s - changed_s < 1800.0:
                 continue
             past = elastic.resize_history(self.run(now_s), now_s, 1800.0, self.restart_s)
-            seen = Scene(size, sizes, past, idle=idle, restart_s=self.restart_s, between_s=self.between_s)
+            seen = GrowthInput(
+                size, sizes, past, idle=idle, restart_s=self.restart_s, between_s=self.between_s
+            )
             if grown := elastic.decide_growth(seen).size:
                 size, changed_s = grown, now_s
                 self.planned.append(now_s)

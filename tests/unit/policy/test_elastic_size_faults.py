@@ -8,45 +8,42 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor.config.node_counts import Sizes
-from ftrun.supervisor.config.recovery_order import rung_rules_from as rungs_from
+from ftrun.supervisor.config.recovery_order import rung_rules_from
 from ftrun.supervisor.config.rungs import Rung
 from ftrun.supervisor.config.settings import defaults
-from ftrun.supervisor.model.run import Attempt, Launch, Run, Start, StartNote
-from ftrun.supervisor.model.run import LaunchEnd as End
+from ftrun.supervisor.model.run import Attempt, Launch, LaunchEnd, Run, Start, StartNote
 from ftrun.supervisor.policy import elastic, start_decision
 from ftrun.supervisor.policy.decide import decide
-from ftrun.supervisor.policy.elastic import SIZE_FAULTS as FAULTS
-from ftrun.supervisor.policy.elastic import size_to_exclude as size_to_put_aside
-from ftrun.supervisor.policy.elastic import sizes_tried
-from ftrun.supervisor.policy.ladder import AllocationState as Place
-from ftrun.supervisor.policy.ladder import choose_action as climb
-from ftrun.supervisor.policy.policy_input import PolicyInput as Case
-from ftrun.supervisor.policy.policy_input import PolicyLimits as Limits
-from ftrun.supervisor.policy.queue import run_size as present
+from ftrun.supervisor.policy.elastic import SIZE_FAULTS, size_to_exclude, sizes_tried
+from ftrun.supervisor.policy.ladder import AllocationState, choose_action
+from ftrun.supervisor.policy.policy_input import PolicyInput, PolicyLimits
+from ftrun.supervisor.policy.queue import run_size
 from tests.unit.cases import NODES, NOW, F, cluster, diagnosis, incident
 
 SIZES = Sizes((2, 3, 4))
 RAN = (Attempt(1, 0.0, last_step=40, nodes=NODES),)
 
 
-def case(fault: F = F.USER_CODE, *, size: int = 3, before: tuple[Attempt, ...] = RAN, **changes: Any) -> Case:
+def case(
+    fault: F = F.USER_CODE, *, size: int = 3, before: tuple[Attempt, ...] = RAN, **changes: Any
+) -> PolicyInput:
     """The end of an attempt of this size, after these."""
     attempt = Attempt(
-        len(before) + 1, NOW, size=size, nodes=NODES[:3], launch=Launch(end=End(state="FAILED"))
+        len(before) + 1, NOW, size=size, nodes=NODES[:3], launch=Launch(end=LaunchEnd(state="FAILED"))
     )
     run = {"best_step": 40, "settings": {**defaults(), "nodes": "2-4"}} | changes.pop("run", {})
-    return Case(
+    return PolicyInput(
         run=Run("r", attempts=(*before, attempt), **run),
         attempt=attempt,
         diagnosis=diagnosis(fault, **changes.pop("found", {})),
         cluster=cluster(),
-        limits=Limits(),
+        limits=PolicyLimits(),
         now_s=NOW,
         **changes,
     )
 
 
-@pytest.mark.parametrize("fault", sorted(FAULTS))
+@pytest.mark.parametrize("fault", sorted(SIZE_FAULTS))
 def test_the_first_start_at_a_new_size_that_fails_is_the_sizes_fault(fault: F) -> None:
     """It is put aside, and the run goes on; nobody is excluded for it, and no budget of a class pays."""
     ruling = decide(case(fault, found={"nodes": NODES[:1], "exclude": True}))
@@ -76,15 +73,15 @@ def test_what_is_not_the_sizes_fault_stops_as_ever(what: str, changed: dict[str,
 
 def test_a_fault_of_a_node_is_no_fault_of_the_size() -> None:
     """Whatever the size."""
-    assert size_to_put_aside(case(F.HARDWARE_GPU), SIZES) == 0
-    assert size_to_put_aside(case(F.UNKNOWN), SIZES) == 0
+    assert size_to_exclude(case(F.HARDWARE_GPU), SIZES) == 0
+    assert size_to_exclude(case(F.UNKNOWN), SIZES) == 0
 
 
 def test_the_ladder_does_not_start_again_at_a_size_that_is_to_blame() -> None:
     """The same nodes would show the same."""
     one = case()
-    place = Place(nodes=NODES[:3], active=NODES[:3], spares=())
-    move = climb(one, decide(one), rungs_from(one.run.settings), place, {})
+    place = AllocationState(nodes=NODES[:3], active=NODES[:3], spares=())
+    move = choose_action(one, decide(one), rung_rules_from(one.run.settings), place, {})
     assert move.rung is Rung.RESUBMIT
     assert "3 nodes are to blame" in move.reason + str(move.path)
 
@@ -98,7 +95,7 @@ def test_a_start_inside_a_job_has_a_size_of_its_own() -> None:
         NOW,
         nodes=NODES,
         begun=begun,
-        launch=Launch(end=End(state="FAILED"), start=Start(nodes=NODES[:3], number=2)),
+        launch=Launch(end=LaunchEnd(state="FAILED"), start=Start(nodes=NODES[:3], number=2)),
     )
     run = Run(
         "r",
@@ -108,17 +105,17 @@ def test_a_start_inside_a_job_has_a_size_of_its_own() -> None:
         settings={**defaults(), "nodes": "2-4"},
     )
     assert list(sizes_tried(run, SIZES)) == [((1, 0, 1), 4, True), ((1, 0, 2), 3, False)]
-    one = Case(run, last, diagnosis(F.USER_CODE), cluster(), Limits(), NOW)
-    assert size_to_put_aside(one, SIZES) == 3
-    assert present(run, SIZES) == 3
-    assert present(replace(run, sizes_aside=(3,)), SIZES) == 4
+    one = PolicyInput(run, last, diagnosis(F.USER_CODE), cluster(), PolicyLimits(), NOW)
+    assert size_to_exclude(one, SIZES) == 3
+    assert run_size(run, SIZES) == 3
+    assert run_size(replace(run, sizes_aside=(3,)), SIZES) == 4
 
 
 def test_the_ladder_goes_on_at_the_next_size_inside_the_job() -> None:
     """The one that is to blame is passed over, and nobody is set aside."""
     one = case()
-    place = Place(nodes=NODES, active=NODES[:3], aside=NODES[3:], sizes=SIZES, idle=0)
-    move = climb(one, decide(one), rungs_from(one.run.settings), place, {})
+    place = AllocationState(nodes=NODES, active=NODES[:3], aside=NODES[3:], sizes=SIZES, idle=0)
+    move = choose_action(one, decide(one), rung_rules_from(one.run.settings), place, {})
     assert (move.rung, move.nodes, move.aside) == (Rung.SHRINK, NODES[:2], NODES[3:])
     assert start_decision.decision_record("1.0.2", one, decide(one), move)["sizes_aside"] == [3]
 
@@ -138,15 +135,15 @@ def test_a_start_that_was_well_is_never_the_price_of_a_growth(grown: bool, step:
         NOW,
         nodes=NODES,
         begun=begun,
-        launch=Launch(end=End(state="FAILED"), start=Start(nodes=NODES, number=3)),
+        launch=Launch(end=LaunchEnd(state="FAILED"), start=Start(nodes=NODES, number=3)),
     )
     settings = {**defaults(), "nodes": "2-4"}
     run = Run("r", attempts=(last,), incidents=(lost,), best_step=40, settings=settings)
-    one = Case(run, last, diagnosis(F.OOM_GPU), cluster(), Limits(), NOW)
+    one = PolicyInput(run, last, diagnosis(F.OOM_GPU), cluster(), PolicyLimits(), NOW)
     assert list(sizes_tried(run, SIZES))[1] == ((1, 0, 2), 2, grown)
-    assert size_to_put_aside(one, SIZES) == (4 if grown else 0)
+    assert size_to_exclude(one, SIZES) == (4 if grown else 0)
     if grown:
-        place = Place(nodes=NODES, active=NODES, sizes=SIZES, idle=0)
-        move = climb(one, decide(one), rungs_from(settings), place, {})
+        place = AllocationState(nodes=NODES, active=NODES, sizes=SIZES, idle=0)
+        move = choose_action(one, decide(one), rung_rules_from(settings), place, {})
         assert (move.rung, move.nodes) == (Rung.SHRINK, NODES[:3])
         assert elastic.usable_sizes(SIZES, (4,)).full == 3

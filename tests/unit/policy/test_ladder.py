@@ -11,30 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.supervisor.config import settings as config_settings
-from ftrun.supervisor.config.recovery_order import RungRules as Rungs
-from ftrun.supervisor.config.recovery_order import rung_rules_from as rungs_from
-from ftrun.supervisor.config.rungs import DEFAULT_ORDER, IN_PLACE, Rung
-from ftrun.supervisor.config.rungs import parse_order as order_from
+from ftrun.supervisor.config.recovery_order import RungRules, rung_rules_from
+from ftrun.supervisor.config.rungs import DEFAULT_ORDER, IN_PLACE, Rung, parse_order
 from ftrun.supervisor.model.errors import SettingError
-from ftrun.supervisor.model.run import Attempt, Launch, Run, Start
-from ftrun.supervisor.model.run import LaunchEnd as End
+from ftrun.supervisor.model.run import Attempt, Launch, LaunchEnd, Run, Start
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.types import Source
 from ftrun.supervisor.policy.decide import decide
-from ftrun.supervisor.policy.ladder import AllocationState as Place
-from ftrun.supervisor.policy.ladder import RecoveryStep as Move
-from ftrun.supervisor.policy.ladder import choose_action as climb
-from ftrun.supervisor.policy.ladder import substitute_nodes as put_in
-from ftrun.supervisor.policy.policy_input import PolicyInput as Case
-from ftrun.supervisor.policy.policy_input import PolicyLimits as Limits
-from ftrun.supervisor.policy.policy_input import limits_from
+from ftrun.supervisor.policy.ladder import AllocationState, RecoveryStep, choose_action, substitute_nodes
+from ftrun.supervisor.policy.policy_input import PolicyInput, PolicyLimits, limits_from
 from ftrun.supervisor.policy.what_if import NEVER, what_if
 from tests.unit.cases import F, cluster, diagnosis, incident
 
 NOW = 1_000_000.0
 ACTIVE = ("n1", "n2", "n3", "n4")
 SPARES = ("n5", "n6")
-PLACE = Place((*ACTIVE, *SPARES), ACTIVE, SPARES, companion_off="no companion here")
+PLACE = AllocationState((*ACTIVE, *SPARES), ACTIVE, SPARES, companion_off="no companion here")
 PROVEN: dict[str, Any] = {"sources": (Source.LOG, Source.KERNEL)}
 
 
@@ -48,8 +40,8 @@ def settings(*rules: str, **changes: Any) -> dict[str, Any]:
     }
 
 
-def rungs(*rules: str, **changes: Any) -> Rungs:
-    return rungs_from(settings(*rules, **changes))
+def rungs(*rules: str, **changes: Any) -> RungRules:
+    return rung_rules_from(settings(*rules, **changes))
 
 
 def case(
@@ -59,18 +51,21 @@ def case(
     step: int | None = None,
     run: Mapping[str, Any] | None = None,
     **more: Any,
-) -> Case:
+) -> PolicyInput:
     """A start that failed with this class on four active nodes."""
-    attempt = Attempt(1, NOW - 1000, nodes=PLACE.nodes, launch=Launch(end=End(state="FAILED")))
+    attempt = Attempt(1, NOW - 1000, nodes=PLACE.nodes, launch=Launch(end=LaunchEnd(state="FAILED")))
     history = replace(Run("r-0001", State.SETTLING, attempts=(attempt,)), **(run or {}))
     found = diagnosis(fault, nodes=nodes, **more)
-    return Case(history, attempt, found, cluster(nodes_needed=4), Limits(), NOW, step)
+    return PolicyInput(history, attempt, found, cluster(nodes_needed=4), PolicyLimits(), NOW, step)
 
 
 def move(
-    what: Case, place: Place = PLACE, used: Mapping[str, int] | None = None, ladder: Rungs | None = None
-) -> Move:
-    return climb(what, decide(what), ladder or rungs(), place, used or {})
+    what: PolicyInput,
+    place: AllocationState = PLACE,
+    used: Mapping[str, int] | None = None,
+    ladder: RungRules | None = None,
+) -> RecoveryStep:
+    return choose_action(what, decide(what), ladder or rungs(), place, used or {})
 
 
 @pytest.mark.parametrize(
@@ -145,8 +140,8 @@ def test_a_spare_stands_where_the_bad_node_stood() -> None:
     found = move(case(F.HARDWARE_GPU, nodes=("n2",)))
     assert found.nodes == ("n1", "n5", "n3", "n4")
     assert found.aside == ("n2",)
-    assert put_in(ACTIVE, ("n1", "n4"), SPARES) == ("n5", "n2", "n3", "n6")
-    assert put_in(ACTIVE, ("n1", "n4"), ("n5",)) is None
+    assert substitute_nodes(ACTIVE, ("n1", "n4"), SPARES) == ("n5", "n2", "n3", "n6")
+    assert substitute_nodes(ACTIVE, ("n1", "n4"), ("n5",)) is None
 
 
 @pytest.mark.parametrize(
@@ -305,7 +300,7 @@ def test_the_budget_of_a_class_may_stand_among_its_rules() -> None:
 def test_a_list_that_cannot_be_meant_is_refused_with_the_one_that_can(text: str, says: str) -> None:
     """One line."""
     with pytest.raises(SettingError) as refused:
-        order_from("recover", text)
+        parse_order("recover", text)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -313,7 +308,7 @@ def test_a_list_that_cannot_be_meant_is_refused_with_the_one_that_can(text: str,
 @pytest.mark.parametrize("rung", [one for one in Rung if one is not Rung.RESUBMIT])
 def test_every_rung_has_a_budget_and_a_limit_of_its_own_for_a_class(rung: Rung) -> None:
     """A rule of one class may say of each rung what the settings say of it for the run, in every spelling of a rule."""
-    rungs = rungs_from(settings(f"node.budget-{rung}=2", f"node.limit-{rung}=90s"))
+    rungs = rung_rules_from(settings(f"node.budget-{rung}=2", f"node.limit-{rung}=90s"))
     assert rungs.budget(rung, F.NODE) == (2, "node")
     assert rungs.limit_s(rung, F.NODE) == 90.0
     assert rungs.limit_s(rung, F.HANG) == config_settings.defaults()[f"limit-{rung}"]
@@ -341,7 +336,7 @@ def test_every_rung_has_a_budget_and_a_limit_of_its_own_for_a_class(rung: Rung) 
 def test_a_rule_that_cannot_be_meant_is_refused(element: str, says: str) -> None:
     """By its shape where it is read, by its sense where the rungs are made of it; in one line."""
     with pytest.raises(SettingError) as refused:
-        rungs_from(
+        rung_rules_from(
             settings(*config_settings.parse("policy", element)),  # type: ignore[misc]
             signatures=lambda: ("nvidia-xid-79", "nvidia-xid-48"),
         )
@@ -352,21 +347,25 @@ def test_a_rule_that_cannot_be_meant_is_refused(element: str, says: str) -> None
 def test_what_was_named_for_this_job_must_apply_and_the_default_need_not() -> None:
     """The default loses rank, swap and shrink without a word; whoever names them is told what is missing."""
     plain = {**config_settings.defaults()}
-    assert rungs_from(plain, meant=("recover",)).order(F.NODE) == (Rung.STEP, Rung.COMPANION, Rung.RESUBMIT)
-    assert rungs_from({**plain, "recover": "swap,resubmit"}).order(F.NODE) == (Rung.RESUBMIT,)
+    assert rung_rules_from(plain, meant=("recover",)).order(F.NODE) == (
+        Rung.STEP,
+        Rung.COMPANION,
+        Rung.RESUBMIT,
+    )
+    assert rung_rules_from({**plain, "recover": "swap,resubmit"}).order(F.NODE) == (Rung.RESUBMIT,)
     with pytest.raises(SettingError, match="--ft-spares=K"):
-        rungs_from({**plain, "recover": "swap,resubmit"}, meant=("recover",))
+        rung_rules_from({**plain, "recover": "swap,resubmit"}, meant=("recover",))
     with pytest.raises(SettingError, match="--ft-rank-restart"):
-        rungs_from({**plain, "recover": "rank,resubmit"}, meant=("recover",))
+        rung_rules_from({**plain, "recover": "rank,resubmit"}, meant=("recover",))
     with pytest.raises(SettingError, match="--ft-nodes=MIN-MAX"):
-        rungs_from({**plain, "recover": "shrink,resubmit"}, meant=("recover",))
+        rung_rules_from({**plain, "recover": "shrink,resubmit"}, meant=("recover",))
     with pytest.raises(SettingError, match=r"policy: node\.recover"):
-        rungs_from({**plain, "policy": ["node.recover=swap,resubmit"]}, meant=("policy",))
+        rung_rules_from({**plain, "policy": ["node.recover=swap,resubmit"]}, meant=("policy",))
 
 
 def test_runs_of_older_versions_climb_by_the_defaults() -> None:
     """Their journals know none of these settings."""
-    assert rungs_from({}) == rungs_from(config_settings.defaults())
+    assert rung_rules_from({}) == rung_rules_from(config_settings.defaults())
 
 
 def test_only_lists_with_a_rung_inside_the_allocation_want_an_agent() -> None:
@@ -381,11 +380,11 @@ FAULTS = st.sampled_from([fault for fault in F if fault is not F.HEALTHY])
 
 
 @st.composite
-def _places(draw: st.DrawFn) -> Place:
+def _places(draw: st.DrawFn) -> AllocationState:
     nodes = tuple(f"n{i}" for i in range(1, draw(st.integers(1, 8)) + 1))
     active = nodes[: draw(st.integers(1, len(nodes)))]
     aside = tuple(draw(st.lists(st.sampled_from(nodes), max_size=2, unique=True)))
-    return Place(
+    return AllocationState(
         nodes,
         active,
         tuple(draw(st.lists(NAMES, max_size=4, unique=True))),
@@ -410,7 +409,7 @@ ORDERS = st.sampled_from(
 
 @given(_places(), st.lists(_faults(), min_size=1, max_size=25), ORDERS, st.integers(0, 3), st.integers(0, 3))
 def test_a_run_of_faults_without_progress_ends_and_breaks_no_law(
-    place: Place, faults: list[dict[str, Any]], order: str, steps: int, swaps: int
+    place: AllocationState, faults: list[dict[str, Any]], order: str, steps: int, swaps: int
 ) -> None:
     """Never a node set aside, the size and the ranks' order kept, budgets kept, never up again for a class, every step told."""
     ladder = rungs(recover=order, budget_step=steps, budget_swap=swaps)
@@ -420,7 +419,7 @@ def test_a_run_of_faults_without_progress_ends_and_breaks_no_law(
         what = case(**fault)
         what = replace(what, attempt=replace(what.attempt, nodes=place.nodes))
         ruling = decide(what)
-        found = climb(what, ruling, ladder, place, used)
+        found = choose_action(what, ruling, ladder, place, used)
         assert found.path[-1][0] == found.rung
         assert all(why for _, why in found.path)
         assert set(place.aside) <= set(found.aside)
@@ -453,25 +452,27 @@ def test_a_run_of_faults_without_progress_ends_and_breaks_no_law(
     st.dictionaries(st.sampled_from(["rank", "step", "swap"]), st.integers(0, 9)),
 )
 def test_the_same_question_has_the_same_answer(
-    place: Place, fault: dict[str, Any], order: str, used: dict[str, int]
+    place: AllocationState, fault: dict[str, Any], order: str, used: dict[str, int]
 ) -> None:
     """No clock, no state: and what was handed in is left as it was."""
     before = dict(used)
     what, ladder = case(**fault), rungs(recover=order)
-    assert climb(what, decide(what), ladder, place, used) == climb(what, decide(what), ladder, place, used)
+    assert choose_action(what, decide(what), ladder, place, used) == choose_action(
+        what, decide(what), ladder, place, used
+    )
     assert used == before
 
 
 @given(_places(), _faults(), ORDERS, st.integers(0, 1), st.booleans())
 def test_what_if_and_the_climb_agree(
-    place: Place, fault: dict[str, Any], order: str, budget: int, spare: bool
+    place: AllocationState, fault: dict[str, Any], order: str, budget: int, spare: bool
 ) -> None:
     """A rung that is never taken by the one is not taken by the other."""
     chosen = settings(recover=order, budget_step=budget, spares=int(spare))
     told = dict(what_if(chosen, fault["fault"], retry=fault["retry"]))
     what = case(**fault)
     place = replace(place, aside=())  # what is set aside is in no start's hands
-    found = climb(what, decide(what), rungs_from(chosen), place, {})
+    found = choose_action(what, decide(what), rung_rules_from(chosen), place, {})
     if found.rung is not Rung.RESUBMIT:
         assert not told[found.rung].startswith(NEVER)
 

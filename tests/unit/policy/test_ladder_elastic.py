@@ -12,51 +12,51 @@ from hypothesis import strategies as st
 
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.config.node_counts import Sizes
-from ftrun.supervisor.config.recovery_order import RungRules as Rungs
-from ftrun.supervisor.config.recovery_order import rung_rules_from as rungs_from
+from ftrun.supervisor.config.recovery_order import RungRules, rung_rules_from
 from ftrun.supervisor.config.rungs import Rung
-from ftrun.supervisor.model.run import Attempt, Launch, Run
-from ftrun.supervisor.model.run import LaunchEnd as End
+from ftrun.supervisor.model.run import Attempt, Launch, LaunchEnd, Run
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.types import Source
 from ftrun.supervisor.policy.decide import decide
-from ftrun.supervisor.policy.ladder import AllocationState as Place
-from ftrun.supervisor.policy.ladder import RecoveryStep as Move
-from ftrun.supervisor.policy.ladder import choose_action as climb
-from ftrun.supervisor.policy.policy_input import PolicyInput as Case
-from ftrun.supervisor.policy.policy_input import PolicyLimits as Limits
+from ftrun.supervisor.policy.ladder import AllocationState, RecoveryStep, choose_action
+from ftrun.supervisor.policy.policy_input import PolicyInput, PolicyLimits
 from ftrun.supervisor.policy.what_if import NEVER, what_if
 from tests.unit.cases import F, cluster, diagnosis
 
 NOW = 1_000_000.0
 ACTIVE = ("n1", "n2", "n3", "n4")
-PLACE = Place(ACTIVE, ACTIVE, batch_node="n1", idle=0)
+PLACE = AllocationState(ACTIVE, ACTIVE, batch_node="n1", idle=0)
 SIZES = Sizes((2, 3, 4))
 SMALLER = replace(PLACE, sizes=SIZES)
-PAIRS = Place(
+PAIRS = AllocationState(
     tuple(f"n{i}" for i in range(1, 9)), tuple(f"n{i}" for i in range(1, 9)), sizes=Sizes((2, 4, 6, 8), 2)
 )
 
 
-def rungs(*rules: str, **changes: Any) -> Rungs:
+def rungs(*rules: str, **changes: Any) -> RungRules:
     own = {"spares": 2, "nodes": "2-4", "policy": list(rules)}
-    return rungs_from({**settings.defaults(), **own, **{k.replace("_", "-"): v for k, v in changes.items()}})
+    return rung_rules_from(
+        {**settings.defaults(), **own, **{k.replace("_", "-"): v for k, v in changes.items()}}
+    )
 
 
 def case(
     fault: F = F.NODE, *, nodes: tuple[str, ...] = ("n2",), step: int | None = None, **more: Any
-) -> Case:
+) -> PolicyInput:
     """A start that failed with this class; its nodes are blamed for sure."""
-    attempt = Attempt(1, NOW - 1000, nodes=(*PAIRS.nodes, "n9"), launch=Launch(end=End(state="FAILED")))
+    attempt = Attempt(1, NOW - 1000, nodes=(*PAIRS.nodes, "n9"), launch=Launch(end=LaunchEnd(state="FAILED")))
     history = Run("r-0001", State.SETTLING, attempts=(attempt,))
     found = diagnosis(fault, nodes=nodes, **{"sources": (Source.LOG, Source.KERNEL), **more})
-    return Case(history, attempt, found, cluster(nodes_needed=4), Limits(), NOW, step)
+    return PolicyInput(history, attempt, found, cluster(nodes_needed=4), PolicyLimits(), NOW, step)
 
 
 def move(
-    what: Case, place: Place, used: Mapping[str, int] | None = None, ladder: Rungs | None = None
-) -> Move:
-    return climb(what, decide(what), ladder or rungs(), place, used or {})
+    what: PolicyInput,
+    place: AllocationState,
+    used: Mapping[str, int] | None = None,
+    ladder: RungRules | None = None,
+) -> RecoveryStep:
+    return choose_action(what, decide(what), ladder or rungs(), place, used or {})
 
 
 def test_a_run_of_one_size_asks_for_the_missing_nodes_only() -> None:
@@ -68,7 +68,7 @@ def test_a_run_of_one_size_asks_for_the_missing_nodes_only() -> None:
 
 def test_a_start_has_a_node_of_its_own_job() -> None:
     """batch.sh would start none on companions' nodes alone, and the job would end for it: that is said before anybody is asked."""
-    place = Place(("n1", "n9"), ("n1", "n9"), batch_node="n1", idle=9, lent=frozenset({"n9"}))
+    place = AllocationState(("n1", "n9"), ("n1", "n9"), batch_node="n1", idle=9, lent=frozenset({"n9"}))
     small = replace(place, sizes=Sizes((1, 2)))
     for one in (place, small):
         found = move(case(nodes=("n1",)), one, ladder=rungs(nodes="1-2"))
@@ -235,13 +235,13 @@ NAMES = st.sampled_from([f"n{i}" for i in range(1, 9)])
 
 
 @st.composite
-def _places(draw: st.DrawFn) -> Place:
+def _places(draw: st.DrawFn) -> AllocationState:
     nodes = tuple(f"n{i}" for i in range(1, draw(st.integers(2, 8)) + 1))
     unit = draw(st.sampled_from([1, 1, 2]))
     full = draw(st.integers(1, len(nodes) // unit)) * unit
     sizes = draw(st.none() | st.sets(st.integers(1, full // unit), max_size=4))
     active = nodes[: draw(st.integers(1, full))]
-    return Place(
+    return AllocationState(
         nodes,
         active,
         tuple(node for node in nodes if node not in active and draw(st.booleans())),
@@ -261,13 +261,13 @@ def _places(draw: st.DrawFn) -> Place:
     st.integers(0, 2),
 )
 def test_sizes_stay_valid_and_a_run_of_faults_comes_to_rest(
-    place: Place, faults: list[tuple[F, set[str]]], budget: int
+    place: AllocationState, faults: list[tuple[F, set[str]]], budget: int
 ) -> None:
     """Never below the least, never a node set aside, never more nodes than before, budgets kept, every step told."""
     ladder, used = rungs(budget_companion=budget), dict[str, int]()
     for fault, nodes in faults:
         what = case(fault, nodes=tuple(sorted(nodes)))
-        found = climb(what, decide(what), ladder, place, used)
+        found = choose_action(what, decide(what), ladder, place, used)
         assert all(why for _, why in found.path)
         assert found.path[-1][0] == found.rung
         if found.rung is Rung.RESUBMIT:
@@ -298,9 +298,9 @@ def test_sizes_stay_valid_and_a_run_of_faults_comes_to_rest(
 
 
 @given(_places(), st.sampled_from([F.NODE, F.NETWORK, F.USER_CODE, F.OOM_GPU]), st.sets(NAMES, max_size=2))
-def test_what_if_and_the_climb_agree(place: Place, fault: F, nodes: set[str]) -> None:
+def test_what_if_and_the_climb_agree(place: AllocationState, fault: F, nodes: set[str]) -> None:
     """A rung that is never taken by the one is not taken by the other."""
     what, chosen = case(fault, nodes=tuple(sorted(nodes))), {**settings.defaults(), "nodes": "1-8"}
-    found = climb(what, decide(what), rungs_from(chosen), place, {})
+    found = choose_action(what, decide(what), rung_rules_from(chosen), place, {})
     if found.rung is not Rung.RESUBMIT:
         assert not dict(what_if(chosen, fault))[found.rung].startswith(NEVER)

@@ -8,13 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrun.supervisor.model.run import Exclusion, Launch, Start
-from ftrun.supervisor.model.run import LaunchEnd as End
+from ftrun.supervisor.model.run import Exclusion, Launch, LaunchEnd, Start
 from ftrun.supervisor.model.types import CLASS_RULES, Action, Blame, Decision, Diagnosis, Source
-from ftrun.supervisor.policy.node_placement import nodes_to_exclude as left_out
-from ftrun.supervisor.policy.node_placement import within_cap
-from ftrun.supervisor.policy.policy_input import PROOF_SOURCES, ClusterView
-from ftrun.supervisor.policy.policy_input import PolicyLimits as Limits
+from ftrun.supervisor.policy.node_placement import nodes_to_exclude, within_cap
+from ftrun.supervisor.policy.policy_input import PROOF_SOURCES, ClusterView, PolicyLimits
 from tests.unit.cases import NODES, NOW, PARTITION, F, cluster, diagnosis, earlier_exclusions, incident, rule
 
 # ---------------------------------------------------------------------- who is left out
@@ -107,7 +104,7 @@ def test_the_job_stays_schedulable() -> None:
     small = PARTITION[:5]
     view = cluster(partition=small, available=frozenset(small), idle=frozenset())
 
-    ruling = rule(diagnosis(F.NODE, nodes=("n1", "n2")), view=view, limits=Limits(exclude_cap=1.0))
+    ruling = rule(diagnosis(F.NODE, nodes=("n1", "n2")), view=view, limits=PolicyLimits(exclude_cap=1.0))
 
     assert ("n1",) == ruling.decision.exclude
     assert "not excluded, to keep the job schedulable: n2" in ruling.decision.notes
@@ -163,7 +160,7 @@ def test_no_drain_without_the_right_or_the_wish() -> None:
     found = diagnosis(F.NODE, sources=PROVEN, **BAD)
 
     no_right = rule(found, view=cluster(may_drain=False)).decision
-    no_wish = rule(found, limits=Limits(drain=False)).decision
+    no_wish = rule(found, limits=PolicyLimits(drain=False)).decision
 
     assert [((), ("n2",)), ((), ("n2",))] == [(d.drain, d.exclude) for d in (no_right, no_wish)]
     assert "not drained: this user may not" in no_right.notes
@@ -219,7 +216,7 @@ _ATTEMPTS = st.fixed_dictionaries(
         "launch": st.builds(
             Launch,
             end=st.builds(
-                End,
+                LaunchEnd,
                 st.sampled_from(["FAILED", "COMPLETED", "CANCELLED", "NODE_FAIL", "PENDING", "GONE"]),
                 st.sampled_from(["", "launch failed requeued held", "JobHeldUser"]),
             ),
@@ -247,7 +244,7 @@ _VIEWS = st.builds(
     st.integers(0, 3),
 )
 _LIMITS = st.builds(
-    Limits,
+    PolicyLimits,
     retries=st.integers(0, 20),
     budgets=st.dictionaries(st.sampled_from([f.value for f in F]), st.integers(0, 3)),
     exclude_cap=st.floats(0, 1),
@@ -263,7 +260,7 @@ def test_no_ruling_breaks_a_law(
     run: dict[str, Any],
     attempt: dict[str, Any],
     view: ClusterView,
-    limits: Limits,
+    limits: PolicyLimits,
     step: int | None,
 ) -> None:
     """Whatever the case: a reason, no foreign node, no drain by the log alone, every cap and budget kept."""
@@ -315,7 +312,7 @@ def _the_job_stays_schedulable(
     decision: Decision,
     run: dict[str, Any],
     view: ClusterView,
-    limits: Limits,
+    limits: PolicyLimits,
 ) -> None:
     if not view.partition:
         return  # Slurm could not be asked
@@ -340,7 +337,7 @@ def test_what_is_named_in_exclude_leaves_the_job_enough(
     """As many nodes as the job needs stay unnamed; where not all fit, those that are blamed are named first."""
     view = ClusterView(PARTITION[:6], nodes_needed=needed)
 
-    named = left_out(view, excluded, avoided, silent)
+    named = nodes_to_exclude(view, excluded, avoided, silent)
 
     assert set(named) <= (excluded | avoided | silent) & set(view.partition)
     assert len(set(view.partition) - set(named)) >= min(needed, 6)
@@ -369,9 +366,9 @@ def test_who_may_not_drain_asks_the_operator_where_there_is_one(fault: F) -> Non
     assert any("the site's service is asked to drain n2" in note for note in asked.notes)
     assert () == rule(found, view=cluster(may_drain=False)).decision.ask
     assert () == rule(found, view=cluster(may_ask=True)).decision.ask
-    only = rule(found, view=cluster(may_ask=True), limits=Limits(ask_only=True)).decision
+    only = rule(found, view=cluster(may_ask=True), limits=PolicyLimits(ask_only=True)).decision
     assert ((), ("n2",)) == (only.drain, only.ask)
-    assert () == rule(found, view=cluster(**asking), limits=Limits(drain=False)).decision.ask
+    assert () == rule(found, view=cluster(**asking), limits=PolicyLimits(drain=False)).decision.ask
 
 
 @pytest.mark.parametrize("fault", [F.NETWORK, F.STORAGE, F.HANG, F.OOM_GPU, F.UNKNOWN, F.USER_CODE])

@@ -9,12 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.supervisor.config.settings import defaults
-from ftrun.supervisor.model.run import Launch, Run, Start
-from ftrun.supervisor.model.run import LaunchEnd as End
+from ftrun.supervisor.model.run import Launch, LaunchEnd, Run, Start
 from ftrun.supervisor.model.types import CLASS_RULES, UNLIMITED, Action, Source
-from ftrun.supervisor.policy.decide import requested_stop as withdrawn
-from ftrun.supervisor.policy.policy_input import PolicyLimits as Limits
-from ftrun.supervisor.policy.policy_input import limits_from
+from ftrun.supervisor.policy.decide import requested_stop
+from ftrun.supervisor.policy.policy_input import PolicyLimits, limits_from
 from tests.unit.cases import BUDGETS, FIRST, F, diagnosis, requeued, rule
 
 # ---------------------------------------------------------------------- every class (DESIGN's table)
@@ -97,7 +95,7 @@ def test_what_is_free_still_counts_to_the_ceiling(fault: F) -> None:
 @pytest.mark.parametrize("fault", [f for f in BUDGETS if f is not F.SCHEDULER])
 def test_a_budget_of_zero_in_the_settings_means_never(fault: F) -> None:
     """`budget-CLASS = 0` is obeyed even where a diagnosis would try again, and the stop names the setting."""
-    ruling = rule(diagnosis(fault, retry=True), limits=Limits(budgets={fault.value: 0}))
+    ruling = rule(diagnosis(fault, retry=True), limits=PolicyLimits(budgets={fault.value: 0}))
 
     assert "stop" == ruling.decision.kind
     assert f"budget-{fault.value}=0" in ruling.decision.reason
@@ -106,7 +104,7 @@ def test_a_budget_of_zero_in_the_settings_means_never(fault: F) -> None:
 @pytest.mark.parametrize("fault", [F.USER_CODE, F.DATA, F.CONFIG, F.OOM_GPU, F.OOM_HOST])
 def test_a_user_may_give_a_hopeless_class_a_budget(fault: F) -> None:
     """`budget-user-code = 2` tries twice: the user knows the script better than the table."""
-    limits = Limits(budgets={fault.value: 2})
+    limits = PolicyLimits(budgets={fault.value: 2})
 
     kinds = [
         rule(diagnosis(fault), limits=limits, run={"spent": {fault.value: used}}).decision.kind
@@ -119,8 +117,8 @@ def test_a_user_may_give_a_hopeless_class_a_budget(fault: F) -> None:
 @pytest.mark.parametrize("fault", [F.PREEMPTED, F.CHECKPOINT])
 def test_a_user_may_limit_what_is_free(fault: F) -> None:
     """A class without a limit of its own gets the one of the settings, and spends it."""
-    limits = Limits(budgets={fault.value: 1})
-    attempt = {"launch": Launch(end=End("FAILED"), start=Start(resume_from="/ck/step-4"))}
+    limits = PolicyLimits(budgets={fault.value: 1})
+    attempt = {"launch": Launch(end=LaunchEnd("FAILED"), start=Start(resume_from="/ck/step-4"))}
 
     first = rule(diagnosis(fault), limits=limits, attempt=attempt)
     second = rule(diagnosis(fault), limits=limits, attempt=attempt, run={"spent": first.spent})
@@ -131,7 +129,7 @@ def test_a_user_may_limit_what_is_free(fault: F) -> None:
 
 def test_nothing_brings_back_what_a_person_cancelled() -> None:
     """No budget and no retry flag outranks a scancel by a person."""
-    ruling = rule(diagnosis(F.CANCELLED, retry=True), limits=Limits(budgets={"cancelled": 9}))
+    ruling = rule(diagnosis(F.CANCELLED, retry=True), limits=PolicyLimits(budgets={"cancelled": 9}))
 
     assert ("stop", "the job was cancelled by a person") == (ruling.decision.kind, ruling.decision.reason)
 
@@ -183,7 +181,7 @@ def test_a_guess_before_any_step_stops_without_a_verdict(fault: F) -> None:
     guess = diagnosis(fault, retry=False, action=Action.STOP, confidence=0.49)
 
     found = rule(guess).decision
-    allowed = rule(guess, limits=Limits(budgets={fault.value: 1})).decision
+    allowed = rule(guess, limits=PolicyLimits(budgets={fault.value: 1})).decision
 
     assert "stop" == found.kind
     assert "only 0.49 sure" in found.reason
@@ -206,7 +204,7 @@ def test_a_user_who_allows_no_try_is_obeyed_for_a_guess(fault: F) -> None:
     """`budget-CLASS = 0` means never."""
     guess = diagnosis(fault, retry=False, action=Action.STOP, confidence=0.4)
 
-    found = rule(guess, limits=Limits(budgets={fault.value: 0}), step=25).decision
+    found = rule(guess, limits=PolicyLimits(budgets={fault.value: 0}), step=25).decision
 
     assert ("stop", True) == (found.kind, f"budget-{fault.value}=0" in found.reason)
 
@@ -257,7 +255,9 @@ def test_a_wish_comes_before_everything(wish: str, fault: F) -> None:
 @pytest.mark.parametrize("fault", [F.HEALTHY, F.HARDWARE_GPU, F.USER_CODE])
 def test_a_script_that_exits_0_is_finished(fault: F) -> None:
     """The script's verdict wins over every line and every failed step; the step is noted as a warning."""
-    ruling = rule(diagnosis(fault), attempt={"launch": Launch(end=End("COMPLETED", derived_exit_code=1))})
+    ruling = rule(
+        diagnosis(fault), attempt={"launch": Launch(end=LaunchEnd("COMPLETED", derived_exit_code=1))}
+    )
 
     assert "finish" == ruling.decision.kind
     assert "a step exited 1" in ruling.decision.notes[0]
@@ -266,7 +266,7 @@ def test_a_script_that_exits_0_is_finished(fault: F) -> None:
 @pytest.mark.parametrize("fault", [f for f in F if f is not F.CANCELLED])
 def test_retries_0_watches_and_diagnoses_only(fault: F) -> None:
     """With retries=0 nothing is ever submitted, whatever the class."""
-    ruling = rule(diagnosis(fault, retry=True), limits=Limits(retries=0))
+    ruling = rule(diagnosis(fault, retry=True), limits=PolicyLimits(retries=0))
 
     assert "stop" == ruling.decision.kind
     assert "retries=0" in ruling.decision.reason
@@ -274,7 +274,7 @@ def test_retries_0_watches_and_diagnoses_only(fault: F) -> None:
 
 def test_retries_0_leaves_a_requeued_job_to_slurm() -> None:
     """What Slurm starts again by itself is neither cancelled nor replaced; only a launch it gave up on is over."""
-    none, held = Limits(retries=0), requeued("launch_failed_requeued_held")
+    none, held = PolicyLimits(retries=0), requeued("launch_failed_requeued_held")
 
     assert "keep" == rule(diagnosis(F.NODE), limits=none, attempt=requeued("")).decision.kind
     assert "stop" == rule(diagnosis(F.NODE), limits=none, attempt=held).decision.kind
@@ -343,16 +343,16 @@ def test_the_ceiling_ends_no_job_that_had_no_fault() -> None:
 
 def test_where_ftrun_may_only_watch_a_new_attempt_is_told_and_not_made() -> None:
     """What would be done stands beside what is done; a job that Slurm starts again goes on."""
-    watched = rule(diagnosis(F.HARDWARE_GPU, nodes=("n1",)), limits=Limits(observe=True))
+    watched = rule(diagnosis(F.HARDWARE_GPU, nodes=("n1",)), limits=PolicyLimits(observe=True))
     assert watched.would is not None
     assert ("stop", "resubmit") == (watched.decision.kind, watched.would.kind)
     assert f"observe: would resubmit: {watched.would.reason}" == watched.decision.reason
 
-    kept = rule(diagnosis(F.PREEMPTED), limits=Limits(observe=True), attempt=requeued())
+    kept = rule(diagnosis(F.PREEMPTED), limits=PolicyLimits(observe=True), attempt=requeued())
     assert kept.would == kept.decision
     assert "keep" == kept.decision.kind
 
-    stopped = rule(diagnosis(F.USER_CODE), limits=Limits(observe=True))
+    stopped = rule(diagnosis(F.USER_CODE), limits=PolicyLimits(observe=True))
     assert stopped == rule(diagnosis(F.USER_CODE))
 
 
@@ -367,7 +367,7 @@ def test_what_ran_and_left_no_record_is_not_tried_again() -> None:
     assert (
         "finish"
         == rule(
-            diagnosis(F.HEALTHY), unseen="/r", attempt={"launch": Launch(end=End("COMPLETED"))}
+            diagnosis(F.HEALTHY), unseen="/r", attempt={"launch": Launch(end=LaunchEnd("COMPLETED"))}
         ).decision.kind
     )
 
@@ -378,7 +378,7 @@ def test_a_wish_comes_to_the_same_before_and_after_the_decision(wish: str) -> No
     asked = {"wish": wish, "wish_by": "anna"}
     before = rule(diagnosis(F.NODE), run=asked).decision
 
-    after = withdrawn(Run("r", **asked))  # type: ignore[arg-type]
+    after = requested_stop(Run("r", **asked))  # type: ignore[arg-type]
     assert after is not None
     assert (before.kind, before.reason) == (after.kind, after.reason)
-    assert withdrawn(Run("r")) is None
+    assert requested_stop(Run("r")) is None

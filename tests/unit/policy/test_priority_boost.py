@@ -10,20 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.slurm.client.cluster import JobDetails, JobState, NodeRow
-from ftrun.slurm.client.cluster import NodeUsage as Stay
-from ftrun.supervisor.policy.priority_boost import BadRule
-from ftrun.supervisor.policy.priority_boost import BoostedJob as Raised
-from ftrun.supervisor.policy.priority_boost import BoostRule as Rule
-from ftrun.supervisor.policy.priority_boost import LostJob as Lost
-from ftrun.supervisor.policy.priority_boost import cap_refusal as refused_cap
-from ftrun.supervisor.policy.priority_boost import claim_refusal as refused
-from ftrun.supervisor.policy.priority_boost import is_already_boosted as bettered
-from ftrun.supervisor.policy.priority_boost import parse_rule as rule_of
+from ftrun.slurm.client.cluster import JobDetails, JobState, NodeRow, NodeUsage
+from ftrun.supervisor.policy.priority_boost import (
+    BadRule,
+    BoostedJob,
+    BoostRule,
+    LostJob,
+    cap_refusal,
+    claim_refusal,
+    is_already_boosted,
+    parse_rule,
+)
 
 ANN = 1000
 NOW_S = 10_000.0
-RULE = Rule("nice", "1000", per_hour=3, per_user=2)
+RULE = BoostRule("nice", "1000", per_hour=3, per_user=2)
 
 
 def job(number: str, attempt: int, state: JobState, **fields: str) -> JobDetails:
@@ -39,7 +40,7 @@ def job(number: str, attempt: int, state: JobState, **fields: str) -> JobDetails
 
 WAITS = job("8", 2, JobState.PENDING)
 LOST = job("7", 1, JobState.FAILED)
-STAY = Stay("7", ANN, ("n0", "n1"), NOW_S - 4000.0, NOW_S - 60.0)
+STAY = NodeUsage("7", ANN, ("n0", "n1"), NOW_S - 4000.0, NOW_S - 60.0)
 
 
 def nodes(*away: str) -> Mapping[str, NodeRow]:
@@ -54,7 +55,7 @@ def why(
     waits: JobDetails | None = WAITS, lost: JobDetails | None = LOST, *, away: str = "n1", **changes: Any
 ) -> str:
     stay = replace(STAY, **changes)
-    return refused(ANN, "llm-1", waits, Lost(lost, stay, nodes(away)), now_s=NOW_S, rule=RULE)
+    return claim_refusal(ANN, "llm-1", waits, LostJob(lost, stay, nodes(away)), now_s=NOW_S, rule=RULE)
 
 
 def test_the_successor_of_a_job_that_a_broken_node_took_has_a_claim() -> None:
@@ -111,8 +112,13 @@ def test_nobody_else_has(
 
 def test_a_job_whose_nodes_slurm_has_forgotten_is_told_apart_from_one_that_it_never_knew() -> None:
     """Slurm requeues a job for its lost node by default, and without accounting its record has no nodes then [tried on 22.05]."""
-    told = refused(
-        ANN, "llm-1", WAITS, Lost(replace(LOST, state=JobState.CANCELLED), None, {}), now_s=NOW_S, rule=RULE
+    told = claim_refusal(
+        ANN,
+        "llm-1",
+        WAITS,
+        LostJob(replace(LOST, state=JobState.CANCELLED), None, {}),
+        now_s=NOW_S,
+        rule=RULE,
     )
     assert "does not remember where job 7 ran" in told
     assert "accounting" in told
@@ -136,17 +142,17 @@ def test_a_node_that_sleeps_or_is_set_aside_took_nothing_from_anybody(flag: str)
     rows = {name: NodeRow(name, "idle", frozenset({flag}), "", None, ("main",)) for name in STAY.nodes}
     cancelled = replace(LOST, state=JobState.CANCELLED)
 
-    told = refused(ANN, "llm-1", WAITS, Lost(cancelled, STAY, rows), now_s=NOW_S, rule=RULE)
+    told = claim_refusal(ANN, "llm-1", WAITS, LostJob(cancelled, STAY, rows), now_s=NOW_S, rule=RULE)
     assert "in service" in told
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.floats(0, 8000)), max_size=60))
 def test_the_caps_hold_in_every_hour(asks: list[tuple[int, float]]) -> None:
     """Of all users together, of each, and each job once."""
-    done: list[Raised] = []
+    done: list[BoostedJob] = []
     for number, (uid, at_s) in enumerate(sorted(asks, key=lambda ask: ask[1])):
-        if not refused_cap(uid, str(number), done, at_s, RULE):
-            done.append(Raised(uid, str(number), at_s))
+        if not cap_refusal(uid, str(number), done, at_s, RULE):
+            done.append(BoostedJob(uid, str(number), at_s))
     for one in done:
         late = [other for other in done if 0 <= one.at_s - other.at_s < 3600]
         assert len(late) <= RULE.per_hour
@@ -155,7 +161,7 @@ def test_the_caps_hold_in_every_hour(asks: list[tuple[int, float]]) -> None:
 
 def test_a_job_is_raised_once() -> None:
     """It cannot be asked higher and higher."""
-    assert "before" in refused_cap(ANN, "8", [Raised(ANN, "8", NOW_S - 10)], NOW_S, RULE)
+    assert "before" in cap_refusal(ANN, "8", [BoostedJob(ANN, "8", NOW_S - 10)], NOW_S, RULE)
 
 
 @pytest.mark.parametrize(
@@ -170,15 +176,15 @@ def test_nobody_is_put_above_what_the_site_says(
     said: str, update: str, there: dict[str, str], below: dict[str, str]
 ) -> None:
     """Nor back: who stands there already, or better, is left alone."""
-    rule = rule_of(said)
+    rule = parse_rule(said)
     assert rule.update == update
-    assert bettered(job("8", 2, JobState.PENDING, **there), rule)
-    assert not bettered(job("8", 2, JobState.PENDING, **below), rule)
+    assert is_already_boosted(job("8", 2, JobState.PENDING, **there), rule)
+    assert not is_already_boosted(job("8", 2, JobState.PENDING, **below), rule)
 
 
 @pytest.mark.parametrize("said", ["nice:1000", "nice", "nice:-1 Priority=9", "qos:a b", "top", "priority:-1"])
 def test_a_rule_is_one_word_of_three(said: str) -> None:
     """It reaches a command of root."""
     with pytest.raises(BadRule, match="site-priority"):
-        rule_of(said)
-    assert rule_of("").how == ""
+        parse_rule(said)
+    assert parse_rule("").how == ""

@@ -12,15 +12,20 @@ from ftrun.slurm.client.cluster import NodeRow
 from ftrun.supervisor.config.node_counts import Sizes
 from ftrun.supervisor.model.run import Attempt, Exclusion, Run
 from ftrun.supervisor.policy.policy_input import ClusterView
-from ftrun.supervisor.policy.queue import NEVER_FOR_S, RELAX_EVERY_S, TOO_LARGE, next_size
-from ftrun.supervisor.policy.queue import NEVER_STARTS as NEVER
-from ftrun.supervisor.policy.queue import PendingJob as Pending
-from ftrun.supervisor.policy.queue import QueueAction as QueueMove
-from ftrun.supervisor.policy.queue import WaitSettings as Patience
-from ftrun.supervisor.policy.queue import decide_wait as look
-from ftrun.supervisor.policy.queue import release_order as tiers
-from ftrun.supervisor.policy.queue import run_size as present
-from ftrun.supervisor.policy.queue import with_same_devices as alike
+from ftrun.supervisor.policy.queue import (
+    NEVER_FOR_S,
+    NEVER_STARTS,
+    RELAX_EVERY_S,
+    TOO_LARGE,
+    PendingJob,
+    QueueAction,
+    WaitSettings,
+    decide_wait,
+    next_size,
+    release_order,
+    run_size,
+    with_same_devices,
+)
 from tests.unit.cases import F, incident
 
 NODES = tuple(f"n{i}" for i in range(8))
@@ -35,11 +40,11 @@ def moved(
     on_timeout: str = "",
     reason: str = "Resources",
     **changes: Any,
-) -> QueueMove:
+) -> QueueAction:
     """What is done about a job of four nodes that waited so long."""
     values: dict[str, Any] = {"reason": reason, "waited_s": waited_s, "size": 4} | changes
-    pending = Pending(**values)
-    return look(pending, ready, sizes, Patience(270.0, 1800.0, on_timeout))
+    pending = PendingJob(**values)
+    return decide_wait(pending, ready, sizes, WaitSettings(270.0, 1800.0, on_timeout))
 
 
 @pytest.mark.parametrize(
@@ -181,8 +186,8 @@ def test_idle_nodes_with_other_devices_are_none_for_this_run() -> None:
         for name in NODES
     }
     run = Run("r", attempts=(Attempt(1, 0.0, nodes=("n0",)),))
-    assert alike(view(8), rows, run).idle == {"n0", "n1", "n2", "n3"}
-    assert alike(view(8), rows, Run("r")).idle == set(NODES)
+    assert with_same_devices(view(8), rows, run).idle == {"n0", "n1", "n2", "n3"}
+    assert with_same_devices(view(8), rows, Run("r")).idle == set(NODES)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +221,7 @@ def test_a_notice_that_was_given_is_the_same_again() -> None:
     st.integers(0, 12),
     st.floats(0, 1e5),
     st.booleans(),
-    st.sampled_from(("Resources", "Priority", "BadConstraints", *NEVER)),
+    st.sampled_from(("Resources", "Priority", "BadConstraints", *NEVER_STARTS)),
 )
 def test_a_size_in_the_queue_only_goes_down_and_is_always_one_of_the_run(
     known: set[int], size: int, ready: int, waited_s: float, first: bool, reason: str
@@ -289,10 +294,10 @@ def test_the_next_size_is_always_one_of_the_run(
 def test_the_present_size_is_the_last_one_that_was_not_put_aside() -> None:
     """After a size that did not work: back to the last that made steps."""
     attempts = (Attempt(1, 0.0, last_step=9), Attempt(2, 0.0, size=2, last_step=12), Attempt(3, 0.0, size=1))
-    assert present(Run("r"), FOUR) == 4
-    assert present(Run("r", attempts=attempts), FOUR) == 1
-    assert present(Run("r", attempts=attempts, sizes_aside=(1,)), FOUR) == 2
-    assert present(Run("r", attempts=attempts, sizes_aside=(1, 2)), FOUR) == 4
+    assert run_size(Run("r"), FOUR) == 4
+    assert run_size(Run("r", attempts=attempts), FOUR) == 1
+    assert run_size(Run("r", attempts=attempts, sizes_aside=(1,)), FOUR) == 2
+    assert run_size(Run("r", attempts=attempts, sizes_aside=(1, 2)), FOUR) == 4
 
 
 def test_nodes_are_given_back_in_the_order_of_what_is_known_of_them() -> None:
@@ -306,5 +311,5 @@ def test_nodes_are_given_back_in_the_order_of_what_is_known_of_them() -> None:
         incident(F.HANG, nodes=("c",), diagnosis={"sources": ["log"]}),
     )
     run = Run("r", excluded=out, incidents=found)
-    assert tiers(run, ("a", "b", "c", "d", "e"), 10.0) == (("c", "d", "e"), ("b",), ("a",))
-    assert tiers(run, (), 10.0) == ((),)
+    assert release_order(run, ("a", "b", "c", "d", "e"), 10.0) == (("c", "d", "e"), ("b",), ("a",))
+    assert release_order(run, (), 10.0) == ((),)

@@ -6,10 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.supervisor.policy.queue import NOTED_EVERY_S, STEP_MAX_S, QueueClock
-from ftrun.supervisor.policy.queue import JobShape as Shape
-from ftrun.supervisor.policy.queue import has_shape as applied
-from ftrun.supervisor.policy.queue import resized_shape as reshaped
+from ftrun.supervisor.policy.queue import (
+    NOTED_EVERY_S,
+    STEP_MAX_S,
+    JobShape,
+    QueueClock,
+    has_shape,
+    resized_shape,
+)
 
 FOUR = {
     "NumNodes": "4-4",
@@ -24,14 +28,14 @@ FOUR = {
 def test_tasks_and_cpus_go_with_the_nodes(nodes: int, tasks: int, cpus: int, wanted: int) -> None:
     """In proportion, whatever the old size was; and what was told is recognised."""
     fields = {"NumNodes": f"{nodes}", "NumTasks": f"{nodes * tasks}", "NumCPUs": f"{nodes * tasks * cpus}"}
-    shape = reshaped(fields, wanted)
-    assert shape == Shape(wanted, wanted * tasks, wanted * tasks * cpus)
+    shape = resized_shape(fields, wanted)
+    assert shape == JobShape(wanted, wanted * tasks, wanted * tasks * cpus)
     told = {
         "NumNodes": f"{wanted}-{wanted}",
         "NumTasks": f"{wanted * tasks}",
         "NumCPUs": f"{wanted * tasks * cpus}",
     }
-    assert applied(told, Shape(wanted, wanted * tasks, wanted * tasks * cpus))
+    assert has_shape(told, JobShape(wanted, wanted * tasks, wanted * tasks * cpus))
 
 
 @pytest.mark.parametrize(
@@ -51,18 +55,18 @@ def test_tasks_and_cpus_go_with_the_nodes(nodes: int, tasks: int, cpus: int, wan
 )
 def test_what_counts_otherwise_than_by_node_is_submitted_anew(change: dict[str, str]) -> None:
     """Slurm cannot be told of it, or takes it and starts a job that is wrong."""
-    assert isinstance(reshaped(FOUR | change, 2), str)
+    assert isinstance(resized_shape(FOUR | change, 2), str)
 
 
 def test_cpus_of_each_task_are_no_hindrance() -> None:
     """24.11 and later name them among what counts for each task."""
-    assert reshaped(FOUR | {"TresPerTask": "cpu=2"}, 1) == Shape(1, 2, 4)
+    assert resized_shape(FOUR | {"TresPerTask": "cpu=2"}, 1) == JobShape(1, 2, 4)
 
 
 def test_what_slurm_made_of_it_is_read_back() -> None:
     """An upper end that stayed, or a count that did, is not what was told."""
-    assert not applied({"NumNodes": "1-4", "NumTasks": "2", "NumCPUs": "4"}, Shape(1, 2, 4))
-    assert not applied({"NumNodes": "1-1", "NumTasks": "2", "NumCPUs": "16"}, Shape(1, 2, 4))
+    assert not has_shape({"NumNodes": "1-4", "NumTasks": "2", "NumCPUs": "4"}, JobShape(1, 2, 4))
+    assert not has_shape({"NumNodes": "1-1", "NumTasks": "2", "NumCPUs": "16"}, JobShape(1, 2, 4))
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e4), st.booleans()), max_size=40))

@@ -15,28 +15,23 @@ from hypothesis import strategies as st
 from ftrun.slurm.client.cluster import SubmitRequest
 from ftrun.slurm.client.options import split
 from ftrun.supervisor.cli import common, main
-from ftrun.supervisor.cli.control import at_time
-from ftrun.supervisor.cli.control import result_line as sentence
+from ftrun.supervisor.cli.control import at_time, result_line
 from ftrun.supervisor.config import home, settings
 from ftrun.supervisor.model import errors
 from ftrun.supervisor.model.errors import UserError
-from ftrun.supervisor.model.stop_conditions import HALT_FILE as FILE
-from ftrun.supervisor.model.stop_conditions import BadStopConditions as BadHalt
-from ftrun.supervisor.model.stop_conditions import StopConditions as Halt
+from ftrun.supervisor.model.stop_conditions import HALT_FILE, BadStopConditions, StopConditions
 from ftrun.supervisor.policy import estimates, save_request
-from ftrun.supervisor.policy.save_request import CheckpointState as Sight
-from ftrun.supervisor.policy.save_request import Occasion
-from ftrun.supervisor.policy.save_request import SaveRequest as Ask
+from ftrun.supervisor.policy.save_request import CheckpointState, Occasion, SaveRequest
 from ftrun.supervisor.store import flag_files
 from ftrun.supervisor.submission import plan
 from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 from tests.unit.lives import Life
 
-NOTHING = Sight()
-OLD = Sight("/c/step-100.pt", "a", 100, 100, 600.0)
+NOTHING = CheckpointState()
+OLD = CheckpointState("/c/step-100.pt", "a", 100, 100, 600.0)
 STEPS = st.none() | st.integers(0, 9)
 SIGHTS = st.builds(
-    Sight,
+    CheckpointState,
     path=st.sampled_from(["", "/c/1", "/c/2"]),
     stamp=st.sampled_from(["a", "b"]),
     step=STEPS,
@@ -55,13 +50,13 @@ WAITS = st.none() | st.floats(0, 300)
     [
         (OLD, "the one that was there"),
         (
-            Sight("/c/step-50.pt", "b", 50, 100, 600.0),
+            CheckpointState("/c/step-50.pt", "b", 50, 100, 600.0),
             "an older one that is left after a newer one was removed",
         ),
-        (Sight("", "", None, 900, 600.0), "a line, where files are known"),
+        (CheckpointState("", "", None, 900, 600.0), "a line, where files are known"),
     ],
 )
-def test_what_was_there_before_is_not_new(now: Sight, why: str) -> None:
+def test_what_was_there_before_is_not_new(now: CheckpointState, why: str) -> None:
     """Only a higher step, or the same file written anew, was saved since."""
     assert not save_request.is_new(OLD, now), why
 
@@ -69,25 +64,25 @@ def test_what_was_there_before_is_not_new(now: Sight, why: str) -> None:
 @pytest.mark.parametrize(
     ("known", "now"),
     [
-        (OLD, Sight("/c/step-200.pt", "b", 200)),
-        (Sight("/c/last.pt", "a"), Sight("/c/last.pt", "b")),
-        (NOTHING, Sight("/c/step-1.pt", "a", 1)),
-        (Sight("/c/one", "a"), Sight("/c/other", "b")),
-        (Sight(logged=5), Sight(logged=6)),
-        (NOTHING, Sight(logged=6)),
+        (OLD, CheckpointState("/c/step-200.pt", "b", 200)),
+        (CheckpointState("/c/last.pt", "a"), CheckpointState("/c/last.pt", "b")),
+        (NOTHING, CheckpointState("/c/step-1.pt", "a", 1)),
+        (CheckpointState("/c/one", "a"), CheckpointState("/c/other", "b")),
+        (CheckpointState(logged=5), CheckpointState(logged=6)),
+        (NOTHING, CheckpointState(logged=6)),
     ],
 )
-def test_what_was_saved_since_is_new(known: Sight, now: Sight) -> None:
+def test_what_was_saved_since_is_new(known: CheckpointState, now: CheckpointState) -> None:
     """By file, under a new name or the same one; by the log where no file was ever seen."""
     assert save_request.is_new(known, now)
 
 
 @given(known=SIGHTS, now=SIGHTS, wait_s=WAITS, waited_s=st.floats(0, 400))
 def test_the_wait_ends_saved_or_at_its_deadline_and_not_before(
-    known: Sight, now: Sight, wait_s: float | None, waited_s: float
+    known: CheckpointState, now: CheckpointState, wait_s: float | None, waited_s: float
 ) -> None:
     """For whatever is seen: an end is a new complete checkpoint or the deadline, and either is an end."""
-    verdict = save_request.save_verdict(Ask(Occasion.STOP, known, wait_s), now, waited_s)
+    verdict = save_request.save_verdict(SaveRequest(Occasion.STOP, known, wait_s), now, waited_s)
     complete = not now.path or now.marked or now.quiet_s >= save_request.QUIET_S
 
     assert verdict.saved == (save_request.is_new(known, now) and complete)
@@ -96,15 +91,15 @@ def test_the_wait_ends_saved_or_at_its_deadline_and_not_before(
 
 
 @given(known=SIGHTS)
-def test_nothing_new_is_ever_seen_where_nothing_changed(known: Sight) -> None:
+def test_nothing_new_is_ever_seen_where_nothing_changed(known: CheckpointState) -> None:
     """However often the same is looked at."""
     assert not save_request.is_new(known, known)
 
 
 @given(known=SIGHTS)
-def test_what_the_journal_keeps_of_a_sight_is_enough_to_go_on(known: Sight) -> None:
+def test_what_the_journal_keeps_of_a_sight_is_enough_to_go_on(known: CheckpointState) -> None:
     """Who takes over compares with the same sight."""
-    kept = Sight.from_json(json.loads(json.dumps(known.to_json())))
+    kept = CheckpointState.from_json(json.loads(json.dumps(known.to_json())))
 
     assert (kept.path, kept.stamp, kept.step, kept.logged) == (
         known.path,
@@ -216,7 +211,7 @@ def test_most_of_a_time_limit_is_for_work(limit_s: float, save_wait_s: float) ->
 
 @given(
     st.builds(
-        Halt,
+        StopConditions,
         token=st.text(max_size=4),
         pause=st.booleans(),
         now=st.booleans(),
@@ -226,9 +221,9 @@ def test_most_of_a_time_limit_is_for_work(limit_s: float, save_wait_s: float) ->
         by=st.sampled_from(["", "ann"]),
     )
 )
-def test_conditions_outlive_their_file(halt: Halt) -> None:
+def test_conditions_outlive_their_file(halt: StopConditions) -> None:
     """What was written is read."""
-    assert halt == Halt.from_json(json.loads(json.dumps(halt.to_json())))
+    assert halt == StopConditions.from_json(json.loads(json.dumps(halt.to_json())))
 
 
 @pytest.mark.parametrize(
@@ -248,25 +243,27 @@ def test_conditions_outlive_their_file(halt: Halt) -> None:
 )
 def test_a_file_that_makes_no_sense_is_refused(data: object) -> None:
     """In one line, and never obeyed by half."""
-    with pytest.raises(BadHalt):
-        Halt.from_json(data)
+    with pytest.raises(BadStopConditions):
+        StopConditions.from_json(data)
 
 
 @pytest.mark.parametrize(
     ("halt", "step", "now_s", "due"),
     [
-        (Halt(), 9, 1e9, False),
-        (Halt(now=True), None, 0.0, True),
-        (Halt(after_checkpoint=True), None, 0.0, True),
-        (Halt(at_step=5), 4, 0.0, False),
-        (Halt(at_step=5), None, 0.0, False),
-        (Halt(at_step=5), 5, 0.0, True),
-        (Halt(before_s=1000.0), 9, 849.0, False),
-        (Halt(before_s=1000.0), None, 850.0, True),
-        (Halt(at_step=5, before_s=1000.0), 4, 900.0, True),
+        (StopConditions(), 9, 1e9, False),
+        (StopConditions(now=True), None, 0.0, True),
+        (StopConditions(after_checkpoint=True), None, 0.0, True),
+        (StopConditions(at_step=5), 4, 0.0, False),
+        (StopConditions(at_step=5), None, 0.0, False),
+        (StopConditions(at_step=5), 5, 0.0, True),
+        (StopConditions(before_s=1000.0), 9, 849.0, False),
+        (StopConditions(before_s=1000.0), None, 850.0, True),
+        (StopConditions(at_step=5, before_s=1000.0), 4, 900.0, True),
     ],
 )
-def test_the_first_condition_that_holds_counts(halt: Halt, step: int | None, now_s: float, due: bool) -> None:
+def test_the_first_condition_that_holds_counts(
+    halt: StopConditions, step: int | None, now_s: float, due: bool
+) -> None:
     """A time is met so early that there is time to save, by `save-wait` and a margin."""
     assert due == bool(halt.due(step=step, now_s=now_s, save_wait_s=120.0))
 
@@ -274,17 +271,17 @@ def test_the_first_condition_that_holds_counts(halt: Halt, step: int | None, now
 @pytest.mark.parametrize(
     ("halt", "listens", "wait_s"),
     [
-        (Halt(after_checkpoint=True), False, None),
-        (Halt(after_checkpoint=True), True, 120.0),
-        (Halt(now=True), False, 120.0),
-        (Halt(at_step=5), False, 120.0),
-        (Halt(before_s=1090.0), False, 90.0),
-        (Halt(after_checkpoint=True, before_s=4600.0), False, 3600.0),
-        (Halt(after_checkpoint=True, before_s=900.0), False, 0.0),
+        (StopConditions(after_checkpoint=True), False, None),
+        (StopConditions(after_checkpoint=True), True, 120.0),
+        (StopConditions(now=True), False, 120.0),
+        (StopConditions(at_step=5), False, 120.0),
+        (StopConditions(before_s=1090.0), False, 90.0),
+        (StopConditions(after_checkpoint=True, before_s=4600.0), False, 3600.0),
+        (StopConditions(after_checkpoint=True, before_s=900.0), False, 0.0),
     ],
 )
 def test_only_who_asked_for_the_next_checkpoint_of_a_script_that_does_not_listen_waits_without_end(
-    halt: Halt, listens: bool, wait_s: float | None
+    halt: StopConditions, listens: bool, wait_s: float | None
 ) -> None:
     """Everybody else waits for `save-wait`, and nobody longer than to the time that was set."""
     assert wait_s == halt.wait_s(now_s=1000.0, save_wait_s=120.0, listens=listens)
@@ -336,7 +333,7 @@ def test_without_a_limit_one_job_is_enough() -> None:
 def _halt(life: Life, **conditions: Any) -> None:
     token = str(life.engine.now())
     text = json.dumps({"token": token, "by": "ann"} | conditions)
-    home.write_atomically(os.path.join(life.run_dir, FILE), text.encode())
+    home.write_atomically(os.path.join(life.run_dir, HALT_FILE), text.encode())
 
 
 def _save(life: Life, step: int) -> Path:
@@ -682,22 +679,22 @@ def test_an_agent_obeys_a_file_that_no_supervisor_has_taken_up(tmp_path: Path) -
     run, now_s = life.run, life.engine.now()
     assert flag_files.with_due_stop(run, life.run_dir, now_s) == run
     for halt, wish in (
-        (Halt(token="1", at_step=10**6), ""),
-        (Halt(token="2", now=True, pause=True), "pause"),
-        (Halt(token="3", before_s=now_s + 10), "stop"),
-        (Halt(token="4"), ""),
+        (StopConditions(token="1", at_step=10**6), ""),
+        (StopConditions(token="2", now=True, pause=True), "pause"),
+        (StopConditions(token="3", before_s=now_s + 10), "stop"),
+        (StopConditions(token="4"), ""),
     ):
         flag_files.write_halt(life.run_dir, halt)
         assert wish == flag_files.with_due_stop(run, life.run_dir, now_s).wish
         assert "cancel" == flag_files.with_due_stop(replace(run, wish="cancel"), life.run_dir, now_s).wish
-    Path(life.run_dir, FILE).write_text("[")
+    Path(life.run_dir, HALT_FILE).write_text("[")
     assert flag_files.with_due_stop(run, life.run_dir, now_s) == run
 
 
 def test_a_halt_file_that_makes_no_sense_is_told_once_and_not_obeyed(tmp_path: Path) -> None:
     """The run goes on."""
     life = _life(tmp_path)
-    home.write_atomically(os.path.join(life.run_dir, FILE), b'{"at_step": "soon"}')
+    home.write_atomically(os.path.join(life.run_dir, HALT_FILE), b'{"at_step": "soon"}')
     life.live(10)
 
     assert 1 == len([text for text in life.run.warnings if "is not obeyed" in text])
@@ -758,7 +755,7 @@ def test_conditions_that_contradict_each_other_are_wrong_usage(
     """Exit 2, one line, nothing written."""
     assert 2 == main([*words.split(), life.run.id])
     assert 1 == len(capsys.readouterr().err.splitlines())
-    assert not os.path.exists(os.path.join(life.run_dir, FILE))
+    assert not os.path.exists(os.path.join(life.run_dir, HALT_FILE))
 
 
 def test_a_wish_stands_in_its_file_though_nobody_watches(
@@ -767,7 +764,7 @@ def test_a_wish_stands_in_its_file_though_nobody_watches(
     """Conditions as the file has them, and the next supervisor obeys."""
     assert 1 == main(["pause", life.run.id, "--at-step", "7"])
     assert "the request to pause is kept" in capsys.readouterr().err
-    halt = Halt.from_json(json.loads(Path(life.run_dir, FILE).read_text()))
+    halt = StopConditions.from_json(json.loads(Path(life.run_dir, HALT_FILE).read_text()))
     assert (True, 7, False) == (halt.pause, halt.at_step, halt.after_checkpoint)
     life.live(2)
 
@@ -784,19 +781,21 @@ def test_a_step_that_is_made_already_is_told(life: Life) -> None:
     life.live(2)
     step = life.run.attempt.last_step if life.run.attempt else None
     assert step is not None
-    told = sentence(life.run, Halt(token="1", at_step=step), asked=True)
+    told = result_line(life.run, StopConditions(token="1", at_step=step), asked=True)
     assert told.endswith(f"ends at step {step}; it is at step {step}, so it leaves now")
-    assert sentence(life.run, Halt(token="1", at_step=step + 1), asked=True).endswith(f"at step {step + 1}")
+    assert result_line(life.run, StopConditions(token="1", at_step=step + 1), asked=True).endswith(
+        f"at step {step + 1}"
+    )
 
 
 def test_a_node_names_the_runs_that_use_it(life: Life, capsys: pytest.CaptureFixture[str]) -> None:
     """Others are left alone, and that is no error."""
     assert 0 == main(["pause", "--node", "n[7-9]"])
     assert "no run uses n[7-9]" in capsys.readouterr().out
-    assert not os.path.exists(os.path.join(life.run_dir, FILE))
+    assert not os.path.exists(os.path.join(life.run_dir, HALT_FILE))
 
     assert 1 == main(["pause", "--node", "n[0-3]"])
-    assert os.path.exists(os.path.join(life.run_dir, FILE))
+    assert os.path.exists(os.path.join(life.run_dir, HALT_FILE))
 
 
 def test_a_pause_needs_a_run_or_a_node(life: Life, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor.model.run import Incident, Launch, Start
-from ftrun.supervisor.model.run import LaunchEnd as End
+from ftrun.supervisor.model.run import Incident, Launch, LaunchEnd, Start
 from ftrun.supervisor.model.types import Blame, Diagnosis
 from ftrun.supervisor.policy.policy_input import Ruling
 from tests.unit.cases import BUDGETS, FIRST, NODES, F, cluster, diagnosis, incident, requeued, rule
@@ -123,7 +122,7 @@ def test_a_checkpoint_that_cannot_be_loaded_is_set_aside() -> None:
     """The next attempt takes the next older one; that costs nothing but the ceiling."""
     ruling = rule(
         diagnosis(F.CHECKPOINT),
-        attempt={"launch": Launch(end=End("FAILED"), start=Start(resume_from="/ck/step-9"))},
+        attempt={"launch": Launch(end=LaunchEnd("FAILED"), start=Start(resume_from="/ck/step-9"))},
         run={"retries": 3},
     )
 

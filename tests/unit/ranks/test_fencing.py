@@ -19,13 +19,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ftrun.hooks import main
-from ftrun.hooks.bundle.zipapp import build_zipapp as archive
+from ftrun.hooks.bundle.zipapp import build_zipapp
 from ftrun.hooks.ranks import fence_daemon, kill_stale
 from ftrun.hooks.runtime import procfs
 from ftrun.hooks.runtime.host import UsageError
-from ftrun.hooks.runtime.start_processes import PresentStart as Here
-from ftrun.hooks.runtime.start_processes import Process, Start, job_of_claim, start_of, token_of
-from ftrun.hooks.runtime.start_processes import starts_by_relatives as kin
+from ftrun.hooks.runtime.start_processes import (
+    PresentStart,
+    Process,
+    Start,
+    job_of_claim,
+    start_of,
+    starts_by_relatives,
+    token_of,
+)
 
 JOB = str(70_000_000 + os.getpid())  # no other test, and no Slurm here, has it
 MEMORY_MAX_KIB = 12 * 1024
@@ -68,7 +74,7 @@ class Node:
         self.started.append(one)
         return one
 
-    def here(self, token: str) -> Here:
+    def here(self, token: str) -> PresentStart:
         return kill_stale.present_start(str(self.attempt), token, JOB, "")
 
     def point(self, token: str) -> None:
@@ -397,7 +403,7 @@ def test_two_starts_never_fence_each_other(one: Start, other: Start) -> None:
     claims = {1: ["1"], 2: ["2"], 3: ["3"]}
 
     def is_earlier(mine: Start, theirs: Start) -> bool:
-        here = Here([mine.run], mine.attempt, mine.token, mine.job, mine.cluster)
+        here = PresentStart([mine.run], mine.attempt, mine.token, mine.job, mine.cluster)
         return here.is_earlier(theirs, lambda attempt: claims[attempt])
 
     assert not (is_earlier(one, other) and is_earlier(other, one))
@@ -421,8 +427,8 @@ def test_a_group_that_disagrees_says_nothing() -> None:
     table = {pid: Process(pid, 1, 9, "S", pid, "p") for pid in (2, 3, 4)}
     old, new = Start("/a", 1, (0, 1), "5"), Start("/a", 1, (0, 2), "5")
 
-    assert 4 not in kin(table, {2: old, 3: new, 4: None}, {})
-    assert old == kin(table, {2: old, 3: old, 4: None}, {})[4]
+    assert 4 not in starts_by_relatives(table, {2: old, 3: new, 4: None}, {})
+    assert old == starts_by_relatives(table, {2: old, 3: old, 4: None}, {})[4]
 
 
 def test_an_old_guest_does_not_make_a_group_old() -> None:
@@ -430,7 +436,7 @@ def test_an_old_guest_does_not_make_a_group_old() -> None:
     table = {pid: Process(pid, 1, 2, "S", pid, "p") for pid in (2, 3, 4)}
     old = Start("/a", 1, (0, 1), "5")
 
-    assert {3: old} == kin(table, {2: None, 3: old, 4: None}, {})
+    assert {3: old} == starts_by_relatives(table, {2: None, 3: old, 4: None}, {})
 
 
 def test_a_script_without_a_token_survives_its_old_srun(node: Node, tmp_path: Path) -> None:
@@ -463,7 +469,7 @@ def _guard(node: Node, tmp_path: Path, *words: str, quick: bool = False) -> Iter
     """One as a job starts it; a quick one looks more often."""
     base = ["--attempt-folder", str(node.attempt), "--launch", "0", "--node", "n1", "--job", JOB]
     how = ["-c", QUICK] if quick else []
-    command = [sys.executable, "-IS", *how, archive(str(tmp_path / "home")), "guard", *base, *words]
+    command = [sys.executable, "-IS", *how, build_zipapp(str(tmp_path / "home")), "guard", *base, *words]
     one = subprocess.Popen(command, env={"PATH": os.environ["PATH"]})
     try:
         assert _until(lambda: _handles(one.pid, signal.SIGUSR2))

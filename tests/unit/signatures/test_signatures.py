@@ -14,7 +14,7 @@ import pytest
 from ftrun.supervisor.cli import main
 from ftrun.supervisor.diagnosis.class_defaults import UNSURE, Ended
 from ftrun.supervisor.diagnosis.facts import Facts
-from ftrun.supervisor.diagnosis.inputs import read_attempt_files as gather
+from ftrun.supervisor.diagnosis.inputs import read_attempt_files
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model.types import FaultClass, Role, Topology
 from ftrun.supervisor.signatures import catalog as signatures_catalog
@@ -175,7 +175,7 @@ def test_a_kill_is_for_memory_where_somebody_says_so(
     """Signal 9 and a lone "Killed" are unknown, and worth another try; with the word of the kernel or of Slurm it is memory, and no try."""
     log = tmp_path / "job.out"
     log.write_text(f"{line}\n{witness}\n")
-    seen = gather([str(log)]).report.evidence
+    seen = read_attempt_files([str(log)]).report.evidence
 
     found = diagnose(
         Facts(seen, Topology(), ended=Ended(state, exit_code=137), catalog=signatures_catalog.load())
@@ -188,7 +188,7 @@ def test_a_last_step_of_another_rank_makes_no_guess_of_what_the_exit_confirms(tm
     """A rank is killed for memory, another prints one more step, the script ends by signal 9: that is no handled line."""
     log = tmp_path / "job.out"
     log.write_text("step 1 loss 2\nMemory cgroup out of memory: Killed process 812 (python)\nstep 2 loss 2\n")
-    report = gather([str(log)]).report
+    report = read_attempt_files([str(log)]).report
     found = {
         code: diagnose(
             Facts(

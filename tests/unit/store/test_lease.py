@@ -9,8 +9,7 @@ from random import Random
 
 import pytest
 
-from ftrun.supervisor.store.lease import Lease, LeaseLost
-from ftrun.supervisor.store.lease import read_holder as look
+from ftrun.supervisor.store.lease import Lease, LeaseLost, read_holder
 
 TERM_S = 20.0
 
@@ -107,7 +106,7 @@ def test_of_two_challengers_one_wins(tmp_path: Path) -> None:
     time.now += TERM_S + 1.0
 
     assert [True, False] == [challenger.acquire() for challenger in challengers]
-    assert "b" == look(str(tmp_path)).writer
+    assert "b" == read_holder(str(tmp_path)).writer
 
 
 def test_a_challenger_starts_to_count_anew_when_the_counter_moved(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor.model.agent_events import companion_mark as mark_of
+from ftrun.supervisor.model.agent_events import companion_mark
 from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.submission import companion as submission_companion
-from ftrun.supervisor.submission.companion import companion_call as form
+from ftrun.supervisor.submission.companion import companion_call
 from tests.unit.bundle.test_batch_sh import EACH_SHELL, shell_of, under_one_shell
 from tests.unit.submission.test_submit import kept
 
@@ -39,7 +39,7 @@ def made(
         "run_dir": "/r", "attempt": 2, "launch": 0, "number": 1, "nodes": 2, "limit_s": 3659.0, "main_job": "41", "main_started": 1000.4,
         "exclude": ["n0", "n1", "n2", "n3"],
     }  # fmt: skip
-    return form(kept(*argv, source=source), script, env or {}, **(how | about))
+    return companion_call(kept(*argv, source=source), script, env or {}, **(how | about))
 
 
 def resources(*argv: str, **about: Any) -> list[str]:
@@ -55,7 +55,7 @@ def test_a_companion_is_of_the_main_jobs_making() -> None:
         "--nodes=2", "--time=61", "--no-requeue", "--open-mode=append", "--exclude=n[0-3]", "--output=/r/attempts/2/companions/1.log",
         "--input=/dev/null", "--job-name=job.sh", f"--comment={MARK}",
     ]  # fmt: skip
-    assert mark_of("ftrun:job-0001:0123abcd", 2, 0, 1) == MARK
+    assert companion_mark("ftrun:job-0001:0123abcd", 2, 0, 1) == MARK
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.supervisor.submission.compose import ScriptError, compose, directives, ftrun_directives, shebang
-from ftrun.supervisor.submission.compose import user_script as payload
+from ftrun.supervisor.submission.compose import (
+    ScriptError,
+    compose,
+    directives,
+    ftrun_directives,
+    shebang,
+    user_script,
+)
 
 ATTEMPT = {"run": "r-0001", "attempt": "1", "token": "ftrun:r-0001:0:1", "run_dir": "/home/a b/runs/r"}
 
@@ -20,7 +26,7 @@ def test_the_users_script_is_there_byte_for_byte(body: bytes) -> None:
     """Whatever bytes follow the first line, they stand unchanged behind the payload line."""
     script = b"#!/bin/sh\n" + body
 
-    assert script == payload(compose(script, ATTEMPT))
+    assert script == user_script(compose(script, ATTEMPT))
 
 
 def test_a_composed_file_can_be_composed_again() -> None:
@@ -28,7 +34,7 @@ def test_a_composed_file_can_be_composed_again() -> None:
     script = b"#!/bin/sh\n#ftrun-payload-0#\n#SBATCH -N1\necho\n"
     again = compose(compose(script, ATTEMPT), ATTEMPT)
 
-    assert script == payload(payload(again))
+    assert script == user_script(user_script(again))
     assert b"_ft_mark='#ftrun-payload-1#'" in compose(script, ATTEMPT)
 
 

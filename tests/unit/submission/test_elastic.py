@@ -12,7 +12,7 @@ from ftrun.slurm.client import options
 from ftrun.supervisor.config import settings, sources
 from ftrun.supervisor.model.errors import SettingError, SubmitImpossible
 from ftrun.supervisor.submission import in_allocation, sizes
-from ftrun.supervisor.submission.resize import resize as resized
+from ftrun.supervisor.submission.resize import resize
 from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 HEAD = [options.split(["job.sh"])]
@@ -133,7 +133,7 @@ def test_ranks_are_gpus_else_tasks(words: tuple[str, ...], ranks: int) -> None:
 def test_a_smaller_size_changes_what_counts_for_the_whole_job_and_nothing_else() -> None:
     """Slurm itself tells the script of the rest."""
     line = options.split(["-N4", "-n8", "--gpus=16", "-c2", "--mem=8G", "job.sh"])
-    assert resized(SbatchOptions(line, HEAD, {}), None, size=3).options == {
+    assert resize(SbatchOptions(line, HEAD, {}), None, size=3).options == {
         "nodes": "3",
         "ntasks": "6",
         "gpus": "12",
@@ -192,5 +192,5 @@ def test_every_size_has_the_same_share_for_each_node(
     """Whatever the size."""
     size = data.draw(st.integers(1, full))
     line = options.split([f"-N{full}", f"-n{full * tasks}", f"--gpus={full * gpus}", "job.sh"])
-    made = resized(SbatchOptions(line, HEAD, {}), None, size=size)
+    made = resize(SbatchOptions(line, HEAD, {}), None, size=size)
     assert (made.options["ntasks"], made.options["gpus"]) == (str(size * tasks), str(size * gpus))

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from ftrun.supervisor.submission import cluster_client
-from ftrun.supervisor.submission.arguments import Submission as Asked
-from ftrun.supervisor.submission.cluster_client import federation_warning as may_leave
-from ftrun.supervisor.submission.cluster_client import parse_federation as siblings
+from ftrun.supervisor.submission.arguments import Submission
+from ftrun.supervisor.submission.cluster_client import federation_warning, parse_federation
 from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 ALONE = "Federation: all\nSelf:       east:127.0.0.1:6817 ID:1 FedState:ACTIVE Features:\n"
@@ -31,7 +30,7 @@ def scontrol(tmp_path: Path) -> Path:
 )
 def test_siblings_are_read_from_what_scontrol_shows(shown: str, found: tuple[str, list[str]]) -> None:
     """A federation of one cluster has none."""
-    assert found == siblings(shown)
+    assert found == parse_federation(shown)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +53,7 @@ def test_only_a_federated_job_is_asked_about(
 ) -> None:
     """Its id tells: outside of a federation nothing is called."""
     (scontrol / "shown").write_text(shown)
-    assert told == may_leave(job, {"PATH": f"{scontrol}:/usr/bin:/bin"})
+    assert told == federation_warning(job, {"PATH": f"{scontrol}:/usr/bin:/bin"})
     assert asked == (scontrol / "asked").exists()
 
 
@@ -81,7 +80,7 @@ def test_whoever_names_the_cluster_is_told_nothing(
     """By the command line or a variable, as sbatch takes it."""
     from ftrun.slurm.client import options
 
-    asked = Asked(argv, {})
+    asked = Submission(argv, {})
     asked.env = env
     asked.given = SbatchOptions(options.split([*argv, "job.sh"]), [options.split([])], env)
     assert named == asked.names_cluster

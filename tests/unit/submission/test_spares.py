@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 from ftrun.slurm.client import options
 from ftrun.supervisor.config import settings, sources
 from ftrun.supervisor.model.errors import SettingError, SubmitImpossible, UserError
-from ftrun.supervisor.model.run import Attempt, Launch
-from ftrun.supervisor.model.run import LaunchEnd as End
+from ftrun.supervisor.model.run import Attempt, Launch, LaunchEnd
 from ftrun.supervisor.policy.policy_input import ClusterView
 from ftrun.supervisor.submission import in_allocation
-from ftrun.supervisor.submission.resize import ResizedSubmission as Resized
-from ftrun.supervisor.submission.resize import resize as resized
+from ftrun.supervisor.submission.resize import ResizedSubmission, resize
 from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 PARTITION = tuple(f"n{i}" for i in range(8))
@@ -26,10 +24,10 @@ PARTITION = tuple(f"n{i}" for i in range(8))
 
 def wide(
     *words: str, spares: int = 2, head: tuple[str, ...] = (), named: tuple[str, ...] = (), **env: str
-) -> Resized:
+) -> ResizedSubmission:
     """What the options become with so many spares."""
     line = options.split([*words, "job.sh"])
-    return resized(SbatchOptions(line, [options.split([*head, "job.sh"])], env), spares, named=named)
+    return resize(SbatchOptions(line, [options.split([*head, "job.sh"])], env), spares, named=named)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +264,7 @@ def test_an_agent_is_started_only_where_it_could_do_something(
 def test_a_later_attempt_gets_as_many_spares_as_there_is_room_for() -> None:
     """What is excluded or drained makes no spare; busy nodes come free again; a refusal is met by none at all."""
     values = {**settings.defaults(), "spares": 2}
-    before = Attempt(1, 0.0, launch=Launch(end=End(state="FAILED")))
+    before = Attempt(1, 0.0, launch=Launch(end=LaunchEnd(state="FAILED")))
     view = ClusterView(PARTITION, available=frozenset(PARTITION), nodes_needed=4)
     assert in_allocation.spares_for_next(values, before, view, ()) == 2
     assert in_allocation.spares_for_next(values, before, view, PARTITION[:3]) == 1

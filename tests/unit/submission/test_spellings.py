@@ -14,8 +14,7 @@ import pytest
 
 from ftrun.slurm.client.directives import directives
 from ftrun.slurm.client.options import LONG, Ambiguous, OptionError, split
-from ftrun.slurm.client.releases import NAMED_ONLY, OPTIONAL, OPTIONS, REQUIRED, TRIED, Release
-from ftrun.slurm.client.releases import release_text as spelled
+from ftrun.slurm.client.releases import NAMED_ONLY, OPTIONAL, OPTIONS, REQUIRED, TRIED, Release, release_text
 from ftrun.supervisor.config import settings
 from tests.matrix.spellings import Spelling, kept
 from tests.unit.submission.test_submit import planned
@@ -32,7 +31,7 @@ NOT_THROUGH = {"help", "usage", "version", "autocomplete", "comment", "wrap", "w
 
 def spellings(release: Release) -> list[Spelling]:
     """What the program of a release takes, of what its help and its manual page name."""
-    return [one for one in kept(DATA / f"{spelled(release)}.txt") if one.takes != "refused"]
+    return [one for one in kept(DATA / f"{release_text(release)}.txt") if one.takes != "refused"]
 
 
 def names(release: Release) -> set[str]:
@@ -68,11 +67,11 @@ def every(release: Release) -> list[tuple[Spelling, list[str], str | None]]:
     return [(one, words, value) for one in spellings(release) for words, value in forms(one)]
 
 
-@pytest.mark.parametrize("release", RELEASES, ids=spelled)
+@pytest.mark.parametrize("release", RELEASES, ids=release_text)
 def test_the_table_of_options_has_every_name_that_a_release_tells(release: Release) -> None:
     """With its letter, and whether it takes the next word; what only the help names is known as such."""
     known = names(release)
-    for one in kept(DATA / f"{spelled(release)}.txt"):
+    for one in kept(DATA / f"{release_text(release)}.txt"):
         if one.takes == "refused":
             assert (one.name, release) in NAMED_ONLY
             continue
@@ -86,7 +85,7 @@ def test_the_table_of_options_has_every_name_that_a_release_tells(release: Relea
     assert sometimes - told <= {"autocomplete", "external"}
 
 
-@pytest.mark.parametrize("release", RELEASES, ids=spelled)
+@pytest.mark.parametrize("release", RELEASES, ids=release_text)
 def test_every_spelling_is_read_as_the_option_that_it_is(release: Release) -> None:
     """With the version and without, on the command line and in the script; the word behind it is the script."""
     for one, words, value in every(release):
@@ -104,7 +103,7 @@ def test_every_spelling_is_read_as_the_option_that_it_is(release: Release) -> No
         assert directives(f"#!/bin/sh\n#SBATCH {quoted}\ntrue\n".encode()) == [words]
 
 
-@pytest.mark.parametrize("release", RELEASES, ids=spelled)
+@pytest.mark.parametrize("release", RELEASES, ids=release_text)
 def test_every_shortened_name_is_the_option_that_getopt_takes_it_for(release: Release) -> None:
     """A unique beginning is the option; without the version it is that one, or the version is asked for; never another one."""
     known = names(release)
@@ -145,7 +144,7 @@ def _planned(words: list[str], script: bytes, **more: Any) -> list[str]:
     return ["job.sh" if word == made.path else word for word in made.argv]
 
 
-@pytest.mark.parametrize("release", RELEASES, ids=spelled)
+@pytest.mark.parametrize("release", RELEASES, ids=release_text)
 def test_every_spelling_reaches_sbatch_as_it_was_typed(release: Release) -> None:
     """Word for word and in its place; the options that ftrun adds stand behind them, and none where the user chose."""
     for one, words, _ in every(release):
@@ -156,7 +155,7 @@ def test_every_spelling_reaches_sbatch_as_it_was_typed(release: Release) -> None
         assert argv == [*words, *added, "job.sh", "arg"]
 
 
-@pytest.mark.parametrize("release", RELEASES, ids=spelled)
+@pytest.mark.parametrize("release", RELEASES, ids=release_text)
 def test_every_spelling_in_a_script_stays_as_it_was_written(release: Release) -> None:
     """The lines of the user's script that sbatch reads are those of the file that it gets."""
     for one, words, _ in every(release):

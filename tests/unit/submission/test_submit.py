@@ -16,8 +16,7 @@ from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.submission import plan, sbatch_process
-from ftrun.supervisor.submission.plan import AttemptSpec, request_for
-from ftrun.supervisor.submission.plan import SbatchCall as Plan
+from ftrun.supervisor.submission.plan import AttemptSpec, SbatchCall, request_for
 from ftrun.supervisor.submission.sbatch_options import SbatchOptions, directive_lines
 
 SCRIPT = b"#!/bin/bash\n#SBATCH -p main\necho hello\n"
@@ -39,7 +38,7 @@ def kept(*argv: str, source: str = "file", name: str = "job.sh", **more: Any) ->
 
 def planned(
     context: dict[str, Any], script: bytes, env: dict[str, str] | None = None, attempt: int = 1, **spec: Any
-) -> Plan:
+) -> SbatchCall:
     """The call of sbatch for an attempt of the run in /r."""
     given = SbatchOptions.of_context(context, script, env or {})
     return plan.plan_attempt(context, script, given, AttemptSpec(attempt, **spec), run_dir="/r")

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor.telemetry import liveness
-from ftrun.supervisor.telemetry.heartbeats import BeatReader
-from ftrun.supervisor.telemetry.heartbeats import parse_beat as parse
+from ftrun.supervisor.telemetry.heartbeats import BeatReader, parse_beat
 from ftrun.supervisor.telemetry.liveness import Activity
 
 WAITS = "distributed/distributed_c10d.py:all_reduce < distributed/c10d_logger.py:wrapper < /train.py:step"
@@ -55,7 +54,7 @@ def test_half_a_line_costs_that_look_only(tmp_path: Path, rubbish: bytes) -> Non
     reader.poll(1.0)
     (tmp_path / "0").write_bytes(rubbish)
 
-    assert parse(rubbish) is None
+    assert parse_beat(rubbish) is None
     assert [7] == [rank.step for rank in reader.poll(2.0).ranks]
 
 

@@ -8,18 +8,15 @@ from typing import Any
 import pytest
 
 from ftrun.hooks.checkpoints import diverged
-from ftrun.hooks.checkpoints.diverged import Divergence as Poison
+from ftrun.hooks.checkpoints.diverged import Divergence
 from ftrun.supervisor.model import run as model_run
-from ftrun.supervisor.model.run import Attempt, Incident, Launch
-from ftrun.supervisor.model.run import LaunchEnd as End
+from ftrun.supervisor.model.run import Attempt, Incident, Launch, LaunchEnd
 from ftrun.supervisor.model.types import Action, Blame, Diagnosis, FaultClass
 from ftrun.supervisor.policy import decide
-from ftrun.supervisor.policy.policy_input import ClusterView
-from ftrun.supervisor.policy.policy_input import PolicyInput as Case
-from ftrun.supervisor.policy.policy_input import PolicyLimits as Limits
+from ftrun.supervisor.policy.policy_input import ClusterView, PolicyInput, PolicyLimits
 from ftrun.supervisor.signatures.catalog import load
 from ftrun.supervisor.telemetry import divergence
-from ftrun.supervisor.telemetry.divergence import DivergenceSign as Sign
+from ftrun.supervisor.telemetry.divergence import DivergenceSign
 from ftrun.supervisor.telemetry.log_watcher import LogWatcher, WatchReport
 from ftrun.supervisor.telemetry.tail import LogPath
 
@@ -43,7 +40,7 @@ def read(tmp_path: Path, text: str, pieces: int = 1) -> WatchReport:
         watcher.close()
 
 
-def sign(tmp_path: Path, text: str) -> Sign | None:
+def sign(tmp_path: Path, text: str) -> DivergenceSign | None:
     whole = read(tmp_path, text)
     parts = read(tmp_path, text, 7)
     found = divergence.find_divergence(whole.evidence, whole.health)
@@ -137,7 +134,7 @@ def test_clocks_of_other_hosts_are_not_compared(tmp_path: Path) -> None:
 
 def test_what_is_written_anew_is_good_again() -> None:
     """A start that went back comes past the same steps: its checkpoints have the same names, and are younger."""
-    spoilt = Poison("1.0.1", 100, 0.0, END_S)
+    spoilt = Divergence("1.0.1", 100, 0.0, END_S)
 
     assert diverged.why_diverged(100, END_S - 1, [spoilt])
     assert not diverged.why_diverged(99, END_S - 1, [spoilt])
@@ -147,7 +144,7 @@ def test_what_is_written_anew_is_good_again() -> None:
 
 def test_a_job_is_told_of_divergences_in_lines() -> None:
     """What is written for batch.sh is read by the hook."""
-    known = [Poison("1.0.1", 100, None, 20.0), Poison("1.0.2", None, 10.0, 30.0)]
+    known = [Divergence("1.0.1", 100, None, 20.0), Divergence("1.0.2", None, 10.0, 30.0)]
 
     assert (*(one._replace(until_s=one.until_s + 1) for one in known),) == diverged.from_lines(
         diverged.to_lines(known)
@@ -157,10 +154,10 @@ def test_a_job_is_told_of_divergences_in_lines() -> None:
 # ---------------------------------------------------------------------- what the policy makes of it
 
 
-def case(*, older: str = "/c/step-80.pt", before: int | None = None, spent: int = 0) -> Case:
+def case(*, older: str = "/c/step-80.pt", before: int | None = None, spent: int = 0) -> PolicyInput:
     """A trainer that stopped itself at step 100, which a signature calls hopeless."""
     attempt = Attempt(
-        2, 0.0, job="8", nodes=("n1",), submission="done", launch=Launch(0, end=End(state="FAILED"))
+        2, 0.0, job="8", nodes=("n1",), submission="done", launch=Launch(0, end=LaunchEnd(state="FAILED"))
     )
     incidents: tuple[Incident, ...] = ()
     if before is not None:
@@ -175,7 +172,9 @@ def case(*, older: str = "/c/step-80.pt", before: int | None = None, spent: int 
         signature="loss-not-finite-stop", title="Training stopped", blame=Blame.JOB,
     )  # fmt: skip
     words = "the training diverged at step 100"
-    return Case(run, attempt, diagnosis, ClusterView(), Limits(), 0.0, step=100, diverged=words, older=older)
+    return PolicyInput(
+        run, attempt, diagnosis, ClusterView(), PolicyLimits(), 0.0, step=100, diverged=words, older=older
+    )
 
 
 def test_what_diverged_goes_back_once() -> None:

@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor.model.types import HangState as State
-from ftrun.supervisor.model.types import HangVerdict as Verdict
+from ftrun.supervisor.model.types import HangState, HangVerdict
 from ftrun.supervisor.telemetry import hang_rules, liveness
-from ftrun.supervisor.telemetry.hang_rules import HangLimits as Limits
-from ftrun.supervisor.telemetry.liveness import Activity, History, Rank, Stacks
-from ftrun.supervisor.telemetry.liveness import LivenessSample as Sight
+from ftrun.supervisor.telemetry.hang_rules import HangLimits
+from ftrun.supervisor.telemetry.liveness import Activity, History, LivenessSample, Rank, Stacks
 
-LIMITS = Limits()
+LIMITS = HangLimits()
 WORKS = Activity(cpu=True, io=True, gpu=True)
 RESTS = Activity(cpu=False, io=False, gpu=False)
 SPINS = Activity(cpu=True, io=False, gpu=False)
@@ -24,12 +22,12 @@ SPINS = Activity(cpu=True, io=False, gpu=False)
 class Watch:
     """One start that is looked at every second."""
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
+    def __init__(self, limits: HangLimits = LIMITS) -> None:
         self.history, self.now_s, self.limits = History(), 1000.0, limits
-        self.sight = Sight(life="0.1", growth=0.0)
+        self.sight = LivenessSample(life="0.1", growth=0.0)
         self.taken = 0
 
-    def look(self, **seen: Any) -> Verdict:
+    def look(self, **seen: Any) -> HangVerdict:
         """A second passes, and this is seen."""
         self.now_s += 1.0
         self.sight = replace(self.sight, stacks=None, **seen)
@@ -50,7 +48,7 @@ class Watch:
 
     def still(
         self, seconds: int, moved: bool | None = None, waiting: str = "", ranks: int = 8, **seen: Any
-    ) -> Iterator[Verdict]:
+    ) -> Iterator[HangVerdict]:
         """Nothing is printed for so long; stacks are taken whenever they are wanted."""
         wants = False
         for _ in range(seconds):
@@ -73,7 +71,7 @@ class Watch:
     ) -> float | None:
         """At which silence it is held to hang; None = not within so many seconds."""
         verdicts = self.still(seconds, moved, waiting, ranks, **seen)
-        return next((one.quiet_s for one in verdicts if one.state is State.HUNG), None)
+        return next((one.quiet_s for one in verdicts if one.state is HangState.HUNG), None)
 
 
 @pytest.fixture
@@ -247,10 +245,10 @@ def test_beats_that_have_stopped_are_a_witness_late() -> None:
 def test_output_without_steps_is_a_sign_of_life(watch: Watch) -> None:
     """A run that prints something every half minute is not ended for standing still, unless all wait in a collective."""
 
-    def talking(second: int) -> Verdict:
+    def talking(second: int) -> HangVerdict:
         return watch.look(growth=second // 30 * 30.0, activity=RESTS)
 
-    assert State.HUNG not in {talking(second).state for second in range(3000)}
+    assert HangState.HUNG not in {talking(second).state for second in range(3000)}
 
 
 def test_a_phase_has_an_allowance_of_its_own(watch: Watch) -> None:
@@ -302,7 +300,7 @@ def test_time_that_was_not_watched_does_not_count(watch: Watch) -> None:
     for seen in ({"running": False}, {"running": True, "readable": False}):
         quiet_s = watch.look(**seen).quiet_s
         for _ in range(3000):
-            assert State.HEALTHY is watch.look().state
+            assert HangState.HEALTHY is watch.look().state
         assert watch.look().quiet_s == pytest.approx(quiet_s, abs=2)
     watch.look(readable=True)
     watch.now_s += 30_000
@@ -316,7 +314,7 @@ def test_a_log_of_rare_lines_is_used_to_silence() -> None:
     watch.look()
     watch.step(600, 12, per_line=1000)
 
-    assert {State.HEALTHY, State.QUIET} >= {one.state for one in watch.still(800)}
+    assert {HangState.HEALTHY, HangState.QUIET} >= {one.state for one in watch.still(800)}
     assert watch.hangs_after(1000, False, "collective") == pytest.approx(1200, abs=60)
 
 
@@ -329,7 +327,7 @@ def test_stacks_are_asked_for_now_and_then_only(watch: Watch) -> None:
 
 def test_the_reason_says_what_was_seen(watch: Watch) -> None:
     """Whoever reads the verdict knows the silence, the witness and the threshold."""
-    verdict = next(one for one in watch.still(400, False, "collective") if one.state is State.HUNG)
+    verdict = next(one for one in watch.still(400, False, "collective") if one.state is HangState.HUNG)
 
     assert verdict.reason.startswith("no step for 6")
     assert "every rank waits in a collective" in verdict.reason
@@ -387,4 +385,4 @@ def test_settings_make_the_limits() -> None:
     """hang=never looks for nothing; hang-max is never below hang-min."""
     assert hang_rules.hang_limits({"hang": "never"}) is None
     assert hang_rules.hang_limits({}) == LIMITS
-    assert hang_rules.hang_limits({"hang-min": 9.0, "hang-max": 5.0}) == Limits(9.0, 9.0, 1800.0)
+    assert hang_rules.hang_limits({"hang-min": 9.0, "hang-max": 5.0}) == HangLimits(9.0, 9.0, 1800.0)

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.supervisor.telemetry.log_watcher import LogWatcher
-from ftrun.supervisor.telemetry.progress import ProgressReader
-from ftrun.supervisor.telemetry.progress import announced_phase as announced
+from ftrun.supervisor.telemetry.progress import ProgressReader, announced_phase
 from ftrun.supervisor.telemetry.tail import LogPath
 
 BEGIN = [
@@ -45,19 +44,19 @@ NEITHER = [
 @pytest.mark.parametrize(("line", "phase"), BEGIN, ids=lambda value: str(value)[:30])
 def test_an_announcement_names_its_phase(line: bytes, phase: str) -> None:
     """What frameworks print before they evaluate, compile or prepare data is taken for that."""
-    assert phase == announced(line)
+    assert phase == announced_phase(line)
 
 
 @pytest.mark.parametrize("line", OVER, ids=lambda value: str(value)[:30])
 def test_a_result_ends_its_phase(line: bytes) -> None:
     """A line that tells how it went says that it is over."""
-    assert announced(line) == ""
+    assert announced_phase(line) == ""
 
 
 @pytest.mark.parametrize("line", NEITHER, ids=lambda value: str(value)[:30])
 def test_settings_and_other_words_announce_nothing(line: bytes) -> None:
     """An interval, a setting, an error and a word that merely looks so are no announcement."""
-    assert announced(line) is None
+    assert announced_phase(line) is None
 
 
 def test_a_phase_lasts_until_the_next_step() -> None:

@@ -8,10 +8,9 @@ import pytest
 
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.diagnosis import blame
-from ftrun.supervisor.diagnosis.inputs import read_attempt_files as gather
+from ftrun.supervisor.diagnosis.inputs import read_attempt_files
 from ftrun.supervisor.model.types import Evidence, Source, Topology
-from ftrun.supervisor.telemetry.rank_map import SEATS_MAX
-from ftrun.supervisor.telemetry.rank_map import RankMap as Seats
+from ftrun.supervisor.telemetry.rank_map import SEATS_MAX, RankMap
 
 
 def _nccl(host: str, rank: int, size: int, device: int) -> str:
@@ -28,7 +27,7 @@ def log(tmp_path: Path) -> Path:
 
 def _learnt(log: Path, *lines: str, nodes: tuple[str, ...] = ()) -> Topology:
     log.write_text("\n".join(lines) + "\n")
-    report = gather([str(log)]).report
+    report = read_attempt_files([str(log)]).report
     assert () == report.evidence
     return report.seats.added_to(Topology(nodes=nodes))
 
@@ -84,13 +83,13 @@ def test_the_address_of_the_other_end_is_not_that_of_who_tells_of_it(log: Path) 
 
     log.write_text(f"{gone}\n")
 
-    assert {} == dict(gather([str(log)]).report.seats.added_to(Topology()).address_node)
+    assert {} == dict(read_attempt_files([str(log)]).report.seats.added_to(Topology()).address_node)
 
 
 @pytest.mark.parametrize("ranks", ["0-99999999999", "1-", "-", "3,,4", "9" * 300, "x"])
 def test_absurd_ranks_are_left_alone(ranks: str) -> None:
     """A line that names more ranks than there can be names none."""
-    seats = Seats()
+    seats = RankMap()
     seats.note("", {"host": "n1", "rank": ranks})
 
     assert len(seats.hosts) <= 1
@@ -107,7 +106,7 @@ def test_a_node_list_without_end_is_refused() -> None:
 
 def test_the_task_number_of_one_of_several_steps_seats_nobody() -> None:
     """Where a start has a step in each of several jobs, each counts from 0: a rank that two lines put on two nodes stays on neither."""
-    seats = Seats()
+    seats = RankMap()
     seats.note("n2:1:1 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 4", {"host": "n2", "rank": "0"})
     seats.note("srun: error: n5: task 0: Exited with exit code 1", {"host": "n5", "rank": "0"})
 

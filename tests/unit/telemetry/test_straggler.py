@@ -7,9 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from ftrun.supervisor.telemetry import straggler
-from ftrun.supervisor.telemetry.straggler import History, Sample
-from ftrun.supervisor.telemetry.straggler import Straggler as Slow
-from ftrun.supervisor.telemetry.straggler import StragglerAction as Act
+from ftrun.supervisor.telemetry.straggler import History, Sample, Straggler, StragglerAction
 
 STEPS = 10
 
@@ -23,7 +21,7 @@ class Job:
 
     def go(
         self, windows: int, slow: Mapping[int, float] | None = None, steps: int = STEPS
-    ) -> tuple[Slow, ...]:
+    ) -> tuple[Straggler, ...]:
         """So many windows; `slow`: rank -> how many times as long it takes."""
         for _ in range(windows):
             self.window += 1
@@ -82,7 +80,7 @@ def test_who_was_slow_from_the_start_may_be_so_by_design() -> None:
     found = Job(8).go(30, {15: 1.6})
 
     assert [True] == [one.since_start for one in found]
-    assert [Act.WARN] == [one.act for one in straggler.advise(found, "swap", spares=3)]
+    assert [StragglerAction.WARN] == [one.act for one in straggler.advise(found, "swap", spares=3)]
 
 
 def test_half_of_all_is_no_outlier() -> None:
@@ -127,11 +125,15 @@ def test_a_window_without_steps_judges_nobody() -> None:
 
 @pytest.mark.parametrize(
     ("setting", "spares", "act"),
-    [("warn", 2, Act.EXCLUDE), ("swap", 2, Act.SWAP), ("swap", 0, Act.EXCLUDE)],
+    [
+        ("warn", 2, StragglerAction.EXCLUDE),
+        ("swap", 2, StragglerAction.SWAP),
+        ("swap", 0, StragglerAction.EXCLUDE),
+    ],
 )
-def test_what_is_done_is_the_settings(setting: str, spares: int, act: Act) -> None:
+def test_what_is_done_is_the_settings(setting: str, spares: int, act: StragglerAction) -> None:
     """tell avoids it at the next start, swap takes a spare where there is one, and says so where there is none."""
-    advice = straggler.advise([Slow("n3", 6, 1.7, 9, since_start=False)], setting, spares=spares)
+    advice = straggler.advise([Straggler("n3", 6, 1.7, 9, since_start=False)], setting, spares=spares)
 
     assert [(act, "n3", 1.7)] == [(one.act, one.node, one.ratio) for one in advice]
     assert "rank 6 on n3 takes 1.70 times" in advice[0].reason
@@ -140,19 +142,21 @@ def test_what_is_done_is_the_settings(setting: str, spares: int, act: Act) -> No
 
 def test_never_is_never() -> None:
     """straggler=never does nothing about anybody."""
-    slow = [Slow("n3", 6, 1.7, 9, since_start=False)]
+    slow = [Straggler("n3", 6, 1.7, 9, since_start=False)]
 
     assert () == straggler.advise(slow, "never", spares=1, degraded={"n4": "a lane of its link is down"})
 
 
 def test_a_degraded_node_is_dealt_with_alike_and_a_spare_is_given_once() -> None:
     """What checks call degraded is as a straggler; the last spare goes to the straggler."""
-    slow = [Slow("n3", 6, 1.7, 9, since_start=False)]
+    slow = [Straggler("n3", 6, 1.7, 9, since_start=False)]
     advice = straggler.advise(
         slow, "swap", spares=1, degraded={"n4": "a lane of its link is down", "n3": "hot"}
     )
 
-    assert [("n3", Act.SWAP), ("n4", Act.EXCLUDE)] == [(one.node, one.act) for one in advice]
+    assert [("n3", StragglerAction.SWAP), ("n4", StragglerAction.EXCLUDE)] == [
+        (one.node, one.act) for one in advice
+    ]
     assert "n4 is degraded: a lane of its link is down" in advice[1].reason
 
 

@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrun.supervisor.diagnosis.inputs import read_attempt_files as gather
+from ftrun.supervisor.diagnosis.inputs import read_attempt_files
 from ftrun.supervisor.model.types import Action, Blame, Evidence, FaultClass, Layer, Role, Source
 from ftrun.supervisor.signatures.catalog import Catalog, Signature
 from ftrun.supervisor.signatures.scanner import SEGMENT_BYTES
 from ftrun.supervisor.telemetry import log_file
-from ftrun.supervisor.telemetry.log_file import KEPT_FIRST, KEPT_LAST
-from ftrun.supervisor.telemetry.log_file import line_time_s as written_s
+from ftrun.supervisor.telemetry.log_file import KEPT_FIRST, KEPT_LAST, line_time_s
 from ftrun.supervisor.telemetry.log_watcher import LogWatcher, WatchReport
 from ftrun.supervisor.telemetry.tail import LogPath
 
@@ -176,7 +175,7 @@ def test_a_storm_in_all_files_is_bounded_too(tmp_path: Path, monkeypatch: pytest
     paths = [tmp_path / str(number) for number in range(5)]
     for path in paths:
         append(path, "boom\n" * 100)
-    report = gather([str(path) for path in paths], catalog=CATALOG).report
+    report = read_attempt_files([str(path) for path in paths], catalog=CATALOG).report
 
     assert [25, 25, 25, 2, 2] == [sum(one.file == str(path) for one in report.evidence) for path in paths]
     assert 500 == sum(one.count for one in report.evidence)
@@ -262,7 +261,7 @@ def test_progress_of_many_files_is_that_of_the_strongest_counter(tmp_path: Path)
     }
     for name, text in texts.items():
         append(tmp_path / name, text)
-    progress = gather([str(tmp_path / name) for name in texts], catalog=CATALOG).report.progress
+    progress = read_attempt_files([str(tmp_path / name) for name in texts], catalog=CATALOG).report.progress
 
     assert progress is not None
     assert (8, 2.4, 8, "/a/step_8.pt") == (
@@ -280,7 +279,7 @@ def test_an_endless_line_costs_bounded_memory(log: Path, watcher: LogWatcher) ->
 
     assert [("7", 1), ("8", 2)] == [(one.captures["code"], one.line) for one in report.evidence]
     assert all(len(one.text) <= 2000 for one in report.evidence)
-    assert shape(report) == shape(gather([str(log)], catalog=CATALOG).report)
+    assert shape(report) == shape(read_attempt_files([str(log)], catalog=CATALOG).report)
 
 
 def test_collect_reads_packed_files_and_standard_input(tmp_path: Path) -> None:
@@ -289,7 +288,9 @@ def test_collect_reads_packed_files_and_standard_input(tmp_path: Path) -> None:
     packed.write_bytes(gzip.compress(b"one\nboom"))
     torn = tmp_path / "torn"
     torn.write_bytes(packed.read_bytes()[:-9])
-    report = gather([str(packed), str(tmp_path / "none"), str(torn)], catalog=CATALOG, stdin=b"boom\n").report
+    report = read_attempt_files(
+        [str(packed), str(tmp_path / "none"), str(torn)], catalog=CATALOG, stdin=b"boom\n"
+    ).report
 
     assert [("<stdin>", 1), (str(packed), 2)] == [(one.file, one.line) for one in report.evidence[:2]]
     assert (False, f"{tmp_path}/none: No such file or directory") == (report.readable, report.why_unreadable)
@@ -311,7 +312,7 @@ def test_collect_reads_packed_files_and_standard_input(tmp_path: Path) -> None:
 )
 def test_a_full_date_in_the_line_is_its_time(text: str, expected: float | None, in_utc: None) -> None:
     """A line's own time needs a year, a month and a day; a clock alone could be of any day."""
-    assert expected == written_s(text)
+    assert expected == line_time_s(text)
 
 
 @pytest.fixture
@@ -356,7 +357,7 @@ def test_live_equals_offline(
             told += watcher.poll(now_s, fresh=size % 2 == 1).new
     live = watcher.poll(now_s + 1)
     watcher.close()
-    offline = gather([str(path)], catalog=CATALOG).report
+    offline = read_attempt_files([str(path)], catalog=CATALOG).report
 
     assert shape(offline) == shape(live)
     assert (offline.progress, offline.health) == (live.progress, live.health)

@@ -11,18 +11,14 @@ from ftrun.supervisor.diagnosis import inputs
 from ftrun.supervisor.model.types import Evidence
 from ftrun.supervisor.signatures import catalog
 from ftrun.supervisor.telemetry import log_watcher
-from ftrun.supervisor.telemetry.line_owner import NO_OWNERS_KNOWN as NOBODY_KNOWN
-from ftrun.supervisor.telemetry.line_owner import KnownOwners as Ours
-from ftrun.supervisor.telemetry.line_owner import LineOwner as Whose
-from ftrun.supervisor.telemetry.line_owner import owner_of as whose
-from ftrun.supervisor.telemetry.log_file import LogContext as Book
-from ftrun.supervisor.telemetry.log_file import LogFile
+from ftrun.supervisor.telemetry.line_owner import NO_OWNERS_KNOWN, KnownOwners, LineOwner, owner_of
+from ftrun.supervisor.telemetry.log_file import LogContext, LogFile
 from ftrun.supervisor.telemetry.log_watcher import LogWatcher
 from ftrun.supervisor.telemetry.tail import LogPath, Piece
 
 CATALOG = catalog.load()
 # Attempt 2 is job 42 on n1 and n2; attempt 1 was job 41 on n0 and n1.
-SECOND = Ours(
+SECOND = KnownOwners(
     frozenset({"42"}), frozenset({"n1", "n2", "n10"}), frozenset({"41"}), frozenset({"n0", "n1", "n20"})
 )
 AT = "AT 2026-11-22T16:01:19"
@@ -92,54 +88,56 @@ UNSAID = (
 @pytest.mark.parametrize("line", FOREIGN)
 def test_a_line_that_names_another_job_or_node_where_slurm_names_its_own_is_anothers(line: str) -> None:
     """So is one in front of which a program put a host that only an earlier launch had."""
-    assert whose(line, SECOND) is Whose.FOREIGN
+    assert owner_of(line, SECOND) is LineOwner.FOREIGN
 
 
 @pytest.mark.parametrize("line", OURS)
 def test_a_line_that_names_this_job_or_a_node_of_it_alone_is_ours(line: str) -> None:
     """What is said of a node that an earlier launch had, too, may be either's."""
-    assert whose(line, SECOND) is Whose.OURS
+    assert owner_of(line, SECOND) is LineOwner.OURS
 
 
 @pytest.mark.parametrize("line", UNSAID)
 def test_a_name_at_any_other_place_proves_nothing(line: str) -> None:
     """People print the ids of earlier jobs; a true error names a file server, a peer, a login node; a program names its host in its own way."""
-    assert whose(line, SECOND) is Whose.UNSAID
+    assert owner_of(line, SECOND) is LineOwner.UNSAID
 
 
 @pytest.mark.parametrize("line", [*FOREIGN, *OURS, *UNSAID])
 def test_where_nothing_is_known_of_a_launch_every_line_counts(line: str) -> None:
     """So it was for a log that somebody names by hand."""
-    assert whose(line, NOBODY_KNOWN) is Whose.UNSAID
+    assert owner_of(line, NO_OWNERS_KNOWN) is LineOwner.UNSAID
 
 
 def test_a_requeued_launch_has_its_job_s_id_and_is_known_by_its_nodes() -> None:
     """Slurm gives the same id again: only a node that the new launch has not shows that the old one speaks."""
-    again = Ours(frozenset({"41"}), frozenset({"n1", "n2"}), frozenset({"41"}), frozenset({"n0", "n1"}))
+    again = KnownOwners(
+        frozenset({"41"}), frozenset({"n1", "n2"}), frozenset({"41"}), frozenset({"n0", "n1"})
+    )
 
     assert (
-        whose(f"slurmstepd: error: *** JOB 41 ON n0 CANCELLED {AT} DUE TO JOB REQUEUE ***", again)
-        is Whose.FOREIGN
+        owner_of(f"slurmstepd: error: *** JOB 41 ON n0 CANCELLED {AT} DUE TO JOB REQUEUE ***", again)
+        is LineOwner.FOREIGN
     )
-    assert whose(f"slurmstepd: error: *** STEP 41.0 ON n1 CANCELLED {AT} ***", again) is Whose.UNSAID
-    assert whose(f"slurmstepd: error: *** STEP 41.0 ON n2 CANCELLED {AT} ***", again) is Whose.OURS
+    assert owner_of(f"slurmstepd: error: *** STEP 41.0 ON n1 CANCELLED {AT} ***", again) is LineOwner.UNSAID
+    assert owner_of(f"slurmstepd: error: *** STEP 41.0 ON n2 CANCELLED {AT} ***", again) is LineOwner.OURS
 
 
 @pytest.mark.parametrize("line", [FOREIGN[0], FOREIGN[4], "srun: error: Node failure on n7"])
 def test_parts_of_an_array_or_a_heterogeneous_job_are_not_taken_for_strangers(line: str) -> None:
     """They have ids and nodes that nobody listed; only what an earlier launch had is another's there."""
-    several = Ours(SECOND.jobs, SECOND.nodes, SECOND.other_jobs, SECOND.other_nodes, several=True)
+    several = KnownOwners(SECOND.jobs, SECOND.nodes, SECOND.other_jobs, SECOND.other_nodes, several=True)
 
-    assert (whose(line, several) is Whose.FOREIGN) == (line == FOREIGN[0])
+    assert (owner_of(line, several) is LineOwner.FOREIGN) == (line == FOREIGN[0])
 
 
 def test_companions_are_ours_from_when_they_join() -> None:
     """Steps span them under their own job's id, and a node that the run has left may come back as one."""
     grown = SECOND.having(("50",), ("n0",))
 
-    assert whose(f"slurmstepd: error: *** STEP 50.0 ON n0 CANCELLED {AT} ***", grown) is Whose.OURS
-    assert whose("n0:81:90 [0] NCCL WARN NET/IB : Got completion from peer", grown) is Whose.UNSAID
-    assert whose("srun: error: Node failure on n20", grown) is Whose.FOREIGN
+    assert owner_of(f"slurmstepd: error: *** STEP 50.0 ON n0 CANCELLED {AT} ***", grown) is LineOwner.OURS
+    assert owner_of("n0:81:90 [0] NCCL WARN NET/IB : Got completion from peer", grown) is LineOwner.UNSAID
+    assert owner_of("srun: error: Node failure on n20", grown) is LineOwner.FOREIGN
 
 
 # What a thawed batch node really wrote into the log of its successor, which loaded in silence.
@@ -158,9 +156,9 @@ OWN_WORDS = b"srun: error: n1: task 0: Exited with exit code 1\nsrun: Job step a
 OWN_END = f"slurmstepd-n1: error: *** STEP 42.0 ON n1 CANCELLED {AT} ***\n".encode()
 
 
-def _read(pieces: list[bytes], *, ours: Ours = SECOND, rests: bool = False) -> tuple[Evidence, ...]:
+def _read(pieces: list[bytes], *, ours: KnownOwners = SECOND, rests: bool = False) -> tuple[Evidence, ...]:
     """The evidence of a text that arrives in such pieces, and in the end the same of all of it."""
-    file, offset_bytes = LogFile("log", Book(CATALOG, ours)), 0
+    file, offset_bytes = LogFile("log", LogContext(CATALOG, ours)), 0
     for piece in pieces:
         file.take(Piece(piece, offset_bytes, 0), 1.0)
         offset_bytes += len(piece)
@@ -176,7 +174,7 @@ def _words(evidence: tuple[Evidence, ...]) -> list[tuple[str, int, int]]:
 
 def test_the_last_words_of_a_thawed_node_are_no_evidence() -> None:
     """Neither those that name it nor what its srun says of a node that both launches have."""
-    assert len(_read([THAWED], ours=NOBODY_KNOWN)) == 5
+    assert len(_read([THAWED], ours=NO_OWNERS_KNOWN)) == 5
     assert _read([THAWED]) == ()
 
 
@@ -221,7 +219,7 @@ def test_the_pieces_in_which_a_burst_arrives_change_nothing(seed: int) -> None:
 
 def test_what_was_found_before_a_truncation_is_not_taken_back() -> None:
     """Offsets begin anew then."""
-    file = LogFile("log", Book(CATALOG, SECOND))
+    file = LogFile("log", LogContext(CATALOG, SECOND))
     file.take(Piece(b"loading\n" * 100 + OWN_WORDS, 0, 0), 1.0)
     before = file.evidence()
     file.take(Piece(b"srun: Job step aborted\n", 0, 1), 1.0)
@@ -253,9 +251,9 @@ def test_no_rank_is_seated_by_another_job(tmp_path: Path) -> None:
     assert LogWatcher([LogPath(str(log))], catalog=CATALOG, ours=SECOND).poll(1.0).seats.hosts == {0: "n1"}
 
 
-def _ours(*names: str) -> Ours:
+def _ours(*names: str) -> KnownOwners:
     jobs, nodes, other_jobs, other_nodes = (frozenset(words.split()) for words in names)
-    return Ours(jobs, nodes, other_jobs, other_nodes)
+    return KnownOwners(jobs, nodes, other_jobs, other_nodes)
 
 
 def test_a_launch_and_the_others_of_its_run_are_known_by_their_records(tmp_path: Path) -> None:
@@ -273,7 +271,7 @@ def test_a_launch_and_the_others_of_its_run_are_known_by_their_records(tmp_path:
     assert found == _ours("42", "n1 n2", "41 43", "n0 n1 n2 n3")
     assert log_watcher.known_owners(run_dir, 1, 1) == _ours("41", "n1 n3", "41 42 43", "n0 n1 n2")
     assert [log_watcher.known_owners(run_dir, *place).several for place in ((1, 0), (3, 0))] == [False, True]
-    assert log_watcher.known_owners(run_dir, 4, 0) == NOBODY_KNOWN
+    assert log_watcher.known_owners(run_dir, 4, 0) == NO_OWNERS_KNOWN
 
 
 def test_afterwards_the_same_lines_count_as_live(tmp_path: Path) -> None:
