@@ -60,7 +60,7 @@ ROWS = (
     Row("ledger of nodes", "{home}/nodes/**", 0o600, "read"),
     Row("supervisor's state", "{home}/supervisor*", 0o600, "read"),
     Row("rechecks", "{home}/recheck/**", 0o600, "read"),
-    Row("operator's books", "{home}/operator/**", 0o600, "read"),
+    Row("journal of the site's service", "{home}/operator/**", 0o600, "read"),
     Row("script's folder", "{tmp}/ftrun.??????/**", 0o700, "run", SHARED, "made anew"),
     Row("what checks ask in common", "{tmp}/ftrun-check-*/**", 0o600, "read", SHARED, "made anew"),
     Row("crash report", "{tmp}/ftrun-crash-*.txt", 0o600, "write", SHARED, "made anew"),

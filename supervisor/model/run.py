@@ -424,7 +424,7 @@ class Run:
     exit_code: int | None = None
     evidence_seen: frozenset[str] = frozenset()
     hooks: Mapping[str, str] = field(default_factory=dict)  # the user's commands: key -> what ended it
-    asked: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of the operator, by request
+    asked: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of the site's service, by request
     last_at_s: float = 0.0
 
     @property

@@ -267,7 +267,7 @@ class Decision:
     relax: tuple[str, ...] = ()  # exclusions given up to stay under the cap
     avoid: tuple[str, ...] = ()  # nodes that the next attempt alone avoids ("try elsewhere first")
     drain: tuple[str, ...] = ()
-    ask: tuple[str, ...] = ()  # nodes that the site's operator is asked to drain, where this user may not
+    ask: tuple[str, ...] = ()  # nodes that the site's service is asked to drain, where this user may not
     delay_s: float = 0.0
     spends: str = ""  # the class whose budget pays for it; "" = free
     older_checkpoint: bool = False  # set the checkpoint aside that this attempt resumed from
