@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config import home as config_home
-from ftrun.supervisor.config import sources
+from ftrun.supervisor.config import settings, sources
 from ftrun.supervisor.model import events, states
-from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.model.errors import SettingError, UserError
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.store import journal
 from ftrun.supervisor.store import run_dir as store_run_dir
@@ -42,6 +42,7 @@ __all__ = [
     "is_terminal",
     "load_catalog",
     "load_run",
+    "parse_ft",
     "print_json",
     "print_styled",
     "print_table",
@@ -240,6 +241,20 @@ def size_text(size_bytes: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def parse_ft(words: Sequence[str]) -> list[tuple[str, str | None]]:
+    """The settings that KEY=VALUE words of an option `--ft` name; a flag may stand alone. Raises UserError."""
+    pairs: list[tuple[str, str | None]] = []
+    for word in words:
+        key, equals, value = word.partition("=")
+        try:
+            if settings.takes_value(key) and not equals:
+                raise UserError(f"--ft {key}: KEY=VALUE is wanted, such as --ft spares=2")
+        except SettingError as error:
+            raise UserError(f"--ft: {error}") from None
+        pairs.append((key, value if equals else None))
+    return pairs
 
 
 def load_catalog() -> Catalog:

@@ -371,7 +371,11 @@ def show_what_if(what: str, run: str, own: Sequence[str], *, json: bool) -> int:
     Raises UserError for what is no class, signature, run or setting.
     """
     fault, signature, retry, action = _parse_what_if(what)
-    values = _settings_of_run(run, own) if run else _settings_here(own)
+    values = (
+        _settings_of_run(run, own)
+        if run
+        else sources.load(os.getcwd(), dict(os.environ), own=common.parse_ft(own)).values
+    )
     try:
         rung_rules_from(values, signatures=in_allocation.known_signatures)
         rows = what_if(values, fault, signature, retry=retry, action=action)
@@ -399,19 +403,6 @@ def _parse_what_if(what: str) -> tuple[FaultClass, str, bool | None, Action | No
     near = errors.nearest_word(what, classes) or errors.nearest_word(what, known)
     hint = f"did you mean {near}?" if near else "`ftrun catalog list` names the signatures"
     raise UserError(f"--what-if: {what!r} is neither a fault class nor a known signature; {hint}")
-
-
-def _settings_here(own: Sequence[str]) -> Mapping[str, Any]:
-    pairs: list[tuple[str, str | None]] = []
-    for word in own:
-        key, equals, value = word.partition("=")
-        try:
-            if not equals and settings.takes_value(key):
-                raise UserError(f"--ft {key}: KEY=VALUE is wanted, such as --ft spares=2")
-        except errors.SettingError as error:
-            raise UserError(f"--ft: {error}") from None
-        pairs.append((key, value if equals else None))
-    return sources.load(os.getcwd(), dict(os.environ), own=pairs).values
 
 
 def _settings_of_run(name: str, own: Sequence[str]) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -89,10 +89,11 @@ def simulate(  # noqa: PLR0917 - options are given by name
         "nodes": nodes, "days": days, "checkpoint-every": every, "checkpoint-cost": cost, "queue": queue,
         "repair": repair, "reaction": reaction, "idle": idle,
     }  # fmt: skip
-    own = {key: value for key, value in own.items() if value} | _pairs("--set", quantity or (), QUANTITIES)
+    own = {key: value for key, value in own.items() if value} | _quantities(quantity or ())
     try:
         chosen = presets.read_file(scenario, own) if scenario else presets.read_preset(preset, own)
-        wanted = settings.parse_all(_pairs("--ft", ft or (), settings.SETTINGS).items())
+        pairs = common.parse_ft(ft or ())
+        wanted = settings.parse_all((key, True if value is None else value) for key, value in pairs)
         found = compare.policies(chosen, _counts(spares, chosen), wanted, elastic)
     except SettingError as error:
         raise UserError(str(error)) from None
@@ -110,18 +111,17 @@ def simulate(  # noqa: PLR0917 - options are given by name
     return 0
 
 
-def _pairs(option: str, words: Sequence[str], known: Mapping[str, Any]) -> dict[str, str]:
+def _quantities(words: Sequence[str]) -> dict[str, str]:
     found = {}
     for word in words:
         key, equals, value = word.partition("=")
-        near = errors.nearest_word(key, known)
-        if equals and key not in known:
-            hint = f"; did you mean {near}?" if near else f"; there are {', '.join(known)}"
-            raise UserError(f"{option}: {key!r} is not known{hint}")
+        near = errors.nearest_word(key, QUANTITIES)
+        if equals and key not in QUANTITIES:
+            hint = f"did you mean {near}?" if near else f"there are {', '.join(QUANTITIES)}"
+            raise UserError(f"--set: {key!r} is not known; {hint}")
         if not equals:
-            raise UserError(
-                f"{option}: KEY=VALUE is wanted, not {word!r}" + (f"; such as {near}=..." if near else "")
-            )
+            hint = f"; such as {near}=..." if near else ""
+            raise UserError(f"--set: KEY=VALUE is wanted, not {word!r}{hint}")
         found[key] = value
     return found
 

@@ -30,6 +30,7 @@ from ftrun.supervisor.config.table import (
     Setting,
 )
 from ftrun.supervisor.model.errors import SettingError, nearest_word
+from ftrun.supervisor.model.renamed_settings import new_name, new_value
 
 __all__ = [
     "SETTINGS",
@@ -86,9 +87,11 @@ def defaults() -> dict[str, Value]:
 
 
 def lookup(key: str) -> Setting:
-    """The row of `key`. Raises SettingError with the nearest name."""
+    """The row of `key`. Raises SettingError with its name of today, else the nearest one."""
     row = SETTINGS.get(key)
     if row is None:
+        if now := new_name(key):
+            raise SettingError(f"{key!r} is now called {now!r}")
         near = nearest_word(key, SETTINGS)
         raise SettingError(f"no setting is called {key!r}" + (f"; did you mean {near!r}?" if near else ""))
     return row
@@ -227,6 +230,8 @@ def _text(row: Setting, text: object) -> str:
     if row.default and not row.choices and not text.strip():
         raise SettingError(f"{row.key}: a value is wanted, such as {row.default}")
     if row.choices and text not in row.choices:
+        if now := new_value(row.key, text):
+            raise SettingError(f"{row.key}: {text!r} is now called {now!r}")
         near = nearest_word(text, row.choices)
         hint = f"; did you mean {near}?" if near else ""
         raise SettingError(f"{row.key}: {' or '.join(row.choices)} is wanted, not {text!r}{hint}")

@@ -36,6 +36,7 @@ from ftrun.supervisor.config.settings import SETTINGS
 from ftrun.supervisor.config.table import LIST
 from ftrun.supervisor.model import errors
 from ftrun.supervisor.model.errors import SettingError, UserError
+from ftrun.supervisor.model.renamed_settings import new_name
 
 __all__ = [
     "COMMAND_LINE",
@@ -297,6 +298,8 @@ def _from_environment(env: Mapping[str, str]) -> list[tuple[str, list[Pair]]]:
         key = name[6:].lower().replace("_", "-")
         row = SETTINGS.get(key)
         if row is None:
+            if now := new_name(key):
+                raise UserError(f"{name}: {key!r} is now called {now!r}: {SETTINGS[now].environment}")
             near = errors.nearest_word(key, SETTINGS)
             # A variable that resembles no setting is somebody else's.
             if near and abs(len(near) - len(key)) <= 1:
