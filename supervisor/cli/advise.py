@@ -19,12 +19,10 @@ from itertools import pairwise
 from statistics import median
 from typing import Annotated
 
-import typer
-
 from ftrun.hooks.checkpoints import names as checkpoints_names
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.cli import common, view_run
-from ftrun.supervisor.cli.runs import Json, Name
+from ftrun.supervisor.cli.options import Json, Name, option
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.config.node_counts import sizes_of_settings
 from ftrun.supervisor.model.errors import SettingError, UserError
@@ -390,17 +388,13 @@ def _spares(count: int) -> str:
 
 Cost = Annotated[
     str,
-    typer.Option(
-        "--checkpoint-cost", help="Duration of a checkpoint, if you know it better.", metavar="TIME"
-    ),
+    option("--checkpoint-cost", "Duration of a checkpoint, if you know it better.", "TIME"),
 ]
 Every = Annotated[
     str,
-    typer.Option(
-        "--checkpoint-every", help="Work between two checkpoints, if you know it better.", metavar="TIME"
-    ),
+    option("--checkpoint-every", "Work between two checkpoints, if you know it better.", "TIME"),
 ]
-Nodes = Annotated[str, typer.Option("--nodes", help="Advise for this number of nodes instead.", metavar="N")]
+Nodes = Annotated[str, option("--nodes", "Advise for this number of nodes instead.", "N")]
 
 
 def advise(name: Name, cost: Cost = "", every: Every = "", nodes: Nodes = "", json: Json = False) -> int:

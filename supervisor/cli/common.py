@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.config import settings, sources
-from ftrun.supervisor.model import events, states
-from ftrun.supervisor.model.errors import SettingError, UserError
+from ftrun.supervisor.model.errors import SettingError, UnreadableRun, UserError
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.store import journal
 from ftrun.supervisor.store import run_dir as store_run_dir
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = [
     "SupervisorState",
     "all_runs",
+    "checked_home",
+    "clock",
     "console",
     "ensure_supervisor",
     "find_run",
@@ -46,7 +47,6 @@ __all__ = [
     "print_json",
     "print_styled",
     "print_table",
-    "size_text",
     "supervisor_state",
     "write_request",
 ]
@@ -88,8 +88,8 @@ def load_run(run_dir: str) -> Run:
     """The run in this folder. Raises UserError if its journal cannot be read."""
     name = os.path.basename(run_dir)
     try:
-        return events.fold(name, journal.read_run(run_dir))
-    except (journal.JournalDamaged, journal.JournalTooNew, states.IllegalEvent, events.BadRecord) as error:
+        return journal.load_run(run_dir)
+    except UnreadableRun as error:
         raise UserError(f"{name}: {error}; the run is left alone", 1) from None
     except OSError as error:
         raise UserError(
@@ -233,14 +233,9 @@ def print_styled(line: str, *, style: str) -> None:
         print(line)
 
 
-def size_text(size_bytes: int) -> str:
-    """A size in a unit of 1024: `12 B`, `3.4 MiB`."""
-    size = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
+def clock(at_s: float | None) -> str | None:
+    """A moment by the local clock: `2026-12-24 18:00:00`; None for none."""
+    return None if at_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
 
 
 def parse_ft(words: Sequence[str]) -> list[tuple[str, str | None]]:

@@ -15,13 +15,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
-import typer
-
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import replace
 from ftrun.supervisor.cli import common, view_run
-from ftrun.supervisor.cli import runs as cli_runs
-from ftrun.supervisor.cli.runs import Json
+from ftrun.supervisor.cli.options import Json, Name, argument, option
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.states import State
@@ -30,10 +27,10 @@ from ftrun.supervisor.store import flag_files
 
 WAIT_S = 60.0
 POLL_S = 0.25
-No_Wait = Annotated[bool, typer.Option("--no-wait", help="Do not wait until the request takes effect.")]
+No_Wait = Annotated[bool, option("--no-wait", "Do not wait until the request takes effect.")]
 
 
-def cancel(name: cli_runs.Name, no_wait: No_Wait = False, json: Json = False) -> int:
+def cancel(name: Name, no_wait: No_Wait = False, json: Json = False) -> int:
     """End a run now: cancel its job and submit nothing again. Works between two attempts and on a paused run,
     too.
     """
@@ -107,25 +104,16 @@ def _print_result(run: Run, json: bool, text: str) -> int:
     return 0
 
 
-Names = Annotated[
-    list[str] | None, typer.Argument(help="Run ids, or any job ids of runs.", metavar="RUN|JOBID...")
-]
-Name = Annotated[str, typer.Argument(help="A run id, or any job id of the run.", metavar="RUN|JOBID")]
-After = Annotated[
-    bool, typer.Option("--after-checkpoint", help="When its next checkpoint is complete (the default).")
-]
-At_Step = Annotated[
-    int | None, typer.Option("--at-step", help="When training has completed this step.", min=1, metavar="N")
-]
+Names = Annotated[list[str] | None, argument("RUN|JOBID...", "Run ids, or any job ids of runs.")]
+After = Annotated[bool, option("--after-checkpoint", "When its next checkpoint is complete (the default).")]
+At_Step = Annotated[int | None, option("--at-step", "When training has completed this step.", "N", min=1)]
 Before = Annotated[
     str | None,
-    typer.Option(
-        "--before", help="Early enough to be over by then: 18:00, 2026-12-24T18:00, or +2h.", metavar="TIME"
-    ),
+    option("--before", "Early enough to be over by then: 18:00, 2026-12-24T18:00, or +2h.", "TIME"),
 ]
-Now = Annotated[bool, typer.Option("--now", help="At once: waits at most `save-wait` for a checkpoint.")]
-Clear = Annotated[bool, typer.Option("--clear", help="Withdraw an earlier request.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Return when the run is over and its nodes are released.")]
+Now = Annotated[bool, option("--now", "At once: waits at most `save-wait` for a checkpoint.")]
+Clear = Annotated[bool, option("--clear", "Withdraw an earlier request.")]
+Wait = Annotated[bool, option("--wait", "Return when the run is over and its nodes are released.")]
 
 _AHEAD = re.compile(r"\+(\d+(?:\.\d+)?)(s|m|min|h|d)")
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
@@ -162,7 +150,7 @@ def pause(
     *,
     node: Annotated[
         list[str] | None,
-        typer.Option("--node", help="Every run of yours that uses one of these nodes now.", metavar="NODES"),
+        option("--node", "Every run of yours that uses one of these nodes now.", "NODES"),
     ] = None,
     after_checkpoint: After = False,
     at_step: At_Step = None,

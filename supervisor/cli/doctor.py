@@ -19,8 +19,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-import typer
-
 from ftrun.hooks.health import node_monitor
 from ftrun.hooks.runtime.ownership import RUNNER
 from ftrun.slurm.client import releases
@@ -28,23 +26,21 @@ from ftrun.slurm.client.cluster import Cluster
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.cli import common
-from ftrun.supervisor.cli.runs import Json
+from ftrun.supervisor.cli.options import Json, option
 from ftrun.supervisor.store import node_tools
 
 __all__ = ["Finding", "MonitorCapability", "capabilities", "examine", "visible_here", "visible_on_node"]
 
 
 def doctor(
-    nodes: Annotated[bool, typer.Option("--nodes", help="Also check a node, by short srun steps.")] = False,
+    nodes: Annotated[bool, option("--nodes", "Also check a node, by short srun steps.")] = False,
     units: Annotated[
         bool,
-        typer.Option("--units", help="Print only a systemd user unit, a crontab line and a scrontab entry."),
+        option("--units", "Print only a systemd user unit, a crontab line and a scrontab entry."),
     ] = False,
     cron: Annotated[
         bool,
-        typer.Option(
-            "--cron", help="Print only the crontab lines of the site: ftrun recheck and ftrun site."
-        ),
+        option("--cron", "Print only the crontab lines of the site: ftrun recheck and ftrun site."),
     ] = False,
     json: Json = False,
 ) -> int:

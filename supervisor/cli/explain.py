@@ -12,11 +12,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-import typer
-
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.cli import common, view_run
-from ftrun.supervisor.cli.runs import Json, Name
+from ftrun.supervisor.cli.options import Json, Name, argument, option
 from ftrun.supervisor.config import settings, sources
 from ftrun.supervisor.config.recovery_order import rung_rules_from
 from ftrun.supervisor.model import errors
@@ -156,21 +154,15 @@ def _listed(tasks: list[int]) -> str:
 
 
 def explain(
-    name: Annotated[
-        str, typer.Argument(help="A run id, or any job id of the run.", metavar="[RUN|JOBID]")
-    ] = "",
+    name: Annotated[str, argument("[RUN|JOBID]", "A run id, or any job id of the run.")] = "",
     json: Json = False,
     if_: Annotated[
         str,
-        typer.Option(
-            "--what-if", metavar="CLASS|SIGNATURE", help="Print the recovery path of such a fault instead."
-        ),
+        option("--what-if", "Print the recovery path of such a fault instead.", "CLASS|SIGNATURE"),
     ] = "",
     ft: Annotated[
         list[str] | None,
-        typer.Option(
-            "--ft", metavar="KEY=VALUE", help="A setting for --what-if, such as spares=2; may be repeated."
-        ),
+        option("--ft", "A setting for --what-if, such as spares=2; may be repeated.", "KEY=VALUE"),
     ] = None,
 ) -> int:
     """Explain each decision: the evidence, the diagnosis, the rules and the budgets.
@@ -266,7 +258,7 @@ def _diagnosis_lines(diagnosis: dict[str, Any]) -> Iterator[str]:
 def logs(
     name: Name,
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Follow the output across attempts until the run is over.")
+        bool, option("-f --follow", "Follow the output across attempts until the run is over.")
     ] = False,
 ) -> int:
     """Print the output of a run, with a line between its attempts."""

@@ -17,7 +17,7 @@ from ftrun.slurm.client.cluster import NodeRow
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.cli import common, view_nodes
-from ftrun.supervisor.cli.runs import Json
+from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.config import node_counts, sources
 from ftrun.supervisor.config.settings import parse
 from ftrun.supervisor.context import node_ledger_writer
@@ -33,8 +33,8 @@ SLURM_TIMEOUT_S = 10.0
 HISTORY_SHOWN = 40
 
 app = typer.Typer(help="The history of nodes: strikes, quarantine, lemons.")
-Names = Annotated[list[str], typer.Argument(help="Nodes, or lists such as n[1-4].", metavar="NODE...")]
-Reason = Annotated[str, typer.Option("--reason", help="The reason, for other readers.")]
+Names = Annotated[list[str], argument("NODE...", "Nodes, or lists such as n[1-4].")]
+Reason = Annotated[str, option("--reason", "The reason, for other readers.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class NodesView:
 @app.callback(invoke_without_command=True)
 def nodes(
     context: typer.Context,
-    every: Annotated[bool, typer.Option("--all", "-a", help="Also nodes without a history.")] = False,
+    every: Annotated[bool, option("--all -a", "Also nodes without a history.")] = False,
     json: Json = False,
 ) -> None:
     """Show the nodes that have a history: state in Slurm, strikes, last fault, quarantine, score.
@@ -115,8 +115,8 @@ def _pooled(scene: NodesView) -> list[dict[str, str]]:
 
 @app.command("show")
 def show(
-    node: Annotated[str, typer.Argument(help="A node.", metavar="NODE")],
-    number: Annotated[int, typer.Option("-n", help="How many entries, newest last.", min=1)] = HISTORY_SHOWN,
+    node: Annotated[str, argument("NODE", "A node.")],
+    number: Annotated[int, option("-n", "How many entries, newest last.", min=1)] = HISTORY_SHOWN,
     json: Json = False,
 ) -> None:
     """Show one node: its strikes, its devices, and its history."""
@@ -150,7 +150,7 @@ def show(
 
 @app.command("lemons")
 def show_lemons(
-    every: Annotated[bool, typer.Option("--all", "-a", help="Every node with a score.")] = False,
+    every: Annotated[bool, option("--all -a", "Every node with a score.")] = False,
     json: Json = False,
 ) -> None:
     """Show the nodes that kept failing jobs in the last four weeks, the worst first, with the signals behind
@@ -182,7 +182,7 @@ def show_lemons(
 @app.command("exclude")
 def exclude(
     names: Names,
-    lasting: Annotated[str, typer.Option("--for", help="Duration: 12h, 2d.", metavar="TIME")] = "1d",
+    lasting: Annotated[str, option("--for", "Duration: 12h, 2d.", "TIME")] = "1d",
     reason: Reason = "",
     json: Json = False,
 ) -> None:
@@ -305,4 +305,5 @@ def _history_row(entry: dict[str, Any]) -> list[object]:
 
 
 def _clock(at_s: float | None) -> str | None:
-    return None if at_s is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(at_s))
+    clock = common.clock(at_s)
+    return clock and clock[:-3]

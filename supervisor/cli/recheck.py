@@ -10,11 +10,9 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.cli import common
-from ftrun.supervisor.cli.runs import Json
+from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.config import sources
 from ftrun.supervisor.model.errors import UserError
 
@@ -33,13 +31,11 @@ ATTENTION = frozenset({"failing", "unseen", "left", "edited", "refused"})
 def recheck(
     nodes: Annotated[
         list[str] | None,
-        typer.Argument(help="Only these nodes; lists such as n[1-4] are allowed.", metavar="NODE..."),
+        argument("NODE...", "Only these nodes; lists such as n[1-4] are allowed."),
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option(
-            "--dry-run", help="Check the nodes and print what would be done; change and record nothing."
-        ),
+        option("--dry-run", "Check the nodes and print what would be done; change and record nothing."),
     ] = False,
     json: Json = False,
 ) -> int:

@@ -17,7 +17,7 @@ import os
 import sys
 
 from ftrun.slurm.client.options import OptionError
-from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.model.errors import UnreadableRun, UserError
 from ftrun.supervisor.store import journal, submission_context
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.submission import arguments, compose, plan, sbatch_process
@@ -156,15 +156,12 @@ def wait_for_run(run_dir: str, revive: Callable[[], None]) -> int:
     """
     import time
 
-    from ftrun.supervisor.model import events
-    from ftrun.supervisor.model.states import IllegalEvent
-
     run_id = os.path.basename(run_dir)
     looks = 0
     while True:
         try:
-            run = events.fold(run_id, journal.read_run(run_dir))
-        except (OSError, IllegalEvent, journal.JournalDamaged, journal.JournalTooNew) as error:
+            run = journal.load_run(run_dir)
+        except (OSError, UnreadableRun) as error:
             raise UserError(f"cannot wait for run {run_id}: {error}", 1) from None
         if run.final:
             return run.exit_code if run.exit_code is not None else 1

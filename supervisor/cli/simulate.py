@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
-import typer
-
 from ftrun.supervisor.cli import common
+from ftrun.supervisor.cli.options import Json, option
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.config.rungs import Rung
 from ftrun.supervisor.model import errors
@@ -26,39 +25,35 @@ FAULTS_MAX = 200_000.0
 KINDS = (*(rung.value for rung in Rung), GROW_RUNG, IN_THE_QUEUE)
 
 
-def _text(flag: str, told: str, value: str) -> Any:
-    return typer.Option(flag, help=told, metavar=value)
-
-
 Preset = Annotated[
-    str, _text("--preset", "A shipped scenario: llama3-16k, research-1k, research-16k.", "NAME")
+    str, option("--preset", "A shipped scenario: llama3-16k, research-1k, research-16k.", "NAME")
 ]
-File = Annotated[str, _text("--scenario", "A scenario file of your own instead.", "FILE.toml")]
-Nodes = Annotated[str, _text("--nodes", "Nodes that the training uses.", "N")]
-Days = Annotated[str, _text("--days", "Simulated time.", "DAYS")]
-Seeds = Annotated[int, _text("--seeds", "Number of simulated lives for each policy.", "N")]
+File = Annotated[str, option("--scenario", "A scenario file of your own instead.", "FILE.toml")]
+Nodes = Annotated[str, option("--nodes", "Nodes that the training uses.", "N")]
+Days = Annotated[str, option("--days", "Simulated time.", "DAYS")]
+Seeds = Annotated[int, option("--seeds", "Number of simulated lives for each policy.", "N")]
 Spares = Annotated[
     str,
-    _text(
+    option(
         "--spares",
         "Spare nodes; one column for each number [default: a quarter of the idle nodes].",
         "K[,K...]",
     ),
 ]
-Every = Annotated[str, _text("--checkpoint-every", "Useful work between two checkpoints.", "TIME")]
-Cost = Annotated[str, _text("--checkpoint-cost", "How long training stops for a checkpoint.", "TIME")]
-Queue = Annotated[str, _text("--queue", "Mean queue time of a resubmitted job.", "TIME")]
-Repair = Annotated[str, _text("--repair", "Mean time to repair a node.", "TIME")]
-Reaction = Annotated[str, _text("--reaction", "Mean time until a person acts.", "TIME")]
-Idle = Annotated[str, _text("--idle", "Idle nodes of the cluster, beyond those of the training.", "N")]
+Every = Annotated[str, option("--checkpoint-every", "Useful work between two checkpoints.", "TIME")]
+Cost = Annotated[str, option("--checkpoint-cost", "How long training stops for a checkpoint.", "TIME")]
+Queue = Annotated[str, option("--queue", "Mean queue time of a resubmitted job.", "TIME")]
+Repair = Annotated[str, option("--repair", "Mean time to repair a node.", "TIME")]
+Reaction = Annotated[str, option("--reaction", "Mean time until a person acts.", "TIME")]
+Idle = Annotated[str, option("--idle", "Idle nodes of the cluster, beyond those of the training.", "N")]
 Elastic = Annotated[
-    str, _text("--elastic", "Sizes of the elastic column [default: half to all].", "MIN-MAX[:UNIT]")
+    str, option("--elastic", "Sizes of the elastic column [default: half to all].", "MIN-MAX[:UNIT]")
 ]
 Set = Annotated[
-    list[str] | None, _text("--set", "Set any quantity (docs/simulate.md); repeatable.", "KEY=VALUE")
+    list[str] | None, option("--set", "Set any quantity (docs/simulate.md); repeatable.", "KEY=VALUE")
 ]
 Ft = Annotated[
-    list[str] | None, _text("--ft", "A setting of ftrun, such as retries=500; repeatable.", "KEY=VALUE")
+    list[str] | None, option("--ft", "A setting of ftrun, such as retries=500; repeatable.", "KEY=VALUE")
 ]
 
 
@@ -78,7 +73,7 @@ def simulate(  # noqa: PLR0917 - options are given by name
     elastic: Elastic = "",
     quantity: Set = None,
     ft: Ft = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on one line.")] = False,
+    json: Json = False,
 ) -> int:
     """Compare ways to recover a run on a virtual cluster: ftrun's own policy, a person, and a plain requeue.
 

@@ -16,10 +16,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ftrun.supervisor.cli import common
-from ftrun.supervisor.cli.runs import Json
+from ftrun.supervisor.cli.options import Json, option
 from ftrun.supervisor.config import sources
 from ftrun.supervisor.model.errors import UserError
 
@@ -35,14 +33,12 @@ COMMAND_TIMEOUT_S = 30.0
 
 
 def site(
-    once: Annotated[
-        bool, typer.Option("--once", help="Answer the requests that wait, then end (for cron).")
-    ] = False,
+    once: Annotated[bool, option("--once", "Answer the requests that wait, then end (for cron).")] = False,
     observe: Annotated[
-        bool, typer.Option("--observe", help="Check and answer, but drain nothing: begin with this.")
+        bool, option("--observe", "Check and answer, but drain nothing: begin with this.")
     ] = False,
     every: Annotated[
-        float, typer.Option("--every", help="Seconds between two rounds through the spool.", min=0.2)
+        float, option("--every", "Seconds between two rounds through the spool.", min=0.2)
     ] = 10.0,
     json: Json = False,
 ) -> int:

@@ -26,12 +26,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import typer
-
 from ftrun.slurm.client import options as client_options
 from ftrun.slurm.client.cluster import Cluster, PartitionRow, SubmitRequest
 from ftrun.slurm.client.parse import parse_seconds
 from ftrun.supervisor.cli import common
+from ftrun.supervisor.cli.options import option
 from ftrun.supervisor.config import sources
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.submission import start_supervisor
@@ -51,33 +50,30 @@ _OF_EVERY_CALL = (
 
 def supervise(
     *,
-    once: Annotated[
-        bool, typer.Option("--once", help="Do what is due now, then end (for cron and scrontab).")
-    ] = False,
+    once: Annotated[bool, option("--once", "Do what is due now, then end (for cron and scrontab).")] = False,
     as_job: Annotated[
         bool,
-        typer.Option(
-            "--as-job",
-            help="Submit a small job that supervises the runs; Slurm restarts it when its node dies.",
+        option(
+            "--as-job", "Submit a small job that supervises the runs; Slurm restarts it when its node dies."
         ),
     ] = False,
     sbatch_options: Annotated[
         str,
-        typer.Option("--sbatch-options", help='With --as-job: more options for sbatch ("-p long -t 7-0").'),
+        option("--sbatch-options", 'With --as-job: more options for sbatch ("-p long -t 7-0").'),
     ] = "",
     text: Annotated[
         str,
-        typer.Option(
+        option(
             "--print",
-            metavar="systemd|cron|scrontab",
-            help="Print a systemd user unit, a crontab line or a scrontab entry for a supervisor, and end.",
+            "Print a systemd user unit, a crontab line or a scrontab entry for a supervisor, and end.",
+            "systemd|cron|scrontab",
         ),
     ] = "",
     json: Annotated[
-        bool, typer.Option("--json", help="With --as-job and --print: one JSON object on one line.")
+        bool, option("--json", "With --as-job and --print: one JSON object on one line.")
     ] = False,
-    detached: Annotated[bool, typer.Option("--detached", hidden=True)] = False,
-    in_job: Annotated[bool, typer.Option("--in-job", hidden=True)] = False,
+    detached: Annotated[bool, option("--detached", "", hidden=True)] = False,
+    in_job: Annotated[bool, option("--in-job", "", hidden=True)] = False,
 ) -> int:
     """Supervise all runs until interrupted: watch, diagnose, recover. One supervisor leads, others wait."""
     from ftrun.supervisor.store import supervisor_log

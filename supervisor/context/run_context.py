@@ -17,7 +17,7 @@ from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.observations import LaunchObservations
 from ftrun.supervisor.context.services import Services
 from ftrun.supervisor.model import job_rows
-from ftrun.supervisor.model.events import apply, fold
+from ftrun.supervisor.model.events import apply
 from ftrun.supervisor.model.run import Attempt, Run
 from ftrun.supervisor.model.states import State, next_state
 from ftrun.supervisor.store import journal
@@ -50,7 +50,7 @@ class RunContext:
     def _reload(self) -> None:
         self._sizes = journal.sizes(self.run_dir)
         self._lengths = journal.believed_lengths(self.run_dir)
-        self.run = fold(os.path.basename(self.run_dir), journal.read_run(self.run_dir))
+        self.run = journal.load_run(self.run_dir)
 
     # ------------------------------------------------------------------ the run
 

@@ -36,7 +36,6 @@ from ftrun.supervisor.drill.observation import Observation, Outcome, is_due, tar
 from ftrun.supervisor.drill.scenario import Action, Scenario, Staging
 from ftrun.supervisor.drill.timeline import Event, Row, Timeline
 from ftrun.supervisor.drill.verdict import Check
-from ftrun.supervisor.model import events as model_events
 from ftrun.supervisor.model import run as model_run
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.store import journal
@@ -271,9 +270,7 @@ class Drill:
 
     def _runs(self) -> list[model_run.Run]:
         return [
-            drain.with_answers(
-                model_events.fold(os.path.basename(run_dir), journal.read_run(run_dir)), time.time()
-            )
+            drain.with_answers(journal.load_run(run_dir), time.time())
             for run_dir in store_run_dir.run_dirs(str(self.home))
         ]
 

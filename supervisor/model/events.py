@@ -13,6 +13,7 @@ from typing import Any
 
 from ftrun.slurm.records import replace
 from ftrun.supervisor.model import agent_events
+from ftrun.supervisor.model.errors import UnreadableRun
 from ftrun.supervisor.model.renamed_settings import rename_settings
 from ftrun.supervisor.model.run import (
     Attempt,
@@ -30,7 +31,7 @@ from ftrun.supervisor.model.states import AGENT_KINDS, PART_TRANSITIONS, SaveSta
 __all__ = ["BadRecord", "apply", "fold", "unlisted_moves"]
 
 
-class BadRecord(ValueError):
+class BadRecord(UnreadableRun):
     """A journal record without a field that its kind needs: no ftrun wrote it."""
 
 

@@ -25,6 +25,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Literal, NamedTuple, get_args
 
+from ftrun.supervisor.model.errors import UnreadableRun
+
 __all__ = [
     "AGENT_KINDS",
     "COMPANION_STATES",
@@ -358,7 +360,7 @@ NON_MOVING_KINDS = AGENT_KINDS | frozenset(
 )
 
 
-class IllegalEvent(ValueError):
+class IllegalEvent(UnreadableRun):
     """A journal record that cannot happen in this state."""
 
     def __init__(self, state: State, kind: str) -> None:

@@ -22,6 +22,7 @@ from dataclasses import field
 from functools import partial
 from typing import Any
 
+from ftrun.hooks.runtime.formats import duration_text
 from ftrun.slurm.client.cluster import Cluster, NodeRow
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass
@@ -134,7 +135,7 @@ class RecheckRound:
             return self._say(row, "waiting", why)
         left_s = recheck_rules.due_s(memory, self.rules) - self.now()
         if left_s > 0:
-            return self._say(row, "waiting", f"looked at again in {_span(left_s)}")
+            return self._say(row, "waiting", f"looked at again in {duration_text(left_s)}")
         return self._looked(row, CheckReport("silent", why=why)) if state == "silent" else True
 
     def _gone(self, row: NodeRow, memory: RecheckState) -> bool:
@@ -305,9 +306,3 @@ def _run(command: Sequence[str]) -> tuple[int, str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         return -1, str(error)
     return done.returncode, (done.stdout + done.stderr).strip()
-
-
-def _span(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

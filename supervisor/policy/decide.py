@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ftrun.hooks.runtime.formats import duration_text
 from ftrun.slurm.records import replace
 from ftrun.supervisor.config.node_counts import sizes_of_settings
 from ftrun.supervisor.diagnosis import known_ends
@@ -62,7 +63,7 @@ def decide(case: PolicyInput) -> Ruling:
         reason = f"{decision.reason}; yet Slurm has started the job again, and a launch that shows no fault is not ended"
         return _vetoed(case, Ruling(Decision("keep", reason), spent, retries))
     if decision.kind == "resubmit" and case.from_zero:
-        lost = elastic.duration_text(case.trained_s)
+        lost = duration_text(case.trained_s)
         reason = f"{decision.reason}; no checkpoint may be loaded, and {lost} of training are lost by beginning from nothing"
         decision = replace(decision, reason=reason, fresh=True)
     if decision.kind == "resubmit":
@@ -185,8 +186,8 @@ def _nothing_to_load(case: PolicyInput) -> Decision | None:
         return None
     lost = "what was there before the run began is not thrown away"
     if case.own:
-        limit = elastic.duration_text(case.limits.from_zero_max_s)
-        lost = f"{elastic.duration_text(case.trained_s)} of training are not thrown away (restart-from-zero-max: {limit})"
+        limit = duration_text(case.limits.from_zero_max_s)
+        lost = f"{duration_text(case.trained_s)} of training are not thrown away (restart-from-zero-max: {limit})"
     advice = "Mend one of them, or say --ft-checkpoint-fresh to begin from nothing."
     return replace(_stop(case, f"{case.summary}; {case.stuck}; {lost}"), advice=advice)
 

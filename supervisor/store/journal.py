@@ -12,7 +12,7 @@
   nobody acts on it.
 - Every record has a version `v`. A reader refuses a version that it does not know rather than guess.
 
-`ftrun sbatch` writes through this module, so it imports only os, time and json.
+`ftrun sbatch` writes through this module, so it imports only os, time, json and the errors.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import json
 import os
 import time
 
+from ftrun.supervisor.model.errors import UnreadableRun
+
 __all__ = [
     "VERSION",
     "Journal",
@@ -28,6 +30,7 @@ __all__ = [
     "JournalTooNew",
     "append_record",
     "believed_lengths",
+    "load_run",
     "read_run",
 ]
 
@@ -37,14 +40,16 @@ if TYPE_CHECKING:  # typing costs milliseconds that `ftrun sbatch` does not have
     from collections.abc import Callable, Iterable
     from typing import Any
 
+    from ftrun.supervisor.model.run import Run
+
     Record = dict[str, Any]
 
 
-class JournalDamaged(Exception):
+class JournalDamaged(UnreadableRun):
     """A journal file holds something that no crash of ours can leave: read by people, acted on by nobody."""
 
 
-class JournalTooNew(Exception):
+class JournalTooNew(UnreadableRun):
     """The journal was written by a newer ftrun: this one does nothing with the run."""
 
 
@@ -147,6 +152,13 @@ def read_run(run_dir: str) -> list[Record]:
     parsed = {name: _read_file(os.path.join(folder, name)) for name in names}
     limits = _limits(names, parsed)
     return [record for name in names for end, record in parsed[name] if end <= limits[name]]
+
+
+def load_run(run_dir: str) -> Run:
+    """The run in this folder, as its journal tells it. Raises UnreadableRun, OSError."""
+    from ftrun.supervisor.model.events import fold  # `ftrun sbatch` only writes
+
+    return fold(os.path.basename(run_dir), read_run(run_dir))
 
 
 def sizes(run_dir: str) -> dict[str, int]:

@@ -14,7 +14,7 @@ import os
 import sys
 from contextlib import suppress
 
-from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.model.errors import UnreadableRun, UserError
 from ftrun.supervisor.store import journal, submission_context
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.submission import plan, sbatch_process
@@ -241,7 +241,7 @@ def _present_job(asked: Submission, home: str, job: str) -> str:
             for record in journal.read_run(run_dir)
             if record["kind"] == "submit.done" and record["job"]
         ]
-    except (OSError, journal.JournalDamaged, journal.JournalTooNew):
+    except (OSError, UnreadableRun):
         return job
     if job not in submitted[:-1] or _is_anothers(asked, run_dir, job):
         return job
@@ -252,13 +252,12 @@ def _is_anothers(asked: Submission, run_dir: str, job: str) -> bool:
     """Whether Slurm shows a job of this id that is not the run's. Asked only if an id would be replaced."""
     from ftrun.slurm.client.errors import SlurmError
     from ftrun.slurm.commands.cluster import CommandCluster
-    from ftrun.supervisor.model import events, job_rows
-    from ftrun.supervisor.model.states import IllegalEvent
+    from ftrun.supervisor.model import job_rows
 
     try:
         shown = CommandCluster(asked.env, timeout_s=10.0).jobs((job,)).values()
-        run = events.fold(os.path.basename(run_dir), journal.read_run(run_dir))
-    except (SlurmError, OSError, IllegalEvent):
+        run = journal.load_run(run_dir)
+    except (SlurmError, OSError, UnreadableRun):
         return False
     mine = [attempt for attempt in run.attempts if attempt.job == job]
     return bool(shown) and not any(
