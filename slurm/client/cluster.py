@@ -22,21 +22,6 @@ from typing import Protocol
 
 from ftrun.slurm.client.pending import PendingJobs
 
-__all__ = [
-    "ACTIVE_STATES",
-    "Cluster",
-    "ClusterFacts",
-    "JobDetails",
-    "JobRow",
-    "JobState",
-    "NodeRow",
-    "NodeUsage",
-    "PartitionRow",
-    "Rights",
-    "SubmitRequest",
-    "Submitted",
-]
-
 
 class JobState(str, Enum):
     """Slurm's job states (base state; flags like COMPLETING stand in for the base state as squeue prints them)."""

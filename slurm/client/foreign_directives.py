@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from ftrun.slurm.client.directives import line_of, words_of
 
-__all__ = ["drop_foreign", "foreign_lines", "foreign_words"]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

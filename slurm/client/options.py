@@ -20,16 +20,6 @@ from __future__ import annotations
 
 from ftrun.slurm.client.releases import NONE, OLDEST, OPTIONAL, OPTIONS, REQUIRED
 
-__all__ = [
-    "Ambiguous",
-    "CommandLine",
-    "MissingValue",
-    "OptionError",
-    "UnknownOption",
-    "plugin_options",
-    "split",
-]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

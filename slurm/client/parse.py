@@ -29,27 +29,6 @@ from ftrun.slurm.client.cluster import (
 from ftrun.slurm.client.node_states import has_outlived, parse_node_state
 from ftrun.slurm.client.nodeset import expand
 
-__all__ = [
-    "DEPENDENCY_FORMAT",
-    "JOB_FORMAT",
-    "NODE_FORMAT",
-    "STAY_FORMAT",
-    "STAY_ROW",
-    "clean_dependency",
-    "depends_on",
-    "has_token",
-    "parse_config",
-    "parse_dependencies",
-    "parse_details",
-    "parse_jobs",
-    "parse_node_usage",
-    "parse_nodes",
-    "parse_partitions",
-    "parse_seconds",
-    "parse_state",
-    "parse_submitted",
-]
-
 UNIT = "\x1f"  # between fields
 RECORD = "\x1e"  # after the last field; Slurm adds a line break
 

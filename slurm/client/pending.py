@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["PendingJobs"]
-
 
 class PendingJobs(Protocol):
     """Operations on this user's pending jobs. Raises as `Cluster` does."""

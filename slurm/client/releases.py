@@ -10,20 +10,6 @@ too, as a checklist for a new release. `make test-slurm-matrix` runs the suites 
 
 from __future__ import annotations
 
-__all__ = [
-    "DIFFERENCES",
-    "NONE",
-    "OLDEST",
-    "OPTIONAL",
-    "OPTIONS",
-    "REQUIRED",
-    "TRIED",
-    "Difference",
-    "Release",
-    "release_text",
-    "since",
-]
-
 Release = tuple[int, int]
 """Slurm's year and month: (22, 5) is 22.05."""
 

@@ -12,8 +12,6 @@ import re
 
 from ftrun.slurm.client.nodeset import expand
 
-__all__ = ["is_none", "parse_topology"]
-
 _LEAF = re.compile(r"^(?:SwitchName=(\S+) Level=0|BlockName=(\S+))\b.*? Nodes=(\S+)", re.MULTILINE)
 
 

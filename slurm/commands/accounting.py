@@ -28,8 +28,6 @@ from ftrun.slurm.commands.failure_kinds import Call, error_of_failure
 from ftrun.slurm.commands.process import check_configuration, reading_env, run, tool
 from ftrun.slurm.records import dataclass
 
-__all__ = ["Accounting", "AccountingRow", "SacctAccounting", "accounted", "parse_accounts"]
-
 _FIELDS = "JobID,State,ExitCode,DerivedExitCode,Reason,NodeList,WorkDir,JobName"
 _SHORT_FIELDS = "JobID,State,ExitCode,DerivedExitCode,NodeList,WorkDir,JobName"
 """Reason came with 21.08, and a database older than its clients may refuse it."""

@@ -31,8 +31,6 @@ from ftrun.slurm.client.nodeset import expand, fold
 from ftrun.slurm.commands.failure_kinds import Call, error_of_failure, is_gone
 from ftrun.slurm.commands.process import Answer, Context, check_configuration, reading_env, run, tool
 
-__all__ = ["JOB_ID", "CommandCluster", "known_node", "needs_drain"]
-
 # One argument may have 128 KiB on Linux; beyond this the whole queue is asked for and filtered here.
 _LONGEST_ID_LIST = 100_000
 # squeue compares every job with every id; for more ids than this it is cheaper to print all jobs of the user.

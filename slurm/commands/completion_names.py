@@ -12,8 +12,6 @@ from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.client.nodeset import expand
 from ftrun.slurm.commands.process import check_configuration, reading_env, run, tool
 
-__all__ = ["KINDS", "names"]
-
 # Accounts and QOS under which this user may submit.
 _OWN = ("sacctmgr", "-nP", "show", "associations", "where", "user={user}")
 _ASKED: Mapping[str, tuple[Sequence[str], Callable[[str], Sequence[str]]]] = {

@@ -14,8 +14,6 @@ from ftrun.slurm.client.errors import RefusedForGood, Unreachable
 from ftrun.slurm.commands.process import Answer, run, tool
 from ftrun.slurm.records import dataclass
 
-__all__ = ["EXPIRED", "GOOD", "REPLAYED", "REWOUND", "TTL_MAX_S", "Credential", "decode", "sign"]
-
 GOOD, EXPIRED, REWOUND, REPLAYED = 0, 15, 16, 17
 TTL_MAX_S = 3600  # munge allows no more
 TIMEOUT_S = 10.0

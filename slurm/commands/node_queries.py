@@ -24,8 +24,6 @@ from ftrun.slurm.client.nodeset import fold
 from ftrun.slurm.commands.process import tool
 from ftrun.slurm.records import dataclass
 
-__all__ = ["ANSWER", "NodeQuery", "QueryAnswers", "SrunQuery", "parse_answers"]
-
 ANSWER = "ftrun-here"
 """In a task's output: stands before the node's name and its answer."""
 

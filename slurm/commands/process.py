@@ -16,8 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from ftrun.slurm.client.errors import RefusedForGood, RefusedForNow, SlurmError, Unreachable
 from ftrun.slurm.records import dataclass
 
-__all__ = ["Answer", "Context", "check_configuration", "reading_env", "run", "tool"]
-
 # Variables that Slurm's commands need to reach the right cluster; all other SLURM_* change output or
 # selection.
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_SACK_KEY", "SLURM_SACK_SOCKET"})

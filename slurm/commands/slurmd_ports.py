@@ -23,8 +23,6 @@ from typing import Protocol
 
 from ftrun.slurm.client.errors import SlurmError
 
-__all__ = ["SlurmdPorts", "TcpSlurmdPorts", "parse_slurmd_addresses", "refusing"]
-
 USUAL_PORT = 6818
 LOOK_EVERY_S = 0.25
 LOOK_S = 0.2  # on a healthy network a refusal takes a round trip

@@ -17,8 +17,6 @@ from ftrun.slurm.commands.slurmd_ports import SlurmdPorts
 from ftrun.slurm.commands.steps import InsideSteps, StepRow, await_answers
 from ftrun.slurm.records import dataclass
 
-__all__ = ["Span", "SpanningSteps"]
-
 SLICE_S = 0.02  # each query has its own pipe: they are read in turn
 
 

@@ -25,8 +25,6 @@ from ftrun.slurm.commands.process import check_configuration, reading_env, run, 
 from ftrun.slurm.commands.slurmd_ports import USUAL_PORT, SlurmdPorts, TcpSlurmdPorts, parse_slurmd_addresses
 from ftrun.slurm.records import dataclass
 
-__all__ = ["CommandSteps", "InsideSteps", "QueryAnswers", "StepRow", "Steps", "await_answers", "parse_steps"]
-
 _FORMAT = "%i|%N|%j"  # the name last: it is free text
 _STEP = re.compile(r"(\d+)\.(\d+)")
 _SLURMD_PORT = re.compile(r"^SlurmdPort\s*=\s*(\d+)", re.MULTILINE)

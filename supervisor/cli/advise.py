@@ -35,19 +35,6 @@ from ftrun.supervisor.simulator.scenario import Scenario, quantity
 from ftrun.supervisor.store import checkpoints, submission_context
 from ftrun.supervisor.submission import in_allocation
 
-__all__ = [
-    "Advice",
-    "CheckpointTiming",
-    "Choice",
-    "Figure",
-    "Rate",
-    "advise",
-    "checkpoint_timing",
-    "fault_rates",
-    "make_advice",
-]
-
-
 PRIOR_NODE_SHARE = 0.8
 """The share of the prior's faults that are faults of a node."""
 

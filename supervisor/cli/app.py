@@ -19,8 +19,6 @@ import typer.main
 from ftrun.supervisor.cli.commands import COMMANDS, Command
 from ftrun.supervisor.model.errors import EXIT_USAGE, UserError
 
-__all__ = ["load", "run"]
-
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 

@@ -13,8 +13,6 @@ from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.submission import compile_cache
 from ftrun.supervisor.submission.compile_cache import CacheFill, CacheIndex, NodeClass
 
-__all__ = ["cache"]
-
 Clear = Annotated[bool, option("--clear", "Delete the caches: the next start compiles everything anew.")]
 
 

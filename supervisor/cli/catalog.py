@@ -15,8 +15,6 @@ from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.signatures import selftest
 from ftrun.supervisor.signatures.catalog import Catalog, Signature
 
-__all__ = ["app"]
-
 CHUNK_BYTES = 1 << 20
 
 app = typer.Typer(

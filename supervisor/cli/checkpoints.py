@@ -16,8 +16,6 @@ from ftrun.supervisor.cli.view_checkpoints import Inventory, Place
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.store import run_dir as store_run_dir
 
-__all__ = ["checkpoints"]
-
 Where = Annotated[
     list[str] | None,
     argument(

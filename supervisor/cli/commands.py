@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["COMMANDS", "Command"]
-
 
 class Command(NamedTuple):
     """Where a command lives (a module of this room, a name in it), and what one line says about it."""

@@ -31,27 +31,6 @@ if TYPE_CHECKING:
 
     from ftrun.supervisor.signatures.catalog import Catalog
 
-__all__ = [
-    "SupervisorState",
-    "all_runs",
-    "checked_home",
-    "clock",
-    "console",
-    "ensure_supervisor",
-    "find_run",
-    "home",
-    "is_terminal",
-    "load_catalog",
-    "load_run",
-    "parse_ft",
-    "print_json",
-    "print_styled",
-    "print_table",
-    "supervisor_state",
-    "write_request",
-]
-
-
 FOREIGN_LOOK_S = 3.0
 
 

@@ -19,9 +19,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["candidates", "main"]
-
-
 _CURSOR = "\0"
 _PATHS = {"file": ":files", "dir": ":dirs"}
 # Options of sbatch whose value is a file.

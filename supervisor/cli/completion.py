@@ -11,8 +11,6 @@ from typing import Annotated
 from ftrun.supervisor.cli.options import argument
 from ftrun.supervisor.model.errors import UserError
 
-__all__ = ["completion"]
-
 BASH = r"""# For bash 4.4 and newer. In ~/.bashrc:  eval "$(ftrun completion bash)"
 _ftrun() {
     local told word me=${COMP_WORDS[0]/#\~/$HOME}

@@ -15,9 +15,6 @@ from ftrun.supervisor.config import trust as config_trust
 from ftrun.supervisor.config.settings import SETTINGS, format_value
 from ftrun.supervisor.model.errors import UserError
 
-__all__ = ["app", "trust"]
-
-
 app = typer.Typer(help="The settings in force, and where each value came from.", no_args_is_help=True)
 
 

@@ -33,8 +33,6 @@ from ftrun.supervisor.telemetry.tail import LogPath
 if TYPE_CHECKING:
     from ftrun.supervisor.signatures.catalog import Catalog
 
-__all__ = ["EXIT_DO_NOT_RETRY", "EXIT_HEALTHY", "EXIT_RETRY", "EXIT_UNKNOWN", "diagnose"]
-
 EXIT_HEALTHY, EXIT_RETRY, EXIT_DO_NOT_RETRY, EXIT_UNKNOWN = 0, 10, 11, 12
 
 STDIN = "-"

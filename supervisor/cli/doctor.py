@@ -29,8 +29,6 @@ from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, option
 from ftrun.supervisor.store import node_tools
 
-__all__ = ["Finding", "MonitorCapability", "capabilities", "examine", "visible_here", "visible_on_node"]
-
 
 def doctor(
     nodes: Annotated[bool, option("--nodes", "Also check a node, by short srun steps.")] = False,

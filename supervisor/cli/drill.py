@@ -26,9 +26,6 @@ from ftrun.supervisor.drill.scenario import Scenario
 from ftrun.supervisor.drill.timeline import Event, Row
 from ftrun.supervisor.model.errors import UserError
 
-__all__ = ["View", "as_json", "live", "show_list", "show_results"]
-
-
 COLUMNS = (
     "DRILL",
     "FAULT",

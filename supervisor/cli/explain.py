@@ -28,9 +28,6 @@ from ftrun.supervisor.store import journal
 from ftrun.supervisor.store.run_dir import attempt_dir
 from ftrun.supervisor.submission import in_allocation
 
-__all__ = ["show_what_if"]
-
-
 FOLLOW_EVERY_S = 0.5
 TASKS_SHOWN = 16  # of an array, in each attempt
 TASK_TAIL_BYTES = 16 * 1024

@@ -27,8 +27,6 @@ from ftrun.supervisor.nodes import ledger, lemon_score
 from ftrun.supervisor.nodes.history import NodeHistory, NodeRecord, fold_entries
 from ftrun.supervisor.submission import companion
 
-__all__ = ["app"]
-
 SLURM_TIMEOUT_S = 10.0
 HISTORY_SHOWN = 40
 

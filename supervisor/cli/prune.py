@@ -25,9 +25,6 @@ from ftrun.supervisor.model.errors import UnreadableRun, UserError
 from ftrun.supervisor.store import journal
 from ftrun.supervisor.store import run_dir as store_run_dir
 
-__all__ = ["Candidate", "Kept", "Rules", "choose", "list_candidates", "remove", "remove_leftovers"]
-
-
 _HIDDEN = ".removing-"
 SETTLED_AFTER_S = (
     900.0  # until then a submission without an answer may still make a job, which must be cancelled

@@ -20,8 +20,6 @@ from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.model.errors import EXIT_USAGE, UserError
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="A disposable real Slurm on this machine: try things, break nodes.", no_args_is_help=True
 )

@@ -24,8 +24,6 @@ from ftrun.supervisor.submission import arguments, compose, plan, sbatch_process
 from ftrun.supervisor.submission.arguments import PlainSubmission, Submission
 from ftrun.supervisor.submission.first_attempt import FirstAttempt, print_notice
 
-__all__ = ["main", "wait_for_run"]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -18,8 +18,6 @@ from ftrun.supervisor.simulator.ftrun_rules import IN_THE_QUEUE
 from ftrun.supervisor.simulator.scenario import QUANTITIES, Scenario
 from ftrun.supervisor.simulator.tally import LOSSES, Row
 
-__all__ = ["simulate"]
-
 SEEDS_MAX = 10_000
 FAULTS_MAX = 200_000.0
 KINDS = (*(rung.value for rung in Rung), GROW_RUNG, IN_THE_QUEUE)

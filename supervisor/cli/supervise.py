@@ -35,9 +35,6 @@ from ftrun.supervisor.config import sources
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.submission import start_supervisor
 
-__all__ = ["TEXTS", "SupervisorJob", "crontab", "scrontab", "site_crontab", "submit", "time_limit", "unit"]
-
-
 ONCE_MAX_S = (
     1200.0  # more than a stock fence wait (SlurmdTimeout 300 s + 30 s) or the longest back-off (600 s)
 )

@@ -32,23 +32,6 @@ from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.store import checkpoints, submission_context
 from ftrun.supervisor.store import run_dir as store_run_dir
 
-__all__ = [
-    "Inventory",
-    "Place",
-    "place_of_path",
-    "place_of_run",
-    "refusals",
-    "shown_rows",
-    "staged_facts",
-    "staged_text",
-    "staging_problem",
-    "sum_reports",
-    "survey",
-    "verified_facts",
-    "verified_line",
-    "with_manifest",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Place:

@@ -14,16 +14,6 @@ from ftrun.supervisor.nodes.history import NodeHistory, NodeRecord, strike_key
 from ftrun.supervisor.nodes.lemon_score import WINDOW_S, Score, score
 from ftrun.supervisor.policy.correlated_failures import CommonCause
 
-__all__ = [
-    "correlated_facts",
-    "entry_facts",
-    "names_to_show",
-    "node_facts",
-    "node_row",
-    "score_facts",
-    "slurm_state",
-]
-
 UNKNOWN = ""
 
 

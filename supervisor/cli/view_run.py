@@ -22,24 +22,6 @@ from ftrun.supervisor.model.types import CLASS_RULES, UNLIMITED, FaultClass
 from ftrun.supervisor.policy import estimates
 from ftrun.supervisor.policy.policy_input import limits_from
 
-__all__ = [
-    "COMPANION_LINES",
-    "attempt_facts",
-    "budgets",
-    "companion_facts",
-    "companions_text",
-    "conditions_text",
-    "growth_text",
-    "incident_facts",
-    "inside_text",
-    "outlook_lines",
-    "present_companions",
-    "request_text",
-    "run_facts",
-    "run_row",
-    "state_text",
-]
-
 
 def companion_facts(attempt: Attempt) -> list[dict[str, Any]]:
     """Every companion of an attempt, oldest first. `since`: when it was requested or joined (Unix time)."""

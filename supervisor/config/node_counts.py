@@ -19,19 +19,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-__all__ = [
-    "GlobalBatch",
-    "Pool",
-    "Sizes",
-    "parse_pool",
-    "parse_sizes",
-    "plan_batch",
-    "scale_factor",
-    "sizes_of_settings",
-    "whole_units",
-]
-
-
 SIZES_MAX = 16_384
 """More nodes than that are a slip of the keyboard."""
 

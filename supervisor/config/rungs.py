@@ -13,8 +13,6 @@ from typing import Any
 
 from ftrun.supervisor.model.errors import SettingError, nearest_word
 
-__all__ = ["DEFAULT_ORDER", "IN_PLACE", "Rung", "drop_inapplicable", "inapplicable_rungs", "parse_order"]
-
 
 class Rung(StrEnum):
     """The rungs, the finest first."""

@@ -32,19 +32,6 @@ from ftrun.supervisor.config.table import (
 from ftrun.supervisor.model.errors import SettingError, nearest_word
 from ftrun.supervisor.model.renamed_settings import new_name, new_value
 
-__all__ = [
-    "SETTINGS",
-    "Setting",
-    "defaults",
-    "format_value",
-    "parse",
-    "parse_all",
-    "parse_number",
-    "parse_policy_rule",
-    "reach_of_value",
-    "takes_value",
-]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

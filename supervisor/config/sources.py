@@ -38,18 +38,6 @@ from ftrun.supervisor.model import errors
 from ftrun.supervisor.model.errors import SettingError, UserError
 from ftrun.supervisor.model.renamed_settings import new_name
 
-__all__ = [
-    "COMMAND_LINE",
-    "DEFAULT",
-    "Config",
-    "from_arguments",
-    "load",
-    "project_settings",
-    "settings_with_reach",
-    "source_files",
-    "user_folder",
-]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -17,16 +17,6 @@ import stat
 
 from ftrun.hooks.runtime import ownership
 
-__all__ = [
-    "list_trusted",
-    "read_settings_file",
-    "trust_file",
-    "trust_key",
-    "untrust_file",
-    "why_foreign",
-    "why_untrusted",
-]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any

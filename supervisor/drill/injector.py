@@ -18,8 +18,6 @@ from ftrun.slurm.sandbox.plan import SandboxError
 from ftrun.supervisor.drill.observation import Observation, target_node
 from ftrun.supervisor.drill.scenario import Action
 
-__all__ = ["Injector", "NoSandbox", "end_processes", "mount_small_disk", "supervisors", "unmount_disk"]
-
 COMMAND_TIMEOUT_S = 120.0
 GONE_WITHIN_S = 10.0
 STRANGERS = "strangers"

@@ -41,8 +41,6 @@ from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.store import journal
 from ftrun.supervisor.store import run_dir as store_run_dir
 
-__all__ = ["Drill", "DrillFailed", "Result", "load", "run_all", "run_scenario", "user_scenarios"]
-
 POLL_S = 0.25
 GONE_WITHIN_S = 60.0
 MACHINES_OWN = {"FTRUN_SLURM_CLIENT", "FTRUN_PYSLURM_PYTHON"}  # kept from the environment

@@ -15,8 +15,6 @@ from ftrun.supervisor.drill.observation import Outcome, Trace
 from ftrun.supervisor.model.run import Attempt, Incident, Run
 from ftrun.supervisor.model.states import State
 
-__all__ = ["Event", "Row", "Timeline", "rows"]
-
 
 @dataclass(frozen=True, slots=True)
 class Event:

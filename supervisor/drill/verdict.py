@@ -21,8 +21,6 @@ from ftrun.supervisor.drill_trainer import toy_model
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.states import IGNORED_SUFFIX, State
 
-__all__ = ["Check", "check_outcome", "laws"]
-
 
 @dataclass(frozen=True, slots=True)
 class Check:

@@ -14,8 +14,6 @@ from ftrun.supervisor import drill_trainer
 from ftrun.supervisor.drill.scenario import Scenario
 from ftrun.supervisor.drill_trainer import trainer
 
-__all__ = ["DEFAULT_SETTINGS", "plan_of", "sbatch_words", "site_config", "write_workload"]
-
 # Short waits; and a cap that permits an exclusion among four nodes (the default of a tenth would be none).
 DEFAULT_SETTINGS = {"log-quiet": "1s", "log-quiet-max": "4s", "backoff": "1s", "exclude-cap": "50%"}
 COMPILED = shutil.ignore_patterns("__pycache__")

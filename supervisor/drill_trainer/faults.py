@@ -18,8 +18,6 @@ from typing import Any, Protocol
 
 from ftrun.supervisor.drill_trainer.checkpoint_files import write_checkpoint
 
-__all__ = ["FAULTS", "Victim", "abort", "hang", "strike"]
-
 SLOW_FACTOR = 3.0
 
 

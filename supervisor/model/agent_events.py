@@ -44,15 +44,6 @@ from ftrun.supervisor.model.run import (
 from ftrun.supervisor.model.states import COMPANION_STATES, CompanionState
 from ftrun.supervisor.model.types import hang_verdict_from_json
 
-__all__ = [
-    "COMPANION_JOB_KEY",
-    "GROW_RUNG",
-    "apply_agent_record",
-    "companion_job_of",
-    "companion_mark",
-    "without_last_decision",
-]
-
 _NAME = re.compile(r"[0-9.]{1,64}")
 
 GROW_RUNG = "grow"

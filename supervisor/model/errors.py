@@ -14,17 +14,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "EXIT_INTERNAL",
-    "EXIT_USAGE",
-    "SettingError",
-    "SubmitImpossible",
-    "UnreadableRun",
-    "UserError",
-    "nearest_word",
-]
-
-
 EXIT_USAGE = 2
 """Wrong usage, a wrong value, something missing that the user can supply."""
 

@@ -28,8 +28,6 @@ from ftrun.supervisor.model.run import (
 )
 from ftrun.supervisor.model.states import AGENT_KINDS, PART_TRANSITIONS, SaveStage, next_state
 
-__all__ = ["BadRecord", "apply", "fold", "unlisted_moves"]
-
 
 class BadRecord(UnreadableRun):
     """A journal record without a field that its kind needs: no ftrun wrote it."""

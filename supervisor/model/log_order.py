@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from ftrun.slurm.records import replace
 from ftrun.supervisor.model.types import Evidence
 
-__all__ = ["parse_timestamp", "sort_by_time_written"]
-
 _NEVER = float("inf")
 _DATE = re.compile(
     r"(?<!\d)(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?: ?(Z|UTC|[+-]\d\d:?\d\d)\b)?"

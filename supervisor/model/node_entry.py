@@ -13,9 +13,6 @@ from typing import Any
 
 from ftrun.slurm.records import dataclass
 
-__all__ = ["NodeEntry", "canonical_device"]
-
-
 _PCI = re.compile(r"\b(?:0000)?([0-9a-f]{4}):([0-9a-f]{2}):([0-9a-f]{2})(?:\.0)?(?![\w.:])")
 
 

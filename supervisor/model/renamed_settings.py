@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["new_name", "new_value", "rename_settings"]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping

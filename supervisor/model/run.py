@@ -31,24 +31,6 @@ from ftrun.supervisor.model.states import (
 )
 from ftrun.supervisor.model.types import HangVerdict
 
-__all__ = [
-    "Attempt",
-    "Budgets",
-    "Companion",
-    "Exclusion",
-    "GivenUpTasks",
-    "HangDecision",
-    "Incident",
-    "Launch",
-    "LaunchEnd",
-    "Record",
-    "Run",
-    "Start",
-    "StartNote",
-    "max_step",
-    "progress_after",
-]
-
 Record = Mapping[str, Any]
 """One record of a journal."""
 

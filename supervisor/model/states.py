@@ -27,25 +27,6 @@ from typing import Literal, NamedTuple, get_args
 
 from ftrun.supervisor.model.errors import UnreadableRun
 
-__all__ = [
-    "AGENT_KINDS",
-    "COMPANION_STATES",
-    "FINAL_STATES",
-    "IGNORED_SUFFIX",
-    "PART_TRANSITIONS",
-    "TRANSITIONS",
-    "CompanionState",
-    "EndState",
-    "IllegalEvent",
-    "Move",
-    "Part",
-    "ResizeState",
-    "SaveStage",
-    "State",
-    "Submission",
-    "next_state",
-]
-
 
 class State(StrEnum):
     """The state of a run."""

@@ -12,8 +12,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-__all__ = ["Interval", "Intervals", "Slots", "Stopwatch", "Stopwatches"]
-
 T = TypeVar("T")
 
 

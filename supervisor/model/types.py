@@ -16,30 +16,6 @@ from typing import Any
 
 from ftrun.slurm.records import dataclass
 
-__all__ = [
-    "CLASS_RULES",
-    "UNLIMITED",
-    "Action",
-    "Blame",
-    "ClassRule",
-    "Decision",
-    "Diagnosis",
-    "Evidence",
-    "FaultClass",
-    "HangState",
-    "HangVerdict",
-    "Layer",
-    "Loading",
-    "PrelaunchHold",
-    "Proof",
-    "Role",
-    "Source",
-    "Topology",
-    "hang_verdict_from_json",
-    "hang_verdict_to_json",
-    "parse_prelaunch_hold",
-]
-
 
 class FaultClass(StrEnum):
     """The fault classes (a surface: names never change). `HEALTHY` is the absence of a fault."""

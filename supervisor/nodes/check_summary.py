@@ -16,18 +16,6 @@ from ftrun.hooks.runtime.finding import BAD, DEGRADED, NOTE, OK, SEVERITIES, SKI
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass
 
-__all__ = [
-    "ANSWERED",
-    "EXIT_BAD",
-    "EXIT_UNSEEN",
-    "CheckedNode",
-    "Result",
-    "matrix",
-    "summarize",
-    "summary_json",
-    "summary_lines",
-]
-
 ANSWERED = "answered"
 EXIT_BAD = 1
 EXIT_UNSEEN = 3

@@ -33,24 +33,6 @@ from ftrun.supervisor.model.types import CLASS_RULES
 from ftrun.supervisor.nodes.recheck_rules import PREFIX, CheckReport
 from ftrun.supervisor.policy.priority_boost import BoostedJob
 
-__all__ = [
-    "ID",
-    "PAYLOAD_BYTES_MAX",
-    "BadRequest",
-    "DrainHistory",
-    "DrainRequest",
-    "Limits",
-    "confirm_sick",
-    "control_nodes",
-    "from_payload",
-    "reason_of",
-    "refused_cap",
-    "refused_credential",
-    "refused_stay",
-    "to_payload",
-]
-
-
 SCHEMA = 1
 PURPOSE = "ftrun-site"  # a credential signed for anything else is not a request
 PAYLOAD_BYTES_MAX = 4096

@@ -30,8 +30,6 @@ from ftrun.supervisor.policy import priority_boost
 from ftrun.supervisor.policy.priority_boost import NO_RULE, BoostRule
 from ftrun.supervisor.store.append_log import AppendLog
 
-__all__ = ["Answer", "DrainService", "drain_service_dir"]
-
 AT_ONCE_MAX = 32  # requests handled in one round
 
 

@@ -21,8 +21,6 @@ from ftrun.supervisor.model.node_entry import NodeEntry, canonical_device
 from ftrun.supervisor.model.run import Attempt, Incident, Run
 from ftrun.supervisor.model.types import CLASS_RULES, FaultClass
 
-__all__ = ["entries_mark", "entries_of", "entries_of_report", "entry_prefix"]
-
 EVIDENCE_CHARACTERS = 200
 HOUR_S = 3600.0
 CARDS_BY = "gpu-check"  # the check that lists every card

@@ -28,17 +28,6 @@ from ftrun.supervisor.model import node_entry
 from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.policy.correlated_failures import CommonCause, Failure, common_causes
 
-__all__ = [
-    "DeviceRecord",
-    "NodeHistory",
-    "NodeRecord",
-    "QuarantineRules",
-    "Strike",
-    "fold_entries",
-    "strike_key",
-]
-
-
 DAY_S = 86_400.0
 LIE_WITHIN_S = 7 * DAY_S  # a strike this soon after a passed recheck is a relapse
 DOUBLINGS_MAX = 40

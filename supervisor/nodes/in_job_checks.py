@@ -25,8 +25,6 @@ from ftrun.hooks.runtime.ownership import RUNNER
 from ftrun.supervisor.nodes.check_summary import ANSWERED, CheckedNode
 from ftrun.supervisor.store import node_tools
 
-__all__ = ["SILENT", "check_nodes", "test_pairs"]
-
 SILENT = "silent"
 START_S = 15.0
 PAIRS_S = 300.0

@@ -30,8 +30,6 @@ from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.store import journal, run_dir
 
-__all__ = ["SCHEMA", "Reader", "append_entries", "compact", "entry_json", "ledger_dir", "read_entries"]
-
 SCHEMA = 1
 A_DAY_S = 86_400.0
 COMPACT_FROM_FILES = 8

@@ -22,8 +22,6 @@ from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.nodes.history import NodeRecord, strike_key
 
-__all__ = ["LEMON_AT", "RUNS_LEAST", "WEIGHTS", "WINDOW_S", "Score", "score"]
-
 WINDOW_S = 28 * 86_400.0
 LEMON_AT = 6.0
 RUNS_LEAST = 2

@@ -31,8 +31,6 @@ from ftrun.supervisor.nodes import ledger, recheck_rules
 from ftrun.supervisor.nodes.recheck_rules import CheckNodes, CheckReport, RecheckRules, RecheckState
 from ftrun.supervisor.store.append_log import AppendLog
 
-__all__ = ["RecheckResult", "RecheckRound", "recheck_dir"]
-
 STEP_S = 600.0
 STEP_OUTPUT_CHARS = 2000
 

@@ -24,23 +24,6 @@ from typing import Any
 from ftrun.slurm.client.cluster import NodeRow
 from ftrun.slurm.records import dataclass, replace
 
-__all__ = [
-    "CheckNodes",
-    "CheckReport",
-    "RecheckRules",
-    "RecheckState",
-    "Verdict",
-    "apply_record",
-    "assess_check",
-    "check_eligibility",
-    "due_s",
-    "fold",
-    "reason_owner",
-    "relapses_after",
-    "with_note",
-    "without_reboot_note",
-]
-
 PREFIX = "ftrun:"
 A_DAY_S = 86_400.0
 WORDS_MAX = 120  # of the still failing checks, in a reason

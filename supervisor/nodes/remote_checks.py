@@ -16,8 +16,6 @@ from ftrun.hooks.health.post_failure import NOT_AFTERWARDS
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.nodes.recheck_rules import CheckNodes, CheckReport
 
-__all__ = ["GIVEN_UP_AFTER_S", "SshVisit", "ssh_checks", "thresholds"]
-
 
 def thresholds(path: str) -> dict[str, dict[str, Any]]:
     """Thresholds by check from a JSON file; "" = the site's own on this host, if any. Raises UserError."""

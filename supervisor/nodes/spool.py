@@ -25,16 +25,6 @@ from typing import Any, Protocol
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.nodes.drain_rules import ID
 
-__all__ = [
-    "Spool",
-    "SpoolError",
-    "SpoolProtocol",
-    "WaitingRequest",
-    "put_request",
-    "read_answer",
-    "spool_owner",
-]
-
 SCHEMA = 1
 SPOOL_MODE, ANSWERS_MODE = 0o1733, 0o711
 CREDENTIAL_BYTES_MAX = 16 * 1024

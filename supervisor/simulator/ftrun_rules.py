@@ -37,8 +37,6 @@ from ftrun.supervisor.policy.queue import PendingJob, QueueAction, WaitSettings
 from ftrun.supervisor.simulator.queue import Companions, QueuedJob, first_job
 from ftrun.supervisor.simulator.virtual_run import Fault, VirtualRun
 
-__all__ = ["IN_THE_QUEUE", "FtrunRules", "diagnosis", "diagnosis_json", "stop_reason"]
-
 
 def diagnosis(fault: Fault) -> Diagnosis:
     """What ftrun would diagnose: by the log and, where the node answers, by its own checks of the node."""

@@ -19,8 +19,6 @@ from collections.abc import Collection
 
 from ftrun.supervisor.simulator.virtual_run import VirtualRun
 
-__all__ = ["Companions", "QueuedJob", "first_job"]
-
 
 class QueuedJob:
     """A job in the queue: `size` nodes that it must have, and as many of `spares` as there are.

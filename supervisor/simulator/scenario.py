@@ -19,8 +19,6 @@ from ftrun.supervisor.model import errors
 from ftrun.supervisor.model.errors import SettingError
 from ftrun.supervisor.model.types import FaultClass
 
-__all__ = ["QUANTITIES", "Cause", "Scenario", "quantity", "scenario_from"]
-
 DAYS_MAX = 3_650.0
 
 # fmt: off

@@ -8,8 +8,6 @@ from dataclasses import field
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.simulator.formulas import mean_interval
 
-__all__ = ["LOSSES", "Outcome", "Row", "row_of"]
-
 LOSSES = ("detection", "restart", "lost steps", "queue", "person", "smaller size", "checkpointing")
 """Causes of lost time. Idle spares are shown separately: they take nothing from the training."""
 

@@ -22,8 +22,6 @@ from ftrun.supervisor.simulator.cluster import Cluster
 from ftrun.supervisor.simulator.scenario import Cause, Scenario
 from ftrun.supervisor.simulator.tally import Outcome
 
-__all__ = ["Fault", "Rules", "VirtualRun", "simulate"]
-
 
 @dataclass(frozen=True, slots=True)
 class Fault:

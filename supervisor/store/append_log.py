@@ -18,8 +18,6 @@ from typing import Any
 
 from ftrun.supervisor.store import journal
 
-__all__ = ["AppendLog", "lock_service"]
-
 MONTHS_READ = 4
 
 

@@ -18,35 +18,6 @@ from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model import types
 from ftrun.supervisor.store import run_dir as store_run_dir
 
-__all__ = [
-    "Claim",
-    "ExitRecord",
-    "LaunchRecord",
-    "claim_of_launch",
-    "claims",
-    "close_attempt",
-    "exit_record",
-    "has_tasks",
-    "latest_launch_record",
-    "latest_start_record",
-    "launch_record",
-    "next_launch_record",
-    "parse_int",
-    "parse_launch",
-    "prelaunch_hold",
-    "prelaunch_path",
-    "read_key_values",
-    "second_start_job",
-    "start_record",
-    "task_dir",
-    "task_exit",
-    "task_has_ended",
-    "task_records",
-    "tasks_started",
-    "why_no_checkpoint",
-    "why_no_checkpoint_for_task",
-]
-
 _LAUNCHES_MAX = 10_000
 _RECORD_BYTES_MAX = 1 << 20
 

@@ -14,16 +14,6 @@ from collections.abc import Iterable
 
 from ftrun.hooks.checkpoints.names import is_temporary, step_of
 
-__all__ = [
-    "complete_checkpoints",
-    "content_stamp",
-    "is_newer",
-    "modified_s",
-    "newest_checkpoint",
-    "step_of",
-    "unchanged_since_set_aside",
-]
-
 
 def newest_checkpoint(
     pattern: str, *, marker: str = "", set_aside: tuple[str, ...] = (), cwd: str = "/"

@@ -9,8 +9,6 @@ import os
 import signal
 from collections.abc import Callable
 
-__all__ = ["PlannedCrash", "crash_plan"]
-
 
 class PlannedCrash(BaseException):
     """A planned crash in a simulation; a real supervisor gets SIGKILL instead. Not an Exception: nothing may

@@ -31,25 +31,6 @@ from ftrun.supervisor.store import run_dir as store_run_dir
 if TYPE_CHECKING:
     from ftrun.supervisor.model.run import Run
 
-__all__ = [
-    "LEAVE_MAX_BYTES",
-    "SAVE_FILE",
-    "SAVE_MAX_BYTES",
-    "LeaveRequest",
-    "clear_save_requests",
-    "read_halt",
-    "read_leave",
-    "remove_halt",
-    "remove_leave",
-    "request_save",
-    "script_reads_save_file",
-    "with_due_stop",
-    "withdraw_save",
-    "write_halt",
-    "write_leave",
-]
-
-
 VERSION = 1
 """Of both JSON files; readers of earlier releases ignore the key."""
 

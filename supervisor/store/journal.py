@@ -23,17 +23,6 @@ import time
 
 from ftrun.supervisor.model.errors import UnreadableRun
 
-__all__ = [
-    "VERSION",
-    "Journal",
-    "JournalDamaged",
-    "JournalTooNew",
-    "append_record",
-    "believed_lengths",
-    "load_run",
-    "read_run",
-]
-
 VERSION = 1
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing costs milliseconds that `ftrun sbatch` does not have

@@ -29,8 +29,6 @@ from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.store import run_dir
 
-__all__ = ["Clock", "Holder", "Lease", "LeaseLost", "SystemClock", "read_holder"]
-
 _EPOCH = re.compile(r"epoch-(\d{6,})$")
 _EPOCHS_KEPT_MAX = 20
 

@@ -14,9 +14,6 @@ from collections.abc import Sequence
 
 from ftrun.supervisor.store import run_dir as store_run_dir
 
-__all__ = ["REPORT_KINDS", "folder", "folder_stamp", "read_json", "read_reports", "set_aside_reports"]
-
-
 REPORT_KINDS = ("preflight", "watch", "after")
 REPORT_BYTES_MAX = 1024 * 1024  # the most that `hooks.nodefile` writes is less
 

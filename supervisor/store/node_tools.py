@@ -20,9 +20,6 @@ from ftrun.hooks.runtime.ownership import RUNNER
 from ftrun.slurm.commands.node_queries import ANSWER
 from ftrun.supervisor.store.run_dir import TOOLS_LINK
 
-__all__ = ["LINK", "RunOnThisNode", "install_node_tools", "node_command", "run_on_this_node"]
-
-
 RunOnThisNode = Callable[[str, str, str, float], "tuple[str, ...] | None"]
 """As `on_own_node`: (line, job, node, limit_s) -> what it answers."""
 

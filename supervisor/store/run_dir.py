@@ -17,25 +17,6 @@ import stat
 from ftrun.hooks.runtime.ownership import private_folder, private_folders, why_untrusted
 from ftrun.supervisor.config import home as config_home
 
-__all__ = [
-    "TOOLS_LINK",
-    "attempt_dir",
-    "create_run",
-    "discard_run",
-    "find_run",
-    "index_job",
-    "latest_attempt_number",
-    "open_attempt",
-    "process_identity",
-    "provably_dead",
-    "read_untrusted",
-    "run_dirs",
-    "same_machine",
-    "tools_name",
-    "why_home_untrusted",
-]
-
-
 _RUNS_MAX = 999_999
 _NAME_LENGTH_MAX = 40
 

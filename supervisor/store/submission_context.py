@@ -20,19 +20,6 @@ import resource
 from ftrun.supervisor.config import home
 from ftrun.supervisor.model.renamed_settings import rename_settings
 
-__all__ = [
-    "VERSION",
-    "ContextError",
-    "capture",
-    "cwd",
-    "environment",
-    "load",
-    "map_jobs",
-    "replace_job",
-    "save",
-    "script",
-]
-
 VERSION = 1
 TYPE_CHECKING = False
 if TYPE_CHECKING:

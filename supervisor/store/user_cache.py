@@ -19,8 +19,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["FILES_KEPT_MAX", "read_cached", "write_cached"]
-
 FILES_KEPT_MAX = 6
 """How many files of a kind are kept: our catalogue and a site's, of two editions, on machines of two kinds
 that share a home.

@@ -19,8 +19,6 @@ from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.submission import compose, in_allocation, sbatch_process
 from ftrun.supervisor.submission.sbatch_options import SbatchOptions, directive_lines
 
-__all__ = ["PlainSubmission", "Submission", "read_submission"]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

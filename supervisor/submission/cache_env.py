@@ -11,8 +11,6 @@ sbatch` imports this module, so it imports nothing.
 
 from __future__ import annotations
 
-__all__ = ["EXPORTS", "FOLDER", "LEFT_ALONE", "Export", "export_lines"]
-
 FOLDER = "ftrun-{uid}/cache-"
 """How the run's folder on its nodes begins, below `cache-base`. batch.sh fills in the user's number."""
 

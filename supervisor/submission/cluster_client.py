@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from ftrun.slurm.native.cluster import ClientInUse, NativeCluster
     from ftrun.supervisor.config.sources import Config
 
-__all__ = ["examine_client", "federation_warning", "open_cluster", "parse_federation"]
-
-
 PROBE_TIMEOUT_S = 15.0
 
 

@@ -12,8 +12,6 @@ sbatch` imports this module, so it imports nothing.
 
 from __future__ import annotations
 
-__all__ = ["EXPORTS", "LEFT_ALONE", "Export", "LeftAlone", "explain_exports", "export_lines"]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable

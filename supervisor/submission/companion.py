@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import Cluster, NodeRow, SubmitRequest
     from ftrun.supervisor.config.node_counts import Pool
 
-__all__ = ["CompanionCall", "companion_call", "companion_request", "idle_pool_nodes", "pool_nodes"]
-
-
 # Options that say which nodes and how much of each, and their variables (opt.c of sbatch, 22.05 to 26.05).
 _CARRIED = {
     "account": "SBATCH_ACCOUNT",

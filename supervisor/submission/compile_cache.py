@@ -19,8 +19,6 @@ from ftrun.supervisor.config import home
 from ftrun.supervisor.store import node_reports
 from ftrun.supervisor.store import run_dir as store_run_dir
 
-__all__ = ["CacheFill", "CacheIndex", "FrameworkShare", "NodeClass", "clear_caches", "read_caches"]
-
 PLACE = "caches"
 
 

@@ -22,17 +22,6 @@ from ftrun.hooks.bundle.shell import BATCH_SH, SHIM_SH, SPAN_SH
 
 TYPE_CHECKING = False
 
-__all__ = [
-    "ScriptError",
-    "compose",
-    "directives",
-    "ftrun_directives",
-    "shebang",
-    "user_script",
-    "with_variables",
-]
-
-
 _SPACE = b" \t\n\v\f\r"  # isspace() in the C locale
 
 # The variables of batch.sh and the keys of `attempt` that fill them.

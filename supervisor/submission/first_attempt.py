@@ -19,8 +19,6 @@ from ftrun.supervisor.store import journal, submission_context
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.submission import plan, sbatch_process
 
-__all__ = ["FirstAttempt", "print_notice"]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any

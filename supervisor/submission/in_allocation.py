@@ -30,21 +30,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.signatures.catalog import Signature
     from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
-__all__ = [
-    "active_nodes",
-    "active_nodes_of_run",
-    "batch_facts",
-    "check_stage_dir",
-    "fewer_spares_message",
-    "known_signatures",
-    "refuse_recovery_settings",
-    "spares_for_next",
-    "spares_of",
-    "survives_node_loss",
-    "with_agent",
-    "with_spares",
-]
-
 
 def with_spares(
     chosen: Mapping[str, Any],

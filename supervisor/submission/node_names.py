@@ -25,17 +25,6 @@ if TYPE_CHECKING:
     from ftrun.slurm.client.options import CommandLine
     from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
-__all__ = [
-    "array_env",
-    "array_limit",
-    "array_tasks",
-    "excluded_nodes",
-    "narrowed_array",
-    "required_nodes",
-    "with_excluded",
-]
-
-
 _PART = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 _TASKS_MAX = 4_000_001  # Slurm's own bound of MaxArraySize
 

@@ -32,20 +32,6 @@ from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.submission import compose, in_allocation, node_names, sbatch_options
 from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
-__all__ = [
-    "AttemptSpec",
-    "SbatchCall",
-    "SubmitImpossible",
-    "is_requeued",
-    "load_options",
-    "monitor_period",
-    "plan_attempt",
-    "request_for",
-    "signal_ahead_s",
-    "signal_option",
-    "survives_node_loss",
-]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -19,8 +19,6 @@ from __future__ import annotations
 
 from ftrun.supervisor.model.errors import SubmitImpossible
 
-__all__ = ["ResizedSubmission", "requested_nodes", "resize"]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,8 +17,6 @@ from ftrun.slurm.client import options
 from ftrun.slurm.client.directives import directives
 from ftrun.slurm.client.options import CommandLine
 
-__all__ = ["SbatchOptions", "directive_lines", "value_of_each", "with_parts_for", "with_token"]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,8 +12,6 @@ from __future__ import annotations
 import os
 import select
 
-__all__ = ["SbatchResult", "find_sbatch", "job_id", "run", "run_through"]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

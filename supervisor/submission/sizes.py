@@ -16,8 +16,6 @@ from ftrun.supervisor.config.settings import SETTINGS
 from ftrun.supervisor.model.errors import SettingError, SubmitImpossible
 from ftrun.supervisor.submission import resize
 
-__all__ = ["refuse_sizes", "size_facts"]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping

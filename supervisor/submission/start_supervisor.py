@@ -13,8 +13,6 @@ import sys
 from ftrun.hooks.runtime.ownership import private_folders
 from ftrun.supervisor.store import run_dir
 
-__all__ = ["clean_env", "dies_at_logout", "ensure_supervisor", "holder_alive_here"]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
