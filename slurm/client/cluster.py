@@ -133,9 +133,7 @@ class JobRow:
 
     @property
     def is_cut_short(self) -> bool:
-        """Slurm will end it before its time limit: it is preempted and, in its grace time, still counts as
-        running.
-        """
+        """Slurm ends it before its time limit: in the grace time of a preemption it counts as running."""
         planned_s, limit_s, started_s = self.planned_end_s, self.limit_end_s, self.start_time_s
         if limit_s is None and started_s is not None:
             limit_s = started_s + NO_LIMIT_S
@@ -225,9 +223,7 @@ class NodeRow:
 
 @dataclass(frozen=True)
 class NodeUsage:
-    """A period in which a job held nodes, as Slurm recorded it. Times are Unix seconds; `end_s` None = it
-    still does.
-    """
+    """A period in which a job held nodes, by Slurm's record (Unix time); `end_s` None: it still does."""
 
     job_id: str  # the plain number
     uid: int  # the job's user; -1 if Slurm does not say

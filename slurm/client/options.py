@@ -166,9 +166,7 @@ class CommandLine:
         return self._with(words[:-1])
 
     def widened(self, parts: int) -> CommandLine:
-        """A copy with at least so many parts, the last one repeated, as sbatch does if the script has more
-        parts.
-        """
+        """A copy with at least so many parts, the last one repeated, as sbatch does."""
         ends = [at for at, word in enumerate(self.words) if word.tokens == (":",)]
         last = self.words[ends[-1] + 1 if ends else 0 :]
         again = [word for word in last if word.tokens != ("--",)]

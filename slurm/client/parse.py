@@ -53,9 +53,7 @@ _ENDING = frozenset({state for state in JobState if state.ended} | {JobState.COM
 
 
 def _rows(text: str, width: int) -> Iterator[list[str]]:
-    """The fields of each row; a row with another number of fields is not one of ours (a warning line) and is
-    dropped.
-    """
+    """The fields of each row; one with another number of fields (a warning) is dropped."""
     for record in text.split(RECORD):
         fields = record.lstrip("\r\n").split(UNIT)
         if len(fields) == width:

@@ -9,9 +9,7 @@ class PendingJobs(Protocol):
     """Operations on this user's pending jobs. Raises as `Cluster` does."""
 
     def reshape(self, job_id: str, *, nodes: int, tasks: int, cpus: int) -> None:
-        """Change how many nodes, tasks and CPUs in all a *pending* job requests; it keeps its place in the
-        queue.
-        """
+        """Change nodes, tasks and CPUs of a *pending* job, which keeps its place in the queue."""
         ...
 
     def reserved(self, name: str) -> tuple[str, ...]:

@@ -44,9 +44,7 @@ NAMED_ONLY: tuple[tuple[str, Release], ...] = (("power", (24, 11)), ("power", (2
 
 
 class Difference:
-    """A difference between releases. `where`: the part of ftrun that meets it; `asked`: whether code calls
-    `since` for it.
-    """
+    """A difference between releases. `where`: who meets it; `asked`: whether code calls `since` for it."""
 
     __slots__ = ("after", "asked", "before", "first", "key", "where")
 

@@ -79,9 +79,7 @@ class Accounting(Protocol):
     """The second source. Every method may raise the errors of `ftrun.slurm.client.errors`."""
 
     def rows(self, job_ids: Collection[str]) -> tuple[AccountingRow, ...]:
-        """All launches of these jobs that accounting knows, in one query. RefusedForGood: there is no
-        accounting here.
-        """
+        """All launches of these jobs that accounting knows. RefusedForGood: there is none here."""
         ...
 
 

@@ -341,9 +341,7 @@ def known_node(rows: Mapping[str, NodeRow], name: str) -> NodeRow:
 
 
 def needs_drain(row: NodeRow, reason: str) -> bool:
-    """Whether a node still has to be drained for this reason. Raises RefusedForGood if it is held back for
-    another (see `Cluster.drain`).
-    """
+    """Whether a node still has to be drained for this reason. Raises RefusedForGood if it is another's."""
     if row.reason == reason and row.drained:
         return False
     if row.spoken_for:
@@ -354,9 +352,7 @@ def needs_drain(row: NodeRow, reason: str) -> bool:
 
 
 def _among(rows: Iterable[JobRow], ids: Collection[str]) -> tuple[dict[str, JobRow], set[str]]:
-    """The rows that these ids name, as squeue's `-j` would (an array or het job id: all members), and the ids
-    without rows.
-    """
+    """The rows that these ids name, as squeue's `-j` would, and the ids without rows."""
     found, missing = {}, set(ids)
     for row in rows:
         base = row.job_id.partition("_")[0].partition("+")[0]

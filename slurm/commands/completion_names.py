@@ -32,9 +32,7 @@ KINDS = frozenset(_ASKED)
 
 
 def names(kind: str, user: str, env: Mapping[str, str], *, timeout_s: float) -> list[str]:
-    """The sorted names of this kind; none if Slurm does not answer within `timeout_s`. `user`: whose accounts
-    and QOS.
-    """
+    """The sorted names of this kind; none if Slurm is silent. `user`: whose accounts and QOS."""
     argv, read = _ASKED[kind]
     try:
         check_configuration(env)

@@ -35,9 +35,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Context of a child besides its environment. None or empty = inherited. Limits are (soft, hard), -1 =
-    infinity.
-    """
+    """A child's context besides its environment; None or empty: inherited, limits (soft, hard)."""
 
     cwd: str | None = None
     umask: int | None = None
@@ -46,9 +44,7 @@ class Context:
 
 
 def reading_env(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment for commands whose output is parsed: English, Unix seconds, no formats or filters from
-    outside.
-    """
+    """The environment for commands that are parsed: English, Unix seconds, no formats from outside."""
     kept = {key: value for key, value in env.items() if key in _KEPT or not key.startswith(_CHANGING)}
     kept.update(LC_ALL="C", SLURM_TIME_FORMAT="%s")
     kept.setdefault("PATH", _USUAL_PATH)

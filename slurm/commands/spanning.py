@@ -29,9 +29,7 @@ class Span:
 
 
 class SpanningSteps:
-    """`InsideSteps` of `main` and its `spans`; calls for other jobs go to `inner`. `mono_s`: the clock for
-    waiting.
-    """
+    """`InsideSteps` of `main` and its `spans`; calls for other jobs go to `inner`."""
 
     def __init__(
         self,

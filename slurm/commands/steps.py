@@ -40,9 +40,7 @@ class StepRow:
 
 
 class Steps(Protocol):
-    """What ftrun asks of a cluster from inside an allocation. Raises the errors of
-    `ftrun.slurm.client.errors`.
-    """
+    """What ftrun asks of a cluster inside an allocation. Raises ftrun.slurm.client.errors."""
 
     def steps(self, job_id: str) -> tuple[StepRow, ...]:
         """The steps of a job that srun made; () where it has none or is gone."""
@@ -196,9 +194,7 @@ def await_answers(
     alive: Callable[[], None],
     mono_s: Callable[[], float] = time.monotonic,
 ) -> QueryAnswers:
-    """The answers until the query is over, all lines have ended, or waiting is no longer worthwhile; then the
-    query is abandoned.
-    """
+    """The answers until the query is over or waiting is not worthwhile; then it is abandoned."""
     began = mono_s()
     answered, last_s = 0, 0.0
     try:

@@ -47,9 +47,7 @@ FEW = ": few, so look at the interval, and ask again when there are more"
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How often one fault class occurred: events, and faults per 1,000 node-days with the exact 95 %
-    interval.
-    """
+    """How often one fault class occurred: faults per 1,000 node-days with the exact 95 % interval."""
 
     fault: str
     events: int
@@ -60,9 +58,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A quantity in seconds, its source in words, and of how many values it is the median (0: assumed or
-    given).
-    """
+    """Seconds, where they come from, and of how many values they are the median (0: assumed or given)."""
 
     seconds: float
     source: str
@@ -71,9 +67,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTiming:
-    """Timing of the checkpoints on disk: `work_s` between two of them, `cost_s` of one (None: cannot be
-    derived), number of `gaps`.
-    """
+    """Of the checkpoints on disk: work between two, cost of one (None: unknown), number of gaps."""
 
     work_s: float
     cost_s: float | None
@@ -102,9 +96,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The advice for one run. `between_s`: expected time between two faults, with its interval;
-    `best_every_s`: by Daly.
-    """
+    """The advice for one run. `between_s`: expected time between two faults, with its interval."""
 
     run: str
     nodes: int
@@ -131,9 +123,7 @@ def make_advice(
     cost_s: float | None = None,
     every_s: float | None = None,
 ) -> Advice:
-    """The advice for a run on `nodes` nodes. `saved`: timing of its checkpoints; `cost_s`, `every_s`: given
-    by the user instead.
-    """
+    """The advice for a run. `saved`: timing of its checkpoints; `cost_s`, `every_s`: given by the user."""
     hours = node_hours(run, now_s)
     rates_of = fault_rates(run, hours)
     events = rates_of[0].events
@@ -185,9 +175,7 @@ def make_advice(
 
 
 def fault_rates(run: Run, hours: float) -> tuple[Rate, ...]:
-    """The rates of faults that may recur by chance: first of all together, then by class, the most frequent
-    first.
-    """
+    """The rates of faults that may recur by chance: of all together, then by class, most frequent first."""
     counted = estimates.random_faults(run)
     names = sorted(set(counted), key=lambda name: (-counted.count(name), name))
     return tuple(
@@ -269,9 +257,7 @@ def _figures(
 
 
 def _restarts(run: Run) -> dict[str, list[float]]:
-    """Rung -> seconds from the first sign of a fault to the first new step, or to the next start if no step
-    was seen.
-    """
+    """Rung -> seconds from the first sign of a fault to the first new step, else to the next start."""
     found: dict[str, list[float]] = {}
     for incident, facts in ((one, view_run.incident_facts(one)) for one in run.incidents):
         began = incident.first_evidence_at_s or incident.ended_at_s or incident.diagnosed_at_s
@@ -289,9 +275,7 @@ def _queues(run: Run) -> list[float]:
 
 
 def _shrink_gain_s(run: Run) -> float | None:
-    """How much less (<= 0) a new job would wait on average if it started smaller after `resize-after`; None
-    if none waited that long.
-    """
+    """How much less (<= 0) a new job would wait if it started smaller; None if none waited so long."""
     waits = _queues(run)
     if not any(wait > SPARE_WAIT_S for wait in waits):
         return None
@@ -299,9 +283,7 @@ def _shrink_gain_s(run: Run) -> float | None:
 
 
 def _restart_s(figures: Mapping[str, Figure], spares: int, share: float, queue_s: float) -> float:
-    """The mean cost of a restart over all faults. With K spares, K of each K + 1 faults of a node are
-    swapped.
-    """
+    """The mean cost of a restart. With K spares, K of each K + 1 faults of a node are swapped."""
     again_s = max(0.0, figures["restart by resubmit"].seconds + queue_s)
     swapped = spares / (spares + 1)
     own_s = swapped * figures["restart by swap"].seconds + (1.0 - swapped) * again_s

@@ -57,9 +57,7 @@ def _over(run: Run) -> bool:
 
 
 def send_request(run_dir: str, want: str, *, wait: bool, done: Callable[[Run], bool]) -> Run:
-    """Write a request and wait until it is `done`, for a minute at most. Raises UserError where no supervisor
-    is alive.
-    """
+    """Write a request, wait a minute for `done`. Raises UserError where no supervisor is alive."""
     common.write_request(run_dir, want)
     require_supervisor(want)
     return wait_until(run_dir, done, patience_s=WAIT_S if wait else 0.0)

@@ -261,9 +261,7 @@ def _files(arguments: list[str]) -> Iterator[str]:
 
 
 def _below(folder: str) -> Iterator[Path]:
-    """Every file below a folder. Folders that vanish or cannot be read are skipped: they may belong to other
-    users.
-    """
+    """Every file below a folder; other users' folders may be closed, so such ones are skipped."""
     for place, _, names in os.walk(folder):
         yield from (Path(place, name) for name in names)
 

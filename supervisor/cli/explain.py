@@ -193,9 +193,7 @@ def explain(
 
 
 def _record_lines(record: dict[str, Any]) -> list[str]:
-    """The lines for a record. An agent of another release may have left fields out: then only the kind is
-    printed.
-    """
+    """The lines for a record; only its kind where an agent of another release left fields out."""
     try:
         return list(_lines(record))
     except (LookupError, TypeError, ValueError):
@@ -279,9 +277,7 @@ def logs(
 
 
 def _print_new(run_dir: str, run: Run, done: dict[tuple[int, int], int]) -> bool:
-    """Print what is new in the log of every launch; `done` holds the offset reached in each. False: nothing
-    was readable.
-    """
+    """Print what is new in each launch's log; `done`: the offset reached. False: none was readable."""
     launches = [(a.number, r) for a in run.attempts for r in _launch_numbers(run_dir, a.number)]
     readable = False
     for index, key in enumerate(launches):
@@ -307,9 +303,7 @@ def _print_new(run_dir: str, run: Run, done: dict[tuple[int, int], int]) -> bool
 
 
 def _print_tasks(run_dir: str, run: Run) -> bool:
-    """An array's logs: of each attempt the failed tasks', else those of its first tasks; the end of each, not
-    the whole.
-    """
+    """The end of an array's logs: of each attempt the failed tasks', else its first tasks'."""
     readable = False
     for attempt in run.attempts:
         started = store_attempt_dir.tasks_started(run_dir, attempt.number)

@@ -122,9 +122,7 @@ def choose(over: Sequence[Candidate], rules: Rules, now_s: float) -> list[Candid
 
 
 def remove(home: str, one: Candidate) -> bool:
-    """Remove a run and the index links of its jobs. False: a request came at the last moment, and the run
-    stays. Raises OSError.
-    """
+    """Remove a run and its index links. False: a request came, so the run stays. Raises OSError."""
     hidden = os.path.join(home, "runs", f"{_HIDDEN}{one.run}")
     os.rename(one.path, hidden)
     if _has_request(hidden):

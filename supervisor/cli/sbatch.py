@@ -34,9 +34,7 @@ _REVIVE_EVERY = 30  # looks
 
 
 def main(argv: Sequence[str]) -> int:
-    """Do what `sbatch ARGV` does, as a supervised run. Returns the exit status. Raises UserError (exit 2, or
-    127).
-    """
+    """Do what `sbatch ARGV` does, as a supervised run. Returns the exit status. Raises UserError."""
     asked = Submission(argv, submission_context.environment_of_process())
     if not asked.sbatch:
         raise UserError(

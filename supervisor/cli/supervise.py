@@ -110,9 +110,7 @@ def _run_loop(
     standby: bool,
     ended: list[int],
 ) -> bool:
-    """Run the loop until a signal, until nothing is due (`once`), or until no run is open (unless it
-    `stays`). False: it never led.
-    """
+    """Run until a signal, until nothing is due (`once`), or until no run is open. False: it never led."""
     from ftrun.slurm.commands.accounting import SacctAccounting
     from ftrun.slurm.commands.steps import CommandSteps
     from ftrun.supervisor.controller.loop import Supervisor
@@ -213,9 +211,7 @@ def _find_cluster(home: str, env: dict[str, str]) -> None:
 
 
 def _end_on_signal() -> list[int]:
-    """Let TERM, INT and HUP end the loop between two rounds. Returns the list that gets the number of a
-    signal.
-    """
+    """Let TERM, INT and HUP end the loop between two rounds. Returns the list of signals received."""
     received: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda got, _frame: received.append(got))
@@ -361,9 +357,7 @@ class SupervisorJob:
 
 
 def submit(cluster: Cluster, home: str, env: Mapping[str, str], words: Sequence[str] = ()) -> SupervisorJob:
-    """Submit the job unless one exists; `words` are more options for sbatch. Raises SlurmError, and UserError
-    for wrong options.
-    """
+    """Submit the job unless one exists; `words` are options for sbatch. Raises SlurmError, UserError."""
     mark = f"{NAME}:{zlib.crc32(os.path.realpath(home).encode()):08x}"
     living = [row for row in cluster.find(mark) if not row.state.ended]
     if living:
@@ -381,9 +375,7 @@ def submit(cluster: Cluster, home: str, env: Mapping[str, str], words: Sequence[
 
 
 def time_limit(words: Sequence[str], partitions: Mapping[str, PartitionRow]) -> int | None:
-    """Minutes to ask for: a day, or what the partition allows; None if `words` set a limit. Raises UserError
-    for a limit that is too short.
-    """
+    """Minutes to ask for: a day, or the partition's limit; None if `words` set one. Raises UserError."""
     try:
         line = client_options.split(list(words))
     except client_options.OptionError as error:

@@ -97,9 +97,7 @@ def survey(where: Place, *, deep: bool = False) -> Inventory:
 
 
 def with_manifest(inventory: Inventory) -> tuple[Inventory, tuple[tuple[str, str], ...]]:
-    """Write ftrun's manifest for each complete checkpoint that has none. Returns the new inventory, and
-    (path, why not) of the others.
-    """
+    """Write a manifest for each complete checkpoint without one; of the others: (path, why not)."""
     done, refused = [], []
     for one in inventory.judged:
         why = _without(one)

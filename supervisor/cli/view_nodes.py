@@ -18,9 +18,7 @@ UNKNOWN = ""
 
 
 def slurm_state(row: NodeRow | None) -> str:
-    """The state with its flags, in the words of sinfo: `idle+drain`; "" if Slurm was not asked or does not
-    know the node.
-    """
+    """The state with its flags, as sinfo has it: `idle+drain`; "" if Slurm does not show the node."""
     return UNKNOWN if row is None else "+".join([row.state, *sorted(row.flags)])
 
 

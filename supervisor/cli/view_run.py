@@ -226,9 +226,7 @@ def run_facts(run: Run, now_s: float) -> dict[str, Any]:
 
 
 def attempt_facts(attempt: Attempt, full: int = 0) -> dict[str, Any]:
-    """One attempt: where it ran and how it ended. `full`: the full size of the run, 0 if it has only one
-    size.
-    """
+    """One attempt: where it ran, how it ended. `full`: full size of the run, 0 if it has only one."""
     return {
         "attempt": attempt.number,
         "job": attempt.job,

@@ -24,9 +24,7 @@ SIZES_MAX = 16_384
 
 
 class Sizes:
-    """The sizes of a run, ascending; the last one is the full size. `unit` is how many nodes make one
-    data-parallel replica.
-    """
+    """The sizes of a run, ascending, the last one full. `unit`: nodes of one data-parallel replica."""
 
     __slots__ = ("all", "unit")
 
@@ -62,9 +60,7 @@ class GlobalBatch:
         self.replicas = replicas
 
     def steps(self, size: int, unit: int) -> int:
-        """Return how many micro steps each replica accumulates at this size so that the global batch stays
-        the same; 0 if impossible.
-        """
+        """Micro steps that each replica adds up at this size to keep the global batch; 0: impossible."""
         at_once = self.micro * self.replicas * (size // unit)
         return self.whole // at_once if at_once and self.whole % at_once == 0 else 0
 

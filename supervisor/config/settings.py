@@ -124,9 +124,7 @@ def parse_all(pairs: Iterable[tuple[str, object]]) -> dict[str, Value]:
 
 
 def reach_of_value(key: str, value: Value) -> str:
-    """Return what a value allows its author: "runs", "reads" or "writes" something of their choice; "" for a
-    harmless one.
-    """
+    """What a value lets its author do: "runs", "reads", "writes", or "" for a harmless one."""
     row = SETTINGS[key]
     elements = [
         one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str) and one
@@ -229,9 +227,7 @@ def _text(row: Setting, text: object) -> str:
 
 
 def _refuse_form(key: str, text: str) -> None:
-    """Refuse a text that its later reader would refuse. Each reader is imported only if its setting is made:
-    most submissions make none.
-    """
+    """Refuse a text that its reader would refuse; a reader is imported only if its setting is made."""
     if key == "pool":
         from ftrun.supervisor.config.node_counts import parse_pool
 
@@ -276,9 +272,7 @@ def _flag(key: str, text: object) -> bool:
 
 
 def parse_number(row: Setting, given: str | float) -> int | float:
-    """Return the number that `given` means for a row, in seconds for a duration. Raises SettingError in one
-    line.
-    """
+    """The number that `given` means for a row, in seconds for a duration. Raises SettingError."""
     text = str(given).strip()
     try:
         if row.kind == INT:

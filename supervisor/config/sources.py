@@ -102,9 +102,7 @@ class Config:
         return self.origin[key][0] not in (DEFAULT, SITE, USER)
 
     def apply(self, layer: str, where: str, pairs: Iterable[Pair]) -> None:
-        """Put one layer on top. Raises UserError for a wrong name or value, and for a setting that is not to
-        be set here.
-        """
+        """Put one layer on top. Raises UserError for a wrong name, value or place."""
         self.put(layer, where, self.checked(layer, where, pairs))
 
     def checked(self, layer: str, where: str, pairs: Iterable[Pair]) -> dict[str, Value]:
@@ -227,9 +225,7 @@ def _untrusted(path: str, why: str, waiting: Mapping[str, str]) -> str:
 
 
 def _files(cwd: str, env: Mapping[str, str]) -> tuple[list[tuple[str, str, bytes]], list[str]]:
-    """(layer, path, content) of the files that count, and a line for each that does not. Raises UserError for
-    those of site and user.
-    """
+    """(layer, path, content) of the files that count, a line for each that does not. Raises UserError."""
     site = env.get("FTRUN_SITE_CONFIG") or SITE_CONFIG
     user = os.path.join(user_folder(env), "config.toml")
     found = [
@@ -253,11 +249,7 @@ def _folder(path: str) -> str:
 
 
 def from_arguments(arguments: Sequence[str]) -> list[Pair]:
-    """Pairs from `--key=value`, `--key value` and `--flag`, as #FTRUN lines have them; `--ft-key` is taken as
-    well.
-
-    Raises UserError.
-    """
+    """Pairs from `--key=value`, `--key value`, `--flag` of #FTRUN lines, also with `--ft-`. UserError."""
     pairs: list[Pair] = []
     words = iter(arguments)
     for word in words:

@@ -29,9 +29,7 @@ class NoSandbox(Exception):
 
 
 class Injector:
-    """Performs actions on the sandbox and the jobs of one drill. Commands run as the user, in the drill's
-    folder.
-    """
+    """Acts on the sandbox and the jobs of one drill; commands run as the user in the drill's folder."""
 
     def __init__(self, box: Sandbox | None, folder: Path, home: Path, env: Mapping[str, str]) -> None:
         self._box, self.folder, self.home, self.env = box, folder, home, dict(env)

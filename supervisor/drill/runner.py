@@ -139,10 +139,7 @@ def run_scenario(
 
 
 class Drill:
-    """One drill: its folder, its sandbox, its events.
-
-    `box` is an existing sandbox; the drill does not take it down.
-    """
+    """One drill: folder, sandbox, events. A `box` that existed before is not taken down."""
 
     def __init__(
         self,

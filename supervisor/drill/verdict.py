@@ -274,9 +274,7 @@ def _checkpoints(outcome: Outcome) -> Check:
 
 
 def _staged_laws(scenario: Scenario, outcome: Outcome) -> Iterator[Check]:
-    """Check that published checkpoints are complete, of one start, and as expected; and that no memory is
-    left in use.
-    """
+    """Check that published checkpoints are complete, of one start, as expected, and that memory is free."""
     trace = outcome.traces[0]
     saved = {(int(line["step"]), int(line["start"])) for line in trace.saves}
     wrong = ""

@@ -57,10 +57,7 @@ def write_workload(
 
 
 def plan_of(one: Scenario, work: Path, *, hurt: bool, host: str) -> dict[str, Any]:
-    """The plan for the trainer.
-
-    `hurt`: whether faults strike in this training; `host`: where rank 0 listens, "" for its node's address.
-    """
+    """The trainer's plan. `hurt`: faults strike in it; `host`: where rank 0 listens, "" = its own node."""
     stage = {} if one.stage is None else {"stage": one.stage.way, "pad_kib": one.stage.pad_kib}
     return {
         **{name: getattr(one, name) for name in PLAN_FIELDS},

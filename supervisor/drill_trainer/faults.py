@@ -22,10 +22,7 @@ SLOW_FACTOR = 3.0
 
 
 class Victim(Protocol):
-    """The attributes of the trainer that faults use.
-
-    `slowness`: factor on the time of a step; `poisoned`: whether its loss is NaN.
-    """
+    """What faults use of the trainer. `slowness`: factor on a step's time; `poisoned`: its loss is NaN."""
 
     folder: str
     job: str

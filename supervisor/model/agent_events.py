@@ -152,9 +152,7 @@ def _begun(run: Run, record: Record) -> Run:
 
 
 def _ending(run: Run, record: Record) -> Run:
-    """The agent is about to end this start. It may die before it notes that, and the script may report
-    success.
-    """
+    """The agent is about to end this start: it may die first, and the script may report success."""
     owner, place = _owner(run, record), (record["launch"], record["start"])
     if owner is None:
         return run
@@ -361,9 +359,7 @@ def _stays(run: Run, record: Record) -> Run:
 
 
 def companion_mark(run_token: str, attempt: int, launch: int, number: int) -> str:
-    """Return the mark in a companion's comment: `train-0001:0badcafe:companion:1.0.1` for the run token
-    `ftrun:train-0001:0badcafe`.
-    """
+    """The mark in a companion's comment, such as `train-0001:0badcafe:companion:1.0.1`."""
     return f"{run_token.removeprefix('ftrun:')}:companion:{attempt}.{launch}.{number}"
 
 

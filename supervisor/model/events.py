@@ -45,9 +45,7 @@ def apply(run: Run, record: Record) -> Run:
 
 
 def fold(run_id: str, records: Iterable[Record]) -> Run:
-    """Return the run that these records make. Raises IllegalEvent, or BadRecord for a record without a field
-    that its kind needs.
-    """
+    """The run that these records make. Raises IllegalEvent, BadRecord."""
     run = Run(run_id)
     for record in records:
         try:
@@ -189,9 +187,7 @@ def _agent_absent(run: Run, record: Record) -> Run:
 
 
 def _at_launch(run: Run, number: int) -> Run:
-    """Move the present attempt to this launch. What an earlier launch recorded of itself does not count for
-    it.
-    """
+    """Move the present attempt to this launch; what an earlier one recorded does not count for it."""
     if run.attempt is None:
         return run
     launch = run.attempt.launch
@@ -335,9 +331,7 @@ def _tasks_given_up(run: Run, record: Record) -> Run:
 
 
 def _resumed(run: Run, record: Record) -> Run:
-    """A person fixed something and resumed: budgets are fresh, and tasks that were given up are tried again.
-    After a pause budgets stay.
-    """
+    """A person resumed: budgets are fresh, given-up tasks are tried again; budgets stay after a pause."""
     decision = record["data"]["decision"]
     run = replace(run, wish="", wish_by="", halt={}, leaving={}, decision=decision, final_reason="")
     if decision.get("paused"):
@@ -406,9 +400,7 @@ def _leaving(stage: SaveStage) -> Callable[[Run, Record], Run]:
 
 
 def _diagnosed(run: Run, record: Record) -> Run:
-    """Add the incident of a judged launch. One with the same id is judged anew, and what it cost before is
-    kept.
-    """
+    """Add the incident of a judged launch; one that is judged anew keeps what it cost before."""
     data = record["data"]
     diagnosis = data["diagnosis"]
     attempt = run.attempt

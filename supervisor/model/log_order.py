@@ -52,9 +52,7 @@ def _times(lines: Sequence[Evidence]) -> list[float]:
 
 
 def parse_timestamp(text: str) -> tuple[float, bool] | None:
-    """Return the first full date in `text` in Unix seconds (UTC if it names no zone) and whether it names a
-    zone; None = no date.
-    """
+    """The first full date in `text` (Unix seconds, UTC unless named), whether it names a zone; or None."""
     match = _DATE.search(text)
     if match is None:
         return None

@@ -45,9 +45,7 @@ class NodeEntry:
 
 
 def canonical_device(device: str) -> str:
-    """Return one name for a place that is written in several ways: `00000000:3B:00.0`, `PCI:0000:3b:00`, `0
-    (0000:3b:00.0)` are `0000:3b:00`.
-    """
+    """One name for a place: `00000000:3B:00.0`, `PCI:0000:3b:00`, `0 (0000:3b:00.0)` -> `0000:3b:00`."""
     plain = device.strip().lower()
     found = _PCI.search(plain)
     return ":".join(found.groups()) if found else plain

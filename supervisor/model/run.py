@@ -37,9 +37,7 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class StartNote:
-    """One start of the script inside a launch, as the agent there noted it. Times are Unix seconds by its
-    node's clock.
-    """
+    """One start of the script, as the agent there noted it; Unix seconds by its node's clock."""
 
     launch: int
     number: int
@@ -145,9 +143,7 @@ class Launch:
     )  # other logs -> bytes, when that start was seen
 
     def next(self, number: int) -> Launch:
-        """Return a new launch of the same attempt. Slurm's last words on times and end stand until it says
-        more.
-        """
+        """A new launch of the same attempt; Slurm's last word on times and end stands until the next."""
         return Launch(
             number,
             started_at_s=self.started_at_s,
@@ -234,9 +230,7 @@ class Attempt:
         return tuple(one.job for one in mine if used & set(one.nodes))
 
     def holder(self, node: str) -> str:
-        """Return the job that held a node: a companion's if the node was none of the attempt's own, or left
-        that job and came back.
-        """
+        """The job that held a node: a companion's if it was none of the attempt's, or came back with one."""
         beside = (
             one.job
             for one in reversed(self.companions)
@@ -263,9 +257,7 @@ class Attempt:
 
     @property
     def ended_by_us(self) -> bool:
-        """Whether ftrun may have ended it: a cancel of ours went out, or was about to. An end before that was
-        not ours.
-        """
+        """Whether a cancel of ours went out, or was about to, before the end."""
         return bool(self.end_intended) and (self.end_done or self.cancel_intended)
 
     @property
@@ -363,9 +355,7 @@ class Incident:
 
     @property
     def awaits_launch(self) -> bool:
-        """Whether it was decided that a new launch follows. While the agent still decides, late observations
-        are of the launch that failed.
-        """
+        """Whether a new launch was decided; until then late observations are of the one that failed."""
         return self.decided_at_s is not None and not self.inside
 
 
@@ -463,9 +453,7 @@ def max_step(one: int | None, other: int | None) -> int | None:
 
 
 def progress_after(step: int | None, checkpoint: str, decision: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `Run` for its progress after a decision. If the next start begins from nothing,
-    earlier progress is dropped.
-    """
+    """The progress of `Run` after a decision; dropped where the next start begins from nothing."""
     if decision.get("fresh"):
         return {"best_step": None, "best_checkpoint": ""}
     further = max_step(step, decision.get("step"))

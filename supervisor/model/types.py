@@ -298,9 +298,7 @@ def hang_verdict_to_json(verdict: HangVerdict) -> dict[str, Any]:
 
 
 def hang_verdict_from_json(data: Mapping[str, Any]) -> HangVerdict:
-    """Return the verdict of a record `hang.decided`. Raises LookupError, TypeError, ValueError for what is
-    none.
-    """
+    """The verdict of a record `hang.decided`. Raises LookupError, TypeError, ValueError."""
     behind = tuple(str(one) for one in data["behind"])
     threshold_s = None if data["threshold_s"] is None else float(data["threshold_s"])
     reason, rank_ended = str(data["reason"]), data.get("rank_ended") is True

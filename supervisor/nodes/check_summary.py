@@ -89,10 +89,7 @@ def _gravest_first(item: tuple[str, Mapping[str, set[str]]]) -> tuple[int, str]:
 
 
 def summary_lines(result: Result) -> list[str]:
-    """What was found, one line for all nodes with the same finding.
-
-    Then bad nodes, and those without a report.
-    """
+    """What was found, one line for equal findings; then bad nodes, and those without a report."""
     return [*_found(result), *_blamed(result), *_not_seen(result)]
 
 

@@ -91,10 +91,7 @@ class DrainService:
         self._book = DrainHistory.of(self._daybook.read())
 
     def round(self) -> list[Answer]:
-        """Handle the waiting requests. Raises OSError (spool, journal), SlurmError.
-
-        SlurmError: Slurm or munge does not answer; the requests stay.
-        """
+        """Handle the waiting requests. Raises OSError; SlurmError where the requests stay."""
         self.answers = []
         waiting, rubbish = self.spool.look()
         surplus: dict[int, int] = {}
@@ -167,10 +164,7 @@ class DrainService:
         return wrong or _Case(waiting, key, credential.uid, request)
 
     def _again(self, waiting: WaitingRequest, before: Mapping[str, Any]) -> bool:
-        """An answered request: nothing is done twice.
-
-        True if a crash had lost the answer, and it is written now.
-        """
+        """An answered request is done once. True if a crash had lost the answer, and it is written now."""
         own = before["id"] == waiting.id and before["uid"] == waiting.uid
         late = own and not self.spool.answered(waiting.id)
         if late:

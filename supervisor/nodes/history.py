@@ -114,10 +114,7 @@ class NodeHistory:
     common: tuple[CommonCause, ...] = ()
 
     def quarantined(self, now_s: float) -> tuple[str, ...]:
-        """The nodes to avoid now.
-
-        A person's exclusions first, then those with most strikes, then the newest.
-        """
+        """The nodes to avoid now: a person's exclusions, then those with most strikes, then the newest."""
         away = [n for n in self.nodes.values() if n.quarantined_until_s > now_s]
         away.sort(
             key=lambda n: (n.excluded_until_s <= now_s, -len(n.strikes), -n.quarantined_until_s, n.node)
@@ -130,10 +127,7 @@ def fold_entries(
     rules: QuarantineRules | None = None,
     domains: Mapping[str, Iterable[str]] | None = None,
 ) -> NodeHistory:
-    """The record of every node that an entry names.
-
-    `domains`: leaf switch or block -> its nodes, {} if unknown.
-    """
+    """The record of every node that an entry names; `domains`: leaf switch or block -> its nodes."""
     rules = rules or QuarantineRules()
     ordered = _in_order(entries)
     common = common_causes(failures(ordered), rules.window_s, rules.many, rules.several, domains or {})

@@ -89,10 +89,7 @@ def entry_json(entry: NodeEntry) -> dict[str, Any]:
 
 
 def _append(home: str, records: list[dict[str, Any]]) -> bool:
-    """Append to our own file, even if a compaction renames it meanwhile.
-
-    True if the file is new. Raises OSError.
-    """
+    """Append to our own file, even if it is renamed meanwhile. True if it is new. Raises OSError."""
     os.makedirs(ledger_dir(home), mode=0o700, exist_ok=True)
     path = os.path.join(ledger_dir(home), run_dir.process_identity() + _OPEN)
     for _ in range(APPENDS_MAX):
@@ -269,10 +266,7 @@ def _understood(record: Mapping[str, Any]) -> NodeEntry | None:
 
 
 def compact(home: str, now_s: float, keep_s: float, *, least: int = COMPACT_FROM_FILES) -> bool:
-    """Merge files without a writer, once there are `least` of them.
-
-    True where that was done; never raises.
-    """
+    """Merge files without a writer, once there are `least`. True where that was done; never raises."""
     try:
         return _compact(ledger_dir(home), now_s, keep_s, least)
     except OSError:

@@ -37,10 +37,7 @@ STEP_OUTPUT_CHARS = 2000
 
 @dataclass(frozen=True, slots=True)
 class RecheckResult:
-    """The result for one node.
-
-    `state` is returned, passing, failing, unseen, waiting, left, edited, gone or refused.
-    """
+    """`state`: returned, passing, failing, unseen, waiting, left, edited, gone or refused."""
 
     node: str
     state: str
@@ -56,10 +53,7 @@ def recheck_dir(home: str) -> str:
 
 @dataclass
 class RecheckRound:
-    """One round.
-
-    `look` runs the checks on nodes; `dry` writes and changes nothing; `only` limits it to some nodes.
-    """
+    """One round. `look` checks nodes; `dry` writes and changes nothing; `only` limits it to some nodes."""
 
     home: str
     cluster: Cluster
@@ -73,10 +67,7 @@ class RecheckRound:
     lines: list[RecheckResult] = field(default_factory=list)
 
     def run(self) -> list[RecheckResult]:
-        """Do the round; a line for each node that is or was ftrun's.
-
-        Raises SlurmError (nothing was done), OSError (journal).
-        """
+        """Do the round: a line for each node that is or was ftrun's. Raises SlurmError, OSError."""
         self._daybook = AppendLog(recheck_dir(self.home), self.now)
         self._known = recheck_rules.fold(self._daybook.read())
         rows = self.cluster.nodes()

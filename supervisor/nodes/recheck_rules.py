@@ -102,10 +102,7 @@ CheckNodes = Callable[[Sequence[str]], Mapping[str, CheckReport]]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a check means.
-
-    `result`: clean, failed or unseen; `act`: again, return, step (the next command), keep.
-    """
+    """`result`: clean, failed or unseen; `act`: again, return, step (the next command), keep."""
 
     result: str
     act: str
@@ -119,10 +116,7 @@ def without_reboot_note(reason: str) -> str:
 
 
 def reason_owner(reason: str, memory: RecheckState) -> str:
-    """Whose reason this is.
-
-    Nobody (not ftrun's), ours, new (an unknown drain of ftrun's) or edited (a person's).
-    """
+    """Whose reason this is: nobody (not ftrun's), ours, new (an unknown drain of ours), edited."""
     if not reason.startswith(PREFIX):
         return "nobody"
     text = without_reboot_note(reason)
@@ -147,10 +141,7 @@ def with_note(reason: str, words: str) -> str:
 
 
 def check_eligibility(row: NodeRow) -> tuple[str, str]:
-    """What Slurm's state allows: (look | silent | wait | gone, why).
-
-    Silent: no job could run there, so no check can pass.
-    """
+    """(look | silent | wait | gone, why). Silent: no job could run there, so no check can pass."""
     for flag, why in _NOT_NOW.items():
         if flag in row.flags or row.state == flag:
             return "wait", why

@@ -66,10 +66,7 @@ CONNECT_S = 5.0
 
 
 class SshVisit:
-    """One round over these nodes; starts at once.
-
-    `reports`: what came back so far; `why`: what kept it from starting.
-    """
+    """One round over these nodes, begun at once. `why`: what kept it from starting."""
 
     def __init__(self, nodes: Sequence[str], ssh_config: str) -> None:
         self.reports: dict[str, Mapping[str, object]] = {}

@@ -125,10 +125,7 @@ def read_answer(spool: str, request_id: str) -> dict[str, Any] | None:
 
 
 class Spool:
-    """The spool as its owner sees it; created where it is missing.
-
-    Raises SpoolError where it is not ours or not safe, OSError.
-    """
+    """The spool as its owner sees it; created where it is missing. Raises SpoolError, OSError."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -237,10 +234,7 @@ class Spool:
 
 
 def _content(fd: int, uid: int) -> bytes | None:
-    """The content of a plain file of that user; None if it is none, or too long.
-
-    The file may have changed since it was listed.
-    """
+    """The content of a plain file of that user, as it is now; None if it is none, or too long."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_uid != uid:
         return None
@@ -249,10 +243,7 @@ def _content(fd: int, uid: int) -> bytes | None:
 
 
 def _being_written(name: str, status: os.stat_result, drafts: dict[int, int]) -> bool:
-    """Whether it may still become a request; `drafts` counts them by user.
-
-    Uses ctime, which no user can set.
-    """
+    """Whether it may yet become a request, by ctime, which no user can set; `drafts` counts by user."""
     if not (name.startswith(".") and name.endswith(".tmp") and stat.S_ISREG(status.st_mode)):
         return False
     drafts[status.st_uid] = drafts.get(status.st_uid, 0) + 1

@@ -26,10 +26,7 @@ def young_s(cost_s: float, between_s: float) -> float:
 
 
 def daly_s(cost_s: float, between_s: float) -> float:
-    """The best interval by Daly's perturbation solution.
-
-    `between_s` where checkpoints cost twice as much or more.
-    """
+    """Daly's best interval; `between_s` where a checkpoint costs twice as much or more."""
     if cost_s >= 2.0 * between_s:
         return between_s
     ratio = cost_s / (2.0 * between_s)
@@ -47,10 +44,7 @@ def useful_share(interval_s: float, cost_s: float, between_s: float, restart_s: 
 
 
 def best_interval_s(cost_s: float, between_s: float) -> float:
-    """The interval that maximises `useful_share`, found by search; Daly's formula approximates it.
-
-    The restart time has no influence.
-    """
+    """The interval that maximises `useful_share`, found by search; Daly's formula approximates it."""
     low, high = 1e-3, 10.0 * between_s
     golden = (math.sqrt(5.0) - 1.0) / 2.0
     for _ in range(_HALVINGS * 2):

@@ -14,10 +14,7 @@ LOSSES = ("detection", "restart", "lost steps", "queue", "person", "smaller size
 
 @dataclass(slots=True)
 class Outcome:
-    """One seed.
-
-    Seconds of the whole training; `spare_node_s` is spares times the seconds that they stood by.
-    """
+    """One seed: seconds of training; `spare_node_s`: spares times the seconds that they stood by."""
 
     span_s: float
     useful_s: float = 0.0

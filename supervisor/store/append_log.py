@@ -22,9 +22,7 @@ MONTHS_READ = 4
 
 
 class AppendLog:
-    """The journal in one folder (made by the first record, 0700). Raises OSError where it cannot be written
-    or read.
-    """
+    """The journal in one folder (made by the first record, 0700). Its methods raise OSError."""
 
     def __init__(self, folder: str, now: Callable[[], float] = time.time) -> None:
         self.folder = folder

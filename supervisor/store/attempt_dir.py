@@ -117,9 +117,7 @@ def close_attempt(run_dir: str, attempt: int, epoch: int, *, started: bool = Tru
 
 
 def _close_current(folder: str) -> None:
-    """Show every process of this attempt that still lives, perhaps on a frozen node, that its start is over
-    (P6).
-    """
+    """Show processes of this attempt that still live, perhaps on a frozen node, that it is over (P6)."""
     name = os.path.join(folder, "current")
     draft = f"{name}.closed.{os.getpid()}"
     with contextlib.suppress(OSError):  # the claim holds in any case
@@ -149,9 +147,7 @@ def start_record(run_dir: str, attempt: int, launch: int, start: int) -> LaunchR
 
 
 def latest_start_record(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
-    """Return the record of the newest start of the script inside this launch, or else that of the launch
-    itself.
-    """
+    """The record of the newest start of the script in this launch, else that of the launch."""
     numbers = sorted(
         _numbers(Path(store_run_dir.attempt_dir(run_dir, attempt)), f"begun.{launch}."), reverse=True
     )
@@ -256,9 +252,7 @@ def parse_launch(values: Mapping[str, str], launch: int) -> LaunchRecord:
 
 
 def latest_launch_record(run_dir: str, tries: Sequence[tuple[int, int]]) -> LaunchRecord | None:
-    """Return the last launch that began, of (attempt, its highest launch), oldest first: an attempt may end
-    before it starts.
-    """
+    """The last launch that began, of (attempt, highest launch), oldest first."""
     for attempt, highest in reversed(tries):
         for launch in range(highest, -1, -1):
             found = launch_record(run_dir, attempt, launch)
@@ -287,9 +281,7 @@ def script_has_ended(run_dir: str, attempt: int, launch: int) -> bool:
 
 
 def why_no_checkpoint(run_dir: str, attempt: int, launch: int) -> str:
-    """Return why batch.sh did not run the script of this launch: no checkpoint may be loaded; "" if it did,
-    or says nothing.
-    """
+    """Why batch.sh did not run the script, for want of a checkpoint to load; "" if it did."""
     values = read_key_values(Path(store_run_dir.attempt_dir(run_dir, attempt)) / f"pick.{launch}.1")
     return values.get("stuck", "") if values is not None else ""
 
@@ -303,9 +295,7 @@ def why_no_checkpoint_for_task(run_dir: str, attempt: int, task: int) -> str:
 
 
 def second_start_job(run_dir: str, attempt: int, launch: int) -> str:
-    """Return the job whose start of this launch came second, so that batch.sh did not run the script; "" for
-    none.
-    """
+    """The job that started this launch as the second, so that it did not run the script; "" for none."""
     values = read_key_values(Path(store_run_dir.attempt_dir(run_dir, attempt)) / f"lost.{launch}")
     return values.get("job", "") if values is not None else ""
 

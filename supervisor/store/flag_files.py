@@ -67,9 +67,7 @@ def remove_halt(run_dir: str) -> None:
 
 
 def with_due_stop(run: Run, run_dir: str, now_s: float) -> Run:
-    """Return `run` with the request in its halt.json, if a condition holds and no supervisor has journalled
-    it yet.
-    """
+    """`run` with the request in its halt.json, where that is due and not yet journalled."""
     try:
         halt = read_halt(run_dir)
     except BadStopConditions:
@@ -161,9 +159,7 @@ def clear_save_requests(run_dir: str) -> None:
 
 
 def script_reads_save_file(place: str, start_token: str) -> bool:
-    """Whether a rank of this start sends heartbeats by `beat`, and so reads the file, too; `place` is the
-    attempt's folder.
-    """
+    """Whether a rank of this start sends heartbeats by `beat`, and so reads the file, too."""
     try:
         return bool(os.listdir(os.path.join(place, "beats", start_token)))
     except OSError:

@@ -55,9 +55,7 @@ class Journal:
 
     @classmethod
     def open_first(cls, run_dir: str) -> Journal:
-        """The file that `ftrun sbatch` writes (epoch 0). Raises FileExistsError on a second call for the same
-        run.
-        """
+        """The file that `ftrun sbatch` writes (epoch 0). Raises FileExistsError on a second call."""
         return cls(os.path.join(run_dir, "journal", "000000-submit.jsonl"), epoch=0, writer="submit")
 
     @classmethod
@@ -132,10 +130,7 @@ def append_record(fd: int, *records: Record) -> None:
 
 
 def read_run(run_dir: str) -> list[Record]:
-    """All records of a run that count, oldest first.
-
-    Raises JournalDamaged or JournalTooNew; a run without any record yields an empty list.
-    """
+    """All records of a run that count, oldest first. Raises JournalDamaged, JournalTooNew, OSError."""
     folder = os.path.join(run_dir, "journal")
     names = sorted(name for name in os.listdir(folder) if name.endswith(".jsonl"))
     parsed = {name: _read_file(os.path.join(folder, name)) for name in names}
@@ -171,9 +166,7 @@ def believed_lengths(run_dir: str) -> dict[str, int]:
 
 
 def _limits(names: list[str], parsed: dict[str, list[tuple[int, Record]]]) -> dict[str, float]:
-    """Return up to which byte each file counts. The newest file is read first: one that a later holder does
-    not believe has no say.
-    """
+    """Up to which byte each file counts. Newest first: a file that a later holder disbelieves has no say."""
     limits: dict[str, float] = dict.fromkeys(names, float("inf"))
     for name in reversed(names):
         for end, record in parsed[name][:1]:

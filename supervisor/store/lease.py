@@ -104,9 +104,7 @@ def read_holder(home: str) -> Holder:
 
 
 class Lease:
-    """The right to act for one home: call `acquire` until it returns True, `renew` often, `confirm` before
-    each effect.
-    """
+    """The right to act for one home: `acquire` until True, `renew` often, `confirm` before each effect."""
 
     def __init__(self, home: str, clock: Clock, *, term_s: float = 20.0, writer: str | None = None) -> None:
         self.home = home
@@ -198,9 +196,7 @@ class Lease:
         config_home.write_atomically(f"{self._folder}/counter-{self.epoch:06d}", text.encode(), sync=False)
 
     def _living_rival(self) -> int:
-        """Return the newest earlier epoch whose holder may still live; one that released the lease or is
-        provably dead does not.
-        """
+        """The newest earlier epoch whose holder may live: it neither released it nor is provably dead."""
         for epoch in range(self.epoch - 1, max(0, self.epoch - _EPOCHS_KEPT_MAX), -1):
             with contextlib.suppress(FileNotFoundError):
                 writer = os.readlink(self._folder / f"epoch-{epoch:06d}")

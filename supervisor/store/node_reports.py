@@ -34,9 +34,7 @@ def folder_stamp(run_dir: str, attempt: int) -> int:
 def read_reports(
     run_dir: str, attempt: int, launch: int, nodes: Sequence[str]
 ) -> dict[str, dict[str, object]]:
-    """Return occasion -> node -> content of its file (any JSON, None if it cannot be read); nodes without a
-    file are absent.
-    """
+    """Occasion -> node -> content of its file (any JSON, None: unreadable), where there is one."""
     place = folder(run_dir, attempt)
     try:
         names = set(os.listdir(place))
@@ -53,9 +51,7 @@ def read_reports(
 
 
 def set_aside_reports(run_dir: str, attempt: int, nodes: Sequence[str], name: str) -> None:
-    """Set aside the earlier reports of these nodes: they are kept under `before-NAME.`. A file that cannot be
-    moved stays.
-    """
+    """Keep the earlier reports of these nodes as `before-NAME.`; what cannot be moved stays."""
     place = folder(run_dir, attempt)
     with contextlib.suppress(OSError):
         for old in os.listdir(place):

@@ -90,9 +90,7 @@ def install_node_tools(home: str) -> str:
 
 
 def _compile(path: str) -> None:
-    """Call it once with the interpreter that nodes try first, without waiting. If that fails, nodes compile
-    it themselves.
-    """
+    """Let the interpreter that nodes try first compile it, without waiting; else the nodes do."""
     line = '/usr/bin/python3 -IS -c "$0" "$1" version >/dev/null 2>&1 &'
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         subprocess.run(

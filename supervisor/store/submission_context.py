@@ -86,9 +86,7 @@ def load(run_dir: str) -> dict[str, Any]:
 
 
 def environment(run_dir: str) -> dict[str, str]:
-    """The kept environment; bytes that are no UTF-8 come as surrogates, as everywhere in Python. Raises
-    ContextError.
-    """
+    """The kept environment; bytes that are no UTF-8 come as surrogates. Raises ContextError."""
     return {
         os.fsdecode(key): os.fsdecode(value) for key, value in _parsed(_read(run_dir, "environment")).items()
     }

@@ -52,9 +52,7 @@ def read_cached(name: str) -> bytes | None:
 
 
 def write_cached(name: str, content: bytes) -> None:
-    """Write the cache file `name` (a kind and a digest joined by "-") whole or not at all, and drop the
-    oldest of its kind.
-    """
+    """Write the cache file `name` (kind-digest) whole or not at all; drop the oldest of its kind."""
     folder = _folder()
     if folder is None:
         return

@@ -134,10 +134,7 @@ class PlainSubmission(Exception):
 
 
 def read_submission(asked: Submission) -> None:
-    """Split the arguments, read the script, resolve the settings.
-
-    Raises Plain, and UserError for ftrun's own settings.
-    """
+    """Split the arguments, read script and settings. Raises PlainSubmission, UserError."""
     _split(asked)
     _read_script(asked)
     asked.config = _settings(asked)
@@ -284,10 +281,7 @@ def _refuse_ladder(asked: Submission) -> None:
 
 
 def _refuse_too_wide(asked: Submission, active: int, spares: int) -> None:
-    """Refuse more nodes than the partition has: the job would wait forever.
-
-    If Slurm does not answer, Slurm decides.
-    """
+    """Refuse more nodes than the partition has: such a job waits forever. Slurm decides if it is silent."""
     from ftrun.slurm.client.errors import SlurmError
     from ftrun.slurm.commands.cluster import CommandCluster
 

@@ -29,10 +29,7 @@ PROBE_TIMEOUT_S = 15.0
 def open_cluster(
     config: Config, env: Mapping[str, str], *, timeout_s: float, tell: Callable[[ClientInUse], None]
 ) -> Cluster:
-    """The client that the settings want.
-
-    `tell` is called when pyslurm or the commands take over; never if only commands are used.
-    """
+    """The client that the settings want. `tell` is called when pyslurm or the commands take over."""
     commands = CommandCluster(env, timeout_s=timeout_s)
     return commands if _without(config) else _native(config, commands, env, timeout_s, tell)
 
@@ -83,10 +80,7 @@ _ASK_S = 10.0
 
 
 def federation_warning(job: str, env: Mapping[str, str]) -> str:
-    """A warning if this job may start on another cluster of the federation.
-
-    "" if not, or if Slurm does not say.
-    """
+    """A warning if this job may start on another cluster of the federation; "" if not, or unknown."""
     if not job.isdigit() or not int(job) >> _LOCAL_ID_BITS:
         return ""
     import subprocess

@@ -143,9 +143,6 @@ def export_lines(setting: str) -> str:
 
 
 def explain_exports(names: Iterable[str]) -> list[tuple[str, str, str]]:
-    """Name, value and reason of those of our variables that a start recorded as set.
-
-    Other names are skipped.
-    """
+    """Name, value and reason of those of our variables that a start recorded as set."""
     known = {one.name: one for one in EXPORTS}
     return [(name, known[name].value, known[name].why) for name in names if name in known]

@@ -90,10 +90,7 @@ _DROPPED = frozenset(
 
 
 class CompanionCall:
-    """One call of sbatch for a companion.
-
-    Its arguments, the script for its standard input, its environment.
-    """
+    """One call of sbatch for a companion: arguments, script for its standard input, environment."""
 
     __slots__ = ("argv", "content", "env")
 
@@ -234,10 +231,7 @@ def _said(name: str, variable: str, given: SbatchOptions) -> list[str]:
 
 
 def _limit(limit_s: float | None) -> str:
-    """The limit in whole minutes, as Slurm counts, rounded up.
-
-    A companion that ended first would end a healthy start.
-    """
+    """Whole minutes, rounded up: a companion that ended first would end a healthy start."""
     if limit_s is None:
         return "UNLIMITED"
     if limit_s < 60.0:
@@ -269,10 +263,7 @@ def pool_nodes(cluster: Cluster, pool: Pool) -> frozenset[str]:
 def idle_pool_nodes(
     cluster: Cluster, pool: Pool, nodes: Mapping[str, NodeRow], but: Collection[str]
 ) -> tuple[str, ...]:
-    """The healthy nodes of the pool that a companion could have now, without those in `but`.
-
-    None if Slurm does not answer.
-    """
+    """The healthy nodes of the pool that a companion could have now, less `but`; none if Slurm is silent."""
     try:
         found = pool_nodes(cluster, pool)
     except SlurmError:

@@ -168,10 +168,7 @@ def directives(script: bytes) -> list[bytes]:
 
 
 def _late(script: bytes) -> list[bytes]:
-    """#PBS or #BSUB lines behind the first command.
-
-    Sbatch finds them there, but would not behind our lines.
-    """
+    """#PBS or #BSUB lines behind the first command: sbatch would not find them behind our lines."""
     if b"\n#PBS" not in script and b"\n#BSUB" not in script:
         return []
     from ftrun.slurm.client import foreign_directives

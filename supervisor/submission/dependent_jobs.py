@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 
 def holdable(cluster: Cluster, job: str) -> tuple[dict[str, str], dict[str, float]]:
-    """Jobs that depend on this one and may be held: job -> its whole dependency; and the submit time of each.
-
-    Raises SlurmError.
-    """
+    """Jobs that depend on this one and may be held -> their dependency; their submit times. SlurmError."""
     waiting = dict(cluster.dependents(job))
     shown = cluster.jobs(waiting) if waiting else {}
     for row in shown.values():

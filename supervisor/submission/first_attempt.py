@@ -161,10 +161,7 @@ class FirstAttempt:
         print_notice(f"no job of run {self.id} was found; should it still appear, it will be cancelled")
 
     def _looked_up(self, patience_s: float) -> str | None:
-        """The id of the job with our token.
-
-        "" where Slurm shows none in time, None where Slurm does not answer.
-        """
+        """The id of the job with our token; "" where Slurm shows none in time, None if it is silent."""
         import time
 
         from ftrun.slurm.client.errors import SlurmError

@@ -150,10 +150,7 @@ def _sized(chosen: Mapping[str, Any]) -> bool:
 
 
 def batch_facts(kept: Mapping[str, Any], shape: str, made: resize.ResizedSubmission | None) -> dict[str, str]:
-    """What the submitted file says about recovery inside the allocation.
-
-    Contexts of older versions have no agent.
-    """
+    """What the submitted file says about recovery inside the allocation; old contexts have no agent."""
     chosen = kept["settings"]
     facts = {
         "agent": str(kept.get("python", "")) if with_agent(chosen, shape) else "",
@@ -203,10 +200,7 @@ def cache_facts(kept: Mapping[str, Any], shape: str) -> dict[str, str]:
 
 
 def _staged(chosen: Mapping[str, Any]) -> str:
-    """Where checkpoints are staged and published, and within which bounds, a line each.
-
-    Old contexts have none of it.
-    """
+    """Where checkpoints are staged and published, and within which bounds, a line each."""
     if not chosen.get("stage"):
         return ""
     keys = (
@@ -222,10 +216,7 @@ def _staged(chosen: Mapping[str, Any]) -> str:
 
 
 def refuse_recovery_settings(config: Config, shape: str) -> None:
-    """Refuse recovery settings that this job cannot have.
-
-    Raises SettingError in one line that names the source.
-    """
+    """Refuse recovery settings that this job cannot have. Raises SettingError."""
     chosen = config.values
     meant = {key for key in ("recover", "policy", "spares", "on-queue-timeout") if config.meant(key)}
     if chosen["hang-min"] > chosen["hang-max"]:  # type: ignore[operator]

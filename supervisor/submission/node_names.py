@@ -77,10 +77,7 @@ def required_nodes(given: SbatchOptions, cwd: str = "") -> list[str]:
 
 
 def excluded_nodes(given: SbatchOptions, cwd: str = "") -> list[str]:
-    """The nodes that the user excludes by -x (job of one component).
-
-    Raises SubmitImpossible if the file is unreadable.
-    """
+    """The nodes that the user excludes by -x. Raises SubmitImpossible if the file is unreadable."""
     from ftrun.slurm.client import nodeset
 
     return list(nodeset.expand(node_list(given.get("exclude"), cwd)))
@@ -128,18 +125,12 @@ def _substituted(wanted: Sequence[str], exclude: Sequence[str], idle: Sequence[s
 
 
 def node_list(nodes: str, cwd: str = "") -> str:
-    """A node list as given to -w and -x: with a slash in it, it names a file of nodes.
-
-    Raises SubmitImpossible.
-    """
+    """A node list as given to -w and -x; one with a slash names a file. Raises SubmitImpossible."""
     return _from_file(nodes, cwd) if "/" in nodes else nodes
 
 
 def _from_file(path: str, cwd: str) -> str:
-    """The names in a file of nodes, as sbatch reads it.
-
-    Lines, lists, `n1*2` for a name twice, `#` for a comment.
-    """
+    """The names in a file, as sbatch reads it: lines, lists, `n1*2` for a name twice, `#` for a comment."""
     try:
         with open(os.path.join(cwd, path), encoding="utf-8") as stream:
             lines = [text.partition("#")[0] for text in stream]

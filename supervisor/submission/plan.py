@@ -225,10 +225,7 @@ def _with_defaults(changed: CommandLine, given: SbatchOptions, context: Mapping[
 
 
 def survives_node_loss(context: Mapping[str, Any], given: SbatchOptions) -> bool:
-    """Whether the run's jobs go on without a node that they lost.
-
-    The user's --no-kill counts, then what ftrun asks for.
-    """
+    """Whether the jobs go on without a node that they lost: as the user said, else as ftrun asks."""
     if not given.has("no-kill", "SBATCH_NO_KILL"):
         chosen = context["settings"]
         return bool(chosen.get("spares")) or (
@@ -273,10 +270,7 @@ def signal_option(settings: Mapping[str, Any], given: SbatchOptions) -> str:
 
 
 def signal_ahead_s(run_dir: str) -> float | None:
-    """How long before the time limit Slurm sends a signal, the user's or ours.
-
-    None where it sends none, 0.0 where unknown.
-    """
+    """How long before the time limit Slurm sends a signal; None where it sends none, 0.0 where unknown."""
     try:
         context, given = load_options(run_dir)
     except (submission_context.ContextError, OptionError):
@@ -375,20 +369,14 @@ def _facts_of_run(context: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _before(chosen: Mapping[str, Any]) -> str:
-    """Whether the nodes are checked before the script.
-
-    A script is held back only where another attempt follows.
-    """
+    """Whether the nodes are checked first; a script is held back only where another attempt follows."""
     if not chosen.get("preflight"):
         return ""
     return "report" if chosen["observe"] or not chosen["retries"] else "hold"
 
 
 def monitor_period(chosen: Mapping[str, Any]) -> str:
-    """Period of the node monitor and its delay after the script's start, in seconds; "" = none.
-
-    Old contexts lack both.
-    """
+    """Period of the node monitor and its delay after the script's start, in seconds; "" = none."""
     if chosen.get("watch") == "never":
         return ""
     period_s = float(chosen.get("watch-period", 60.0))

@@ -44,10 +44,7 @@ class SbatchOptions:
         return SbatchOptions(line, directive_lines(script, context), env)
 
     def get(self, name: str, variable: str = "") -> str:
-        """The value that sbatch goes by; "" where there is none.
-
-        `variable` is the option's variable, if it has one.
-        """
+        """The value that sbatch goes by, "" for none; `variable`: the option's variable, if it has one."""
         value = self.line.get(name)
         if value is None and variable:
             value = self.env.get(variable)
@@ -94,19 +91,13 @@ class SbatchOptions:
 
 
 def split_facts(context: Mapping[str, Any]) -> tuple[tuple[int, int] | None, Mapping[str, int] | None]:
-    """(Slurm's version, options of plugins).
-
-    What the split needed, where the options were not clear without it.
-    """
+    """(Slurm's version, options of plugins), where the options were not clear without them."""
     known = context.get("slurm_version")
     return (known[0], known[1]) if known else None, context.get("plugin_options")
 
 
 def directive_lines(script: bytes, context: Mapping[str, Any]) -> list[CommandLine]:
-    """The #SBATCH options, one command line for each component; the first holds what #PBS or #BSUB say, too.
-
-    Raises OptionError.
-    """
+    """The #SBATCH options by component, those of #PBS and #BSUB in the first. Raises OptionError."""
     head = [CommandLine(())]
     if b"#SBATCH" in script or b"#SLURM" in script:
         version, extra = split_facts(context)
@@ -140,10 +131,7 @@ def with_parts_for(line: CommandLine, *values: Sequence[str | None]) -> CommandL
 
 
 def with_token(changed: CommandLine, given: SbatchOptions, token: str) -> CommandLine:
-    """`changed` with the token behind the user's own comment in each component.
-
-    sbatch has no variable for a comment.
-    """
+    """`changed` with the token behind the user's own comment in each component."""
     own = value_of_each("comment", given.line, given.head)
     changed = with_parts_for(changed, own).without("comment")
     for part in range(changed.components):

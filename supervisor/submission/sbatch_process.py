@@ -108,10 +108,7 @@ def _spawn(
 
 
 def _relay(streams: dict[int, int]) -> tuple[dict[int, bytes], bool]:
-    """Copy each readable end to its stream until all are closed.
-
-    An interrupt reaches sbatch as well, so ftrun waits for it.
-    """
+    """Copy what can be read until all ends are closed; an interrupt reaches sbatch too, so wait for it."""
     kept = {target: [] for target in streams.values()}  # type: dict[int, list[bytes]]
     interrupted = False
     gone: set[int] = set()
