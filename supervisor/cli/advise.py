@@ -355,13 +355,9 @@ def _spares(count: int) -> str:
     return "1 spare" if count == 1 else f"{count or 'no'} spares"
 
 
-Cost = Annotated[
-    str,
-    option("--checkpoint-cost", "Duration of a checkpoint, if you know it better.", "TIME"),
-]
+Cost = Annotated[str, option("--checkpoint-cost", "Duration of a checkpoint, if you know it better.", "TIME")]
 Every = Annotated[
-    str,
-    option("--checkpoint-every", "Work between two checkpoints, if you know it better.", "TIME"),
+    str, option("--checkpoint-every", "Work between two checkpoints, if you know it better.", "TIME")
 ]
 Nodes = Annotated[str, option("--nodes", "Advise for this number of nodes instead.", "N")]
 

@@ -147,8 +147,7 @@ def pause(
     names: Names = None,
     *,
     node: Annotated[
-        list[str] | None,
-        option("--node", "Every run of yours that uses one of these nodes now.", "NODES"),
+        list[str] | None, option("--node", "Every run of yours that uses one of these nodes now.", "NODES")
     ] = None,
     after_checkpoint: After = False,
     at_step: At_Step = None,

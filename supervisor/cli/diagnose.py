@@ -59,16 +59,12 @@ class _Case:
 
 
 def diagnose(
-    logs: Annotated[
-        list[str],
-        argument("LOG...", "Files, folders, patterns, or a job id; - is stdin."),
-    ],
+    logs: Annotated[list[str], argument("LOG...", "Files, folders, patterns, or a job id; - is stdin.")],
     *,
     each: Annotated[bool, option("--each", "Diagnose every file by itself.")] = False,
     as_json: Annotated[bool, option("--json", "Print one JSON object for each case.")] = False,
     nodes: Annotated[
-        str,
-        option("--nodes", "The nodes of the job (n[1-4],n7): no other is blamed.", "LIST"),
+        str, option("--nodes", "The nodes of the job (n[1-4],n7): no other is blamed.", "LIST")
     ] = "",
     ranks_per_node: Annotated[
         int,

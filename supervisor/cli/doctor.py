@@ -33,12 +33,10 @@ from ftrun.supervisor.store import node_tools
 def doctor(
     nodes: Annotated[bool, option("--nodes", "Also check a node, by short srun steps.")] = False,
     units: Annotated[
-        bool,
-        option("--units", "Print only a systemd user unit, a crontab line and a scrontab entry."),
+        bool, option("--units", "Print only a systemd user unit, a crontab line and a scrontab entry.")
     ] = False,
     cron: Annotated[
-        bool,
-        option("--cron", "Print only the crontab lines of the site: ftrun recheck and ftrun site."),
+        bool, option("--cron", "Print only the crontab lines of the site: ftrun recheck and ftrun site.")
     ] = False,
     json: Json = False,
 ) -> int:

@@ -182,10 +182,7 @@ def _seconds(value: float | None) -> str | None:
 
 def as_json(results: Sequence[Result]) -> dict[str, Any]:
     """The results of all drills, as printed with --json."""
-    return {
-        "held": all(result.held for result in results),
-        "drills": [asdict(result) for result in results],
-    }
+    return {"held": all(result.held for result in results), "drills": [asdict(result) for result in results]}
 
 
 LANES_MAX = 4
@@ -193,8 +190,7 @@ LANES_MAX = 4
 
 def drill(  # noqa: PLR0917 - options are given by name
     names: Annotated[
-        list[str] | None,
-        argument("[NAME]...", "Drills to run [default: the first of the list]."),
+        list[str] | None, argument("[NAME]...", "Drills to run [default: the first of the list].")
     ] = None,
     list_: Annotated[bool, option("--list", "List the drills.")] = False,
     all_: Annotated[bool, option("--all", "Run all of them.")] = False,
@@ -204,8 +200,7 @@ def drill(  # noqa: PLR0917 - options are given by name
     ] = False,
     keep: Annotated[bool, option("--keep", "Keep the folder of each drill, with logs and journal.")] = False,
     folder: Annotated[
-        Path | None,
-        option("", "Where to make the folders of the drills; with --here the nodes must see it."),
+        Path | None, option("", "Where to make the folders of the drills; with --here the nodes must see it.")
     ] = None,
     lanes: Annotated[int, option("", "Number of drills to run at a time.", min=1, max=16)] = LANES_MAX,
 ) -> int:

@@ -154,8 +154,7 @@ def explain(
     name: Annotated[str, argument("[RUN|JOBID]", "A run id, or any job id of the run.")] = "",
     json: Json = False,
     if_: Annotated[
-        str,
-        option("--what-if", "Print the recovery path of such a fault instead.", "CLASS|SIGNATURE"),
+        str, option("--what-if", "Print the recovery path of such a fault instead.", "CLASS|SIGNATURE")
     ] = "",
     ft: Annotated[
         list[str] | None,
@@ -263,8 +262,7 @@ def logs(
     if not follow:
         if not printed:
             raise UserError(
-                f"{run.id}: no log can be read yet (its job has not started, or the file is elsewhere)",
-                1,
+                f"{run.id}: no log can be read yet (its job has not started, or the file is elsewhere)", 1
             )
         return 0
     while True:

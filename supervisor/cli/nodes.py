@@ -148,8 +148,7 @@ def show(
 
 @app.command("lemons")
 def show_lemons(
-    every: Annotated[bool, option("--all -a", "Every node with a score.")] = False,
-    json: Json = False,
+    every: Annotated[bool, option("--all -a", "Every node with a score.")] = False, json: Json = False
 ) -> None:
     """Show the nodes that kept failing jobs in the last four weeks, the worst first, with the signals behind
     the score.

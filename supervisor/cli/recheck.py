@@ -30,12 +30,10 @@ ATTENTION = frozenset({"failing", "unseen", "left", "edited", "refused"})
 
 def recheck(
     nodes: Annotated[
-        list[str] | None,
-        argument("NODE...", "Only these nodes; lists such as n[1-4] are allowed."),
+        list[str] | None, argument("NODE...", "Only these nodes; lists such as n[1-4] are allowed.")
     ] = None,
     dry_run: Annotated[
-        bool,
-        option("--dry-run", "Check the nodes and print what would be done; change and record nothing."),
+        bool, option("--dry-run", "Check the nodes and print what would be done; change and record nothing.")
     ] = False,
     json: Json = False,
 ) -> int:

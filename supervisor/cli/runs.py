@@ -17,8 +17,7 @@ ASKED_SHOWN_S = 86_400.0
 
 
 def status(
-    every: Annotated[bool, option("--all -a", "Also show runs that are over.")] = False,
-    json: Json = False,
+    every: Annotated[bool, option("--all -a", "Also show runs that are over.")] = False, json: Json = False
 ) -> int:
     """Show the runs under supervision, and who supervises them."""
     home_dir = common.home()
@@ -301,8 +300,7 @@ def _back_after_s(phases: dict[str, float | None]) -> float | None:
 
 
 def history(
-    number: Annotated[int, option("-n", "Number of faults, newest last.", min=1)] = 50,
-    json: Json = False,
+    number: Annotated[int, option("-n", "Number of faults, newest last.", min=1)] = 50, json: Json = False
 ) -> int:
     """List the faults of all runs, oldest first."""
     found: list[dict[str, Any]] = [

@@ -27,8 +27,7 @@ app = typer.Typer(
 EXIT_FAILED = 1
 
 NameOption = Annotated[
-    str | None,
-    option("--name", "Which sandbox [default: the folder in FTRUN_SANDBOX, else `default`]."),
+    str | None, option("--name", "Which sandbox [default: the folder in FTRUN_SANDBOX, else `default`].")
 ]
 FolderOption = Annotated[Path | None, option("--folder", "The folder of a sandbox without a name.")]
 NodeArgument = Annotated[str, argument("NODE", "A node: n0, n1, ...")]

@@ -39,10 +39,7 @@ ONCE_MAX_S = (
     1200.0  # more than a stock fence wait (SlurmdTimeout 300 s + 30 s) or the longest back-off (600 s)
 )
 COMMAND_TIMEOUT_S = 15.0
-_OF_EVERY_CALL = (
-    "lease.awaited",
-    "lease.taken",
-)  # left out of a log that cron writes every two minutes
+_OF_EVERY_CALL = ("lease.awaited", "lease.taken")  # left out of a log that cron writes every two minutes
 
 
 def supervise(
@@ -55,8 +52,7 @@ def supervise(
         ),
     ] = False,
     sbatch_options: Annotated[
-        str,
-        option("--sbatch-options", 'With --as-job: more options for sbatch ("-p long -t 7-0").'),
+        str, option("--sbatch-options", 'With --as-job: more options for sbatch ("-p long -t 7-0").')
     ] = "",
     text: Annotated[
         str,
@@ -227,12 +223,7 @@ _KEPT = (
     "FTRUN_CATALOG",
 )
 _PATH = ("/usr/local/bin", "/usr/bin", "/bin")
-_CALL = (
-    "-P",
-    "-m",
-    "ftrun.supervisor",
-    "supervise",
-)  # -P: no module of the current directory is imported
+_CALL = ("-P", "-m", "ftrun.supervisor", "supervise")  # -P: no module of the current directory is imported
 
 
 def unit(home: str, env: Mapping[str, str]) -> str:

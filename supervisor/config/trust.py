@@ -108,11 +108,7 @@ def trust_file(path: str, content: bytes, folder: str) -> Record:
     finally:
         os.umask(umask)
     ownership.private_folder(records)
-    made = {
-        "path": trust_key(path),
-        "sha256": _hash(content),
-        "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-    }
+    made = {"path": trust_key(path), "sha256": _hash(content), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
     home.write_atomically(os.path.join(records, _name(made["path"])), json.dumps(made).encode() + b"\n")
     return made
 

@@ -34,12 +34,7 @@ PLAN_FIELDS = [
 
 
 def write_workload(
-    work: Path,
-    plan: Mapping[str, Any],
-    *,
-    srun: Sequence[str],
-    python: str,
-    module: str = trainer.__name__,
+    work: Path, plan: Mapping[str, Any], *, srun: Sequence[str], python: str, module: str = trainer.__name__
 ) -> None:
     """Write plan.json, train.sh, and a copy of the trainer, so that the nodes need no ftrun.
 

@@ -339,13 +339,7 @@ def _resumed(run: Run, record: Record) -> Run:
     if run.given_up and run.attempts:
         again = {task for lot in run.given_up for task in lot.tasks}
         run = run.with_attempt(failed_tasks=tuple(sorted({*run.attempts[-1].failed_tasks, *again})))
-    return replace(
-        run,
-        given_up=(),
-        spent={},
-        rungs={},
-        retries=0,
-    )
+    return replace(run, given_up=(), spent={}, rungs={}, retries=0)
 
 
 def _given_up(run: Run, record: Record) -> Run:

@@ -162,10 +162,7 @@ def _split(asked: Submission) -> None:
         )
     if any(asked.given.line.has(name) for name in _ANSWER_ONLY):
         raise PlainSubmission
-    for (
-        name,
-        value,
-    ) in asked.given.line.own:  # report a typo in our own options before anything else
+    for name, value in asked.given.line.own:  # report a typo in our own options before anything else
         try:
             settings.parse(name, True if value is None else value)
         except errors.SettingError as error:
