@@ -17,7 +17,7 @@ import os
 
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.model.errors import SettingError, UserError
-from ftrun.supervisor.submission import cache_env, collective_env, node_names, resize
+from ftrun.supervisor.submission import library_env, node_names, resize
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def batch_facts(kept: Mapping[str, Any], shape: str, made: resize.ResizedSubmiss
     facts = {
         "agent": str(kept.get("python", "")) if with_agent(chosen, shape) else "",
         "labels": chosen.get("srun-label", "never"),
-        "timeouts": collective_env.export_lines(chosen.get("timeouts", "never")),
+        "timeouts": library_env.export_lines(library_env.COLLECTIVES, chosen.get("timeouts", "never")),
         "rejoin": "1" if chosen.get("rank-restart") else "",
         "save_signal": chosen.get("save-signal", ""),
         "stage": _staged(chosen),
@@ -192,10 +192,10 @@ def cache_facts(kept: Mapping[str, Any], shape: str) -> dict[str, str]:
     base = str(chosen["cache-base"]).rstrip("/") or "/"
     if not base.startswith("/") or "\n" in base:
         return {}
-    folder = f"{base.rstrip('/')}/{cache_env.FOLDER}{kept['cache_name']}"
+    folder = f"{base.rstrip('/')}/{library_env.CACHE_FOLDER}{kept['cache_name']}"
     return {
         "caches": f"{parse_bytes(str(chosen['cache-limit']))} {folder}",
-        "cache_exports": cache_env.export_lines(setting),
+        "cache_exports": library_env.export_lines(library_env.CACHES, setting),
     }
 
 
