@@ -136,7 +136,6 @@ def _write(one: Inspection) -> None:
 
 
 REPORT_MAX_BYTES = 1 << 20
-SETS_SHOWN = 8
 _ORDER = (
     "given up",
     "refused",

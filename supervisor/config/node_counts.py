@@ -10,8 +10,6 @@ global batch, if given, is kept at every size; a size that cannot keep it is ref
 
 from __future__ import annotations
 
-from math import gcd
-
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model.errors import SettingError
 
@@ -119,13 +117,6 @@ def plan_batch(sizes: Sizes, whole: int, micro: int, per_node: int, replicas: in
             f" ({replicas} {'replica' if replicas == 1 else 'replicas'} in each {_unit(sizes.unit)}); {works}"
         )
     return batch
-
-
-def scale_factor(full: int, size: int) -> str:
-    """The full size over this one, as a fraction in lowest terms: "1", "2", "4/3"."""
-    common = gcd(full, size)
-    above, below = full // common, size // common
-    return str(above) if below == 1 else f"{above}/{below}"
 
 
 def whole_units(

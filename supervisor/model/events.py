@@ -114,12 +114,6 @@ def _opened(run: Run, record: Record) -> Run:
     return replace(run, attempts=(*run.attempts, attempt), decision={}, final_reason="", final_class="")
 
 
-def _submit_intended(run: Run, record: Record) -> Run:
-    return run.with_attempt(
-        submission="intended", token=record["data"].get("token", ""), intended_at_s=record["at"]
-    )
-
-
 def _submit_done(run: Run, record: Record) -> Run:
     data = record["data"]
     return run.with_attempt(
@@ -182,10 +176,6 @@ def _started(run: Run, record: Record) -> Run:
     return run
 
 
-def _agent_absent(run: Run, record: Record) -> Run:
-    return run.with_launch(no_agent=record["data"]["why"])
-
-
 def _at_launch(run: Run, number: int) -> Run:
     """Move the present attempt to this launch; what an earlier one recorded does not count for it."""
     if run.attempt is None:
@@ -245,20 +235,12 @@ def _moved(run: Run, record: Record) -> Run:
     return replace(run.with_attempt(moved=first), decision=record["data"]["decision"])
 
 
-def _resizing(run: Run, record: Record) -> Run:
-    return run.with_attempt(resizing=int(record["data"]["size"]))
-
-
 def _resized(run: Run, record: Record) -> Run:
     data = record["data"]
     waited_s = float(data["waited_s"])
     return run.with_attempt(
         size=int(data["size"]), resizing=0, resized=True, waited_s=waited_s, sized_at_s=waited_s
     )
-
-
-def _end_intended(run: Run, record: Record) -> Run:
-    return run.with_attempt(end_intended=record["data"]["reason"], end_done=False)
 
 
 def _progress(run: Run, record: Record) -> Run:
@@ -473,10 +455,12 @@ def _final(run: Run, record: Record) -> Run:
 
 
 _OF_ATTEMPTS: Mapping[str, Callable[[Run, Record], Run]] = {
-    "agent.absent": _agent_absent,
+    "agent.absent": lambda run, record: run.with_launch(no_agent=record["data"]["why"]),
     "run.created": _created,
     "attempt.opened": _opened,
-    "submit.intended": _submit_intended,
+    "submit.intended": lambda run, record: run.with_attempt(
+        submission="intended", token=record["data"].get("token", ""), intended_at_s=record["at"]
+    ),
     "submit.unknown": lambda run, record: run.with_attempt(submission="unknown"),
     "submit.done": _submit_done,
     "submit.refused": _submit_refused,
@@ -489,13 +473,15 @@ _OF_ATTEMPTS: Mapping[str, Callable[[Run, Record], Run]] = {
     "job.requeued": _ended,
     "queue.moved": _moved,
     "queue.waited": lambda run, record: run.with_attempt(waited_s=float(record["data"]["waited_s"])),
-    "resize.intended": _resizing,
+    "resize.intended": lambda run, record: run.with_attempt(resizing=int(record["data"]["size"])),
     "resize.done": _resized,
     "resize.refused": lambda run, record: run.with_attempt(resizing=0, fixed=True),
     "exclude.done": lambda run, record: (
         run.with_attempt(excluded=tuple(record["data"]["left"])) if "left" in record["data"] else run
     ),
-    "end.intended": _end_intended,
+    "end.intended": lambda run, record: run.with_attempt(
+        end_intended=record["data"]["reason"], end_done=False
+    ),
     "cancel.intended": lambda run, record: (
         run.with_attempt(cancel_intended=True) if record["data"].get("own") else run
     ),

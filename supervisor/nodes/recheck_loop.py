@@ -27,6 +27,7 @@ from ftrun.slurm.client.cluster import Cluster, NodeRow
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config import home as config_home
+from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.nodes import ledger, recheck_rules
 from ftrun.supervisor.nodes.recheck_rules import CheckNodes, CheckReport, RecheckRules, RecheckState
 from ftrun.supervisor.store.append_log import AppendLog
@@ -248,15 +249,9 @@ class RecheckRound:
             return
         words = memory.reason.split()
         run, signature = (words[1], words[2]) if len(words) > 2 else ("", "")
-        entry = {
-            "id": f"recheck:{node}:{what}:{memory.since_s:.3f}",
-            "node": node,
-            "at_s": self.now(),
-            "what": what,
-            "run": run,
-            "signature": signature,
-            "detail": {"reason": memory.reason, "passes": memory.passes},
-        }
+        key = f"recheck:{node}:{what}:{memory.since_s:.3f}"
+        detail = {"reason": memory.reason, "passes": memory.passes}
+        entry = NodeEntry(self.now(), what, (node,), key, run, signature, detail=detail)
         ledger.append_entries(self.home, entry)
 
     def _keep_report(self, node: str, report: CheckReport) -> None:

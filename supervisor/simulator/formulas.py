@@ -43,19 +43,6 @@ def useful_share(interval_s: float, cost_s: float, between_s: float, restart_s: 
     return interval_s / between_s * math.exp(-again) / math.expm1(cycle)
 
 
-def best_interval_s(cost_s: float, between_s: float) -> float:
-    """The interval that maximises `useful_share`, found by search; Daly's formula approximates it."""
-    low, high = 1e-3, 10.0 * between_s
-    golden = (math.sqrt(5.0) - 1.0) / 2.0
-    for _ in range(_HALVINGS * 2):
-        one, other = high - golden * (high - low), low + golden * (high - low)
-        if useful_share(one, cost_s, between_s, 0.0) >= useful_share(other, cost_s, between_s, 0.0):
-            high = other
-        else:
-            low = one
-    return (low + high) / 2.0
-
-
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
     """(mean, half the width of its 95 % interval by Student's t); the width of a single value is infinite."""
     mean = sum(values) / len(values)

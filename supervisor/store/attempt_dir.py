@@ -18,7 +18,6 @@ from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model import types
 from ftrun.supervisor.store import run_dir as store_run_dir
 
-_LAUNCHES_MAX = 10_000
 _RECORD_BYTES_MAX = 1 << 20
 
 

@@ -177,8 +177,6 @@ def companion_request(run_dir: str, attempt: int, **about: Any) -> SubmitRequest
 
     `about` is as for `form`. Raises SubmitImpossible.
     """
-    from ftrun.slurm.client.cluster import SubmitRequest
-
     try:
         kept = submission_context.load(run_dir)
         made = companion_call(
@@ -194,17 +192,9 @@ def companion_request(run_dir: str, attempt: int, **about: Any) -> SubmitRequest
         raise SubmitImpossible(str(error)) from None
     except OSError as error:
         raise SubmitImpossible(f"{run_dir}: cannot be written: {error.strerror}") from None
-    return SubmitRequest(
-        token=about.get("mark")
-        or companion_mark(kept["run_token"], attempt, about["launch"], about["number"]),
-        argv=made.argv,
-        script=made.content,
-        env=made.env,
-        cwd=kept["cwd"],
-        umask=kept["umask"],
-        limits={name: (soft, hard) for name, (soft, hard) in kept["limits"].items()},
-        nice=kept["nice"],
-    )
+    mark = about.get("mark")
+    mark = mark or companion_mark(kept["run_token"], attempt, about["launch"], about["number"])
+    return plan.request_in(kept, mark, made.argv, made.content, made.env)
 
 
 def _shape(given: SbatchOptions, nodes: int) -> list[str]:

@@ -141,16 +141,6 @@ def _assigned(values: Mapping[str, str]) -> list[bytes]:
     return [name.encode() + b"=" + _quoted(_encoded(value)) for name, value in values.items()]
 
 
-def user_script(composed: bytes) -> bytes:
-    """The user's script out of a composed file. Raises ValueError where there is none."""
-    import re
-
-    found = re.search(rb"^_ft_mark='(#ftrun-payload-\d+#)'$", composed, re.MULTILINE)
-    if found is None:
-        raise ValueError("not a file that ftrun composed")
-    return composed.partition(b"\n" + found[1] + b"\n")[2]
-
-
 def directives(script: bytes) -> list[bytes]:
     """The user's directive block without line ends.
 

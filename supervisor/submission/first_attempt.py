@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _LOOK_UP_FOR_S = 25.0
 _ASKED = "Batch job submission failed"  # sbatch's message once it has talked to slurmctld
-_NOT_STARTED = 126
 _FEDERATED_ID_DIGITS = 8  # 67,108,863 is the highest id outside of a federation
 
 

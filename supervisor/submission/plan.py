@@ -186,8 +186,6 @@ def request_for(run_dir: str, spec: AttemptSpec) -> SubmitRequest:
 
     Writes the composed file into the attempt's folder. Raises SubmitImpossible.
     """
-    from ftrun.slurm.client.cluster import SubmitRequest
-
     try:
         context, given = load_options(run_dir)
         made = plan_attempt(context, submission_context.script(run_dir), given, spec, run_dir=run_dir)
@@ -196,16 +194,20 @@ def request_for(run_dir: str, spec: AttemptSpec) -> SubmitRequest:
         raise SubmitImpossible(str(error)) from None
     except OSError as error:
         raise SubmitImpossible(f"{run_dir}: cannot be written: {error.strerror}") from None
-    return SubmitRequest(
-        token=spec.token_in(context),
-        argv=made.argv,
-        script=made.content if made.stdin else None,
-        env={name: value for name, value in given.env.items() if name != "SBATCH_WAIT"},
-        cwd=context["cwd"],
-        umask=context["umask"],
-        limits={name: (soft, hard) for name, (soft, hard) in context["limits"].items()},
-        nice=context["nice"],
-    )
+    env = {name: value for name, value in given.env.items() if name != "SBATCH_WAIT"}
+    content = made.content if made.stdin else None
+    return request_in(context, spec.token_in(context), made.argv, content, env)
+
+
+def request_in(
+    context: Mapping[str, Any], token: str, argv: Sequence[str], content: bytes | None, env: Mapping[str, str]
+) -> SubmitRequest:
+    """A call of sbatch in the folder, with the umask, limits and nice value of the first submission."""
+    from ftrun.slurm.client.cluster import SubmitRequest
+
+    limits = {name: (soft, hard) for name, (soft, hard) in context["limits"].items()}
+    place = context["cwd"], context["umask"], limits, context["nice"]
+    return SubmitRequest(token, tuple(argv), content, env, *place)
 
 
 # ---------------------------------------------------------------------- the arguments
