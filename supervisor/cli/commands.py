@@ -34,7 +34,7 @@ COMMANDS: Mapping[str, Command] = {
     "nodes": Command("nodes", "app", "The history of nodes: strikes, quarantine, lemons."),
     "preflight": Command("preflight", "preflight", "Check many nodes at once, over SSH or inside a job."),
     "recheck": Command(
-        "recheck", "recheck", "Check the nodes that ftrun drained; return healthy ones to service."
+        "site", "recheck", "Check the nodes that ftrun drained; return healthy ones to service."
     ),
     "site": Command(
         "site", "site", "The site's service: drain nodes for users who may not, after a check of the node."

@@ -240,7 +240,7 @@ def _load_view() -> NodesView:
     except SlurmError as error:
         unseen = error.message
         print(f"ftrun: Slurm does not answer, so only the ledger is shown: {unseen}", file=sys.stderr)
-    keep_s = float(str(settings["ledger-keep"]))
+    keep_s = settings.number("ledger-keep")
     entries = [entry for entry in ledger.read_entries(home) if now_s - entry.at_s <= keep_s]
     book = fold_entries(entries, node_ledger_writer.rules_from(settings.values), domains)
     return NodesView(home, now_s, book, rows, unseen, str(pool or ""), pooled)

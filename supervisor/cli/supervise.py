@@ -114,7 +114,7 @@ def _run_loop(
     from ftrun.supervisor.submission import cluster_client
 
     clock = SystemClock()
-    lease = Lease(home, clock, term_s=float(str(settings["lease"])))
+    lease = Lease(home, clock, term_s=settings.number("lease"))
 
     def spoke(speaking: Any) -> None:
         supervisor.services.asks = {"by": speaking.by, "why": speaking.why}
@@ -124,7 +124,7 @@ def _run_loop(
     supervisor = Supervisor(home, cluster, clock, lease, log=log)
     supervisor.services.steps = CommandSteps(env)
     supervisor.services.accounting.accounts = SacctAccounting(env)
-    idle_exit_s = float(str(settings["idle-exit"]))
+    idle_exit_s = settings.number("idle-exit")
     started = clock.mono_s()
     idle_since = [started]
 
@@ -138,7 +138,7 @@ def _run_loop(
             return (s.ticks > 1 and not s.moving and not s.patient) or now - started > ONCE_MAX_S
         return not stays and now - idle_since[0] > idle_exit_s
 
-    return supervisor.run(poll_s=float(str(settings["poll"])), until=until, standby=standby)
+    return supervisor.run(poll_s=settings.number("poll"), until=until, standby=standby)
 
 
 def _check_options(*, once: bool, as_job: bool, sbatch_options: str, text: str, json: bool) -> None:

@@ -93,6 +93,16 @@ class Config:
         assert isinstance(value, str)
         return value
 
+    def number(self, key: str) -> float:
+        """A number, a share or a duration in seconds."""
+        value = self.values[key]
+        assert isinstance(value, int | float)
+        return float(value)
+
+    def whole(self, key: str) -> int:
+        """A whole number."""
+        return int(self.number(key))
+
     def flag(self, key: str) -> bool:
         """A setting that is true or false."""
         return self.values[key] is True
