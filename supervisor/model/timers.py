@@ -7,7 +7,6 @@ feature names the type, so none can touch its clocks, and the holder of the slot
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -61,22 +60,22 @@ class Interval:
         return self.due(0.0, float("inf"))
 
 
-class Stopwatches(defaultdict[Hashable, Stopwatch]):
+class Stopwatches(dict[Hashable, Stopwatch]):
     """One stopwatch for each key."""
 
-    def __init__(self) -> None:
-        super().__init__(Stopwatch)
+    def __missing__(self, key: Hashable) -> Stopwatch:
+        return self.setdefault(key, Stopwatch())
 
     def stop(self, key: Hashable) -> None:
         """The condition does not hold for this key."""
         self.pop(key, None)
 
 
-class Intervals(defaultdict[Hashable, Interval]):
+class Intervals(dict[Hashable, Interval]):
     """One interval for each key."""
 
-    def __init__(self) -> None:
-        super().__init__(Interval)
+    def __missing__(self, key: Hashable) -> Interval:
+        return self.setdefault(key, Interval())
 
 
 class Slots:
