@@ -1,4 +1,4 @@
-"""What is known of the cluster, the ranks and the checkpoints of one run, for the policy. (I/O)"""
+"""What is known of the cluster and the checkpoints of one run, for the policy. (I/O)"""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.supervisor.config.node_counts import sizes_of_settings
 from ftrun.supervisor.diagnosis import resumable
-from ftrun.supervisor.model.types import Topology
 from ftrun.supervisor.policy import policy_input, queue
 from ftrun.supervisor.store import checkpoints, submission_context
 from ftrun.supervisor.submission import in_allocation
@@ -18,10 +17,9 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
 
-__all__ = ["cluster_view", "lost_before_end", "newer_checkpoint", "newest_checkpoint", "topology"]
+__all__ = ["cluster_view", "lost_nodes", "newer_checkpoint", "newest_checkpoint"]
 
 SILENT_FOR_S = 15.0
-PINGED_LATE_S = 15.0  # Slurm pings three times in SlurmdTimeout, and takes its time
 _GIVEN_UP = frozenset({"down", "error", "fail"})
 
 
@@ -43,7 +41,7 @@ def cluster_view(ctx: RunContext, snapshot: ClusterSnapshot) -> policy_input.Clu
         snapshot.nodes,
         rights,
         names=names,
-        lost=_lost(ctx, snapshot),
+        lost=lost_nodes(ctx, snapshot),
         nodes_needed=_nodes_needed(ctx, row),
         nodes_least=queue.smallest_size(ctx.run, sizes_of_settings(ctx.settings)),
         may_ask=bool(ctx.settings.get("site-spool")),
@@ -71,7 +69,7 @@ def _partition(ctx: RunContext, row: JobRow | None) -> str:
     return next((name for name in told if name), "")
 
 
-def _lost(ctx: RunContext, snapshot: ClusterSnapshot) -> tuple[str, ...]:
+def lost_nodes(ctx: RunContext, snapshot: ClusterSnapshot) -> tuple[str, ...]:
     """The nodes of the attempt that Slurm has given up or that have been silent for long.
 
     A controller that has just come back shows every node as not responding for some seconds; that is no fault
@@ -86,31 +84,6 @@ def _lost(ctx: RunContext, snapshot: ClusterSnapshot) -> tuple[str, ...]:
         elif silent[node].held_s(snapshot.mono_s) >= SILENT_FOR_S or row.state in _GIVEN_UP:
             found.append(node)
     return tuple(found)
-
-
-def lost_before_end(ctx: RunContext, snapshot: ClusterSnapshot) -> tuple[str, ...]:
-    """The lost nodes, less those that Slurm gave up so late that they were still alive when the job ended.
-
-    Both times are by Slurm's clock.
-    """
-    assert snapshot.nodes is not None
-    end_s, timeout_s = ctx.attempt.launch.end.slurm_at_s, ctx.services.facts().slurmd_timeout_s
-    rows = {node: snapshot.nodes[node] for node in _lost(ctx, snapshot) if node in ctx.attempt.used}
-    alive_s = timeout_s + timeout_s / 3 + PINGED_LATE_S  # the longest time before Slurm gives a node up
-    return tuple(
-        node
-        for node, row in rows.items()
-        if end_s is None
-        or row.spoken_for
-        or row.reason_time_s is None
-        or row.reason_time_s - alive_s <= end_s
-    )
-
-
-def topology(ctx: RunContext) -> Topology:
-    """The known rank placement of this attempt. Slurm's default, block distribution, is not assumed."""
-    known, report = Topology(nodes=ctx.attempt.used), ctx.observations.report
-    return report.seats.added_to(known) if report is not None else known
 
 
 def newest_checkpoint(ctx: RunContext) -> str:

@@ -5,7 +5,7 @@ first sighting, progress now and then. The rest stays in the observations; a new
 by reading the same logs from the same place.
 
 Most files of `--ft-log` are logs and are followed. A flight recorder's dump or torchrun's error file is
-written at the end and makes sense only when complete; `attached` reads those when the launch is assessed.
+written at the end and makes sense only when complete; `gather_facts` reads those when the launch is assessed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ __all__ = [
     "EndedScript",
     "adopt_claim_holder",
     "adopt_job",
-    "attached_evidence",
     "extra_logs",
     "note_evidence",
     "note_launch",
@@ -40,6 +39,7 @@ __all__ = [
     "read_logs",
     "script_ended_now",
     "script_just_ended",
+    "written_extra_files",
 ]
 
 CLAIM_EXPECTED_WITHIN_S = 60.0  # P10
@@ -246,15 +246,14 @@ def _log_paths(ctx: RunContext) -> list[LogPath]:
 def extra_logs(ctx: RunContext) -> list[LogPath]:
     """The logs of `--ft-log`, relative to the submission folder; lines before this start do not count."""
     sizes = ctx.attempt.launch.log_sizes
-    return [LogPath(path, sizes.get(path, 0)) for path in _named(ctx) if not inputs.is_attachment(path)]
+    return [
+        LogPath(path, sizes.get(path, 0))
+        for path in written_extra_files(ctx)
+        if not inputs.is_attachment(path)
+    ]
 
 
-def attached_evidence(ctx: RunContext) -> tuple[Evidence, ...]:
-    """The evidence in the other files of `--ft-log`, ordered after all evidence of the logs."""
-    return inputs.extra_evidence(_named(ctx), ctx.services.catalog(), ctx.observations.evidence)
-
-
-def _named(ctx: RunContext) -> list[str]:
+def written_extra_files(ctx: RunContext) -> list[str]:
     """The files of `--ft-log` that this launch has written."""
     return inputs.find_extra_logs(
         ctx.settings, submission_context.cwd(ctx.run_dir), ctx.attempt.launch.started_at_s or 0.0

@@ -7,7 +7,7 @@ while it is suspect, hang detection (`hang`, `telemetry.hang_watch`) needs less 
 five median steps, if every rank is seen to wait. Signs of life are a step, a heartbeat, a changing stack,
 CPU, file and accelerator activity and, for all but the surest evidence, output.
 
-A step beyond all earlier ones clears the suspicion. A node that its monitor finds bad (`node_evidence`) or
+A step beyond all earlier ones clears the suspicion. A node that its monitor finds bad (`gather_facts`) or
 that does not respond to Slurm is confirmation: then `fault-grace` without any sign of life is enough. If the
 script has ended by itself and its job does not end, the supervisor ends the job.
 """
@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.cluster import JobState
-from ftrun.supervisor.context.cluster_view import topology
 from ftrun.supervisor.controller import end_attempt, gather_facts
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model.states import State
@@ -48,7 +47,7 @@ def update_suspicion(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchRe
     if not report.readable or report.behind or row is None or row.state is not JobState.RUNNING:
         ctx.observations.per_start(_OverdueJob).over.stop()
         return
-    facts = gather_facts.facts_of_live(ctx, snapshot, report, topology(ctx))
+    facts = gather_facts.facts_of_live(ctx, snapshot, report)
     diagnosis = diagnose(facts) if facts.evidence or facts.nodes.findings else None
     if report.evidence:
         ctx.observations.provisional = diagnosis
