@@ -23,13 +23,13 @@ from ftrun.supervisor.controller import (
     drain,
     end_attempt,
     exit_status,
+    fencing,
     finish,
     graceful_stop,
     hang,
     missing_jobs,
     node_history,
     observe,
-    orphan_jobs,
     queued_job,
     resubmit,
     submit_outcome,
@@ -39,6 +39,7 @@ from ftrun.supervisor.controller import (
 from ftrun.supervisor.model import job_rows, types
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.timers import Interval, Stopwatches
+from ftrun.supervisor.store import attempt_dir
 from ftrun.supervisor.store import run_dir as store_run_dir
 
 __all__ = ["HANDLERS", "RunReconciler"]
@@ -89,7 +90,7 @@ class RunReconciler:
             return
         if final and not ctx.run.final:
             return  # a request has just resumed it; the snapshot does not cover its job
-        orphan_jobs.cancel_seen(ctx, snapshot)
+        fencing.cancel_seen(ctx, snapshot)
         dependents.move(ctx, snapshot)
         companions.reconcile_companions(ctx, snapshot)
         drain.note_answers(ctx)
@@ -144,7 +145,7 @@ def _new(ctx: RunContext, _snapshot: ClusterSnapshot) -> None:
     """
     ctx.services.prove()
     store_run_dir.open_attempt(ctx.run_dir, 1)
-    finish.close_attempt(ctx)
+    fencing.close_attempt(ctx)
     reason = "ftrun sbatch was interrupted before it submitted"
     ctx.record("run.stopped", reason=reason, **{"class": "cancelled"})
 
@@ -176,7 +177,11 @@ def _queued(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
 
 
 def _started(ctx: RunContext, row: JobRow) -> None:
-    launch = row.restarts if row.restarts is not None else missing_jobs.latest_launch(ctx)
+    launch = (
+        row.restarts
+        if row.restarts is not None
+        else attempt_dir.latest_claimed_launch(ctx.run_dir, ctx.attempt)
+    )
     ctx.record(
         "job.started",
         launch=launch,

@@ -26,7 +26,6 @@ from ftrun.supervisor.controller import (
     finish,
     missing_jobs,
     node_history,
-    orphan_jobs,
     queued_job,
 )
 from ftrun.supervisor.diagnosis import known_ends, resumable
@@ -35,7 +34,7 @@ from ftrun.supervisor.model import errors
 from ftrun.supervisor.model.timers import Stopwatch, Stopwatches
 from ftrun.supervisor.model.types import Decision
 from ftrun.supervisor.policy import decide, node_placement, policy_input
-from ftrun.supervisor.store import run_dir, submission_context
+from ftrun.supervisor.store import attempt_dir, run_dir, submission_context
 from ftrun.supervisor.submission import in_allocation, node_names, plan
 
 if TYPE_CHECKING:
@@ -125,7 +124,11 @@ def _resumed_alive(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> b
         return False
     if row.state is JobState.COMPLETED:
         job = row.raw_job_id or row.job_id
-        launch = row.restarts if row.restarts is not None else missing_jobs.latest_launch(ctx)
+        launch = (
+            row.restarts
+            if row.restarts is not None
+            else attempt_dir.latest_claimed_launch(ctx.run_dir, ctx.attempt)
+        )
         data = exit_status.launch_exit(ctx, row.state.value, row.reason, row.nodes, job=job, launch=launch)
         if data["state"] == "COMPLETED":
             finish.end_run(ctx, snapshot, Decision("finish", "the script exited 0"), {"class": "healthy"})
@@ -184,7 +187,7 @@ def _closed(ctx: RunContext) -> bool:
     """
     if ctx.attempt.closed:
         return True
-    taken = finish.close_attempt(ctx)
+    taken = fencing.close_attempt(ctx)
     if taken is not None:
         if not taken.closed:
             launch = f"launch {taken.launch} of attempt {ctx.attempt.number}"
@@ -195,7 +198,7 @@ def _closed(ctx: RunContext) -> bool:
 
 
 def _next_attempt(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
-    if orphan_jobs.cancel_all(ctx, snapshot):
+    if fencing.cancel_all(ctx, snapshot):
         return
     number = run_dir.latest_attempt_number(ctx.run_dir) + 1
     decision = ctx.run.decision

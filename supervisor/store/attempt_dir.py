@@ -16,6 +16,7 @@ from pathlib import Path
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model import types
+from ftrun.supervisor.model.run import Attempt
 from ftrun.supervisor.store import run_dir as store_run_dir
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "close_attempt",
     "exit_record",
     "has_tasks",
+    "latest_claimed_launch",
     "latest_launch_record",
     "latest_start_record",
     "launch_record",
@@ -121,6 +123,14 @@ def claims(run_dir: str, attempt: int) -> tuple[Claim, ...]:
         with contextlib.suppress(FileNotFoundError):
             found.append(Claim(number, os.readlink(os.path.join(folder, name))))
     return tuple(sorted(found, key=lambda claim: claim.launch))
+
+
+def latest_claimed_launch(run_dir: str, attempt: Attempt) -> int:
+    """The newest launch that the attempt's job has claimed; the one that its journal knows if none is seen."""
+    with contextlib.suppress(OSError):
+        numbers = (one.launch for one in claims(run_dir, attempt.number) if one.job == attempt.job)
+        return max(numbers, default=attempt.launch.number)
+    return attempt.launch.number
 
 
 def close_attempt(run_dir: str, attempt: int, epoch: int, *, started: bool = True) -> Claim | None:
