@@ -9,7 +9,7 @@ from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.supervisor.config.node_counts import sizes_of_settings
 from ftrun.supervisor.diagnosis import resumable
 from ftrun.supervisor.policy import policy_input, queue
-from ftrun.supervisor.store import checkpoints, submission_context
+from ftrun.supervisor.store import checkpoints
 from ftrun.supervisor.submission import in_allocation
 
 if TYPE_CHECKING:
@@ -91,16 +91,14 @@ def newest_checkpoint(ctx: RunContext) -> str:
 
     Cheap: callers use it while the run writes.
     """
-    return resumable.newest_by_name(ctx.settings, ctx.run, submission_context.cwd(ctx.run_dir))
+    return resumable.newest_by_name(ctx.settings, ctx.run, ctx.cwd)
 
 
 def newer_checkpoint(ctx: RunContext, newest: str) -> str:
     """`newest` if it is newer than every checkpoint known when this launch began; else ""."""
     run, attempt = ctx.run, ctx.attempt
     resumed = (
-        os.path.join(submission_context.cwd(ctx.run_dir), attempt.launch.start.resume_from)
-        if attempt.launch.start.resume_from
-        else ""
+        os.path.join(ctx.cwd, attempt.launch.start.resume_from) if attempt.launch.start.resume_from else ""
     )
     before = run.best_checkpoint or resumed
     since = attempt.launch.started_at_s or attempt.opened_at_s

@@ -30,7 +30,6 @@ from ftrun.supervisor.model import agent_events
 from ftrun.supervisor.model.timers import Stopwatch
 from ftrun.supervisor.model.types import WITHOUT_SCRIPT, Diagnosis, FaultClass
 from ftrun.supervisor.policy import decide, policy_input
-from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.telemetry import divergence
 from ftrun.supervisor.telemetry.diverged_checkpoints import poison_of
 
@@ -98,7 +97,7 @@ def _case(
         common=node_history.common_cause(ctx, diagnosis, snapshot.now_s),
         unseen=ctx.run_dir if _unseen(ctx) else "",
     )
-    return arrays.with_task_diagnoses(ctx, case, facts) if attempt.submission == "done" else case
+    return arrays.with_task_diagnoses(ctx, case, facts) if attempt.failed_tasks else case
 
 
 def _log_is_quiet(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
@@ -165,8 +164,7 @@ def checkpoint_to_load(ctx: RunContext) -> ResumePoint:
     """The checkpoint that a start would load now."""
     if ctx.attempt.submission != "done":
         return ResumePoint()
-    cwd = submission_context.cwd(ctx.run_dir)
-    return find_resume_point(ctx.settings, ctx.run, cwd, run_dir=ctx.run_dir)
+    return find_resume_point(ctx.settings, ctx.run, ctx.cwd, run_dir=ctx.run_dir)
 
 
 def _note_loading(ctx: RunContext, diagnosis: Diagnosis) -> None:

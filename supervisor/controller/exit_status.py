@@ -91,7 +91,7 @@ def launch_exit(
         data |= {"exit_code": written.code, "exit_signal": written.signal}
     if state == "GONE" and written is not None and not written.code and not written.signal:
         data["state"] = "COMPLETED"
-    if state == "GONE" and arrays.all_went_well(run_dir, attempt):
+    if state == "GONE" and arrays.all_went_well(ctx):
         data |= {"state": "COMPLETED", "exit_code": 0}
     if state in {"FAILED", "GONE"} and _second_start(ctx, launch, started_at_s):
         data |= _of_the_first_start(ctx, written, data["nodes"], launch)
@@ -109,7 +109,7 @@ def _second_start(ctx: RunContext, launch: int, started_at_s: float | None) -> b
     if attempt_dir.second_start_job(run_dir, attempt.number, launch):
         return True
     first, last = attempt.starts.get(launch), started_at_s or attempt.launch.started_at_s
-    if first is None or last is None or arrays.tasks_of(run_dir, attempt):
+    if first is None or last is None or ctx.submission.get("array"):
         return False  # an array has as many starts as tasks
     return last > first + 1 and attempt_dir.exit_record(run_dir, attempt.number, launch) is None
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ftrun.supervisor.controller import dependents, fencing
 from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import Decision, FaultClass
-from ftrun.supervisor.store import attempt_dir, checkpoints, flag_files, submission_context
+from ftrun.supervisor.store import attempt_dir, checkpoints, flag_files
 
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import JobRow
@@ -206,7 +206,7 @@ def give_up_paused_run(ctx: RunContext, want: str, by: str) -> None:
 def exclude_checkpoint(ctx: RunContext) -> None:
     """Exclude the checkpoint that this launch began with from later launches, unless it is written anew."""
     path = ctx.attempt.launch.start.resume_from
-    path = os.path.normpath(os.path.join(submission_context.cwd(ctx.run_dir), path)) if path else ""
+    path = os.path.normpath(os.path.join(ctx.cwd, path)) if path else ""
     aside = checkpoints.unchanged_since_set_aside(ctx.run.set_aside)
     if path and path not in aside:
         ctx.record("checkpoint.set-aside", path=path, stamp=checkpoints.content_stamp(path))

@@ -108,9 +108,16 @@ def facts_of_end(ctx: RunContext, snapshot: ClusterSnapshot) -> Facts:
         evidence=(*seen.evidence, *_attached_evidence(ctx)),
         progress=seen.report.progress if seen.report is not None else None,
         resumed=resumable.resumed_checkpoint(
-            ctx.settings, run, run_dir, attempt.launch.start.resume_from, attempt.incident
+            ctx.settings,
+            run,
+            attempt.launch.start.resume_from,
+            attempt.incident,
+            run_dir=run_dir,
+            cwd=ctx.cwd,
         ),
-        requeues=plan.is_requeued(run_dir, otherwise=ctx.services.facts().requeue_default),
+        requeues=plan.is_requeued(
+            run_dir, otherwise=ctx.services.facts().requeue_default, known=ctx.submission
+        ),
         near_limit=checkpoint_request.was_requested(ctx, Occasion.TIMELIMIT),
         nodes=_nodes_of_end(ctx, snapshot, lost),
         gone=_gone(attempt),

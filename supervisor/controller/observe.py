@@ -18,7 +18,7 @@ from ftrun.supervisor.diagnosis import inputs
 from ftrun.supervisor.model.states import IGNORED_SUFFIX
 from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import Evidence
-from ftrun.supervisor.store import attempt_dir, run_dir, submission_context
+from ftrun.supervisor.store import attempt_dir, run_dir
 from ftrun.supervisor.telemetry import log_watcher
 from ftrun.supervisor.telemetry.log_watcher import LogWatcher, WatchReport
 from ftrun.supervisor.telemetry.tail import LogPath
@@ -255,9 +255,7 @@ def extra_logs(ctx: RunContext) -> list[LogPath]:
 
 def written_extra_files(ctx: RunContext) -> list[str]:
     """The files of `--ft-log` that this launch has written."""
-    return inputs.find_extra_logs(
-        ctx.settings, submission_context.cwd(ctx.run_dir), ctx.attempt.launch.started_at_s or 0.0
-    )
+    return inputs.find_extra_logs(ctx.settings, ctx.cwd, ctx.attempt.launch.started_at_s or 0.0)
 
 
 def note_evidence(ctx: RunContext, evidence: Evidence) -> None:

@@ -258,7 +258,8 @@ def _ended(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
         return
     observe.note_launch(ctx, snapshot)
     agent_link.note_absence(ctx, snapshot, over=True)
-    arrays.note_failed(ctx, snapshot)
+    if ctx.submission.get("array"):
+        arrays.note_failed(ctx, snapshot)
     state, ours = row.state.value, ctx.attempt.ended_tasks
     theirs = row.state is JobState.CANCELLED and job_rows.cancelled_by_others(ctx.rows(snapshot), ours)
     if ctx.attempt.failed_tasks and row.state in (JobState.COMPLETED, JobState.CANCELLED) and not theirs:

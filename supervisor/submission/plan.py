@@ -188,14 +188,19 @@ def plan_attempt(
     return SbatchCall(final.argv(), content, path, stdin=not from_file)
 
 
-def load_options(run_dir: str) -> tuple[dict[str, Any], SbatchOptions]:
-    """The submission context of a run and its options, split. Raises ContextError, OptionError."""
-    context = submission_context.load(run_dir)
+def load_options(
+    run_dir: str, known: Mapping[str, Any] | None = None
+) -> tuple[Mapping[str, Any], SbatchOptions]:
+    """The submission context of a run (`known` to a caller who has read it) and its options, split.
+
+    Raises ContextError, OptionError.
+    """
+    context = known or submission_context.load(run_dir)
     script, env = submission_context.script(run_dir), submission_context.environment(run_dir)
     return context, SbatchOptions.of_context(context, script, env)
 
 
-def request_for(run_dir: str, spec: AttemptSpec) -> SubmitRequest:
+def request_for(run_dir: str, spec: AttemptSpec, known: Mapping[str, Any] | None = None) -> SubmitRequest:
     """The request for an attempt whose folder the caller has opened, from the submission context alone.
 
     Writes the composed file into the attempt's folder. Raises SubmitImpossible.
@@ -203,7 +208,7 @@ def request_for(run_dir: str, spec: AttemptSpec) -> SubmitRequest:
     from ftrun.slurm.client.cluster import SubmitRequest
 
     try:
-        context, given = load_options(run_dir)
+        context, given = load_options(run_dir, known)
         made = plan_attempt(context, submission_context.script(run_dir), given, spec, run_dir=run_dir)
         made.write()
     except (submission_context.ContextError, OptionError, compose.ScriptError) as error:
@@ -253,13 +258,13 @@ def survives_node_loss(context: Mapping[str, Any], given: SbatchOptions) -> bool
     return (value or "").lower() not in ("off", "no")  # sbatch reads them so
 
 
-def is_requeued(run_dir: str, *, otherwise: bool) -> bool:
+def is_requeued(run_dir: str, *, otherwise: bool, known: Mapping[str, Any] | None = None) -> bool:
     """Whether Slurm requeues the run's jobs when a node is lost: as the user said, or the site (`otherwise`).
 
     False where the submission context cannot be read.
     """
     try:
-        said = load_options(run_dir)[1].requeue
+        said = load_options(run_dir, known)[1].requeue
     except (submission_context.ContextError, OptionError):
         return False
     return otherwise if said is None else said
