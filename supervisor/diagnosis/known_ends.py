@@ -33,7 +33,7 @@ from ftrun.supervisor.model.types import (
 )
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.diagnosis.facts import Case
+    from ftrun.supervisor.diagnosis.evidence import Case
 
 __all__ = [
     "CANCELLED_AGAIN",

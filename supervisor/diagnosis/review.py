@@ -32,13 +32,12 @@ from ftrun.supervisor.model.types import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ftrun.supervisor.diagnosis.facts import Case
+    from ftrun.supervisor.diagnosis.evidence import Case
     from ftrun.supervisor.model.run import Attempt
     from ftrun.supervisor.model.types import Evidence
 
 __all__ = [
     "COMPANION_OVER",
-    "add_consequences",
     "add_node_findings",
     "add_silent_nodes",
     "add_suspicious_lines",
@@ -77,11 +76,6 @@ def review_checkpoint(case: Case, found: Diagnosis) -> Diagnosis | None:
     """The start resumed from a checkpoint and made no step: the checkpoint or the program may be to blame."""
     lines = (*(line for line, _ in case.log.causes), *case.log.spoken)
     return checkpoint_blame.blame_checkpoint(found, lines, case.facts.resumed, case.progress)
-
-
-def add_consequences(case: Case, found: Diagnosis) -> Diagnosis | None:
-    """Adds the number of consequences, and why lines of the log were left out."""
-    return replace(found, consequences=case.log.consequences, rests_on=(*found.rests_on, *case.log.words))
 
 
 def cancelled_by_us(case: Case, found: Diagnosis) -> Diagnosis | None:
