@@ -192,9 +192,7 @@ class StartMonitor:
         nodes may still run them.
         """
         where, started = self._where, self.started
-        return inputs.read_node_reports(
-            where.run_dir, where.attempt, where.launch, started.nodes, start=started.number + lives
-        )
+        return where.node_facts(started.nodes, start=started.number + lives)
 
     # ------------------------------------------------------------------ judging
 
@@ -378,9 +376,7 @@ class HangMonitor:
         if stamp != self._stamp:
             self._stamp = stamp
             number = self.started.number + 1  # leave out the checks of this start's own end
-            facts = inputs.read_node_reports(
-                where.run_dir, where.attempt, where.launch, self.ctx.nodes, start=number
-            )
+            facts = where.node_facts(self.ctx.nodes, start=number)
             self._degraded_node = degraded_node(facts, self.started.nodes)
         return self._degraded_node
 

@@ -8,11 +8,11 @@ script inside it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ftrun.slurm.client.parse import has_token
 from ftrun.supervisor.diagnosis.launch_state import LaunchState
-from ftrun.supervisor.model.timers import Slots, Stopwatch, Stopwatches
+from ftrun.supervisor.model.timers import Stopwatch, Stopwatches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,10 +20,33 @@ if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.model.run import Attempt
 
-__all__ = ["LaunchObservations"]
+__all__ = ["LaunchObservations", "Slots"]
 
 BLIND_FOR_S = 30.0  # an outage; a shorter gap is a failed query
 T = TypeVar("T")
+
+
+class Slots:
+    """One object of each class, made when it is first asked for.
+
+    A feature declares the class. No other feature names it, so none can touch what is in it, and the holder
+    of the slots knows no feature.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[type, Any] = {}
+
+    def of(self, kind: type[T]) -> T:
+        """The object of this kind."""
+        if kind not in self._made:
+            self._made[kind] = kind()
+        return cast("T", self._made[kind])
+
+    def close(self) -> None:
+        """Close what can be closed."""
+        for made in self._made.values():
+            if hasattr(made, "close"):
+                made.close()
 
 
 @dataclass

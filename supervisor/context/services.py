@@ -19,7 +19,7 @@ from ftrun.slurm.commands.steps import Steps
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.context.accounting_cache import AccountingCache
 from ftrun.supervisor.context.cluster_snapshot import ALL_RUNS, STALE_AFTER_S, ClusterSnapshot, Lead, Stale
-from ftrun.supervisor.model.timers import Slots
+from ftrun.supervisor.context.observations import Slots
 from ftrun.supervisor.nodes.ledger import NodeLedger
 from ftrun.supervisor.signatures import catalog as signatures_catalog
 from ftrun.supervisor.signatures.catalog import Catalog

@@ -20,7 +20,7 @@ from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model import job_rows
 from ftrun.supervisor.policy import decide
 from ftrun.supervisor.store import attempt_dir
-from ftrun.supervisor.submission import node_names
+from ftrun.supervisor.submission import array_spec
 
 if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
@@ -146,7 +146,7 @@ def all_went_well(ctx: RunContext) -> bool:
 def tasks_of(ctx: RunContext) -> tuple[int, ...]:
     """The tasks that the present attempt is for; empty if the job is no array."""
     spec = str(ctx.submission.get("array", ""))
-    return (ctx.attempt.tasks or node_names.array_tasks(spec)) if spec else ()
+    return (ctx.attempt.tasks or array_spec.array_tasks(spec)) if spec else ()
 
 
 def _went_well(ctx: RunContext, task: int) -> bool:

@@ -19,7 +19,7 @@ from ftrun.supervisor.controller import checkpoint_request, observe
 from ftrun.supervisor.diagnosis import inputs, resumable, suspicions, unknown_cause
 from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.facts import Facts, LostCompanion, SbatchRefusal
-from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, NodeFacts, NodeFinding
+from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, NodeFacts, NodeFinding, facts_from_reports
 from ftrun.supervisor.diagnosis.review import slurmstepd_reason
 from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import UNWATCHED, Evidence, FaultClass, Topology
@@ -102,6 +102,9 @@ def facts_of_end(ctx: RunContext, snapshot: ClusterSnapshot) -> Facts:
         return found  # the script was not started: there is nothing else to read
     if attempt.launch.end.state == "COMPLETED":
         found = replace(found, given_up=run.given_up)
+    if attempt.launch.end.reason == UNWATCHED:  # the log tells of a requeue at most
+        otherwise = ctx.services.facts().requeue_default
+        found = replace(found, requeues=plan.is_requeued(run_dir, otherwise=otherwise, known=ctx.submission))
     suspicion, rank_ended = suspicions.recorded_hang(attempt)
     return replace(
         found,
@@ -114,9 +117,6 @@ def facts_of_end(ctx: RunContext, snapshot: ClusterSnapshot) -> Facts:
             attempt.incident,
             run_dir=run_dir,
             cwd=ctx.cwd,
-        ),
-        requeues=plan.is_requeued(
-            run_dir, otherwise=ctx.services.facts().requeue_default, known=ctx.submission
         ),
         near_limit=checkpoint_request.was_requested(ctx, Occasion.TIMELIMIT),
         nodes=_nodes_of_end(ctx, snapshot, lost),
@@ -347,6 +347,8 @@ def _topology(ctx: RunContext) -> Topology:
 
 def _attached_evidence(ctx: RunContext) -> tuple[Evidence, ...]:
     """The evidence in the other files of `--ft-log`, ordered after all evidence of the logs."""
+    if not ctx.settings.get("log"):
+        return ()
     return inputs.extra_evidence(
         observe.written_extra_files(ctx), ctx.services.catalog(), ctx.observations.evidence
     )
@@ -382,14 +384,11 @@ def _read_reports(ctx: RunContext) -> None:
     attempt = ctx.attempt
     visit = ctx.observations.per_start(_SshChecks).visit
     more = dict(visit.reports) if visit is not None else {}
-    facts = inputs.read_node_reports(
-        ctx.run_dir,
-        attempt.number,
-        attempt.launch.number,
-        attempt.used,
-        start=attempt.launch.start.number,
-        by_ssh=more,
+    start = attempt.launch.start.number
+    found = node_reports.read_reports(
+        ctx.run_dir, attempt.number, attempt.launch.number, attempt.used, start=start
     )
+    facts = facts_from_reports(attempt.used, found, by_ssh=more)
     ctx.observations.node_facts = facts
     for finding in facts.findings[:RECORDS_MAX]:
         observe.note_evidence(ctx, _evidence(finding))

@@ -65,8 +65,6 @@ __all__ = [
     "stop_at_checkpoint",
 ]
 
-_OVER = frozenset({State.SETTLING, State.RECOVERING})
-
 
 @dataclass
 class _Ends:
@@ -93,8 +91,6 @@ def check_stop_file(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Journal what `halt.json` says, and that its condition holds. Raises OSError (journal)."""
     if ctx.run.final:
         return
-    if ctx.run.state in _OVER:
-        flag_files.clear_save_requests(ctx.run_dir)  # the request was meant for a launch that is over
     halt = _read(ctx)
     if halt is not None and halt.token != ctx.run.halt.get("token", ""):
         ctx.record("halt.set", halt=halt.to_json())

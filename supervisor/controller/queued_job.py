@@ -29,7 +29,7 @@ from ftrun.supervisor.model.types import Decision, FaultClass
 from ftrun.supervisor.policy import queue
 from ftrun.supervisor.policy.queue import PendingJob, QueueClock, WaitSettings
 from ftrun.supervisor.store import submission_context
-from ftrun.supervisor.submission import in_allocation, node_names, plan
+from ftrun.supervisor.submission import in_allocation, plan, sbatch_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -265,7 +265,7 @@ def _readmit_nodes(ctx: RunContext, snapshot: ClusterSnapshot, nodes: Sequence[s
 def _users_own(ctx: RunContext) -> set[str]:
     try:
         kept, given = plan.load_options(ctx.run_dir)
-        return set(node_names.excluded_nodes(given, kept.get("cwd", "")))
+        return set(sbatch_options.excluded_nodes(given, kept.get("cwd", "")))
     except (submission_context.ContextError, OptionError, SubmitImpossible):
         return set()
 

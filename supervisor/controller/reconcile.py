@@ -39,7 +39,7 @@ from ftrun.supervisor.controller import (
 from ftrun.supervisor.model import job_rows, types
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.timers import Interval, Stopwatches
-from ftrun.supervisor.store import attempt_dir
+from ftrun.supervisor.store import attempt_dir, flag_files
 from ftrun.supervisor.store import run_dir as store_run_dir
 
 __all__ = ["HANDLERS", "RunReconciler"]
@@ -84,6 +84,8 @@ class RunReconciler:
         ctx.shut_out_rival()
         final = ctx.run.final
         user_requests.take_requests(ctx)
+        if ctx.run.state in (State.SETTLING, State.RECOVERING):
+            flag_files.clear_save_requests(ctx.run_dir)  # the request was meant for a launch that is over
         graceful_stop.check_stop_file(ctx, snapshot)
         ctx.observations.looked(seen=snapshot.jobs is not None, mono_s=snapshot.mono_s)
         if snapshot.jobs is None or snapshot.nodes is None:

@@ -32,11 +32,11 @@ from ftrun.supervisor.controller import (
 from ftrun.supervisor.diagnosis import known_ends, resumable
 from ftrun.supervisor.diagnosis.known_ends import LEFT_QUEUE
 from ftrun.supervisor.model import errors
-from ftrun.supervisor.model.timers import Stopwatch, Stopwatches
+from ftrun.supervisor.model.timers import Stopwatch
 from ftrun.supervisor.model.types import Decision
 from ftrun.supervisor.policy import decide, elastic, node_placement, policy_input, queue
 from ftrun.supervisor.store import attempt_dir, checkpoints, run_dir
-from ftrun.supervisor.submission import in_allocation, node_names, plan
+from ftrun.supervisor.submission import array_spec, in_allocation, plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +59,7 @@ class _Clocks:
     cancelled: Stopwatch = field(default_factory=Stopwatch)
     resumed_alive: Stopwatch = field(default_factory=Stopwatch)
     no_partition: Stopwatch = field(default_factory=Stopwatch)
-    delayed: Stopwatches = field(default_factory=Stopwatches)  # by attempt
+    delayed: Stopwatch = field(default_factory=Stopwatch)
 
 
 def recover(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
@@ -180,7 +180,7 @@ def _requeued_ended(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> 
 def _waited(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     decision = ctx.run.decision
     delay_s = float(decision.get("delay_s", 0.0))
-    delayed = ctx.observations.per_launch(_Clocks).delayed[ctx.attempt.number]
+    delayed = ctx.observations.per_launch(_Clocks).delayed
     return delay_s <= 0 or delayed.held_s(snapshot.mono_s) >= delay_s
 
 
@@ -308,7 +308,7 @@ def _spec(
 def _narrowed(ctx: RunContext, tasks: tuple[int, ...]) -> str:
     """The --array of the next attempt, with the user's own %limit; "" if the job is no array."""
     spec = str(ctx.submission.get("array", "")) if tasks else ""
-    return node_names.narrowed_array(spec, tasks) if spec else ""
+    return array_spec.narrowed_array(spec, tasks) if spec else ""
 
 
 def _submit(ctx: RunContext, snapshot: ClusterSnapshot, request: Any) -> None:

@@ -1,19 +1,16 @@
-"""Stopwatches and intervals of the loop, and the slots that hold them for each feature. (pure)
+"""Stopwatches and intervals of the loop. (pure)
 
 All times are those of the loop's monotonic clock, which the caller passes in. A feature declares a
-dataclass of stopwatches and intervals and gets its one object of that type from `Slots.of`. No other
-feature names the type, so none can touch its clocks, and the holder of the slots knows no feature.
+dataclass of stopwatches and intervals and gets its one object of that type from its holder
+(`context.observations.Slots`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
 
-__all__ = ["Interval", "Intervals", "Slots", "Stopwatch", "Stopwatches"]
-
-T = TypeVar("T")
+__all__ = ["Interval", "Intervals", "Stopwatch", "Stopwatches"]
 
 
 @dataclass(slots=True)
@@ -76,22 +73,3 @@ class Intervals(dict[Hashable, Interval]):
 
     def __missing__(self, key: Hashable) -> Interval:
         return self.setdefault(key, Interval())
-
-
-class Slots:
-    """One object of each kind, made when it is first asked for."""
-
-    def __init__(self) -> None:
-        self._made: dict[type, Any] = {}
-
-    def of(self, kind: type[T]) -> T:
-        """The object of this kind."""
-        if kind not in self._made:
-            self._made[kind] = kind()
-        return cast("T", self._made[kind])
-
-    def close(self) -> None:
-        """Close what can be closed."""
-        for made in self._made.values():
-            if hasattr(made, "close"):
-                made.close()

@@ -29,7 +29,7 @@ from ftrun.supervisor.config import home
 from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store import submission_context
-from ftrun.supervisor.submission import compose, in_allocation, node_names, sbatch_options
+from ftrun.supervisor.submission import array_spec, collective_env, compose, in_allocation, sbatch_options
 from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 __all__ = [
@@ -177,7 +177,7 @@ def plan_attempt(
     if spec.array:
         changed = changed.replacing("array", spec.array)
     if spec.exclude:
-        changed = node_names.with_excluded(changed, given.head, spec.exclude, spec.idle, cwd)
+        changed = sbatch_options.with_excluded(changed, given.head, spec.exclude, spec.idle, cwd)
     facts = _facts(context, given, spec, made, run_dir)
     content = _without(dropped, compose.compose(script, facts), given, context)
     path = os.path.join(
@@ -342,7 +342,7 @@ def _facts(
         "restart": str(spec.restart),
         "last_fault": spec.last_fault,
         "excluded": ",".join(spec.exclude),
-        "array": "\n".join(f"{k}={v}" for k, v in node_names.array_env(given.array).items())
+        "array": "\n".join(f"{k}={v}" for k, v in array_spec.array_env(given.array).items())
         if spec.array
         else "",
         **_facts_of_run(context),
@@ -390,6 +390,7 @@ def _facts_of_run(context: Mapping[str, Any]) -> dict[str, str]:
         "after": "" if chosen.get("after-checks") == "never" else "1",
         "before": _before(chosen),
         "checks": chosen.get("checks", ""),
+        "timeouts": collective_env.export_lines(chosen.get("timeouts", "never")),
     }
 
 
