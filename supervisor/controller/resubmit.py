@@ -29,7 +29,7 @@ from ftrun.supervisor.controller import (
     node_history,
     queued_job,
 )
-from ftrun.supervisor.diagnosis import known_ends, resumable
+from ftrun.supervisor.diagnosis import resumable
 from ftrun.supervisor.diagnosis.known_ends import LEFT_QUEUE
 from ftrun.supervisor.model import errors
 from ftrun.supervisor.model.timers import Stopwatch
@@ -299,7 +299,7 @@ def _spec(
         fresh=bool(decision.get("fresh")),
         idle=tuple(sorted(view.available - set(exclude))),
         array=_narrowed(ctx, tasks),
-        anyway=known_ends.are_checks_waived(decision, run.spent),
+        anyway=decide.are_checks_waived(decision, run.spent),
         spares=spares,
         size=size,
     )
