@@ -15,7 +15,7 @@ from ftrun.supervisor.diagnosis.launch_state import LaunchState
 from ftrun.supervisor.model.timers import Stopwatch, Stopwatches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.model.run import Attempt
@@ -36,10 +36,10 @@ class Slots:
     def __init__(self) -> None:
         self._made: dict[type, Any] = {}
 
-    def of(self, kind: type[T]) -> T:
-        """The object of this kind."""
+    def of(self, kind: type[T], make: Callable[[], T] | None = None) -> T:
+        """The object of this class; made by `make` where the class asks for arguments."""
         if kind not in self._made:
-            self._made[kind] = kind()
+            self._made[kind] = kind() if make is None else make()
         return cast("T", self._made[kind])
 
     def close(self) -> None:
@@ -74,9 +74,9 @@ class LaunchObservations(LaunchState):
         """The object of this class that lives as long as the launch."""
         return self.launch_slots.of(kind)
 
-    def per_start(self, kind: type[T]) -> T:
+    def per_start(self, kind: type[T], make: Callable[[], T] | None = None) -> T:
         """The object of this class that lives as long as the present start of the script."""
-        return self.start_slots.of(kind)
+        return self.start_slots.of(kind, make)
 
     def learn(self, family: Iterable[JobRow], token: str) -> None:
         """Remember how Slurm shows a job with our token, in case it no longer shows the token later."""

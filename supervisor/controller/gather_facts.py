@@ -3,8 +3,7 @@
 Everything that a rule may use is read here, once, and judged nowhere here. The last lines of the logs are
 read only if the rules find no cause without them: that costs more than all the rest.
 
-While a launch lives, the reports of the node monitor are read now and then, and new findings become evidence
-in the journal. Once it is over, all reports are read, with those of the checks after the failure. Where
+Once a launch is over, all reports of its nodes are read, with those of the checks after the failure. Where
 `after-checks` is `ssh`, nodes that their own checks do not cover are checked over SSH first.
 """
 
@@ -19,14 +18,14 @@ from ftrun.supervisor.controller import checkpoint_request, observe
 from ftrun.supervisor.diagnosis import inputs, resumable, suspicions, unknown_cause
 from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.facts import Facts, LostCompanion, SbatchRefusal
-from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, NodeFacts, NodeFinding, facts_from_reports
+from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, NodeFacts
 from ftrun.supervisor.diagnosis.review import slurmstepd_reason
 from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import UNWATCHED, Evidence, FaultClass, Topology
 from ftrun.supervisor.nodes.from_runs import entry_prefix
 from ftrun.supervisor.nodes.remote_checks import GIVEN_UP_AFTER_S, SshVisit
 from ftrun.supervisor.policy.save_request import STEPS_CANCELLED, Occasion
-from ftrun.supervisor.store import attempt_dir, node_reports
+from ftrun.supervisor.store import attempt_dir
 from ftrun.supervisor.submission import in_allocation, plan
 from ftrun.supervisor.telemetry import log_watcher
 
@@ -37,13 +36,11 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.model.run import Attempt
     from ftrun.supervisor.store.attempt_dir import LaunchRecord
-    from ftrun.supervisor.telemetry.log_watcher import WatchReport
 
 __all__ = [
     "as_preempted",
     "corrected_by_log",
     "facts_of_end",
-    "facts_of_live",
     "facts_of_task",
     "first_evidence_s",
     "ssh_checks_over",
@@ -52,16 +49,7 @@ __all__ = [
 
 HEALTHY_MAX = 4  # earlier launches whose logs show what is normal
 PINGED_LATE_S = 15.0  # Slurm pings three times in SlurmdTimeout, and takes its time
-LOOK_EVERY_S = 2.0
-RECORDS_MAX = 50  # findings of one launch that become records; the reports hold the others
 _WORTH_SSH_CHECKS = frozenset({"FAILED", "NODE_FAIL", "CANCELLED", "OUT_OF_MEMORY", "BOOT_FAIL", "GONE"})
-
-
-@dataclass
-class _Reports:
-    """Of one launch."""
-
-    looked: Interval = field(default_factory=Interval)
 
 
 @dataclass
@@ -84,7 +72,7 @@ def facts_of_end(ctx: RunContext, snapshot: ClusterSnapshot) -> Facts:
     place = run_dir, attempt.number, attempt.launch.number
     found = Facts(
         evidence=seen.evidence,
-        topology=_topology(ctx),
+        topology=observe.monitor_of(ctx).topology(),
         catalog=ctx.services.catalog(),
         ended=_ended(ctx, attempt, lost),
         attempt=attempt,
@@ -181,18 +169,6 @@ def facts_of_task(
     )
 
 
-def facts_of_live(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport) -> Facts:
-    """The facts of a live launch so far."""
-    return Facts(
-        evidence=report.evidence,
-        topology=_topology(ctx),
-        catalog=ctx.services.catalog(),
-        progress=report.progress,
-        nodes=_nodes_of_live(ctx, snapshot).survived(ctx.observations.survived),
-        now_s=snapshot.now_s,
-    )
-
-
 def first_evidence_s(ctx: RunContext, signature: str) -> float | None:
     """When the first line or finding behind a diagnosis with this signature was written (Unix seconds)."""
     lines = [one.at_s for one in ctx.observations.evidence if one.signature == signature]
@@ -213,8 +189,8 @@ def ssh_checks_over(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     ):
         return True  # the preflight checks have just reported
     if after.visit is None:
-        _read_reports(ctx)
-        missing = [node for node in attempt.used if node not in ctx.observations.node_facts.asked]
+        asked = observe.read_node_reports(ctx).asked
+        missing = [node for node in attempt.used if node not in asked]
         if not missing or attempt_dir.has_tasks(ctx.run_dir, attempt.number):
             return True
         after.visit = SshVisit(missing, str(ctx.settings.get("ssh-config", "")))
@@ -339,12 +315,6 @@ def _lost_before_end(ctx: RunContext, snapshot: ClusterSnapshot) -> tuple[str, .
 # ---------------------------------------------------------------------- logs and nodes
 
 
-def _topology(ctx: RunContext) -> Topology:
-    """The known rank placement of this attempt. Slurm's default, block distribution, is not assumed."""
-    known, report = Topology(nodes=ctx.attempt.used), ctx.observations.report
-    return report.seats.added_to(known) if report is not None else known
-
-
 def _attached_evidence(ctx: RunContext) -> tuple[Evidence, ...]:
     """The evidence in the other files of `--ft-log`, ordered after all evidence of the logs."""
     if not ctx.settings.get("log"):
@@ -354,52 +324,17 @@ def _attached_evidence(ctx: RunContext) -> tuple[Evidence, ...]:
     )
 
 
-def _nodes_of_live(ctx: RunContext, snapshot: ClusterSnapshot) -> NodeFacts:
-    """What the monitors on the nodes of a live launch have found so far."""
-    seen = ctx.observations
-    if seen.per_launch(_Reports).looked.due(snapshot.mono_s, LOOK_EVERY_S):
-        stamp = node_reports.folder_stamp(ctx.run_dir, ctx.attempt.number)
-        if stamp != seen.node_stamp:
-            seen.node_stamp = stamp
-            _read_reports(ctx)
-    return seen.node_facts
-
-
 def _nodes_of_end(ctx: RunContext, snapshot: ClusterSnapshot, lost: Collection[str] = ()) -> NodeFacts:
     """What the nodes report once the launch is over, less what was there before. `lost` nodes report
     nothing."""
     attempt, seen = ctx.attempt, ctx.observations
     if attempt_dir.has_tasks(ctx.run_dir, attempt.number):
         return NodeFacts()  # each task has nodes of its own
-    _read_reports(ctx)
-    facts = replace(seen.node_facts.survived(seen.survived), silent=frozenset(lost))
+    visit = seen.per_start(_SshChecks).visit
+    told = observe.read_node_reports(ctx, visit.reports if visit is not None else {})
+    facts = replace(told.survived(seen.survived), silent=frozenset(lost))
     if not facts.odd(snapshot.now_s):
         return facts
     entries = ctx.services.ledger.entries()
     launch = entry_prefix(ctx.run, attempt.number, attempt.launch.number)
     return facts.noted_before(entries, ctx.run.id, launch, snapshot.now_s)
-
-
-def _read_reports(ctx: RunContext) -> None:
-    attempt = ctx.attempt
-    visit = ctx.observations.per_start(_SshChecks).visit
-    more = dict(visit.reports) if visit is not None else {}
-    start = attempt.launch.start.number
-    found = node_reports.read_reports(
-        ctx.run_dir, attempt.number, attempt.launch.number, attempt.used, start=start
-    )
-    facts = facts_from_reports(attempt.used, found, by_ssh=more)
-    ctx.observations.node_facts = facts
-    for finding in facts.findings[:RECORDS_MAX]:
-        observe.note_evidence(ctx, _evidence(finding))
-
-
-def _evidence(finding: NodeFinding) -> Evidence:
-    return Evidence(
-        source=finding.source,
-        signature=SIGNATURE + finding.check,
-        text=f"{finding.node}: {finding.message}",
-        file=f"{finding.kind} of {finding.node} {finding.device}".strip(),
-        at_s=finding.at_s,
-        captures={"host": finding.node, "device": finding.device},
-    )

@@ -230,13 +230,10 @@ def _watch(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     report = observe.read_logs(ctx, snapshot)
     if agent_link.in_charge(ctx, snapshot):
         suspect.hand_over_to_agent(ctx)
-        hang.hand_over_to_agent(ctx)
     elif any("_" in row.job_id for row in ctx.rows(snapshot)):
         hang.detect_hung_tasks(ctx, snapshot)
     elif report is not None:
-        suspect.update_suspicion(ctx, snapshot, report)  # not for an array: one broken task must not end it
-        if ctx.run.state in (State.RUNNING, State.SUSPECT):
-            hang.detect_hang(ctx, snapshot, report)
+        suspect.judge_live_start(ctx, snapshot, report)  # not for an array: one broken task must not end it
 
 
 def _ending(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
