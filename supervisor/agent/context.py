@@ -30,12 +30,13 @@ from ftrun.slurm.commands.spanning import Span
 from ftrun.slurm.commands.steps import InsideSteps
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.agent.batch_channel import BatchChannel
+from ftrun.supervisor.diagnosis.node_findings import NodeFacts, facts_from_reports
 from ftrun.supervisor.model.events import apply, fold
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import Diagnosis
 from ftrun.supervisor.signatures import catalog as signatures_catalog
 from ftrun.supervisor.signatures.catalog import Catalog
-from ftrun.supervisor.store import flag_files
+from ftrun.supervisor.store import flag_files, node_reports
 from ftrun.supervisor.store import journal as store_journal
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store.lease import Clock, SystemClock
@@ -195,6 +196,11 @@ class LaunchIdentity:
     cluster: str
     node: str
     nodes: tuple[str, ...]
+
+    def node_facts(self, nodes: Sequence[str], *, start: int) -> NodeFacts:
+        """What these nodes report of themselves. Checks after a start before `start` do not count."""
+        found = node_reports.read_reports(self.run_dir, self.attempt, self.launch, nodes, start=start)
+        return facts_from_reports(nodes, found)
 
     @property
     def home(self) -> str:

@@ -178,10 +178,11 @@ def collect_facts(
         spoilt = diverged_checkpoints.poison_of(
             found, settings, ctx.where.run_dir, name=name, resumed_from=resumed, now_s=now_s
         )
+    cwd = submission_context.cwd(ctx.where.run_dir)
     loads = resumable.find_resume_point(
         settings,
         run,
-        submission_context.cwd(ctx.where.run_dir),
+        cwd,
         more=[spoilt] if spoilt is not None else [],
         run_dir=ctx.where.run_dir,
     )
@@ -208,7 +209,7 @@ def collect_facts(
         spoilt=spoilt,
         loads=loads,
         resumed=resumable.resumed_checkpoint(
-            settings, run, ctx.where.run_dir, resumed, incident_name(ctx, started)
+            settings, run, resumed, incident_name(ctx, started), run_dir=ctx.where.run_dir, cwd=cwd
         ),
         checkpoint=newest if newest and checkpoints.is_newer(newest, before, since_s) else "",
     )

@@ -20,11 +20,10 @@ from ftrun.supervisor.cli import common, view_nodes
 from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.config import node_counts, sources
 from ftrun.supervisor.config.settings import parse
-from ftrun.supervisor.context import node_ledger_writer
 from ftrun.supervisor.model.errors import SettingError, UserError
 from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.nodes import ledger, lemon_score
-from ftrun.supervisor.nodes.history import NodeHistory, NodeRecord, fold_entries
+from ftrun.supervisor.nodes.history import NodeHistory, NodeRecord, QuarantineRules, fold_entries
 from ftrun.supervisor.submission import companion
 
 SLURM_TIMEOUT_S = 10.0
@@ -242,7 +241,7 @@ def _load_view() -> NodesView:
         print(f"ftrun: Slurm does not answer, so only the ledger is shown: {unseen}", file=sys.stderr)
     keep_s = settings.number("ledger-keep")
     entries = [entry for entry in ledger.read_entries(home) if now_s - entry.at_s <= keep_s]
-    book = fold_entries(entries, node_ledger_writer.rules_from(settings.values), domains)
+    book = fold_entries(entries, QuarantineRules.of(settings.values), domains)
     return NodesView(home, now_s, book, rows, unseen, str(pool or ""), pooled)
 
 

@@ -8,6 +8,7 @@ snapshot; the context knows none of them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +21,7 @@ from ftrun.supervisor.model import job_rows
 from ftrun.supervisor.model.events import apply
 from ftrun.supervisor.model.run import Attempt, Run
 from ftrun.supervisor.model.states import State, next_state
-from ftrun.supervisor.store import journal
+from ftrun.supervisor.store import journal, submission_context
 from ftrun.supervisor.store.lease import LeaseLost
 
 __all__ = ["JournalChanged", "RunContext"]
@@ -40,6 +41,7 @@ class RunContext:
         self.run_dir = run_dir
         self.services = services
         self.observations = LaunchObservations()
+        self._submission: Mapping[str, Any] = {}
         self._journal: journal.Journal | None = None
         self._stays_open = False  # the journal stays open and uses one of the descriptors
         self._sizes: dict[str, int] = {}
@@ -65,6 +67,19 @@ class RunContext:
     def settings(self) -> Mapping[str, Any]:
         """The validated settings of the run."""
         return self.run.settings
+
+    @property
+    def submission(self) -> Mapping[str, Any]:
+        """The submission context, which never changes: read once. {} while it cannot be read."""
+        if not self._submission:
+            with contextlib.suppress(submission_context.ContextError):
+                self._submission = submission_context.load(self.run_dir)
+        return self._submission
+
+    @property
+    def cwd(self) -> str:
+        """The working folder of the submission; "" while it cannot be read."""
+        return str(self.submission.get("cwd", ""))
 
     @property
     def just_submitted(self) -> bool:

@@ -28,11 +28,11 @@ from ftrun.supervisor.controller import (
     accounting,
     companions,
     dependents,
+    fencing,
     finish,
     missing_jobs,
     node_history,
     observe,
-    orphan_jobs,
     user_hooks,
     user_requests,
 )
@@ -186,13 +186,13 @@ class Supervisor:
 
         A failed query is repeated next time.
         """
-        live = any(ctx.run.state in orphan_jobs.LIVE_STATES for ctx in self._contexts())
-        if not live or mono - self._tokens_s < orphan_jobs.SEARCH_EVERY_S:
+        live = any(ctx.run.state in fencing.LIVE_STATES for ctx in self._contexts())
+        if not live or mono - self._tokens_s < fencing.SEARCH_EVERY_S:
             return ()
         self._tokens_s = mono
         own = {job for one in self.reconcilers.values() for job in one.job_ids()}
         try:
-            found = self.services.cluster.find(orphan_jobs.TOKEN_PREFIX)
+            found = self.services.cluster.find(fencing.TOKEN_PREFIX)
         except SlurmError as error:
             self.services.tell("strays.unseen", why=error.message)
             return ()

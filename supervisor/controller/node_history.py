@@ -24,9 +24,9 @@ from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import RefusedForGood, SlurmError
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.context.cluster_view import cluster_view
-from ftrun.supervisor.context.node_ledger_writer import Domains, rules_from, several_nodes_failed
 from ftrun.supervisor.model.node_entry import NodeEntry
-from ftrun.supervisor.nodes.history import NodeHistory, failures
+from ftrun.supervisor.nodes.history import NodeHistory, QuarantineRules, failures, may_be_common
+from ftrun.supervisor.nodes.ledger import Domains
 from ftrun.supervisor.policy import node_placement, policy_input
 from ftrun.supervisor.policy.correlated_failures import common_causes
 from ftrun.supervisor.store import journal
@@ -64,10 +64,10 @@ def common_cause(ctx: RunContext, diagnosis: Diagnosis, now_s: float) -> str:
         signature=diagnosis.signature,
         fault=diagnosis.fault.value,
     )
-    rules = rules_from(ctx.settings)
+    rules = QuarantineRules.of(ctx.settings)
     entries = [entry for entry in ctx.services.ledger.entries() if abs(now_s - entry.at_s) <= rules.window_s]
     entries_now = [*entries, this]
-    below = domains(ctx) if several_nodes_failed(entries_now, rules) else {}
+    below = domains(ctx) if may_be_common(entries_now, rules) else {}
     causes = common_causes(failures(entries_now), rules.window_s, rules.many, rules.several, below)
     ours = (cause for cause in causes if any(key == "now" for _, key in cause.failures))
     return next((cause.sentence for cause in ours), "")
@@ -91,13 +91,13 @@ def excluded(ctx: RunContext, now_s: float) -> tuple[str, ...]:
     )
     if not own:
         return ()
-    known, for_s = _folded_history(ctx).nodes, rules_from(ctx.settings).base_s
+    known, for_s = _folded_history(ctx).nodes, QuarantineRules.of(ctx.settings).base_s
     released = {name: record.released_at_s for name, record in known.items()}
     return tuple(dict.fromkeys(e.node for e in own if released.get(e.node, 0.0) <= e.until_s - for_s))
 
 
 def _folded_history(ctx: RunContext) -> NodeHistory:
-    return ctx.services.ledger.book(rules_from(ctx.settings), lambda: domains(ctx))
+    return ctx.services.ledger.book(QuarantineRules.of(ctx.settings), lambda: domains(ctx))
 
 
 def domains(ctx: RunContext) -> Domains:

@@ -1,4 +1,6 @@
-"""The evidence of a log, ranked: causes, consequences, and lines that training survived. (pure)
+"""The case of one diagnosis: its facts, with the evidence of the log ranked. (pure)
+
+The evidence is ranked into causes, consequences, and lines that training survived.
 
 Each line is what its signature says it is; where several match one line, the one of the highest priority
 counts. A line after which training went on is no cause. Nor is a link that came up again where nothing else
@@ -16,16 +18,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import dataclass
+from ftrun.supervisor.diagnosis import blame
 from ftrun.supervisor.diagnosis.class_defaults import Ended
-from ftrun.supervisor.model.types import Evidence, FaultClass, Role
+from ftrun.supervisor.model.log_order import sort_by_time_written
+from ftrun.supervisor.model.types import (
+    LEFT_THE_QUEUE,
+    LOST_TRACK,
+    STARTED_TWICE,
+    UNWATCHED,
+    Evidence,
+    FaultClass,
+    Role,
+    Topology,
+)
 
 if TYPE_CHECKING:
+    from ftrun.supervisor.diagnosis.facts import Facts
     from ftrun.supervisor.signatures.catalog import Catalog, Signature
+    from ftrun.supervisor.telemetry.progress import Progress
 
-__all__ = ["RankedEvidence", "rank_evidence"]
+__all__ = ["Case", "Input", "RankedEvidence", "case_of", "rank_evidence"]
 
 
 Pair = tuple[Evidence, "Signature"]
@@ -103,6 +119,87 @@ class RankedEvidence:
             and abs(signature.priority - of.priority) <= RIVAL_DISTANCE
         )
         return tuple(dict.fromkeys(near))
+
+
+class Input(StrEnum):
+    """What the facts may hold beyond the log and a plain end. A rule that needs one is not asked without it."""
+
+    TASKS = "tasks"
+    REFUSAL = "refusal"
+    ODD_END = "odd-end"  # Slurm or ftrun marks the end: its state or reason says more than a failure
+    HELD = "held"
+    UNLOADABLE = "unloadable"
+    GIVEN_UP = "given-up"
+    RESUMED = "resumed"
+    OUR_END = "our-end"  # ftrun announced the end or a cancel, or asked to save before the time limit
+    SUSPICION = "suspicion"
+    GONE = "gone"
+    FINDINGS = "findings"
+    SILENT = "silent"
+    TOLD_INSIDE = "told-inside"
+    LAST_WORDS = "last-words"
+
+
+ODD_STATES = frozenset({"CANCELLED", "GONE", "REVOKED"})
+ODD_REASONS = frozenset({LEFT_THE_QUEUE, LOST_TRACK, STARTED_TWICE, UNWATCHED})
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The facts of one diagnosis with their evidence ranked. `topology` includes what the evidence says of
+    hosts and ranks.
+    """
+
+    facts: Facts
+    inputs: frozenset[Input]
+    log: RankedEvidence
+    topology: Topology
+    ended: Ended | None  # how the launch ended; None while it lives, or without a record
+    progress: Progress | None  # the steps in the log
+    trained: bool  # the log shows a step
+    down: tuple[str, ...]  # the nodes of the attempt that Slurm reports as down or not responding
+
+
+def case_of(facts: Facts) -> Case:
+    """The facts with their evidence in written order, ranked."""
+    evidence = blame.with_recorded_hosts(sort_by_time_written(facts.evidence))
+    topology = blame.with_learned_ranks(evidence, facts.topology)
+    down = facts.ended.nodes_down if facts.ended else ()
+    if topology.nodes:
+        down = tuple(dict.fromkeys(node for name in down if (node := topology.node_of(name))))
+    return Case(
+        facts,
+        inputs=_inputs(facts),
+        log=rank_evidence(evidence, facts.catalog, facts.ended),
+        topology=topology,
+        ended=facts.ended,
+        progress=facts.progress,
+        trained=facts.progress is not None and facts.progress.steps_seen > 0,
+        down=down,
+    )
+
+
+def _inputs(facts: Facts) -> frozenset[Input]:
+    attempt = facts.attempt
+    end = attempt.launch.end if attempt is not None else None
+    there = {
+        Input.TASKS: facts.tasks,
+        Input.REFUSAL: facts.refusal,
+        Input.ODD_END: end is not None and (end.state in ODD_STATES or end.reason in ODD_REASONS),
+        Input.HELD: facts.held,
+        Input.UNLOADABLE: facts.unloadable,
+        Input.GIVEN_UP: facts.given_up,
+        Input.RESUMED: facts.resumed,
+        Input.OUR_END: attempt is not None
+        and (facts.near_limit or attempt.end_intended or attempt.cancel_intended),
+        Input.SUSPICION: facts.suspicion,
+        Input.GONE: facts.gone,
+        Input.FINDINGS: facts.nodes.findings,
+        Input.SILENT: facts.silent,
+        Input.TOLD_INSIDE: facts.told_inside,
+        Input.LAST_WORDS: facts.last_words,
+    }
+    return frozenset(name for name, value in there.items() if value)
 
 
 def rank_evidence(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended | None) -> RankedEvidence:

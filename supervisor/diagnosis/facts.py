@@ -1,8 +1,8 @@
 """Everything that one diagnosis rests on, as one frozen value. (pure)
 
-The supervisor (`controller/gather_facts`) and the agent inside a job (`policy/start_case`) each build `Facts`
-in one place and leave empty what they cannot know. `case_of` ranks the evidence; the rules read only the
-resulting `Case`.
+The supervisor (`controller/gather_facts`) and the agent inside a job (`policy/start_decision`) each build
+`Facts` in one place and leave empty what they cannot know. `evidence.case_of` ranks the evidence; the rules
+read only the resulting `Case`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,8 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.diagnosis import blame
 from ftrun.supervisor.diagnosis.class_defaults import Ended
-from ftrun.supervisor.diagnosis.evidence import RankedEvidence, rank_evidence
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts
-from ftrun.supervisor.model.log_order import sort_by_time_written
 from ftrun.supervisor.model.types import Diagnosis, Evidence, Proof, Topology
 
 if TYPE_CHECKING:
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.signatures.catalog import Catalog
     from ftrun.supervisor.telemetry.progress import Progress
 
-__all__ = ["Case", "Facts", "LostCompanion", "SbatchRefusal", "case_of"]
+__all__ = ["Facts", "LostCompanion", "SbatchRefusal"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,37 +93,3 @@ class Facts:
     suspicion: Diagnosis | None = None
     rank_ended: bool = False
     told_inside: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """The facts of one diagnosis with their evidence ranked. `topology` includes what the evidence says of
-    hosts and ranks.
-    """
-
-    facts: Facts
-    log: RankedEvidence
-    topology: Topology
-    ended: Ended | None  # how the launch ended; None while it lives, or without a record
-    progress: Progress | None  # the steps in the log
-
-    @property
-    def trained(self) -> bool:
-        """Whether the log shows any step."""
-        return self.progress is not None and self.progress.steps_seen > 0
-
-    @property
-    def down(self) -> tuple[str, ...]:
-        """The nodes of the attempt that Slurm reports as down or not responding."""
-        names = self.ended.nodes_down if self.ended else ()
-        if not self.topology.nodes:
-            return names
-        return tuple(dict.fromkeys(node for name in names if (node := self.topology.node_of(name))))
-
-
-def case_of(facts: Facts) -> Case:
-    """The facts with their evidence in written order, ranked."""
-    evidence = blame.with_recorded_hosts(sort_by_time_written(facts.evidence))
-    topology = blame.with_learned_ranks(evidence, facts.topology)
-    log = rank_evidence(evidence, facts.catalog, facts.ended)
-    return Case(facts, log, topology, facts.ended, facts.progress)

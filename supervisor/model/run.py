@@ -286,6 +286,25 @@ class Attempt:
         }
         return next((state for state, holds in found.items() if holds), "unchanged")
 
+    @property
+    def incident(self) -> str:
+        """The id of the fault that ended it.
+
+        If an agent served the launch, it is the agent's name for the start, so that one fault counts once.
+        """
+        launch = f"{self.number}.{self.launch.number}"
+        named = self.launch.inside or self.launch.start.number > 1
+        return f"{launch}.{self.launch.start.number}" if named else launch
+
+    def of_last_start(self) -> Attempt:
+        """This attempt as its last start alone made it.
+
+        Nodes that this start did not use took no part, and the derived exit code that Slurm keeps of the
+        job's failed steps belongs to the starts before it.
+        """
+        derived = self.launch.end.derived_exit_code if self.launch.start.number == 1 else 0
+        return replace(self.ended_as(derived_exit_code=derived), nodes=self.used)
+
     def ended_as(self, **changes: Any) -> Attempt:
         """This attempt with the end of its launch told otherwise: fields of `End`."""
         launch = replace(self.launch, end=replace(self.launch.end, **changes))

@@ -44,6 +44,15 @@ class QuarantineRules:
     many: int = 4  # this many nodes with the same fault in a window: the job or the cluster
     several: int = 3  # this many of one switch: the switch
 
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> QuarantineRules:
+        """The rules by the settings of a run or of a home."""
+        default = cls()
+        return cls(
+            base_s=float(settings.get("exclude-for", default.base_s)),
+            ceiling_s=float(settings.get("quarantine-max", default.ceiling_s)),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Strike:
@@ -144,6 +153,11 @@ def fold_entries(
             else:
                 builder.take(entry, common=(node, strike_key(entry)) in innocent)
     return NodeHistory({name: built[name].record() for name in sorted(built)}, common)
+
+
+def may_be_common(entries: Iterable[NodeEntry], rules: QuarantineRules) -> bool:
+    """Whether enough nodes failed for something that they share to be blamed."""
+    return len({failure.node for failure in failures(entries)}) >= rules.several
 
 
 def failures(entries: Iterable[NodeEntry]) -> list[Failure]:

@@ -16,8 +16,10 @@ from pathlib import Path
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model import types
+from ftrun.supervisor.model.run import Attempt
 from ftrun.supervisor.store import run_dir as store_run_dir
 
+_LAUNCHES_MAX = 10_000
 _RECORD_BYTES_MAX = 1 << 20
 
 
@@ -91,6 +93,14 @@ def claims(run_dir: str, attempt: int) -> tuple[Claim, ...]:
         with contextlib.suppress(FileNotFoundError):
             found.append(Claim(number, os.readlink(os.path.join(folder, name))))
     return tuple(sorted(found, key=lambda claim: claim.launch))
+
+
+def latest_claimed_launch(run_dir: str, attempt: Attempt) -> int:
+    """The newest launch that the attempt's job has claimed; the one that its journal knows if none is seen."""
+    with contextlib.suppress(OSError):
+        numbers = (one.launch for one in claims(run_dir, attempt.number) if one.job == attempt.job)
+        return max(numbers, default=attempt.launch.number)
+    return attempt.launch.number
 
 
 def close_attempt(run_dir: str, attempt: int, epoch: int, *, started: bool = True) -> Claim | None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ftrun.supervisor.store import run_dir as store_run_dir
 
@@ -32,15 +33,20 @@ def folder_stamp(run_dir: str, attempt: int) -> int:
 
 
 def read_reports(
-    run_dir: str, attempt: int, launch: int, nodes: Sequence[str]
+    run_dir: str, attempt: int, launch: int, nodes: Sequence[str], *, start: int = 0
 ) -> dict[str, dict[str, object]]:
-    """Occasion -> node -> content of its file (any JSON, None: unreadable), where there is one."""
+    """Return occasion -> node -> content of its file (any JSON, None if it cannot be read); nodes without a
+    file are absent.
+
+    `start` is the start of the script in question: checks after an earlier start do not count, since a node
+    may have been repaired or excluded since.
+    """
     place = folder(run_dir, attempt)
     try:
         names = set(os.listdir(place))
     except OSError:
         names = set()
-    return {
+    found = {
         kind: {
             node: read_json(os.path.join(place, name))
             for node in nodes
@@ -48,6 +54,24 @@ def read_reports(
         }
         for kind in REPORT_KINDS
     }
+    found["after"] = {node: one for node, one in found["after"].items() if _start_of(one) >= start}
+    return found
+
+
+def _start_of(report: object) -> float:
+    """The start that a report came after; infinity if the report does not say, so that it always counts."""
+    told = finite_number(report.get("start")) if isinstance(report, Mapping) else None
+    return told if told is not None else math.inf
+
+
+def finite_number(value: object) -> float | None:
+    """A finite number, else None. Users write reports, so the value may be anything."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 def set_aside_reports(run_dir: str, attempt: int, nodes: Sequence[str], name: str) -> None:

@@ -29,7 +29,7 @@ from ftrun.supervisor.model.agent_events import companion_mark
 from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store import submission_context
-from ftrun.supervisor.submission import compose, node_names, plan, resize
+from ftrun.supervisor.submission import compose, plan, resize, sbatch_options
 from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 TYPE_CHECKING = False
@@ -139,7 +139,7 @@ def companion_call(
     own_names = {word.partition("=")[0] for word in argv}
     for name, variable in _CARRIED.items():
         argv += [] if f"--{name}" in own_names else _said(name, variable, given)
-    own = ",".join(node_names.excluded_nodes(given, kept.get("cwd", "")))
+    own = ",".join(sbatch_options.excluded_nodes(given, kept.get("cwd", "")))
     if away := ",".join(filter(None, (own, nodeset.fold(exclude)))):
         argv.append(f"--exclude={away}")
     folder = os.path.join(run_dir, "attempts", str(attempt), "companions")

@@ -17,7 +17,7 @@ import os
 
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.model.errors import SettingError, UserError
-from ftrun.supervisor.submission import library_env, node_names, resize
+from ftrun.supervisor.submission import resize, sbatch_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def with_spares(
         made = resize.resize(given, None, size=size, equal=equal) if size or equal else None
         return made if made is not None and (equal or made.active != made.full) else None
     number = wanted if fewer is None else min(fewer, wanted)
-    named = node_names.required_nodes(given, cwd)
+    named = sbatch_options.required_nodes(given, cwd)
     if named and exclude:
         usable = {*named, *idle} - {*exclude}
         needed = resize.resize(given, 0).active
@@ -155,7 +155,6 @@ def batch_facts(kept: Mapping[str, Any], shape: str, made: resize.ResizedSubmiss
     facts = {
         "agent": str(kept.get("python", "")) if with_agent(chosen, shape) else "",
         "labels": chosen.get("srun-label", "never"),
-        "timeouts": library_env.export_lines(library_env.COLLECTIVES, chosen.get("timeouts", "never")),
         "rejoin": "1" if chosen.get("rank-restart") else "",
         "save_signal": chosen.get("save-signal", ""),
         "stage": _staged(chosen),

@@ -29,7 +29,7 @@ from ftrun.supervisor.config import home
 from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store import submission_context
-from ftrun.supervisor.submission import compose, in_allocation, node_names, sbatch_options
+from ftrun.supervisor.submission import array_spec, compose, in_allocation, library_env, sbatch_options
 from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 TYPE_CHECKING = False
@@ -163,7 +163,7 @@ def plan_attempt(
     if spec.array:
         changed = changed.replacing("array", spec.array)
     if spec.exclude:
-        changed = node_names.with_excluded(changed, given.head, spec.exclude, spec.idle, cwd)
+        changed = sbatch_options.with_excluded(changed, given.head, spec.exclude, spec.idle, cwd)
     facts = _facts(context, given, spec, made, run_dir)
     content = _without(dropped, compose.compose(script, facts), given, context)
     path = os.path.join(
@@ -174,20 +174,25 @@ def plan_attempt(
     return SbatchCall(final.argv(), content, path, stdin=not from_file)
 
 
-def load_options(run_dir: str) -> tuple[dict[str, Any], SbatchOptions]:
-    """The submission context of a run and its options, split. Raises ContextError, OptionError."""
-    context = submission_context.load(run_dir)
+def load_options(
+    run_dir: str, known: Mapping[str, Any] | None = None
+) -> tuple[Mapping[str, Any], SbatchOptions]:
+    """The submission context of a run (`known` to a caller who has read it) and its options, split.
+
+    Raises ContextError, OptionError.
+    """
+    context = known or submission_context.load(run_dir)
     script, env = submission_context.script(run_dir), submission_context.environment(run_dir)
     return context, SbatchOptions.of_context(context, script, env)
 
 
-def request_for(run_dir: str, spec: AttemptSpec) -> SubmitRequest:
+def request_for(run_dir: str, spec: AttemptSpec, known: Mapping[str, Any] | None = None) -> SubmitRequest:
     """The request for an attempt whose folder the caller has opened, from the submission context alone.
 
     Writes the composed file into the attempt's folder. Raises SubmitImpossible.
     """
     try:
-        context, given = load_options(run_dir)
+        context, given = load_options(run_dir, known)
         made = plan_attempt(context, submission_context.script(run_dir), given, spec, run_dir=run_dir)
         made.write()
     except (submission_context.ContextError, OptionError, compose.ScriptError) as error:
@@ -238,13 +243,13 @@ def survives_node_loss(context: Mapping[str, Any], given: SbatchOptions) -> bool
     return (value or "").lower() not in ("off", "no")  # sbatch reads them so
 
 
-def is_requeued(run_dir: str, *, otherwise: bool) -> bool:
+def is_requeued(run_dir: str, *, otherwise: bool, known: Mapping[str, Any] | None = None) -> bool:
     """Whether Slurm requeues the run's jobs when a node is lost: as the user said, or the site (`otherwise`).
 
     False where the submission context cannot be read.
     """
     try:
-        said = load_options(run_dir)[1].requeue
+        said = load_options(run_dir, known)[1].requeue
     except (submission_context.ContextError, OptionError):
         return False
     return otherwise if said is None else said
@@ -319,7 +324,7 @@ def _facts(
         "restart": str(spec.restart),
         "last_fault": spec.last_fault,
         "excluded": ",".join(spec.exclude),
-        "array": "\n".join(f"{k}={v}" for k, v in node_names.array_env(given.array).items())
+        "array": "\n".join(f"{k}={v}" for k, v in array_spec.array_env(given.array).items())
         if spec.array
         else "",
         **_facts_of_run(context),
@@ -367,6 +372,7 @@ def _facts_of_run(context: Mapping[str, Any]) -> dict[str, str]:
         "after": "" if chosen.get("after-checks") == "never" else "1",
         "before": _before(chosen),
         "checks": chosen.get("checks", ""),
+        "timeouts": library_env.export_lines(library_env.COLLECTIVES, chosen.get("timeouts", "never")),
     }
 
 

@@ -1,4 +1,4 @@
-"""The options that sbatch goes by: command line over variables over the directives of the script. (pure)
+"""The options that sbatch goes by: command line over variables over the directives of the script. (I/O)
 
 `SbatchOptions` holds the three sources and answers which value counts. It is split once in a submission and
 handed on.
@@ -9,13 +9,19 @@ and where the command line has fewer parts than the script its last part counts 
 option that ftrun adds to that last part would outweigh what the script says of later components: then the
 part is first written once for each component, which by itself changes nothing. Tried on 22.05 with
 comments, names, time limits and nodes.
+
+Nodes to avoid are added to the user's own --exclude; nodes that the user named with -w are replaced by idle
+ones. A list with a slash in it names a file of nodes, which is read; nothing else here reads a file.
 """
 
 from __future__ import annotations
 
+import os
+
 from ftrun.slurm.client import options
 from ftrun.slurm.client.directives import directives
 from ftrun.slurm.client.options import CommandLine
+from ftrun.supervisor.model.errors import SubmitImpossible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -137,3 +143,85 @@ def with_token(changed: CommandLine, given: SbatchOptions, token: str) -> Comman
     for part in range(changed.components):
         changed = changed.with_option("comment", f"{own[part]} {token}" if own[part] else token, part)
     return changed
+
+
+# ---------------------------------------------------------------------- the nodes that a submission names
+
+
+def required_nodes(given: SbatchOptions, cwd: str = "") -> list[str]:
+    """The nodes that the user names by -w or -F (job of one component).
+
+    Raises SubmitImpossible if the file is unreadable. `cwd` is where the job was submitted ("" = here).
+    """
+    return _expanded(given.get("nodelist"), given.get("nodefile"), cwd)
+
+
+def excluded_nodes(given: SbatchOptions, cwd: str = "") -> list[str]:
+    """The nodes that the user excludes by -x (job of one component).
+
+    Raises SubmitImpossible if the file is unreadable.
+    """
+    from ftrun.slurm.client import nodeset
+
+    return list(nodeset.expand(node_list(given.get("exclude"), cwd)))
+
+
+def _expanded(named: str | None, file: str | None, cwd: str) -> list[str]:
+    from ftrun.slurm.client import nodeset  # most submissions name no node
+
+    return list(nodeset.expand(node_list(named or "", cwd) or (_from_file(file, cwd) if file else "")))
+
+
+def with_excluded(
+    changed: CommandLine,
+    head: Sequence[CommandLine],
+    exclude: Sequence[str],
+    idle: Sequence[str],
+    cwd: str = "",
+) -> CommandLine:
+    """`--exclude` with these nodes beside the user's own; nodes that the user asked for by name are replaced.
+
+    A component of the script that names nodes of its own may get its own part of the command line.
+    """
+    from ftrun.slurm.client import nodeset
+
+    own, named, files = (value_of_each(name, changed, head) for name in ("exclude", "nodelist", "nodefile"))
+    changed = with_parts_for(changed, own, named, files)
+    for part in range(changed.components):
+        merged = ",".join(filter(None, (node_list(own[part] or "", cwd), nodeset.fold(exclude))))
+        wanted = _expanded(named[part], files[part], cwd)
+        changed = changed.with_option("exclude", merged, part)
+        if set(wanted) & set(exclude):
+            changed = changed.with_option("nodelist", nodeset.fold(_substituted(wanted, exclude, idle)), part)
+    return changed
+
+
+def _substituted(wanted: Sequence[str], exclude: Sequence[str], idle: Sequence[str]) -> list[str]:
+    spares = [node for node in idle if node not in wanted and node not in exclude]
+    bad = [node for node in wanted if node in exclude]
+    if len(spares) < len(bad):
+        raise SubmitImpossible(
+            f"the job asks for {', '.join(bad)} by name (-w), which must be avoided, and no idle node can stand in"
+        )
+    return [spares.pop(0) if node in exclude else node for node in wanted]
+
+
+def node_list(nodes: str, cwd: str = "") -> str:
+    """A node list as given to -w and -x: with a slash in it, it names a file of nodes.
+
+    Raises SubmitImpossible.
+    """
+    return _from_file(nodes, cwd) if "/" in nodes else nodes
+
+
+def _from_file(path: str, cwd: str) -> str:
+    """The names in a file of nodes, as sbatch reads it.
+
+    Lines, lists, `n1*2` for a name twice, `#` for a comment.
+    """
+    try:
+        with open(os.path.join(cwd, path), encoding="utf-8") as stream:
+            lines = [text.partition("#")[0] for text in stream]
+    except OSError as error:
+        raise SubmitImpossible(f"the node list {path} cannot be read: {error.strerror}") from None
+    return ",".join(word.partition("*")[0] for word in " ".join(lines).split())

@@ -63,10 +63,12 @@ class WatchBackend(Protocol):
         """Journal `hang.suspected`, `hang.decided` or `stacks.taken`. Raises OSError."""
         ...
 
-    def stands(self) -> bool | None:
-        """Just before a decision: whether the job runs and is not suspended. None where that is unknown, or
-        something moved.
-        """
+    def runs(self) -> bool | None:
+        """Just before a decision: whether the job runs and is not suspended. None where that is unknown."""
+        ...
+
+    def read(self) -> WatchReport | None:
+        """Read the logs of the start again, opened anew: a network file system may have held lines back."""
         ...
 
     def ask(self, folder: str) -> bool:
@@ -160,18 +162,21 @@ class HangWatch:
         verdict = self._answered(sight, limits, exited=task_exited(report.evidence)) or verdict
         if verdict.state is HangState.HUNG:
             verdict = replace(verdict, rank_ended=task_exited(report.evidence))
-        return self._stands(verdict) if verdict.state is HangState.HUNG else self._goes_on(verdict)
+        return self._stands(verdict, report) if verdict.state is HangState.HUNG else self._goes_on(verdict)
 
     def _goes_on(self, verdict: types.HangVerdict) -> types.HangVerdict:
         self._decided = False
         return verdict
 
-    def _stands(self, verdict: types.HangVerdict) -> types.HangVerdict | None:
-        """The verdict, journalled once, if the job is seen to run."""
-        running = self.hands.stands()
+    def _stands(self, verdict: types.HangVerdict, report: WatchReport) -> types.HangVerdict | None:
+        """The verdict, journalled once, if the job is seen to run and its logs to stand still."""
+        running = self.hands.runs()
         if running is False:  # suspended: its silence meanwhile does not count when it goes on
             self.history = replace(self.history, life="")
         if not running:
+            return None
+        fresh = self.hands.read()
+        if fresh is None or not fresh.readable or fresh.behind or fresh.last_growth_s != report.last_growth_s:
             return None
         if not self._decided:
             self._decided = True

@@ -20,7 +20,7 @@ from ftrun.slurm.commands.node_queries import parse_answers
 from ftrun.slurm.commands.steps import parse_steps
 from ftrun.supervisor.agent import batch_channel, main, node_liveness, rank_restart, start_monitor, stop_start
 from ftrun.supervisor.agent.batch_channel import BatchChannel, parse_started
-from ftrun.supervisor.controller import exit_status
+from ftrun.supervisor.controller import gather_facts
 from ftrun.supervisor.diagnosis import suspicions
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts, NodeFinding
 from ftrun.supervisor.model.run import Attempt, Launch, LaunchEnd, Start, StartNote
@@ -551,10 +551,10 @@ def test_a_script_that_exits_0_because_its_agent_ended_it_has_not_finished() -> 
     attempt = Attempt(
         1, 900.0, begun=(ended,), launch=Launch(0, end=LaunchEnd(state="COMPLETED"), start=Start(number=2))
     )
-    seen = exit_status.corrected_by_log(attempt, ())
+    seen = gather_facts.corrected_by_log(attempt, ())
 
     assert (seen.launch.end.state, seen.ended_by_us) == ("FAILED", True)
     own = replace(attempt, begun=(replace(ended, by_us=False),))
-    assert exit_status.corrected_by_log(own, ()) is own
+    assert gather_facts.corrected_by_log(own, ()) is own
     third = replace(attempt, launch=replace(attempt.launch, start=Start(3)))
-    assert exit_status.corrected_by_log(third, ()) is third, "its agent died before it noted start 3"
+    assert gather_facts.corrected_by_log(third, ()) is third, "its agent died before it noted start 3"

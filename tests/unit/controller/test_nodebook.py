@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from ftrun.slurm.client.errors import Unreachable
-from ftrun.supervisor.context.node_ledger_writer import NodeLedgerWriter
 from ftrun.supervisor.controller import node_history
 from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.model.run import Attempt, Exclusion, Launch, LaunchEnd, Run
 from ftrun.supervisor.nodes import ledger
+from ftrun.supervisor.nodes.ledger import NodeLedger
 from tests.unit.cases import DAY, NODES, NOW, F, diagnosis
 
 SWITCHES = {"s0": ("n1", "n2", "n3", "n4"), "s1": ("n5", "n6", "n7", "n8")}
@@ -27,7 +27,7 @@ class Context:
         self.settings: dict[str, Any] = run.pop("settings", {})
         self.attempt = Attempt(2, NOW - 100, nodes=NODES)
         self.run = Run("r-0009", attempts=(Attempt(1, NOW - 900), self.attempt), **run)
-        book = NodeLedgerWriter(str(home), lambda: NOW, lambda *_, **__: None)
+        book = NodeLedger(str(home), lambda: NOW, lambda *_, **__: None)
         self.services = SimpleNamespace(ledger=book, domains=lambda: self._domains(domains))
 
     @staticmethod

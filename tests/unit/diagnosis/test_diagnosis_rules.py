@@ -172,6 +172,17 @@ def test_the_order_of_the_rules_bears_weight(pair: tuple[str, str], monkeypatch:
     assert diagnose(ORDER[pair]) != found
 
 
+@pytest.mark.parametrize("pair", ORDER, ids="-".join)
+def test_a_rule_without_its_input_would_not_have_answered(
+    pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a rule needs only saves asking it."""
+    found = diagnose(ORDER[pair])
+    monkeypatch.setattr(rules, "RULES", tuple(replace(rule, needs=None) for rule in RULES))
+
+    assert diagnose(ORDER[pair]) == found
+
+
 def test_every_rule_answers_somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it some diagnosis would be another one: none stands there for nothing."""
     rare = (
