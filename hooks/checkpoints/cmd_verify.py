@@ -27,6 +27,7 @@ from ftrun.hooks.checkpoints.inspection import YOUNG_S, inspect, tree_of
 from ftrun.hooks.checkpoints.listing import DeadlinePassed
 from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, WRITING
 from ftrun.hooks.checkpoints.selection import Request, select
+from ftrun.hooks.runtime.command_line import parser_of
 from ftrun.hooks.runtime.formats import parse_bytes
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.runtime.procfs import lower_priority
@@ -160,22 +161,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="ftrun-hook verify-checkpoint",
-        description="Read a run's newest checkpoint to its end, in the background, once.",
-    )
-    parser.add_argument("--run-dir", required=True, help="the run's folder, where what was found is kept")
-    parser.add_argument("--glob", required=True, help="where the checkpoints are: patterns, one in each line")
-    parser.add_argument("--cwd", default="/", help="the folder that patterns start from")
-    parser.add_argument("--marker", default="", help="the file that makes a checkpoint complete")
-    parser.add_argument(
-        "--skip", default="", help="checkpoints that a start failed to load, one in each line"
-    )
-    parser.add_argument(
-        "--rate", default="200M", help="how many bytes are read in a second at most (0: no limit)"
-    )
-    parser.add_argument(
-        "--every", type=float, default=LOOK_S, help="seconds between two looks for a newer one"
-    )
-    parser.add_argument("--still", type=float, default=YOUNG_S, help="seconds that nobody has written to it")
+    text = "Read a run's newest checkpoint to its end, in the background, once."
+    parser = parser_of("verify-checkpoint", text, "--marker")
+    add = parser.add_argument
+    add("--run-dir", required=True, help="the run's folder, where what was found is kept")
+    add("--glob", required=True, help="where the checkpoints are: patterns, one in each line")
+    add("--cwd", default="/", help="the folder that patterns start from")
+    add("--skip", default="", help="checkpoints that a start failed to load, one in each line")
+    add("--rate", default="200M", help="how many bytes are read in a second at most (0: no limit)")
+    add("--every", type=float, default=LOOK_S, help="seconds between two looks for a newer one")
+    add("--still", type=float, default=YOUNG_S, help="seconds that nobody has written to it")
     return parser

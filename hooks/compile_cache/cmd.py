@@ -15,6 +15,7 @@ from typing import Any
 from ftrun.hooks.compile_cache import exchange, node
 from ftrun.hooks.compile_cache.node import ForeignFolder, Index, Location
 from ftrun.hooks.runtime import node_report
+from ftrun.hooks.runtime.command_line import node_name
 from ftrun.hooks.runtime.host import UsageError
 
 __all__ = ["EXIT_FOREIGN", "main", "mend"]
@@ -55,7 +56,7 @@ def main(arguments: list[str]) -> int:
         told = work(location, time.monotonic() + seconds)
     except ForeignFolder as error:
         with contextlib.suppress(OSError):
-            node.refuse(location, f"{_node()}: {error}")
+            node.refuse(location, f"{node_name()}: {error}")
         return EXIT_FOREIGN
     except OSError as error:
         told = {"trouble": [f"{error.filename or location.local}: {error.strerror or error}"]}
@@ -74,7 +75,7 @@ def mend(attempt_folder: str, seconds: float = MEND_S) -> None:
             _fill(location, time.monotonic() + seconds)  # most scripts compile nothing
     except ForeignFolder as error:
         with contextlib.suppress(OSError):
-            node.refuse(location, f"{_node()}: {error}")
+            node.refuse(location, f"{node_name()}: {error}")
     except (OSError, ValueError):
         pass  # the start compiles what it does not find
 
@@ -111,7 +112,7 @@ def _merge(location: Location, until_s: float) -> dict[str, Any]:
     index = node.load_index(location, node.node_class_of(facts))
     leads = os.environ.get("SLURM_PROCID", "0") == "0"
     contributor = exchange.Contributor(
-        _node(), leads, node.framework_versions(location.local), facts, time.time(), until_s
+        node_name(), leads, node.framework_versions(location.local), facts, time.time(), until_s
     )
     index, told = exchange.merge(location, index, contributor)
     node.store_index(location, index)
@@ -131,12 +132,8 @@ def _report(folder: str, launch: int, told: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
-        table = {"schema": 1, "kind": "caches", "node": _node(), "at_s": round(time.time(), 3), **told}
-        node_report.write_json(node_report.report_path(folder, "caches", launch, _node()), table)
-
-
-def _node() -> str:
-    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+        table = {"schema": 1, "kind": "caches", "node": node_name(), "at_s": round(time.time(), 3), **told}
+        node_report.write_json(node_report.report_path(folder, "caches", launch, node_name()), table)
 
 
 def _drop_litter(local: str) -> None:

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 
-from ftrun.hooks.runtime.ownership import RUNNER
+from ftrun.hooks.runtime.command_line import own_command
 
 __all__ = ["HAS_MERGER", "PeriodicMerge"]
 
@@ -52,7 +52,8 @@ class PeriodicMerge:
         elif now_s >= self.due_s():
             self._merges += 1
             if HAS_MERGER not in os.environ and os.path.exists(self._where):
-                self.pid, self._until_s = _begin(self._words), now_s + LIMIT_S
+                self.pid = os.posix_spawn(sys.executable, own_command(*self._words), os.environ)
+                self._until_s = now_s + LIMIT_S
 
     def stop(self) -> None:
         """Kill a running merge; what it was writing is dropped."""
@@ -81,13 +82,3 @@ def _behind_s() -> float:
         return 0.0
     span_s = min(APART_MAX_S, APART_S * int(count))
     return BEHIND_S + span_s * int(place) / max(1, int(count))
-
-
-def _begin(words: list[str]) -> int:
-    flags = [flag for flag, is_set in (("-I", sys.flags.isolated), ("-S", sys.flags.no_site)) if is_set]
-    own = (
-        ["-m", "ftrun.hooks.main"]
-        if sys.argv[0].endswith(".py") or not os.path.isfile(sys.argv[0])
-        else ["-c", RUNNER, sys.argv[0]]
-    )
-    return os.posix_spawn(sys.executable, [sys.executable, *flags, *own, *words], os.environ)

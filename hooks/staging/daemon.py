@@ -24,9 +24,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 from ftrun.hooks.runtime import node_report
+from ftrun.hooks.runtime.command_line import node_name, own_command, parser_of
 from ftrun.hooks.runtime.formats import parse_amount, parse_bytes
 from ftrun.hooks.runtime.host import UsageError
-from ftrun.hooks.runtime.ownership import RUNNER
 from ftrun.hooks.runtime.procfs import lower_priority
 from ftrun.hooks.runtime.start_processes import token_of
 from ftrun.hooks.runtime.wakeup_fifo import WakeupListener
@@ -212,7 +212,7 @@ def main(arguments: list[str]) -> int:
     args = _parser().parse_args(arguments)
     if not os.path.isabs(args.base) or not os.path.isabs(args.to):
         raise UsageError("--base and --to must be full paths")
-    args.node = args.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    args.node = node_name(args.node)
     args.attempt_folder = args.attempt_folder.rstrip("/")
     with contextlib.suppress(FileExistsError):
         os.mkdir(f"{args.attempt_folder}/stage", 0o700)
@@ -299,11 +299,8 @@ class _DaemonLife:
         with contextlib.suppress(ChildProcessError):
             if self.partner and os.waitpid(self.partner, os.WNOHANG)[0] == 0:
                 return
-        flags = [flag for flag, is_set in (("-I", sys.flags.isolated), ("-S", sys.flags.no_site)) if is_set]
-        own = ["-m", "ftrun.hooks.main"] if sys.argv[0].endswith(".py") else ["-c", RUNNER, sys.argv[0]]
-        self.partner = os.posix_spawn(
-            sys.executable, [sys.executable, *flags, *own, "partner", *args], os.environ
-        )
+        own = own_command("partner", *args)
+        self.partner = os.posix_spawn(sys.executable, own, os.environ)
 
 
 def _in_background(act: Callable[..., object], *arguments: object) -> threading.Thread:
@@ -341,24 +338,15 @@ def _put(path: str, text: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="ftrun-hook staging-daemon",
-        description="Look after the checkpoints that a job stages in the memory of this node.",
-    )
-    parser.add_argument("--attempt-folder", required=True, help="the folder of the present attempt")
-    parser.add_argument("--launch", type=int, required=True, help="which launch of the attempt this is")
-    parser.add_argument("--job", required=True, help="the Slurm job whose checkpoints these are")
-    parser.add_argument("--base", required=True, help="the folder of the job on its nodes")
-    parser.add_argument("--to", required=True, help="the folder that checkpoints are published to")
-    parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
-    parser.add_argument("--limit", default="40%", help="how much memory staged checkpoints may take")
-    parser.add_argument(
-        "--rate", default="0", help="how many bytes may be published in a second (0: no limit)"
-    )
-    parser.add_argument("--keep", type=int, default=2, help="how many published checkpoints stay in memory")
-    parser.add_argument("--marker", default="", help="the file that makes a checkpoint complete")
-    parser.add_argument(
-        "--partner", choices=("auto", "never"), default="never", help="keep copies on another node, too"
-    )
-    parser.add_argument("--wait", type=float, default=120.0, help="how long the end may take, in seconds")
+    text = "Look after the checkpoints that a job stages in the memory of this node."
+    shared = ("--attempt-folder", "--job", "--base", "--to", "--node", "--marker")
+    parser = parser_of("staging-daemon", text, *shared)
+    add = parser.add_argument
+    add("--launch", type=int, required=True, help="which launch of the attempt this is")
+    add("--limit", default="40%", help="how much memory staged checkpoints may take")
+    add("--rate", default="0", help="how many bytes may be published in a second (0: no limit)")
+    add("--keep", type=int, default=2, help="how many published checkpoints stay in memory")
+    text = "keep copies on another node, too"
+    add("--partner", choices=("auto", "never"), default="never", help=text)
+    add("--wait", type=float, default=120.0, help="how long the end may take, in seconds")
     return parser

@@ -18,7 +18,6 @@ as not copied.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import math
@@ -36,6 +35,7 @@ from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks.checkpoints.manifest import MARKER
 from ftrun.hooks.runtime import channel as runtime_channel
+from ftrun.hooks.runtime.command_line import node_name, parser_of
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.runtime.ownership import RUNNER
 from ftrun.hooks.runtime.start_processes import token_of
@@ -247,20 +247,13 @@ def _no_pace(_size_bytes: int) -> None:
 
 def main(arguments: list[str]) -> int:
     """Keep the copies until the parent process has ended. Always 0."""
-    parser = argparse.ArgumentParser(
-        prog="ftrun-hook partner",
-        description="Keep a copy of staged checkpoints in the memory of another node.",
-    )
-    parser.add_argument("--base", required=True, help="the folder of the job on its nodes")
-    parser.add_argument("--attempt-folder", required=True, help="the folder of the present attempt")
-    parser.add_argument("--job", required=True, help="the Slurm job whose checkpoints these are")
-    parser.add_argument("--to", required=True, help="the folder that they are published to")
+    text = "Keep a copy of staged checkpoints in the memory of another node."
+    parser = parser_of("partner", text, "--base", "--attempt-folder", "--job", "--to", "--node")
     parser.add_argument("--owner", default="{}", help="whose they are, as JSON")
-    parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
     args = parser.parse_args(arguments)
     if not os.path.isabs(args.base):
         raise UsageError("--base must be a full path")
-    node = args.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    node = node_name(args.node)
     _hold_back()
     partner = PartnerClient(
         PartnerConfig(args.base, args.attempt_folder, node, args.job, args.to, args.owner.encode())

@@ -19,7 +19,6 @@ which the next receiver removes.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
 import io
@@ -33,6 +32,7 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO, Optional, Protocol
 
 from ftrun.hooks.runtime import channel
+from ftrun.hooks.runtime.command_line import parser_of
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.staging import inventory
 from ftrun.hooks.staging.records import File, Home, Seal, is_inner_path, read_seal, seal_json
@@ -299,11 +299,8 @@ def _is_ours(base: str) -> bool:
 
 def main(arguments: list[str]) -> int:
     """Take one part. Always 0: what a step of ours returns must not be what Slurm remembers of the job."""
-    parser = argparse.ArgumentParser(
-        prog="ftrun-hook receive", description="Take a sealed part of a staged checkpoint from another node."
-    )
-    parser.add_argument("--base", required=True, help="the folder of the job on its nodes")
-    args = parser.parse_args(arguments)
+    text = "Take a sealed part of a staged checkpoint from another node."
+    args = parser_of("receive", text, "--base").parse_args(arguments)
     uid = os.path.basename(os.path.dirname(os.path.abspath(args.base)))
     if uid != f"ftrun-{os.getuid()}":
         raise UsageError("--base is not the folder of a job of this user: STAGE-DIR/ftrun-UID/RUN.JOB")

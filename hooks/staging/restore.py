@@ -11,7 +11,6 @@ that is in memory is read from the shared file system.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -21,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 from ftrun.hooks.checkpoints import names
+from ftrun.hooks.runtime.command_line import node_name, parser_of
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.staging import copy, inventory
 from ftrun.hooks.staging.inventory import StoredPart
@@ -247,13 +247,10 @@ def read_plan(path: str) -> Optional[Plan]:
 
 def main(arguments: list[str]) -> int:
     """Print one line of JSON: what lies here, or the view that was made. Always 0."""
-    parser = argparse.ArgumentParser(
-        prog="ftrun-hook restore", description="Make the folder that a start on this node resumes from."
-    )
-    parser.add_argument("--base", required=True, help="the folder of the job on its nodes")
+    text = "Make the folder that a start on this node resumes from."
+    parser = parser_of("restore", text, "--base", "--node")
     parser.add_argument("--look", action="store_true", help="only say what lies here")
     parser.add_argument("--plan", default="", help="the agent's plan")
-    parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
     args = parser.parse_args(arguments)
     home = Home(args.base)
     if args.look:
@@ -263,7 +260,7 @@ def main(arguments: list[str]) -> int:
     if plan is None:
         raise UsageError(f"--plan {args.plan}: no plan that can be read")
     os.umask(0o077)
-    node = args.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    node = node_name(args.node)
     try:
         made = restore(home, node, plan, args.plan.removesuffix(".json"))
     except (OSError, copy.Changed) as error:
