@@ -17,13 +17,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import select
 import shutil
-import signal
 import stat
 import time
 
 from ftrun.hooks.runtime import procfs
+from ftrun.hooks.runtime.host import Machine, NoAnswer
 from ftrun.hooks.runtime.ownership import NotPrivate, is_own_folder, private_folder, why_replaceable
 from ftrun.hooks.runtime.procfs import environments
 from ftrun.hooks.runtime.procfs import user_processes as listed
@@ -175,52 +174,27 @@ def _read_text(path: str) -> str:
 
 # ---------------------------------------------------------------------- for Slurm's Epilog, as the user
 
-DEATH_S = 1.0  # a process that hangs in the kernel is left behind
-
 
 def clear_as_user(stage_dir: str, uid: int, job: str, limit_s: float) -> list[str]:
-    """Remove what jobs of this user that are gone left below `stage_dir`, that of `job` among them.
+    """Remove what ended jobs of this user, `job` among them, left below `stage_dir`.
 
-    Returns the names of the folders; nothing is raised.
+    Returns the names of the folders, none if that takes longer than `limit_s`; raises nothing.
     """
     above = f"{stage_dir.rstrip('/')}/ftrun-{uid}"
-    try:
+
+    def cleared() -> bytes:
+        """Runs in a child process, which becomes the user before it looks."""
         fact = os.lstat(above)
-    except OSError:
-        return []
-    if uid < 0 or not stat.S_ISDIR(fact.st_mode) or fact.st_uid != uid or os.geteuid() not in (0, uid):
-        return []
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        _become_user(above, uid, fact.st_gid, job, writer)
-    os.close(writer)
-    told = b""
-    try:
-        while select.select([reader], [], [], max(0.0, limit_s))[0]:
-            piece = os.read(reader, 1 << 16)
-            if not piece:
-                break
-            told += piece
-    finally:
-        os.close(reader)
-        with contextlib.suppress(OSError):
-            os.kill(child, signal.SIGKILL)
-            give_up_s = time.monotonic() + DEATH_S
-            while os.waitpid(child, os.WNOHANG)[0] == 0 and time.monotonic() < give_up_s:
-                time.sleep(0.01)
-    return told.decode("utf-8", "replace").split()
-
-
-def _become_user(above: str, uid: int, gid: int, job: str, writer: int) -> None:
-    """The child's part: it never returns."""
-    try:
+        if uid < 0 or not stat.S_ISDIR(fact.st_mode) or fact.st_uid != uid:
+            return b""
         if os.geteuid() == 0:
             os.setgroups([])
-            os.setgid(gid)
+            os.setgid(fact.st_gid)
             os.setuid(uid)
-        if os.getuid() == uid and os.geteuid() == uid:
-            gone = clear_dead(above, over=job)
-            os.write(writer, " ".join(gone).encode("utf-8", "replace"))
-    finally:
-        os._exit(0)
+        mine = os.getuid() == os.geteuid() == uid
+        return " ".join(clear_dead(above, over=job) if mine else ()).encode("utf-8", "replace")
+
+    try:
+        return (Machine().ask(cleared, limit_s, above) or b"").decode("utf-8", "replace").split()
+    except NoAnswer:
+        return []
