@@ -24,9 +24,6 @@ from ftrun.hooks.checkpoints.selection import Request, Selection, select, why_lo
 from ftrun.hooks.checkpoints.shard_repair import select_repaired
 from ftrun.hooks.runtime.host import UsageError
 
-__all__ = ["answer", "main"]
-
-
 LIMIT_S = 8.0  # batch.sh waits for 10
 PASSED_MAX = 20
 USAGE = "pick --glob PATTERNS [--cwd DIR --marker NAME --skip PATHS --poison LINES --view DIR --run-dir DIR --limit S --had --fresh]"

@@ -32,9 +32,6 @@ from ftrun.hooks.runtime.formats import parse_bytes
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.runtime.procfs import lower_priority
 
-__all__ = ["Verifier", "main", "verify_one"]
-
-
 LOOK_S = 30.0
 LOOK_SHARE = 50.0  # a look that took a second is not repeated within so many
 TICK_S = 0.5

@@ -16,9 +16,6 @@ from typing import NamedTuple, Optional
 from ftrun.hooks.checkpoints.listing import DeadlinePassed, Tree, map_parallel
 from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, EMPTY, TORN, UNFLUSHED, Inspection
 
-__all__ = ["DeepResult", "identity", "load", "load_all", "save", "with_deep_result"]
-
-
 FOLDER = "deep"
 VERSION = 1
 BROKEN = (TORN, EMPTY, UNFLUSHED)

@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, Optional
 
-__all__ = ["POISONED", "Divergence", "from_lines", "to_lines", "why_diverged"]
-
-
 POISONED = "poisoned"
 """The state of a checkpoint that is complete, and that a diverged training wrote (for a run only)."""
 UNKNOWN = "-"

@@ -17,8 +17,6 @@ from typing import Optional
 
 from ftrun.hooks.checkpoints.diverged import Divergence, from_lines
 
-__all__ = ["LATE_S", "note_seen", "noted_divergences", "why_written_late"]
-
 FOLDER = "diverged"
 SEEN = ".seen"
 DRAFT = ".since"  # a name that nobody reads as a divergence

@@ -20,9 +20,6 @@ from ftrun.hooks.checkpoints import manifest
 from ftrun.hooks.checkpoints.listing import FileFact, Tree, read_part
 from ftrun.hooks.checkpoints.model import DEEP, EMPTY, TORN, UNFLUSHED, UNREADABLE, Damaged, Need
 
-__all__ = ["check_file", "check_json", "check_safetensors"]
-
-
 READERS: Mapping[str, tuple[str, str]] = {
     "json": ("file_check", "check_json"),
     "msgpack": ("layout_flax", "check_msgpack"),

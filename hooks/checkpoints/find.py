@@ -19,9 +19,6 @@ from ftrun.hooks.checkpoints.layouts import ANY, all_layouts
 from ftrun.hooks.checkpoints.listing import HEAD_BYTES, Candidate
 from ftrun.hooks.checkpoints.model import Found, Layout
 
-__all__ = ["find", "found_at"]
-
-
 # A name that is a step: `iter_0000100`, `step-100`, `100`. Such a folder is one checkpoint, whatever lies in it.
 OWN_STEP = re.compile(r"(?:step|iter|epoch)[a-z_=.-]*[0-9]|^[0-9]+$", re.IGNORECASE)
 STEP_WORD = re.compile(

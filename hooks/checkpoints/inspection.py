@@ -44,9 +44,6 @@ from ftrun.hooks.checkpoints.model import (
     Need,
 )
 
-__all__ = ["YOUNG_S", "compared_with_siblings", "inspect", "tree_of"]
-
-
 YOUNG_S = 60.0
 
 

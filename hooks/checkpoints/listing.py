@@ -21,12 +21,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple, Optional, TypeVar
 
-__all__ = [
-    "HEAD_BYTES", "Candidate", "DeadlinePassed", "FileFact", "Tree", "begins_in_hole", "list_tree",
-    "map_parallel", "read_chunks", "read_open", "read_part", "slow_down",
-]  # fmt: skip
-
-
 HEAD_BYTES = 64
 CHUNK_BYTES = 4 << 20  # what a reader holds at once
 PIECE_BYTES = 16 << 20  # what is asked of a file system at once

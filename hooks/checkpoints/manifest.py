@@ -17,12 +17,6 @@ from typing import NamedTuple, Optional
 from ftrun.hooks.checkpoints.listing import Tree, read_chunks, read_part
 from ftrun.hooks.checkpoints.model import TORN, UNREADABLE, Damaged
 
-__all__ = [
-    "MANIFEST", "MARKER", "Entry", "Manifest", "content", "is_ours", "of_tree", "place_of", "read",
-    "sha256", "write", "write_marker",
-]  # fmt: skip
-
-
 MANIFEST = ".ftrun-manifest.json"
 MARKER = ".ftrun-complete"
 VERSION = 1

@@ -18,12 +18,6 @@ from ftrun.hooks.checkpoints import names
 if TYPE_CHECKING:
     from ftrun.hooks.checkpoints.listing import Candidate, Tree
 
-__all__ = [
-    "COMPLETE", "DEEP", "EMPTY", "QUICK", "RULE", "STATES", "TEMPORARY", "TORN", "UNASKED", "UNFLUSHED",
-    "UNREADABLE", "WRITING", "Choice", "Damaged", "Expected", "Found", "Inspection", "Layout", "Need",
-    "damage",
-]  # fmt: skip
-
 COMPLETE = "complete"
 WRITING = "writing"  # not complete, and it changed within the last minute or while it was looked at
 TORN = "torn"  # cut, a wrong size or checksum, a shard that is missing

@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from typing import Optional
 
-__all__ = ["is_note", "is_temporary", "step_of", "with_step", "without_step"]
-
 WORDS = ("step", "iter", "epoch")
 BEHIND_WORD = re.compile(r"[a-z_=.-]*([0-9]+)")
 LAST_NUMBER = re.compile(r"([0-9]+)(?![\s\S]*[0-9])")

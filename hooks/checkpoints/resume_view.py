@@ -16,9 +16,6 @@ from typing import Optional
 from ftrun.hooks.checkpoints.layouts import layout_of
 from ftrun.hooks.checkpoints.model import Found
 
-__all__ = ["REPAIRED", "resume_root"]
-
-
 MADE_BY_STEP = frozenset({"latest_checkpointed_iteration.txt"})
 """Tracker files that name a step where others name a folder."""
 

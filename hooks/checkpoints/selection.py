@@ -26,8 +26,6 @@ from ftrun.hooks.checkpoints.find import find
 from ftrun.hooks.checkpoints.inspection import compared_with_siblings, inspect
 from ftrun.hooks.checkpoints.model import COMPLETE, EMPTY, TEMPORARY, TORN, WRITING, Choice, Found, Inspection
 
-__all__ = ["Request", "Selection", "choose", "mark_diverged", "newness", "select", "why_lost"]
-
 
 class Request(NamedTuple):
     """What is asked: the user's patterns and marker, the folder that they start from, the checkpoints that starts failed to load, what diverged.

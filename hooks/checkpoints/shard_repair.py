@@ -41,8 +41,6 @@ from ftrun.hooks.checkpoints.model import (
 from ftrun.hooks.checkpoints.names import without_step
 from ftrun.hooks.checkpoints.selection import Request, Selection
 
-__all__ = ["plan_repair", "select_repaired"]
-
 TRIED_MAX = 2
 BROKEN_MAX = 64
 ENOUGH_S = 1.0  # with less time left nothing is begun

@@ -14,8 +14,6 @@ from ftrun.hooks.runtime.command_line import node_name, parser_of
 from ftrun.hooks.runtime.finding import BAD, SKIPPED, TIERS, worst
 from ftrun.hooks.runtime.host import UsageError
 
-__all__ = ["EXIT_BAD", "main"]
-
 EXIT_BAD = 1
 """Something on this node is bad: no job should run here."""
 

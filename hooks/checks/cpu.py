@@ -11,9 +11,6 @@ from ftrun.hooks.runtime.finding import Finding, Functions, Thresholds, degraded
 from ftrun.hooks.runtime.host import Machine
 from ftrun.hooks.runtime.state_dir import Growth
 
-__all__ = ["FUNCTIONS"]
-
-
 FOLDER = "/sys/devices/system/cpu"
 DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp")
 COUNTERS = ("core_throttle_count", "package_throttle_count")

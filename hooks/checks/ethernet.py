@@ -25,9 +25,6 @@ from ftrun.hooks.runtime.finding import (
 from ftrun.hooks.runtime.host import Machine
 from ftrun.hooks.runtime.state_dir import Growth
 
-__all__ = ["FUNCTIONS"]
-
-
 FOLDER = "/sys/class/net"
 FIELDS = ("operstate", "speed", "mtu", "flags", "type", "duplex", "carrier_down_count", "bonding_slave/state")
 UP = 0x1

@@ -17,9 +17,6 @@ from ftrun.hooks.runtime.finding import Finding, Functions, Thresholds, bad, deg
 from ftrun.hooks.runtime.host import Machine
 from ftrun.hooks.runtime.state_dir import Growth
 
-__all__ = ["FUNCTIONS"]
-
-
 FOLDER = "/sys/class/infiniband"
 RATE = re.compile(r"([\d.]+) Gb/sec \((\d+)X ?(\w*)\)")
 FIELDS = ("state", "phys_state", "rate", "link_layer")

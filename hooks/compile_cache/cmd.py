@@ -18,8 +18,6 @@ from ftrun.hooks.runtime import node_report
 from ftrun.hooks.runtime.command_line import node_name
 from ftrun.hooks.runtime.host import UsageError
 
-__all__ = ["EXIT_FOREIGN", "main", "mend"]
-
 EXIT_FOREIGN = 71
 FILL_S, MERGE_S, MEND_S = 20.0, 120.0, 5.0
 LITTER_S = 3 * 86_400.0

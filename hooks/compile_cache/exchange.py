@@ -22,8 +22,6 @@ from ftrun.hooks.compile_cache import packs
 from ftrun.hooks.compile_cache.node import NEVER_NS, Index, Location, list_entries, torn_reason_of_file
 from ftrun.hooks.compile_cache.packs import Damaged, Entry, Header, kind_of, unit_of
 
-__all__ = ["CROWD", "PACKS_MAX", "Contributor", "fill", "merge"]
-
 PACKS_MAX = 8
 CROWD = 64  # with so many packs all but the leader wait until it has put them into one
 ROOM_KEPT = 0.8  # of the limit, after it was reached: else every further entry would make all be written anew

@@ -40,29 +40,6 @@ from ftrun.hooks.runtime.ownership import (
     why_untrusted,
 )
 
-__all__ = [
-    "INDEX",
-    "NEVER_NS",
-    "ForeignFolder",
-    "Index",
-    "Known",
-    "Location",
-    "empty_folder",
-    "ensure_private",
-    "framework_versions",
-    "in_use",
-    "list_entries",
-    "load_index",
-    "locate",
-    "node_class_of",
-    "node_facts",
-    "refuse",
-    "remove_torn",
-    "store_index",
-    "summary",
-    "torn_reason_of_file",
-]
-
 INDEX = ".ftrun-index.json"
 DOUBTED = ".ftrun-doubted"  # others could write here until we closed the folder: nothing in it is given, and a fill begins anew
 FILES_MAX = 200_000

@@ -27,27 +27,6 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Callable, NamedTuple, Optional
 
-__all__ = [
-    "KINDS",
-    "READ_BYTES_MAX",
-    "SUFFIX",
-    "Damaged",
-    "Entry",
-    "Header",
-    "Kind",
-    "append_entry",
-    "append_files",
-    "is_entry",
-    "is_safe",
-    "kind_of",
-    "open_pack",
-    "pack_names",
-    "read_entries",
-    "torn_reason",
-    "unit_of",
-    "write_pack",
-]
-
 # ---------------------------------------------------------------------- entries
 
 READ_BYTES_MAX = 64 << 20

@@ -14,8 +14,6 @@ import sys
 
 from ftrun.hooks.runtime.command_line import own_command
 
-__all__ = ["HAS_MERGER", "PeriodicMerge"]
-
 HAS_MERGER = "FTRUN_TENDED"
 """Environment variable: a parent process of ours merges already."""
 

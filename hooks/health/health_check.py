@@ -17,8 +17,6 @@ from typing import Any
 
 from ftrun.hooks.health.slurm_hook import Hook, act_on_bad, log_findings, open_hook, run_checks, settle_drain
 
-__all__ = ["DEFAULTS", "main"]
-
 DEFAULTS = {"enabled": True, "on_bad": "report", "tier": "fast", "checks": [], "runs": 2, "within_s": 45.0}
 
 

@@ -33,8 +33,6 @@ from ftrun.hooks.runtime.finding import BAD, DEGRADED, OK, SEVERITIES, SKIPPED, 
 from ftrun.hooks.runtime.host import Machine, UsageError
 from ftrun.hooks.runtime.state_dir import Growth
 
-__all__ = ["FAMILIES", "Family", "NodeMonitor", "checks_by_family", "main"]
-
 USUAL_PERIOD_S = 60.0
 LOOK_LIMIT_S = 20.0
 SPACING_MAX = 16.0

@@ -54,22 +54,6 @@ from ftrun.hooks.runtime.command_line import node_name, parser_of
 from ftrun.hooks.runtime.finding import BAD, NOTE, OK, UNKNOWN, Finding
 from ftrun.hooks.runtime.host import Machine, NoAnswer, UsageError
 
-__all__ = [
-    "EXIT_BAD",
-    "EXIT_NO_VERDICT",
-    "NAME",
-    "Measurement",
-    "Outcome",
-    "Pair",
-    "Server",
-    "evaluate",
-    "findings",
-    "first_round",
-    "main",
-    "measure_link",
-    "second_round",
-]
-
 
 class Pair(NamedTuple):
     """A test: `client` connects to `server`; tests of the same step share no node."""

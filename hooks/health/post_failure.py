@@ -15,8 +15,6 @@ from ftrun.hooks.checks import catalogue, runner, thresholds
 from ftrun.hooks.runtime import node_report
 from ftrun.hooks.runtime.command_line import node_name, parser_of
 
-__all__ = ["NOT_AFTERWARDS", "main"]
-
 WITHIN_S = 12.0
 NOT_AFTERWARDS = frozenset(
     ["disk-size cache", "folder-room", "gpu-memory", "gpu-processes", "hugepages", "port-free", "ulimit"]

@@ -28,8 +28,6 @@ from ftrun.hooks.runtime.node_report import SCHEMA, parse_report
 if TYPE_CHECKING:
     from ftrun.hooks.health.outliers import Verdict
 
-__all__ = ["EXIT_HELD", "KIND", "RECORD", "main"]
-
 KIND = "preflight"
 EXIT_HELD = 69
 """The script must not start here. A number that no interpreter, shell or signal returns by itself."""

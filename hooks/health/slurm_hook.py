@@ -24,18 +24,6 @@ if TYPE_CHECKING:
 
     from ftrun.hooks.runtime.finding import Check, Finding
 
-__all__ = [
-    "EXIT_REFUSED",
-    "SETTINGS",
-    "STATE",
-    "Hook",
-    "act_on_bad",
-    "log_findings",
-    "open_hook",
-    "run_checks",
-    "settle_drain",
-]
-
 EXIT_REFUSED = 69
 """No job here. A number that no interpreter, shell or signal returns: the calling script ignores every other
 status.

@@ -26,8 +26,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-__all__ = ["FenceDaemon", "main"]
-
 PERIOD_S = 1.0
 AGAIN_S = (1.0, 5.0, 30.0)
 """Repeat after a change: a later look finds a process that was being forked, or hung, at the first one."""

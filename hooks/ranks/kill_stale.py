@@ -38,8 +38,6 @@ from ftrun.hooks.runtime.start_processes import (
     token_of,
 )
 
-__all__ = ["KillReport", "kill_stale", "main", "present_start", "processes_of_starts", "terminate"]
-
 USUAL_GRACE_S = 1.0
 # an srun that waits for a lost node ignores TERM; if killed, it leaves a process that ends its step
 LAUNCHER_S = 0.3

@@ -27,8 +27,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn, Optional
 
-__all__ = ["main"]
-
 ANSWER_S = 60.0
 USAGE = (
     "usage: ftrun-hook rank --folder FOLDER [--wait SECONDS] -- COMMAND ...\n"

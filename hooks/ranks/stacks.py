@@ -51,8 +51,6 @@ from ftrun.hooks.runtime.procfs import environments
 from ftrun.hooks.runtime.procfs import user_processes as listed
 from ftrun.hooks.runtime.start_processes import PresentStart, Process, parse_environment
 
-__all__ = ["Frame", "digest", "main", "main_of_faulthandler", "main_of_pyspy", "ranks_of", "sample_stacks"]
-
 USUAL_LIMIT_S = 20.0
 USUAL_APART_S = 3.0
 PYSPY_S = 5.0

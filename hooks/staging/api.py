@@ -29,8 +29,6 @@ from ftrun.hooks.runtime import procfs
 from ftrun.hooks.runtime.wakeup_fifo import wake
 from ftrun.hooks.staging import records
 
-__all__ = ["stage"]
-
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 WORLDS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 LOCALS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")

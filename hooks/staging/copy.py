@@ -28,8 +28,6 @@ import threading
 import time
 from typing import Callable, Optional
 
-__all__ = ["WAYS", "Changed", "Disk", "Ways", "copy", "digest", "is_full", "read", "read_text"]
-
 
 def is_full(error: OSError) -> bool:
     """Whether an error says that there is no room, or no more of it for this user."""

@@ -38,8 +38,6 @@ from ftrun.hooks.staging.records import Home, Publishing
 from ftrun.hooks.staging.replace import Own
 from ftrun.hooks.staging.workspace import STALE_S, clear_dead, open_base
 
-__all__ = ["CANNOT", "StagingDaemon", "main"]
-
 CANNOT = 3
 """The exit status that says: on this node nothing can be staged, do not start it again."""
 LOOK_S, BUSY_LOOK_S = 1.0, 0.5

@@ -18,11 +18,6 @@ from ftrun.hooks.runtime.formats import parse_amount
 from ftrun.hooks.runtime.start_processes import token_of
 from ftrun.hooks.staging.records import File, Home, Seal, read_seal
 
-__all__ = [
-    "StoredPart", "file_path", "first_changed", "is_unchanged", "listed", "memory_bytes", "own_parts",
-    "read_seal_file", "remove", "room_bytes", "stored_part", "stored_parts", "summed", "used_bytes",
-]  # fmt: skip
-
 SEAL_MAX_BYTES = 1 << 28
 RESERVE = 0.05  # of the file system, which stays free: a trainer that finds no room dies
 

@@ -31,10 +31,6 @@ from ftrun.hooks.staging.inventory import own_parts, remove
 from ftrun.hooks.staging.records import File, Home, Seal
 from ftrun.hooks.staging.sealing import Growth, Marks
 
-__all__ = [
-    "AHEAD", "DropCandidate", "LocalPart", "LocalState", "StartPhases", "read_marks", "scan_set", "to_drop",
-]  # fmt: skip
-
 
 class DropCandidate(NamedTuple):
     """A sealed part: its start and name, what it takes, and whether its set is published."""

@@ -27,11 +27,6 @@ from typing import NamedTuple, Optional
 from ftrun.hooks.staging.copy import Disk, read_text
 from ftrun.hooks.staging.records import File, Publishing, Seal
 
-__all__ = [
-    "ConsensusRequest", "MergedSet", "confirm", "consensus_request", "generation", "merge_parts", "takeover_s",
-    "unconfirmed_nodes",
-]  # fmt: skip
-
 TAKEOVER_S = 5.0
 TAKEOVERS_MAX = 12
 

@@ -45,8 +45,6 @@ from ftrun.hooks.staging.inventory import StoredPart, file_path
 from ftrun.hooks.staging.partner_map import Copies, RingFile, put_copies
 from ftrun.hooks.staging.records import Home, Publishing, seal_json
 
-__all__ = ["PartnerClient", "PartnerConfig", "PeerLost", "Route", "Sent", "Target", "main", "send"]
-
 PERIOD_S = 1.0
 AGAIN_S = (2.0, 5.0, 15.0, 60.0)  # after so many failures in a row
 

@@ -15,8 +15,6 @@ from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks.runtime import node_report
 
-__all__ = ["Copies", "Ring", "RingFile", "put_copies", "put_ring", "read_copies", "read_ring"]
-
 VERSION = 1
 BYTES_MAX = 1 << 24
 

@@ -37,8 +37,6 @@ from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.staging import inventory
 from ftrun.hooks.staging.records import File, Home, Seal, is_inner_path, read_seal, seal_json
 
-__all__ = ["Reception", "main", "receive"]
-
 PIECE = 1 << 20
 LINE_MAX_BYTES = 1 << 28
 STALLS_S = 60  # a sender that says nothing for so long is gone

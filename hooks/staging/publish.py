@@ -32,29 +32,6 @@ from ftrun.hooks.staging.copy import Disk, read
 from ftrun.hooks.staging.records import Publishing, Seal
 from ftrun.hooks.staging.replace import NewSet, Own
 
-__all__ = [
-    "PUBLISHED",
-    "REFUSED",
-    "WAITING",
-    "Outcome",
-    "clear_gone",
-    "clear_job",
-    "copy_and_publish",
-    "finish",
-    "has_all_files",
-    "has_part",
-    "is_published",
-    "link_file",
-    "link_tree",
-    "nodes_with_parts",
-    "part_of",
-    "parts_of",
-    "pending",
-    "published_path",
-    "report_empty",
-    "seal_check_of",
-]  # fmt: skip
-
 
 def link_tree(disk: Disk, to: Publishing, made: merge.MergedSet, parts: Mapping[str, Seal], data: str) -> str:
     """All files under one folder, by hard links where the file system has them.

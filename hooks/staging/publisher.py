@@ -32,11 +32,6 @@ from ftrun.hooks.staging.local import LocalPart, LocalState, StartPhases
 from ftrun.hooks.staging.records import Publishing, Seal
 from ftrun.hooks.staging.replace import Own
 
-__all__ = [
-    "AFTER_GRACE_S", "FIRST_GRACE_S", "SILENT_S", "USUAL_GRACE_S", "EmptyParts", "PeerNodes", "Publisher",
-    "PublisherConfig",
-]  # fmt: skip
-
 SILENT_S = 15.0  # a node whose report does not change for so long is not waited for at the end
 
 

@@ -37,11 +37,6 @@ from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks.checkpoints.names import is_temporary
 
-__all__ = [
-    "BEGIN", "DONE", "FAILED", "PUBLISHING", "File", "Home", "Publishing", "Seal", "base_of", "is_inner_path",
-    "is_set", "is_set_name", "read_seal", "report_path", "seal_json",
-]  # fmt: skip
-
 VERSION = 1
 BEGIN, DONE, FAILED = "begin", "done", "failed"
 PUBLISHING = ".ftrun-publishing"

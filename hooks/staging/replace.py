@@ -33,11 +33,6 @@ from ftrun.hooks.runtime.start_processes import token_of
 from ftrun.hooks.staging.copy import Disk, read
 from ftrun.hooks.staging.records import Publishing
 
-__all__ = [
-    "NEW", "SETS", "NewSet", "Occupant", "Own", "alias_of", "clear_sets", "marker_of", "occupant_of",
-    "replace", "run_of", "target_of",
-]  # fmt: skip
-
 SETS = ".ftrun-sets"
 FREE, OURS, LATER, OTHERS = "free", "ours", "later", "others"
 LETTERS = "bcdfghjklmnpqrvw"  # no word for a step can come of them, and no number

@@ -27,8 +27,6 @@ from ftrun.hooks.staging.inventory import StoredPart
 from ftrun.hooks.staging.partner_client import Route, Target, send
 from ftrun.hooks.staging.records import File, Home, is_inner_path, is_set
 
-__all__ = ["Made", "Plan", "find_plan", "main", "read_plan", "restore"]
-
 LOOK_EVERY_S = 0.1
 SEALS_S = 3.0  # what does not change any more is sealed within this
 PLAN_MAX_BYTES = 1 << 28

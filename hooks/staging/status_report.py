@@ -17,11 +17,6 @@ from ftrun.hooks.staging import publish, sealing
 from ftrun.hooks.staging.copy import is_full, read_text
 from ftrun.hooks.staging.local import LocalPart
 
-__all__ = [
-    "GONE", "MAY_COME", "NAME_MAX_BYTES", "UNSURE", "alias_note", "error_text", "nodes_of_start",
-    "read_link", "record_times", "rows",
-]  # fmt: skip
-
 NAME_MAX_BYTES = 180  # most file systems know 255
 READ_MAX_BYTES = 1 << 24
 MAY_COME = "its format does not tell whether it is whole, and a node that has nothing of it yet is waited for"

@@ -28,8 +28,6 @@ from ftrun.hooks.runtime.procfs import environments
 from ftrun.hooks.runtime.procfs import user_processes as listed
 from ftrun.hooks.staging import inventory
 
-__all__ = ["STALE_S", "clear_as_user", "clear_dead", "job_folder", "open_base"]
-
 STALE_S = 86_400.0
 LEAST_BYTES = 64 << 20
 LOCK_TRIES, LOCK_PAUSE_S = 10, 0.2

@@ -36,8 +36,6 @@ from ftrun.slurm.native import rows
 from ftrun.slurm.native.pipe import Child, NoAnswer, NotSupported, SlurmAnswered
 from ftrun.slurm.records import dataclass
 
-__all__ = ["ClientInUse", "NativeCluster"]
-
 HELLO_S = 20.0
 """pyslurm loads in a quarter of a second; without its configuration libslurm waits for a minute."""
 
