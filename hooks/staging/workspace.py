@@ -1,15 +1,13 @@
-"""A job's folder in the memory of a node, and the removal of folders that dead jobs left behind. (I/O)
+"""A job's folder in a node's memory, and the removal of folders that dead jobs left behind. (I/O)
 
 Every user may create such a folder, so it must belong to this user alone. A staging daemon holds a lock in it
-while it lives, and only a process of the job can restart it. So if the lock is free and no process of this
-user's job is left, the job was killed together with its daemon. The first of these frees its memory: the next
-daemon, a sweep, or Slurm's Epilog.
+while it lives, and only a process of the job restarts the daemon. So if the lock is free and no process of
+the job is left, the job was killed together with its daemon. Then the next daemon, a sweep, or Slurm's Epilog
+frees the memory. Locks are visible in all containers, processes are not: a folder from another pid namespace
+is left alone until it has not been touched for a day.
 
-Locks are visible from every container, processes are not. So a folder from another pid namespace is left
-alone until it has not been touched for a day.
-
-The Epilog is root, and the folders belong to a user, who may replace any of them by a link at any moment. So
-a child takes that user's id before it looks: it can remove nothing that the user could not remove.
+The Epilog runs as root, but the user can replace any folder by a link at any moment. So a child process takes
+the user's id before it looks, and can remove nothing that the user could not remove.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ GONE = ".gone."
 
 
 def open_base(base: str) -> int:
-    """The job's folder, this user's alone; the descriptor of its lock. Raises OSError."""
+    """Create the job's folder, private to this user, and lock it; returns the lock's descriptor. Raises OSError."""
     above = os.path.dirname(base)
     private_folder(above)
     if why := why_replaceable(above):
@@ -50,7 +48,6 @@ def open_base(base: str) -> int:
 
 
 def _locked(base: str) -> int:
-    """The lock of a folder, which is made. Raises OSError."""
     for _ in range(LOCK_TRIES):
         private_folder(base)
         lock = os.open(f"{base}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -72,18 +69,18 @@ def _locked(base: str) -> int:
 
 
 def _room_bytes(base: str) -> int:
-    """What is free, and what this folder holds itself and may drop."""
+    """Free bytes, including what this folder holds itself and may drop."""
     room = os.statvfs(base)
     return room.f_bavail * room.f_frsize + inventory.used_bytes(base)
 
 
-# ---------------------------------------------------------------------- what dead jobs left
+# ---------------------------------------------------------------------- folders of dead jobs
 
 
 def clear_dead(above: str, own: str = "", *, over: str = "") -> list[str]:
-    """Remove the folders in `above`, this user's, whose job is gone; never `own`.
+    """Remove this user's folders in `above` whose job is gone, but never `own`; raises nothing.
 
-    `over`: a job that Slurm says is over. Returns their names; nothing is raised.
+    `over`: a job that has ended according to Slurm. Returns the names of the removed folders.
     """
     found: list[str] = []
     if not is_own_folder(above):
@@ -116,13 +113,12 @@ def _clear_job(above: str, name: str, over: str, living: list[Living]) -> bool:
 
 
 def _is_dead(lock: int, job: str, over: str, living: list[Living]) -> bool:
-    """Whether the lock is free and no process of the job is left."""
-    told = os.pread(lock, 200, 0).decode("ascii", "replace")
-    if time.time() - os.fstat(lock).st_mtime > STALE_S:
+    """Whether no process of the job whose lock we hold is left."""
+    told, here = os.pread(lock, 200, 0).decode("ascii", "replace"), _here()
+    is_rebooted = told != "" and told.split()[0] != here.split()[0]
+    if is_rebooted or time.time() - os.fstat(lock).st_mtime > STALE_S:
         return True
-    if told and told.split()[0] != _here().split()[0]:
-        return True  # the node was started anew
-    if job != over and told != _here():
+    if job != over and told != here:
         return False
     if not living:
         living.append(Living())
@@ -140,7 +136,7 @@ class Living:
         self._is_sure = all(pid in self._words or not procfs.start_ticks(pid) for pid in pids)
 
     def has(self, job: str) -> bool:
-        """Whether any does, or may: one that does not answer could belong to any job."""
+        """Whether a process belongs to this job, or may: an unreadable one could belong to any job."""
         word = f"SLURM_JOB_ID={job}"
         if not self._is_sure or f"/job_{job}/" in self._groups + "/":
             return True
@@ -148,7 +144,7 @@ class Living:
 
 
 def job_folder(attempt_folder: str) -> str:
-    """The folder of a job on its nodes, as its daemons were told; "" where they were not."""
+    """The job's folder on its nodes, from the arguments of its staging daemons; "" without any."""
     for name in reversed(inventory.listed(f"{attempt_folder}/stage")):
         if name.startswith("words."):
             words = _read_text(f"{attempt_folder}/stage/{name}").splitlines()
@@ -158,7 +154,7 @@ def job_folder(attempt_folder: str) -> str:
 
 
 def _here() -> str:
-    """Where processes have the numbers that they have here: this life of the node, and the namespace."""
+    """In which scope pids are unique: the boot id of the node, and the pid namespace."""
     return f"{_read_text('/proc/sys/kernel/random/boot_id').strip() or '-'} {procfs.pid_namespace()}"
 
 
