@@ -1,8 +1,7 @@
-"""`ftrun-hook cache`: the compile caches of a run on this node. (I/O)
+"""`ftrun-hook cache`: fills or merges the compile caches of a run on this node. (I/O)
 
-`fill` stands before a start and `merge` beside or behind one; both are given a time, and
-what is not done by then is left. Nothing that goes wrong here is worth a job, so their exit status is 0,
-but for one: a folder that belongs to somebody else, from which no start may be given code.
+`fill` runs before a start, `merge` during or after one, each within a time limit. An error here must not cost
+a job, so the exit status is 0, except for a folder of another user: no start may run code from there.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ NPUS = "/dev/davinci_manager"
 PREFIX = "cache-"
 USAGE = (
     "usage: ftrun-hook cache fill|merge --folder NODES [--launch N] [--seconds S]\n"
-    "Fills this node's compile caches from those of the run, or gives the run what it does not have yet. NODES: nodes/ of the attempt."
+    "Fills this node's compile caches from those of the run, or gives the run what it does not have yet.\n"
+    "NODES: nodes/ of the attempt."
 )
 
 
@@ -63,14 +63,14 @@ def main(arguments: list[str]) -> int:
 
 
 def mend(attempt_folder: str, seconds: float = MEND_S) -> None:
-    """Between two starts of one allocation: what the one before left half written is removed, and a node that is new here is filled. Never raises."""
+    """Between two starts in one allocation: remove torn entries, and fill a new node. Never raises."""
     location = node.locate(attempt_folder)
     if location is None:
         return
     try:
         node.ensure_private(location.local)
         if os.listdir(location.local) or any(one.is_dir() for one in os.scandir(location.shared)):
-            _fill(location, time.monotonic() + seconds)  # most scripts compile nothing
+            _fill(location, time.monotonic() + seconds)
     except ForeignFolder as error:
         with contextlib.suppress(OSError):
             node.refuse(location, f"{node_name()}: {error}")
@@ -87,10 +87,10 @@ def _fill(location: Location, until_s: float) -> dict[str, Any]:
         node.empty_folder(location.local)
     facts = node.node_facts()
     index = node.load_index(location, node.node_class_of(facts))
-    # A rank that lives may be in the middle of a file, which only looks torn.
+    # A live rank may be writing an entry, which only looks torn.
     torn = [] if in_use else node.remove_torn(location, index, until_s)
     index, trouble = exchange.fill(location, index, until_s)
-    if os.path.exists(NPUS):  # CANN wants its folder to be there
+    if os.path.exists(NPUS):  # CANN does not make its folder
         os.makedirs(os.path.join(location.local, "ascend"), mode=0o700, exist_ok=True)
     node.store_index(location, index)
     _drop_litter(location.local)
@@ -135,7 +135,7 @@ def _report(folder: str, launch: int, told: dict[str, Any]) -> None:
 
 
 def _drop_litter(local: str) -> None:
-    """Folders of this user's other runs, beside ours, that nobody has filled or merged for days."""
+    """Remove folders of this user's other runs, beside ours, that were not filled or merged for days."""
     import shutil
 
     with contextlib.suppress(OSError):

@@ -1,9 +1,9 @@
-"""When a node merges into its run's compile caches while the script runs. (I/O)
+"""Merges a node's compile caches into its run's from time to time while the script runs. (I/O)
 
-Frameworks compile most in the first minutes, so the first merges come early and later ones
-seldom. The first node of the job goes first; the others follow, spread over a time that grows with their
-number, so that a thousand nodes neither write the same entries nor read one folder at once. Each merge is a
-process of its own with the lowest priority; one that hangs is abandoned.
+Frameworks compile most in the first minutes, so the first merges come early and later ones rarely. The first
+node of the job begins; the others follow over a time that grows with their number, so that a thousand nodes
+neither write the same entries nor read one folder at once. Each merge is a process with the lowest priority;
+one that hangs is abandoned.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LIMIT_S = 180.0
 
 
 class PeriodicMerge:
-    """The merges of one node. Call `poll` now and then; it costs nothing where the run has no caches."""
+    """The merges of one node. Call `poll` periodically; it costs nothing if the run has no caches."""
 
     def __init__(self, folder: str, launch: str, now_s: float) -> None:
         """`folder`: `nodes` of the attempt; `now_s`: monotonic, when the step began."""
@@ -74,7 +74,7 @@ class PeriodicMerge:
 
 
 def _behind_s() -> float:
-    """How long after the first node of the job this one begins, by its place among them."""
+    """How long after the first node of the job this one begins."""
     place, count = (os.environ.get(name, "") for name in ("SLURM_PROCID", "SLURM_NTASKS"))
     if not place.isdigit() or not count.isdigit() or not int(place):
         return 0.0

@@ -1,4 +1,4 @@
-"""Saves a checkpoint at memory speed, called by training code: `with ftrun.hooks.stage(step) as folder:`. (I/O)
+"""Training code saves a checkpoint at memory speed: `with ftrun.hooks.stage(step) as folder:`. (I/O)
 
     from ftrun.hooks import stage
     with stage(step) as folder:              # every rank, as with torch.distributed.checkpoint.save

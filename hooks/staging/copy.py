@@ -1,6 +1,6 @@
 """Effects on a shared file system, one by one, and copies of files with their checksum. (I/O)
 
-A process may die, and a file system may fill up, after any effect. So each effect is a method of `Disk` and is
+A process may die, and a file system may fill up, after any effect. So each effect is a method of `Disk` and
 announced first: tests stop at each of them. Data is synchronised before anything refers to it.
 
 A copy must not disturb the trainer, and costs more processor than disk. So one thread reads and computes the
@@ -213,7 +213,7 @@ def copy(source: str, target: str, size_bytes: int, mtime_ns: int, pace: Pace) -
 
 
 def digest(source: str, size_bytes: int, mtime_ns: int, pace: Pace, cores: int = 1) -> str:
-    """The SHA-256 of a file that has this size and time, with so many cores at most. Raises Changed, OSError."""
+    """The SHA-256 of a file of this size and time, with so many cores at most. Raises Changed, OSError."""
     with open(source, "rb", buffering=0) as reader:
         found = _through(reader.fileno(), pace, None, cores)
         _compare(source, reader.fileno(), size_bytes, mtime_ns)

@@ -55,7 +55,7 @@ def generation(seal: Seal) -> str:
 
 
 def merge_parts(parts: Mapping[str, Seal], expected: Sequence[str]) -> MergedSet:
-    """The set of these parts, which is complete with those of all `expected` nodes. All checksums are known."""
+    """The set of these parts, complete with those of all `expected` nodes. All checksums are known."""
     files: dict[str, tuple[File, str]] = {}
     why = ""
     for node in sorted(parts):

@@ -200,7 +200,7 @@ class PartnerClient:
             _remove_copy(spare.pop())
 
     def _is_newer_published(self) -> bool:
-        """Whether a checkpoint of the present start is published: then no start resumes from an older copy."""
+        """Whether a checkpoint of this start is published: no start resumes from an older copy then."""
         own = (part.seal for part in inventory.own_parts(self.home) if part.seal.token == self._ring.token)
         return any(os.path.exists(f"{self.config.to}/{seal.name}/{MARKER}") for seal in own)
 
@@ -373,7 +373,7 @@ def _send_part(channel: _Channel, part: StoredPart, target: Target, way: str) ->
 
 
 def _connection(channel: _Channel, address: str) -> socket.socket:
-    """A TCP connection to the other end, whose srun runs at this address of ours. Raises PeerLost, OSError."""
+    """A TCP connection to the other end, whose srun is at this address of ours. Raises PeerLost, OSError."""
     if not address:
         raise PeerLost("srun does not say where it is")
     with contextlib.closing(runtime_channel.Listener(address)) as listener:

@@ -35,7 +35,7 @@ class Ring(NamedTuple):
 
 
 class Copies(NamedTuple):
-    """A node's report: `partner` has `given`, (token, set) each; the node has `kept`, (node, token, set) each.
+    """A node's report: `partner` has `given`, (token, set) each; it has `kept`, (node, token, set) each.
 
     `way`: how the last part was sent, at `bytes_per_s`; `why`: the last error.
     """

@@ -153,7 +153,7 @@ def copy_and_publish(
 
 
 def report_empty(disk: Disk, to: Publishing, node: str, owner: bytes, *, proven: bool = True) -> None:
-    """Report that this node has nothing of a set; not `proven` if something may still come. Raises OSError."""
+    """Report that this node has nothing of a set; not `proven` if a part may still come. Raises OSError."""
     nothing = Seal(to.name, to.token, node, {}, proven=proven)
     copy_and_publish(disk, to, nothing, "", owner=owner, pace=lambda _size: None)
 

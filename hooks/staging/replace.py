@@ -271,7 +271,7 @@ def clear_sets(disk: Disk, to: str, own: Own) -> None:
 
 
 def _touched(path: str, facts: Mapping[str, object], listed: str) -> str:
-    """How the set at `path` differs from its manifest `listed`, by names, sizes and times; "" if it does not."""
+    """How the set at `path` differs from its manifest `listed` by names, sizes, times; "" if it does not."""
     before_s = os.stat(listed).st_mtime + SLACK_S
     files = _entries(facts)
     if os.path.isdir(path):

@@ -1,8 +1,8 @@
-"""`ftrun-hook restore`: lists what is staged on this node, and makes the view that a start resumes from. (I/O)
+"""`ftrun-hook restore`: lists this node's parts, and makes the view that a start resumes from. (I/O)
 
 The agent calls all nodes twice: first to list their parts (`--look`), then with one plan for all. By the plan
-a node sends the parts that others need into their memory, waits for those that it needs, and makes its view, a
-folder of links. A file in memory that is unchanged and has the checksum of the published file is a hard link,
+a node sends the parts that others need into their memory, waits for those that it needs, and makes its view,
+a folder of links. A file in memory that is unchanged and has the checksum of the published file is a hard link,
 which survives later drops; any other file is a symbolic link to the published one. So nothing that is in
 memory is read from the shared file system. If a file is missing, no view is made, and the start reads the
 published checkpoint.

@@ -33,7 +33,7 @@ GONE = ".gone."
 
 
 def open_base(base: str) -> int:
-    """Create the job's folder, private to this user, and lock it; returns the lock's descriptor. Raises OSError."""
+    """Create and lock the job's folder, private to this user; returns the lock's descriptor. Raises OSError."""
     above = os.path.dirname(base)
     private_folder(above)
     if why := why_replaceable(above):
