@@ -19,9 +19,6 @@ from ftrun.hooks.checkpoints.listing import Candidate, Tree
 from ftrun.hooks.checkpoints.model import TORN, Damaged, Expected, Layout, Need
 from ftrun.hooks.checkpoints.torch_reader import first_pickle
 
-__all__ = ["DEEPSPEED"]
-
-
 MODEL = re.compile(r"^mp_rank_(\d+)_model_states\.pt$")
 ZERO = re.compile(r"^((?:bf16_|fp16_)?zero_pp_rank_)(\d+)_mp_rank_(\d+)(_?(?:optim|model)_states\.pt)$")
 LAYER = re.compile(r"^layer_(\d+)(?:-model_(\d+))?-model_states\.pt$")

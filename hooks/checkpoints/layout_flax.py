@@ -16,9 +16,6 @@ import time
 from ftrun.hooks.checkpoints.listing import Candidate, DeadlinePassed, FileFact, Tree, read_part
 from ftrun.hooks.checkpoints.model import TORN, UNFLUSHED, Damaged, Expected, Layout, Need
 
-__all__ = ["FLAX", "begins_as_map", "check_msgpack"]
-
-
 NAME = re.compile(r"(?:checkpoint|ckpt|model|state)[-_][0-9]+(?:\.[0-9]+)?")
 
 

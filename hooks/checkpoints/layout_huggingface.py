@@ -33,8 +33,6 @@ from ftrun.hooks.checkpoints.model import TORN, UNREADABLE, Damaged, Expected, L
 if TYPE_CHECKING:
     from ftrun.hooks.checkpoints.listing import Candidate, Tree
 
-__all__ = ["ACCELERATE", "SAFETENSORS", "TRANSFORMERS"]
-
 Folders = Mapping[re.Pattern[str], Layout]
 """By the names of the folders that a loop gives to others, whose checkpoint lies in them."""
 

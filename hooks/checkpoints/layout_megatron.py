@@ -22,9 +22,6 @@ from ftrun.hooks.checkpoints.listing import Candidate, Tree
 from ftrun.hooks.checkpoints.model import TORN, UNASKED, UNREADABLE, Damaged, Expected, Layout, Need
 from ftrun.hooks.checkpoints.torch_reader import first_pickle, pickle_bytes
 
-__all__ = ["COMMON", "CONFIG", "MEGATRON"]
-
-
 TRACKER = "latest_checkpointed_iteration.txt"
 CONFIG = "metadata.json"
 COMMON = "common.pt"

@@ -42,9 +42,6 @@ from ftrun.hooks.checkpoints.model import (
     damage,
 )
 
-__all__ = ["MINDSPORE", "check_ckpt", "read_values"]
-
-
 FILE = re.compile(r"(?P<stem>.*)-(?P<epoch>[0-9]+)_(?P<step>[0-9]+)(?P<end>\.ckpt|\.safetensors)")
 RANK = re.compile(r"rank_([0-9]+)")
 SHARD = re.compile(r"(?P<stem>(?:.*-)?(?:model|opt))-(?P<rank>[0-9]{7})-(?P<world>[0-9]{7})\.safetensors")

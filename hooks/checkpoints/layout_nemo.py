@@ -18,8 +18,6 @@ from ftrun.hooks.checkpoints.layout_torch import DCP_METADATA, DCP_SHARD
 from ftrun.hooks.checkpoints.listing import Candidate, Tree, list_tree
 from ftrun.hooks.checkpoints.model import TORN, Damaged, Expected, Layout, Need
 
-__all__ = ["NEMO"]
-
 UNFINISHED = "-unfinished"
 WEIGHTS, CONTEXT = "weights", "context"
 RANK = re.compile(r"^(?:mp_rank_(\d+)|tp_rank_(\d+)_pp_rank_(\d+))$")

@@ -31,9 +31,6 @@ from ftrun.hooks.checkpoints.ocdbt_reader import (
     node_bytes,
 )
 
-__all__ = ["ORBAX"]
-
-
 STEP = "_CHECKPOINT_METADATA"
 ITEM = "_METADATA"
 MANIFEST = "manifest.ocdbt"

@@ -28,8 +28,6 @@ from ftrun.hooks.checkpoints.listing import Candidate, Tree, read_part
 from ftrun.hooks.checkpoints.model import TORN, UNFLUSHED, Damaged, Expected, Layout, Need, damage
 from ftrun.hooks.checkpoints.zip_reader import LOCAL, LOCAL_MARK
 
-__all__ = ["DCP", "DCP_METADATA", "DCP_SHARD", "LIGHTNING", "TORCH", "TORCH_FILE", "global_step"]
-
 TORCH_FILE = Need("torch", size_min_bytes=4)  # it begins as a zip or as a pickle
 
 # ---------------------------------------------------------------------- torch.save

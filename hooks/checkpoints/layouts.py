@@ -7,8 +7,6 @@ import importlib
 
 from ftrun.hooks.checkpoints.model import Expected, Layout
 
-__all__ = ["ANY", "all_layouts", "layout_of"]
-
 TABLE = (
     ("layout_nemo", "NEMO"),
     ("layout_megatron", "MEGATRON"),

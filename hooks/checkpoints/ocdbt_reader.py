@@ -21,11 +21,6 @@ from ftrun.hooks.checkpoints import zstd
 from ftrun.hooks.checkpoints.listing import FileFact, read_part
 from ftrun.hooks.checkpoints.model import TORN, Damaged, damage
 
-__all__ = [
-    "FRAME_BYTES", "MANIFEST_BYTES_MAX", "check_ocdbt", "crc32c", "file_ends", "newest_root", "node_bytes",
-]  # fmt: skip
-
-
 MANIFEST = b"\x0c\xdb\x3a\x2a"
 NODE = b"\x0c\xdb\x20\xde"
 FRAME_BYTES = 12  # magic and length

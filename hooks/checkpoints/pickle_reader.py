@@ -14,8 +14,6 @@ import re
 import struct
 from typing import Any, Callable, NamedTuple, Optional
 
-__all__ = ["Broken", "Call", "Global", "number_after", "persistent_ids", "repeated_number_after", "walk"]
-
 
 class Broken(ValueError):
     """The bytes are no whole pickle. `is_cut`: they end before the pickle does, so far as they go they are one."""

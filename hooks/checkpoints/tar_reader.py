@@ -15,8 +15,6 @@ from ftrun.hooks.checkpoints import zip_reader
 from ftrun.hooks.checkpoints.listing import FileFact, read_chunks, read_part
 from ftrun.hooks.checkpoints.model import DEEP, TORN, UNFLUSHED, Damaged
 
-__all__ = ["check_tar"]
-
 GZIP = b"\x1f\x8b"
 BLOCK_BYTES = 512
 TORCH_ENDINGS = (".ckpt", ".pt", ".pth")

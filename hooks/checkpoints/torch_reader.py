@@ -18,9 +18,6 @@ from ftrun.hooks.checkpoints import pickle_reader, zip_reader
 from ftrun.hooks.checkpoints.listing import FileFact, Tree, begins_in_hole, read_part
 from ftrun.hooks.checkpoints.model import TORN, UNFLUSHED, Damaged
 
-__all__ = ["check_torch", "first_pickle", "pickle_bytes"]
-
-
 MAGIC = 0x1950A86A20F9469CFC6C
 STRICT = (
     ".pickle",

@@ -27,12 +27,6 @@ from typing import NamedTuple, Optional
 from ftrun.hooks.checkpoints.listing import DeadlinePassed, FileFact, begins_in_hole, read_open
 from ftrun.hooks.checkpoints.model import DEEP, TORN, UNFLUSHED, Damaged, damage
 
-__all__ = [
-    "END", "END_MARK", "LOCAL", "LOCAL_MARK", "OpenFile", "check_records", "check_zip", "check_zip_chain",
-    "read_directory", "read_record",
-]  # fmt: skip
-
-
 END = struct.Struct(
     "<4s4H2LH"
 )  # signature, disks, records here, records, directory's size and offset, comment's length

@@ -12,9 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
-__all__ = ["decompress"]
-
-
 MAGIC = b"\x28\xb5\x2f\xfd"
 OUT_BYTES_MAX = 1 << 20
 BLOCK_BYTES_MAX = 1 << 17

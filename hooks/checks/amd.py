@@ -24,9 +24,6 @@ from ftrun.hooks.runtime.finding import (
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 from ftrun.hooks.runtime.procfs import Owner, owner
 
-__all__ = ["FUNCTIONS"]
-
-
 DRM = "/sys/class/drm"
 AMD = "0x1002"
 

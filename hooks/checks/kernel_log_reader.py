@@ -22,8 +22,6 @@ from typing import NamedTuple, Optional
 
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 
-__all__ = ["Line", "Log", "parsed", "read"]
-
 QUESTIONS = (
     ("dmesg", "-r"),
     ("journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--output=short-monotonic"),

@@ -23,9 +23,6 @@ from ftrun.hooks.runtime.finding import (
 )
 from ftrun.hooks.runtime.host import Machine
 
-__all__ = ["FUNCTIONS"]
-
-
 GIB_IN_KIB = 1024**2
 
 

@@ -20,9 +20,6 @@ from ftrun.hooks.runtime.finding import (
 )
 from ftrun.hooks.runtime.host import Machine
 
-__all__ = ["FUNCTIONS"]
-
-
 # --- pcie-link
 
 FOLDER = "/sys/bus/pci/devices"

@@ -28,9 +28,6 @@ from ftrun.hooks.runtime.finding import (
 from ftrun.hooks.runtime.host import Machine
 from ftrun.hooks.runtime.procfs import Process
 
-__all__ = ["FUNCTIONS"]
-
-
 # --- processes
 
 SHOWN = 5

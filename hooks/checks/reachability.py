@@ -22,9 +22,6 @@ from ftrun.hooks.runtime.finding import (
 )
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 
-__all__ = ["FUNCTIONS"]
-
-
 # --- dns
 
 UNRESOLVED_SHOWN = 5

@@ -26,8 +26,6 @@ from ftrun.hooks.runtime.finding import SKIPPED, UNKNOWN, Check, Finding, worst
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 from ftrun.hooks.runtime.node_report import SCHEMA
 
-__all__ = ["BUDGETS_S", "SCHEMA", "Report", "report_of", "run"]
-
 BUDGETS_S = {"fast": 15.0, "recheck": 300.0, "burn-in": 3600.0}
 """Time limit for all checks of a tier and of the tiers before it."""
 

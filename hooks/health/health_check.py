@@ -17,8 +17,6 @@ from typing import Any
 
 from ftrun.hooks.health.slurm_hook import Hook, act_on_bad, log_findings, open_hook, run_checks, settle_drain
 
-__all__ = ["DEFAULTS", "main"]
-
 DEFAULTS = {"enabled": True, "on_bad": "report", "tier": "fast", "checks": [], "runs": 2, "within_s": 45.0}
 
 
@@ -68,15 +66,15 @@ def _compared(kept: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _counters() -> dict[str, Any]:
-    from ftrun.hooks.checks import ethernet, net_interfaces, rdma, rdma_ports
+    from ftrun.hooks.checks import ethernet, rdma
     from ftrun.hooks.runtime.host import Machine, NoAnswer
 
     machine = Machine()
     try:
         return {
-            "ib-errors": rdma_ports.counters(machine, [*rdma.LINK_LIMITS, *rdma.PACKET_LIMITS]),
-            "ib-flaps": rdma_ports.counters(machine, [rdma.FLAP_COUNTER]),
-            "nic-errors": net_interfaces.counters(machine, list(ethernet.NIC_LIMITS)),
+            "ib-errors": rdma.counters(machine, [*rdma.LINK_LIMITS, *rdma.PACKET_LIMITS]),
+            "ib-flaps": rdma.counters(machine, [rdma.FLAP_COUNTER]),
+            "nic-errors": ethernet.counters(machine, list(ethernet.NIC_LIMITS)),
         }
     except NoAnswer:
         return {}

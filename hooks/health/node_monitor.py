@@ -28,11 +28,10 @@ from ftrun.hooks.checks import catalogue, kernel_log_reader
 from ftrun.hooks.checks import thresholds as checks_thresholds
 from ftrun.hooks.compile_cache.periodic_merge import PeriodicMerge
 from ftrun.hooks.runtime import node_report
+from ftrun.hooks.runtime.command_line import node_name, parser_of
 from ftrun.hooks.runtime.finding import BAD, DEGRADED, OK, SEVERITIES, SKIPPED, UNKNOWN, Check, Finding, worst
 from ftrun.hooks.runtime.host import Machine, UsageError
 from ftrun.hooks.runtime.state_dir import Growth
-
-__all__ = ["FAMILIES", "Family", "NodeMonitor", "checks_by_family", "main"]
 
 USUAL_PERIOD_S = 60.0
 LOOK_LIMIT_S = 20.0
@@ -344,7 +343,7 @@ def main(arguments: list[str]) -> int:
     if not words.folder:
         raise UsageError("--folder is missing; `ftrun-hook watch --help` tells more")
     _hold_back()
-    node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    node = node_name(words.node)
     settings = checks_thresholds.read(words.settings, node)
     if settings is None:
         return 0
@@ -392,24 +391,14 @@ def _hold_back() -> None:
         stream.write("1000")
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:
-        raise UsageError(f"{message}; `ftrun-hook watch --help` tells more")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="ftrun-hook watch", description="Look after this node while a job runs on it.")
-    told = f"thresholds by check, as JSON (default: {checks_thresholds.SITES_OWN})"
-    parser.add_argument("--settings", default="", metavar="FILE", help=told)
-    parser.add_argument("--folder", default="", help="where reports are written: nodes/ of the attempt")
-    parser.add_argument(
-        "--visible", action="store_true", help="print what can be seen here, as JSON, and leave"
-    )
-    parser.add_argument("--launch", type=int, default=0, help="the number of this launch of the job")
-    parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
-    parser.add_argument("--period", type=float, default=USUAL_PERIOD_S, help="seconds between two looks")
-    parser.add_argument(
-        "--root", default="/", help="look below this folder, for drills; {node} in it is the node's name"
-    )
-    parser.add_argument("--once", action="store_true", help="look once and leave")
+    text = "Look after this node while a job runs on it."
+    parser = parser_of("watch", text, "--launch", "--node", "--root")
+    add = parser.add_argument
+    text = f"thresholds by check, as JSON (default: {checks_thresholds.SITES_OWN})"
+    add("--settings", default="", metavar="FILE", help=text)
+    add("--folder", default="", help="where reports are written: nodes/ of the attempt")
+    add("--visible", action="store_true", help="print what can be seen here, as JSON, and leave")
+    add("--period", type=float, default=USUAL_PERIOD_S, help="seconds between two looks")
+    add("--once", action="store_true", help="look once and leave")
     return parser

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import time
 
+from ftrun.hooks.runtime.command_line import node_name
 from ftrun.hooks.runtime.slurm_env import Job, job_of
 from ftrun.hooks.runtime.state_dir import StateDir
 
@@ -22,18 +23,6 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
     from ftrun.hooks.runtime.finding import Check, Finding
-
-__all__ = [
-    "EXIT_REFUSED",
-    "SETTINGS",
-    "STATE",
-    "Hook",
-    "act_on_bad",
-    "log_findings",
-    "open_hook",
-    "run_checks",
-    "settle_drain",
-]
 
 EXIT_REFUSED = 69
 """No job here. A number that no interpreter, shell or signal returns: the calling script ignores every other
@@ -63,7 +52,7 @@ class Hook:
         self.kept = kept
         self.until_s = until_s
         self.job: Job = job_of(os.environ)
-        self.node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+        self.node = node_name()
 
     @property
     def drains(self) -> bool:

@@ -19,14 +19,12 @@ import sys
 import time
 
 from ftrun.hooks.compile_cache.periodic_merge import HAS_MERGER, PeriodicMerge
+from ftrun.hooks.runtime.command_line import node_name, own_command
 from ftrun.hooks.runtime.host import UsageError
-from ftrun.hooks.runtime.ownership import RUNNER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
-
-__all__ = ["FenceDaemon", "main"]
 
 PERIOD_S = 1.0
 AGAIN_S = (1.0, 5.0, 30.0)
@@ -183,15 +181,8 @@ class _Child:
         """Start it when it is due; reap it."""
         if self.due_s is not None and now_s >= self.due_s:
             self.due_s = None
-            flags = [
-                flag for flag, is_set in (("-I", sys.flags.isolated), ("-S", sys.flags.no_site)) if is_set
-            ]
-            own = ["-m", "ftrun.hooks.main"] if sys.argv[0].endswith(".py") else ["-c", RUNNER, sys.argv[0]]
-            self.pid = os.posix_spawn(
-                sys.executable,
-                [sys.executable, *flags, *own, self.name, *self.words],
-                {**os.environ, HAS_MERGER: "1"},
-            )
+            own, env = own_command(self.name, *self.words), {**os.environ, HAS_MERGER: "1"}
+            self.pid = os.posix_spawn(sys.executable, own, env)
         if self.pid:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -212,7 +203,7 @@ def main(arguments: list[str]) -> int:
         print(USAGE)
         return 0
     words = _Arguments(arguments)
-    node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    node = node_name(words.node)
     guard = FenceDaemon(words.folder, words.job or os.environ.get("SLURM_JOB_ID", ""), node, words.launch)
     began_s = time.monotonic()
     watch = _Child("watch", words.watch, began_s + float(words.watch_after) if words.watch_after else None)

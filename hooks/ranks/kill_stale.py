@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Optional
 
+from ftrun.hooks.runtime.command_line import node_name, parser_of
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.runtime.procfs import environments
 from ftrun.hooks.runtime.procfs import user_processes as listed
@@ -36,8 +37,6 @@ from ftrun.hooks.runtime.start_processes import (
     step_of,
     token_of,
 )
-
-__all__ = ["KillReport", "kill_stale", "main", "present_start", "processes_of_starts", "terminate"]
 
 USUAL_GRACE_S = 1.0
 # an srun that waits for a lost node ignores TERM; if killed, it leaves a process that ends its step
@@ -219,31 +218,16 @@ def _lineage(pid: int, processes: dict[int, Process]) -> set[int]:
 
 def main(arguments: list[str]) -> int:
     """Kill, print one line, and return 0."""
-    import argparse
-
-    class Parser(argparse.ArgumentParser):
-        def error(self, message: str) -> None:  # type: ignore[override]
-            raise UsageError(f"{message}; `ftrun-hook sweep --help` tells more")
-
-    parser = Parser(
-        prog="ftrun-hook sweep", description="End what earlier starts of a run left on this node."
-    )
-    parser.add_argument("--attempt-folder", required=True, help="the folder of the present attempt")
-    parser.add_argument(
-        "--token",
-        required=True,
-        help=f"of the present start, LAUNCH.START; `{CLOSED}` ends all of the attempt",
-    )
-    parser.add_argument("--grace", type=float, default=USUAL_GRACE_S, help="seconds between TERM and KILL")
-    parser.add_argument(
-        "--job", default=os.environ.get("SLURM_JOB_ID", ""), help="the Slurm job (default: the one around)"
-    )
-    parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
-    parser.add_argument(
-        "--spare-check", action="store_true", help="also say whether this node could take part in a start"
-    )
+    text = "End what earlier starts of a run left on this node."
+    parser = parser_of("sweep", text, "--attempt-folder", "--node")
+    add = parser.add_argument
+    text = f"of the present start, LAUNCH.START; `{CLOSED}` ends all of the attempt"
+    add("--token", required=True, help=text)
+    add("--grace", type=float, default=USUAL_GRACE_S, help="seconds between TERM and KILL")
+    add("--job", default=os.environ.get("SLURM_JOB_ID", ""), help="the Slurm job (default: the one around)")
+    add("--spare-check", action="store_true", help="also say whether this node could take part in a start")
     words = parser.parse_args(arguments)
-    node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    node = node_name(words.node)
     here = present_start(
         words.attempt_folder, words.token, words.job, os.environ.get("SLURM_CLUSTER_NAME", "")
     )

@@ -20,13 +20,12 @@ import sys
 import time
 
 from ftrun.hooks.runtime import start_processes
+from ftrun.hooks.runtime.command_line import node_name
 from ftrun.hooks.runtime.host import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn, Optional
-
-__all__ = ["main"]
 
 ANSWER_S = 60.0
 USAGE = (
@@ -158,10 +157,10 @@ class RankParent:
                 os.mkdir(place, 0o700)
         rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
         line = {
-            "rank": int(rank) if rank.isdigit() else 0, "host": _host(), "pid": os.getpid(), "code": end.code, "signal": end.signal,
+            "rank": int(rank) if rank.isdigit() else 0, "host": node_name(), "pid": os.getpid(), "code": end.code, "signal": end.signal,
             "restart": self.restarts, "step": os.environ.get("SLURM_STEP_ID", ""), "at_s": round(time.time(), 3),
         }  # fmt: skip
-        draft = os.path.join(self.folder, f".{_host()}.{os.getpid()}.tmp")
+        draft = os.path.join(self.folder, f".{node_name()}.{os.getpid()}.tmp")
         number = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(number, "w", encoding="utf-8") as stream:
             json.dump(line, stream)
@@ -236,10 +235,6 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     except (ImportError, OSError, AttributeError):
         return
-
-
-def _host() -> str:
-    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
 
 
 def _exit_as(end: RankExit) -> NoReturn:

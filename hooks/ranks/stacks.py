@@ -32,7 +32,6 @@ in wait`): the main thread comes last.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
 import json
@@ -46,12 +45,11 @@ from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks.ranks import kill_stale
 from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.host import Machine, NoAnswer, UsageError
+from ftrun.hooks.runtime.command_line import node_name, parser_of
+from ftrun.hooks.runtime.host import Machine, NoAnswer
 from ftrun.hooks.runtime.procfs import environments
 from ftrun.hooks.runtime.procfs import user_processes as listed
 from ftrun.hooks.runtime.start_processes import PresentStart, Process, parse_environment
-
-__all__ = ["Frame", "digest", "main", "main_of_faulthandler", "main_of_pyspy", "ranks_of", "sample_stacks"]
 
 USUAL_LIMIT_S = 20.0
 USUAL_APART_S = 3.0
@@ -506,29 +504,18 @@ def _accelerators(machine: Machine, found: dict[str, list[str]]) -> None:
 # ---------------------------------------------------------------------- the command
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:
-        raise UsageError(f"{message}; `ftrun-hook stacks --help` tells more")
-
-
 def main(arguments: list[str]) -> int:
     """Look, write a text for each rank and a table for the node, and print one line. Always 0."""
-    parser = _Parser(
-        prog="ftrun-hook stacks", description="Write down what the ranks on this node are doing."
-    )
-    parser.add_argument(
-        "--attempt-folder", required=True, help="the folder of the present attempt, or of a task"
-    )
-    parser.add_argument("--token", required=True, help="of the present start, LAUNCH.START")
-    parser.add_argument("--out", required=True, help="the folder for NODE.PID.txt and NODE.json")
-    parser.add_argument("--limit", type=float, default=USUAL_LIMIT_S, help="seconds that all of it may take")
-    parser.add_argument("--apart", type=float, default=USUAL_APART_S, help="seconds between the two looks")
-    parser.add_argument(
-        "--job", default=os.environ.get("SLURM_JOB_ID", ""), help="the Slurm job (default: the one around)"
-    )
-    parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
+    text = "Write down what the ranks on this node are doing."
+    parser = parser_of("stacks", text, "--attempt-folder", "--node")
+    add = parser.add_argument
+    add("--token", required=True, help="of the present start, LAUNCH.START")
+    add("--out", required=True, help="the folder for NODE.PID.txt and NODE.json")
+    add("--limit", type=float, default=USUAL_LIMIT_S, help="seconds that all of it may take")
+    add("--apart", type=float, default=USUAL_APART_S, help="seconds between the two looks")
+    add("--job", default=os.environ.get("SLURM_JOB_ID", ""), help="the Slurm job (default: the one around)")
     words = parser.parse_args(arguments)
-    node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    node = node_name(words.node)
     folder, _, task = words.attempt_folder.rstrip("/").rpartition("/tasks/")
     if folder and task.isdigit():
         ranks = ranks_of_task(words.attempt_folder.rstrip("/"), words.token, words.job, node)

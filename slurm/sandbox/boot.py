@@ -20,29 +20,6 @@ from ftrun.slurm.records import dataclass
 from ftrun.slurm.sandbox import processes
 from ftrun.slurm.sandbox.plan import Plan, SandboxError, cgroup_conf, gres_conf, hosts_file, slurm_conf
 
-__all__ = [
-    "NOT_ASKED_FOR",
-    "Names",
-    "find_tool",
-    "gpu_files",
-    "is_foreign",
-    "last_lines",
-    "make_folder",
-    "make_folders",
-    "node_wrapper",
-    "own_names",
-    "put",
-    "require_own_memory",
-    "require_tools",
-    "search_path",
-    "slurm_version",
-    "start_daemon",
-    "start_munged",
-    "start_slurmctld",
-    "start_slurmd",
-    "user_name",
-]
-
 SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin")
 START_TIMEOUT_S = 60.0
 # What the kernel calls /dev/null; a device of ours with these numbers is as harmless.

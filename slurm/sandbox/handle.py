@@ -19,8 +19,6 @@ from ftrun.slurm.sandbox import boot, sshd
 from ftrun.slurm.sandbox import processes as sandbox_processes
 from ftrun.slurm.sandbox.plan import Plan, SandboxError
 
-__all__ = ["HOWS", "DaemonStatus", "NodeStatus", "Sandbox", "SandboxStatus", "clear"]
-
 HOWS = ("crash", "freeze", "slurmd", "drain")
 DOWN_WAIT_S = 10.0
 CONTROLLER_WAIT_S = 90.0

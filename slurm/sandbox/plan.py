@@ -22,8 +22,6 @@ from pathlib import PurePath
 from ftrun.slurm.client.releases import since
 from ftrun.slurm.records import dataclass
 
-__all__ = ["Plan", "SandboxError", "cgroup_conf", "gres_conf", "hosts_file", "slurm_conf", "usable_folder"]
-
 # Stepd sockets are `<spool>/<node>/<node>_<job>.<step>` and a Unix socket's path ends at 107 bytes.
 RUN_DIR_LENGTH_MAX = 56
 NODES_MAX = 1000

@@ -20,8 +20,6 @@ from pathlib import Path
 
 from ftrun.slurm.sandbox.plan import SandboxError
 
-__all__ = ["machine_lock", "port_range"]
-
 # Below the ephemeral ports (32768 upwards), from which clients and srun draw.
 FIRST_PORT = 20_000
 LAST_PORT = 32_500

@@ -23,8 +23,6 @@ from pathlib import Path
 from ftrun.slurm.records import dataclass
 from ftrun.slurm.sandbox.plan import Plan
 
-__all__ = ["Members", "Process", "end", "members", "send", "send_until_stable"]
-
 CLIENTS = frozenset(
     {"srun", "sbatch", "salloc", "squeue", "sinfo", "scontrol", "scancel", "sacct", "sattach", "sacctmgr"}
 )

@@ -228,10 +228,10 @@ class Looks:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[list[str]] = []
-        monkeypatch.setattr(periodic_merge, "_begin", self._begin)
+        monkeypatch.setattr(os, "posix_spawn", self._begin)
         self.merger = periodic_merge.PeriodicMerge(str(folder), "0", 1000.0)
 
-    def _begin(self, words: list[str]) -> int:
+    def _begin(self, _program: str, words: list[str], _environment: object) -> int:
         self.made.append(words)
         return 0
 
