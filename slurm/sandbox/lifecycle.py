@@ -108,7 +108,7 @@ def _boot(plan: Plan, base_port: int | None, uts: bool) -> Sandbox:
                 files, numbered = boot.gpu_files(Path(plan.folder), plan.gpus)
                 plan = replace(plan, gpu_files=files, gpu_numbered=numbered)
             boot.put(Path(plan.folder) / "sandbox.json", plan.to_json())
-            _start(plan)
+            plan = _start(plan)
     except BaseException:
         # Also when interrupted: half a sandbox is of no use to anybody.
         Sandbox(plan).down()
@@ -116,12 +116,15 @@ def _boot(plan: Plan, base_port: int | None, uts: bool) -> Sandbox:
     return Sandbox(plan)
 
 
-def _start(plan: Plan) -> None:
+def _start(plan: Plan) -> Plan:
     boot.make_folders(plan)
     boot.start_munged(plan)
     if plan.accounting:
         sandbox_accounting.start(plan)
-    boot.start_slurmctld(plan)
+    box = Sandbox(plan)
+    box.start_controller()
+    if plan.node_count > 1 and not box.has_multiple_slurmd():
+        plan = _restart_with_own_hosts(box)
     for node in plan.node_names:
         boot.start_slurmd(plan, node)
     if plan.ssh:
@@ -129,6 +132,24 @@ def _start(plan: Plan) -> None:
         for node in plan.node_names:
             sshd.start(plan, node)
     _wait_ready(Sandbox(plan))
+    return plan
+
+
+def _restart_with_own_hosts(box: Sandbox) -> Plan:
+    """The plan by which each node has a host name and a munged of its own; slurmctld runs by it. SandboxError where names are refused."""
+    plan = replace(box.plan, multiple_slurmd=False)
+    if not (plan.uts and plan.hosts):
+        raise SandboxError(
+            "this Slurm was built without --enable-multiple-slurmd, and its nodes cannot have host names of their own here"
+            f" ({plan.uts_refused or 'no namespaces'}): ask for --nodes 1, or install a Slurm that has it (Debian's does)",
+            wrong_usage=True,
+        )
+    box.kill_controller()
+    shutil.rmtree(Path(plan.run_dir) / "state")  # it tells of nodes by the other names
+    boot.put(Path(plan.folder) / "sandbox.json", plan.to_json())
+    boot.make_folders(plan)
+    Sandbox(plan).start_controller()
+    return plan
 
 
 def _wait_ready(box: Sandbox) -> None:

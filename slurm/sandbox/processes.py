@@ -48,7 +48,7 @@ class Process:
 class Members:
     """The processes of a sandbox at one moment.
 
-    `daemons` maps a daemon's name (slurmctld, munged, slurmd-n0, sshd-n0, slurmdbd, mariadbd) to its
+    `daemons` maps a daemon's name (slurmctld, munged, munged-n0, slurmd-n0, sshd-n0, slurmdbd, mariadbd) to its
     processes; `nodes` maps a node to all its processes, daemons included; `clients` are Slurm's own
     commands that talk to this sandbox from outside of it.
     """
@@ -167,7 +167,9 @@ def _between_programs() -> set[tuple[int, int]]:
 def _daemon_name(plan: Plan, process: Process) -> str:
     words = process.cmdline.split("\0")
     if process.comm == "munged":
-        return "munged" if f"--socket={plan.munge_socket}" in words else ""
+        sockets = {f"--socket={plan.munge_folder(node)}/munge.sock": node for node in plan.munged_names}
+        node = next((sockets[word] for word in words if word in sockets), None)
+        return "" if node is None else f"munged-{node}" if node else "munged"
     if process.comm == "slurmctld":
         return "slurmctld" if plan.slurm_conf_path in words else ""
     if process.comm == "slurmd" and plan.slurm_conf_path in words and "-N" in words[:-1]:

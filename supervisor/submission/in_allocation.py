@@ -17,7 +17,7 @@ import os
 
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.model.errors import SettingError, UserError
-from ftrun.supervisor.submission import resize, sbatch_options
+from ftrun.supervisor.submission import library_env, resize, sbatch_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -51,7 +51,8 @@ class AttemptSpec:
 
     - `exclude`: nodes to avoid beside the user's own; `idle`: nodes that may stand in where the user named
       nodes.
-    - `dependency` replaces the user's; None keeps it for attempt 1 and drops it for later ones.
+    - `dependency` replaces the user's; None keeps it for attempt 1. For later attempts it is satisfied and
+      dropped, but `singleton`: it holds for every job of that name.
     - `array`: the tasks to submit again ("" = all); `restart`: how many starts came before (None = one per
       attempt).
     - `set_aside`, `poisoned`, `had`: what is known of the run's checkpoints; with `fresh` the first launch
@@ -160,6 +161,8 @@ def plan_attempt(
     changed = made.applied(changed) if made is not None else changed
     if spec.dependency is not None:
         changed = changed.replacing("dependency", spec.dependency)
+    elif spec.number > 1 and "singleton" in given.get("dependency").lower().split(","):
+        changed = changed.with_option("dependency", "singleton")
     if spec.array:
         changed = changed.replacing("array", spec.array)
     if spec.exclude:
