@@ -100,6 +100,7 @@ class StartMonitor:
         self.to_first_step_s: float | None = None  # how long this start took to its first step
         self._ask_after_s = 0.0  # how long the start must stand still before the nodes are asked (again)
         self.unheard: tuple[str, ...] = ()  # the silent nodes at the last answer
+        self.end_offsets: Mapping[str, int] = {}  # log -> its bytes when ftrun began to end the start
         self.first_evidence_s: dict[str, float] = {}  # signature -> first seen (Unix seconds)
 
     # ------------------------------------------------------------------ looking
@@ -177,10 +178,21 @@ class StartMonitor:
             self._watcher.close()
             self._watcher = None
 
+    def note_end(self) -> Mapping[str, int]:
+        """Note that ftrun begins to end the start: how long each log is now. Once."""
+        if not self.end_offsets:
+            self.look(fresh=True)
+            sizes = self._watcher.sizes() if self._watcher is not None else {}
+            self.end_offsets = {path: log_watcher.file_size(path) for path in self.named()} | sizes
+        return self.end_offsets
+
     def evidence(self, *, over: bool = False) -> tuple[Evidence, ...]:
         """The evidence from the logs; at the end also from files that are complete only then."""
         found = self.memory.evidence
-        return (*found, *inputs.extra_evidence(self.named(), self._catalog(), found)) if over else found
+        if not over:
+            return found
+        named = inputs.attachments_before(self.named(), self.end_offsets)
+        return (*found, *inputs.extra_evidence(named, self._catalog(), found))
 
     def topology(self) -> Topology:
         """Which rank runs on which node."""

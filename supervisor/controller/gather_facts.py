@@ -56,6 +56,7 @@ def facts_of_end(
         ended=_ended(ctx, attempt, lost),
         attempt=attempt,
         wish=run.wish,
+        end_offsets=attempt.end_offsets,
         now_s=snapshot.now_s,
     )
     if attempt.submission == "refused":
@@ -122,6 +123,7 @@ def facts_of_task(
         topology=Topology(nodes=nodes),
         catalog=facts.catalog,
         ended=ended,
+        end_offsets=facts.end_offsets if by_us else {},
         suspicion=suspicions.hang_suspicion(hung.verdict, nodes) if hung is not None else None,
         rank_ended=hung is not None and hung.verdict.rank_ended,
     )

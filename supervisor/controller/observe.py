@@ -10,7 +10,6 @@ written at the end and makes sense only when complete; `attached` reads those wh
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +33,7 @@ __all__ = [
     "adopt_job",
     "attached_evidence",
     "extra_logs",
+    "log_sizes",
     "note_evidence",
     "note_launch",
     "note_start",
@@ -137,7 +137,7 @@ def note_start(ctx: RunContext) -> None:
     if attempt.launch.inside and attempt.launch.claim_seen:
         last = attempt_dir.latest_start_record(ctx.run_dir, attempt.number, attempt.launch.number)
         if last is not None and last.start > attempt.launch.start_seen:
-            sizes = {log.path: _size_bytes(log.path) for log in extra_logs(ctx)}
+            sizes = {log.path: log_watcher.file_size(log.path) for log in extra_logs(ctx)}
             ctx.record(
                 "launch.seen",
                 start=last.start,
@@ -148,13 +148,6 @@ def note_start(ctx: RunContext) -> None:
             )
     if ctx.observations.start != ctx.attempt.launch.start.number:
         ctx.begin_start()
-
-
-def _size_bytes(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError:
-        return 0
 
 
 def adopt_claim_holder(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
@@ -243,6 +236,17 @@ def _log_paths(ctx: RunContext) -> list[LogPath]:
     return paths + extra_logs(ctx)
 
 
+def log_sizes(ctx: RunContext) -> dict[str, int]:
+    """Log of the present start -> its bytes now, as far as they are seen."""
+    watcher = ctx.observations.per_start(_Logs).watcher
+    known = watcher.sizes() if watcher is not None else {}
+    return known | {
+        path: log_watcher.file_size(path)
+        for path in (*(log.path for log in _log_paths(ctx)), *_named(ctx))
+        if path not in known
+    }
+
+
 def extra_logs(ctx: RunContext) -> list[LogPath]:
     """The logs of `--ft-log`, relative to the submission folder; lines before this start do not count."""
     sizes = ctx.attempt.launch.log_sizes
@@ -251,7 +255,8 @@ def extra_logs(ctx: RunContext) -> list[LogPath]:
 
 def attached_evidence(ctx: RunContext) -> tuple[Evidence, ...]:
     """The evidence in the other files of `--ft-log`, ordered after all evidence of the logs."""
-    return inputs.extra_evidence(_named(ctx), ctx.services.catalog(), ctx.observations.evidence)
+    named = inputs.attachments_before(_named(ctx), ctx.attempt.end_offsets)
+    return inputs.extra_evidence(named, ctx.services.catalog(), ctx.observations.evidence)
 
 
 def _named(ctx: RunContext) -> list[str]:

@@ -25,7 +25,7 @@ from ftrun.supervisor.model.types import Evidence, FaultClass, Role
 if TYPE_CHECKING:
     from ftrun.supervisor.signatures.catalog import Catalog, Signature
 
-__all__ = ["RankedEvidence", "rank_evidence"]
+__all__ = ["RankedEvidence", "rank_evidence", "written_before"]
 
 
 Pair = tuple[Evidence, "Signature"]
@@ -65,11 +65,12 @@ class RankedEvidence:
     finished: bool = False  # the log itself shows a good end
     noted: frozenset[str] = frozenset()  # the signatures of all lines, remarks included
     words: tuple[str, ...] = ()
+    late: int = 0  # lines that came after ftrun had begun to end the start
 
     @property
     def consequences(self) -> int:
         """The number of consequences."""
-        return sum(line.count for line in self.spoken)
+        return sum(line.count for line in self.spoken) + self.late
 
     @property
     def suspicious(self) -> tuple[Evidence, ...]:
@@ -105,9 +106,25 @@ class RankedEvidence:
         return tuple(dict.fromkeys(near))
 
 
-def rank_evidence(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended | None) -> RankedEvidence:
+def written_before(evidence: Sequence[Evidence], end_offsets: Mapping[str, int]) -> list[Evidence]:
+    """Those lines that ftrun's own end of the start cannot have caused (P7).
+
+    `end_offsets`: log -> its bytes when ftrun began to end the start. Bytes, because clocks of nodes differ
+    and most lines have no time. A storm's last line may be late although its first is not; then the first
+    counts.
+    """
+    return [
+        line
+        for line in evidence
+        if line.file not in end_offsets or line.offset_bytes < end_offsets[line.file]
+    ]
+
+
+def rank_evidence(
+    evidence: Sequence[Evidence], catalog: Catalog, ended: Ended | None, *, late: int = 0
+) -> RankedEvidence:
     """Sort `evidence` into causes and consequences. Evidence of signatures that the catalog does not know is
-    dropped.
+    dropped. `late`: the number of lines left out because they followed an end of ours.
     """
     known = _one_meaning(
         [(line, catalog.by_id[line.signature]) for line in evidence if line.signature in catalog.by_id]
@@ -142,6 +159,8 @@ def rank_evidence(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended |
         )
     if consequences:
         words.append(f"{sum(line.count for line in consequences)} lines are consequences")
+    if late:
+        words.append(f"{late} lines came after ftrun had begun to end the start: no causes")
     return RankedEvidence(
         causes=tuple(causes),
         spoken=tuple(sorted(consequences, key=_order)),
@@ -149,6 +168,7 @@ def rank_evidence(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended |
         finished=any(_is_good_end(of) for _, of in known),
         noted=frozenset(of.id for _, of in known),
         words=tuple(words),
+        late=late,
     )
 
 

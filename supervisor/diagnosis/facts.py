@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.diagnosis import blame
 from ftrun.supervisor.diagnosis.class_defaults import Ended
-from ftrun.supervisor.diagnosis.evidence import RankedEvidence, rank_evidence
+from ftrun.supervisor.diagnosis.evidence import RankedEvidence, rank_evidence, written_before
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts
 from ftrun.supervisor.model.log_order import sort_by_time_written
 from ftrun.supervisor.model.types import Diagnosis, Evidence, Proof, Topology
@@ -58,7 +58,8 @@ class Facts:
 
     The end: `ended` (None = still alive, or a text without a record). `attempt` is the run's journal of it,
     `requeues` whether Slurm requeues a job that lost a node, `wish` what a person asked for, `near_limit`
-    whether ftrun had asked the job to save because its time limit was near.
+    whether ftrun had asked the job to save because its time limit was near. `end_offsets`: log -> its bytes
+    when ftrun began to end the start; what stands behind is no cause (P7).
 
     Ends without a start of the script: `refusal` by sbatch; `held` by the checks before the script
     (`held_file` is their record); `unloadable` says why no checkpoint could be loaded. For an array: the
@@ -83,6 +84,7 @@ class Facts:
     requeues: bool = True
     wish: str = ""
     near_limit: bool = False
+    end_offsets: Mapping[str, int] = field(default_factory=dict)
     refusal: SbatchRefusal | None = None
     held: PrelaunchHold | None = None
     held_file: str = ""
@@ -128,5 +130,11 @@ def case_of(facts: Facts) -> Case:
     """The facts with their evidence in written order, ranked."""
     evidence = blame.with_recorded_hosts(sort_by_time_written(facts.evidence))
     topology = blame.with_learned_ranks(evidence, facts.topology)
-    log = rank_evidence(evidence, facts.catalog, facts.ended)
+    before = written_before(evidence, facts.end_offsets)
+    log = rank_evidence(
+        before,
+        facts.catalog,
+        facts.ended,
+        late=sum(one.count for one in evidence) - sum(one.count for one in before),
+    )
     return Case(facts, log, topology, facts.ended, facts.progress)

@@ -128,7 +128,8 @@ def ended_on_suspicion(case: Case, found: Diagnosis) -> Diagnosis | None:
     if why is None or case.facts.silent:
         return None
     if is_planned(why) or _is_vague(found):
-        return why
+        words = () if is_planned(why) else case.log.words
+        return replace(why, consequences=found.consequences, rests_on=(*why.rests_on, *words))
     if found.retry or case.facts.rank_ended or found.fault in _NOTHING_BETTER:
         return None
     return replace(
