@@ -58,7 +58,9 @@ STILL_STEPS = 10.0  # median step times, or twice the longest gap so far; then a
 ASKED_AGAIN_S = 5.0
 ASKED_MAX_S = 600.0
 ABSENT_S = 20.0  # after a longer gap between looks the job was suspended, and the agent with it
-STEP_ENDS = frozenset({"slurm-task-ended", "slurm-task-exit"})  # messages of srun about its own step
+STEP_ENDS = frozenset(
+    {"slurm-task-ended", "slurm-task-exit", "slurm-task-killed"}
+)  # messages of srun about its own step
 ENDING_S = 60.0  # they explain a silent node for so long; another step may run by then
 
 

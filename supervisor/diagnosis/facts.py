@@ -111,6 +111,7 @@ class Case:
     topology: Topology
     ended: Ended | None  # how the launch ended; None while it lives, or without a record
     progress: Progress | None  # the steps in the log
+    lines: tuple[Evidence, ...] = ()  # all that count, in written order
 
     @property
     def trained(self) -> bool:
@@ -131,10 +132,6 @@ def case_of(facts: Facts) -> Case:
     evidence = blame.with_recorded_hosts(sort_by_time_written(facts.evidence))
     topology = blame.with_learned_ranks(evidence, facts.topology)
     before = written_before(evidence, facts.end_offsets)
-    log = rank_evidence(
-        before,
-        facts.catalog,
-        facts.ended,
-        late=sum(one.count for one in evidence) - sum(one.count for one in before),
-    )
-    return Case(facts, log, topology, facts.ended, facts.progress)
+    late = sum(one.count for one in evidence) - sum(one.count for one in before)
+    log = rank_evidence(before, facts.catalog, facts.ended, late=late)
+    return Case(facts, log, topology, facts.ended, facts.progress, tuple(before))
