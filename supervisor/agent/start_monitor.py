@@ -366,6 +366,7 @@ class HangMonitor:
             hang_rules.hang_limits(self.settings),
             self.ctx.clock.mono_s,
             self.history,
+            from_begin=True,
         )
 
     def look(

@@ -68,11 +68,23 @@ def strike():
         import resource
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.abort()
+    elif fault == "stepd":  # the node's own helper dies, and takes the ranks with it
+        for name in os.listdir("/proc"):
+            try:
+                words = open(f"/proc/{name}/cmdline").read()
+            except OSError:
+                continue
+            if words.startswith(f"slurmstepd: [{os.environ['SLURM_JOB_ID']}.{os.environ['SLURM_STEP_ID']}]"):
+                os.kill(int(name), signal.SIGKILL)
+        for name in os.listdir("."):
+            if name.startswith("pid."):
+                os.kill(int(name[4:]), signal.SIGKILL)
     elif fault == "gil":  # another thread never gives the interpreter back
         threading.Thread(target=re.match, args=("(a?){40}a{40}", "a" * 40), daemon=True).start()
 
 
 links = peers()
+open(f"pid.{os.getpid()}", "w").close()
 for step in range(1, 61):
     time.sleep(step_s)
     if rank == 1 and step == 30 and not os.path.exists("struck"):
@@ -153,3 +165,32 @@ def test_a_rank_that_is_killed_is_named_and_the_others_connections_are_not(
         assert told["nodes"] == [node], at.story()
         assert "rank 1" in told["title"], at.story()
         assert word in told["title"], at.story()
+
+
+QUICK_HANGS = "hang-min = 5\nhang-max = 30\nhang-grace = 40\n"
+
+
+def test_a_rank_that_never_gives_its_interpreter_back_is_found_by_the_others_wait(
+    slurm_sandbox: Sandbox,
+) -> None:
+    """Its main thread wakes again and again, and gets nothing: seen from the kernel, it is never in one place."""
+    with posts(slurm_sandbox) as make:
+        at = make(QUICK_HANGS)
+        job = _submitted(at, "gil")
+        at.supervise()
+        incident, told = _recovered(at, job)
+        _, node = _struck(at)
+        assert incident.fault == "hang", at.story()
+        assert told["nodes"] == [node], at.story()
+
+
+def test_ranks_that_are_gone_with_their_slurmstepd_are_missed(slurm_sandbox: Sandbox) -> None:
+    """srun waits for ever: no task's end was ever reported to it."""
+    with posts(slurm_sandbox) as make:
+        at = make(QUICK_HANGS)
+        job = _submitted(at, "stepd")
+        at.supervise()
+        incident, _ = _recovered(at, job)
+        assert incident.fault == "hang", at.story()
+        reasons = [one["data"]["reason"] for one in at.records(job) if one["kind"] == "hang.decided"]
+        assert any("no rank is left" in one for one in reasons), at.story()
