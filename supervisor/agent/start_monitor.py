@@ -54,7 +54,9 @@ STILL_STEPS = 10.0  # median step times, or twice the longest gap so far; then a
 ASKED_AGAIN_S = 5.0
 ASKED_MAX_S = 600.0
 ABSENT_S = 20.0  # after a longer gap between looks the job was suspended, and the agent with it
-STEP_ENDS = frozenset({"slurm-task-ended", "slurm-task-exit"})  # messages of srun about its own step
+STEP_ENDS = frozenset(
+    {"slurm-task-ended", "slurm-task-exit", "slurm-task-killed"}
+)  # messages of srun about its own step
 ENDING_S = 60.0  # they explain a silent node for so long; another step may run by then
 
 
@@ -93,6 +95,7 @@ class StartMonitor:
         self.to_first_step_s: float | None = None  # how long this start took to its first step
         self._ask_after_s = 0.0  # how long the start must stand still before the nodes are asked (again)
         self.unheard: tuple[str, ...] = ()  # the silent nodes at the last answer
+        self.end_offsets: Mapping[str, int] = {}  # log -> its bytes when ftrun began to end the start
         self.first_evidence_s: dict[str, float] = {}  # signature -> first seen (Unix seconds)
 
     # ------------------------------------------------------------------ what the monitor asks for
@@ -178,10 +181,20 @@ class StartMonitor:
         """Close the log files."""
         self._monitor.close()
 
+    def note_end(self) -> Mapping[str, int]:
+        """Note that ftrun begins to end the start: how long each log is now. Once."""
+        if not self.end_offsets:
+            self.look(fresh=True)
+            self.end_offsets = self._monitor.log_sizes(self.named())
+        return self.end_offsets
+
     def evidence(self, *, over: bool = False) -> tuple[Evidence, ...]:
         """The evidence from the logs; at the end also from files that are complete only then."""
         found = self.memory.evidence
-        return (*found, *inputs.extra_evidence(self.named(), self._catalog(), found)) if over else found
+        if not over:
+            return found
+        named = inputs.attachments_before(self.named(), self.end_offsets)
+        return (*found, *inputs.extra_evidence(named, self._catalog(), found))
 
     def topology(self) -> Topology:
         """Which rank runs on which node."""
@@ -312,6 +325,7 @@ class HangMonitor:
             hang_rules.hang_limits(self.settings),
             self.ctx.clock.mono_s,
             self.history,
+            from_begin=True,
         )
 
     def look(

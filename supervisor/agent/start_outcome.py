@@ -23,6 +23,7 @@ from ftrun.supervisor.agent.node_checks import FailureChecks
 from ftrun.supervisor.agent.node_liveness import QUIET_S, SHUT_LONG_S, SHUT_S, NodeAnswers
 from ftrun.supervisor.agent.start_monitor import StartMonitor
 from ftrun.supervisor.diagnosis import checkpoint_blame, node_findings, resumable, suspicions
+from ftrun.supervisor.diagnosis.evidence import written_before
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import Diagnosis
@@ -204,6 +205,7 @@ def collect_facts(
         gone=tuple(node for node in started.nodes if node in reach.gone),
         suspicion=suspicion.diagnosis if suspicion is not None else None,
         rank_ended=suspicion is not None and suspicion.rank_ended,
+        end_offsets=monitor.end_offsets,
         step=monitor.memory.step if found is None or found.step is None else found.step,
         diverged=found,
         spoilt=spoilt,
@@ -261,7 +263,7 @@ def checkpoints_to_skip(
         return []
     found = case.diagnosis.loading
     told = monitor.memory.step is None and checkpoint_blame.is_reported_broken(
-        monitor.evidence(), ctx.catalog(), path
+        written_before(monitor.evidence(), monitor.end_offsets), ctx.catalog(), path
     )
     told = told and (found is None or found.verdict != checkpoint_blame.PROGRAM)
     return (

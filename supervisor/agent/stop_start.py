@@ -61,6 +61,7 @@ LOOK_EVERY_S = 3.0  # the request is on the shared file system
 def stop(ctx: AgentContext, monitor: StartMonitor, found: Suspicion, settings: Mapping[str, Any]) -> None:
     """End the start; returns when it is over or nothing is left to try. Raises OSError (journal), GivenUp."""
     number = monitor.started.number
+    ctx.journal.record("start.end.intended", why=found.diagnosis.title, logs=dict(monitor.note_end()))
     ctx.channel.ending(number)
     if not suspicions.is_planned(found.diagnosis):  # a planned end comes just after a save
         _emergency_save(ctx, monitor, found, settings)

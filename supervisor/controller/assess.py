@@ -24,6 +24,7 @@ from ftrun.supervisor.controller import (
 )
 from ftrun.supervisor.diagnosis import checkpoint_blame
 from ftrun.supervisor.diagnosis.checkpoint_blame import ResumePoint
+from ftrun.supervisor.diagnosis.evidence import written_before
 from ftrun.supervisor.diagnosis.resumable import find_resume_point, write_divergence_files
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model import agent_events
@@ -172,8 +173,9 @@ def _note_loading(ctx: RunContext, diagnosis: Diagnosis) -> None:
 
     Checkpoints that turn out not to be at fault are taken back.
     """
+    lines = written_before(ctx.observations.evidence, ctx.attempt.end_offsets)
     failed_to_load = ctx.observations.step is None and checkpoint_blame.is_reported_broken(
-        ctx.observations.evidence, ctx.services.catalog(), ctx.attempt.launch.start.resume_from
+        lines, ctx.services.catalog(), ctx.attempt.launch.start.resume_from
     )
     is_program = diagnosis.loading is not None and diagnosis.loading.verdict == checkpoint_blame.PROGRAM
     if checkpoint_blame.is_set_aside(diagnosis) or (failed_to_load and not is_program):

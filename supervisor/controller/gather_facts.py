@@ -77,6 +77,7 @@ def facts_of_end(ctx: RunContext, snapshot: ClusterSnapshot) -> Facts:
         ended=_ended(ctx, attempt, lost),
         attempt=attempt,
         wish=run.wish,
+        end_offsets=attempt.end_offsets,
         now_s=snapshot.now_s,
     )
     if attempt.submission == "refused":
@@ -164,6 +165,7 @@ def facts_of_task(
         topology=Topology(nodes=nodes),
         catalog=facts.catalog,
         ended=ended,
+        end_offsets=facts.end_offsets if by_us else {},
         suspicion=suspicions.hang_suspicion(hung.verdict, nodes) if hung is not None else None,
         rank_ended=hung is not None and hung.verdict.rank_ended,
     )
@@ -319,9 +321,8 @@ def _attached_evidence(ctx: RunContext) -> tuple[Evidence, ...]:
     """The evidence in the other files of `--ft-log`, ordered after all evidence of the logs."""
     if not ctx.settings.get("log"):
         return ()
-    return inputs.extra_evidence(
-        observe.written_extra_files(ctx), ctx.services.catalog(), ctx.observations.evidence
-    )
+    named = inputs.attachments_before(observe.written_extra_files(ctx), ctx.attempt.end_offsets)
+    return inputs.extra_evidence(named, ctx.services.catalog(), ctx.observations.evidence)
 
 
 def _nodes_of_end(ctx: RunContext, snapshot: ClusterSnapshot, lost: Collection[str] = ()) -> NodeFacts:

@@ -312,7 +312,8 @@ def cancel_hung_tasks(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         if not watch.ended[task, known.launch].due(snapshot.mono_s, AGAIN_S):
             continue
         if task not in attempt.ended_tasks:
-            ctx.record("tasks.end.intended", task=task)
+            live = watch.tasks.get(task)
+            ctx.record("tasks.end.intended", task=task, logs=live.watcher.sizes() if live else {})
         ctx.services.act("cancel", snapshot, partial(ctx.services.cluster.cancel, one.row.job_id))
         ctx.record("tasks.end.done", task=task)
 

@@ -11,7 +11,6 @@ While the launch lives, its nodes' reports are read now and then, and new findin
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -40,6 +39,7 @@ __all__ = [
     "adopt_claim_holder",
     "adopt_job",
     "extra_logs",
+    "log_sizes",
     "monitor_of",
     "note_evidence",
     "note_launch",
@@ -182,7 +182,7 @@ def note_start(ctx: RunContext) -> None:
     if attempt.launch.inside and attempt.launch.claim_seen:
         last = attempt_dir.latest_start_record(ctx.run_dir, attempt.number, attempt.launch.number)
         if last is not None and last.start > attempt.launch.start_seen:
-            sizes = {log.path: _size_bytes(log.path) for log in extra_logs(ctx)}
+            sizes = {log.path: log_watcher.file_size(log.path) for log in extra_logs(ctx)}
             ctx.record(
                 "launch.seen",
                 start=last.start,
@@ -193,13 +193,6 @@ def note_start(ctx: RunContext) -> None:
             )
     if ctx.observations.start != ctx.attempt.launch.start.number:
         ctx.begin_start()
-
-
-def _size_bytes(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError:
-        return 0
 
 
 def adopt_claim_holder(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
@@ -269,6 +262,11 @@ def read_logs(ctx: RunContext, snapshot: ClusterSnapshot, *, fresh: bool = False
     if seen.step != before and watch.progress_told.due(snapshot.mono_s, PROGRESS_EVERY_S):
         _note_progress(ctx, report, first=before is None)
     return report
+
+
+def log_sizes(ctx: RunContext) -> dict[str, int]:
+    """Log of the present start -> its bytes now, as far as they are seen."""
+    return monitor_of(ctx).log_sizes(written_extra_files(ctx))
 
 
 def extra_logs(ctx: RunContext) -> list[LogPath]:

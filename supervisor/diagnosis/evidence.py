@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.signatures.catalog import Catalog, Signature
     from ftrun.supervisor.telemetry.progress import Progress
 
-__all__ = ["Case", "Input", "RankedEvidence", "case_of", "rank_evidence"]
+__all__ = ["Case", "Input", "RankedEvidence", "case_of", "rank_evidence", "written_before"]
 
 
 Pair = tuple[Evidence, "Signature"]
@@ -81,11 +81,12 @@ class RankedEvidence:
     finished: bool = False  # the log itself shows a good end
     noted: frozenset[str] = frozenset()  # the signatures of all lines, remarks included
     words: tuple[str, ...] = ()
+    late: int = 0  # lines that came after ftrun had begun to end the start
 
     @property
     def consequences(self) -> int:
         """The number of consequences."""
-        return sum(line.count for line in self.spoken)
+        return sum(line.count for line in self.spoken) + self.late
 
     @property
     def suspicious(self) -> tuple[Evidence, ...]:
@@ -158,24 +159,28 @@ class Case:
     progress: Progress | None  # the steps in the log
     trained: bool  # the log shows a step
     down: tuple[str, ...]  # the nodes of the attempt that Slurm reports as down or not responding
+    lines: tuple[Evidence, ...]  # all that count, in written order
 
 
 def case_of(facts: Facts) -> Case:
     """The facts with their evidence in written order, ranked."""
     evidence = blame.with_recorded_hosts(sort_by_time_written(facts.evidence))
     topology = blame.with_learned_ranks(evidence, facts.topology)
+    before = written_before(evidence, facts.end_offsets)
+    late = sum(one.count for one in evidence) - sum(one.count for one in before)
     down = facts.ended.nodes_down if facts.ended else ()
     if topology.nodes:
         down = tuple(dict.fromkeys(node for name in down if (node := topology.node_of(name))))
     return Case(
         facts,
         inputs=_inputs(facts),
-        log=rank_evidence(evidence, facts.catalog, facts.ended),
+        log=rank_evidence(before, facts.catalog, facts.ended, late=late),
         topology=topology,
         ended=facts.ended,
         progress=facts.progress,
         trained=facts.progress is not None and facts.progress.steps_seen > 0,
         down=down,
+        lines=tuple(before),
     )
 
 
@@ -202,9 +207,25 @@ def _inputs(facts: Facts) -> frozenset[Input]:
     return frozenset(name for name, value in there.items() if value)
 
 
-def rank_evidence(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended | None) -> RankedEvidence:
+def written_before(evidence: Sequence[Evidence], end_offsets: Mapping[str, int]) -> list[Evidence]:
+    """Those lines that ftrun's own end of the start cannot have caused (P7).
+
+    `end_offsets`: log -> its bytes when ftrun began to end the start. Bytes, because clocks of nodes differ
+    and most lines have no time. A storm's last line may be late although its first is not; then the first
+    counts.
+    """
+    return [
+        line
+        for line in evidence
+        if line.file not in end_offsets or line.offset_bytes < end_offsets[line.file]
+    ]
+
+
+def rank_evidence(
+    evidence: Sequence[Evidence], catalog: Catalog, ended: Ended | None, *, late: int = 0
+) -> RankedEvidence:
     """Sort `evidence` into causes and consequences. Evidence of signatures that the catalog does not know is
-    dropped.
+    dropped. `late`: the number of lines left out because they followed an end of ours.
     """
     known = _one_meaning(
         [(line, catalog.by_id[line.signature]) for line in evidence if line.signature in catalog.by_id]
@@ -239,6 +260,8 @@ def rank_evidence(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended |
         )
     if consequences:
         words.append(f"{sum(line.count for line in consequences)} lines are consequences")
+    if late:
+        words.append(f"{late} lines came after ftrun had begun to end the start: no causes")
     return RankedEvidence(
         causes=tuple(causes),
         spoken=tuple(sorted(consequences, key=_order)),
@@ -246,6 +269,7 @@ def rank_evidence(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended |
         finished=any(_is_good_end(of) for _, of in known),
         noted=frozenset(of.id for _, of in known),
         words=tuple(words),
+        late=late,
     )
 
 

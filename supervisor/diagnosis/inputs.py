@@ -60,6 +60,7 @@ __all__ = [
     "JobFacts",
     "SlurmRecord",
     "attachment_evidence",
+    "attachments_before",
     "extra_evidence",
     "file_kind",
     "find_extra_logs",
@@ -320,12 +321,21 @@ def is_attachment(path: str) -> bool:
     """Whether a file is no log to follow but is read when all is over: a flight recorder dump, or torchrun's
     error file.
     """
+    head = _head(path)
+    return flight_recorder.looks_like_dump(head) or is_error_file(head)
+
+
+def _head(path: str) -> bytes:
     try:
         with open(path, "rb") as stream:
-            head = stream.read(ATTACHMENT_HEAD_BYTES)
+            return stream.read(ATTACHMENT_HEAD_BYTES)
     except OSError:
-        return False
-    return flight_recorder.looks_like_dump(head) or is_error_file(head)
+        return b""
+
+
+def attachments_before(paths: Sequence[str], end_offsets: Mapping[str, int]) -> list[str]:
+    """`paths` without error files that were not there yet when ftrun began to end the start."""
+    return [one for one in paths if not end_offsets or one in end_offsets or not is_error_file(_head(one))]
 
 
 def attachment_evidence(paths: Sequence[str], *, catalog: Catalog | None = None) -> tuple[Evidence, ...]:

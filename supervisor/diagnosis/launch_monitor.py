@@ -22,7 +22,7 @@ from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model.timers import Interval
 from ftrun.supervisor.model.types import Diagnosis, Topology
 from ftrun.supervisor.signatures.catalog import Catalog
-from ftrun.supervisor.telemetry import hang_rules
+from ftrun.supervisor.telemetry import hang_rules, log_watcher
 from ftrun.supervisor.telemetry.hang_rules import HangLimits
 from ftrun.supervisor.telemetry.line_owner import KnownOwners
 from ftrun.supervisor.telemetry.log_watcher import LogWatcher, WatchReport
@@ -110,6 +110,12 @@ class LaunchMonitor:
         if self._watcher is not None:
             self._watcher.close()
             self._watcher = None
+
+    def log_sizes(self, others: Collection[str]) -> dict[str, int]:
+        """Log of the start -> its bytes now, as far as they are seen; `others` are further files of the start."""
+        known = self._watcher.sizes() if self._watcher is not None else {}
+        paths = {*(log.path for log in self._backend.logs()), *others}
+        return {path: log_watcher.file_size(path) for path in paths if path not in known} | known
 
     def topology(self) -> Topology:
         """Which rank runs on which node, as far as known. Slurm's default, block distribution, is not

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, NodeFacts
+from ftrun.supervisor.diagnosis.rank_deaths import is_rank_death
 from ftrun.supervisor.model.types import Diagnosis, Evidence, FaultClass
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _NOT_FATAL = frozenset(
 
 def is_fatal(diagnosis: Diagnosis) -> bool:
     """Whether training cannot survive this provisional diagnosis, if it is right. (pure)"""
-    return diagnosis.fault not in _NOT_FATAL and bool(diagnosis.signature)
+    return (diagnosis.fault not in _NOT_FATAL and bool(diagnosis.signature)) or is_rank_death(diagnosis)
 
 
 def is_found_by_a_check(diagnosis: Diagnosis) -> bool:

@@ -18,6 +18,7 @@ from ftrun.supervisor.diagnosis import checkpoint_blame
 from ftrun.supervisor.diagnosis.class_defaults import UNSURE, recorded_end
 from ftrun.supervisor.diagnosis.known_ends import CANCELLED_AGAIN, LEFT_QUEUE
 from ftrun.supervisor.diagnosis.node_findings import HARDWARE, joined, while_alive
+from ftrun.supervisor.diagnosis.rank_deaths import is_rank_death
 from ftrun.supervisor.diagnosis.suspicions import is_planned
 from ftrun.supervisor.model.types import (
     MOVED_OFF,
@@ -121,8 +122,10 @@ def ended_on_suspicion(case: Case, found: Diagnosis) -> Diagnosis | None:
     why = case.facts.suspicion
     if why is None or case.facts.silent:
         return None
-    if is_planned(why) or _is_vague(found):
-        return why
+    told = case.facts.rank_ended and is_rank_death(found)
+    if is_planned(why) or (_is_vague(found) and not told):
+        words = () if is_planned(why) else case.log.words
+        return replace(why, consequences=found.consequences, rests_on=(*why.rests_on, *words))
     if found.retry or case.facts.rank_ended or found.fault in _NOTHING_BETTER:
         return None
     return replace(

@@ -27,7 +27,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor.diagnosis import blame, context_rules, known_ends, review
+from ftrun.supervisor.diagnosis import blame, context_rules, known_ends, rank_deaths, review
 from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, clamp_confidence, plain, proofs
 from ftrun.supervisor.diagnosis.evidence import Case, Input, case_of
 from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, FaultClass, Role, Source
@@ -410,6 +410,7 @@ RULES: tuple[Rule, ...] = (
     Rule("time-limit", Part.CAUSE, _TIME_LIMIT, "Slurm's own verdict outweighs the log"),
     Rule("out-of-memory", Part.CAUSE, _OUT_OF_MEMORY, "Slurm's own verdict outweighs the log"),
     Rule("cancelled", Part.CAUSE, cancelled, "a person ended it, no matter what else is wrong"),
+    Rule("rank-death", Part.CAUSE, rank_deaths.rank_death, "the others lose their peer: before what they print"),
     Rule("log", Part.CAUSE, log_cause, "a line that can be a cause says more than what follows"),
     Rule("cut-off", Part.CAUSE, context_rules.cut_off, "only lost connections, and no end on record"),
     Rule("launch-failure", Part.CAUSE, launch_failure, "Slurm's reason, where the log has none"),

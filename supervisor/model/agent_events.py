@@ -156,8 +156,11 @@ def _ending(run: Run, record: Record) -> Run:
     owner, place = _owner(run, record), (record["launch"], record["start"])
     if owner is None:
         return run
+    ends = record["data"].get("logs", {})
     begun = (
-        replace(one, by_us=True) if (one.launch, one.number) == place and one.over_at_s is None else one
+        replace(one, by_us=True, end_offsets=one.end_offsets or ends)
+        if (one.launch, one.number) == place and one.over_at_s is None
+        else one
         for one in owner.begun
     )
     return _with_owner(run, record, begun=tuple(begun))
@@ -435,6 +438,7 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "start.begun": _begun,
     "start.over": _over,
     "hang.decided": _hung,
+    "start.end.intended": _ending,
     "steps.cancel.intended": _ending,
     "script.end.intended": _ending,
     "checkpoint.poisoned": _poisoned,

@@ -187,7 +187,7 @@ def _at_launch(run: Run, number: int) -> Run:
 
 def _without_intents(run: Run) -> Run:
     """Drop the intents to end: they were about the launch before."""
-    return run.with_attempt(end_intended="", end_done=False, cancel_intended=False)
+    return run.with_attempt(end_intended="", end_done=False, cancel_intended=False, cancel_offsets={})
 
 
 def _kept(run: Run, record: Record) -> Run:
@@ -241,6 +241,13 @@ def _resized(run: Run, record: Record) -> Run:
     return run.with_attempt(
         size=int(data["size"]), resizing=0, resized=True, waited_s=waited_s, sized_at_s=waited_s
     )
+
+
+def _cancel_intended(run: Run, record: Record) -> Run:
+    data = record["data"]
+    if not data.get("own"):
+        return run
+    return run.with_attempt(cancel_intended=True, cancel_offsets=data.get("logs", {}))
 
 
 def _progress(run: Run, record: Record) -> Run:
@@ -301,8 +308,11 @@ def _tasks_failed(run: Run, record: Record) -> Run:
 
 def _task_ending(run: Run, record: Record) -> Run:
     """ftrun is about to end a task that hangs: that scancel is no person's."""
-    task = int(record["data"]["task"])
-    return run.with_attempt(ended_tasks=tuple(sorted({*run.attempts[-1].ended_tasks, task})))
+    task, last = int(record["data"]["task"]), run.attempts[-1]
+    return run.with_attempt(
+        ended_tasks=tuple(sorted({*last.ended_tasks, task})),
+        cancel_offsets={**last.cancel_offsets, **record["data"].get("logs", {})},
+    )
 
 
 def _tasks_given_up(run: Run, record: Record) -> Run:
@@ -482,9 +492,7 @@ _OF_ATTEMPTS: Mapping[str, Callable[[Run, Record], Run]] = {
     "end.intended": lambda run, record: run.with_attempt(
         end_intended=record["data"]["reason"], end_done=False
     ),
-    "cancel.intended": lambda run, record: (
-        run.with_attempt(cancel_intended=True) if record["data"].get("own") else run
-    ),
+    "cancel.intended": _cancel_intended,
     "end.done": lambda run, record: run.with_attempt(end_done=True),
     "dependents.moved": _dependents_moved,
     "tasks.failed": _tasks_failed,

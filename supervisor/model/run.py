@@ -48,6 +48,7 @@ class StartNote:
     code: int | None = None
     signal: int | None = None
     by_us: bool = False  # the agent ended it
+    end_offsets: Mapping[str, int] = field(default_factory=dict)  # log -> its bytes when the agent began to
     passed_over: str = ""  # a newer checkpoint that it did not load, and why
     grown: bool = False  # that was for one with more nodes: it had made steps, and nothing had failed
 
@@ -175,6 +176,7 @@ class Attempt:
     end_intended: str = ""  # why we asked for its end; "" = we did not
     end_done: bool = False
     cancel_intended: bool = False  # we took its requeued job out of the queue, or were about to
+    cancel_offsets: Mapping[str, int] = field(default_factory=dict)  # log -> its bytes just before our cancel
     closed: bool = False
     excluded: tuple[str, ...] = ()
     spares_asked: int | None = None  # nodes asked for beyond the user's; None = as many as the settings say
@@ -259,6 +261,18 @@ class Attempt:
     def ended_by_us(self) -> bool:
         """Whether a cancel of ours went out, or was about to, before the end."""
         return bool(self.end_intended) and (self.end_done or self.cancel_intended)
+
+    @property
+    def end_offsets(self) -> Mapping[str, int]:
+        """Log -> its bytes when ftrun (its agent, or a cancel of ours) began to end the present start. {} if
+        that ended by itself.
+        """
+        present = (self.launch.number, self.launch.start.number)
+        inside = (one.end_offsets for one in self.begun if (one.launch, one.number) == present)
+        found = dict(self.cancel_offsets) if self.ended_by_us or self.ended_tasks else {}
+        for log, size_bytes in next(inside, {}).items():
+            found[log] = min(size_bytes, found.get(log, size_bytes))
+        return found
 
     @property
     def end_state(self) -> EndState:

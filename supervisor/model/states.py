@@ -259,6 +259,7 @@ AGENT_KINDS = frozenset(
         "rank.died",
         "rank.again",
         "rank.left",
+        "start.end.intended",
         "steps.cancel.intended",
         "steps.cancel.done",
         "script.end.intended",

@@ -22,8 +22,9 @@ from ftrun.supervisor.store.node_reports import read_json
 from ftrun.supervisor.store.node_tools import node_command
 from ftrun.supervisor.telemetry import hang_rules, liveness
 from ftrun.supervisor.telemetry.heartbeats import BeatReader, Pulse
-from ftrun.supervisor.telemetry.liveness import LivenessSample, RankSample, Stacks, stack_sample
+from ftrun.supervisor.telemetry.liveness import LivenessSample, Stacks
 from ftrun.supervisor.telemetry.log_watcher import WatchReport
+from ftrun.supervisor.telemetry.stack_samples import RankSample, stack_sample
 
 __all__ = [
     "ASK_LIMIT_S",
@@ -83,7 +84,7 @@ class WatchBackend(Protocol):
 @dataclass
 class HangWatch:
     """The watch over start `token`. `place` is the folder of its attempt or task; `limits` None: no hang
-    detection.
+    detection; `from_begin`: it watches from the begin of the start on.
     """
 
     hands: WatchBackend
@@ -92,6 +93,7 @@ class HangWatch:
     limits: hang_rules.HangLimits | None
     mono_s: Callable[[], float]
     history: liveness.History = field(default_factory=liveness.History)
+    from_begin: bool = False
     beats: BeatReader = field(init=False)
     _pulse: Pulse = field(default_factory=Pulse)
     _polled_s: float = float("-inf")
@@ -135,6 +137,7 @@ class HangWatch:
         mono_s, pulse = self.mono_s(), self._pulse
         sight = LivenessSample(
             life=self.token,
+            from_begin=self.from_begin,
             steps_seen=report.progress.steps_seen if report.progress is not None else 0,
             growth=report.last_growth_s,
             median_step_s=report.median_step_s,
@@ -146,6 +149,7 @@ class HangWatch:
             activity=pulse.activity,
         )
         self.history = liveness.observe(self.history, sight, mono_s)
+        self.from_begin = False
         limits = suspect or self.limits
         if limits is None:
             return None

@@ -76,6 +76,10 @@ CUT_OFF = (
     "gpu1:41:88 [7] NCCL INFO Call to recv from 10.0.0.2<46532> failed : Connection reset by peer",
     "gpu1:41:88 [7] socket.cc:540 NCCL WARN Net : Connection closed by remote peer n2.cluster<46532>",
 )
+KILLED = (
+    "srun: error: n1: task 1: Killed",
+    "0: ConnectionResetError: [Errno 104] Connection reset by peer",
+)
 ODD = (Proof("job.log", 3, "what is this", ""),)
 LIVED = Attempt(1, 0.0, job="7", nodes=NODES, launch=Launch(end=LaunchEnd("FAILED")), submission="done")
 REQUEUED = replace(LIVED, launch=replace(LIVED.launch, requeued=True))
@@ -140,6 +144,7 @@ ORDER: dict[tuple[str, str], Facts] = {
     ("hardware-before-limit", "time-limit"): _facts(XID, ended=Ended("TIMEOUT"), progress=TRAINED),
     ("preempted", "log"): _facts(*BUG, ended=Ended("PREEMPTED")),
     ("cancelled", "log"): _facts(XID, ended=Ended("CANCELLED")),
+    ("rank-death", "log"): _facts(*KILLED),
     ("log", "requeued"): _facts(XID, ended=Ended("PENDING", requeued=True)),
     ("log", "exit-record"): _facts(*BUG),
     ("launch-failure", "exit-record"): _facts(ended=Ended("FAILED", "JobLaunchFailure", exit_signal=9)),
