@@ -130,6 +130,10 @@ DIFFERENCES: tuple[Difference, ...] = (
         "slurm/client/options.py passes either",
     ),
     Difference(
+        "cgroup-name", (26, 5), "with cgroup version 2 a job's group is `job_<id>`",
+        "it is the job's SLUID, unless `CgroupJobIdPaths=yes`", "hooks/runtime/job_cgroup.py reads both",
+    ),
+    Difference(
         "user-env-value",
         (26, 5),
         "`sbatch --get-user-env` may take a value",
