@@ -29,7 +29,7 @@ from ftrun.supervisor.config import home
 from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store import submission_context
-from ftrun.supervisor.submission import compose, in_allocation, node_names, sbatch_options
+from ftrun.supervisor.submission import compose, in_allocation, node_names, sbatch_options, sbatch_process
 from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 __all__ = [
@@ -340,6 +340,7 @@ def _facts(
         "array": "\n".join(f"{k}={v}" for k, v in node_names.array_env(given.array).items())
         if spec.array
         else "",
+        **sbatch_process.slurm_facts(given.env, context.get("cwd", "")),
         **_facts_of_run(context),
         **_facts_of_checkpoints(spec),
         **in_allocation.batch_facts(context, given.shape, made),
