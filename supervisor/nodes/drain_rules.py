@@ -43,6 +43,7 @@ __all__ = [
     "confirm_sick",
     "control_nodes",
     "from_payload",
+    "is_undecided",
     "reason_of",
     "refused_cap",
     "refused_credential",
@@ -252,6 +253,13 @@ def confirm_sick(report: CheckReport, row: NodeRow, peers: Collection[CheckRepor
     if report.state in AWAY:
         return False, f"it cannot be reached by SSH ({report.why or report.state}), and Slurm hears it"
     return False, f"it could not be looked at: {report.why or report.state}"
+
+
+def is_undecided(report: CheckReport, row: NodeRow) -> bool:
+    """Whether SSH does not reach the node and Slurm still seems to: Slurm notices the loss of a node only after
+    SlurmdTimeout.
+    """
+    return report.state in AWAY and row.responding and not ON_PURPOSE & {*row.flags, row.state}
 
 
 def _shows(peer: CheckReport, check: str) -> bool:
