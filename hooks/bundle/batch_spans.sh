@@ -32,7 +32,7 @@ _ft_take_spans() {
 _ft_note_mpi() {
     [ ! -e "$_ft_talk/mpi" ] || return 0
     # shellcheck disable=SC2030
-    _ft_text=$(PATH=$PATH:$_ft_path; scontrol show config 2>/dev/null | sed -n 's/^MpiDefault *= *//p')
+    _ft_text=$(_ft_slurm scontrol show config 2>/dev/null | sed -n 's/^MpiDefault *= *//p')
     case $_ft_text in '' | '(null)' | none | openmpi) return 0 ;; esac # since 24.11 Slurm shows none as no value
     printf '%s\n' "$_ft_text" >"$_ft_talk/mpi.$$" && mv -f "$_ft_talk/mpi.$$" "$_ft_talk/mpi"
     [ ! -e "$_ft_talk/unchosen.$_ft_no" ] || printf '%s\n' "srun prepares MPI ($_ft_text) where nobody chose" >>"$_ft_talk/nospan.$_ft_no"
@@ -40,7 +40,7 @@ _ft_note_mpi() {
 
 _ft_name_far() { # the companions' nodes behind those of this job, in _ft_names_active
     for _ft_i in $_ft_spans; do
-        _ft_text=`PATH=$PATH:$_ft_path; scontrol show hostlist "${_ft_i#*:}" 2>/dev/null`
+        _ft_text=`_ft_slurm scontrol show hostlist "${_ft_i#*:}" 2>/dev/null`
         _ft_names_active=$_ft_names_active,${_ft_text:-${_ft_i#*:}}
     done
 }

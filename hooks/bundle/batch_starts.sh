@@ -52,7 +52,7 @@ _ft_hosts() { # the nodes of list $1 as words, into _ft_text
     _ft_text=
     case $1 in
         '' | *[!][A-Za-z0-9._,-]*) return 0 ;;
-        *'['*) _ft_text=`PATH=$PATH:$_ft_path; scontrol show hostnames "$1" 2>/dev/null` ;;
+        *'['*) _ft_text=`_ft_slurm scontrol show hostnames "$1" 2>/dev/null` ;;
         *)
             IFS=,
             # shellcheck disable=SC2086
@@ -166,7 +166,7 @@ _ft_shape_start() {
     IFS=,
     _ft_text=$*
     unset IFS
-    _ft_names_active=`PATH=$PATH:$_ft_path; scontrol show hostlist "$_ft_text" 2>/dev/null`
+    _ft_names_active=`_ft_slurm scontrol show hostlist "$_ft_text" 2>/dev/null`
     _ft_names_active=${_ft_names_active:-$_ft_text}
     _ft_name_far
     # shellcheck disable=SC2086
@@ -357,7 +357,8 @@ _ft_post_agent() {
         trap - EXIT
         umask 077
         command exec 2>"$_ft_place/agent.$_ft_launch.log" || command exec 2>/dev/null
-        PATH=$PATH:$_ft_path
+        _ft_find_clients
+        PATH=${_ft_bin:+$_ft_bin:}$PATH:$_ft_path
         # shellcheck disable=SC2046
         exec $(command -v setsid) "$_ft_agent" -P -m ftrun.supervisor.agent --run-dir "$_ft_dir" --attempt "$_ft_attempt" --launch "$_ft_launch" \
             --job "$SLURM_JOB_ID" --cluster "$_ft_cluster" --talk "$_ft_talk" --place "$_ft_place"

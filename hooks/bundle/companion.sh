@@ -79,7 +79,7 @@ _ft_look_at_folder() {
 
 # What Slurm says of the main job. 1: it is not what this companion was made for. 3: it says nothing. 4: it does not know it.
 _ft_ask_slurm() {
-    if ! _ft_answer=$(SLURM_TIME_FORMAT=%s squeue -h -a -t all -j "$_ft_main_job" -o '%T %S' 2>"$_ft_tmp/error"); then
+    if ! _ft_answer=$(export SLURM_TIME_FORMAT=%s; _ft_slurm squeue -h -a -t all -j "$_ft_main_job" -o '%T %S' 2>"$_ft_tmp/error"); then
         _ft_word=3
         while read -r _ft_line; do
             case $_ft_line in *'nvalid job id'*) _ft_word=4 ;; esac
@@ -120,9 +120,9 @@ _ft_is_left() {
     [ "$1" -ge "$_ft_still" ] || return 1
     [ -n "$_ft_used" ] && [ -n "$_ft_main_host" ] && [ "$1" -lt "$_ft_longest" ] || return 0
     # Slurm has taken the node from the job, or does not hear it.
-    _ft_text=$(squeue -h -a -j "$_ft_main_job" -w "$_ft_main_host" -o %i 2>/dev/null) || return 1
+    _ft_text=$(_ft_slurm squeue -h -a -j "$_ft_main_job" -w "$_ft_main_host" -o %i 2>/dev/null) || return 1
     [ -n "$_ft_text" ] || return 0
-    case $(sinfo -h -a -N -n "$_ft_main_host" -o %T 2>/dev/null) in *'*'* | *down* | *unknown*) return 0 ;; esac
+    case $(_ft_slurm sinfo -h -a -N -n "$_ft_main_host" -o %T 2>/dev/null) in *'*'* | *down* | *unknown*) return 0 ;; esac
     return 1
 }
 
@@ -171,18 +171,20 @@ _ft_post_guard() {
 
 # The steps of this job; with the script's end Slurm ends whatever is left.
 _ft_end_steps() {
-    _ft_steps=$(squeue -h -s -j "$SLURM_JOB_ID" -o %i 2>/dev/null)
+    _ft_steps=$(_ft_slurm squeue -h -s -j "$SLURM_JOB_ID" -o %i 2>/dev/null)
     set --
     for _ft_i in $_ft_steps; do
         case $_ft_i in "$SLURM_JOB_ID".*[!0-9]*) ;; "$SLURM_JOB_ID".*) set -- "$@" "$_ft_i" ;; esac
     done
-    [ $# -eq 0 ] || scancel "$@" 2>/dev/null
+    [ $# -eq 0 ] || _ft_slurm scancel "$@" 2>/dev/null
 }
 
 set +e +u +x +v +f +C
 unset IFS
 _ft_path=${PATH-}
 PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin:$_ft_path
+_ft_bin=
+_ft_find_clients
 _ft_still=${FTRUN_COMPANION_STILL_S:-120}
 _ft_longest=${FTRUN_COMPANION_LONGEST_S:-1800}
 _ft_absent=${FTRUN_COMPANION_ABSENT_S:-20}

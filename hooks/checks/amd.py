@@ -218,7 +218,7 @@ def judge_memory(facts: MemoryFacts, thresholds: Thresholds) -> Sequence[Finding
     Files: the kernel's amdgpu documentation (mem_info_vram_used, mem_info_vram_total, bytes) and the tree of
     the compute driver, /sys/class/kfd/kfd/proc/<pid>.
 
-    Checked against: trees built after the kernel's documents; cgroup paths of Slurm 22.05; no AMD GPU was at
+    Checked against: trees built after the kernel's documents; cgroup paths as in job_cgroup; no AMD GPU was at
     hand.
     """
     if not facts.memory:

@@ -332,7 +332,7 @@ def judge_processes(facts: ProcessesFacts, thresholds: Thresholds) -> Sequence[F
     GPUs; `allow`: names of processes that belong to the node; `devices` of the job.
 
     Checked against: the process list of nvidia-smi's XML in Telegraf's test data (types C, G and M+C); cgroup
-    paths of Slurm 22.05.
+    paths as in job_cgroup.
     """
     return nvidia_smi.judged(
         facts.answer,

@@ -26,6 +26,7 @@ from ftrun.hooks.runtime.finding import (
     unknown,
 )
 from ftrun.hooks.runtime.host import Machine
+from ftrun.hooks.runtime.job_cgroup import job_and_step
 from ftrun.hooks.runtime.procfs import Process
 
 # --- processes
@@ -134,7 +135,7 @@ NOBODY = 65534
 
 
 class Busy(NamedTuple):
-    """A process that used the processors, and how many of them; `job` is "" outside of Slurm's jobs."""
+    """A process that used the processors, and how many of them; `job` (an id or a SLUID) is "" outside of Slurm's jobs."""
 
     pid: int
     uid: int
@@ -167,9 +168,9 @@ def probe_strangers(machine: Machine, thresholds: Thresholds) -> StrangersFacts:
         if ticks > 0 and pid != os.getpid():
             one = procfs.with_status(machine, now)
         if one is not None:
-            job = re.search(r"/job_(\d+)", machine.peek(f"/proc/{pid}/cgroup") or "")
+            job, _ = job_and_step(machine.peek(f"/proc/{pid}/cgroup") or "")
             cores = ticks / procfs.TICKS_PER_S / window_s
-            busy.append(Busy(pid, one.uid, one.name, job[1] if job else "", cores))
+            busy.append(Busy(pid, one.uid, one.name, job, cores))
     told = str(thresholds["user"]) or os.environ.get("SLURM_JOB_UID", "")
     return StrangersFacts(
         tuple(busy), int(told) if told.isdigit() else os.getuid() or -1, len(before), window_s
@@ -189,8 +190,7 @@ def judge_strangers(facts: StrangersFacts, thresholds: Thresholds) -> Sequence[F
     by the system's accounts is a note; `uid_min` 1000, users' accounts begin there (login.defs); `user`, the
     job's uid ("": that of SLURM_JOB_UID, or our own); `window_s` 1.0.
 
-    Checked against: /proc of Linux 6.1 and 6.18 (a busy child of the test), cgroup paths of Slurm 22.05 and
-    later.
+    Checked against: /proc of Linux 6.1 and 6.18 (a busy child of the test), cgroup paths as in job_cgroup.
     """
     if not facts.seen:
         return [unknown("no process can be seen here")]

@@ -5,8 +5,8 @@ if its cgroup or its initial environment names this very job. Reading the enviro
 hang, so a child reads it that can be abandoned. Our own ancestors have the job's id in their environment as
 well, because Slurm sets it for the epilog.
 
-Checked against: processes that outlived `setsid` jobs under proctrack/linuxproc of 22.05; Slurm's cgroup
-paths, `.../job_<id>/...`.
+Checked against: processes that outlived `setsid` jobs under proctrack/linuxproc of 22.05; cgroup paths as in
+job_cgroup.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import signal
 from collections.abc import Sequence
 from typing import Optional
@@ -22,6 +21,7 @@ from typing import Optional
 from ftrun.hooks.runtime import procfs
 from ftrun.hooks.runtime.finding import DEGRADED, OK, UNKNOWN, Finding
 from ftrun.hooks.runtime.host import Machine, NoAnswer
+from ftrun.hooks.runtime.job_cgroup import NO_JOB, OwnJob, job_and_step, own_job
 from ftrun.hooks.runtime.procfs import Process
 
 NAME = "leftovers"
@@ -29,11 +29,11 @@ READ_S = 2.0
 SHOWN_MAX = 8
 
 
-def is_of_job(job: str, cluster: str, environment: str, cgroup: str) -> bool:
+def is_of_job(job: str, cluster: str, environment: str, cgroup: str, own: OwnJob = NO_JOB) -> bool:
     """Whether a process with this environment (NUL-separated) and cgroup belongs to the job, and is no hook
-    of Slurm.
+    of Slurm. `own` is the job that the caller was started for.
     """
-    if re.search(rf"/job_{job}(/|$)", cgroup, re.MULTILINE):
+    if job_and_step(cgroup, own)[0] == job:
         return True
     told = dict(word.partition("=")[::2] for word in environment.split("\0"))
     if told.get("SLURM_JOB_ID") != job or "SLURM_SCRIPT_CONTEXT" in told:
@@ -45,18 +45,18 @@ def job_processes(machine: Machine, job: str, uid: int, cluster: str = "") -> Op
     """The living processes of a job; None if they could not be read in time."""
     if not job.isdigit():
         return []
-    own = _ancestors(machine)
+    spared, own = _ancestors(machine), own_job(os.environ)
     mine = {
         pid: one
         for pid, one in procfs.all_processes(machine).items()
-        if one.uid == uid and not one.is_kernel and one.state != "Z" and pid not in own
+        if one.uid == uid and not one.is_kernel and one.state != "Z" and pid not in spared
     }
 
     def named() -> bytes:
         told = [
             pid
             for pid in mine
-            if is_of_job(job, cluster, _text(machine, pid, "environ"), _text(machine, pid, "cgroup"))
+            if is_of_job(job, cluster, _text(machine, pid, "environ"), _text(machine, pid, "cgroup"), own)
         ]
         return json.dumps(told).encode()
 

@@ -78,10 +78,9 @@ def drain(machine: Machine, node: str, reason: str, *, cap: float) -> tuple[bool
         mine = [row for row in found if row.node == node]
         if not mine:
             return False, f"not drained: Slurm knows no node {node}"
-        if mine[0].reason or "drain" in mine[0].state:
-            return "drain" in mine[
-                0
-            ].state, f"left as it is: {mine[0].state}, {mine[0].reason or 'no reason'}"
+        out = any(word in mine[0].state for word in ("drain", "fail"))
+        if mine[0].reason or out:
+            return out, f"left as it is: {mine[0].state}, {mine[0].reason or 'no reason'}"
         if not is_within_cap(found, node, cap):
             return False, "not drained: as many nodes as may be are out of service by ftrun"
         begun = UNSURE

@@ -17,11 +17,12 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Optional
 
 from ftrun.hooks.runtime.command_line import node_name, parser_of
 from ftrun.hooks.runtime.host import UsageError
+from ftrun.hooks.runtime.job_cgroup import own_job
 from ftrun.hooks.runtime.procfs import environments
 from ftrun.hooks.runtime.procfs import user_processes as listed
 from ftrun.hooks.runtime.start_processes import (
@@ -91,14 +92,19 @@ def processes_of_starts(here: PresentStart) -> dict[int, tuple[Process, Start]]:
         told[pid] = start_of(parse_environment(environment))
         if SPARED_WORDS.intersection(words.split("\0")):
             spared_tops.add(pid)
-    steps = {pid: step_of(_text(f"/proc/{pid}/cgroup"), here.job) for pid in processes} if here.job else {}
     return {
         pid: (processes[pid], start)
-        for pid, start in starts_by_relatives(processes, told, steps).items()
+        for pid, start in starts_by_relatives(processes, told, steps_of(processes, here.job)).items()
         if pid not in spared
         and not processes[pid].name.startswith(SPARED_NAMES)
         and not spared_tops.intersection(_lineage(pid, processes))
     }
+
+
+def steps_of(pids: Iterable[int], job: str) -> dict[int, str]:
+    """The numbered step of `job` that each process runs in, "" for none."""
+    own = own_job(os.environ, _text("/proc/self/cgroup"))
+    return {pid: step_of(_text(f"/proc/{pid}/cgroup"), job, own) for pid in pids} if job else {}
 
 
 def kill_stale(here: PresentStart, grace_s: float = USUAL_GRACE_S) -> KillReport:

@@ -13,8 +13,7 @@ may show the same path for another file: the device number tells them apart.
 Fields of /proc/PID/stat: proc(5). The name is in parentheses and may contain anything, so fields are counted
 from the last parenthesis.
 
-Checked against: /proc of Linux 6.1; the cgroup paths of Slurm 22.05 and later, `.../job_<id>/step_<id>/...`
-in both hierarchies.
+Checked against: /proc of Linux 6.1.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.runtime import start_processes
+from ftrun.hooks.runtime import job_cgroup, start_processes
 from ftrun.hooks.runtime.host import Machine
 
 __all__ = [
@@ -165,7 +164,9 @@ BEST_EFFORT, IDLE = (
 
 
 class Owner(NamedTuple):
-    """`job` is "" for a process outside Slurm jobs; `state` is the letter of /proc (R, S, D, Z ...)."""
+    """`job` is "" for a process outside Slurm jobs, and may be the SLUID of a job that is not our own; `state` is
+    the letter of /proc (R, S, D, Z ...).
+    """
 
     pid: int
     uid: int
@@ -177,21 +178,25 @@ class Owner(NamedTuple):
 def owner(machine: Machine, pid: int) -> Optional[Owner]:
     """The owner of a process; None if it is gone or hidden from this user."""
     status = machine.read(f"/proc/{pid}/status")
-    return owner_from(pid, status, machine.read(f"/proc/{pid}/cgroup") or "") if status else None
+    if not status:
+        return None
+    own = job_cgroup.own_job(os.environ, machine.peek("/proc/self/cgroup") or "")
+    return owner_from(pid, status, machine.read(f"/proc/{pid}/cgroup") or "", own)
 
 
-def owner_from(pid: int, status: str, cgroup: str) -> Optional[Owner]:
-    """The same, parsed from the text of both files."""
+def owner_from(
+    pid: int, status: str, cgroup: str, own: job_cgroup.OwnJob = job_cgroup.NO_JOB
+) -> Optional[Owner]:
+    """The same, parsed from the text of both files; `own` is the caller's job."""
     uid = re.search(r"^Uid:\s+(\d+)", status, re.MULTILINE)
     if not uid:
         return None
     state = re.search(r"^State:\s+(\S)", status, re.MULTILINE)
     name = re.search(r"^Name:\s+(.*)$", status, re.MULTILINE)
-    job = re.search(r"/job_(\d+)", cgroup)
     return Owner(
         pid,
         int(uid.group(1)),
-        job.group(1) if job else "",
+        job_cgroup.job_and_step(cgroup, own)[0],
         state.group(1) if state else "",
         name.group(1) if name else "",
     )

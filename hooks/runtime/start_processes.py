@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Callable, NamedTuple, Optional
 
+from ftrun.hooks.runtime.job_cgroup import NO_JOB, OwnJob, job_and_step
+
 __all__ = [
     "CLOSED",
     "PresentStart",
@@ -145,14 +147,12 @@ def job_of_claim(content: str) -> str:
     return words[1] if len(words) == 4 and _is_number(words[1]) and words[0] != CLOSED else ""
 
 
-def step_of(cgroup: str, job: str) -> str:
-    """The numbered step of this job that a process's cgroup names; "" for the batch step and for none."""
-    for line in cgroup.splitlines():
-        _, found, tail = line.partition(f"/job_{job}/step_")
-        number = tail.partition("/")[0]
-        if found and _is_number(number):
-            return number
-    return ""
+def step_of(cgroup: str, job: str, own: OwnJob = NO_JOB) -> str:
+    """The numbered step of this job that a process's cgroup names; "" for the batch step and for none. `own` is
+    the caller's job.
+    """
+    named, step = job_and_step(cgroup, own)
+    return step if named == job and _is_number(step) else ""
 
 
 def starts_by_relatives(

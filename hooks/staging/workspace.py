@@ -19,11 +19,12 @@ import shutil
 import stat
 import time
 
-from ftrun.hooks.runtime import procfs
+from ftrun.hooks.runtime import job_cgroup, procfs
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 from ftrun.hooks.runtime.ownership import NotPrivate, is_own_folder, private_folder, why_replaceable
 from ftrun.hooks.runtime.procfs import environments
 from ftrun.hooks.runtime.procfs import user_processes as listed
+from ftrun.hooks.runtime.start_processes import parse_environment
 from ftrun.hooks.staging import inventory
 
 STALE_S = 86_400.0
@@ -131,16 +132,19 @@ class Living:
     def __init__(self) -> None:
         own = {os.getpid(), os.getppid()}
         pids = [pid for pid in listed() if pid not in own]
-        self._words = {pid: environment for pid, environment, _ in environments(pids, empty=True)}
-        self._groups = "\n".join(_read_text(f"/proc/{pid}/cgroup") for pid in pids)
-        self._is_sure = all(pid in self._words or not procfs.start_ticks(pid) for pid in pids)
+        told = {pid: parse_environment(text) for pid, text, _ in environments(pids, empty=True)}
+        caller = job_cgroup.own_job(os.environ)
+        grouped = {pid: job_cgroup.job_and_step(_read_text(f"/proc/{pid}/cgroup"), caller)[0] for pid in pids}
+        known = {pid: words.get("SLURM_JOB_ID", "") for pid, words in told.items()}
+        self._jobs = {*grouped.values(), *known.values()} - {""}
+        # A group that bears a SLUID is that of the job which a process in it names.
+        nameless = {grouped[pid] for pid in pids if not grouped[pid].isdigit()} - {""}
+        nameless -= {grouped[pid] for pid in pids if known.get(pid)}
+        self._is_sure = not nameless and all(pid in told or not procfs.start_ticks(pid) for pid in pids)
 
     def has(self, job: str) -> bool:
         """Whether a process belongs to this job, or may: an unreadable one could belong to any job."""
-        word = f"SLURM_JOB_ID={job}"
-        if not self._is_sure or f"/job_{job}/" in self._groups + "/":
-            return True
-        return any(word in environment.split("\0") for environment in self._words.values())
+        return not self._is_sure or job in self._jobs
 
 
 def job_folder(attempt_folder: str) -> str:

@@ -208,16 +208,14 @@ class NodeRow:
 
     @property
     def drained(self) -> bool:
-        """No new job starts here (drain or draining)."""
-        return "drain" in self.flags or self.state in {"drained", "draining", "drain"}
+        """No new job starts here, those that run go on: a drain, or `scontrol update state=fail`, which means the same."""
+        return bool(self.flags & {"drain", "fail"})
 
     @property
     def available(self) -> bool:
         """A new job can start here now, or when the present ones end."""
         return (
-            self.responding
-            and not self.drained
-            and not self.flags & {"fail", "maint", "powering_down", "reserved"}
+            self.responding and not self.drained and not self.flags & {"maint", "powering_down", "reserved"}
         )
 
 

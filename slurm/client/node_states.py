@@ -17,8 +17,16 @@ _STATE_MARKS = {
 # A node in such a state, with no flag but these, is in service.
 _AT_WORK = frozenset({"idle", "mixed", "allocated"})
 _PASSING = frozenset({"not_responding", "completing", "planned"})
-# States that say "drain" in one word (sinfo's short form) and the base state that they hide.
-_DRAIN_WORDS = {"drained": "idle", "draining": "mixed", "drain": "idle", "drng": "mixed"}
+# States that say "drain" or "fail" in one word (sinfo's short form), the flag and the base state that they hide.
+_FLAGS_AS_STATES = {
+    "drained": ("drain", "idle"),
+    "draining": ("drain", "mixed"),
+    "drain": ("drain", "idle"),
+    "drng": ("drain", "mixed"),
+    "fail": ("fail", "idle"),
+    "failing": ("fail", "mixed"),
+    "failg": ("fail", "mixed"),
+}
 # Slurm's own words for a flag, where the records use another.
 _FLAG_WORDS = {"no_respond": "not_responding", "maintenance": "maint", "resv": "reserved"}
 
@@ -34,9 +42,9 @@ def parse_node_state(text: str) -> tuple[str, frozenset[str]]:
             word = word[:-1]
         words.append(_FLAG_WORDS.get(word, word))
     base = words[0] or "unknown"
-    if base in _DRAIN_WORDS:
-        flags.add("drain")
-        base = _DRAIN_WORDS[base]
+    if base in _FLAGS_AS_STATES:
+        flag, base = _FLAGS_AS_STATES[base]
+        flags.add(flag)
     flags.update(word for word in words[1:] if word)
     return base, frozenset(flags)
 

@@ -111,7 +111,11 @@ DIFFERENCES: tuple[Difference, ...] = (
         (26, 5),
         "`sbatch --requeue` takes no value",
         "may take one (`=expedite`)",
-        "slurm/client/options.py passes either",
+        "supervisor/submission/arguments.py refuses that: a job that fails is held for ever",
+    ),
+    Difference(
+        "cgroup-name", (26, 5), "with cgroup version 2 a job's group is `job_<id>`",
+        "it is the job's SLUID, unless `CgroupJobIdPaths=yes`", "hooks/runtime/job_cgroup.py reads both",
     ),
     Difference(
         "user-env-value",

@@ -25,7 +25,15 @@ from ftrun.slurm.commands.spanning import SpanningSteps
 from ftrun.slurm.commands.steps import CommandSteps
 from ftrun.supervisor.agent import checkpoint_reader
 from ftrun.supervisor.agent.batch_channel import BatchChannel
-from ftrun.supervisor.agent.context import AgentContext, AgentJournal, GivenUp, LaunchIdentity, log_line
+from ftrun.supervisor.agent.context import (
+    AgentContext,
+    AgentJournal,
+    GivenUp,
+    JournalClosed,
+    LaunchIdentity,
+    log_line,
+)
+from ftrun.supervisor.agent.slurm_answers import telling, unanswered_message
 from ftrun.supervisor.agent.start_loop import StartLoop
 from ftrun.supervisor.config import recovery_order
 from ftrun.supervisor.store import run_dir
@@ -145,14 +153,25 @@ def _build_context(asked: argparse.Namespace, channel: BatchChannel, clock: Cloc
         may_write=may_write,
         crash=crash_plan(os.environ.get("FTRUN_AGENT_CRASH_AT", "")),
     )
+    told: list[str] = []
+
+    def tell(words: str) -> None:
+        if told:
+            return
+        told.append(words)
+        message = unanswered_message(where.node, words)
+        log_line(message)
+        with contextlib.suppress(OSError, JournalClosed):
+            journal.record("slurm.unanswered", message=message)
+
     holder.append(
         AgentContext(
             where,
             channel,
             journal,
-            CommandCluster(timeout_s=SLURM_TIMEOUT_S, submit_timeout_s=SUBMIT_TIMEOUT_S),
+            telling(CommandCluster(timeout_s=SLURM_TIMEOUT_S, submit_timeout_s=SUBMIT_TIMEOUT_S), tell),
             SpanningSteps(
-                CommandSteps(timeout_s=SLURM_TIMEOUT_S),
+                telling(CommandSteps(timeout_s=SLURM_TIMEOUT_S), tell),
                 where.job,
                 lambda: (*holder[0].spans, *holder[0].coming),
             ),

@@ -142,6 +142,7 @@ class Finding:
 def examine(home: str, cluster: Cluster, env: dict[str, str], *, nodes: bool) -> Iterator[Finding]:
     """Run every check in turn and yield its findings."""
     yield _commands(env)
+    yield from _second_slurm("here", _clients_here(env))
     yield from _slurm(cluster)
     yield _client(env)
     yield from _site_service(env)
@@ -164,6 +165,28 @@ def _commands(env: dict[str, str]) -> Finding:
         return Finding("Slurm's commands", "ok", "all found")
     mend = "load Slurm's client commands (module load slurm)"
     return Finding("Slurm's commands", "bad", f"not found: {missing}", mend)
+
+
+_CLIENT_FOLDERS = ("/usr/local/bin", "/usr/bin", "/bin", "/opt/slurm/bin")
+
+
+def _clients_here(env: Mapping[str, str]) -> list[tuple[str, str]]:
+    """(folder, release) of each Slurm whose clients are on this machine; that which PATH finds first stands first."""
+    folders = [*env.get("PATH", os.defpath).split(":"), *_CLIENT_FOLDERS]
+    files = {os.path.realpath(f"{folder}/scontrol"): folder for folder in reversed(folders) if folder}
+    found = [(folder, file) for file, folder in reversed(files.items()) if os.access(file, os.X_OK)]
+    return [(folder, _output([f"{folder}/scontrol", "--version"]).strip()) for folder, _ in found]
+
+
+def _second_slurm(where: str, found: list[tuple[str, str]]) -> Iterator[Finding]:
+    """A warning where the clients of two releases are on one machine: one of them cannot speak with this controller."""
+    if len({release for _, release in found}) > 1:
+        yield Finding(
+            f"a second Slurm {where}",
+            "warn",
+            ", ".join(f"{release or 'of unknown release'} in {folder}" for folder, release in found),
+            "ftrun asks by the clients beside the sbatch that submitted; put their folder first in PATH for what scripts call",
+        )
 
 
 def _slurm(cluster: Cluster) -> Iterator[Finding]:
@@ -322,7 +345,7 @@ def _capability_findings(where: str, found: Mapping[str, list[str]]) -> Iterator
 
 
 # -P: a folder `ftrun` in the current directory is not this program.
-_NODE_PROBE = 'test -w "$1" && echo folder; "$2" -P -c "import ftrun.hooks" 2>/dev/null && echo python; date +%s.%N; hostname'
+_NODE_PROBE = 'test -w "$1" && echo folder; "$2" -P -c "import ftrun.hooks" 2>/dev/null && echo python; IFS=:; for d in $PATH $3; do c=$(readlink -f "$d/scontrol") && [ -x "$c" ] && echo "slurm $c $d $("$c" --version)"; done; date +%s.%N; hostname'
 
 
 def _from_a_node(home: str, env: dict[str, str]) -> Iterator[Finding]:
@@ -330,11 +353,12 @@ def _from_a_node(home: str, env: dict[str, str]) -> Iterator[Finding]:
     python, started = sys.executable, time.time()
     check, later = "a node's view", "try again when a node is idle"
     try:
-        result = _on_a_node(_NODE_PROBE, (home, python), env)
+        result = _on_a_node(_NODE_PROBE, (home, python, ":".join(_CLIENT_FOLDERS)), env)
     except (OSError, subprocess.TimeoutExpired) as error:
         yield Finding(check, "warn", f"srun did not answer: {type(error).__name__}", later)
         return
-    lines = result.stdout.split()
+    told = [line for line in result.stdout.splitlines() if line.startswith("slurm ")]
+    lines = [word for line in result.stdout.splitlines() if line not in told for word in line.split()]
     if result.returncode or len(lines) < 2:
         yield Finding(check, "warn", f"srun failed: {result.stderr.strip()[:200]}", later)
         return
@@ -346,3 +370,8 @@ def _from_a_node(home: str, env: dict[str, str]) -> Iterator[Finding]:
         ("clock of a node", skew_s <= CLOCK_SKEW_MAX_S, "warn", f"{host}: {skew_s:.1f} s off", "chrony on the nodes; times in reports are off"),
     ):  # fmt: skip
         yield Finding(check, "ok" if holds else otherwise, what, "" if holds else mend)
+    clients = {
+        file: (folder, release)
+        for _, file, folder, release in (line.split(" ", 3) for line in reversed(told))
+    }
+    yield from _second_slurm("on a node", list(reversed(clients.values())))

@@ -111,6 +111,7 @@ _LINE_OF_KIND = {
     "attempt.over": lambda d: "proven over" + (f"; fenced: {', '.join(d['fenced'])}" if d.get("fenced") else ""),
     "agent.opened": lambda d: f"an agent runs on {d['host']}" + (f"; ladder off: {d['off']}" if d.get("off") else ""),
     "agent.absent": lambda d: f"nothing is restarted inside this job: {d['why']}",
+    "slurm.unanswered": lambda d: f"warning: {d['message']}",
     "ladder.off": lambda d: f"nothing is restarted inside this job any more: {d['why']}",
     "start.begun": lambda d: f"script begins on {nodeset.fold(d['nodes'])}" + _checkpoint_note(d),
     "start.over": lambda d: "script ended: " + (f"signal {d['signal']}" if d.get("signal") else f"exit {d['code']}") + (", by ftrun" if d.get("by_us") else ""),

@@ -24,6 +24,7 @@ from ftrun.supervisor.model.errors import SettingError, UserError
 from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.nodes import ledger, lemon_score
 from ftrun.supervisor.nodes.history import NodeHistory, NodeRecord, QuarantineRules, fold_entries
+from ftrun.supervisor.store import user_exclusions
 from ftrun.supervisor.submission import companion
 
 SLURM_TIMEOUT_S = 10.0
@@ -182,8 +183,8 @@ def exclude(
     reason: Reason = "",
     json: Json = False,
 ) -> None:
-    """Make all runs of this home avoid nodes for a while, as far as `exclude-cap` and the size of the job
-    permit.
+    """Make all runs of this home, new ones too, avoid nodes for a while, as far as `exclude-cap` and the size
+    of the job permit.
     """
     scene = _load_view()
     wanted = _named_nodes(scene, names)
@@ -195,10 +196,11 @@ def exclude(
         raise UserError("--for: a time above zero is wanted; to end an exclusion: ftrun nodes release")
     until_s = scene.now_s + for_s
     _note(scene, "excluded", wanted, {"until_s": until_s, "reason": reason})
+    _tell_submissions(scene.home, wanted, until_s)
     if json:
         common.print_json({"excluded": wanted, "until": until_s, "reason": reason})
         return
-    print(f"{nodeset.fold(wanted)}: avoided by later attempts until {_clock(until_s)}")
+    print(f"{nodeset.fold(wanted)}: avoided by new runs and later attempts until {_clock(until_s)}")
 
 
 @app.command("release")
@@ -207,6 +209,7 @@ def release(names: Names, reason: Reason = "", json: Json = False) -> None:
     scene = _load_view()
     wanted = _named_nodes(scene, names)
     _note(scene, "released", wanted, {"reason": reason})
+    _tell_submissions(scene.home, wanted, 0.0)
     drained = [name for name in wanted if name in scene.rows and scene.rows[name].drained]
     if json:
         common.print_json({"released": wanted, "drained_in_slurm": drained})
@@ -264,6 +267,16 @@ def _note(scene: NodesView, what: str, names: list[str], detail: dict[str, Any])
     entry = NodeEntry(scene.now_s, what, tuple(names), detail=told | {"by": getpass.getuser()})
     if not ledger.append_entries(scene.home, entry):
         raise UserError(f"the ledger cannot be written: {ledger.ledger_dir(scene.home)}", 1)
+
+
+def _tell_submissions(home: str, nodes: list[str], until_s: float) -> None:
+    """Let the first job of a new run know, too: it does not wait for the ledger."""
+    try:
+        user_exclusions.write_exclusions(home, nodes, until_s)
+    except OSError as error:
+        raise UserError(
+            f"{error.filename}: {error.strerror}; later attempts go by the ledger, new runs do not", 1
+        ) from None
 
 
 # ---------------------------------------------------------------------- printing

@@ -192,18 +192,25 @@ def _as_job(home: str, env: dict[str, str], options: str, *, json: bool) -> int:
 
 
 def _find_cluster(home: str, env: dict[str, str]) -> None:
-    """Set SLURM_CONF, which cron does not know, to that of the newest run of this home."""
+    """Ask the Slurm that the newest run of this home was submitted to, by the same clients: cron knows no
+    SLURM_CONF, and another shell may find the clients of another Slurm.
+    """
     from ftrun.supervisor.store import run_dir, submission_context
+    from ftrun.supervisor.submission import sbatch_process
 
-    if env.get("SLURM_CONF"):
-        return
     try:
         newest = max(run_dir.run_dirs(home), key=os.path.getmtime, default=None)
-        conf = submission_context.environment(newest).get("SLURM_CONF", "") if newest else ""
+        if newest is None:
+            return
+        kept, cwd = submission_context.environment(newest), submission_context.cwd(newest)
     except (OSError, submission_context.ContextError):
         return
-    if conf:
-        env["SLURM_CONF"] = conf
+    slurm = sbatch_process.slurm_facts(kept, cwd)
+    if slurm["conf"] and not env.get("SLURM_CONF"):
+        env["SLURM_CONF"] = slurm["conf"]
+    path = env.get("PATH", os.defpath)
+    if slurm["clients"] and slurm["clients"] != sbatch_process.client_folder(path, os.getcwd()):
+        env["PATH"] = f"{slurm['clients']}:{path}"
 
 
 def _end_on_signal() -> list[int]:

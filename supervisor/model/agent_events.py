@@ -435,6 +435,7 @@ def _with_companions(run: Run, owner: Attempt, companions: tuple[Companion, ...]
 _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "agent.opened": _opened,
     "ladder.off": _off,
+    "slurm.unanswered": lambda run, record: replace(run, warnings=(*run.warnings, record["data"]["message"])),
     "start.begun": _begun,
     "start.over": _over,
     "hang.decided": _hung,

@@ -235,6 +235,7 @@ AGENT_KINDS = frozenset(
     {
         "agent.opened",
         "ladder.off",
+        "slurm.unanswered",
         "start.begun",
         "start.over",
         "checkpoint.poisoned",

@@ -227,6 +227,13 @@ def confirm_sick(report: CheckReport, row: NodeRow, peers: Collection[CheckRepor
     return False, f"it could not be looked at: {report.why or report.state}"
 
 
+def is_undecided(report: CheckReport, row: NodeRow) -> bool:
+    """Whether SSH does not reach the node and Slurm still seems to: Slurm notices the loss of a node only after
+    SlurmdTimeout.
+    """
+    return report.state in AWAY and row.responding and not ON_PURPOSE & {*row.flags, row.state}
+
+
 def _shows(peer: CheckReport, check: str) -> bool:
     return any(f.get("check") == check and f.get("severity") == "bad" for f in peer.findings)
 

@@ -31,6 +31,7 @@ from ftrun.supervisor.policy.priority_boost import NO_RULE, BoostRule
 from ftrun.supervisor.store.append_log import AppendLog
 
 AT_ONCE_MAX = 32  # requests handled in one round
+NOTICED_S = 30.0  # how long after SlurmdTimeout Slurm shows that it lost a node, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ class DrainService:
     prefer: Callable[[str, str], None] | None = None
     crash: Callable[[str], None] = lambda point: None
     answers: list[Answer] = field(default_factory=list)
+    _waiting: set[str] = field(default_factory=set)  # keys of requests that wait for Slurm's word
 
     def __post_init__(self) -> None:
         self._daybook = AppendLog(drain_service_dir(self.home), self.now)
@@ -181,6 +183,7 @@ class DrainService:
                 self._raise(case, rows)
         cases = [case for case in cases if case.request.want == "drain"]
         left = [case for case in cases if not self._refused_unseen(case, rows, partitions)]
+        left = [case for case in left if not (case.key in self._waiting and self._waits(case, rows))]
         if not left:
             return
         named = {case.request.node for case in left}
@@ -296,6 +299,9 @@ class DrainService:
         row = rows.get(asked.node)
         if row is None or self._announced(case, row):
             return
+        if drain_rules.is_undecided(report, row) and self._waits(case, rows):
+            self._waiting.add(case.key)  # no answer yet: the next round asks Slurm again
+            return
         sick, why = drain_rules.confirm_sick(report, row, peers)
         wrong = "" if sick else why
         wrong = wrong or self._cap(case, rows, partitions) or self._common(case)
@@ -309,6 +315,14 @@ class DrainService:
             )
         else:
             self._drain(case, why)
+
+    def _waits(self, case: _Case, rows: Mapping[str, NodeRow]) -> bool:
+        """Whether Slurm hears the node and may yet notice that it is lost."""
+        row, (_, taken_s) = rows.get(case.request.node), self._book.taken[case.key]
+        if row is None or not row.responding:
+            return False
+        patience_s = min(self.cluster.facts().slurmd_timeout_s + NOTICED_S, self.limits.age_s)
+        return self.now() - taken_s < patience_s
 
     def _common(self, case: _Case) -> str:
         """The same fault on many nodes at once is the job's or the cluster's, and drains no more nodes."""

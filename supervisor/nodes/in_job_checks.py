@@ -136,7 +136,8 @@ def _step(job: str, nodes: Sequence[str], packed: str) -> list[str]:
 
 def _outside(env: Mapping[str, str]) -> dict[str, str]:
     """The environment without the shape of the surrounding job or step: this step has another shape."""
-    return {key: value for key, value in env.items() if not key.startswith("SLURM_") or key == "SLURM_CONF"}
+    kept = ("SLURM_CONF", "SLURM_JWT", "SLURM_SACK_")  # which Slurm is asked, and how
+    return {key: value for key, value in env.items() if not key.startswith("SLURM_") or key.startswith(kept)}
 
 
 def _gathered(

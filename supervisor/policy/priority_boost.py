@@ -160,7 +160,7 @@ def _refused_fault(job: JobDetails, stay: NodeUsage, nodes: Mapping[str, NodeRow
 
 
 def _is_broken(row: NodeRow) -> bool:
-    return not row.responding or row.drained or "fail" in row.flags
+    return not row.responding or row.drained
 
 
 def _refused_share(waits: JobDetails, lost: JobDetails, stay: NodeUsage) -> str:

@@ -139,6 +139,7 @@ def read_submission(asked: Submission) -> None:
     _read_script(asked)
     asked.config = _settings(asked)
     _refuse_other_clusters(asked)
+    _refuse_expedite(asked)
     _refuse_ladder(asked)
 
 
@@ -295,6 +296,18 @@ def _refuse_too_wide(asked: Submission, active: int, spares: int) -> None:
         left = f"--ft-spares={most - active}" if most > active else "no spares"
         raise UserError(
             f"spares: {active} nodes and {spares} spares are {active + spares}, and partition {name} has {most}: {left} at most"
+        )
+
+
+def _refuse_expedite(asked: Submission) -> None:
+    """Refuse expedited requeues (25.11 and later): Slurm holds such a job after a failure, and keeps its nodes for it."""
+    given = asked.given
+    told = [given.line.get("requeue", part) for part in range(given.line.components)]
+    told += [asked.env.get("SBATCH_REQUEUE"), *(part.get("requeue") for part in given.head)]
+    if any((value or "").lower() == "expedite" for value in told):
+        raise UserError(
+            "--requeue=expedite: a job that fails would end in REQUEUE_HOLD and wait for ever;"
+            " leave it out (ftrun itself starts failed runs again), or use plain sbatch"
         )
 
 

@@ -29,7 +29,7 @@ from ftrun.supervisor.model.agent_events import companion_mark
 from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store import submission_context
-from ftrun.supervisor.submission import compose, plan, resize, sbatch_options
+from ftrun.supervisor.submission import compose, plan, resize, sbatch_options, sbatch_process
 from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 TYPE_CHECKING = False
@@ -152,24 +152,31 @@ def companion_call(
         f"--job-name={_name(kept, given)}",
         f"--comment={comment} {mark}" if comment else f"--comment={mark}",
     ]
-    content = compose.with_variables(
-        COMPANION_SH,
-        {
-            "_ft_dir": run_dir,
-            "_ft_pack": store_run_dir.tools_name(os.path.dirname(os.path.dirname(run_dir))),
-            "_ft_place": os.path.dirname(folder),
-            "_ft_folder": folder,
-            "_ft_launch": str(launch),
-            "_ft_number": str(number),
-            "_ft_main_job": main_job,
-            "_ft_main_host": main_host,
-            "_ft_main_started": "" if main_started is None else f"{main_started:.0f}",
-            "_ft_agent": str(kept.get("python", "")),
-            "_ft_watch": plan.monitor_period(kept["settings"]),
-            "_ft_checks": str(kept["settings"].get("checks", "")),
-        },
-    )
+    facts = {
+        "_ft_dir": run_dir,
+        "_ft_place": os.path.dirname(folder),
+        "_ft_folder": folder,
+        "_ft_launch": str(launch),
+        "_ft_number": str(number),
+        "_ft_main_job": main_job,
+        "_ft_main_host": main_host,
+        "_ft_main_started": "" if main_started is None else f"{main_started:.0f}",
+    }
+    content = compose.with_variables(COMPANION_SH, facts | _facts_of_run(kept, env, run_dir))
     return CompanionCall(argv, content, {name: value for name, value in env.items() if name not in _DROPPED})
+
+
+def _facts_of_run(kept: Mapping[str, Any], env: Mapping[str, str], run_dir: str) -> dict[str, str]:
+    """What the script of each companion of the run says."""
+    slurm = sbatch_process.slurm_facts(env, kept.get("cwd", ""))
+    return {
+        "_ft_pack": store_run_dir.tools_name(os.path.dirname(os.path.dirname(run_dir))),
+        "_ft_agent": str(kept.get("python", "")),
+        "_ft_watch": plan.monitor_period(kept["settings"]),
+        "_ft_checks": str(kept["settings"].get("checks", "")),
+        "_ft_clients": slurm["clients"],
+        "_ft_conf": slurm["conf"],
+    }
 
 
 def companion_request(run_dir: str, attempt: int, **about: Any) -> SubmitRequest:

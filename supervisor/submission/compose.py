@@ -67,6 +67,8 @@ _VARIABLES = {
     "_ft_cache_exports": "cache_exports",
     "_ft_stage": "stage",
     "_ft_pack": "tools",
+    "_ft_clients": "clients",
+    "_ft_conf": "conf",
 }
 _REQUIRED = ("run", "attempt", "token", "run_dir")
 
@@ -102,6 +104,7 @@ def compose(script: bytes, attempt: Mapping[str, str]) -> bytes:
     - stage (seven lines: the folder that staged checkpoints are published to, the folder on each node,
       memory, bytes per second, how many stay, "auto" or "never" for partner copies, seconds to wait at the
       end; "" = none are staged);
+    - clients (the folder of the Slurm clients of this submission), conf (its SLURM_CONF);
     - tools (the file of node tools in `tools` of the home, whose name ends with its SHA-256; "" = the link
       there). Several globs, paths, templates or pairs in one value are separated by newlines. Other keys
       are ignored. Raises ScriptError for a script that sbatch would refuse, KeyError for a missing key,

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from contextlib import suppress
 
 from ftrun.supervisor.model.errors import UnreadableRun, UserError
-from ftrun.supervisor.store import journal, submission_context
+from ftrun.supervisor.store import journal, submission_context, user_exclusions
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.submission import plan, sbatch_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from ftrun.supervisor.submission.arguments import Submission
@@ -48,10 +50,7 @@ class FirstAttempt:
 
     def open(self) -> None:
         """Write context, journal, the attempt's folder, the file and the intent to disk. Raises OSError."""
-        spec = plan.AttemptSpec(1, dependency=_dependency(self.asked, self.home))
-        self.plan = plan.plan_attempt(
-            self.kept, self.asked.script, self.asked.given, spec, run_dir=self.run_dir
-        )
+        spec, self.plan = self._planned()
         if any(self.kept["settings"][key] for key in ("preflight", "rank-restart", "stage")):
             _put_hooks(self.home)
         submission_context.save(self.run_dir, self.kept, self.asked.raw_env, self.asked.script)
@@ -70,9 +69,26 @@ class FirstAttempt:
         )
         if store_run_dir.open_attempt(self.run_dir, 1) is None:
             raise UserError(f"run {self.id} was given up by a supervisor before it was submitted", 1)
-        self.journal.append("attempt.opened", attempt=1)
+        self.journal.append("attempt.opened", attempt=1, excluded=list(spec.exclude))
         self.plan.write()
         self.journal.append("submit.intended", attempt=1, token=spec.token_in(self.kept))
+
+    def _planned(self) -> tuple[plan.AttemptSpec, plan.SbatchCall]:
+        """The attempt and its call of sbatch: off the nodes that a person excluded, where sbatch could place it so."""
+        dependency = _dependency(self.asked, self.home)
+
+        def planned(exclude: Sequence[str]) -> tuple[plan.AttemptSpec, plan.SbatchCall]:
+            spec = plan.AttemptSpec(1, dependency=dependency, exclude=exclude)
+            asked = self.asked
+            return spec, plan.plan_attempt(self.kept, asked.script, asked.given, spec, run_dir=self.run_dir)
+
+        if user_exclusions.read_exclusions(self.home, time.time()):
+            from ftrun.supervisor.submission import avoid_excluded
+
+            made = planned(avoid_excluded.nodes_to_avoid(self.asked, self.home))
+            if made[0].exclude and avoid_excluded.can_be_placed(self.asked, made[1]):
+                return made
+        return planned(())
 
     def submit(self) -> int:
         """Call sbatch once and record the result. Returns the exit status; `job` is "" if there is no job."""
@@ -161,8 +177,6 @@ class FirstAttempt:
 
     def _looked_up(self, patience_s: float) -> str | None:
         """The id of the job with our token; "" where Slurm shows none in time, None if it is silent."""
-        import time
-
         from ftrun.slurm.client.errors import SlurmError
         from ftrun.slurm.commands.cluster import CommandCluster
 

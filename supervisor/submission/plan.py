@@ -29,7 +29,14 @@ from ftrun.supervisor.config import home
 from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store import submission_context
-from ftrun.supervisor.submission import array_spec, compose, in_allocation, library_env, sbatch_options
+from ftrun.supervisor.submission import (
+    array_spec,
+    compose,
+    in_allocation,
+    library_env,
+    sbatch_options,
+    sbatch_process,
+)
 from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 TYPE_CHECKING = False
@@ -330,6 +337,7 @@ def _facts(
         "array": "\n".join(f"{k}={v}" for k, v in array_spec.array_env(given.array).items())
         if spec.array
         else "",
+        **sbatch_process.slurm_facts(given.env, context.get("cwd", "")),
         **_facts_of_run(context),
         **_facts_of_checkpoints(spec),
         **in_allocation.batch_facts(context, given.shape, made),

@@ -45,6 +45,26 @@ def find_sbatch(path: str) -> str:
     return ""
 
 
+def client_folder(path: str, cwd: str = "") -> str:
+    """The folder of the Slurm clients that belong to the sbatch of this PATH, absolute.
+
+    It is that of sbatch, or of the file that it links to, where scontrol and srun lie beside it; for a wrapper,
+    which stands alone, the first of PATH that has both. "" where none has.
+    """
+    found = find_sbatch(path)
+    folders = [os.path.dirname(one) for one in (found, os.path.realpath(found))] if found else []
+    for folder in (*folders, *path.split(":")):
+        whole = os.path.join(cwd or "/", folder or ".")
+        if os.access(f"{whole}/scontrol", os.X_OK) and os.access(f"{whole}/srun", os.X_OK):
+            return whole if folder.startswith("/") else os.path.normpath(whole)
+    return ""
+
+
+def slurm_facts(env: Mapping[str, str], cwd: str) -> dict[str, str]:
+    """What the submitted file says of its Slurm: the folder of the clients, and SLURM_CONF, "" where it is not set."""
+    return {"clients": client_folder(env.get("PATH", ""), cwd), "conf": env.get("SLURM_CONF", "")}
+
+
 def run(
     sbatch: str, argv: Sequence[str], env: Mapping[bytes, bytes], *, stdin: int | None = None
 ) -> SbatchResult:

@@ -1,6 +1,6 @@
-"""An administrator drains nodes of live jobs on real Slurm: one has a spare that takes the place, the other goes on in a new job.
+"""An administrator drains nodes of live jobs on real Slurm: one has a spare that takes the place, the others go on in a new job.
 
-Both laws are played side by side in one sandbox.
+A node is also taken out of service by state=fail: to a running job that is a drain. The laws are played side by side in one sandbox.
 """
 
 from __future__ import annotations
@@ -37,12 +37,21 @@ for step in range(first, end + 1):
 """
 
 
+DRAIN = ("state=drain", "reason=kernel update")
+FAIL = ("state=fail", "reason=Action:Replace")  # how HyperPod is told to replace a node
+
+
 @pytest.fixture(scope="module")
-def runs() -> Iterator[tuple[Post, Post]]:
-    """A run with a spare and one without, after the first node of each was drained."""
-    with boxes() as box, posts(box(nodes=6)) as make:
-        with_spare, alone = make(), make()
-        for post, words in ((with_spare, ["-N2", "-n2", "--ft-spares=1"]), (alone, ["-N1", "-n1"])):
+def runs() -> Iterator[tuple[Post, Post, Post]]:
+    """A run with a spare and two without, after a node of each was drained, that of the last by state=fail."""
+    with boxes() as box, posts(box(nodes=8)) as make:
+        with_spare, alone, failing = make(), make(), make()
+        shapes = (
+            (with_spare, ["-N2", "-n2", "--ft-spares=1"]),
+            (alone, ["-N1", "-n1"]),
+            (failing, ["-N1", "-n1"]),
+        )
+        for post, words in shapes:
             post.supervise()
             (post.work / "trainer.py").write_text(TRAINER)
             more = ["--exclusive", "--ft-save-signal=USR1", "--ft-resume-arg={checkpoint}"]
@@ -50,12 +59,12 @@ def runs() -> Iterator[tuple[Post, Post]]:
             post.sbatch('srun python3 trainer.py "$@"\n', *words, *more)
         # Which nodes are its spares is known from the agent's first record on.
         with_spare.until(lambda: "start.begun" in with_spare.kinds(), "its agent is at work")
-        for post in (with_spare, alone):
+        for post, update in ((with_spare, DRAIN), (alone, DRAIN), (failing, FAIL)):
             post.until(lambda post=post: "launch.progress" in post.kinds(), "it trains")  # type: ignore[misc]
             attempt = post.run().attempts[0]
             node = attempt.used[-1]
-            post.call("scontrol", "update", f"nodename={node}", "state=drain", "reason=kernel update")
-        yield with_spare, alone
+            post.call("scontrol", "update", f"nodename={node}", *update)
+        yield with_spare, alone, failing
 
 
 def _told(post: Post, word: str) -> list[list[str]]:
@@ -63,7 +72,7 @@ def _told(post: Post, word: str) -> list[list[str]]:
 
 
 @pytest.mark.drills
-def test_a_spare_takes_the_place_of_a_node_that_is_drained(runs: tuple[Post, Post]) -> None:
+def test_a_spare_takes_the_place_of_a_node_that_is_drained(runs: tuple[Post, Post, Post]) -> None:
     """In the same job, from the step that was asked for; the node is not used again, and no budget is left spent on it."""
     post = runs[0]
     run = post.until_state("finished")
@@ -79,9 +88,14 @@ def test_a_spare_takes_the_place_of_a_node_that_is_drained(runs: tuple[Post, Pos
 
 
 @pytest.mark.drills
-def test_without_a_spare_a_new_job_goes_on_elsewhere(runs: tuple[Post, Post]) -> None:
-    """Asked, saved, ended, begun on another node from that very step."""
-    post = runs[1]
+@pytest.mark.parametrize(
+    ("which", "reason"), [(1, "kernel update"), (2, "Action:Replace")], ids=["drain", "fail"]
+)
+def test_without_a_spare_a_new_job_goes_on_elsewhere(
+    runs: tuple[Post, Post, Post], which: int, reason: str
+) -> None:
+    """Asked, saved, ended, begun on another node from that very step; the user reads why."""
+    post = runs[which]
     run = post.until_state("finished")
     (saved,) = _told(post, "saved")
 
@@ -89,3 +103,5 @@ def test_without_a_spare_a_new_job_goes_on_elsewhere(runs: tuple[Post, Post]) ->
     assert (len(run.attempts), _told(post, "from")[1][0]) == (2, saved[0])
     assert not {*run.attempts[0].nodes} & {*run.attempts[1].nodes}
     assert dict(run.spent) == {}
+    (told,) = [record["data"]["reason"] for record in post.records() if record["kind"] == "end.intended"]
+    assert f"drained ({reason})" in told

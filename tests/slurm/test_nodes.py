@@ -60,10 +60,10 @@ def a_waiting_job_is_kept_off_quarantined_nodes_and_never_from_running() -> None
     with boxes() as up_with, posts(box := up_with(nodes=2)) as make:
         post = make()
         box.run(["scontrol", "update", "NodeName=n1", "AvailableFeatures=special", "ActiveFeatures=special"])
-        post.ftrun("nodes", "exclude", "n1", "--reason", "rattles")
         blocker = post.plain("-N2", "--exclusive", "--wrap=sleep 300")
         picky = post.sbatch("exit 0\n", "-N1", "-Cspecial", name="picky.sh")
         other = post.sbatch("exit 0\n", "-N1", name="other.sh")
+        post.ftrun("nodes", "exclude", "n1", "--reason", "rattles")
         post.supervise()
         post.until(lambda: "exclude.done" in post.kinds(other), "the waiting job is kept off")
         shown = post.call("scontrol", "-o", "show", "job", other)
@@ -73,6 +73,33 @@ def a_waiting_job_is_kept_off_quarantined_nodes_and_never_from_running() -> None
         assert "ExcNodeList=n1" in shown
         assert post.until_state("finished", job=other).attempts[0].nodes == ("n0",)
         assert post.until_state("finished", job=picky).attempts[0].nodes == ("n1",)
+
+
+def a_new_run_is_kept_off_what_a_person_excluded() -> None:
+    """Its very first job; unless only that node will do, the user asks for it, all are needed, or it was released."""
+    with boxes() as up_with, posts(box := up_with(nodes=3)) as make:
+        post = make()
+        box.run(["scontrol", "update", "NodeName=n0", "AvailableFeatures=special", "ActiveFeatures=special"])
+        post.supervise()
+
+        def nodes(*words: str) -> tuple[str, ...]:
+            return post.until_state("finished", job=post.sbatch("exit 0\n", *words)).attempts[0].nodes
+
+        assert nodes("-N1") == ("n0",)
+        assert "avoided by new runs" in post.ftrun("nodes", "exclude", "n0", "--reason", "rattles")
+        assert nodes("-N1") == ("n1",)
+        assert nodes("-N1", "--exclude=n1") == ("n2",)
+        assert nodes("-N3") == ("n0", "n1", "n2")
+        assert (
+            nodes("-N1", "-Cspecial")
+            == nodes("-N1", "-wn0")
+            == nodes("-N1", "--ft-quarantine=never")
+            == ("n0",)
+        )
+        post.ftrun("nodes", "release", "n0")
+        assert nodes("-N1") == ("n0",)
+        post.ftrun("nodes", "exclude", "n0", "--for", "1s")
+        post.until(lambda: nodes("-N1") == ("n0",), "its time is over")
 
 
 def domains_are_the_leaf_switches_of_the_controller() -> None:
@@ -92,6 +119,7 @@ def domains_are_the_leaf_switches_of_the_controller() -> None:
 
 
 LAWS = (
+    a_new_run_is_kept_off_what_a_person_excluded,
     a_waiting_job_is_kept_off_quarantined_nodes_and_never_from_running,
     a_node_that_failed_one_run_is_avoided_by_another,
     domains_are_the_leaf_switches_of_the_controller,

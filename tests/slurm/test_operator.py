@@ -199,11 +199,15 @@ def _read_as_user(path: str, request_id: str, verdict: str) -> None:
 
 
 def test_a_node_that_the_checks_find_healthy_is_never_drained(office: Office, jobs: dict[int, str]) -> None:
-    """Whatever the request says; so is one that cannot be looked at while Slurm hears it, and one whose peers show the same."""
+    """Whatever the request says; so is one that cannot be looked at while Slurm hears it for good, and one whose peers show the same."""
     unreachable = CheckReport("unreachable", why="no route")
+    office.health["n1"] = unreachable
+    asked = office.leave(office.wanted("n1", jobs[BEN]), BEN)
+    assert office.round() == []
+    later = office.only(now=lambda: time.time() + 60)
+    assert (later.id, later.verdict, "Slurm hears it" in later.why) == (asked.id, "refused", True)
     for health, why in (
         (WELL, "healthy"),
-        (unreachable, "Slurm hears it"),
         (CheckReport("refused", why="host key"), "could not be looked at"),
         (CheckReport("answered", (FINDING | {"fault": "network"},)), "no node is drained"),
     ):
@@ -220,15 +224,23 @@ def test_a_node_that_the_checks_find_healthy_is_never_drained(office: Office, jo
 
 @pytest.mark.drills
 def test_a_node_that_neither_ssh_nor_slurm_reaches_is_drained(office: Office, jobs: dict[int, str]) -> None:
-    """Two witnesses that no user can be; its crash is seen by Slurm after its time-out."""
+    """Two witnesses that no user can be. Slurm sees its crash after SlurmdTimeout: a request right after it waits for that."""
     office.box.crash("n0")
     try:
-        deadline = time.monotonic() + 120
-        while office.cluster.nodes(["n0"])["n0"].responding and time.monotonic() < deadline:
-            time.sleep(0.5)
         office.leave(office.wanted("n0", jobs[ANN]))
-        look = remote_checks.ssh_checks("fast", "site", ssh_config=str(office.box.ssh_config))
-        answer = office.only(look=look)
+        looks: list[Sequence[str]] = []
+        ssh = remote_checks.ssh_checks("fast", "site", ssh_config=str(office.box.ssh_config))
+
+        def look(nodes: Sequence[str]) -> Mapping[str, CheckReport]:
+            looks.append(nodes)
+            return ssh(nodes)
+
+        desk, answers, deadline = office.desk(look=look), list[Answer](), time.monotonic() + 120
+        while not answers and time.monotonic() < deadline:
+            answers = desk.round()
+            time.sleep(0.5)
+        (answer,) = answers
+        assert len(looks) == 2  # once at first, and once when Slurm had lost it
         assert (answer.verdict, "neither SSH" in answer.why) == ("drained", True), answer
     finally:
         office.box.mend("n0")

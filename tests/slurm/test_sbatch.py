@@ -375,6 +375,8 @@ def test_where_no_run_can_be_kept_a_plain_job_is_submitted_with_a_warning(desk: 
         (("-Mall", "job.sh"), "--clusters=all: "),
         (("far.sh",), "#SBATCH --clusters=east,west: "),
         (("--cluster-constraint=fast", "job.sh"), "cannot move between the clusters of a federation"),
+        (("--requeue=expedite", "job.sh"), "--requeue=expedite: a job that fails would end in REQUEUE_HOLD"),
+        (("held.sh",), "--requeue=expedite: "),
     ],
 )
 def test_a_setting_that_cannot_be_meant_is_refused_before_anything_is_made(
@@ -383,6 +385,7 @@ def test_a_setting_that_cannot_be_meant_is_refused_before_anything_is_made(
     """Exit 2, one line, no job and no run."""
     write(desk, "wrong.sh", "#FTRUN --retrys=10\ntrue")
     write(desk, "far.sh", "#SBATCH -M east,west\ntrue")
+    write(desk, "held.sh", "#SBATCH --requeue=expedite\ntrue")
     done = desk.ftrun(*args)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("ftrun: ")

@@ -158,6 +158,8 @@ class Companion:
             place.mkdir(parents=True)
         (tools / "squeue").write_text(SQUEUE.format(folder=folder))
         (tools / "scancel").write_text(f"#!/bin/sh\necho \"$@\" >'{folder}/ended'\n")
+        for name in ("sbatch", "scontrol", "srun"):  # by which the folder of the clients is known
+            (tools / name).write_text("#!/bin/sh\nexit 1\n")
         for file in tools.iterdir():
             file.chmod(0o755)
         (self.place / "current").symlink_to("0.2")
@@ -188,7 +190,9 @@ class Companion:
 
     def start(self, **env: str) -> subprocess.Popen[str]:
         file = self.folder / "script"
-        file.write_bytes(made("-N4", "job.sh", run_dir=str(self.folder / "my run"), main_host="n0").content)
+        about: dict[str, Any] = {"run_dir": str(self.folder / "my run"), "main_host": "n0"}
+        made_by = {"PATH": f"{self.folder}/bin:/usr/bin:/bin"}
+        file.write_bytes(made("-N4", "job.sh", env=made_by, **about).content)
         told = {
             "PATH": "/usr/bin:/bin",
             "SLURM_JOB_ID": "9",
@@ -200,11 +204,7 @@ class Companion:
             "FTRUN_COMPANION_PERIOD_S": "0.03",
             "FTRUN_COMPANION_ABSENT_S": "2",
         } | env
-        own, first = f"\nPATH={self.folder}/bin:/usr/bin:", "\nPATH=/usr/bin:"
-        head, _, tail = (
-            file.read_text().replace("</proc/uptime", f"<'{self.folder}/uptime'").rpartition(first)
-        )
-        file.write_text(head + own + tail)
+        file.write_text(file.read_text().replace("</proc/uptime", f"<'{self.folder}/uptime'"))
         return subprocess.Popen(
             [*self.shell, str(file)], env=told, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
