@@ -16,7 +16,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import secrets
@@ -235,10 +234,10 @@ def _is_ours(name: str) -> bool:
 
 
 def _parsed(line: bytes) -> Mapping[str, Any] | None:
-    """The record of a line; None for a torn one, and for one of a newer ftrun."""
+    """The record of a line; None for a torn or changed one, and for one of a newer ftrun."""
     try:
-        record = json.loads(line.decode("utf-8", "surrogateescape"))
-    except (ValueError, RecursionError):
+        record = journal.parse_record(line)
+    except ValueError:
         return None
     known = isinstance(record, dict) and isinstance(record.get("schema"), int) and record["schema"] <= SCHEMA
     return record if known else None
@@ -296,9 +295,8 @@ def _compact(where: str, now_s: float, keep_s: float, least: int) -> bool:
     gone = {*closed, *(old for old in reader.replaced() if os.path.exists(os.path.join(where, old)))}
     head = {"schema": SCHEMA, "what": "merged", "at_s": round(now_s, 3), "replaces": sorted(gone)}
     lines = [head, *(entry_json(entry) for entry in sorted(kept, key=lambda e: (e.at_s, e.id)))]
-    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     name = f"{_MERGED}{secrets.token_hex(8)}{_OPEN}"
-    config_home.write_atomically(os.path.join(where, name), text.encode())
+    config_home.write_atomically(os.path.join(where, name), b"".join(map(journal.record_line, lines)))
     for old in gone:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(where, old))
