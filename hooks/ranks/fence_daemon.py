@@ -21,6 +21,7 @@ import time
 from ftrun.hooks.compile_cache.periodic_merge import HAS_MERGER, PeriodicMerge
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.runtime.ownership import RUNNER
+from ftrun.hooks.runtime.parent import Parent, environment_for_helper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ class _Child:
             self.pid = os.posix_spawn(
                 sys.executable,
                 [sys.executable, *flags, *own, self.name, *self.words],
-                {**os.environ, HAS_MERGER: "1"},
+                environment_for_helper({**os.environ, HAS_MERGER: "1"}),
             )
         if self.pid:
             try:
@@ -211,6 +212,7 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] in (["-h"], ["--help"]):
         print(USAGE)
         return 0
+    parent = Parent()
     words = _Arguments(arguments)
     node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
     guard = FenceDaemon(words.folder, words.job or os.environ.get("SLURM_JOB_ID", ""), node, words.launch)
@@ -219,8 +221,7 @@ def main(arguments: list[str]) -> int:
     keep = _Child("staging-daemon", words.keep.splitlines(), began_s if words.keep else None, again=True)
     caches = PeriodicMerge(os.path.join(words.folder, "nodes"), words.launch, began_s)
     _install_signal_handlers(guard, watch, keep, caches)
-    parent = os.getppid()
-    while os.getppid() == parent and not _is_done(keep):
+    while not parent.is_gone and not _is_done(keep):
         now_s = time.monotonic()
         guard.look(now_s)
         watch.tend(now_s)

@@ -27,6 +27,7 @@ from ftrun.hooks.runtime import node_report
 from ftrun.hooks.runtime.formats import parse_amount, parse_bytes
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.runtime.ownership import RUNNER
+from ftrun.hooks.runtime.parent import Parent, environment_for_helper
 from ftrun.hooks.runtime.procfs import lower_priority
 from ftrun.hooks.runtime.start_processes import token_of
 from ftrun.hooks.runtime.wakeup_fifo import WakeupListener
@@ -209,6 +210,7 @@ def _number(value: object) -> int:
 
 def main(arguments: list[str]) -> int:
     """Keep until the job ends. 0, or CANNOT where nothing can be staged on this node."""
+    parent = Parent()
     args = _parser().parse_args(arguments)
     if not os.path.isabs(args.base) or not os.path.isabs(args.to):
         raise UsageError("--base and --to must be full paths")
@@ -226,7 +228,7 @@ def main(arguments: list[str]) -> int:
         _put(ready.replace("/ready.", "/refused."), str(error))
         return CANNOT
     lower_priority()
-    life = _DaemonLife(daemon)
+    life = _DaemonLife(daemon, parent)
     life.listen()
     _put(ready, "")
     clear_dead(os.path.dirname(args.base), args.base)
@@ -237,8 +239,8 @@ def main(arguments: list[str]) -> int:
 class _DaemonLife:
     """The main thread: polls, and exits when it is told to."""
 
-    def __init__(self, daemon: StagingDaemon) -> None:
-        self.daemon = daemon
+    def __init__(self, daemon: StagingDaemon, parent: Parent) -> None:
+        self.daemon, self.parent = daemon, parent
         self.until_s: Optional[float] = None
         self.partner = 0
 
@@ -277,10 +279,10 @@ class _DaemonLife:
 
     def live(self, lock: int, partner: Sequence[str]) -> None:
         """Run until a signal, or the end of the parent process."""
-        parent, touched_s, ear = os.getppid(), 0.0, WakeupListener(self.daemon.home.base)
+        touched_s, ear = 0.0, WakeupListener(self.daemon.home.base)
         for life in (self.daemon.publish_forever, self.daemon.report_forever):
             threading.Thread(target=life, daemon=True).start()
-        while os.getppid() == parent:
+        while not self.parent.is_gone:
             now_s = time.monotonic()
             if self.until_s is not None and (
                 now_s > self.until_s or self.daemon.flushed == self.daemon.publisher.starts.token
@@ -302,7 +304,9 @@ class _DaemonLife:
         flags = [flag for flag, is_set in (("-I", sys.flags.isolated), ("-S", sys.flags.no_site)) if is_set]
         own = ["-m", "ftrun.hooks.main"] if sys.argv[0].endswith(".py") else ["-c", RUNNER, sys.argv[0]]
         self.partner = os.posix_spawn(
-            sys.executable, [sys.executable, *flags, *own, "partner", *args], os.environ
+            sys.executable,
+            [sys.executable, *flags, *own, "partner", *args],
+            environment_for_helper({**os.environ}),
         )
 
 

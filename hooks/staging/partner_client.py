@@ -38,6 +38,7 @@ from ftrun.hooks.checkpoints.manifest import MARKER
 from ftrun.hooks.runtime import channel as runtime_channel
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.runtime.ownership import RUNNER
+from ftrun.hooks.runtime.parent import Parent
 from ftrun.hooks.runtime.start_processes import token_of
 from ftrun.hooks.staging import copy, inventory, publish
 from ftrun.hooks.staging.copy import Disk
@@ -247,6 +248,7 @@ def _no_pace(_size_bytes: int) -> None:
 
 def main(arguments: list[str]) -> int:
     """Keep the copies until the parent process has ended. Always 0."""
+    parent = Parent()
     parser = argparse.ArgumentParser(
         prog="ftrun-hook partner",
         description="Keep a copy of staged checkpoints in the memory of another node.",
@@ -265,8 +267,7 @@ def main(arguments: list[str]) -> int:
     partner = PartnerClient(
         PartnerConfig(args.base, args.attempt_folder, node, args.job, args.to, args.owner.encode())
     )
-    parent = os.getppid()
-    while os.getppid() == parent:
+    while not parent.is_gone:
         done = False
         try:
             done = partner.run_round(time.monotonic())
