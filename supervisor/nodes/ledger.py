@@ -94,7 +94,8 @@ def _append(home: str, records: list[dict[str, Any]]) -> bool:
 
     True if the file is new. Raises OSError.
     """
-    os.makedirs(ledger_dir(home), mode=0o700, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(ledger_dir(home), 0o700)  # not the home: one that was removed is not made again
     path = os.path.join(ledger_dir(home), run_dir.process_identity() + _OPEN)
     for _ in range(APPENDS_MAX):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
