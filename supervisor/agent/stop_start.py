@@ -177,6 +177,7 @@ class CheckpointWait:
         why: str = "a spare is to take a slow node's place",
     ) -> None:
         self._ctx, self._monitor, self._settings = ctx, monitor, settings
+        self._warned = False
         self._began_s = self._looked_s = ctx.clock.mono_s()
         self._seen = checkpoint_state(ctx, monitor, settings, self._began_s, None)
         signal_name, to_script = save_request.parse_save_signal(str(settings.get("save-signal", "")))
@@ -198,6 +199,9 @@ class CheckpointWait:
         self._looked_s = mono_s
         self._seen = checkpoint_state(self._ctx, self._monitor, self._settings, mono_s, self._seen)
         verdict = save_request.save_verdict(self._ask, self._seen[0], mono_s - self._began_s)
+        if verdict.unsettled and not self._warned:
+            self._warned = True
+            log_line(save_request.unsettled_warning(verdict))
         if verdict.end and self._ask.wait_s is not None:
             self.close()
             self._ctx.journal.record("save.done" if verdict.saved else "save.missed", why=verdict.reason)
@@ -225,8 +229,20 @@ def checkpoint_state(
     same = before is not None and (before[0].path, before[0].stamp) == (path, stamp)
     since_s = before[1] if same and before is not None else mono_s
     step = checkpoints_names.step_of(path) if path else None
+    cwd, logged = submission_context.cwd(ctx.where.run_dir), monitor.memory.saved_step
+    pattern = str(settings.get("checkpoint", ""))
+    older = "" if marker else checkpoints.overtaken_checkpoint(path, pattern, cwd=cwd)
+    overtaken = save_request.CheckpointState(
+        older, checkpoints.content_stamp(older), checkpoints_names.step_of(older)
+    )
     now = save_request.CheckpointState(
-        path, stamp, step, monitor.memory.saved_step, mono_s - since_s, marked=bool(marker)
+        path,
+        stamp,
+        step,
+        logged,
+        mono_s - since_s,
+        marked=bool(marker),
+        overtaken=overtaken if older else None,
     )
     return now, since_s
 
