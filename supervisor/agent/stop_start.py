@@ -9,7 +9,8 @@ next, even if the script exits 0. Each effect is journalled before and after.
 - `Notice`: preemption that shows only in the job log. Normally the supervisor sees the preemption in Slurm
   and asks the script to save. The supervisor may poll rarely or be gone, and the grace time is short. When
   slurmstepd logs a cancelled step (TERM to the tasks) and the start lives on, the agent gives the supervisor
-  time to ask, then queries Slurm once and asks the script itself. Slurm ends the job.
+  time to ask, then queries Slurm once and asks the script itself. Slurm ends the job. Where no supervisor
+  lives, the agent asks Slurm by itself now and then (`unattended`).
 - `Drained`: somebody drained nodes that this start uses. The supervisor leaves the request in the attempt's
   folder (`flag_files`), because only the agent acts inside a live allocation. The agent asks for a checkpoint
   and ends the start once the checkpoint is complete and the ladder would swap in spares now; recovery then
@@ -34,6 +35,7 @@ from ftrun.slurm.commands.steps import StepRow
 from ftrun.supervisor.agent.context import AgentContext, Suspicion, log_line
 from ftrun.supervisor.agent.removed_nodes import RemovedNodes
 from ftrun.supervisor.agent.start_monitor import HangMonitor, StartMonitor
+from ftrun.supervisor.agent.unattended import UnattendedJob
 from ftrun.supervisor.diagnosis import suspicions
 from ftrun.supervisor.model.types import FaultClass
 from ftrun.supervisor.policy import save_request
@@ -267,8 +269,15 @@ def _ask(ctx: AgentContext, monitor: StartMonitor, token: str, signal_name: str,
 class PreemptionNotice:
     """Watches one start for a preemption that nobody else handles."""
 
-    def __init__(self, ctx: AgentContext, monitor: StartMonitor, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        ctx: AgentContext,
+        monitor: StartMonitor,
+        settings: Mapping[str, Any],
+        unattended: UnattendedJob,
+    ) -> None:
         self._ctx, self._monitor, self._settings = ctx, monitor, settings
+        self._unattended = unattended
         self._seen_s: float | None = None
         self._over = False
         self._boundary: CheckpointWait | None = None
@@ -282,10 +291,12 @@ class PreemptionNotice:
                 self._boundary = None
             return
         report, mono_s = self._monitor.memory.report, self._ctx.clock.mono_s()
-        if self._over or report is None:
+        if self._over:
             return
         if self._seen_s is None:
-            if any(one.signature == STEPS_CANCELLED for one in report.evidence):
+            if self._unattended.cut_short:  # nobody else asks first
+                self._seen_s = mono_s - SUPERVISORS_S
+            elif report and any(one.signature == STEPS_CANCELLED for one in report.evidence):
                 self._seen_s = mono_s
         elif mono_s - self._seen_s >= SUPERVISORS_S:
             self._over = True
@@ -336,7 +347,8 @@ class DrainMonitor:
         self._new_token: LeaveRequest | None = None
         self._boundary: CheckpointWait | None = None
         self._answered: set[str] = set()
-        self._notice = PreemptionNotice(ctx, monitor, settings)
+        self._unattended = UnattendedJob(ctx, monitor.started, settings)
+        self._notice = PreemptionNotice(ctx, monitor, settings, self._unattended)
         self._taken = RemovedNodes(ctx, monitor.started)
 
     @property
@@ -346,6 +358,7 @@ class DrainMonitor:
 
     def look(self) -> Suspicion | None:
         """Why to end this start now; None = go on. Raises OSError (journal), GivenUp."""
+        self._unattended.look()
         self._notice.look()
         if (lost := self._taken.look()) is not None:
             return lost
