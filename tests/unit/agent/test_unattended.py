@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,10 +31,10 @@ class _Asked(MemoryCluster):
         self.asked.append("nodes")
         return super().nodes(names)
 
-    def jobs(self, ids: Sequence[str]) -> dict[str, JobRow]:
+    def jobs(self, job_ids: Collection[str]) -> Mapping[str, JobRow]:
         self.asked.append("job")
         row: Any = SimpleNamespace(is_cut_short=self.cut_short)
-        return {ids[0]: row}
+        return dict.fromkeys(job_ids, row)
 
 
 class Scene:
