@@ -31,6 +31,7 @@ from ftrun.hooks.checkpoints.selection import Request, select
 from ftrun.hooks.runtime.command_line import parser_of
 from ftrun.hooks.runtime.formats import parse_bytes
 from ftrun.hooks.runtime.host import UsageError
+from ftrun.hooks.runtime.parent import Parent
 from ftrun.hooks.runtime.procfs import lower_priority
 
 LOOK_S = 30.0
@@ -97,6 +98,7 @@ class Verifier:
 
     def _begun(self, path: str) -> int:
         """The child's pid."""
+        reader = os.getpid()
         pid = os.fork()
         if pid:
             return pid
@@ -104,6 +106,8 @@ class Verifier:
             import ctypes
 
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != reader:  # it died before the line above
+                os._exit(1)
             listing.slow_down(parse_bytes(self.words.rate))
             verify_one(self.words.run_dir, path, self.words.marker)
         except BaseException:  # noqa: BLE001  nobody waits for the result of a child
@@ -136,6 +140,7 @@ def verify_one(run_dir: str, path: str, marker: str) -> Optional[DeepResult]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run until the parent process has ended. Always 0."""
+    parent = Parent()
     words = _parser().parse_args(arguments)
     try:
         parse_bytes(words.rate)
@@ -145,8 +150,8 @@ def main(arguments: Sequence[str]) -> int:
     listing.slow_down(0)  # its looks are small
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as stream:
         stream.write("1000")
-    verifier, parent, due_s = Verifier(words), os.getppid(), 0.0
-    while os.getppid() == parent:
+    verifier, due_s = Verifier(words), 0.0
+    while not parent.is_gone:
         now_s = time.monotonic()
         if now_s >= due_s:
             verifier.update()

@@ -31,6 +31,7 @@ from ftrun.hooks.runtime import node_report
 from ftrun.hooks.runtime.command_line import node_name, parser_of
 from ftrun.hooks.runtime.finding import BAD, DEGRADED, OK, SEVERITIES, SKIPPED, UNKNOWN, Check, Finding, worst
 from ftrun.hooks.runtime.host import Machine, UsageError
+from ftrun.hooks.runtime.parent import Parent
 from ftrun.hooks.runtime.state_dir import Growth
 
 USUAL_PERIOD_S = 60.0
@@ -336,7 +337,7 @@ def main(arguments: list[str]) -> int:
     """Monitor until the job ends. Always 0: the status of this step must not become what Slurm records for
     the job.
     """
-    words = _parser().parse_args(arguments)
+    parent, words = Parent(), _parser().parse_args(arguments)
     if words.visible:
         print(json.dumps(checks_by_family(words.root)))
         return 0
@@ -349,7 +350,6 @@ def main(arguments: list[str]) -> int:
         return 0
     root = words.root.replace("{node}", node)
     watch = NodeMonitor(root=root, period_s=words.period, began_s=time.time(), settings=settings)
-    parent = os.getppid()
     _Living.merger = merger = PeriodicMerge(words.folder, str(words.launch), time.monotonic())
     while True:
         now_s = time.time()
@@ -361,7 +361,7 @@ def main(arguments: list[str]) -> int:
         if words.once:
             return 0
         time.sleep(watch.period_s - time.time() % watch.period_s)
-        if os.getppid() != parent or _is_over(words.folder, words.launch):
+        if parent.is_gone or _is_over(words.folder, words.launch):
             return 0
 
 

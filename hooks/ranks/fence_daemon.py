@@ -21,6 +21,7 @@ import time
 from ftrun.hooks.compile_cache.periodic_merge import HAS_MERGER, PeriodicMerge
 from ftrun.hooks.runtime.command_line import node_name, own_command
 from ftrun.hooks.runtime.host import UsageError
+from ftrun.hooks.runtime.parent import Parent, environment_for_helper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -181,8 +182,8 @@ class _Child:
         """Start it when it is due; reap it."""
         if self.due_s is not None and now_s >= self.due_s:
             self.due_s = None
-            own, env = own_command(self.name, *self.words), {**os.environ, HAS_MERGER: "1"}
-            self.pid = os.posix_spawn(sys.executable, own, env)
+            env = environment_for_helper({**os.environ, HAS_MERGER: "1"})
+            self.pid = os.posix_spawn(sys.executable, own_command(self.name, *self.words), env)
         if self.pid:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -202,6 +203,7 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] in (["-h"], ["--help"]):
         print(USAGE)
         return 0
+    parent = Parent()
     words = _Arguments(arguments)
     node = node_name(words.node)
     guard = FenceDaemon(words.folder, words.job or os.environ.get("SLURM_JOB_ID", ""), node, words.launch)
@@ -210,8 +212,7 @@ def main(arguments: list[str]) -> int:
     keep = _Child("staging-daemon", words.keep.splitlines(), began_s if words.keep else None, again=True)
     caches = PeriodicMerge(os.path.join(words.folder, "nodes"), words.launch, began_s)
     _install_signal_handlers(guard, watch, keep, caches)
-    parent = os.getppid()
-    while os.getppid() == parent and not _is_done(keep):
+    while not parent.is_gone and not _is_done(keep):
         now_s = time.monotonic()
         guard.look(now_s)
         watch.tend(now_s)

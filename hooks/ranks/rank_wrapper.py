@@ -76,14 +76,15 @@ class RankParent:
         if self.pid:
             return RankExit(os.waitpid(self.pid, 0)[1])
         if self.last is None:  # not even a child could be started
-            self._become(2)
+            self._become(2, os.getppid())
         return self.last
 
     def _once(self) -> RankExit:
         reader, writer = os.pipe()
+        wrapper = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            self._become(writer)
+            self._become(writer, wrapper)
         os.close(writer)
         failed = os.read(reader, 1) != b""  # returns when the command runs: exec closes the other end
         os.close(reader)
@@ -94,12 +95,12 @@ class RankParent:
                 return RankExit(status, ran=not failed)
             self._take(signal.sigwaitinfo(ALL))
 
-    def _become(self, writer: int) -> NoReturn:
+    def _become(self, writer: int, parent: int) -> NoReturn:
         """Runs in the child: become the rank as it would be without a parent."""
         try:
             if not os.isatty(0):
                 os.setpgid(0, 0)
-            _die_with_parent()
+            _die_with_parent(parent)
             env = _environment()
             if self.restarts:
                 env[b"FTRUN_RANK_RESTART"] = b"%d" % self.restarts
@@ -227,14 +228,16 @@ def _environment() -> dict[bytes, bytes]:
     return {name: value for name, sign, value in (word.partition(b"=") for word in words) if sign}
 
 
-def _die_with_parent() -> None:
-    """Slurm takes the end of this process for the task's, so the rank must not outlive it."""
+def _die_with_parent(parent: int) -> None:
+    """Slurm takes the end of the wrapper for the task's, so the rank must not outlive it."""
     try:
         import ctypes
 
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     except (ImportError, OSError, AttributeError):
         return
+    if os.getppid() != parent:  # it died before the line above
+        os._exit(1)
 
 
 def _exit_as(end: RankExit) -> NoReturn:

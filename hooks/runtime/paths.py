@@ -98,7 +98,7 @@ ROWS = (
         SHARED,
         "staging.workspace.open_base",
     ),
-    Row("lock of all sandboxes", "{tmp}/ftrun-sandbox-ports.lock", 0o644, "read", SHARED, "ports"),
+    Row("lock of a user's sandboxes", "{tmp}/ftrun-sandbox-ports.*.lock", 0o600, "write", SHARED, "ports"),
     Row("sockets of a sandbox", "{tmp}/ftrun-sandbox-*", 0o755, "run", SHARED, "made anew"),
     Row("sandbox", "{sandbox}", 0o755, "read", SHARED, "boot.is_foreign"),
     Row("plan of a sandbox", "{sandbox}/sandbox.json", 0o644, "read", SHARED, "boot.is_foreign"),

@@ -27,6 +27,7 @@ from ftrun.hooks.runtime import node_report
 from ftrun.hooks.runtime.command_line import node_name, own_command, parser_of
 from ftrun.hooks.runtime.formats import parse_amount, parse_bytes
 from ftrun.hooks.runtime.host import UsageError
+from ftrun.hooks.runtime.parent import Parent, environment_for_helper
 from ftrun.hooks.runtime.procfs import lower_priority
 from ftrun.hooks.runtime.start_processes import token_of
 from ftrun.hooks.runtime.wakeup_fifo import WakeupListener
@@ -199,6 +200,7 @@ def _number(value: object) -> int:
 
 def main(arguments: list[str]) -> int:
     """Run until the job ends. 0, or CANNOT if nothing can be staged on this node."""
+    parent = Parent()
     args = _parser().parse_args(arguments)
     if not os.path.isabs(args.base) or not os.path.isabs(args.to):
         raise UsageError("--base and --to must be full paths")
@@ -216,7 +218,7 @@ def main(arguments: list[str]) -> int:
         _put(ready.replace("/ready.", "/refused."), str(error))
         return CANNOT
     lower_priority()
-    life = _DaemonLife(daemon)
+    life = _DaemonLife(daemon, parent)
     life.listen()
     _put(ready, "")
     clear_dead(os.path.dirname(args.base), args.base)
@@ -227,8 +229,8 @@ def main(arguments: list[str]) -> int:
 class _DaemonLife:
     """The main thread: polls, and exits on a signal."""
 
-    def __init__(self, daemon: StagingDaemon) -> None:
-        self.daemon = daemon
+    def __init__(self, daemon: StagingDaemon, parent: Parent) -> None:
+        self.daemon, self.parent = daemon, parent
         self.until_s: Optional[float] = None
         self.partner = 0
 
@@ -267,10 +269,10 @@ class _DaemonLife:
 
     def live(self, lock: int, partner: Sequence[str]) -> None:
         """Run until a signal, or the end of the parent process."""
-        parent, touched_s, ear = os.getppid(), 0.0, WakeupListener(self.daemon.home.base)
+        touched_s, ear = 0.0, WakeupListener(self.daemon.home.base)
         for life in (self.daemon.publish_forever, self.daemon.report_forever):
             threading.Thread(target=life, daemon=True).start()
-        while os.getppid() == parent:
+        while not self.parent.is_gone:
             now_s = time.monotonic()
             if self.until_s is not None and (
                 now_s > self.until_s or self.daemon.flushed == self.daemon.publisher.starts.token
@@ -289,8 +291,8 @@ class _DaemonLife:
         with contextlib.suppress(ChildProcessError):
             if self.partner and os.waitpid(self.partner, os.WNOHANG)[0] == 0:
                 return
-        own = own_command("partner", *args)
-        self.partner = os.posix_spawn(sys.executable, own, os.environ)
+        env = environment_for_helper({**os.environ})
+        self.partner = os.posix_spawn(sys.executable, own_command("partner", *args), env)
 
 
 def _in_background(act: Callable[..., object], *arguments: object) -> threading.Thread:

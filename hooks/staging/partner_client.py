@@ -37,6 +37,7 @@ from ftrun.hooks.runtime import channel as runtime_channel
 from ftrun.hooks.runtime.command_line import node_name, parser_of
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.runtime.ownership import RUNNER
+from ftrun.hooks.runtime.parent import Parent
 from ftrun.hooks.runtime.start_processes import token_of
 from ftrun.hooks.staging import copy, inventory, publish
 from ftrun.hooks.staging.copy import Disk
@@ -231,6 +232,7 @@ def _remove_copy(part: StoredPart) -> None:
 
 def main(arguments: list[str]) -> int:
     """Manage the copies until the parent process has ended. Always 0."""
+    parent = Parent()
     text = "Keep a copy of staged checkpoints in the memory of another node."
     parser = parser_of("partner", text, "--base", "--attempt-folder", "--job", "--to", "--node")
     parser.add_argument("--owner", default="{}", help="whose they are, as JSON")
@@ -242,8 +244,7 @@ def main(arguments: list[str]) -> int:
     partner = PartnerClient(
         PartnerConfig(args.base, args.attempt_folder, node, args.job, args.to, args.owner.encode())
     )
-    parent = os.getppid()
-    while os.getppid() == parent:
+    while not parent.is_gone:
         done = False
         try:
             done = partner.run_round(time.monotonic())

@@ -22,7 +22,7 @@ from ftrun.slurm.sandbox import accounting as sandbox_accounting
 from ftrun.slurm.sandbox import boot, sshd
 from ftrun.slurm.sandbox.handle import DaemonStatus, NodeStatus, Sandbox, SandboxStatus
 from ftrun.slurm.sandbox.plan import NODES_MAX, RUN_DIR_LENGTH_MAX, Plan, SandboxError, usable_folder
-from ftrun.slurm.sandbox.ports import machine_lock, port_range
+from ftrun.slurm.sandbox.ports import port_range, user_lock
 
 __all__ = [
     "DaemonStatus",
@@ -100,8 +100,8 @@ def _boot(plan: Plan, base_port: int | None, uts: bool) -> Sandbox:
     if plan.shm_mib:
         boot.require_own_memory(plan)
     try:
-        # Until every daemon is seen to have its port no other sandbox may choose ports.
-        with machine_lock():
+        # Until every daemon is seen to have its port no other sandbox of this user may choose ports.
+        with user_lock():
             plan = replace(plan, base_port=port_range(plan.port_count, base_port))
             plan = replace(plan, run_dir=_run_dir(Path(plan.folder)))
             if plan.gpus:

@@ -15,7 +15,6 @@ recovery inside the allocation, never the job.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -161,7 +160,7 @@ class AgentJournal:
                 self._earlier[launch] = store_run_dir.read_untrusted(path, EARLIER_MAX_BYTES) or b""
             for line in self._earlier[launch].splitlines():
                 with contextlib.suppress(LookupError, TypeError, AttributeError, ValueError, AssertionError):
-                    record = json.loads(line)
+                    record = store_journal.parse_record(line)
                     if record["seq"] >= copied.get(launch, 0):
                         run = apply(run, record)
         return run

@@ -69,7 +69,9 @@ def load_run(run_dir: str) -> Run:
     try:
         return journal.load_run(run_dir)
     except UnreadableRun as error:
-        raise UserError(f"{name}: {error}; the run is left alone", 1) from None
+        raise UserError(
+            f"{name}: {error}; the run is left alone: ftrun explain {name} says how to go on", 1
+        ) from None
     except OSError as error:
         raise UserError(
             f"{name}: its journal cannot be read: {error.filename}: {error.strerror}", 1
@@ -89,13 +91,19 @@ def all_runs(home_dir: str) -> list[tuple[str, Run]]:
 
 def find_run(name: str) -> tuple[str, Run]:
     """The run that a run id or any of its job ids names. Raises UserError."""
+    run_dir = find_run_dir(name)
+    return run_dir, load_run(run_dir)
+
+
+def find_run_dir(name: str) -> str:
+    """The folder of the run that a run id or any of its job ids names. Raises UserError."""
     home_dir = home()
     run_dir = store_run_dir.find_run(home_dir, name) or _find_by_journal(home_dir, name)
     if run_dir is None:
         raise UserError(
             f"no run and no job of a run is called {name!r} in {home_dir}; see: ftrun status --all"
         )
-    return run_dir, load_run(run_dir)
+    return run_dir
 
 
 def _find_by_journal(home_dir: str, name: str) -> str | None:

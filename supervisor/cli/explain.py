@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,15 +18,15 @@ from ftrun.supervisor.cli import common, view_run
 from ftrun.supervisor.cli.options import Json, Name, argument, option
 from ftrun.supervisor.config import settings, sources
 from ftrun.supervisor.config.recovery_order import rung_rules_from
-from ftrun.supervisor.model import errors
+from ftrun.supervisor.model import errors, events, states
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.states import AGENT_KINDS
 from ftrun.supervisor.model.types import Action, FaultClass
 from ftrun.supervisor.policy.what_if import what_if
 from ftrun.supervisor.store import attempt_dir as store_attempt_dir
-from ftrun.supervisor.store import journal
-from ftrun.supervisor.store.run_dir import attempt_dir
+from ftrun.supervisor.store import journal, submission_context
+from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.submission import in_allocation
 
 FOLLOW_EVERY_S = 0.5
@@ -173,8 +174,15 @@ def explain(
         raise UserError(
             "a run is wanted (ftrun status --all lists them), or --what-if CLASS; --ft goes with the latter"
         )
-    run_dir, run = common.find_run(name)
-    records = journal.read_run(run_dir)
+    run_dir = common.find_run_dir(name)
+    run_id = os.path.basename(run_dir)
+    try:
+        run = events.fold(run_id, records := journal.read_run(run_dir))
+    except (journal.JournalDamaged, states.IllegalEvent, events.BadRecord) as error:
+        return _explain_damaged(run_dir, str(error), json=json)
+    except (journal.JournalTooNew, OSError):
+        common.load_run(run_dir)  # says it in the words of every command
+        raise
     if json:
         common.print_json(
             {
@@ -184,20 +192,73 @@ def explain(
             }
         )
         return 0
-    start = run.created_at_s
-    for record in records:
-        place = f"{record['attempt']}" + (f".{record['start']}" if record["kind"] in AGENT_KINDS else "")
-        for line in _record_lines(record):
-            print(f"{record['at'] - start:9.1f} s  attempt {place}  {line}")
+    _print_records(records)
     return 0
 
 
-def _record_lines(record: dict[str, Any]) -> list[str]:
-    """The lines for a record; only its kind where an agent of another release left fields out."""
+def _print_records(records: Sequence[dict[str, Any]], *, damaged: bool = False) -> None:
+    start = records[0]["at"] if records else 0.0
+    for record in records:
+        place = f"{record['attempt']}" + (f".{record['start']}" if record["kind"] in AGENT_KINDS else "")
+        for line in _record_lines(record, damaged=damaged):
+            print(f"{record['at'] - start:9.1f} s  attempt {place}  {line}")
+
+
+def _explain_damaged(run_dir: str, why: str, *, json: bool) -> int:
+    """What a damaged journal still says, and the one way to go on: a new run, once no job of this one lives.
+
+    Nothing repairs a journal: the record that is lost may be the one that says which job runs.
+    """
+    records, damage = journal.read_readable(run_dir)
+    damage = damage or [why]
+    jobs = sorted(
+        {
+            *store_run_dir.indexed_jobs(common.home(), run_dir),
+            *(str(r["job"]) for r in records if r.get("job")),
+        }
+    )
+    steps = [
+        f"scancel {' '.join(jobs)}" if jobs else "scancel the job of this run, if squeue shows one",
+        _submission_line(run_dir),
+        f"rm -r {shlex.quote(run_dir)}",
+    ]
+    if json:
+        common.print_json(
+            {"run": os.path.basename(run_dir), "records": records, "damage": damage, "go_on": steps}
+        )
+        return 1
+    _print_records(records, damaged=True)
+    print(
+        f"\nThe journal of {os.path.basename(run_dir)} is damaged, so ftrun leaves the run and its job alone:"
+    )
+    for line in damage:
+        print(f"    {line}")
+    print(f"Readable are {len(records)} records, printed above. To go on:")
+    print(f"    {steps[0]}    # its jobs, so that no two write into one folder of checkpoints")
+    print(f"    {steps[1]}    # a new run; it resumes from the newest complete checkpoint")
+    print(f"    {steps[2]}    # when nobody needs this journal any more")
+    return 1
+
+
+def _submission_line(run_dir: str) -> str:
+    """The `ftrun sbatch` of this run, with the settings that stood on its command line."""
+    try:
+        kept = submission_context.load(run_dir)
+        typed = [key for key, layer in kept["settings_from"].items() if layer == sources.COMMAND_LINE]
+        own = [f"--ft-{key}={settings.format_value(key, kept['settings'][key])}" for key in typed]
+        return f"cd {shlex.quote(kept['cwd'])} && {shlex.join(['ftrun', 'sbatch', *own, *kept['argv']])}"
+    except (submission_context.ContextError, KeyError, TypeError, AttributeError):
+        return f"ftrun sbatch SCRIPT    # a copy of the script: {run_dir}/submit/script"
+
+
+def _record_lines(record: dict[str, Any], *, damaged: bool = False) -> list[str]:
+    """The lines for a record. An agent of another release may have left fields out, and so may the damage of a
+    journal: then only the kind is printed.
+    """
     try:
         return list(_lines(record))
     except (LookupError, TypeError, ValueError):
-        if record["kind"] not in AGENT_KINDS:
+        if record["kind"] not in AGENT_KINDS and not damaged:
             raise
         return [str(record["kind"])]
 
@@ -327,7 +388,7 @@ def _print_tasks(run_dir: str, run: Run) -> bool:
 
 def _launch_numbers(run_dir: str, attempt: int) -> list[int]:
     try:
-        names = os.listdir(attempt_dir(run_dir, attempt))
+        names = os.listdir(store_run_dir.attempt_dir(run_dir, attempt))
     except OSError:
         return []
     return sorted(int(n[7:]) for n in names if n.startswith("launch.") and n[7:].isdigit())

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ftrun.hooks.runtime.ownership import private_folders
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.client.cluster import NodeRow
 from ftrun.slurm.client.errors import SlurmError
@@ -265,6 +266,8 @@ def _named_nodes(scene: NodesView, names: list[str]) -> list[str]:
 def _note(scene: NodesView, what: str, names: list[str], detail: dict[str, Any]) -> None:
     told = {key: value for key, value in detail.items() if value != ""}
     entry = NodeEntry(scene.now_s, what, tuple(names), detail=told | {"by": getpass.getuser()})
+    if not os.path.isdir(scene.home):
+        private_folders(scene.home)
     if not ledger.append_entries(scene.home, entry):
         raise UserError(f"the ledger cannot be written: {ledger.ledger_dir(scene.home)}", 1)
 

@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from ftrun.hooks.runtime.ownership import private_folders
 from ftrun.slurm.client import options as client_options
 from ftrun.slurm.client.cluster import Cluster, PartitionRow, SubmitRequest
 from ftrun.slurm.client.parse import parse_seconds
@@ -121,7 +122,9 @@ def _run_loop(
         supervisor.services.tell("slurm.client", by=speaking.by, why=speaking.why)
 
     cluster = cluster_client.open_cluster(settings, env, timeout_s=COMMAND_TIMEOUT_S, tell=spoke)
-    supervisor = Supervisor(home, cluster, clock, lease, log=log)
+    if not os.path.isdir(home):
+        private_folders(home)
+    supervisor = Supervisor(home, cluster, clock, lease, log=log, slurm_conf=env.get("SLURM_CONF", ""))
     supervisor.services.steps = CommandSteps(env)
     supervisor.services.accounting.accounts = SacctAccounting(env)
     idle_exit_s = settings.number("idle-exit")

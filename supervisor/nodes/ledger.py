@@ -17,7 +17,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import secrets
@@ -101,7 +100,8 @@ def _append(home: str, records: list[dict[str, Any]], writer: str) -> bool:
 
     True if the file is new. Raises OSError.
     """
-    os.makedirs(ledger_dir(home), mode=0o700, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(ledger_dir(home), 0o700)  # not the home: one that was removed is not made again
     path = os.path.join(ledger_dir(home), writer + _OPEN)
     for _ in range(APPENDS_MAX):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -241,10 +241,10 @@ def _is_ours(name: str) -> bool:
 
 
 def _parsed(line: bytes) -> Mapping[str, Any] | None:
-    """The record of a line; None for a torn one, and for one of a newer ftrun."""
+    """The record of a line; None for a torn or changed one, and for one of a newer ftrun."""
     try:
-        record = json.loads(line.decode("utf-8", "surrogateescape"))
-    except (ValueError, RecursionError):
+        record = journal.parse_record(line)
+    except ValueError:
         return None
     known = isinstance(record, dict) and isinstance(record.get("schema"), int) and record["schema"] <= SCHEMA
     return record if known else None
@@ -299,9 +299,8 @@ def _compact(where: str, now_s: float, keep_s: float, least: int) -> bool:
     gone = {*closed, *(old for old in reader.replaced() if os.path.exists(os.path.join(where, old)))}
     head = {"schema": SCHEMA, "what": "merged", "at_s": round(now_s, 3), "replaces": sorted(gone)}
     lines = [head, *(entry_json(entry) for entry in sorted(kept, key=lambda e: (e.at_s, e.id)))]
-    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     name = f"{_MERGED}{secrets.token_hex(8)}{_OPEN}"
-    config_home.write_atomically(os.path.join(where, name), text.encode())
+    config_home.write_atomically(os.path.join(where, name), b"".join(map(journal.record_line, lines)))
     for old in gone:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(where, old))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -55,7 +54,7 @@ class AppendLog:
             with open(os.path.join(self.folder, name), "rb") as stream:
                 for line in stream:
                     with contextlib.suppress(ValueError):
-                        record = json.loads(line.decode("utf-8", "surrogateescape"))
+                        record = journal.parse_record(line.rstrip(b"\n"))
                         if isinstance(record, dict) and isinstance(record.get("at"), int | float):
                             found.append(record)
         return found

@@ -125,8 +125,12 @@ class Lease:
         return self.epoch > 0
 
     def acquire(self) -> bool:
-        """Look once and, if the holder is gone, try once to take over. Call again until it returns True."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Look once and, if the holder is gone, try once to take over. Call again until it returns True.
+
+        Raises OSError where the home is gone or the lease cannot be written; then it is not held.
+        """
+        with contextlib.suppress(FileExistsError):
+            self._folder.mkdir(mode=0o700)  # not its parents: a home that was removed is not made again
         holder = read_holder(self.home)
         now = self._clock.mono_s()
         gone = (
@@ -147,7 +151,12 @@ class Lease:
             return False
         self.epoch = holder.epoch + 1
         self._renewed_s = now
-        self._beat()
+        try:
+            self._beat()
+        except OSError:  # disk full: each try leaves an epoch
+            self._forget_old()
+            self.epoch = 0
+            raise
         self.rival = self._living_rival()
         self._forget_old()
         return True
@@ -167,7 +176,7 @@ class Lease:
 
     def _confirm(self) -> None:
         if not self.epoch or self._renewed_s is None:
-            raise LeaseLost("the lease was never taken")
+            raise LeaseLost("the lease was never taken, or its renewal failed for too long")
         if self._clock.mono_s() - self._renewed_s > self.term_s / 2:
             epoch, self.epoch = self.epoch, 0
             raise LeaseLost(f"epoch {epoch} was not renewed for more than {self.term_s / 2:g} s")

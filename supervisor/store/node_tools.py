@@ -74,7 +74,10 @@ LINK = TOOLS_LINK
 
 
 def install_node_tools(home: str) -> str:
-    """Put the node side into `home`, let the link lead to it, and return its path. Raises OSError."""
+    """Put the node side into `home`, let the link lead to it, and return its path. Raises OSError, also where
+    there is no such home: one that was removed is not made again.
+    """
+    os.stat(home)
     path, link = build_zipapp(home), os.path.join(home, LINK)
     name = os.path.basename(path)
     with contextlib.suppress(OSError):

@@ -10,6 +10,7 @@ sbatch` goes through this module, so it imports next to nothing.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -120,6 +121,18 @@ def index_job(home: str, job_id: str, run_id: str) -> None:
     temporary = f"{link}.{config_home.host_name()}.{os.getpid()}.tmp"
     os.symlink(target, temporary)
     os.replace(temporary, link)
+
+
+def indexed_jobs(home: str, run_dir: str) -> list[str]:
+    """The jobs that the index says belong to this run."""
+    folder, target = os.path.join(home, "index"), os.path.join("..", "runs", os.path.basename(run_dir))
+    found = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                if os.readlink(os.path.join(folder, name)) == target:
+                    found.append(name)
+    return sorted(found)
 
 
 def run_dirs(home: str) -> list[str]:

@@ -23,6 +23,7 @@ class Context:
     """As much of a context as is asked for its run."""
 
     def __init__(self, home: Path, *entries: NodeEntry, domains: Any = None, **run: Any) -> None:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
         assert ledger.append_entries(str(home), *entries)
         self.settings: dict[str, Any] = run.pop("settings", {})
         self.attempt = Attempt(2, NOW - 100, nodes=NODES)
