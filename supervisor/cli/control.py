@@ -36,7 +36,7 @@ def cancel(name: Name, no_wait: No_Wait = False, json: Json = False) -> int:
     """
     run_dir, run = common.find_run(name)
     if _over(run):
-        return _print_result(run, json, f"{run.id} is over already: {run.final_reason or run.state.value}")
+        return _print_results([run], json, f"{run.id} is over already: {run.final_reason or run.state.value}")
     return end_run(run_dir, "cancel", wait=not no_wait, json=json)
 
 
@@ -45,7 +45,7 @@ def end_run(run_dir: str, want: str, *, wait: bool, json: bool) -> int:
     run = send_request(run_dir, want, wait=wait, done=_over)
     if not wait or _over(run):
         told = f"{run.state.value}, {run.final_reason}" if _over(run) else f"{want} requested"
-        return _print_result(run, json, f"{run.id}: {told}")
+        return _print_results([run], json, f"{run.id}: {told}")
     raise UserError(
         f"{run.id}: the request is kept, but it has not taken effect within {WAIT_S:.0f} s; see: ftrun status",
         1,
@@ -92,14 +92,6 @@ def run_facts(run: Run) -> dict[str, Any]:
         "halt": dict(run.halt),
         "reason": run.final_reason,
     }
-
-
-def _print_result(run: Run, json: bool, text: str) -> int:
-    if json:
-        common.print_json(run_facts(run))
-    else:
-        print(text)
-    return 0
 
 
 Names = Annotated[list[str] | None, argument("RUN|JOBID...", "Run ids, or any job ids of runs.")]

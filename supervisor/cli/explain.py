@@ -25,7 +25,6 @@ from ftrun.supervisor.model.types import Action, FaultClass
 from ftrun.supervisor.policy.what_if import what_if
 from ftrun.supervisor.store import attempt_dir as store_attempt_dir
 from ftrun.supervisor.store import journal
-from ftrun.supervisor.store.run_dir import attempt_dir
 from ftrun.supervisor.submission import in_allocation
 
 FOLLOW_EVERY_S = 0.5
@@ -276,7 +275,9 @@ def logs(
 
 def _print_new(run_dir: str, run: Run, done: dict[tuple[int, int], int]) -> bool:
     """Print what is new in each launch's log; `done`: the offset reached. False: none was readable."""
-    launches = [(a.number, r) for a in run.attempts for r in _launch_numbers(run_dir, a.number)]
+    launches = [
+        (a.number, r) for a in run.attempts for r in store_attempt_dir.launch_numbers(run_dir, a.number)
+    ]
     readable = False
     for index, key in enumerate(launches):
         record = store_attempt_dir.launch_record(run_dir, *key)
@@ -322,14 +323,6 @@ def _print_tasks(run_dir: str, run: Run) -> bool:
         if len(shown) > TASKS_SHOWN:
             print(f"----- and {len(shown) - TASKS_SHOWN} tasks more -----")
     return readable
-
-
-def _launch_numbers(run_dir: str, attempt: int) -> list[int]:
-    try:
-        names = os.listdir(attempt_dir(run_dir, attempt))
-    except OSError:
-        return []
-    return sorted(int(n[7:]) for n in names if n.startswith("launch.") and n[7:].isdigit())
 
 
 def _copy(path: str, start: int, end: int | None) -> int:
