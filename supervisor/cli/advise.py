@@ -422,7 +422,10 @@ def _show(found: Advice) -> None:
     print(f"\nassumed rate {_number(found.reckoned)}: a fault every {expected} ({soon} to {late})\n")
     common.print_table(
         ["", "SECONDS", "FROM"],
-        [[name, f"{one.seconds:.1f}", _source(one)] for name, one in found.figures.items()],
+        [
+            [name, f"{one.seconds:.1f}", one.source + (f", median of {one.count}" if one.count else "")]
+            for name, one in found.figures.items()
+        ],
     )
     print(f"\nbest interval: {found.best_every_s:.0f} s of work by Daly, {found.young_s:.0f} s by Young\n")
     common.print_table(
@@ -441,10 +444,6 @@ def _show(found: Advice) -> None:
     print()
     for line in found.words:
         print(line)
-
-
-def _source(figure: Figure) -> str:
-    return figure.source + (f", median of {figure.count}" if figure.count else "")
 
 
 def _number(value: float) -> str:

@@ -43,14 +43,9 @@ def array_tasks(spec: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def array_limit(spec: str) -> str:
-    """How many tasks may run at a time, as typed; "" for no limit."""
-    return spec.partition("%")[2].strip()
-
-
 def narrowed_array(spec: str, wanted: tuple[int, ...]) -> str:
     """The same array with these tasks only."""
-    most = array_limit(spec)
+    most = spec.partition("%")[2].strip()
     return ",".join(map(str, wanted)) + (f"%{most}" if most else "")
 
 
