@@ -156,13 +156,13 @@ def _account(told: Mapping[str, str]) -> AccountingRow:
     )
 
 
-def accounted(job_id: str, env: Mapping[str, str] | None = None, *, timeout_s: float = 30.0) -> str:
+def accounted(job_id: str) -> str:
     """The rows of one job as `sacct -P` prints them, its heading first; "" where accounting is off or knows no such job."""
-    reading = reading_env(os.environ if env is None else env)
+    reading = reading_env(os.environ)
     for fields in (_FIELDS, _SHORT_FIELDS):
         try:
             argv = [tool("sacct", reading), "-P", "-D", "-j", job_id, f"--format={fields}"]
-            answer = run(argv, reading, timeout_s=timeout_s)
+            answer = run(argv, reading, timeout_s=30.0)
         except SlurmError:
             return ""
         if answer.exit_code == 0:

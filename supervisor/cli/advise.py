@@ -20,6 +20,7 @@ from statistics import median
 from typing import Annotated
 
 from ftrun.hooks.checkpoints import names as checkpoints_names
+from ftrun.hooks.runtime.formats import duration_text
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.cli import common, view_run
 from ftrun.supervisor.cli.options import Json, Name, option
@@ -418,7 +419,7 @@ def _show(found: Advice) -> None:
             for one in found.rates
         ],
     )
-    expected, soon, late = (_hours(seconds) for seconds in found.between_s)
+    expected, soon, late = (duration_text(seconds) for seconds in found.between_s)
     print(f"\nassumed rate {_number(found.reckoned)}: a fault every {expected} ({soon} to {late})\n")
     common.print_table(
         ["", "SECONDS", "FROM"],
@@ -448,10 +449,3 @@ def _show(found: Advice) -> None:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000.0 else f"{value:.3g}"
-
-
-def _hours(seconds: float) -> str:
-    if seconds < 3600.0:
-        return f"{seconds:.0f} s"
-    hours = seconds / 3600.0
-    return f"{hours:.1f} h" if hours < 48.0 else f"{hours / 24.0:,.1f} days"

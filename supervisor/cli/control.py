@@ -157,7 +157,10 @@ def pause(
         raise UserError("which run? name it, or a node with --node (see `ftrun pause --help`)")
     found = [common.find_run(name) for name in names or ()]
     if node:
-        nodes = set(_expanded(node))
+        try:
+            nodes = {name for text in node for name in nodeset.expand(text)}
+        except ValueError as error:
+            raise UserError(f"--node: {error}") from None
         found += [
             pair for pair in common.all_runs(common.home()) if _uses(pair[1], nodes) and pair not in found
         ]
@@ -198,19 +201,12 @@ def _halt(after: bool, at_step: int | None, before: str | None, now: bool, clear
         raise UserError(
             "give --after-checkpoint or --at-step, not both: --at-step asks for a checkpoint anyway"
         )
-    token = str(time.time_ns())
+    asked = StopConditions(token=str(time.time_ns()), by=getpass.getuser())
     if clear:
-        return StopConditions(token=token, by=getpass.getuser())
+        return asked
     before_s = None if before is None else at_time(before, time.time())
     at_once = not now and at_step is None and before is None
-    return StopConditions(
-        token=token,
-        now=now,
-        after_checkpoint=after or at_once,
-        at_step=at_step,
-        before_s=before_s,
-        by=getpass.getuser(),
-    )
+    return replace(asked, now=now, after_checkpoint=after or at_once, at_step=at_step, before_s=before_s)
 
 
 def at_time(text: str, now_s: float) -> float:
@@ -236,21 +232,11 @@ def at_time(text: str, now_s: float) -> float:
     return found
 
 
-def _expanded(nodes: Sequence[str]) -> list[str]:
-    try:
-        return [name for text in nodes for name in nodeset.expand(text)]
-    except ValueError as error:
-        raise UserError(f"--node: {error}") from None
-
-
 def _uses(run: Run, nodes: set[str]) -> bool:
     attempt = run.attempt
-    return (
-        not run.final
-        and attempt is not None
-        and not attempt.launch.end.state
-        and bool(nodes & set(attempt.reach))
-    )
+    if run.final or attempt is None or attempt.launch.end.state:
+        return False
+    return bool(nodes & set(attempt.reach))
 
 
 # ---------------------------------------------------------------------- saying so
@@ -304,8 +290,7 @@ def result_line(run: Run, halt: StopConditions, *, asked: bool) -> str:
             return f"{run.id} is paused already: ftrun resume {run.id} continues it"
         return f"{run.id} is over already: {run.final_reason or run.state.value}"
     if not halt.wanted:
-        too_late = run.state is State.ENDING
-        if too_late:
+        if run.state is State.ENDING:
             return f"{run.id}: too late, its job is being ended"
         return f"{run.id}: goes on" if asked else f"{run.id}: nothing was asked of it"
     note = ""
