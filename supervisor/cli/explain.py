@@ -1,6 +1,6 @@
 """`ftrun explain` and `ftrun logs`: why each decision was taken, and the output of the attempts. (I/O)
 
-`explain` prints one line for each record of the journal (`_TOLD`); diagnoses and decisions take several.
+`explain` prints one line for each record of the journal; diagnoses and decisions take several.
 `explain --what-if` prints the recovery path of a fault, from the settings alone.
 """
 
