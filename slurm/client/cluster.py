@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from ftrun.slurm.client.pending import PendingJobs
-
 
 class JobState(str, Enum):
     """Slurm's job states (base state; flags like COMPLETING stand in for the base state as squeue prints them)."""
@@ -295,7 +293,7 @@ class Submitted:
     stderr: str
 
 
-class Cluster(PendingJobs, Protocol):
+class Cluster(Protocol):
     """The operations of a cluster.
 
     Every method may raise the errors of `ftrun.slurm.client.errors`. Implementations retry reads a few times
@@ -370,6 +368,14 @@ class Cluster(PendingJobs, Protocol):
 
     def exclude(self, job_id: str, nodes: Sequence[str]) -> None:
         """Set the ExcNodeList of a *pending* job to exactly these nodes."""
+        ...
+
+    def reshape(self, job_id: str, *, nodes: int, tasks: int, cpus: int) -> None:
+        """Change nodes, tasks and CPUs of a *pending* job, which keeps its place in the queue."""
+        ...
+
+    def reserved(self, name: str) -> tuple[str, ...]:
+        """The nodes of a reservation; () if Slurm knows none of this name."""
         ...
 
     def drain(self, node: str, reason: str) -> None:

@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 
 from ftrun.slurm.client.errors import RefusedForGood, RefusedForNow, SlurmError, Unreachable
+from ftrun.slurm.commands.failure_kinds import Call, error_of_failure
 from ftrun.slurm.records import dataclass
 
 # Variables that Slurm's commands need to reach the right cluster; all other SLURM_* change output or
@@ -116,6 +117,28 @@ def run(
     finally:
         os.close(report)
         os.close(complain)
+
+
+def ask(
+    call: Call,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    timeout_s: float,
+    accept: Callable[[str], bool] | None = None,
+) -> Answer:
+    """The answer of a command; `accept` sees in stderr that one that failed did answer. Raises SlurmError."""
+    check_configuration(env)
+    answer = run([tool(argv[0], env), *argv[1:]], env, timeout_s=timeout_s)
+    if answer.exit_code == 0 or (accept is not None and not answer.killed and accept(answer.stderr)):
+        return answer
+    raise failure(call, answer, timeout_s)
+
+
+def failure(call: Call, answer: Answer, timeout_s: float) -> SlurmError:
+    """The error that a command's answer means, which had `timeout_s` for it."""
+    killed_s = timeout_s if answer.killed else None
+    return error_of_failure(call, stderr=answer.stderr, exit_code=answer.exit_code, killed_after_s=killed_s)
 
 
 def _start_failure(wrong: OSError) -> type[SlurmError]:

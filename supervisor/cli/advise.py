@@ -20,6 +20,7 @@ from statistics import median
 from typing import Annotated
 
 from ftrun.hooks.checkpoints import names as checkpoints_names
+from ftrun.hooks.runtime.formats import duration_text
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.cli import common, view_run
 from ftrun.supervisor.cli.options import Json, Name, option
@@ -418,11 +419,14 @@ def _show(found: Advice) -> None:
             for one in found.rates
         ],
     )
-    expected, soon, late = (_hours(seconds) for seconds in found.between_s)
+    expected, soon, late = (duration_text(seconds) for seconds in found.between_s)
     print(f"\nassumed rate {_number(found.reckoned)}: a fault every {expected} ({soon} to {late})\n")
     common.print_table(
         ["", "SECONDS", "FROM"],
-        [[name, f"{one.seconds:.1f}", _source(one)] for name, one in found.figures.items()],
+        [
+            [name, f"{one.seconds:.1f}", one.source + (f", median of {one.count}" if one.count else "")]
+            for name, one in found.figures.items()
+        ],
     )
     print(f"\nbest interval: {found.best_every_s:.0f} s of work by Daly, {found.young_s:.0f} s by Young\n")
     common.print_table(
@@ -443,16 +447,5 @@ def _show(found: Advice) -> None:
         print(line)
 
 
-def _source(figure: Figure) -> str:
-    return figure.source + (f", median of {figure.count}" if figure.count else "")
-
-
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000.0 else f"{value:.3g}"
-
-
-def _hours(seconds: float) -> str:
-    if seconds < 3600.0:
-        return f"{seconds:.0f} s"
-    hours = seconds / 3600.0
-    return f"{hours:.1f} h" if hours < 48.0 else f"{hours / 24.0:,.1f} days"

@@ -61,7 +61,7 @@ def _show(run: str, book: CacheIndex) -> None:
         [
             one.name,
             share.kind,
-            one.writers.get(_framework(share.kind), None),
+            one.writers.get("torch" if share.kind == "inductor" else share.kind),
             share.entries,
             size_text(share.size_bytes),
             size_text(share.stored_bytes),
@@ -77,10 +77,6 @@ def _show(run: str, book: CacheIndex) -> None:
             print(f"{one.name}: damaged, left out: {line}")
     for warm in [one for one in book.warm if one.filled or one.trouble][:32]:
         print(_started(warm))
-
-
-def _framework(kind: str) -> str:
-    return "torch" if kind == "inductor" else kind
 
 
 def _facts(one: NodeClass) -> str:

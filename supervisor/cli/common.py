@@ -199,7 +199,7 @@ def print_json(value: object) -> None:
     print(json.dumps(value, default=_to_json, ensure_ascii=False))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print `rows` under `columns` on stdout, one cell for each column; None prints as `-`.
 
     On a terminal this is a rich table; elsewhere the columns are aligned, one line for each row, and never
@@ -207,7 +207,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, tit
     """
     cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
     if is_terminal():
-        _rich_table(columns, cells, title)
+        _rich_table(columns, cells)
     else:
         _plain_table(columns, cells)
 
@@ -258,11 +258,11 @@ def console() -> Console:
     return Console(no_color=bool(os.environ.get("NO_COLOR")), highlight=False, emoji=False)
 
 
-def _rich_table(columns: Sequence[str], cells: list[list[str]], title: str) -> None:
+def _rich_table(columns: Sequence[str], cells: list[list[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    view = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    view = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         view.add_column(column, overflow="fold")
     for row in cells:

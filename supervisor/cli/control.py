@@ -36,7 +36,7 @@ def cancel(name: Name, no_wait: No_Wait = False, json: Json = False) -> int:
     """
     run_dir, run = common.find_run(name)
     if _over(run):
-        return _print_result(run, json, f"{run.id} is over already: {run.final_reason or run.state.value}")
+        return _print_results([run], json, f"{run.id} is over already: {run.final_reason or run.state.value}")
     return end_run(run_dir, "cancel", wait=not no_wait, json=json)
 
 
@@ -45,7 +45,7 @@ def end_run(run_dir: str, want: str, *, wait: bool, json: bool) -> int:
     run = send_request(run_dir, want, wait=wait, done=_over)
     if not wait or _over(run):
         told = f"{run.state.value}, {run.final_reason}" if _over(run) else f"{want} requested"
-        return _print_result(run, json, f"{run.id}: {told}")
+        return _print_results([run], json, f"{run.id}: {told}")
     raise UserError(
         f"{run.id}: the request is kept, but it has not taken effect within {WAIT_S:.0f} s; see: ftrun status",
         1,
@@ -92,14 +92,6 @@ def run_facts(run: Run) -> dict[str, Any]:
         "halt": dict(run.halt),
         "reason": run.final_reason,
     }
-
-
-def _print_result(run: Run, json: bool, text: str) -> int:
-    if json:
-        common.print_json(run_facts(run))
-    else:
-        print(text)
-    return 0
 
 
 Names = Annotated[list[str] | None, argument("RUN|JOBID...", "Run ids, or any job ids of runs.")]
@@ -165,7 +157,10 @@ def pause(
         raise UserError("which run? name it, or a node with --node (see `ftrun pause --help`)")
     found = [common.find_run(name) for name in names or ()]
     if node:
-        nodes = set(_expanded(node))
+        try:
+            nodes = {name for text in node for name in nodeset.expand(text)}
+        except ValueError as error:
+            raise UserError(f"--node: {error}") from None
         found += [
             pair for pair in common.all_runs(common.home()) if _uses(pair[1], nodes) and pair not in found
         ]
@@ -206,19 +201,12 @@ def _halt(after: bool, at_step: int | None, before: str | None, now: bool, clear
         raise UserError(
             "give --after-checkpoint or --at-step, not both: --at-step asks for a checkpoint anyway"
         )
-    token = str(time.time_ns())
+    asked = StopConditions(token=str(time.time_ns()), by=getpass.getuser())
     if clear:
-        return StopConditions(token=token, by=getpass.getuser())
+        return asked
     before_s = None if before is None else at_time(before, time.time())
     at_once = not now and at_step is None and before is None
-    return StopConditions(
-        token=token,
-        now=now,
-        after_checkpoint=after or at_once,
-        at_step=at_step,
-        before_s=before_s,
-        by=getpass.getuser(),
-    )
+    return replace(asked, now=now, after_checkpoint=after or at_once, at_step=at_step, before_s=before_s)
 
 
 def at_time(text: str, now_s: float) -> float:
@@ -244,21 +232,11 @@ def at_time(text: str, now_s: float) -> float:
     return found
 
 
-def _expanded(nodes: Sequence[str]) -> list[str]:
-    try:
-        return [name for text in nodes for name in nodeset.expand(text)]
-    except ValueError as error:
-        raise UserError(f"--node: {error}") from None
-
-
 def _uses(run: Run, nodes: set[str]) -> bool:
     attempt = run.attempt
-    return (
-        not run.final
-        and attempt is not None
-        and not attempt.launch.end.state
-        and bool(nodes & set(attempt.reach))
-    )
+    if run.final or attempt is None or attempt.launch.end.state:
+        return False
+    return bool(nodes & set(attempt.reach))
 
 
 # ---------------------------------------------------------------------- saying so
@@ -312,8 +290,7 @@ def result_line(run: Run, halt: StopConditions, *, asked: bool) -> str:
             return f"{run.id} is paused already: ftrun resume {run.id} continues it"
         return f"{run.id} is over already: {run.final_reason or run.state.value}"
     if not halt.wanted:
-        too_late = run.state is State.ENDING
-        if too_late:
+        if run.state is State.ENDING:
             return f"{run.id}: too late, its job is being ended"
         return f"{run.id}: goes on" if asked else f"{run.id}: nothing was asked of it"
     note = ""

@@ -88,11 +88,6 @@ class MonitorCapability(NamedTuple):
     mend: str = ""
 
 
-def visible_here() -> Mapping[str, list[str]]:
-    """Family -> its checks that can see something on this machine."""
-    return node_monitor.checks_by_family()
-
-
 def visible_on_node(home: str, env: Mapping[str, str]) -> tuple[str, Mapping[str, list[str]]] | None:
     """The name of an idle node and what can be seen there, by one short srun; None if none answers."""
     try:
@@ -150,7 +145,7 @@ def examine(home: str, cluster: Cluster, env: dict[str, str], *, nodes: bool) ->
     yield _shared(home, cluster)
     yield _logout()
     yield _supervisor(home)
-    yield from _capability_findings("here", visible_here())
+    yield from _capability_findings("here", node_monitor.checks_by_family())
     if nodes:
         yield from _from_a_node(home, env)
         told = visible_on_node(home, env)

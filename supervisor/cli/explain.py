@@ -1,6 +1,6 @@
 """`ftrun explain` and `ftrun logs`: why each decision was taken, and the output of the attempts. (I/O)
 
-`explain` prints one line for each record of the journal (`_TOLD`); diagnoses and decisions take several.
+`explain` prints one line for each record of the journal; diagnoses and decisions take several.
 `explain --what-if` prints the recovery path of a fault, from the settings alone.
 """
 
@@ -338,7 +338,9 @@ def logs(
 
 def _print_new(run_dir: str, run: Run, done: dict[tuple[int, int], int]) -> bool:
     """Print what is new in each launch's log; `done`: the offset reached. False: none was readable."""
-    launches = [(a.number, r) for a in run.attempts for r in _launch_numbers(run_dir, a.number)]
+    launches = [
+        (a.number, r) for a in run.attempts for r in store_attempt_dir.launch_numbers(run_dir, a.number)
+    ]
     readable = False
     for index, key in enumerate(launches):
         record = store_attempt_dir.launch_record(run_dir, *key)
@@ -384,14 +386,6 @@ def _print_tasks(run_dir: str, run: Run) -> bool:
         if len(shown) > TASKS_SHOWN:
             print(f"----- and {len(shown) - TASKS_SHOWN} tasks more -----")
     return readable
-
-
-def _launch_numbers(run_dir: str, attempt: int) -> list[int]:
-    try:
-        names = os.listdir(store_run_dir.attempt_dir(run_dir, attempt))
-    except OSError:
-        return []
-    return sorted(int(n[7:]) for n in names if n.startswith("launch.") and n[7:].isdigit())
 
 
 def _copy(path: str, start: int, end: int | None) -> int:

@@ -82,12 +82,9 @@ def nodes(
     for cause in together:
         print(f"{_clock(cause['at'])}  {cause['sentence']}")
     if scene.pool:
-        told = [f"{one['node']} {_state(one)}" for one in pooled]
+        lent = {one["node"]: f"lent to {run}" for one in pooled if (run := one["borrowed_by"])}
+        told = [f"{n['node']} {lent.get(n['node'], n['slurm'] or 'not seen')}" for n in pooled]
         print(f"pool {scene.pool}: {', '.join(told) or 'no nodes'}")
-
-
-def _state(one: Mapping[str, str]) -> str:
-    return f"lent to {one['borrowed_by']}" if one["borrowed_by"] else one["slurm"] or "not seen"
 
 
 def _pooled(scene: NodesView) -> list[dict[str, str]]:

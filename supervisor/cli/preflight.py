@@ -143,11 +143,8 @@ def _by_step(
         progress.end()
     if pairs and not between:
         print("ftrun: the network between the nodes was not tested: no result", file=sys.stderr)
-    return {node: replace(one, findings=(*one.findings, *_of(node, between))) for node, one in found.items()}
-
-
-def _of(node: str, between: Mapping[str, Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    return (between[node],) if node in between else ()
+    more = {node: (finding,) for node, finding in between.items()}
+    return {node: replace(one, findings=(*one.findings, *more.get(node, ()))) for node, one in found.items()}
 
 
 class _Progress:

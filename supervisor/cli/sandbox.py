@@ -59,7 +59,7 @@ def up(  # noqa: PLR0917 - options, never positions
                 accounting=accounting,
                 shm_mib=shm,
                 name=name,
-                on_start=lambda: _progress(line),
+                on_start=lambda: print(line, file=sys.stderr, flush=True),
             )
             headline = f"sandbox {box.name} is up after {time.monotonic() - start_s:.1f} s"
         else:
@@ -211,10 +211,6 @@ def _exec(box: Sandbox, command: list[str]) -> None:
         os.execve(program, command, environment)  # noqa: S606 - no shell is wanted
     except OSError as error:
         raise UserError(f"{program}: {error.strerror}", 126) from error
-
-
-def _progress(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _introduce(box: Sandbox, headline: str, name: str | None, folder: Path | None) -> None:

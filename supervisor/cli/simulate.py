@@ -151,11 +151,11 @@ def _show(scenario: Scenario, seeds: int, rows: Sequence[Row]) -> None:
         f"{scenario.nodes} nodes, {scenario['days']:g} days, a fault every {hours:.1f} h of training;"
         f" {seeds} {'seed' if seeds == 1 else 'seeds'}, means of a seed\n"
     )
-    lines: list[list[object]] = [
+    lines: list[Sequence[object]] = [
         ["goodput", *(f"{row.goodput:.1%}" for row in rows)],
         ["95 % interval", *(_interval(row) for row in rows)],
         ["spares counted, too", *(f"{row.goodput_of_all:.1%}" for row in rows)],
-        *_losses(rows),
+        *[[f"node-hours: {name}", *(f"{row.node_hours[name]:,.0f}" for row in rows)] for name in LOSSES],
         ["node-hours: spares idle", *(f"{row.spare_node_hours:,.0f}" for row in rows)],
         ["faults", *(f"{row.faults:.0f}" for row in rows)],
         [
@@ -168,11 +168,8 @@ def _show(scenario: Scenario, seeds: int, rows: Sequence[Row]) -> None:
     common.print_table(["", *(row.policy for row in rows)], lines)
     print()
     for why in sorted({why for row in rows for why in row.stops}):
-        print(f"stopped until a person came: {why}" + _hint(why))
-
-
-def _losses(rows: Sequence[Row]) -> list[list[object]]:
-    return [[f"node-hours: {name}", *(f"{row.node_hours[name]:,.0f}" for row in rows)] for name in LOSSES]
+        hint = " (--ft retries=N raises it)" if why.startswith("all ") else ""
+        print(f"stopped until a person came: {why}{hint}")
 
 
 def _kind(kind: str, rows: Sequence[Row]) -> list[object]:
@@ -184,7 +181,3 @@ def _kind(kind: str, rows: Sequence[Row]) -> list[object]:
 
 def _interval(row: Row) -> str | None:
     return None if row.half_width is None else f"+- {row.half_width * 100:.1f}"
-
-
-def _hint(why: str) -> str:
-    return " (--ft retries=N raises it)" if why.startswith("all ") else ""

@@ -4,11 +4,11 @@
 be loaded. Here all are inspected, in parallel, and the choice is made by the same function as a start's, with
 what the run's journal knows: checkpoints that a start failed to load, and the time when training diverged.
 
-**Staged** (`facts`). Each node writes a report into the attempt's folder. A set is as far as its slowest
+**Staged** (`staged_facts`). Each node writes a report into the attempt's folder. A set is as far as its slowest
 node: it is published when all nodes that have a part of it say so. The reports of a job that is over show how
 it ended.
 
-**Verified** (`deep_facts`). The checkpoints that were read in full in the background, and the result.
+**Verified** (`verified_facts`). The checkpoints that were read in full in the background, and the result.
 """
 
 from __future__ import annotations

@@ -23,17 +23,8 @@ from ftrun.supervisor.policy import estimates
 from ftrun.supervisor.policy.policy_input import limits_from
 
 
-def companion_facts(attempt: Attempt) -> list[dict[str, Any]]:
-    """Every companion of an attempt, oldest first. `since`: when it was requested or joined (Unix time)."""
-    return [_fact(one) for one in attempt.companions]
-
-
-def present_companions(attempt: Attempt | None) -> list[dict[str, Any]]:
-    """The companions that Slurm may still have."""
-    return [_fact(one) for one in attempt.companions if not one.gone] if attempt is not None else []
-
-
-def _fact(one: Companion) -> dict[str, Any]:
+def companion_facts(one: Companion) -> dict[str, Any]:
+    """One companion of an attempt. `since`: when it was requested or joined (Unix time)."""
     return {
         "companion": one.number,
         "launch": one.launch,
@@ -116,7 +107,7 @@ def run_row(run: Run, now_s: float) -> dict[str, Any]:
         "retries_left": max(0, limits_from(run.settings).retries - run.retries),
         "inside": _inside(attempt, _full(run)) if attempt else _NOTHING_INSIDE,
         "growth": _growth(run),
-        "companions": present_companions(attempt),
+        "companions": [companion_facts(one) for one in attempt.companions if not one.gone] if attempt else [],
         "excluded": list(run.excluded_at(now_s)),
         "last_fault": last.fault if last else "",
         "why": run.final_reason or str(run.decision.get("reason", "")),
@@ -247,7 +238,7 @@ def attempt_facts(attempt: Attempt, full: int = 0) -> dict[str, Any]:
         "passed_over": attempt.launch.start.passed_over,
         "last_step": attempt.last_step,
         "inside": _inside(attempt, full),
-        "companions": companion_facts(attempt),
+        "companions": [companion_facts(one) for one in attempt.companions],
         "starts": [_start_facts(one) for one in attempt.begun],
         "tasks": list(attempt.tasks),
         "failed_tasks": list(attempt.failed_tasks),

@@ -112,9 +112,10 @@ def plan_batch(sizes: Sizes, whole: int, micro: int, per_node: int, replicas: in
     if wrong:
         right = [str(size) for size in sizes.all if size not in wrong]
         works = f"these sizes work: --ft-nodes-valid={','.join(right)}" if right else "no size works"
+        unit = "node" if sizes.unit == 1 else f"unit of {sizes.unit} nodes"
         raise SettingError(
             f"global-batch: {whole} cannot be dealt out by {micro} over {_named(wrong)} nodes"
-            f" ({replicas} {'replica' if replicas == 1 else 'replicas'} in each {_unit(sizes.unit)}); {works}"
+            f" ({replicas} {'replica' if replicas == 1 else 'replicas'} in each {unit}); {works}"
         )
     return batch
 
@@ -164,10 +165,6 @@ def _number(key: str, text: str) -> int:
 def _named(numbers: Sequence[int]) -> str:
     shown = [str(number) for number in numbers[:4]] + (["..."] if len(numbers) > 4 else [])
     return ", ".join(shown)
-
-
-def _unit(unit: int) -> str:
-    return "node" if unit == 1 else f"unit of {unit} nodes"
 
 
 _KINDS = ("reservation", "partition")

@@ -221,12 +221,9 @@ def _diagnosed(run: Run, record: Record) -> Run:
         diagnosed_at_s=_at_s(record),
         diagnosis=diagnosis,
     )
-    return replace(run, incidents=_in_order((*run.incidents, incident)))
-
-
-def _in_order(incidents: tuple[Incident, ...]) -> tuple[Incident, ...]:
-    """Sort by attempt, launch and start: a copy may arrive late."""
-    return tuple(sorted(incidents, key=lambda one: (one.attempt, one.launch, one.start)))
+    # A copy may arrive late.
+    ordered = sorted((*run.incidents, incident), key=lambda one: (one.attempt, one.launch, one.start))
+    return replace(run, incidents=tuple(ordered))
 
 
 def _decided(run: Run, record: Record) -> Run:

@@ -144,7 +144,8 @@ def _started(run: Run, record: Record) -> Run:
     before = run.attempt
     run = _at_launch(run, record["launch"])
     if before is not None and (before.launch.end.state or data.get("stays")) and not data.get("over"):
-        run = _without_intents(run)
+        # Intents to end were about the launch before.
+        run = run.with_attempt(end_intended="", end_done=False, cancel_intended=False, cancel_offsets={})
     resizing = run.attempt.resizing if run.attempt is not None else 0
     if resizing:  # it started while it was being made smaller: its nodes tell whether that came first
         done = len(data["nodes"]) == resizing
@@ -183,11 +184,6 @@ def _at_launch(run: Run, number: int) -> Run:
     launch = run.attempt.launch
     same = number == launch.number and not launch.requeued
     return run if same else run.with_attempt(launch=launch.next(number))
-
-
-def _without_intents(run: Run) -> Run:
-    """Drop the intents to end: they were about the launch before."""
-    return run.with_attempt(end_intended="", end_done=False, cancel_intended=False, cancel_offsets={})
 
 
 def _kept(run: Run, record: Record) -> Run:

@@ -68,7 +68,7 @@ class StopConditions:
 
     @classmethod
     def from_json(cls, data: object) -> StopConditions:
-        """The halt that a file says; keys that are unknown or missing mean nothing. Raises BadHalt."""
+        """The halt that a file says; keys that are unknown or missing mean nothing. Raises BadStopConditions."""
         if not isinstance(data, Mapping):
             raise BadStopConditions("an object is wanted")
         step, before_s = data.get("at_step"), data.get("before_s")

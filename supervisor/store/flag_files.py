@@ -44,7 +44,7 @@ def write_halt(run_dir: str, halt: StopConditions) -> None:
 
 
 def read_halt(run_dir: str) -> StopConditions | None:
-    """Return the stop conditions; None if there is no file that can be read. Raises BadHalt."""
+    """Return the stop conditions; None if there is no file that can be read. Raises BadStopConditions."""
     path = os.path.join(run_dir, stop_conditions.HALT_FILE)
     text = store_run_dir.read_untrusted(path, HALT_MAX_BYTES)
     if text is None:

@@ -21,7 +21,7 @@ from ftrun.slurm.commands.node_queries import ANSWER
 from ftrun.supervisor.store.run_dir import TOOLS_LINK
 
 RunOnThisNode = Callable[[str, str, str, float], "tuple[str, ...] | None"]
-"""As `on_own_node`: (line, job, node, limit_s) -> what it answers."""
+"""As `run_on_this_node`: (line, job, node, limit_s) -> what it answers."""
 
 INTERPRETERS = f"/usr/bin/python3 python3 {shlex.quote(sys.executable)}"
 """The node's own first; where that is too old, ours, if the node sees it."""

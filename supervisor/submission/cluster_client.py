@@ -4,7 +4,7 @@ Commands of ftrun that ask Slurm once use Slurm's commands directly: they have t
 is loaded.
 
 In a federation of clusters, Slurm offers a job to each cluster and starts it where it can first, but a run
-lives on one cluster. `may_leave` warns of that after a submission. Only jobs of a federation have ids above
+lives on one cluster. `federation_warning` warns of that after a submission. Only jobs of a federation have ids above
 26 bits (the upper bits are the number of the cluster), so elsewhere the check costs nothing.
 """
 

@@ -141,7 +141,10 @@ def with_variables(text: bytes, values: Mapping[str, str]) -> bytes:
 
 
 def _assigned(values: Mapping[str, str]) -> list[bytes]:
-    return [name.encode() + b"=" + _quoted(_encoded(value)) for name, value in values.items()]
+    return [
+        name.encode() + b"=" + _quoted(value.encode("utf-8", "surrogateescape"))
+        for name, value in values.items()
+    ]
 
 
 def directives(script: bytes) -> list[bytes]:
@@ -233,10 +236,6 @@ def _refuse_what_sbatch_refuses(script: bytes) -> None:
         raise ScriptError(
             "This does not look like a batch script.  The first line must start with #! followed by the path to an interpreter. For instance: #!/bin/sh"
         )
-
-
-def _encoded(value: str) -> bytes:
-    return value.encode("utf-8", "surrogateescape")
 
 
 def _quoted(value: bytes) -> bytes:

@@ -68,17 +68,12 @@ def with_spares(
     return made
 
 
-def active_nodes(kept: Mapping[str, Any]) -> int:
-    """How many nodes the user asked for, where spares were added; 0 where none were."""
-    return int(kept.get("active", 0))
-
-
 def active_nodes_of_run(run_dir: str) -> int:
-    """`active` of a run's submission context; 0 also where it cannot be read."""
+    """How many nodes the user asked for, where spares were added; 0 where none were, or it is not known."""
     from ftrun.supervisor.store import submission_context
 
     try:
-        return active_nodes(submission_context.load(run_dir))
+        return int(submission_context.load(run_dir).get("active", 0))
     except submission_context.ContextError:
         return 0
 

@@ -8,6 +8,7 @@ which watches the lease for a while and exits when the holder turns out to be al
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import sys
 
@@ -57,14 +58,11 @@ def holder_alive_here(home: str) -> bool:
     return run_dir.same_machine(writer) and not run_dir.provably_dead(writer)
 
 
-def dies_at_logout(file: str = "/etc/systemd/logind.conf") -> bool:
+def dies_at_logout() -> bool:
     """Whether logind ends all processes of a user at logout (KillUserProcesses=yes), ours among them."""
     if not os.path.isdir("/run/systemd/system"):
         return False
-    paths = [file]
-    with contextlib.suppress(OSError):
-        paths += [f"{file}.d/{name}" for name in os.listdir(f"{file}.d") if name.endswith(".conf")]
-    for path in paths:
+    for path in ("/etc/systemd/logind.conf", *glob.glob("/etc/systemd/logind.conf.d/*.conf")):
         with contextlib.suppress(OSError), open(path) as stream:
             if any(line.replace(" ", "").strip() == "KillUserProcesses=yes" for line in stream):
                 return True
