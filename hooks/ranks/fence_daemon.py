@@ -19,7 +19,7 @@ import sys
 import time
 
 from ftrun.hooks.compile_cache.periodic_merge import HAS_MERGER, PeriodicMerge
-from ftrun.hooks.runtime.command_line import node_name, own_command
+from ftrun.hooks.runtime.command_line import node_name, own_command, until_told
 from ftrun.hooks.runtime.host import UsageError
 
 TYPE_CHECKING = False
@@ -253,15 +253,7 @@ def _install_signal_handlers(guard: FenceDaemon, watch: _Child, keep: _Child, ca
             pass
         os._exit(0)
 
-    own = (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT)
-    for number in own:
-        signal.signal(number, leave)
-    others = (
-        signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGPWR,
-        signal.SIGXCPU, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
-    )  # fmt: skip
-    for number in others:
-        signal.signal(number, signal.SIG_IGN)
+    until_told(leave)
     try:
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as stream:
             stream.write("1000")

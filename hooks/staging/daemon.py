@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.command_line import node_name, own_command, parser_of
+from ftrun.hooks.runtime.command_line import node_name, own_command, parser_of, until_told
 from ftrun.hooks.runtime.formats import parse_amount, parse_bytes
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.runtime.procfs import lower_priority
@@ -234,11 +234,8 @@ class _DaemonLife:
 
     def listen(self) -> None:
         """Install signal handlers; signals for the job's own steps are ignored."""
+        until_told(lambda *_: self.hurry())
         signal.signal(signal.SIGUSR2, lambda *_: self.leave())
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self.hurry())
-        for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM):
-            signal.signal(number, signal.SIG_IGN)
 
     def hurry(self) -> None:
         """Publish what is complete, then exit."""

@@ -132,7 +132,7 @@ class Living:
         own = {os.getpid(), os.getppid()}
         pids = [pid for pid in listed() if pid not in own]
         self._words = {pid: environment for pid, environment, _ in environments(pids, empty=True)}
-        self._groups = "\n".join(_read_text(f"/proc/{pid}/cgroup") for pid in pids)
+        self._groups = "\n".join(procfs.read_text(f"/proc/{pid}/cgroup") for pid in pids)
         self._is_sure = all(pid in self._words or not procfs.start_ticks(pid) for pid in pids)
 
     def has(self, job: str) -> bool:
@@ -147,7 +147,7 @@ def job_folder(attempt_folder: str) -> str:
     """The job's folder on its nodes, from the arguments of its staging daemons; "" without any."""
     for name in reversed(inventory.listed(f"{attempt_folder}/stage")):
         if name.startswith("words."):
-            words = _read_text(f"{attempt_folder}/stage/{name}").splitlines()
+            words = procfs.read_text(f"{attempt_folder}/stage/{name}").splitlines()
             told = dict(zip(words[0::2], words[1::2]))
             return told.get("--base", "")
     return ""
@@ -155,15 +155,7 @@ def job_folder(attempt_folder: str) -> str:
 
 def _here() -> str:
     """In which scope pids are unique: the boot id of the node, and the pid namespace."""
-    return f"{_read_text('/proc/sys/kernel/random/boot_id').strip() or '-'} {procfs.pid_namespace()}"
-
-
-def _read_text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read(1 << 20)
-    except OSError:
-        return ""
+    return f"{procfs.read_text('/proc/sys/kernel/random/boot_id').strip() or '-'} {procfs.pid_namespace()}"
 
 
 # ---------------------------------------------------------------------- for Slurm's Epilog, as the user
