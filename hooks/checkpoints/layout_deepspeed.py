@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, Optional
 
 from ftrun.hooks.checkpoints import pickle_reader
-from ftrun.hooks.checkpoints.listing import Candidate, Tree
+from ftrun.hooks.checkpoints.listing import Tree
 from ftrun.hooks.checkpoints.model import TORN, Damaged, Expected, Layout, Need
 from ftrun.hooks.checkpoints.torch_reader import first_pickle
 
@@ -51,11 +51,6 @@ class Zero(NamedTuple):
     def at(self, part: int, model: int) -> str:
         """The name of the same kind of file of other ranks."""
         return f"{self.prefix}{part}_mp_rank_{model:02d}{self.ending}"
-
-
-def _is_deepspeed(candidate: Candidate) -> bool:
-    """A folder with a file of one of the families."""
-    return any(family.match(name) for name in candidate.names for family in FAMILIES)
 
 
 def _expect_deepspeed(tree: Tree) -> Expected:
@@ -147,7 +142,7 @@ def _parameters(names: Iterable[str]) -> Iterable[str]:
 
 DEEPSPEED = Layout(
     name="deepspeed",
-    recognise=_is_deepspeed,
+    recognise=lambda candidate: any(one.match(name) for name in candidate.names for one in FAMILIES),
     expected=_expect_deepspeed,
     within=("global_step*", "*"),
     trackers=("latest", "latest_universal"),

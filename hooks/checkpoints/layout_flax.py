@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import time
 
-from ftrun.hooks.checkpoints.listing import Candidate, DeadlinePassed, FileFact, Tree, read_part
+from ftrun.hooks.checkpoints.listing import Candidate, DeadlinePassed, FileFact, read_part
 from ftrun.hooks.checkpoints.model import TORN, UNFLUSHED, Damaged, Expected, Layout, Need
 
 NAME = re.compile(r"(?:checkpoint|ckpt|model|state)[-_][0-9]+(?:\.[0-9]+)?")
@@ -28,15 +28,10 @@ def _is_flax(candidate: Candidate) -> bool:
     )
 
 
-def _expect_flax(tree: Tree) -> Expected:
-    """The one file."""
-    return Expected({name: Need("msgpack") for name in tree.files}, "one file")
-
-
 FLAX = Layout(
     name="flax",
     recognise=_is_flax,
-    expected=_expect_flax,
+    expected=lambda tree: Expected({name: Need("msgpack") for name in tree.files}, "one file"),
     within=("checkpoint_*", "ckpt_*"),
 )
 

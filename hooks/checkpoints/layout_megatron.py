@@ -146,8 +146,10 @@ def _by_rank(tree: Tree) -> Expected:
     content = first_pickle(tree, [f"{folder}/{base}" for folder in folders])
     tensor, pipeline = (pickle_reader.number_after(content, key) for key in NEEDS_OF_MODEL)
     experts = pickle_reader.number_after(content, "expert_model_parallel_size") or 1
+    # Every pair of ranks exists if experts are cut as the rest is.
+    experts_cut = pickle_reader.number_after(content, "expert_tensor_parallel_size")
     world = pickle_reader.number_after(content, "world_size")
-    if base != SHARDS[0] or not tensor or not pipeline or (experts > 1 and not _is_square(content, tensor)):
+    if base != SHARDS[0] or not tensor or not pipeline or (experts > 1 and experts_cut not in (None, tensor)):
         _no_gap(folders)
         return Expected(
             {f"{folder}/{base}": TORCH_NEED for folder in folders},
@@ -185,12 +187,6 @@ def _tells_of_optimizer(tree: Tree, name: str) -> bool:
     except pickle_reader.Broken:
         return False
     return isinstance(state, dict) and "optimizer" in state
-
-
-def _is_square(content: bytes, tensor: int) -> bool:
-    """Whether experts are cut as the rest is, so that every pair of ranks exists."""
-    told = pickle_reader.number_after(content, "expert_tensor_parallel_size")
-    return told is None or told == tensor
 
 
 def _no_gap(folders: list[str]) -> None:

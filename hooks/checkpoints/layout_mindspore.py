@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import re
 import time
@@ -279,7 +280,9 @@ def check_ckpt(path: str, fact: FileFact, level: str, before_s: float) -> str:
             raise DeadlinePassed
         end = value.end
         if value.kind in SIZES:
-            has.setdefault(value.tag, [_tensor_bytes(value), 0])[1] += value.content_bytes
+            has.setdefault(value.tag, [math.prod(value.dims, start=SIZES[value.kind]), 0])[1] += (
+                value.content_bytes
+            )
     short = [tag for tag, (wanted, got) in has.items() if got and got < wanted]
     if short:
         wanted, got = has[short[0]]
@@ -368,13 +371,6 @@ def _tensor(head: bytes, at: int, base: int, end: int) -> Value:
         else:
             raise ValueError(field)
     return Value(0, "", tuple(dims), kind, content_at, content)
-
-
-def _tensor_bytes(value: Value) -> int:
-    wanted = SIZES[value.kind]
-    for dim in value.dims:
-        wanted *= dim
-    return wanted
 
 
 def _varint(text: bytes, at: int) -> tuple[int, int]:

@@ -35,16 +35,6 @@ TORCH_FILE = Need("torch", size_min_bytes=4)  # it begins as a zip or as a pickl
 TORCH_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".tar")
 
 
-def _is_torch(candidate: Candidate) -> bool:
-    """A file with one of the usual endings, also an empty or zeroed one: that is what a torn one looks like."""
-    return not candidate.is_folder and candidate.name.endswith(TORCH_SUFFIXES)
-
-
-def _expect_torch(tree: Tree) -> Expected:
-    """The one file."""
-    return Expected(dict.fromkeys(tree.files, Need()), "one file", sure=False)
-
-
 # ---------------------------------------------------------------------- torch.distributed.checkpoint
 
 DCP_METADATA = ".metadata"
@@ -204,8 +194,9 @@ def global_step(head: bytes) -> Optional[int]:
 
 TORCH = Layout(
     name="torch",
-    recognise=_is_torch,
-    expected=_expect_torch,
+    # Also an empty or zeroed file with one of the usual endings: that is what a torn one looks like.
+    recognise=lambda candidate: not candidate.is_folder and candidate.name.endswith(TORCH_SUFFIXES),
+    expected=lambda tree: Expected(dict.fromkeys(tree.files, Need()), "one file", sure=False),
     within=("*.pt", "*.pth", "*.ckpt", "*.pth.tar", "checkpoints/*.pt"),
 )
 DCP = Layout(name="dcp", recognise=_is_dcp, expected=_expect_dcp, within=("*",))

@@ -39,7 +39,10 @@ def check_tar(path: str, fact: FileFact, level: str, before_s: float) -> str:
     for member in members:
         if member.isfile() and member.offset_data + member.size > fact.size_bytes:
             raise Damaged(TORN, f"is cut inside its member {member.name}")
-    _check_rest(path, end, fact.size_bytes)
+    # Only padding follows the end: a page of zeros in the middle would hide the rest.
+    rest_bytes = fact.size_bytes - end
+    if rest_bytes > 1 << 20 or read_part(path, end, rest_bytes).strip(b"\0"):
+        raise Damaged(UNFLUSHED, f"has zeros at {end} where a tar header must be")
     with zip_reader.OpenFile(path, fact.size_bytes) as source:
         for member in members:
             if member.isfile() and member.name.endswith(TORCH_ENDINGS):
@@ -55,12 +58,6 @@ def _check_member(source: zip_reader.OpenFile, member: tarfile.TarInfo, level: s
         zip_reader.check_records(source, found, level, before_s)
     except Damaged as damaged:
         raise Damaged(damaged.state, f"{damaged.why}, inside its member {member.name}") from None
-
-
-def _check_rest(path: str, end: int, size_bytes: int) -> None:
-    """Behind the end there is nothing but padding; a page of zeros in the middle would hide all that follows."""
-    if size_bytes - end > 1 << 20 or read_part(path, end, size_bytes - end).strip(b"\0"):
-        raise Damaged(UNFLUSHED, f"has zeros at {end} where a tar header must be")
 
 
 def _check_gzip(path: str, before_s: float) -> str:

@@ -19,12 +19,7 @@ from ftrun.hooks.checkpoints.listing import FileFact, Tree, begins_in_hole, read
 from ftrun.hooks.checkpoints.model import TORN, UNFLUSHED, Damaged
 
 MAGIC = 0x1950A86A20F9469CFC6C
-STRICT = (
-    ".pickle",
-    ".pkl",
-    ".pt",
-    ".pth",
-)  # the other endings are also those of formats that may begin with zeros
+STRICT = (".pickle", ".pkl", ".pt", ".pth")  # formats with other endings may begin with zeros
 PROTOCOL = b"\x80"
 PAGE_BYTES = 4096
 ARRAYS_BETWEEN = b"joblib.numpy_pickle"  # joblib writes arrays as they are between the opcodes
@@ -44,20 +39,14 @@ def check_torch(path: str, fact: FileFact, level: str, before_s: float) -> str:
         raise Damaged(TORN, f"is cut: {len(head)} bytes")
     if head[:4] == zip_reader.LOCAL_MARK:
         return zip_reader.check_zip(path, fact, level, before_s)
-    if not head.strip(b"\0") and (
-        path.endswith(STRICT) or (not path.endswith(".bin") and begins_in_hole(path))
-    ):
-        raise Damaged(UNFLUSHED, "begins with zeros where a zip or a pickle must be")
-    if not head.strip(b"\0") and _ends_as_zip(path, fact):
-        raise Damaged(UNFLUSHED, "begins with zeros, and ends as the zip that it was to be")
+    if not head.strip(b"\0"):
+        if path.endswith(STRICT) or (not path.endswith(".bin") and begins_in_hole(path)):
+            raise Damaged(UNFLUSHED, "begins with zeros where a zip or a pickle must be")
+        if read_part(path, max(0, fact.size_bytes - zip_reader.END.size), 4) == zip_reader.END_MARK:
+            raise Damaged(UNFLUSHED, "begins with zeros, and ends as the zip that it was to be")
     if head[:1] == PROTOCOL and head[1:2] in (b"\2", b"\3", b"\4", b"\5"):
         return _check_pickle(path, fact)
     return ""
-
-
-def _ends_as_zip(path: str, fact: FileFact) -> bool:
-    """Whether its last bytes are the end of a zip without a comment."""
-    return read_part(path, max(0, fact.size_bytes - zip_reader.END.size), 4) == zip_reader.END_MARK
 
 
 def pickle_bytes(path: str) -> bytes:

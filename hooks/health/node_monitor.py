@@ -127,11 +127,9 @@ class NodeMonitor:
         self._first: dict[str, dict[str, Finding]] = {}
         self._counters: dict[str, Any] = {}
         found = [(family, _present(family, root)) for family in FAMILIES]
-        wanted = [(family, [one for one in checks if self._is_on(one)]) for family, checks in found]
+        off = {name for name, own in self._settings.items() if own.get("enabled", True) is False}
+        wanted = [(family, [one for one in checks if one.name not in off]) for family, checks in found]
         self._members = [_Member(family, checks) for family, checks in wanted if checks]
-
-    def _is_on(self, check: Check) -> bool:
-        return self._settings.get(check.name, {}).get("enabled", True) is not False
 
     @property
     def checks(self) -> list[str]:

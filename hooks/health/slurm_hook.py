@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, Optional
 
-    from ftrun.hooks.runtime.finding import Check, Finding
+    from ftrun.hooks.runtime.finding import Finding
 
 EXIT_REFUSED = 69
 """No job here. A number that no interpreter, shell or signal returns: the calling script ignores every other
@@ -109,7 +109,7 @@ def run_checks(
     if names:
         chosen = [check for check in chosen if check.name in names]
     if hook.job.id and not hook.job.devices:
-        chosen = [check for check in chosen if not _of_devices(check)]
+        chosen = [one for one in chosen if "devices" not in one.thresholds and one.fault != "hardware-gpu"]
     settings = {
         one.name: {**(more or {}).get(one.name, {}), **hook.table.get(one.name, {})} for one in chosen
     }
@@ -176,10 +176,6 @@ def settle_drain(hook: Hook) -> None:
         if done:
             hook.kept.keep(DRAINING)
             hook.kept.log(f"{hook.name}: {kept[0]}: {done}")
-
-
-def _of_devices(check: Check) -> bool:
-    return "devices" in check.thresholds or check.fault == "hardware-gpu"
 
 
 def _cap(hook: Hook) -> float:

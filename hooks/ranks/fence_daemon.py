@@ -211,7 +211,7 @@ def main(arguments: list[str]) -> int:
     caches = PeriodicMerge(os.path.join(words.folder, "nodes"), words.launch, began_s)
     _install_signal_handlers(guard, watch, keep, caches)
     parent = os.getppid()
-    while os.getppid() == parent and not _is_done(keep):
+    while os.getppid() == parent and (keep.pid or not _Ending.asked):
         now_s = time.monotonic()
         guard.look(now_s)
         watch.tend(now_s)
@@ -219,11 +219,6 @@ def main(arguments: list[str]) -> int:
         caches.poll(now_s)
         time.sleep(PERIOD_S)
     return 0
-
-
-def _is_done(keep: _Child) -> bool:
-    """Whether the job is ending and the staging daemon has published what it could."""
-    return _Ending.asked and not keep.pid
 
 
 class _Ending:

@@ -220,7 +220,9 @@ def main(arguments: list[str]) -> int:
     life.listen()
     _put(ready, "")
     clear_dead(os.path.dirname(args.base), args.base)
-    life.live(lock, _partner_words(args, daemon.owner) if args.partner == "auto" else [])
+    told = ("base", "attempt_folder", "job", "to", "node")
+    partner = [f"--{name.replace('_', '-')}={getattr(args, name)}" for name in told]
+    life.live(lock, [*partner, f"--owner={daemon.owner.decode()}"] if args.partner == "auto" else [])
     return 0
 
 
@@ -300,13 +302,6 @@ def _in_background(act: Callable[..., object], *arguments: object) -> threading.
     thread = threading.Thread(target=acting, daemon=True)
     thread.start()
     return thread
-
-
-def _partner_words(args: argparse.Namespace, owner: bytes) -> list[str]:
-    return [
-        "--base", args.base, "--attempt-folder", args.attempt_folder, "--job", args.job, "--to", args.to,
-        "--owner", owner.decode(), "--node", args.node,
-    ]  # fmt: skip
 
 
 def _token(args: argparse.Namespace) -> str:
