@@ -78,8 +78,7 @@ def read(machine: Machine) -> Log:
             continue
         if output.code == 0 and output.out.strip():
             now = time.time()
-            up_s = float((machine.read("/proc/uptime") or "0").split()[0])
-            return Log(parsed(output.out, now - up_s), now)
+            return Log(parsed(output.out, now - machine.uptime_s()), now)
         refusals.append((output.err.strip().splitlines() or [f"{question[0]} prints nothing"])[0])
     return Log((), time.time(), "; ".join(refusals))
 

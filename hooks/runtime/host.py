@@ -199,6 +199,15 @@ class Machine:
         except OSError:
             return None
 
+    def number(self, name: str) -> Optional[int]:
+        """The number in a small file of /proc or /sys; None without one."""
+        text = (self.peek(name) or "").strip()
+        return int(text) if text.isdigit() else None
+
+    def uptime_s(self) -> float:
+        """Seconds since boot; 0 if they cannot be read."""
+        return float((self.peek("/proc/uptime") or "0").split()[0])
+
     def ask(self, question: Callable[[], bytes], limit_s: float, about: str) -> Optional[bytes]:
         """The answer of a function that may hang in the kernel, run in a child process; None if it raises
         OSError.
