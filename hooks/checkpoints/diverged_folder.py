@@ -1,9 +1,9 @@
 """The folder `diverged` of a run: recorded divergences, and late checkpoints of diverged trainings. (I/O)
 
 A rank that was frozen or cut off may wake and save once more before it is killed, after the divergence was
-recorded. So a checkpoint that did not exist then is attributed to that training until a later start has begun,
-or for a quarter of an hour if no start is recorded. One that existed is judged by its time alone: who touches it
-afterwards trusts it.
+recorded. So a checkpoint that did not exist then is attributed to that training until a later start has
+begun, or for a quarter of an hour if no start is recorded. One that existed is judged by its time alone: who
+touches it afterwards trusts it.
 
 Beside `diverged/NAME` is NAME.seen with the paths of the checkpoints that existed, a line each; NAME is
 `<attempt>.<launch>.<start>`.

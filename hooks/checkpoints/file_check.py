@@ -1,12 +1,12 @@
 """Checks one file of a checkpoint by its kind; the readers of JSON and safetensors are here. (I/O)
 
-A reader `check_<kind>(path, fact, level, before_s)` reads what the level allows, raises Damaged if the content
-proves damage, and returns in a few words what it has proven ("" for nothing). Without a kind the name decides;
-a file of an unknown kind must only have bytes.
+A reader `check_<kind>(path, fact, level, before_s)` reads what the level allows, raises Damaged if the
+content proves damage, and returns in a few words what it has proven ("" for nothing). Without a kind the name
+decides; a file of an unknown kind must only have bytes.
 
-Source of safetensors: the format's description in huggingface/safetensors: eight bytes of length, little-endian;
-a JSON object from tensors to `data_offsets` [begin, end) after the header; the loader refuses a file whose
-tensors do not end at its last byte.
+Source of safetensors: the format's description in huggingface/safetensors: eight bytes of length,
+little-endian; a JSON object from tensors to `data_offsets` [begin, end) after the header; the loader refuses
+a file whose tensors do not end at its last byte.
 """
 
 from __future__ import annotations

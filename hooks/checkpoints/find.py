@@ -1,8 +1,8 @@
 """Finds checkpoints by patterns: a match is a checkpoint, or a folder of checkpoints. (I/O)
 
 `ckpts/*` means what the shell finds there; `ckpts` means what is in it. So each layout is asked about a match
-first. Then, if the match is a folder without a step of its own, the places where layouts put their checkpoints
-are searched. If no layout knows anything there, the match itself is a checkpoint (layout `any`).
+first. Then, if the match is a folder without a step of its own, the places where layouts put their
+checkpoints are searched. If no layout knows anything there, the match itself is a checkpoint (layout `any`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
-"""`deepspeed`: a tag folder (`global_step100`) of DeepSpeed: model states, ZeRO's partitions, layers of a pipeline, experts. (I/O)
+"""`deepspeed`: a tag folder (`global_step100`) of DeepSpeed. (I/O)
 
-Ranks are numbered without gaps in every family of files, so a gap is a missing shard. How many there are is in the pickles:
-`mp_world_size` in the model states, `partition_count` in a partition of ZeRO (it is what counts where MiCS or sequence parallelism make it
-differ from `dp_world_size`). Numbers are picked out of the pickle's bytes, no object is made. Layers without parameters have no file, so
-layers may have gaps. A universal checkpoint has a folder for every parameter below `zero/`.
+It has model states, ZeRO's partitions, layers of a pipeline, and experts. Each family of files is numbered
+without gaps, so a gap is a missing shard. The pickles have the counts: `mp_world_size` in the model states,
+`partition_count` in a partition of ZeRO (which counts where MiCS or sequence parallelism make it differ from
+`dp_world_size`). The numbers are searched in the bytes of the pickle; no object is made. Layers without
+parameters have no file, so layers may have gaps. A universal checkpoint has a folder for every parameter
+below `zero/`.
 
-Sources: deepspeed/runtime/engine.py, runtime/pipe/module.py, checkpoint/ds_to_universal.py, runtime/zero/ of 0.19.
+Sources: deepspeed/runtime/engine.py, runtime/pipe/module.py, checkpoint/ds_to_universal.py, runtime/zero/ of
+0.19.
 """
 
 from __future__ import annotations

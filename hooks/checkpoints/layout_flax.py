@@ -1,11 +1,12 @@
-"""Flax's: `flax`, a file `checkpoint_100` without an ending, as flax.training.checkpoints wrote it before Orbax; MessagePack. (I/O)
+"""`flax`: a file `checkpoint_100` without a suffix, as flax.training.checkpoints wrote it before Orbax. (I/O)
 
-The file is one MessagePack map, written under a temporary name (`tmp_`, `tmp`) and renamed. Its lengths lead from the first byte to the last, so a cut
-shows, and tensors need not be read; nothing of it is made into objects. Arrays that several processes hold lie beside it in `checkpoint_100_gda` folders
-of Orbax's kind, of which nothing is said here.
+The file is one MessagePack map, written under a temporary name (`tmp_`, `tmp`) and renamed. Its lengths lead
+from the first byte to the last, so truncation is visible without reading tensors, and no object is made.
+Arrays of several processes are beside it in `checkpoint_100_gda` folders of Orbax's kind, which are not
+checked here.
 
-Sources: flax/training/checkpoints.py (save_checkpoint, names), flax/serialization.py (its extension types), files written by flax 0.12; the MessagePack
-specification (formats by their first byte).
+Sources: flax/training/checkpoints.py (save_checkpoint, names), flax/serialization.py (its extension types),
+files written by flax 0.12; the MessagePack specification (formats by their first byte).
 """
 
 from __future__ import annotations

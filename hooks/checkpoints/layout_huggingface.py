@@ -1,21 +1,23 @@
-"""Hugging Face's: `transformers` (the Trainer), `accelerate` (save_state) and `safetensors` (save_pretrained). (I/O)
+"""Hugging Face: `transformers` (Trainer), `accelerate` (save_state), `safetensors` (save_pretrained). (I/O)
 
-`transformers`: the Trainer writes the model with `training_args.bin`, then optimizer, scheduler and random states, and
-`trainer_state.json` last; resuming reads it first. So a folder without it was never finished.
+`transformers`: the Trainer writes the model with `training_args.bin`, then optimizer, scheduler and random
+states, and `trainer_state.json` last; resuming reads it first. So a folder without it is unfinished.
 
-`accelerate`: the main process writes model, optimizer, scheduler, samplers and scaler, and then, as every process does, its random state; so
-`random_states_0.pkl` says that all of them are there. Random states of other ranks, the Trainer's too, are written without waiting for
-anybody, and resuming goes on without those that are missing: they are asked for nothing but to be sound.
+`accelerate`: the main process writes model, optimizer, scheduler, samplers and scaler, and then its random
+state, as every process does. So `random_states_0.pkl` proves that all of them are there. Random states of
+other ranks, also the Trainer's, are written independently, and resuming works without them: they must only be
+sound.
 
-`safetensors`: a shard says in its name how many there are (`model-00002-of-00004.safetensors`), and the index, which is written after all
-shards, names each of them. Where both are there the index is right: shards of an earlier save with another count may lie beside it.
-The same names are used for `.bin` shards.
+`safetensors`: the name of a shard has the number of shards (`model-00002-of-00004.safetensors`), and the
+index, written after all shards, names each of them. The index takes precedence: shards of an earlier save
+with another count may be beside it. `.bin` shards have the same names.
 
-Both loops keep FSDP's or DeepSpeed's checkpoint in a folder of their own, which is judged as what it is.
+Both loops keep FSDP's or DeepSpeed's checkpoint in a folder of its own, which is judged by its own layout.
 
-Sources: transformers/trainer.py (_save_checkpoint, _save_optimizer_and_scheduler, _load_rng_state, _load_optimizer_and_scheduler), folders
-written by 5.23; accelerate/{checkpointing,accelerator}.py, accelerate/utils/fsdp_utils.py, folders written by 1.15;
-huggingface_hub/serialization and transformers/modeling_utils.py (names, index).
+Sources: transformers/trainer.py (_save_checkpoint, _save_optimizer_and_scheduler, _load_rng_state,
+_load_optimizer_and_scheduler), folders written by 5.23; accelerate/{checkpointing,accelerator}.py,
+accelerate/utils/fsdp_utils.py, folders written by 1.15; huggingface_hub/serialization and
+transformers/modeling_utils.py (names, index).
 """
 
 from __future__ import annotations

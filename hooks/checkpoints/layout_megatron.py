@@ -1,11 +1,13 @@
-"""`megatron`: an `iter_0000100` folder of Megatron-LM: a file for each model-parallel rank, or a distributed checkpoint. (I/O)
+"""`megatron`: an `iter_0000100` folder of Megatron-LM, by model-parallel rank or distributed. (I/O)
 
-The older form has a folder `mp_rank_TT[_PPP][_EEE]` for each rank of the model; the arguments that Megatron keeps in every
-one of them say how many there are. The distributed form is torch.distributed.checkpoint's folder (or zarr arrays) with a `metadata.json` that is
-written last; `common.pt` beside it until Megatron put the common state among the shards. Which folder the next start loads is told by the
-tracker file beside them; that it names another one proves nothing, since people edit it.
+The older form has a folder `mp_rank_TT[_PPP][_EEE]` for each rank of the model; the arguments in each of its
+files have the number of ranks. The distributed form is the folder of torch.distributed.checkpoint (or zarr
+arrays) with a `metadata.json` that is written last, and a `common.pt` until Megatron moved the common state
+into the shards. The tracker file beside the folders names the one that the next start loads; that it names
+another one proves nothing, since users edit it.
 
-Sources: megatron/training/checkpointing.py, megatron/core/dist_checkpointing/ (core 0.16 and the state of August 2026).
+Sources: megatron/training/checkpointing.py, megatron/core/dist_checkpointing/ (core 0.16 and the state of
+August 2026).
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""`orbax`: the folder of a step of Orbax, with its items in folders or flat, arrays in OCDBT or in zarr. (I/O)
+"""`orbax`: the folder of a step of Orbax, with its items in folders or flat, arrays in OCDBT or zarr. (I/O)
 
-On a POSIX file system Orbax writes a step under a name with `.orbax-checkpoint-tmp` and renames it when all is there; on object
-stores it writes `commit_success.txt` last instead (0.12 does both). So what bears its own name was committed, and what is looked for is what went missing or
-was cut afterwards: a manifest of OCDBT, the bytes that it says lie below it, arrays and chunks of zarr that the metadata names. Where Orbax
-was told to leave out chunks that are all fill value, chunks are not counted.
+On a POSIX file system Orbax writes a step under a name with `.orbax-checkpoint-tmp` and renames it when it is
+complete; on object stores it writes `commit_success.txt` last instead (0.12 does both). So a folder with its
+own name was complete once, and the checks look for later losses: a manifest of OCDBT, the bytes that it
+counts, and the arrays and chunks of zarr in the metadata. If Orbax was told to omit chunks that are all fill
+value, chunks are not counted.
 
-Sources: orbax/checkpoint/_src/path/{atomicity,temporary_paths}.py, _src/metadata (the JSON files), the zarr specifications 2 and 3;
-folders written by Orbax 0.12.
+Sources: orbax/checkpoint/_src/path/{atomicity,temporary_paths}.py, _src/metadata (the JSON files), the zarr
+specifications 2 and 3; folders written by Orbax 0.12.
 """
 
 from __future__ import annotations

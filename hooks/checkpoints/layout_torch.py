@@ -1,17 +1,20 @@
-"""PyTorch's: `torch` (one file of torch.save), `dcp` (torch.distributed.checkpoint) and `lightning`, which is made of both. (I/O)
+"""PyTorch: `torch` (one file of torch.save), `dcp` (torch.distributed.checkpoint), `lightning` (both). (I/O)
 
-`dcp` is a folder of shards `__<rank>_<n>.distcp`. The coordinator writes `.metadata` under a temporary name once every rank has
-told what it wrote, and renames it, so that it is there says that all were done; what it lists (file, offset, length of every tensor) says which
-files there must be and how long they are at least. Walking that list costs a second for each megabyte or two, so of large ones only the names
-are picked out; that a shard was cut shows at its own end, too. Without collectives every rank writes a `__<rank>.metadata` of its own, after
-its shards.
+`dcp` is a folder of shards `__<rank>_<n>.distcp`. When all ranks have reported what they wrote, the
+coordinator writes `.metadata` under a temporary name and renames it, so it proves that all were done. It
+lists file, offset and length of every tensor, and so the files and their least sizes. Walking that list takes
+a second for each megabyte or two, so from large ones only the names are extracted; truncation also shows at
+the end of a shard. Without collectives every rank writes a `__<rank>.metadata` after its shards.
 
-A file of `lightning` is one that torch.save wrote. A folder of its FSDP or model-parallel strategy is a DCP checkpoint with `meta.pt`, which
-rank 0 writes when all shards are there; DeepSpeed's has its shards in `checkpoint/`.
+A file of `lightning` is one of torch.save. A folder of its FSDP or model-parallel strategy is a DCP
+checkpoint with `meta.pt`, which rank 0 writes when all shards are there; DeepSpeed's has its shards in
+`checkpoint/`.
 
-Sources: torch/serialization.py, caffe2/serialize/inline_container.cc (the zip) and torch.serialization._legacy_save (before 1.6);
-torch/distributed/checkpoint/{filesystem,metadata,state_dict_saver}.py of 2.13 (async_save and FSDP's state dicts end in the same writer);
-lightning/fabric/utilities/cloud_io.py (_atomic_save), lightning/pytorch/strategies/{fsdp,model_parallel,deepspeed}.py,
+Sources: torch/serialization.py, caffe2/serialize/inline_container.cc (the zip) and
+torch.serialization._legacy_save (before 1.6);
+torch/distributed/checkpoint/{filesystem,metadata,state_dict_saver}.py of 2.13 (async_save and FSDP's state
+dicts end in the same writer); lightning/fabric/utilities/cloud_io.py (_atomic_save),
+lightning/pytorch/strategies/{fsdp,model_parallel,deepspeed}.py,
 lightning/pytorch/callbacks/model_checkpoint.py (names), files written by 2.6.
 """
 

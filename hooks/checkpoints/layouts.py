@@ -1,4 +1,4 @@
-"""The table of all layouts, in the order in which they are asked; their modules are loaded with the first path. (I/O)"""
+"""The table of all layouts, in the order in which they are asked; their modules are imported on demand. (I/O)"""
 
 from __future__ import annotations
 

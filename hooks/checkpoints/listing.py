@@ -1,11 +1,12 @@
 """Reads a checkpoint's files: names, sizes, times, content; in parallel, with a deadline, or at a limited rate. (I/O)
 
-A shared file system answers thirty questions in the time of one, so files are read by threads. They are daemon
-threads, and nobody waits for them after the deadline: a file system that hangs costs an answer, but no start.
+A shared file system answers thirty questions in the time of one, so files are read by threads. They are
+daemon threads, and nobody waits for them after the deadline: a file system that hangs costs an answer, but no
+start.
 
-A start waits for the result, so files are read in parallel. The deep level runs in the background: it reads one
-file at a time, at a limited rate, and drops what it has read from the page cache. A process does one or the
-other for its whole life.
+A start waits for the result, so files are read in parallel. The deep level runs in the background: it reads
+one file at a time, at a limited rate, and drops what it has read from the page cache. A process does one or
+the other for its whole life.
 """
 
 from __future__ import annotations

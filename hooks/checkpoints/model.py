@@ -1,8 +1,8 @@
 """The states of a checkpoint, the levels of inspection, and what a layout is. (pure)
 
-A good checkpoint judged torn costs the progress since the previous one; a torn one judged good costs one failed
-start, which sets it aside. So a checkpoint is `complete` unless something proves the opposite, and `why` says
-how much was proven.
+A good checkpoint judged torn costs the progress since the previous one; a torn one judged good costs one
+failed start, which sets it aside. So a checkpoint is `complete` unless something proves the opposite, and
+`why` says how much was proven.
 
 A layout describes the checkpoints of one framework: how to recognise one, where they are in a folder of
 checkpoints, and which files a complete one has. It is a `Layout` in a module `layout_<framework>`, with a row

@@ -1,8 +1,9 @@
-"""A pickle read as data: its opcodes are walked, nothing that it names is imported, called or made. (pure)
+"""Reads a pickle as data: nothing that it names is imported, called or made. (pure)
 
-`pickle.load` runs what the file says; a checkpoint may come from anybody and half of it may be noise. So the opcodes are
-walked with pickletools.genops on a stack of inert values: a class is its name, a call is what was to be called with what. What that cannot
-make sense of raises Broken, never anything else, and costs no more than the bytes that were handed in.
+`pickle.load` runs what the file says; a checkpoint may come from anybody, and half of it may be noise. So
+pickletools.genops walks the opcodes on a stack of inert values: a class is its name, a call is its callee
+with arguments. Anything invalid raises Broken and nothing else, and needs no more memory than the given
+bytes.
 
 Source: the documentation of each opcode in Python's pickletools.
 """

@@ -1,7 +1,7 @@
-"""A tar archive: its chain of headers leads to its end, and the torch files in it are sound; gzip-packed, its own checksum. (I/O)
+"""Checks a tar archive by its chain of headers and the torch files in it; a gzipped one by its checksum. (I/O)
 
-A tar has no directory, but a header before each member with its size and a checksum of itself, and two blocks of zeros at the end.
-Walking from header to header reads 512 bytes for each member, however large it is.
+A tar has no directory, but a header before each member with its size and a checksum of the header, and two
+blocks of zeros at the end. Walking the headers reads 512 bytes for each member, however large it is.
 
 Source: POSIX.1-2001 ustar and pax as Python's tarfile reads them.
 """

@@ -1,10 +1,11 @@
-"""A file that torch.save wrote: a zip of records, the format before it, or a plain pickle. (I/O)
+"""Checks a file of torch.save: a zip of records, the format before it, or a plain pickle. (I/O)
 
-The older format (torch.save before 1.6, or asked for) is five pickles and then every storage with its length in front, so
-where the file must end is known once the fourth pickle is walked. A plain pickle is walked while it is small. A file that begins as none
-of them says nothing: its ending is anybody's to use.
+The older format (torch.save before 1.6, or on request) is five pickles and then every storage with its length
+in front, so its end is known once the fourth pickle is walked. A small plain pickle is walked. A file that
+begins otherwise proves nothing: its suffix has other uses.
 
-Source: torch.serialization (_legacy_save, _legacy_load) and the storages' own _write_file: a little-endian length of 8 bytes, then elements.
+Source: torch.serialization (_legacy_save, _legacy_load) and the storages' own _write_file: a little-endian
+length of 8 bytes, then elements.
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
-"""A zip file, or zips behind each other: quick, its directory lies where its end says; deep, every record has its checksum. (I/O)
+"""Checks a zip, or zips one after the other: quick by the directory, deep by each record's checksum. (I/O)
 
-The directory stands at the end and is written last, so a file that was cut anywhere has none, and one read of the last
-64 KiB tells it from a whole one, whatever the size. What crashed machines leave behind has the right length and zeros inside: where the file system
-tells holes, the quick level asks whether a record's header lies in one, or a whole record whose checksum is not that of zeros; holes alone
-prove nothing, since some file systems keep zeros as holes.
+The directory is at the end and written last, so a truncated file has none, and one read of the last 64 KiB
+shows that for any size. A crashed machine leaves files of the right length with zeros inside. If the file
+system reports holes, the quick level checks whether a hole covers a record's header, or a record whose
+checksum is not that of zeros. Holes alone prove nothing, since some file systems store zeros as holes.
 
-torch.distributed.checkpoint writes a zip for each tensor of a shard, one behind the other. A zip tells from its end where it began, so such a file
-is read from its end to its beginning without the list of what is in it. What is no zip is not known and ends the reading: the list has the
-sizes, and a plugin may write what it likes. (The standard library's zipfile reads neither these nor holes, and trusts the sizes that are told.)
+torch.distributed.checkpoint writes a zip for each tensor of a shard, one after the other. The end of a zip
+has its beginning, so such a file is read backwards without the list of its content. Anything that is no zip
+ends the reading: a plugin may write other formats. (The standard library's zipfile reads neither these nor
+holes, and trusts the sizes in the directory.)
 
-Sources: PKWARE's APPNOTE.TXT 6.3; torch's writer keeps records uncompressed, each with a data descriptor, and always adds the zip64 end.
-With torch.serialization.set_crc32_options(False) all checksums are 0: then there is nothing to compare.
+Sources: PKWARE's APPNOTE.TXT 6.3; torch's writer keeps records uncompressed, each with a data descriptor, and
+always adds the zip64 end. With torch.serialization.set_crc32_options(False) all checksums are 0: then there
+is nothing to compare.
 """
 
 from __future__ import annotations
