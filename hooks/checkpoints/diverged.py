@@ -16,8 +16,8 @@ UNKNOWN = "-"
 
 
 class Divergence(NamedTuple):
-    """One divergence: its name (a file name), the first step and time that are not trusted (Unix seconds; None:
-    unknown), and when the diverged training was over.
+    """One divergence: its name (a file name), the first step and time that are not trusted (Unix seconds;
+    None: unknown), and when the diverged training was over.
     """
 
     name: str

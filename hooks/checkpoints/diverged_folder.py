@@ -46,7 +46,7 @@ def noted_divergences(run_dir: str) -> tuple[Divergence, ...]:
 
 
 def note_seen(run_dir: str, name: str, paths: Iterable[str]) -> None:
-    """Record the present checkpoints before the divergence `name`; nothing if that is recorded. Raises OSError."""
+    """Record the present checkpoints before the divergence `name`; nothing if that exists. Raises OSError."""
     folder = os.path.join(run_dir, FOLDER)
     if os.path.exists(os.path.join(folder, name)):
         return

@@ -1,4 +1,4 @@
-"""Decides whether a checkpoint is complete without loading it: by itself, or compared with its siblings. (I/O)
+"""Decides whether a checkpoint is complete: by itself without loading it, or by its siblings. (I/O)
 
 The inspection proves in this order, and stops at the first proof of damage: the name is not a temporary one;
 the user's marker is there; ftrun's manifest agrees, if there is one; the shards in the layout's metadata are
@@ -224,7 +224,7 @@ def _is_plain(found: Found) -> bool:
 
 
 def _nearest(one: Found, beside: Sequence[Found]) -> list[Found]:
-    """The neighbours, older ones first: a newer one may be torn itself or of a later size, and is ignored alone."""
+    """The neighbours, older ones first: a newer one may be torn itself, and is ignored alone."""
 
     def distance(other: Found) -> tuple[bool, int]:
         steps = (other.step or 0) - (one.step or 0)
@@ -276,7 +276,7 @@ def _parts(sizes: Sizes) -> list[str]:
 
 
 def _names_there(sizes: Sizes, of: Found, theirs: Sizes, there: Found) -> Mapping[str, str]:
-    """The name of each part in another folder: the same, or with the other's step, whichever fits most parts."""
+    """The name of each part in another folder: the same, or with that folder's step, as fits most parts."""
     step, other = of.step or 0, there.step or 0
     ways = [{name: name for name in sizes}]
     ways += [{name: names.with_step(name, step, other, count) for name in sizes} for count in (1, 0)]

@@ -30,7 +30,7 @@ EXPERT = re.compile(r"^layer_(\d+)_expert_(\d+)_mp_rank_(\d+)_model_states\.pt$"
 EXPERT_OPTIMIZER = re.compile(r"^expp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$")
 PARAMETER = re.compile(r"^zero/(.+)/[^/]+\.pt$")
 FAMILIES = (MODEL, ZERO, LAYER, EXPERT, EXPERT_OPTIMIZER)
-# The settings' first key, as nearly everybody writes them; a number that is called stage may be anything else.
+# `stage` as the first key of its settings, as nearly everybody writes them; another `stage` may be anything.
 MEMO = rb"(?:q.|r....|\x94)?"
 STAGE = re.compile(
     rb"zero_optimization%b\}%b\(?(?:X\x05\0\0\0|\x8c\x05)stage%bK[\x01-\x03]" % (MEMO, MEMO, MEMO), re.DOTALL
@@ -39,7 +39,7 @@ NEED = Need("torch")
 
 
 class Zero(NamedTuple):
-    """One partition's file: its prefix, its rank among the partitions and in the model, its ending (older ones have no `_` in front)."""
+    """One partition's file: prefix, rank among the partitions and in the model, ending (older: without `_`)."""
 
     prefix: str
     part: int
@@ -113,7 +113,7 @@ def _partition_count(tree: Tree, zeros: Iterable[Zero]) -> Optional[int]:
 
 
 def _layers(tree: Tree, models: Iterable[int]) -> Iterable[str]:
-    """Every layer has a file of each rank of the model; with ZeRO the model states name the layers that have parameters."""
+    """The files of all layers and ranks; with ZeRO the model states name the layers with parameters."""
     found = [(int(row[1]), row[2]) for row in map(LAYER.match, tree.files) if row]
     ranks = sorted({rank for _, rank in found if rank})
     layers = {layer for layer, _ in found}

@@ -97,7 +97,7 @@ ACCELERATE_FOLDERS: Folders = {
 
 
 def _is_accelerate(candidate: Candidate) -> bool:
-    """A folder with random states, or with a model in the place and under the name that Accelerate itself gives."""
+    """A folder with random states, or with a model under the path and name that Accelerate gives."""
     if any(RANDOM_STATES.fullmatch(name) for name in candidate.names):
         return True
     # Other loops use the same names for their files, and write no random states.
@@ -105,7 +105,7 @@ def _is_accelerate(candidate: Candidate) -> bool:
 
 
 def _expect_accelerate(tree: Tree) -> Expected:
-    """The main process's random state, all shards of the model, and what lies in folders of FSDP or DeepSpeed."""
+    """The main process's random state, all shards of the model, and the folders of FSDP or DeepSpeed."""
     by = f"{FIRST_RANDOM}, which the main process writes last"
     told = _expect_loop(tree, {FIRST_RANDOM: TORCH_FILE}, by, ACCELERATE_FOLDERS)
     if FIRST_RANDOM in tree.files:
@@ -125,7 +125,7 @@ TEXT_FILE = re.compile(r"events\.out.*|.*\.(?:csv|html|jinja|jsonl?|log|md|model
 
 
 def _expect_loop(tree: Tree, last: Mapping[str, Need], by: str, folders: Folders) -> Expected:
-    """What a loop needs: the file that it writes last, all that it reads, all shards of the model, and what lies in `folders`."""
+    """The file that a loop writes last, all that it reads, all shards of the model, and `folders`."""
     shards, by_shards = _model_shards(tree)
     needs = {**_loaded_files(tree), **last, **shards}
     told, sure, world = [by, by_shards] if by_shards else [by], True, None
@@ -139,14 +139,15 @@ def _expect_loop(tree: Tree, last: Mapping[str, Need], by: str, folders: Folders
 
 
 def _loaded_files(tree: Tree) -> dict[str, Need]:
-    """The files at the top of the tree that a library would read: none of them is ever written without content."""
+    """The files at the top of the tree that a library reads: none of them may be empty."""
     top = [name for name in tree.files if "/" not in name and name.endswith(TORCH_ENDINGS + OTHER_ENDINGS)]
     return {name: TORCH_FILE if name.endswith(TORCH_ENDINGS) else Need() for name in top}
 
 
 def _check_state(tree: Tree, folders: Folders) -> None:
-    """Raise Damaged where all weights are gone, or the optimizer whose scheduler is there: no library writes the rest alone, and some resume without a
-    word about what they did not find. DeepSpeed's folders have both in them.
+    """Raises Damaged if all weights are missing, or the optimizer of an existing scheduler.
+
+    No library writes the rest alone, and some resume without a message. DeepSpeed's folders have both in them.
     """
     tops = {name.partition("/")[0] for name in tree.files}
     if any(pattern.fullmatch(top) and folders[pattern] is DEEPSPEED for top in tops for pattern in folders):
@@ -181,7 +182,7 @@ INDEX_BYTES_MAX = 64 << 20
 
 
 def _is_safetensors(candidate: Candidate) -> bool:
-    """A file of that ending, also an empty one; a folder with one, or with the index of some, unless it is a folder of steps."""
+    """A file of that ending, or a folder with one or with an index, unless it is a folder of steps."""
     if candidate.is_folder:
         return not _has_steps(candidate) and any(name.endswith(ENDINGS) for name in candidate.names)
     return candidate.name.endswith(".safetensors")
@@ -205,7 +206,7 @@ def _expect_safetensors(tree: Tree) -> Expected:
 
 
 def _model_shards(tree: Tree) -> tuple[dict[str, Need], str]:
-    """What the model files at the top of a checkpoint ask for, and by what ("" for nothing). Raises Damaged where an index cannot be read."""
+    """The files that indices or names of shards ask for, and by what ("" for nothing). Raises Damaged."""
     here = {name for name in tree.files if "/" not in name}
     wanted: list[str] = []
     by = []
@@ -229,7 +230,7 @@ def _model_shards(tree: Tree) -> tuple[dict[str, Need], str]:
 
 
 def _shards_by_index(tree: Tree, index: str) -> list[str]:
-    """The files that an index names; none where it is empty, which is told as that, or is JSON of another kind."""
+    """The files that an index names; none if it is empty or JSON of another kind."""
     text = tree.read(index, INDEX_BYTES_MAX)
     try:
         told = json.loads(text) if text else {}

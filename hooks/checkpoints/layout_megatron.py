@@ -41,7 +41,7 @@ ELEMENT = re.compile(r"^[<>|][a-zA-Z](\d+)$")
 
 
 def _is_megatron(candidate: Candidate) -> bool:
-    """A folder with rank folders, or with the distributed form's own files, the first of them too where the name is Megatron's."""
+    """A folder with rank folders or files of the distributed form, or the first of them by Megatron's name."""
     names = candidate.names
     is_own = candidate.is_folder and FOLDER.match(candidate.name) is not None
     if is_own and (not names or COMMON in names or CONFIG in names or DCP.recognise(candidate)):
@@ -92,7 +92,7 @@ def _backend(tree: Tree) -> str:
 
 
 def _with_sums(tree: Tree, found: Expected) -> Expected:
-    """With the checksums that Megatron notes where it was told to: integrity.json has them of all files in the folder."""
+    """With the checksums in Megatron's optional integrity.json, which has those of all files."""
     if SUMS not in tree.files:
         return found
     try:
@@ -112,7 +112,7 @@ def _has_common_key(tree: Tree) -> bool:
 
 
 def _arrays(tree: Tree) -> Mapping[str, Need]:
-    """The chunks of every zarr array that has no fill value: each was written, and has its full size if it is not compressed."""
+    """The chunks of every zarr array without a fill value; uncompressed ones have their full size."""
     needs: dict[str, Need] = {}
     for name in tree.files:
         folder, _, last = name.rpartition("/")
@@ -171,7 +171,7 @@ def _by_rank(tree: Tree) -> Expected:
 
 
 def _optimizers(tree: Tree, folders: Iterable[str], base: str) -> dict[str, Need]:
-    """The distributed optimizer's files: where some ranks have one, each has whose own shard tells of an optimizer."""
+    """The distributed optimizer's files: if some ranks have one, each rank whose shard names an optimizer has."""
     if not any(name.endswith(f"/{OPTIMIZER}") for name in tree.files):
         return {}
     return {

@@ -56,7 +56,7 @@ NEWER_WITHOUT = 2  # so many newer steps without a rank, and it is none of the r
 
 
 def _is_mindspore(candidate: Candidate) -> bool:
-    """A file by its first bytes, a file of a step in a rank's folder, a folder with weights by MindFormers' names."""
+    """A file by its first bytes or in a rank's folder, or a folder with weights by MindFormers' names."""
     if candidate.is_folder:
         return any(SHARD.fullmatch(name) for name in candidate.names)
     return _is_of_rank(candidate.path) or (
@@ -65,7 +65,7 @@ def _is_mindspore(candidate: Candidate) -> bool:
 
 
 def _mindspore_tree(path: str, before_s: float) -> Tree:
-    """The files of one step in all rank folders; elsewhere the file or the folder alone. Raises OSError, DeadlinePassed."""
+    """The files of one step in all rank folders, else of the path alone. Raises OSError, DeadlinePassed."""
     if os.path.isdir(path) or not _is_of_rank(path):
         return listing.list_tree(path, before_s)
     alone = listing.list_tree(path, before_s)  # raises where it is gone
@@ -92,7 +92,7 @@ def _expect_mindspore(tree: Tree) -> Expected:
 
 
 def _mindspore_step(candidate: Candidate) -> Optional[int]:
-    """The step of the run, by what the file or the files beside it say; None where its name is of another kind."""
+    """The step of the run, from the file or the files beside it; None for a name of another kind."""
     if candidate.is_folder:
         return None
     named = FILE.fullmatch(candidate.name)
@@ -244,7 +244,7 @@ Read = Callable[[int, int], bytes]
 
 
 class Value(NamedTuple):
-    """One value: where it ends in the file, its tag; of a tensor its dimensions, type and the bytes of this slice (else none)."""
+    """One value: its end in the file, its tag; of a tensor dimensions, type and the bytes of this slice."""
 
     end: int
     tag: str
@@ -255,7 +255,7 @@ class Value(NamedTuple):
 
 
 def begins_as_ckpt(head: bytes) -> bool:
-    """Whether a file's first bytes, as many as there are, are those of a value with a tag and a tensor or a map of them."""
+    """Whether these first bytes of a file are a value with a tag and a tensor, or a map of them."""
     if head[:1] != bytes([VALUE]):
         return False
     try:
@@ -297,7 +297,7 @@ def check_ckpt(path: str, fact: FileFact, level: str, before_s: float) -> str:
 
 
 def read_values(read: Read, size_bytes: int) -> Iterator[Value]:
-    """The values one after the other, no tensor read. Raises Damaged where the file ends inside one, or something else follows."""
+    """The values in order, without reading tensors. Raises Damaged if the file ends inside one."""
     at = 0
     while at < size_bytes:
         head = read(at, HEAD_BYTES)
@@ -323,7 +323,7 @@ def read_values(read: Read, size_bytes: int) -> Iterator[Value]:
 
 
 def read_number(read: Read, size_bytes: int, tag: str) -> Optional[int]:
-    """The value of an Int64 that was appended under that tag (`step_num`); None where there is none, or the file is torn."""
+    """The Int64 that was appended under that tag (`step_num`); None without one, or in a torn file."""
     try:
         for value in read_values(read, size_bytes):
             if value.tag == tag and value.kind == "Int64" and value.content_bytes == 8:
@@ -334,7 +334,7 @@ def read_number(read: Read, size_bytes: int, tag: str) -> Optional[int]:
 
 
 def _value(head: bytes, at: int, base: int, end: int) -> Value:
-    """`at`: where the value's first field begins in `head`, `end`: where it ends there, which may be behind what was read."""
+    """`at`: where the value's first field begins in `head`; `end`: its end there, perhaps beyond `head`."""
     tag = ""
     tensor = Value(base + end, "")
     while at < min(end, len(head)):
@@ -377,7 +377,7 @@ def _tensor(head: bytes, at: int, base: int, end: int) -> Value:
 
 
 def _varint(text: bytes, at: int) -> tuple[int, int]:
-    """A varint and where it ends. Raises IndexError where the text ends in it, ValueError where it is none."""
+    """A varint and its end. Raises IndexError if the text ends in it, ValueError if it is none."""
     number = shift = 0
     while True:
         byte = text[at]

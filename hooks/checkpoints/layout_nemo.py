@@ -28,7 +28,7 @@ MARKS = {CONFIG, COMMON, DCP_METADATA}
 
 
 def _is_nemo(candidate: Candidate) -> bool:
-    """An archive, a `.ckpt` by NeMo's naming or in a rank's folder, a folder by its naming or with weights and context."""
+    """An archive, a `.ckpt` by NeMo's naming or in a rank's folder, or such a folder."""
     named = NAMED.search(candidate.name) is not None
     if not candidate.is_folder:
         is_shard = named or RANK.match(os.path.basename(os.path.dirname(candidate.path)))

@@ -67,7 +67,7 @@ def _is_temporary(path: str) -> bool:
 
 
 def _expect_orbax(tree: Tree) -> Expected:
-    """For each item its manifest and the arrays that its metadata names; for the step nothing more than that its JSON can be read."""
+    """For each item its manifest and the arrays in its metadata; for the step only its JSON."""
     needs: dict[str, Need] = {}
     by: list[str] = []
     if STEP in tree.files:
@@ -114,7 +114,7 @@ def _expect_item(tree: Tree) -> Expected:
 
 
 def _expect_ocdbt(tree: Tree) -> Expected:
-    """The files that the tree's nodes name, and how far each must reach; of a large tree the bytes of all values together.
+    """The files in the tree's nodes with their least sizes; of a large tree only the bytes of all values.
 
     Raises Damaged where a node is not there, or where fewer bytes lie there than the manifest counts.
     """
@@ -152,8 +152,7 @@ def _may_hold_values(tree: Tree, name: str, fact: FileFact) -> bool:
 
 
 def _array_names(tree: Tree, metadata: dict[str, Any]) -> Iterator[str]:
-    """The arrays that each process says it wrote, then the numbers that the item's metadata lists; where a file `checkpoint` gathers small values
-    those may lie in that."""
+    """The arrays in the metadata of each process, and the item's numbers, unless a file `checkpoint` has them."""
     for name in tree.files:
         if name.startswith(PROCESSES):
             with contextlib.suppress(*UNREADABLE):

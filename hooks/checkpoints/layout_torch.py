@@ -51,7 +51,7 @@ SHORT_TEXT = 0x8C  # the opcode before a text of up to 255 bytes, and one byte o
 
 
 def _is_dcp(candidate: Candidate) -> bool:
-    """A folder with shards, or with a `.metadata` that is a pickle: others call other things so, folders too."""
+    """A folder with shards, or with a `.metadata` that is a pickle: the name has other uses."""
     if any(DCP_SHARD.search(name) or OWN_METADATA.match(name) for name in candidate.names):
         return True
     return candidate.names.get(DCP_METADATA) is False and candidate.below(DCP_METADATA).head[:1] == PICKLE
@@ -90,7 +90,7 @@ def _dcp_needs(sizes: Mapping[str, int], metadata: list[str], by: str) -> Expect
 
 
 def _sizes_by_metadata(tree: Tree, name: str) -> Optional[Mapping[str, int]]:
-    """The files that metadata lists, by the bytes they have at least; None where it is of a form that is not known."""
+    """The files in the metadata with their least sizes; None if it has an unknown form."""
     content = tree.read(name, READ_BYTES_MAX)
     if not content:
         raise Damaged(UNFLUSHED if tree.files[name].size_bytes else TORN, f"{name} has no byte")
@@ -119,7 +119,7 @@ def _sizes_by_metadata(tree: Tree, name: str) -> Optional[Mapping[str, int]]:
 
 
 def _shard_names(content: bytes) -> set[str]:
-    """The names of shards in a pickle that is too long to walk: texts that end as shards do, with their length in front."""
+    """The names of shards in a pickle that is too long to walk: texts with such an end and their length in front."""
     found = set()
     at = content.find(SHARD_ENDING)
     while at >= 0:
@@ -143,7 +143,7 @@ HEAD_BYTES = 8192
 
 
 def _is_lightning(candidate: Candidate) -> bool:
-    """A .ckpt file that is a zip or has one of Lightning's names; a .ckpt folder with what its strategies write."""
+    """A .ckpt file that is a zip or has a name of Lightning's; a .ckpt folder of its strategies."""
     if not candidate.name.endswith(".ckpt"):
         return False
     named = CKPT_NAME.fullmatch(candidate.name) is not None
@@ -166,7 +166,7 @@ def _expect_lightning(tree: Tree) -> Expected:
 
 
 def _lightning_step(candidate: Candidate) -> Optional[int]:
-    """What the file says itself, where its name says no step: the number in `last.ckpt`, or in `model-0.36.ckpt`, is none."""
+    """The step in the file, if the name has none: the number in `last.ckpt` or `model-0.36.ckpt` is no step."""
     if STEP_NAMED.search(candidate.name):
         return None
     path = f"{candidate.path}/{META}" if candidate.is_folder else candidate.path
@@ -177,7 +177,7 @@ def _lightning_step(candidate: Candidate) -> Optional[int]:
 
 
 def global_step(head: bytes) -> Optional[int]:
-    """The step from a .ckpt file's first bytes: a number among the first entries of the pickle, which is walked and never loaded."""
+    """The step in a .ckpt file's first bytes: among the first entries of the pickle, which is walked, not loaded."""
     if not head.startswith(LOCAL_MARK) or len(head) < LOCAL.size:
         return None
     *_, name_bytes, extra_bytes = LOCAL.unpack_from(head)

@@ -64,7 +64,7 @@ class Inspection(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The checkpoint to load (None: none) and why; `passed`: (path, why) of the rejected ones, newest first."""
+    """The checkpoint to load (None: none) and why; `passed`: (path, why) of rejected ones, newest first."""
 
     chosen: Optional[Inspection]
     why: str
@@ -142,7 +142,7 @@ class Layout(NamedTuple):
     tree: Optional[Callable[[str, float], Tree]] = None
 
     def expected_in(self, tree: Tree, folder: str) -> Expected:
-        """Its files in a folder of another checkpoint, by paths from that one's base. Raises as `expected`."""
+        """Its files in a folder of another checkpoint, by path from that one's base. Raises as `expected`."""
         try:
             part = self.expected(tree.below(folder))
         except Damaged as damaged:

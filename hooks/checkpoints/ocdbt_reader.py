@@ -47,7 +47,7 @@ def check_ocdbt(path: str, fact: FileFact, level: str, before_s: float) -> str: 
     if at < 0 or len(tail) < at + FRAME_BYTES + 2:
         return ""
     (length,) = struct.unpack_from("<Q", tail, at + 4)
-    # A version of 0 and a compression of 0 or 1 follow: bytes of a value that happen to be the magic number do not look so.
+    # Version 0 and compression 0 or 1 follow, unlike bytes of a value that happen to be the magic number.
     is_node = FRAME_BYTES < length < NODE_BYTES_MAX and tail[at + 12] == 0 and tail[at + 13] in (0, 1)
     if is_node and begin + at + length > fact.size_bytes:
         raise Damaged(TORN, f"is cut inside a node: {fact.size_bytes} of {begin + at + length} bytes")
@@ -96,7 +96,7 @@ MISSING = 1 << 62  # an offset of a tree that is empty
 
 
 class Span(NamedTuple):
-    """Bytes of a file: its path from the database's folder, the part of that which goes before names told there, begin and end."""
+    """Bytes of a file: its path in the database's folder, the prefix of names in it, begin and end."""
 
     name: str
     base: str
@@ -124,7 +124,7 @@ def newest_root(manifest: bytes) -> Optional[Root]:
 
 
 def file_ends(top: Root, read: Read) -> Optional[Mapping[str, int]]:
-    """How many bytes each file must have at least, by path; None for a large tree, or one that is not understood. Raises what `read` does."""
+    """Path -> least size of each file; None for a large tree or an unknown form. Raises as `read`."""
     if top.node_bytes > WALKED_BYTES_MAX:
         return None
     ends: dict[str, int] = {}
@@ -229,7 +229,7 @@ def _spans(files: list[tuple[str, str]], ids: list[int], begins: list[int], leng
 
 
 def _read_files(reader: _Reader, base: str) -> list[tuple[str, str]]:
-    """The table of data files, whose names share their beginnings: path and base of each, from the database's folder."""
+    """The table of data files: path and base of each, from the database's folder."""
     count = reader.number()
     shared = [0, *reader.numbers(max(0, count - 1))]
     rest, bases = reader.numbers(count), reader.numbers(count)

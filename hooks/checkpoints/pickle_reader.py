@@ -17,7 +17,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 
 class Broken(ValueError):
-    """The bytes are no whole pickle. `is_cut`: they end before the pickle does, so far as they go they are one."""
+    """The bytes are no complete pickle. `is_cut`: they are the beginning of one."""
 
     def __init__(self, why: str, at: int, *, is_cut: bool = False) -> None:
         super().__init__(why)
@@ -64,7 +64,7 @@ class Call:
 
 
 class _Key:
-    """A key that nobody looks up, kept by what it is: hashing what a file nests as deep as it likes could end the interpreter."""
+    """A key that is never looked up, by identity: hashing deeply nested values could crash the interpreter."""
 
     __slots__ = ("value",)
 
@@ -119,7 +119,7 @@ def number_after(content: bytes, key: str) -> Optional[int]:
 
 
 def repeated_number_after(content: bytes, key: str) -> Optional[int]:
-    """The number that a list right behind a text repeats; None where its numbers differ, or there is no such list."""
+    """The number that a list right after a text repeats; None if its numbers differ, or without a list."""
     listed = re.finditer(
         _key_of(key) + rb"\]" + MEMO + rb"\(?((?:" + NUMBER + rb")+)[ae]", content, re.DOTALL
     )

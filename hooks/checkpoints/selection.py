@@ -82,7 +82,7 @@ def select(request: Request) -> Selection:
 
 
 def choose(inspected: Iterable[Inspection], *, aside: Collection[str] = ()) -> Choice:
-    """The newest that may be loaded, and why not each newer one. `aside`: paths that a start failed to load."""
+    """The newest that may be loaded, and why no newer one. `aside`: paths that a start failed to load."""
     passed: list[tuple[str, str]] = []
     for one in sorted(inspected, key=newness, reverse=True):
         if one.found.path in aside:

@@ -51,7 +51,7 @@ Sums = Mapping[str, str]
 
 
 class RepairPlan(NamedTuple):
-    """The replacement of each broken shard, and the proof; `why_not`: why there is no plan ("" if there is)."""
+    """The replacement of each broken shard, and the proof; `why_not`: why there is no plan, or ""."""
 
     instead: Mapping[str, str]
     proof: str
@@ -59,7 +59,7 @@ class RepairPlan(NamedTuple):
 
 
 def select_repaired(selection: Selection, request: Request, view: str) -> tuple[Selection, str]:
-    """The selection with a newer checkpoint that was repaired in `view`, if any, and what to load ("": itself)."""
+    """The selection, with a newer checkpoint if one was repaired in `view`, and what to load ("": itself)."""
     tried = 0
     for one in selection.inspected:
         if selection.chosen is not None and one.found.path == selection.chosen.found.path:

@@ -1,4 +1,4 @@
-"""Checks a tar archive by its chain of headers and the torch files in it; a gzipped one by its checksum. (I/O)
+"""Checks a tar by its chain of headers and the torch files in it; a gzipped one by its checksum. (I/O)
 
 A tar has no directory, but a header before each member with its size and a checksum of the header, and two
 blocks of zeros at the end. Walking the headers reads 512 bytes for each member, however large it is.
@@ -21,7 +21,7 @@ TORCH_ENDINGS = (".ckpt", ".pt", ".pth")
 
 
 def check_tar(path: str, fact: FileFact, level: str, before_s: float) -> str:
-    """Prove it. Raises Damaged, whose words follow the file's name; OSError; DeadlinePassed past `before_s`."""
+    """Check it. Raises Damaged; its text follows the file's name; OSError, DeadlinePassed past `before_s`."""
     head = read_part(path, 0, BLOCK_BYTES)
     if head[:2] == GZIP:
         return _check_gzip(path, before_s) if level == DEEP else ""

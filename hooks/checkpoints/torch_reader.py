@@ -34,7 +34,7 @@ ELEMENT_BYTES: Mapping[str, int] = {
 
 
 def check_torch(path: str, fact: FileFact, level: str, before_s: float) -> str:
-    """Prove what can be proven of it; "" for a file that begins as none of the formats. Raises Damaged, OSError, DeadlinePassed."""
+    """Check it; "" for a file that begins as none of the formats. Raises Damaged, OSError, DeadlinePassed."""
     head = read_part(path, 0, PAGE_BYTES)
     if zip_reader.LOCAL_MARK.startswith(head) or head == PROTOCOL:
         raise Damaged(TORN, f"is cut: {len(head)} bytes")
@@ -51,7 +51,7 @@ def check_torch(path: str, fact: FileFact, level: str, before_s: float) -> str:
 
 
 def pickle_bytes(path: str) -> bytes:
-    """The pickle of a file that torch.save wrote, or its beginning; b"" where it cannot be had cheaply. Raises OSError."""
+    """The pickle of a file of torch.save, or its beginning; b"" if that takes long. Raises OSError."""
     if read_part(path, 0, 4) != zip_reader.LOCAL_MARK:
         return read_part(path, 0, FACTS_BYTES_MAX)
     with zip_reader.OpenFile(path, os.path.getsize(path)) as source:
@@ -64,7 +64,7 @@ def pickle_bytes(path: str) -> bytes:
 
 
 def first_pickle(tree: Tree, names: Sequence[str]) -> bytes:
-    """The pickle of the first of these files that has one, three of them looked at; b"" for none. Raises OSError."""
+    """The pickle of the first of these files that has one (of three); b"" for none. Raises OSError."""
     contents = (pickle_bytes(tree.at(name)) for name in names[:3] if name in tree.files)
     return next(filter(None, contents), b"")
 

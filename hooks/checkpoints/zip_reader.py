@@ -108,7 +108,7 @@ class OpenFile:
 
 
 def check_zip(path: str, fact: FileFact, level: str, before_s: float) -> str:
-    """Prove a file that is one zip. Raises Damaged, whose words follow the file's name; OSError; DeadlinePassed past `before_s`."""
+    """Check a file that is one zip. Raises Damaged; its text follows the file's name; OSError, DeadlinePassed."""
     with OpenFile(path, fact.size_bytes) as source:
         found = read_directory(source, fact.size_bytes, begin=0)
         return check_records(source, found, level, before_s)
@@ -155,7 +155,7 @@ def read_directory(source: OpenFile, end: int, begin: Optional[int] = None) -> D
 
 
 def read_record(source: OpenFile, row: Record, limit_bytes: int) -> Optional[bytes]:
-    """The content of a record that is not compressed; None for one that is, or is longer than the limit. Raises Damaged, OSError."""
+    """The content of an uncompressed record within the limit; else None. Raises Damaged, OSError."""
     if row.method != STORED or row.packed_bytes > limit_bytes:
         return None
     return source.read(_data_at(source, row), row.packed_bytes)
@@ -257,7 +257,7 @@ def _check_record(source: OpenFile, row: Record, before_s: float) -> None:
 
 
 def _check_holes(source: OpenFile, found: Directory) -> None:
-    """Raise Damaged where a hole covers what cannot be zeros: a record's header, or a record whose checksum is another one."""
+    """Raises Damaged if a hole covers a record's header, or a record whose checksum is not that of zeros."""
     holes = list(_holes(source.number, found.begin, found.end))
     left = PARTLY_BYTES_MAX
     for row in found.records if holes else ():
@@ -317,7 +317,7 @@ SEARCHED_BYTES = 16 << 20
 
 
 def check_zip_chain(path: str, fact: FileFact, level: str, before_s: float) -> str:
-    """Prove the last zip, deep all of them; "" for a file that begins as something else. Raises Damaged, OSError, DeadlinePassed."""
+    """Check the last zip, deep all; "" for a file that begins otherwise. Raises Damaged, OSError, DeadlinePassed."""
     with OpenFile(path, fact.size_bytes) as source:
         head = source.read(0, min(PAGE_BYTES, fact.size_bytes))
         if LOCAL_MARK.startswith(head):
@@ -344,7 +344,7 @@ def check_zip_chain(path: str, fact: FileFact, level: str, before_s: float) -> s
 
 
 def _check_beginning(source: OpenFile, head: bytes, is_hole: bool) -> None:
-    """Raise Damaged where zeros stand in front of what are zips at the end: nothing that is written begins so."""
+    """Raises Damaged if zeros precede zips: no writer begins so."""
     if head.strip(b"\0"):
         return
     try:
