@@ -212,12 +212,7 @@ def _is_other(one: Finding, known: Finding) -> bool:
 def _present(family: Family, root: str) -> list[Check]:
     """The checks of a family that apply to this node; the others are not even imported."""
     machine = Machine(root)
-    found = []
-    for name, need in family.checks:
-        there = os.path.exists(machine.path(need)) if need.startswith("/") else machine.tool(need)
-        if not need or there:
-            found.append(catalogue.loaded(name))
-    return found
+    return [catalogue.loaded(name) for name, need in family.checks if not need or machine.has(need)]
 
 
 def checks_by_family(root: str = "/") -> dict[str, list[str]]:

@@ -103,7 +103,6 @@ def run_checks(
     hook's name.
     """
     from ftrun.hooks.checks import catalogue, runner
-    from ftrun.hooks.runtime.finding import BAD
 
     chosen = catalogue.checks("burn-in" if names else tier)
     if names:
@@ -113,12 +112,12 @@ def run_checks(
     settings = {
         one.name: {**(more or {}).get(one.name, {}), **hook.table.get(one.name, {})} for one in chosen
     }
-    reports = runner.run(chosen, settings=settings, budget_s=hook.left_s() * FIRST_LOOK)
-    suspects = {one.check for one in reports if any(finding.severity == BAD for finding in one.findings)}
-    if suspects:
-        again = [check for check in chosen if check.name in suspects]
-        second = {one.check: one for one in runner.run(again, settings=settings, budget_s=hook.left_s() / 2)}
-        reports = [second.get(one.check, one) for one in reports]
+    reports = runner.run_confirmed(
+        chosen,
+        settings=settings,
+        budget_s=hook.left_s() * FIRST_LOOK,
+        again_s=lambda: hook.left_s() / 2,
+    )
     told = runner.report_of(reports, kind=hook.name, node=hook.node, at_s=time.time(), tier=tier)
     hook.kept.write(hook.name, told)
     return [one for report in reports for one in report.findings]

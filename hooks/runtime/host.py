@@ -80,6 +80,10 @@ class Machine:
         paths = (os.path.join(folder, name) for folder in dict.fromkeys(folders) if folder)
         return next(filter(_is_command, paths), None)
 
+    def has(self, need: str) -> bool:
+        """Whether an absolute path exists, or a command is installed."""
+        return os.path.exists(self.path(need)) if need.startswith("/") else self.tool(need) is not None
+
     def left_s(self, limit_s: float) -> float:
         """`limit_s`, or what is left of the check's own time if that is less."""
         if self._deadline_s is None:
