@@ -1,12 +1,12 @@
-"""`ftrun-hook pick`: prints which checkpoint a start of the script loads; called by batch.sh at each start. (I/O)
+"""`ftrun-hook pick`: prints which checkpoint a start loads; called by batch.sh at each start. (I/O)
 
-batch.sh has chosen by names already, and keeps its choice if this command does not answer within its limit: no
-Python, a file system that hangs, a defect of ours. So the answer is printed at once, and ends with `end=1`. A
-path with a line break cannot be printed, and is not chosen.
+batch.sh has chosen by names already, and keeps its choice if this command does not answer within its limit:
+no Python, a file system that hangs, a defect of ours. So the answer is printed at once, and ends with
+`end=1`. A path with a line break cannot be printed, and is not chosen.
 
-A line each: `from=` the checkpoint, as the user would write it; `use=` what to load instead, such as a view with
-a repaired shard; `step=`; `root=` the folder to load the newest from; `why=`; `passed=` PATH: WHY for each
-rejected one; `stuck=` why the run must not begin from nothing; `end=1`.
+A line each: `from=` the checkpoint, as the user would write it; `use=` what to load instead, such as a view
+with a repaired shard; `step=`; `root=` the folder to load the newest from; `why=`; `passed=` PATH: WHY for
+each rejected one; `stuck=` why the run must not begin from nothing; `end=1`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """`ftrun-hook verify-checkpoint`: reads a run's newest checkpoint completely while the run runs. (I/O)
 
 Most checkpoints contain checksums, but comparing them needs a complete read: minutes that no start has, and a
-running job has. So one process on one node reads the checkpoint that the next start would load, once it has not
-changed for a minute. A child process reads it at the lowest priority for processor and disks, one file at a
-time, at a limited rate, without filling the page cache, and is the first victim when memory is short. Each
+running job has. So one process on one node reads the checkpoint that the next start would load, once it has
+not changed for a minute. A child process reads it at the lowest priority for processor and disks, one file at
+a time, at a limited rate, without filling the page cache, and is the first victim when memory is short. Each
 checkpoint is read once; if a newer one appears, the child ends.
 
-The result is stored in the run's folder (`deep_results`), where each start looks. Nothing depends on it: if this
-process fails, hangs or is killed, the next start inspects on the quick level.
+The result is stored in the run's folder (`deep_results`), where each start looks. Nothing depends on it: if
+this process fails, hangs or is killed, the next start inspects on the quick level.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Results of the deep level in the run's folder, for later starts: `deep/<key>.json` for each checkpoint. (I/O)
+"""Results of the deep level for later starts: `deep/<key>.json` in the run's folder. (I/O)
 
 A complete read takes minutes, so it is done once, in the background. A result is valid for exactly the files
 that were read: not after a change of size, time of writing or time of change of any of them. A result that
@@ -24,8 +24,8 @@ KEPT_MAX = 200
 
 
 class DeepResult(NamedTuple):
-    """A checkpoint inspected on the deep level: `identity` of its files; the `level` reached (deep if something
-    in it has checksums); when it was inspected (Unix seconds), in how many seconds.
+    """A checkpoint inspected on the deep level: `identity` of its files; the `level` reached (deep if
+    something in it has checksums); when it was inspected (Unix seconds), in how many seconds.
     """
 
     path: str

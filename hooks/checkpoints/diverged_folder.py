@@ -1,9 +1,9 @@
 """The folder `diverged` of a run: recorded divergences, and late checkpoints of diverged trainings. (I/O)
 
 A rank that was frozen or cut off may wake and save once more before it is killed, after the divergence was
-recorded. So a checkpoint that did not exist then is attributed to that training until a later start has begun,
-or for a quarter of an hour if no start is recorded. One that existed is judged by its time alone: who touches it
-afterwards trusts it.
+recorded. So a checkpoint that did not exist then is attributed to that training until a later start has
+begun, or for a quarter of an hour if no start is recorded. One that existed is judged by its time alone: who
+touches it afterwards trusts it.
 
 Beside `diverged/NAME` is NAME.seen with the paths of the checkpoints that existed, a line each; NAME is
 `<attempt>.<launch>.<start>`.
@@ -46,7 +46,7 @@ def noted_divergences(run_dir: str) -> tuple[Divergence, ...]:
 
 
 def note_seen(run_dir: str, name: str, paths: Iterable[str]) -> None:
-    """Record the present checkpoints before the divergence `name`; nothing if that is recorded. Raises OSError."""
+    """Record the present checkpoints before the divergence `name`; nothing if that exists. Raises OSError."""
     folder = os.path.join(run_dir, FOLDER)
     if os.path.exists(os.path.join(folder, name)):
         return

@@ -1,12 +1,12 @@
 """Checks one file of a checkpoint by its kind; the readers of JSON and safetensors are here. (I/O)
 
-A reader `check_<kind>(path, fact, level, before_s)` reads what the level allows, raises Damaged if the content
-proves damage, and returns in a few words what it has proven ("" for nothing). Without a kind the name decides;
-a file of an unknown kind must only have bytes.
+A reader `check_<kind>(path, fact, level, before_s)` reads what the level allows, raises Damaged if the
+content proves damage, and returns in a few words what it has proven ("" for nothing). Without a kind the name
+decides; a file of an unknown kind must only have bytes.
 
-Source of safetensors: the format's description in huggingface/safetensors: eight bytes of length, little-endian;
-a JSON object from tensors to `data_offsets` [begin, end) after the header; the loader refuses a file whose
-tensors do not end at its last byte.
+Source of safetensors: the format's description in huggingface/safetensors: eight bytes of length,
+little-endian; a JSON object from tensors to `data_offsets` [begin, end) after the header; the loader refuses
+a file whose tensors do not end at its last byte.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ SUFFIXES: Mapping[str, str] = {
     ".safetensors": "safetensors",
     ".tar": "torch",
 }
-"""Suffix -> kind; the reader of `torch` proves nothing of a file that begins as neither a zip nor a pickle."""
+"""Suffix -> kind; `torch` proves nothing of a file that begins as neither a zip nor a pickle."""
 
 
 PAGE_BYTES = 4096
 PAGES_LOOKED_AT = 64
 LOOSE = ("json",)
-"""Kinds whose suffix has other uses (logs of JSON lines): they are read only if a layout asks for the file."""
+"""Kinds whose suffix has other uses (logs of JSON lines): read only if a layout asks for the file."""
 
 
 def _has_no_content(path: str, fact: FileFact, need: Need) -> bool:
@@ -64,7 +64,7 @@ def _has_no_content(path: str, fact: FileFact, need: Need) -> bool:
 
 
 def check_file(tree: Tree, name: str, need: Need, level: str, before_s: float) -> str:
-    """Check one file; returns what was proven. Raises Damaged, OSError, DeadlinePassed (`before_s`: monotonic)."""
+    """Check one file; returns what was proven. Raises Damaged, OSError, DeadlinePassed."""
     fact = tree.files[name]
     kind = need.kind or SUFFIXES.get(os.path.splitext(name)[1].lower(), "")
     is_asked = bool(need.kind or need.size_min_bytes)

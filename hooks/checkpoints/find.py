@@ -1,8 +1,8 @@
 """Finds checkpoints by patterns: a match is a checkpoint, or a folder of checkpoints. (I/O)
 
 `ckpts/*` means what the shell finds there; `ckpts` means what is in it. So each layout is asked about a match
-first. Then, if the match is a folder without a step of its own, the places where layouts put their checkpoints
-are searched. If no layout knows anything there, the match itself is a checkpoint (layout `any`).
+first. Then, if the match is a folder without a step of its own, the places where layouts put their
+checkpoints are searched. If no layout knows anything there, the match itself is a checkpoint (layout `any`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ftrun.hooks.checkpoints.layouts import ANY, all_layouts
 from ftrun.hooks.checkpoints.listing import HEAD_BYTES, Candidate
 from ftrun.hooks.checkpoints.model import Found, Layout
 
-# A name that is a step: `iter_0000100`, `step-100`, `100`. Such a folder is one checkpoint, whatever is in it.
+# A name that is a step: `iter_0000100`, `step-100`, `100`. Such a folder is one checkpoint.
 OWN_STEP = re.compile(r"(?:step|iter|epoch)[a-z_=.-]*[0-9]|^[0-9]+$", re.IGNORECASE)
 STEP_WORD = re.compile(
     r"^(?:global_?)?(?:step|iter(?:ation)?|epoch|checkpoint|ckpt)[-_=.]?[0-9]+$", re.IGNORECASE
@@ -33,7 +33,7 @@ OF_A_PART = re.compile(r"(?:rank|shard|model_?[0-9]|worker)(?!.*-[0-9]+_[0-9]+\.
 
 
 def find(patterns: Sequence[str], *, cwd: str, marker: str = "") -> list[Found]:
-    """The checkpoints, sorted by path. `cwd`: for relative patterns; `marker`: the user's completeness marker."""
+    """The checkpoints, sorted by path. `cwd`: for relative patterns; `marker`: the user's own."""
     found: dict[str, Found] = {}
     for pattern in patterns:
         path = os.path.join(os.path.abspath(cwd), os.path.expanduser(pattern))

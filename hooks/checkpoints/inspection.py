@@ -1,18 +1,18 @@
-"""Decides whether a checkpoint is complete without loading it: by itself, or compared with its siblings. (I/O)
+"""Decides whether a checkpoint is complete: by itself without loading it, or by its siblings. (I/O)
 
-The inspection proves in this order, and stops at the first proof of damage: the name is not a temporary one; the
-user's marker is there; ftrun's manifest agrees, if there is one; the shards in the layout's metadata are there;
-each file is sound as far as the level reads it; nothing changed meanwhile. Damage in a checkpoint that was
-written to within the last minute is `writing`. What could not be read, because time ran out or the file system
-refused, is no damage: the checkpoint is complete by rule.
+The inspection proves in this order, and stops at the first proof of damage: the name is not a temporary one;
+the user's marker is there; ftrun's manifest agrees, if there is one; the shards in the layout's metadata are
+there; each file is sound as far as the level reads it; nothing changed meanwhile. Damage in a checkpoint that
+was written to within the last minute is `writing`. What could not be read, because time ran out or the file
+system refused, is no damage: the checkpoint is complete by rule.
 
-Nothing is known of a folder without a known layout, except that its run has written others like it. It must have
-what its two nearest neighbours by step have: if a part is missing, empty or truncated, it is torn. Two
-neighbours are compared, since a run that continues with fewer ranks has smaller sets from then on. If there is
-only one, it counts if it is older. Only certain parts are compared: one of several files with the same name
-except for a number, or a file with a hundredth of the folder's bytes. Sizes may differ between saves; a part is
-truncated if it has less than `CUT` of the smallest part beside it, or if it is smaller while the others are of
-one size, as tensors are.
+Nothing is known of a folder without a known layout, except that its run has written others like it. It must
+have what its two nearest neighbours by step have: if a part is missing, empty or truncated, it is torn. Two
+neighbours are compared, since a run that continues with fewer ranks has smaller sets from then on. If there
+is only one, it counts if it is older. Only certain parts are compared: one of several files with the same
+name except for a number, or a file with a hundredth of the folder's bytes. Sizes may differ between saves; a
+part is truncated if it has less than `CUT` of the smallest part beside it, or if it is smaller while the
+others are of one size, as tensors are.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def _is_plain(found: Found) -> bool:
 
 
 def _nearest(one: Found, beside: Sequence[Found]) -> list[Found]:
-    """The neighbours, older ones first: a newer one may be torn itself or of a later size, and is ignored alone."""
+    """The neighbours, older ones first: a newer one may be torn itself, and is ignored alone."""
 
     def distance(other: Found) -> tuple[bool, int]:
         steps = (other.step or 0) - (one.step or 0)
@@ -276,7 +276,7 @@ def _parts(sizes: Sizes) -> list[str]:
 
 
 def _names_there(sizes: Sizes, of: Found, theirs: Sizes, there: Found) -> Mapping[str, str]:
-    """The name of each part in another folder: the same, or with the other's step, whichever fits most parts."""
+    """The name of each part in another folder: the same, or with that folder's step, as fits most parts."""
     step, other = of.step or 0, there.step or 0
     ways = [{name: name for name in sizes}]
     ways += [{name: names.with_step(name, step, other, count) for name in sizes} for count in (1, 0)]

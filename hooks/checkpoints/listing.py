@@ -1,11 +1,12 @@
-"""Reads a checkpoint's files: names, sizes, times, content; in parallel, with a deadline, or at a limited rate. (I/O)
+"""Reads a checkpoint's files: names, sizes, times, content; in parallel with a deadline, or slowly. (I/O)
 
-A shared file system answers thirty questions in the time of one, so files are read by threads. They are daemon
-threads, and nobody waits for them after the deadline: a file system that hangs costs an answer, but no start.
+A shared file system answers thirty questions in the time of one, so files are read by threads. They are
+daemon threads, and nobody waits for them after the deadline: a file system that hangs costs an answer, but no
+start.
 
-A start waits for the result, so files are read in parallel. The deep level runs in the background: it reads one
-file at a time, at a limited rate, and drops what it has read from the page cache. A process does one or the
-other for its whole life.
+A start waits for the result, so files are read in parallel. The deep level runs in the background: it reads
+one file at a time, at a limited rate, and drops what it has read from the page cache. A process does one or
+the other for its whole life.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Candidate:
 
     @cached_property
     def names(self) -> Mapping[str, bool]:
-        """The entries of the folder: name -> whether it is a folder. Empty for a file or an unreadable folder."""
+        """The entries of the folder: name -> whether it is a folder; none if it cannot be read."""
         if not self.is_folder:
             return {}
         try:
@@ -112,7 +113,7 @@ class _Pace:
 
 
 def slow_down(rate_bytes_per_s: int) -> None:
-    """From now on read one file at a time, at this rate (0: no limit), and leave nothing in the page cache."""
+    """Read one file at a time from now on, at this rate (0: no limit), outside of the page cache."""
     _Pace.threads, _Pace.is_slow = 1, True
     _Pace.rate_bytes_per_s = rate_bytes_per_s
     # Pieces of a tenth of a second avoid bursts.

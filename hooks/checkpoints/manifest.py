@@ -78,7 +78,7 @@ def write_marker(checkpoint: str) -> None:
 
 
 def read(checkpoint: str) -> Optional[Manifest]:
-    """The manifest of a checkpoint; None without one. Raises Damaged if manifest and marker do not fit, OSError.
+    """The manifest of a checkpoint; None without one. Raises Damaged if its marker does not fit, OSError.
 
     A published set with a manifest and no marker is incomplete. A manifest that a user had made for a complete
     checkpoint does not count without its marker.

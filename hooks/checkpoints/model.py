@@ -1,8 +1,8 @@
 """The states of a checkpoint, the levels of inspection, and what a layout is. (pure)
 
-A good checkpoint judged torn costs the progress since the previous one; a torn one judged good costs one failed
-start, which sets it aside. So a checkpoint is `complete` unless something proves the opposite, and `why` says
-how much was proven.
+A good checkpoint judged torn costs the progress since the previous one; a torn one judged good costs one
+failed start, which sets it aside. So a checkpoint is `complete` unless something proves the opposite, and
+`why` says how much was proven.
 
 A layout describes the checkpoints of one framework: how to recognise one, where they are in a folder of
 checkpoints, and which files a complete one has. It is a `Layout` in a module `layout_<framework>`, with a row
@@ -64,7 +64,7 @@ class Inspection(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The checkpoint to load (None: none) and why; `passed`: (path, why) of the rejected ones, newest first."""
+    """The checkpoint to load (None: none) and why; `passed`: (path, why) of rejected ones, newest first."""
 
     chosen: Optional[Inspection]
     why: str
@@ -142,7 +142,7 @@ class Layout(NamedTuple):
     tree: Optional[Callable[[str, float], Tree]] = None
 
     def expected_in(self, tree: Tree, folder: str) -> Expected:
-        """Its files in a folder of another checkpoint, by paths from that one's base. Raises as `expected`."""
+        """Its files in a folder of another checkpoint, by path from that one's base. Raises as `expected`."""
         try:
             part = self.expected(tree.below(folder))
         except Damaged as damaged:

@@ -1,14 +1,14 @@
 """Chooses the checkpoint that a start loads: finds, inspects as far as needed, chooses. (I/O)
 
 The order is that of hooks/bundle/batch.sh: the highest step, then the youngest, then the last by name; those
-without a step come last. The first one is taken that is complete, was not set aside (a start failed to load it)
-and was not written by a diverged training. A run may have hundreds of checkpoints, and the newest is nearly
-always good, so none is inspected after the first that may be loaded. Nobody writes checkpoints at a start, so an
-incomplete one is broken, however young it is. Rejected checkpoints are listed with the reason.
+without a step come last. The first one is taken that is complete, was not set aside (a start failed to load
+it) and was not written by a diverged training. A run may have hundreds of checkpoints, and the newest is
+nearly always good, so none is inspected after the first that may be loaded. Nobody writes checkpoints at a
+start, so an incomplete one is broken, however young it is. Rejected checkpoints are listed with the reason.
 
 A run that never had a complete checkpoint begins from nothing. But if there are checkpoints and all are set
-aside, poisoned or broken, that would silently discard the progress: then the answer is `stuck`, unless the user
-allowed it.
+aside, poisoned or broken, that would silently discard the progress: then the answer is `stuck`, unless the
+user allowed it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def select(request: Request) -> Selection:
 
 
 def choose(inspected: Iterable[Inspection], *, aside: Collection[str] = ()) -> Choice:
-    """The newest that may be loaded, and why not each newer one. `aside`: paths that a start failed to load."""
+    """The newest that may be loaded, and why no newer one. `aside`: paths that a start failed to load."""
     passed: list[tuple[str, str]] = []
     for one in sorted(inspected, key=newness, reverse=True):
         if one.found.path in aside:

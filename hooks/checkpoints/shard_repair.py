@@ -1,15 +1,15 @@
 """Repairs a broken checkpoint in a view of links, if identical shards allow it. (I/O)
 
-A checkpoint that is newer than the chosen one and broken in a few files may save work. Ranks of one data-parallel
-group often save the same bytes under different names. Such a twin may replace a torn or missing shard only if
-checksums prove it, since a shard that is nearly right is worse than an older checkpoint:
+A checkpoint that is newer than the chosen one and broken in a few files may save work. Ranks of one
+data-parallel group often save the same bytes under different names. Such a twin may replace a torn or missing
+shard only if checksums prove it, since a shard that is nearly right is worse than an older checkpoint:
 
 - ftrun's manifest of this checkpoint has the lost shard's checksum, and a file with that checksum is there; or
 - a complete earlier checkpoint of the run has both files under the same names with equal checksums, and here
   all remaining files that were equal there are equal again.
 
-Names (they differ in the number of a rank) only select candidates. Checksums are computed while there is time.
-The view is inspected like any checkpoint before it is loaded. The user's files are not changed.
+Names (they differ in the number of a rank) only select candidates. Checksums are computed while there is
+time. The view is inspected like any checkpoint before it is loaded. The user's files are not changed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Sums = Mapping[str, str]
 
 
 class RepairPlan(NamedTuple):
-    """The replacement of each broken shard, and the proof; `why_not`: why there is no plan ("" if there is)."""
+    """The replacement of each broken shard, and the proof; `why_not`: why there is no plan, or ""."""
 
     instead: Mapping[str, str]
     proof: str
@@ -59,7 +59,7 @@ class RepairPlan(NamedTuple):
 
 
 def select_repaired(selection: Selection, request: Request, view: str) -> tuple[Selection, str]:
-    """The selection with a newer checkpoint that was repaired in `view`, if any, and what to load ("": itself)."""
+    """The selection, with a newer checkpoint if one was repaired in `view`, and what to load ("": itself)."""
     tried = 0
     for one in selection.inspected:
         if selection.chosen is not None and one.found.path == selection.chosen.found.path:

@@ -128,11 +128,10 @@ def _heat(throttled: Growth, thresholds: Thresholds) -> list[Finding]:
 
 def _clock(machine: Machine, name: str) -> Optional[Clock]:
     folder = f"{FOLDER}/{name}/cpufreq"
-    fields = ("scaling_governor", "scaling_driver", "scaling_max_freq", "cpuinfo_max_freq")
-    governor, driver, allowed, possible = ((machine.peek(f"{folder}/{one}") or "").strip() for one in fields)
-    if not (governor or allowed):
-        return None
-    return Clock(name, governor, driver, _number(allowed), _number(possible))
+    fields = ("scaling_governor", "scaling_driver")
+    governor, driver = ((machine.peek(f"{folder}/{one}") or "").strip() for one in fields)
+    allowed, possible = (machine.number(f"{folder}/{one}_max_freq") for one in ("scaling", "cpuinfo"))
+    return Clock(name, governor, driver, allowed, possible) if governor or allowed is not None else None
 
 
 def members(text: str) -> set[int]:
@@ -143,10 +142,6 @@ def members(text: str) -> set[int]:
         if first.isdigit() and (last or first).isdigit():
             found |= set(range(int(first), min(int(last or first), int(first) + 65_536) + 1))
     return found
-
-
-def _number(text: str) -> Optional[int]:
-    return int(text) if text.isdigit() else None
 
 
 FUNCTIONS: Functions = {"cpu-frequency": (probe_frequency, judge_frequency)}

@@ -271,10 +271,8 @@ class FlapsFacts(NamedTuple):
 
 def probe_flaps(machine: Machine, thresholds: Thresholds) -> FlapsFacts:
     """Two readings of one counter."""
-    words = (machine.read("/proc/uptime") or "0").split()
-    return FlapsFacts(
-        state_dir.over_time(lambda: counters(machine, [FLAP_COUNTER]), thresholds), float(words[0])
-    )
+    growth = state_dir.over_time(lambda: counters(machine, [FLAP_COUNTER]), thresholds)
+    return FlapsFacts(growth, machine.uptime_s())
 
 
 def judge_flaps(facts: FlapsFacts, thresholds: Thresholds) -> Sequence[Finding]:

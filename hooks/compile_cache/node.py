@@ -37,6 +37,7 @@ from ftrun.hooks.runtime.ownership import (
     why_replaceable,
     why_untrusted,
 )
+from ftrun.hooks.runtime.procfs import read_text
 
 INDEX = ".ftrun-index.json"
 DOUBTED = (
@@ -271,7 +272,6 @@ def remove_torn(location: Location, index: Index, until_s: float) -> list[str]:
 
 # ---------------------------------------------------------------------- which nodes share
 
-TEXT_BYTES_MAX = 1 << 20
 PROCESSES_MAX = 64
 # The flags that compilers use. Others depend on the kernel and its mitigations.
 INSTRUCTIONS = re.compile(
@@ -322,9 +322,7 @@ def _first(pattern: str, text: str) -> str:
 
 
 def _text(root: str, path: str) -> str:
-    with contextlib.suppress(OSError), open(os.path.join(root, path), "rb") as stream:
-        return stream.read(TEXT_BYTES_MAX).decode("utf-8", "replace")
-    return ""
+    return read_text(os.path.join(root, path))
 
 
 def in_use(local: str, root: str = "/proc") -> bool:

@@ -28,7 +28,7 @@ from ftrun.hooks.checks import catalogue, kernel_log_reader
 from ftrun.hooks.checks import thresholds as checks_thresholds
 from ftrun.hooks.compile_cache.periodic_merge import PeriodicMerge
 from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.command_line import node_name, parser_of
+from ftrun.hooks.runtime.command_line import END, MEANT_FOR_OTHERS, node_name, parser_of, until_told
 from ftrun.hooks.runtime.finding import BAD, DEGRADED, OK, SEVERITIES, SKIPPED, UNKNOWN, Check, Finding, worst
 from ftrun.hooks.runtime.host import Machine, UsageError
 from ftrun.hooks.runtime.parent import Parent
@@ -41,13 +41,6 @@ PRESENT_DANGER = frozenset({"mounts", "lustre-client"})
 """Checks of a present danger, reported from the first look on. Findings of others at the first look are not
 of this job: a counter may be a year old, and a GPU that is not visible may never have been the job's.
 """
-
-# From --signal and `scancel --signal`, which reach every step but are meant for the job's own. A step that a
-# signal ends is a failed step.
-_MEANT_FOR_OTHERS = (
-    signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGPWR,
-    signal.SIGXCPU, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
-)  # fmt: skip
 
 
 class Family(NamedTuple):
@@ -135,11 +128,9 @@ class NodeMonitor:
         self._first: dict[str, dict[str, Finding]] = {}
         self._counters: dict[str, Any] = {}
         found = [(family, _present(family, root)) for family in FAMILIES]
-        wanted = [(family, [one for one in checks if self._is_on(one)]) for family, checks in found]
+        off = {name for name, own in self._settings.items() if own.get("enabled", True) is False}
+        wanted = [(family, [one for one in checks if one.name not in off]) for family, checks in found]
         self._members = [_Member(family, checks) for family, checks in wanted if checks]
-
-    def _is_on(self, check: Check) -> bool:
-        return self._settings.get(check.name, {}).get("enabled", True) is not False
 
     @property
     def checks(self) -> list[str]:
@@ -222,12 +213,7 @@ def _is_other(one: Finding, known: Finding) -> bool:
 def _present(family: Family, root: str) -> list[Check]:
     """The checks of a family that apply to this node; the others are not even imported."""
     machine = Machine(root)
-    found = []
-    for name, need in family.checks:
-        there = os.path.exists(machine.path(need)) if need.startswith("/") else machine.tool(need)
-        if not need or there:
-            found.append(catalogue.loaded(name))
-    return found
+    return [catalogue.loaded(name) for name, need in family.checks if not need or machine.has(need)]
 
 
 def checks_by_family(root: str = "/") -> dict[str, list[str]]:
@@ -290,7 +276,7 @@ def _answer(checks: Sequence[Check], thresholds: Any, root: str, writer: int) ->
     """Runs in the child: print a line for each check as soon as it is done."""
     try:
         os.setsid()
-        for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, *_MEANT_FOR_OTHERS):
+        for number in (*END, *MEANT_FOR_OTHERS):
             signal.signal(number, signal.SIG_DFL)
         for check in checks:
             machine = Machine(root, time.monotonic() + check.limit_s)
@@ -381,10 +367,7 @@ def _hold_back() -> None:
                 os.killpg(_Living.child, signal.SIGKILL)
         os._exit(0)
 
-    for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, leave)
-    for number in _MEANT_FOR_OTHERS:
-        signal.signal(number, signal.SIG_IGN)
+    until_told(leave)
     with contextlib.suppress(OSError):
         os.nice(19)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as stream:

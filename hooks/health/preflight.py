@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ftrun.hooks.checks import thresholds
 from ftrun.hooks.runtime import node_report
 from ftrun.hooks.runtime.command_line import node_name, parser_of
-from ftrun.hooks.runtime.finding import BAD, SEVERITIES, TIERS, Check
+from ftrun.hooks.runtime.finding import SEVERITIES, TIERS
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 from ftrun.hooks.runtime.node_report import SCHEMA, parse_report
 
@@ -51,29 +51,16 @@ def main(arguments: list[str]) -> int:
     node = node_name(words.node)
     settings = thresholds.read(words.settings, node)
     if settings is not None:
-        from ftrun.hooks.checks import catalogue
+        from ftrun.hooks.checks import catalogue, runner
 
         chosen = catalogue.checks(words.tier, words.names)
-        words.root = words.root.replace("{node}", node)
-        node_report.write_report(words.folder, words.launch, _report(node, chosen, settings, words))
-    return 0
-
-
-def _report(
-    node: str, chosen: Sequence[Check], settings: Mapping[str, Mapping[str, Any]], words: argparse.Namespace
-) -> dict[str, Any]:
-    """The report of these checks; bad results were confirmed by a second look."""
-    from ftrun.hooks.checks import catalogue, runner
-
-    reports = runner.run(chosen, settings=settings, budget_s=words.within, root=words.root)
-    bad = [one.check for one in reports if any(found.severity == BAD for found in one.findings)]
-    if bad:
-        again = runner.run(
-            catalogue.checks(names=bad), settings=settings, budget_s=AGAIN_WITHIN_S, root=words.root
+        root = words.root.replace("{node}", node)
+        reports = runner.run_confirmed(
+            chosen, settings=settings, budget_s=words.within, again_s=lambda: AGAIN_WITHIN_S, root=root
         )
-        second = {one.check: one for one in again}
-        reports = [second.get(one.check, one) for one in reports]
-    return runner.report_of(reports, kind=KIND, node=node, at_s=time.time(), tier=words.tier)
+        report = runner.report_of(reports, kind=KIND, node=node, at_s=time.time(), tier=words.tier)
+        node_report.write_report(words.folder, words.launch, report)
+    return 0
 
 
 def _summed_up(words: argparse.Namespace) -> int:

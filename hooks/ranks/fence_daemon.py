@@ -19,7 +19,7 @@ import sys
 import time
 
 from ftrun.hooks.compile_cache.periodic_merge import HAS_MERGER, PeriodicMerge
-from ftrun.hooks.runtime.command_line import node_name, own_command
+from ftrun.hooks.runtime.command_line import node_name, own_command, until_told
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.runtime.parent import Parent, environment_for_helper
 
@@ -212,7 +212,7 @@ def main(arguments: list[str]) -> int:
     keep = _Child("staging-daemon", words.keep.splitlines(), began_s if words.keep else None, again=True)
     caches = PeriodicMerge(os.path.join(words.folder, "nodes"), words.launch, began_s)
     _install_signal_handlers(guard, watch, keep, caches)
-    while not parent.is_gone and not _is_done(keep):
+    while not parent.is_gone and (keep.pid or not _Ending.asked):
         now_s = time.monotonic()
         guard.look(now_s)
         watch.tend(now_s)
@@ -220,11 +220,6 @@ def main(arguments: list[str]) -> int:
         caches.poll(now_s)
         time.sleep(PERIOD_S)
     return 0
-
-
-def _is_done(keep: _Child) -> bool:
-    """Whether the job is ending and the staging daemon has published what it could."""
-    return _Ending.asked and not keep.pid
 
 
 class _Ending:
@@ -254,15 +249,7 @@ def _install_signal_handlers(guard: FenceDaemon, watch: _Child, keep: _Child, ca
             pass
         os._exit(0)
 
-    own = (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT)
-    for number in own:
-        signal.signal(number, leave)
-    others = (
-        signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGPWR,
-        signal.SIGXCPU, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
-    )  # fmt: skip
-    for number in others:
-        signal.signal(number, signal.SIG_IGN)
+    until_told(leave)
     try:
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as stream:
             stream.write("1000")

@@ -23,7 +23,7 @@ from typing import Optional
 from ftrun.hooks.runtime.command_line import node_name, parser_of
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.runtime.job_cgroup import own_job
-from ftrun.hooks.runtime.procfs import environments
+from ftrun.hooks.runtime.procfs import environments, read_text
 from ftrun.hooks.runtime.procfs import user_processes as listed
 from ftrun.hooks.runtime.start_processes import (
     CLOSED,
@@ -45,7 +45,6 @@ LAUNCHER_S = 0.3
 DEATH_S = 1.0  # how long a process may take to die after KILL
 ROUNDS_MAX = 8
 PAUSE_S = 0.02  # look twice after a kill: during exec a process has no environment
-ENVIRONMENT_BYTES_MAX = 1 << 20
 SPARED_NAMES = ("slurmstepd", "slurmd", "sackd")
 SPARED_WORDS = frozenset(
     {"ftrun.supervisor", "ftrun.supervisor.agent"}
@@ -103,8 +102,8 @@ def processes_of_starts(here: PresentStart) -> dict[int, tuple[Process, Start]]:
 
 def steps_of(pids: Iterable[int], job: str) -> dict[int, str]:
     """The numbered step of `job` that each process runs in, "" for none."""
-    own = own_job(os.environ, _text("/proc/self/cgroup"))
-    return {pid: step_of(_text(f"/proc/{pid}/cgroup"), job, own) for pid in pids} if job else {}
+    own = own_job(os.environ, read_text("/proc/self/cgroup"))
+    return {pid: step_of(read_text(f"/proc/{pid}/cgroup"), job, own) for pid in pids} if job else {}
 
 
 def kill_stale(here: PresentStart, grace_s: float = USUAL_GRACE_S) -> KillReport:
@@ -172,7 +171,7 @@ def _wait_for_exit(victims: Sequence[Process], limit_s: float) -> list[Process]:
 
 def _current(one: Process) -> Optional[Process]:
     """The process now; None if it is dead or its pid was reused."""
-    tail = _text(f"/proc/{one.pid}/stat").rpartition(")")[2].split()
+    tail = read_text(f"/proc/{one.pid}/stat").rpartition(")")[2].split()
     if len(tail) < 20 or tail[0] in "ZX" or int(tail[19]) != one.began:
         return None
     return Process(one.pid, int(tail[1]), one.group, tail[0], one.began, one.name, one.ticks)
@@ -199,14 +198,6 @@ class _Jobs:
                     if name == "claim" or name.startswith("claim."):
                         with contextlib.suppress(OSError):
                             yield job_of_claim(os.readlink(os.path.join(place, name)))
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, "rb") as stream:
-            return stream.read(ENVIRONMENT_BYTES_MAX).decode("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 def _lineage(pid: int, processes: dict[int, Process]) -> set[int]:

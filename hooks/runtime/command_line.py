@@ -6,6 +6,7 @@ argparse is imported when a command line is parsed: some commands live as long a
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from ftrun.hooks.runtime.host import UsageError
@@ -14,9 +15,15 @@ from ftrun.hooks.runtime.ownership import RUNNER
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
     from typing import Any, NoReturn
 
-__all__ = ["node_name", "own_command", "parser_of"]
+MEANT_FOR_OTHERS = (
+    signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO,
+    signal.SIGPWR, signal.SIGXCPU, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
+)  # fmt: skip
+"""Signals of --signal and `scancel --signal`: they reach every step, and a step that a signal ends is a failed one."""
+END = (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT)
 
 SHARED: dict[str, dict[str, Any]] = {
     "--attempt-folder": {"required": True, "help": "the folder of the present attempt"},
@@ -44,6 +51,14 @@ def parser_of(command: str, description: str, *shared: str) -> argparse.Argument
     for option in shared:
         parser.add_argument(option, **SHARED[option])
     return parser
+
+
+def until_told(leave: Callable[..., object]) -> None:
+    """Call `leave(number, frame)` on a signal that ends this process; ignore those for the job's own steps."""
+    for number in END:
+        signal.signal(number, leave)
+    for number in MEANT_FOR_OTHERS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def node_name(told: str = "") -> str:

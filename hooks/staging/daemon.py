@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.command_line import node_name, own_command, parser_of
+from ftrun.hooks.runtime.command_line import node_name, own_command, parser_of, until_told
 from ftrun.hooks.runtime.formats import parse_amount, parse_bytes
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.runtime.parent import Parent, environment_for_helper
@@ -222,7 +222,9 @@ def main(arguments: list[str]) -> int:
     life.listen()
     _put(ready, "")
     clear_dead(os.path.dirname(args.base), args.base)
-    life.live(lock, _partner_words(args, daemon.owner) if args.partner == "auto" else [])
+    told = ("base", "attempt_folder", "job", "to", "node")
+    partner = [f"--{name.replace('_', '-')}={getattr(args, name)}" for name in told]
+    life.live(lock, [*partner, f"--owner={daemon.owner.decode()}"] if args.partner == "auto" else [])
     return 0
 
 
@@ -236,11 +238,8 @@ class _DaemonLife:
 
     def listen(self) -> None:
         """Install signal handlers; signals for the job's own steps are ignored."""
+        until_told(lambda *_: self.hurry())
         signal.signal(signal.SIGUSR2, lambda *_: self.leave())
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self.hurry())
-        for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM):
-            signal.signal(number, signal.SIG_IGN)
 
     def hurry(self) -> None:
         """Publish what is complete, then exit."""
@@ -305,13 +304,6 @@ def _in_background(act: Callable[..., object], *arguments: object) -> threading.
     thread = threading.Thread(target=acting, daemon=True)
     thread.start()
     return thread
-
-
-def _partner_words(args: argparse.Namespace, owner: bytes) -> list[str]:
-    return [
-        "--base", args.base, "--attempt-folder", args.attempt_folder, "--job", args.job, "--to", args.to,
-        "--owner", owner.decode(), "--node", args.node,
-    ]  # fmt: skip
 
 
 def _token(args: argparse.Namespace) -> str:

@@ -134,7 +134,9 @@ class Living:
         pids = [pid for pid in listed() if pid not in own]
         told = {pid: parse_environment(text) for pid, text, _ in environments(pids, empty=True)}
         caller = job_cgroup.own_job(os.environ)
-        grouped = {pid: job_cgroup.job_and_step(_read_text(f"/proc/{pid}/cgroup"), caller)[0] for pid in pids}
+        grouped = {
+            pid: job_cgroup.job_and_step(procfs.read_text(f"/proc/{pid}/cgroup"), caller)[0] for pid in pids
+        }
         known = {pid: words.get("SLURM_JOB_ID", "") for pid, words in told.items()}
         self._jobs = {*grouped.values(), *known.values()} - {""}
         # A group that bears a SLUID is that of the job which a process in it names.
@@ -151,7 +153,7 @@ def job_folder(attempt_folder: str) -> str:
     """The job's folder on its nodes, from the arguments of its staging daemons; "" without any."""
     for name in reversed(inventory.listed(f"{attempt_folder}/stage")):
         if name.startswith("words."):
-            words = _read_text(f"{attempt_folder}/stage/{name}").splitlines()
+            words = procfs.read_text(f"{attempt_folder}/stage/{name}").splitlines()
             told = dict(zip(words[0::2], words[1::2]))
             return told.get("--base", "")
     return ""
@@ -159,15 +161,7 @@ def job_folder(attempt_folder: str) -> str:
 
 def _here() -> str:
     """In which scope pids are unique: the boot id of the node, and the pid namespace."""
-    return f"{_read_text('/proc/sys/kernel/random/boot_id').strip() or '-'} {procfs.pid_namespace()}"
-
-
-def _read_text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read(1 << 20)
-    except OSError:
-        return ""
+    return f"{procfs.read_text('/proc/sys/kernel/random/boot_id').strip() or '-'} {procfs.pid_namespace()}"
 
 
 # ---------------------------------------------------------------------- for Slurm's Epilog, as the user

@@ -332,7 +332,7 @@ def start_daemon(
     line that the daemon said or logged when it refuses.
     """
     said = Path(plan.folder) / "log" / "start.log"
-    with open(said, "ab", opener=_log_opener) as output:
+    with open(said, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as output:
         before = output.tell()
         process = subprocess.Popen(
             list(command),
@@ -358,10 +358,6 @@ def start_daemon(
         daemon = next((Path(word).name for word in command if "sbin/" in word), Path(command[0]).name)
         reason = last_lines(said, before) or last_lines(Path(log), 0) or f"exit code {exit_code}"
         raise SandboxError(f"{daemon} did not start: {reason} (log: {log})")
-
-
-def _log_opener(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def last_lines(path: Path, offset: int) -> str:

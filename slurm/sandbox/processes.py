@@ -66,7 +66,9 @@ class Members:
 def members(plan: Plan) -> Members:
     """Look at /proc once and sort what belongs to the sandbox."""
     table = _table()
-    _drop_family_of_caller(table)
+    pid = os.getpid()  # neither the caller nor its ancestors belong to a sandbox
+    while pid in table:
+        pid = table.pop(pid).ppid
     environments = {pid: _environment(pid) for pid in table}
     conf = f"SLURM_CONF={plan.slurm_conf_path}".encode()
     ours = {pid for pid, environment in environments.items() if conf in environment}
@@ -204,12 +206,6 @@ def _add_namespaces(plan: Plan, table: Mapping[int, Process], nodes: Mapping[str
         uts = _uts(str(pid))
         if uts not in of_machine and uts in node_of:
             nodes[node_of[uts]].add(pid)
-
-
-def _drop_family_of_caller(table: dict[int, Process]) -> None:
-    pid = os.getpid()
-    while pid in table:
-        pid = table.pop(pid).ppid
 
 
 def _table() -> dict[int, Process]:
