@@ -163,6 +163,7 @@ class Case:
 def case_of(facts: Facts) -> Case:
     """The facts with their evidence in written order, ranked."""
     evidence = blame.with_recorded_hosts(sort_by_time_written(facts.evidence))
+    log = rank_evidence(evidence, facts.catalog, facts.ended)
     topology = blame.with_learned_ranks(evidence, facts.topology)
     down = facts.ended.nodes_down if facts.ended else ()
     if topology.nodes:
@@ -170,7 +171,7 @@ def case_of(facts: Facts) -> Case:
     return Case(
         facts,
         inputs=_inputs(facts),
-        log=rank_evidence(evidence, facts.catalog, facts.ended),
+        log=log,
         topology=topology,
         ended=facts.ended,
         progress=facts.progress,
