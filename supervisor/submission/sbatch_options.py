@@ -43,20 +43,15 @@ if TYPE_CHECKING:
 class SbatchOptions:
     """What the user asked sbatch for.
 
-    `line` as typed, `env` as it was, `head` a command line for each component of the script. `shape` is single,
-    array or het; `array` the array's specification, "" for a job that is no array (a heterogeneous job cannot
-    be one).
+    `line` as typed, `env` as it was, `head` a command line for each component of the script.
     """
 
-    __slots__ = ("array", "env", "head", "line", "shape")
+    __slots__ = ("env", "head", "line")
 
     def __init__(self, line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]) -> None:
         self.line = line
         self.head = list(head) or [CommandLine(())]
         self.env = env
-        het = self.line.components > 1 or len(self.head) > 1
-        self.array = "" if het else self.get("array", "SBATCH_ARRAY_INX")
-        self.shape = "het" if het else "array" if self.array else "single"
 
     @staticmethod
     def of_context(context: Mapping[str, Any], script: bytes, env: Mapping[str, str]) -> SbatchOptions:
@@ -78,6 +73,20 @@ class SbatchOptions:
     def has(self, name: str, variable: str = "") -> bool:
         """Whether any source names the option, in any component."""
         return self.line.has(name) or variable in self.env or any(part.has(name) for part in self.head)
+
+    @property
+    def shape(self) -> str:
+        """single, array or het."""
+        if self.line.components > 1 or len(self.head) > 1:
+            return "het"
+        return "array" if self.array else "single"
+
+    @property
+    def array(self) -> str:
+        """The array's specification; "" for a job that is no array (a heterogeneous job cannot be one)."""
+        if self.line.components > 1 or len(self.head) > 1:
+            return ""
+        return self.get("array", "SBATCH_ARRAY_INX")
 
     @property
     def signal(self) -> str:
