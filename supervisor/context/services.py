@@ -69,7 +69,9 @@ class Services:
     _slots: Slots = field(default_factory=Slots)
 
     def __post_init__(self) -> None:
-        self.ledger = NodeLedger(self.home, self.clock.now_s, self.tell, self.lead.writer)
+        self.ledger = NodeLedger(
+            self.home, self.clock.now_s, self.tell, writer=self.lead.writer, domains=self.domains
+        )
         self.accounting = AccountingCache(self.clock.mono_s, self.tell)
 
     def shared(self, kind: type[T]) -> T:

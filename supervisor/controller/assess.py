@@ -19,7 +19,6 @@ from ftrun.supervisor.controller import (
     finish,
     gather_facts,
     missing_jobs,
-    node_history,
     observe,
 )
 from ftrun.supervisor.diagnosis import checkpoint_blame
@@ -85,17 +84,17 @@ def _case(
         run=agent_events.without_last_decision(ctx.run, attempt.incident),
         attempt=attempt,
         diagnosis=diagnosis,
+        checkpoint=newer_checkpoint(ctx, loads.path),
         cluster=cluster_view(ctx, snapshot),
         limits=policy_input.limits_from(ctx.settings),
         now_s=snapshot.now_s,
         step=ctx.observations.step if found is None or found.step is None else found.step,
-        checkpoint=newer_checkpoint(ctx, loads.path),
         diverged=divergence.describe_divergence(found),
         older=loads.back,
         stuck=loads.stuck,
         own=loads.own,
         running_again=_running_again(ctx, snapshot),
-        common=node_history.common_cause(ctx, diagnosis, snapshot.now_s),
+        common=ctx.services.ledger.common_cause(ctx.run, diagnosis, snapshot.now_s),
         unseen=ctx.run_dir if _unseen(ctx) else "",
     )
     return arrays.with_task_diagnoses(ctx, case, facts) if attempt.failed_tasks else case

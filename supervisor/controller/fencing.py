@@ -43,6 +43,7 @@ __all__ = [
     "cancel_seen",
     "close_attempt",
     "fence_wait_s",
+    "is_closed",
     "is_fenced",
     "silent_nodes",
 ]
@@ -187,6 +188,23 @@ def fence_wait_s(ctx: RunContext) -> float:
 
 
 # ---------------------------------------------------------------------- claim and token
+
+
+def is_closed(ctx: RunContext) -> bool:
+    """Take the attempt's next claim, unless it is closed already.
+
+    False if a launch of it claimed first: that launch is followed instead. Raises LeaseLost.
+    """
+    if ctx.attempt.closed:
+        return True
+    taken = close_attempt(ctx)
+    if taken is not None:
+        if not taken.closed:
+            launch = f"launch {taken.launch} of attempt {ctx.attempt.number}"
+            ctx.record("warned", message=f"{launch} claimed while it was being closed")
+        return False
+    ctx.record("attempt.closed")
+    return True
 
 
 def close_attempt(ctx: RunContext, *, started: bool = True) -> attempt_dir.Claim | None:

@@ -26,7 +26,6 @@ from ftrun.supervisor.controller import (
     fencing,
     finish,
     missing_jobs,
-    node_history,
     queued_job,
 )
 from ftrun.supervisor.diagnosis import resumable
@@ -77,7 +76,7 @@ def recover(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         drain.drain_decided(ctx, snapshot)
         if not _out_of_the_queue(ctx, snapshot) or not fencing.is_fenced(ctx, snapshot):
             return
-    if not _waited(ctx, snapshot) or not _closed(ctx):
+    if not _waited(ctx, snapshot) or not fencing.is_closed(ctx) or fencing.cancel_all(ctx, snapshot):
         return
     _next_attempt(ctx, snapshot)
 
@@ -184,26 +183,7 @@ def _waited(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     return delay_s <= 0 or delayed.held_s(snapshot.mono_s) >= delay_s
 
 
-def _closed(ctx: RunContext) -> bool:
-    """Take the attempt's next claim.
-
-    False if a launch of it claimed first: that launch is followed instead.
-    """
-    if ctx.attempt.closed:
-        return True
-    taken = fencing.close_attempt(ctx)
-    if taken is not None:
-        if not taken.closed:
-            launch = f"launch {taken.launch} of attempt {ctx.attempt.number}"
-            ctx.record("warned", message=f"{launch} claimed while it was being closed")
-        return False
-    ctx.record("attempt.closed")
-    return True
-
-
 def _next_attempt(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
-    if fencing.cancel_all(ctx, snapshot):
-        return
     number = run_dir.latest_attempt_number(ctx.run_dir) + 1
     view = cluster_view(ctx, snapshot)
     unseen = ctx.observations.per_launch(_Clocks).no_partition
@@ -241,11 +221,11 @@ def _exclusions(
     """The nodes that the next attempt excludes, and which of them only for what the ledger says."""
     # If no attempt ever had nodes, it is unknown how many the job needs and how many it can do without.
     placed = any(attempt.nodes for attempt in ctx.run.attempts)
-    quarantined = node_history.quarantined(ctx, snapshot.now_s) if placed else ()
+    quarantined = ctx.services.ledger.quarantined(ctx.run, snapshot.now_s) if placed else ()
     cap = policy_input.limits_from(ctx.settings).exclude_cap
     exclude = node_placement.nodes_to_exclude(
         view,
-        node_placement.within_cap(view, node_history.excluded(ctx, snapshot.now_s), cap),
+        node_placement.within_cap(view, ctx.services.ledger.excluded(ctx.run, snapshot.now_s), cap),
         ctx.run.decision.get("avoid", ()),
         fencing.silent_nodes(ctx, snapshot),
         quarantined=quarantined,

@@ -30,9 +30,8 @@ from enum import StrEnum
 from ftrun.hooks.health import outliers
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, UNSURE, clamp_confidence, plain
-from ftrun.supervisor.model.node_entry import NodeEntry, canonical_device
+from ftrun.supervisor.model.node_entry import NodeEntry, canonical_device, finite_number
 from ftrun.supervisor.model.types import Action, Blame, Diagnosis, FaultClass, Proof, Source
-from ftrun.supervisor.store.node_reports import finite_number
 
 __all__ = [
     "SIGNATURE",

@@ -6,6 +6,7 @@ order and with duplicates.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import field
@@ -49,3 +50,13 @@ def canonical_device(device: str) -> str:
     plain = device.strip().lower()
     found = _PCI.search(plain)
     return ":".join(found.groups()) if found else plain
+
+
+def finite_number(value: object) -> float | None:
+    """A finite number, else None. Users write reports, so the value may be anything."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None

@@ -17,10 +17,9 @@ from typing import Any
 
 from ftrun.slurm.records import replace
 from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, parse_report
-from ftrun.supervisor.model.node_entry import NodeEntry, canonical_device
+from ftrun.supervisor.model.node_entry import NodeEntry, canonical_device, finite_number
 from ftrun.supervisor.model.run import Attempt, Incident, Run
 from ftrun.supervisor.model.types import CLASS_RULES, FaultClass
-from ftrun.supervisor.store.node_reports import finite_number
 
 EVIDENCE_CHARACTERS = 200
 HOUR_S = 3600.0

@@ -19,7 +19,7 @@ reader computes the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Any
 
@@ -158,6 +158,17 @@ def fold_entries(
 def may_be_common(entries: Iterable[NodeEntry], rules: QuarantineRules) -> bool:
     """Whether enough nodes failed for something that they share to be blamed."""
     return len({failure.node for failure in failures(entries)}) >= rules.several
+
+
+def common_causes_of(
+    entries: Iterable[NodeEntry], rules: QuarantineRules, domains: Callable[[], Mapping[str, tuple[str, ...]]]
+) -> tuple[CommonCause, ...]:
+    """What the failures in these entries may have in common. `domains` is asked only where a switch could be
+    to blame.
+    """
+    entries = list(entries)
+    below = domains() if may_be_common(entries, rules) else {}
+    return tuple(common_causes(failures(entries), rules.window_s, rules.many, rules.several, below))
 
 
 def failures(entries: Iterable[NodeEntry]) -> list[Failure]:

@@ -25,12 +25,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import replace
 from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.model.node_entry import NodeEntry, canonical_device
 from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.model.types import Diagnosis
 from ftrun.supervisor.nodes import from_runs
-from ftrun.supervisor.nodes.history import NodeHistory, QuarantineRules, fold_entries, may_be_common
+from ftrun.supervisor.nodes.history import (
+    NodeHistory,
+    QuarantineRules,
+    common_causes_of,
+    fold_entries,
+    may_be_common,
+)
 from ftrun.supervisor.store import journal, node_reports, run_dir
 
 SCHEMA = 1
@@ -335,16 +343,23 @@ class NodeLedger:
     The journals are the truth and the ledger is derived from them: after each step of a run the supervisor
     adds the entries of its journal that the ledger lacks. If a supervisor dies in between, the next one adds
     them, and no entry counts twice (`nodes.from_runs`). A ledger that cannot be read or written is logged, and
-    the runs go on as if there were no ledger. `tell` logs an event, `now_s` returns Unix seconds.
+    the runs go on as if there were no ledger. `tell` logs an event, `now_s` returns Unix seconds, `domains` the
+    nodes below each switch or block (raises SlurmError).
     """
 
     def __init__(
-        self, home: str, now_s: Callable[[], float], tell: Callable[..., None], writer: str = ""
+        self,
+        home: str,
+        now_s: Callable[[], float],
+        tell: Callable[..., None],
+        *,
+        writer: str = "",
+        domains: Callable[[], Domains] = dict,
     ) -> None:
         self._home = home
         self._now_s = now_s
         self._tell = tell
-        self._writer = writer
+        self._writer, self._domains = writer, domains
         self._reader = Reader(home)
         self._followed: dict[str, tuple[Any, ...]] = {}
         self._folded: tuple[list[NodeEntry], QuarantineRules, Domains, NodeHistory] | None = None
@@ -428,3 +443,49 @@ class NodeLedger:
         if done is None or done[0] is not entries or done[1:3] != (rules, below):
             done = self._folded = (entries, rules, below, fold_entries(entries, rules, below))
         return done[3]
+
+    def common_cause(self, run: Run, diagnosis: Diagnosis, now_s: float) -> str:
+        """Why the fault is blamed on something that several nodes share; "" if it may be the node's own."""
+        attempt = run.attempt
+        culprits = tuple(node for node in diagnosis.nodes if attempt is not None and node in attempt.reach)
+        if not culprits:
+            return ""
+        fault, signature = diagnosis.fault.value, diagnosis.signature
+        this = NodeEntry(now_s, "incident", culprits, id="now", run=run.id, signature=signature, fault=fault)
+        rules = QuarantineRules.of(run.settings)
+        recent = [entry for entry in self.entries() if abs(now_s - entry.at_s) <= rules.window_s]
+        found = common_causes_of([*recent, this], rules, self._below)
+        ours = (cause for cause in found if any(key == "now" for _, key in cause.failures))
+        return next((cause.sentence for cause in ours), "")
+
+    def quarantined(self, run: Run, now_s: float) -> tuple[str, ...]:
+        """The nodes that the next attempt avoids if it can, worst first: bad by other runs, or by people.
+
+        () if the setting says so, or if sbatch refused this run with excluded nodes.
+        """
+        refused = any(one.launch.end.state == "REFUSED" and one.excluded for one in run.attempts)
+        if refused or run.settings.get("quarantine", "auto") == "never":
+            return ()
+        return self._history(run).quarantined(now_s)
+
+    def excluded(self, run: Run, now_s: float) -> tuple[str, ...]:
+        """The run's own exclusions, newest first, less the nodes that a person has released since."""
+        left = (one for one in run.excluded if one.until_s > now_s)
+        own = sorted(left, key=lambda one: (one.until_s, one.node), reverse=True)
+        if not own:
+            return ()
+        known, for_s = self._history(run).nodes, QuarantineRules.of(run.settings).base_s
+        released = {name: record.released_at_s for name, record in known.items()}
+        return tuple(
+            dict.fromkeys(one.node for one in own if released.get(one.node, 0.0) <= one.until_s - for_s)
+        )
+
+    def _history(self, run: Run) -> NodeHistory:
+        return self.book(QuarantineRules.of(run.settings), self._below)
+
+    def _below(self) -> Domains:
+        """The nodes below each switch; {} if Slurm does not say so now."""
+        try:
+            return self._domains()
+        except SlurmError:
+            return {}

@@ -13,6 +13,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 
+from ftrun.supervisor.model.node_entry import finite_number
 from ftrun.supervisor.store import run_dir as store_run_dir
 
 REPORT_KINDS = ("preflight", "watch", "after")
@@ -62,16 +63,6 @@ def _start_of(report: object) -> float:
     """The start that a report came after; infinity if the report does not say, so that it always counts."""
     told = finite_number(report.get("start")) if isinstance(report, Mapping) else None
     return told if told is not None else math.inf
-
-
-def finite_number(value: object) -> float | None:
-    """A finite number, else None. Users write reports, so the value may be anything."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
 
 
 def set_aside_reports(run_dir: str, attempt: int, nodes: Sequence[str], name: str) -> None:
