@@ -13,7 +13,7 @@ from ftrun.supervisor.controller import checkpoint_request, node_evidence, obser
 from ftrun.supervisor.diagnosis import resumable, suspicions, unknown_cause
 from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.facts import Facts, LostCompanion, SbatchRefusal
-from ftrun.supervisor.model.types import FaultClass, Topology
+from ftrun.supervisor.model.types import UNKNOWN_TO_SLURM, FaultClass, Topology
 from ftrun.supervisor.policy.save_request import Occasion
 from ftrun.supervisor.store import attempt_dir
 from ftrun.supervisor.submission import in_allocation, plan
@@ -47,7 +47,7 @@ def facts_of_end(
 
     `lost` are the nodes that Slurm had given up by then. Raises OSError.
     """
-    run, run_dir, seen = ctx.run, ctx.run_dir, ctx.observations
+    run, run_dir, seen, end = ctx.run, ctx.run_dir, ctx.observations, attempt.launch.end
     place = run_dir, attempt.number, attempt.launch.number
     found = Facts(
         evidence=seen.evidence,
@@ -57,6 +57,7 @@ def facts_of_end(
         attempt=attempt,
         wish=run.wish,
         end_offsets=attempt.end_offsets,
+        forgotten=(end.state, end.reason) == ("GONE", UNKNOWN_TO_SLURM),
         now_s=snapshot.now_s,
     )
     if attempt.submission == "refused":
