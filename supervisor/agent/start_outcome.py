@@ -206,6 +206,7 @@ def collect_facts(
         suspicion=suspicion.diagnosis if suspicion is not None else None,
         rank_ended=suspicion is not None and suspicion.rank_ended,
         end_offsets=monitor.end_offsets,
+        forgotten=not reach.shown,
         step=monitor.memory.step if found is None or found.step is None else found.step,
         diverged=found,
         spoilt=spoilt,

@@ -21,7 +21,7 @@ from ftrun.supervisor.diagnosis.facts import Facts, LostCompanion, SbatchRefusal
 from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, NodeFacts
 from ftrun.supervisor.diagnosis.review import slurmstepd_reason
 from ftrun.supervisor.model.timers import Interval, Stopwatch
-from ftrun.supervisor.model.types import UNWATCHED, Evidence, FaultClass, Topology
+from ftrun.supervisor.model.types import UNKNOWN_TO_SLURM, UNWATCHED, Evidence, FaultClass, Topology
 from ftrun.supervisor.nodes.from_runs import entry_prefix
 from ftrun.supervisor.nodes.remote_checks import GIVEN_UP_AFTER_S, SshVisit
 from ftrun.supervisor.policy.save_request import STEPS_CANCELLED, Occasion
@@ -69,6 +69,7 @@ def facts_of_end(ctx: RunContext, snapshot: ClusterSnapshot) -> Facts:
     run, run_dir, seen = ctx.run, ctx.run_dir, ctx.observations
     attempt = _attempt_as_ended(ctx)
     lost = _lost_before_end(ctx, snapshot) if attempt.submission == "done" else ()
+    end = attempt.launch.end
     place = run_dir, attempt.number, attempt.launch.number
     found = Facts(
         evidence=seen.evidence,
@@ -78,6 +79,7 @@ def facts_of_end(ctx: RunContext, snapshot: ClusterSnapshot) -> Facts:
         attempt=attempt,
         wish=run.wish,
         end_offsets=attempt.end_offsets,
+        forgotten=(end.state, end.reason) == ("GONE", UNKNOWN_TO_SLURM),
         now_s=snapshot.now_s,
     )
     if attempt.submission == "refused":

@@ -56,7 +56,8 @@ class Facts:
     The end: `ended` (None = still alive, or a text without a record). `attempt` is the run's journal of it,
     `requeues` whether Slurm requeues a job that lost a node, `wish` what a person asked for, `near_limit`
     whether ftrun had asked the job to save because its time limit was near. `end_offsets`: log -> its bytes
-    when ftrun began to end the start; what stands behind is no cause (P7).
+    when ftrun began to end the start; what stands behind is no cause (P7). `forgotten`: Slurm does not know the
+    job any more, too soon to have forgotten one that ended.
 
     Ends without a start of the script: `refusal` by sbatch; `held` by the checks before the script
     (`held_file` is their record); `unloadable` says why no checkpoint could be loaded. For an array: the
@@ -82,6 +83,7 @@ class Facts:
     wish: str = ""
     near_limit: bool = False
     end_offsets: Mapping[str, int] = field(default_factory=dict)
+    forgotten: bool = False
     refusal: SbatchRefusal | None = None
     held: PrelaunchHold | None = None
     held_file: str = ""

@@ -22,6 +22,7 @@ the end lower it. Each rule says in `rests_on` what it rested on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -61,6 +62,11 @@ CRASHES = {
     11: "segmentation fault",
 }
 SIGKILL, SIGTERM = 9, 15
+
+JOB_OVER = "slurm-step-job-over"
+"""The signature of a step that Slurm refuses because its job is over, or unknown."""
+
+_INVALID_ID = re.compile(r"Invalid job id specified|Expired or invalid job|has expired")
 
 
 class Part(StrEnum):
@@ -245,6 +251,23 @@ def launch_failure(case: Case) -> Diagnosis | None:
     return plain(FaultClass.NODE, title, words, confidence=0.6, sources=(Source.SLURM,))
 
 
+def job_forgotten(case: Case) -> Diagnosis | None:
+    """Slurm lost its memory of a live job: srun is refused with "Invalid job id", or slurmd kills the job that
+    its controller does not know. The program did nothing wrong.
+    """
+    if not case.facts.forgotten or (case.ended is not None and case.ended.by_us):
+        return None
+    lines = [line for line in case.lines if line.signature == JOB_OVER and _INVALID_ID.search(line.text)]
+    killed = case.ended is not None and (not case.ended.failed or case.ended.signal in {SIGKILL, SIGTERM})
+    if not lines and not killed:
+        return None
+    words = ["Slurm answers, and does not know the job any more: its controller was set back"]
+    sources = (Source.SLURM, Source.LOG) if lines else (Source.SLURM,)
+    title = "Slurm lost track of the job while it ran"
+    found = plain(FaultClass.SCHEDULER, title, words, lines=lines, confidence=0.85, sources=sources)
+    return replace(found, signature="slurm.job-unknown")
+
+
 def exit_record(case: Case) -> Diagnosis | None:
     """Nothing in the log: the exit code or signal alone, which says little."""
     ended = case.ended
@@ -413,6 +436,7 @@ RULES: tuple[Rule, ...] = (
     Rule("rank-death", Part.CAUSE, rank_deaths.rank_death, "the others lose their peer: before what they print"),
     Rule("log", Part.CAUSE, log_cause, "a line that can be a cause says more than what follows"),
     Rule("cut-off", Part.CAUSE, context_rules.cut_off, "only lost connections, and no end on record"),
+    Rule("job-forgotten", Part.CAUSE, job_forgotten, "before the exit, which only follows; after the log's own cause"),
     Rule("launch-failure", Part.CAUSE, launch_failure, "Slurm's reason, where the log has none"),
     Rule("requeued", Part.CAUSE, requeued, "only where nothing was wrong, so after the log"),
     Rule("exit-record", Part.CAUSE, exit_record, "a number says little, so after everything with words"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import textwrap
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -194,3 +197,39 @@ def test_ranks_that_are_gone_with_their_slurmstepd_are_missed(slurm_sandbox: San
         assert incident.fault == "hang", at.story()
         reasons = [one["data"]["reason"] for one in at.records(job) if one["kind"] == "hang.decided"]
         assert any("no rank is left" in one for one in reasons), at.story()
+
+
+def _set_back(box: Sandbox, before: Path) -> None:
+    """The controller goes on with what it knew then: of the jobs since it knows nothing."""
+    box.kill_controller()
+    state = Path(box.plan.run_dir) / "state"
+    shutil.rmtree(state)
+    shutil.copytree(before, state, symlinks=True)
+    box.start_controller()
+
+
+def test_a_job_that_a_controller_set_back_knows_no_more_is_no_fault_of_the_program(
+    make_sandbox: Callable[..., Sandbox], tmp_path: Path
+) -> None:
+    """srun is told "Invalid job id" while the run recovers: Slurm lost the job, and that costs the run none of its tries."""
+    box = make_sandbox(nodes=5)
+    with posts(box) as make:
+        at = make()
+        at.plain("-N1", "--wrap=true")  # a new controller numbers its jobs behind this one
+        box.stop_controller()
+        shutil.copytree(Path(box.plan.run_dir) / "state", tmp_path / "before", symlinks=True)
+        box.start_controller()
+        (at.work / "train.py").write_text(TRAINER)
+        wait = "if [ -e struck ] && [ ! -e go ]; then touch again; while [ ! -e go ]; do sleep 0.1; done; fi"
+        job = at.sbatch(f"{wait}\nsrun {PYTHON} train.py sigkill || exit 1\n", "-N4", "-n4", "-t10")
+        at.supervise()
+        at.until((at.work / "again").exists, "the script starts again in place")
+        _set_back(box, tmp_path / "before")
+        (at.work / "go").touch()
+        run = at.until_state("finished", "stopped", job=job, within_s=PATIENCE_S)
+        faults = [(one.fault, one.signature) for one in run.incidents]
+        print(faults, run.spent, run.retries, [one.title for one in run.incidents])
+        assert run.state.value == "finished", at.story()
+        assert faults[0] == ("unknown", "slurm-task-killed"), at.story()
+        assert ("scheduler", "slurm.job-unknown") in faults[1:], at.story()
+        assert "unknown" not in [fault for fault, _ in faults[1:]], at.story()

@@ -80,6 +80,7 @@ KILLED = (
     "srun: error: n1: task 1: Killed",
     "0: ConnectionResetError: [Errno 104] Connection reset by peer",
 )
+INVALID = "srun: error: Unable to confirm allocation for job 7: Invalid job id specified"
 ODD = (Proof("job.log", 3, "what is this", ""),)
 LIVED = Attempt(1, 0.0, job="7", nodes=NODES, launch=Launch(end=LaunchEnd("FAILED")), submission="done")
 REQUEUED = replace(LIVED, launch=replace(LIVED.launch, requeued=True))
@@ -145,6 +146,8 @@ ORDER: dict[tuple[str, str], Facts] = {
     ("preempted", "log"): _facts(*BUG, ended=Ended("PREEMPTED")),
     ("cancelled", "log"): _facts(XID, ended=Ended("CANCELLED")),
     ("rank-death", "log"): _facts(*KILLED),
+    ("log", "job-forgotten"): _facts(XID, INVALID, ended=Ended("GONE", exit_code=1), forgotten=True),
+    ("job-forgotten", "exit-record"): _facts(INVALID, ended=Ended("GONE", exit_code=1), forgotten=True),
     ("log", "requeued"): _facts(XID, ended=Ended("PENDING", requeued=True)),
     ("log", "exit-record"): _facts(*BUG),
     ("launch-failure", "exit-record"): _facts(ended=Ended("FAILED", "JobLaunchFailure", exit_signal=9)),
