@@ -19,7 +19,7 @@ import sys
 import time
 
 from ftrun.hooks.compile_cache.periodic_merge import HAS_MERGER, PeriodicMerge
-from ftrun.hooks.runtime.command_line import node_name, own_command, until_told
+from ftrun.hooks.runtime.command_line import node_name, options, own_command, until_told
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.runtime.parent import Parent, environment_for_helper
 
@@ -34,6 +34,7 @@ CHILD_S = 20.0
 LEAVE_S = 1.0  # how long it waits for its children when it is told to exit
 KEEP_LEAVE_S = 25.0  # the staging daemon has to free memory
 GIVES_UP = 3
+OPTIONS = ("--attempt-folder", "--launch", "--node", "--job", "--watch-after", "--keep")
 USAGE = (
     "usage: ftrun-hook guard --attempt-folder FOLDER --launch N [--node NAME] [--job ID] [--keep KEEP WORDS, ONE A LINE]\n"
     "                        [--watch-after SECONDS -- WATCH WORDS]\n"
@@ -126,48 +127,6 @@ def _kill_earlier(folder: str, token: str, job: str, node: str, launch: str) -> 
 # ---------------------------------------------------------------------- the daemon
 
 
-class _Arguments:
-    """The command line, parsed by hand: argparse would be a fifth of the memory."""
-
-    folder = ""
-    launch = "0"
-    node = ""
-    job = ""
-    watch_after = ""
-    keep = ""
-    watch: list[str] = []  # noqa: RUF012  set once
-
-    def __init__(self, arguments: list[str]) -> None:
-        names = {
-            "--attempt-folder": "folder",
-            "--launch": "launch",
-            "--node": "node",
-            "--job": "job",
-            "--watch-after": "watch_after",
-            "--keep": "keep",
-        }
-        waiting = list(arguments)
-        while waiting:
-            name, sign, value = waiting.pop(0).partition("=")
-            if name == "--":
-                self.watch, waiting = waiting, []
-            elif name not in names or not (sign or waiting):
-                raise UsageError(f"{name} is not understood; `ftrun-hook guard --help` tells more")
-            else:
-                setattr(self, names[name], value if sign else waiting.pop(0))
-        if not self.folder or not self.launch.isdigit():
-            raise UsageError("--attempt-folder or --launch is missing; `ftrun-hook guard --help` tells more")
-        if self.watch_after and not _is_seconds(self.watch_after):
-            raise UsageError("--watch-after is no number of seconds")
-
-
-def _is_seconds(text: str) -> bool:
-    try:
-        return float(text) >= 0
-    except ValueError:
-        return False
-
-
 class _Child:
     """A child process: its command, arguments, due time and pid (0: not running).
 
@@ -204,13 +163,18 @@ def main(arguments: list[str]) -> int:
         print(USAGE)
         return 0
     parent = Parent()
-    words = _Arguments(arguments)
-    node = node_name(words.node)
-    guard = FenceDaemon(words.folder, words.job or os.environ.get("SLURM_JOB_ID", ""), node, words.launch)
+    words, watch_words = options("guard", arguments, *OPTIONS)
+    folder, launch, node, job, watch_after, keep_words = (words.get(name, "") for name in OPTIONS)
+    launch = launch or "0"
+    if not folder or not launch.isdigit():
+        raise UsageError("--attempt-folder or --launch is missing; `ftrun-hook guard --help` tells more")
+    if watch_after and not watch_after.replace(".", "", 1).isdigit():
+        raise UsageError("--watch-after is no number of seconds")
+    guard = FenceDaemon(folder, job or os.environ.get("SLURM_JOB_ID", ""), node_name(node), launch)
     began_s = time.monotonic()
-    watch = _Child("watch", words.watch, began_s + float(words.watch_after) if words.watch_after else None)
-    keep = _Child("staging-daemon", words.keep.splitlines(), began_s if words.keep else None, again=True)
-    caches = PeriodicMerge(os.path.join(words.folder, "nodes"), words.launch, began_s)
+    watch = _Child("watch", watch_words, began_s + float(watch_after) if watch_after else None)
+    keep = _Child("staging-daemon", keep_words.splitlines(), began_s if keep_words else None, again=True)
+    caches = PeriodicMerge(os.path.join(folder, "nodes"), launch, began_s)
     _install_signal_handlers(guard, watch, keep, caches)
     while not parent.is_gone and (keep.pid or not _Ending.asked):
         now_s = time.monotonic()

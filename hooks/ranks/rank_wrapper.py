@@ -20,7 +20,7 @@ import sys
 import time
 
 from ftrun.hooks.runtime import start_processes
-from ftrun.hooks.runtime.command_line import node_name
+from ftrun.hooks.runtime.command_line import node_name, options
 from ftrun.hooks.runtime.host import UsageError
 
 TYPE_CHECKING = False
@@ -277,21 +277,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _words(arguments: list[str]) -> tuple[str, list[str], float]:
-    folder, wait_s = "", ANSWER_S
-    waiting = list(arguments)
-    while waiting:
-        name, sign, value = waiting.pop(0).partition("=")
-        if name == "--":
-            break
-        if name not in ("--folder", "--wait") or not (sign or waiting):
-            raise UsageError(f"{name} is not understood; `ftrun-hook rank --help` tells more")
-        value = value if sign else waiting.pop(0)
-        if name == "--folder":
-            folder = os.path.abspath(value)
-        elif value.replace(".", "", 1).isdigit():
-            wait_s = float(value)
-        else:
-            raise UsageError("--wait is no number of seconds")
-    if not folder or not waiting:
+    words, command = options("rank", arguments, "--folder", "--wait")
+    folder, wait = words.get("--folder", ""), words.get("--wait", str(ANSWER_S))
+    if not wait.replace(".", "", 1).isdigit():
+        raise UsageError("--wait is no number of seconds")
+    if not folder or not command:
         raise UsageError("--folder or the command is missing; `ftrun-hook rank --help` tells more")
-    return folder, waiting, wait_s
+    return os.path.abspath(folder), command, float(wait)
