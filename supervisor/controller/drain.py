@@ -160,14 +160,11 @@ def _ask_once(
     ]
     if before and before[-1][1] != "intended":
         return
-    if before:
-        request_id = before[-1][0]
-    else:
-        request_id = secrets.token_hex(16)
-        kind, more = (
-            ("raise.asked", {"lost": lost}) if lost else ("drain.asked", {"incident": about["incident"]})
-        )
-        ctx.record(kind, step="intended", id=request_id, node=node, **more)
+    request_id = before[-1][0] if before else secrets.token_hex(16)
+    if not before and lost:
+        ctx.record("raise.asked", step="intended", id=request_id, node="", lost=lost)
+    elif not before:
+        ctx.record("drain.asked", step="intended", id=request_id, **about)
     _leave_request(ctx, snapshot, request_id, decision, node=node, lost=lost)
 
 
