@@ -17,7 +17,7 @@ from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.evidence import RankedEvidence, rank_evidence, written_before
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts
 from ftrun.supervisor.model.log_order import sort_by_time_written
-from ftrun.supervisor.model.types import Diagnosis, Evidence, Proof, Topology
+from ftrun.supervisor.model.types import Diagnosis, Evidence, FaultClass, Proof, Topology
 
 if TYPE_CHECKING:
     from ftrun.supervisor.diagnosis.checkpoint_blame import ResumedCheckpoint
@@ -135,5 +135,6 @@ def case_of(facts: Facts) -> Case:
     topology = blame.with_learned_ranks(evidence, facts.topology)
     before = written_before(evidence, facts.end_offsets)
     late = sum(one.count for one in evidence) - sum(one.count for one in before)
-    log = rank_evidence(before, facts.catalog, facts.ended, late=late)
+    hung = facts.suspicion is not None and facts.suspicion.fault is FaultClass.HANG
+    log = rank_evidence(before, facts.catalog, facts.ended, late=late, hung=hung)
     return Case(facts, log, topology, facts.ended, facts.progress, tuple(before))
