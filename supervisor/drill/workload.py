@@ -85,7 +85,7 @@ def sbatch_words(one: Scenario, work: Path, published: Path, job_name: str) -> l
     if one.spares:
         ours["spares"] = str(one.spares)
     if one.rejoin:
-        ours["rejoin"] = "yes"
+        ours["rank-restart"] = "yes"
     return [
         f"--job-name={job_name}",
         f"--nodes={one.ranks}",
