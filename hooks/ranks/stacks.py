@@ -333,7 +333,7 @@ def _sample(machine: Machine, ranks: Sequence[Rank]) -> None:
     kernel's state.
     """
     texts: dict[int, tuple[str, str]] = {}
-    awake = [rank for rank in ranks if not _is_stopped(_kernel(machine, rank.pid))]  # others answer nobody
+    awake = [rank for rank in ranks if not _is_stopped(machine, rank.pid)]  # others answer nobody
     if machine.tool("py-spy"):
         with ThreadPoolExecutor(AT_ONCE) as several:
             for rank, text in zip(awake, several.map(lambda one: _pyspy(machine, one), awake)):
@@ -348,7 +348,7 @@ def _sample(machine: Machine, ranks: Sequence[Rank]) -> None:
         rank.looks.append(
             {
                 "source": source, "top": [str(frame) for frame in frames[:8]], "digest": digest(frames) or kernel.digest,
-                "state": kernel.state, "stopped": _is_stopped(kernel), "wchan": kernel.wchan, "threads": len(kernel.threads), **_used(machine, rank),
+                "state": kernel.state, "stopped": _is_stopped(machine, rank.pid), "wchan": kernel.wchan, "threads": len(kernel.threads), **_used(machine, rank),
             }
         )  # fmt: skip
         at = time.strftime("%H:%M:%S")
@@ -460,11 +460,12 @@ def _kernel(machine: Machine, pid: int) -> _Kernel:
     )
 
 
-def _is_stopped(kernel: _Kernel) -> bool:
+def _is_stopped(machine: Machine, pid: int) -> bool:
     """Whether a signal has stopped the process, or its cgroup is frozen. A debugger's stop (t) is a person at
     work.
     """
-    return kernel.state == "T" or kernel.wchan in FROZEN
+    fields = (machine.peek(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
+    return fields[:1] == ["T"] or _wchan(machine, f"/proc/{pid}") in FROZEN
 
 
 def _used(machine: Machine, rank: Rank) -> dict[str, Any]:

@@ -168,13 +168,14 @@ def case_of(facts: Facts) -> Case:
     topology = blame.with_learned_ranks(evidence, facts.topology)
     before = written_before(evidence, facts.end_offsets)
     late = sum(one.count for one in evidence) - sum(one.count for one in before)
+    hung = facts.suspicion is not None and facts.suspicion.fault is FaultClass.HANG
     down = facts.ended.nodes_down if facts.ended else ()
     if topology.nodes:
         down = tuple(dict.fromkeys(node for name in down if (node := topology.node_of(name))))
     return Case(
         facts,
         inputs=_inputs(facts),
-        log=rank_evidence(before, facts.catalog, facts.ended, late=late),
+        log=rank_evidence(before, facts.catalog, facts.ended, late=late, hung=hung),
         topology=topology,
         ended=facts.ended,
         progress=facts.progress,
@@ -222,10 +223,16 @@ def written_before(evidence: Sequence[Evidence], end_offsets: Mapping[str, int])
 
 
 def rank_evidence(
-    evidence: Sequence[Evidence], catalog: Catalog, ended: Ended | None, *, late: int = 0
+    evidence: Sequence[Evidence],
+    catalog: Catalog,
+    ended: Ended | None,
+    *,
+    late: int = 0,
+    hung: bool = False,
 ) -> RankedEvidence:
     """Sort `evidence` into causes and consequences. Evidence of signatures that the catalog does not know is
-    dropped. `late`: the number of lines left out because they followed an end of ours.
+    dropped. `late`: the number of lines left out because they followed an end of ours, `hung`: which was for a
+    hang.
     """
     known = _one_meaning(
         [(line, catalog.by_id[line.signature]) for line in evidence if line.signature in catalog.by_id]
@@ -239,7 +246,7 @@ def rank_evidence(
     if ended is None:
         left = _without_killed_steps(left)
     left = _without_caught(_without_clean_up(left), known)
-    if _all_healed(left, known):
+    if not hung and _all_healed(left, known):
         left = []
     causes = sorted((pair for pair in left if _can_be_cause(pair[1], ended)), key=_weight)
     if not causes and ended is None:
@@ -438,8 +445,8 @@ def _all_healed(left: Sequence[Pair], known: Sequence[Pair]) -> bool:
     """Whether `left` has only links and servers that a later line of the same file reports as up.
 
     At boot, and whenever somebody touches a switch, links go down and up; the kernel logs both, as Lustre
-    does for its servers. Alone that is no fault. If something else failed as well, the break may be its
-    cause, and counts. `known` has all lines, remarks included.
+    does for its servers. Alone that is no fault. If something else failed as well, or training hung after it,
+    the break may be the cause, and counts. `known` has all lines, remarks included.
     """
     up: dict[tuple[str, str], int] = {}
     for line, _ in known:

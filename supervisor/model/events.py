@@ -243,7 +243,8 @@ def _cancel_intended(run: Run, record: Record) -> Run:
     data = record["data"]
     if not data.get("own"):
         return run
-    return run.with_attempt(cancel_intended=True, cancel_offsets=data.get("logs", {}))
+    logs = data.get("logs", run.attempts[-1].cancel_offsets)
+    return run.with_attempt(cancel_intended=True, cancel_offsets=logs)
 
 
 def _progress(run: Run, record: Record) -> Run:

@@ -74,6 +74,15 @@ def test_what_stood_before_counts_as_ever(line: str) -> None:
     assert _judged(STEPS + line, "").fault is not FaultClass.HANG
 
 
+def test_a_link_that_came_back_may_be_why_training_hangs() -> None:
+    """Alone it is no fault, and training that goes on after it has survived it; this one did not."""
+    down = "Nov 22 10:00:00 n1 kernel: mlx5_core 0000:5e:00.0 ibs3: Link down\n"
+    up = "Nov 22 10:00:01 n1 kernel: mlx5_core 0000:5e:00.0 ibs3: Link up\n"
+    assert _judged(STEPS + down + up, RESET).fault is FaultClass.NETWORK
+    more = "".join(f"step {step}/90 loss 0.5\n" for step in range(20, 30))
+    assert _judged(STEPS + down + up + more, RESET).fault is FaultClass.HANG
+
+
 def test_a_line_under_way_when_the_end_began_counts_by_where_it_begins() -> None:
     head, tail = XID[:20], XID[20:]
     assert _judged(STEPS + head, tail).fault is FaultClass.HARDWARE_GPU
@@ -161,6 +170,14 @@ def test_a_cancel_of_ours_counts_and_a_person_s_or_one_of_a_stray_does_not() -> 
     assert _attempt(meant, ("cancel.intended", {"own": True, **logs}, 1)).end_offsets == {"job.log": 80}
     assert _attempt(meant, ("cancel.intended", {"own": False, **logs}, 1)).end_offsets == {}
     assert _attempt(meant).end_offsets == {}
+
+
+def test_a_later_cancel_that_names_no_logs_takes_nothing_back() -> None:
+    """What Slurm put back into its queue is cancelled when it is judged already."""
+    meant = ("end.intended", {"reason": "it hangs"}, 1)
+    first = ("cancel.intended", {"own": True, "logs": {"job.log": 80}}, 1)
+    again = ("cancel.intended", {"own": True, "what": "requeued job 1"}, 1)
+    assert _attempt(meant, first, again).end_offsets == {"job.log": 80}
 
 
 def test_of_two_who_end_it_the_earlier_counts() -> None:
