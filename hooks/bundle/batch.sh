@@ -1166,6 +1166,7 @@ _ft_talk=
 _ft_path_told=
 _ft_agent_pid=
 _ft_counter=
+_ft_bin=
 _ft_ended=
 _ft_no=1
 _ft_earlier=0
