@@ -282,21 +282,21 @@ def _read_file(path: str) -> _File:
         end = start + len(line) + 1
         try:
             record = parse_record(line)
-            version = _whole(record)
-            if version > VERSION:
-                raise JournalTooNew(
-                    f"{path}: written by a newer ftrun (journal version {version}, this one knows {VERSION})"
-                )
+            too_new = _whole(record) > VERSION
             checksums = checksums if seq else _has_checksum(line)
-            if checksums != _has_checksum(line):
+            if checksums != _has_checksum(line) and not too_new:
                 raise ValueError("a checksum is missing")
-            if checksums and record["seq"] != seq and not file.damage:
+            if checksums and record["seq"] != seq and not file.damage and not too_new:
                 raise ValueError(f"record {record['seq']} stands where record {seq} was written")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if end == len(content) and b"\0\0" in line:
                 break  # torn: the last line, filled up by the file system
             file.damage.append(f"{name}: byte {start}: {error}")
         else:
+            if too_new:  # not in the block above: this error is a ValueError itself
+                raise JournalTooNew(
+                    f"{path}: written by a newer ftrun (journal version {record['v']}, this one knows {VERSION})"
+                )
             file.records.append((end, record))
         start = file.size_bytes = end
     if _has_checksum(lines[-1][:-1]) and lines[-1][-1:] != b"\0":
