@@ -65,7 +65,7 @@ new step was made (`phases`).
 
 """
 TAIL = """
-ftrun's own tests hold seventy-five more, in the same form and by the same engine: `tests/drills/*.toml`. From a checkout
+ftrun's own tests hold many more, in the same form and by the same engine: `tests/drills/*.toml`. From a checkout
 `python -m tests.drills` does with all drills what `ftrun drill` does with these; `make drills` holds every one.
 
 A drill is a row of a TOML table: the size of the training, its settings, the faults that strike a rank from inside (`faults`), what is
