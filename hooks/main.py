@@ -13,8 +13,6 @@ import sys
 
 from ftrun.hooks.runtime.host import UsageError
 
-__all__ = ["COMMANDS", "main"]
-
 # Command -> (module below ftrun.hooks, help). The module is imported when its command is called, and its `main`
 # takes the remaining arguments.
 COMMANDS = {

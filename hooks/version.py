@@ -7,8 +7,6 @@ import socket
 import sys
 from importlib import metadata
 
-__all__ = ["main"]
-
 
 def main(arguments: list[str]) -> int:
     """Print one JSON line: version of ftrun (null in a bare copy), Python, interpreter, node."""

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from types import CodeType, ModuleType
     from typing import Any, Optional
 
-__all__ = ["cache_path", "compile_modules", "install_finder", "install_or_compile"]
 
 MAGIC = b"ftrun, compiled\n"
 HEAD_BYTES = len(MAGIC) + 100

@@ -9,8 +9,6 @@ import os
 
 from ftrun.hooks.runtime.ownership import RUNNER
 
-__all__ = ["BATCH_SH", "COMPANION_SH", "SHIM_SH", "SPAN_SH"]
-
 
 def _read(name: str) -> bytes:
     with open(os.path.join(os.path.dirname(__file__), name), "rb") as file:

@@ -21,8 +21,6 @@ from typing import Any
 from ftrun.hooks.checks.thresholds import SITES_OWN
 from ftrun.hooks.runtime.ownership import private_folders, why_untrusted
 
-__all__ = ["REMOTE_COMMAND", "build_zipapp", "remote_input", "zipapp_bytes"]
-
 EXCLUDED = (
     "bundle/shell.py",
     "bundle/batch.sh",

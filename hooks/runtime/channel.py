@@ -23,21 +23,6 @@ import threading
 import time
 from typing import Any, Callable, Optional
 
-__all__ = [
-    "JumpChannel",
-    "Listener",
-    "OpenConnections",
-    "Refused",
-    "Unreachable",
-    "address_of_srun",
-    "connect",
-    "error_text",
-    "exchange",
-    "left_s",
-    "open_proxy_command",
-]
-
-
 OUTPUT_BYTES_MAX = 1 << 20
 PIECE = 1 << 15
 POLL_S = 0.25

@@ -18,10 +18,6 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 if TYPE_CHECKING:
     from ftrun.hooks.runtime.host import Machine
 
-__all__ = [
-    "BAD", "DEGRADED", "NOTE", "OK", "OWN_FAULT", "SEVERITIES", "SKIPPED", "TIERS", "UNKNOWN", "Check", "Finding", "Functions", "Judge",
-    "Probe", "Thresholds", "bad", "degraded", "finding", "note", "ok", "skipped", "unknown", "worst",
-]  # fmt: skip
 
 OK = "ok"
 NOTE = "note"  # for information only; no action

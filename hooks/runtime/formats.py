@@ -11,9 +11,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["duration_text", "expand_node_list", "parse_amount", "parse_bytes", "size_text"]
-
-
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 
 

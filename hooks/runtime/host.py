@@ -25,8 +25,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from subprocess import Popen
 
-__all__ = ["Machine", "NoAnswer", "Output", "UsageError"]
-
 
 OUTPUT_BYTES_MAX = 8 << 20
 PIECE_BYTES = 1 << 16

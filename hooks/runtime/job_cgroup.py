@@ -17,7 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["NO_JOB", "OwnJob", "job_and_step", "own_job"]
 
 # `s` and 64 bits in Crockford's base 32.
 _NAMED = re.compile(

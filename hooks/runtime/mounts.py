@@ -18,17 +18,6 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 
-__all__ = [
-    "Mount",
-    "Touch",
-    "ask_paths",
-    "is_network",
-    "mount_of",
-    "mounted",
-    "parse_mounts",
-    "paths_to_check",
-]
-
 NETWORK_KINDS = frozenset(
     [
         "9p",

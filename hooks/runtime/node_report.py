@@ -16,9 +16,6 @@ from typing import Any, Optional
 
 from ftrun.hooks.runtime.finding import SEVERITIES, SKIPPED
 
-__all__ = ["FINDINGS_MAX", "SCHEMA", "parse_report", "report_path", "write_json", "write_report"]
-
-
 SCHEMA = 1
 """Version of the report; readers skip a newer one."""
 

@@ -15,18 +15,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-__all__ = [
-    "RUNNER",
-    "NotPrivate",
-    "is_own_folder",
-    "is_private_group",
-    "private_folder",
-    "private_folders",
-    "why_foreign_owner",
-    "why_replaceable",
-    "why_status_untrusted",
-    "why_untrusted",
-]
 
 RUNNER = """\
 import os, sys

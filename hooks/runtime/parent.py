@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["PARENT_PID", "Parent", "environment_for_helper"]
-
 PARENT_PID = "FTRUN_PARENT_PID"
 _INIT = 1
 

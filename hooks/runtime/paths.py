@@ -11,8 +11,6 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple, Optional
 
-__all__ = ["ROWS", "Row", "row_of"]
-
 OWN, SHARED = "below a folder of the user's own", "a place that others write to"
 
 

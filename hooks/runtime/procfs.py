@@ -30,28 +30,6 @@ from typing import NamedTuple, Optional
 from ftrun.hooks.runtime import job_cgroup, start_processes
 from ftrun.hooks.runtime.host import Machine
 
-__all__ = [
-    "TICKS_PER_S",
-    "Owner",
-    "Process",
-    "Writer",
-    "all_processes",
-    "environments",
-    "is_alive",
-    "lower_priority",
-    "open_for_writing",
-    "owner",
-    "owner_from",
-    "pid_namespace",
-    "quick_processes",
-    "quick_reread",
-    "reread",
-    "start_ticks",
-    "user_processes",
-    "with_status",
-]
-
-
 STAT_BYTES = 4096
 GLANCE_S = 5.0
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -15,7 +15,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Job", "job_of"]
 
 DEVICES = (
     "SLURM_JOB_GPUS",

@@ -21,22 +21,6 @@ from typing import Callable, NamedTuple, Optional
 
 from ftrun.hooks.runtime.job_cgroup import NO_JOB, OwnJob, job_and_step
 
-__all__ = [
-    "CLOSED",
-    "PresentStart",
-    "Process",
-    "Start",
-    "is_over",
-    "job_of_claim",
-    "parse_environment",
-    "run_and_attempt_of",
-    "start_of",
-    "starts_by_relatives",
-    "step_of",
-    "token_of",
-]
-
-
 CLOSED = "closed"
 """Content of `current` in an attempt that is closed: nothing of it may run any more."""
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from ftrun.hooks.runtime.host import Machine
 
-__all__ = ["Counts", "Growth", "StateDir", "growth_of", "over_time", "read_counts"]
-
 
 LOG_BYTES_MAX = 1 << 20
 LOGS = "hooks.log"

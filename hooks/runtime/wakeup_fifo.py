@@ -10,8 +10,6 @@ import os
 import select
 import time
 
-__all__ = ["WakeupListener", "wake"]
-
 BYTES = 1 << 16
 
 

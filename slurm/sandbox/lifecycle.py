@@ -20,22 +20,9 @@ from pathlib import Path
 from ftrun.slurm.records import replace
 from ftrun.slurm.sandbox import accounting as sandbox_accounting
 from ftrun.slurm.sandbox import boot, sshd
-from ftrun.slurm.sandbox.handle import DaemonStatus, NodeStatus, Sandbox, SandboxStatus
+from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.slurm.sandbox.plan import NODES_MAX, RUN_DIR_LENGTH_MAX, Plan, SandboxError, usable_folder
 from ftrun.slurm.sandbox.ports import port_range, user_lock
-
-__all__ = [
-    "DaemonStatus",
-    "NodeStatus",
-    "Sandbox",
-    "SandboxError",
-    "SandboxStatus",
-    "default_root",
-    "find",
-    "folder_of",
-    "known",
-    "up",
-]
 
 
 def up(  # noqa: PLR0917 - all but the folder are given by name

@@ -19,8 +19,6 @@ from ftrun.supervisor.model.types import Diagnosis
 from ftrun.supervisor.policy import ladder, policy_input, queue, start_decision
 from ftrun.supervisor.submission import companion
 
-__all__ = ["describe_allocation", "other_jobs_wait", "view_cluster"]
-
 
 def describe_allocation(
     ctx: AgentContext,

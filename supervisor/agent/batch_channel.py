@@ -23,18 +23,6 @@ from ftrun.slurm.records import dataclass
 from ftrun.supervisor.store import attempt_dir, run_dir
 from ftrun.supervisor.store.attempt_dir import LaunchRecord
 
-__all__ = [
-    "BatchChannel",
-    "ResumeView",
-    "StartEnd",
-    "Started",
-    "descendants",
-    "executable_name",
-    "parse_started",
-    "unshimmed_srun",
-]
-
-
 _CALLS_MAX_BYTES = 1 << 16
 
 _PROCESSES_MAX = 4096

@@ -23,8 +23,6 @@ from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.store import checkpoints, submission_context
 from ftrun.supervisor.store import run_dir as store_run_dir
 
-__all__ = ["ChecksumReader", "start_reader"]
-
 
 def start_reader(home: str, words: Sequence[str]) -> subprocess.Popen[bytes] | None:
     """Start the node tool `ftrun-hook` with these arguments as a child, with an environment that no rank has;

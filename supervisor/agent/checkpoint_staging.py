@@ -38,9 +38,6 @@ from ftrun.supervisor.policy.staging import StagedSet
 from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.store.node_tools import node_command
 
-__all__ = ["StagingCoordinator"]
-
-
 LOOK_EVERY_S = 1.0
 LOOK_LIMIT_S = 15.0
 QUIET_S = 3.0

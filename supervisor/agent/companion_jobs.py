@@ -38,22 +38,6 @@ from ftrun.supervisor.policy import queue, start_decision
 from ftrun.supervisor.store import attempt_dir, node_reports
 from ftrun.supervisor.submission import companion
 
-__all__ = [
-    "FAILED",
-    "READY",
-    "WAITING",
-    "Companion",
-    "CompanionRequest",
-    "Companions",
-    "JoinResult",
-    "join",
-    "never_starts_reason",
-    "pool_with_idle_nodes",
-    "rank_order",
-    "unfit_nodes",
-]
-
-
 WAITING, READY, FAILED = "waiting", "here", "failed"
 
 LOOKS_S = ((3.0, 0.2), (10.0, 0.5), (60.0, 2.0))

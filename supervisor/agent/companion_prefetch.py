@@ -25,9 +25,6 @@ from ftrun.supervisor.config import recovery_order
 from ftrun.supervisor.config import rungs as config_rungs
 from ftrun.supervisor.model.types import FaultClass
 
-__all__ = ["CompanionPrefetch"]
-
-
 LOOK_EVERY_S = 0.1
 DECIDED_S = 60.0  # the ladder has decided by then
 

@@ -41,18 +41,6 @@ from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store.lease import Clock, SystemClock
 from ftrun.supervisor.store.node_tools import RunOnThisNode, run_on_this_node
 
-__all__ = [
-    "AgentContext",
-    "AgentJournal",
-    "GivenUp",
-    "JournalClosed",
-    "LaunchIdentity",
-    "StartReader",
-    "Suspicion",
-    "log_line",
-]
-
-
 EARLIER_MAX_BYTES = 1 << 24
 
 Record = dict[str, Any]

@@ -41,8 +41,6 @@ from ftrun.supervisor.store import run_dir
 from ftrun.supervisor.store.crash_points import crash_plan
 from ftrun.supervisor.store.lease import Clock, SystemClock
 
-__all__ = ["PULSE_EVERY_S", "Watchdog", "main", "run_worker"]
-
 PULSE_EVERY_S = 1.0
 STANDSTILL_S = 45.0
 """The worker may stall so long while batch.sh waits for an answer: longer than any call to Slurm."""

@@ -19,9 +19,6 @@ from ftrun.supervisor.agent.batch_channel import Started
 from ftrun.supervisor.agent.context import AgentContext, log_line
 from ftrun.supervisor.store.node_tools import node_command
 
-__all__ = ["FailureChecks"]
-
-
 CHECKED = "checked"
 WITHIN_S = 10.0
 LIMIT_S = 15.0

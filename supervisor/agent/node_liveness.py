@@ -36,25 +36,6 @@ from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.store.lease import Clock
 from ftrun.supervisor.store.node_tools import RunOnThisNode, node_command, run_on_this_node
 
-__all__ = [
-    "AGAIN_QUIET_S",
-    "DOUBTED_MAX",
-    "FLAT_NODES",
-    "LIMIT_S",
-    "QUIET_S",
-    "SHUT_LONG_S",
-    "SHUT_S",
-    "NodeAnswers",
-    "PingRequest",
-    "SweepRequest",
-    "job_is_running",
-    "ping_nodes",
-    "query_nodes",
-    "sweep_line",
-    "unfit_reason",
-]
-
-
 LIMIT_S = 20.0
 QUIET_S = 3.0
 """How long to wait after the last answer; srun itself needs 4 s to find a port closed."""

@@ -25,8 +25,6 @@ from ftrun.supervisor.policy import ladder, start_decision
 from ftrun.supervisor.policy.policy_input import ClusterView
 from ftrun.supervisor.store import run_dir
 
-__all__ = ["RankDeath", "RankRestart", "parse_death"]
-
 SETTLE_MAX_S = 20.0  # the parent waits a minute for the answer
 _BYTES_MAX = 4096
 

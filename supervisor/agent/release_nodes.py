@@ -27,8 +27,6 @@ from ftrun.supervisor.agent.context import AgentContext, log_line
 from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.submission import plan
 
-__all__ = ["FOR_REPAIR", "DrainedNodeRelease", "release_silent_nodes", "survives_node_loss"]
-
 LOOK_EVERY_S = 30.0
 FOR_REPAIR = "so that they can be mended: Slurm starts nothing on them any more"  # behind "given back"
 

@@ -15,8 +15,6 @@ from ftrun.supervisor.agent.batch_channel import Started
 from ftrun.supervisor.agent.context import AgentContext, Suspicion, log_line
 from ftrun.supervisor.diagnosis import suspicions
 
-__all__ = ["RemovedNodes"]
-
 LOOK_EVERY_S = 60.0
 AGAIN_S = 10.0
 

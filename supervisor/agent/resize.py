@@ -32,9 +32,6 @@ from ftrun.supervisor.policy.elastic import GrowthDecision, GrowthInput
 from ftrun.supervisor.policy.save_request import Occasion
 from ftrun.supervisor.store import checkpoints, flag_files, journal
 
-__all__ = ["LOOK_EVERY_S", "STARTS_WITHIN_S", "GrowContext", "GrowMonitor", "shrink_is_possible"]
-
-
 LOOK_EVERY_S = 30.0
 SIGHT_EVERY_S = 5.0
 STARTS_WITHIN_S = 60.0

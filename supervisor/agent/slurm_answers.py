@@ -16,8 +16,6 @@ from typing import Any, TypeVar, cast
 from ftrun.slurm.client.errors import OutcomeUnknown, SlurmError, Unreachable
 from ftrun.slurm.commands.process import reading_env, tool
 
-__all__ = ["telling", "unanswered_message"]
-
 VERSION_S = 5.0
 Client = TypeVar("Client")
 

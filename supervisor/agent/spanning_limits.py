@@ -21,8 +21,6 @@ from ftrun.supervisor.config.node_counts import parse_pool
 from ftrun.supervisor.model.types import Diagnosis
 from ftrun.supervisor.submission import companion
 
-__all__ = ["SPANNING_FAILED", "SpanningLimits", "companion_is_possible", "idle_count"]
-
 KEYS_PER_JOB = ("hpe_slingshot", "nvidia_imex")
 SPANNING_FAILED = "the first start over both jobs came to nothing"
 WORTH_S = 30.0  # of the job's time must be left to a start even if the companion comes as late as it may

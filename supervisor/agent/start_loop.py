@@ -49,8 +49,6 @@ from ftrun.supervisor.store import checkpoints
 from ftrun.supervisor.submission import dependent_jobs
 from ftrun.supervisor.telemetry.liveness import History
 
-__all__ = ["StartLoop"]
-
 TICK_S = 0.2
 LOOK_EVERY_S = 1.0
 FIRST_STEP_LOOK_S = 0.2  # while the time to the first step after an incident is measured

@@ -46,9 +46,6 @@ from ftrun.supervisor.telemetry.line_owner import KnownOwners
 from ftrun.supervisor.telemetry.log_watcher import WatchReport
 from ftrun.supervisor.telemetry.tail import LogPath
 
-__all__ = ["HangMonitor", "StartMonitor", "degraded_node", "query_all_nodes"]
-
-
 STILL_MIN_S = 15.0
 STILL_STEPS = 10.0  # median step times, or twice the longest gap so far; then ask the nodes
 ASKED_AGAIN_S = 5.0

@@ -32,19 +32,6 @@ from ftrun.supervisor.policy import policy_input, start_decision
 from ftrun.supervisor.store import checkpoints, submission_context
 from ftrun.supervisor.telemetry import diverged_checkpoints, divergence
 
-__all__ = [
-    "SettledStart",
-    "begin_record",
-    "checkpoints_to_skip",
-    "collect_facts",
-    "incident_name",
-    "journal_diagnosis",
-    "refusal_limit_s",
-    "settle_start",
-    "time_objection",
-]
-
-
 LOOK_S = 0.1
 KNOWN_QUIET_S = 1.0  # for nodes that were silent while the start lived
 SHORT_S = 5.0  # as in batch.sh

@@ -43,9 +43,6 @@ from ftrun.supervisor.policy.save_request import STEPS_CANCELLED, Occasion
 from ftrun.supervisor.store import checkpoints, flag_files, submission_context
 from ftrun.supervisor.store.flag_files import LeaveRequest
 
-__all__ = ["CheckpointWait", "DrainMonitor", "PreemptionNotice", "StragglerSwap", "cancel_steps", "stop"]
-
-
 OWN_STEPS = "ftrun"
 """Name of the steps that ftrun itself creates to look after the nodes; they are not the script's."""
 

@@ -23,8 +23,6 @@ from ftrun.supervisor.store import flag_files
 from ftrun.supervisor.store.flag_files import LeaveRequest
 from ftrun.supervisor.store.lease import Holder, read_holder
 
-__all__ = ["UnattendedJob"]
-
 ASK_EVERY_S = 60.0  # more than any lease, whose counter moves ten times in its term
 
 

@@ -11,7 +11,6 @@ from ftrun.supervisor.model.job_rows import base_job_id
 if TYPE_CHECKING:
     from ftrun.slurm.commands.accounting import Accounting, AccountingRow
 
-__all__ = ["AccountingCache"]
 
 GIVE_UP_S = 45.0  # no run waits longer for an answer
 AGAIN_AFTER_S = 15.0  # between two queries

@@ -9,8 +9,6 @@ from typing import Protocol
 from ftrun.slurm.client.cluster import JobRow, NodeRow
 from ftrun.slurm.records import dataclass
 
-__all__ = ["ALL_RUNS", "STALE_AFTER_S", "ClusterSnapshot", "Lead", "Stale"]
-
 STALE_AFTER_S = 10.0
 ALL_RUNS = ""
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
 
-__all__ = ["cluster_view", "lost_nodes", "newer_checkpoint", "newest_checkpoint"]
 
 SILENT_FOR_S = 15.0
 _GIVEN_UP = frozenset({"down", "error", "fail"})

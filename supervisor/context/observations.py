@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.model.run import Attempt
 
-__all__ = ["LaunchObservations", "Slots"]
 
 BLIND_FOR_S = 30.0  # an outage; a shorter gap is a failed query
 T = TypeVar("T")

@@ -24,8 +24,6 @@ from ftrun.supervisor.model.states import State, next_state
 from ftrun.supervisor.store import journal, submission_context
 from ftrun.supervisor.store.lease import LeaseLost
 
-__all__ = ["JournalChanged", "RunContext"]
-
 JUST_SUBMITTED_S = 20.0
 PROOF_LASTS_S = 1.0  # how long one check of the lease is enough for records; each effect checks by itself
 

@@ -27,8 +27,6 @@ from ftrun.supervisor.store.crash_points import crash_plan
 from ftrun.supervisor.store.lease import Clock
 from ftrun.supervisor.telemetry.tail import Descriptors
 
-__all__ = ["Services"]
-
 JOURNALS_SHARE = 4  # the share of open files for journals is one in so many; logs have half
 T = TypeVar("T")
 

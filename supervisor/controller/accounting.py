@@ -30,17 +30,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.model.run import Attempt
 
-__all__ = [
-    "ENDED",
-    "LOST",
-    "PENDING",
-    "UNKNOWN",
-    "exit_of",
-    "nodes_of",
-    "rows_of_attempt",
-    "verdict",
-    "with_ended_job",
-]
 
 SUBMITTED_WITHIN_S = 60.0  # sbatch answers within this time after Slurm's own submit time
 PENDING, ENDED, LOST, UNKNOWN = "pending", "ended", "lost", "unknown"

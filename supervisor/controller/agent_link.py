@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
 
-__all__ = ["STILL_FOR_S", "copy_journal", "end_if_headless", "in_charge", "note_absence"]
 
 STILL_FOR_S = 30.0  # an agent whose counter stands still for this long is dead
 SILENT_FOR_S = 300.0  # without an agent

@@ -29,15 +29,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.policy.policy_input import PolicyInput
     from ftrun.supervisor.store.attempt_dir import LaunchRecord
 
-__all__ = [
-    "all_went_well",
-    "note_failed",
-    "task_diagnoses",
-    "tasks_of",
-    "tasks_to_repeat",
-    "with_task_diagnoses",
-]
-
 
 def note_failed(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Journal failed tasks: Slurm forgets those of a long array before its last task ends. Raises OSError."""

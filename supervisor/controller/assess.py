@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.diagnosis.facts import Facts
     from ftrun.supervisor.telemetry.divergence import DivergenceSign
 
-__all__ = ["assess_launch", "checkpoint_to_load", "note_divergence"]
-
 
 @dataclass
 class _Clocks:

@@ -29,17 +29,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
 
-__all__ = [
-    "SLURM",
-    "awaited_verdict",
-    "handles_signal",
-    "newest_sight",
-    "request_checkpoint",
-    "save_wait_s",
-    "was_requested",
-    "withdraw_node_request",
-    "withdraw_request",
-]
 
 SLURM = "slurm"
 

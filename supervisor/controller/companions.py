@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.model.run import Attempt, Companion, Run
 
-__all__ = ["ABSENT_FOR_S", "FIND_FOR_S", "are_left", "job_ids", "reason_to_end", "reconcile_companions"]
 
 ABSENT_FOR_S = 60.0  # two answers that lack it must be this far apart (P6)
 FIND_FOR_S = 30.0  # how long an sbatch without a known outcome is looked up

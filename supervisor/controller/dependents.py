@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.model.run import Run
 
-__all__ = ["are_left", "hold", "move", "release"]
 
 AGAIN_AFTER_S = 15.0
 

@@ -36,14 +36,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
 
-__all__ = [
-    "drain_decided",
-    "drain_for_agent",
-    "note_answers",
-    "request_drains",
-    "request_priority",
-    "with_answers",
-]
 
 ANSWERED_WITHIN_S = 7200.0  # a credential is valid for an hour; after two no answer can come
 SETTING = "site-spool"

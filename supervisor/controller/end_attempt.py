@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
 
-__all__ = ["announce_end", "cancel_job", "repeat_cancel"]
 
 AGAIN_AFTER_S = 30.0
 

@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.context.run_context import RunContext
 
-__all__ = [
-    "launch_exit",
-    "may_be_forgotten",
-]
 
 _ENDED_BY_SLURM = frozenset({9, 15})  # the signals that remove an abandoned start from its node
 

@@ -35,18 +35,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.model.run import Companion
 
-__all__ = [
-    "LIVE_STATES",
-    "SEARCH_EVERY_S",
-    "TOKEN_PREFIX",
-    "cancel_all",
-    "cancel_seen",
-    "close_attempt",
-    "fence_wait_s",
-    "is_closed",
-    "is_fenced",
-    "silent_nodes",
-]
 
 SEARCH_EVERY_S = 30.0  # how often orphans of all runs are looked for while one of them lives
 TOKEN_PREFIX = "ftrun"  # the head of every token

@@ -24,20 +24,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.model.run import Attempt
 
-__all__ = [
-    "ALIVE_FOR_S",
-    "awaits_late_job",
-    "cancelled_in_queue",
-    "end_run",
-    "exclude_checkpoint",
-    "follow_launch",
-    "give_up_paused_run",
-    "record_given_up",
-    "record_stopped",
-    "release_dependents",
-    "resume_run",
-    "stay_stopped",
-]
 
 TAIL_BYTES = 1 << 16  # of the log, searched for an earlier final line
 A_DAY_S = 86_400.0

@@ -37,15 +37,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.model.run import Attempt
     from ftrun.supervisor.store.attempt_dir import LaunchRecord
 
-__all__ = [
-    "as_preempted",
-    "corrected_by_log",
-    "facts_of_end",
-    "facts_of_task",
-    "first_evidence_s",
-    "ssh_checks_over",
-    "with_last_lines",
-]
 
 HEALTHY_MAX = 4  # earlier launches whose logs show what is normal
 PINGED_LATE_S = 15.0  # Slurm pings three times in SlurmdTimeout, and takes its time

@@ -56,15 +56,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
 
-__all__ = [
-    "awaits_fault_checkpoint",
-    "check_stop_file",
-    "handle_preemption",
-    "save_before_time_limit",
-    "serve_live_attempt",
-    "stop_at_checkpoint",
-]
-
 
 @dataclass
 class _Ends:

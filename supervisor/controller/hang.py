@@ -52,15 +52,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
 
-__all__ = [
-    "HangTarget",
-    "LiveTask",
-    "RemoteHangWatch",
-    "StackRequests",
-    "TaskWatch",
-    "cancel_hung_tasks",
-    "detect_hung_tasks",
-]
 
 ERRANDS_MAX = 4  # of all runs: a whole wide array may fall silent at once
 TASKS_EVERY_S = 5.0

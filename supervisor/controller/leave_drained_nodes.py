@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
 
-__all__ = ["Promises", "leave_if_free", "remove_stale_request"]
 
 AGENT = "agent"
 STEADY_S = 5.0  # how long a node must have been drained

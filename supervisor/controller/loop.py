@@ -45,8 +45,6 @@ from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store.journal import JournalDamaged, JournalTooNew
 from ftrun.supervisor.store.lease import Clock, Lease, LeaseLost
 
-__all__ = ["Supervisor"]
-
 BROKEN_FOR_S = 60.0  # how long a run is skipped after a failed step
 NODES_EVERY_S = 5.0
 PROVE_EVERY_S = 1.0

@@ -27,14 +27,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
 
-__all__ = [
-    "handle_missing_job",
-    "is_gone",
-    "is_missing",
-    "left_the_queue",
-    "note_missing",
-    "note_seen",
-]
 
 ABSENT_FOR_S = 60.0  # two answers that lack a job must be this far apart
 

@@ -29,12 +29,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.context.services import Services
 
-__all__ = [
-    "PendingExclusion",
-    "forget_pending_exclusions",
-    "keep_off_quarantined",
-]
-
 
 CANNOT_START = ("badconstraints", "reqnodenotavail", "nodesrequiredforjobaredown")
 

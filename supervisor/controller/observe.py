@@ -34,22 +34,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.telemetry.line_owner import KnownOwners
     from ftrun.supervisor.telemetry.log_watcher import WatchReport
 
-__all__ = [
-    "EndedScript",
-    "adopt_claim_holder",
-    "adopt_job",
-    "extra_logs",
-    "log_sizes",
-    "monitor_of",
-    "note_evidence",
-    "note_launch",
-    "note_start",
-    "read_logs",
-    "read_node_reports",
-    "script_ended_now",
-    "script_just_ended",
-    "written_extra_files",
-]
 
 CLAIM_EXPECTED_WITHIN_S = 60.0  # P10
 PROGRESS_EVERY_S = 60.0

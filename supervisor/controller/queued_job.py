@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
 
-__all__ = ["may_leave_queue", "review_queued_job"]
-
 
 LOOK_EVERY_S = 5.0
 

@@ -11,8 +11,6 @@ import os
 
 from ftrun.supervisor.model.timers import Stopwatch
 
-__all__ = ["ReasonsToEnd"]
-
 HOME_GONE_S = 60.0  # a file system may be mounted again
 CONFIG_GONE_S = 600.0  # Slurm does not answer, and the slurm.conf that this process was given is gone
 BLIND_MAX_S = 7 * 86_400.0  # longer than any maintenance that somebody did not plan

@@ -42,8 +42,6 @@ from ftrun.supervisor.model.timers import Interval, Stopwatches
 from ftrun.supervisor.store import attempt_dir, flag_files
 from ftrun.supervisor.store import run_dir as store_run_dir
 
-__all__ = ["HANDLERS", "RunReconciler"]
-
 SUBMITTER_PATIENCE_S = 180.0  # how long an `ftrun sbatch` on another host may pause between its records
 AGENT_JOURNAL_EVERY_S = 1.0  # an agent's journal is on the shared file system
 STEPS_MAX = 6  # transitions of one run per snapshot

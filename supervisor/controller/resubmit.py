@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.policy.policy_input import ClusterView
 
-__all__ = ["next_size_and_spares", "recover"]
 
 PARTITION_WITHIN_S = 60.0
 CANCEL_AGAIN_S = 15.0

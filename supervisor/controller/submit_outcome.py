@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
 
-__all__ = ["LOOKUP_FOR_S", "resolve_submission"]
 
 LOOKUP_FOR_S = 30.0  # how long a submission with an unknown outcome is looked up
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.telemetry.log_watcher import WatchReport
 
-__all__ = ["hand_over_to_agent", "judge_live_start"]
 
 LOOK_EVERY_S = 2.0  # of the hang watch
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.model.run import Incident, Run
 
-__all__ = ["DueHook", "due_hooks", "has_pending_hooks", "hook_environment", "run_due_hooks"]
 
 AT_ONCE_MAX = 8
 LOST_AFTER_S = 30.0  # after its limit: a parent without a record has died

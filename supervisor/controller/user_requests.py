@@ -21,7 +21,6 @@ from ftrun.supervisor.model.states import State
 if TYPE_CHECKING:
     from ftrun.supervisor.context.run_context import RunContext
 
-__all__ = ["pending", "take_requests"]
 
 WANTS = frozenset({"cancel", "stop", "pause", "clear", "resume"})
 UNREADABLE = ("unreadable", "", False)

@@ -19,9 +19,6 @@ from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model.types import Blame, Evidence, Topology
 from ftrun.supervisor.telemetry.line_owner import LABEL, NCCL_PREFIX, SYSLOG_PREFIX
 
-__all__ = ["Culprits", "find_culprits", "laggards", "rank_of", "with_learned_ranks", "writer_of"]
-
-
 ENOUGH_PAIRS = 2
 """A link is judged by counting from two witnesses on. One line is one opinion."""
 

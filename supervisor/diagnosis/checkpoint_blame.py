@@ -26,18 +26,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.signatures.catalog import Catalog
     from ftrun.supervisor.telemetry.progress import Progress
 
-__all__ = [
-    "AGAIN",
-    "ASIDE",
-    "PROGRAM",
-    "ResumePoint",
-    "ResumedCheckpoint",
-    "blame_checkpoint",
-    "earlier_failures",
-    "is_reported_broken",
-    "is_set_aside",
-    "names_checkpoint",
-]
 
 ASIDE, PROGRAM, AGAIN = "aside", "program", "again"
 """Verdicts: see `model.types.Loading`."""

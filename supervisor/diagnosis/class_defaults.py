@@ -7,17 +7,6 @@ from collections.abc import Mapping, Sequence
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, FaultClass, Proof, Source
 
-__all__ = [
-    "CLASS_DEFAULTS",
-    "UNSURE",
-    "ClassDefault",
-    "Ended",
-    "clamp_confidence",
-    "plain",
-    "proofs",
-    "recorded_end",
-]
-
 UNSURE = 0.5
 """Below this confidence a diagnosis is a guess: a bad machine outweighs it, and it never stops a run by
 itself.

@@ -20,7 +20,6 @@ from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, Fau
 if TYPE_CHECKING:
     from ftrun.supervisor.diagnosis.evidence import Case
 
-__all__ = ["cut_off", "in_context"]
 
 Rule = Callable[[Diagnosis, Sequence[Evidence], "Case"], "Diagnosis | None"]
 About = frozenset[str]  # classes and signatures; empty = any

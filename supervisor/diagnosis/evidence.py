@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.signatures.catalog import Catalog, Signature
     from ftrun.supervisor.telemetry.progress import Progress
 
-__all__ = ["Case", "Input", "RankedEvidence", "case_of", "rank_evidence", "written_before"]
-
 
 Pair = tuple[Evidence, "Signature"]
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.signatures.catalog import Catalog
     from ftrun.supervisor.telemetry.progress import Progress
 
-__all__ = ["Facts", "LostCompanion", "SbatchRefusal"]
-
 
 @dataclass(frozen=True, slots=True)
 class SbatchRefusal:

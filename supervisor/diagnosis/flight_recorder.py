@@ -27,18 +27,6 @@ from typing import Any
 
 from ftrun.slurm.records import dataclass
 
-__all__ = [
-    "DUMP_BYTES_MAX",
-    "BadDump",
-    "Collective",
-    "Dump",
-    "Group",
-    "blocked_collectives",
-    "looks_like_dump",
-    "read_dump",
-]
-
-
 DUMP_BYTES_MAX = 256 * 1024 * 1024
 """A larger file is not read. A recorder of 20,000 entries with stacks writes some 40 MiB."""
 

@@ -53,26 +53,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.model.types import Evidence
     from ftrun.supervisor.signatures.catalog import Catalog
 
-__all__ = [
-    "HEAD_BYTES",
-    "AttemptFiles",
-    "FileKind",
-    "JobFacts",
-    "SlurmRecord",
-    "attachment_evidence",
-    "attachments_before",
-    "extra_evidence",
-    "file_kind",
-    "find_extra_logs",
-    "find_job_facts",
-    "is_attachment",
-    "is_error_file",
-    "parse_slurm_record",
-    "read_attempt_files",
-    "torchrun_error_lines",
-    "with_headings",
-]
-
 
 HEAD_BYTES = 1 << 16
 """How much of a file decides its kind."""

@@ -34,23 +34,6 @@ from ftrun.supervisor.model.types import (
 if TYPE_CHECKING:
     from ftrun.supervisor.diagnosis.evidence import Case
 
-__all__ = [
-    "CANCELLED_AGAIN",
-    "HELD",
-    "LEFT_QUEUE",
-    "NOTHING_TO_LOAD",
-    "cancelled_again",
-    "held_by_checks",
-    "left_the_queue",
-    "lost_track",
-    "no_loadable_checkpoint",
-    "refused_by_sbatch",
-    "revoked",
-    "started_twice",
-    "surest_task_diagnosis",
-    "tasks_given_up",
-]
-
 
 HELD = "preflight."
 """Signatures of attempts that their checks held are this plus the check's name."""

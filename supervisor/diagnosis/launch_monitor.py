@@ -28,8 +28,6 @@ from ftrun.supervisor.telemetry.line_owner import KnownOwners
 from ftrun.supervisor.telemetry.log_watcher import LogWatcher, WatchReport
 from ftrun.supervisor.telemetry.tail import LogPath
 
-__all__ = ["LaunchMonitor", "MonitorBackend"]
-
 NAMES_EVERY_S = 10.0
 REPORTS_EVERY_S = 2.0
 

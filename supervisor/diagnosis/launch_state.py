@@ -19,13 +19,6 @@ from ftrun.supervisor.model.types import Diagnosis, Evidence, FaultClass
 if TYPE_CHECKING:
     from ftrun.supervisor.telemetry.log_watcher import WatchReport
 
-__all__ = [
-    "LaunchState",
-    "StallVerdict",
-    "exit_grace_s",
-    "is_fatal",
-    "is_found_by_a_check",
-]
 
 LEAVING_FOR_S = 60.0
 _NOT_FATAL = frozenset(

@@ -33,21 +33,6 @@ from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, UNSURE, cl
 from ftrun.supervisor.model.node_entry import NodeEntry, canonical_device, finite_number
 from ftrun.supervisor.model.types import Action, Blame, Diagnosis, FaultClass, Proof, Source
 
-__all__ = [
-    "SIGNATURE",
-    "TABLE",
-    "Act",
-    "NodeFacts",
-    "NodeFinding",
-    "Scenario",
-    "facts_from_reports",
-    "joined",
-    "parse_report",
-    "scenario_for",
-    "while_alive",
-    "worth_checking",
-]
-
 
 class Act(StrEnum):
     """What a scenario asks for."""

@@ -25,7 +25,6 @@ from ftrun.supervisor.model.types import Blame, Diagnosis, Evidence, FaultClass,
 if TYPE_CHECKING:
     from ftrun.supervisor.diagnosis.evidence import Case
 
-__all__ = ["ABORTED", "KILLED", "is_rank_death", "rank_death"]
 
 KILLED, ABORTED = "slurm-task-killed", "slurm-task-aborted"
 """Signatures of srun's reports: a signal from outside, and an abort."""

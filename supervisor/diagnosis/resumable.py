@@ -27,15 +27,6 @@ if TYPE_CHECKING:
     from ftrun.hooks.checkpoints.diverged import Divergence
     from ftrun.supervisor.model.run import Run
 
-__all__ = [
-    "ResumePoint",
-    "find_resume_point",
-    "has_had_checkpoint",
-    "newest_by_name",
-    "restart_answer",
-    "resumed_checkpoint",
-    "write_divergence_files",
-]
 
 LIMIT_S = 10.0
 NOT_ONE = "none of its checkpoints may be loaded"

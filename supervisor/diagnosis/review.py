@@ -37,20 +37,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.model.run import Attempt
     from ftrun.supervisor.model.types import Evidence
 
-__all__ = [
-    "COMPANION_OVER",
-    "add_node_findings",
-    "add_silent_nodes",
-    "add_suspicious_lines",
-    "agent_diagnosis",
-    "cancelled_by_us",
-    "companion_over",
-    "ended_as_requested",
-    "ended_on_suspicion",
-    "requeued_then_gone",
-    "review_checkpoint",
-    "slurmstepd_reason",
-]
 
 COMPANION_OVER = "node.companion-over"
 

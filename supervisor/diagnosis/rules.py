@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.diagnosis.facts import Facts
     from ftrun.supervisor.signatures.catalog import Signature
 
-__all__ = ["RULES", "Part", "Rule", "diagnose"]
 
 HARDWARE = frozenset({FaultClass.HARDWARE_GPU, FaultClass.HARDWARE_OTHER})
 TOLD_BY_SLURM = frozenset({FaultClass.PREEMPTED, FaultClass.TIMELIMIT, FaultClass.NODE})

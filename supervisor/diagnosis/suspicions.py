@@ -14,21 +14,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.model.run import Attempt
     from ftrun.supervisor.model.types import HangVerdict
 
-__all__ = [
-    "DRAINED",
-    "GROWN",
-    "LOST",
-    "SLOW",
-    "drained_suspicion",
-    "growth_suspicion",
-    "hang_suspicion",
-    "is_planned",
-    "lost_before_growth",
-    "lost_suspicion",
-    "rank_died",
-    "recorded_hang",
-    "slow_suspicion",
-]
 
 LOST, SLOW, DRAINED, GROWN = "node.silent", "straggler.swap", "node.drained", "run.grows"
 HUNG = "hang.no-progress"

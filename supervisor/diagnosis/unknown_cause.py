@@ -23,9 +23,6 @@ from ftrun.supervisor.signatures.scanner import clean
 from ftrun.supervisor.telemetry.line_owner import NO_OWNERS_KNOWN, KnownOwners, LineOwner, owner_of
 from ftrun.supervisor.telemetry.tail import LogPath
 
-__all__ = ["SHOWN_MAX", "Line", "line_shape", "line_shapes", "odd_lines", "suspicious_lines"]
-
-
 SHOWN_MAX = 5
 """How many lines a person gets."""
 

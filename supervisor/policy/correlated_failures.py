@@ -13,8 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ftrun.slurm.records import dataclass
 
-__all__ = ["CLUSTER", "CommonCause", "Failure", "common_causes"]
-
 CLUSTER = ""  # the place of a cause that is not a switch: the job or the cluster
 
 

@@ -50,7 +50,6 @@ from ftrun.supervisor.policy.policy_input import PolicyInput, Ruling
 if TYPE_CHECKING:
     from ftrun.supervisor.model.run import Run
 
-__all__ = ["HOLDS_MAX", "HOLD_BUDGET", "RULES", "VETOES", "are_checks_waived", "decide", "requested_stop"]
 
 HOLD_BUDGET = "preflight"
 HOLDS_MAX = 5

@@ -20,15 +20,6 @@ from ftrun.slurm.records import dataclass
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import NodeRow
 
-__all__ = [
-    "DrainAction",
-    "DrainDecision",
-    "DrainInput",
-    "decide_drained",
-    "drained_by_others",
-    "held_back_count",
-    "startable_nodes",
-]
 
 OURS = "ftrun:"  # prefix of drain reasons of ftrun
 _NOT_AT_ONCE = frozenset(

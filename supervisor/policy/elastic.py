@@ -35,24 +35,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.model.run import Attempt, Run
     from ftrun.supervisor.policy.policy_input import PolicyInput
 
-__all__ = [
-    "ASK_AGAIN_S",
-    "HOLD_S",
-    "MARGIN",
-    "SIZE_FAULTS",
-    "STANDSTILL_S",
-    "WAIT_MAX_S",
-    "GrowthDecision",
-    "GrowthInput",
-    "ResizeHistory",
-    "decide_growth",
-    "resize_history",
-    "size_to_exclude",
-    "sizes_tried",
-    "start_size",
-    "usable_sizes",
-]
-
 
 MARGIN = 2.0
 """A growth must bring so many times its price: rates are uncertain, and a restart may fail."""

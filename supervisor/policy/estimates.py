@@ -25,22 +25,6 @@ from ftrun.supervisor.policy.save_request import LIMIT_SHARE
 if TYPE_CHECKING:
     from ftrun.supervisor.model.run import Attempt, Run
 
-__all__ = [
-    "NOT_FAULTS",
-    "PRIOR",
-    "PRIOR_EVENTS",
-    "PRIOR_NODE_DAYS",
-    "RunEstimate",
-    "estimate_end",
-    "estimate_json",
-    "estimate_run",
-    "fault_interval_s",
-    "faults_with_prior",
-    "node_hours",
-    "random_faults",
-    "restart_s",
-]
-
 
 F = FaultClass
 NOT_FAULTS = frozenset({F.HEALTHY, F.CANCELLED, F.TIMELIMIT, F.USER_CODE, F.DATA, F.CONFIG})

@@ -44,22 +44,6 @@ from ftrun.supervisor.policy.policy_input import PolicyInput, Ruling
 if TYPE_CHECKING:
     from ftrun.supervisor.config.node_counts import Sizes
 
-__all__ = [
-    "ENDS_ALLOCATION",
-    "NODE_BOUND",
-    "PROCESS_FAULTS",
-    "AllocationState",
-    "LadderInput",
-    "RecoveryStep",
-    "choose_action",
-    "companion_objection",
-    "missing_count",
-    "shrink_objection",
-    "shrunk_nodes",
-    "substitute_nodes",
-    "with_spares",
-]
-
 
 F = FaultClass
 PROCESS_FAULTS = frozenset(

@@ -13,8 +13,6 @@ from ftrun.slurm.records import replace
 from ftrun.supervisor.model.types import CLASS_RULES, Decision, Source
 from ftrun.supervisor.policy.policy_input import EXCLUDE_SOURCES, PROOF_SOURCES, ClusterView, PolicyInput
 
-__all__ = ["add_node_decisions", "nodes_to_exclude", "within_cap"]
-
 
 def add_node_decisions(case: PolicyInput, decision: Decision) -> Decision:
     """The decision with its exclusions, drains and nodes to try last; the reason names them."""

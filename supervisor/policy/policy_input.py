@@ -15,16 +15,6 @@ from ftrun.supervisor.config.settings import parse_policy_rule
 from ftrun.supervisor.model.run import Attempt, Incident, Run
 from ftrun.supervisor.model.types import CLASS_RULES, Decision, Diagnosis, FaultClass, Source
 
-__all__ = [
-    "EXCLUDE_SOURCES",
-    "PROOF_SOURCES",
-    "ClusterView",
-    "PolicyInput",
-    "PolicyLimits",
-    "Ruling",
-    "limits_from",
-]
-
 FROM_ZERO_TRIES = 3  # in a row
 EXCLUDE_FOR_MIN_S = 60.0  # at least the next attempt avoids the node
 

@@ -21,18 +21,6 @@ from collections.abc import Collection, Mapping, Sequence
 from ftrun.slurm.client.cluster import JobDetails, JobState, NodeRow, NodeUsage
 from ftrun.slurm.records import dataclass
 
-__all__ = [
-    "NO_RULE",
-    "BadRule",
-    "BoostRule",
-    "BoostedJob",
-    "LostJob",
-    "cap_refusal",
-    "claim_refusal",
-    "is_already_boosted",
-    "parse_rule",
-]
-
 HOUR_S = 3600.0
 NO_LIMIT_S = 365 * 86_400.0  # what Slurm sets for no limit when a job starts [tried on 22.05]
 BY_THE_NODE = frozenset({JobState.NODE_FAIL, JobState.BOOT_FAIL})

@@ -42,30 +42,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.model.run import Run
     from ftrun.supervisor.policy.policy_input import ClusterView
 
-__all__ = [
-    "NEVER_STARTS",
-    "NOTED_EVERY_S",
-    "REQUESTED_WAITS",
-    "STEP_MAX_S",
-    "JobShape",
-    "PendingJob",
-    "QueueAction",
-    "QueueClock",
-    "WaitSettings",
-    "available_count",
-    "cannot_start",
-    "decide_wait",
-    "has_shape",
-    "never_starts",
-    "next_size",
-    "release_order",
-    "resized_shape",
-    "run_size",
-    "smallest_size",
-    "spare_wait_s",
-    "with_same_devices",
-]
-
 
 REQUESTED_WAITS = ("jobheld", "begintime", "dependency", "jobarraytasklimit")
 """Waits that somebody asked for; `DependencyNeverSatisfied` is handled separately."""

@@ -25,24 +25,6 @@ from typing import Any
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model.stop_conditions import TIME_LIMIT_MARGIN_S
 
-__all__ = [
-    "QUIET_S",
-    "STEPS_CANCELLED",
-    "CheckpointState",
-    "Occasion",
-    "SaveRequest",
-    "SaveVerdict",
-    "emergency_save",
-    "is_new",
-    "limit_is_near",
-    "parse_save_signal",
-    "save_verdict",
-    "unsettled_warning",
-    "warning_is_due",
-    "warning_s",
-    "work_is_lost",
-]
-
 STEPS_CANCELLED = "slurm-cancelled"  # signature of what slurmstepd logs when the tasks get TERM
 QUIET_S = 5.0  # a checkpoint without a marker is complete after so long without a change
 UNSETTLED_S = 60.0  # after so long without a complete one a person is told

@@ -26,21 +26,6 @@ from ftrun.hooks.checkpoints import names as checkpoints_names
 from ftrun.hooks.runtime.start_processes import token_of
 from ftrun.slurm.records import dataclass
 
-__all__ = [
-    "NONE",
-    "WAIT",
-    "HeldPart",
-    "StagedSet",
-    "TransferPlan",
-    "choose_set",
-    "givers_to",
-    "group_sets",
-    "is_cheap",
-    "pair_nodes",
-    "parse_parts",
-    "transfer_plan",
-]
-
 CHEAP_BYTES = 2 << 30
 CHEAP_TRANSFERS = 64
 WAIT, NONE = "wait", "none"

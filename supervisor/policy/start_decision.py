@@ -32,18 +32,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.telemetry.divergence import DivergenceSign
     from ftrun.supervisor.telemetry.progress import Progress
 
-__all__ = [
-    "StartFacts",
-    "allocation_state",
-    "decide_start",
-    "decision_record",
-    "diagnose_start",
-    "diagnosis_facts",
-    "growth_record",
-    "policy_input_of",
-    "usable_spares",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class StartFacts:

@@ -19,8 +19,6 @@ from ftrun.supervisor.policy import elastic
 from ftrun.supervisor.policy.ladder import ENDS_ALLOCATION, NODE_BOUND, PROCESS_FAULTS
 from ftrun.supervisor.policy.policy_input import PolicyLimits, limits_from
 
-__all__ = ["NEVER", "what_if"]
-
 NEVER = "never: "
 F = FaultClass
 

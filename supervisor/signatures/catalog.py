@@ -35,8 +35,6 @@ from ftrun.supervisor.model.types import Action, Blame, FaultClass, Layer, Role,
 from ftrun.supervisor.signatures.codes import CodeTable, SignaturesById, parse_table, without_codes
 from ftrun.supervisor.store import user_cache
 
-__all__ = ["CAPTURES", "Catalog", "CatalogError", "Signature", "load"]
-
 CAPTURES = frozenset({"host", "rank", "local_rank", "pci", "device", "ip", "peer", "step", "code", "path"})
 """The groups that a pattern may name: what a line itself says about whom, where and when."""
 

@@ -18,8 +18,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from ftrun.slurm.records import dataclass, replace
 
-__all__ = ["Code", "CodeTable", "Level", "SignaturesById", "parse_table", "without_codes"]
-
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _BETWEEN = re.compile(r"[^a-z0-9]+")
 _KEYS = frozenset({"id", "title", "written", "example", "fact", "defaults", "level"})

@@ -34,18 +34,6 @@ from typing import Any, Protocol
 
 from ftrun.supervisor.store import user_cache
 
-__all__ = [
-    "CATALOGS",
-    "FORM",
-    "Prefilter",
-    "compile_error",
-    "prefilter_for",
-    "required_literals",
-    "sequence_literals",
-    "widened",
-]
-
-
 CATALOGS = 4
 """How many compiled catalogs stay in memory: ours, and ours with a site's."""
 

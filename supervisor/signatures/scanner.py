@@ -29,8 +29,6 @@ from ftrun.supervisor.signatures.catalog import Catalog
 from ftrun.supervisor.signatures.codes import CodeTable
 from ftrun.supervisor.signatures.prefilter import CATALOGS, prefilter_for
 
-__all__ = ["REPEATED_MAX", "SEGMENT_BYTES", "TEXT_CHARS", "Hit", "Position", "Scanner", "bounded", "clean"]
-
 SEGMENT_BYTES = 1 << 16
 """A segment is cut here, so a line of any length costs bounded memory."""
 

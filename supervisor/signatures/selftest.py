@@ -8,8 +8,6 @@ from ftrun.supervisor.signatures import prefilter
 from ftrun.supervisor.signatures.catalog import Catalog
 from ftrun.supervisor.signatures.scanner import Scanner
 
-__all__ = ["catalog_errors"]
-
 
 def catalog_errors(catalog: Catalog) -> list[str]:
     """What is wrong with `catalog`, one line for each signature that fails its own proof; [] where all is

@@ -14,8 +14,6 @@ import os
 from ftrun.hooks.runtime.ownership import private_folder
 from ftrun.supervisor.config import home as config_home
 
-__all__ = ["read_exclusions", "write_exclusions"]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable

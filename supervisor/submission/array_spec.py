@@ -12,9 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-__all__ = ["array_env", "array_limit", "array_tasks", "narrowed_array"]
-
-
 _PART = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 _TASKS_MAX = 4_000_001  # Slurm's own bound of MaxArraySize
 

@@ -15,8 +15,6 @@ import time
 from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.store import user_exclusions
 
-__all__ = ["can_be_placed", "nodes_to_avoid"]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ftrun.supervisor.submission.arguments import Submission

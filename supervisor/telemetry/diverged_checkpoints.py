@@ -18,7 +18,6 @@ from ftrun.supervisor.telemetry import divergence
 if TYPE_CHECKING:
     from ftrun.supervisor.telemetry.divergence import DivergenceSign
 
-__all__ = ["poison_of"]
 
 LOOKED_INTO = 4
 LIMIT_S = 10.0

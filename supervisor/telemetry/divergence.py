@@ -34,23 +34,6 @@ from ftrun.slurm.records import dataclass
 if TYPE_CHECKING:
     from ftrun.supervisor.model.types import Evidence
 
-__all__ = [
-    "CALM_RATIO",
-    "JUMPS",
-    "JUMP_LINES",
-    "MARGIN_S",
-    "NOT_FINITE",
-    "STOPS",
-    "DivergenceSign",
-    "LossHealth",
-    "LossReader",
-    "LossSummary",
-    "describe_divergence",
-    "divergence_data",
-    "find_divergence",
-    "poison_of",
-]
-
 
 CALM_RATIO = 1.5  # of the lowest loss so far; losses below zero count as calm
 

@@ -45,14 +45,6 @@ from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model.types import HangState, HangVerdict
 from ftrun.supervisor.telemetry.liveness import HOLDS_S, NEVER, WARM_STEPS, History, Rank, Witness
 
-__all__ = [
-    "HangLimits",
-    "after_fatal_line",
-    "hang_limits",
-    "hang_verdict",
-    "ranks_behind",
-]
-
 STEPS = 10.0  # median steps without one ...
 STEPS_FATAL = 5.0  # ... and after a fatal line
 WARM_UP_FATAL = 10.0  # times `fault-grace`: allowance after a fatal line while the pace is unknown

@@ -26,16 +26,6 @@ from ftrun.supervisor.telemetry.liveness import LivenessSample, Stacks
 from ftrun.supervisor.telemetry.log_watcher import WatchReport
 from ftrun.supervisor.telemetry.stack_samples import RankSample, stack_sample
 
-__all__ = [
-    "ASK_LIMIT_S",
-    "ASK_QUIET_S",
-    "HangWatch",
-    "StacksAnswer",
-    "WatchBackend",
-    "stacks_command",
-    "task_exited",
-]
-
 MANY_RANKS = 32
 MANY_EVERY_S = 5.0
 STACKS_LIMIT_S = 10.0

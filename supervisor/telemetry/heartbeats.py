@@ -25,8 +25,6 @@ from ftrun.supervisor.telemetry.liveness import Activity, Rank, Stacks
 from ftrun.supervisor.telemetry.stack_samples import BUSY_BYTES_S, BUSY_SHARE
 from ftrun.supervisor.telemetry.straggler import Sample
 
-__all__ = ["Beat", "BeatReader", "Pulse", "StillRank", "parse_beat"]
-
 LINE_BYTES_MAX = 4096
 READ_MAX = 256
 LIST_EVERY_S = 5.0

@@ -24,19 +24,6 @@ from typing import NamedTuple
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass, replace
 
-__all__ = [
-    "LABEL",
-    "NCCL_PREFIX",
-    "NO_OWNERS_KNOWN",
-    "SYSLOG_PREFIX",
-    "BurstVerdict",
-    "Bursts",
-    "KnownOwners",
-    "LineOwner",
-    "host_prefixes",
-    "owner_of",
-]
-
 NCCL_PREFIX = re.compile(r"(?:^|\s)(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")
 SYSLOG_PREFIX = re.compile(
     r"^(?:<\d+>|[\w./-]{1,80}:)?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S+"

@@ -25,18 +25,6 @@ from types import MappingProxyType
 
 from ftrun.slurm.records import dataclass, replace
 
-__all__ = [
-    "Activity",
-    "History",
-    "LivenessSample",
-    "Moves",
-    "Rank",
-    "Stacks",
-    "Witness",
-    "observe",
-]
-
-
 LOOK_S_MAX = 15.0  # two looks further apart than this were not a watch
 GAPS_KEPT = 64
 STEPPING = frozenset({"", "sync"})  # a beat's phase while it steps

@@ -32,8 +32,6 @@ from ftrun.supervisor.telemetry.progress import Progress, ProgressReader
 from ftrun.supervisor.telemetry.rank_map import RankMap
 from ftrun.supervisor.telemetry.tail import Piece
 
-__all__ = ["EVIDENCE_MAX", "KEPT_FIRST", "KEPT_LAST", "LogContext", "LogFile", "line_time_s"]
-
 KEPT_FIRST = 20
 KEPT_LAST = 5
 EVIDENCE_MAX = (

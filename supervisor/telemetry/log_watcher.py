@@ -34,19 +34,6 @@ from ftrun.supervisor.telemetry.progress import Progress
 from ftrun.supervisor.telemetry.rank_map import RankMap
 from ftrun.supervisor.telemetry.tail import READ_BYTES, LogPath, Piece, Tail, Tails
 
-__all__ = [
-    "LogWatcher",
-    "WatchReport",
-    "file_size",
-    "known_owners",
-    "launch_logs",
-    "merge_reports",
-    "next_launch",
-    "recorded_logs",
-    "start_logs",
-]
-
-
 COUNTED_BYTES = (
     64 * 1024 * 1024
 )  # lines in front of the launch's text are counted up to here; beyond, `line` is 0

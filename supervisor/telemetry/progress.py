@@ -35,9 +35,6 @@ from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.telemetry import step_formats
 from ftrun.supervisor.telemetry.divergence import LossReader, LossSummary
 
-__all__ = ["LINE_BYTES", "WORDS", "Progress", "ProgressReader", "announced_phase"]
-
-
 # A line without any of these announces nothing.
 WORDS = (b"eval", b"Eval", b"alidat", b"ompil", b"okeniz", b"uilding", b"reprocess")
 

@@ -16,8 +16,6 @@ from ftrun.slurm.records import replace
 from ftrun.supervisor.model.types import Topology
 from ftrun.supervisor.telemetry.line_owner import NCCL_PREFIX
 
-__all__ = ["SEATS_MAX", "RankMap"]
-
 SEATS_MAX = 1 << 16
 """How many ranks and addresses are remembered; more than any machine has."""
 

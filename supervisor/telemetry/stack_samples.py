@@ -32,18 +32,6 @@ from typing import Any
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.telemetry.liveness import Activity, Stacks
 
-__all__ = [
-    "BUSY_BYTES_S",
-    "BUSY_SHARE",
-    "COLLECTIVE",
-    "DEVICE",
-    "RankSample",
-    "common_wait",
-    "ranks_elsewhere",
-    "stack_sample",
-    "wait_kind",
-]
-
 COLLECTIVE, DEVICE, IDLE = "collective", "device", "idle"
 _COLLECTIVE = re.compile(
     r"\b(?:distributed/(?:distributed_c10d|rendezvous|\w*collectives\w*)|comm/(?:comm|torch|ccl)|torch/mpi_ops|horovod/\w+)\.py"

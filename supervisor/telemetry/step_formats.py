@@ -18,15 +18,6 @@ from functools import lru_cache
 
 from ftrun.slurm.records import dataclass
 
-__all__ = [
-    "WORDS",
-    "SavedCheckpoint",
-    "StepCount",
-    "is_candidate",
-    "parse_line",
-    "saved_checkpoint",
-]
-
 # A line without any of these is skipped: finding bytes is much faster than forms. Each word costs a pass over
 # all text, so a form whose lines always have a loss or an epoch needs no word of its own.
 WORDS = (b"tep", b"iter", b"Iter", b"poch", b"%|", b"batch=", b"oss", b"heckpoint", b"ckpt", b"aved")

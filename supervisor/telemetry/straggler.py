@@ -27,17 +27,6 @@ from types import MappingProxyType
 
 from ftrun.slurm.records import dataclass, replace
 
-__all__ = [
-    "History",
-    "Sample",
-    "Straggler",
-    "StragglerAction",
-    "StragglerAdvice",
-    "advise",
-    "find_stragglers",
-    "observe",
-]
-
 WINDOW_S = 60.0
 STEPS_MIN = 5
 RANKS_MIN = 3

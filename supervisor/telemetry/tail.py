@@ -21,8 +21,6 @@ from collections.abc import Iterator, Sequence
 
 from ftrun.slurm.records import dataclass
 
-__all__ = ["MARK_BYTES", "NAME_ROUNDS", "READ_BYTES", "Descriptors", "LogPath", "Piece", "Tail", "Tails"]
-
 READ_BYTES = 4 * 1024 * 1024  # one file and round: a storming log cannot starve the others
 ROUND_BYTES = 256 * 1024 * 1024  # all files of one round together: a round ends
 GLANCE_BYTES = (
