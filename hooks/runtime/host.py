@@ -233,6 +233,8 @@ class Machine:
             reader, writer = os.pipe()
             child = os.fork()
             if child == 0:
+                for one in (reader, *readers):  # else its write waits for ever once its parent was killed
+                    os.close(one)
                 _answer(question, writer)
             os.close(writer)
             readers[reader] = about

@@ -222,6 +222,7 @@ def _read_in_child(pids: Sequence[int]) -> Iterator[tuple[int, str, str]]:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
+        os.close(reader)  # else its write waits for ever once its parent was killed
         _answer(pids, writer)
     os.close(writer)
     told = b""
