@@ -5,7 +5,7 @@ MIB ?= 1024
 RUNS ?= 10000
 HOURS ?= 1
 
-.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting
+.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting test-vendors
 
 check:
 	.ci/env dev
@@ -44,6 +44,12 @@ test-slurm-matrix:
 test-accounting:
 	.ci/env accounting
 	.venv/bin/python -m pytest -q -m accounting tests/slurm
+
+# What other recovery services bring along: their faults, scripts and options (docs/vendors.md).
+test-vendors:
+	.ci/env dev
+	.venv/bin/python -m pytest -q -n 2 --dist loadfile -m vendors tests/slurm/test_vendors.py
+	.venv/bin/python -m pytest -q -n 0 -m drills tests/slurm/test_drills.py -k nvrx
 
 # How far one fault and one submission walk through the code: functions, files, changes of file. WALK="--list" names them, WALK=--json.
 walk:

@@ -15,77 +15,36 @@ from ftrun.hooks.runtime.host import UsageError
 
 __all__ = ["COMMANDS", "main"]
 
-# Command -> (module, its function: remaining arguments -> exit status, help). A module is imported only when its command is called.
+# Command -> (module below ftrun.hooks, help). The module is imported when its command is called, and its `main`
+# takes the remaining arguments.
 COMMANDS = {
-    "check": ("ftrun.hooks.checks.cmd_check", "main", "check this node and report what is wrong with it"),
-    "preflight": ("ftrun.hooks.health.preflight", "main", "check this node before a job's script starts"),
-    "post-failure-check": (
-        "ftrun.hooks.health.post_failure",
-        "main",
-        "check this node after a job on it has failed",
-    ),
-    "watch": ("ftrun.hooks.health.node_monitor", "main", "monitor this node while a job runs on it"),
-    "staging-daemon": (
-        "ftrun.hooks.staging.daemon",
-        "main",
-        "publish the checkpoints that a job stages on this node",
-    ),
-    "guard": (
-        "ftrun.hooks.ranks.fence_daemon",
-        "main",
-        "kill ranks of an earlier start as soon as they appear on this node",
-    ),
-    "sweep": ("ftrun.hooks.ranks.kill_stale", "main", "kill what earlier starts of a run left on this node"),
-    "stacks": ("ftrun.hooks.ranks.stacks", "main", "record what the ranks on this node are doing"),
-    "rank": ("ftrun.hooks.ranks.rank_wrapper", "main", "run one rank that can be restarted alone"),
-    "prolog": ("ftrun.hooks.health.prolog", "main", "Slurm's Prolog: keep jobs off a bad node"),
-    "epilog": ("ftrun.hooks.health.epilog", "main", "Slurm's Epilog: check how a job left this node"),
-    "health": (
-        "ftrun.hooks.health.health_check",
-        "main",
-        "Slurm's HealthCheckProgram: check this node periodically",
-    ),
+    "check": ("checks.cmd_check", "check this node and report what is wrong with it"),
+    "preflight": ("health.preflight", "check this node before a job's script starts"),
+    "post-failure-check": ("health.post_failure", "check this node after a job on it has failed"),
+    "watch": ("health.node_monitor", "monitor this node while a job runs on it"),
+    "staging-daemon": ("staging.daemon", "publish the checkpoints that a job stages on this node"),
+    "guard": ("ranks.fence_daemon", "kill ranks of an earlier start as soon as they appear on this node"),
+    "sweep": ("ranks.kill_stale", "kill what earlier starts of a run left on this node"),
+    "stacks": ("ranks.stacks", "record what the ranks on this node are doing"),
+    "rank": ("ranks.rank_wrapper", "run one rank that can be restarted alone"),
+    "prolog": ("health.prolog", "Slurm's Prolog: keep jobs off a bad node"),
+    "epilog": ("health.epilog", "Slurm's Epilog: check how a job left this node"),
+    "health": ("health.health_check", "Slurm's HealthCheckProgram: check this node periodically"),
     "install": (
-        "ftrun.hooks.health.install",
-        "main",
+        "health.install",
         "copy the hooks to a folder for Slurm to call, and print the lines for slurm.conf",
     ),
-    "pick": (
-        "ftrun.hooks.checkpoints.cmd_pick",
-        "main",
-        "choose the checkpoint that a start loads, and say why",
-    ),
+    "pick": ("checkpoints.cmd_pick", "choose the checkpoint that a start loads, and say why"),
     "verify-checkpoint": (
-        "ftrun.hooks.checkpoints.cmd_verify",
-        "main",
+        "checkpoints.cmd_verify",
         "read a run's newest checkpoint to its end, in the background",
     ),
-    "receive": (
-        "ftrun.hooks.staging.partner_server",
-        "main",
-        "receive a staged checkpoint's part from another node",
-    ),
-    "cache": (
-        "ftrun.hooks.compile_cache.cmd",
-        "main",
-        "fill this node's compile caches, or merge them into the run's",
-    ),
-    "partner": (
-        "ftrun.hooks.staging.partner_client",
-        "main",
-        "keep a copy of staged checkpoints in another node's memory",
-    ),
-    "restore": (
-        "ftrun.hooks.staging.restore",
-        "main",
-        "build the folder that a start on this node resumes from",
-    ),
-    "pair-test": (
-        "ftrun.hooks.health.pair_test",
-        "main",
-        "test the network between the nodes of a job, in pairs",
-    ),
-    "version": ("ftrun.hooks.version", "main", "print the version and the Python it runs on"),
+    "receive": ("staging.partner_server", "receive a staged checkpoint's part from another node"),
+    "cache": ("compile_cache.cmd", "fill this node's compile caches, or merge them into the run's"),
+    "partner": ("staging.partner_client", "keep a copy of staged checkpoints in another node's memory"),
+    "restore": ("staging.restore", "build the folder that a start on this node resumes from"),
+    "pair-test": ("health.pair_test", "test the network between the nodes of a job, in pairs"),
+    "version": ("version", "print the version and the Python it runs on"),
 }
 
 ALIASES = {
@@ -119,8 +78,7 @@ def main(argv: list[str] | None = None) -> int:
     if name in AS_THE_USER:
         os.umask(before)
     try:
-        module, function, _ = COMMANDS[name]
-        status: int = getattr(importlib.import_module(module), function)(arguments[1:])
+        status: int = importlib.import_module(f"ftrun.hooks.{COMMANDS[name][0]}").main(arguments[1:])
     except UsageError as error:
         print(f"ftrun-hook: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -140,7 +98,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _help() -> None:
     print("usage: ftrun-hook COMMAND [ARGS]\n\nRuns on the nodes of a job. Commands:\n")
-    for name, (_, _, line) in COMMANDS.items():
+    for name, (_, line) in COMMANDS.items():
         print(f"  {name:<18} {line}")
 
 

@@ -34,9 +34,14 @@ else:
     def replace(record: Any, /, **changes: Any) -> Any:
         """As in the standard library; fast for records of `dataclass` above."""
         cls = record.__class__
-        drafted = _DRAFTED.get(cls) or _draft_of(cls)
+        drafted = _DRAFTED.get(cls)
         if drafted is None:
-            return dataclasses.replace(record, **changes)
+            if cls.__dict__.get("__setattr__") is not _no_set:
+                return dataclasses.replace(record, **changes)
+            lines = "".join(f" new.{name} = old.{name}\n" for name in cls.__slots__)
+            found = {"draft": type(cls.__name__, (), {"__slots__": cls.__slots__})}
+            exec(f"def drafted(old):\n new = draft()\n{lines} return new", found)  # noqa: S102  as in _init
+            drafted = _DRAFTED[cls] = found["drafted"]
         draft = drafted(record)
         for name, value in changes.items():
             try:
@@ -60,7 +65,7 @@ _OWN = {
     "__setstate__",
 }
 _MISSING = dataclasses.MISSING
-# The draft function of each record class that was ever replaced.
+# Copies a record into a writable object of the same layout; for each record class that was ever replaced.
 _DRAFTED: dict[type, Callable[[Any], Any]] = {}
 
 
@@ -117,20 +122,6 @@ def _init(cls: type, fields: tuple[dataclasses.Field[Any], ...]) -> Any:
     made.__qualname__ = f"{cls.__qualname__}.__init__"
     made.__annotations__ = {field.name: field.type for field in fields} | {"return": None}
     return made
-
-
-def _draft_of(cls: type) -> Callable[[Any], Any] | None:
-    """A function that copies a record into a writable object of the same layout; None for other classes."""
-    if cls.__dict__.get("__setattr__") is not _no_set:
-        return None
-    names: tuple[str, ...] = cls.__dict__["__slots__"]
-    draft = type(cls.__name__, (), {"__slots__": names})
-    lines = "".join(f"  new.{name} = old.{name}\n" for name in names)
-    found: dict[str, Any] = {}
-    text = f"def _all(_draft):\n def drafted(old):\n  new = _draft()\n{lines}  return new\n return drafted"
-    exec(text, {}, found)  # noqa: S102  as above
-    _DRAFTED[cls] = found["_all"](draft)
-    return _DRAFTED[cls]
 
 
 def _comparing(names: tuple[str, ...]) -> tuple[Any, Any]:

@@ -29,7 +29,7 @@ cannot reach; another kernel or driver is told.
 
 The fast checks together end within 15 seconds, side by side; those of `recheck` within 5 minutes. Each has a limit of its own, and what hangs is left behind.
 
-`ftrun-hook pairs` tries the network between nodes: started on each of them at once (`srun --ntasks-per-node=1 ftrun-hook pairs --folder DIR`), each with
+`ftrun-hook pair-test` tries the network between nodes: started on each of them at once (`srun --ntasks-per-node=1 ftrun-hook pair-test --folder DIR`), each with
 one other, then suspects with proven good nodes, so that a failure has a name. It measures the round trip and both directions of plain TCP; a try is bad below half of the usual bandwidth.
 Without a shared folder `--board HOST:PORT` of the first node serves. With two nodes that fail together nobody is named.
 

@@ -359,6 +359,7 @@ _ft_post_agent() {
         command exec 2>"$_ft_place/agent.$_ft_launch.log" || command exec 2>/dev/null
         _ft_find_clients
         PATH=${_ft_bin:+$_ft_bin:}$PATH:$_ft_path
+        export FTRUN_PARENT_PID="$$"
         # shellcheck disable=SC2046
         exec $(command -v setsid) "$_ft_agent" -P -m ftrun.supervisor.agent --run-dir "$_ft_dir" --attempt "$_ft_attempt" --launch "$_ft_launch" \
             --job "$SLURM_JOB_ID" --cluster "$_ft_cluster" --talk "$_ft_talk" --place "$_ft_place"

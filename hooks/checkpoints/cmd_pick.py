@@ -1,11 +1,12 @@
-"""`ftrun-hook pick`: which checkpoint a start of the script is to load; called by batch.sh at each start. (I/O)
+"""`ftrun-hook pick`: prints which checkpoint a start loads; called by batch.sh at each start. (I/O)
 
-Batch.sh has made its own choice by the names before, and keeps it where this here has no answer within its limit: no Python, a file system that
-hangs, a mistake of ours. So the answer is complete or none: all of it goes out at once, and its last line says that it was the last. A path
-with a line break cannot be told, and is not chosen here.
+batch.sh has chosen by names already, and keeps its choice if this command does not answer within its limit:
+no Python, a file system that hangs, a defect of ours. So the answer is printed at once, and ends with
+`end=1`. A path with a line break cannot be printed, and is not chosen.
 
-Printed, a line each: `from=` the checkpoint, as the user would write it; `use=` what to load in its place, be it a view where a shard was replaced;
-`step=`; `root=` the folder to load the newest from; `why=`; `passed=` PATH: WHY for each that was passed over; `stuck=` why the run must not begin from nothing; `end=1`.
+A line each: `from=` the checkpoint, as the user would write it; `use=` what to load instead, such as a view
+with a repaired shard; `step=`; `root=` the folder to load the newest from; `why=`; `passed=` PATH: WHY for
+each rejected one; `stuck=` why the run must not begin from nothing; `end=1`.
 """
 
 from __future__ import annotations
@@ -24,9 +25,6 @@ from ftrun.hooks.checkpoints.selection import Request, Selection, select, why_lo
 from ftrun.hooks.checkpoints.shard_repair import select_repaired
 from ftrun.hooks.runtime.host import UsageError
 
-__all__ = ["answer", "main"]
-
-
 LIMIT_S = 8.0  # batch.sh waits for 10
 PASSED_MAX = 20
 USAGE = "pick --glob PATTERNS [--cwd DIR --marker NAME --skip PATHS --poison LINES --view DIR --run-dir DIR --limit S --had --fresh]"
@@ -42,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def answer(request: Request, view: str) -> str:
-    """The lines to print; views are made in folder `view`, and none where it is ""."""
+    """The lines to print; views are made in the folder `view`, none if it is ""."""
     selection, use = select(request), ""
     if view and selection.passed:
         selection, use = select_repaired(selection, request, os.path.join(view, REPAIRED))
@@ -70,15 +68,13 @@ def answer(request: Request, view: str) -> str:
 
 def _root(found: Found, selection: Selection, view: str) -> str:
     if view:
-        with contextlib.suppress(
-            OSError
-        ):  # no room for a link: whoever is told the checkpoint itself still loads it
+        with contextlib.suppress(OSError):  # no room for a link; the checkpoint itself can still be loaded
             return resume_root(found, [path for path, _ in selection.passed], view)
     return os.path.dirname(found.path)
 
 
 def _as_written(path: str, request: Request) -> str:
-    """Relative where the user's patterns are, as batch.sh has always told it."""
+    """The path, relative if the user's patterns are, as batch.sh prints it."""
     beside = request.cwd.rstrip("/") + "/"
     if path.startswith(beside) and not any(one.startswith(("/", "~")) for one in request.patterns):
         return path[len(beside) :]
@@ -86,7 +82,7 @@ def _as_written(path: str, request: Request) -> str:
 
 
 def _parse(arguments: Sequence[str]) -> tuple[Request, str]:
-    """The request, and where a view may be made ("" = nowhere). Raises UsageError."""
+    """The request, and the folder for views ("": none). Raises UsageError."""
     told = dict.fromkeys(WORDS, "")
     given, words = set(), list(arguments)
     while words:
@@ -120,7 +116,7 @@ def _parse(arguments: Sequence[str]) -> tuple[Request, str]:
 
 
 def _began_s(run_dir: str) -> float:
-    """When the run was submitted first; 0 where that cannot be read."""
+    """When the run was first submitted; 0 if unknown."""
     try:
         return os.stat(os.path.join(run_dir, "submit", "context.json")).st_mtime if run_dir else 0.0
     except OSError:

@@ -1,12 +1,13 @@
-"""`ftrun-hook verify-checkpoint`: reads a run's newest checkpoint to its end while the run runs, so that the next start knows more than its structure. (I/O)
+"""`ftrun-hook verify-checkpoint`: reads a run's newest checkpoint completely while the run runs. (I/O)
 
-Checksums lie in most checkpoints, and to compare them costs a read of everything: minutes that no start has, and that a running run has plenty of. So
-one process on one node takes the checkpoint that the next start would take, as soon as it has stood still for a minute, and reads it with a child of
-its own, behind everybody else: the lowest priority for processor and disks, one file at a time, no more bytes in a second than it was told, nothing left in the page cache,
-and first in line where memory runs out. Each checkpoint is read once. When a newer one is there the older is nobody's next start any more, and the child ends.
+Most checkpoints contain checksums, but comparing them needs a complete read: minutes that no start has, and a
+running job has. So one process on one node reads the checkpoint that the next start would load, once it has
+not changed for a minute. A child process reads it at the lowest priority for processor and disks, one file at
+a time, at a limited rate, without filling the page cache, and is the first victim when memory is short. Each
+checkpoint is read once; if a newer one appears, the child ends.
 
-What was found is kept in the run's folder (`deep_results`), where each start looks. Nobody waits for it, and nothing depends on it: where it
-fails, hangs or is ended, the next start inspects on the quick level, as it would have without.
+The result is stored in the run's folder (`deep_results`), where each start looks. Nothing depends on it: if
+this process fails, hangs or is killed, the next start inspects on the quick level.
 """
 
 from __future__ import annotations
@@ -27,30 +28,29 @@ from ftrun.hooks.checkpoints.inspection import YOUNG_S, inspect, tree_of
 from ftrun.hooks.checkpoints.listing import DeadlinePassed
 from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, WRITING
 from ftrun.hooks.checkpoints.selection import Request, select
+from ftrun.hooks.runtime.command_line import parser_of
 from ftrun.hooks.runtime.formats import parse_bytes
 from ftrun.hooks.runtime.host import UsageError
+from ftrun.hooks.runtime.parent import Parent
 from ftrun.hooks.runtime.procfs import lower_priority
 
-__all__ = ["Verifier", "main", "verify_one"]
-
-
 LOOK_S = 30.0
-LOOK_SHARE = 50.0  # a look that took a second is not repeated within so many
+LOOK_SHARE = 50.0  # the least pause after a look, as a multiple of its duration
 TICK_S = 0.5
 PR_SET_PDEATHSIG = 1
 
 
 class Verifier:
-    """Looks for the checkpoint that is to be read, and has one child at most that reads it."""
+    """Looks for the checkpoint to read, and has one child at most that reads it."""
 
     def __init__(self, words: argparse.Namespace) -> None:
         self.words = words
         self.child = 0
-        self.reads = ("", "")  # the path and the identity that the child reads
+        self.reads = ("", "")  # path and identity of what the child reads
         self.tried: set[tuple[str, str]] = set()
 
     def update(self) -> None:
-        """One look: begin with the newest that nothing is known of, or let go what is the newest no more."""
+        """One look: read the newest checkpoint without a result; stop reading one that is not the newest."""
         self.reap()
         wanted = self._wanted()
         if self.child and wanted != self.reads:
@@ -60,7 +60,7 @@ class Verifier:
             self.reads, self.child = wanted, self._begun(wanted[0])
 
     def reap(self) -> None:
-        """Take the child's end."""
+        """Reap the child."""
         if self.child:
             with contextlib.suppress(ChildProcessError):
                 if os.waitpid(self.child, os.WNOHANG)[0] == 0:
@@ -68,7 +68,7 @@ class Verifier:
             self.child = 0
 
     def kill(self) -> None:
-        """What it reads is nobody's next start any more; it may become that again."""
+        """Kill the child; what it read may become the newest again."""
         self.tried.discard(self.reads)
         with contextlib.suppress(OSError):
             os.kill(self.child, signal.SIGKILL)
@@ -76,7 +76,7 @@ class Verifier:
         self.child = 0
 
     def _wanted(self) -> Optional[tuple[str, str]]:
-        """Path and identity of what the next start would take, where nobody writes it any more and the deep level has not seen it."""
+        """Path and identity of what the next start would load, if it is unchanged and has no result yet."""
         words = self.words
         request = Request(
             patterns=words.glob.splitlines(),
@@ -98,6 +98,7 @@ class Verifier:
 
     def _begun(self, path: str) -> int:
         """The child's pid."""
+        reader = os.getpid()
         pid = os.fork()
         if pid:
             return pid
@@ -105,15 +106,20 @@ class Verifier:
             import ctypes
 
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != reader:  # it died before the line above
+                os._exit(1)
             listing.slow_down(parse_bytes(self.words.rate))
             verify_one(self.words.run_dir, path, self.words.marker)
-        except BaseException:  # noqa: BLE001  whatever it is, it is a child's, and nobody waits for what it finds
+        except BaseException:  # noqa: BLE001  nobody waits for the result of a child
             os._exit(1)
         os._exit(0)
 
 
 def verify_one(run_dir: str, path: str, marker: str) -> Optional[DeepResult]:
-    """Inspect a checkpoint on the deep level and keep what was found; None where somebody wrote to it meanwhile. Raises OSError, DeadlinePassed."""
+    """Inspect a checkpoint on the deep level and store the result; None if it changed meanwhile.
+
+    Raises OSError, DeadlinePassed.
+    """
     found = found_at(path)
     before = deep_results.identity(tree_of(found))
     began_s = time.monotonic()
@@ -133,7 +139,8 @@ def verify_one(run_dir: str, path: str, marker: str) -> Optional[DeepResult]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Read until whoever started it is gone. Always 0."""
+    """Run until the parent process has ended. Always 0."""
+    parent = Parent()
     words = _parser().parse_args(arguments)
     try:
         parse_bytes(words.rate)
@@ -143,8 +150,8 @@ def main(arguments: Sequence[str]) -> int:
     listing.slow_down(0)  # its looks are small
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as stream:
         stream.write("1000")
-    verifier, parent, due_s = Verifier(words), os.getppid(), 0.0
-    while os.getppid() == parent:
+    verifier, due_s = Verifier(words), 0.0
+    while not parent.is_gone:
         now_s = time.monotonic()
         if now_s >= due_s:
             verifier.update()
@@ -152,7 +159,7 @@ def main(arguments: Sequence[str]) -> int:
             due_s = time.monotonic() + max(words.every, LOOK_SHARE * took_s)
         if verifier.child:
             verifier.reap()
-            due_s = due_s if verifier.child else 0.0  # what it found may be that the one before is the next
+            due_s = due_s if verifier.child else 0.0  # its result may make an older checkpoint the next
         time.sleep(TICK_S)
     if verifier.child:
         verifier.kill()
@@ -160,22 +167,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="ftrun-hook verify-checkpoint",
-        description="Read a run's newest checkpoint to its end, in the background, once.",
-    )
-    parser.add_argument("--run-dir", required=True, help="the run's folder, where what was found is kept")
-    parser.add_argument("--glob", required=True, help="where the checkpoints are: patterns, one in each line")
-    parser.add_argument("--cwd", default="/", help="the folder that patterns start from")
-    parser.add_argument("--marker", default="", help="the file that makes a checkpoint complete")
-    parser.add_argument(
-        "--skip", default="", help="checkpoints that a start failed to load, one in each line"
-    )
-    parser.add_argument(
-        "--rate", default="200M", help="how many bytes are read in a second at most (0: no limit)"
-    )
-    parser.add_argument(
-        "--every", type=float, default=LOOK_S, help="seconds between two looks for a newer one"
-    )
-    parser.add_argument("--still", type=float, default=YOUNG_S, help="seconds that nobody has written to it")
+    text = "Read a run's newest checkpoint to its end, in the background, once."
+    parser = parser_of("verify-checkpoint", text, "--marker")
+    add = parser.add_argument
+    add("--run-dir", required=True, help="the run's folder, where what was found is kept")
+    add("--glob", required=True, help="where the checkpoints are: patterns, one in each line")
+    add("--cwd", default="/", help="the folder that patterns start from")
+    add("--skip", default="", help="checkpoints that a start failed to load, one in each line")
+    add("--rate", default="200M", help="how many bytes are read in a second at most (0: no limit)")
+    add("--every", type=float, default=LOOK_S, help="seconds between two looks for a newer one")
+    add("--still", type=float, default=YOUNG_S, help="seconds that nobody has written to it")
     return parser

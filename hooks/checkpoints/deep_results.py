@@ -1,8 +1,8 @@
-"""What the deep level found, kept in the run's folder for the starts that come: `deep/<key>.json`, one for each checkpoint. (I/O)
+"""Results of the deep level for later starts: `deep/<key>.json` in the run's folder. (I/O)
 
-To read a checkpoint to its last byte takes minutes, and nobody waits for it: it is done once, while the run runs, and what was found is kept. A result
-speaks of the very files that were read: with another size, or another time of writing or of change, of any of them it says nothing any more. What
-cannot be read, or is not understood, says nothing either.
+A complete read takes minutes, so it is done once, in the background. A result is valid for exactly the files
+that were read: not after a change of size, time of writing or time of change of any of them. A result that
+cannot be read or understood does not count.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from typing import NamedTuple, Optional
 from ftrun.hooks.checkpoints.listing import DeadlinePassed, Tree, map_parallel
 from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, EMPTY, TORN, UNFLUSHED, Inspection
 
-__all__ = ["DeepResult", "identity", "load", "load_all", "save", "with_deep_result"]
-
-
 FOLDER = "deep"
 VERSION = 1
 BROKEN = (TORN, EMPTY, UNFLUSHED)
@@ -27,8 +24,9 @@ KEPT_MAX = 200
 
 
 class DeepResult(NamedTuple):
-    """One checkpoint, inspected on the deep level: `identity` of its files then; how far one got (`level`: deep where something in it has sums);
-    when it was inspected (Unix seconds), in how many seconds."""
+    """A checkpoint inspected on the deep level: `identity` of its files; the `level` reached (deep if
+    something in it has checksums); when it was inspected (Unix seconds), in how many seconds.
+    """
 
     path: str
     identity: str
@@ -41,7 +39,7 @@ class DeepResult(NamedTuple):
 
 
 def identity(tree: Tree) -> str:
-    """What tells these files, as they are, from any others. Raises OSError, DeadlinePassed."""
+    """A hash of the names, sizes and times of these files. Raises OSError, DeadlinePassed."""
     digest, names = hashlib.sha256(), sorted(tree.files)
     for name, facts in zip(names, map_parallel(lambda name: os.stat(tree.at(name)), names, tree.before_s)):
         digest.update(f"{name}\0{facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns}\n".encode())
@@ -49,7 +47,7 @@ def identity(tree: Tree) -> str:
 
 
 def save(run_dir: str, result: DeepResult) -> None:
-    """Write it down, whole or not at all; the oldest go where there are many. Raises OSError."""
+    """Write a result atomically; of many the oldest are removed. Raises OSError."""
     folder = os.path.join(run_dir, FOLDER)
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
@@ -64,12 +62,12 @@ def save(run_dir: str, result: DeepResult) -> None:
 
 
 def load(run_dir: str, path: str) -> Optional[DeepResult]:
-    """What was found of the checkpoint, whatever became of it since; None for nothing."""
+    """The result for a checkpoint, valid or not; None without one."""
     return _read(_path_of(run_dir, path)) if run_dir else None
 
 
 def load_all(run_dir: str) -> tuple[DeepResult, ...]:
-    """All that is known, the newest last."""
+    """All results, the newest last."""
     try:
         names = [name for name in os.listdir(os.path.join(run_dir, FOLDER)) if name.endswith(".json")]
     except OSError:
@@ -79,7 +77,7 @@ def load_all(run_dir: str) -> tuple[DeepResult, ...]:
 
 
 def with_deep_result(one: Inspection, tree: Tree, run_dir: str) -> Inspection:
-    """What is said of a checkpoint that is complete as far as one looked now, with what the deep level found in these files before."""
+    """The inspection of a complete checkpoint, updated by a valid earlier result of the deep level."""
     result = load(run_dir, one.found.path)
     try:
         if result is None or identity(tree) != result.identity:

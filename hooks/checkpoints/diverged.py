@@ -1,8 +1,8 @@
-"""Checkpoints that a diverged training wrote: which ones a later start must not load. (pure)
+"""Which checkpoints a later start must not load because a diverged training wrote them. (pure)
 
-A training that prints NaN has gone wrong some time before it says so, and whatever it saved from then on is as bad as it is,
-however whole. One `Poison` is the span of one such training: checkpoints from a step on, or where steps are not known from a time on, that
-were written before the training was over. One that is written anew later, by a start that went back and came past that step again, is good.
+A training that prints NaN diverged some time before, and what it saved since then is useless, however
+complete. A `Divergence` covers the checkpoints from a step on (from a time on if steps are unknown) until the
+training was over. A checkpoint that a later start writes at that step is good.
 """
 
 from __future__ import annotations
@@ -10,17 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, Optional
 
-__all__ = ["POISONED", "Divergence", "from_lines", "to_lines", "why_diverged"]
-
-
 POISONED = "poisoned"
 """The state of a checkpoint that is complete, and that a diverged training wrote (for a run only)."""
 UNKNOWN = "-"
 
 
 class Divergence(NamedTuple):
-    """One divergence: its name (a file name), the first step and the first time that are not trusted (Unix seconds; None where not known),
-    and when the training that diverged was over."""
+    """One divergence: its name (a file name), the first step and time that are not trusted (Unix seconds;
+    None: unknown), and when the diverged training was over.
+    """
 
     name: str
     step: Optional[int]
@@ -29,7 +27,7 @@ class Divergence(NamedTuple):
 
 
 def why_diverged(step: Optional[int], written_s: float, poisons: Iterable[Divergence]) -> str:
-    """Why a checkpoint of this step, written then, is not to be trusted; "" where it is."""
+    """Why a checkpoint of this step, written then, is not trusted; "" if it is."""
     for one in poisons:
         if written_s > one.until_s:
             continue
@@ -42,7 +40,7 @@ def why_diverged(step: Optional[int], written_s: float, poisons: Iterable[Diverg
 
 
 def to_lines(poisons: Iterable[Divergence]) -> str:
-    """As a job is told: a line `NAME STEP SINCE UNTIL` for each, times in whole seconds, `-` for what is not known."""
+    """The form for jobs: a line `NAME STEP SINCE UNTIL` each, times in whole seconds, `-` for unknown."""
     return "\n".join(
         f"{one.name} {UNKNOWN if one.step is None else one.step} "
         f"{UNKNOWN if one.since_s is None else int(one.since_s)} {int(one.until_s) + 1}"
@@ -51,7 +49,7 @@ def to_lines(poisons: Iterable[Divergence]) -> str:
 
 
 def from_lines(text: str) -> tuple[Divergence, ...]:
-    """What `lines` wrote. Raises ValueError."""
+    """The inverse of `to_lines`. Raises ValueError."""
     found = []
     for line in text.splitlines():
         name, step, since, until = line.split(" ")

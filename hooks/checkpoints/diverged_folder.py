@@ -1,11 +1,12 @@
-"""The folder `diverged` of a run: the divergences that are noted there, and what diverged trainings may still write afterwards. (I/O)
+"""The folder `diverged` of a run: recorded divergences, and late checkpoints of diverged trainings. (I/O)
 
-A rank that stood still while the others died, or whose node was cut off, may wake and save once more before it is ended: weights as
-bad as those before, later than all that was known when the divergence was noted. So a checkpoint that nobody had seen by then counts as that
-training's until a later start has begun, or, where no record tells of one, for a quarter of an hour. What had been seen is judged by its time
-alone: whoever touches it afterwards trusts it.
+A rank that was frozen or cut off may wake and save once more before it is killed, after the divergence was
+recorded. So a checkpoint that did not exist then is attributed to that training until a later start has
+begun, or for a quarter of an hour if no start is recorded. One that existed is judged by its time alone: who
+touches it afterwards trusts it.
 
-Beside `diverged/NAME` lies NAME.seen, the paths of the checkpoints that were there, a line each; NAME is `<attempt>.<launch>.<start>`.
+Beside `diverged/NAME` is NAME.seen with the paths of the checkpoints that existed, a line each; NAME is
+`<attempt>.<launch>.<start>`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ from typing import Optional
 
 from ftrun.hooks.checkpoints.diverged import Divergence, from_lines
 
-__all__ = ["LATE_S", "note_seen", "noted_divergences", "why_written_late"]
-
 FOLDER = "diverged"
 SEEN = ".seen"
 DRAFT = ".since"  # a name that nobody reads as a divergence
@@ -29,7 +28,7 @@ RECORD = re.compile(r"launch\.(?P<launch>\d+)|begun\.(?P<launch_begun>\d+)\.(?P<
 
 
 def noted_divergences(run_dir: str) -> tuple[Divergence, ...]:
-    """The divergences that stand in the run's folder: a job that Slurm starts again by itself has no newer word."""
+    """The divergences in the run's folder: a job that Slurm requeues has no newer ones."""
     folder = os.path.join(run_dir, FOLDER)
     try:
         names = sorted(os.listdir(folder)) if run_dir else []
@@ -47,7 +46,7 @@ def noted_divergences(run_dir: str) -> tuple[Divergence, ...]:
 
 
 def note_seen(run_dir: str, name: str, paths: Iterable[str]) -> None:
-    """Note which checkpoints are there, before the divergence of start `name` is noted; nothing where it has been. Raises OSError."""
+    """Record the present checkpoints before the divergence `name`; nothing if that exists. Raises OSError."""
     folder = os.path.join(run_dir, FOLDER)
     if os.path.exists(os.path.join(folder, name)):
         return
@@ -62,7 +61,7 @@ def note_seen(run_dir: str, name: str, paths: Iterable[str]) -> None:
 def why_written_late(
     path: str, step: Optional[int], written_s: float, poisons: Sequence[Divergence], run_dir: str
 ) -> str:
-    """Why a checkpoint that was written after the divergences were noted is not to be trusted; "" where it is, and where nothing was kept."""
+    """Why a checkpoint written after the divergences were recorded is not trusted; "" if it is."""
     for one in poisons if run_dir else ():
         if not one.until_s < written_s <= one.until_s + LATE_S:
             continue
@@ -84,7 +83,7 @@ def _seen(run_dir: str, name: str) -> Optional[frozenset[str]]:
 
 
 def _next_start_s(run_dir: str, name: str) -> float:
-    """When the first start after this one left its record, by the file system's clock; without an end where none did."""
+    """When the first start after this one was recorded, by the file system's clock; infinity without one."""
     times = []
     try:
         attempt, launch, start = map(int, name.split("."))

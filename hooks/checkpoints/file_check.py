@@ -1,11 +1,12 @@
-"""What one file of a checkpoint must look like inside, by its kind; JSON and safetensors, whose header is JSON, are read here. (I/O)
+"""Checks one file of a checkpoint by its kind; the readers of JSON and safetensors are here. (I/O)
 
-A reader `check_<kind>(path, fact, level, before_s)` reads what the level allows, raises Damaged where the content proves damage,
-and returns in a few words what it has proven ("" for nothing). Where no kind is told, the name and the first bytes decide, and what nobody
-knows is only asked to have bytes.
+A reader `check_<kind>(path, fact, level, before_s)` reads what the level allows, raises Damaged if the
+content proves damage, and returns in a few words what it has proven ("" for nothing). Without a kind the name
+decides; a file of an unknown kind must only have bytes.
 
-Source of safetensors: the format's description in huggingface/safetensors: eight bytes of length, little-endian; a JSON object from tensors to
-`data_offsets` [begin, end) from the end of the header; the loader refuses a file whose tensors end before or behind its last byte.
+Source of safetensors: the format's description in huggingface/safetensors: eight bytes of length,
+little-endian; a JSON object from tensors to `data_offsets` [begin, end) after the header; the loader refuses
+a file whose tensors do not end at its last byte.
 """
 
 from __future__ import annotations
@@ -20,9 +21,6 @@ from ftrun.hooks.checkpoints import manifest
 from ftrun.hooks.checkpoints.listing import FileFact, Tree, read_part
 from ftrun.hooks.checkpoints.model import DEEP, EMPTY, TORN, UNFLUSHED, UNREADABLE, Damaged, Need
 
-__all__ = ["check_file", "check_json", "check_safetensors"]
-
-
 READERS: Mapping[str, tuple[str, str]] = {
     "json": ("file_check", "check_json"),
     "msgpack": ("layout_flax", "check_msgpack"),
@@ -34,7 +32,7 @@ READERS: Mapping[str, tuple[str, str]] = {
     "zip": ("zip_reader", "check_zip"),
     "zipchain": ("zip_reader", "check_zip_chain"),
 }
-"""Who reads a kind: a module, imported when a file of the kind is met, and its function."""
+"""Kind -> the module, imported on demand, and the function that reads it."""
 
 SUFFIXES: Mapping[str, str] = {
     ".bin": "torch",
@@ -49,45 +47,37 @@ SUFFIXES: Mapping[str, str] = {
     ".safetensors": "safetensors",
     ".tar": "torch",
 }
-"""What a file is by the end of its name; `torch` says nothing of a file that begins as neither a zip nor a pickle."""
+"""Suffix -> kind; `torch` proves nothing of a file that begins as neither a zip nor a pickle."""
 
 
 PAGE_BYTES = 4096
 PAGES_LOOKED_AT = 64
 LOOSE = ("json",)
-"""Kinds whose ending others use for other things, logs of JSON lines among them: such a file is looked into where a layout asks for it."""
+"""Kinds whose suffix has other uses (logs of JSON lines): read only if a layout asks for the file."""
 
 
 def _has_no_content(path: str, fact: FileFact, need: Need) -> bool:
-    """Whether it begins with zeros where a framework reads its own format; of others under such a name, whether all that is looked at is zeros."""
+    """Whether the first page is zeros, or without a kind all of the sampled pages are."""
     places = range(0, fact.size_bytes, max(PAGE_BYTES, fact.size_bytes // PAGES_LOOKED_AT))
     wanted = [0] if need.kind else [*places, max(0, fact.size_bytes - PAGE_BYTES)]
     return not any(read_part(path, at, PAGE_BYTES).strip(b"\0") for at in wanted)
 
 
-def kind_of(name: str) -> str:
-    """The kind of a file by its name; "" for one that nobody knows."""
-    return SUFFIXES.get(os.path.splitext(name)[1].lower(), "")
-
-
 def check_file(tree: Tree, name: str, need: Need, level: str, before_s: float) -> str:
-    """Look at one file; return what was proven. Raises Damaged, OSError, and DeadlinePassed past `before_s` (by time.monotonic)."""
+    """Check one file; returns what was proven. Raises Damaged, OSError, DeadlinePassed."""
     fact = tree.files[name]
-    kind = need.kind or kind_of(name)
+    kind = need.kind or SUFFIXES.get(os.path.splitext(name)[1].lower(), "")
     is_asked = bool(need.kind or need.size_min_bytes)
     if not fact.size_bytes:
-        if need.may_be_empty and (
-            is_asked or need.size_bytes == 0 or not kind or kind in LOOSE or name.endswith(".bin")
-        ):
+        is_usual = is_asked or need.size_bytes == 0 or not kind or kind in LOOSE or name.endswith(".bin")
+        if need.may_be_empty and is_usual:
             return ""
         raise Damaged(EMPTY, f"{name} has no byte")
     if need.size_bytes is not None and fact.size_bytes != need.size_bytes:
         raise Damaged(TORN, f"{name} has {fact.size_bytes} bytes, not {need.size_bytes}")
     if fact.size_bytes < need.size_min_bytes:
-        raise Damaged(
-            TORN,
-            f"{name} has {fact.size_bytes} bytes, and {need.size_min_bytes} at least are in it when it is whole",
-        )
+        least = f"{need.size_min_bytes} at least are in it when it is whole"
+        raise Damaged(TORN, f"{name} has {fact.size_bytes} bytes, and {least}")
     said = ""
     if kind in READERS and not (kind in LOOSE and not is_asked):
         try:
@@ -105,13 +95,11 @@ def check_file(tree: Tree, name: str, need: Need, level: str, before_s: float) -
     return said
 
 
-JSON_BYTES_MAX = (
-    4 << 20
-)  # an index of a large model is smaller, and a data set kept as JSON is not ours to parse
+JSON_BYTES_MAX = 4 << 20  # more than the index of a large model; larger files are data
 
 
 def check_json(path: str, fact: FileFact, level: str, before_s: float) -> str:  # noqa: ARG001 - as every kind is asked
-    """Parse it. Raises Damaged, whose words follow the file's name."""
+    """Parse it. Raises Damaged; its text follows the file's name."""
     if fact.size_bytes > JSON_BYTES_MAX:
         return ""
     text = read_part(path, 0, JSON_BYTES_MAX)
@@ -130,7 +118,7 @@ HEADER_BYTES_MAX = 100_000_000  # what the library reads at most
 
 
 def check_safetensors(path: str, fact: FileFact, level: str, before_s: float) -> str:  # noqa: ARG001 - as every kind is asked
-    """Prove it; there are no checksums in the format, so the deep level knows no more. Raises Damaged, OSError."""
+    """Check the header against the size; the format has no checksums. Raises Damaged, OSError."""
     first = read_part(path, 0, LENGTH_BYTES)
     if len(first) < LENGTH_BYTES:
         raise Damaged(TORN, f"has {fact.size_bytes} bytes, too few for a header")
@@ -151,7 +139,7 @@ def check_safetensors(path: str, fact: FileFact, level: str, before_s: float) ->
 
 
 def data_bytes(header: bytes) -> int:
-    """Where the last tensor of a header ends, in bytes from the header's end. Raises Damaged where it cannot be read."""
+    """Where the last tensor ends, in bytes after the header. Raises Damaged if the header is invalid."""
     try:
         tensors = json.loads(header)
         ends = [int(entry["data_offsets"][1]) for name, entry in tensors.items() if name != "__metadata__"]

@@ -1,8 +1,8 @@
-"""The checkpoints that patterns lead to: what they match is one, or a folder of them. (I/O)
+"""Finds checkpoints by patterns: a match is a checkpoint, or a folder of checkpoints. (I/O)
 
-Whoever wrote `ckpts/*` meant what the shell finds there; whoever wrote `ckpts` meant what is in it. So what a pattern
-matches is asked of every layout first, then, if it is a folder that has no step of its own, searched in the places where layouts put
-their checkpoints, and if nothing is known there it is a checkpoint as it stands (layout `any`), as it always was.
+`ckpts/*` means what the shell finds there; `ckpts` means what is in it. So each layout is asked about a match
+first. Then, if the match is a folder without a step of its own, the places where layouts put their
+checkpoints are searched. If no layout knows anything there, the match itself is a checkpoint (layout `any`).
 """
 
 from __future__ import annotations
@@ -19,28 +19,25 @@ from ftrun.hooks.checkpoints.layouts import ANY, all_layouts
 from ftrun.hooks.checkpoints.listing import HEAD_BYTES, Candidate
 from ftrun.hooks.checkpoints.model import Found, Layout
 
-__all__ = ["find", "found_at"]
-
-
-# A name that is a step: `iter_0000100`, `step-100`, `100`. Such a folder is one checkpoint, whatever lies in it.
+# A name that is a step: `iter_0000100`, `step-100`, `100`. Such a folder is one checkpoint.
 OWN_STEP = re.compile(r"(?:step|iter|epoch)[a-z_=.-]*[0-9]|^[0-9]+$", re.IGNORECASE)
 STEP_WORD = re.compile(
     r"^(?:global_?)?(?:step|iter(?:ation)?|epoch|checkpoint|ckpt)[-_=.]?[0-9]+$", re.IGNORECASE
 )
-# What a name has in a folder of checkpoints: a step, a number of its own (`checkpoint-500`, `-2_400.ckpt`), `last`.
+# Names in a folder of checkpoints: a step, a number (`checkpoint-500`, `-2_400.ckpt`), `last`.
 OF_A_RUN = re.compile(
     rf"{OWN_STEP.pattern}|(?:^|[-_=.])[0-9]+(?:[-_.]|$)|^(?:best|last|release)", re.IGNORECASE
 )
-# A rank's or a shard's own file; MindFormers has the rank in the names of whole sets, before epoch and step.
+# A file of a rank or shard; MindFormers has the rank in the names of whole sets, before epoch and step.
 OF_A_PART = re.compile(r"(?:rank|shard|model_?[0-9]|worker)(?!.*-[0-9]+_[0-9]+\.)", re.IGNORECASE)
 
 
 def find(patterns: Sequence[str], *, cwd: str, marker: str = "") -> list[Found]:
-    """Return the checkpoints by path, each once. `cwd`: what relative patterns start from; `marker`: a completeness marker is none."""
+    """The checkpoints, sorted by path. `cwd`: for relative patterns; `marker`: the user's own."""
     found: dict[str, Found] = {}
     for pattern in patterns:
         path = os.path.join(os.path.abspath(cwd), os.path.expanduser(pattern))
-        if ".." not in path.split("/"):  # behind a link `..` is another folder
+        if ".." not in path.split("/"):  # after a link `..` is another folder
             path = os.path.normpath(path)
         named = not glob.has_magic(pattern)
         for match in glob.glob(path):
@@ -48,12 +45,12 @@ def find(patterns: Sequence[str], *, cwd: str, marker: str = "") -> list[Found]:
             if named or not _is_beside(candidate, marker):
                 found.update((one.path, one) for one in _find_at(candidate, named=named))
     links = {path: os.path.realpath(path) for path in found if os.path.islink(path)}
-    # `last.ckpt` is often a link to one of those beside it: told under its own name, once.
+    # `last.ckpt` is often a link to a checkpoint beside it, which is returned once, under its own name.
     return [found[path] for path in sorted(found) if links.get(path) not in found]
 
 
 def found_at(path: str) -> Found:
-    """One path as a checkpoint, also where no layout knows it."""
+    """One path as a checkpoint, even if no layout knows it."""
     candidate = Candidate(os.path.abspath(path))
     return _recognised(candidate) or _found(candidate, ANY)
 
@@ -74,7 +71,8 @@ def _is_one(folder: Candidate) -> bool:
 
     Where a metric has a slash in its name, Lightning makes a folder of what stands before it: `epoch=1-val/loss=0.3.ckpt`.
     """
-    if "=" in folder.name and folder.names and all(_is_named_by_metric(name) for name in folder.names):
+    is_of_metric = folder.names and all("=" in name and name.endswith(".ckpt") for name in folder.names)
+    if "=" in folder.name and is_of_metric:
         return False
     if OWN_STEP.search(folder.name) or STEP_WORD.search(folder.name):
         return True
@@ -82,12 +80,8 @@ def _is_one(folder: Candidate) -> bool:
     return os.path.islink(folder.path) and os.path.dirname(os.path.realpath(folder.path)) == beside
 
 
-def _is_named_by_metric(name: str) -> bool:
-    return "=" in name and name.endswith(".ckpt")
-
-
 def _find_by_step(container: Candidate) -> list[Found]:
-    """Folders that are named by a step word (`step_100`), whatever lies in them; a bare number may be a rank."""
+    """Folders named by a step word (`step_100`), whatever is in them; a bare number may be a rank."""
     names = [name for name, is_folder in container.names.items() if is_folder and STEP_WORD.search(name)]
     return [_found(container.below(name), ANY) for name in sorted(names)]
 
@@ -100,7 +94,7 @@ def _recognised(candidate: Candidate) -> Optional[Found]:
 
 
 def _find_inside(container: Candidate) -> list[Found]:
-    """The checkpoints in a folder of them. What has no number of its own there is a part of something."""
+    """The checkpoints in a folder of checkpoints; a name without a number is part of something else."""
     found: dict[str, Found] = {}
     top = glob.escape(container.path)
     for pattern in sorted({pattern for layout in all_layouts() for pattern in layout.within}):
@@ -127,7 +121,7 @@ def _found(candidate: Candidate, layout: Layout) -> Found:
 
 
 def _is_beside(candidate: Candidate, marker: str) -> bool:
-    """Whether it lies beside checkpoints and is none: ours, the user's marker, a framework's tracker file, which has one short line."""
+    """Whether it is a file beside checkpoints: a manifest, a marker, or a framework's short tracker file."""
     if candidate.is_folder:
         return False
     if manifest.is_ours(candidate.name) or (marker and candidate.name.endswith(marker)):

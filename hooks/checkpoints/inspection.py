@@ -1,16 +1,18 @@
-"""Whether a checkpoint is complete, found out without loading it: by itself, and where no layout knows it beside its siblings. (I/O)
+"""Decides whether a checkpoint is complete: by itself without loading it, or by its siblings. (I/O)
 
-What can be proven is proven in this order, and the first proof of damage ends it: the name is not a temporary one; the
-user's marker is there; ftrun's manifest, where there is one, agrees; the shards that the layout's metadata asks for are there; each
-file is sound inside as far as the level reads it; nothing changed meanwhile. Damage in a checkpoint that somebody wrote to within the last
-minute is `writing`. What could not be looked at, because time ran out or the file system refused, is no damage: it is complete by rule.
+The inspection proves in this order, and stops at the first proof of damage: the name is not a temporary one;
+the user's marker is there; ftrun's manifest agrees, if there is one; the shards in the layout's metadata are
+there; each file is sound as far as the level reads it; nothing changed meanwhile. Damage in a checkpoint that
+was written to within the last minute is `writing`. What could not be read, because time ran out or the file
+system refused, is no damage: the checkpoint is complete by rule.
 
-Of a folder that no layout knows nothing is known but that its run has written others like it. What its two nearest neighbours by step have, it
-must have, too: a part that is missing, empty or cut tells that it is torn. Two, since one alone may be the odd one: a run that went on with
-fewer ranks has smaller sets from then on, and the second of them is whole. With one neighbour that one must do, if it is the older.
-To call a good one torn costs the steps since the one before, so only what is surely a part counts: one of several with the same name but for a
-number, or one with a hundredth of the bytes of its folder. Sizes may differ from save to save; a part is cut where it has less than `CUT` of
-the smallest one beside it, or less at all where those beside it are of one size, as tensors are and text is not.
+Nothing is known of a folder without a known layout, except that its run has written others like it. It must
+have what its two nearest neighbours by step have: if a part is missing, empty or truncated, it is torn. Two
+neighbours are compared, since a run that continues with fewer ranks has smaller sets from then on. If there
+is only one, it counts if it is older. Only certain parts are compared: one of several files with the same
+name except for a number, or a file with a hundredth of the folder's bytes. Sizes may differ between saves; a
+part is truncated if it has less than `CUT` of the smallest part beside it, or if it is smaller while the
+others are of one size, as tensors are.
 """
 
 from __future__ import annotations
@@ -41,17 +43,13 @@ from ftrun.hooks.checkpoints.model import (
     Found,
     Inspection,
     Layout,
-    Need,
 )
-
-__all__ = ["YOUNG_S", "compared_with_siblings", "inspect", "tree_of"]
-
 
 YOUNG_S = 60.0
 
 
 class Proof(NamedTuple):
-    """That nothing speaks against it: in what words, how far one looked, and the processes that wrote it."""
+    """That no damage was found: in words, the level reached, and how many processes wrote it."""
 
     why: str
     level: str
@@ -67,11 +65,11 @@ def inspect(
     before_s: float = math.inf,
     run_dir: str = "",
 ) -> Inspection:
-    """Judge one checkpoint at a level (QUICK or DEEP).
+    """Inspect one checkpoint at a level (QUICK or DEEP). Never raises.
 
-    `now_s`: the time (Unix seconds), compared with when files were written. `before_s`: a deadline by time.monotonic; what was not
-    looked at by then is taken as it stands, and `level` says so. `marker`: the name of the user's own completeness marker. `run_dir`: the folder of the
-    run, where what the deep level found before is kept ("" = nowhere). Never raises.
+    `now_s`: the present time (Unix seconds), compared with times of writing. `before_s`: a deadline (monotonic);
+    what was not read by then counts as sound, and `level` says so. `marker`: the user's completeness marker.
+    `run_dir`: the run's folder with earlier results of the deep level ("": none).
     """
     try:
         look = partial(_inspect, level=level, marker=marker, now_s=now_s, before_s=before_s, run_dir=run_dir)
@@ -125,11 +123,17 @@ def _inspect(
 
 
 def _prove(layout: Layout, tree: Tree, level: str, before_s: float) -> Proof:
-    """Raise Damaged where anything speaks against it."""
+    """Raises Damaged if anything proves damage."""
     listed = manifest.read(tree.path)
     if listed is None:
         return _prove_files(layout.expected(tree), tree, level, before_s)
-    needs = {name: _need_of(name, one) for name, one in listed.files.items()}
+    needs = {
+        # A note may have grown since.
+        name: UNASKED._replace(size_min_bytes=one.size_bytes)
+        if names.is_note(name)
+        else UNASKED._replace(size_bytes=one.size_bytes, sha256=one.sha256)
+        for name, one in listed.files.items()
+    }
     try:
         return _prove_files(Expected(needs, "ftrun's manifest", world=listed.world), tree, level, before_s)
     except Damaged:
@@ -138,17 +142,11 @@ def _prove(layout: Layout, tree: Tree, level: str, before_s: float) -> Proof:
         return _prove_rewritten(layout, tree, level, before_s)
 
 
-def _need_of(name: str, entry: manifest.Entry) -> Need:
-    if names.is_note(name):  # it may have grown since
-        return UNASKED._replace(size_min_bytes=entry.size_bytes)
-    return UNASKED._replace(size_bytes=entry.size_bytes, sha256=entry.sha256)
-
-
 def _prove_rewritten(layout: Layout, tree: Tree, level: str, before_s: float) -> Proof:
-    """A checkpoint that was written again under its name, after its manifest: its layout must prove it without that."""
+    """A checkpoint that was written again after its manifest: its layout alone must prove it."""
     expected = layout.expected(tree)
     proof = _prove_files(expected, tree, level, before_s)
-    # A folder may hold files of both saves; one file that nothing proves is what it would be without a manifest.
+    # A folder may have files of both saves; a single unproven file is judged as without a manifest.
     if len(tree.files) > 1 and (proof.level == RULE or not expected.sure):
         raise Damaged(TORN, "it differs from ftrun's manifest, which is older, and nothing else proves it")
     return proof._replace(why=f"{proof.why}; written again since ftrun's manifest")
@@ -170,7 +168,7 @@ def _prove_files(expected: Expected, tree: Tree, level: str, before_s: float) ->
 
 
 def _check_marker(path: str, marker: str) -> None:
-    """The rule of batch.sh: the marker lies in the folder, or beside it under its name and the marker's."""
+    """As in batch.sh: the marker is in the folder, or beside it under its name and the marker's."""
     if not marker or os.path.exists(path + marker):
         return
     if not (os.path.isdir(path) and os.path.exists(os.path.join(path, marker))):
@@ -190,7 +188,7 @@ def _reason(error: Exception) -> str:
 
 NEAREST = 2
 CUT = 0.9
-FIXED_MIN_BYTES = 4096  # smaller files of one size may be so by chance
+FIXED_MIN_BYTES = 4096  # smaller files may have the same size by chance
 SHARE = 0.01
 FILES_MAX = 10_000
 DIGITS = re.compile(r"\d+")
@@ -201,7 +199,7 @@ Sizes = Mapping[str, int]
 def compared_with_siblings(
     one: Inspection, others: Sequence[Found], *, before_s: float, now_s: float
 ) -> Inspection:
-    """The same, or torn by comparison with `others`, those that were found with it. Never raises for what a file system does."""
+    """The inspection, changed to torn if `others`, found with it, prove that. Never raises OSError."""
     if one.state != COMPLETE or not _is_plain(one.found):
         return one
     folder = os.path.dirname(one.found.path)
@@ -226,7 +224,7 @@ def _is_plain(found: Found) -> bool:
 
 
 def _nearest(one: Found, beside: Sequence[Found]) -> list[Found]:
-    """The neighbours: the older ones first, for what is newer may be torn itself, or of a later size; so a newer one alone tells nothing."""
+    """The neighbours, older ones first: a newer one may be torn itself, and is ignored alone."""
 
     def distance(other: Found) -> tuple[bool, int]:
         steps = (other.step or 0) - (one.step or 0)
@@ -237,7 +235,7 @@ def _nearest(one: Found, beside: Sequence[Found]) -> list[Found]:
 
 
 def _why_torn(one: Found, beside: Sequence[Found], before_s: float) -> str:
-    """What speaks against it; "" = nothing. Raises OSError, DeadlinePassed."""
+    """Why it is torn; "" if nothing proves that. Raises OSError, DeadlinePassed."""
     mine = _sizes(one.path, before_s)
     known = [(other, sizes) for other in beside if (sizes := _sizes(other.path, before_s))]
     if not known or max(map(len, (mine, *(sizes for _, sizes in known)))) > FILES_MAX:
@@ -267,7 +265,7 @@ def _is_cut(size_bytes: int, beside: Sequence[int]) -> bool:
 
 
 def _parts(sizes: Sizes) -> list[str]:
-    """The files that are surely parts of it, and no notes about it."""
+    """The files that are certainly parts of the checkpoint."""
     families = Counter(DIGITS.sub("#", name) for name in sizes)
     least = SHARE * sum(sizes.values())
     return [
@@ -278,7 +276,7 @@ def _parts(sizes: Sizes) -> list[str]:
 
 
 def _names_there(sizes: Sizes, of: Found, theirs: Sizes, there: Found) -> Mapping[str, str]:
-    """How each part of one folder is called in another: alike, or with the other's step where the one's stands, whichever fits most of them."""
+    """The name of each part in another folder: the same, or with that folder's step, as fits most parts."""
     step, other = of.step or 0, there.step or 0
     ways = [{name: name for name in sizes}]
     ways += [{name: names.with_step(name, step, other, count) for name in sizes} for count in (1, 0)]

@@ -1,11 +1,14 @@
-"""`deepspeed`: a tag folder (`global_step100`) of DeepSpeed: model states, ZeRO's partitions, layers of a pipeline, experts. (I/O)
+"""`deepspeed`: a tag folder (`global_step100`) of DeepSpeed. (I/O)
 
-Ranks are numbered without gaps in every family of files, so a gap is a missing shard. How many there are is in the pickles:
-`mp_world_size` in the model states, `partition_count` in a partition of ZeRO (it is what counts where MiCS or sequence parallelism make it
-differ from `dp_world_size`). Numbers are picked out of the pickle's bytes, no object is made. Layers without parameters have no file, so
-layers may have gaps. A universal checkpoint has a folder for every parameter below `zero/`.
+It has model states, ZeRO's partitions, layers of a pipeline, and experts. Each family of files is numbered
+without gaps, so a gap is a missing shard. The pickles have the counts: `mp_world_size` in the model states,
+`partition_count` in a partition of ZeRO (which counts where MiCS or sequence parallelism make it differ from
+`dp_world_size`). The numbers are searched in the bytes of the pickle; no object is made. Layers without
+parameters have no file, so layers may have gaps. A universal checkpoint has a folder for every parameter
+below `zero/`.
 
-Sources: deepspeed/runtime/engine.py, runtime/pipe/module.py, checkpoint/ds_to_universal.py, runtime/zero/ of 0.19.
+Sources: deepspeed/runtime/engine.py, runtime/pipe/module.py, checkpoint/ds_to_universal.py, runtime/zero/ of
+0.19.
 """
 
 from __future__ import annotations
@@ -15,12 +18,9 @@ from collections.abc import Iterable
 from typing import NamedTuple, Optional
 
 from ftrun.hooks.checkpoints import pickle_reader
-from ftrun.hooks.checkpoints.listing import Candidate, Tree
+from ftrun.hooks.checkpoints.listing import Tree
 from ftrun.hooks.checkpoints.model import TORN, Damaged, Expected, Layout, Need
 from ftrun.hooks.checkpoints.torch_reader import first_pickle
-
-__all__ = ["DEEPSPEED"]
-
 
 MODEL = re.compile(r"^mp_rank_(\d+)_model_states\.pt$")
 ZERO = re.compile(r"^((?:bf16_|fp16_)?zero_pp_rank_)(\d+)_mp_rank_(\d+)(_?(?:optim|model)_states\.pt)$")
@@ -30,7 +30,7 @@ EXPERT = re.compile(r"^layer_(\d+)_expert_(\d+)_mp_rank_(\d+)_model_states\.pt$"
 EXPERT_OPTIMIZER = re.compile(r"^expp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$")
 PARAMETER = re.compile(r"^zero/(.+)/[^/]+\.pt$")
 FAMILIES = (MODEL, ZERO, LAYER, EXPERT, EXPERT_OPTIMIZER)
-# The settings' first key, as nearly everybody writes them; a number that is called stage may be anything else.
+# `stage` as the first key of its settings, as nearly everybody writes them; another `stage` may be anything.
 MEMO = rb"(?:q.|r....|\x94)?"
 STAGE = re.compile(
     rb"zero_optimization%b\}%b\(?(?:X\x05\0\0\0|\x8c\x05)stage%bK[\x01-\x03]" % (MEMO, MEMO, MEMO), re.DOTALL
@@ -39,7 +39,7 @@ NEED = Need("torch")
 
 
 class Zero(NamedTuple):
-    """One partition's file: its prefix, its rank among the partitions and in the model, its ending (older ones have no `_` in front)."""
+    """One partition's file: prefix, rank among the partitions and in the model, ending (older: without `_`)."""
 
     prefix: str
     part: int
@@ -54,11 +54,6 @@ class Zero(NamedTuple):
     def at(self, part: int, model: int) -> str:
         """The name of the same kind of file of other ranks."""
         return f"{self.prefix}{part}_mp_rank_{model:02d}{self.ending}"
-
-
-def _is_deepspeed(candidate: Candidate) -> bool:
-    """A folder with a file of one of the families."""
-    return any(family.match(name) for name in candidate.names for family in FAMILIES)
 
 
 def _expect_deepspeed(tree: Tree) -> Expected:
@@ -118,7 +113,7 @@ def _partition_count(tree: Tree, zeros: Iterable[Zero]) -> Optional[int]:
 
 
 def _layers(tree: Tree, models: Iterable[int]) -> Iterable[str]:
-    """Every layer has a file of each rank of the model; with ZeRO the model states name the layers that have parameters."""
+    """The files of all layers and ranks; with ZeRO the model states name the layers with parameters."""
     found = [(int(row[1]), row[2]) for row in map(LAYER.match, tree.files) if row]
     ranks = sorted({rank for _, rank in found if rank})
     layers = {layer for layer, _ in found}
@@ -150,7 +145,7 @@ def _parameters(names: Iterable[str]) -> Iterable[str]:
 
 DEEPSPEED = Layout(
     name="deepspeed",
-    recognise=_is_deepspeed,
+    recognise=lambda candidate: any(one.match(name) for name in candidate.names for one in FAMILIES),
     expected=_expect_deepspeed,
     within=("global_step*", "*"),
     trackers=("latest", "latest_universal"),

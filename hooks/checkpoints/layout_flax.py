@@ -1,11 +1,12 @@
-"""Flax's: `flax`, a file `checkpoint_100` without an ending, as flax.training.checkpoints wrote it before Orbax; MessagePack. (I/O)
+"""`flax`: a file `checkpoint_100` without a suffix, as flax.training.checkpoints wrote it before Orbax. (I/O)
 
-The file is one MessagePack map, written under a temporary name (`tmp_`, `tmp`) and renamed. Its lengths lead from the first byte to the last, so a cut
-shows, and tensors need not be read; nothing of it is made into objects. Arrays that several processes hold lie beside it in `checkpoint_100_gda` folders
-of Orbax's kind, of which nothing is said here.
+The file is one MessagePack map, written under a temporary name (`tmp_`, `tmp`) and renamed. Its lengths lead
+from the first byte to the last, so truncation is visible without reading tensors, and no object is made.
+Arrays of several processes are beside it in `checkpoint_100_gda` folders of Orbax's kind, which are not
+checked here.
 
-Sources: flax/training/checkpoints.py (save_checkpoint, names), flax/serialization.py (its extension types), files written by flax 0.12; the MessagePack
-specification (formats by their first byte).
+Sources: flax/training/checkpoints.py (save_checkpoint, names), flax/serialization.py (its extension types),
+files written by flax 0.12; the MessagePack specification (formats by their first byte).
 """
 
 from __future__ import annotations
@@ -13,17 +14,14 @@ from __future__ import annotations
 import re
 import time
 
-from ftrun.hooks.checkpoints.listing import Candidate, DeadlinePassed, FileFact, Tree, read_part
+from ftrun.hooks.checkpoints.listing import Candidate, DeadlinePassed, FileFact, read_part
 from ftrun.hooks.checkpoints.model import TORN, UNFLUSHED, Damaged, Expected, Layout, Need
-
-__all__ = ["FLAX", "begins_as_map", "check_msgpack"]
-
 
 NAME = re.compile(r"(?:checkpoint|ckpt|model|state)[-_][0-9]+(?:\.[0-9]+)?")
 
 
 def _is_flax(candidate: Candidate) -> bool:
-    """A file of such a name that begins as a map does; and one of Flax's own name that begins with zeros, which nobody writes."""
+    """A file of such a name that begins as a map, or one of Flax's own name that begins with zeros."""
     if candidate.is_folder or not NAME.fullmatch(candidate.name):
         return False
     return begins_as_map(candidate.head) or (
@@ -31,22 +29,17 @@ def _is_flax(candidate: Candidate) -> bool:
     )
 
 
-def _expect_flax(tree: Tree) -> Expected:
-    """The one file."""
-    return Expected({name: Need("msgpack") for name in tree.files}, "one file")
-
-
 FLAX = Layout(
     name="flax",
     recognise=_is_flax,
-    expected=_expect_flax,
+    expected=lambda tree: Expected({name: Need("msgpack") for name in tree.files}, "one file"),
     within=("checkpoint_*", "ckpt_*"),
 )
 
 
 WINDOW_BYTES = 1 << 16
 VALUES_MAX = 2_000_000  # some seconds of walking
-# By the first byte: the bytes of the length that follows it, and the bytes that stand behind that length besides what it counts (a type).
+# First byte -> bytes of the length after it, and further bytes that the length does not count (a type).
 SIZED = {
     0xC4: (1, 0), 0xC5: (2, 0), 0xC6: (4, 0), 0xD9: (1, 0), 0xDA: (2, 0), 0xDB: (4, 0), 0xC7: (1, 1), 0xC8: (2, 1), 0xC9: (4, 1),
 }  # fmt: skip
@@ -93,7 +86,7 @@ def begins_as_map(head: bytes) -> bool:
 
 
 def check_msgpack(path: str, fact: FileFact, level: str, before_s: float) -> str:  # noqa: ARG001 - as every kind is asked
-    """Walk it. Raises Damaged, whose words follow the file's name; OSError; DeadlinePassed past `before_s`."""
+    """Walk the values. Raises Damaged, OSError, DeadlinePassed past `before_s`."""
     if not read_part(path, 0, WINDOW_BYTES).strip(b"\0"):
         raise Damaged(UNFLUSHED, "begins with zeros where its map must be")
     cursor, at, left, walked = _Cursor(path), 0, 1, 0
@@ -118,7 +111,7 @@ def check_msgpack(path: str, fact: FileFact, level: str, before_s: float) -> str
 
 
 def _skip_value(cursor: _Cursor, at: int) -> tuple[int, int]:
-    """Where a value's own bytes end, and how many values are inside it. Raises EOFError, KeyError for a byte that begins none."""
+    """The end of a value's own bytes, and the number of values inside it. Raises EOFError, KeyError."""
     first = cursor.number(at, 1)
     at += 1
     if first <= 0x7F or first >= 0xE0:

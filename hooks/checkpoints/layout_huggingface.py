@@ -1,21 +1,23 @@
-"""Hugging Face's: `transformers` (the Trainer), `accelerate` (save_state) and `safetensors` (save_pretrained). (I/O)
+"""Hugging Face: `transformers` (Trainer), `accelerate` (save_state), `safetensors` (save_pretrained). (I/O)
 
-`transformers`: the Trainer writes the model with `training_args.bin`, then optimizer, scheduler and random states, and
-`trainer_state.json` last; resuming reads it first. So a folder without it was never finished.
+`transformers`: the Trainer writes the model with `training_args.bin`, then optimizer, scheduler and random
+states, and `trainer_state.json` last; resuming reads it first. So a folder without it is unfinished.
 
-`accelerate`: the main process writes model, optimizer, scheduler, samplers and scaler, and then, as every process does, its random state; so
-`random_states_0.pkl` says that all of them are there. Random states of other ranks, the Trainer's too, are written without waiting for
-anybody, and resuming goes on without those that are missing: they are asked for nothing but to be sound.
+`accelerate`: the main process writes model, optimizer, scheduler, samplers and scaler, and then its random
+state, as every process does. So `random_states_0.pkl` proves that all of them are there. Random states of
+other ranks, also the Trainer's, are written independently, and resuming works without them: they must only be
+sound.
 
-`safetensors`: a shard says in its name how many there are (`model-00002-of-00004.safetensors`), and the index, which is written after all
-shards, names each of them. Where both are there the index is right: shards of an earlier save with another count may lie beside it.
-The same names are used for `.bin` shards.
+`safetensors`: the name of a shard has the number of shards (`model-00002-of-00004.safetensors`), and the
+index, written after all shards, names each of them. The index takes precedence: shards of an earlier save
+with another count may be beside it. `.bin` shards have the same names.
 
-Both loops keep FSDP's or DeepSpeed's checkpoint in a folder of their own, which is judged as what it is.
+Both loops keep FSDP's or DeepSpeed's checkpoint in a folder of its own, which is judged by its own layout.
 
-Sources: transformers/trainer.py (_save_checkpoint, _save_optimizer_and_scheduler, _load_rng_state, _load_optimizer_and_scheduler), folders
-written by 5.23; accelerate/{checkpointing,accelerator}.py, accelerate/utils/fsdp_utils.py, folders written by 1.15;
-huggingface_hub/serialization and transformers/modeling_utils.py (names, index).
+Sources: transformers/trainer.py (_save_checkpoint, _save_optimizer_and_scheduler, _load_rng_state,
+_load_optimizer_and_scheduler), folders written by 5.23; accelerate/{checkpointing,accelerator}.py,
+accelerate/utils/fsdp_utils.py, folders written by 1.15; huggingface_hub/serialization and
+transformers/modeling_utils.py (names, index).
 """
 
 from __future__ import annotations
@@ -32,8 +34,6 @@ from ftrun.hooks.checkpoints.model import TORN, UNREADABLE, Damaged, Expected, L
 
 if TYPE_CHECKING:
     from ftrun.hooks.checkpoints.listing import Candidate, Tree
-
-__all__ = ["ACCELERATE", "SAFETENSORS", "TRANSFORMERS"]
 
 Folders = Mapping[re.Pattern[str], Layout]
 """By the names of the folders that a loop gives to others, whose checkpoint lies in them."""
@@ -97,7 +97,7 @@ ACCELERATE_FOLDERS: Folders = {
 
 
 def _is_accelerate(candidate: Candidate) -> bool:
-    """A folder with random states, or with a model in the place and under the name that Accelerate itself gives."""
+    """A folder with random states, or with a model under the path and name that Accelerate gives."""
     if any(RANDOM_STATES.fullmatch(name) for name in candidate.names):
         return True
     # Other loops use the same names for their files, and write no random states.
@@ -105,7 +105,7 @@ def _is_accelerate(candidate: Candidate) -> bool:
 
 
 def _expect_accelerate(tree: Tree) -> Expected:
-    """The main process's random state, all shards of the model, and what lies in folders of FSDP or DeepSpeed."""
+    """The main process's random state, all shards of the model, and the folders of FSDP or DeepSpeed."""
     by = f"{FIRST_RANDOM}, which the main process writes last"
     told = _expect_loop(tree, {FIRST_RANDOM: TORCH_FILE}, by, ACCELERATE_FOLDERS)
     if FIRST_RANDOM in tree.files:
@@ -125,7 +125,7 @@ TEXT_FILE = re.compile(r"events\.out.*|.*\.(?:csv|html|jinja|jsonl?|log|md|model
 
 
 def _expect_loop(tree: Tree, last: Mapping[str, Need], by: str, folders: Folders) -> Expected:
-    """What a loop needs: the file that it writes last, all that it reads, all shards of the model, and what lies in `folders`."""
+    """The file that a loop writes last, all that it reads, all shards of the model, and `folders`."""
     shards, by_shards = _model_shards(tree)
     needs = {**_loaded_files(tree), **last, **shards}
     told, sure, world = [by, by_shards] if by_shards else [by], True, None
@@ -139,14 +139,15 @@ def _expect_loop(tree: Tree, last: Mapping[str, Need], by: str, folders: Folders
 
 
 def _loaded_files(tree: Tree) -> dict[str, Need]:
-    """The files at the top of the tree that a library would read: none of them is ever written without content."""
+    """The files at the top of the tree that a library reads: none of them may be empty."""
     top = [name for name in tree.files if "/" not in name and name.endswith(TORCH_ENDINGS + OTHER_ENDINGS)]
     return {name: TORCH_FILE if name.endswith(TORCH_ENDINGS) else Need() for name in top}
 
 
 def _check_state(tree: Tree, folders: Folders) -> None:
-    """Raise Damaged where all weights are gone, or the optimizer whose scheduler is there: no library writes the rest alone, and some resume without a
-    word about what they did not find. DeepSpeed's folders have both in them.
+    """Raises Damaged if all weights are missing, or the optimizer of an existing scheduler.
+
+    No library writes the rest alone, and some resume without a message. DeepSpeed's folders have both in them.
     """
     tops = {name.partition("/")[0] for name in tree.files}
     if any(pattern.fullmatch(top) and folders[pattern] is DEEPSPEED for top in tops for pattern in folders):
@@ -181,7 +182,7 @@ INDEX_BYTES_MAX = 64 << 20
 
 
 def _is_safetensors(candidate: Candidate) -> bool:
-    """A file of that ending, also an empty one; a folder with one, or with the index of some, unless it is a folder of steps."""
+    """A file of that ending, or a folder with one or with an index, unless it is a folder of steps."""
     if candidate.is_folder:
         return not _has_steps(candidate) and any(name.endswith(ENDINGS) for name in candidate.names)
     return candidate.name.endswith(".safetensors")
@@ -205,7 +206,7 @@ def _expect_safetensors(tree: Tree) -> Expected:
 
 
 def _model_shards(tree: Tree) -> tuple[dict[str, Need], str]:
-    """What the model files at the top of a checkpoint ask for, and by what ("" for nothing). Raises Damaged where an index cannot be read."""
+    """The files that indices or names of shards ask for, and by what ("" for nothing). Raises Damaged."""
     here = {name for name in tree.files if "/" not in name}
     wanted: list[str] = []
     by = []
@@ -229,7 +230,7 @@ def _model_shards(tree: Tree) -> tuple[dict[str, Need], str]:
 
 
 def _shards_by_index(tree: Tree, index: str) -> list[str]:
-    """The files that an index names; none where it is empty, which is told as that, or is JSON of another kind."""
+    """The files that an index names; none if it is empty or JSON of another kind."""
     text = tree.read(index, INDEX_BYTES_MAX)
     try:
         told = json.loads(text) if text else {}

@@ -1,11 +1,13 @@
-"""`megatron`: an `iter_0000100` folder of Megatron-LM: a file for each model-parallel rank, or a distributed checkpoint. (I/O)
+"""`megatron`: an `iter_0000100` folder of Megatron-LM, by model-parallel rank or distributed. (I/O)
 
-The older form has a folder `mp_rank_TT[_PPP][_EEE]` for each rank of the model; the arguments that Megatron keeps in every
-one of them say how many there are. The distributed form is torch.distributed.checkpoint's folder (or zarr arrays) with a `metadata.json` that is
-written last; `common.pt` beside it until Megatron put the common state among the shards. Which folder the next start loads is told by the
-tracker file beside them; that it names another one proves nothing, since people edit it.
+The older form has a folder `mp_rank_TT[_PPP][_EEE]` for each rank of the model; the arguments in each of its
+files have the number of ranks. The distributed form is the folder of torch.distributed.checkpoint (or zarr
+arrays) with a `metadata.json` that is written last, and a `common.pt` until Megatron moved the common state
+into the shards. The tracker file beside the folders names the one that the next start loads; that it names
+another one proves nothing, since users edit it.
 
-Sources: megatron/training/checkpointing.py, megatron/core/dist_checkpointing/ (core 0.16 and the state of August 2026).
+Sources: megatron/training/checkpointing.py, megatron/core/dist_checkpointing/ (core 0.16 and the state of
+August 2026).
 """
 
 from __future__ import annotations
@@ -21,9 +23,6 @@ from ftrun.hooks.checkpoints.layout_torch import DCP, DCP_METADATA
 from ftrun.hooks.checkpoints.listing import Candidate, Tree
 from ftrun.hooks.checkpoints.model import TORN, UNASKED, UNREADABLE, Damaged, Expected, Layout, Need
 from ftrun.hooks.checkpoints.torch_reader import first_pickle, pickle_bytes
-
-__all__ = ["COMMON", "CONFIG", "MEGATRON"]
-
 
 TRACKER = "latest_checkpointed_iteration.txt"
 CONFIG = "metadata.json"
@@ -42,7 +41,7 @@ ELEMENT = re.compile(r"^[<>|][a-zA-Z](\d+)$")
 
 
 def _is_megatron(candidate: Candidate) -> bool:
-    """A folder with rank folders, or with the distributed form's own files, the first of them too where the name is Megatron's."""
+    """A folder with rank folders or files of the distributed form, or the first of them by Megatron's name."""
     names = candidate.names
     is_own = candidate.is_folder and FOLDER.match(candidate.name) is not None
     if is_own and (not names or COMMON in names or CONFIG in names or DCP.recognise(candidate)):
@@ -93,7 +92,7 @@ def _backend(tree: Tree) -> str:
 
 
 def _with_sums(tree: Tree, found: Expected) -> Expected:
-    """With the checksums that Megatron notes where it was told to: integrity.json has them of all files in the folder."""
+    """With the checksums in Megatron's optional integrity.json, which has those of all files."""
     if SUMS not in tree.files:
         return found
     try:
@@ -113,7 +112,7 @@ def _has_common_key(tree: Tree) -> bool:
 
 
 def _arrays(tree: Tree) -> Mapping[str, Need]:
-    """The chunks of every zarr array that has no fill value: each was written, and has its full size if it is not compressed."""
+    """The chunks of every zarr array without a fill value; uncompressed ones have their full size."""
     needs: dict[str, Need] = {}
     for name in tree.files:
         folder, _, last = name.rpartition("/")
@@ -149,8 +148,10 @@ def _by_rank(tree: Tree) -> Expected:
     content = first_pickle(tree, [f"{folder}/{base}" for folder in folders])
     tensor, pipeline = (pickle_reader.number_after(content, key) for key in NEEDS_OF_MODEL)
     experts = pickle_reader.number_after(content, "expert_model_parallel_size") or 1
+    # Every pair of ranks exists if experts are cut as the rest is.
+    experts_cut = pickle_reader.number_after(content, "expert_tensor_parallel_size")
     world = pickle_reader.number_after(content, "world_size")
-    if base != SHARDS[0] or not tensor or not pipeline or (experts > 1 and not _is_square(content, tensor)):
+    if base != SHARDS[0] or not tensor or not pipeline or (experts > 1 and experts_cut not in (None, tensor)):
         _no_gap(folders)
         return Expected(
             {f"{folder}/{base}": TORCH_NEED for folder in folders},
@@ -170,7 +171,7 @@ def _by_rank(tree: Tree) -> Expected:
 
 
 def _optimizers(tree: Tree, folders: Iterable[str], base: str) -> dict[str, Need]:
-    """The distributed optimizer's files: where some ranks have one, each has whose own shard tells of an optimizer."""
+    """The distributed optimizer's files: if some ranks have one, each rank whose shard names an optimizer has."""
     if not any(name.endswith(f"/{OPTIMIZER}") for name in tree.files):
         return {}
     return {
@@ -188,12 +189,6 @@ def _tells_of_optimizer(tree: Tree, name: str) -> bool:
     except pickle_reader.Broken:
         return False
     return isinstance(state, dict) and "optimizer" in state
-
-
-def _is_square(content: bytes, tensor: int) -> bool:
-    """Whether experts are cut as the rest is, so that every pair of ranks exists."""
-    told = pickle_reader.number_after(content, "expert_tensor_parallel_size")
-    return told is None or told == tensor
 
 
 def _no_gap(folders: list[str]) -> None:

@@ -1,26 +1,30 @@
-"""MindSpore's: `mindspore`, a .ckpt file, the files of one step in the `rank_<n>` folders of MindFormers, its `iteration_<step>` folders. (I/O)
+"""`mindspore`: a .ckpt file, MindFormers' `rank_<n>` folders, or its `iteration_<step>` folders. (I/O)
 
-In rank folders every rank writes its own file of a step, by a rename when it is whole, so a step is whole when each rank's
-folder has its file. Folders of ranks that an earlier, larger run had stay behind: a rank is not waited for once two newer steps did
-without it. The path of such a checkpoint is rank 0's file. In an iteration folder `metadata.json` names the files with every parameter,
-and `common.json` is written behind the weights; without `metadata.json` the files' names say how many there are.
+In rank folders every rank renames its own file of a step when it is complete, so a step is complete when each
+rank's folder has its file. Folders of ranks of an earlier, larger run stay behind: a rank is not expected
+once two newer steps have no file of it. The path of such a checkpoint is rank 0's file. In an iteration
+folder `metadata.json` names the files with every parameter, and `common.json` is written after the weights;
+without `metadata.json` the names of the files have their number.
 
-The name has the epoch and the step in that epoch (`-2_400.ckpt`), so it is no step of the run: `step_num` in the file is, where
-the callback appended it; otherwise as many steps are counted for an epoch as the files beside it show.
+The name has the epoch and the step in that epoch (`-2_400.ckpt`), which is not the step of the run. That is
+`step_num` in the file, if the callback appended it; otherwise it is computed from the files beside it.
 
-A .ckpt file is one `Checkpoint` message of protocol buffers: field 1, repeated, of `Value {1: tag, 2: TensorProto {1: dims, 2: type, 3: content}}`.
-So the lengths of the values lead from one to the next without reading a tensor, and a cut file ends inside one. A large tensor is
-written in slices under one tag. With crc_check the file ends in "crc_num" and ten bytes, the CRC-32 of everything before. A file that
-does not begin so (an encrypted one) is nothing that could be proven.
+A .ckpt file is one `Checkpoint` message of protocol buffers: field 1, repeated, of `Value {1: tag, 2:
+TensorProto {1: dims, 2: type, 3: content}}`. So the lengths of the values lead from one to the next without
+reading a tensor, and a truncated file ends inside one. A large tensor is written in slices under one tag.
+With crc_check the file ends in "crc_num" and ten bytes, the CRC-32 of everything before. Nothing is proven of
+a file that begins otherwise, such as an encrypted one.
 
-Sources: mindspore/train/callback/_checkpoint.py, mindspore/train/serialization.py, mindspore/ccsrc/utils/checkpoint.proto and files of MindSpore
-2.10; MindFormers' core/callback (rank folders, meta.json), tools/resume_ckpt.py, checkpoint/{checkpoint,metadata,utils}.py of 2.1.
+Sources: mindspore/train/callback/_checkpoint.py, mindspore/train/serialization.py,
+mindspore/ccsrc/utils/checkpoint.proto and files of MindSpore 2.10; MindFormers' core/callback (rank folders,
+meta.json), tools/resume_ckpt.py, checkpoint/{checkpoint,metadata,utils}.py of 2.1.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import re
 import time
@@ -42,9 +46,6 @@ from ftrun.hooks.checkpoints.model import (
     damage,
 )
 
-__all__ = ["MINDSPORE", "check_ckpt", "read_values"]
-
-
 FILE = re.compile(r"(?P<stem>.*)-(?P<epoch>[0-9]+)_(?P<step>[0-9]+)(?P<end>\.ckpt|\.safetensors)")
 RANK = re.compile(r"rank_([0-9]+)")
 SHARD = re.compile(r"(?P<stem>(?:.*-)?(?:model|opt))-(?P<rank>[0-9]{7})-(?P<world>[0-9]{7})\.safetensors")
@@ -55,7 +56,7 @@ NEWER_WITHOUT = 2  # so many newer steps without a rank, and it is none of the r
 
 
 def _is_mindspore(candidate: Candidate) -> bool:
-    """A file by its first bytes, a file of a step in a rank's folder, a folder with weights by MindFormers' names."""
+    """A file by its first bytes or in a rank's folder, or a folder with weights by MindFormers' names."""
     if candidate.is_folder:
         return any(SHARD.fullmatch(name) for name in candidate.names)
     return _is_of_rank(candidate.path) or (
@@ -64,7 +65,7 @@ def _is_mindspore(candidate: Candidate) -> bool:
 
 
 def _mindspore_tree(path: str, before_s: float) -> Tree:
-    """The files of one step in all rank folders; elsewhere the file or the folder alone. Raises OSError, DeadlinePassed."""
+    """The files of one step in all rank folders, else of the path alone. Raises OSError, DeadlinePassed."""
     if os.path.isdir(path) or not _is_of_rank(path):
         return listing.list_tree(path, before_s)
     alone = listing.list_tree(path, before_s)  # raises where it is gone
@@ -91,7 +92,7 @@ def _expect_mindspore(tree: Tree) -> Expected:
 
 
 def _mindspore_step(candidate: Candidate) -> Optional[int]:
-    """The step of the run, by what the file or the files beside it say; None where its name is of another kind."""
+    """The step of the run, from the file or the files beside it; None for a name of another kind."""
     if candidate.is_folder:
         return None
     named = FILE.fullmatch(candidate.name)
@@ -243,7 +244,7 @@ Read = Callable[[int, int], bytes]
 
 
 class Value(NamedTuple):
-    """One value: where it ends in the file, its tag; of a tensor its dimensions, type and the bytes of this slice (else none)."""
+    """One value: its end in the file, its tag; of a tensor dimensions, type and the bytes of this slice."""
 
     end: int
     tag: str
@@ -254,7 +255,7 @@ class Value(NamedTuple):
 
 
 def begins_as_ckpt(head: bytes) -> bool:
-    """Whether a file's first bytes, as many as there are, are those of a value with a tag and a tensor or a map of them."""
+    """Whether these first bytes of a file are a value with a tag and a tensor, or a map of them."""
     if head[:1] != bytes([VALUE]):
         return False
     try:
@@ -282,7 +283,9 @@ def check_ckpt(path: str, fact: FileFact, level: str, before_s: float) -> str:
             raise DeadlinePassed
         end = value.end
         if value.kind in SIZES:
-            has.setdefault(value.tag, [_tensor_bytes(value), 0])[1] += value.content_bytes
+            has.setdefault(value.tag, [math.prod(value.dims, start=SIZES[value.kind]), 0])[1] += (
+                value.content_bytes
+            )
     short = [tag for tag, (wanted, got) in has.items() if got and got < wanted]
     if short:
         wanted, got = has[short[0]]
@@ -294,7 +297,7 @@ def check_ckpt(path: str, fact: FileFact, level: str, before_s: float) -> str:
 
 
 def read_values(read: Read, size_bytes: int) -> Iterator[Value]:
-    """The values one after the other, no tensor read. Raises Damaged where the file ends inside one, or something else follows."""
+    """The values in order, without reading tensors. Raises Damaged if the file ends inside one."""
     at = 0
     while at < size_bytes:
         head = read(at, HEAD_BYTES)
@@ -320,7 +323,7 @@ def read_values(read: Read, size_bytes: int) -> Iterator[Value]:
 
 
 def read_number(read: Read, size_bytes: int, tag: str) -> Optional[int]:
-    """The value of an Int64 that was appended under that tag (`step_num`); None where there is none, or the file is torn."""
+    """The Int64 that was appended under that tag (`step_num`); None without one, or in a torn file."""
     try:
         for value in read_values(read, size_bytes):
             if value.tag == tag and value.kind == "Int64" and value.content_bytes == 8:
@@ -331,7 +334,7 @@ def read_number(read: Read, size_bytes: int, tag: str) -> Optional[int]:
 
 
 def _value(head: bytes, at: int, base: int, end: int) -> Value:
-    """`at`: where the value's first field begins in `head`, `end`: where it ends there, which may be behind what was read."""
+    """`at`: where the value's first field begins in `head`; `end`: its end there, perhaps beyond `head`."""
     tag = ""
     tensor = Value(base + end, "")
     while at < min(end, len(head)):
@@ -373,15 +376,8 @@ def _tensor(head: bytes, at: int, base: int, end: int) -> Value:
     return Value(0, "", tuple(dims), kind, content_at, content)
 
 
-def _tensor_bytes(value: Value) -> int:
-    wanted = SIZES[value.kind]
-    for dim in value.dims:
-        wanted *= dim
-    return wanted
-
-
 def _varint(text: bytes, at: int) -> tuple[int, int]:
-    """A varint and where it ends. Raises IndexError where the text ends in it, ValueError where it is none."""
+    """A varint and its end. Raises IndexError if the text ends in it, ValueError if it is none."""
     number = shift = 0
     while True:
         byte = text[at]

@@ -1,11 +1,13 @@
-"""NeMo's: `nemo`, a `.nemo` archive, `.ckpt` files in a folder for each rank of the model, folders with `weights/` and `context/`. (I/O)
+"""`nemo`: a `.nemo` archive, `.ckpt` files in a folder for each rank, or `weights/` with `context/`. (I/O)
 
-NeMo puts an empty file NAME-unfinished beside a checkpoint before it writes (or removes) it and takes it away when all ranks
-are done; its own next start deletes what bears the mark. So does no start of ours load it. What lies inside is what others know: zips of
-torch, and Megatron's distributed form. A `.ckpt` in `mp_rank_00/` is one shard of a checkpoint that has one of the same name in every such folder.
+NeMo creates an empty file NAME-unfinished beside a checkpoint before it writes or removes it, and deletes
+that file when all ranks are done; its own next start deletes a marked checkpoint. So no start of ours loads
+one. The content has known formats: zips of torch, and Megatron's distributed form. A `.ckpt` in `mp_rank_00/`
+is one shard; every such folder has one of the same name.
 
-Sources: nemo/lightning/pytorch/callbacks/model_checkpoint.py, nemo/lightning/ckpt_utils.py, nemo/utils/callbacks/nemo_model_checkpoint.py,
-nemo/core/connectors/save_restore_connector.py (1.x to September 2025).
+Sources: nemo/lightning/pytorch/callbacks/model_checkpoint.py, nemo/lightning/ckpt_utils.py,
+nemo/utils/callbacks/nemo_model_checkpoint.py, nemo/core/connectors/save_restore_connector.py (1.x to
+September 2025).
 """
 
 from __future__ import annotations
@@ -18,8 +20,6 @@ from ftrun.hooks.checkpoints.layout_torch import DCP_METADATA, DCP_SHARD
 from ftrun.hooks.checkpoints.listing import Candidate, Tree, list_tree
 from ftrun.hooks.checkpoints.model import TORN, Damaged, Expected, Layout, Need
 
-__all__ = ["NEMO"]
-
 UNFINISHED = "-unfinished"
 WEIGHTS, CONTEXT = "weights", "context"
 RANK = re.compile(r"^(?:mp_rank_(\d+)|tp_rank_(\d+)_pp_rank_(\d+))$")
@@ -28,7 +28,7 @@ MARKS = {CONFIG, COMMON, DCP_METADATA}
 
 
 def _is_nemo(candidate: Candidate) -> bool:
-    """An archive, a `.ckpt` by NeMo's naming or in a rank's folder, a folder by its naming or with weights and context."""
+    """An archive, a `.ckpt` by NeMo's naming or in a rank's folder, or such a folder."""
     named = NAMED.search(candidate.name) is not None
     if not candidate.is_folder:
         is_shard = named or RANK.match(os.path.basename(os.path.dirname(candidate.path)))

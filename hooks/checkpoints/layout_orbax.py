@@ -1,12 +1,13 @@
-"""`orbax`: the folder of a step of Orbax, with its items in folders or flat, arrays in OCDBT or in zarr. (I/O)
+"""`orbax`: the folder of a step of Orbax, with its items in folders or flat, arrays in OCDBT or zarr. (I/O)
 
-On a POSIX file system Orbax writes a step under a name with `.orbax-checkpoint-tmp` and renames it when all is there; on object
-stores it writes `commit_success.txt` last instead (0.12 does both). So what bears its own name was committed, and what is looked for is what went missing or
-was cut afterwards: a manifest of OCDBT, the bytes that it says lie below it, arrays and chunks of zarr that the metadata names. Where Orbax
-was told to leave out chunks that are all fill value, chunks are not counted.
+On a POSIX file system Orbax writes a step under a name with `.orbax-checkpoint-tmp` and renames it when it is
+complete; on object stores it writes `commit_success.txt` last instead (0.12 does both). So a folder with its
+own name was complete once, and the checks look for later losses: a manifest of OCDBT, the bytes that it
+counts, and the arrays and chunks of zarr in the metadata. If Orbax was told to omit chunks that are all fill
+value, chunks are not counted.
 
-Sources: orbax/checkpoint/_src/path/{atomicity,temporary_paths}.py, _src/metadata (the JSON files), the zarr specifications 2 and 3;
-folders written by Orbax 0.12.
+Sources: orbax/checkpoint/_src/path/{atomicity,temporary_paths}.py, _src/metadata (the JSON files), the zarr
+specifications 2 and 3; folders written by Orbax 0.12.
 """
 
 from __future__ import annotations
@@ -30,9 +31,6 @@ from ftrun.hooks.checkpoints.ocdbt_reader import (
     newest_root,
     node_bytes,
 )
-
-__all__ = ["ORBAX"]
-
 
 STEP = "_CHECKPOINT_METADATA"
 ITEM = "_METADATA"
@@ -69,7 +67,7 @@ def _is_temporary(path: str) -> bool:
 
 
 def _expect_orbax(tree: Tree) -> Expected:
-    """For each item its manifest and the arrays that its metadata names; for the step nothing more than that its JSON can be read."""
+    """For each item its manifest and the arrays in its metadata; for the step only its JSON."""
     needs: dict[str, Need] = {}
     by: list[str] = []
     if STEP in tree.files:
@@ -116,7 +114,7 @@ def _expect_item(tree: Tree) -> Expected:
 
 
 def _expect_ocdbt(tree: Tree) -> Expected:
-    """The files that the tree's nodes name, and how far each must reach; of a large tree the bytes of all values together.
+    """The files in the tree's nodes with their least sizes; of a large tree only the bytes of all values.
 
     Raises Damaged where a node is not there, or where fewer bytes lie there than the manifest counts.
     """
@@ -154,8 +152,7 @@ def _may_hold_values(tree: Tree, name: str, fact: FileFact) -> bool:
 
 
 def _array_names(tree: Tree, metadata: dict[str, Any]) -> Iterator[str]:
-    """The arrays that each process says it wrote, then the numbers that the item's metadata lists; where a file `checkpoint` gathers small values
-    those may lie in that."""
+    """The arrays in the metadata of each process, and the item's numbers, unless a file `checkpoint` has them."""
     for name in tree.files:
         if name.startswith(PROCESSES):
             with contextlib.suppress(*UNREADABLE):

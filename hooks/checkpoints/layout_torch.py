@@ -1,17 +1,20 @@
-"""PyTorch's: `torch` (one file of torch.save), `dcp` (torch.distributed.checkpoint) and `lightning`, which is made of both. (I/O)
+"""PyTorch: `torch` (one file of torch.save), `dcp` (torch.distributed.checkpoint), `lightning` (both). (I/O)
 
-`dcp` is a folder of shards `__<rank>_<n>.distcp`. The coordinator writes `.metadata` under a temporary name once every rank has
-told what it wrote, and renames it, so that it is there says that all were done; what it lists (file, offset, length of every tensor) says which
-files there must be and how long they are at least. Walking that list costs a second for each megabyte or two, so of large ones only the names
-are picked out; that a shard was cut shows at its own end, too. Without collectives every rank writes a `__<rank>.metadata` of its own, after
-its shards.
+`dcp` is a folder of shards `__<rank>_<n>.distcp`. When all ranks have reported what they wrote, the
+coordinator writes `.metadata` under a temporary name and renames it, so it proves that all were done. It
+lists file, offset and length of every tensor, and so the files and their least sizes. Walking that list takes
+a second for each megabyte or two, so from large ones only the names are extracted; truncation also shows at
+the end of a shard. Without collectives every rank writes a `__<rank>.metadata` after its shards.
 
-A file of `lightning` is one that torch.save wrote. A folder of its FSDP or model-parallel strategy is a DCP checkpoint with `meta.pt`, which
-rank 0 writes when all shards are there; DeepSpeed's has its shards in `checkpoint/`.
+A file of `lightning` is one of torch.save. A folder of its FSDP or model-parallel strategy is a DCP
+checkpoint with `meta.pt`, which rank 0 writes when all shards are there; DeepSpeed's has its shards in
+`checkpoint/`.
 
-Sources: torch/serialization.py, caffe2/serialize/inline_container.cc (the zip) and torch.serialization._legacy_save (before 1.6);
-torch/distributed/checkpoint/{filesystem,metadata,state_dict_saver}.py of 2.13 (async_save and FSDP's state dicts end in the same writer);
-lightning/fabric/utilities/cloud_io.py (_atomic_save), lightning/pytorch/strategies/{fsdp,model_parallel,deepspeed}.py,
+Sources: torch/serialization.py, caffe2/serialize/inline_container.cc (the zip) and
+torch.serialization._legacy_save (before 1.6);
+torch/distributed/checkpoint/{filesystem,metadata,state_dict_saver}.py of 2.13 (async_save and FSDP's state
+dicts end in the same writer); lightning/fabric/utilities/cloud_io.py (_atomic_save),
+lightning/pytorch/strategies/{fsdp,model_parallel,deepspeed}.py,
 lightning/pytorch/callbacks/model_checkpoint.py (names), files written by 2.6.
 """
 
@@ -28,23 +31,11 @@ from ftrun.hooks.checkpoints.listing import Candidate, Tree, read_part
 from ftrun.hooks.checkpoints.model import TORN, UNFLUSHED, Damaged, Expected, Layout, Need, damage
 from ftrun.hooks.checkpoints.zip_reader import LOCAL, LOCAL_MARK
 
-__all__ = ["DCP", "DCP_METADATA", "DCP_SHARD", "LIGHTNING", "TORCH", "TORCH_FILE", "global_step"]
-
 TORCH_FILE = Need("torch", size_min_bytes=4)  # it begins as a zip or as a pickle
 
 # ---------------------------------------------------------------------- torch.save
 
 TORCH_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".tar")
-
-
-def _is_torch(candidate: Candidate) -> bool:
-    """A file with one of the usual endings, also an empty or zeroed one: that is what a torn one looks like."""
-    return not candidate.is_folder and candidate.name.endswith(TORCH_SUFFIXES)
-
-
-def _expect_torch(tree: Tree) -> Expected:
-    """The one file."""
-    return Expected(dict.fromkeys(tree.files, Need()), "one file", sure=False)
 
 
 # ---------------------------------------------------------------------- torch.distributed.checkpoint
@@ -60,7 +51,7 @@ SHORT_TEXT = 0x8C  # the opcode before a text of up to 255 bytes, and one byte o
 
 
 def _is_dcp(candidate: Candidate) -> bool:
-    """A folder with shards, or with a `.metadata` that is a pickle: others call other things so, folders too."""
+    """A folder with shards, or with a `.metadata` that is a pickle: the name has other uses."""
     if any(DCP_SHARD.search(name) or OWN_METADATA.match(name) for name in candidate.names):
         return True
     return candidate.names.get(DCP_METADATA) is False and candidate.below(DCP_METADATA).head[:1] == PICKLE
@@ -99,7 +90,7 @@ def _dcp_needs(sizes: Mapping[str, int], metadata: list[str], by: str) -> Expect
 
 
 def _sizes_by_metadata(tree: Tree, name: str) -> Optional[Mapping[str, int]]:
-    """The files that metadata lists, by the bytes they have at least; None where it is of a form that is not known."""
+    """The files in the metadata with their least sizes; None if it has an unknown form."""
     content = tree.read(name, READ_BYTES_MAX)
     if not content:
         raise Damaged(UNFLUSHED if tree.files[name].size_bytes else TORN, f"{name} has no byte")
@@ -128,7 +119,7 @@ def _sizes_by_metadata(tree: Tree, name: str) -> Optional[Mapping[str, int]]:
 
 
 def _shard_names(content: bytes) -> set[str]:
-    """The names of shards in a pickle that is too long to walk: texts that end as shards do, with their length in front."""
+    """The names of shards in a pickle that is too long to walk: texts with such an end and their length in front."""
     found = set()
     at = content.find(SHARD_ENDING)
     while at >= 0:
@@ -152,7 +143,7 @@ HEAD_BYTES = 8192
 
 
 def _is_lightning(candidate: Candidate) -> bool:
-    """A .ckpt file that is a zip or has one of Lightning's names; a .ckpt folder with what its strategies write."""
+    """A .ckpt file that is a zip or has a name of Lightning's; a .ckpt folder of its strategies."""
     if not candidate.name.endswith(".ckpt"):
         return False
     named = CKPT_NAME.fullmatch(candidate.name) is not None
@@ -175,7 +166,7 @@ def _expect_lightning(tree: Tree) -> Expected:
 
 
 def _lightning_step(candidate: Candidate) -> Optional[int]:
-    """What the file says itself, where its name says no step: the number in `last.ckpt`, or in `model-0.36.ckpt`, is none."""
+    """The step in the file, if the name has none: the number in `last.ckpt` or `model-0.36.ckpt` is no step."""
     if STEP_NAMED.search(candidate.name):
         return None
     path = f"{candidate.path}/{META}" if candidate.is_folder else candidate.path
@@ -186,7 +177,7 @@ def _lightning_step(candidate: Candidate) -> Optional[int]:
 
 
 def global_step(head: bytes) -> Optional[int]:
-    """The step from a .ckpt file's first bytes: a number among the first entries of the pickle, which is walked and never loaded."""
+    """The step in a .ckpt file's first bytes: among the first entries of the pickle, which is walked, not loaded."""
     if not head.startswith(LOCAL_MARK) or len(head) < LOCAL.size:
         return None
     *_, name_bytes, extra_bytes = LOCAL.unpack_from(head)
@@ -206,8 +197,9 @@ def global_step(head: bytes) -> Optional[int]:
 
 TORCH = Layout(
     name="torch",
-    recognise=_is_torch,
-    expected=_expect_torch,
+    # Also an empty or zeroed file with one of the usual endings: that is what a torn one looks like.
+    recognise=lambda candidate: not candidate.is_folder and candidate.name.endswith(TORCH_SUFFIXES),
+    expected=lambda tree: Expected(dict.fromkeys(tree.files, Need()), "one file", sure=False),
     within=("*.pt", "*.pth", "*.ckpt", "*.pth.tar", "checkpoints/*.pt"),
 )
 DCP = Layout(name="dcp", recognise=_is_dcp, expected=_expect_dcp, within=("*",))

@@ -1,4 +1,4 @@
-"""The table of all layouts, in the order in which they are asked; their modules are loaded with the first path. (I/O)"""
+"""The table of all layouts in the order in which they are asked; modules are imported on demand. (I/O)"""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import functools
 import importlib
 
 from ftrun.hooks.checkpoints.model import Expected, Layout
-
-__all__ = ["ANY", "all_layouts", "layout_of"]
 
 TABLE = (
     ("layout_nemo", "NEMO"),
@@ -23,7 +21,7 @@ TABLE = (
     ("layout_huggingface", "SAFETENSORS"),
     ("layout_torch", "TORCH"),
 )
-"""Module and name of each. The first layout that recognises a path has it, so those with more marks of their own come first."""
+"""Module and name. The first layout that recognises a path counts, so the most specific come first."""
 
 ANY = Layout(
     name="any",

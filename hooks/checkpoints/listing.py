@@ -1,11 +1,12 @@
-"""A checkpoint's files as they lie there: names, sizes, times, first bytes; many at once, never longer than a deadline, at a set pace. (I/O)
+"""Reads a checkpoint's files: names, sizes, times, content; in parallel with a deadline, or slowly. (I/O)
 
-A shared file system answers one question in a millisecond and thirty in the same time, so what is asked of many files is
-asked by threads. They are daemons and nobody waits for them after the deadline: a file system that hangs costs an answer, no start.
+A shared file system answers thirty questions in the time of one, so files are read by threads. They are
+daemon threads, and nobody waits for them after the deadline: a file system that hangs costs an answer, but no
+start.
 
-At a start somebody waits, so many files are read side by side. The deep level in the background is not waited for: it reads one file at a
-time, no more bytes in a second than it was told, and what it has read leaves the page cache, which is the trainer's. Which of the two a
-process does is settled before it begins, and for its whole life.
+A start waits for the result, so files are read in parallel. The deep level runs in the background: it reads
+one file at a time, at a limited rate, and drops what it has read from the page cache. A process does one or
+the other for its whole life.
 """
 
 from __future__ import annotations
@@ -21,17 +22,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple, Optional, TypeVar
 
-__all__ = [
-    "HEAD_BYTES", "Candidate", "DeadlinePassed", "FileFact", "Tree", "begins_in_hole", "list_tree",
-    "map_parallel", "read_chunks", "read_open", "read_part", "slow_down",
-]  # fmt: skip
-
-
 HEAD_BYTES = 64
 CHUNK_BYTES = 4 << 20  # what a reader holds at once
 PIECE_BYTES = 16 << 20  # what is asked of a file system at once
 THREADS = 32
-FILES_MAX = 200_000  # of one checkpoint; array stores keep a file a chunk
+FILES_MAX = 200_000  # of one checkpoint; array stores have a file for each chunk
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -50,7 +45,7 @@ class FileFact(NamedTuple):
 
 
 class Candidate:
-    """A path that may be a checkpoint, read as far as somebody asks: `names` of a folder, `head` of a file."""
+    """A path that may be a checkpoint, read on demand: `names` of a folder, `head` of a file."""
 
     def __init__(self, path: str, is_folder: Optional[bool] = None) -> None:
         self.path = path
@@ -59,7 +54,7 @@ class Candidate:
 
     @cached_property
     def names(self) -> Mapping[str, bool]:
-        """What lies in the folder, by name: whether it is a folder. Empty for a file and for what cannot be read."""
+        """The entries of the folder: name -> whether it is a folder; none if it cannot be read."""
         if not self.is_folder:
             return {}
         try:
@@ -70,21 +65,21 @@ class Candidate:
 
     @cached_property
     def head(self) -> bytes:
-        """The first bytes of the file; none for a folder and for what cannot be read."""
+        """The first bytes of the file; none for a folder or an unreadable file."""
         try:
             return b"" if self.is_folder else read_part(self.path, 0, HEAD_BYTES)
         except OSError:
             return b""
 
     def below(self, name: str) -> Candidate:
-        """The place of that name in the folder."""
+        """The entry of that name in the folder."""
         return Candidate(os.path.join(self.path, name), self.names.get(name, False))
 
 
 class Tree(NamedTuple):
-    """All files of a checkpoint by their path from `base`: the folder itself, or the folder of a single file.
+    """All files of a checkpoint by path from `base`: the folder itself, or the folder of a single file.
 
-    `before_s`: until when one may look at them (by time.monotonic).
+    `before_s`: the deadline for reading them (monotonic).
     """
 
     path: str
@@ -108,7 +103,7 @@ class Tree(NamedTuple):
 
 
 class _Pace:
-    """This process's own. `due_s`: when the next piece may be read (time.monotonic)."""
+    """The pace of this process. `due_s`: when the next piece may be read (monotonic)."""
 
     threads = THREADS
     piece_bytes = PIECE_BYTES
@@ -118,15 +113,15 @@ class _Pace:
 
 
 def slow_down(rate_bytes_per_s: int) -> None:
-    """From now on: one file at a time, at this rate (0: as quickly as that goes), and nothing is left in the page cache."""
+    """Read one file at a time from now on, at this rate (0: no limit), outside of the page cache."""
     _Pace.threads, _Pace.is_slow = 1, True
     _Pace.rate_bytes_per_s = rate_bytes_per_s
-    # Pieces of a tenth of a second: bytes come evenly, and not in bursts.
+    # Pieces of a tenth of a second avoid bursts.
     _Pace.piece_bytes = max(1 << 16, min(PIECE_BYTES, rate_bytes_per_s // 10 or PIECE_BYTES))
 
 
 def _read_piece(number: int, size_bytes: int, offset: int) -> bytes:
-    """One piece of an open file, of that size at most, when its time has come. Raises OSError."""
+    """One piece of an open file, of that size at most, at the set pace. Raises OSError."""
     size_bytes = min(size_bytes, _Pace.piece_bytes)
     if not _Pace.is_slow:
         return os.pread(number, size_bytes, offset)
@@ -141,7 +136,7 @@ def _read_piece(number: int, size_bytes: int, offset: int) -> bytes:
 
 @contextlib.contextmanager
 def open_file(path: str) -> Iterator[int]:
-    """The number of a file that is open for reading. Raises OSError."""
+    """The descriptor of a file that is open for reading. Raises OSError."""
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield number
@@ -150,7 +145,7 @@ def open_file(path: str) -> Iterator[int]:
 
 
 def begins_in_hole(path: str) -> bool:
-    """Whether the file system says that nothing was ever written at its beginning; False where it does not tell. Raises OSError."""
+    """Whether a file begins in a hole; False if the file system does not tell. Raises OSError."""
     with open_file(path) as number:
         try:
             return os.lseek(number, 0, os.SEEK_HOLE) == 0
@@ -159,13 +154,13 @@ def begins_in_hole(path: str) -> bool:
 
 
 def read_part(path: str, offset: int, size_bytes: int) -> bytes:
-    """Bytes of a file, fewer where it ends. Raises OSError."""
+    """Bytes of a file, fewer at its end. Raises OSError."""
     with open_file(path) as number:
         return read_open(number, offset, size_bytes)
 
 
 def read_open(number: int, offset: int, size_bytes: int) -> bytes:
-    """The same of a file that is open. Raises OSError."""
+    """As `read_part`, of an open file. Raises OSError."""
     pieces = []
     while size_bytes > 0:
         piece = _read_piece(number, size_bytes, offset)
@@ -178,7 +173,7 @@ def read_open(number: int, offset: int, size_bytes: int) -> bytes:
 
 
 def read_chunks(path: str, before_s: float = math.inf, end: float = math.inf) -> Iterator[bytes]:
-    """A file piece by piece, to its end or to byte `end`. Raises OSError, DeadlinePassed past `before_s` (by time.monotonic)."""
+    """A file in pieces, to its end or byte `end`. Raises OSError, DeadlinePassed (`before_s`: monotonic)."""
     at = 0
     with open_file(path) as number:
         while piece := read_open(number, at, int(min(CHUNK_BYTES, end - at))):
@@ -189,7 +184,7 @@ def read_chunks(path: str, before_s: float = math.inf, end: float = math.inf) ->
 
 
 def list_tree(path: str, before_s: float) -> Tree:
-    """Look at all files of a checkpoint. Raises OSError where it is gone, DeadlinePassed past `before_s` (by time.monotonic)."""
+    """All files of a checkpoint. Raises OSError if it is gone, DeadlinePassed (`before_s`: monotonic)."""
     if not os.path.isdir(path):
         return Tree(path, os.path.dirname(path), {os.path.basename(path): _file_fact(path)}, before_s)
     names: list[str] = []
@@ -205,9 +200,10 @@ def list_tree(path: str, before_s: float) -> Tree:
 
 
 def map_parallel(function: Callable[[A], B], items: Sequence[A], before_s: float) -> Sequence[B]:
-    """The function's values, in order, asked side by side. Raises what it raised first, DeadlinePassed past `before_s` (by time.monotonic).
+    """The function's values in order, computed in parallel.
 
-    With a deadline even one item is asked by a thread: a file system that hangs holds that one, not the caller.
+    Raises its first exception, or DeadlinePassed (`before_s`: monotonic). With a deadline even a single item is
+    processed by a thread, so a file system that hangs does not hold the caller.
     """
     if before_s == math.inf and (len(items) < 2 or _Pace.threads == 1):
         return [function(item) for item in items]
@@ -222,7 +218,7 @@ def map_parallel(function: Callable[[A], B], items: Sequence[A], before_s: float
                 if errors or time.monotonic() > before_s:
                     return
                 values[place] = function(items[place])
-        except Exception as error:  # noqa: BLE001 - told to the caller, who is in another thread
+        except Exception as error:  # noqa: BLE001 - raised in the caller's thread
             errors.append(error)
         finally:
             over.release()
@@ -241,9 +237,9 @@ def map_parallel(function: Callable[[A], B], items: Sequence[A], before_s: float
 
 
 def _list_folder(top: str, short: str, above: Above) -> tuple[list[tuple[str, bool]], Above]:
-    """What lies in a folder, by paths from the top: whether it is a folder; and all folders that it lies in.
+    """The entries of a folder (path from the top, whether it is a folder), and all folders above them.
 
-    Links to folders are followed, a resume view is made of them, but not into what they lie in themselves.
+    Links to folders are followed, since a resume view consists of them, but never into a folder above.
     """
     path = os.path.join(top, short)
     facts = os.stat(path)
@@ -265,7 +261,7 @@ def _file_fact_or_none(path: str) -> Optional[FileFact]:
     try:
         return _file_fact(path)
     except OSError as error:
-        # What goes while one looks, a temporary file most often; and links that lead nowhere.
+        # A file that vanished meanwhile, such as a temporary one, or a broken link.
         if error.errno in (errno.ENOENT, errno.ELOOP):
             return None
         raise

@@ -1,8 +1,8 @@
-"""ftrun's own list of a checkpoint's files, and the marker that says the list is final. (I/O)
+"""ftrun's own list of a checkpoint's files, and the marker that completes it. (I/O)
 
-`.ftrun-manifest.json` names every file with its size and, where somebody read them anyway, its SHA-256; `.ftrun-complete`
-is written last and has the SHA-256 of the manifest. For a checkpoint that is one file NAME both lie beside it as NAME.ftrun-manifest.json
-and NAME.ftrun-complete. Readers go by the marker: without it there is no manifest.
+`.ftrun-manifest.json` names every file with its size and, if known, its SHA-256; `.ftrun-complete` is written
+last and has the SHA-256 of the manifest. For a checkpoint that is one file NAME both are beside it as
+NAME.ftrun-manifest.json and NAME.ftrun-complete. Without its marker a manifest does not count.
 """
 
 from __future__ import annotations
@@ -17,12 +17,6 @@ from typing import NamedTuple, Optional
 from ftrun.hooks.checkpoints.listing import Tree, read_chunks, read_part
 from ftrun.hooks.checkpoints.model import TORN, UNREADABLE, Damaged
 
-__all__ = [
-    "MANIFEST", "MARKER", "Entry", "Manifest", "content", "is_ours", "of_tree", "place_of", "read",
-    "sha256", "write", "write_marker",
-]  # fmt: skip
-
-
 MANIFEST = ".ftrun-manifest.json"
 MARKER = ".ftrun-complete"
 VERSION = 1
@@ -30,16 +24,16 @@ READ_BYTES_MAX = 256 << 20
 
 
 class Entry(NamedTuple):
-    """One file: its size, and its SHA-256 in hexadecimal digits ("" where nobody read it)."""
+    """One file: its size, and its SHA-256 in hexadecimal digits ("": unknown)."""
 
     size_bytes: int
     sha256: str = ""
 
 
 class Manifest(NamedTuple):
-    """All files of a checkpoint by their path in it; its step, the processes and the nodes that wrote it, as far as known.
+    """The files of a checkpoint by path; its step, and the processes and nodes that wrote it, if known.
 
-    `by`: of a staged set the run, attempt and start that published it.
+    `by`: the run, attempt and start that published a staged set.
     """
 
     files: Mapping[str, Entry]
@@ -56,7 +50,7 @@ def is_ours(name: str) -> bool:
 
 
 def content(manifest: Manifest) -> bytes:
-    """The manifest as it is written: JSON, the same bytes for the same facts."""
+    """The manifest as JSON; equal facts give equal bytes."""
     files = {
         name: {"size_bytes": entry.size_bytes, **({"sha256": entry.sha256} if entry.sha256 else {})}
         for name, entry in sorted(manifest.files.items())
@@ -73,21 +67,21 @@ def content(manifest: Manifest) -> bytes:
 
 
 def write(checkpoint: str, manifest: Manifest) -> None:
-    """Write the manifest, durable; readers see it once `write_marker` was called. Raises OSError."""
+    """Write the manifest durably; readers use it once `write_marker` was called. Raises OSError."""
     _replace_file(place_of(checkpoint, MANIFEST), content(manifest))
 
 
 def write_marker(checkpoint: str) -> None:
-    """Write the marker for the manifest that lies there, durable. Raises OSError."""
+    """Write the marker of the present manifest durably. Raises OSError."""
     digest = hashlib.sha256(read_part(place_of(checkpoint, MANIFEST), 0, READ_BYTES_MAX)).hexdigest()
     _replace_file(place_of(checkpoint, MARKER), f"{digest}\n".encode())
 
 
 def read(checkpoint: str) -> Optional[Manifest]:
-    """The manifest of a checkpoint; None where it has none. Raises Damaged where manifest and marker do not fit, OSError.
+    """The manifest of a checkpoint; None without one. Raises Damaged if its marker does not fit, OSError.
 
-    One without a marker says that a set of several nodes was not published to its end. Where a person had it written for a checkpoint that was whole before, it
-    says nothing: whoever wrote it died before the marker.
+    A published set with a manifest and no marker is incomplete. A manifest that a user had made for a complete
+    checkpoint does not count without its marker.
     """
     path = place_of(checkpoint, MANIFEST)
     try:
@@ -111,7 +105,7 @@ def read(checkpoint: str) -> Optional[Manifest]:
 
 
 def of_tree(tree: Tree, step: Optional[int], *, sums: bool) -> Manifest:
-    """The manifest of what lies there now; `sums` reads every byte. Raises OSError."""
+    """The manifest of the present files; `sums` reads every byte. Raises OSError."""
     files = {
         name: Entry(fact.size_bytes, sha256(tree.at(name)) if sums else "")
         for name, fact in tree.files.items()
@@ -129,7 +123,7 @@ def sha256(path: str) -> str:
 
 
 def _is_a_persons(text: bytes) -> bool:
-    """Whether nobody published with it: it names no nodes."""
+    """Whether a user had it made: it names no nodes."""
     try:
         facts = json.loads(text)
     except (ValueError, RecursionError):
@@ -154,12 +148,12 @@ def _parse_manifest(facts: dict[str, object], written_s: float) -> Manifest:
 
 
 def place_of(checkpoint: str, name: str) -> str:
-    """Where MANIFEST or MARKER of a checkpoint lies."""
+    """The path of MANIFEST or MARKER of a checkpoint."""
     return os.path.join(checkpoint, name) if os.path.isdir(checkpoint) else checkpoint + name
 
 
 def _replace_file(path: str, written: bytes) -> None:
-    """Replace a file: whole, durable, or not at all."""
+    """Replace a file atomically and durably."""
     folder = os.path.dirname(path)
     number, draft = tempfile.mkstemp(prefix=".ftrun-", suffix=".tmp", dir=folder)
     try:

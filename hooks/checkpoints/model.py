@@ -1,10 +1,11 @@
-"""What is said of a checkpoint, its states and levels, and what a layout is. (pure)
+"""The states of a checkpoint, the levels of inspection, and what a layout is. (pure)
 
-To call a good checkpoint torn costs its user the progress since the one before; to call a torn one good costs one start
-that fails and sets it aside. So `complete` is what is said wherever nothing proves the opposite, and `why` says how much was proven.
+A good checkpoint judged torn costs the progress since the previous one; a torn one judged good costs one
+failed start, which sets it aside. So a checkpoint is `complete` unless something proves the opposite, and
+`why` says how much was proven.
 
-A layout is how one framework lays out its checkpoints. It says three things: whether a path is a checkpoint of its kind, where checkpoints
-of its kind lie in a folder of them, and which files a complete one must have. It is a `Layout` in a module `layout_<framework>`, with a row
+A layout describes the checkpoints of one framework: how to recognise one, where they are in a folder of
+checkpoints, and which files a complete one has. It is a `Layout` in a module `layout_<framework>`, with a row
 in the table of `layouts`.
 """
 
@@ -18,30 +19,25 @@ from ftrun.hooks.checkpoints import names
 if TYPE_CHECKING:
     from ftrun.hooks.checkpoints.listing import Candidate, Tree
 
-__all__ = [
-    "COMPLETE", "DEEP", "EMPTY", "QUICK", "RULE", "STATES", "TEMPORARY", "TORN", "UNASKED", "UNFLUSHED",
-    "UNREADABLE", "WRITING", "Choice", "Damaged", "Expected", "Found", "Inspection", "Layout", "Need",
-    "damage",
-]  # fmt: skip
-
 COMPLETE = "complete"
-WRITING = "writing"  # not complete, and it changed within the last minute or while it was looked at
-TORN = "torn"  # cut, a wrong size or checksum, a shard that is missing
-EMPTY = "empty"  # no file in it, or a shard of zero bytes
-UNFLUSHED = "unflushed"  # of the right length, with holes or zeros where there must be data
-TEMPORARY = "temporary"  # by its name, what a writer had not finished
+WRITING = "writing"  # not complete, and it changed within the last minute or during the inspection
+TORN = "torn"  # truncated, a wrong size or checksum, a missing shard
+EMPTY = "empty"  # no files, or a shard of zero bytes
+UNFLUSHED = "unflushed"  # of the right length, with holes or zeros instead of data
+TEMPORARY = "temporary"  # by its name, unfinished
 STATES = (COMPLETE, WRITING, TORN, EMPTY, UNFLUSHED, TEMPORARY)
 
-RULE = "rule"  # names and sizes only: nothing more is known of the layout, or time ran out
+RULE = "rule"  # names and sizes only: the layout is unknown, or time ran out
 QUICK = "quick"  # structure: expected shards, sizes, directories and headers
 DEEP = "deep"  # every byte: checksums of records or of the manifest
 LEVELS = (RULE, QUICK, DEEP)
 
 
 class Found(NamedTuple):
-    """A checkpoint: an absolute path, the name of its layout, its step (None where none is known).
+    """A checkpoint: its absolute path, the name of its layout, its step (None: unknown).
 
-    `root` is the folder whose tracker file (`latest`, `latest_checkpointed_iteration.txt`) the framework loads from; "" for none.
+    `root`: the folder with the tracker file (`latest`, `latest_checkpointed_iteration.txt`) that the framework
+    loads from; "" for none.
     """
 
     path: str
@@ -51,10 +47,10 @@ class Found(NamedTuple):
 
 
 class Inspection(NamedTuple):
-    """What was seen of a checkpoint. `why` is one line and names the file that decided; `level` is how far one could look.
+    """The result of an inspection. `why`: one line that names the decisive file; `level`: the level reached.
 
-    `written_s`: when the youngest file was written (Unix seconds by the file system's clock; 0 where nothing is there).
-    `shards`: the files in it. `world`: the processes that wrote it, as far as its metadata says.
+    `written_s`: when its youngest file was written (Unix seconds by the file system's clock; 0 without files).
+    `shards`: the number of files. `world`: how many processes wrote it, if its metadata says so.
     """
 
     found: Found
@@ -68,7 +64,7 @@ class Inspection(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The checkpoint to load (None: none may be) and why; `passed`: (path, why) of those that were passed over, newest first."""
+    """The checkpoint to load (None: none) and why; `passed`: (path, why) of rejected ones, newest first."""
 
     chosen: Optional[Inspection]
     why: str
@@ -76,7 +72,7 @@ class Choice(NamedTuple):
 
 
 class Damaged(Exception):
-    """A file proves that its checkpoint cannot be loaded: `state` is one of STATES, `why` names the file."""
+    """A file proves that its checkpoint is damaged: `state` is one of STATES, `why` names the file."""
 
     def __init__(self, state: str, why: str) -> None:
         super().__init__(state, why)
@@ -85,19 +81,19 @@ class Damaged(Exception):
 
 
 UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""What is raised where a file's content is read as what it was to be, and is not."""
+"""Exceptions of reading content that does not have the expected form."""
 
 
 def damage(content: bytes, why: str) -> Damaged:
-    """The damage of a file with this content: unflushed where there is nothing but zeros, else torn."""
+    """Damage to a file with this content: unflushed if it is all zeros, else torn."""
     return Damaged(TORN if content.strip(b"\0") else UNFLUSHED, why)
 
 
 class Need(NamedTuple):
-    """What must be true of one file. `kind`: how its content is read (file_check.READERS), "" for what its name and first bytes say.
-    `sha256`: what the deep level must find, in hexadecimal digits ("" = not known).
+    """The requirements on one file. `kind`: how to read it (file_check.READERS), "" for by its name.
 
-    `size_bytes`: its exact size; `size_min_bytes`: what it has at least. A file that may have no byte at all says `may_be_empty`.
+    `size_bytes`: its exact size; `size_min_bytes`: its least size; `may_be_empty`: it may have no byte at all.
+    `sha256`: its checksum for the deep level, in hexadecimal digits ("": unknown).
     """
 
     kind: str = ""
@@ -108,14 +104,14 @@ class Need(NamedTuple):
 
 
 UNASKED = Need(size_min_bytes=0, may_be_empty=True)
-"""Of a file that no layout asked for: what its name says that it is, it must be."""
+"""For a file that no layout asked for: its content must fit its name."""
 
 
 class Expected(NamedTuple):
-    """The files that must be there, by their path from the checkpoint's folder. A file that is there and not named needs only be sound.
+    """The files that a good checkpoint must have, by path in its folder. Other files need only be sound.
 
-    `sure` is whether the list is known from metadata, so that a complete set is proven; `by` says from what ("world size 8 in
-    common.pt"), or what is not known. A layout names a file only where a good checkpoint cannot be without it.
+    `sure`: the list comes from metadata, so a complete set is proven; `by`: from what it is known ("world size
+    8 in common.pt"), or what is unknown.
     """
 
     needs: Mapping[str, Need]
@@ -124,20 +120,15 @@ class Expected(NamedTuple):
     world: Optional[int] = None
 
 
-def no_step(_place: Candidate) -> Optional[int]:
-    """For layouts whose step is in the name."""
-    return None
-
-
 class Layout(NamedTuple):
     """One layout.
 
-    `recognise(place)`: whether the path is a checkpoint of this kind, also a torn one; reads names and first bytes only.
-    `expected(tree)`: its files; raises checkpoints.model.Damaged where metadata proves damage, OSError where it cannot be read.
-    `within`: glob patterns from a folder of checkpoints to them; what they match is asked of `recognise` again.
-    `trackers`: names of the files beside checkpoints that say which one the framework loads.
-    `temporary(path)`: whether it is unfinished by its name. `step(place)`: asked where the name has none, or first where the number in
-    the name is not the step (`step_first`). `tree(path, before_s)`: its files, where they are not those that lie in the path.
+    `recognise(candidate)`: whether the path is a checkpoint of this kind, damaged or not; reads names and first
+    bytes only. `expected(tree)`: its files; raises Damaged if metadata proves damage, OSError.
+    `within`: glob patterns from a folder of checkpoints to candidates. `trackers`: names of the files beside
+    checkpoints that name the one to load. `temporary(path)`: whether it is unfinished by its name.
+    `step(candidate)`: called if the name has no step, or first if the number in the name is not the step
+    (`step_first`). `tree(path, before_s)`: its files, if they are not those in the path.
     """
 
     name: str
@@ -146,12 +137,12 @@ class Layout(NamedTuple):
     within: tuple[str, ...] = ()
     trackers: tuple[str, ...] = ()
     temporary: Callable[[str], bool] = names.is_temporary
-    step: Callable[[Candidate], Optional[int]] = no_step
+    step: Callable[[Candidate], Optional[int]] = lambda _: None
     step_first: bool = False
     tree: Optional[Callable[[str, float], Tree]] = None
 
     def expected_in(self, tree: Tree, folder: str) -> Expected:
-        """What it asks for in a folder of another checkpoint, by paths from that one's base; `by` names the folder. Raises what `expected` does."""
+        """Its files in a folder of another checkpoint, by path from that one's base. Raises as `expected`."""
         try:
             part = self.expected(tree.below(folder))
         except Damaged as damaged:

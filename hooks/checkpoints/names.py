@@ -1,15 +1,13 @@
-"""What the names of checkpoints and of their files say: a step, something unfinished, a note. (pure)
+"""What names of checkpoints and their files mean: a step, a temporary file, a note. (pure)
 
-`step_of` and `is_temporary` are the rules of hooks/bundle/batch.sh, which works without Python; tests/unit/bundle/test_batch_sh.py holds both
-against each other.
+`step_of` and `is_temporary` have the same rules as hooks/bundle/batch.sh, which works without Python;
+tests/unit/bundle/test_batch_sh.py compares them.
 """
 
 from __future__ import annotations
 
 import re
 from typing import Optional
-
-__all__ = ["is_note", "is_temporary", "step_of", "with_step", "without_step"]
 
 WORDS = ("step", "iter", "epoch")
 BEHIND_WORD = re.compile(r"[a-z_=.-]*([0-9]+)")
@@ -22,7 +20,7 @@ DIGITS_MAX = 18  # what a shell can compare
 
 
 def step_of(path: str) -> Optional[int]:
-    """The number behind step, iter or epoch in the base name, else the last number of the name without its extension; None for none."""
+    """The number after step, iter or epoch in the base name, else its last number without the extension."""
     name = path.rstrip("/").rpartition("/")[2]
     for word in WORDS:
         _, found, rest = name.lower().rpartition(word)
@@ -37,22 +35,22 @@ def step_of(path: str) -> Optional[int]:
 
 
 def is_temporary(path: str) -> bool:
-    """Whether the base name is one that writers give to what they have not finished."""
+    """Whether the base name is one of an unfinished file or folder."""
     return TEMPORARY.search(path.rstrip("/").rpartition("/")[2]) is not None
 
 
 def is_note(name: str) -> bool:
-    """Whether it is what others go on writing into a folder that is complete: logs, curves, results of an evaluation."""
+    """Whether it is a file that is written into complete checkpoints: logs, curves, evaluation results."""
     return NOTE.search(name) is not None
 
 
 def without_step(name: str, step: Optional[int]) -> str:
-    """The name of a file of a checkpoint of this step as it is at every step."""
+    """The name of a file in a checkpoint of this step, with `#` for the step."""
     return name if step is None else _number_of(step).sub("#", name)
 
 
 def with_step(name: str, step: int, other: int, count: int = 0) -> str:
-    """The name of a file of a checkpoint of `step` as it is at `other`, as many digits wide; `count`: places to change (0: all)."""
+    """The name with `step` replaced by `other`, as many digits wide; `count`: how many times (0: all)."""
     return _number_of(step).sub(lambda digits: str(other).zfill(len(digits[0])), name, count=count)
 
 

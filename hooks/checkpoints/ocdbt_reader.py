@@ -1,14 +1,17 @@
-"""Files of an OCDBT database, in which Orbax keeps arrays: each is whole, and reaches as far as the database's tree says. (I/O)
+"""Reads files of an OCDBT database, in which Orbax keeps arrays. (I/O)
 
-Manifest, version tree nodes and B+tree nodes have one frame: a magic number, their whole length, a version, how the body is
-compressed, the body, the CRC-32C of everything before. So a manifest is proven to its last byte. A data file is values and nodes one behind
-the other, and tensorstore writes it as a whole: where its last node does not end inside the file, it was cut.
+Manifest, version tree nodes and B+tree nodes have one frame: a magic number, their length, a version, the
+compression, the body, and the CRC-32C of everything before. So a manifest is proven to its last byte. A data
+file has values and nodes one after the other, and tensorstore writes it as a whole: if its last node does not
+end inside the file, it was truncated.
 
-The manifest names the root of each version with the bytes of all nodes and values below it; a node names its children, or the places
-of its values. A file name has a base, which goes before the names that nodes in that file tell. A small tree is walked, and then every
-place is known; of a large one, which would take seconds, the bytes are counted only. What is not understood is None, and proves nothing.
+The manifest names the root of each version with the bytes of all nodes and values below it; a node names its
+children, or the places of its values. A file name has a base, which is a prefix of the names in that file's
+nodes. A small tree is walked, so every place is known; of a large one, which would take seconds, only the
+bytes are counted. What is not understood is None, and proves nothing.
 
-Source: tensorstore's description of the format (kvstore/ocdbt/index.rst), its kvstore/ocdbt/format; files written by Orbax 0.5 and 0.12.
+Source: tensorstore's description of the format (kvstore/ocdbt/index.rst), its kvstore/ocdbt/format; files
+written by Orbax 0.5 and 0.12.
 """
 
 from __future__ import annotations
@@ -20,11 +23,6 @@ from typing import NamedTuple, Optional
 from ftrun.hooks.checkpoints import zstd
 from ftrun.hooks.checkpoints.listing import FileFact, read_part
 from ftrun.hooks.checkpoints.model import TORN, Damaged, damage
-
-__all__ = [
-    "FRAME_BYTES", "MANIFEST_BYTES_MAX", "check_ocdbt", "crc32c", "file_ends", "newest_root", "node_bytes",
-]  # fmt: skip
-
 
 MANIFEST = b"\x0c\xdb\x3a\x2a"
 NODE = b"\x0c\xdb\x20\xde"
@@ -49,7 +47,7 @@ def check_ocdbt(path: str, fact: FileFact, level: str, before_s: float) -> str: 
     if at < 0 or len(tail) < at + FRAME_BYTES + 2:
         return ""
     (length,) = struct.unpack_from("<Q", tail, at + 4)
-    # A version of 0 and a compression of 0 or 1 follow: bytes of a value that happen to be the magic number do not look so.
+    # Version 0 and compression 0 or 1 follow, unlike bytes of a value that happen to be the magic number.
     is_node = FRAME_BYTES < length < NODE_BYTES_MAX and tail[at + 12] == 0 and tail[at + 13] in (0, 1)
     if is_node and begin + at + length > fact.size_bytes:
         raise Damaged(TORN, f"is cut inside a node: {fact.size_bytes} of {begin + at + length} bytes")
@@ -98,7 +96,7 @@ MISSING = 1 << 62  # an offset of a tree that is empty
 
 
 class Span(NamedTuple):
-    """Bytes of a file: its path from the database's folder, the part of that which goes before names told there, begin and end."""
+    """Bytes of a file: its path in the database's folder, the prefix of names in it, begin and end."""
 
     name: str
     base: str
@@ -126,7 +124,7 @@ def newest_root(manifest: bytes) -> Optional[Root]:
 
 
 def file_ends(top: Root, read: Read) -> Optional[Mapping[str, int]]:
-    """How many bytes each file must have at least, by path; None for a large tree, or one that is not understood. Raises what `read` does."""
+    """Path -> least size of each file; None for a large tree or an unknown form. Raises as `read`."""
     if top.node_bytes > WALKED_BYTES_MAX:
         return None
     ends: dict[str, int] = {}
@@ -231,7 +229,7 @@ def _spans(files: list[tuple[str, str]], ids: list[int], begins: list[int], leng
 
 
 def _read_files(reader: _Reader, base: str) -> list[tuple[str, str]]:
-    """The table of data files, whose names share their beginnings: path and base of each, from the database's folder."""
+    """The table of data files: path and base of each, from the database's folder."""
     count = reader.number()
     shared = [0, *reader.numbers(max(0, count - 1))]
     rest, bases = reader.numbers(count), reader.numbers(count)

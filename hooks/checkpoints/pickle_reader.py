@@ -1,8 +1,9 @@
-"""A pickle read as data: its opcodes are walked, nothing that it names is imported, called or made. (pure)
+"""Reads a pickle as data: nothing that it names is imported, called or made. (pure)
 
-`pickle.load` runs what the file says; a checkpoint may come from anybody and half of it may be noise. So the opcodes are
-walked with pickletools.genops on a stack of inert values: a class is its name, a call is what was to be called with what. What that cannot
-make sense of raises Broken, never anything else, and costs no more than the bytes that were handed in.
+`pickle.load` runs what the file says; a checkpoint may come from anybody, and half of it may be noise. So
+pickletools.genops walks the opcodes on a stack of inert values: a class is its name, a call is its callee
+with arguments. Anything invalid raises Broken and nothing else, and needs no more memory than the given
+bytes.
 
 Source: the documentation of each opcode in Python's pickletools.
 """
@@ -14,11 +15,9 @@ import re
 import struct
 from typing import Any, Callable, NamedTuple, Optional
 
-__all__ = ["Broken", "Call", "Global", "number_after", "persistent_ids", "repeated_number_after", "walk"]
-
 
 class Broken(ValueError):
-    """The bytes are no whole pickle. `is_cut`: they end before the pickle does, so far as they go they are one."""
+    """The bytes are no complete pickle. `is_cut`: they are the beginning of one."""
 
     def __init__(self, why: str, at: int, *, is_cut: bool = False) -> None:
         super().__init__(why)
@@ -65,7 +64,7 @@ class Call:
 
 
 class _Key:
-    """A key that nobody looks up, kept by what it is: hashing what a file nests as deep as it likes could end the interpreter."""
+    """A key that is never looked up, by identity: hashing deeply nested values could crash the interpreter."""
 
     __slots__ = ("value",)
 
@@ -120,7 +119,7 @@ def number_after(content: bytes, key: str) -> Optional[int]:
 
 
 def repeated_number_after(content: bytes, key: str) -> Optional[int]:
-    """The number that a list right behind a text repeats; None where its numbers differ, or there is no such list."""
+    """The number that a list right after a text repeats; None if its numbers differ, or without a list."""
     listed = re.finditer(
         _key_of(key) + rb"\]" + MEMO + rb"\(?((?:" + NUMBER + rb")+)[ae]", content, re.DOTALL
     )

@@ -1,9 +1,10 @@
-"""The folder that a framework is to load the newest checkpoint from, where it looks for that itself. (I/O)
+"""The folder for frameworks that look for the newest checkpoint themselves. (I/O)
 
-Megatron and DeepSpeed are told a folder and read the newest checkpoint's name in a tracker file there; others take the highest step that
-they find. Where the user's own folder would lead them to the chosen checkpoint, it is used as it is. Where it would not (the newest is torn, or poisoned, or a crash came between
-checkpoint and tracker) they get a resume view: a private folder of the run with one link, to the chosen checkpoint, and a tracker file of our own that names
-it. Nothing of the user's is changed. A view is for loading: what is saved there would be in nobody's folder of checkpoints.
+Megatron and DeepSpeed get a folder and read the newest checkpoint's name in a tracker file there; others take
+the highest step. If the user's own folder leads them to the chosen checkpoint, it is used. If not (the newest
+is torn or poisoned, or a crash came between checkpoint and tracker), they get a resume view: a private folder
+of the run with a link to the chosen checkpoint and a tracker file that names it. The user's files are not
+changed. A view is for loading only.
 """
 
 from __future__ import annotations
@@ -16,11 +17,8 @@ from typing import Optional
 from ftrun.hooks.checkpoints.layouts import layout_of
 from ftrun.hooks.checkpoints.model import Found
 
-__all__ = ["REPAIRED", "resume_root"]
-
-
 MADE_BY_STEP = frozenset({"latest_checkpointed_iteration.txt"})
-"""Tracker files that name a step where others name a folder."""
+"""Tracker files that name a step; others name a folder."""
 
 TRACKER_BYTES_MAX = 4096
 REPAIRED = "mended"
@@ -28,11 +26,12 @@ OF_A_RANK = re.compile(r"rank_[0-9]+")
 
 
 def resume_root(found: Found, passed: Sequence[str], view: str) -> str:
-    """The folder that leads to `found`: its own, or `view`, which is made then. `passed`: paths that must not be loaded. Raises OSError."""
+    """The folder that leads to `found`: its own, or `view`, which is made then. Raises OSError.
+
+    `passed`: paths that must not be loaded.
+    """
     container = os.path.dirname(found.path)
-    if OF_A_RANK.fullmatch(
-        os.path.basename(container)
-    ):  # one file of many: all ranks' folders belong together
+    if OF_A_RANK.fullmatch(os.path.basename(container)):  # the folders of all ranks belong together
         return os.path.dirname(container)
     trackers = layout_of(found.layout).trackers if os.path.isdir(found.path) else ()
     if leads_to(container, found, passed, trackers):
@@ -42,7 +41,7 @@ def resume_root(found: Found, passed: Sequence[str], view: str) -> str:
 
 
 def leads_to(container: str, found: Found, passed: Sequence[str], trackers: Sequence[str]) -> bool:
-    """Whether a framework that is told the user's own folder loads this checkpoint."""
+    """Whether a framework that gets the user's own folder loads this checkpoint."""
     told = [said for name in trackers if (said := _read_tracker(os.path.join(container, name))) is not None]
     if told:
         return all(_names(said, found) for said in told)
@@ -65,7 +64,7 @@ def _names(said: str, found: Found) -> bool:
 
 def _make_view(found: Found, view: str, trackers: Sequence[str]) -> str:
     os.makedirs(view, mode=0o700, exist_ok=True)
-    for entry in os.scandir(view):  # of a start that was cut off
+    for entry in os.scandir(view):  # left by an interrupted start
         if entry.name != REPAIRED:
             os.unlink(entry.path)
     name = os.path.basename(found.path)

@@ -1,14 +1,14 @@
-"""Which checkpoint a start is to load: found, inspected as far as needed, chosen. (I/O)
+"""Chooses the checkpoint that a start loads: finds, inspects as far as needed, chooses. (I/O)
 
-The order is that of hooks/bundle/batch.sh: the highest step, then the youngest, then the last by name; one without a step comes
-after all that have one. From there downwards the first is taken that is complete, was not set aside (a start failed to load it) and was
-not written by a training that had diverged. A run may have hundreds of checkpoints, and the newest is good nearly always: so none is
-inspected behind the first that may be loaded. At a start nobody writes checkpoints any more, so one that is not whole is broken, however
-young it is. What is passed over is named with its reason.
+The order is that of hooks/bundle/batch.sh: the highest step, then the youngest, then the last by name; those
+without a step come last. The first one is taken that is complete, was not set aside (a start failed to load
+it) and was not written by a diverged training. A run may have hundreds of checkpoints, and the newest is
+nearly always good, so none is inspected after the first that may be loaded. Nobody writes checkpoints at a
+start, so an incomplete one is broken, however young it is. Rejected checkpoints are listed with the reason.
 
-Nothing to load is two things. A run that never had a whole checkpoint begins as it began the first time. But where there are
-checkpoints and each of them was set aside, is poisoned or broken, beginning from nothing would throw away what was reached without a word:
-then the answer is `stuck`, unless the user said that this is fine.
+A run that never had a complete checkpoint begins from nothing. But if there are checkpoints and all are set
+aside, poisoned or broken, that would silently discard the progress: then the answer is `stuck`, unless the
+user allowed it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ from ftrun.hooks.checkpoints.find import find
 from ftrun.hooks.checkpoints.inspection import compared_with_siblings, inspect
 from ftrun.hooks.checkpoints.model import COMPLETE, EMPTY, TEMPORARY, TORN, WRITING, Choice, Found, Inspection
 
-__all__ = ["Request", "Selection", "choose", "mark_diverged", "newness", "select", "why_lost"]
-
 
 class Request(NamedTuple):
-    """What is asked: the user's patterns and marker, the folder that they start from, the checkpoints that starts failed to load, what diverged.
+    """The user's patterns and marker, their working folder, the checkpoints set aside, and the divergences.
 
-    `had`: the run had a whole checkpoint once; `began_s`: when it was submitted first (Unix seconds); `fresh`: it may begin from
-    nothing whatever there is; `before_s`: when an answer is wanted (time.monotonic); `run_dir`: the run's folder, "" for none.
+    `had`: the run had a complete checkpoint once; `began_s`: when it was first submitted (Unix seconds);
+    `fresh`: it may begin from nothing in any case; `before_s`: the deadline (monotonic); `run_dir`: the run's
+    folder, "" for none.
     """
 
     patterns: Sequence[str]
@@ -49,13 +48,15 @@ class Request(NamedTuple):
 
     @property
     def paths_aside(self) -> frozenset[str]:
-        """What was set aside, by absolute paths."""
+        """The absolute paths of the checkpoints set aside."""
         return frozenset(os.path.join(self.cwd, path) for path in self.aside)
 
 
 class Selection(NamedTuple):
-    """The answer: the checkpoint to load (None = none) and why; what was passed over, newest first; `stuck`: why the run cannot
-    begin at all ("" = it can). `inspected` are all that were looked into, newest first."""
+    """The checkpoint to load (None: none) and why; the rejected ones, newest first.
+
+    `stuck`: why the run must not begin at all ("" if it may); `inspected`: all inspections, newest first.
+    """
 
     chosen: Optional[Inspection]
     why: str
@@ -65,11 +66,11 @@ class Selection(NamedTuple):
 
 
 def select(request: Request) -> Selection:
-    """Choose. Never raises for what a file system does."""
+    """Choose a checkpoint. Never raises OSError."""
     inspected: list[Inspection] = []
     found = find(request.patterns, cwd=request.cwd, marker=request.marker)
     choice = choose(())
-    # Those of one step together, the highest first.
+    # Checkpoints of one step together, the highest step first.
     for _, group in itertools.groupby(sorted(found, key=_step, reverse=True), _step):
         inspected += mark_diverged([_inspect(one, request, found) for one in group], request)
         choice = choose(inspected, aside=request.paths_aside)
@@ -81,7 +82,7 @@ def select(request: Request) -> Selection:
 
 
 def choose(inspected: Iterable[Inspection], *, aside: Collection[str] = ()) -> Choice:
-    """Choose the newest that may be loaded; every newer one is named in `passed` with its reason. `aside`: paths that a start failed to load."""
+    """The newest that may be loaded, and why no newer one. `aside`: paths that a start failed to load."""
     passed: list[tuple[str, str]] = []
     for one in sorted(inspected, key=newness, reverse=True):
         if one.found.path in aside:
@@ -96,7 +97,7 @@ def choose(inspected: Iterable[Inspection], *, aside: Collection[str] = ()) -> C
 
 
 def newness(one: Inspection) -> tuple[int, float, str]:
-    """Its place in the order; the highest is the newest."""
+    """The sort key; the highest is the newest."""
     return (_step(one.found), one.written_s, one.found.path)
 
 
@@ -105,7 +106,7 @@ def _step(found: Found) -> int:
 
 
 def mark_diverged(inspected: Iterable[Inspection], request: Request) -> list[Inspection]:
-    """The same, with the complete ones that a diverged training wrote in the state POISONED."""
+    """The inspections, with complete ones of a diverged training in the state POISONED."""
     marked = []
     for one in inspected:
         step, why = one.found.step, ""
@@ -118,8 +119,10 @@ def mark_diverged(inspected: Iterable[Inspection], request: Request) -> list[Ins
 
 
 def why_lost(selection: Selection, request: Request) -> str:
-    """Why a node must not begin from nothing though nothing is there: not even the folder of checkpoints that the run had is, as
-    where a file system is not mounted; "" where it may."""
+    """Why a run without checkpoints must not begin from nothing; "" if it may.
+
+    It must not if it had some and even their folder is gone, as without a mounted file system.
+    """
     if selection.inspected or selection.stuck or request.fresh or not request.had:
         return selection.stuck
     folders = [_folder(pattern, request.cwd) for pattern in request.patterns]
@@ -134,7 +137,7 @@ def _inspect(found: Found, request: Request, others: Sequence[Found]) -> Inspect
     now_s, before_s = time.time(), request.before_s
     one = inspect(found, marker=request.marker, now_s=now_s, before_s=before_s, run_dir=request.run_dir)
     one = compared_with_siblings(one, others, before_s=before_s, now_s=now_s)
-    # Between two starts nobody writes: what would be `writing` otherwise is torn.
+    # Nobody writes between two starts, so `writing` is torn.
     return one._replace(state=TORN) if one.state == WRITING and one.size_bytes else one
 
 
@@ -148,7 +151,7 @@ def _folder(pattern: str, cwd: str) -> str:
 
 
 def _why_stuck(inspected: Sequence[Inspection], request: Request) -> str:
-    """Why a run with these checkpoints must not begin from nothing; "" where there are none to lose."""
+    """Why a run with these checkpoints must not begin from nothing; "" if it has none to lose."""
     aside = request.paths_aside
     lost = [
         one

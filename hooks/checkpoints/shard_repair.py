@@ -1,15 +1,15 @@
-"""A broken checkpoint made whole in a view of links, where identical shards allow it. (I/O)
+"""Repairs a broken checkpoint in a view of links, if identical shards allow it. (I/O)
 
-What is newer than the choice and broken in a few of its files is worth a look: for each checkpoint more is work that need not be done
-again. Ranks of one data-parallel group often save the same bytes, each under its own name. A twin may stand in for a shard that is torn or
-missing only where bytes prove it, for a shard that is nearly right is worse than an older checkpoint:
+A checkpoint that is newer than the chosen one and broken in a few files may save work. Ranks of one
+data-parallel group often save the same bytes under different names. Such a twin may replace a torn or missing
+shard only if checksums prove it, since a shard that is nearly right is worse than an older checkpoint:
 
-- ftrun's manifest of this very checkpoint has the lost shard's checksum, and a file that has it is there; or
-- an earlier checkpoint of the run that is whole has both under the same names and with the same checksum, and here all files that were the same there
-  and are still there are the same again.
+- ftrun's manifest of this checkpoint has the lost shard's checksum, and a file with that checksum is there; or
+- a complete earlier checkpoint of the run has both files under the same names with equal checksums, and here
+  all remaining files that were equal there are equal again.
 
-Names only say who may be a twin: those that differ in the number of a rank. They prove nothing. Files are read for their checksums as long as
-there is time, and linked into the view, which is inspected as any checkpoint is before anybody loads it. The user's files stay as they are.
+Names (they differ in the number of a rank) only select candidates. Checksums are computed while there is
+time. The view is inspected like any checkpoint before it is loaded. The user's files are not changed.
 """
 
 from __future__ import annotations
@@ -41,19 +41,17 @@ from ftrun.hooks.checkpoints.model import (
 from ftrun.hooks.checkpoints.names import without_step
 from ftrun.hooks.checkpoints.selection import Request, Selection
 
-__all__ = ["plan_repair", "select_repaired"]
-
 TRIED_MAX = 2
 BROKEN_MAX = 64
-ENOUGH_S = 1.0  # with less time left nothing is begun
+ENOUGH_S = 1.0  # with less time left no repair is begun
 NUMBERED = re.compile(r"(rank|replica|dp|proc|process|worker|node|host|part)([-_.]?)[0-9]+", re.IGNORECASE)
 
 Sums = Mapping[str, str]
-"""Checksums by name; "" or absent = not known."""
+"""Checksums by name; "" or absent: unknown."""
 
 
 class RepairPlan(NamedTuple):
-    """The shard to read in the place of each broken one, and what proves it; `why_not`: why there is no plan ("" = there is one)."""
+    """The replacement of each broken shard, and the proof; `why_not`: why there is no plan, or ""."""
 
     instead: Mapping[str, str]
     proof: str
@@ -61,7 +59,7 @@ class RepairPlan(NamedTuple):
 
 
 def select_repaired(selection: Selection, request: Request, view: str) -> tuple[Selection, str]:
-    """The selection, and what to load for it ("" = itself): a newer checkpoint through `view`, where one could be made whole there."""
+    """The selection, with a newer checkpoint if one was repaired in `view`, and what to load ("": itself)."""
     tried = 0
     for one in selection.inspected:
         if selection.chosen is not None and one.found.path == selection.chosen.found.path:
@@ -93,7 +91,7 @@ def _is_worth(one: Inspection, request: Request) -> bool:
 def _repair(
     one: Inspection, whole: Optional[Inspection], request: Request, view: str
 ) -> Optional[Inspection]:
-    """The checkpoint as it is in the view; None where it cannot be made whole. `whole`: the one that would be loaded else."""
+    """The inspection of the repaired view; None if it cannot be repaired. `whole`: the chosen checkpoint."""
     before_s = request.before_s
     try:
         tree = list_tree(one.found.path, before_s)
@@ -137,7 +135,7 @@ def _repair(
 
 
 def _broken_files(tree: Tree, needs: Mapping[str, Need], before_s: float) -> set[str]:
-    """The files that are missing, or not sound."""
+    """The files that are missing or damaged."""
 
     def is_broken(name: str) -> bool:
         try:
@@ -157,7 +155,7 @@ def _checksums(tree: Tree, names: Collection[str]) -> Sums:
 
 
 def _earlier(one: Inspection, whole: Optional[Inspection], names: Collection[str], before_s: float) -> Sums:
-    """The checksums of the checkpoint that would be loaded else: by its manifest, or read. Names may bear the step."""
+    """The checksums of the chosen checkpoint, from its manifest or computed; names may contain the step."""
     if whole is None or not os.path.isdir(whole.found.path):
         return {}
     wanted = {name: without_step(name, one.found.step) for name in names}
@@ -175,7 +173,7 @@ def _earlier(one: Inspection, whole: Optional[Inspection], names: Collection[str
 
 
 def _link_view(tree: Tree, instead: Mapping[str, str], view: str) -> None:
-    """A folder of links. What a start that was cut off had left there goes first."""
+    """Make the folder of links, without what an interrupted start left there."""
     shutil.rmtree(view, ignore_errors=True)
     for name, source in {**{name: name for name in tree.files}, **instead}.items():
         target = os.path.join(view, name)
@@ -187,8 +185,10 @@ def _link_view(tree: Tree, instead: Mapping[str, str], view: str) -> None:
 
 
 def plan_repair(broken: Collection[str], *, here: Sums, listed: Sums, earlier: Sums) -> RepairPlan:
-    """Find a twin for each broken shard, all or none, by the checksums of the sound files of this checkpoint (`here`), of its manifest (`listed`) and of a
-    whole checkpoint of the same run (`earlier`).
+    """Find a twin for each broken shard, all or none.
+
+    Checksums: of the sound files of this checkpoint (`here`), of its manifest (`listed`), and of a complete
+    checkpoint of the same run (`earlier`).
     """
     instead, proofs = {}, []
     for name in sorted(broken):
@@ -214,7 +214,7 @@ def _by_earlier(name: str, here: Sums, earlier: Sums) -> str:
 
 
 def _twins(name: str, names: Collection[str]) -> list[str]:
-    """The other names that may hold the same bytes."""
+    """The other names that may have the same bytes."""
     shape = NUMBERED.sub(r"\1\2#", name)
     if shape == name:
         return []

@@ -1,7 +1,7 @@
-"""A tar archive: its chain of headers leads to its end, and the torch files in it are sound; gzip-packed, its own checksum. (I/O)
+"""Checks a tar by its chain of headers and the torch files in it; a gzipped one by its checksum. (I/O)
 
-A tar has no directory, but a header before each member with its size and a checksum of itself, and two blocks of zeros at the end.
-Walking from header to header reads 512 bytes for each member, however large it is.
+A tar has no directory, but a header before each member with its size and a checksum of the header, and two
+blocks of zeros at the end. Walking the headers reads 512 bytes for each member, however large it is.
 
 Source: POSIX.1-2001 ustar and pax as Python's tarfile reads them.
 """
@@ -15,15 +15,13 @@ from ftrun.hooks.checkpoints import zip_reader
 from ftrun.hooks.checkpoints.listing import FileFact, read_chunks, read_part
 from ftrun.hooks.checkpoints.model import DEEP, TORN, UNFLUSHED, Damaged
 
-__all__ = ["check_tar"]
-
 GZIP = b"\x1f\x8b"
 BLOCK_BYTES = 512
 TORCH_ENDINGS = (".ckpt", ".pt", ".pth")
 
 
 def check_tar(path: str, fact: FileFact, level: str, before_s: float) -> str:
-    """Prove it. Raises Damaged, whose words follow the file's name; OSError; DeadlinePassed past `before_s`."""
+    """Check it. Raises Damaged; its text follows the file's name; OSError, DeadlinePassed past `before_s`."""
     head = read_part(path, 0, BLOCK_BYTES)
     if head[:2] == GZIP:
         return _check_gzip(path, before_s) if level == DEEP else ""
@@ -41,7 +39,10 @@ def check_tar(path: str, fact: FileFact, level: str, before_s: float) -> str:
     for member in members:
         if member.isfile() and member.offset_data + member.size > fact.size_bytes:
             raise Damaged(TORN, f"is cut inside its member {member.name}")
-    _check_rest(path, end, fact.size_bytes)
+    # Only padding follows the end: a page of zeros in the middle would hide the rest.
+    rest_bytes = fact.size_bytes - end
+    if rest_bytes > 1 << 20 or read_part(path, end, rest_bytes).strip(b"\0"):
+        raise Damaged(UNFLUSHED, f"has zeros at {end} where a tar header must be")
     with zip_reader.OpenFile(path, fact.size_bytes) as source:
         for member in members:
             if member.isfile() and member.name.endswith(TORCH_ENDINGS):
@@ -57,12 +58,6 @@ def _check_member(source: zip_reader.OpenFile, member: tarfile.TarInfo, level: s
         zip_reader.check_records(source, found, level, before_s)
     except Damaged as damaged:
         raise Damaged(damaged.state, f"{damaged.why}, inside its member {member.name}") from None
-
-
-def _check_rest(path: str, end: int, size_bytes: int) -> None:
-    """Behind the end there is nothing but padding; a page of zeros in the middle would hide all that follows."""
-    if size_bytes - end > 1 << 20 or read_part(path, end, size_bytes - end).strip(b"\0"):
-        raise Damaged(UNFLUSHED, f"has zeros at {end} where a tar header must be")
 
 
 def _check_gzip(path: str, before_s: float) -> str:

@@ -1,10 +1,11 @@
-"""A file that torch.save wrote: a zip of records, the format before it, or a plain pickle. (I/O)
+"""Checks a file of torch.save: a zip of records, the format before it, or a plain pickle. (I/O)
 
-The older format (torch.save before 1.6, or asked for) is five pickles and then every storage with its length in front, so
-where the file must end is known once the fourth pickle is walked. A plain pickle is walked while it is small. A file that begins as none
-of them says nothing: its ending is anybody's to use.
+The older format (torch.save before 1.6, or on request) is five pickles and then every storage with its length
+in front, so its end is known once the fourth pickle is walked. A small plain pickle is walked. A file that
+begins otherwise proves nothing: its suffix has other uses.
 
-Source: torch.serialization (_legacy_save, _legacy_load) and the storages' own _write_file: a little-endian length of 8 bytes, then elements.
+Source: torch.serialization (_legacy_save, _legacy_load) and the storages' own _write_file: a little-endian
+length of 8 bytes, then elements.
 """
 
 from __future__ import annotations
@@ -18,16 +19,8 @@ from ftrun.hooks.checkpoints import pickle_reader, zip_reader
 from ftrun.hooks.checkpoints.listing import FileFact, Tree, begins_in_hole, read_part
 from ftrun.hooks.checkpoints.model import TORN, UNFLUSHED, Damaged
 
-__all__ = ["check_torch", "first_pickle", "pickle_bytes"]
-
-
 MAGIC = 0x1950A86A20F9469CFC6C
-STRICT = (
-    ".pickle",
-    ".pkl",
-    ".pt",
-    ".pth",
-)  # the other endings are also those of formats that may begin with zeros
+STRICT = (".pickle", ".pkl", ".pt", ".pth")  # formats with other endings may begin with zeros
 PROTOCOL = b"\x80"
 PAGE_BYTES = 4096
 ARRAYS_BETWEEN = b"joblib.numpy_pickle"  # joblib writes arrays as they are between the opcodes
@@ -41,30 +34,24 @@ ELEMENT_BYTES: Mapping[str, int] = {
 
 
 def check_torch(path: str, fact: FileFact, level: str, before_s: float) -> str:
-    """Prove what can be proven of it; "" for a file that begins as none of the formats. Raises Damaged, OSError, DeadlinePassed."""
+    """Check it; "" for a file that begins as none of the formats. Raises Damaged, OSError, DeadlinePassed."""
     head = read_part(path, 0, PAGE_BYTES)
     if zip_reader.LOCAL_MARK.startswith(head) or head == PROTOCOL:
         raise Damaged(TORN, f"is cut: {len(head)} bytes")
     if head[:4] == zip_reader.LOCAL_MARK:
         return zip_reader.check_zip(path, fact, level, before_s)
-    if not head.strip(b"\0") and (
-        path.endswith(STRICT) or (not path.endswith(".bin") and begins_in_hole(path))
-    ):
-        raise Damaged(UNFLUSHED, "begins with zeros where a zip or a pickle must be")
-    if not head.strip(b"\0") and _ends_as_zip(path, fact):
-        raise Damaged(UNFLUSHED, "begins with zeros, and ends as the zip that it was to be")
+    if not head.strip(b"\0"):
+        if path.endswith(STRICT) or (not path.endswith(".bin") and begins_in_hole(path)):
+            raise Damaged(UNFLUSHED, "begins with zeros where a zip or a pickle must be")
+        if read_part(path, max(0, fact.size_bytes - zip_reader.END.size), 4) == zip_reader.END_MARK:
+            raise Damaged(UNFLUSHED, "begins with zeros, and ends as the zip that it was to be")
     if head[:1] == PROTOCOL and head[1:2] in (b"\2", b"\3", b"\4", b"\5"):
         return _check_pickle(path, fact)
     return ""
 
 
-def _ends_as_zip(path: str, fact: FileFact) -> bool:
-    """Whether its last bytes are the end of a zip without a comment."""
-    return read_part(path, max(0, fact.size_bytes - zip_reader.END.size), 4) == zip_reader.END_MARK
-
-
 def pickle_bytes(path: str) -> bytes:
-    """The pickle of a file that torch.save wrote, or its beginning; b"" where it cannot be had cheaply. Raises OSError."""
+    """The pickle of a file of torch.save, or its beginning; b"" if that takes long. Raises OSError."""
     if read_part(path, 0, 4) != zip_reader.LOCAL_MARK:
         return read_part(path, 0, FACTS_BYTES_MAX)
     with zip_reader.OpenFile(path, os.path.getsize(path)) as source:
@@ -77,7 +64,7 @@ def pickle_bytes(path: str) -> bytes:
 
 
 def first_pickle(tree: Tree, names: Sequence[str]) -> bytes:
-    """The pickle of the first of these files that has one, three of them looked at; b"" for none. Raises OSError."""
+    """The pickle of the first of these files that has one (of three); b"" for none. Raises OSError."""
     contents = (pickle_bytes(tree.at(name)) for name in names[:3] if name in tree.files)
     return next(filter(None, contents), b"")
 

@@ -1,16 +1,18 @@
-"""A zip file, or zips behind each other: quick, its directory lies where its end says; deep, every record has its checksum. (I/O)
+"""Checks a zip, or zips one after the other: quick by the directory, deep by each record's checksum. (I/O)
 
-The directory stands at the end and is written last, so a file that was cut anywhere has none, and one read of the last
-64 KiB tells it from a whole one, whatever the size. What crashed machines leave behind has the right length and zeros inside: where the file system
-tells holes, the quick level asks whether a record's header lies in one, or a whole record whose checksum is not that of zeros; holes alone
-prove nothing, since some file systems keep zeros as holes.
+The directory is at the end and written last, so a truncated file has none, and one read of the last 64 KiB
+shows that for any size. A crashed machine leaves files of the right length with zeros inside. If the file
+system reports holes, the quick level checks whether a hole covers a record's header, or a record whose
+checksum is not that of zeros. Holes alone prove nothing, since some file systems store zeros as holes.
 
-torch.distributed.checkpoint writes a zip for each tensor of a shard, one behind the other. A zip tells from its end where it began, so such a file
-is read from its end to its beginning without the list of what is in it. What is no zip is not known and ends the reading: the list has the
-sizes, and a plugin may write what it likes. (The standard library's zipfile reads neither these nor holes, and trusts the sizes that are told.)
+torch.distributed.checkpoint writes a zip for each tensor of a shard, one after the other. The end of a zip
+has its beginning, so such a file is read backwards without the list of its content. Anything that is no zip
+ends the reading: a plugin may write other formats. (The standard library's zipfile reads neither these nor
+holes, and trusts the sizes in the directory.)
 
-Sources: PKWARE's APPNOTE.TXT 6.3; torch's writer keeps records uncompressed, each with a data descriptor, and always adds the zip64 end.
-With torch.serialization.set_crc32_options(False) all checksums are 0: then there is nothing to compare.
+Sources: PKWARE's APPNOTE.TXT 6.3; torch's writer keeps records uncompressed, each with a data descriptor, and
+always adds the zip64 end. With torch.serialization.set_crc32_options(False) all checksums are 0: then there
+is nothing to compare.
 """
 
 from __future__ import annotations
@@ -26,12 +28,6 @@ from typing import NamedTuple, Optional
 
 from ftrun.hooks.checkpoints.listing import DeadlinePassed, FileFact, begins_in_hole, read_open
 from ftrun.hooks.checkpoints.model import DEEP, TORN, UNFLUSHED, Damaged, damage
-
-__all__ = [
-    "END", "END_MARK", "LOCAL", "LOCAL_MARK", "OpenFile", "check_records", "check_zip", "check_zip_chain",
-    "read_directory", "read_record",
-]  # fmt: skip
-
 
 END = struct.Struct(
     "<4s4H2LH"
@@ -112,7 +108,7 @@ class OpenFile:
 
 
 def check_zip(path: str, fact: FileFact, level: str, before_s: float) -> str:
-    """Prove a file that is one zip. Raises Damaged, whose words follow the file's name; OSError; DeadlinePassed past `before_s`."""
+    """Check a file that is one zip. Raises Damaged; its text follows the file's name; OSError, DeadlinePassed."""
     with OpenFile(path, fact.size_bytes) as source:
         found = read_directory(source, fact.size_bytes, begin=0)
         return check_records(source, found, level, before_s)
@@ -159,7 +155,7 @@ def read_directory(source: OpenFile, end: int, begin: Optional[int] = None) -> D
 
 
 def read_record(source: OpenFile, row: Record, limit_bytes: int) -> Optional[bytes]:
-    """The content of a record that is not compressed; None for one that is, or is longer than the limit. Raises Damaged, OSError."""
+    """The content of an uncompressed record within the limit; else None. Raises Damaged, OSError."""
     if row.method != STORED or row.packed_bytes > limit_bytes:
         return None
     return source.read(_data_at(source, row), row.packed_bytes)
@@ -261,7 +257,7 @@ def _check_record(source: OpenFile, row: Record, before_s: float) -> None:
 
 
 def _check_holes(source: OpenFile, found: Directory) -> None:
-    """Raise Damaged where a hole covers what cannot be zeros: a record's header, or a record whose checksum is another one."""
+    """Raises Damaged if a hole covers a record's header, or a record whose checksum is not that of zeros."""
     holes = list(_holes(source.number, found.begin, found.end))
     left = PARTLY_BYTES_MAX
     for row in found.records if holes else ():
@@ -321,7 +317,7 @@ SEARCHED_BYTES = 16 << 20
 
 
 def check_zip_chain(path: str, fact: FileFact, level: str, before_s: float) -> str:
-    """Prove the last zip, deep all of them; "" for a file that begins as something else. Raises Damaged, OSError, DeadlinePassed."""
+    """Check the last zip, deep all; "" for a file that begins otherwise. Raises Damaged, OSError, DeadlinePassed."""
     with OpenFile(path, fact.size_bytes) as source:
         head = source.read(0, min(PAGE_BYTES, fact.size_bytes))
         if LOCAL_MARK.startswith(head):
@@ -348,7 +344,7 @@ def check_zip_chain(path: str, fact: FileFact, level: str, before_s: float) -> s
 
 
 def _check_beginning(source: OpenFile, head: bytes, is_hole: bool) -> None:
-    """Raise Damaged where zeros stand in front of what are zips at the end: nothing that is written begins so."""
+    """Raises Damaged if zeros precede zips: no writer begins so."""
     if head.strip(b"\0"):
         return
     try:

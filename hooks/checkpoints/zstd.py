@@ -1,8 +1,9 @@
-"""Decompresses a small zstd frame: the standard library of Pythons before 3.14 cannot. (pure)
+"""Decompresses a small zstd frame, which the standard library cannot before Python 3.14. (pure)
 
-It serves for a database's manifest and nodes, some kilobytes each, so it is short and not fast. A stream of bits is one
-large number that is read from its top (blocks) or from its bottom (tables of probabilities); what a stream has no bits for is zero.
-A frame that it does not understand, or that asks for a dictionary, is a ValueError; the checksum of a frame is not computed.
+It serves for a database's manifest and nodes of some kilobytes, so it is short and not fast. A bit stream is
+one large number that is read from its top (blocks) or its bottom (tables of probabilities); missing bits are
+zero. A frame that it does not understand, or that needs a dictionary, is a ValueError; the checksum of a
+frame is not computed.
 
 Source: RFC 8878, whose sections are named.
 """
@@ -11,9 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple, Optional
-
-__all__ = ["decompress"]
-
 
 MAGIC = b"\x28\xb5\x2f\xfd"
 OUT_BYTES_MAX = 1 << 20

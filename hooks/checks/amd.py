@@ -24,9 +24,6 @@ from ftrun.hooks.runtime.finding import (
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 from ftrun.hooks.runtime.procfs import Owner, owner
 
-__all__ = ["FUNCTIONS"]
-
-
 DRM = "/sys/class/drm"
 AMD = "0x1002"
 
@@ -198,9 +195,11 @@ def probe_memory(machine: Machine, _thresholds: Thresholds) -> MemoryFacts:
     """Read both trees."""
     memory = []
     for name in _cards(machine):
-        used, total = (_mib(machine, f"{DRM}/{name}/device/mem_info_vram_{one}") for one in ("used", "total"))
+        used, total = (
+            machine.number(f"{DRM}/{name}/device/mem_info_vram_{one}") for one in ("used", "total")
+        )
         if used is not None and total:
-            memory.append((name, used, total))
+            memory.append((name, used / MIB, total / MIB))
     pids = [int(name) for name in machine.names(KFD) if name.isdigit()]
     return MemoryFacts(tuple(memory), {pid: owner(machine, pid) for pid in pids})
 
@@ -251,11 +250,6 @@ def _stranger(pid: int, one: Optional[Owner]) -> Finding:
         (one.name, one.uid, f"of job {one.job}" if one.job else "of no job") if one else ("", -1, "")
     )
     return degraded(f"process {pid} ({name}) {whose}, user {uid}, holds the compute driver", f"pid {pid}")
-
-
-def _mib(machine: Machine, name: str) -> Optional[float]:
-    text = (machine.peek(name) or "").strip()
-    return int(text) / MIB if text.isdigit() else None
 
 
 FUNCTIONS: Functions = {"amd-gpu": (probe_gpu, judge_gpu), "amd-memory": (probe_memory, judge_memory)}

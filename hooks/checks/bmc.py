@@ -24,9 +24,6 @@ from ftrun.hooks.runtime.finding import (
 )
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 
-__all__ = ["FUNCTIONS"]
-
-
 HARDWARE = "hardware-other"
 EVIDENCE_MAX = 3
 LOG_LIMIT_S = 40.0

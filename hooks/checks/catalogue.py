@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 from ftrun.hooks.runtime.finding import OWN_FAULT, TIERS, Check, Finding, Judge, Probe, Thresholds
 from ftrun.hooks.runtime.host import Machine, UsageError
 
-__all__ = ["CHECKS", "Entry", "checks", "entry", "loaded", "strange"]
-
 NVIDIA_S = 14.0
 """How long a check that asks nvidia-smi may take: the first to ask waits for the tool, the others for the first."""
 

@@ -23,9 +23,6 @@ from ftrun.hooks.runtime.finding import (
 )
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 
-__all__ = ["FUNCTIONS"]
-
-
 # --- clock
 
 CLOCK_QUESTIONS = (

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import socket
 import sys
 import time
 from typing import Any
 
 from ftrun.hooks.checks import catalogue, runner, thresholds
 from ftrun.hooks.checks.catalogue import Entry, entry
+from ftrun.hooks.runtime.command_line import node_name, parser_of
 from ftrun.hooks.runtime.finding import BAD, SKIPPED, TIERS, worst
 from ftrun.hooks.runtime.host import UsageError
 
-__all__ = ["EXIT_BAD", "main"]
-
 EXIT_BAD = 1
 """Something on this node is bad: no job should run here."""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:
-        raise UsageError(f"{message}; `ftrun-hook check --help` tells more")
 
 
 def main(arguments: list[str]) -> int:
@@ -38,7 +30,7 @@ def main(arguments: list[str]) -> int:
     found = [one for report in reports for one in report.findings]
     if words.json:
         report = runner.report_of(
-            reports, kind=words.kind, node=words.node or _node(), at_s=time.time(), tier=words.tier
+            reports, kind=words.kind, node=node_name(words.node), at_s=time.time(), tier=words.tier
         )
         print(json.dumps(report))
     else:
@@ -63,26 +55,16 @@ def _list(entries: list[Entry], *, as_json: bool) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="ftrun-hook check", description="Look at this node.")
-    parser.add_argument("names", nargs="*", metavar="CHECK", help="only these checks")
-    parser.add_argument("--tier", choices=TIERS, default="fast", help="how thorough (default: fast)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument(
-        "--kind", default="check", help="the occasion that the JSON object names (default: check)"
-    )
-    parser.add_argument(
-        "--node", default="", help="the name that the JSON object gives this node (default: Slurm's)"
-    )
-    parser.add_argument("--all", action="store_true", help="print what was skipped, too")
-    parser.add_argument("--list", action="store_true", help="print the checks and run none")
-    parser.add_argument("--within", type=float, default=0.0, metavar="SECONDS", help="end within this time")
-    parser.add_argument("--settings", metavar="FILE", default="", help="thresholds by check, as JSON")
+    parser = parser_of("check", "Look at this node.", "--json", "--node")
+    add = parser.add_argument
+    add("names", nargs="*", metavar="CHECK", help="only these checks")
+    add("--tier", choices=TIERS, default="fast", help="how thorough (default: fast)")
+    add("--kind", default="check", help="the occasion that the JSON object names (default: check)")
+    add("--all", action="store_true", help="print what was skipped, too")
+    add("--list", action="store_true", help="print the checks and run none")
+    add("--within", type=float, default=0.0, metavar="SECONDS", help="end within this time")
+    add("--settings", metavar="FILE", default="", help="thresholds by check, as JSON")
     return parser
-
-
-def _node() -> str:
-    """The name of this node: Slurm's where a job is around, else the host's without its domain."""
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
 
 
 def _settings(path: str) -> dict[str, dict[str, Any]]:

@@ -11,9 +11,6 @@ from ftrun.hooks.runtime.finding import Finding, Functions, Thresholds, degraded
 from ftrun.hooks.runtime.host import Machine
 from ftrun.hooks.runtime.state_dir import Growth
 
-__all__ = ["FUNCTIONS"]
-
-
 FOLDER = "/sys/devices/system/cpu"
 DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp")
 COUNTERS = ("core_throttle_count", "package_throttle_count")
@@ -43,7 +40,10 @@ def probe_frequency(machine: Machine, thresholds: Thresholds) -> FrequencyFacts:
     """Read clocks once and counts twice."""
     processors = [name for name in machine.names(FOLDER) if name[:3] == "cpu" and name[3:].isdigit()]
     clocks = tuple(one for one in (_clock(machine, name) for name in processors) if one)
-    throttled = state_dir.over_time(lambda: _counts(machine, processors), thresholds)
+    counts = {
+        f"{FOLDER}/{name}/thermal_throttle/{one}": (name, one) for name in processors for one in COUNTERS
+    }
+    throttled = state_dir.over_time(lambda: state_dir.read_counts(machine, counts), thresholds)
     online, present = (members(machine.peek(f"{FOLDER}/{name}") or "") for name in ("online", "present"))
     smt = (machine.peek(f"{FOLDER}/smt/control") or "").strip()
     return FrequencyFacts(clocks, throttled, len(online), len(present - online), smt in ("off", "forceoff"))
@@ -128,21 +128,10 @@ def _heat(throttled: Growth, thresholds: Thresholds) -> list[Finding]:
 
 def _clock(machine: Machine, name: str) -> Optional[Clock]:
     folder = f"{FOLDER}/{name}/cpufreq"
-    fields = ("scaling_governor", "scaling_driver", "scaling_max_freq", "cpuinfo_max_freq")
-    governor, driver, allowed, possible = ((machine.peek(f"{folder}/{one}") or "").strip() for one in fields)
-    if not (governor or allowed):
-        return None
-    return Clock(name, governor, driver, _number(allowed), _number(possible))
-
-
-def _counts(machine: Machine, processors: Sequence[str]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for name in processors:
-        for counter in COUNTERS:
-            count = _number((machine.peek(f"{FOLDER}/{name}/thermal_throttle/{counter}") or "").strip())
-            if count is not None:
-                found.setdefault(name, {})[counter] = count
-    return found
+    fields = ("scaling_governor", "scaling_driver")
+    governor, driver = ((machine.peek(f"{folder}/{one}") or "").strip() for one in fields)
+    allowed, possible = (machine.number(f"{folder}/{one}_max_freq") for one in ("scaling", "cpuinfo"))
+    return Clock(name, governor, driver, allowed, possible) if governor or allowed is not None else None
 
 
 def members(text: str) -> set[int]:
@@ -153,10 +142,6 @@ def members(text: str) -> set[int]:
         if first.isdigit() and (last or first).isdigit():
             found |= set(range(int(first), min(int(last or first), int(first) + 65_536) + 1))
     return found
-
-
-def _number(text: str) -> Optional[int]:
-    return int(text) if text.isdigit() else None
 
 
 FUNCTIONS: Functions = {"cpu-frequency": (probe_frequency, judge_frequency)}

@@ -1,13 +1,15 @@
-"""The checks of network cards and their bonds. (I/O)"""
+"""The checks of network cards and their bonds, from /sys/class/net and /proc/net/bonding. (I/O)
+
+Checked against: the kernel's ABI page for sysfs-class-net, and /sys of Linux 6.1. An interface that is down
+has no speed: reading it is an error, which is None here, as is the -1 of drivers that do not know.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
-from ftrun.hooks.checks import net_interfaces
-from ftrun.hooks.checks.net_interfaces import Interface, interfaces
 from ftrun.hooks.runtime import state_dir
 from ftrun.hooks.runtime.finding import (
     Finding,
@@ -23,12 +25,69 @@ from ftrun.hooks.runtime.finding import (
 from ftrun.hooks.runtime.host import Machine
 from ftrun.hooks.runtime.state_dir import Growth
 
-__all__ = ["FUNCTIONS"]
+FOLDER = "/sys/class/net"
+FIELDS = ("operstate", "speed", "mtu", "flags", "type", "duplex", "carrier_down_count", "bonding_slave/state")
+UP = 0x1
+SLAVE = 0x800
+TYPES = {"1": "Ethernet", "32": "InfiniBand"}
 
 
-def probe_interfaces(machine: Machine, _thresholds: Thresholds) -> list[Interface]:
-    """All interfaces."""
-    return interfaces(machine)
+class Interface(NamedTuple):
+    """`is_wanted`: somebody has set it up; `is_physical`: there is a device behind it and it is no virtual function."""
+
+    name: str
+    kind: str
+    is_physical: bool
+    is_wanted: bool
+    is_slave: bool
+    state: str
+    speed_mbps: Optional[int]
+    mtu: Optional[int]
+    duplex: str
+    downs: Optional[int]
+
+
+def interfaces(machine: Machine, _thresholds: Thresholds) -> list[Interface]:
+    """Every interface but the loopback."""
+    found = [name for name in machine.names(FOLDER) if name not in ("lo", "bonding_masters")]
+    texts = machine.read_all([f"{FOLDER}/{name}/{field}" for name in found for field in FIELDS])
+    return [
+        _interface(machine, name, {field: texts.get(f"{FOLDER}/{name}/{field}", "") for field in FIELDS})
+        for name in found
+    ]
+
+
+def counters(machine: Machine, only: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Interface -> counter -> count, of the counters in `only` and of interfaces with a device behind them."""
+    names = [name for name in machine.names(FOLDER) if machine.names(f"{FOLDER}/{name}/device")]
+    return state_dir.read_counts(
+        machine, {f"{FOLDER}/{name}/statistics/{one}": (name, one) for name in names for one in only}
+    )
+
+
+def _interface(machine: Machine, name: str, told: dict[str, str]) -> Interface:
+    device = machine.names(f"{FOLDER}/{name}/device")
+    flags = int(told["flags"], 16) if told["flags"].startswith("0x") else 0
+    speed = _integer(told["speed"])
+    return Interface(
+        name,
+        TYPES.get(told["type"], ""),
+        bool(device) and "physfn" not in device,
+        bool(flags & UP),
+        bool(flags & SLAVE),
+        told["operstate"],
+        speed if speed is not None and speed > 0 else None,
+        _integer(told["mtu"]),
+        told["duplex"],
+        _integer(told["carrier_down_count"]),
+    )
+
+
+def _integer(text: str) -> Optional[int]:
+    try:
+        return int(text)
+    except ValueError:
+        return None
 
 
 # --- nic-link
@@ -112,7 +171,7 @@ NIC_LIMITS = {
 
 def probe_nic_errors(machine: Machine, thresholds: Thresholds) -> Growth:
     """Two readings."""
-    return state_dir.over_time(lambda: net_interfaces.counters(machine, list(NIC_LIMITS)), thresholds)
+    return state_dir.over_time(lambda: counters(machine, list(NIC_LIMITS)), thresholds)
 
 
 def judge_nic_errors(facts: Growth, thresholds: Thresholds) -> Sequence[Finding]:
@@ -129,21 +188,22 @@ def judge_nic_errors(facts: Growth, thresholds: Thresholds) -> Sequence[Finding]
     """
     if not facts.after:
         return [skipped("no network card with counters here")]
-    found = [one for name in sorted(facts.after) for one in _nic_errors_faults(name, facts, thresholds)]
+    limits = {**NIC_LIMITS, **thresholds["growth"]}
+    found = [one for name in sorted(facts.after) for one in growth_faults(name, facts, limits)]
     return found or [ok(f"no error counter of {len(facts.after)} card(s) grows")]
 
 
-def _nic_errors_faults(name: str, facts: Growth, thresholds: Thresholds) -> list[Finding]:
-    limits = {**NIC_LIMITS, **thresholds["growth"]}
-    more = state_dir.growth_of(facts, name)
-    told = tuple(
-        f"{counter} +{count}, {facts.after[name][counter]} in all" for counter, count in more.items()
-    )
-    over = [counter for counter, count in more.items() if count >= limits.get(counter, 1)]
+def growth_faults(device: str, facts: Growth, limits: Mapping[str, int]) -> list[Finding]:
+    """Degraded for counters that grew by their limit, a note for slower growth; nothing without any."""
+    more = state_dir.growth_of(facts, device)
+    span = f" in {facts.seconds:.0f} s" if facts.seconds else ""
+    told = tuple(f"{name} +{count}{span}, {facts.after[device][name]} in all" for name, count in more.items())
+    over = [name for name, count in more.items() if count >= limits.get(name, 1)]
     if over:
         count = more[over[0]]
-        return [degraded(f"{', '.join(over)}: {count} more", name, float(count), "errors", evidence=told)]
-    return [note(f"{', '.join(more)} grow slowly", name, evidence=told)] if told else []
+        message = f"{', '.join(over)}: {count} more{span}"
+        return [degraded(message, device, float(count), "errors", evidence=told)]
+    return [note(f"{', '.join(more)} grow slowly", device, evidence=told)] if told else []
 
 
 # --- mtu
@@ -281,8 +341,8 @@ def _bond_field(text: str, title: str) -> str:
 
 
 FUNCTIONS: Functions = {
-    "nic-link": (probe_interfaces, judge_link),
+    "nic-link": (interfaces, judge_link),
     "nic-errors": (probe_nic_errors, judge_nic_errors),
-    "mtu": (probe_interfaces, judge_mtu),
+    "mtu": (interfaces, judge_mtu),
     "bond": (probe_bond, judge_bond),
 }

@@ -25,9 +25,6 @@ from ftrun.hooks.runtime.finding import (
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 from ftrun.hooks.runtime.mounts import Touch, ask_paths, mounted
 
-__all__ = ["FUNCTIONS"]
-
-
 GB = 1000**3
 
 

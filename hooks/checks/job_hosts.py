@@ -15,8 +15,6 @@ from typing import Any, Callable
 
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 
-__all__ = ["NO_ANSWER", "all_of", "asked", "connect", "resolve", "resolved"]
-
 HOSTS_MAX = 4096
 THREADS_MAX = 64
 NO_ANSWER = "no answer in time"

@@ -10,9 +10,6 @@ from ftrun.hooks.checks.kernel_log_reader import Line, Log
 from ftrun.hooks.runtime.finding import OK, Finding, Functions, Thresholds, finding, note, ok, skipped
 from ftrun.hooks.runtime.host import Machine
 
-__all__ = ["FUNCTIONS"]
-
-
 LINES_MAX = 20_000  # the newest; a second of work
 FAULTS_MAX = 20
 UNKNOWN_MAX = 8

@@ -17,12 +17,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
 from ftrun.hooks.runtime.host import Machine, NoAnswer
-
-__all__ = ["Line", "Log", "parsed", "read"]
 
 QUESTIONS = (
     ("dmesg", "-r"),
@@ -81,7 +78,7 @@ def read(machine: Machine) -> Log:
             continue
         if output.code == 0 and output.out.strip():
             now = time.time()
-            return Log(parsed(output.out, now - _uptime_s(machine)), now)
+            return Log(parsed(output.out, now - machine.uptime_s()), now)
         refusals.append((output.err.strip().splitlines() or [f"{question[0]} prints nothing"])[0])
     return Log((), time.time(), "; ".join(refusals))
 
@@ -113,8 +110,3 @@ def _kernels_own(text: str) -> str:
         return before.group() + CUT
     behind = BEHIND.search(text)
     return f"... {next(word for word in behind.groups() if word)}{CUT}" if behind else text
-
-
-def _uptime_s(machine: Machine) -> float:
-    words: Sequence[str] = (machine.read("/proc/uptime") or "0").split()
-    return float(words[0])

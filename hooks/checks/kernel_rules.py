@@ -23,8 +23,6 @@ from typing import NamedTuple, Optional
 
 from ftrun.hooks.runtime.finding import BAD, DEGRADED, NOTE, OK
 
-__all__ = ["RULES", "TABLE", "Rule", "device_of", "rule_of", "rules_for"]
-
 
 class Rule(NamedTuple):
     """One kind of line. `severity` is "ok" for lines that say nothing against the node; `fault` is "" where nobody is to blame.

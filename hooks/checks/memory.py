@@ -23,9 +23,6 @@ from ftrun.hooks.runtime.finding import (
 )
 from ftrun.hooks.runtime.host import Machine
 
-__all__ = ["FUNCTIONS"]
-
-
 GIB_IN_KIB = 1024**2
 
 
@@ -169,23 +166,18 @@ def probe_edac(machine: Machine, _thresholds: Thresholds) -> tuple[Controller, .
 
 def _controller(machine: Machine, name: str) -> Optional[Controller]:
     folder = f"{EDAC}/{name}"
-    uncorrected, corrected = _count(machine, f"{folder}/ue_count"), _count(machine, f"{folder}/ce_count")
+    uncorrected, corrected = machine.number(f"{folder}/ue_count"), machine.number(f"{folder}/ce_count")
     if uncorrected is None or corrected is None:
         return None
     modules = {}
     for module in machine.names(folder):
         if module.startswith(("dimm", "rank")):
             label = (machine.peek(f"{folder}/{module}/dimm_label") or "").strip() or f"{name}/{module}"
-            lost = _count(machine, f"{folder}/{module}/dimm_ue_count") or 0
-            modules[label] = (lost, _count(machine, f"{folder}/{module}/dimm_ce_count") or 0)
+            lost = machine.number(f"{folder}/{module}/dimm_ue_count") or 0
+            modules[label] = (lost, machine.number(f"{folder}/{module}/dimm_ce_count") or 0)
     return Controller(
-        name, uncorrected, corrected, _count(machine, f"{folder}/seconds_since_reset") or 0, modules
+        name, uncorrected, corrected, machine.number(f"{folder}/seconds_since_reset") or 0, modules
     )
-
-
-def _count(machine: Machine, name: str) -> Optional[int]:
-    text = (machine.peek(name) or "").strip()
-    return int(text) if text.isdigit() else None
 
 
 def judge_edac(controllers: Sequence[Controller], thresholds: Thresholds) -> Sequence[Finding]:

@@ -32,9 +32,6 @@ from ftrun.hooks.runtime.mounts import (
     paths_to_check,
 )
 
-__all__ = ["FUNCTIONS"]
-
-
 # --- mounts
 
 DEAD_ERRORS = {

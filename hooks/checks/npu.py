@@ -21,9 +21,6 @@ from ftrun.hooks.runtime.finding import (
 )
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 
-__all__ = ["FUNCTIONS"]
-
-
 TABLE_LIMIT_S = 6.0
 ONE_LIMIT_S = 2.0
 HCCN = "/usr/local/Ascend/driver/tools/hccn_tool"

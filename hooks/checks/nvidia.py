@@ -21,9 +21,6 @@ from ftrun.hooks.runtime.finding import (
 )
 from ftrun.hooks.runtime.host import Machine
 
-__all__ = ["FUNCTIONS"]
-
-
 # --- gpu-ecc
 
 UNCORRECTABLE = (

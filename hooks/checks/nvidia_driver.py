@@ -26,9 +26,6 @@ from ftrun.hooks.runtime.finding import (
 )
 from ftrun.hooks.runtime.host import Machine, NoAnswer, Output
 
-__all__ = ["FUNCTIONS"]
-
-
 # --- gpu-check
 
 # What the driver says when it, and not the permission of who asks, is the matter.

@@ -22,11 +22,6 @@ from ftrun.hooks.runtime.host import Machine, Output
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-__all__ = [
-    "LOST_WORDS", "Answer", "Gpu", "Process", "chosen", "judged", "number", "probe", "tokens", "understood",
-    "unread",
-]  # fmt: skip
-
 READ_LIMIT_S = 12.0
 TROUBLE_CHARS = 200
 

@@ -20,9 +20,6 @@ from ftrun.hooks.runtime.finding import (
 )
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 
-__all__ = ["FUNCTIONS"]
-
-
 # --- gpu-nvlink
 
 NVLINK_LIMIT_S = 6.0

@@ -22,9 +22,6 @@ from ftrun.hooks.runtime.finding import (
 )
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 
-__all__ = ["FUNCTIONS"]
-
-
 BITS = (
     (0x01, BAD, "its spare blocks are used up"),
     (0x02, DEGRADED, "it is too hot or too cold"),

@@ -20,9 +20,6 @@ from ftrun.hooks.runtime.finding import (
 )
 from ftrun.hooks.runtime.host import Machine
 
-__all__ = ["FUNCTIONS"]
-
-
 # --- pcie-link
 
 FOLDER = "/sys/bus/pci/devices"
@@ -143,8 +140,7 @@ def probe_pcie_aer(machine: Machine, _thresholds: Thresholds) -> PcieAerFacts:
         told = {kind: text for kind, text in found.items() if text}
         if told:
             texts[device] = told
-    words = (machine.peek("/proc/uptime") or "").split()
-    return PcieAerFacts(texts, float(words[0]) if words else 0.0)
+    return PcieAerFacts(texts, machine.uptime_s())
 
 
 def aer_counts(text: str) -> dict[str, int]:

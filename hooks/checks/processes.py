@@ -29,9 +29,6 @@ from ftrun.hooks.runtime.host import Machine
 from ftrun.hooks.runtime.job_cgroup import job_and_step
 from ftrun.hooks.runtime.procfs import Process
 
-__all__ = ["FUNCTIONS"]
-
-
 # --- processes
 
 SHOWN = 5
@@ -65,8 +62,8 @@ def probe_processes(machine: Machine, thresholds: Thresholds) -> ProcessesFacts:
     after.update({one.pid: one for one in shown if one is not None})
     words = (machine.peek("/proc/loadavg") or "").split()
     threads = words[3].partition("/")[2] if len(words) > 3 else ""
-    limits = [machine.peek(f"/proc/sys/kernel/{name}") or "" for name in ("pid_max", "threads-max")]
-    known = [int(text) for text in limits if text.strip().isdigit()]
+    limits = [machine.number(f"/proc/sys/kernel/{name}") for name in ("pid_max", "threads-max")]
+    known = [limit for limit in limits if limit is not None]
     return ProcessesFacts(before, after, int(threads) if threads.isdigit() else 0, min(known, default=0))
 
 
@@ -247,8 +244,8 @@ def probe_cgroups(machine: Machine, thresholds: Thresholds) -> CgroupsFacts:
             re.findall(r"^(nr_\w+) (\d+)", machine.peek(f"{CGROUPS}/cgroup.stat") or "", re.MULTILINE)
         )
         groups = int(counts.get("nr_descendants", 0)) + int(counts.get("nr_dying_descendants", 0))
-        told = (machine.peek(f"{CGROUPS}/cgroup.max.descendants") or "").strip()
-        limit = min(int(told), MEMORY_GROUPS_MAX) if told.isdigit() else MEMORY_GROUPS_MAX
+        told = machine.number(f"{CGROUPS}/cgroup.max.descendants")
+        limit = MEMORY_GROUPS_MAX if told is None else min(told, MEMORY_GROUPS_MAX)
         return CgroupsFacts(2, tuple(unified.split()), groups, limit, conf)
     rows = [line.split() for line in (machine.peek("/proc/cgroups") or "").splitlines() if line[:1] != "#"]
     # subsystem, hierarchy (0: not mounted), number of groups, enabled

@@ -1,29 +1,116 @@
-"""The checks of RDMA adapters, InfiniBand and RoCE. (I/O)"""
+"""The checks of RDMA adapters, InfiniBand and RoCE, from /sys/class/infiniband. (I/O)
+
+Checked against: the kernel's ABI page for sysfs-class-infiniband; trees of mlx5 adapters in the public test
+data of leptonai's gpud ("4: ACTIVE", "5: LinkUp", "400 Gb/sec (4X NDR)") and of Prometheus' procfs. A rate of
+"2.5 Gb/sec (1X SDR)" is that of a port which is down.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
-from ftrun.hooks.checks import rdma_ports
-from ftrun.hooks.checks.rdma_ports import Port
+from ftrun.hooks.checks.ethernet import growth_faults
 from ftrun.hooks.runtime import state_dir
 from ftrun.hooks.runtime.finding import Finding, Functions, Thresholds, bad, degraded, note, ok, skipped
 from ftrun.hooks.runtime.host import Machine
-from ftrun.hooks.runtime.state_dir import Counts, Growth
+from ftrun.hooks.runtime.state_dir import Growth
 
-__all__ = ["FUNCTIONS"]
-
-
-def probe_ports(machine: Machine, _thresholds: Thresholds) -> list[Port]:
-    """All ports."""
-    return rdma_ports.ports(machine)
+FOLDER = "/sys/class/infiniband"
+RATE = re.compile(r"([\d.]+) Gb/sec \((\d+)X ?(\w*)\)")
+FIELDS = ("state", "phys_state", "rate", "link_layer")
 
 
-def _counted(after: Counts, thresholds: Thresholds) -> list[str]:
-    """The ports with counters that a site names in `ports`, or all."""
+class Port(NamedTuple):
+    """One port. `state` and `physical` are words (ACTIVE, LinkUp), "" where not told; `rate_gbps` and `lanes` are None then.
+
+    `kind` is the adapter's model and firmware family: ports of one kind and link layer should be equal.
+    """
+
+    name: str
+    state: str
+    physical: str
+    rate_gbps: Optional[float]
+    lanes: Optional[int]
+    layer: str
+    kind: str
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it carries traffic."""
+        return self.state == "ACTIVE"
+
+    @property
+    def family(self) -> tuple[str, str]:
+        """What it can be compared with."""
+        return self.kind, self.layer
+
+
+def names(machine: Machine) -> list[str]:
+    """All ports as "mlx5_0/1"."""
+    return [
+        f"{device}/{port}"
+        for device in machine.names(FOLDER)
+        for port in machine.names(f"{FOLDER}/{device}/ports")
+        if port.isdigit()
+    ]
+
+
+def ports(machine: Machine, _thresholds: Thresholds) -> list[Port]:
+    """Every port of every adapter; [] where there is none. Raises NoAnswer where the driver hangs."""
+    found = names(machine)
+    paths = [f"{_folder(name)}/{field}" for name in found for field in FIELDS]
+    kinds = [
+        f"{FOLDER}/{device}/{field}" for device in machine.names(FOLDER) for field in ("hca_type", "board_id")
+    ]
+    texts = machine.read_all([*paths, *kinds])
+    return [_port(name, texts) for name in found]
+
+
+def counters(machine: Machine, only: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Port -> counter -> count, of those counters in `only` that the port has; some drivers print "N/A (no PMA)"."""
+    groups = ("counters", "hw_counters")
+    return state_dir.read_counts(
+        machine,
+        {
+            f"{_folder(name)}/{group}/{one}": (name, one)
+            for name in names(machine)
+            for group in groups
+            for one in only
+        },
+    )
+
+
+def is_wanted(name: str, thresholds: Thresholds) -> bool:
+    """Whether a site names this port in `ports` ("mlx5_0" or "mlx5_0/1"), or none at all."""
     only = list(thresholds["ports"])
-    return [name for name in sorted(after) if not only or name in only or name.partition("/")[0] in only]
+    return not only or name in only or name.partition("/")[0] in only
+
+
+def _folder(name: str) -> str:
+    device, port = name.split("/")
+    return f"{FOLDER}/{device}/ports/{port}"
+
+
+def _port(name: str, texts: Mapping[str, str]) -> Port:
+    told = {field: texts.get(f"{_folder(name)}/{field}", "") for field in FIELDS}
+    device = f"{FOLDER}/{name.partition('/')[0]}"
+    rate = RATE.search(told["rate"])
+    return Port(
+        name,
+        _state(told["state"]),
+        _state(told["phys_state"]),
+        float(rate.group(1)) if rate else None,
+        int(rate.group(2)) if rate else None,
+        told["link_layer"],
+        f"{texts.get(f'{device}/hca_type', '')} {texts.get(f'{device}/board_id', '')}".strip(),
+    )
+
+
+def _state(text: str) -> str:
+    """ "4: ACTIVE" is ACTIVE."""
+    return text.partition(":")[2].strip()
 
 
 # --- ib-port
@@ -90,7 +177,7 @@ def judge_speed(found: Sequence[Port], thresholds: Thresholds) -> Sequence[Findi
 
     Checked against: the kernel's ABI page for `rate` and rates of a public H100 node ("400 Gb/sec (4X NDR)").
     """
-    active = [port for port in rdma_ports.wanted(found, thresholds) if port.is_active and port.rate_gbps]
+    active = [one for one in found if is_wanted(one.name, thresholds) and one.is_active and one.rate_gbps]
     if not active:
         return [skipped("no active RDMA port here")]
     return [one for port in active for one in _speed_faults(port, active, thresholds)]
@@ -133,9 +220,7 @@ PACKET_LIMITS = {
 
 def probe_errors(machine: Machine, thresholds: Thresholds) -> Growth:
     """Two readings."""
-    return state_dir.over_time(
-        lambda: rdma_ports.counters(machine, [*LINK_LIMITS, *PACKET_LIMITS]), thresholds
-    )
+    return state_dir.over_time(lambda: counters(machine, [*LINK_LIMITS, *PACKET_LIMITS]), thresholds)
 
 
 def judge_errors(facts: Growth, thresholds: Thresholds) -> Sequence[Finding]:
@@ -153,25 +238,17 @@ def judge_errors(facts: Growth, thresholds: Thresholds) -> Sequence[Finding]:
     Checked against: the kernel's ABI page for counters/, the mlx5 page of hw_counters/ and a tree of a public
     H100 node.
     """
-    ports = _counted(facts.after, thresholds)
-    if not ports:
+    found = [name for name in sorted(facts.after) if is_wanted(name, thresholds)]
+    if not found:
         return [skipped("no RDMA port with counters here")]
-    told = [one for port in ports for one in _errors_faults(port, facts, thresholds)]
-    return told or [ok(f"no counter of {len(ports)} port(s) grows")]
+    told = [one for port in found for one in _errors_faults(port, facts, thresholds)]
+    return told or [ok(f"no counter of {len(found)} port(s) grows")]
 
 
 def _errors_faults(port: str, facts: Growth, thresholds: Thresholds) -> list[Finding]:
-    limits = {**LINK_LIMITS, **PACKET_LIMITS, **thresholds["growth"]}
-    more = state_dir.growth_of(facts, port)
-    span = f" in {facts.seconds:.0f} s" if facts.seconds else ""
-    told = tuple(f"{name} +{count}{span}, {facts.after[port][name]} in all" for name, count in more.items())
-    over = [name for name, count in more.items() if count >= limits.get(name, 1)]
-    if over:
-        count = more[over[0]]
-        message = f"{', '.join(over)}: {count} more{span}"
-        return [degraded(message, port, float(count), "errors", evidence=told)]
-    if told:
-        return [note(f"{', '.join(more)} grow slowly", port, evidence=told)]
+    grown = growth_faults(port, facts, {**LINK_LIMITS, **PACKET_LIMITS, **thresholds["growth"]})
+    if grown:
+        return grown
     great = [name for name in LINK_LIMITS if facts.after[port].get(name, 0) >= thresholds["total"]]
     if great:
         lines = tuple(f"{name} {facts.after[port][name]}" for name in great)
@@ -194,10 +271,8 @@ class FlapsFacts(NamedTuple):
 
 def probe_flaps(machine: Machine, thresholds: Thresholds) -> FlapsFacts:
     """Two readings of one counter."""
-    words = (machine.read("/proc/uptime") or "0").split()
-    return FlapsFacts(
-        state_dir.over_time(lambda: rdma_ports.counters(machine, [FLAP_COUNTER]), thresholds), float(words[0])
-    )
+    growth = state_dir.over_time(lambda: counters(machine, [FLAP_COUNTER]), thresholds)
+    return FlapsFacts(growth, machine.uptime_s())
 
 
 def judge_flaps(facts: FlapsFacts, thresholds: Thresholds) -> Sequence[Finding]:
@@ -215,11 +290,11 @@ def judge_flaps(facts: FlapsFacts, thresholds: Thresholds) -> Sequence[Finding]:
     Checked against: the kernel's ABI page for `link_downed`; it counts since the driver was loaded or the
     counters were cleared.
     """
-    ports = _counted(facts.growth.after, thresholds)
-    if not ports:
+    links = [name for name in sorted(facts.growth.after) if is_wanted(name, thresholds)]
+    if not links:
         return [skipped("no RDMA port that counts its falls")]
-    found = [one for port in ports for one in _flaps_faults(port, facts, thresholds)]
-    return found or [ok(f"{len(ports)} link(s) stay up")]
+    found = [one for port in links for one in _flaps_faults(port, facts, thresholds)]
+    return found or [ok(f"{len(links)} link(s) stay up")]
 
 
 def _flaps_faults(port: str, facts: FlapsFacts, thresholds: Thresholds) -> list[Finding]:
@@ -253,13 +328,12 @@ class Addresses(NamedTuple):
 
 def probe_roce(machine: Machine, thresholds: Thresholds) -> list[Addresses]:
     """The GID tables of all active ports whose link layer is Ethernet."""
-    ports = [port for port in rdma_ports.ports(machine) if port.layer == "Ethernet" and port.is_active]
-    return [_addresses(machine, port.name) for port in rdma_ports.wanted(ports, thresholds)]
+    found = [one.name for one in ports(machine, thresholds) if one.layer == "Ethernet" and one.is_active]
+    return [_addresses(machine, name) for name in found if is_wanted(name, thresholds)]
 
 
 def _addresses(machine: Machine, name: str) -> Addresses:
-    device, number = name.split("/")
-    folder = f"{rdma_ports.FOLDER}/{device}/ports/{number}"
+    folder = _folder(name)
     paths = {
         (part, index): f"{folder}/{part}/{index}"
         for part in ("gids", "gid_attrs/types", "gid_attrs/ndevs")
@@ -309,8 +383,8 @@ def _roce_faults(one: Addresses, index: int) -> list[Finding]:
 
 
 FUNCTIONS: Functions = {
-    "ib-port": (probe_ports, judge_port),
-    "ib-speed": (probe_ports, judge_speed),
+    "ib-port": (ports, judge_port),
+    "ib-speed": (ports, judge_speed),
     "ib-errors": (probe_errors, judge_errors),
     "ib-flaps": (probe_flaps, judge_flaps),
     "roce-config": (probe_roce, judge_roce),

@@ -22,9 +22,6 @@ from ftrun.hooks.runtime.finding import (
 )
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 
-__all__ = ["FUNCTIONS"]
-
-
 # --- dns
 
 UNRESOLVED_SHOWN = 5
@@ -54,7 +51,9 @@ def judge_dns(found: Mapping[str, str], _thresholds: Thresholds) -> Sequence[Fin
         message = f"{len(lost)} of {len(found)} host(s) do not resolve: {'; '.join(lost[:UNRESOLVED_SHOWN])}"
         return [bad(message, value=float(len(lost)), unit="hosts", evidence=tuple(lost[:UNRESOLVED_SHOWN]))]
     selves = [
-        host for host, told in found.items() if host != "localhost" and all(map(_is_loopback, told.split()))
+        host
+        for host, told in found.items()
+        if host != "localhost" and all(one.startswith("127.") or one == "::1" for one in told.split())
     ]
     if len(selves) > 1:
         message = (
@@ -62,10 +61,6 @@ def judge_dns(found: Mapping[str, str], _thresholds: Thresholds) -> Sequence[Fin
         )
         return [degraded(message, evidence=tuple(selves[:UNRESOLVED_SHOWN]))]
     return [ok(f"{len(found)} host(s) resolve")]
-
-
-def _is_loopback(address: str) -> bool:
-    return address.startswith("127.") or address == "::1"
 
 
 # --- routes

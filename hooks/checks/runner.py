@@ -19,14 +19,13 @@ import signal
 import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Optional
+from functools import cache
+from typing import Any, Callable, NamedTuple, Optional
 
 from ftrun.hooks.checks.thresholds import DRIVERS, of_job
-from ftrun.hooks.runtime.finding import SKIPPED, UNKNOWN, Check, Finding, worst
+from ftrun.hooks.runtime.finding import BAD, SKIPPED, UNKNOWN, Check, Finding, worst
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 from ftrun.hooks.runtime.node_report import SCHEMA
-
-__all__ = ["BUDGETS_S", "SCHEMA", "Report", "report_of", "run"]
 
 BUDGETS_S = {"fast": 15.0, "recheck": 300.0, "burn-in": 3600.0}
 """Time limit for all checks of a tier and of the tiers before it."""
@@ -63,16 +62,34 @@ def run(
         return _run(chosen, settings or {}, give_up, root, shelf)
 
 
+def run_confirmed(
+    chosen: Sequence[Check],
+    *,
+    settings: Mapping[str, Mapping[str, Any]],
+    budget_s: float,
+    again_s: Callable[[], float],
+    root: str = "/",
+) -> list[Report]:
+    """As `run`; a check that found something bad runs again within `again_s`, and its second result counts."""
+    reports = run(chosen, settings=settings, budget_s=budget_s, root=root)
+    bad = {one.check for one in reports if worst(one.findings) == BAD}
+    if bad:
+        again = [check for check in chosen if check.name in bad]
+        second = {one.check: one for one in run(again, settings=settings, budget_s=again_s(), root=root)}
+        reports = [second.get(one.check, one) for one in reports]
+    return reports
+
+
 def _run(
     chosen: Sequence[Check], settings: Mapping[str, Mapping[str, Any]], give_up: float, root: str, shelf: str
 ) -> list[Report]:
     done: dict[str, Report] = {}
     orders: list[_Order] = []
-    here = _Here(Machine(root))
-    told = of_job(os.environ, has_driver=any(here.has(name) for name in DRIVERS))
+    has = cache(Machine(root).has)  # each thing is looked for once, however many checks need it
+    told = of_job(os.environ, has_driver=any(map(has, DRIVERS)))
     for check in chosen:
         own = dict(settings.get(check.name, {}))
-        reason, wrong = _why_not(check, own, here), _misfit(check, own)
+        reason, wrong = _why_not(check, own, has), _misfit(check, own)
         if reason or wrong:
             severity = SKIPPED if reason else UNKNOWN
             done[check.name] = Report(check.name, (Finding(check.name, severity, reason or wrong),), 0.0)
@@ -132,26 +149,11 @@ def _shelf() -> Iterator[str]:
             os.rmdir(folder)
 
 
-class _Here:
-    """What is on this machine; each thing is looked for once, however many checks need it."""
-
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self._found: dict[str, bool] = {}
-
-    def has(self, need: str) -> bool:
-        """Whether a path is there, or a command."""
-        if need not in self._found:
-            path = self._machine.path(need) if need.startswith("/") else ""
-            self._found[need] = os.path.exists(path) if path else self._machine.tool(need) is not None
-        return self._found[need]
-
-
-def _why_not(check: Check, own: dict[str, Any], here: _Here) -> str:
+def _why_not(check: Check, own: dict[str, Any], has: Callable[[str], bool]) -> str:
     """Why a check is not run; "" where it is. Takes the switch out of its settings."""
     if own.pop("enabled", True) is False:
         return "switched off"
-    return next((f"{need} is not here" for need in check.needs if not here.has(need)), "")
+    return next((f"{need} is not here" for need in check.needs if not has(need)), "")
 
 
 def _misfit(check: Check, own: Mapping[str, Any]) -> str:

@@ -16,8 +16,6 @@ from typing import Any, Optional
 
 from ftrun.hooks.runtime.slurm_env import job_of
 
-__all__ = ["DRIVERS", "SITES_OWN", "of_job", "read", "whole"]
-
 SITES_OWN = "/etc/ftrun/checks.json"
 DRIVERS = ("nvidia-smi", "rocm-smi", "amd-smi", "npu-smi")
 """Without any of them the job's devices are of a vendor that the checks do not know."""

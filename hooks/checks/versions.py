@@ -8,9 +8,6 @@ from collections.abc import Mapping, Sequence
 from ftrun.hooks.runtime.finding import Finding, Functions, Thresholds, degraded, ok, unknown
 from ftrun.hooks.runtime.host import Machine
 
-__all__ = ["FUNCTIONS"]
-
-
 MODULES = (
     "amdgpu", "beegfs", "bnxt_en", "drv_pcie_host", "efa", "gdrdrv", "habanalabs", "hfi1", "ice", "lnet", "lustre", "mlx5_core", "mmfs26", "nvidia",
     "nvidia_peermem", "zfs",

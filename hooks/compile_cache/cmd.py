@@ -1,8 +1,7 @@
-"""`ftrun-hook cache`: the compile caches of a run on this node. (I/O)
+"""`ftrun-hook cache`: fills or merges the compile caches of a run on this node. (I/O)
 
-`fill` stands before a start and `merge` beside or behind one; both are given a time, and
-what is not done by then is left. Nothing that goes wrong here is worth a job, so their exit status is 0,
-but for one: a folder that belongs to somebody else, from which no start may be given code.
+`fill` runs before a start, `merge` during or after one, each within a time limit. An error here must not cost
+a job, so the exit status is 0, except for a folder of another user: no start may run code from there.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ from typing import Any
 from ftrun.hooks.compile_cache import exchange, node
 from ftrun.hooks.compile_cache.node import ForeignFolder, Index, Location
 from ftrun.hooks.runtime import node_report
+from ftrun.hooks.runtime.command_line import node_name
 from ftrun.hooks.runtime.host import UsageError
-
-__all__ = ["EXIT_FOREIGN", "main", "mend"]
 
 EXIT_FOREIGN = 71
 FILL_S, MERGE_S, MEND_S = 20.0, 120.0, 5.0
@@ -27,7 +25,8 @@ NPUS = "/dev/davinci_manager"
 PREFIX = "cache-"
 USAGE = (
     "usage: ftrun-hook cache fill|merge --folder NODES [--launch N] [--seconds S]\n"
-    "Fills this node's compile caches from those of the run, or gives the run what it does not have yet. NODES: nodes/ of the attempt."
+    "Fills this node's compile caches from those of the run, or gives the run what it does not have yet.\n"
+    "NODES: nodes/ of the attempt."
 )
 
 
@@ -55,7 +54,7 @@ def main(arguments: list[str]) -> int:
         told = work(location, time.monotonic() + seconds)
     except ForeignFolder as error:
         with contextlib.suppress(OSError):
-            node.refuse(location, f"{_node()}: {error}")
+            node.refuse(location, f"{node_name()}: {error}")
         return EXIT_FOREIGN
     except OSError as error:
         told = {"trouble": [f"{error.filename or location.local}: {error.strerror or error}"]}
@@ -64,17 +63,17 @@ def main(arguments: list[str]) -> int:
 
 
 def mend(attempt_folder: str, seconds: float = MEND_S) -> None:
-    """Between two starts of one allocation: what the one before left half written is removed, and a node that is new here is filled. Never raises."""
+    """Between two starts in one allocation: remove torn entries, and fill a new node. Never raises."""
     location = node.locate(attempt_folder)
     if location is None:
         return
     try:
         node.ensure_private(location.local)
         if os.listdir(location.local) or any(one.is_dir() for one in os.scandir(location.shared)):
-            _fill(location, time.monotonic() + seconds)  # most scripts compile nothing
+            _fill(location, time.monotonic() + seconds)
     except ForeignFolder as error:
         with contextlib.suppress(OSError):
-            node.refuse(location, f"{_node()}: {error}")
+            node.refuse(location, f"{node_name()}: {error}")
     except (OSError, ValueError):
         pass  # the start compiles what it does not find
 
@@ -88,10 +87,10 @@ def _fill(location: Location, until_s: float) -> dict[str, Any]:
         node.empty_folder(location.local)
     facts = node.node_facts()
     index = node.load_index(location, node.node_class_of(facts))
-    # A rank that lives may be in the middle of a file, which only looks torn.
+    # A live rank may be writing an entry, which only looks torn.
     torn = [] if in_use else node.remove_torn(location, index, until_s)
     index, trouble = exchange.fill(location, index, until_s)
-    if os.path.exists(NPUS):  # CANN wants its folder to be there
+    if os.path.exists(NPUS):  # CANN does not make its folder
         os.makedirs(os.path.join(location.local, "ascend"), mode=0o700, exist_ok=True)
     node.store_index(location, index)
     _drop_litter(location.local)
@@ -111,7 +110,7 @@ def _merge(location: Location, until_s: float) -> dict[str, Any]:
     index = node.load_index(location, node.node_class_of(facts))
     leads = os.environ.get("SLURM_PROCID", "0") == "0"
     contributor = exchange.Contributor(
-        _node(), leads, node.framework_versions(location.local), facts, time.time(), until_s
+        node_name(), leads, node.framework_versions(location.local), facts, time.time(), until_s
     )
     index, told = exchange.merge(location, index, contributor)
     node.store_index(location, index)
@@ -131,16 +130,12 @@ def _report(folder: str, launch: int, told: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
-        table = {"schema": 1, "kind": "caches", "node": _node(), "at_s": round(time.time(), 3), **told}
-        node_report.write_json(node_report.report_path(folder, "caches", launch, _node()), table)
-
-
-def _node() -> str:
-    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+        table = {"schema": 1, "kind": "caches", "node": node_name(), "at_s": round(time.time(), 3), **told}
+        node_report.write_json(node_report.report_path(folder, "caches", launch, node_name()), table)
 
 
 def _drop_litter(local: str) -> None:
-    """Folders of this user's other runs, beside ours, that nobody has filled or merged for days."""
+    """Remove folders of this user's other runs, beside ours, that were not filled or merged for days."""
     import shutil
 
     with contextlib.suppress(OSError):

@@ -1,13 +1,11 @@
-"""A node takes entries from the packs of its run, gives what they lack, and its leader compacts them. (I/O)
+"""Exchanges entries through packs: a node takes what it lacks, adds what is new; the leader compacts. (I/O)
 
-Packs lie in the run's folder, one folder for each class of nodes (`node`). A node takes what
-it does not have. Nothing here may cost a start: a damaged entry is left out, what takes too long stays
-where it is, and the framework compiles it again.
+Packs are in the run's folder, in one folder for each class of nodes (`node`). Nothing here may cost a start:
+a damaged entry is left out, and what takes too long is left for the framework to compile.
 
-Nodes of one job compile the same code. The leader gives first; the others then find little or nothing to
-add. A pack is only ever added. The leader alone compacts: when there are many packs, when they exceed the
-limit, when one is damaged, or when a newer framework has written into the caches since. A node that reads a
-pack while it is removed loses only warm entries.
+The nodes of a job compile the same code. The leader adds its entries first, so the others find little to add.
+Packs are only added. The leader alone compacts them: if there are many, if they exceed the limit, or if one
+is damaged. A node that reads a pack while it is removed loses only warm entries.
 """
 
 from __future__ import annotations
@@ -15,26 +13,24 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple, Optional
 
 from ftrun.hooks.compile_cache import packs
 from ftrun.hooks.compile_cache.node import NEVER_NS, Index, Location, list_entries, torn_reason_of_file
 from ftrun.hooks.compile_cache.packs import Damaged, Entry, Header, kind_of, unit_of
 
-__all__ = ["CROWD", "PACKS_MAX", "Contributor", "fill", "merge"]
-
 PACKS_MAX = 8
-CROWD = 64  # with so many packs all but the leader wait until it has put them into one
-ROOM_KEPT = 0.8  # of the limit, after it was reached: else every further entry would make all be written anew
-LEFT_S = 3600.0  # what a writer left that was killed
-SETTLED_S = 3.0  # a file that was written to so lately may still be
+CROWD = 64  # with more packs only the leader adds one, until it has compacted them
+ROOM_KEPT = 0.8  # of the limit, after compacting; otherwise every further entry would compact again
+LEFT_S = 3600.0  # age of drafts of killed writers
+SETTLED_S = 3.0  # a younger file may still be written to
 RESERVE = 0.05  # of the node's file system, which stays free
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
 class Contributor(NamedTuple):
-    """Who gives: the node's name, whether it leads, the versions that write here, the class's facts, the time, and until when (monotonic)."""
+    """A node that adds entries: name, whether it leads, framework versions, facts, time, deadline."""
 
     node: str
     leads: bool
@@ -48,13 +44,13 @@ class Contributor(NamedTuple):
 
 
 class _Bounds(NamedTuple):
-    """Until when (monotonic) something may take, and where it notes what went wrong."""
+    """A deadline (monotonic), and the list of errors."""
 
     until_s: float
     trouble: list[str]
 
     def are_over(self) -> bool:
-        """Whether the time is up; then that is noted."""
+        """Whether the time is up; then that is an error."""
         if time.monotonic() < self.until_s:
             return False
         self.trouble.append("the time was up: the rest is left where it is")
@@ -62,7 +58,10 @@ class _Bounds(NamedTuple):
 
 
 def fill(location: Location, index: Index, until_s: float) -> tuple[Index, list[str]]:
-    """Take from the packs what the node does not have, until `until_s` (monotonic); also what went wrong, a line each. Raises OSError."""
+    """Take the entries that the node lacks, until `until_s` (monotonic); returns also errors, a line each.
+
+    Raises OSError.
+    """
     folder = os.path.join(location.shared, index.node_class)
     bounds = _Bounds(until_s, [])
     for name in packs.pack_names(folder):
@@ -72,16 +71,14 @@ def fill(location: Location, index: Index, until_s: float) -> tuple[Index, list[
             break
         try:
             index = _fill_from(location, index, name, bounds)
-        except (Damaged, OSError) as error:  # one that was merged into another meanwhile is no loss
+        except (Damaged, OSError) as error:  # such as a pack that was compacted meanwhile
             bounds.trouble.append(f"{name}: {error}")
     return index, bounds.trouble
 
 
 def _fill_from(location: Location, index: Index, name: str, bounds: _Bounds) -> Index:
-    with packs.open_pack(os.path.join(location.shared, index.node_class), name, location.epoch) as (
-        stream,
-        header,
-    ):
+    folder = os.path.join(location.shared, index.node_class)
+    with packs.open_pack(folder, name, location.epoch) as (stream, header):
         wanted = frozenset(one.path for one in header.entries if not _has(location.local, one))
         need = sum(one.size for one in header.entries if one.path in wanted)
         room = os.statvfs(location.local)
@@ -96,7 +93,7 @@ def _fill_from(location: Location, index: Index, name: str, bounds: _Bounds) -> 
 
 
 def _has(local: str, entry: Entry) -> bool:
-    """Whether the node has the file already: under a name that stands for its content any whole one will do, else the newer one."""
+    """Whether the node has the file: any file if the name identifies the content, else one that is as new."""
     kind = kind_of(entry.path)
     try:
         fact = os.lstat(os.path.join(local, entry.path))
@@ -108,7 +105,7 @@ def _has(local: str, entry: Entry) -> bool:
 def _put_units(
     local: str, stream: Any, header: Header, wanted: frozenset[str], bounds: _Bounds
 ) -> dict[str, int]:
-    """Write the wanted entries, whole units only; path -> bytes of what was written."""
+    """Write the wanted entries in complete units; returns path -> size of those written."""
     put: dict[str, int] = {}
     unit: list[tuple[Entry, Optional[bytes]]] = []
     for entry, content in packs.read_entries(stream, header, wanted):
@@ -127,7 +124,7 @@ def _put_unit(local: str, unit: list[tuple[Entry, Optional[bytes]]], trouble: li
     if bad:
         trouble.append(f"{bad[0]}: damaged in its pack, left out")
         return {}
-    # In the order in which they were written: what names others, as the groups of Triton do, comes last.
+    # In the order of their times: files that refer to others, such as Triton's groups, come last.
     for entry, content in sorted(unit, key=lambda one: one[0].mtime_ns):
         _put(os.path.join(local, entry.path), entry, content or b"")
     return {entry.path: entry.size for entry, _ in unit}
@@ -144,63 +141,53 @@ def _put(path: str, entry: Entry, content: bytes) -> None:
     try:
         with open(number, "wb") as stream:
             stream.write(content)
-            stream.flush()  # a write that comes later would change the time again
+            stream.flush()  # a later write would change the time again
             os.utime(number, ns=(NEVER_NS, entry.mtime_ns))
         os.rename(draft, path)
-    except OSError:  # such as a full disk, of which no part is to be ours
+    except OSError:  # such as a full disk
         os.unlink(draft)
         raise
 
 
-# ---------------------------------------------------------------------- giving
+# ---------------------------------------------------------------------- adding
 
 
 def merge(location: Location, index: Index, contributor: Contributor) -> tuple[Index, dict[str, Any]]:
-    """Give what the packs do not have, and keep house where this node leads; what became of it.
-
-    Raises OSError.
-    """
+    """Add what the packs lack, and compact them if this node leads; returns also a report. Raises OSError."""
     folder = os.path.join(location.shared, index.node_class)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     index, damaged = _refreshed(folder, index)
     paths, torn = _fresh(location, index, contributor)
-    need = min(sum(_size(location, path) for path in paths), location.limit_bytes // 8)
+    files = (os.path.join(location.local, path) for path in paths)
+    need = min(_total_bytes(files), location.limit_bytes // 8)
     told: dict[str, Any] = {"given": 0, "given_bytes": 0, "torn": torn[:16], "damaged": damaged[:16]}
     room = location.limit_bytes - _bytes(folder)
     if contributor.leads and (_is_untidy(folder, index, damaged) or room < need):
         index, told["merged"] = _compacted(location, folder, index, contributor)
         room = location.limit_bytes - _bytes(folder)
     if paths and room > 0 and (contributor.leads or len(index.packs) <= CROWD):
-        about = _about(index, contributor)
         entries: list[Entry] = []
 
         def put(stream: BinaryIO) -> list[Entry]:
             entries.extend(packs.append_files(stream, location.local, paths, room))
             return entries
 
-        name = packs.write_pack(folder, location.local, about, put)
+        name = packs.write_pack(folder, location.local, _about(index, contributor), put)
         if name is not None:
             index = index.with_pack(name, entries)._replace(taken=index.taken | {name})
             told.update(given=len(entries), given_bytes=sum(one.size for one in entries))
     return index, told
 
 
-def _size(location: Location, path: str) -> int:
-    try:
-        return os.lstat(os.path.join(location.local, path)).st_size
-    except OSError:
-        return 0
-
-
 def _about(index: Index, contributor: Contributor) -> dict[str, Any]:
     return {
-        "class": index.node_class, "facts": dict(contributor.facts), "writers": dict(contributor.writers), "made_s": contributor.now_s, "node": contributor.node,
-        "epoch": index.epoch,
+        "class": index.node_class, "facts": dict(contributor.facts), "writers": dict(contributor.writers),
+        "made_s": contributor.now_s, "node": contributor.node, "epoch": index.epoch,
     }  # fmt: skip
 
 
 def _refreshed(folder: str, index: Index) -> tuple[Index, list[str]]:
-    """The index with what other nodes have given since; packs that are gone are forgotten, damaged ones named."""
+    """The index with the packs of other nodes and without removed ones; returns also the damaged ones."""
     there = packs.pack_names(folder)
     index = index.only(there)
     damaged = []
@@ -221,10 +208,7 @@ def _refreshed(folder: str, index: Index) -> tuple[Index, list[str]]:
 
 
 def _fresh(location: Location, index: Index, contributor: Contributor) -> tuple[list[str], list[str]]:
-    """The paths of whole units that no pack has, and what is torn.
-
-    Only the leader says what a name stands for that is written anew.
-    """
+    """The paths of complete units that no pack has, and torn entries; only the leader replaces an entry."""
     known = index.files()
     units: dict[str, list[str]] = {}
     torn, not_whole = [], set()
@@ -248,14 +232,18 @@ def _fresh(location: Location, index: Index, contributor: Contributor) -> tuple[
 
 
 def _bytes(folder: str) -> int:
+    return _total_bytes(os.path.join(folder, name) for name in packs.pack_names(folder))
+
+
+def _total_bytes(paths: Iterable[str]) -> int:
     total = 0
-    for name in packs.pack_names(folder):
+    for path in paths:
         with contextlib.suppress(OSError):
-            total += os.stat(os.path.join(folder, name)).st_size
+            total += os.lstat(path).st_size
     return total
 
 
-# ---------------------------------------------------------------------- keeping house
+# ---------------------------------------------------------------------- compacting
 
 
 def _is_untidy(folder: str, index: Index, damaged: list[str]) -> bool:
@@ -268,7 +256,7 @@ def _is_untidy(folder: str, index: Index, damaged: list[str]) -> bool:
 
 
 def _compacted(location: Location, folder: str, index: Index, contributor: Contributor) -> tuple[Index, str]:
-    """All packs as one, without what is damaged, superseded or too much: the units that were not used for longest go first."""
+    """Rewrite all packs as one, without damaged and superseded entries, and within the limit."""
     names = packs.pack_names(folder)
     headers: dict[str, Header] = {}
     for name in names:
@@ -299,7 +287,7 @@ def _compacted(location: Location, folder: str, index: Index, contributor: Contr
 
 
 def _bodies(folder: str, name: str, wanted: frozenset[str]) -> Iterator[tuple[Entry, Optional[bytes]]]:
-    """What can be read of them; errors of whoever takes them are not caught."""
+    """The readable entries; errors of the caller are not caught."""
     try:
         with packs.open_pack(folder, name) as (stream, header):
             yield from packs.read_entries(stream, header, wanted)
@@ -310,7 +298,7 @@ def _bodies(folder: str, name: str, wanted: frozenset[str]) -> Iterator[tuple[En
 def _chosen(
     location: Location, headers: Mapping[str, Header], contributor: Contributor
 ) -> tuple[dict[str, frozenset[str]], int]:
-    """Of each pack, newest first, the paths that stay; and how many do not."""
+    """The paths that stay of each pack, newest first, and the number of those that do not."""
     units: dict[str, tuple[float, int, list[tuple[str, str]]]] = {}
     seen: set[str] = set()
     total = 0
@@ -321,7 +309,9 @@ def _chosen(
                 continue
             seen.add(entry.path)
             used_s, size, paths = units.get(unit_of(entry.path), (0.0, 0, []))
-            used_s = max(used_s, entry.mtime_ns / 1e9, _read_s(location, entry))
+            with contextlib.suppress(OSError):  # when this node read it
+                used_s = max(used_s, os.lstat(os.path.join(location.local, entry.path)).st_atime)
+            used_s = max(used_s, entry.mtime_ns / 1e9)
             units[unit_of(entry.path)] = (used_s, size + entry.stored, [*paths, (name, entry.path)])
     room = location.limit_bytes * ROOM_KEPT
     chosen: dict[str, set[str]] = {name: set() for name in headers}
@@ -337,16 +327,7 @@ def _chosen(
 
 
 def _is_superseded(entry: Entry, header: Header, contributor: Contributor) -> bool:
-    """Written by another version of its framework than the one that runs now, whose names it would never answer to."""
+    """Whether another version of its framework wrote it than the one that runs now."""
     kind = kind_of(entry.path)
-    now = contributor.writers.get(kind.framework, "") if kind else ""
-    then = header.writers.get(kind.framework, "") if kind else ""
+    now, then = (one.writers.get(kind.framework, "") if kind else "" for one in (contributor, header))
     return bool(now and then and now != then)
-
-
-def _read_s(location: Location, entry: Entry) -> float:
-    """When this node read what it had from the pack; 0 where it did not, or nobody can tell."""
-    try:
-        return os.lstat(os.path.join(location.local, entry.path)).st_atime
-    except OSError:
-        return 0.0

@@ -1,17 +1,15 @@
 """A run's compile caches on one node: folder, owner, entries, and the class of nodes that share them. (I/O)
 
-Every start of a run gets the same folder on its node (`local`); the frameworks write there.
-Compiled code is run, so it is believed only from a folder that nobody else could write to: a folder of
-another owner is refused for the whole run. To count hits, a filled entry gets 1970 as its time of access: a
-later time means that a framework has read it.
+Every start of a run gets the same folder on its node (`local`), and the frameworks write there. Compiled code
+is executed, so it is trusted only from a folder that nobody else could write to: a folder of another owner is
+refused for the whole run. A filled entry gets 1970 as its access time; a later time counts as a hit.
 
-Frameworks put much of their surroundings into the name of an entry, but not all: code compiled for one
-processor can be loaded on another, where it dies of an illegal instruction. So nodes share only with nodes
-of the same processor, instruction sets, C library, accelerators and drivers. A node cannot know the
-versions of Python and of the frameworks before the script runs: they are read from the processes that use
-the cache.
+The name of an entry does not identify all of its environment: code compiled for one processor can be loaded
+on another and dies of an illegal instruction. So nodes share only with nodes of the same processor,
+instruction sets, C library, accelerators and drivers. The versions of Python and the frameworks are unknown
+before the script runs; they are read from the processes that use the cache.
 
-Places: /proc/driver/nvidia (driver's README, chapter on /proc), /sys/module/amdgpu/version,
+Sources: /proc/driver/nvidia (driver's README, chapter on /proc), /sys/module/amdgpu/version,
 /usr/local/Ascend/driver/version.info.
 """
 
@@ -39,32 +37,12 @@ from ftrun.hooks.runtime.ownership import (
     why_replaceable,
     why_untrusted,
 )
-
-__all__ = [
-    "INDEX",
-    "NEVER_NS",
-    "ForeignFolder",
-    "Index",
-    "Known",
-    "Location",
-    "empty_folder",
-    "ensure_private",
-    "framework_versions",
-    "in_use",
-    "list_entries",
-    "load_index",
-    "locate",
-    "node_class_of",
-    "node_facts",
-    "refuse",
-    "remove_torn",
-    "store_index",
-    "summary",
-    "torn_reason_of_file",
-]
+from ftrun.hooks.runtime.procfs import read_text
 
 INDEX = ".ftrun-index.json"
-DOUBTED = ".ftrun-doubted"  # others could write here until we closed the folder: nothing in it is given, and a fill begins anew
+DOUBTED = (
+    ".ftrun-doubted"  # others could write here before we closed it: no entry is shared, a fill empties it
+)
 FILES_MAX = 200_000
 NEVER_NS = 0
 
@@ -74,7 +52,7 @@ class ForeignFolder(Exception):
 
 
 class Location(NamedTuple):
-    """The folder on the node, how many bytes the run's packs may take, the run's `caches`, and how often these were cleared."""
+    """The folder on the node, the size limit of the run's packs, the run's `caches`, its epoch."""
 
     local: str
     limit_bytes: int
@@ -83,16 +61,16 @@ class Location(NamedTuple):
 
 
 class Known(NamedTuple):
-    """One file as a pack has it."""
+    """A file in a pack."""
 
     size: int
     mtime_ns: int
 
 
 class Index(NamedTuple):
-    """What a node knows of the packs: by pack, its files; under "" those of packs that are gone, which are not given again.
+    """What a node knows of the packs: the files of each; under "" those of removed packs, not shared again.
 
-    `taken`: the packs that have nothing for this node any more; `filled`, `filled_bytes`: what was taken out of them here.
+    `taken`: the packs with nothing left for this node; `filled`, `filled_bytes`: what was taken from them.
     """
 
     epoch: int
@@ -109,7 +87,7 @@ class Index(NamedTuple):
         )
 
     def only(self, there: Container[str]) -> Index:
-        """The index with these packs alone; what was in others is not given again."""
+        """The index with these packs alone; files of the others are not shared again."""
         kept = {name: files for name, files in self.packs.items() if name in there}
         gone = dict(self.packs.get("", {}))
         for name in sorted(self.packs.keys() - kept.keys()):
@@ -117,7 +95,7 @@ class Index(NamedTuple):
         return self._replace(packs={**kept, "": gone})
 
     def files(self) -> dict[str, Known]:
-        """All files of all packs; of two with one path the newer pack's."""
+        """The files of all packs; of two with the same path that of the newer pack."""
         found: dict[str, Known] = {}
         for name in sorted(self.packs):
             found.update(self.packs[name])
@@ -125,7 +103,7 @@ class Index(NamedTuple):
 
 
 def locate(attempt_folder: str) -> Optional[Location]:
-    """What batch.sh noted of the run's caches; None where its starts are told of none."""
+    """The caches of the run as batch.sh recorded them; None if its starts use none."""
     shared = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(attempt_folder))), "caches")
     with (
         contextlib.suppress(OSError, ValueError),
@@ -147,14 +125,15 @@ def _epoch(shared: str) -> int:
 
 
 def refuse(location: Location, why: str) -> None:
-    """No start of this run is told of caches any more. Raises OSError."""
+    """Use no caches in later starts of this run. Raises OSError."""
     node_report.write_json(os.path.join(location.shared, "refused"), {"why": why})
 
 
 def ensure_private(local: str) -> bool:
-    """Make sure that the folder, and the user's that it lies in, are there, ours, and closed to others from now on. Raises ForeignFolder.
+    """Make the folder and the user's folder above it, private to this user. Raises ForeignFolder.
 
-    Whether nobody else could write into it before. Where neither can be had, whoever makes it later may be anybody: that is foreign, too.
+    Returns whether nobody else could write into it before. A folder that cannot be made is foreign as well:
+    anybody could make it later.
     """
     above = os.path.dirname(local)
     try:
@@ -175,11 +154,11 @@ def ensure_private(local: str) -> bool:
         ) from None
 
 
-# ---------------------------------------------------------------------- what a node has and knows
+# ---------------------------------------------------------------------- entries and index
 
 
 def list_entries(local: str) -> Iterator[tuple[str, os.stat_result]]:
-    """The entries below the folder by path, with their facts: regular files of this user, by their names complete."""
+    """The entries below the folder: regular files of this user whose names are no temporary ones."""
     seen = 0
     for folder, below, names in os.walk(local):
         below.sort()
@@ -195,11 +174,7 @@ def list_entries(local: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def load_index(location: Location, node_class: str) -> Index:
-    """What the node knows of the packs.
-
-    A folder that is from before the caches were cleared, or of another class of nodes, is emptied. Raises
-    OSError.
-    """
+    """The index of the node; a folder of an earlier epoch or another class is emptied. Raises OSError."""
     table: Any = None
     with (
         contextlib.suppress(OSError, ValueError),
@@ -211,42 +186,30 @@ def load_index(location: Location, node_class: str) -> Index:
             str(name): {str(path): Known(int(size), int(mtime)) for path, size, mtime in rows}
             for name, rows in table["packs"].items()
         }
-        found = Index(
-            int(table["epoch"]),
-            str(table["class"]),
-            packs,
-            frozenset(map(str, table["taken"])),
-            frozenset(map(str, table["filled"])),
-            int(table["filled_bytes"]),
-        )
-        if (found.epoch, found.node_class) == (location.epoch, node_class):
-            return found
+        if (int(table["epoch"]), str(table["class"])) == (location.epoch, node_class):
+            taken, filled = (frozenset(map(str, table[name])) for name in ("taken", "filled"))
+            return Index(location.epoch, node_class, packs, taken, filled, int(table["filled_bytes"]))
     if isinstance(table, dict) or location.epoch:
         empty_folder(location.local)
     return Index(location.epoch, node_class, {})
 
 
 def store_index(location: Location, index: Index) -> None:
-    """Keep what the node knows. Raises OSError."""
+    """Write the index. Raises OSError."""
     rows = {name: [[path, *known] for path, known in files.items()] for name, files in index.packs.items()}
     table = {
-        "epoch": index.epoch,
-        "class": index.node_class,
-        "packs": rows,
-        "taken": sorted(index.taken),
-        "filled": sorted(index.filled),
-        "filled_bytes": index.filled_bytes,
-    }
+        "epoch": index.epoch, "class": index.node_class, "packs": rows, "taken": sorted(index.taken),
+        "filled": sorted(index.filled), "filled_bytes": index.filled_bytes,
+    }  # fmt: skip
     draft = os.path.join(location.local, f"{INDEX}.{os.getpid()}.tmp")  # nodes of a sandbox share the folder
-    with open(
-        os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w", encoding="utf-8"
-    ) as stream:
+    number = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(number, "w", encoding="utf-8") as stream:
         json.dump(table, stream)
     os.replace(draft, os.path.join(location.local, INDEX))
 
 
 def empty_folder(local: str) -> None:
-    """Remove all that lies in the folder. Raises OSError."""
+    """Remove everything in the folder. Raises OSError."""
     for name in os.listdir(local):
         path = os.path.join(local, name)
         if os.path.isdir(path) and not os.path.islink(path):
@@ -256,7 +219,7 @@ def empty_folder(local: str) -> None:
 
 
 def summary(location: Location, index: Index) -> dict[str, Any]:
-    """Entries and bytes by kind, and how many of those that were filled in have been read since: None where the file system does not tell."""
+    """Entries and bytes by kind, and how many filled entries were read since (None: access times are off)."""
     kinds: dict[str, list[int]] = {}
     known = index.files()
     hits = 0
@@ -272,26 +235,23 @@ def summary(location: Location, index: Index) -> dict[str, Any]:
             and fact.st_atime_ns > NEVER_NS
         )
     silent = bool(os.statvfs(location.local).f_flag & getattr(os, "ST_NOATIME", 1024))
-    told = {name: {"entries": count, "bytes": size} for name, (count, size) in sorted(kinds.items())}
-    return {
-        "local": told,
-        "filled": len(index.filled),
-        "filled_bytes": index.filled_bytes,
-        "hits": None if silent else hits,
-    }
+    rows = {name: {"entries": count, "bytes": size} for name, (count, size) in sorted(kinds.items())}
+    hit = None if silent else hits
+    return {"local": rows, "filled": len(index.filled), "filled_bytes": index.filled_bytes, "hits": hit}
 
 
 def torn_reason_of_file(local: str, path: str, size: int) -> str:
-    """What shows that an entry below the folder is not whole; "" for nothing. Raises OSError."""
+    """How an entry below the folder is visibly incomplete; "" if it is not. Raises OSError."""
     whole = os.path.join(local, path)
     with open(os.open(whole, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as stream:
         return torn_reason(path, stream.read(READ_BYTES_MAX), size)
 
 
 def remove_torn(location: Location, index: Index, until_s: float) -> list[str]:
-    """Remove what is visibly not whole, and say what it was, until `until_s` (monotonic). Nobody may be writing here.
+    """Remove incomplete entries until `until_s` (monotonic), newest first; returns a line for each.
 
-    What came whole out of a pack is not read again. What was written last comes first: that is what was being written when its writer died.
+    No process may be writing here. Entries from packs are not read again. The newest entries are the likely
+    ones: their writer may have died.
     """
     known = index.files()
     unknown = [
@@ -312,13 +272,12 @@ def remove_torn(location: Location, index: Index, until_s: float) -> list[str]:
 
 # ---------------------------------------------------------------------- which nodes share
 
-TEXT_BYTES_MAX = 1 << 20
 PROCESSES_MAX = 64
-# What compilers ask a processor for. Other flags come and go with kernels and their mitigations.
+# The flags that compilers use. Others depend on the kernel and its mitigations.
 INSTRUCTIONS = re.compile(
     r"(?:avx\w*|sse\w*|ssse3|fma\d?|bmi\d|amx\w*|f16c|aes|vaes|gfni|adx|popcnt|lzcnt|abm|movbe|sha_ni|asimd\w*|sve\w*|bf16|i8mm|fphp|atomics)"
 )
-# A part of a mapped file's path -> the framework, and where its version stands beside it.
+# Part of a mapped file's path -> the framework, and the file with its version.
 _LIBRARIES = (
     (re.compile(r"^(.*/torch)/lib/libtorch"), "torch", "version.py"),
     (re.compile(r"^(.*/jaxlib)/"), "jax", "version.py"),
@@ -329,21 +288,24 @@ _VERSION = r"""(?m)^_{0,2}version_{0,2}\s*(?::\s*\w+\s*)?=\s*["']([\w.+-]{1,60})
 
 
 def node_facts(root: str = "/") -> dict[str, str]:
-    """What tells this node from others: by name, only what is there."""
-    told = {
+    """What distinguishes this node's class, by name; only what is present."""
+    flags = _first(r"(?m)^(?:flags|Features)\s*:(.*)$", _text(root, "proc/cpuinfo")).split()
+    gpus = glob.glob(os.path.join(root, "proc/driver/nvidia/gpus/*/information"))
+    models = {_first(r"(?m)^Model:\s*(.*?)\s*$", _text("", path)) for path in gpus}
+    facts = {
         "arch": os.uname().machine,
         "libc": _libc(),
-        "instructions": _instructions(_text(root, "proc/cpuinfo")),
+        "instructions": " ".join(sorted({word for word in flags if INSTRUCTIONS.fullmatch(word)})),
         "nvidia": _first(r"Module +(?:for \w+ +)?(\d[\d.]+)", _text(root, "proc/driver/nvidia/version")),
-        "gpus": _models(root),
+        "gpus": ", ".join(sorted(models - {""})),
         "amdgpu": _text(root, "sys/module/amdgpu/version").strip(),
         "ascend": _first(r"(?im)^Version=(\S+)", _text(root, "usr/local/Ascend/driver/version.info")),
     }
-    return {name: value for name, value in told.items() if value}
+    return {name: value for name, value in facts.items() if value}
 
 
 def node_class_of(facts: dict[str, str]) -> str:
-    """12 hexadecimal digits: the same for nodes with the same facts."""
+    """12 hexadecimal digits, equal for nodes with the same facts."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -354,47 +316,35 @@ def _libc() -> str:
         return ""
 
 
-def _instructions(cpuinfo: str) -> str:
-    line = _first(r"(?m)^(?:flags|Features)\s*:(.*)$", cpuinfo)
-    return " ".join(sorted({word for word in line.split() if INSTRUCTIONS.fullmatch(word)}))
-
-
-def _models(root: str) -> str:
-    paths = glob.glob(os.path.join(root, "proc/driver/nvidia/gpus/*/information"))
-    models = {_first(r"(?m)^Model:\s*(.*?)\s*$", _text("", path)) for path in paths}
-    return ", ".join(sorted(models - {""}))
-
-
 def _first(pattern: str, text: str) -> str:
     found = re.search(pattern, text)
     return found[1].strip() if found else ""
 
 
 def _text(root: str, path: str) -> str:
-    with contextlib.suppress(OSError), open(os.path.join(root, path), "rb") as stream:
-        return stream.read(TEXT_BYTES_MAX).decode("utf-8", "replace")
-    return ""
+    return read_text(os.path.join(root, path))
 
 
 def in_use(local: str, root: str = "/proc") -> bool:
-    """Whether a process of this user lives that was told of the cache folder `local`."""
+    """Whether a process of this user has the cache folder `local` in its environment."""
     return next(_users(local, root), None) is not None
 
 
 def framework_versions(local: str, root: str = "/proc") -> dict[str, str]:
-    """Framework -> version, of the processes of this user that were told of the cache folder `local`; what cannot be read says nothing."""
+    """Framework -> version, from the processes of this user with `local` in their environment."""
     found: dict[str, str] = {}
     for place in islice(_users(local, root), PROCESSES_MAX):
         maps = _text(place, "maps")
         for path in {line[line.index("/") :] for line in maps.splitlines() if "/" in line}:
             _note_library(path, found)
         with contextlib.suppress(OSError):
-            _note_python(os.readlink(f"{place}/exe"), found)
+            if version := _first(r"/python(\d\.\d+)$", os.readlink(f"{place}/exe")):
+                found["python"] = version
     return found
 
 
 def _users(local: str, root: str) -> Iterator[str]:
-    """Their places below /proc, ours left out."""
+    """Their folders below /proc, without our own."""
     for name in os.listdir(root):
         place = f"{root}/{name}"
         with contextlib.suppress(OSError):
@@ -413,9 +363,3 @@ def _note_library(path: str, found: dict[str, str]) -> None:
         version = _first(_VERSION, _text(hit[1], beside)) if hit else ""
         if version:
             found[framework] = version
-
-
-def _note_python(program: str, found: dict[str, str]) -> None:
-    version = _first(r"/python(\d\.\d+)$", program)
-    if version:
-        found["python"] = version

@@ -1,18 +1,17 @@
-"""Entries of compile caches, and packs: the files in which entries travel between nodes. (I/O)
+"""Entries of compile caches, and packs: the files that carry entries between nodes. (I/O)
 
-Frameworks find an entry by its name and do not verify its content: PyTorch loads a library
-that was cut when its compiler was killed, and dies of a bus error at every start; JAX reads a cut entry,
-warns, compiles and never replaces it. So an entry that is visibly torn is dropped. Only its own form is
-checked; whether it is the right entry is for the framework to decide.
+Frameworks do not verify an entry: PyTorch loads a truncated library and dies of a bus error at every start;
+JAX warns of a truncated entry, compiles, and never replaces it. So visibly torn entries are dropped. Only the
+format is checked; whether it is the right entry is up to the framework.
 Formats: ELF (elf(5)), zstd (RFC 8878), zlib (RFC 1950), JSON, and the last opcode of a pickle.
 
-A thousand nodes that open ten thousand small files in one folder overload a shared file system; reading one
-file from begin to end is cheap. So a pack is written once, under a name of its own, and never changed. Its
-first line has the length and the SHA-256 of the header, and the header those of every entry: damage is
-noticed before it reaches a node, and costs only the entries that it hit.
+A thousand nodes that open ten thousand small files overload a shared file system; one large file is cheap. So
+a pack is written once, under a unique name, and never changed. Its first line has length and SHA-256 of the
+header, and the header those of every entry: damage is detected before it reaches a node, and costs only the
+damaged entries.
 
     ftrun-cache 1 <bytes of the header> <sha256 of the header>
-    {"class": ..., "facts": {...}, "writers": {...}, "made_s": ..., "node": ..., "epoch": ..., "entries": [[...], ...]}
+    {"class", "facts", "writers", "made_s", "node", "epoch", "entries": [[...], ...]}
     <bytes of the first entry><bytes of the second>...
 """
 
@@ -27,35 +26,14 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Callable, NamedTuple, Optional
 
-__all__ = [
-    "KINDS",
-    "READ_BYTES_MAX",
-    "SUFFIX",
-    "Damaged",
-    "Entry",
-    "Header",
-    "Kind",
-    "append_entry",
-    "append_files",
-    "is_entry",
-    "is_safe",
-    "kind_of",
-    "open_pack",
-    "pack_names",
-    "read_entries",
-    "torn_reason",
-    "unit_of",
-    "write_pack",
-]
-
 # ---------------------------------------------------------------------- entries
 
 READ_BYTES_MAX = 64 << 20
-"""Larger files are judged by no more than this of their begin."""
+"""Of a larger file only its beginning is checked."""
 
 
 class Kind(NamedTuple):
-    """One framework's caches: the folder below the node's, and whether a name stands for one content for good."""
+    """One framework's caches: its folder below the node's, and whether a name always has the same content."""
 
     folder: str
     framework: str
@@ -75,12 +53,12 @@ _PASSING_BEGIN = (".", "tmp.", "tmp_", "tmp-")
 
 
 def kind_of(path: str) -> Optional[Kind]:
-    """Whose entry a path below the node's folder is; None for nobody's, such as what users keep there themselves."""
+    """The kind of an entry by its path below the node's folder; None for other files."""
     return _BY_FOLDER.get(path.partition("/")[0])
 
 
 def is_entry(path: str) -> bool:
-    """Whether a path is an entry by its name: no lock, and nothing that is still being written."""
+    """Whether a path is an entry by its name: neither a lock nor a temporary file."""
     parts = path.split("/")
     if kind_of(path) is None or len(parts) < 2 or "locks" in parts[:-1]:
         return False
@@ -88,25 +66,22 @@ def is_entry(path: str) -> bool:
 
 
 def unit_of(path: str) -> str:
-    """What belongs together and is taken or left as a whole: the files of one folder, except where each stands for itself."""
+    """What is taken together with an entry: its folder, or only the file if its files are independent."""
     folder, _, name = path.rpartition("/")
-    return (
-        path
-        if folder in ("jax", "") or "/fxgraph/" in path or "/aotautograd/" in path or not name
-        else folder
-    )
+    is_alone = folder in ("jax", "") or "/fxgraph/" in path or "/aotautograd/" in path or not name
+    return path if is_alone else folder
 
 
 def is_safe(path: str) -> bool:
-    """A path that stays below the folder that it is told for."""
+    """Whether a path stays inside its folder."""
     parts = path.split("/")
     return bool(path) and "\0" not in path and not path.startswith("/") and not {"", ".", ".."} & set(parts)
 
 
 def torn_reason(path: str, content: bytes, size: int) -> str:
-    """What shows that an entry was cut or not written to its end; "" for nothing.
+    """How an entry is visibly truncated or unwritten; "" if it is not.
 
-    `content` is all of it, or its begin where `size` is more.
+    `content` is all of it, or its beginning if `size` is more.
     """
     if not size:
         return "it is empty"
@@ -136,7 +111,7 @@ def torn_reason(path: str, content: bytes, size: int) -> str:
 
 
 def _torn_elf_reason(content: bytes, size: int) -> str:
-    """Linkers put the table of sections at the end, and what tells where it is at the begin."""
+    """The table of sections is at the end of an ELF file, and its offset in the header."""
     if len(content) < 64 or content[4] not in (1, 2) or content[5] not in (1, 2):
         return "its ELF header is cut"
     order = "<" if content[5] == 1 else ">"
@@ -158,7 +133,7 @@ def _torn_elf_reason(content: bytes, size: int) -> str:
 
 
 def _torn_jax_reason(content: bytes) -> str:
-    """An entry of JAX is one frame of zstd, or else one stream of zlib."""
+    """An entry of JAX is a zstd frame or a zlib stream."""
     if content[:4] == b"\x28\xb5\x2f\xfd":
         return "" if _ends_as_zstd(content) else "its zstd frame is cut"
     unpacked = zlib.decompressobj()
@@ -166,12 +141,12 @@ def _torn_jax_reason(content: bytes) -> str:
         for at in range(0, len(content), 1 << 20):
             unpacked.decompress(content[at : at + (1 << 20)])
     except zlib.error:
-        return ""  # another form, which may well be whole
+        return ""  # another format, which may be complete
     return "" if unpacked.eof else "its zlib stream is cut"
 
 
 def _ends_as_zstd(content: bytes) -> bool:
-    """Walk the blocks of the first frame by their headers."""
+    """Whether the blocks of the first frame, walked by their headers, lead to its end."""
     if len(content) < 6:
         return False
     told = content[4]
@@ -192,16 +167,16 @@ SUFFIX = ".pack"
 MAGIC = b"ftrun-cache 1 "
 HEADER_BYTES_MAX = 64 << 20
 ENTRY_BYTES_MAX = 2 << 30
-COMPRESSED_AT_MOST = 0.9  # what zlib does not make smaller than this is kept as it is
-LEVEL = 1  # compiled code becomes a third; more effort makes little difference
+COMPRESSED_AT_MOST = 0.9  # an entry that zlib shrinks less is stored as it is
+LEVEL = 1  # compiled code shrinks to a third; higher levels gain little
 
 
 class Damaged(Exception):
-    """A pack whose header cannot be believed: cut, half written, or no pack. One line."""
+    """A pack with an invalid header: truncated, incomplete, or no pack. One line."""
 
 
 class Entry(NamedTuple):
-    """One file of a cache: its path below the node's folder, bytes, bytes as they are kept, sum, when it was written, permissions."""
+    """A file of a cache: path below the node's folder, size, stored size, checksum, time, permissions."""
 
     path: str
     size: int
@@ -212,15 +187,12 @@ class Entry(NamedTuple):
 
     @property
     def compressed(self) -> bool:
-        """Whether it is kept compressed."""
+        """Whether it is stored compressed."""
         return self.stored != self.size
 
 
 class Header(NamedTuple):
-    """What a pack says of itself.
-
-    `writers`: framework -> version that wrote its entries; `offset`: where the first entry begins.
-    """
+    """The header of a pack. `writers`: framework -> version; `offset`: of the first entry."""
 
     node_class: str
     facts: Mapping[str, str]
@@ -233,10 +205,7 @@ class Header(NamedTuple):
 
 
 def pack_names(folder: str) -> list[str]:
-    """The packs of a folder, newest first; none where it is not there.
-
-    Raises OSError where it cannot be read.
-    """
+    """The packs of a folder, newest first; none if it does not exist. Raises OSError."""
     try:
         found = os.listdir(folder)
     except FileNotFoundError:
@@ -250,22 +219,20 @@ def pack_names(folder: str) -> list[str]:
 def write_pack(
     folder: str, scratch: str, about: Mapping[str, Any], put: Callable[[BinaryIO], Sequence[Entry]]
 ) -> Optional[str]:
-    """A new pack in `folder` of what `put` writes into a stream; its name, None where nothing went in. `about` is the header without its entries.
+    """Write what `put` writes into a stream as a pack in `folder`; returns its name, None if it is empty.
 
-    Raises OSError; then nothing is left of it.
+    `about`: the header without its entries. Raises OSError; then nothing of the pack is left.
     """
     made_s = float(about["made_s"])
     name = f"{int(made_s * 1000):013d}-{os.urandom(4).hex()}{SUFFIX}"
-    # The bodies are made first, since the header tells of them: on the node, so that the shared folder sees one write from begin to end.
+    # The entries are collected on the node, since the header describes them.
     draft, bodies = os.path.join(folder, f".{name}.tmp"), os.path.join(scratch, f".{name}.bodies")
     try:
         with open(bodies, "wb") as stream:
             entries = put(stream)
         if not entries:
             return None
-        header = json.dumps(
-            {**about, "entries": [list(one) for one in entries]}, separators=(",", ":")
-        ).encode()
+        header = json.dumps({**about, "entries": entries}, separators=(",", ":")).encode()
         line = MAGIC + f"{len(header)} {hashlib.sha256(header).hexdigest()}\n".encode()
         with open(draft, "wb") as stream, open(bodies, "rb") as source:
             stream.write(line + header + b"\n")
@@ -282,7 +249,10 @@ def write_pack(
 
 
 def append_files(stream: BinaryIO, root: str, paths: Sequence[str], room_bytes: int) -> list[Entry]:
-    """Files of `root` into a stream, whole units and no more than `room_bytes`; one that goes away or changes meanwhile is left out."""
+    """Append files of `root` to a stream, in complete units and `room_bytes` at most.
+
+    A unit with a file that vanishes or changes meanwhile is left out.
+    """
     units: dict[str, list[str]] = {}
     for path in paths:
         units.setdefault(unit_of(path), []).append(path)
@@ -299,7 +269,7 @@ def append_files(stream: BinaryIO, root: str, paths: Sequence[str], room_bytes: 
 
 
 def append_entry(stream: BinaryIO, path: str, content: bytes, mtime_ns: int, mode: int) -> Entry:
-    """One entry into a stream."""
+    """Append one entry to a stream."""
     small = zlib.compress(content, LEVEL)
     kept = small if len(small) < COMPRESSED_AT_MOST * len(content) else content
     stream.write(kept)
@@ -308,19 +278,15 @@ def append_entry(stream: BinaryIO, path: str, content: bytes, mtime_ns: int, mod
 
 def _put_file(stream: BinaryIO, root: str, path: str) -> Optional[Entry]:
     try:
-        with open(
-            os.open(os.path.join(root, path), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb"
-        ) as source:
-            fact = os.fstat(source.fileno())
+        number = os.open(os.path.join(root, path), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with open(number, "rb") as source:
+            fact = os.fstat(number)
             content = source.read(ENTRY_BYTES_MAX + 1)
-            after = os.fstat(source.fileno())
+            after = os.fstat(number)
     except OSError:
         return None
-    if (
-        len(content) > ENTRY_BYTES_MAX
-        or len(content) != after.st_size
-        or fact.st_mtime_ns != after.st_mtime_ns
-    ):
+    is_same = (after.st_size, after.st_mtime_ns) == (len(content), fact.st_mtime_ns)
+    if len(content) > ENTRY_BYTES_MAX or not is_same:
         return None
     return append_entry(stream, path, content, fact.st_mtime_ns, fact.st_mode)
 
@@ -330,19 +296,15 @@ def _put_file(stream: BinaryIO, root: str, path: str) -> Optional[Entry]:
 
 @contextlib.contextmanager
 def open_pack(folder: str, name: str, epoch: Optional[int] = None) -> Iterator[tuple[BinaryIO, Header]]:
-    """A pack, at its first entry, and its header.
-
-    Raises OSError, and Damaged, also where the caches were cleared since (`epoch`: how often they were).
-    """
+    """A pack at its first entry, and its header. Raises OSError; Damaged, also for another `epoch`."""
     with open(os.path.join(folder, name), "rb") as stream:
-        header = read_header(stream)
+        header = _read_header(stream)
         if epoch not in (None, header.epoch):
             raise Damaged("it is from before the caches were cleared")
         yield stream, header
 
 
-def read_header(stream: BinaryIO) -> Header:
-    """The header of an open pack, which then stands at its first entry. Raises Damaged, OSError."""
+def _read_header(stream: BinaryIO) -> Header:
     line = stream.readline(200)
     words = line[len(MAGIC) :].split()
     if not line.startswith(MAGIC) or not line.endswith(b"\n") or len(words) != 2 or not words[0].isdigit():
@@ -362,44 +324,31 @@ def read_header(stream: BinaryIO) -> Header:
 def _header(table: Mapping[str, Any], offset: int) -> Header:
     entries = [Entry(str(p), int(n), int(k), str(s), int(t), int(m)) for p, n, k, s, t, m in table["entries"]]
     for one in entries:
-        if (
-            not is_safe(one.path)
-            or not 0 <= one.stored <= ENTRY_BYTES_MAX
-            or not 0 <= one.size <= ENTRY_BYTES_MAX
-        ):
+        if not is_safe(one.path) or not all(0 <= size <= ENTRY_BYTES_MAX for size in (one.stored, one.size)):
             raise ValueError(one.path)
-    texts = [{str(k): str(v) for k, v in table[key].items()} for key in ("facts", "writers")]
-    return Header(
-        str(table["class"]),
-        texts[0],
-        texts[1],
-        float(table["made_s"]),
-        str(table["node"]),
-        int(table["epoch"]),
-        entries,
-        offset,
-    )
+    facts, writers = ({str(k): str(v) for k, v in table[key].items()} for key in ("facts", "writers"))
+    made_s, node, epoch = float(table["made_s"]), str(table["node"]), int(table["epoch"])
+    return Header(str(table["class"]), facts, writers, made_s, node, epoch, entries, offset)
 
 
 def read_entries(
     stream: BinaryIO, header: Header, wanted: frozenset[str]
 ) -> Iterator[tuple[Entry, Optional[bytes]]]:
-    """The wanted entries of a pack that stands behind its header, in order, with their content; None for one that is damaged. Raises OSError."""
+    """The wanted entries of an open pack in order, with content, None if damaged. Raises OSError."""
     for entry in header.entries:
         if entry.path not in wanted:
             stream.seek(entry.stored, os.SEEK_CUR)
             continue
-        kept = stream.read(entry.stored)
-        yield entry, _verified(entry, kept)
+        yield entry, _verified(entry, stream.read(entry.stored))
 
 
 def _verified(entry: Entry, kept: bytes) -> Optional[bytes]:
-    """The content, where it is what was put in."""
+    """The content of an entry; None if it is damaged."""
     if len(kept) != entry.stored:
         return None
     if entry.compressed:
         try:
-            # A little more than it should be, so that what is too long is noticed and cannot fill the memory.
+            # One byte more than expected, so that longer content is detected and cannot fill the memory.
             kept = zlib.decompressobj().decompress(kept, entry.size + 1)
         except zlib.error:
             return None

@@ -1,9 +1,9 @@
-"""When a node merges into its run's compile caches while the script runs. (I/O)
+"""Merges a node's compile caches into its run's from time to time while the script runs. (I/O)
 
-Frameworks compile most in the first minutes, so the first merges come early and later ones
-seldom. The first node of the job goes first; the others follow, spread over a time that grows with their
-number, so that a thousand nodes neither write the same entries nor read one folder at once. Each merge is a
-process of its own with the lowest priority; one that hangs is abandoned.
+Frameworks compile most in the first minutes, so the first merges come early and later ones rarely. The first
+node of the job begins; the others follow over a time that grows with their number, so that a thousand nodes
+neither write the same entries nor read one folder at once. Each merge is a process with the lowest priority;
+one that hangs is abandoned.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ import os
 import signal
 import sys
 
-from ftrun.hooks.runtime.ownership import RUNNER
-
-__all__ = ["HAS_MERGER", "PeriodicMerge"]
+from ftrun.hooks.runtime.command_line import own_command
 
 HAS_MERGER = "FTRUN_TENDED"
 """Environment variable: a parent process of ours merges already."""
@@ -28,7 +26,7 @@ LIMIT_S = 180.0
 
 
 class PeriodicMerge:
-    """The merges of one node. Call `poll` now and then; it costs nothing where the run has no caches."""
+    """The merges of one node. Call `poll` periodically; it costs nothing if the run has no caches."""
 
     def __init__(self, folder: str, launch: str, now_s: float) -> None:
         """`folder`: `nodes` of the attempt; `now_s`: monotonic, when the step began."""
@@ -52,7 +50,8 @@ class PeriodicMerge:
         elif now_s >= self.due_s():
             self._merges += 1
             if HAS_MERGER not in os.environ and os.path.exists(self._where):
-                self.pid, self._until_s = _begin(self._words), now_s + LIMIT_S
+                self.pid = os.posix_spawn(sys.executable, own_command(*self._words), os.environ)
+                self._until_s = now_s + LIMIT_S
 
     def stop(self) -> None:
         """Kill a running merge; what it was writing is dropped."""
@@ -75,19 +74,9 @@ class PeriodicMerge:
 
 
 def _behind_s() -> float:
-    """How long after the first node of the job this one begins, by its place among them."""
+    """How long after the first node of the job this one begins."""
     place, count = (os.environ.get(name, "") for name in ("SLURM_PROCID", "SLURM_NTASKS"))
     if not place.isdigit() or not count.isdigit() or not int(place):
         return 0.0
     span_s = min(APART_MAX_S, APART_S * int(count))
     return BEHIND_S + span_s * int(place) / max(1, int(count))
-
-
-def _begin(words: list[str]) -> int:
-    flags = [flag for flag, is_set in (("-I", sys.flags.isolated), ("-S", sys.flags.no_site)) if is_set]
-    own = (
-        ["-m", "ftrun.hooks.main"]
-        if sys.argv[0].endswith(".py") or not os.path.isfile(sys.argv[0])
-        else ["-c", RUNNER, sys.argv[0]]
-    )
-    return os.posix_spawn(sys.executable, [sys.executable, *flags, *own, *words], os.environ)

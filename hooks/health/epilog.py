@@ -15,8 +15,6 @@ import time
 
 from ftrun.hooks.health.slurm_hook import Hook, act_on_bad, log_findings, open_hook, run_checks
 
-__all__ = ["DEFAULTS", "main"]
-
 DEFAULTS = {
     "enabled": True,
     "on_bad": "report",

@@ -17,8 +17,6 @@ from typing import Any
 
 from ftrun.hooks.health.slurm_hook import Hook, act_on_bad, log_findings, open_hook, run_checks, settle_drain
 
-__all__ = ["DEFAULTS", "main"]
-
 DEFAULTS = {"enabled": True, "on_bad": "report", "tier": "fast", "checks": [], "runs": 2, "within_s": 45.0}
 
 
@@ -35,21 +33,24 @@ def main(arguments: list[str]) -> int:
 
 
 def _look(hook: Hook) -> None:
-    before, last = hook.kept.read("streaks"), hook.kept.read("health")
+    bad_before, last = hook.kept.read("streaks"), hook.kept.read("health")
     known = {_mark(one) for one in last.get("findings", ())}
     tier = "recheck" if hook.own["tier"] == "recheck" else "fast"
+    # Without counters of the last run a check takes two readings itself.
+    counters = hook.kept.read("counters").items()
+    before = {name: {"before": counts} for name, counts in counters if isinstance(counts, dict) and counts}
     found = run_checks(
         hook,
         [str(name) for name in hook.own["checks"]],
         tier=tier,
-        more=_compared(hook.kept.read("counters")),
+        more=before,
     )
     log_findings(hook, [one for one in found if one.severity == "bad" or _mark(one._asdict()) not in known])
     bad = [one for one in found if one.severity == "bad"]
     hook.kept.note_health(sorted({one.check for one in bad}))
-    streaks = {one.check: int(before.get(one.check, 0)) + 1 for one in bad}
+    streaks = {one.check: int(bad_before.get(one.check, 0)) + 1 for one in bad}
     hook.kept.write("streaks", streaks)
-    healed = sorted(set(before) - set(streaks))
+    healed = sorted(set(bad_before) - set(streaks))
     if healed:
         hook.kept.log(f"health: no longer bad: {', '.join(healed)}")
     hook.kept.write("counters", _counters())
@@ -62,21 +63,16 @@ def _mark(finding: Mapping[str, Any]) -> tuple[Any, ...]:
     return finding["check"], finding["severity"], finding["device"]
 
 
-def _compared(kept: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The last run's counters for the checks that compare; without them they take two readings themselves."""
-    return {name: {"before": counts} for name, counts in kept.items() if isinstance(counts, dict) and counts}
-
-
 def _counters() -> dict[str, Any]:
-    from ftrun.hooks.checks import ethernet, net_interfaces, rdma, rdma_ports
+    from ftrun.hooks.checks import ethernet, rdma
     from ftrun.hooks.runtime.host import Machine, NoAnswer
 
     machine = Machine()
     try:
         return {
-            "ib-errors": rdma_ports.counters(machine, [*rdma.LINK_LIMITS, *rdma.PACKET_LIMITS]),
-            "ib-flaps": rdma_ports.counters(machine, [rdma.FLAP_COUNTER]),
-            "nic-errors": net_interfaces.counters(machine, list(ethernet.NIC_LIMITS)),
+            "ib-errors": rdma.counters(machine, [*rdma.LINK_LIMITS, *rdma.PACKET_LIMITS]),
+            "ib-flaps": rdma.counters(machine, [rdma.FLAP_COUNTER]),
+            "nic-errors": ethernet.counters(machine, list(ethernet.NIC_LIMITS)),
         }
     except NoAnswer:
         return {}

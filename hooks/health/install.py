@@ -23,8 +23,6 @@ from collections.abc import Sequence
 from ftrun.hooks.health import epilog, health_check, prolog, slurm_hook
 from ftrun.hooks.runtime.host import USUAL_PATH, UsageError
 
-__all__ = ["main"]
-
 LIMITS_S = {
     "prolog": prolog.DEFAULTS["within_s"],
     "epilog": epilog.DEFAULTS["within_s"],

@@ -24,8 +24,6 @@ from ftrun.hooks.runtime.host import Machine, NoAnswer
 from ftrun.hooks.runtime.job_cgroup import NO_JOB, OwnJob, job_and_step, own_job
 from ftrun.hooks.runtime.procfs import Process
 
-__all__ = ["NAME", "is_of_job", "job_processes", "kill_processes", "leftover_finding"]
-
 NAME = "leftovers"
 READ_S = 2.0
 SHOWN_MAX = 8

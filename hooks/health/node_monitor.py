@@ -28,11 +28,11 @@ from ftrun.hooks.checks import catalogue, kernel_log_reader
 from ftrun.hooks.checks import thresholds as checks_thresholds
 from ftrun.hooks.compile_cache.periodic_merge import PeriodicMerge
 from ftrun.hooks.runtime import node_report
+from ftrun.hooks.runtime.command_line import END, MEANT_FOR_OTHERS, node_name, parser_of, until_told
 from ftrun.hooks.runtime.finding import BAD, DEGRADED, OK, SEVERITIES, SKIPPED, UNKNOWN, Check, Finding, worst
 from ftrun.hooks.runtime.host import Machine, UsageError
+from ftrun.hooks.runtime.parent import Parent
 from ftrun.hooks.runtime.state_dir import Growth
-
-__all__ = ["FAMILIES", "Family", "NodeMonitor", "checks_by_family", "main"]
 
 USUAL_PERIOD_S = 60.0
 LOOK_LIMIT_S = 20.0
@@ -41,13 +41,6 @@ PRESENT_DANGER = frozenset({"mounts", "lustre-client"})
 """Checks of a present danger, reported from the first look on. Findings of others at the first look are not
 of this job: a counter may be a year old, and a GPU that is not visible may never have been the job's.
 """
-
-# From --signal and `scancel --signal`, which reach every step but are meant for the job's own. A step that a
-# signal ends is a failed step.
-_MEANT_FOR_OTHERS = (
-    signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGPWR,
-    signal.SIGXCPU, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
-)  # fmt: skip
 
 
 class Family(NamedTuple):
@@ -135,11 +128,9 @@ class NodeMonitor:
         self._first: dict[str, dict[str, Finding]] = {}
         self._counters: dict[str, Any] = {}
         found = [(family, _present(family, root)) for family in FAMILIES]
-        wanted = [(family, [one for one in checks if self._is_on(one)]) for family, checks in found]
+        off = {name for name, own in self._settings.items() if own.get("enabled", True) is False}
+        wanted = [(family, [one for one in checks if one.name not in off]) for family, checks in found]
         self._members = [_Member(family, checks) for family, checks in wanted if checks]
-
-    def _is_on(self, check: Check) -> bool:
-        return self._settings.get(check.name, {}).get("enabled", True) is not False
 
     @property
     def checks(self) -> list[str]:
@@ -222,12 +213,7 @@ def _is_other(one: Finding, known: Finding) -> bool:
 def _present(family: Family, root: str) -> list[Check]:
     """The checks of a family that apply to this node; the others are not even imported."""
     machine = Machine(root)
-    found = []
-    for name, need in family.checks:
-        there = os.path.exists(machine.path(need)) if need.startswith("/") else machine.tool(need)
-        if not need or there:
-            found.append(catalogue.loaded(name))
-    return found
+    return [catalogue.loaded(name) for name, need in family.checks if not need or machine.has(need)]
 
 
 def checks_by_family(root: str = "/") -> dict[str, list[str]]:
@@ -290,7 +276,7 @@ def _answer(checks: Sequence[Check], thresholds: Any, root: str, writer: int) ->
     """Runs in the child: print a line for each check as soon as it is done."""
     try:
         os.setsid()
-        for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, *_MEANT_FOR_OTHERS):
+        for number in (*END, *MEANT_FOR_OTHERS):
             signal.signal(number, signal.SIG_DFL)
         for check in checks:
             machine = Machine(root, time.monotonic() + check.limit_s)
@@ -337,20 +323,19 @@ def main(arguments: list[str]) -> int:
     """Monitor until the job ends. Always 0: the status of this step must not become what Slurm records for
     the job.
     """
-    words = _parser().parse_args(arguments)
+    parent, words = Parent(), _parser().parse_args(arguments)
     if words.visible:
         print(json.dumps(checks_by_family(words.root)))
         return 0
     if not words.folder:
         raise UsageError("--folder is missing; `ftrun-hook watch --help` tells more")
     _hold_back()
-    node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    node = node_name(words.node)
     settings = checks_thresholds.read(words.settings, node)
     if settings is None:
         return 0
     root = words.root.replace("{node}", node)
     watch = NodeMonitor(root=root, period_s=words.period, began_s=time.time(), settings=settings)
-    parent = os.getppid()
     _Living.merger = merger = PeriodicMerge(words.folder, str(words.launch), time.monotonic())
     while True:
         now_s = time.time()
@@ -362,7 +347,7 @@ def main(arguments: list[str]) -> int:
         if words.once:
             return 0
         time.sleep(watch.period_s - time.time() % watch.period_s)
-        if os.getppid() != parent or _is_over(words.folder, words.launch):
+        if parent.is_gone or _is_over(words.folder, words.launch):
             return 0
 
 
@@ -382,34 +367,21 @@ def _hold_back() -> None:
                 os.killpg(_Living.child, signal.SIGKILL)
         os._exit(0)
 
-    for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, leave)
-    for number in _MEANT_FOR_OTHERS:
-        signal.signal(number, signal.SIG_IGN)
+    until_told(leave)
     with contextlib.suppress(OSError):
         os.nice(19)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as stream:
         stream.write("1000")
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:
-        raise UsageError(f"{message}; `ftrun-hook watch --help` tells more")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="ftrun-hook watch", description="Look after this node while a job runs on it.")
-    told = f"thresholds by check, as JSON (default: {checks_thresholds.SITES_OWN})"
-    parser.add_argument("--settings", default="", metavar="FILE", help=told)
-    parser.add_argument("--folder", default="", help="where reports are written: nodes/ of the attempt")
-    parser.add_argument(
-        "--visible", action="store_true", help="print what can be seen here, as JSON, and leave"
-    )
-    parser.add_argument("--launch", type=int, default=0, help="the number of this launch of the job")
-    parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
-    parser.add_argument("--period", type=float, default=USUAL_PERIOD_S, help="seconds between two looks")
-    parser.add_argument(
-        "--root", default="/", help="look below this folder, for drills; {node} in it is the node's name"
-    )
-    parser.add_argument("--once", action="store_true", help="look once and leave")
+    text = "Look after this node while a job runs on it."
+    parser = parser_of("watch", text, "--launch", "--node", "--root")
+    add = parser.add_argument
+    text = f"thresholds by check, as JSON (default: {checks_thresholds.SITES_OWN})"
+    add("--settings", default="", metavar="FILE", help=text)
+    add("--folder", default="", help="where reports are written: nodes/ of the attempt")
+    add("--visible", action="store_true", help="print what can be seen here, as JSON, and leave")
+    add("--period", type=float, default=USUAL_PERIOD_S, help="seconds between two looks")
+    add("--once", action="store_true", help="look once and leave")
     return parser

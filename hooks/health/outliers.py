@@ -25,8 +25,6 @@ from typing import Any, NamedTuple
 
 from ftrun.hooks.runtime.finding import BAD, DEGRADED, NOTE, OK, Finding
 
-__all__ = ["COMPARED", "Comparison", "Outlier", "Verdict", "find_outliers", "verdict"]
-
 Row = Mapping[str, Any]
 """A finding as in reports: the fields of Finding by name."""
 Rows = Sequence[Row]

@@ -50,24 +50,9 @@ from ftrun.hooks.health.rendezvous import (
     SocketBoard,
     wait_for_notes,
 )
+from ftrun.hooks.runtime.command_line import node_name, parser_of
 from ftrun.hooks.runtime.finding import BAD, NOTE, OK, UNKNOWN, Finding
 from ftrun.hooks.runtime.host import Machine, NoAnswer, UsageError
-
-__all__ = [
-    "EXIT_BAD",
-    "EXIT_NO_VERDICT",
-    "NAME",
-    "Measurement",
-    "Outcome",
-    "Pair",
-    "Server",
-    "evaluate",
-    "findings",
-    "first_round",
-    "main",
-    "measure_link",
-    "second_round",
-]
 
 
 class Pair(NamedTuple):
@@ -338,7 +323,7 @@ def main(arguments: list[str]) -> int:
     """Take part; the first node prints the verdict. 0: no node is named, 1: a node is, 3: no verdict."""
     words = _parser().parse_args(arguments)
     nodes = _nodes(words.nodes)
-    me = words.node or os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+    me = node_name(words.node)
     if me not in nodes:
         raise UsageError(f"{me} is not among the nodes {','.join(nodes[:8])}: give its name by --node")
     if bool(words.folder) == bool(words.board):
@@ -548,44 +533,19 @@ def _address(node: str) -> str:
             return "127.0.0.1"
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:
-        raise UsageError(f"{message}; `ftrun-hook pair-test --help` tells more")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="ftrun-hook pair-test",
-        description="Try the network between the nodes; start it on each of them at once.",
-    )
-    parser.add_argument("--nodes", default="", metavar="LIST", help="all nodes (default: those of the job)")
-    parser.add_argument(
-        "--node", default="", metavar="NAME", help="this node's name in the list (default: Slurm's)"
-    )
-    parser.add_argument("--address", default="", help="where others reach this node (default: of its name)")
-    parser.add_argument(
-        "--folder", default="", metavar="DIR", help="a new folder that all nodes see, where they meet"
-    )
-    parser.add_argument(
-        "--board", default="", metavar="HOST:PORT", help="without a folder: an address of the first node"
-    )
-    parser.add_argument(
-        "--meet", type=float, default=30.0, metavar="S", help="how long to wait for all nodes (30)"
-    )
-    parser.add_argument(
-        "--seconds", type=float, default=0.5, metavar="S", help="of each direction of a try (0.5)"
-    )
-    parser.add_argument(
-        "--limit", type=float, default=10.0, metavar="S", help="a silence that long ends a try (10)"
-    )
-    parser.add_argument(
-        "--share", type=float, default=0.5, help="of the usual bandwidth, below which a try is bad (0.5)"
-    )
-    parser.add_argument(
-        "--slower", type=float, default=10.0, help="times the usual round trip, above which it is bad (10)"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument(
-        "--all", action="store_true", help="every node prints the verdict, not the first only"
-    )
+    text = "Try the network between the nodes; start it on each of them at once."
+    parser = parser_of("pair-test", text, "--json")
+    add = parser.add_argument
+    add("--nodes", default="", metavar="LIST", help="all nodes (default: those of the job)")
+    add("--node", default="", metavar="NAME", help="this node's name in the list (default: Slurm's)")
+    add("--address", default="", help="where others reach this node (default: of its name)")
+    add("--folder", default="", metavar="DIR", help="a new folder that all nodes see, where they meet")
+    add("--board", default="", metavar="HOST:PORT", help="without a folder: an address of the first node")
+    add("--meet", type=float, default=30.0, metavar="S", help="how long to wait for all nodes (30)")
+    add("--seconds", type=float, default=0.5, metavar="S", help="of each direction of a try (0.5)")
+    add("--limit", type=float, default=10.0, metavar="S", help="a silence that long ends a try (10)")
+    add("--share", type=float, default=0.5, help="of the usual bandwidth, below which a try is bad (0.5)")
+    add("--slower", type=float, default=10.0, help="times the usual round trip, above which it is bad (10)")
+    add("--all", action="store_true", help="every node prints the verdict, not the first only")
     return parser

@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import time
-from typing import Any
 
 from ftrun.hooks.checks import catalogue, runner, thresholds
 from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.host import UsageError
-
-__all__ = ["NOT_AFTERWARDS", "main"]
+from ftrun.hooks.runtime.command_line import node_name, parser_of
 
 WITHIN_S = 12.0
 NOT_AFTERWARDS = frozenset(
@@ -32,7 +28,7 @@ def main(arguments: list[str]) -> int:
     """
     words = _parser().parse_args(arguments)
     chosen = [check for check in catalogue.checks("fast") if check.name not in NOT_AFTERWARDS]
-    node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    node = node_name(words.node)
     settings = thresholds.read(words.settings, node)
     if settings is None:
         return 0
@@ -53,34 +49,14 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:
-        raise UsageError(f"{message}; `ftrun-hook post-failure-check --help` tells more")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="ftrun-hook post-failure-check", description="Check this node after a job on it has failed."
-    )
-    parser.add_argument(
-        "--root", default="/", help="look below this folder, for drills; {node} in it is the node's name"
-    )
-    told = f"thresholds by check, as JSON (default: {thresholds.SITES_OWN})"
-    parser.add_argument("--settings", default="", metavar="FILE", help=told)
-    parser.add_argument("--folder", required=True, help="where reports are written: nodes/ of the attempt")
-    parser.add_argument(
-        "--since",
-        type=float,
-        default=0.0,
-        metavar="TIME",
-        help="when the script began, in seconds of the epoch",
-    )
-    parser.add_argument("--launch", type=int, default=0, help="the number of this launch of the job")
-    parser.add_argument(
-        "--start", type=int, default=0, help="the number of the script's start in this launch"
-    )
-    parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
-    parser.add_argument(
-        "--within", type=float, default=WITHIN_S, metavar="SECONDS", help="end within this time"
-    )
+    text = "Check this node after a job on it has failed."
+    parser = parser_of("post-failure-check", text, "--folder", "--launch", "--node", "--root")
+    add = parser.add_argument
+    text = f"thresholds by check, as JSON (default: {thresholds.SITES_OWN})"
+    add("--settings", default="", metavar="FILE", help=text)
+    text = "when the script began, in seconds of the epoch"
+    add("--since", type=float, default=0.0, metavar="TIME", help=text)
+    add("--start", type=int, default=0, help="the number of the script's start in this launch")
+    add("--within", type=float, default=WITHIN_S, metavar="SECONDS", help="end within this time")
     return parser

@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from ftrun.hooks.checks import thresholds
 from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.finding import BAD, SEVERITIES, TIERS, Check
-from ftrun.hooks.runtime.host import Machine, NoAnswer, UsageError
+from ftrun.hooks.runtime.command_line import node_name, parser_of
+from ftrun.hooks.runtime.finding import SEVERITIES, TIERS
+from ftrun.hooks.runtime.host import Machine, NoAnswer
 from ftrun.hooks.runtime.node_report import SCHEMA, parse_report
 
 if TYPE_CHECKING:
     from ftrun.hooks.health.outliers import Verdict
-
-__all__ = ["EXIT_HELD", "KIND", "RECORD", "main"]
 
 KIND = "preflight"
 EXIT_HELD = 69
@@ -49,32 +48,19 @@ def main(arguments: list[str]) -> int:
     words = _parser().parse_args(arguments)
     if words.verdict:
         return _summed_up(words)
-    node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    node = node_name(words.node)
     settings = thresholds.read(words.settings, node)
     if settings is not None:
-        from ftrun.hooks.checks import catalogue
+        from ftrun.hooks.checks import catalogue, runner
 
         chosen = catalogue.checks(words.tier, words.names)
-        words.root = words.root.replace("{node}", node)
-        node_report.write_report(words.folder, words.launch, _report(node, chosen, settings, words))
-    return 0
-
-
-def _report(
-    node: str, chosen: Sequence[Check], settings: Mapping[str, Mapping[str, Any]], words: argparse.Namespace
-) -> dict[str, Any]:
-    """The report of these checks; bad results were confirmed by a second look."""
-    from ftrun.hooks.checks import catalogue, runner
-
-    reports = runner.run(chosen, settings=settings, budget_s=words.within, root=words.root)
-    bad = [one.check for one in reports if any(found.severity == BAD for found in one.findings)]
-    if bad:
-        again = runner.run(
-            catalogue.checks(names=bad), settings=settings, budget_s=AGAIN_WITHIN_S, root=words.root
+        root = words.root.replace("{node}", node)
+        reports = runner.run_confirmed(
+            chosen, settings=settings, budget_s=words.within, again_s=lambda: AGAIN_WITHIN_S, root=root
         )
-        second = {one.check: one for one in again}
-        reports = [second.get(one.check, one) for one in reports]
-    return runner.report_of(reports, kind=KIND, node=node, at_s=time.time(), tier=words.tier)
+        report = runner.report_of(reports, kind=KIND, node=node, at_s=time.time(), tier=words.tier)
+        node_report.write_report(words.folder, words.launch, report)
+    return 0
 
 
 def _summed_up(words: argparse.Namespace) -> int:
@@ -166,31 +152,16 @@ def _told(found: Verdict, answered: int, nodes: int, *, held: bool) -> Sequence[
     return lines
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:
-        raise UsageError(f"{message}; `ftrun-hook preflight --help` tells more")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="ftrun-hook preflight", description="Check this node before a job's script starts.")
-    parser.add_argument("--folder", required=True, help="where reports are written: nodes/ of the attempt")
-    parser.add_argument("--launch", type=int, default=0, help="the number of this launch of the job")
-    parser.add_argument("names", nargs="*", metavar="CHECK", help="only these checks")
-    parser.add_argument("--tier", choices=TIERS, default="fast", help="how thorough (default: fast)")
-    parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
-    parser.add_argument(
-        "--within", type=float, default=WITHIN_S, metavar="SECONDS", help="end within this time"
-    )
-    parser.add_argument(
-        "--settings",
-        default="",
-        metavar="FILE",
-        help="thresholds by check, as JSON; {node} in it is the node's name",
-    )
-    parser.add_argument(
-        "--root", default="/", help="look below this folder, for drills; {node} in it is the node's name"
-    )
-    parser.add_argument("--verdict", action="store_true", help="sum up the reports of all nodes")
-    parser.add_argument("--nodes", type=int, default=1, help="with --verdict: how many nodes the job has")
-    parser.add_argument("--report-only", action="store_true", help="with --verdict: hold no script")
+    text = "Check this node before a job's script starts."
+    parser = parser_of("preflight", text, "--folder", "--launch", "--node", "--root")
+    add = parser.add_argument
+    add("names", nargs="*", metavar="CHECK", help="only these checks")
+    add("--tier", choices=TIERS, default="fast", help="how thorough (default: fast)")
+    add("--within", type=float, default=WITHIN_S, metavar="SECONDS", help="end within this time")
+    text = "thresholds by check, as JSON; {node} in it is the node's name"
+    add("--settings", default="", metavar="FILE", help=text)
+    add("--verdict", action="store_true", help="sum up the reports of all nodes")
+    add("--nodes", type=int, default=1, help="with --verdict: how many nodes the job has")
+    add("--report-only", action="store_true", help="with --verdict: hold no script")
     return parser

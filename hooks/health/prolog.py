@@ -16,8 +16,6 @@ import time
 
 from ftrun.hooks.health.slurm_hook import EXIT_REFUSED, Hook, act_on_bad, log_findings, open_hook, run_checks
 
-__all__ = ["DEFAULTS", "main"]
-
 DEFAULTS = {
     "enabled": True,
     "on_bad": "drain",

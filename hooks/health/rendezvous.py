@@ -16,8 +16,6 @@ import time
 from collections.abc import Mapping
 from typing import Any, Callable, Optional, Protocol
 
-__all__ = ["Board", "BoardServer", "FolderBoard", "Listener", "SocketBoard", "wait_for_notes"]
-
 
 class Listener:
     """Listens at an address; port 0 takes a free one. `answer` gets each connection, and closes it."""

@@ -18,8 +18,6 @@ from typing import NamedTuple
 
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 
-__all__ = ["UNSURE", "Row", "drain", "is_ours", "is_within_cap", "parse_rows", "recheck_cap"]
-
 PREFIX = "ftrun:"
 ASK_S = 4.0
 UNSURE = "perhaps drained, and not looked at again: "

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import time
 
+from ftrun.hooks.runtime.command_line import node_name
 from ftrun.hooks.runtime.slurm_env import Job, job_of
 from ftrun.hooks.runtime.state_dir import StateDir
 
@@ -21,19 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, Optional
 
-    from ftrun.hooks.runtime.finding import Check, Finding
-
-__all__ = [
-    "EXIT_REFUSED",
-    "SETTINGS",
-    "STATE",
-    "Hook",
-    "act_on_bad",
-    "log_findings",
-    "open_hook",
-    "run_checks",
-    "settle_drain",
-]
+    from ftrun.hooks.runtime.finding import Finding
 
 EXIT_REFUSED = 69
 """No job here. A number that no interpreter, shell or signal returns: the calling script ignores every other
@@ -63,7 +52,7 @@ class Hook:
         self.kept = kept
         self.until_s = until_s
         self.job: Job = job_of(os.environ)
-        self.node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+        self.node = node_name()
 
     @property
     def drains(self) -> bool:
@@ -114,22 +103,21 @@ def run_checks(
     hook's name.
     """
     from ftrun.hooks.checks import catalogue, runner
-    from ftrun.hooks.runtime.finding import BAD
 
     chosen = catalogue.checks("burn-in" if names else tier)
     if names:
         chosen = [check for check in chosen if check.name in names]
     if hook.job.id and not hook.job.devices:
-        chosen = [check for check in chosen if not _of_devices(check)]
+        chosen = [one for one in chosen if "devices" not in one.thresholds and one.fault != "hardware-gpu"]
     settings = {
         one.name: {**(more or {}).get(one.name, {}), **hook.table.get(one.name, {})} for one in chosen
     }
-    reports = runner.run(chosen, settings=settings, budget_s=hook.left_s() * FIRST_LOOK)
-    suspects = {one.check for one in reports if any(finding.severity == BAD for finding in one.findings)}
-    if suspects:
-        again = [check for check in chosen if check.name in suspects]
-        second = {one.check: one for one in runner.run(again, settings=settings, budget_s=hook.left_s() / 2)}
-        reports = [second.get(one.check, one) for one in reports]
+    reports = runner.run_confirmed(
+        chosen,
+        settings=settings,
+        budget_s=hook.left_s() * FIRST_LOOK,
+        again_s=lambda: hook.left_s() / 2,
+    )
     told = runner.report_of(reports, kind=hook.name, node=hook.node, at_s=time.time(), tier=tier)
     hook.kept.write(hook.name, told)
     return [one for report in reports for one in report.findings]
@@ -187,10 +175,6 @@ def settle_drain(hook: Hook) -> None:
         if done:
             hook.kept.keep(DRAINING)
             hook.kept.log(f"{hook.name}: {kept[0]}: {done}")
-
-
-def _of_devices(check: Check) -> bool:
-    return "devices" in check.thresholds or check.fault == "hardware-gpu"
 
 
 def _cap(hook: Hook) -> float:

@@ -19,14 +19,13 @@ import sys
 import time
 
 from ftrun.hooks.compile_cache.periodic_merge import HAS_MERGER, PeriodicMerge
+from ftrun.hooks.runtime.command_line import node_name, options, own_command, until_told
 from ftrun.hooks.runtime.host import UsageError
-from ftrun.hooks.runtime.ownership import RUNNER
+from ftrun.hooks.runtime.parent import Parent, environment_for_helper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
-
-__all__ = ["FenceDaemon", "main"]
 
 PERIOD_S = 1.0
 AGAIN_S = (1.0, 5.0, 30.0)
@@ -35,6 +34,7 @@ CHILD_S = 20.0
 LEAVE_S = 1.0  # how long it waits for its children when it is told to exit
 KEEP_LEAVE_S = 25.0  # the staging daemon has to free memory
 GIVES_UP = 3
+OPTIONS = ("--attempt-folder", "--launch", "--node", "--job", "--watch-after", "--keep")
 USAGE = (
     "usage: ftrun-hook guard --attempt-folder FOLDER --launch N [--node NAME] [--job ID] [--keep KEEP WORDS, ONE A LINE]\n"
     "                        [--watch-after SECONDS -- WATCH WORDS]\n"
@@ -127,48 +127,6 @@ def _kill_earlier(folder: str, token: str, job: str, node: str, launch: str) -> 
 # ---------------------------------------------------------------------- the daemon
 
 
-class _Arguments:
-    """The command line, parsed by hand: argparse would be a fifth of the memory."""
-
-    folder = ""
-    launch = "0"
-    node = ""
-    job = ""
-    watch_after = ""
-    keep = ""
-    watch: list[str] = []  # noqa: RUF012  set once
-
-    def __init__(self, arguments: list[str]) -> None:
-        names = {
-            "--attempt-folder": "folder",
-            "--launch": "launch",
-            "--node": "node",
-            "--job": "job",
-            "--watch-after": "watch_after",
-            "--keep": "keep",
-        }
-        waiting = list(arguments)
-        while waiting:
-            name, sign, value = waiting.pop(0).partition("=")
-            if name == "--":
-                self.watch, waiting = waiting, []
-            elif name not in names or not (sign or waiting):
-                raise UsageError(f"{name} is not understood; `ftrun-hook guard --help` tells more")
-            else:
-                setattr(self, names[name], value if sign else waiting.pop(0))
-        if not self.folder or not self.launch.isdigit():
-            raise UsageError("--attempt-folder or --launch is missing; `ftrun-hook guard --help` tells more")
-        if self.watch_after and not _is_seconds(self.watch_after):
-            raise UsageError("--watch-after is no number of seconds")
-
-
-def _is_seconds(text: str) -> bool:
-    try:
-        return float(text) >= 0
-    except ValueError:
-        return False
-
-
 class _Child:
     """A child process: its command, arguments, due time and pid (0: not running).
 
@@ -183,15 +141,8 @@ class _Child:
         """Start it when it is due; reap it."""
         if self.due_s is not None and now_s >= self.due_s:
             self.due_s = None
-            flags = [
-                flag for flag, is_set in (("-I", sys.flags.isolated), ("-S", sys.flags.no_site)) if is_set
-            ]
-            own = ["-m", "ftrun.hooks.main"] if sys.argv[0].endswith(".py") else ["-c", RUNNER, sys.argv[0]]
-            self.pid = os.posix_spawn(
-                sys.executable,
-                [sys.executable, *flags, *own, self.name, *self.words],
-                {**os.environ, HAS_MERGER: "1"},
-            )
+            env = environment_for_helper({**os.environ, HAS_MERGER: "1"})
+            self.pid = os.posix_spawn(sys.executable, own_command(self.name, *self.words), env)
         if self.pid:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -211,16 +162,21 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] in (["-h"], ["--help"]):
         print(USAGE)
         return 0
-    words = _Arguments(arguments)
-    node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
-    guard = FenceDaemon(words.folder, words.job or os.environ.get("SLURM_JOB_ID", ""), node, words.launch)
+    parent = Parent()
+    words, watch_words = options("guard", arguments, *OPTIONS)
+    folder, launch, node, job, watch_after, keep_words = (words.get(name, "") for name in OPTIONS)
+    launch = launch or "0"
+    if not folder or not launch.isdigit():
+        raise UsageError("--attempt-folder or --launch is missing; `ftrun-hook guard --help` tells more")
+    if watch_after and not watch_after.replace(".", "", 1).isdigit():
+        raise UsageError("--watch-after is no number of seconds")
+    guard = FenceDaemon(folder, job or os.environ.get("SLURM_JOB_ID", ""), node_name(node), launch)
     began_s = time.monotonic()
-    watch = _Child("watch", words.watch, began_s + float(words.watch_after) if words.watch_after else None)
-    keep = _Child("staging-daemon", words.keep.splitlines(), began_s if words.keep else None, again=True)
-    caches = PeriodicMerge(os.path.join(words.folder, "nodes"), words.launch, began_s)
+    watch = _Child("watch", watch_words, began_s + float(watch_after) if watch_after else None)
+    keep = _Child("staging-daemon", keep_words.splitlines(), began_s if keep_words else None, again=True)
+    caches = PeriodicMerge(os.path.join(folder, "nodes"), launch, began_s)
     _install_signal_handlers(guard, watch, keep, caches)
-    parent = os.getppid()
-    while os.getppid() == parent and not _is_done(keep):
+    while not parent.is_gone and (keep.pid or not _Ending.asked):
         now_s = time.monotonic()
         guard.look(now_s)
         watch.tend(now_s)
@@ -228,11 +184,6 @@ def main(arguments: list[str]) -> int:
         caches.poll(now_s)
         time.sleep(PERIOD_S)
     return 0
-
-
-def _is_done(keep: _Child) -> bool:
-    """Whether the job is ending and the staging daemon has published what it could."""
-    return _Ending.asked and not keep.pid
 
 
 class _Ending:
@@ -262,15 +213,7 @@ def _install_signal_handlers(guard: FenceDaemon, watch: _Child, keep: _Child, ca
             pass
         os._exit(0)
 
-    own = (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT)
-    for number in own:
-        signal.signal(number, leave)
-    others = (
-        signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGPWR,
-        signal.SIGXCPU, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
-    )  # fmt: skip
-    for number in others:
-        signal.signal(number, signal.SIG_IGN)
+    until_told(leave)
     try:
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as stream:
             stream.write("1000")

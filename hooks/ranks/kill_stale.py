@@ -20,9 +20,10 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Optional
 
+from ftrun.hooks.runtime.command_line import node_name, parser_of
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.runtime.job_cgroup import own_job
-from ftrun.hooks.runtime.procfs import environments
+from ftrun.hooks.runtime.procfs import environments, read_text
 from ftrun.hooks.runtime.procfs import user_processes as listed
 from ftrun.hooks.runtime.start_processes import (
     CLOSED,
@@ -38,23 +39,12 @@ from ftrun.hooks.runtime.start_processes import (
     token_of,
 )
 
-__all__ = [
-    "KillReport",
-    "kill_stale",
-    "main",
-    "present_start",
-    "processes_of_starts",
-    "steps_of",
-    "terminate",
-]
-
 USUAL_GRACE_S = 1.0
 # an srun that waits for a lost node ignores TERM; if killed, it leaves a process that ends its step
 LAUNCHER_S = 0.3
 DEATH_S = 1.0  # how long a process may take to die after KILL
 ROUNDS_MAX = 8
 PAUSE_S = 0.02  # look twice after a kill: during exec a process has no environment
-ENVIRONMENT_BYTES_MAX = 1 << 20
 SPARED_NAMES = ("slurmstepd", "slurmd", "sackd")
 SPARED_WORDS = frozenset(
     {"ftrun.supervisor", "ftrun.supervisor.agent"}
@@ -112,8 +102,8 @@ def processes_of_starts(here: PresentStart) -> dict[int, tuple[Process, Start]]:
 
 def steps_of(pids: Iterable[int], job: str) -> dict[int, str]:
     """The numbered step of `job` that each process runs in, "" for none."""
-    own = own_job(os.environ, _text("/proc/self/cgroup"))
-    return {pid: step_of(_text(f"/proc/{pid}/cgroup"), job, own) for pid in pids} if job else {}
+    own = own_job(os.environ, read_text("/proc/self/cgroup"))
+    return {pid: step_of(read_text(f"/proc/{pid}/cgroup"), job, own) for pid in pids} if job else {}
 
 
 def kill_stale(here: PresentStart, grace_s: float = USUAL_GRACE_S) -> KillReport:
@@ -181,7 +171,7 @@ def _wait_for_exit(victims: Sequence[Process], limit_s: float) -> list[Process]:
 
 def _current(one: Process) -> Optional[Process]:
     """The process now; None if it is dead or its pid was reused."""
-    tail = _text(f"/proc/{one.pid}/stat").rpartition(")")[2].split()
+    tail = read_text(f"/proc/{one.pid}/stat").rpartition(")")[2].split()
     if len(tail) < 20 or tail[0] in "ZX" or int(tail[19]) != one.began:
         return None
     return Process(one.pid, int(tail[1]), one.group, tail[0], one.began, one.name, one.ticks)
@@ -210,14 +200,6 @@ class _Jobs:
                             yield job_of_claim(os.readlink(os.path.join(place, name)))
 
 
-def _text(path: str) -> str:
-    try:
-        with open(path, "rb") as stream:
-            return stream.read(ENVIRONMENT_BYTES_MAX).decode("utf-8", "replace")
-    except OSError:
-        return ""
-
-
 def _lineage(pid: int, processes: dict[int, Process]) -> set[int]:
     """A process and its ancestors."""
     found: set[int] = set()
@@ -233,31 +215,16 @@ def _lineage(pid: int, processes: dict[int, Process]) -> set[int]:
 
 def main(arguments: list[str]) -> int:
     """Kill, print one line, and return 0."""
-    import argparse
-
-    class Parser(argparse.ArgumentParser):
-        def error(self, message: str) -> None:  # type: ignore[override]
-            raise UsageError(f"{message}; `ftrun-hook sweep --help` tells more")
-
-    parser = Parser(
-        prog="ftrun-hook sweep", description="End what earlier starts of a run left on this node."
-    )
-    parser.add_argument("--attempt-folder", required=True, help="the folder of the present attempt")
-    parser.add_argument(
-        "--token",
-        required=True,
-        help=f"of the present start, LAUNCH.START; `{CLOSED}` ends all of the attempt",
-    )
-    parser.add_argument("--grace", type=float, default=USUAL_GRACE_S, help="seconds between TERM and KILL")
-    parser.add_argument(
-        "--job", default=os.environ.get("SLURM_JOB_ID", ""), help="the Slurm job (default: the one around)"
-    )
-    parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
-    parser.add_argument(
-        "--spare-check", action="store_true", help="also say whether this node could take part in a start"
-    )
+    text = "End what earlier starts of a run left on this node."
+    parser = parser_of("sweep", text, "--attempt-folder", "--node")
+    add = parser.add_argument
+    text = f"of the present start, LAUNCH.START; `{CLOSED}` ends all of the attempt"
+    add("--token", required=True, help=text)
+    add("--grace", type=float, default=USUAL_GRACE_S, help="seconds between TERM and KILL")
+    add("--job", default=os.environ.get("SLURM_JOB_ID", ""), help="the Slurm job (default: the one around)")
+    add("--spare-check", action="store_true", help="also say whether this node could take part in a start")
     words = parser.parse_args(arguments)
-    node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    node = node_name(words.node)
     here = present_start(
         words.attempt_folder, words.token, words.job, os.environ.get("SLURM_CLUSTER_NAME", "")
     )

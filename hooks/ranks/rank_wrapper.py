@@ -20,13 +20,12 @@ import sys
 import time
 
 from ftrun.hooks.runtime import start_processes
+from ftrun.hooks.runtime.command_line import node_name, options
 from ftrun.hooks.runtime.host import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn, Optional
-
-__all__ = ["main"]
 
 ANSWER_S = 60.0
 USAGE = (
@@ -77,14 +76,15 @@ class RankParent:
         if self.pid:
             return RankExit(os.waitpid(self.pid, 0)[1])
         if self.last is None:  # not even a child could be started
-            self._become(2)
+            self._become(2, os.getppid())
         return self.last
 
     def _once(self) -> RankExit:
         reader, writer = os.pipe()
+        wrapper = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            self._become(writer)
+            self._become(writer, wrapper)
         os.close(writer)
         failed = os.read(reader, 1) != b""  # returns when the command runs: exec closes the other end
         os.close(reader)
@@ -95,12 +95,12 @@ class RankParent:
                 return RankExit(status, ran=not failed)
             self._take(signal.sigwaitinfo(ALL))
 
-    def _become(self, writer: int) -> NoReturn:
+    def _become(self, writer: int, parent: int) -> NoReturn:
         """Runs in the child: become the rank as it would be without a parent."""
         try:
             if not os.isatty(0):
                 os.setpgid(0, 0)
-            _die_with_parent()
+            _die_with_parent(parent)
             env = _environment()
             if self.restarts:
                 env[b"FTRUN_RANK_RESTART"] = b"%d" % self.restarts
@@ -158,10 +158,10 @@ class RankParent:
                 os.mkdir(place, 0o700)
         rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
         line = {
-            "rank": int(rank) if rank.isdigit() else 0, "host": _host(), "pid": os.getpid(), "code": end.code, "signal": end.signal,
+            "rank": int(rank) if rank.isdigit() else 0, "host": node_name(), "pid": os.getpid(), "code": end.code, "signal": end.signal,
             "restart": self.restarts, "step": os.environ.get("SLURM_STEP_ID", ""), "at_s": round(time.time(), 3),
         }  # fmt: skip
-        draft = os.path.join(self.folder, f".{_host()}.{os.getpid()}.tmp")
+        draft = os.path.join(self.folder, f".{node_name()}.{os.getpid()}.tmp")
         number = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(number, "w", encoding="utf-8") as stream:
             json.dump(line, stream)
@@ -228,18 +228,16 @@ def _environment() -> dict[bytes, bytes]:
     return {name: value for name, sign, value in (word.partition(b"=") for word in words) if sign}
 
 
-def _die_with_parent() -> None:
-    """Slurm takes the end of this process for the task's, so the rank must not outlive it."""
+def _die_with_parent(parent: int) -> None:
+    """Slurm takes the end of the wrapper for the task's, so the rank must not outlive it."""
     try:
         import ctypes
 
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     except (ImportError, OSError, AttributeError):
         return
-
-
-def _host() -> str:
-    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    if os.getppid() != parent:  # it died before the line above
+        os._exit(1)
 
 
 def _exit_as(end: RankExit) -> NoReturn:
@@ -279,21 +277,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _words(arguments: list[str]) -> tuple[str, list[str], float]:
-    folder, wait_s = "", ANSWER_S
-    waiting = list(arguments)
-    while waiting:
-        name, sign, value = waiting.pop(0).partition("=")
-        if name == "--":
-            break
-        if name not in ("--folder", "--wait") or not (sign or waiting):
-            raise UsageError(f"{name} is not understood; `ftrun-hook rank --help` tells more")
-        value = value if sign else waiting.pop(0)
-        if name == "--folder":
-            folder = os.path.abspath(value)
-        elif value.replace(".", "", 1).isdigit():
-            wait_s = float(value)
-        else:
-            raise UsageError("--wait is no number of seconds")
-    if not folder or not waiting:
+    words, command = options("rank", arguments, "--folder", "--wait")
+    folder, wait = words.get("--folder", ""), words.get("--wait", str(ANSWER_S))
+    if not wait.replace(".", "", 1).isdigit():
+        raise UsageError("--wait is no number of seconds")
+    if not folder or not command:
         raise UsageError("--folder or the command is missing; `ftrun-hook rank --help` tells more")
-    return folder, waiting, wait_s
+    return os.path.abspath(folder), command, float(wait)

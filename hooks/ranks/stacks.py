@@ -32,7 +32,6 @@ in wait`): the main thread comes last.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
 import json
@@ -46,12 +45,11 @@ from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks.ranks import kill_stale
 from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.host import Machine, NoAnswer, UsageError
+from ftrun.hooks.runtime.command_line import node_name, parser_of
+from ftrun.hooks.runtime.host import Machine, NoAnswer
 from ftrun.hooks.runtime.procfs import environments
 from ftrun.hooks.runtime.procfs import user_processes as listed
 from ftrun.hooks.runtime.start_processes import PresentStart, Process, parse_environment
-
-__all__ = ["Frame", "digest", "main", "main_of_faulthandler", "main_of_pyspy", "ranks_of", "sample_stacks"]
 
 USUAL_LIMIT_S = 20.0
 USUAL_APART_S = 3.0
@@ -62,6 +60,9 @@ THREADS_MAX = 256
 BELOW_MAX = 64
 IDLE_S, IDLE_BYTES = 0.05, 4096
 TEXT_MAX = 1 << 20
+FROZEN = frozenset(
+    {"do_freezer_trap", "__refrigerator", "do_signal_stop"}
+)  # where the kernel holds such a process
 PIPES = ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_HCCL_DEBUG_INFO_PIPE_FILE")
 ACCELERATORS: dict[str, tuple[str, ...]] = {
     "nvidia-smi": (
@@ -76,6 +77,9 @@ ACCELERATORS: dict[str, tuple[str, ...]] = {
 # ---------------------------------------------------------------------- which processes are ranks
 
 RANKS_MAX = 64
+AWAITING = frozenset(
+    {"srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"}
+)  # they end after their ranks
 NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK_ID")
 LAUNCHERS = frozenset(
     {
@@ -221,7 +225,7 @@ class Rank:
         return {
             "rank": self.rank, "pid": self.pid, "name": self.process.name, "source": last["source"], "digest": digests[-1],
             "digests": digests, "moved": _moved(self.looks, cpu_s, moved_bytes), "top": last["top"],
-            "state": last["state"], "wchan": last["wchan"], "threads": last["threads"],
+            "state": last["state"], "stopped": all(one["stopped"] for one in self.looks), "wchan": last["wchan"], "threads": last["threads"],
             "cpu_s": round(cpu_s, 2), "bytes": moved_bytes, "cpu_all_s": round(last["cpu_s"], 2), "bytes_all": last["bytes"],
         }  # fmt: skip
 
@@ -229,44 +233,55 @@ class Rank:
 def _moved(looks: Sequence[Mapping[str, Any]], cpu_s: float, moved_bytes: int) -> Optional[bool]:
     """Whether a rank was elsewhere at the second look; None if that is unknown.
 
-    The kernel knows no functions: for it a rank that computes is always in the same place, so only an idle
-    one stands still.
+    The kernel knows no functions. It shows a rank that computes in one place, or in several if the rank waits
+    for its interpreter's lock now and then: so only of an idle one it tells whether that moved.
     """
     first, last = looks[0], looks[-1]
     if first["source"] != last["source"] or len(looks) < 2:
         return None
-    if first["digest"] != last["digest"]:
-        return True
-    return False if last["source"] != "proc" or (cpu_s < IDLE_S and moved_bytes < IDLE_BYTES) else None
+    if last["source"] == "proc" and (cpu_s >= IDLE_S or moved_bytes >= IDLE_BYTES):
+        return None
+    return bool(first["digest"] != last["digest"])
 
 
-def ranks_here(here: PresentStart, node: str) -> list[Rank]:
-    """The ranks of the present start on this node."""
+def processes_here(here: PresentStart, node: str) -> Mapping[int, tuple[Process, Mapping[str, str]]]:
+    """The processes of the present start on this node, with their variables."""
     members = {
         pid: one
         for pid, (one, start) in kill_stale.processes_of_starts(here).items()
         if here.is_present(start)
     }
     told = {pid: parse_environment(text) for pid, text, _ in environments(sorted(members))}
-    ours = {pid: one for pid, one in members.items() if _is_of(node, told.get(_top(pid, members), {}))}
-    return [Rank(ours[pid], told.get(pid, {}), _below(pid, ours)) for pid in ranks_of(ours, told)]
+    return {
+        pid: (one, told.get(pid, {}))
+        for pid, one in members.items()
+        if _is_of(node, told.get(_top(pid, members), {}))
+    }
 
 
-def ranks_of_task(folder: str, token: str, job: str, node: str) -> list[Rank]:
-    """The ranks of an array task on this node.
+def processes_of_task(
+    folder: str, token: str, job: str, node: str
+) -> Mapping[int, tuple[Process, Mapping[str, str]]]:
+    """The processes of an array task on this node, with their variables.
 
     A task has no starts that could be fenced, so the environment alone identifies its processes.
     """
     processes = listed()
     told = {pid: parse_environment(text) for pid, text, _ in environments(sorted(processes))}
     names = {folder, os.path.realpath(folder)}
-    ours = {
-        pid: processes[pid]
+    return {
+        pid: (processes[pid], one)
         for pid, one in told.items()
         if one.get("FTRUN_ATTEMPT_DIR") in names
         and (one.get("FTRUN_START_TOKEN"), one.get("SLURM_JOB_ID")) == (token, job)
         and _is_of(node, one)
     }
+
+
+def ranks_among(members: Mapping[int, tuple[Process, Mapping[str, str]]]) -> list[Rank]:
+    """The ranks among these processes."""
+    ours = {pid: one for pid, (one, _) in members.items()}
+    told = {pid: variables for pid, (_, variables) in members.items()}
     return [Rank(ours[pid], told[pid], _below(pid, ours)) for pid in ranks_of(ours, told)]
 
 
@@ -318,12 +333,13 @@ def _sample(machine: Machine, ranks: Sequence[Rank]) -> None:
     kernel's state.
     """
     texts: dict[int, tuple[str, str]] = {}
+    awake = [rank for rank in ranks if not _is_stopped(machine, rank.pid)]  # others answer nobody
     if machine.tool("py-spy"):
         with ThreadPoolExecutor(AT_ONCE) as several:
-            for rank, text in zip(ranks, several.map(lambda one: _pyspy(machine, one), ranks)):
+            for rank, text in zip(awake, several.map(lambda one: _pyspy(machine, one), awake)):
                 if text:
                     texts[rank.pid] = ("py-spy", text)
-    rest = [rank for rank in ranks if rank.pid not in texts]
+    rest = [rank for rank in awake if rank.pid not in texts]
     texts.update((pid, ("faulthandler", text)) for pid, text in _faulthandler_stacks(machine, rest).items())
     for rank in ranks:
         source, text = texts.get(rank.pid, ("proc", ""))
@@ -332,7 +348,7 @@ def _sample(machine: Machine, ranks: Sequence[Rank]) -> None:
         rank.looks.append(
             {
                 "source": source, "top": [str(frame) for frame in frames[:8]], "digest": digest(frames) or kernel.digest,
-                "state": kernel.state, "wchan": kernel.wchan, "threads": len(kernel.threads), **_used(machine, rank),
+                "state": kernel.state, "stopped": _is_stopped(machine, rank.pid), "wchan": kernel.wchan, "threads": len(kernel.threads), **_used(machine, rank),
             }
         )  # fmt: skip
         at = time.strftime("%H:%M:%S")
@@ -444,6 +460,14 @@ def _kernel(machine: Machine, pid: int) -> _Kernel:
     )
 
 
+def _is_stopped(machine: Machine, pid: int) -> bool:
+    """Whether a signal has stopped the process, or its cgroup is frozen. A debugger's stop (t) is a person at
+    work.
+    """
+    fields = (machine.peek(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
+    return fields[:1] == ["T"] or _wchan(machine, f"/proc/{pid}") in FROZEN
+
+
 def _used(machine: Machine, rank: Rank) -> dict[str, Any]:
     """Processor time, and bytes read and written, of a rank and its descendants."""
     ticks = moved = 0
@@ -506,42 +530,33 @@ def _accelerators(machine: Machine, found: dict[str, list[str]]) -> None:
 # ---------------------------------------------------------------------- the command
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:
-        raise UsageError(f"{message}; `ftrun-hook stacks --help` tells more")
-
-
 def main(arguments: list[str]) -> int:
     """Look, write a text for each rank and a table for the node, and print one line. Always 0."""
-    parser = _Parser(
-        prog="ftrun-hook stacks", description="Write down what the ranks on this node are doing."
-    )
-    parser.add_argument(
-        "--attempt-folder", required=True, help="the folder of the present attempt, or of a task"
-    )
-    parser.add_argument("--token", required=True, help="of the present start, LAUNCH.START")
-    parser.add_argument("--out", required=True, help="the folder for NODE.PID.txt and NODE.json")
-    parser.add_argument("--limit", type=float, default=USUAL_LIMIT_S, help="seconds that all of it may take")
-    parser.add_argument("--apart", type=float, default=USUAL_APART_S, help="seconds between the two looks")
-    parser.add_argument(
-        "--job", default=os.environ.get("SLURM_JOB_ID", ""), help="the Slurm job (default: the one around)"
-    )
-    parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
+    text = "Write down what the ranks on this node are doing."
+    parser = parser_of("stacks", text, "--attempt-folder", "--node")
+    add = parser.add_argument
+    add("--token", required=True, help="of the present start, LAUNCH.START")
+    add("--out", required=True, help="the folder for NODE.PID.txt and NODE.json")
+    add("--limit", type=float, default=USUAL_LIMIT_S, help="seconds that all of it may take")
+    add("--apart", type=float, default=USUAL_APART_S, help="seconds between the two looks")
+    add("--job", default=os.environ.get("SLURM_JOB_ID", ""), help="the Slurm job (default: the one around)")
     words = parser.parse_args(arguments)
-    node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    node = node_name(words.node)
     folder, _, task = words.attempt_folder.rstrip("/").rpartition("/tasks/")
     if folder and task.isdigit():
-        ranks = ranks_of_task(words.attempt_folder.rstrip("/"), words.token, words.job, node)
+        members = processes_of_task(words.attempt_folder.rstrip("/"), words.token, words.job, node)
     else:
         cluster = os.environ.get("SLURM_CLUSTER_NAME", "")
-        ranks = ranks_here(
+        members = processes_here(
             kill_stale.present_start(words.attempt_folder, words.token, words.job, cluster), node
         )
+    ranks = ranks_among(members)
     table = {
         "schema": 1,
         "node": node,
         "token": words.token,
         "at_s": round(time.time(), 3),
+        "launchers": sorted({one.name for one, _ in members.values()} & AWAITING),
         **sample_stacks(ranks, words.apart, words.limit),
     }
     trouble = _written(words.out, node, table, ranks)

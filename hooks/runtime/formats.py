@@ -1,4 +1,4 @@
-"""Amounts of bytes (8G, 500M, 40%) and Slurm's node lists (`n[01-03,7],gpu5`). (pure)
+"""Amounts of bytes (8G, 500M, 40%), times for people, Slurm's node lists (`n[01-03,7],gpu5`). (pure)
 
 A unit is a power of 1024, however it is spelled (G, GB, GiB). The caller says what a percentage refers to,
 such as the memory of a node.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["expand_node_list", "parse_amount", "parse_bytes"]
+__all__ = ["duration_text", "expand_node_list", "parse_amount", "parse_bytes", "size_text"]
 
 
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
@@ -41,6 +41,25 @@ def parse_bytes(text: str) -> int:
     if not 0 <= size < 2.0**60:  # also refuses NaN
         raise ValueError(f"{text!r} is no size")
     return int(size)
+
+
+def size_text(size_bytes: int) -> str:
+    """A size in a unit of 1024: `12 B`, `3.4 MiB`."""
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def duration_text(seconds: float) -> str:
+    """A span of time: `90 s`, `15 min`, `3.5 h`, `4.0 days`."""
+    if seconds < 120:
+        return f"{max(0.0, seconds):.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
 
 
 NODES_MAX = 100_000

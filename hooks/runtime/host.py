@@ -80,6 +80,10 @@ class Machine:
         paths = (os.path.join(folder, name) for folder in dict.fromkeys(folders) if folder)
         return next(filter(_is_command, paths), None)
 
+    def has(self, need: str) -> bool:
+        """Whether an absolute path exists, or a command is installed."""
+        return os.path.exists(self.path(need)) if need.startswith("/") else self.tool(need) is not None
+
     def left_s(self, limit_s: float) -> float:
         """`limit_s`, or what is left of the check's own time if that is less."""
         if self._deadline_s is None:
@@ -198,6 +202,15 @@ class Machine:
             return _text(_whole(self.path(name)))
         except OSError:
             return None
+
+    def number(self, name: str) -> Optional[int]:
+        """The number in a small file of /proc or /sys; None without one."""
+        text = (self.peek(name) or "").strip()
+        return int(text) if text.isdigit() else None
+
+    def uptime_s(self) -> float:
+        """Seconds since boot; 0 if they cannot be read."""
+        return float((self.peek("/proc/uptime") or "0").split()[0])
 
     def ask(self, question: Callable[[], bytes], limit_s: float, about: str) -> Optional[bytes]:
         """The answer of a function that may hang in the kernel, run in a child process; None if it raises

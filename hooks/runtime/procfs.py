@@ -267,14 +267,15 @@ def _answer(pids: Sequence[int], writer: int) -> None:
     try:
         with os.fdopen(writer, "wb") as stream:
             for pid in pids:
-                line = [pid, _text(f"/proc/{pid}/environ"), _text(f"/proc/{pid}/cmdline")]
+                line = [pid, read_text(f"/proc/{pid}/environ"), read_text(f"/proc/{pid}/cmdline")]
                 stream.write(json.dumps(line).encode() + b"\n")
                 stream.flush()
     finally:
         os._exit(0)
 
 
-def _text(path: str) -> str:
+def read_text(path: str) -> str:
+    """The text of a small file, a MiB at most; "" if it cannot be read."""
     try:
         with open(path, "rb") as stream:
             return stream.read(ENVIRONMENT_BYTES_MAX).decode("utf-8", "replace")

@@ -22,7 +22,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-__all__ = ["Counts", "Growth", "StateDir", "growth_of", "over_time"]
+    from ftrun.hooks.runtime.host import Machine
+
+__all__ = ["Counts", "Growth", "StateDir", "growth_of", "over_time", "read_counts"]
 
 
 LOG_BYTES_MAX = 1 << 20
@@ -162,6 +164,16 @@ class Growth(NamedTuple):
     before: Counts
     after: Counts
     seconds: float
+
+
+def read_counts(machine: Machine, paths: Mapping[str, tuple[str, str]]) -> dict[str, dict[str, int]]:
+    """Device -> counter -> count, of `paths`: file -> (device, counter); what is no number is left out."""
+    found: dict[str, dict[str, int]] = {}
+    for path, text in machine.read_all(list(paths)).items():
+        if text.isdigit():
+            device, counter = paths[path]
+            found.setdefault(device, {})[counter] = int(text)
+    return found
 
 
 def over_time(read: Callable[[], Counts], thresholds: Mapping[str, Any]) -> Growth:

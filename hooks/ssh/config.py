@@ -24,8 +24,6 @@ from typing import Any, Callable, NamedTuple
 from ftrun.hooks.runtime import ownership
 from ftrun.hooks.ssh.known_hosts import KnownHosts
 
-__all__ = ["Config", "Hop", "files_text", "hop_of", "known_hosts_of", "parts_of", "public_half"]
-
 INCLUDES_DEEP_MAX = 16  # as OpenSSH
 USER_FILE = "~/.ssh/config"
 MACHINE_FILE = "/etc/ssh/ssh_config"

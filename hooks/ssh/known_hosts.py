@@ -16,8 +16,6 @@ import hmac
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["Keys", "KnownHosts"]
-
 HASHED = "|1|"  # HMAC-SHA1 with a salt, the only kind there is
 RSA = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}  # one kind of key, two kinds of signature
 PATTERN_LETTERS = frozenset("*?!")

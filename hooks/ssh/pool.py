@@ -37,8 +37,6 @@ from ftrun.hooks.runtime.node_report import parse_report
 from ftrun.hooks.ssh import config
 from ftrun.hooks.ssh.known_hosts import KnownHosts
 
-__all__ = ["ANSWERED", "REFUSED", "TIMEOUT", "UNREACHABLE", "Answer", "NodePool", "NodeReport", "check_nodes"]
-
 ANSWERED, UNREACHABLE, REFUSED, TIMEOUT = "answered", "unreachable", "refused", "timeout"
 
 GRACE_S = 1.0

@@ -3,9 +3,9 @@
 - `api`: what training code calls, `with stage(step) as folder:`.
 - `records`: names, paths and records of staged sets; `sealing`: when a node's part is complete.
 - `local`, `inventory`: this node's parts in memory; `workspace`: the job's folder there.
-- `daemon`: the staging daemon of a node; `publisher`: its work on the shared file system; `status_report`: what
-  it reports.
-- `merge`, `publish`: the parts of all nodes become one checkpoint; `replace`: it takes the place of an older save.
+- `daemon`: the staging daemon of a node; `publisher`: its work on the shared file system; `status_report`: its
+  report.
+- `merge`, `publish`: assemble the parts of all nodes; `replace`: replaces an older save.
 - `copy`: file copies and effects on the shared file system.
 - `partner_client`, `partner_server`, `partner_map`: copies in another node's memory.
 - `restore`: what a start resumes from.

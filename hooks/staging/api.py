@@ -6,15 +6,14 @@
     with stage(step, ranks=1) as folder:     # where one rank saves for all
         torch.save(model.state_dict(), f"{folder}/model.pt")
 
-Leaving the block is the whole pause: what is in `folder` lies in the memory of the node, and
-ftrun publishes it in the background. Nobody needs this who can name a folder: what is written into
-FTRUN_STAGE_DIR is published just the same. But here each rank says when it begins and when it is done, so
-that a part is known to be whole at once, and one of a rank that died is known not to be.
+The pause ends with the block: `folder` is in the node's memory, and ftrun publishes it in the background.
+Whatever is written into FTRUN_STAGE_DIR is published as well, without this function. But with the block each
+rank reports when it begins and when it is done, so a complete part is sealed at once, and the part of a rank
+that died is known to be incomplete.
 
-Where nobody looks after FTRUN_STAGE_DIR (no job of ftrun's, no agent in it) the same block saves straight to
-the folder FTRUN_STAGE_TO, else `to`: into a folder beside it, which the last of all ranks renames when it is
-done. An error inside the block is the caller's; ftrun adds none of its own while the block runs, but where
-the folder cannot be made at all there is nothing to write to, and OSError is raised.
+Without a staging daemon (no job of ftrun, no agent in it) the block saves directly to the folder
+FTRUN_STAGE_TO, else `to`: into a draft beside it, which the last rank renames when it is done. Errors inside
+the block are the caller's; ftrun adds none of its own, except an OSError if the folder cannot be made.
 """
 
 from __future__ import annotations
@@ -22,14 +21,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from typing import Any, Optional
 
 from ftrun.hooks.runtime import procfs
 from ftrun.hooks.runtime.wakeup_fifo import wake
 from ftrun.hooks.staging import records
-
-__all__ = ["stage"]
 
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 WORLDS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
@@ -42,9 +40,9 @@ def stage(
 ) -> Iterator[str]:
     """The folder to save the checkpoint of `step` into, as seen by this rank.
 
-    `ranks`: how many ranks save something (default: all of them). `name` of the checkpoint (default:
-    step-<step>). `to`: where it is saved outside a job of ftrun's. Raises OSError where the folder cannot be
-    made; ValueError for a name that is no checkpoint's.
+    `ranks`: how many ranks save something (default: all). `name` of the checkpoint (default: step-<step>).
+    `to`: where it is saved outside a job of ftrun. Raises OSError if the folder cannot be made, ValueError
+    for a name that cannot be a checkpoint's.
     """
     own = name or f"step-{step}"
     if "/" in own or not records.is_set(own, is_folder=True):
@@ -60,7 +58,7 @@ def stage(
 
 
 def _places(name: str) -> tuple[str, str]:
-    """The folder of a set in this node's memory and that of its marks; "" for both without a daemon."""
+    """The folder of a set in this node's memory, and that of its marks; "" and "" without a daemon."""
     top, to = os.environ.get("FTRUN_STAGE_DIR", ""), os.environ.get("FTRUN_STAGE_TO", "")
     above, kind = os.path.split(os.path.dirname(top))
     if not top or top == to or kind != "stage" or not os.path.isdir(top):
@@ -70,11 +68,9 @@ def _places(name: str) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def _marked(folder: str, marks: str, ranks: tuple[int, int], step: str) -> Iterator[None]:
-    """Mark that this rank begins to save a step, is done, or failed.
+    """Mark that this rank begins to save a step, is done, or failed; without marks the files alone count.
 
-    Where a mark cannot be written the part is sealed as if no rank had reported.
-
-    `ranks`: how many of this node save something, and whether this one does so for all nodes.
+    `ranks`: how many ranks of this node save something, and whether this one saves for all nodes.
     """
     os.makedirs(folder, exist_ok=True)
     rank = str(_number(RANKS, 0))
@@ -93,7 +89,7 @@ def _marked(folder: str, marks: str, ranks: tuple[int, int], step: str) -> Itera
 
 
 def _say(marks: str, rank: str, word: str, text: Optional[str]) -> None:
-    """A mark, whole or not at all; None takes it back."""
+    """Write a mark atomically; None removes it."""
     path = f"{marks}/{rank}.{word}"
     with contextlib.suppress(OSError):
         if text is None:
@@ -107,7 +103,7 @@ def _say(marks: str, rank: str, word: str, text: Optional[str]) -> None:
 
 @contextlib.contextmanager
 def _direct(final: str, ranks: int) -> Iterator[str]:
-    """A folder beside the checkpoint's, for all its ranks; the last of them renames it when it is done."""
+    """A draft beside the checkpoint for all its ranks; the last rank that is done renames it."""
     draft = os.path.join(os.path.dirname(final), f"tmp-{os.path.basename(final)}")
     done = f"{draft}.done"
     os.makedirs(draft, exist_ok=True)
@@ -118,17 +114,19 @@ def _direct(final: str, ranks: int) -> Iterator[str]:
         pass
     if len(os.listdir(done)) < ranks:
         return
-    # Two that see the last one at once: one of them renames.
+    # If two ranks believe that they are the last, one of them renames.
     with contextlib.suppress(FileNotFoundError):
         if os.path.lexists(final):
             raise FileExistsError(f"{final} is there already: what was saved is in {draft}")
         os.rename(draft, final)
         _settle_folder(os.path.dirname(final))
-    _forget(done)
+    import shutil
+
+    shutil.rmtree(done, ignore_errors=True)
 
 
 def _settle(folder: str) -> None:
-    """What was written is safe on disk."""
+    """Synchronise all files and folders."""
     for where, _, names in os.walk(folder):
         for one in names:
             with contextlib.suppress(FileNotFoundError), open(os.path.join(where, one), "rb") as stream:
@@ -145,32 +143,22 @@ def _settle_folder(folder: str) -> None:
             os.close(number)
 
 
-def _forget(done: str) -> None:
-    import shutil
-
-    shutil.rmtree(done, ignore_errors=True)
-
-
 def _local(ranks: Optional[int]) -> int:
-    """How many ranks of this node say something; 0 where that is not known."""
-    if ranks == 1:
-        return 1
+    """How many ranks of this node will report; 0 if unknown."""
     if ranks is not None:
-        return 0
-    told = _number(LOCALS, 0)
-    return told or _of_step(
-        os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""), os.environ.get("SLURM_NODEID", "")
-    )
+        return int(ranks == 1)
+    node, counts = os.environ.get("SLURM_NODEID", ""), os.environ.get("SLURM_STEP_TASKS_PER_NODE", "")
+    return _number(LOCALS, 0) or _of_step(counts, node)
 
 
 def _of_step(counts: str, node: str) -> int:
-    """Of Slurm's counts, as 2(x3),1, the one of this node; 0 where it cannot be told."""
+    """This node's count in Slurm's list, such as 2(x3),1; 0 if it cannot be told."""
     found: list[int] = []
     for word in counts.split(","):
-        count, _, times = word.partition("(x")
-        if not count.isdigit():
+        row = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", word)
+        if row is None:
             return 0
-        found += [int(count)] * (int(times.rstrip(")")) if times.rstrip(")").isdigit() else 1)
+        found += [int(row[1])] * int(row[2] or 1)
     return found[int(node)] if node.isdigit() and int(node) < len(found) else 0
 
 

@@ -1,15 +1,13 @@
 """Effects on a shared file system, one by one, and copies of files with their checksum. (I/O)
 
-A process may die, and a file system may fill up, behind every single effect. So each of them stands alone
-(`Disk`) and is announced before it happens: a test stops the world at any of them. What must be there after a
-crash is synchronised before anything names it.
+A process may die, and a file system may fill up, after any effect. So each effect is a method of `Disk` and
+announced first: tests stop at each of them. Data is synchronised before anything refers to it.
 
-The trainer beside us is not to be disturbed, and most of what a copy costs is not the disk but the processor.
-So one thread reads and sums, another one writes, with four buffers between them, and both together take no
-more than one core. A large file goes past the page cache (O_DIRECT) where that is possible, which saves a
-copy and leaves nothing behind. Some file systems are much slower that way, so both ways are tried with real
-files and their speeds remembered. What goes through the page cache is written out and dropped from it on the
-way. A source that changes meanwhile is no copy of anything: its size and times show it.
+A copy must not disturb the trainer, and costs more processor than disk. So one thread reads and computes the
+checksum, another one writes, with four buffers between them, and both together take one core at most. A large
+file bypasses the page cache (O_DIRECT), which saves a copy and leaves nothing in the cache. Some file systems
+are much slower that way, so both ways are tried with real files and their speeds remembered. Data in the page
+cache is written out and dropped on the way. Size and times show whether the source changed meanwhile.
 """
 
 from __future__ import annotations
@@ -28,16 +26,14 @@ import threading
 import time
 from typing import Callable, Optional
 
-__all__ = ["WAYS", "Changed", "Disk", "Ways", "copy", "digest", "is_full", "read", "read_text"]
-
 
 def is_full(error: OSError) -> bool:
-    """Whether an error says that there is no room, or no more of it for this user."""
+    """Whether an error means that the disk or this user's quota is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def read(path: str, size_bytes: int = -1) -> Optional[bytes]:
-    """What stands in a file, `size_bytes` of it at most; None where there is no such file. Raises OSError."""
+    """The content of a file, `size_bytes` at most; None if there is no such file. Raises OSError."""
     try:
         with open(path, "rb") as stream:
             return stream.read(size_bytes)
@@ -46,7 +42,7 @@ def read(path: str, size_bytes: int = -1) -> Optional[bytes]:
 
 
 def read_text(path: str, size_bytes: int = -1) -> str:
-    """The text of a file, `size_bytes` of it at most; "" where there is none. Raises OSError."""
+    """The text of a file, `size_bytes` at most; "" if there is no such file. Raises OSError."""
     return (read(path, size_bytes) or b"").decode("utf-8", "replace")
 
 
@@ -59,19 +55,16 @@ class Disk:
     """The effects. All raise OSError."""
 
     def effect(self, what: str) -> None:
-        """Called before each effect; here it does nothing."""
+        """Called before each effect; tests override it."""
 
     def make(self, folder: str) -> None:
-        """A folder and those above it."""
+        """Make a folder and those above it."""
         if not os.path.isdir(folder):
             self.effect(f"make {folder}")
             os.makedirs(folder, exist_ok=True)
 
     def put(self, path: str, content: bytes, writer: str) -> None:
-        """A small file, whole or not at all, and safe on disk.
-
-        `writer` keeps two writers of one path apart.
-        """
+        """Write a small file atomically and synchronise it. `writer` distinguishes writers of one path."""
         draft = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{writer}.tmp"
         self.effect(f"write {draft}")
         try:
@@ -87,17 +80,17 @@ class Disk:
         self.settle(os.path.dirname(path))
 
     def rename(self, source: str, target: str) -> None:
-        """By another name at once; a file there is replaced."""
+        """Rename; a file there is replaced."""
         self.effect(f"rename {source} {target}")
         os.rename(source, target)
 
     def exchange(self, one: str, other: str) -> bool:
-        """Two names change places at once; False where the file system cannot do that."""
+        """Exchange two names atomically; False if the file system cannot."""
         self.effect(f"exchange {one} {other}")
         return _exchange(one, other)
 
     def can_exchange(self, folder: str) -> bool:
-        """Whether the file system of a folder can: tried once."""
+        """Whether the file system of a folder can exchange names; tried once for each device."""
         device = os.stat(folder).st_dev
         if device not in _can_exchange:
             with tempfile.TemporaryDirectory(prefix=".ftrun-", dir=folder) as place:
@@ -107,7 +100,7 @@ class Disk:
         return _can_exchange[device]
 
     def relink(self, target: str, path: str) -> None:
-        """A symbolic link, in the place of the one that is there."""
+        """Make or replace a symbolic link atomically."""
         draft = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{os.uname().nodename}.{os.getpid()}.tmp"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(draft)
@@ -116,12 +109,12 @@ class Disk:
         self.rename(draft, path)
 
     def link(self, source: str, target: str) -> None:
-        """A second name. Raises FileExistsError."""
+        """Make a hard link. Raises FileExistsError."""
         self.effect(f"link {source} {target}")
         os.link(source, target)
 
     def settle(self, folder: str) -> None:
-        """The names in a folder are safe on disk; a file system that cannot sync folders is believed."""
+        """Synchronise the names in a folder, if the file system can."""
         self.effect(f"sync {folder}")
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -131,19 +124,19 @@ class Disk:
             os.close(descriptor)
 
     def remove(self, path: str) -> None:
-        """A file; one that is gone is no error."""
+        """Remove a file; a missing one is no error."""
         self.effect(f"remove {path}")
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
     def clear(self, folder: str) -> None:
-        """A folder and all in it, as far as that goes."""
+        """Remove a folder and its content, as far as possible."""
         self.effect(f"clear {folder}")
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _exchange(one: str, other: str) -> bool:
-    """renameat2(2) with RENAME_EXCHANGE. Raises OSError; False where there is no such thing here."""
+    """renameat2(2) with RENAME_EXCHANGE; False if it is not supported. Raises OSError."""
     try:
         call = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):
@@ -160,29 +153,29 @@ def _exchange(one: str, other: str) -> bool:
 
 CHUNK_BYTES = 4 << 20
 BUFFERS = 4
-LARGE_BYTES = 8 << 20  # from here on it goes past the page cache
-WORTH_BYTES = 32 << 20  # from here on it says something of how fast a way is
-BETTER = 1.3  # the page cache must bring that much more to be used
+LARGE_BYTES = 8 << 20  # larger files bypass the page cache
+WORTH_BYTES = 32 << 20  # smaller files do not measure the speed
+BETTER = 1.3  # the page cache must be that much faster to be used
 WINDOW_BYTES = 32 << 20
 SYNC_BYTES = 8 * WINDOW_BYTES
 ALIGNED = 4096
 
 Pace = Callable[[int], None]
-"""Called with the number of bytes just done, so that it can wait, or raise to end the work."""
+"""Called with the number of bytes just done; it may wait, or raise to end the work."""
 
 
 class Changed(Exception):
-    """The source is not the file that was meant, or changed while it was read."""
+    """The source is another file than expected, or changed while it was read."""
 
 
 class Ways:
-    """Bytes per second of writing past the page cache (`True`) and through it (`False`), by device."""
+    """The speed of direct (`True`) and cached (`False`) writes by device, in bytes per second."""
 
     def __init__(self) -> None:
         self.brought: dict[tuple[int, bool], float] = {}
 
     def is_direct(self, device: int, size_bytes: int) -> bool:
-        """How to write a file of this size there."""
+        """Whether to write a file of this size directly."""
         if size_bytes < LARGE_BYTES:
             return False
         past, through = self.brought.get((device, True)), self.brought.get((device, False))
@@ -191,7 +184,7 @@ class Ways:
         return past is not None and through <= BETTER * past
 
     def note(self, device: int, is_direct: bool, size_bytes: int, seconds: float) -> None:
-        """A file was written there."""
+        """Record that a file was written."""
         if size_bytes >= WORTH_BYTES and seconds > 0:
             self.brought[device, is_direct] = size_bytes / seconds
 
@@ -220,10 +213,7 @@ def copy(source: str, target: str, size_bytes: int, mtime_ns: int, pace: Pace) -
 
 
 def digest(source: str, size_bytes: int, mtime_ns: int, pace: Pace, cores: int = 1) -> str:
-    """The SHA-256 of a file that has this size and time; this process may take so many cores meanwhile.
-
-    Raises Changed, OSError.
-    """
+    """The SHA-256 of a file of this size and time, with so many cores at most. Raises Changed, OSError."""
     with open(source, "rb", buffering=0) as reader:
         found = _through(reader.fileno(), pace, None, cores)
         _compare(source, reader.fileno(), size_bytes, mtime_ns)
@@ -237,14 +227,14 @@ def _compare(source: str, descriptor: int, size_bytes: int, mtime_ns: int) -> No
 
 
 def _through(reader: int, pace: Pace, writer: Optional[_Writer], cores: int = 1) -> str:
-    """Read to the end, write if there is a target, and return the checksum."""
+    """Read to the end, write if there is a writer, and return the checksum."""
     found, own = hashlib.sha256(), mmap.mmap(-1, CHUNK_BYTES)
     began_s, used_s = time.monotonic(), time.process_time()
     while size_bytes := _fill(reader, buffer := own if writer is None else writer.buffer()):
         chunk = memoryview(buffer)[:size_bytes]
         if writer is not None:
             writer.put(buffer, size_bytes)
-        found.update(chunk)  # only we fill a buffer again, so it stays as it is
+        found.update(chunk)  # the buffer is filled again only here
         pace(size_bytes)
         ahead_s = (time.process_time() - used_s) / cores - (time.monotonic() - began_s)
         if ahead_s > 0:
@@ -253,7 +243,7 @@ def _through(reader: int, pace: Pace, writer: Optional[_Writer], cores: int = 1)
 
 
 def _fill(reader: int, buffer: mmap.mmap) -> int:
-    """As much as there is, but for the end all of the buffer."""
+    """Fill the buffer; less only at the end of the file."""
     filled, room = 0, memoryview(buffer)
     while filled < CHUNK_BYTES and (more := os.readv(reader, [room[filled:]])):
         filled += more
@@ -261,7 +251,7 @@ def _fill(reader: int, buffer: mmap.mmap) -> int:
 
 
 class _Writer:
-    """A new file that is written in order by a thread of its own. All raise OSError where a write failed."""
+    """Writes a new file in a thread of its own. All methods raise OSError if a write failed."""
 
     def __init__(self, path: str, is_direct: bool) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
@@ -282,24 +272,24 @@ class _Writer:
         self._thread.start()
 
     def buffer(self) -> mmap.mmap:
-        """One that is free, CHUNK_BYTES long."""
+        """A free buffer of CHUNK_BYTES."""
         buffer = self._free.get()
         self._raise()
         return buffer
 
     def put(self, buffer: mmap.mmap, size_bytes: int) -> None:
-        """Have the beginning of a buffer written next."""
+        """Queue the first `size_bytes` of a buffer."""
         self._full.put((buffer, size_bytes))
 
     def finish(self) -> None:
-        """All is written, and safe on disk; nothing of it stays in the page cache."""
+        """Write everything, synchronise, and drop it from the page cache."""
         self._stop()
         self._raise()
         os.fsync(self._descriptor)
         self._forget(0, 0)
 
     def close(self) -> None:
-        """Whatever came of it."""
+        """Stop the thread and close the file."""
         self._stop()
         os.close(self._descriptor)
 
@@ -324,7 +314,7 @@ class _Writer:
     def _write(self, rest: memoryview) -> None:
         while rest:
             if self.is_direct and (self._written % ALIGNED or len(rest) < ALIGNED):
-                self._be_plain()  # the end of a file is seldom aligned
+                self._be_plain()  # the end of a file is rarely aligned
             even = len(rest) - len(rest) % ALIGNED if self.is_direct else len(rest)
             try:
                 written = os.write(self._descriptor, rest[:even])
@@ -344,7 +334,7 @@ class _Writer:
         self.is_direct = False
 
     def _write_out(self) -> None:
-        """Have Linux write out what is dirty and drop the rest; now and then wait for it."""
+        """Start writing out dirty pages and drop clean ones; wait for them every SYNC_BYTES."""
         self._forget(self._safe, self._written - self._safe)
         self._begun = self._written
         if self._written - self._safe >= SYNC_BYTES:

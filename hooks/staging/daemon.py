@@ -1,12 +1,12 @@
-"""`ftrun-hook staging-daemon`: looks after what a job stages in the memory of this node. (I/O)
+"""`ftrun-hook staging-daemon`: manages the checkpoints that a job stages in this node's memory. (I/O)
 
-It seals what is done, publishes it in the background and makes room. The trainer beside it comes first: one
-core at most, a low priority for the processor and the lowest for disks, small buffers, nothing left in the
-page cache. It lives as long as the job on this node: the guard starts it again when it dies, it goes on from
-what is on record, and at the end it removes what is left in memory.
+It seals complete parts, publishes them in the background, and frees memory. The trainer has priority: the
+daemon takes one core at most, at a low priority for the processor and the lowest for disks, with small
+buffers, and leaves nothing in the page cache. It lives as long as the job on this node: the guard restarts
+it, it continues from its files, and at the end it frees the memory.
 
-USR2 says that the job is over and everything is reported: it clears up and leaves. TERM says that the job is
-being ended: what is done is still published, as far as the time allows before Slurm kills.
+USR2: the job is over and everything is reported; clear up and exit. TERM: the job is being ended; publish
+what is complete in the time before Slurm kills.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 from ftrun.hooks.runtime import node_report
+from ftrun.hooks.runtime.command_line import node_name, own_command, parser_of, until_told
 from ftrun.hooks.runtime.formats import parse_amount, parse_bytes
 from ftrun.hooks.runtime.host import UsageError
-from ftrun.hooks.runtime.ownership import RUNNER
+from ftrun.hooks.runtime.parent import Parent, environment_for_helper
 from ftrun.hooks.runtime.procfs import lower_priority
 from ftrun.hooks.runtime.start_processes import token_of
 from ftrun.hooks.runtime.wakeup_fifo import WakeupListener
@@ -38,21 +39,19 @@ from ftrun.hooks.staging.records import Home, Publishing
 from ftrun.hooks.staging.replace import Own
 from ftrun.hooks.staging.workspace import STALE_S, clear_dead, open_base
 
-__all__ = ["CANNOT", "StagingDaemon", "main"]
-
 CANNOT = 3
-"""The exit status that says: on this node nothing can be staged, do not start it again."""
+"""Exit status: nothing can be staged on this node, do not restart the daemon."""
 LOOK_S, BUSY_LOOK_S = 1.0, 0.5
-LOOK_SHARE, LOOK_MAX_S = 9.0, 10.0  # it rests so much longer than it looked
+LOOK_SHARE, LOOK_MAX_S = 9.0, 10.0  # the pause after a look, as a multiple of its duration
 ROOM_S = 2.0
 REPORT_S = 5.0
 TERM_S = 20.0  # Slurm kills 30 s after TERM (KillWait)
 LEFT_S = 60.0
-LEAVES_S = 2.0  # for a word on the shared file system, which may hang
+LEAVES_S = 2.0  # for a last write to the shared file system, which may hang
 
 
 class StagingDaemon:
-    """All of it on one node. `words` are those of the command line."""
+    """The daemon of one node."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -62,18 +61,10 @@ class StagingDaemon:
         owner = {"run": self.run, "attempt": attempt, "launch": args.launch, "job": args.job}
         self.attempt = int(attempt) if attempt.isdigit() else 0
         self.owner = json.dumps(owner).encode()
-        self.config = PublisherConfig(
-            args.attempt_folder,
-            args.launch,
-            args.job,
-            args.node,
-            args.to,
-            self.owner,
-            parse_bytes(args.rate),
-            args.wait,
-        )
+        place = (args.attempt_folder, args.launch, args.job, args.node, args.to)
+        config = PublisherConfig(*place, self.owner, parse_bytes(args.rate), args.wait)
         self.local = LocalState(self.home, args.node)
-        self.publisher = Publisher(self.config, self.local, publish.seal_check_of(args.marker))
+        self.publisher = Publisher(config, self.local, publish.seal_check_of(args.marker))
         self.limit_bytes = parse_amount(args.limit, inventory.memory_bytes())
         self.used_bytes = 0
         self.was_full = False
@@ -85,7 +76,7 @@ class StagingDaemon:
         self._telling = threading.Lock()
 
     def look(self, now_s: float) -> float:
-        """One look at this node's memory; how long to wait for the next, in seconds."""
+        """One look at this node's memory; returns the seconds until the next."""
         if self.local.look(now_s, self.publisher.starts):
             self.sealed.set()
         if now_s >= self._room_s:
@@ -94,7 +85,7 @@ class StagingDaemon:
         return BUSY_LOOK_S if self.local.is_growing() else LOOK_S
 
     def make_room(self) -> None:
-        """Drop what must go."""
+        """Drop parts that exceed the limit, are beyond `--keep`, or are left over from earlier starts."""
         sealed = self.local.sealed()
         self.used_bytes = inventory.used_bytes(self.home.base)
         fact = os.statvfs(self.home.base)
@@ -118,7 +109,7 @@ class StagingDaemon:
             self.was_full = True
 
     def _is_left_over(self, part: LocalPart) -> bool:
-        """Whether an earlier start left this set behind and no start will resume from it."""
+        """Whether this part is of an earlier start and no start will resume from it."""
         starts = self.publisher.starts
         if (token_of(part.token) or (0, 0)) >= (token_of(starts.token) or (0, 0)):
             return False
@@ -147,7 +138,7 @@ class StagingDaemon:
             self.sealed.clear()
 
     def report_forever(self) -> None:
-        """The reporting thread: the report goes on while a large file is copied."""
+        """The reporting thread: reports continue while a large file is copied."""
         while True:
             with contextlib.suppress(OSError):
                 self.report(time.monotonic())
@@ -164,15 +155,15 @@ class StagingDaemon:
             self.flushed = token
 
     def _mark_full(self) -> None:
-        """A start broke down with full memory: the next ones of this launch save to the shared folder."""
+        """A start failed with full memory: later starts of this launch save to the shared folder."""
         starts = self.publisher.starts
         path = f"{self.args.attempt_folder}/stage/full.{self.args.launch}.{self.args.node}"
         if self.was_full and starts.phase(starts.token) == sealing.BROKEN and not os.path.exists(path):
             _put(path, "its memory was full when the script ended")
 
     def report(self, now_s: float) -> None:
-        """Tell what changed, at once where that is a state, else now and then. Raises OSError."""
-        with self._telling:  # who leaves does so from a thread of its own, and its word is the last
+        """Write the report if it changed: at once for a state, else every REPORT_S. Raises OSError."""
+        with self._telling:  # the last report comes from the thread that ends the daemon
             report = self.publisher.report()
             report.update(used_bytes=self.used_bytes, limit_bytes=self.limit_bytes)
             states = [(row["set"], row["state"]) for row in report["sets"]] + [report["why"]]
@@ -185,7 +176,7 @@ class StagingDaemon:
                 self._told, self._told_s = {**report, "states": states}, now_s
 
     def _clear_earlier(self) -> None:
-        """Remove what earlier attempts and launches of this run left half published."""
+        """Remove pending sets of earlier attempts and launches of this run."""
 
         def is_over(owner: Mapping[str, object], one: Publishing) -> bool:
             own = (_number(owner.get("attempt")), _number(owner.get("launch")))
@@ -196,7 +187,7 @@ class StagingDaemon:
 
 
 def _is_done(part: LocalPart) -> bool:
-    """Nothing more is to become of it than to be resumed from."""
+    """Whether it is only kept for a resume."""
     return part.is_published or part.state == publish.REFUSED
 
 
@@ -208,11 +199,12 @@ def _number(value: object) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Keep until the job ends. 0, or CANNOT where nothing can be staged on this node."""
+    """Run until the job ends. 0, or CANNOT if nothing can be staged on this node."""
+    parent = Parent()
     args = _parser().parse_args(arguments)
     if not os.path.isabs(args.base) or not os.path.isabs(args.to):
         raise UsageError("--base and --to must be full paths")
-    args.node = args.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    args.node = node_name(args.node)
     args.attempt_folder = args.attempt_folder.rstrip("/")
     with contextlib.suppress(FileExistsError):
         os.mkdir(f"{args.attempt_folder}/stage", 0o700)
@@ -226,50 +218,49 @@ def main(arguments: list[str]) -> int:
         _put(ready.replace("/ready.", "/refused."), str(error))
         return CANNOT
     lower_priority()
-    life = _DaemonLife(daemon)
+    life = _DaemonLife(daemon, parent)
     life.listen()
     _put(ready, "")
     clear_dead(os.path.dirname(args.base), args.base)
-    life.live(lock, _partner_words(args, daemon.owner) if args.partner == "auto" else [])
+    told = ("base", "attempt_folder", "job", "to", "node")
+    partner = [f"--{name.replace('_', '-')}={getattr(args, name)}" for name in told]
+    life.live(lock, [*partner, f"--owner={daemon.owner.decode()}"] if args.partner == "auto" else [])
     return 0
 
 
 class _DaemonLife:
-    """The main thread: polls, and exits when it is told to."""
+    """The main thread: polls, and exits on a signal."""
 
-    def __init__(self, daemon: StagingDaemon) -> None:
-        self.daemon = daemon
+    def __init__(self, daemon: StagingDaemon, parent: Parent) -> None:
+        self.daemon, self.parent = daemon, parent
         self.until_s: Optional[float] = None
         self.partner = 0
 
     def listen(self) -> None:
-        """What signals mean here; those for the job's own steps mean nothing."""
+        """Install signal handlers; signals for the job's own steps are ignored."""
+        until_told(lambda *_: self.hurry())
         signal.signal(signal.SIGUSR2, lambda *_: self.leave())
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self.hurry())
-        for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM):
-            signal.signal(number, signal.SIG_IGN)
 
     def hurry(self) -> None:
-        """Publish what is done and leave."""
+        """Publish what is complete, then exit."""
         if self.until_s is None:
             now_s = time.monotonic()
             self.until_s = now_s + min(TERM_S, self.daemon.args.wait)
             self.daemon.publisher.end(now_s)
 
     def leave(self) -> None:
-        """Clear up and be gone: a thread that hangs in a file system is left to the kernel."""
+        """Clear up and exit; a thread that hangs in a file system is left to the kernel."""
         if self.partner:
             with contextlib.suppress(OSError):
                 os.kill(self.partner, signal.SIGKILL)
         self.daemon.is_leaving = True
         told = _in_background(self.daemon.report, time.monotonic())
-        for _ in range(2):  # the other thread may be making the folder of a start
+        for _ in range(2):  # the publishing thread may be making the folder of a start
             shutil.rmtree(self.daemon.home.base, ignore_errors=True)
             time.sleep(0.02)
         args = self.daemon.args
         if os.environ.get("SLURM_JOB_ID") == args.job and os.environ.get("SLURM_NODEID") == "0":
-            # The first node leaves with its job only; another may be given back, and its parts count.
+            # The first node leaves only with its job; another may be given back, and its parts still count.
             _in_background(publish.clear_job, Disk(), args.to, args.job, args.node).join(LEAVES_S)
         told.join(LEAVES_S)
         _in_background(_put, f"{args.attempt_folder}/stage/left.{args.launch}.{args.node}", "").join(LEAVES_S)
@@ -277,10 +268,10 @@ class _DaemonLife:
 
     def live(self, lock: int, partner: Sequence[str]) -> None:
         """Run until a signal, or the end of the parent process."""
-        parent, touched_s, ear = os.getppid(), 0.0, WakeupListener(self.daemon.home.base)
+        touched_s, ear = 0.0, WakeupListener(self.daemon.home.base)
         for life in (self.daemon.publish_forever, self.daemon.report_forever):
             threading.Thread(target=life, daemon=True).start()
-        while os.getppid() == parent:
+        while not self.parent.is_gone:
             now_s = time.monotonic()
             if self.until_s is not None and (
                 now_s > self.until_s or self.daemon.flushed == self.daemon.publisher.starts.token
@@ -299,15 +290,12 @@ class _DaemonLife:
         with contextlib.suppress(ChildProcessError):
             if self.partner and os.waitpid(self.partner, os.WNOHANG)[0] == 0:
                 return
-        flags = [flag for flag, is_set in (("-I", sys.flags.isolated), ("-S", sys.flags.no_site)) if is_set]
-        own = ["-m", "ftrun.hooks.main"] if sys.argv[0].endswith(".py") else ["-c", RUNNER, sys.argv[0]]
-        self.partner = os.posix_spawn(
-            sys.executable, [sys.executable, *flags, *own, "partner", *args], os.environ
-        )
+        env = environment_for_helper({**os.environ})
+        self.partner = os.posix_spawn(sys.executable, own_command("partner", *args), env)
 
 
 def _in_background(act: Callable[..., object], *arguments: object) -> threading.Thread:
-    """Begin something on the shared file system, which may hang, without depending on its end."""
+    """Start something on the shared file system, which may hang, in a thread."""
 
     def acting() -> None:
         with contextlib.suppress(OSError):
@@ -316,13 +304,6 @@ def _in_background(act: Callable[..., object], *arguments: object) -> threading.
     thread = threading.Thread(target=acting, daemon=True)
     thread.start()
     return thread
-
-
-def _partner_words(args: argparse.Namespace, owner: bytes) -> list[str]:
-    return [
-        "--base", args.base, "--attempt-folder", args.attempt_folder, "--job", args.job, "--to", args.to,
-        "--owner", owner.decode(), "--node", args.node,
-    ]  # fmt: skip
 
 
 def _token(args: argparse.Namespace) -> str:
@@ -341,24 +322,15 @@ def _put(path: str, text: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="ftrun-hook staging-daemon",
-        description="Look after the checkpoints that a job stages in the memory of this node.",
-    )
-    parser.add_argument("--attempt-folder", required=True, help="the folder of the present attempt")
-    parser.add_argument("--launch", type=int, required=True, help="which launch of the attempt this is")
-    parser.add_argument("--job", required=True, help="the Slurm job whose checkpoints these are")
-    parser.add_argument("--base", required=True, help="the folder of the job on its nodes")
-    parser.add_argument("--to", required=True, help="the folder that checkpoints are published to")
-    parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
-    parser.add_argument("--limit", default="40%", help="how much memory staged checkpoints may take")
-    parser.add_argument(
-        "--rate", default="0", help="how many bytes may be published in a second (0: no limit)"
-    )
-    parser.add_argument("--keep", type=int, default=2, help="how many published checkpoints stay in memory")
-    parser.add_argument("--marker", default="", help="the file that makes a checkpoint complete")
-    parser.add_argument(
-        "--partner", choices=("auto", "never"), default="never", help="keep copies on another node, too"
-    )
-    parser.add_argument("--wait", type=float, default=120.0, help="how long the end may take, in seconds")
+    text = "Look after the checkpoints that a job stages in the memory of this node."
+    shared = ("--attempt-folder", "--job", "--base", "--to", "--node", "--marker")
+    parser = parser_of("staging-daemon", text, *shared)
+    add = parser.add_argument
+    add("--launch", type=int, required=True, help="which launch of the attempt this is")
+    add("--limit", default="40%", help="how much memory staged checkpoints may take")
+    add("--rate", default="0", help="how many bytes may be published in a second (0: no limit)")
+    add("--keep", type=int, default=2, help="how many published checkpoints stay in memory")
+    text = "keep copies on another node, too"
+    add("--partner", choices=("auto", "never"), default="never", help=text)
+    add("--wait", type=float, default=120.0, help="how long the end may take, in seconds")
     return parser

@@ -1,8 +1,7 @@
-"""Sealed parts in the memory of this node, its own and copies of others', and the room left. (I/O)
+"""Sealed parts in the memory of this node, its own and copies of others', and the free room. (I/O)
 
-A seal says what a part was when it was sealed. A file counts as that file as long as its size, modification
-time and inode are what the seal says: writing into a held file changes its time. So nothing is read in order
-to know that it is good.
+A file counts as unchanged while it has the size, modification time and inode in the seal, since writing into
+a held file changes its time. So no content is read to verify it.
 """
 
 from __future__ import annotations
@@ -18,17 +17,12 @@ from ftrun.hooks.runtime.formats import parse_amount
 from ftrun.hooks.runtime.start_processes import token_of
 from ftrun.hooks.staging.records import File, Home, Seal, read_seal
 
-__all__ = [
-    "StoredPart", "file_path", "first_changed", "is_unchanged", "listed", "memory_bytes", "own_parts",
-    "read_seal_file", "remove", "room_bytes", "stored_part", "stored_parts", "summed", "used_bytes",
-]  # fmt: skip
-
 SEAL_MAX_BYTES = 1 << 28
 RESERVE = 0.05  # of the file system, which stays free: a trainer that finds no room dies
 
 
 class StoredPart(NamedTuple):
-    """A part that lies here: its seal, and the folder of its files (or the file, where the set is one).
+    """A part on this node: its seal, and the folder of its files (the file itself for a set of one file).
 
     `is_own`: this node wrote it.
     """
@@ -39,34 +33,30 @@ class StoredPart(NamedTuple):
 
 
 def stored_parts(home: Home) -> Iterator[StoredPart]:
-    """All sealed parts, our own first, those of later starts before those of earlier ones."""
+    """All sealed parts: this node's own first, then copies; later starts first."""
     yield from own_parts(home)
     for node in listed(f"{home.base}/partner"):
         for token in _tokens(f"{home.base}/partner/{node}"):
-            for name in listed(f"{home.base}/partner/{node}/{token}"):
-                seal = (
-                    read_seal_file(f"{home.base}/partner/{node}/{token}/{name}")
-                    if name.endswith(".json")
-                    else None
-                )
-                if seal is not None and (seal.node, seal.token, f"{seal.name}.json") == (node, token, name):
-                    yield StoredPart(seal, home.partner(node, token, seal.name), is_own=False)
+            folder = f"{home.base}/partner/{node}/{token}"
+            yield from (part for part in _sealed_in(folder, folder, token) if part.seal.node == node)
 
 
 def own_parts(home: Home) -> Iterator[StoredPart]:
     """The sealed parts that this node wrote."""
     for token in _tokens(f"{home.base}/parts"):
-        for name in listed(home.seals(token)):
-            seal = read_seal_file(f"{home.seals(token)}/{name}") if name.endswith(".json") else None
-            if seal is not None and (seal.token, f"{seal.name}.json") == (token, name):
-                yield StoredPart(seal, home.held(token, seal.name), is_own=True)
+        for part in _sealed_in(home.seals(token), f"{home.base}/held/{token}", token):
+            yield part._replace(is_own=True)
+
+
+def _sealed_in(seals: str, files: str, token: str) -> Iterator[StoredPart]:
+    for name in listed(seals):
+        seal = read_seal_file(f"{seals}/{name}") if name.endswith(".json") else None
+        if seal is not None and (seal.token, f"{seal.name}.json") == (token, name):
+            yield StoredPart(seal, f"{files}/{seal.name}", is_own=False)
 
 
 def stored_part(home: Home, node: str, token: str, name: str) -> Optional[StoredPart]:
-    """The part of `node` in set `name` as it lies here, written here or copied.
-
-    None where it is not here, or is not what it was.
-    """
+    """The part of `node` in set `name`, written here or copied; None if it is not here or has changed."""
     for path, place, own in (
         (home.seal(token, name), home.held(token, name), True),
         (home.partner_seal(node, token, name), home.partner(node, token, name), False),
@@ -80,12 +70,12 @@ def stored_part(home: Home, node: str, token: str, name: str) -> Optional[Stored
 
 
 def file_path(part: StoredPart, inner: str) -> str:
-    """Where a file of a part lies."""
+    """The path of a file of a part."""
     return f"{part.path}/{inner}" if inner else part.path
 
 
 def first_changed(part: StoredPart) -> Optional[str]:
-    """The first file of a part that is not what it was when it was sealed; None where all are."""
+    """The first file of a part that changed since it was sealed; None without any."""
     return next(
         (inner for inner, one in part.seal.files.items() if not is_unchanged(file_path(part, inner), one)),
         None,
@@ -93,9 +83,9 @@ def first_changed(part: StoredPart) -> Optional[str]:
 
 
 def summed(part: StoredPart, cores: int = 1, only: Optional[Collection[str]] = None) -> StoredPart:
-    """The part with all its checksums, or with those of the files `only`; unknown ones are computed.
+    """The part with the checksums of all files, or of the files `only`; missing ones are computed.
 
-    `cores`: how many threads read. Raises OSError, copy.Changed."""
+    `cores`: the number of reading threads. Raises OSError, copy.Changed."""
     from concurrent import futures  # a sweep and an epilog sum nothing
 
     from ftrun.hooks.staging import copy
@@ -121,7 +111,7 @@ def summed(part: StoredPart, cores: int = 1, only: Optional[Collection[str]] = N
 
 
 def is_unchanged(path: str, one: File) -> bool:
-    """Whether a file is what a seal says of it."""
+    """Whether a file is as its seal describes it."""
     try:
         fact = os.lstat(path)
     except OSError:
@@ -133,7 +123,7 @@ def is_unchanged(path: str, one: File) -> bool:
 
 
 def used_bytes(folder: str) -> int:
-    """What all files below a folder take, each counted once however many names it has."""
+    """The size on disk of all files below a folder; a file with several names counts once."""
     seen: set[tuple[int, int]] = set()
     total = 0
     for where, _, names in os.walk(folder):
@@ -158,7 +148,7 @@ def room_bytes(home: Home, limit: str) -> int:
 
 
 def memory_bytes() -> int:
-    """How much memory this node has. Raises OSError where it cannot be told."""
+    """The memory of this node. Raises OSError."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -166,7 +156,7 @@ def memory_bytes() -> int:
 
 
 def _tokens(folder: str) -> list[str]:
-    """The tokens of starts in a folder, latest first."""
+    """The tokens of starts in a folder, the latest first."""
     found = [name for name in listed(folder) if token_of(name) is not None]
     return sorted(found, key=lambda name: token_of(name) or (0, 0), reverse=True)
 
@@ -180,7 +170,7 @@ def listed(folder: str) -> list[str]:
 
 
 def read_seal_file(path: str) -> Optional[Seal]:
-    """The seal in a file; None where it is gone, torn, or of a version that is not understood."""
+    """The seal in a file; None if it is gone, torn, or of an unknown version."""
     try:
         fact = os.stat(path)
     except OSError:
@@ -190,7 +180,7 @@ def read_seal_file(path: str) -> Optional[Seal]:
 
 @functools.lru_cache(maxsize=64)
 def _parsed_seal(path: str, _mtime_ns: int, _inode: int, _size_bytes: int) -> Optional[Seal]:
-    """A seal is written once and looked at again and again."""
+    """A seal is written once and read many times."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as stream:
             return read_seal(stream.read(SEAL_MAX_BYTES))
@@ -199,7 +189,7 @@ def _parsed_seal(path: str, _mtime_ns: int, _inode: int, _size_bytes: int) -> Op
 
 
 def remove(path: str) -> None:
-    """Remove a file, or a folder with all that is in it, as far as that goes."""
+    """Remove a file, or a folder with its content, as far as possible."""
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path, ignore_errors=True)
     else:

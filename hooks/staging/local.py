@@ -1,16 +1,14 @@
-"""What a script saves in the memory of this node: which parts are sealed, and which of them must go. (I/O)
+"""The parts that a script saves in this node's memory: which are sealed, and which are dropped. (I/O)
 
-It touches nothing but this node's memory, so a shared file system that hangs never keeps a finished part from
-being sealed. What is sealed is on record in files, so a daemon that is killed goes on where it was; a part
-without its record is not sealed.
+It accesses only this node's memory, so a shared file system that hangs never delays a seal. Seals are files,
+so a restarted daemon continues; a part without a seal file is not sealed.
 
-A part that changes after it was sealed is not what was sealed: the seal is taken back. Where files were
-added, a rank was late; where a file is another one now, the script saves again under this name, and unchanged
-files may be left of the save before.
+The seal of a part that changes is taken back. If files were added, a rank was late. If a file was replaced,
+the script saves again under this name, and unchanged files may remain from the previous save.
 
-A published part is worth a fast resume and no more: as many stay as were asked for, and fewer where room is
-short. An unpublished one goes only where room is short, the oldest first, since a newer one replaces it. The
-newest of all always stays.
+A published part only makes a resume faster: `--keep` of them stay, fewer if room is short. An unpublished
+part is dropped only if room is short, the oldest first, since a newer one replaces it. The newest part always
+stays.
 """
 
 from __future__ import annotations
@@ -31,13 +29,9 @@ from ftrun.hooks.staging.inventory import own_parts, remove
 from ftrun.hooks.staging.records import File, Home, Seal
 from ftrun.hooks.staging.sealing import Growth, Marks
 
-__all__ = [
-    "AHEAD", "DropCandidate", "LocalPart", "LocalState", "StartPhases", "read_marks", "scan_set", "to_drop",
-]  # fmt: skip
-
 
 class DropCandidate(NamedTuple):
-    """A sealed part: its start and name, what it takes, and whether its set is published."""
+    """A sealed part: its start and name, its size, and whether its set is published."""
 
     token: str
     name: str
@@ -48,10 +42,10 @@ class DropCandidate(NamedTuple):
 def to_drop(
     held: Sequence[DropCandidate], *, keep: int, over_bytes: int, wanted_bytes: int = 0
 ) -> list[DropCandidate]:
-    """The parts to drop, of `held` which is in order of age, oldest first.
+    """The parts to drop, of `held` in order of age, oldest first.
 
-    `over_bytes`: by how much the node holds too much (<= 0: it does not). `wanted_bytes`: how much must go so
-    that one more fits; for that only what is published goes.
+    `over_bytes`: by how much the node exceeds its limit (<= 0: it does not). `wanted_bytes`: how much must go
+    for one more part to fit; only published parts are dropped for that.
     """
     published = [one for one in held if one.is_published]
     gone = published[: max(0, len(published) - keep)]
@@ -65,14 +59,14 @@ def to_drop(
     return gone
 
 
-# ---------------------------------------------------------------------- what lies there
+# ---------------------------------------------------------------------- the parts of this node
 
 AHEAD = 4
-"""So many later starts have their folders already: a start may begin before this daemon learns of it."""
+"""Folders are made for so many later starts: a start may begin before this daemon learns of it."""
 
 
 class LocalPart:
-    """One part on this node: its state in words, its seal once it has one, what was seen of it before."""
+    """One part on this node: its state in words, its seal if it has one, and earlier observations."""
 
     def __init__(self, token: str, name: str) -> None:
         self.token, self.name = token, name
@@ -82,44 +76,44 @@ class LocalPart:
         self.files: Mapping[str, File] = {}
         self.changed_s = 0.0
         self.writers: set[Writer] = set()
-        self.before: Mapping[str, File] = {}  # as it was sealed last, and how often it had been saved by then
+        self.before: Mapping[str, File] = {}  # its files when it was sealed last, and the number of that save
         self.save = 0
 
     @property
     def stale(self) -> int:
-        """How many files are still those of the save before; 0 where this is no later save."""
-        same = sum(
-            path in self.files and _is_same(one, self.files[path]) for path, one in self.before.items()
-        )
-        return same if self.is_again else 0
+        """How many files are unchanged since the previous save; 0 if this is no later save."""
+        return sum(self._same) if self.is_again else 0
 
     @property
     def is_again(self) -> bool:
-        """Whether a file that was sealed is another one now: the name is saved again."""
-        return any(
-            path in self.files and not _is_same(one, self.files[path]) for path, one in self.before.items()
-        )
+        """Whether a file that was sealed has been replaced: the name is saved again."""
+        return not all(self._same)
+
+    @property
+    def _same(self) -> list[bool]:
+        """For each file that was sealed and is here, whether it is still the same."""
+        return [_is_same(one, self.files[path]) for path, one in self.before.items() if path in self.files]
 
     @property
     def size_bytes(self) -> int:
-        """What it takes."""
+        """The size of its files."""
         return sum(one.size_bytes for one in self.files.values())
 
 
 class StartPhases(NamedTuple):
-    """What the other half knows: the present start, and the phase of every earlier one that is known."""
+    """From the publisher: the present start, and the phases of earlier starts as far as known."""
 
     token: str
     phases: Mapping[str, str]
 
     def phase(self, token: str) -> str:
-        """The phase of a start: what was read of it, else by whether a later one has begun."""
+        """The recorded phase of a start; without a record it is over if a later one has begun."""
         own, now = token_of(token) or (0, 0), token_of(self.token) or (0, 0)
         return self.phases.get(token, sealing.LIVE if own >= now else sealing.BROKEN)
 
 
 class LocalState:
-    """All parts of this node, by start and name; `look` brings them up to date."""
+    """All parts of this node, by start and name; `look` updates them."""
 
     def __init__(self, home: Home, node: str) -> None:
         self.home, self.node = home, node
@@ -134,16 +128,13 @@ class LocalState:
         self._drop_unsealed()
 
     def open_starts(self, token: str) -> None:
-        """The folders of this start and the next ones. Raises OSError."""
+        """Make the folders of this start and the next ones. Raises OSError."""
         launch, start = token_of(token) or (0, 1)
         for number in range(start, start + AHEAD):
             os.makedirs(self.home.stage(f"{launch}.{number}"), mode=0o700, exist_ok=True)
 
     def look(self, now_s: float, told: StartPhases) -> bool:
-        """One look at the time `now_s` (monotonic).
-
-        True where something was sealed, or its seal taken back.
-        """
+        """One look at the time `now_s` (monotonic). True if a seal was made or taken back."""
         seen = dict(self._sights())
         for key in [key for key, part in self.parts.items() if key not in seen and part.seal is None]:
             if self.parts[key].before:
@@ -163,19 +154,19 @@ class LocalState:
         return changed
 
     def is_growing(self) -> bool:
-        """Whether anything here is not sealed yet and may still be."""
+        """Whether a part here may still be sealed."""
         parts = list(self.parts.values())
         return any(part.seal is None and part.files and part.state == sealing.WAIT for part in parts)
 
     def sealed(self) -> list[LocalPart]:
-        """The parts that are sealed, oldest first."""
+        """The sealed parts, oldest first."""
         found = [part for part in list(self.parts.values()) if part.seal is not None]
         return sorted(
             found, key=lambda one: (token_of(one.token) or (0, 0), one.seal.sealed_s if one.seal else 0)
         )
 
     def drop(self, part: LocalPart) -> None:
-        """A part leaves this node's memory, its record first."""
+        """Remove a part from this node's memory, its seal first."""
         if not part.is_published:
             self.dropped.append(part.name)
         if part.seal is not None:
@@ -198,7 +189,7 @@ class LocalState:
         return part.seal is not None and (not files or _is_within(files, part.seal))
 
     def note_sums(self, part: LocalPart, seal: Seal) -> None:
-        """The sums of a part are known now. Raises OSError."""
+        """Store the seal of a part with its checksums. Raises OSError."""
         if part.seal is not None and part.seal != seal:
             self._write_seal(seal)
             part.seal = seal
@@ -216,10 +207,7 @@ class LocalState:
                     yield (token, name), files
 
     def _check(self, part: LocalPart, files: Mapping[str, File], now_s: float) -> bool:
-        """A sealed part that the script goes on writing to is no longer sealed.
-
-        What it merely deletes is held.
-        """
+        """Take back the seal of a part that the script has written to; what it only deleted stays held."""
         seal = part.seal
         assert seal is not None
         if not files or _is_within(files, seal):
@@ -304,20 +292,17 @@ class LocalState:
         os.replace(draft, path)
 
     def _read_before(self) -> None:
-        """What had been sealed of names that the script saves again."""
+        """The previous seals of names that the script saves again."""
         for token in inventory.listed(f"{self.home.base}/parts"):
-            for name in inventory.listed(self.home.seals(token)):
-                seal = (
-                    inventory.read_seal_file(f"{self.home.seals(token)}/{name}")
-                    if name.endswith(".before")
-                    else None
-                )
+            seals = self.home.seals(token)
+            for name in (one for one in inventory.listed(seals) if one.endswith(".before")):
+                seal = inventory.read_seal_file(f"{seals}/{name}")
                 if seal is not None and (token, seal.name) not in self.parts:
                     part = self.parts[token, seal.name] = LocalPart(token, seal.name)
                     part.before, part.save = seal.files, seal.save
 
     def _drop_unsealed(self) -> None:
-        """What a daemon that was killed had begun to hold."""
+        """Remove links that a killed daemon left without a seal."""
         for token in inventory.listed(f"{self.home.base}/held"):
             for name in inventory.listed(f"{self.home.base}/held/{token}"):
                 part = self.parts.get((token, name))
@@ -329,10 +314,7 @@ class LocalState:
 
 
 def scan_set(path: str) -> Optional[Mapping[str, File]]:
-    """The files of a set as it lies there, by their path inside ("" where it is a file).
-
-    None where it is gone or is no set, as a link.
-    """
+    """The files of a set by their path inside ("" for a set of one file); None if it is gone or a link."""
     try:
         fact = os.lstat(path)
         if not os.path.isdir(path):
@@ -348,9 +330,7 @@ def _walk(top: str, inner: str) -> Iterator[tuple[str, File]]:
             path = f"{inner}/{entry.name}" if inner else entry.name
             if entry.is_dir(follow_symlinks=False):
                 yield from _walk(top, path)
-            elif os.path.isfile(
-                entry.path
-            ):  # a link to a file counts as the file; one that leads nowhere, or round, is none
+            elif os.path.isfile(entry.path):  # a link to a file counts as the file, a broken one as nothing
                 yield path, _file_of(entry.stat())
 
 
@@ -363,7 +343,7 @@ def _is_same(one: File, other: File) -> bool:
 
 
 def _hold(source: str, target: str) -> None:
-    """A hard link; a copy where there can be none: a link in the set leads elsewhere. Raises OSError."""
+    """Hard-link a file, or copy it if its link leads to another file system. Raises OSError."""
     try:
         os.link(source, target, follow_symlinks=True)
     except OSError as error:
@@ -373,12 +353,12 @@ def _hold(source: str, target: str) -> None:
 
 
 def _is_within(files: Mapping[str, File], seal: Seal) -> bool:
-    """Whether these files are as they were sealed; some may be gone."""
+    """Whether all these files are as the seal describes them; some of the seal's may be gone."""
     return all(path in seal.files and _is_same(one, seal.files[path]) for path, one in files.items())
 
 
 def read_marks(folder: str) -> Marks:
-    """What the ranks of this node reported of a set; one that began and whose process is gone is dead."""
+    """The reports of this node's ranks on a set. A rank that began and whose process is gone is dead."""
     begun: dict[str, Writer] = {}
     saves: dict[str, tuple[int, str]] = {}  # when each rank began, and with which save
     words: dict[str, set[str]] = {records.DONE: set(), records.FAILED: set()}
@@ -391,12 +371,12 @@ def read_marks(folder: str) -> Marks:
                     *numbers, save = stream.read(200).split()
                     saves[rank] = (os.fstat(stream.fileno()).st_mtime_ns, save)
                     pid, since, space, count, is_alone = (int(number) for number in numbers)
-                # The number of a process of another namespace says nothing here.
+                # A pid of another namespace means nothing here.
                 begun[rank] = Writer(pid, since) if space == procfs.pid_namespace() else Writer(0, 0)
                 local, alone = max(local, count), alone or bool(is_alone)
         elif word in words:
             words[word].add(rank)
-    # What ranks said of an earlier save of this name says nothing of the one that was begun last.
+    # Reports on an earlier save of this name do not count for the latest one.
     now = max(saves.values(), default=(0, ""))[1]
     old = {rank for rank, (_, save) in saves.items() if save != now}
     begun = {rank: one for rank, one in begun.items() if rank not in old}

@@ -1,19 +1,16 @@
-"""Which parts make up one set, and whether they are all of one save. (I/O)
+"""Merges the parts of a set, and has the nodes confirm that all parts are of one save. (I/O)
 
-Every node that took part in a start says what it has of a set, or that it has nothing. A file that several
-nodes have must be the same on all of them. Whatever nodes merge the parts, and however often, the result is
-the same.
+Every node of a start has a part of a set, or reports that it has nothing. A file that several nodes have must
+be the same on all. The result does not depend on which node merges, or how often.
 
-Of a new name every part that is there belongs to it. Of `last`, which is written anew every few minutes, one
-node may show the save of now and another still the save before; together they would look whole, and be none.
-Nothing in the files tells them apart. But ranks save together: none begins the next save before all are done
-with this one. So the node that is about to put a set together first writes down which parts it has. Every
-node that has one of them confirms that its part is that one and is unchanged some time after the request. A
-node that shows an older save would by then have begun with the newer one, which others had finished before
-the request. Each node also counts the saves that it has seen. Where the counts differ that time is long,
-since one node may be late or may have missed a save; a node that has confirmed counts on from the highest.
-
-A set that only one node has anything of needs no confirmation.
+Under a new name all parts belong together. But a name that is saved every few minutes (`last`) may show the
+present save on one node and still the previous one on another, and nothing in the files tells them apart.
+Ranks save together: none begins the next save before all have finished this one. So the node that is about to
+assemble a set first writes down its parts (`asked.json`). Each node of such a part confirms that its part is
+that one and still unchanged some time after the request: a node with an older save would by then have begun
+the newer save, which others had finished before the request. Each node counts the saves it has seen; if the
+counts differ, that time is long, since a node may be late or have missed a save. A node that has confirmed
+continues from the highest count. A set with files of one node only needs no confirmation.
 """
 
 from __future__ import annotations
@@ -27,20 +24,15 @@ from typing import NamedTuple, Optional
 from ftrun.hooks.staging.copy import Disk, read_text
 from ftrun.hooks.staging.records import File, Publishing, Seal
 
-__all__ = [
-    "ConsensusRequest", "MergedSet", "confirm", "consensus_request", "generation", "merge_parts", "takeover_s",
-    "unconfirmed_nodes",
-]  # fmt: skip
-
 TAKEOVER_S = 5.0
 TAKEOVERS_MAX = 12
 
 
 class MergedSet(NamedTuple):
-    """A set: its files, the node that each is taken from, and which nodes have said nothing yet.
+    """A set: its files with the node that each is taken from, and the nodes whose part or report is missing.
 
-    `why`: why it can never be published ("" where it can). `key` names this very set, for two of them never
-    mix. `is_again`: its name was saved before in this start, as far as any node saw.
+    `why`: why it can never be published ("" if it can). `key` identifies these parts, so that two sets never
+    mix. `is_again`: a node saw the name saved before in this start.
     """
 
     files: Mapping[str, tuple[File, str]]
@@ -52,21 +44,18 @@ class MergedSet(NamedTuple):
     is_again: bool = False
 
     def is_whole(self) -> bool:
-        """Whether nothing is missing; of a single file one node is enough."""
+        """Whether nothing is missing; for a single file one node is enough."""
         return bool(self.files) and (self.is_file or not self.missing)
 
 
 def generation(seal: Seal) -> str:
-    """A short name for what a part holds: a part that is sealed anew with other content has another one."""
+    """A short name of a part's content: a part that is sealed again with other content gets another one."""
     rows = [f"{path}\0{one.size_bytes}\0{one.mtime_ns}" for path, one in sorted(seal.files.items())]
     return _digest([seal.name, seal.token, seal.node, str(seal.proven), *rows])
 
 
 def merge_parts(parts: Mapping[str, Seal], expected: Sequence[str]) -> MergedSet:
-    """What the parts of these nodes make, where those of the `expected` nodes make it whole.
-
-    All sums are known.
-    """
+    """The set of these parts, complete with those of all `expected` nodes. All checksums are known."""
     files: dict[str, tuple[File, str]] = {}
     why = ""
     for node in sorted(parts):
@@ -82,21 +71,14 @@ def merge_parts(parts: Mapping[str, Seal], expected: Sequence[str]) -> MergedSet
     is_alone = len(holders) == 1 and holders[0].is_alone
     missing = [node for node in expected if node not in parts and not is_alone]
     key = _digest([f"{node}={generation(parts[node])}" for node in sorted(parts)])
-    return MergedSet(
-        files,
-        missing,
-        is_file,
-        all(part.proven for part in parts.values()),
-        key,
-        why,
-        any(part.save > 1 for part in holders),
-    )
+    is_proven, is_again = all(part.proven for part in parts.values()), any(one.save > 1 for one in holders)
+    return MergedSet(files, missing, is_file, is_proven, key, why, is_again)
 
 
 def takeover_s(expected: Sequence[str], node: str) -> Optional[float]:
-    """How long a set must be whole and unpublished before this node puts it together; None for one that never does.
+    """How long a set must be complete and unpublished before this node assembles it; None: it never does.
 
-    0 for the coordinator, which is the first node by name.
+    0 for the coordinator, the first node by name.
     """
     names = sorted(expected)
     if node not in names:
@@ -106,7 +88,7 @@ def takeover_s(expected: Sequence[str], node: str) -> Optional[float]:
 
 
 def _clash(files: Mapping[str, object]) -> str:
-    """A name that is a file on one node and a folder on another."""
+    """An error if a path is a file on one node and a folder on another; "" otherwise."""
     folders = {path[:end] for path in files for end, letter in enumerate(path) if letter == "/"}
     both = sorted(folders & set(files))
     return f"{both[0]} is a file on one node and a folder on another" if both else ""
@@ -120,7 +102,7 @@ def _digest(words: Sequence[str]) -> str:
 
 
 def unconfirmed_nodes(disk: Disk, to: Publishing, parts: Mapping[str, Seal], node: str) -> Sequence[str]:
-    """The nodes whose word is still to come, after having asked for it. Raises OSError."""
+    """Ask the nodes for confirmation; returns those that have not confirmed yet. Raises OSError."""
     wanted = {name: [generation(part), part.save] for name, part in parts.items() if part.files}
     if len(wanted) < 2:
         return ()
@@ -131,9 +113,10 @@ def unconfirmed_nodes(disk: Disk, to: Publishing, parts: Mapping[str, Seal], nod
 
 
 class ConsensusRequest(NamedTuple):
-    """What a node is asked to confirm: that its part is `own` (a `generation`).
+    """A request to confirm that this node's part is `own` (a `generation`).
 
-    `word` is the confirmation, `is_even` whether all nodes count as many saves, `save` the highest count."""
+    `word`: the confirmation; `is_even`: all nodes count the same number of saves; `save`: the highest count.
+    """
 
     own: str
     word: str
@@ -142,7 +125,7 @@ class ConsensusRequest(NamedTuple):
 
 
 def consensus_request(to: Publishing, node: str) -> Optional[ConsensusRequest]:
-    """What this node is asked to confirm; None if no node asks, or it is confirmed already. Raises OSError."""
+    """The request to this node; None without one, or if it is confirmed already. Raises OSError."""
     text = read_text(to.asked)
     try:
         wanted = {name: (str(own), int(save)) for name, (own, save) in json.loads(text or "{}").items()}
@@ -155,11 +138,11 @@ def consensus_request(to: Publishing, node: str) -> Optional[ConsensusRequest]:
 
 
 def confirm(disk: Disk, to: Publishing, node: str, word: str) -> None:
-    """This node's word. Raises OSError."""
+    """Write this node's confirmation. Raises OSError."""
     disk.make(os.path.dirname(to.word(node)))
     disk.put(to.word(node), word.encode(), node)
 
 
 def _word(text: str) -> str:
-    """For these very parts of all nodes: when one is another, all are asked anew."""
+    """The confirmation of exactly these parts: if one of them changes, all nodes are asked again."""
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,24 +1,22 @@
-"""`ftrun-hook partner`: keeps a copy of what this node has staged in the memory of another node. (I/O)
+"""`ftrun-hook partner`: copies the parts staged on this node into the memory of another node. (I/O)
 
-It is a process of its own beside the staging daemon: a partner that is dead, or a network that stands still,
-holds up nothing else. Once a second it looks at what is sealed here and at `ring.json`, which says who keeps
-our copy and who is lost. The newest sealed part goes first, since a start resumes from it. A copy that the
-partner refuses, or that does not arrive, is reported and tried again after a growing pause.
+It is a separate process beside the staging daemon, so a dead partner or a stalled network delays nothing
+else. Once a second it reads the sealed parts and `ring.json`, which names this node's partner and the lost
+nodes. The newest part is copied first, since a start resumes from it. A copy that fails is reported and
+repeated after a growing pause.
 
-It also looks after the copies that lie here. Where their node is lost it publishes them in that node's name.
-Copies go when their node gives its copies to another node; those of a lost node go when a checkpoint of a
-later start is published.
+It also manages the copies of other nodes here. It publishes those of a lost node in that node's name. It
+removes a copy when its node has another partner, and a lost node's copies when a checkpoint of a later start
+is published.
 
-There is one transport. The other end is `ftrun-hook receive` (partner_server), which a step of srun starts on
-that node; messages go through srun's stdin and stdout. Files go over a TCP connection that the step opens to
-this node (see direct). Where such a connection cannot be made they go through srun as well, which is slow:
-slurmstepd passes on a kilobyte at a time. A transfer that makes no progress is given up, and the part counts
-as not copied.
+There is one transport: a step of srun starts `ftrun-hook receive` (partner_server) on the partner, and
+messages go through srun's stdin and stdout. Files go over a TCP connection that the step opens to this node
+(`runtime.channel`). If that fails they go through srun too, which is slow: slurmstepd forwards a kilobyte at
+a time. A transfer without progress is given up, and the part counts as not copied.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import math
@@ -36,8 +34,10 @@ from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks.checkpoints.manifest import MARKER
 from ftrun.hooks.runtime import channel as runtime_channel
+from ftrun.hooks.runtime.command_line import node_name, parser_of, until_told
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.runtime.ownership import RUNNER
+from ftrun.hooks.runtime.parent import Parent
 from ftrun.hooks.runtime.start_processes import token_of
 from ftrun.hooks.staging import copy, inventory, publish
 from ftrun.hooks.staging.copy import Disk
@@ -45,14 +45,12 @@ from ftrun.hooks.staging.inventory import StoredPart, file_path
 from ftrun.hooks.staging.partner_map import Copies, RingFile, put_copies
 from ftrun.hooks.staging.records import Home, Publishing, seal_json
 
-__all__ = ["PartnerClient", "PartnerConfig", "PeerLost", "Route", "Sent", "Target", "main", "send"]
-
 PERIOD_S = 1.0
 AGAIN_S = (2.0, 5.0, 15.0, 60.0)  # after so many failures in a row
 
 
 class PartnerConfig(NamedTuple):
-    """Where copies lie and are published: `base` is the job's folder on its nodes."""
+    """Where copies are stored and published: `base` is the job's folder on its nodes."""
 
     base: str
     attempt_folder: str
@@ -78,9 +76,9 @@ class PartnerClient:
         self._failures, self._again_s, self._reported = 0, 0.0, False
 
     def run_round(self, now_s: float) -> bool:
-        """One round at the time `now_s` (monotonic). True where a part was copied or published.
+        """One round at the time `now_s` (monotonic). True if a part was copied or published.
 
-        Raises OSError (the attempt's folder).
+        Raises OSError for the attempt's folder.
         """
         self._ring = self._file.look()
         done = self._publish_lost()
@@ -96,12 +94,12 @@ class PartnerClient:
     # ------------------------------------------------------------------ giving
 
     def _worth_copying(self) -> list[StoredPart]:
-        """The parts that are worth a copy, newest first: the newest, and what is not published yet."""
+        """The newest part and all unpublished ones, newest first."""
         own = sorted(inventory.own_parts(self.home), key=_newest, reverse=True)
         return [one for at, one in enumerate(own) if one.seal.files and (not at or not self._is_out(one))]
 
     def _is_out(self, part: StoredPart) -> bool:
-        """Its set is published."""
+        """Whether its set is published."""
         if part.path not in self._out and os.path.exists(f"{self.config.to}/{part.seal.name}/{MARKER}"):
             self._out.add(part.path)
         return part.path in self._out
@@ -121,12 +119,10 @@ class PartnerClient:
             for one in inventory.own_parts(self.home)
             if (partner, *_set_key(one)) in self._given
         ]
-        own = list(
-            dict.fromkeys((*map(_set_key, self._worth_copying()), *given[:1]))
-        )  # the last one until this one is whole
-        ring = self._ring
-        job = ring.jobs.get(partner, self.config.job)
-        target = Target(partner, job, self.config.base, ring.limit, own)
+        # The partner keeps the previous copy until this one is complete.
+        own = list(dict.fromkeys((*map(_set_key, self._worth_copying()), *given[:1])))
+        job = self._ring.jobs.get(partner, self.config.job)
+        target = Target(partner, job, self.config.base, self._ring.limit, own)
         try:
             sent = send(self._summed(part), target, self.route)
         except (OSError, copy.Changed) as error:
@@ -138,8 +134,7 @@ class PartnerClient:
             return False
         self._failures = 0
         self._given = {one: at_s for one, at_s in self._given.items() if one[0] == partner and one[1:] in own}
-        now = (partner, *_set_key(part))
-        self._given[now] = part.seal.sealed_s
+        self._given[(partner, *_set_key(part))] = part.seal.sealed_s
         self.report = self.report._replace(
             way=sent.way,
             bytes_per_s=round(self.route.bytes_per_s),
@@ -149,7 +144,7 @@ class PartnerClient:
         return True
 
     def _summed(self, part: StoredPart) -> StoredPart:
-        """The part with all sums, which are made once. Raises OSError, copy.Changed."""
+        """The part with all checksums, computed once. Raises OSError, copy.Changed."""
         known = self._sums.get(part.path)
         if known is None or known.seal.sealed_s != part.seal.sealed_s or inventory.first_changed(known):
             self._sums = {part.path: inventory.summed(part)}
@@ -161,7 +156,7 @@ class PartnerClient:
         return [part for part in inventory.stored_parts(self.home) if not part.is_own]
 
     def _publish_lost(self) -> bool:
-        """Bring the parts of lost nodes to the shared file system in their names."""
+        """Copy the parts of lost nodes to the shared file system in their names."""
         done = False
         for part in self._copies_here() if self._ring.lost else ():
             seal = part.seal
@@ -170,12 +165,9 @@ class PartnerClient:
                 continue
             to = Publishing(self.config.to, seal.name, self.config.job, seal.token)
             try:
-                if not publish.is_published(to.to, seal, self.config.owner) and not publish.has_part(
-                    to, seal.node
-                ):
-                    publish.copy_and_publish(
-                        Disk(), to, seal, part.path, owner=self.config.owner, pace=_no_pace
-                    )
+                owner = self.config.owner
+                if not publish.is_published(to.to, seal, owner) and not publish.has_part(to, seal.node):
+                    publish.copy_and_publish(Disk(), to, seal, part.path, owner=owner, pace=lambda _: None)
             except (OSError, copy.Changed) as error:
                 self.report = self.report._replace(why=f"for {seal.node}: {error}"[:200])
                 continue
@@ -186,42 +178,34 @@ class PartnerClient:
     def _clear(self) -> None:
         """Remove copies, and views of earlier starts, that no start will need."""
         ring = self._ring
-        newer = None
         for part in self._copies_here():
             node = part.seal.node
-            if node in ring.to:
-                if ring.to[node] == self.config.node or token_of(part.seal.token) == token_of(ring.token):
-                    continue
-            else:
-                newer = self._is_newer_published() if newer is None else newer
-                if not newer or token_of(part.seal.token) == token_of(ring.token):
-                    continue
-            inventory.remove(f"{part.path}.json")
-            inventory.remove(part.path)
-        # Not those of a start to come, which is not in the ring yet.
-        now = token_of(ring.token) or (0, 0)
+            is_present = token_of(part.seal.token) == token_of(ring.token)
+            if is_present or ring.to.get(node) == self.config.node:
+                continue
+            if node in ring.to or self._is_newer_published():
+                _remove_copy(part)
         self._make_room()
+        # A start to come is not in the ring yet; its view stays.
+        now = token_of(ring.token) or (0, 0)
         old = [name for name in inventory.listed(self.home.views) if (token_of(name) or (0, 0)) < now]
-        if old and (self._is_newer_published() if newer is None else newer):
-            for name in old:
-                inventory.remove(f"{self.home.views}/{name}")
+        for name in old if old and self._is_newer_published() else ():
+            inventory.remove(f"{self.home.views}/{name}")
 
     def _make_room(self) -> None:
-        """Where this node holds too much, older copies go; each node's newest stays."""
+        """Remove older copies if this node exceeds its limit; each node's newest copy stays."""
         kept = sorted(self._copies_here(), key=_newest, reverse=True)
         newest = {part.seal.node: part.path for part in reversed(kept)}
         spare = [part for part in kept if newest[part.seal.node] != part.path]
         while spare and not inventory.room_bytes(self.home, self._ring.limit):
-            part = spare.pop()
-            inventory.remove(f"{part.path}.json")
-            inventory.remove(part.path)
+            _remove_copy(spare.pop())
 
     def _is_newer_published(self) -> bool:
-        """Whether a checkpoint of the present start is on disk: no start resumes from an older one in memory."""
+        """Whether a checkpoint of this start is published: no start resumes from an older copy then."""
         own = (part.seal for part in inventory.own_parts(self.home) if part.seal.token == self._ring.token)
         return any(os.path.exists(f"{self.config.to}/{seal.name}/{MARKER}") for seal in own)
 
-    # ------------------------------------------------------------------ telling
+    # ------------------------------------------------------------------ the report
 
     def _report(self, partner: str) -> None:
         given = sorted((token, name) for of, token, name in self._given if of == partner)
@@ -241,32 +225,26 @@ def _newest(part: StoredPart) -> tuple[tuple[int, int], float, str]:
     return token_of(part.seal.token) or (0, 0), part.seal.sealed_s, part.seal.name
 
 
-def _no_pace(_size_bytes: int) -> None:
-    """Memory is as fast as it is."""
+def _remove_copy(part: StoredPart) -> None:
+    inventory.remove(f"{part.path}.json")
+    inventory.remove(part.path)
 
 
 def main(arguments: list[str]) -> int:
-    """Keep the copies until the parent process has ended. Always 0."""
-    parser = argparse.ArgumentParser(
-        prog="ftrun-hook partner",
-        description="Keep a copy of staged checkpoints in the memory of another node.",
-    )
-    parser.add_argument("--base", required=True, help="the folder of the job on its nodes")
-    parser.add_argument("--attempt-folder", required=True, help="the folder of the present attempt")
-    parser.add_argument("--job", required=True, help="the Slurm job whose checkpoints these are")
-    parser.add_argument("--to", required=True, help="the folder that they are published to")
+    """Manage the copies until the parent process has ended. Always 0."""
+    parent = Parent()
+    text = "Keep a copy of staged checkpoints in the memory of another node."
+    parser = parser_of("partner", text, "--base", "--attempt-folder", "--job", "--to", "--node")
     parser.add_argument("--owner", default="{}", help="whose they are, as JSON")
-    parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
     args = parser.parse_args(arguments)
     if not os.path.isabs(args.base):
         raise UsageError("--base must be a full path")
-    node = args.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    node = node_name(args.node)
     _hold_back()
     partner = PartnerClient(
         PartnerConfig(args.base, args.attempt_folder, node, args.job, args.to, args.owner.encode())
     )
-    parent = os.getppid()
-    while os.getppid() == parent:
+    while not parent.is_gone:
         done = False
         try:
             done = partner.run_round(time.monotonic())
@@ -278,11 +256,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _hold_back() -> None:
-    """Come last for the processor; leave when asked to."""
-    for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: os._exit(0))
-    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM):
-        signal.signal(number, signal.SIG_IGN)
+    """Take the lowest priority; exit on a signal."""
+    until_told(lambda *_: os._exit(0))
     with contextlib.suppress(OSError):
         os.nice(19)
 
@@ -295,21 +270,21 @@ PIECE = 1 << 18
 ANSWERS_S = 40.0  # a step may wait for its node
 STALLS_S = 20.0
 CALLED_S = runtime_channel.CALL_S + 1.0
-WORTH_BYTES = 8 << 20  # less than this says nothing about speed
+WORTH_BYTES = 8 << 20  # a smaller transfer does not measure the speed
 SLOWEST_BYTES_PER_S = 2e6
-REST_S = 3600.0  # before a connection is tried again that could not be made
+REST_S = 3600.0  # before a connection is tried again after it failed
 USUAL_PATH = "/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin:/opt/slurm/bin"
 
 
 class PeerLost(Exception):
-    """The other end is gone, stalls, or cannot be reached; the message says why."""
+    """The other end is gone, has stalled, or cannot be reached; the message says why."""
 
 
 class Target(NamedTuple):
-    """Who is to keep the part: a node of Slurm job `job`.
+    """The receiver of a part: a node of Slurm job `job`.
 
-    `base` is the folder of the run's job on each node, `limit` how much it may take there, `keep` the (token,
-    set) pairs that the sender still has (None: what is there stays).
+    `base`: the folder of the run's job on each node; `limit`: how much it may take there; `keep`: the (token,
+    set) pairs that the sender still has (None: all copies there stay).
     """
 
     node: str
@@ -320,10 +295,7 @@ class Target(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """The result.
-
-    `kept` there, else `why` not; bytes that were sent, bytes that were linked there, seconds, and the way.
-    """
+    """The result: `kept` there, or `why` not; bytes sent, bytes linked there, seconds, and the way."""
 
     kept: bool
     why: str = ""
@@ -334,10 +306,7 @@ class Sent(NamedTuple):
 
 
 class Route:
-    """Whether files go over a connection of their own, and the speed of the last large part.
-
-    `is_direct`: it may be tried.
-    """
+    """Whether files go over a TCP connection (`is_direct`), and the speed of the last large part."""
 
     def __init__(self, *, is_direct: bool = True) -> None:
         self.bytes_per_s = 0.0
@@ -348,7 +317,7 @@ class Route:
         return (SOCKET, STREAM) if now_s >= self._rests_until_s else (STREAM,)
 
     def note(self, sent: Sent, failed: Sequence[str], now_s: float) -> None:
-        """A part arrived after the ways `failed`; a connection that failed is not tried for a while."""
+        """A part arrived after the ways `failed`; a connection that failed is not tried for REST_S."""
         if failed:
             self._rests_until_s = now_s + REST_S
         if sent.sent_bytes >= WORTH_BYTES and sent.seconds > 0:
@@ -356,10 +325,7 @@ class Route:
 
 
 def send(part: StoredPart, target: Target, route: Route) -> Sent:
-    """Bring a part, whose seal has all sums, to another node.
-
-    Never raises for what goes wrong there, nor for a file that changed here.
-    """
+    """Send a part with all checksums to another node; failures are in the result, never raised."""
     began_s, failed, why = time.monotonic(), [], ""
     for way in route.ways(began_s):
         try:
@@ -405,10 +371,7 @@ def _send_part(channel: _Channel, part: StoredPart, target: Target, way: str) ->
 
 
 def _connection(channel: _Channel, address: str) -> socket.socket:
-    """A connection of its own to the other end, which was started from this address of ours.
-
-    Raises PeerLost, OSError.
-    """
+    """A TCP connection to the other end, whose srun is at this address of ours. Raises PeerLost, OSError."""
     if not address:
         raise PeerLost("srun does not say where it is")
     with contextlib.closing(runtime_channel.Listener(address)) as listener:
@@ -419,7 +382,7 @@ def _connection(channel: _Channel, address: str) -> socket.socket:
 
 
 def _send_file(line: socket.socket, path: str, size_bytes: int) -> None:
-    """So many bytes of a file, which must be as long. Raises PeerLost, OSError."""
+    """Send `size_bytes` of a file. Raises PeerLost if it is shorter, OSError."""
     with open(path, "rb") as stream:
         if size_bytes and line.sendfile(stream, 0, size_bytes) < size_bytes:
             raise PeerLost(f"{path} has become shorter")
@@ -429,10 +392,7 @@ def _send_file(line: socket.socket, path: str, size_bytes: int) -> None:
 
 
 class _Channel:
-    """A command with a pipe to it and one from it.
-
-    Raises PeerLost where it is gone or says nothing for too long.
-    """
+    """A command with pipes to and from it. Raises PeerLost if it is gone or silent for too long."""
 
     def __init__(self, args: Sequence[str]) -> None:
         self._child = subprocess.Popen(
@@ -451,7 +411,7 @@ class _Channel:
         self._heard = b""
 
     def close(self) -> None:
-        """Its input ends, upon which it leaves; one that does not is ended."""
+        """Close its input, upon which it exits; kill it otherwise."""
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         with contextlib.suppress(OSError):
@@ -470,7 +430,7 @@ class _Channel:
         self._write(json.dumps(word).encode() + b"\n")
 
     def send(self, path: str, size_bytes: int) -> None:
-        """So many bytes of a file, which must be as long."""
+        """Send `size_bytes` of a file."""
         left = size_bytes
         with open(path, "rb", buffering=0) as stream:
             while left:
@@ -518,7 +478,7 @@ def _remote_command(target: Target) -> list[str]:
     srun = shutil.which("srun", path=_environment()["PATH"])
     if srun is None:
         raise PeerLost("there is no srun here")
-    # No GPU: a step of a job whose GPUs were counted in all (--gpus) would want them all.
+    # No GPU: in a job with --gpus a step would ask for all of them.
     return [
         srun, f"--jobid={target.job}", "--job-name=ftrun", "--overlap", "--nodes=1", "--ntasks=1",
         f"--nodelist={target.node}", "--mem=0", "--gres=none", "--cpu-bind=none", "--mpi=none",
@@ -528,7 +488,7 @@ def _remote_command(target: Target) -> list[str]:
 
 
 def _hook_line(args: Sequence[str]) -> str:
-    """A line of sh that runs `ftrun-hook WORDS` on another node, from the same file, with its Python."""
+    """A line of sh that runs `ftrun-hook ARGS` on another node, from the same file, with its Python."""
     own = os.path.abspath(sys.argv[0])
     if not own.endswith(".pyz"):
         safe = "-P " * (sys.version_info >= (3, 11))  # the folder in which it starts is no place of modules
@@ -542,17 +502,8 @@ def _hook_line(args: Sequence[str]) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """What srun needs, and nothing that changes what it does."""
-    kept = [
-        "SLURM_CONF",
-        "SLURM_CONF_SERVER",
-        "SLURM_JWT",
-        "SLURM_SACK_KEY",
-        "SLURM_SACK_SOCKET",
-        "HOME",
-        "USER",
-    ]
-    found = {name: os.environ[name] for name in kept if name in os.environ}
-    if "HOME" not in found:
-        found["HOME"] = os.path.expanduser("~")
-    return {**found, "PATH": f"{os.environ.get('PATH', '')}:{USUAL_PATH}", "LC_ALL": "C"}
+    """What srun needs, and nothing that changes its behaviour."""
+    slurm = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_SACK_KEY", "SLURM_SACK_SOCKET", "USER")
+    found = {name: os.environ[name] for name in slurm if name in os.environ}
+    path = f"{os.environ.get('PATH', '')}:{USUAL_PATH}"
+    return {**found, "HOME": os.path.expanduser("~"), "PATH": path, "LC_ALL": "C"}

@@ -1,8 +1,7 @@
-"""Who keeps whose copy, written by the job's agent, and what each node reports of its copies. (I/O)
+"""Which node keeps whose copies (`ring.json`), and the reports of the nodes (`copies/<node>.json`). (I/O)
 
-One file in the attempt's folder, `ring.json`, is written whole by the agent whenever a start begins or nodes
-are lost. Each node answers with a file of its own, `copies/<node>.json`: which of its parts the partner has,
-and whose copies it keeps.
+The agent replaces `ring.json` in the attempt's folder whenever a start begins or nodes are lost. Each node
+reports which of its parts its partner has, and whose copies it keeps.
 """
 
 from __future__ import annotations
@@ -15,18 +14,16 @@ from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks.runtime import node_report
 
-__all__ = ["Copies", "Ring", "RingFile", "put_copies", "put_ring", "read_copies", "read_ring"]
-
 VERSION = 1
 BYTES_MAX = 1 << 24
 
 
 class Ring(NamedTuple):
-    """What the agent tells the nodes.
+    """The agent's instructions.
 
-    `to`: node -> who keeps its copy; `jobs`: node -> the Slurm job that it lies in; `lost`: nodes that are
-    gone, whose copies are to be published; `kept`: lost node -> who has its copies; `token`: of the start
-    that this was written for; `limit`: how much of a node's memory may be taken.
+    `token`: the start that they are for; `to`: node -> its partner; `jobs`: node -> its Slurm job; `lost`:
+    nodes that are gone, whose copies are to be published; `kept`: lost node -> the holder of its copies;
+    `limit`: how much of a node's memory may be taken.
     """
 
     token: str = ""
@@ -38,10 +35,9 @@ class Ring(NamedTuple):
 
 
 class Copies(NamedTuple):
-    """What a node reports.
+    """A node's report: `partner` has `given`, (token, set) each; it has `kept`, (node, token, set) each.
 
-    `partner` has `given`, (token, set) each; the node has `kept`, (node, token, set) each. `way` is how the
-    last part went, at `bytes_per_s`; `why` is what went wrong last.
+    `way`: how the last part was sent, at `bytes_per_s`; `why`: the last error.
     """
 
     partner: str = ""
@@ -54,12 +50,12 @@ class Copies(NamedTuple):
 
 
 def put_ring(attempt_folder: str, ring: Ring) -> None:
-    """Tell the nodes. Raises OSError."""
+    """Write the ring. Raises OSError."""
     node_report.write_json(f"{attempt_folder}/ring.json", {"version": VERSION, **ring._asdict()})
 
 
 def read_ring(attempt_folder: str) -> Optional[Ring]:
-    """What the agent told last; None where it has told nothing that is understood."""
+    """The ring; None if there is none or it is invalid."""
     told = _read(f"{attempt_folder}/ring.json")
     try:
         return Ring(**{name: told[name] for name in Ring._fields if name in told}) if told else None
@@ -68,9 +64,9 @@ def read_ring(attempt_folder: str) -> Optional[Ring]:
 
 
 class RingFile:
-    """What the agent wrote last, read again only when it changed: a thousand nodes look once a second.
+    """The ring, read again only when it changed: a thousand nodes look once a second.
 
-    Opening the file makes a network file system look anew.
+    Opening the file makes a network file system revalidate its attributes.
     """
 
     def __init__(self, attempt_folder: str) -> None:
@@ -79,7 +75,7 @@ class RingFile:
         self.ring = Ring()
 
     def look(self) -> Ring:
-        """The ring now, or as it was where it cannot be read."""
+        """The present ring; the last one if it cannot be read."""
         with contextlib.suppress(OSError), open(f"{self._folder}/ring.json", "rb") as stream:
             fact = os.fstat(stream.fileno())
             now = (fact.st_ino, fact.st_mtime_ns, fact.st_size)
@@ -89,8 +85,8 @@ class RingFile:
 
 
 def put_copies(attempt_folder: str, node: str, copies: Copies) -> None:
-    """Tell the agent. Raises OSError."""
-    if os.path.isdir(attempt_folder):  # a run's folder that was removed stays removed
+    """Write a node's report. Raises OSError."""
+    if os.path.isdir(attempt_folder):  # a removed run folder stays removed
         os.makedirs(f"{attempt_folder}/copies", mode=0o700, exist_ok=True)
         node_report.write_json(
             f"{attempt_folder}/copies/{node}.json", {"version": VERSION, **copies._asdict()}
@@ -98,7 +94,7 @@ def put_copies(attempt_folder: str, node: str, copies: Copies) -> None:
 
 
 def read_copies(attempt_folder: str, node: str) -> Copies:
-    """What a node said last; nothing where it said nothing that is understood."""
+    """A node's report; an empty one if there is none or it is invalid."""
     told = _read(f"{attempt_folder}/copies/{node}.json")
     try:
         found = Copies(**told)

@@ -1,12 +1,11 @@
-"""`ftrun-hook receive`: takes a sealed part from another node into the memory of this one. (I/O)
+"""`ftrun-hook receive`: receives a sealed part from another node into this node's memory. (I/O)
 
-It talks with the sender (partner_client) over its stdin and stdout: lines of JSON, and between them the bytes
-of files. The sender says what the part holds, with a checksum for each file. A file that lies here already
-under the same checksum is linked and not sent: replicas of a data-parallel job write the same files. What
-would not fit is refused before a byte is sent. Files may also come over a connection that we open to where
-the sender waits. Every file is summed here, from what was written; only a part that is whole and right gets
-its seal, and nothing without a seal is ever used. A sender that dies, or stalls, leaves an unsealed folder,
-which the next receiver removes.
+It exchanges lines of JSON with the sender (partner_client) over stdin and stdout, with the bytes of files
+between them, or on a connection that it opens to the sender. The seal comes first, with a checksum for each
+file. A file that is here already under the same checksum is linked and not sent: replicas of a data-parallel
+job write equal files. A part that does not fit is refused before a byte is sent. Every file is verified as
+written; only a complete part gets its seal, and nothing is used without one. If the sender dies or stalls,
+the next receiver removes the unsealed folder.
 
     sender: {"seal": TEXT, "keep": [[token, set], ...] or null, "limit": "40%"}
     here:   {"have": true} or {"refused": why} or {"want": [path, ...], "srun": address}
@@ -19,7 +18,6 @@ which the next receiver removes.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
 import io
@@ -33,11 +31,10 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO, Optional, Protocol
 
 from ftrun.hooks.runtime import channel
+from ftrun.hooks.runtime.command_line import parser_of
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.staging import inventory
 from ftrun.hooks.staging.records import File, Home, Seal, is_inner_path, read_seal, seal_json
-
-__all__ = ["Reception", "main", "receive"]
 
 PIECE = 1 << 20
 LINE_MAX_BYTES = 1 << 28
@@ -45,18 +42,18 @@ STALLS_S = 60  # a sender that says nothing for so long is gone
 
 
 class Refused(Exception):
-    """What the sender wants cannot be done; the message says why."""
+    """The part cannot be received; the message says why."""
 
 
 class Stream(Protocol):
-    """What bytes come from."""
+    """A source of bytes."""
 
     def readinto(self, room: memoryview, /) -> int:
-        """So many bytes are there now; 0 at the end."""
+        """The number of bytes read into `room`; 0 at the end."""
 
 
 class Messages(Stream, Protocol):
-    """What the sender says; both raise EOFError where it is gone without a word."""
+    """The sender's stream; both methods raise EOFError if it stalls."""
 
     def readline(self, size: int, /) -> bytes:
         """A line."""
@@ -74,44 +71,38 @@ class Reception:
         self._files: dict[str, File] = {}
 
     def is_here(self) -> bool:
-        """This very part lies here already."""
+        """Whether this part is here already."""
         known = inventory.stored_part(self.home, self.seal.node, self.seal.token, self.seal.name)
-        if known is None or known.is_own:
-            return False
-        return {path: one.sha256 for path, one in known.seal.files.items()} == {
-            path: one.sha256 for path, one in self.seal.files.items()
-        }
+        return known is not None and not known.is_own and _sums(known.seal) == _sums(self.seal)
 
     def begin(self, limit: str) -> list[str]:
-        """The files that must be sent; those that lie here under the same checksum are linked.
+        """Link the files that are here under the same checksum; returns those that must be sent.
 
         Raises Refused, OSError, ValueError.
         """
-        wanted, found = [], {}
+        found: dict[tuple[str, int], str] = {}
         for part in inventory.stored_parts(self.home):
             for inner, one in part.seal.files.items():
-                path = inventory.file_path(part, inner)
-                if (
-                    one.sha256
-                    and (one.sha256, one.size_bytes) not in found
-                    and inventory.is_unchanged(path, one)
-                ):
-                    found[one.sha256, one.size_bytes] = path
-        wanted = [
-            inner for inner, one in self.seal.files.items() if (one.sha256, one.size_bytes) not in found
-        ]
+                path, key = inventory.file_path(part, inner), (one.sha256, one.size_bytes)
+                if one.sha256 and key not in found and inventory.is_unchanged(path, one):
+                    found[key] = path
+        known = {inner: found.get((one.sha256, one.size_bytes)) for inner, one in self.seal.files.items()}
+        wanted = [inner for inner, path in known.items() if path is None]
         needed = sum(self.seal.files[inner].size_bytes for inner in wanted)
         room = inventory.room_bytes(self.home, limit)
         if needed > room:
             raise Refused(f"no room in memory: {needed >> 20} MiB are needed, {room >> 20} may be taken")
         os.makedirs(self.into, mode=0o700)
-        for inner, one in self.seal.files.items():
-            if inner not in wanted:
-                self._link(inner, found[one.sha256, one.size_bytes])
+        for inner, source in known.items():
+            if source is not None:
+                path = self._made(inner)
+                os.link(source, path)
+                self.linked_bytes += self.seal.files[inner].size_bytes
+                self._note(inner, path)
         return wanted
 
     def write(self, inner: str, stream: Stream, size_bytes: int) -> None:
-        """Take a file of the part from the stream. Raises Refused, OSError, EOFError."""
+        """Write a file of the part from the stream and verify it. Raises Refused, OSError, EOFError."""
         path, digest, left = self._made(inner), hashlib.sha256(), size_bytes
         room = memoryview(bytearray(min(PIECE, size_bytes)))
         with open(path, "wb") as out:
@@ -122,10 +113,12 @@ class Reception:
                 digest.update(piece)
                 out.write(piece)
                 left -= len(piece)
-        self._taken(inner, path, digest.hexdigest())
+        if digest.hexdigest() != self.seal.files[inner].sha256:
+            raise Refused(f"{inner or self.seal.name} does not have the checksum that the sender told")
+        self._note(inner, path)
 
     def finish(self) -> None:
-        """The part is whole: it gets its place and its seal. Raises Refused, OSError."""
+        """Move the complete part to its place and seal it. Raises Refused, OSError."""
         missing = next((inner for inner in self.seal.files if inner not in self._files), None)
         if missing is not None:
             raise Refused(f"{missing or self.seal.name} is missing")
@@ -139,7 +132,7 @@ class Reception:
         os.replace(f"{self.into}.seal", own)
 
     def clear(self) -> None:
-        """Nothing of what is half done is left."""
+        """Remove an incomplete part."""
         inventory.remove(self.into)
         inventory.remove(f"{self.into}.seal")
 
@@ -148,23 +141,12 @@ class Reception:
         return f"{self.into}/set"
 
     def _made(self, inner: str) -> str:
-        """Where a file is gathered; its folder is made."""
+        """The path that a file is written to; makes its folder."""
         if inner not in self.seal.files:
             raise Refused(f"{inner} is no file of this part")
         path = f"{self._root}/{inner}" if inner else self._root
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         return path
-
-    def _link(self, inner: str, known: str) -> None:
-        path = self._made(inner)
-        os.link(known, path)
-        self.linked_bytes += self.seal.files[inner].size_bytes
-        self._note(inner, path)
-
-    def _taken(self, inner: str, path: str, digest: str) -> None:
-        if digest != self.seal.files[inner].sha256:
-            raise Refused(f"{inner or self.seal.name} does not have the checksum that the sender told")
-        self._note(inner, path)
 
     def _note(self, inner: str, path: str) -> None:
         fact = os.lstat(path)
@@ -174,8 +156,12 @@ class Reception:
         self._files[inner] = told._replace(mtime_ns=fact.st_mtime_ns, inode=fact.st_ino)
 
 
+def _sums(seal: Seal) -> dict[str, str]:
+    return {path: one.sha256 for path, one in seal.files.items()}
+
+
 def receive(home: Home, messages: Messages, say: BinaryIO) -> None:
-    """One talk with a sender, to its end. Raises OSError where the sender is gone."""
+    """Serve one sender. Raises OSError if it is gone."""
     reception: Optional[Reception] = None
     try:
         hello = _message(messages)
@@ -205,10 +191,7 @@ def receive(home: Home, messages: Messages, say: BinaryIO) -> None:
 
 
 def _take_files(reception: Reception, messages: Messages, address: str) -> None:
-    """All files that were wanted, by whatever way they come.
-
-    Raises Refused, OSError, EOFError, ValueError, KeyError.
-    """
+    """Receive all wanted files. Raises Refused, OSError, EOFError, ValueError, KeyError."""
     with contextlib.ExitStack() as opened:
         line: Optional[Stream] = None
         while not (word := _message(messages)).get("end"):
@@ -216,35 +199,27 @@ def _take_files(reception: Reception, messages: Messages, address: str) -> None:
                 called = channel.connect(address, int(word["call"]), str(word["secret"]), STALLS_S)
                 line = _Line(opened.enter_context(called))
                 continue
-            inner = str(word.get("file", ""))
-            if word.get("line") and line is not None:
-                reception.write(inner, line, int(word["size_bytes"]))
-            else:
-                reception.write(inner, messages, int(word["size_bytes"]))
+            stream = line if word.get("line") and line is not None else messages
+            reception.write(str(word.get("file", "")), stream, int(word["size_bytes"]))
 
 
 def _clear_away(home: Home, node: str, keep: Any) -> None:
-    """Copies of a node that it does not have any more itself, and what receivers before us left half done."""
+    """Remove copies of parts that the node itself has dropped, and what dead receivers left."""
     kept = None if keep is None else {(str(token), str(name)) for token, name in keep}
     for token in inventory.listed(f"{home.base}/partner/{node}"):
         folder = f"{home.base}/partner/{node}/{token}"
         for name in inventory.listed(folder):
             if name.endswith((".incoming", ".incoming.seal")):
-                if not _lives(name.split(".incoming")[0].rpartition(".")[2]):
-                    inventory.remove(f"{folder}/{name}")
-            elif kept is not None and (token, name[:-5] if name.endswith(".json") else name) not in kept:
+                pid = name.split(".incoming")[0].rpartition(".")[2]
+                is_needed = pid.isdigit() and os.path.exists(f"/proc/{pid}")
+            else:
+                is_needed = kept is None or (token, name[:-5] if name.endswith(".json") else name) in kept
+            if not is_needed:
                 inventory.remove(f"{folder}/{name}")
 
 
-def _lives(pid: str) -> bool:
-    return pid.isdigit() and os.path.exists(f"/proc/{pid}")
-
-
 def _message(stream: Messages) -> Mapping[str, Any]:
-    """The next line of the sender.
-
-    Raises EOFError where there is none, ValueError where it makes no sense.
-    """
+    """The sender's next line. Raises EOFError without one, ValueError if it is invalid."""
     line = stream.readline(LINE_MAX_BYTES)
     if not line.endswith(b"\n"):
         raise EOFError
@@ -258,7 +233,7 @@ def _answer(stream: BinaryIO, word: Mapping[str, Any]) -> None:
 
 
 class _Watched:
-    """stdin with an alarm: who reads from a sender that is gone without a word does not stay for ever."""
+    """stdin with an alarm, in case the sender vanishes without closing it."""
 
     def __init__(self, stream: io.BufferedReader) -> None:
         self._stream = stream
@@ -268,7 +243,7 @@ class _Watched:
         return self._stream.readinto1(room)
 
     def readline(self, size: int) -> bytes:
-        signal.alarm(STALLS_S * 15)  # meanwhile a file may come by another way
+        signal.alarm(STALLS_S * 15)  # a file may come over the connection meanwhile
         return self._stream.readline(size)
 
 
@@ -288,7 +263,7 @@ def _give_up(_number: int, _frame: object) -> None:
 
 
 def _is_ours(base: str) -> bool:
-    """Whether the folder of the job, made where it was not there, is this user's own."""
+    """Whether the job's folder, which is made if it is missing, belongs to this user."""
     above = os.path.dirname(base)
     with contextlib.suppress(OSError):
         os.makedirs(base, mode=0o700, exist_ok=True)
@@ -298,12 +273,9 @@ def _is_ours(base: str) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Take one part. Always 0: what a step of ours returns must not be what Slurm remembers of the job."""
-    parser = argparse.ArgumentParser(
-        prog="ftrun-hook receive", description="Take a sealed part of a staged checkpoint from another node."
-    )
-    parser.add_argument("--base", required=True, help="the folder of the job on its nodes")
-    args = parser.parse_args(arguments)
+    """Receive one part. Always 0: the status of this step must not become what Slurm records for the job."""
+    text = "Take a sealed part of a staged checkpoint from another node."
+    args = parser_of("receive", text, "--base").parse_args(arguments)
     uid = os.path.basename(os.path.dirname(os.path.abspath(args.base)))
     if uid != f"ftrun-{os.getuid()}":
         raise UsageError("--base is not the folder of a job of this user: STAGE-DIR/ftrun-UID/RUN.JOB")

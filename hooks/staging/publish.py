@@ -3,15 +3,12 @@
 Each node copies its own part to a folder beside the checkpoints and writes a record of it. Any node that sees
 the records of all may assemble the set and rename it into place. Any node may repeat any step at any time,
 and two that do so at once get the same result: parts and sets are named by their content, so no node writes
-into what another reads. A set gets its final name only when all of it is safe on disk, and its marker last.
+into what another reads. A set gets its final name only when all of it is synchronised, and its marker last.
 `replace` decides about an existing checkpoint of that name.
 
-The files of a set lie in its parts; hard links put all of them into one folder. On a file system without hard
-links the file is renamed, and a node that comes too late for it finds it in place. An assembled set is never
-written to.
-
-A process that dies after any effect leaves the old complete set or the new one, and work that the next poll
-resumes.
+Hard links put the files of all parts into one folder. On a file system without hard links the files are
+renamed, and a node that comes later finds them in place. Nothing is ever written into an assembled set. A
+process that dies after any effect leaves the old complete set or the new one, and the next poll continues.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Callable, NamedTuple, Optional
 
 from ftrun.hooks.checkpoints import manifest, names
@@ -32,42 +29,20 @@ from ftrun.hooks.staging.copy import Disk, read
 from ftrun.hooks.staging.records import Publishing, Seal
 from ftrun.hooks.staging.replace import NewSet, Own
 
-__all__ = [
-    "PUBLISHED",
-    "REFUSED",
-    "WAITING",
-    "Outcome",
-    "clear_gone",
-    "clear_job",
-    "copy_and_publish",
-    "finish",
-    "has_all_files",
-    "has_part",
-    "is_published",
-    "link_file",
-    "link_tree",
-    "nodes_with_parts",
-    "part_of",
-    "parts_of",
-    "pending",
-    "published_path",
-    "report_empty",
-    "seal_check_of",
-]  # fmt: skip
-
 
 def link_tree(disk: Disk, to: Publishing, made: merge.MergedSet, parts: Mapping[str, Seal], data: str) -> str:
-    """All files under one folder, by hard links where the file system has them.
-
-    Returns the node whose part is not there, else "".
-    """
-    folders = {os.path.dirname(data)}
-    disk.make(os.path.dirname(data))
+    """Link all files into one folder. Returns a node whose part is not there, "" if all are."""
+    top = os.path.dirname(data)
+    folders = {top}
+    disk.make(top)
     for path, (one, node) in sorted(made.files.items()):
         target = f"{data}/{path}" if path else data
         source = to.incoming(node, merge.generation(parts[node])) + (f"/{path}" if path else "")
-        disk.make(os.path.dirname(target))
-        folders |= {*_above(target, os.path.dirname(data))}
+        folder = os.path.dirname(target)
+        disk.make(folder)
+        while len(folder) > len(top):
+            folders.add(folder)
+            folder = os.path.dirname(folder)
         try:
             link_file(disk, source, target)
         except FileNotFoundError:
@@ -81,19 +56,12 @@ def link_tree(disk: Disk, to: Publishing, made: merge.MergedSet, parts: Mapping[
 
 
 def has_all_files(made: merge.MergedSet, data: str) -> bool:
-    """Whether all files are there: what another node has just taken away cannot be judged."""
+    """Whether all files are there: a set that another node has just moved cannot be judged."""
     return all(os.path.exists(f"{data}/{path}" if path else data) for path in made.files)
 
 
-def _above(path: str, top: str) -> Iterator[str]:
-    folder = os.path.dirname(path)
-    while len(folder) > len(top):
-        yield folder
-        folder = os.path.dirname(folder)
-
-
 def link_file(disk: Disk, source: str, target: str) -> None:
-    """A second name for a file, else another one. Raises OSError."""
+    """Link a file; rename it on a file system without such links. Raises OSError."""
     if os.path.exists(target):
         return
     try:
@@ -113,11 +81,11 @@ JUDGE_S = 30.0
 PUBLISHED, WAITING, REFUSED = "published", "waiting", "refused"
 
 Judge = Callable[[str, bool], str]
-"""Called with the path of a merged set and whether its parts are proven; why it is no checkpoint, or ""."""
+"""(path of an assembled set, whether its parts are proven) -> why it is no checkpoint, "" if it is one."""
 
 
 def seal_check_of(marker: str) -> Judge:
-    """The check before publishing: the format must not contradict, and must prove unproven parts."""
+    """The check before publishing: the format must not show damage, and must prove unproven parts."""
 
     def judge(path: str, is_proven: bool) -> str:
         from ftrun.hooks.checkpoints import find, model
@@ -125,7 +93,7 @@ def seal_check_of(marker: str) -> Judge:
 
         own = marker if marker and os.path.exists(os.path.join(path, marker)) else ""
         level = model.RULE
-        with contextlib.suppress(Exception):  # what cannot be looked at is judged by who wrote it
+        with contextlib.suppress(Exception):  # a set that cannot be inspected is judged by its writers alone
             seen = looked(
                 find.found_at(path), marker=own, now_s=time.time(), before_s=time.monotonic() + JUDGE_S
             )
@@ -142,9 +110,9 @@ def seal_check_of(marker: str) -> Judge:
 
 
 class Outcome(NamedTuple):
-    """What became of an attempt to publish: one of PUBLISHED, WAITING, REFUSED, and why.
+    """The result of an attempt to publish: PUBLISHED, WAITING or REFUSED, and why.
 
-    `for_good`: nothing can change that. `is_unsure`: it waits for nodes to say that it is one save.
+    `for_good`: it is final. `is_unsure`: it waits for nodes to confirm that all parts are of one save.
     """
 
     state: str
@@ -159,10 +127,9 @@ class Outcome(NamedTuple):
 def copy_and_publish(
     disk: Disk, to: Publishing, seal: Seal, source: str, *, owner: bytes, pace: copy.Pace
 ) -> Seal:
-    """Bring a sealed part that lies at `source` to the shared file system; the seal with all sums.
+    """Copy a sealed part from `source` to the shared file system; returns its seal with all checksums.
 
-    `owner` is what is noted of whose set this is. Raises OSError; copy.Changed where the part is not what was
-    sealed.
+    `owner`: the content of owner.json. Raises OSError; copy.Changed if the part is not as it was sealed.
     """
     own = merge.generation(seal)
     target = to.incoming(seal.node, own)
@@ -186,23 +153,17 @@ def copy_and_publish(
 
 
 def report_empty(disk: Disk, to: Publishing, node: str, owner: bytes, *, proven: bool = True) -> None:
-    """Say that this node has nothing of a set; not `proven` where it may have been about to.
-
-    Raises OSError.
-    """
-    copy_and_publish(
-        disk, to, Seal(to.name, to.token, node, {}, proven=proven), "", owner=owner, pace=lambda _size: None
-    )
+    """Report that this node has nothing of a set; not `proven` if a part may still come. Raises OSError."""
+    nothing = Seal(to.name, to.token, node, {}, proven=proven)
+    copy_and_publish(disk, to, nothing, "", owner=owner, pace=lambda _size: None)
 
 
 def _bring_file(disk: Disk, source: str, target: str, one: records.File, pace: copy.Pace) -> str:
-    """One file, whole under its name or not at all; its checksum."""
+    """Copy one file atomically; returns its checksum."""
     with contextlib.suppress(FileNotFoundError):
-        if (
-            os.stat(target).st_size == one.size_bytes
-        ):  # brought before this process began; only its sum is not known
+        if os.stat(target).st_size == one.size_bytes:  # copied before a restart; its sum may be unknown
             return one.sha256 or copy.digest(source, one.size_bytes, one.mtime_ns, pace)
-    # A partner may bring the same file at the same time, and a name may be as long as names can be.
+    # A partner may copy the same file at the same time, and its name may already have the greatest length.
     writer = f"{os.uname().nodename}.{os.getpid()}"
     draft = f"{os.path.dirname(target)}/.{hashlib.sha256(os.fsencode(target)).hexdigest()[:16]}.{writer}.tmp"
     disk.effect(f"copy {draft}")
@@ -212,7 +173,7 @@ def _bring_file(disk: Disk, source: str, target: str, one: records.File, pace: c
             raise copy.Changed(f"{source} is not what was sealed")
     except (OSError, copy.Changed):
         with contextlib.suppress(OSError):
-            os.unlink(draft)  # also the room that it took
+            os.unlink(draft)  # a full disk needs the room
         raise
     disk.rename(draft, target)
     return found
@@ -224,7 +185,7 @@ def _bring_file(disk: Disk, source: str, target: str, one: records.File, pace: c
 def finish(
     disk: Disk, to: Publishing, expected: Sequence[str], node: str, judge: Judge, *, owner: bytes = b"{}"
 ) -> Outcome:
-    """Put a set together and publish it where all its parts are there. `owner` as in `push`.
+    """Assemble a set and publish it, if all its parts are there. `owner` as in `copy_and_publish`.
 
     Raises OSError.
     """
@@ -232,7 +193,7 @@ def finish(
     parts = parts_of(to)
     there = [is_published(to.to, part, owner) for part in parts.values() if part.files]
     if all(there) and (there or _is_left_over(to, parts)):
-        _clear(disk, to, node)  # to the end, or what a late hand made again
+        _clear(disk, to, node)  # left unfinished, or made again by a late node
         return Outcome(PUBLISHED)
     made = merge.merge_parts(parts, expected)
     if made.why:
@@ -270,7 +231,7 @@ class _Making(NamedTuple):
 
 
 def _is_left_over(to: Publishing, parts: Mapping[str, Seal]) -> bool:
-    """Whether all that is there are the words of nodes that have nothing, of a set that is published."""
+    """Whether only reports of nodes that have nothing are left of a published set."""
     if not os.path.lexists(to.final):
         return False
     with contextlib.suppress(FileNotFoundError):
@@ -279,19 +240,18 @@ def _is_left_over(to: Publishing, parts: Mapping[str, Seal]) -> bool:
 
 
 def _publish(disk: Disk, making: _Making, place: replace.Occupant, judge: Judge) -> Outcome:
-    """Put together, judge, and bring into place what is whole."""
+    """Assemble and judge a set, and move it into place."""
     to, made, parts, new = making
     lost = link_tree(disk, to, made, parts, new.data)
     if lost:
         if not _is_there(to, place.path, made, new.listed):
-            disk.remove(to.part(lost))  # its node brings it again
+            disk.remove(to.part(lost))  # its node copies it again
         return Outcome(WAITING, f"for the part of {lost} again")
-    # The node that wrote its manifest had verified it; with that and no marker it would look half published
-    # forever.
+    # The node that wrote its manifest had judged it; with a manifest and no marker it would be judged torn.
     is_judged = not made.is_file and read(f"{new.data}/{manifest.MANIFEST}") == new.listed
     why = "" if is_judged else judge(new.data, made.is_proven)
     if why and (_is_there(to, place.path, made, new.listed) or not has_all_files(made, new.data)):
-        return Outcome(WAITING, "another node is at it")  # it took away what was judged
+        return Outcome(WAITING, "another node is at it")  # it moved what was judged
     if why:
         return Outcome(REFUSED, why)
     if place.state == replace.FREE and made.is_file:
@@ -307,9 +267,9 @@ def _publish(disk: Disk, making: _Making, place: replace.Occupant, judge: Judge)
 
 
 def _replace(disk: Disk, making: _Making, place: replace.Occupant) -> bool:
-    """Put a newer set in the place of the older one, with all that vouches for it.
+    """Replace an older set by a newer one with manifest and marker.
 
-    False where another node is at it, or what was put together is old by now.
+    False if another node is replacing it, or the assembled parts are outdated.
     """
     to, made, _, new = making
     if not made.is_file:
@@ -321,36 +281,33 @@ def _replace(disk: Disk, making: _Making, place: replace.Occupant) -> bool:
 
 
 def _is_there(to: Publishing, path: str, made: merge.MergedSet, listed: bytes) -> bool:
-    """Whether what stands there is this set, be it marked yet or not."""
+    """Whether this set is at `path`, with or without its marker."""
     if not os.path.lexists(path):
         return False
     known = read(manifest.place_of(path, manifest.MANIFEST))
-    if known is None:  # a file gets its name before its manifest
-        is_noted = read(f"{to.folder}/{replace.NEW}") == listed
-        is_marked = read(path + manifest.MARKER) == replace.marker_of(
-            listed
-        )  # a late hand took its manifest away
-        is_ours = made.is_file and os.path.isfile(path) and (is_noted or is_marked)
-        return is_ours and _is_same_file(path, made.files[""][0])
-    return known == listed
+    if known is not None:
+        return known == listed
+    # A file gets its name before its manifest, and a late node may have removed the manifest.
+    is_noted = read(f"{to.folder}/{replace.NEW}") == listed
+    is_marked = read(path + manifest.MARKER) == replace.marker_of(listed)
+    if not (made.is_file and os.path.isfile(path) and (is_noted or is_marked)):
+        return False
+    one, _ = made.files[""]
+    return os.path.getsize(path) == one.size_bytes and manifest.sha256(path) == one.sha256
 
 
 def _listed(name: str, made: merge.MergedSet, parts: Mapping[str, Seal], own: Own) -> bytes:
-    """The manifest of a set under this name: the same bytes on every node."""
+    """The manifest of a set under this name; every node makes the same bytes."""
     files = {
         path or name: manifest.Entry(one.size_bytes, one.sha256) for path, (one, _) in made.files.items()
     }
-    # Of one file a node is enough, so which ones have it depends on who looks when.
+    # One node is enough for a single file, so the nodes that have it differ from look to look.
     nodes = [] if made.is_file else sorted(name for name, part in parts.items() if part.files)
     return manifest.content(manifest.Manifest(files, names.step_of(name), None, nodes, by=own.by))
 
 
 def _place(disk: Disk, to: Publishing, final: str, new: NewSet) -> None:
-    """The final name, at once.
-
-    What has come under that name meanwhile is left alone, and so is what another node took away to put it
-    there.
-    """
+    """Rename an assembled set to its final name, unless that name is taken or another node has moved it."""
     disk.put(f"{new.data}/{manifest.MANIFEST}", new.listed, new.node)
     if os.path.lexists(final):
         return
@@ -363,10 +320,7 @@ def _place(disk: Disk, to: Publishing, final: str, new: NewSet) -> None:
 
 
 def _conclude(disk: Disk, to: Publishing, final: str, made: merge.MergedSet, new: NewSet) -> Outcome:
-    """What stands under the final name is this set: say so, mark it and clear up.
-
-    Else it is looked at again.
-    """
+    """If this set is under its final name, mark it and clear up; otherwise it must be looked at again."""
     if not _is_there(to, final, made, new.listed):
         return Outcome(WAITING, "another node is at it")
     line = replace.marker_of(new.listed)
@@ -380,12 +334,8 @@ def _conclude(disk: Disk, to: Publishing, final: str, made: merge.MergedSet, new
     return Outcome(PUBLISHED)
 
 
-def _is_same_file(path: str, one: records.File) -> bool:
-    return os.path.getsize(path) == one.size_bytes and manifest.sha256(path) == one.sha256
-
-
 def _clear(disk: Disk, to: Publishing, node: str) -> None:
-    """Move everything out of sight first: no reader must find half of it."""
+    """Remove a pending set; it is renamed first, so that no reader finds half of it."""
     gone = f"{to.to}/{records.PUBLISHING}/.gone.{os.path.basename(to.folder)}.{node}.{time.time_ns()}"
     with contextlib.suppress(FileNotFoundError):
         disk.rename(to.folder, gone)
@@ -396,7 +346,7 @@ def _clear(disk: Disk, to: Publishing, node: str) -> None:
 
 
 def pending(to: str, job: str) -> list[Publishing]:
-    """The sets of a job that are on their way. Raises OSError where that cannot be seen."""
+    """The pending sets of a job. Raises OSError."""
     try:
         entries = os.listdir(f"{to}/{records.PUBLISHING}")
     except FileNotFoundError:
@@ -406,12 +356,12 @@ def pending(to: str, job: str) -> list[Publishing]:
 
 
 def has_part(to: Publishing, node: str) -> bool:
-    """Whether the part of a node is there, or its word that it has none."""
+    """Whether a node's part is there, or its report that it has none."""
     return os.path.exists(to.part(node))
 
 
 def nodes_with_parts(to: Publishing) -> set[str]:
-    """The nodes whose word is there, by the names of their records alone."""
+    """The nodes with a part or report, by the names of the records alone."""
     with contextlib.suppress(FileNotFoundError):
         return {
             name[:-5] for name in os.listdir(to.parts) if name.endswith(".json") and not name.startswith(".")
@@ -420,7 +370,7 @@ def nodes_with_parts(to: Publishing) -> set[str]:
 
 
 def part_of(to: Publishing, node: str) -> Optional[Seal]:
-    """The part of one node that is there; None where it is not, or its record makes no sense."""
+    """The part of a node; None if it is not there or its record is invalid."""
     text = read(to.part(node))
     seal = records.read_seal(text.decode("utf-8", "surrogateescape")) if text else None
     if seal is None or not seal.has_sums:
@@ -429,17 +379,15 @@ def part_of(to: Publishing, node: str) -> Optional[Seal]:
 
 
 def parts_of(to: Publishing) -> dict[str, Seal]:
-    """The parts of a set that are there, by node."""
+    """The parts of a set by node."""
     found = ((node, part_of(to, node)) for node in nodes_with_parts(to))
     return {node: seal for node, seal in found if seal is not None}
 
 
 def is_published(to: str, seal: Seal, owner: bytes = b"{}") -> Optional[bool]:
-    """Whether this part, whose sums are known, is in the published set of its name (`owner` as in `push`).
+    """Whether a part with checksums is in the published set of its name; `owner` as in `copy_and_publish`.
 
-    False where another save of this run is, None where none is.
-
-    Raises OSError.
+    False if another save of this run is published there, None if no save is. Raises OSError.
     """
     run, found = Own.of(owner, seal.token).run, None
     for name in (seal.name, replace.alias_of(seal.name, run)):
@@ -457,9 +405,10 @@ def is_published(to: str, seal: Seal, owner: bytes = b"{}") -> Optional[bool]:
 
 
 def published_path(to: str, name: str, run: str, since_s: float = 0.0) -> str:
-    """Where the set that this run published under a name lies; "" for none since `since_s` (Unix seconds).
+    """The path of the set that this run published under a name since `since_s` (Unix seconds); "" for none.
 
-    Raises OSError."""
+    Raises OSError.
+    """
     for one in (name, replace.alias_of(name, run)):
         with contextlib.suppress(Damaged):
             there = manifest.read(f"{to}/{one}")
@@ -472,11 +421,9 @@ def published_path(to: str, name: str, run: str, since_s: float = 0.0) -> str:
 def clear_gone(
     disk: Disk, to: str, run: str, is_over: Callable[[Mapping[str, object], Publishing], bool]
 ) -> None:
-    """Remove what was cleared half, and what earlier starts of this run left half published.
+    """Finish interrupted removals, and remove pending sets of earlier starts of this run; raises nothing.
 
-    Nothing is raised.
-
-    `is_over` is asked with what `owner.json` says of a set of this run, and decides.
+    `is_over(owner, set)` decides by the owner.json of a set.
     """
     with contextlib.suppress(OSError):
         for name in os.listdir(f"{to}/{records.PUBLISHING}"):
@@ -487,14 +434,14 @@ def clear_gone(
 
 
 def clear_job(disk: Disk, to: str, job: str, node: str) -> None:
-    """Remove the half published sets of a job that is over. Nothing is raised."""
+    """Remove the pending sets of a job that is over; raises nothing."""
     with contextlib.suppress(OSError):
         for one in pending(to, job):
             _clear(disk, one, node)
 
 
 def _owner(path: str, run: str) -> Mapping[str, object]:
-    """What is noted of whose a set is; nothing where it is another run's, or unreadable."""
+    """The owner.json of a set; empty if it belongs to another run, or cannot be read."""
     try:
         owner = json.loads((read(f"{path}/owner.json") or b"{}").decode("utf-8", "replace"))
     except ValueError:

@@ -1,20 +1,19 @@
-"""What a node brings to the shared file system, and what it learns from there. (I/O)
+"""A node's work on the shared file system: it copies its parts there and assembles sets. (I/O)
 
-Any look at a shared file system may hang, so this runs in a thread of its own and asks everything anew each
-round. What this node has goes out newest first, since a start resumes from the newest. What fails is tried
-again after a growing pause and stays in memory meanwhile.
+Any access to a shared file system may hang, so this runs in a thread of its own and reads everything anew in
+each round. This node's parts are copied newest first, since a start resumes from the newest. A failed copy
+stays in memory and is repeated after a growing pause.
 
-The first node of a start, by name, is its coordinator: it puts together each set whose parts are all there.
-Every five seconds in which nothing happens the next node may do it as well, so no death holds up a set; two
-that do it at once do no harm.
+The first node of a start, by name, is the coordinator: it assembles each set whose parts are complete. After
+every five seconds without progress the next node may assemble it too, so a dead node delays no set; two
+nodes that assemble the same set at once get the same result.
 
-Nothing tells a node that saves nothing from one whose ranks are late. Once it has said that it has nothing, a
-set whose format proves that it is whole can be published. Of a set that nothing proves it first says that
-something may still come (`EmptyParts`).
+A node that saves nothing looks like a node whose ranks are late. So a node first reports that a part may
+still come: then a set can be published if its format proves that it is complete. Later it reports that it has
+nothing (`EmptyParts`).
 
-At the end of a start a node whose report does not change for long is not waited for, nor one that the agent
-calls lost (`PeerNodes`). But the node that has a lost node's copies brings them out in its name, and is
-waited for while it has them.
+The end of a start does not wait for nodes whose report stands still, nor for lost ones (`PeerNodes`). The
+holder of a lost node's copies publishes them in that node's name, and is waited for.
 """
 
 from __future__ import annotations
@@ -32,19 +31,11 @@ from ftrun.hooks.staging.local import LocalPart, LocalState, StartPhases
 from ftrun.hooks.staging.records import Publishing, Seal
 from ftrun.hooks.staging.replace import Own
 
-__all__ = [
-    "AFTER_GRACE_S", "FIRST_GRACE_S", "SILENT_S", "USUAL_GRACE_S", "EmptyParts", "PeerNodes", "Publisher",
-    "PublisherConfig",
-]  # fmt: skip
-
-SILENT_S = 15.0  # a node whose report does not change for so long is not waited for at the end
+SILENT_S = 15.0  # the end of a start does not wait for a node whose report stands still for so long
 
 
 class PeerNodes:
-    """The other nodes, by what lies in the attempt's folder; `look` reads anew who is lost.
-
-    All raise OSError.
-    """
+    """The other nodes, from the attempt's folder; `look` reads which are lost. All methods raise OSError."""
 
     def __init__(self, attempt_folder: str) -> None:
         self._folder = attempt_folder
@@ -53,11 +44,11 @@ class PeerNodes:
         self._reports: dict[str, tuple[str, float]] = {}
 
     def look(self) -> None:
-        """Read what the agent told last."""
+        """Read the agent's latest ring."""
         self._ring = self._file.look()
 
     def is_moving(self, node: str, now_s: float) -> bool:
-        """Whether a node is not known to be lost, and its report changed lately. `now_s`: monotonic."""
+        """Whether a node is not lost and its report changed lately. `now_s`: monotonic."""
         if node in self._ring.lost:
             return False
         text = read_text(records.report_path(self._folder, node))
@@ -68,7 +59,7 @@ class PeerNodes:
         return now_s - known[1] < SILENT_S
 
     def may_bring(self, node: str, to: Publishing, now_s: float) -> bool:
-        """Whether a part may still come: its node moves, or is lost and the holder of its copies is there."""
+        """Whether a part may still come: from its node, or from the holder of a lost node's copies."""
         if node not in self._ring.lost:
             return self.is_moving(node, now_s)
         holder = self._ring.kept.get(node, "")
@@ -79,15 +70,16 @@ class PeerNodes:
 
 # ---------------------------------------------------------------------- nodes that have nothing of a set
 
-FIRST_GRACE_S = 10.0  # before a node that nothing is known of says that it may have nothing
-USUAL_GRACE_S = 2.0  # ... that had nothing of the sets before
-AFTER_GRACE_S = 1.0  # ... whose script is over
+# How long a node waits before it reports that it has nothing of a set.
+FIRST_GRACE_S = 10.0
+USUAL_GRACE_S = 2.0  # ... if it had nothing of earlier sets
+AFTER_GRACE_S = 1.0  # ... after the end of its script
 
 SetKey = tuple[str, str]  # of a set: its start and name
 
 
 class EmptyParts:
-    """What one node has said of sets that it has nothing of. `wait_s`: how long ranks may be late."""
+    """The reports of one node on sets that it has nothing of. `wait_s`: how long ranks may be late."""
 
     def __init__(self, wait_s: float) -> None:
         self._wait_s = wait_s
@@ -96,11 +88,11 @@ class EmptyParts:
         self._tentative: set[SetKey] = set()
 
     def note_part(self, token: str) -> None:
-        """This node had something of a set of this start."""
+        """This node has a part of a set of this start."""
         self._had.add(token)
 
     def note_claim(self, key: SetKey, *, sure: bool) -> None:
-        """It has said that it has nothing of a set."""
+        """This node has reported that it has nothing of a set; not `sure` if something may still come."""
         if sure:
             self._had_not.add(key[0])
             self._tentative.discard(key)
@@ -108,25 +100,23 @@ class EmptyParts:
             self._tentative.add(key)
 
     def is_tentative(self, key: SetKey) -> bool:
-        """It has said that something may still come."""
+        """Whether it has reported that something may still come."""
         return key in self._tentative
 
     def claim(
         self, key: SetKey, now_s: float, since_s: float, phase: str, seen: Mapping[SetKey, float]
     ) -> Optional[bool]:
-        """What it says now: True, there is nothing; False, something may still come.
+        """What to report now: True, there is nothing; False, something may still come; None, no report.
 
-        None, nothing yet, or nothing more.
-
-        `since_s`: when others were first seen to have something of it, or its start ended; `seen`: when any
-        set was first seen.
+        `since_s`: when the set was first seen on other nodes, or its start ended; `seen`: when each set was
+        first seen.
         """
         token, waited_s = key[0], now_s - since_s
         if phase == sealing.LIVE:
             return self._live(key, waited_s, seen)
         if waited_s < AFTER_GRACE_S:
             return None
-        # Where a start broke down its ranks here may have been about to save.
+        # In a start that failed, ranks here may have been about to save.
         sure = phase == sealing.ENDED or (token in self._had_not and token not in self._had)
         return sure if sure or key not in self._tentative else None
 
@@ -147,7 +137,7 @@ class EmptyParts:
 
 AGAIN_S = (1.0, 5.0, 15.0, 60.0)
 NODES_PER_S, PAUSE_S, NEAR_S = 256, 1.0, 0.25
-AGREE_S = 3.0  # ranks that save together begin within this
+AGREE_S = 3.0  # ranks that save together begin within this time
 JOIN_S = 3.0
 CHECK_S = 30.0
 
@@ -155,7 +145,7 @@ CHECK_S = 30.0
 class PublisherConfig(NamedTuple):
     """Where and for whom to publish; `rate` in bytes per second (0: no limit).
 
-    `wait_s`: how long the ranks of a node may be behind those of others, of a set that nothing proves.
+    `wait_s`: how much later a node's ranks may save than others', if the format proves nothing.
     """
 
     attempt_folder: str
@@ -171,9 +161,10 @@ class PublisherConfig(NamedTuple):
 class SetState:
     """What this node knows of one set.
 
-    `pushed`: the generation of its part that it has brought ("": none); `seen_s`, `whole_s`: since when it is pending, and since
-    when all parts are there; `refused`: the records with which it was refused last, `is_open`: a part may still come all the
-    same; `is_wanted`: its part is to be brought once more; `checked_s`: when it was last seen to be published.
+    `pushed`: the generation of the part that it has copied ("": none). `seen_s`, `whole_s`: since when the
+    set is pending, and since when all parts are there. `refused`: the records with which it was refused last;
+    `is_open`: a part may come all the same. `is_wanted`: the part is to be copied once more. `checked_s`:
+    when it was last seen to be published.
     """
 
     def __init__(self) -> None:
@@ -186,7 +177,7 @@ class SetState:
 
     @property
     def is_refused(self) -> bool:
-        """Whether it was refused, and nothing has changed that since."""
+        """Whether it was refused, and nothing has changed since."""
         return self.refused is not None
 
 
@@ -213,7 +204,7 @@ class Publisher:
         self._peers = PeerNodes(config.attempt_folder)
 
     def read_starts(self, now_s: float) -> None:
-        """Which start is the present one, and which are over. Raises OSError."""
+        """Read which start is the present one, and which are over. Raises OSError."""
         token = status_report.read_link(f"{self.config.attempt_folder}/current")
         token = token if token_of(token) else self.starts.token
         phases = dict(self.starts.phases)
@@ -225,14 +216,14 @@ class Publisher:
         self.starts = StartPhases(token, phases)
 
     def end(self, now_s: float) -> None:
-        """The present start is being ended: no file will say so."""
+        """The present start is being ended by a signal; no file records that."""
         self._over.setdefault(self.starts.token, now_s)
         self.starts = StartPhases(
             self.starts.token, {self.starts.token: sealing.BROKEN, **self.starts.phases}
         )
 
     def run_round(self, now_s: float) -> bool:
-        """One round at the time `now_s` (monotonic). True where something was done. Raises OSError."""
+        """One round at the time `now_s` (monotonic). True if something was done."""
         if now_s < self._again_s:
             return False
         done = False
@@ -253,7 +244,7 @@ class Publisher:
     # ------------------------------------------------------------------ this node's parts
 
     def _bring_part(self, part: LocalPart, now_s: float) -> bool:
-        """Bring a sealed part out, if that is still to be done. True where something was."""
+        """Copy a sealed part to the shared file system, if that is still to be done. True if it was."""
         seal, key = part.seal, (part.token, part.name)
         state = self._sets[key]
         if seal is None or self._is_settled(part, seal, now_s):
@@ -281,7 +272,7 @@ class Publisher:
         except FileNotFoundError:
             if key in self.local.parts and part.seal is seal:
                 raise
-            return False  # it had to make room, or is saved again
+            return False  # it was dropped for room, or is saved again
         finally:
             self.copying = ""
         state.pushed, state.is_wanted = own, False
@@ -302,7 +293,7 @@ class Publisher:
         self._note(part, whole)
 
     def _is_settled(self, part: LocalPart, seal: Seal, now_s: float) -> bool:
-        """Whether nothing is to be done; a name that is saved again is checked now and then."""
+        """Whether nothing is to be done; a name that was saved again is checked periodically."""
         state = self._sets[part.token, part.name]
         if part.state == publish.REFUSED and not state.is_refused:
             return True
@@ -313,7 +304,7 @@ class Publisher:
     def _is_out(self, part: LocalPart, seal: Seal, now_s: float) -> bool:
         """Whether this very save is published."""
         if not seal.has_sums:
-            return False  # its node says so when it has brought it
+            return False  # they are known once the part is copied
         found = publish.is_published(self.config.to, seal, self.config.owner)
         part.is_published = bool(found)
         if found:
@@ -327,7 +318,7 @@ class Publisher:
         return Publishing(self.config.to, part.name, self.config.job, part.token)
 
     def _withdraw(self) -> None:
-        """What is no longer sealed is not to be published as it was."""
+        """Withdraw the records of parts that are no longer sealed."""
         for key, state in self._sets.items():
             part = self.local.parts.get(key)
             if state.pushed and part is not None and part.seal is None:
@@ -342,7 +333,7 @@ class Publisher:
             self.local.note_sums(part, part.seal._replace(files=files))
 
     def _pace(self) -> copy.Pace:
-        """Holds back what is done faster than it may be."""
+        """A function that slows a copy down to `rate` and counts its bytes."""
         began_s, done = time.monotonic(), 0
 
         def pace(size_bytes: int) -> None:
@@ -357,12 +348,12 @@ class Publisher:
     # ------------------------------------------------------------------ sets
 
     def pause_s(self) -> float:
-        """The pause between two rounds: short while a part is on its way, longer with many nodes."""
+        """The pause between two rounds: short while a part is unpublished, longer with many nodes."""
         near = {one.state for one in self.local.sealed() if not one.is_published} - {publish.REFUSED}
         return max(NEAR_S if near else PAUSE_S, len(self.expected(self.starts.token)) / NODES_PER_S)
 
     def expected(self, token: str) -> list[str]:
-        """The nodes of a start; none where its record cannot be read."""
+        """The nodes of a start; none if its record cannot be read."""
         if token not in self._expected:
             known = status_report.nodes_of_start(f"{self.config.attempt_folder}/begun.{token}")
             if not known:
@@ -371,7 +362,7 @@ class Publisher:
         return self._expected[token]
 
     def _advance_set(self, to: Publishing, now_s: float) -> bool:
-        """Do for a set that is on its way what is this node's to do."""
+        """Do this node's share of publishing a pending set."""
         key = (to.token, to.name)
         expected = self.expected(to.token)
         if self.config.node not in expected:
@@ -429,7 +420,7 @@ class Publisher:
         return outcome.state == publish.PUBLISHED
 
     def _is_open(self, to: Publishing) -> bool:
-        """Whether a set that nothing proves may still become whole: a node said that a part may come."""
+        """Whether an unproven set may still become complete: a node reported that a part may come."""
         if self.starts.phase(to.token) == sealing.BROKEN:
             return False
         parts = publish.parts_of(to).values()
@@ -439,10 +430,7 @@ class Publisher:
         return False
 
     def _confirm_save(self, to: Publishing, now_s: float) -> bool:
-        """Confirm, where it is asked, that this node's part is of the same save.
-
-        A broken start confirms nothing.
-        """
+        """Confirm on request that this node's part is of the same save; never in a start that failed."""
         request = merge.consensus_request(to, self.config.node)
         part = self.local.parts.get((to.token, to.name))
         phase = self.starts.phase(to.token)
@@ -458,7 +446,7 @@ class Publisher:
         return True
 
     def _is_hopeless(self, to: Publishing) -> bool:
-        """Whether a set will never become a checkpoint: its script ended, or a later start has published."""
+        """Whether a set can never be published: its script has ended, or a later start has published."""
         if to.token in self._over and self.starts.phase(to.token) == sealing.ENDED:
             state = self._sets[to.token, to.name]
             return state.is_refused and not state.is_open
@@ -468,16 +456,17 @@ class Publisher:
         )
 
     def _is_alone(self, key: tuple[str, str]) -> bool:
-        """Whether this node needs no other for a set: it is one file, or one rank saved it for all."""
+        """Whether a set needs no other node: it is one file, or one rank saved it for all."""
         part = self.local.parts.get(key)
         return part is not None and part.seal is not None and (part.seal.is_file or part.seal.is_alone)
 
     def _report_empty(self, to: Publishing, now_s: float) -> bool:
-        """Say that there is nothing of a set here, once that is likely enough."""
+        """Report that this node has nothing of a set, once that is likely enough."""
         key = (to.token, to.name)
         part = self.local.parts.get(key)
         if part is not None and (part.files or part.state == sealing.GIVEN_UP):
-            return self._bring_again(part, to, now_s)  # it is sealed or will be, or never
+            self._want_again(part, to, now_s)  # it is sealed, or will be, or never
+            return False
         seen = {one: state.seen_s for one, state in self._sets.items() if state.seen_s is not None}
         since_s = max(seen[key], self._over.get(to.token, 0.0))
         sure = self._empty.claim(key, now_s, since_s, self.starts.phase(to.token), seen)
@@ -487,23 +476,20 @@ class Publisher:
         self._empty.note_claim(key, sure=sure)
         return True
 
-    def _bring_again(self, part: LocalPart, to: Publishing, now_s: float) -> bool:
-        """Another node saves a set again, or late, of which this node's part is published.
+    def _want_again(self, part: LocalPart, to: Publishing, now_s: float) -> None:
+        """Another node saves a set again, or late, after this node's part was published.
 
-        It is brought once more where it is still the same after long, or at the end."""
+        The part is copied once more if it is still the same after a long time, or at the end.
+        """
         over_s = self._over.get(to.token)
         is_over = over_s is not None and self.starts.phase(to.token) == sealing.ENDED
         state = self._sets[to.token, to.name]
         since_s = max(state.seen_s or 0.0, over_s or 0.0)
         if part.is_published and now_s - since_s >= (JOIN_S if is_over else self.config.wait_s):
             state.is_wanted = True
-        return False
 
     def is_flushed(self, token: str, now_s: float) -> bool:
-        """Whether nothing of an ended start is still to be published, or can be.
-
-        Nodes that say nothing any more are not waited for.
-        """
+        """Whether nothing of an ended start is left to publish, here and on all nodes that still report."""
         if not self.is_done(token, now_s):
             return False
         said = set(os.listdir(f"{self.config.attempt_folder}/stage"))
@@ -513,7 +499,7 @@ class Publisher:
         )
 
     def is_done(self, token: str, now_s: float) -> bool:
-        """Whether all of an ended start is brought out, and no pending set may still become whole."""
+        """Whether all parts of an ended start are copied, and no pending set may still become complete."""
         over_s = self._over.get(token)
         if over_s is None or over_s >= self.local.looked_s:
             return False  # it runs, or saved something since the last look
@@ -540,10 +526,10 @@ class Publisher:
         state = self._sets[part.token, part.name]
         return not (part.is_published or part.state == publish.REFUSED or state.is_refused or state.pushed)
 
-    # ------------------------------------------------------------------ telling
+    # ------------------------------------------------------------------ the report
 
     def report(self) -> dict[str, Any]:
-        """What is written of this node's staged checkpoints."""
+        """The report on this node's staged checkpoints."""
         rows = status_report.rows(list(self.local.parts.values()), dict(self.refused))
         waiting = [row for row in rows if row["state"] in ("sealed", "writing")]
         return {

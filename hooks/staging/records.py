@@ -1,28 +1,27 @@
-"""Where staged checkpoints lie and what is written down of them: names, paths and records. (pure)
+"""Names, paths and records of staged checkpoints. (pure)
 
-A *set* is one checkpoint over all nodes: a name at the top of FTRUN_STAGE_DIR. What one node
-has of it is its *part*. Each start of the script has a folder of its own, so that ranks that outlive their
-start, and leftovers of one that died, never mix with what the next start saves. A part that will not change
-any more is *sealed*: a record says what is in it, and its files are held by hard links, which cost no memory;
-a script that deletes its old checkpoints deletes nothing that was not published yet.
+A *set* is one checkpoint over all nodes: a name at the top of FTRUN_STAGE_DIR. A node's share of it is its
+*part*. Each start of the script has its own folder, so ranks or leftovers of an earlier start never mix with
+what the next start saves. A part that is complete is *sealed*: a record lists its files, and hard links keep
+them at no cost in memory, so a script that deletes an old checkpoint deletes nothing that is unpublished.
 
 On each node, below `<stage-dir>/ftrun-<uid>/<run>.<job>` (the same path on all of them, 0700):
 
     stage/<token>/<set>                  what the script writes into FTRUN_STAGE_DIR; token = <launch>.<start>
-    marks/<token>/<set>/<rank>.<word>    what `with stage(step):` says of a rank: begin, done, failed
+    marks/<token>/<set>/<rank>.<word>    reported by `with stage(step):` for a rank: begin, done, failed
     held/<token>/<set>                   the sealed part, by hard links
-    parts/<token>/<set>.json             its seal; written last; `.before` while the name is saved again
+    parts/<token>/<set>.json             its seal, written last; `.before` while the name is saved again
     partner/<node>/<token>/<set>[.json]  another node's sealed part and its seal; the seal is written last
     views/<...>                          folders of links that a start resumes from
 
 On the shared file system, below the folder that sets are published to:
 
     .ftrun-publishing/<set>.<job>.<token>/
-        owner.json                       the run and attempt that this belongs to
-        incoming/<node>.<generation>/    a part while it arrives and until the set is put together
-        parts/<node>.json                the part is there, whole and safe on disk: its seal, with sums
-        data.<key>/<set>                 the set while it is put together from just these parts
-        asked.json, words/<node>         of a name that is saved again: whether all parts are of one save
+        owner.json                       the run and attempt that it belongs to
+        incoming/<node>.<generation>/    a part from its first byte until the set is published
+        parts/<node>.json                the part's seal with checksums: complete and synchronised
+        data.<key>/<set>                 the set, linked from exactly these parts
+        asked.json, words/<node>         for a name that is saved again: whether all parts are of one save
     .ftrun-sets/<set>.<sum>/             a set whose name is a link (see replace)
     <set>/.ftrun-manifest.json, <set>/.ftrun-complete
 
@@ -32,15 +31,11 @@ In the attempt's folder: `stage/<node>.json`, the report of a node.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks.checkpoints.names import is_temporary
-
-__all__ = [
-    "BEGIN", "DONE", "FAILED", "PUBLISHING", "File", "Home", "Publishing", "Seal", "base_of", "is_inner_path",
-    "is_set", "is_set_name", "read_seal", "report_path", "seal_json",
-]  # fmt: skip
 
 VERSION = 1
 BEGIN, DONE, FAILED = "begin", "done", "failed"
@@ -66,12 +61,12 @@ class File(NamedTuple):
 
 
 class Seal(NamedTuple):
-    """A part that will not change: the files of `node` in set `name`, by path ("" for a set of one file).
+    """A complete part: the files of `node` in set `name`, by path ("" for a set of one file).
 
-    `is_file`: the set is a single file. `proven`: its ranks said so, or whoever wrote it lived on; else only
-    its layout can tell that it is whole. `sealed_s`: Unix seconds by the node's clock, for people only.
-    `save`: how often this node has seen the name saved in this start. A part without files says: nothing of
-    this set is here. `is_alone`: its one rank saved for all nodes, so no other has anything of it.
+    `is_file`: the set is a single file. `proven`: its ranks reported that they are done, or its writers are
+    alive; otherwise only the layout can prove that it is complete. `sealed_s`: Unix seconds by the node's
+    clock, for display only. `save`: how often this node saw the name saved in this start. A part without
+    files means that this node has nothing of the set. `is_alone`: one rank saved for all nodes.
     """
 
     name: str
@@ -86,12 +81,12 @@ class Seal(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """What it takes, in memory and on disk."""
+        """Its size in memory and on disk."""
         return sum(one.size_bytes for one in self.files.values())
 
     @property
     def has_sums(self) -> bool:
-        """Whether every file's checksum is known."""
+        """Whether all checksums are known."""
         return all(one.sha256 for one in self.files.values())
 
 
@@ -125,11 +120,11 @@ class Home(NamedTuple):
         return f"{self.seals(token)}/{name}.before"
 
     def partner(self, node: str, token: str, name: str) -> str:
-        """The copy of another node's sealed part."""
+        """The copy of a sealed part of `node`."""
         return f"{self.base}/partner/{node}/{token}/{name}"
 
     def partner_seal(self, node: str, token: str, name: str) -> str:
-        """Its seal, which is there once the copy is whole."""
+        """The seal of that copy, written when the copy is complete."""
         return f"{self.partner(node, token, name)}.json"
 
     @property
@@ -148,60 +143,54 @@ class Publishing(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """All that lies there until it is published."""
+        """Everything of the set until it is published."""
         return f"{self.to}/{PUBLISHING}/{self.name}.{self.job}.{self.token}"
 
     @property
     def owner(self) -> str:
-        """Whose it is."""
+        """The file that names the run and attempt."""
         return f"{self.folder}/owner.json"
 
     def incoming(self, node: str, generation: str) -> str:
-        """A part while it arrives; sealed anew with other content it is another one (`merge.generation`)."""
+        """A part while it arrives; each content of it has its own folder (`merge.generation`)."""
         return f"{self.folder}/incoming/{node}.{generation}/{self.name}"
 
     @property
     def parts(self) -> str:
-        """The folder of the records of parts that are there."""
+        """The folder of the records of complete parts."""
         return f"{self.folder}/parts"
 
     def part(self, node: str) -> str:
-        """The record of a part that is there."""
+        """The record of a node's complete part."""
         return f"{self.parts}/{node}.json"
 
     def data(self, key: str) -> str:
-        """The set while it is put together (`merge.MergedSet.key`)."""
+        """The set while it is assembled (`merge.MergedSet.key`)."""
         return f"{self.folder}/data.{key}/{self.name}"
 
     def word(self, node: str) -> str:
-        """The record of a node's word that its part belongs to the save that others have (`merge`)."""
+        """A node's confirmation that its part belongs to the same save as the others (`merge`)."""
         return f"{self.folder}/words/{node}"
 
     @property
     def asked(self) -> str:
-        """Which parts are about to be put together (`merge`)."""
+        """The parts whose nodes are asked for that confirmation (`merge`)."""
         return f"{self.folder}/asked.json"
 
     @property
     def final(self) -> str:
-        """Where it will be, if the name is free."""
+        """Its final path, if the name is free."""
         return f"{self.to}/{self.name}"
 
     @staticmethod
     def of(to: str, entry: str) -> Optional[Publishing]:
-        """What a name inside `.ftrun-publishing` means; None for one that is not ours."""
-        words = entry.rsplit(".", 3)
-        if (
-            len(words) != 4
-            or not words[0]
-            or not all(word.isascii() and word.isdigit() for word in words[1:])
-        ):
-            return None
-        return Publishing(to, words[0], words[1], f"{words[2]}.{words[3]}")
+        """The set of a folder inside `.ftrun-publishing`; None for a folder that is not ours."""
+        found = re.fullmatch(r"(.+)\.([0-9]+)\.([0-9]+\.[0-9]+)", entry, re.DOTALL)
+        return Publishing(to, *found.groups()) if found else None
 
 
 def base_of(stage_dir: str, uid: int, run: str, job: str) -> str:
-    """The folder of a job of a run on each of its nodes; batch.sh makes the same path."""
+    """The folder of a run's job on each of its nodes; batch.sh builds the same path."""
     return f"{stage_dir.rstrip('/')}/ftrun-{uid}/{run}.{job}"
 
 
@@ -211,33 +200,33 @@ def report_path(attempt_folder: str, node: str) -> str:
 
 
 def is_set_name(name: str) -> bool:
-    """Whether a name at the top of FTRUN_STAGE_DIR is a checkpoint, finished by its name."""
+    """Whether a name at the top of FTRUN_STAGE_DIR is a checkpoint, and not a temporary name."""
     if not name or name.startswith(".") or name in TRACKERS or name.endswith(_OWN):
         return False
     return not is_temporary(name) and ".orbax-checkpoint-tmp" not in name
 
 
 def is_set(name: str, *, is_folder: bool) -> bool:
-    """Whether what lies there is a checkpoint: a tracker's name is one where it is a folder (`last`)."""
+    """As `is_set_name`, but a tracker's name counts as a checkpoint if it is a folder (`last`)."""
     return is_set_name(name) or (is_folder and name in TRACKERS)
 
 
 def is_inner_path(path: str) -> bool:
-    """Whether a path of a record stays inside its set; "" is the set itself."""
+    """Whether a path in a record stays inside its set; "" is the set itself."""
     return path == "" or (
         not path.startswith("/") and "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
     )
 
 
 def seal_json(seal: Seal) -> str:
-    """The record of a seal, or of a part that is there."""
+    """The text of a seal."""
     table = seal._asdict()
     table["files"] = {path: list(one) for path, one in seal.files.items()}
     return json.dumps({"version": VERSION, **table}, separators=(",", ":"))
 
 
 def read_seal(text: str) -> Optional[Seal]:
-    """The seal that a record tells; None where it is torn, or of a version that is not understood."""
+    """The seal in a record; None if the record is torn or of an unknown version."""
     try:
         table: Any = json.loads(text)
         if not isinstance(table, dict) or table.pop("version", None) != VERSION:

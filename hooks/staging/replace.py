@@ -1,22 +1,21 @@
-"""What occupies the name of a staged set, and how a newer save takes its place. (I/O)
+"""Decides what occupies the name of a staged set, and replaces it by a newer save. (I/O)
 
-Only what this very run published, and nobody touched since, may be replaced, and only by a
-save of the same start or a later one. Whatever else stands there - another run's checkpoint, a file of the
-user's - is left alone: then the set gets a name that is free (`alias`). What is published says by whom in its
-manifest; what was written to after its manifest is no longer what was published.
+Only a set that this run published and nobody touched since is replaced, and only by a save of the same start
+or a later one. Anything else there - another run's checkpoint, a file of the user - stays, and the set gets a
+free name (`alias_of`). The manifest of a set names its run; a set written to after its manifest counts as
+touched.
 
-A reader must find the old set or the new one, whole, at every moment, and what a manifest vouches for must be
-what lies there:
+At every moment a reader finds the complete old set or the complete new one, and a manifest that fits it:
 
-- a folder is exchanged in one step for the new one, which has its manifest and marker already (renameat2(2));
-- where the file system cannot do that, a name without a step (`last`, `best`) is a link to a folder in `.ftrun-sets`,
-  and the link is replaced, which every file system does in one step. A folder that is there already cannot be
-  replaced, so the new one takes the free name;
-- a file is renamed over the old one, in one step, after its manifest was removed: a file without one is judged
-  by its format. The new manifest comes last.
+- A folder is exchanged atomically for the new one, which has its manifest and marker already (renameat2(2)).
+- On a file system without such an exchange a name without a step (`last`, `best`) is a link to a folder in
+  `.ftrun-sets`, and the link is replaced atomically. A folder that is there already cannot be replaced, so
+  the new set takes the free name.
+- A file is renamed over the old one after the old manifest was removed: a file without one is judged by its
+  format. The new manifest is written last.
 
-Before it touches anything, whoever replaces takes the new set to a name of its own: so no two replace with
-the same, and what came out is never taken for what was to go in.
+A node first renames the new set to a name of its own, so two nodes never replace with the same set, and the
+old set that comes out is never mistaken for the new one.
 """
 
 from __future__ import annotations
@@ -32,11 +31,6 @@ from ftrun.hooks.checkpoints.manifest import Entry
 from ftrun.hooks.runtime.start_processes import token_of
 from ftrun.hooks.staging.copy import Disk, read
 from ftrun.hooks.staging.records import Publishing
-
-__all__ = [
-    "NEW", "SETS", "NewSet", "Occupant", "Own", "alias_of", "clear_sets", "marker_of", "occupant_of",
-    "replace", "run_of", "target_of",
-]  # fmt: skip
 
 SETS = ".ftrun-sets"
 FREE, OURS, LATER, OTHERS = "free", "ours", "later", "others"
@@ -54,7 +48,7 @@ class Own(NamedTuple):
 
     @staticmethod
     def of(owner: bytes, token: str) -> Own:
-        """From what a daemon notes of whose its sets are."""
+        """From the content of owner.json."""
         try:
             table = json.loads(owner)
         except ValueError:
@@ -65,25 +59,23 @@ class Own(NamedTuple):
 
     @property
     def by(self) -> Mapping[str, object]:
-        """As it stands in a manifest."""
+        """The entry in a manifest."""
         return {"run": self.run, "attempt": self.attempt, "start": self.token} if self.run else {}
 
     def is_later_than(self, by: Mapping[str, object]) -> bool:
-        """Whether this is a later start than the one that a manifest of this run names."""
+        """Whether this start is later than the one in a manifest of this run."""
         return self.order > _order(by)
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """By which starts of a run come one after the other."""
+        """The order of starts in a run."""
         return _order({"attempt": self.attempt, "start": self.token})
 
 
 class Occupant(NamedTuple):
-    """What stands at `path`: one of FREE, OURS (it may be replaced), LATER (a later start's), OTHERS.
+    """What is at `path`: one of FREE, OURS (it may be replaced), LATER (of a later start), OTHERS.
 
-    `why`: in words, "" where the path is free.
-
-    `listed`: the manifest that vouches for it, as it lies there; b"" where there is none.
+    `why`: in words, "" if the path is free. `listed`: its manifest as it is on disk, b"" without one.
     """
 
     path: str
@@ -93,12 +85,12 @@ class Occupant(NamedTuple):
 
     @property
     def is_usable(self) -> bool:
-        """Whether a set of ours may come to stand there."""
+        """Whether a set of ours may be put there."""
         return self.state in (FREE, OURS)
 
 
 class NewSet(NamedTuple):
-    """A set that `node` is to publish: where it lies, its manifest, and whether it is one file."""
+    """An assembled set that `node` publishes: its path, its manifest, and whether it is one file."""
 
     data: str
     listed: bytes
@@ -107,14 +99,15 @@ class NewSet(NamedTuple):
 
 
 def run_of(run_dir: str) -> str:
-    """What a run is called here: its folder's name and inode, since other users may have a run of that name.
+    """The identity of a run: its folder's name and inode, since other users may have a run of that name.
 
-    Raises OSError."""
+    Raises OSError.
+    """
     return f"{os.path.basename(run_dir.rstrip('/'))}.{os.stat(run_dir).st_ino}"
 
 
 def alias_of(name: str, run: str) -> str:
-    """The free name beside one that is taken: one for each name and run, with the same step and ending."""
+    """The alternative to a name that is taken: one for each name and run, with the same step and ending."""
     tag = "of-" + "".join(LETTERS[byte & 15] for byte in hashlib.sha256(run.encode()).digest()[:6])
     stem, dot, ending = name.rpartition(".")
     has_ending = bool(dot and stem) and ending.isalnum() and not ending.isdigit()
@@ -122,9 +115,10 @@ def alias_of(name: str, run: str) -> str:
 
 
 def target_of(disk: Disk, to: Publishing, own: Own, *, is_file: bool) -> Occupant:
-    """Where a set may be published: its name, else its alias; where neither will do, what has the name.
+    """Where a set may be published: its name, else its alias; if neither can be used, what has the name.
 
-    Raises OSError."""
+    Raises OSError.
+    """
     first = occupant_of(to, to.name, own)
     found = first
     for name in (to.name, alias_of(to.name, own.run)):
@@ -139,15 +133,13 @@ def target_of(disk: Disk, to: Publishing, own: Own, *, is_file: bool) -> Occupan
 
 
 def occupant_of(to: Publishing, name: str, own: Own) -> Occupant:
-    """What stands under a name. Raises OSError."""
+    """What is under a name. Raises OSError."""
     path = f"{to.to}/{name}"
     if not os.path.lexists(path):
         return Occupant(path, FREE)
-    listed = read(manifest.place_of(path, manifest.MANIFEST), MAX_BYTES)
     sources = [manifest.place_of(path, manifest.MANIFEST)]
-    if listed is None and not os.path.isdir(
-        path
-    ):  # while a file is replaced it has no manifest; both are noted
+    listed = read(sources[0], MAX_BYTES)
+    if listed is None and not os.path.isdir(path):  # a file that is being replaced: both manifests are noted
         sources = [f"{to.folder}/{note}" for note in (OLD, NEW)]
     told = [(source, facts) for source in sources if (facts := _facts(read(source, MAX_BYTES))) is not None]
     if not told:
@@ -166,30 +158,29 @@ def occupant_of(to: Publishing, name: str, own: Own) -> Occupant:
 
 
 def replace(disk: Disk, to: Publishing, there: Occupant, new: NewSet) -> bool:
-    """Put a set in the place of what stands `there`, or in a free one as a link.
+    """Put a set in the place of what is `there`, or as a link in a free place.
 
-    False where another node is at it. Raises OSError.
+    False if another node is doing it. Raises OSError.
     """
     if new.is_file:
         _replace_file(disk, to, there, new)
         return True
     private = f"{to.folder}/swap.{new.node}.{os.getpid()}"
-    if os.path.lexists(private):  # a life before this one was at it
+    if os.path.lexists(private):  # left by an earlier process with this pid
         disk.clear(private)
     try:
         disk.rename(new.data, private)
     except FileNotFoundError:
         return False
-    # Another one may have taken what was put together here, and a third have begun to put it together anew.
-    if not _is_still(private, new.listed) or read(f"{private}/{manifest.MARKER}", MAX_BYTES) != marker_of(
-        new.listed
-    ):
+    # Another node may have moved the set that was assembled here, and a third may be assembling it again.
+    marker = read(f"{private}/{manifest.MARKER}", MAX_BYTES)
+    if marker != marker_of(new.listed) or not _is_still(private, new.listed):
         disk.clear(private)
         return False
     if os.path.isdir(there.path) and not os.path.islink(there.path):
         if not disk.exchange(private, there.path):
             return False
-        if not _is_still(private, there.listed):  # it changed since it was looked at
+        if not _is_still(private, there.listed):  # it changed meanwhile
             disk.exchange(private, there.path)
             return False
         disk.settle(to.to)
@@ -215,14 +206,14 @@ def _replace_file(disk: Disk, to: Publishing, there: Occupant, new: NewSet) -> N
 
 
 def _is_still(path: str, listed: bytes) -> bool:
-    """Whether a folder is still the published set that this manifest lists."""
+    """Whether a folder is still the set that this manifest lists."""
     facts = _facts(listed)
     own = f"{path}/{manifest.MANIFEST}"
     return facts is not None and read(own, MAX_BYTES) == listed and not _touched(path, facts, own)
 
 
 def _link_to(disk: Disk, to: Publishing, there: Occupant, new: NewSet) -> bool:
-    """The name is a link, and is made anew at once."""
+    """Make the name a link to the new set, atomically."""
     sets = f"{to.to}/{SETS}"
     name = os.path.basename(there.path)
     own = f"{name}.{hashlib.sha256(new.listed).hexdigest()[:16]}"
@@ -241,7 +232,7 @@ def _link_to(disk: Disk, to: Publishing, there: Occupant, new: NewSet) -> bool:
 
 
 def _may_be_replaced(disk: Disk, to: Publishing, there: Occupant, *, is_file: bool) -> bool:
-    """Whether what is ours can be replaced at once by a set of this kind."""
+    """Whether a set of ours can be replaced atomically by one of this kind."""
     if os.path.islink(there.path):
         return not is_file
     if os.path.isdir(there.path) is is_file:
@@ -250,7 +241,7 @@ def _may_be_replaced(disk: Disk, to: Publishing, there: Occupant, *, is_file: bo
 
 
 def is_link_wanted(disk: Disk, to: Publishing, there: Occupant) -> bool:
-    """Whether a folder at a free place should be a link, since it will be saved again."""
+    """Whether a folder at a free place should be a link, because its name will be saved again."""
     if there.state == OURS:
         return os.path.islink(there.path)
     is_once = names.step_of(to.name) is not None and os.path.basename(there.path) == to.name
@@ -263,7 +254,7 @@ def marker_of(listed: bytes) -> bytes:
 
 
 def clear_sets(disk: Disk, to: str, own: Own) -> None:
-    """Remove what earlier starts of this run left behind that no link leads to. Nothing is raised."""
+    """Remove sets of earlier starts of this run that no link leads to; raises nothing."""
     try:
         entries = os.listdir(f"{to}/{SETS}")
         linked = {os.readlink(entry.path) for entry in os.scandir(to) if entry.is_symlink()}
@@ -276,19 +267,18 @@ def clear_sets(disk: Disk, to: str, own: Own) -> None:
             disk.clear(f"{to}/{SETS}/{entry}")
 
 
-# ---------------------------------------------------------------------- looking
+# ---------------------------------------------------------------------- what is there
 
 
 def _touched(path: str, facts: Mapping[str, object], listed: str) -> str:
-    """Why what lies there is not what was published, "" where it is: by names, sizes and times."""
+    """How the set at `path` differs from its manifest `listed` by names, sizes, times; "" if it does not."""
     before_s = os.stat(listed).st_mtime + SLACK_S
     files = _entries(facts)
-    if not os.path.isdir(path):
-        size = next(iter(files.values()), Entry(-1)).size_bytes
-        seen = {"": os.stat(path)}
-        files = {"": Entry(size)}
-    else:
+    if os.path.isdir(path):
         seen = dict(_stats(path))
+    else:
+        files = {"": next(iter(files.values()), Entry(-1))}
+        seen = {"": os.stat(path)}
     for name, fact in seen.items():
         if name not in files:
             return f"{name} is not what ftrun published"
@@ -304,16 +294,13 @@ def _stats(top: str) -> list[tuple[str, os.stat_result]]:
         inner = os.path.relpath(where, top)
         for name in files:
             path = name if inner == "." else f"{inner}/{name}"
-            if not (inner == "." and _is_own(name)):
+            # Not manifest and marker, nor the draft of one that a killed process left.
+            is_draft = name.startswith("..ftrun-") and name.endswith(".tmp")
+            if inner != "." or not (manifest.is_ours(name) or is_draft):
                 found.append((path, os.lstat(os.path.join(where, name))))
         links = [os.path.join(where, name) for name in folders if os.path.islink(os.path.join(where, name))]
         found += [(os.path.relpath(path, top), os.lstat(path)) for path in links]
     return found
-
-
-def _is_own(name: str) -> bool:
-    """Manifest, marker, or the draft of one that a process that died left."""
-    return manifest.is_ours(name) or (name.startswith("..ftrun-") and name.endswith(".tmp"))
 
 
 def _entries(facts: Mapping[str, object]) -> dict[str, Entry]:
@@ -323,7 +310,7 @@ def _entries(facts: Mapping[str, object]) -> dict[str, Entry]:
 
 
 def _facts(text: Optional[bytes]) -> Optional[dict[str, dict[str, object]]]:
-    """A manifest as a table; None where there is none, or it makes no sense."""
+    """A manifest as a table; None without one, or if it is invalid."""
     try:
         table = json.loads(text) if text else None
         if isinstance(table, dict) and isinstance(table["files"], dict):

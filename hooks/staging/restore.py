@@ -1,52 +1,48 @@
-"""`ftrun-hook restore`: what is staged on this node, and the view that a start resumes from. (I/O)
+"""`ftrun-hook restore`: lists this node's parts, and makes the view that a start resumes from. (I/O)
 
-The agent of the job asks all nodes twice. First what they have (`--look`). Then, with a plan that it has
-written for all of them: a node that holds what another one needs sends it into that one's memory, and a node
-that waits for a part waits until it lies there. Then each node makes its view. A file of the set that lies in
-its memory, unchanged and with the checksum of the published one, is there by a hard link, which costs nothing
-and stays whatever is dropped meanwhile; any other file by a link to the published one. A view that would lack
-a file is not made: the start is then told the published checkpoint, and loses nothing but time. So nothing
-that is in memory is read from the shared file system.
+The agent calls all nodes twice: first to list their parts (`--look`), then with one plan for all. By the plan
+a node sends the parts that others need into their memory, waits for those that it needs, and makes its view,
+a folder of links. A file in memory that is unchanged and has the checksum of the published file is a hard link,
+which survives later drops; any other file is a symbolic link to the published one. So nothing that is in
+memory is read from the shared file system. If a file is missing, no view is made, and the start reads the
+published checkpoint.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 from ftrun.hooks.checkpoints import names
+from ftrun.hooks.runtime.command_line import node_name, parser_of
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.staging import copy, inventory
 from ftrun.hooks.staging.inventory import StoredPart
 from ftrun.hooks.staging.partner_client import Route, Target, send
 from ftrun.hooks.staging.records import File, Home, is_inner_path, is_set
 
-__all__ = ["Made", "Plan", "find_plan", "main", "read_plan", "restore"]
-
 LOOK_EVERY_S = 0.1
-SEALS_S = 3.0  # what does not change any more is sealed within this
+SEALS_S = 3.0  # a complete part is sealed within this time
 PLAN_MAX_BYTES = 1 << 28
 CORES_MAX = 8
 TRACKERS_BY_STEP = frozenset({"latest_checkpointed_iteration.txt"})
 TRACKERS = frozenset({"latest", "latest_universal"}) | TRACKERS_BY_STEP
-"""What frameworks write beside their checkpoints to find the newest; those of a view lead to its one."""
+"""Files by which frameworks find the newest checkpoint; in a view they name its only one."""
 
 
 class Plan(NamedTuple):
-    """What the next start resumes from, and who has to do what for it.
+    """What the next start resumes from, and what each node does for it.
 
-    `start`: token of the start to come; `token`, `name`: the set, whose parts are those of `nodes`; `give`:
-    (holder, node whose part it is, receiver); `need`: node -> the nodes whose parts must lie there.
-    `published`: the checkpoint on the shared file system, "" = none, then a view needs the parts of all
-    `nodes`; `files`: its files with their SHA-256, {"": sum} where it is one file; `trackers`: the names of
-    TRACKERS that the script writes; `marker`: the file that it marks a checkpoint with. `jobs`, `limit`: as
-    in `partner_map.Ring`; `limit_s`: how long parts may travel.
+    `start`: token of the next start; `token`, `name`: the set, with the parts of `nodes`; `give`: (holder,
+    node of the part, receiver); `need`: node -> the nodes whose parts it needs. `published`: the published
+    checkpoint; if "", a view needs the parts of all `nodes`; `files`: its files with their SHA-256, {"": sum}
+    for one file; `trackers`: those of TRACKERS that the script writes; `marker`: its completeness marker.
+    `jobs`, `limit`: as in `partner_map.Ring`; `limit_s`: the time limit for transfers.
     """
 
     start: str
@@ -65,9 +61,9 @@ class Plan(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A view, or `why` there is none ("" = there is). Files and bytes by where they are read from.
+    """A view, or `why` there is none. Files and bytes by where they are read from.
 
-    `fetched_bytes` of those in memory came from other nodes now.
+    `fetched_bytes`: how much of the memory came from other nodes just now.
     """
 
     view: str = ""
@@ -79,16 +75,16 @@ class Made(NamedTuple):
 
 
 def find_plan(home: Home) -> dict[str, Any]:
-    """What lies here.
+    """What is on this node.
 
-    `parts` has a row [node, token, set, bytes, proven, is one file, sealed at (Unix seconds)] for each whole
-    part; `trackers` are those that the script wrote; `growing`: something is about to be sealed.
+    `parts`: a row [node, token, set, bytes, proven, is one file, sealed at (Unix seconds)] for each unchanged
+    part; `trackers`: those that the script wrote; `growing`: a part is about to be sealed.
     """
     rows, tokens = [], inventory.listed(f"{home.base}/stage")
     for part in inventory.stored_parts(home):
         seal = part.seal
         if inventory.first_changed(part) is None:
-            # Whether two nodes show the same save of a name is only known once it is published (`merge`).
+            # Whether two nodes have the same save of a name is known only after publishing (`merge`).
             proven = seal.proven and (seal.save == 1 or seal.is_file)
             facts = (seal.size_bytes, proven, seal.is_file, seal.sealed_s)
             rows.append([seal.node, seal.token, seal.name, *facts])
@@ -100,7 +96,7 @@ def find_plan(home: Home) -> dict[str, Any]:
 
 
 def _is_growing(home: Home, token: str, name: str) -> bool:
-    """Something was written there a moment ago, and is not sealed yet."""
+    """Whether an unsealed part was written to a moment ago."""
     top, changed_s = f"{home.stage(token)}/{name}", 0.0
     if not is_set(name, is_folder=os.path.isdir(top)) or os.path.exists(home.seal(token, name)):
         return False
@@ -112,10 +108,9 @@ def _is_growing(home: Home, token: str, name: str) -> bool:
 
 
 def restore(home: Home, node: str, plan: Plan, failed: str) -> Made:
-    """This node's part of a plan.
+    """Carry out this node's share of a plan. Raises OSError, copy.Changed.
 
-    `failed`: the beginning of the names of files that tell a receiver not to wait. Raises OSError,
-    copy.Changed.
+    `failed`: the common beginning of the files that tell a receiver not to wait.
     """
     give_up_s = time.monotonic() + plan.limit_s
     before = {of for of in plan.nodes if inventory.stored_part(home, of, plan.token, plan.name) is not None}
@@ -133,26 +128,21 @@ def restore(home: Home, node: str, plan: Plan, failed: str) -> Made:
         return Made(why=f"the part of {missing[0]} is not in memory, and the set is not published")
     made = _view(home, plan, list(parts.values()))
     if made.view and not plan.published:
-        why = _objection(made.view, plan, parts.values())
+        from ftrun.hooks.staging.publish import seal_check_of
+
+        why = seal_check_of(plan.marker)(made.view, all(part.seal.proven for part in parts.values()))
         made = Made(why=f"{plan.name}: {why}") if why else made
     fetched = sum(part.seal.size_bytes for of, part in parts.items() if of not in before)
     return made._replace(fetched_bytes=fetched)
 
 
-def _objection(view: str, plan: Plan, parts: Iterable[StoredPart]) -> str:
-    """Why an unpublished set is no checkpoint, "" where it is one: the check before publishing."""
-    from ftrun.hooks.staging.publish import seal_check_of
-
-    return seal_check_of(plan.marker)(view, all(part.seal.proven for part in parts))
-
-
 def _all_cores() -> int:
-    """While a start is prepared no trainer runs here."""
+    """No trainer runs while a start is prepared."""
     return min(CORES_MAX, len(os.sched_getaffinity(0)))
 
 
 def _give(home: Home, node: str, plan: Plan, failed: str) -> None:
-    """Send what others need, and tell those who wait in vain."""
+    """Send the parts that others need; a failure is noted for the receiver."""
     route = Route()
     for holder, of, receiver in plan.give:
         if holder != node:
@@ -167,10 +157,8 @@ def _give(home: Home, node: str, plan: Plan, failed: str) -> None:
             except (OSError, copy.Changed) as error:
                 why = str(error)
         if why:
-            with (
-                contextlib.suppress(OSError),
-                open(f"{failed}.{of}.{receiver}", "w", encoding="utf-8") as out,
-            ):
+            note = f"{failed}.{of}.{receiver}"
+            with contextlib.suppress(OSError), open(note, "w", encoding="utf-8") as out:
                 out.write(why)
 
 
@@ -178,7 +166,7 @@ def _give(home: Home, node: str, plan: Plan, failed: str) -> None:
 
 
 def _view(home: Home, plan: Plan, parts: Sequence[StoredPart]) -> Made:
-    """The folder of links, made anew. Raises OSError, copy.Changed."""
+    """Make the folder of links. Raises OSError, copy.Changed."""
     folder = f"{home.views}/{plan.start}"
     inventory.remove(folder)
     os.makedirs(folder, mode=0o700)
@@ -206,9 +194,10 @@ def _view(home: Home, plan: Plan, parts: Sequence[StoredPart]) -> Made:
 
 
 def _comparable(plan: Plan, parts: Sequence[StoredPart]) -> list[StoredPart]:
-    """The parts with the checksums that are compared: with published files, or of files in several parts.
+    """The parts with the checksums to compare: with the published files, or of files that several parts have.
 
-    Raises OSError, copy.Changed."""
+    Raises OSError, copy.Changed.
+    """
     several = Counter(inner for part in parts for inner in part.seal.files)
     twice = {inner for inner, times in several.items() if times > 1}
     only = plan.files.keys() if plan.published else twice
@@ -222,7 +211,7 @@ def _linked(link: Callable[[str, str], None], at: str, view: str, inner: str) ->
 
 
 def _track(folder: str, name: str, trackers: Sequence[str]) -> None:
-    """The files by which frameworks find the newest checkpoint; a step is written without its zeros."""
+    """Write the tracker files; a step is written without leading zeros."""
     for tracker in trackers:
         step = names.step_of(name) if tracker in TRACKERS_BY_STEP else None
         with open(f"{folder}/{tracker}", "w", encoding="utf-8") as stream:
@@ -233,7 +222,7 @@ def _track(folder: str, name: str, trackers: Sequence[str]) -> None:
 
 
 def read_plan(path: str) -> Optional[Plan]:
-    """The plan in a file; None where it cannot be read or understood."""
+    """The plan in a file; None if it cannot be read or is invalid."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as stream:
             told = json.loads(stream.read(PLAN_MAX_BYTES))
@@ -246,14 +235,11 @@ def read_plan(path: str) -> Optional[Plan]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print one line of JSON: what lies here, or the view that was made. Always 0."""
-    parser = argparse.ArgumentParser(
-        prog="ftrun-hook restore", description="Make the folder that a start on this node resumes from."
-    )
-    parser.add_argument("--base", required=True, help="the folder of the job on its nodes")
+    """Print one line of JSON: the parts on this node, or the view that was made. Always 0."""
+    text = "Make the folder that a start on this node resumes from."
+    parser = parser_of("restore", text, "--base", "--node")
     parser.add_argument("--look", action="store_true", help="only say what lies here")
     parser.add_argument("--plan", default="", help="the agent's plan")
-    parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
     args = parser.parse_args(arguments)
     home = Home(args.base)
     if args.look:
@@ -263,7 +249,7 @@ def main(arguments: list[str]) -> int:
     if plan is None:
         raise UsageError(f"--plan {args.plan}: no plan that can be read")
     os.umask(0o077)
-    node = args.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    node = node_name(args.node)
     try:
         made = restore(home, node, plan, args.plan.removesuffix(".json"))
     except (OSError, copy.Changed) as error:

@@ -19,11 +19,6 @@ from typing import NamedTuple, Optional
 
 from ftrun.hooks.staging.records import File
 
-__all__ = [
-    "BROKEN", "ENDED", "GIVEN_UP", "LATE_S", "LIVE", "QUIET_S", "SEAL", "UNPROVEN", "WAIT", "Growth",
-    "Marks", "Verdict", "verdict",
-]  # fmt: skip
-
 QUIET_S = 1.0
 LATE_S = 30.0
 """How long after the others a late rank is waited for."""

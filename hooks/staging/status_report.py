@@ -1,13 +1,14 @@
-"""The report of a node on its staged checkpoints, and the small files that it reads. (I/O)
+"""The report of a node on its staged checkpoints, and the small files that a node reads. (I/O)
 
-A report is read by people who ask why there is no checkpoint. So what was refused stays in it with its
-reason, also after it had to make room.
+People read the report to find out why there is no checkpoint. So a refused set stays in it with the reason,
+even after it was dropped.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,11 +18,6 @@ from ftrun.hooks.staging import publish, sealing
 from ftrun.hooks.staging.copy import is_full, read_text
 from ftrun.hooks.staging.local import LocalPart
 
-__all__ = [
-    "GONE", "MAY_COME", "NAME_MAX_BYTES", "UNSURE", "alias_note", "error_text", "nodes_of_start",
-    "read_link", "record_times", "rows",
-]  # fmt: skip
-
 NAME_MAX_BYTES = 180  # most file systems know 255
 READ_MAX_BYTES = 1 << 24
 MAY_COME = "its format does not tell whether it is whole, and a node that has nothing of it yet is waited for"
@@ -30,10 +26,7 @@ UNSURE = "its start broke down before all nodes had said that their parts are of
 
 
 def rows(parts: Iterable[LocalPart], refused: Mapping[str, str]) -> list[dict[str, Any]]:
-    """A row for each part, in order of age.
-
-    `refused`: set -> why, of those that were, and are perhaps no longer here.
-    """
+    """A row for each part in order of age. `refused`: set -> why, of all refused sets, dropped ones too."""
     found = [_row(part) for part in parts if part.files or part.seal]
     known = {row["set"] for row in found}
     gone = [
@@ -57,10 +50,7 @@ def _row(part: LocalPart) -> dict[str, Any]:
 
 
 def alias_note(name: str, path: str) -> str:
-    """That a set is published under another name than its own, if so.
-
-    `path`: where, "" where another run's is the same.
-    """
+    """A note that a set is published under another name than its own; "" if it is not. `path`: where."""
     own = os.path.basename(path)
     return f"it is published as {own}: {name} is not this run's there" if own not in ("", name) else ""
 
@@ -73,7 +63,7 @@ def error_text(error: OSError, to: str) -> str:
 
 
 def record_times(folder: str) -> tuple[tuple[str, int], ...]:
-    """The records in a folder, each with when it was written."""
+    """The records in a folder with their times of writing."""
     found = []
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         found = [(one.name, one.stat().st_mtime_ns) for one in entries if not one.name.startswith(".")]
@@ -81,17 +71,15 @@ def record_times(folder: str) -> tuple[tuple[str, int], ...]:
 
 
 def nodes_of_start(path: str) -> list[str]:
-    """The nodes that the record of a start names; none where it cannot be read. Raises OSError."""
-    told = next(
-        (line[6:] for line in read_text(path, READ_MAX_BYTES).splitlines() if line.startswith("nodes=")), ""
-    )
+    """The nodes in the record of a start; none if it is missing or invalid. Raises OSError."""
+    found = re.search(r"^nodes=(.+)$", read_text(path, READ_MAX_BYTES), re.MULTILINE)
     with contextlib.suppress(ValueError):
-        return formats.expand_node_list(told) if told else []
+        return formats.expand_node_list(found[1]) if found else []
     return []
 
 
 def read_link(path: str) -> str:
-    """Where a link leads to; "" where there is none. Raises OSError."""
+    """The target of a link; "" without one. Raises OSError."""
     try:
         return os.readlink(path)
     except FileNotFoundError:

@@ -1,15 +1,13 @@
-"""A job's folder in the memory of a node, and the removal of folders that dead jobs left behind. (I/O)
+"""A job's folder in a node's memory, and the removal of folders that dead jobs left behind. (I/O)
 
 Every user may create such a folder, so it must belong to this user alone. A staging daemon holds a lock in it
-while it lives, and only a process of the job can restart it. So if the lock is free and no process of this
-user's job is left, the job was killed together with its daemon. The first of these frees its memory: the next
-daemon, a sweep, or Slurm's Epilog.
+while it lives, and only a process of the job restarts the daemon. So if the lock is free and no process of
+the job is left, the job was killed together with its daemon. Then the next daemon, a sweep, or Slurm's Epilog
+frees the memory. Locks are visible in all containers, processes are not: a folder from another pid namespace
+is left alone until it has not been touched for a day.
 
-Locks are visible from every container, processes are not. So a folder from another pid namespace is left
-alone until it has not been touched for a day.
-
-The Epilog is root, and the folders belong to a user, who may replace any of them by a link at any moment. So
-a child takes that user's id before it looks: it can remove nothing that the user could not remove.
+The Epilog runs as root, but the user can replace any folder by a link at any moment. So a child process takes
+the user's id before it looks, and can remove nothing that the user could not remove.
 """
 
 from __future__ import annotations
@@ -17,20 +15,17 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import select
 import shutil
-import signal
 import stat
 import time
 
 from ftrun.hooks.runtime import job_cgroup, procfs
+from ftrun.hooks.runtime.host import Machine, NoAnswer
 from ftrun.hooks.runtime.ownership import NotPrivate, is_own_folder, private_folder, why_replaceable
 from ftrun.hooks.runtime.procfs import environments
 from ftrun.hooks.runtime.procfs import user_processes as listed
 from ftrun.hooks.runtime.start_processes import parse_environment
 from ftrun.hooks.staging import inventory
-
-__all__ = ["STALE_S", "clear_as_user", "clear_dead", "job_folder", "open_base"]
 
 STALE_S = 86_400.0
 LEAST_BYTES = 64 << 20
@@ -39,7 +34,7 @@ GONE = ".gone."
 
 
 def open_base(base: str) -> int:
-    """The job's folder, this user's alone; the descriptor of its lock. Raises OSError."""
+    """Create and lock the job's folder, private to this user; returns the lock's descriptor. Raises OSError."""
     above = os.path.dirname(base)
     private_folder(above)
     if why := why_replaceable(above):
@@ -54,7 +49,6 @@ def open_base(base: str) -> int:
 
 
 def _locked(base: str) -> int:
-    """The lock of a folder, which is made. Raises OSError."""
     for _ in range(LOCK_TRIES):
         private_folder(base)
         lock = os.open(f"{base}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -76,18 +70,18 @@ def _locked(base: str) -> int:
 
 
 def _room_bytes(base: str) -> int:
-    """What is free, and what this folder holds itself and may drop."""
+    """Free bytes, including what this folder holds itself and may drop."""
     room = os.statvfs(base)
     return room.f_bavail * room.f_frsize + inventory.used_bytes(base)
 
 
-# ---------------------------------------------------------------------- what dead jobs left
+# ---------------------------------------------------------------------- folders of dead jobs
 
 
 def clear_dead(above: str, own: str = "", *, over: str = "") -> list[str]:
-    """Remove the folders in `above`, this user's, whose job is gone; never `own`.
+    """Remove this user's folders in `above` whose job is gone, but never `own`; raises nothing.
 
-    `over`: a job that Slurm says is over. Returns their names; nothing is raised.
+    `over`: a job that has ended according to Slurm. Returns the names of the removed folders.
     """
     found: list[str] = []
     if not is_own_folder(above):
@@ -120,13 +114,12 @@ def _clear_job(above: str, name: str, over: str, living: list[Living]) -> bool:
 
 
 def _is_dead(lock: int, job: str, over: str, living: list[Living]) -> bool:
-    """Whether the lock is free and no process of the job is left."""
-    told = os.pread(lock, 200, 0).decode("ascii", "replace")
-    if time.time() - os.fstat(lock).st_mtime > STALE_S:
+    """Whether no process of the job whose lock we hold is left."""
+    told, here = os.pread(lock, 200, 0).decode("ascii", "replace"), _here()
+    is_rebooted = told != "" and told.split()[0] != here.split()[0]
+    if is_rebooted or time.time() - os.fstat(lock).st_mtime > STALE_S:
         return True
-    if told and told.split()[0] != _here().split()[0]:
-        return True  # the node was started anew
-    if job != over and told != _here():
+    if job != over and told != here:
         return False
     if not living:
         living.append(Living())
@@ -141,7 +134,9 @@ class Living:
         pids = [pid for pid in listed() if pid not in own]
         told = {pid: parse_environment(text) for pid, text, _ in environments(pids, empty=True)}
         caller = job_cgroup.own_job(os.environ)
-        grouped = {pid: job_cgroup.job_and_step(_read_text(f"/proc/{pid}/cgroup"), caller)[0] for pid in pids}
+        grouped = {
+            pid: job_cgroup.job_and_step(procfs.read_text(f"/proc/{pid}/cgroup"), caller)[0] for pid in pids
+        }
         known = {pid: words.get("SLURM_JOB_ID", "") for pid, words in told.items()}
         self._jobs = {*grouped.values(), *known.values()} - {""}
         # A group that bears a SLUID is that of the job which a process in it names.
@@ -150,81 +145,48 @@ class Living:
         self._is_sure = not nameless and all(pid in told or not procfs.start_ticks(pid) for pid in pids)
 
     def has(self, job: str) -> bool:
-        """Whether any does, or may: one that does not answer could belong to any job."""
+        """Whether a process belongs to this job, or may: an unreadable one could belong to any job."""
         return not self._is_sure or job in self._jobs
 
 
 def job_folder(attempt_folder: str) -> str:
-    """The folder of a job on its nodes, as its daemons were told; "" where they were not."""
+    """The job's folder on its nodes, from the arguments of its staging daemons; "" without any."""
     for name in reversed(inventory.listed(f"{attempt_folder}/stage")):
         if name.startswith("words."):
-            words = _read_text(f"{attempt_folder}/stage/{name}").splitlines()
+            words = procfs.read_text(f"{attempt_folder}/stage/{name}").splitlines()
             told = dict(zip(words[0::2], words[1::2]))
             return told.get("--base", "")
     return ""
 
 
 def _here() -> str:
-    """Where processes have the numbers that they have here: this life of the node, and the namespace."""
-    return f"{_read_text('/proc/sys/kernel/random/boot_id').strip() or '-'} {procfs.pid_namespace()}"
-
-
-def _read_text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read(1 << 20)
-    except OSError:
-        return ""
+    """In which scope pids are unique: the boot id of the node, and the pid namespace."""
+    return f"{procfs.read_text('/proc/sys/kernel/random/boot_id').strip() or '-'} {procfs.pid_namespace()}"
 
 
 # ---------------------------------------------------------------------- for Slurm's Epilog, as the user
 
-DEATH_S = 1.0  # a process that hangs in the kernel is left behind
-
 
 def clear_as_user(stage_dir: str, uid: int, job: str, limit_s: float) -> list[str]:
-    """Remove what jobs of this user that are gone left below `stage_dir`, that of `job` among them.
+    """Remove what ended jobs of this user, `job` among them, left below `stage_dir`.
 
-    Returns the names of the folders; nothing is raised.
+    Returns the names of the folders, none if that takes longer than `limit_s`; raises nothing.
     """
     above = f"{stage_dir.rstrip('/')}/ftrun-{uid}"
-    try:
+
+    def cleared() -> bytes:
+        """Runs in a child process, which becomes the user before it looks."""
         fact = os.lstat(above)
-    except OSError:
-        return []
-    if uid < 0 or not stat.S_ISDIR(fact.st_mode) or fact.st_uid != uid or os.geteuid() not in (0, uid):
-        return []
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        _become_user(above, uid, fact.st_gid, job, writer)
-    os.close(writer)
-    told = b""
-    try:
-        while select.select([reader], [], [], max(0.0, limit_s))[0]:
-            piece = os.read(reader, 1 << 16)
-            if not piece:
-                break
-            told += piece
-    finally:
-        os.close(reader)
-        with contextlib.suppress(OSError):
-            os.kill(child, signal.SIGKILL)
-            give_up_s = time.monotonic() + DEATH_S
-            while os.waitpid(child, os.WNOHANG)[0] == 0 and time.monotonic() < give_up_s:
-                time.sleep(0.01)
-    return told.decode("utf-8", "replace").split()
-
-
-def _become_user(above: str, uid: int, gid: int, job: str, writer: int) -> None:
-    """The child's part: it never returns."""
-    try:
+        if uid < 0 or not stat.S_ISDIR(fact.st_mode) or fact.st_uid != uid:
+            return b""
         if os.geteuid() == 0:
             os.setgroups([])
-            os.setgid(gid)
+            os.setgid(fact.st_gid)
             os.setuid(uid)
-        if os.getuid() == uid and os.geteuid() == uid:
-            gone = clear_dead(above, over=job)
-            os.write(writer, " ".join(gone).encode("utf-8", "replace"))
-    finally:
-        os._exit(0)
+        mine = os.getuid() == os.geteuid() == uid
+        return " ".join(clear_dead(above, over=job) if mine else ()).encode("utf-8", "replace")
+
+    try:
+        return (Machine().ask(cleared, limit_s, above) or b"").decode("utf-8", "replace").split()
+    except NoAnswer:
+        return []

@@ -20,23 +20,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from ftrun.slurm.client.pending import PendingJobs
-
-__all__ = [
-    "ACTIVE_STATES",
-    "Cluster",
-    "ClusterFacts",
-    "JobDetails",
-    "JobRow",
-    "JobState",
-    "NodeRow",
-    "NodeUsage",
-    "PartitionRow",
-    "Rights",
-    "SubmitRequest",
-    "Submitted",
-]
-
 
 class JobState(str, Enum):
     """Slurm's job states (base state; flags like COMPLETING stand in for the base state as squeue prints them)."""
@@ -148,9 +131,7 @@ class JobRow:
 
     @property
     def is_cut_short(self) -> bool:
-        """Slurm will end it before its time limit: it is preempted and, in its grace time, still counts as
-        running.
-        """
+        """Slurm ends it before its time limit: in the grace time of a preemption it counts as running."""
         planned_s, limit_s, started_s = self.planned_end_s, self.limit_end_s, self.start_time_s
         if limit_s is None and started_s is not None:
             limit_s = started_s + NO_LIMIT_S
@@ -238,9 +219,7 @@ class NodeRow:
 
 @dataclass(frozen=True)
 class NodeUsage:
-    """A period in which a job held nodes, as Slurm recorded it. Times are Unix seconds; `end_s` None = it
-    still does.
-    """
+    """A period in which a job held nodes, by Slurm's record (Unix time); `end_s` None: it still does."""
 
     job_id: str  # the plain number
     uid: int  # the job's user; -1 if Slurm does not say
@@ -314,7 +293,7 @@ class Submitted:
     stderr: str
 
 
-class Cluster(PendingJobs, Protocol):
+class Cluster(Protocol):
     """The operations of a cluster.
 
     Every method may raise the errors of `ftrun.slurm.client.errors`. Implementations retry reads a few times
@@ -389,6 +368,14 @@ class Cluster(PendingJobs, Protocol):
 
     def exclude(self, job_id: str, nodes: Sequence[str]) -> None:
         """Set the ExcNodeList of a *pending* job to exactly these nodes."""
+        ...
+
+    def reshape(self, job_id: str, *, nodes: int, tasks: int, cpus: int) -> None:
+        """Change nodes, tasks and CPUs of a *pending* job, which keeps its place in the queue."""
+        ...
+
+    def reserved(self, name: str) -> tuple[str, ...]:
+        """The nodes of a reservation; () if Slurm knows none of this name."""
         ...
 
     def drain(self, node: str, reason: str) -> None:

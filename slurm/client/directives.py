@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from ftrun.slurm.client.options import split
 
-__all__ = ["directives", "drop_directives", "line_of", "words_of"]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -12,8 +12,6 @@ asking: an `OutcomeUnknown` submission is looked up by its token first (protocol
 
 from __future__ import annotations
 
-__all__ = ["OutcomeUnknown", "RefusedForGood", "RefusedForNow", "SlurmError", "Unreachable"]
-
 
 class SlurmError(Exception):
     """Slurm, or the connection to it, refused or failed.

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from ftrun.slurm.client.directives import line_of, words_of
 
-__all__ = ["drop_foreign", "foreign_lines", "foreign_words"]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -40,9 +38,7 @@ _LONG = {
 
 
 def foreign_lines(script: bytes) -> list[tuple[int, bytes]]:
-    """(line number from 0, the line) of each #PBS or #BSUB line that sbatch reads, in order; only one kind is
-    read.
-    """
+    """(line number from 0, line) of each #PBS or #BSUB line that sbatch reads; only one kind is read."""
     found: dict[bytes, list[tuple[int, bytes]]] = {magic: [] for magic in _LETTERS}
     commands = 0
     for number, line in enumerate(script.split(b"\n")):
@@ -56,9 +52,7 @@ def foreign_lines(script: bytes) -> list[tuple[int, bytes]]:
 
 
 def foreign_words(script: bytes, export: str | None = None) -> list[str]:
-    """The meaning of these lines as arguments of sbatch. `export` is the value in the #SBATCH lines: #PBS -v
-    adds to it.
-    """
+    """These lines as arguments of sbatch; #PBS -v adds to `export`, that of the #SBATCH lines."""
     words: list[str] = []
     for name, value, _ in _options(foreign_lines(script)):
         if name == "resources":
@@ -79,9 +73,7 @@ def foreign_words(script: bytes, export: str | None = None) -> list[str]:
 
 
 def drop_foreign(script: bytes, names: Collection[str]) -> bytes:
-    """The script without these options (`hold`, `begin`, `dependency`) in its #PBS lines; every other byte
-    stays.
-    """
+    """The script without these options in its #PBS lines; every other byte stays."""
     lines = foreign_lines(script)
     doomed: set[tuple[int, int]] = set()
     for name, value, places in _options(lines):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["has_outlived", "parse_node_state"]
-
 # One character behind a node's state, with the flag that it stands for.
 _STATE_MARKS = {
     "*": "not_responding",

@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["expand", "fold"]
-
 # What Slurm prints where there is no list.
 _EMPTY = frozenset({"", "(null)", "n/a", "none", "none assigned", "unknown"})
 

@@ -20,16 +20,6 @@ from __future__ import annotations
 
 from ftrun.slurm.client.releases import NONE, OLDEST, OPTIONAL, OPTIONS, REQUIRED
 
-__all__ = [
-    "Ambiguous",
-    "CommandLine",
-    "MissingValue",
-    "OptionError",
-    "UnknownOption",
-    "plugin_options",
-    "split",
-]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -176,9 +166,7 @@ class CommandLine:
         return self._with(words[:-1])
 
     def widened(self, parts: int) -> CommandLine:
-        """A copy with at least so many parts, the last one repeated, as sbatch does if the script has more
-        parts.
-        """
+        """A copy with at least so many parts, the last one repeated, as sbatch does."""
         ends = [at for at, word in enumerate(self.words) if word.tokens == (":",)]
         last = self.words[ends[-1] + 1 if ends else 0 :]
         again = [word for word in last if word.tokens != ("--",)]

@@ -29,27 +29,6 @@ from ftrun.slurm.client.cluster import (
 from ftrun.slurm.client.node_states import has_outlived, parse_node_state
 from ftrun.slurm.client.nodeset import expand
 
-__all__ = [
-    "DEPENDENCY_FORMAT",
-    "JOB_FORMAT",
-    "NODE_FORMAT",
-    "STAY_FORMAT",
-    "STAY_ROW",
-    "clean_dependency",
-    "depends_on",
-    "has_token",
-    "parse_config",
-    "parse_dependencies",
-    "parse_details",
-    "parse_jobs",
-    "parse_node_usage",
-    "parse_nodes",
-    "parse_partitions",
-    "parse_seconds",
-    "parse_state",
-    "parse_submitted",
-]
-
 UNIT = "\x1f"  # between fields
 RECORD = "\x1e"  # after the last field; Slurm adds a line break
 
@@ -74,9 +53,7 @@ _ENDING = frozenset({state for state in JobState if state.ended} | {JobState.COM
 
 
 def _rows(text: str, width: int) -> Iterator[list[str]]:
-    """The fields of each row; a row with another number of fields is not one of ours (a warning line) and is
-    dropped.
-    """
+    """The fields of each row; one with another number of fields (a warning) is dropped."""
     for record in text.split(RECORD):
         fields = record.lstrip("\r\n").split(UNIT)
         if len(fields) == width:
@@ -87,7 +64,8 @@ def _text(value: str) -> str:
     return "" if value.strip() in {"(null)", "N/A"} else value
 
 
-def _time(value: str) -> float | None:
+def parse_time(value: str) -> float | None:
+    """Unix seconds; None for anything else."""
     value = value.strip()
     return float(value) if value.isdigit() else None
 
@@ -132,12 +110,12 @@ def parse_jobs(text: str) -> tuple[JobRow, ...]:
             node_count=_int(count),
             user=user,
             partition=partition,
-            submit_time_s=_time(submitted),
-            start_time_s=_time(started),
+            submit_time_s=parse_time(submitted),
+            start_time_s=parse_time(started),
             # Before the end, versions show different expectations (never, or a year from now): that is no
             # fact.
-            end_time_s=_time(ended) if parse_state(state) in _ENDING else None,
-            planned_end_s=_time(ended) if parse_state(state) is JobState.RUNNING else None,
+            end_time_s=parse_time(ended) if parse_state(state) in _ENDING else None,
+            planned_end_s=parse_time(ended) if parse_state(state) is JobState.RUNNING else None,
             restarts=int(restarts) if restarts.isdigit() else None,
             time_limit_s=parse_seconds(limit),
             name=name,
@@ -167,7 +145,7 @@ def parse_nodes(text: str) -> dict[str, NodeRow]:
                 state=state,
                 flags=flags,
                 reason="" if outlived else reason,
-                reason_time_s=None if outlived else _time(since),
+                reason_time_s=None if outlived else parse_time(since),
                 partitions=partitions,
                 gres=_text(gres),
             )
@@ -197,7 +175,8 @@ def _fields(line: str) -> dict[str, str]:
     return fields
 
 
-def _pair(value: str) -> tuple[int, int]:
+def parse_exit(value: str) -> tuple[int, int]:
+    """(exit code, signal) of "1:0"; 0 where there is none."""
     code, _, signal = value.partition(":")
     return _int(code), _int(signal)
 
@@ -224,8 +203,8 @@ def parse_details(text: str, job_id: str) -> JobDetails | None:
 
 
 def _details(fields: Mapping[str, str]) -> JobDetails:
-    exit_code, exit_signal = _pair(fields.get("ExitCode", ""))
-    derived_code, derived_signal = _pair(fields.get("DerivedExitCode", ""))
+    exit_code, exit_signal = parse_exit(fields.get("ExitCode", ""))
+    derived_code, derived_signal = parse_exit(fields.get("DerivedExitCode", ""))
     std_out = _text(fields.get("StdOut", ""))
     return JobDetails(
         job_id=_printed_id(fields),
@@ -268,10 +247,10 @@ def parse_node_usage(shown: str, told: str) -> tuple[NodeUsage, ...]:
 
 
 def _stay(job_id: str, uid: str, start: str, end: str, nodes: str) -> NodeUsage | None:
-    began = _time(start)
+    began = parse_time(start)
     if began is None or nodes.strip() in {*_NULL, "None assigned"}:
         return None
-    return NodeUsage(job_id, int(uid) if uid.isdigit() else -1, expand(nodes), began, _time(end))
+    return NodeUsage(job_id, int(uid) if uid.isdigit() else -1, expand(nodes), began, parse_time(end))
 
 
 def parse_partitions(text: str) -> dict[str, PartitionRow]:
@@ -377,3 +356,26 @@ def parse_dependencies(text: str) -> dict[str, str]:
         for job_id, dependency in _rows(text, 2)
     )
     return {job_id: dependency for job_id, dependency in rows if dependency}
+
+
+_LEAF = re.compile(r"^(?:SwitchName=(\S+) Level=0|BlockName=(\S+))\b.*? Nodes=(\S+)", re.MULTILINE)
+
+
+def parse_topology(text: str) -> dict[str, tuple[str, ...]]:
+    """Leaf switch or block -> its nodes; {} without topology. Other lines are skipped.
+
+    topology/tree prints `SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[0-1]` for each switch, with a higher level
+    above the leaves; topology/block prints `BlockName=b0 BlockIndex=0 Nodes=n[0-17] BlockSize=18`.
+    """
+    found = {}
+    for switch, block, nodes in _LEAF.findall(text):
+        try:
+            found[switch or block] = expand(nodes)
+        except ValueError:
+            continue
+    return found
+
+
+def has_no_topology(stderr: str) -> bool:
+    """Whether the controller answered that there is no topology."""
+    return "No topology information available" in stderr

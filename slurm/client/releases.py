@@ -10,20 +10,6 @@ too, as a checklist for a new release. `make test-slurm-matrix` runs the suites 
 
 from __future__ import annotations
 
-__all__ = [
-    "DIFFERENCES",
-    "NONE",
-    "OLDEST",
-    "OPTIONAL",
-    "OPTIONS",
-    "REQUIRED",
-    "TRIED",
-    "Difference",
-    "Release",
-    "release_text",
-    "since",
-]
-
 Release = tuple[int, int]
 """Slurm's year and month: (22, 5) is 22.05."""
 
@@ -58,9 +44,7 @@ NAMED_ONLY: tuple[tuple[str, Release], ...] = (("power", (24, 11)), ("power", (2
 
 
 class Difference:
-    """A difference between releases. `where`: the part of ftrun that meets it; `asked`: whether code calls
-    `since` for it.
-    """
+    """A difference between releases. `where`: who meets it; `asked`: whether code calls `since` for it."""
 
     __slots__ = ("after", "asked", "before", "first", "key", "where")
 

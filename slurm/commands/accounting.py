@@ -23,12 +23,10 @@ from typing import Protocol
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import RefusedForGood, SlurmError
 from ftrun.slurm.client.nodeset import expand
-from ftrun.slurm.client.parse import UNIT, parse_state
-from ftrun.slurm.commands.failure_kinds import Call, error_of_failure
-from ftrun.slurm.commands.process import check_configuration, reading_env, run, tool
+from ftrun.slurm.client.parse import UNIT, parse_exit, parse_state, parse_time
+from ftrun.slurm.commands.failure_kinds import Call
+from ftrun.slurm.commands.process import check_configuration, failure, reading_env, run, tool
 from ftrun.slurm.records import dataclass
-
-__all__ = ["Accounting", "AccountingRow", "SacctAccounting", "accounted", "parse_accounts"]
 
 _FIELDS = "JobID,State,ExitCode,DerivedExitCode,Reason,NodeList,WorkDir,JobName"
 _SHORT_FIELDS = "JobID,State,ExitCode,DerivedExitCode,NodeList,WorkDir,JobName"
@@ -81,9 +79,7 @@ class Accounting(Protocol):
     """The second source. Every method may raise the errors of `ftrun.slurm.client.errors`."""
 
     def rows(self, job_ids: Collection[str]) -> tuple[AccountingRow, ...]:
-        """All launches of these jobs that accounting knows, in one query. RefusedForGood: there is no
-        accounting here.
-        """
+        """All launches of these jobs that accounting knows. RefusedForGood: there is none here."""
         ...
 
 
@@ -115,10 +111,7 @@ class SacctAccounting:
             raise RefusedForGood("this cluster has no accounting", output=answer.stderr)
         if "invalid field" in answer.stderr.lower():
             raise _UnknownField(answer.stderr)
-        killed_s = self._timeout_s if answer.killed else None
-        raise error_of_failure(
-            Call.READ, stderr=answer.stderr, exit_code=answer.exit_code, killed_after_s=killed_s
-        )
+        raise failure(Call.READ, answer, self._timeout_s)
 
 
 class _UnknownField(Exception):
@@ -141,21 +134,21 @@ def parse_accounts(text: str) -> tuple[AccountingRow, ...]:
 
 def _account(told: Mapping[str, str]) -> AccountingRow:
     by = re.search(r" by (\d+)$", told["State"])
-    code, signal = _pair(told["ExitCode"])
+    code, signal = parse_exit(told["ExitCode"])
     return AccountingRow(
         job_id=told["JobID"],
         raw_job_id=told["JobIDRaw"],
         cluster=told["Cluster"],
         user=told["User"],
         name=told["JobName"],
-        submit_time_s=_time(told["Submit"]),
-        start_time_s=_time(told["Start"]),
-        end_time_s=_time(told["End"]),
+        submit_time_s=parse_time(told["Submit"]),
+        start_time_s=parse_time(told["Start"]),
+        end_time_s=parse_time(told["End"]),
         state=parse_state(told["State"]),
         by=int(by[1]) if by is not None else None,
         exit_code=code,
         exit_signal=signal,
-        derived_exit_code=_pair(told["DerivedExitCode"])[0],
+        derived_exit_code=parse_exit(told["DerivedExitCode"])[0],
         nodes=() if told["NodeList"] in _NO_NODES else expand(told["NodeList"]),
         reason="" if told.get("Reason", "None") == "None" else told["Reason"],
         comment=told["Comment"],
@@ -163,22 +156,13 @@ def _account(told: Mapping[str, str]) -> AccountingRow:
     )
 
 
-def _pair(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d+):(\d+)", text)
-    return (int(found[1]), int(found[2])) if found is not None else (0, 0)
-
-
-def _time(text: str) -> float | None:
-    return float(text) if text.isdigit() else None
-
-
-def accounted(job_id: str, env: Mapping[str, str] | None = None, *, timeout_s: float = 30.0) -> str:
+def accounted(job_id: str) -> str:
     """The rows of one job as `sacct -P` prints them, its heading first; "" where accounting is off or knows no such job."""
-    reading = reading_env(os.environ if env is None else env)
+    reading = reading_env(os.environ)
     for fields in (_FIELDS, _SHORT_FIELDS):
         try:
             argv = [tool("sacct", reading), "-P", "-D", "-j", job_id, f"--format={fields}"]
-            answer = run(argv, reading, timeout_s=timeout_s)
+            answer = run(argv, reading, timeout_s=30.0)
         except SlurmError:
             return ""
         if answer.exit_code == 0:

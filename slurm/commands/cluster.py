@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from ftrun.slurm.client import parse, topology
+from ftrun.slurm.client import parse
 from ftrun.slurm.client.cluster import (
     ClusterFacts,
     JobDetails,
@@ -28,10 +28,17 @@ from ftrun.slurm.client.cluster import (
 )
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, SlurmError, Unreachable
 from ftrun.slurm.client.nodeset import expand, fold
-from ftrun.slurm.commands.failure_kinds import Call, error_of_failure, is_gone
-from ftrun.slurm.commands.process import Answer, Context, check_configuration, reading_env, run, tool
-
-__all__ = ["JOB_ID", "CommandCluster", "known_node", "needs_drain"]
+from ftrun.slurm.commands.failure_kinds import Call, is_gone
+from ftrun.slurm.commands.process import (
+    Answer,
+    Context,
+    ask,
+    check_configuration,
+    failure,
+    reading_env,
+    run,
+    tool,
+)
 
 # One argument may have 128 KiB on Linux; beyond this the whole queue is asked for and filtered here.
 _LONGEST_ID_LIST = 100_000
@@ -80,7 +87,7 @@ class CommandCluster:
             context=Context(request.cwd, request.umask, request.limits, request.nice),
         )
         if answer.killed or answer.exit_code != 0:
-            raise self._failure(Call.SUBMIT, answer, self._submit_timeout_s)
+            raise failure(Call.SUBMIT, answer, self._submit_timeout_s)
         told = parse.parse_submitted(answer.stdout)
         if told is None:
             raise OutcomeUnknown("sbatch succeeded but told no job id", output=answer.stderr, exit_code=0)
@@ -148,8 +155,8 @@ class CommandCluster:
 
     def domains(self) -> Mapping[str, tuple[str, ...]]:
         """Nodes that share a leaf switch or a block, from the controller's topology plugin."""
-        return topology.parse_topology(
-            self._read(["scontrol", "show", "topology"], accept=topology.is_none).stdout
+        return parse.parse_topology(
+            self._read(["scontrol", "show", "topology"], accept=parse.has_no_topology).stdout
         )
 
     def reserved(self, name: str) -> tuple[str, ...]:
@@ -178,7 +185,9 @@ class CommandCluster:
     def ping(self) -> bool:
         """True when a controller, primary or backup, answers within 10 s; never raises."""
         try:
-            answer = self._call(["scontrol", "ping"], min(_PING_S, self._timeout_s))
+            limit_s = min(_PING_S, self._timeout_s)
+            argv = ["scontrol", "ping"]
+            answer = ask(Call.READ, argv, self._env, timeout_s=limit_s, accept=lambda _: True)
         except SlurmError:
             return False
         return re.search(r"\bis UP\b", answer.stdout) is not None
@@ -284,16 +293,11 @@ class CommandCluster:
 
     # ---------------------------------------------------------------- asking
 
-    def _call(self, argv: Sequence[str], timeout_s: float) -> Answer:
-        check_configuration(self._env)
-        return run([tool(argv[0], self._env), *argv[1:]], self._env, timeout_s=timeout_s)
-
     def _read(self, argv: Sequence[str], accept: Callable[[str], bool] | None = None) -> Answer:
         """The output of a read, retried at most twice, and only after quick failures to reach Slurm.
 
         `accept` recognises in stderr that a failed command did answer ("there is no such job").
         """
-        check_configuration(self._env)
         began = time.monotonic()
         try:
             return self._ask(Call.READ, argv, accept)
@@ -320,19 +324,7 @@ class CommandCluster:
         self._ask(Call.EFFECT, argv, accept)
 
     def _ask(self, call: Call, argv: Sequence[str], accept: Callable[[str], bool] | None) -> Answer:
-        answer = self._call(argv, self._timeout_s)
-        if answer.exit_code == 0 or (accept is not None and not answer.killed and accept(answer.stderr)):
-            return answer
-        raise self._failure(call, answer, self._timeout_s)
-
-    @staticmethod
-    def _failure(call: Call, answer: Answer, timeout_s: float) -> SlurmError:
-        return error_of_failure(
-            call,
-            stderr=answer.stderr,
-            exit_code=answer.exit_code,
-            killed_after_s=timeout_s if answer.killed else None,
-        )
+        return ask(call, argv, self._env, timeout_s=self._timeout_s, accept=accept)
 
 
 def known_node(rows: Mapping[str, NodeRow], name: str) -> NodeRow:
@@ -343,9 +335,7 @@ def known_node(rows: Mapping[str, NodeRow], name: str) -> NodeRow:
 
 
 def needs_drain(row: NodeRow, reason: str) -> bool:
-    """Whether a node still has to be drained for this reason. Raises RefusedForGood if it is held back for
-    another (see `Cluster.drain`).
-    """
+    """Whether a node still has to be drained for this reason. Raises RefusedForGood if it is another's."""
     if row.reason == reason and row.drained:
         return False
     if row.spoken_for:
@@ -356,9 +346,7 @@ def needs_drain(row: NodeRow, reason: str) -> bool:
 
 
 def _among(rows: Iterable[JobRow], ids: Collection[str]) -> tuple[dict[str, JobRow], set[str]]:
-    """The rows that these ids name, as squeue's `-j` would (an array or het job id: all members), and the ids
-    without rows.
-    """
+    """The rows that these ids name, as squeue's `-j` would, and the ids without rows."""
     found, missing = {}, set(ids)
     for row in rows:
         base = row.job_id.partition("_")[0].partition("+")[0]

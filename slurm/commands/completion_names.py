@@ -12,8 +12,6 @@ from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.client.nodeset import expand
 from ftrun.slurm.commands.process import check_configuration, reading_env, run, tool
 
-__all__ = ["KINDS", "names"]
-
 # Accounts and QOS under which this user may submit.
 _OWN = ("sacctmgr", "-nP", "show", "associations", "where", "user={user}")
 _ASKED: Mapping[str, tuple[Sequence[str], Callable[[str], Sequence[str]]]] = {
@@ -34,9 +32,7 @@ KINDS = frozenset(_ASKED)
 
 
 def names(kind: str, user: str, env: Mapping[str, str], *, timeout_s: float) -> list[str]:
-    """The sorted names of this kind; none if Slurm does not answer within `timeout_s`. `user`: whose accounts
-    and QOS.
-    """
+    """The sorted names of this kind; none if Slurm is silent. `user`: whose accounts and QOS."""
     argv, read = _ASKED[kind]
     try:
         check_configuration(env)

@@ -22,8 +22,6 @@ from enum import Enum
 
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, SlurmError, Unreachable
 
-__all__ = ["GONE", "Call", "error_of_failure", "is_gone", "is_known"]
-
 
 class Call(Enum):
     """The kind of call that failed: it decides what an unclear answer means."""

@@ -14,8 +14,6 @@ from ftrun.slurm.client.errors import RefusedForGood, Unreachable
 from ftrun.slurm.commands.process import Answer, run, tool
 from ftrun.slurm.records import dataclass
 
-__all__ = ["EXPIRED", "GOOD", "REPLAYED", "REWOUND", "TTL_MAX_S", "Credential", "decode", "sign"]
-
 GOOD, EXPIRED, REWOUND, REPLAYED = 0, 15, 16, 17
 TTL_MAX_S = 3600  # munge allows no more
 TIMEOUT_S = 10.0
@@ -39,9 +37,7 @@ class Credential:
 
 
 def sign(payload: bytes, *, for_uid: int, socket: str = "", ttl_s: int = TTL_MAX_S) -> bytes:
-    """A credential of the calling user over `payload`, which only `for_uid` can decode. Raises Unreachable,
-    RefusedForGood.
-    """
+    """A credential of the caller over `payload`, for `for_uid` alone. Raises Unreachable, RefusedForGood."""
     argv = ["--restrict-uid", str(for_uid), "--ttl", str(ttl_s), *_socket(socket)]
     answer = _call("munge", argv, payload)
     if answer.exit_code in _NOT_NOW or answer.killed:
@@ -52,9 +48,7 @@ def sign(payload: bytes, *, for_uid: int, socket: str = "", ttl_s: int = TTL_MAX
 
 
 def decode(credential: bytes, *, socket: str = "") -> Credential | None:
-    """The content of a credential; None if it is not of this cluster, or not for us. Raises Unreachable if
-    munge cannot tell.
-    """
+    """The content of a credential; None if not this cluster's or not for us. Raises Unreachable."""
     answer = _call("unmunge", ["--numeric", "--keys", _KEYS, *_socket(socket)], credential)
     if answer.exit_code in _NOT_NOW or answer.killed:
         raise Unreachable(f"unmunge does not answer: {_said(answer)}")

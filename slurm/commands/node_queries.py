@@ -24,8 +24,6 @@ from ftrun.slurm.client.nodeset import fold
 from ftrun.slurm.commands.process import tool
 from ftrun.slurm.records import dataclass
 
-__all__ = ["ANSWER", "NodeQuery", "QueryAnswers", "SrunQuery", "parse_answers"]
-
 ANSWER = "ftrun-here"
 """In a task's output: stands before the node's name and its answer."""
 
@@ -42,9 +40,7 @@ _ASKED = (
 
 @dataclass(frozen=True, slots=True)
 class QueryAnswers:
-    """The nodes that answered, with the lines they printed; srun's own messages; and the nodes on which the
-    line has ended.
-    """
+    """The nodes that answered, with their lines; srun's messages; the nodes where the line has ended."""
 
     answers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     told: str = ""

@@ -14,9 +14,8 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 
 from ftrun.slurm.client.errors import RefusedForGood, RefusedForNow, SlurmError, Unreachable
+from ftrun.slurm.commands.failure_kinds import Call, error_of_failure
 from ftrun.slurm.records import dataclass
-
-__all__ = ["Answer", "Context", "check_configuration", "reading_env", "run", "tool"]
 
 # Variables that Slurm's commands need to reach the right cluster; all other SLURM_* change output or
 # selection.
@@ -37,9 +36,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Context of a child besides its environment. None or empty = inherited. Limits are (soft, hard), -1 =
-    infinity.
-    """
+    """A child's context besides its environment; None or empty: inherited, limits (soft, hard)."""
 
     cwd: str | None = None
     umask: int | None = None
@@ -48,9 +45,7 @@ class Context:
 
 
 def reading_env(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment for commands whose output is parsed: English, Unix seconds, no formats or filters from
-    outside.
-    """
+    """The environment for commands that are parsed: English, Unix seconds, no formats from outside."""
     kept = {key: value for key, value in env.items() if key in _KEPT or not key.startswith(_CHANGING)}
     kept.update(LC_ALL="C", SLURM_TIME_FORMAT="%s")
     kept.setdefault("PATH", _USUAL_PATH)
@@ -122,6 +117,28 @@ def run(
     finally:
         os.close(report)
         os.close(complain)
+
+
+def ask(
+    call: Call,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    timeout_s: float,
+    accept: Callable[[str], bool] | None = None,
+) -> Answer:
+    """The answer of a command; `accept` sees in stderr that one that failed did answer. Raises SlurmError."""
+    check_configuration(env)
+    answer = run([tool(argv[0], env), *argv[1:]], env, timeout_s=timeout_s)
+    if answer.exit_code == 0 or (accept is not None and not answer.killed and accept(answer.stderr)):
+        return answer
+    raise failure(call, answer, timeout_s)
+
+
+def failure(call: Call, answer: Answer, timeout_s: float) -> SlurmError:
+    """The error that a command's answer means, which had `timeout_s` for it."""
+    killed_s = timeout_s if answer.killed else None
+    return error_of_failure(call, stderr=answer.stderr, exit_code=answer.exit_code, killed_after_s=killed_s)
 
 
 def _start_failure(wrong: OSError) -> type[SlurmError]:

@@ -23,8 +23,6 @@ from typing import Protocol
 
 from ftrun.slurm.client.errors import SlurmError
 
-__all__ = ["SlurmdPorts", "TcpSlurmdPorts", "parse_slurmd_addresses", "refusing"]
-
 USUAL_PORT = 6818
 LOOK_EVERY_S = 0.25
 LOOK_S = 0.2  # on a healthy network a refusal takes a round trip
@@ -82,10 +80,10 @@ def parse_slurmd_addresses(text: str, usual_port: int = USUAL_PORT) -> dict[str,
     return found
 
 
-def refusing(doors: Mapping[str, tuple[int, tuple[str, int]]], wait_s: float = LOOK_S) -> frozenset[str]:
+def refusing(doors: Mapping[str, tuple[int, tuple[str, int]]]) -> frozenset[str]:
     """The names of these ports (name -> address family, socket address) that refuse a connection now."""
     found = set()
-    give_up_s = time.monotonic() + wait_s
+    give_up_s = time.monotonic() + LOOK_S
     with selectors.DefaultSelector() as selector, contextlib.ExitStack() as opened:
         for name, (family, address) in doors.items():
             door = opened.enter_context(socket.socket(family, socket.SOCK_STREAM))

@@ -17,8 +17,6 @@ from ftrun.slurm.commands.slurmd_ports import SlurmdPorts
 from ftrun.slurm.commands.steps import InsideSteps, StepRow, await_answers
 from ftrun.slurm.records import dataclass
 
-__all__ = ["Span", "SpanningSteps"]
-
 SLICE_S = 0.02  # each query has its own pipe: they are read in turn
 
 
@@ -31,9 +29,7 @@ class Span:
 
 
 class SpanningSteps:
-    """`InsideSteps` of `main` and its `spans`; calls for other jobs go to `inner`. `mono_s`: the clock for
-    waiting.
-    """
+    """`InsideSteps` of `main` and its `spans`; calls for other jobs go to `inner`."""
 
     def __init__(
         self,

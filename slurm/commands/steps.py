@@ -19,13 +19,11 @@ from typing import Protocol
 
 from ftrun.slurm.client.errors import RefusedForGood, SlurmError
 from ftrun.slurm.client.nodeset import expand, fold
-from ftrun.slurm.commands.failure_kinds import Call, error_of_failure, is_gone
+from ftrun.slurm.commands.failure_kinds import Call, is_gone
 from ftrun.slurm.commands.node_queries import NodeQuery, QueryAnswers, SrunQuery
-from ftrun.slurm.commands.process import check_configuration, reading_env, run, tool
+from ftrun.slurm.commands.process import ask, check_configuration, reading_env
 from ftrun.slurm.commands.slurmd_ports import USUAL_PORT, SlurmdPorts, TcpSlurmdPorts, parse_slurmd_addresses
 from ftrun.slurm.records import dataclass
-
-__all__ = ["CommandSteps", "InsideSteps", "QueryAnswers", "StepRow", "Steps", "await_answers", "parse_steps"]
 
 _FORMAT = "%i|%N|%j"  # the name last: it is free text
 _STEP = re.compile(r"(\d+)\.(\d+)")
@@ -42,9 +40,7 @@ class StepRow:
 
 
 class Steps(Protocol):
-    """What ftrun asks of a cluster from inside an allocation. Raises the errors of
-    `ftrun.slurm.client.errors`.
-    """
+    """What ftrun asks of a cluster inside an allocation. Raises ftrun.slurm.client.errors."""
 
     def steps(self, job_id: str) -> tuple[StepRow, ...]:
         """The steps of a job that srun made; () where it has none or is gone."""
@@ -170,13 +166,7 @@ class CommandSteps:
         return {node: (address, port or usual) for node, (address, port) in found.items()}
 
     def _ask_slurm(self, call: Call, argv: Sequence[str]) -> str:
-        answer = run([tool(argv[0], self._env), *argv[1:]], self._env, timeout_s=self._timeout_s)
-        if answer.exit_code == 0 or (not answer.killed and is_gone(answer.stderr)):
-            return answer.stdout
-        killed_after_s = self._timeout_s if answer.killed else None
-        raise error_of_failure(
-            call, stderr=answer.stderr, exit_code=answer.exit_code, killed_after_s=killed_after_s
-        )
+        return ask(call, argv, self._env, timeout_s=self._timeout_s, accept=is_gone).stdout
 
 
 def parse_steps(text: str, job_id: str) -> tuple[StepRow, ...]:
@@ -198,9 +188,7 @@ def await_answers(
     alive: Callable[[], None],
     mono_s: Callable[[], float] = time.monotonic,
 ) -> QueryAnswers:
-    """The answers until the query is over, all lines have ended, or waiting is no longer worthwhile; then the
-    query is abandoned.
-    """
+    """The answers until the query is over or waiting is not worthwhile; then it is abandoned."""
     began = mono_s()
     answered, last_s = 0, 0.0
     try:

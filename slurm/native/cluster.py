@@ -23,15 +23,9 @@ from typing import Any, TypeVar
 
 from ftrun.slurm.client.cluster import (
     Cluster,
-    ClusterFacts,
-    JobDetails,
     JobRow,
     NodeRow,
-    NodeUsage,
     PartitionRow,
-    Rights,
-    SubmitRequest,
-    Submitted,
 )
 from ftrun.slurm.client.errors import OutcomeUnknown, SlurmError, Unreachable
 from ftrun.slurm.client.nodeset import fold
@@ -41,8 +35,6 @@ from ftrun.slurm.commands.process import check_configuration, reading_env
 from ftrun.slurm.native import rows
 from ftrun.slurm.native.pipe import Child, NoAnswer, NotSupported, SlurmAnswered
 from ftrun.slurm.records import dataclass
-
-__all__ = ["ClientInUse", "NativeCluster"]
 
 HELLO_S = 20.0
 """pyslurm loads in a quarter of a second; without its configuration libslurm waits for a minute."""
@@ -92,6 +84,12 @@ class NativeCluster:
         self._standing = rows.ChildHealth()
         self._lock = threading.RLock()
         self.speaking = ClientInUse("commands", "pyslurm was not asked yet")
+        # What the commands do in any case: site filters run in sbatch, and squeue can filter by user.
+        self.submit, self.find, self.details = commands.submit, commands.find, commands.details
+        self.stays, self.domains, self.reserved = commands.stays, commands.domains, commands.reserved
+        self.facts, self.ping, self.rights = commands.facts, commands.ping, commands.rights
+        self.dependents, self.contended = commands.dependents, commands.contended
+        self.reshape, self.set_dependency = commands.reshape, commands.set_dependency
 
     # ----------------------------------------------------------------- by the child
 
@@ -178,60 +176,6 @@ class NativeCluster:
             self._effect(otherwise, do, {"job": int(job_id)} | words)
         else:
             otherwise()
-
-    # ----------------------------------------------------------------- by the commands
-
-    def submit(self, request: SubmitRequest) -> Submitted:
-        """See `Cluster.submit`."""
-        return self._commands.submit(request)
-
-    def find(self, token: str) -> tuple[JobRow, ...]:
-        """See `Cluster.find`. squeue can filter by user, pyslurm cannot."""
-        return self._commands.find(token)
-
-    def details(self, job_id: str) -> JobDetails | None:
-        """See `Cluster.details`."""
-        return self._commands.details(job_id)
-
-    def stays(self, job_id: str) -> Sequence[NodeUsage]:
-        """See `Cluster.stays`."""
-        return self._commands.stays(job_id)
-
-    def domains(self) -> Mapping[str, tuple[str, ...]]:
-        """See `Cluster.domains`."""
-        return self._commands.domains()
-
-    def reserved(self, name: str) -> tuple[str, ...]:
-        """See `Cluster.reserved`."""
-        return self._commands.reserved(name)
-
-    def facts(self) -> ClusterFacts:
-        """See `Cluster.facts`."""
-        return self._commands.facts()
-
-    def dependents(self, job_id: str) -> Mapping[str, str]:
-        """See `Cluster.dependents`."""
-        return self._commands.dependents(job_id)
-
-    def contended(self, partitions: Collection[str]) -> bool:
-        """See `Cluster.contended`."""
-        return self._commands.contended(partitions)
-
-    def ping(self) -> bool:
-        """See `Cluster.ping`."""
-        return self._commands.ping()
-
-    def rights(self) -> Rights:
-        """See `Cluster.rights`."""
-        return self._commands.rights()
-
-    def reshape(self, job_id: str, *, nodes: int, tasks: int, cpus: int) -> None:
-        """See `Cluster.reshape`."""
-        self._commands.reshape(job_id, nodes=nodes, tasks=tasks, cpus=cpus)
-
-    def set_dependency(self, job_id: str, dependency: str) -> None:
-        """See `Cluster.set_dependency`."""
-        self._commands.set_dependency(job_id, dependency)
 
     # ----------------------------------------------------------------- asking
 

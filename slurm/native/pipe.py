@@ -18,8 +18,6 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["Child", "NoAnswer", "NotSupported", "SlurmAnswered"]
-
 PROTOCOL = 1
 LINE_BYTES_MAX = 256 * 1024 * 1024
 """Longest answer. 10,000 jobs are 2 MiB."""

@@ -18,8 +18,6 @@ from ftrun.slurm.client.nodeset import expand
 from ftrun.slurm.client.parse import parse_state
 from ftrun.slurm.records import dataclass
 
-__all__ = ["ChildHealth", "job_rows", "node_rows", "numbers", "partition_rows", "unfit"]
-
 PAUSES_S = (0.0, 1.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 """How long only the commands are used after the first, second, ... failure in a row; then always the last
 value.

@@ -17,8 +17,6 @@ from pathlib import Path
 from ftrun.slurm.sandbox.boot import find_tool, search_path, start_daemon
 from ftrun.slurm.sandbox.plan import Plan, SandboxError
 
-__all__ = ["TOOLS", "start"]
-
 # mariadb-install-db calls my_print_defaults, which is in another package.
 TOOLS = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db", "my_print_defaults")
 # A new data folder takes 5 s on an idle machine.

@@ -20,29 +20,6 @@ from ftrun.slurm.records import dataclass
 from ftrun.slurm.sandbox import processes
 from ftrun.slurm.sandbox.plan import Plan, SandboxError, cgroup_conf, gres_conf, hosts_file, slurm_conf
 
-__all__ = [
-    "NOT_ASKED_FOR",
-    "Names",
-    "find_tool",
-    "gpu_files",
-    "is_foreign",
-    "last_lines",
-    "make_folder",
-    "make_folders",
-    "node_wrapper",
-    "own_names",
-    "put",
-    "require_own_memory",
-    "require_tools",
-    "search_path",
-    "slurm_version",
-    "start_daemon",
-    "start_munged",
-    "start_slurmctld",
-    "start_slurmd",
-    "user_name",
-]
-
 SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin")
 START_TIMEOUT_S = 60.0
 # What the kernel calls /dev/null; a device of ours with these numbers is as harmless.
@@ -176,7 +153,8 @@ def node_wrapper(plan: Plan, node: str) -> list[str]:
         living = [process.pid for process in found if process.ppid == 1] or [process.pid for process in found]
         if living:  # whatever joins a node finds the memory that the node has
             return ["nsenter", "--mount", "--uts", f"--target={min(living)}", "--"]
-    return _namespaces(hosts, name, uts=True, shm_mib=plan.shm_mib)
+    munge = "" if plan.multiple_slurmd else plan.munge_folder(node)
+    return _namespaces(hosts, name, uts=True, shm_mib=plan.shm_mib, munge=(munge, plan.munge_folder()))
 
 
 def controller_wrapper(plan: Plan) -> list[str]:
@@ -209,15 +187,19 @@ def require_own_memory(plan: Plan) -> None:
         )
 
 
-def _namespaces(hosts: str | None, node: str | None, *, uts: bool, shm_mib: int = 0) -> list[str]:
+def _namespaces(
+    hosts: str | None, node: str | None, *, uts: bool, shm_mib: int = 0, munge: tuple[str, str] = ("", "")
+) -> list[str]:
     # An ordinary user is root in a namespace of its own for as long as this takes, and itself again after.
     ordinary = os.geteuid() != 0
     unshare = ["unshare", *(["--map-root-user"] if ordinary else []), *(["--uts"] if uts else [])]
     script = ""
-    if hosts or shm_mib:
+    if hosts or shm_mib or munge[0]:
         unshare += ["--mount", "--propagation", "slave"]
     if shm_mib:
         script += f"mount -t tmpfs -o mode=1777,nosuid,nodev,size={shm_mib}m ftrun-sandbox /dev/shm && "
+    if munge[0]:  # paths of sandboxes need no quotes: slurm.conf could not hold one that does
+        script += f"mount --bind {munge[0]} {munge[1]} && "
     if hosts:
         script += 'mount --bind "$0" /etc/hosts && '
     if node:
@@ -272,7 +254,8 @@ def gpu_files(folder: Path, count: int) -> tuple[str, bool]:
 
 def make_folders(plan: Plan) -> None:
     """Make the folders and write the configuration; everything but keys is readable for all."""
-    for base, names in ((plan.folder, ("log", "shared")), (plan.run_dir, ("run", "state", "spool"))):
+    munge = [Path(plan.munge_folder(name)).name for name in plan.munged_names]
+    for base, names in ((plan.folder, ("log", "shared")), (plan.run_dir, ("run", "state", "spool", *munge))):
         for name in names:
             make_folder(Path(base) / name, 0o1777 if name == "shared" else 0o755)
     folder = Path(plan.folder)
@@ -292,8 +275,9 @@ def _machine_hosts() -> str:
         return "127.0.0.1 localhost\n"
 
 
-def start_munged(plan: Plan) -> None:
-    """Start munged with a key of this sandbox's own."""
+def start_munged(plan: Plan, node: str = "") -> None:
+    """Start the munged of the sandbox, or of one node, with the key of this sandbox's own."""
+    name = f"munged-{node}" if node else "munged"
     run_dir = Path(plan.run_dir) / "run"
     key = run_dir / "munge.key"
     if not key.exists():
@@ -303,15 +287,15 @@ def start_munged(plan: Plan) -> None:
         plan,
         [
             find_tool("munged"),
-            f"--socket={plan.munge_socket}",
+            f"--socket={plan.munge_folder(node)}/munge.sock",
             f"--key-file={key}",
-            f"--pid-file={run_dir}/munged.pid",
-            f"--seed-file={run_dir}/munged.seed",
-            f"--log-file={plan.folder}/log/munged.log",
+            f"--pid-file={run_dir}/{name}.pid",
+            f"--seed-file={run_dir}/{name}.seed",
+            f"--log-file={plan.folder}/log/{name}.log",
             # A folder under a home that is closed to others is our user's own choice.
             "--force",
         ],
-        f"{plan.folder}/log/munged.log",
+        f"{plan.folder}/log/{name}.log",
     )
 
 
@@ -348,7 +332,7 @@ def start_daemon(
     line that the daemon said or logged when it refuses.
     """
     said = Path(plan.folder) / "log" / "start.log"
-    with open(said, "ab", opener=_log_opener) as output:
+    with open(said, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as output:
         before = output.tell()
         process = subprocess.Popen(
             list(command),
@@ -374,10 +358,6 @@ def start_daemon(
         daemon = next((Path(word).name for word in command if "sbin/" in word), Path(command[0]).name)
         reason = last_lines(said, before) or last_lines(Path(log), 0) or f"exit code {exit_code}"
         raise SandboxError(f"{daemon} did not start: {reason} (log: {log})")
-
-
-def _log_opener(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def last_lines(path: Path, offset: int) -> str:

@@ -7,6 +7,7 @@ daemons were killed one by one, can be loaded, looked at and taken down like any
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,8 +19,6 @@ from ftrun.slurm.records import dataclass
 from ftrun.slurm.sandbox import boot, sshd
 from ftrun.slurm.sandbox import processes as sandbox_processes
 from ftrun.slurm.sandbox.plan import Plan, SandboxError
-
-__all__ = ["HOWS", "DaemonStatus", "NodeStatus", "Sandbox", "SandboxStatus", "clear"]
 
 HOWS = ("crash", "freeze", "slurmd", "drain")
 DOWN_WAIT_S = 10.0
@@ -196,7 +195,8 @@ class Sandbox:
         }
 
     def _daemon_names(self) -> list[str]:
-        names = ["munged", *(["mariadbd", "slurmdbd"] if self.plan.accounting else []), "slurmctld"]
+        names = [f"munged-{node}" if node else "munged" for node in self.plan.munged_names]
+        names += [*(["mariadbd", "slurmdbd"] if self.plan.accounting else []), "slurmctld"]
         names += [f"slurmd-{node}" for node in self.node_names]
         return names + ([f"sshd-{node}" for node in self.node_names] if self.plan.ssh else [])
 
@@ -279,8 +279,9 @@ class Sandbox:
     def start_controller(self) -> None:
         """Start slurmctld (and munged where it is dead) from the saved state; returns when it answers."""
         living = self.members().daemons
-        if "munged" not in living:
-            boot.start_munged(self.plan)
+        for node in self.plan.munged_names:
+            if (f"munged-{node}" if node else "munged") not in living:
+                boot.start_munged(self.plan, node)
         if "slurmctld" not in living:
             boot.start_slurmctld(self.plan)
         deadline = time.monotonic() + CONTROLLER_WAIT_S
@@ -290,6 +291,11 @@ class Sandbox:
                     f"slurmctld does not answer after {CONTROLLER_WAIT_S:g} s (log: {self.log}/slurmctld.log)"
                 )
             time.sleep(0.05)
+
+    def has_multiple_slurmd(self) -> bool:
+        """Whether this Slurm allows several slurmds on one host, by the running slurmctld's own configuration."""
+        config = self.run(["scontrol", "show", "config"], timeout_s=ASK_TIMEOUT_S, check=True).stdout
+        return re.search(r"^MULTIPLE_SLURMD\s*= yes$", config, re.MULTILINE | re.IGNORECASE) is not None
 
     def stop_controller(self) -> None:
         """Ask slurmctld to end (SIGTERM: it saves its state first) and wait until it has."""
@@ -341,7 +347,8 @@ def clear(plan: Plan) -> None:
     """Remove what is of no use once the processes are gone; logs and `shared` stay."""
     if plan.run_dir != plan.folder:
         shutil.rmtree(plan.run_dir, ignore_errors=True)
-    for name in ("run", "state", "spool", "dev", "ssh", "mysql"):
+    munge = [Path(plan.munge_folder(node)).name for node in plan.munged_names]
+    for name in ("run", "state", "spool", "dev", "ssh", "mysql", *munge):
         shutil.rmtree(Path(plan.folder) / name, ignore_errors=True)
     # It holds a password.
     (Path(plan.folder) / "slurmdbd.conf").unlink(missing_ok=True)

@@ -22,7 +22,7 @@ from ftrun.slurm.sandbox import accounting as sandbox_accounting
 from ftrun.slurm.sandbox import boot, sshd
 from ftrun.slurm.sandbox.handle import DaemonStatus, NodeStatus, Sandbox, SandboxStatus
 from ftrun.slurm.sandbox.plan import NODES_MAX, RUN_DIR_LENGTH_MAX, Plan, SandboxError, usable_folder
-from ftrun.slurm.sandbox.ports import machine_lock, port_range
+from ftrun.slurm.sandbox.ports import port_range, user_lock
 
 __all__ = [
     "DaemonStatus",
@@ -100,15 +100,15 @@ def _boot(plan: Plan, base_port: int | None, uts: bool) -> Sandbox:
     if plan.shm_mib:
         boot.require_own_memory(plan)
     try:
-        # Until every daemon is seen to have its port no other sandbox may choose ports.
-        with machine_lock():
+        # Until every daemon is seen to have its port no other sandbox of this user may choose ports.
+        with user_lock():
             plan = replace(plan, base_port=port_range(plan.port_count, base_port))
             plan = replace(plan, run_dir=_run_dir(Path(plan.folder)))
             if plan.gpus:
                 files, numbered = boot.gpu_files(Path(plan.folder), plan.gpus)
                 plan = replace(plan, gpu_files=files, gpu_numbered=numbered)
             boot.put(Path(plan.folder) / "sandbox.json", plan.to_json())
-            _start(plan)
+            plan = _start(plan)
     except BaseException:
         # Also when interrupted: half a sandbox is of no use to anybody.
         Sandbox(plan).down()
@@ -116,12 +116,15 @@ def _boot(plan: Plan, base_port: int | None, uts: bool) -> Sandbox:
     return Sandbox(plan)
 
 
-def _start(plan: Plan) -> None:
+def _start(plan: Plan) -> Plan:
     boot.make_folders(plan)
     boot.start_munged(plan)
     if plan.accounting:
         sandbox_accounting.start(plan)
-    boot.start_slurmctld(plan)
+    box = Sandbox(plan)
+    box.start_controller()
+    if plan.node_count > 1 and not box.has_multiple_slurmd():
+        plan = _restart_with_own_hosts(box)
     for node in plan.node_names:
         boot.start_slurmd(plan, node)
     if plan.ssh:
@@ -129,6 +132,24 @@ def _start(plan: Plan) -> None:
         for node in plan.node_names:
             sshd.start(plan, node)
     _wait_ready(Sandbox(plan))
+    return plan
+
+
+def _restart_with_own_hosts(box: Sandbox) -> Plan:
+    """The plan by which each node has a host name and a munged of its own; slurmctld runs by it. SandboxError where names are refused."""
+    plan = replace(box.plan, multiple_slurmd=False)
+    if not (plan.uts and plan.hosts):
+        raise SandboxError(
+            "this Slurm was built without --enable-multiple-slurmd, and its nodes cannot have host names of their own here"
+            f" ({plan.uts_refused or 'no namespaces'}): ask for --nodes 1, or install a Slurm that has it (Debian's does)",
+            wrong_usage=True,
+        )
+    box.kill_controller()
+    shutil.rmtree(Path(plan.run_dir) / "state")  # it tells of nodes by the other names
+    boot.put(Path(plan.folder) / "sandbox.json", plan.to_json())
+    boot.make_folders(plan)
+    Sandbox(plan).start_controller()
+    return plan
 
 
 def _wait_ready(box: Sandbox) -> None:

@@ -8,6 +8,8 @@ Facts the texts rest on (seen on Slurm 22.05 to 26.05):
 - slurmd binds 0.0.0.0, so every node needs a port of its own although the addresses differ;
 - CgroupPlugin=disabled exists in newer releases only and kills a 22.05 slurmd, which is content with an
   explicit cgroup/v1 as long as no plugin asks for a controller;
+- a Slurm built without --enable-multiple-slurmd (SchedMD's own packages) refuses two nodes with one NodeHostname,
+  and its slurmds refuse a credential that their munged has seen: each needs a munged of its own;
 - switch/none is the default everywhere and is no longer accepted by name in newer releases;
 - a GRES backed by a character device is counted and numbered, one backed by a plain file is only counted.
 """
@@ -21,8 +23,6 @@ from pathlib import PurePath
 
 from ftrun.slurm.client.releases import since
 from ftrun.slurm.records import dataclass
-
-__all__ = ["Plan", "SandboxError", "cgroup_conf", "gres_conf", "hosts_file", "slurm_conf", "usable_folder"]
 
 # Stepd sockets are `<spool>/<node>/<node>_<job>.<step>` and a Unix socket's path ends at 107 bytes.
 RUN_DIR_LENGTH_MAX = 56
@@ -49,7 +49,8 @@ class Plan:
     File= expression of gres.conf ("" without GPUs); `gpu_numbered` tells whether jobs see
     CUDA_VISIBLE_DEVICES. `uts`: nodes have host names of their own; `hosts`: they can resolve them; `marked`:
     every node lives in a UTS namespace of its own, named or not. `shm_mib`: every node has a /dev/shm of its own, so large
-    (0: that of the machine). Ports: slurmctld `base_port`, then one per
+    (0: that of the machine). `multiple_slurmd`: this Slurm allows several slurmds on one host; where it does not, each
+    node has a host name and a munged of its own. Ports: slurmctld `base_port`, then one per
     slurmd, then one per sshd, then two for accounting.
     """
 
@@ -69,6 +70,7 @@ class Plan:
     shm_mib: int = 0
     uts: bool = True
     hosts: bool = True
+    multiple_slurmd: bool = True
     marked: bool = True
     uts_refused: str = ""
     slurmd_timeout_s: int = 10
@@ -91,8 +93,17 @@ class Plan:
 
     @property
     def munge_socket(self) -> str:
-        """The socket of this sandbox's own munged."""
-        return f"{self.run_dir}/run/munge.sock"
+        """The socket of munged under the name that all daemons and clients know."""
+        return f"{self.munge_folder()}/munge.sock"
+
+    def munge_folder(self, node: str = "") -> str:
+        """The folder of a munged's socket: the sandbox's, or that of one node, which the node sees in the place of the sandbox's."""
+        return f"{self.run_dir}/munge{node and '-'}{node}"
+
+    @property
+    def munged_names(self) -> tuple[str, ...]:
+        """The nodes that have a munged of their own, behind "" for the sandbox's."""
+        return ("", *(() if self.multiple_slurmd else self.node_names))
 
     @property
     def port_count(self) -> int:
@@ -188,7 +199,7 @@ def slurm_conf(plan: Plan) -> str:
             settings.pop(key, None)
     gres = f" Gres=gpu:{plan.gpus}" if plan.gpus else ""
     nodes = [
-        f"NodeName={node} NodeHostname={plan.host} NodeAddr={plan.address(node)} Port={plan.slurmd_port(node)}"
+        f"NodeName={node} NodeHostname={plan.host if plan.multiple_slurmd else node} NodeAddr={plan.address(node)} Port={plan.slurmd_port(node)}"
         f" CPUs=16 RealMemory=64000 Feature=sandbox{gres} State=UNKNOWN"
         for node in plan.node_names
     ]

@@ -1,8 +1,9 @@
 """A free range of ports that no other sandbox takes at the same moment. (I/O)
 
 Two sandboxes that come up together must not choose the same range: the choice is made under one lock of
-the machine, and the lock is kept until the daemons have bound their ports. The search starts at a random
-place, so that a sandbox with dead nodes (whose ports look free) is unlikely to be run over.
+the user, and the lock is kept until the daemons have bound their ports. A lock of all users would be in
+everybody's hands. The search starts at a random place, so that the sandbox of another user that comes up at
+the same moment, or one with dead nodes (whose ports look free), is unlikely to be run over.
 """
 
 from __future__ import annotations
@@ -20,8 +21,6 @@ from pathlib import Path
 
 from ftrun.slurm.sandbox.plan import SandboxError
 
-__all__ = ["machine_lock", "port_range"]
-
 # Below the ephemeral ports (32768 upwards), from which clients and srun draw.
 FIRST_PORT = 20_000
 LAST_PORT = 32_500
@@ -29,13 +28,13 @@ LOCK_WAIT_S_MAX = 900.0
 
 
 @contextlib.contextmanager
-def machine_lock() -> Iterator[None]:
-    """Hold the machine-wide lock of all sandboxes, whoever owns them. SandboxError where whoever holds it lives and is not done in 15 minutes."""
-    path = Path(tempfile.gettempdir()) / "ftrun-sandbox-ports.lock"
-    handle = _open_shared(path)
+def user_lock() -> Iterator[None]:
+    """Hold the lock of all sandboxes of this user on this machine. SandboxError where whoever holds it lives and is not done in 15 minutes."""
+    path = Path(tempfile.gettempdir()) / f"ftrun-sandbox-ports.{os.geteuid()}.lock"
+    handle = _open_own(path)
     try:
         deadline = time.monotonic() + LOCK_WAIT_S_MAX
-        while True:
+        while handle is not None:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
@@ -47,34 +46,31 @@ def machine_lock() -> Iterator[None]:
                 time.sleep(0.05)
         yield
     finally:
-        os.close(handle)
-
-
-def _open_shared(path: Path) -> int:
-    # Opened for reading: the kernel refuses O_CREAT on other users' files in a sticky folder, even to root.
-    for _ in range(3):
-        try:  # no link is followed, and a pipe that somebody put there is not waited for
-            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except FileNotFoundError:
-            pass
-        except OSError:
-            break
-        else:
-            if stat.S_ISREG(os.fstat(handle).st_mode):
-                return handle
+        if handle is not None:
             os.close(handle)
-            break
-        with contextlib.suppress(FileExistsError):
-            handle = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            os.fchmod(handle, 0o644)
-            return handle
-    raise SandboxError(f"cannot open the lock {path}: remove it")
+
+
+def _open_own(path: Path) -> int | None:
+    """The lock file, which nobody else can open; None where another user has taken its name: he must hold
+    nobody up, so the sandbox comes up without a lock.
+    """
+    try:  # no link is followed, and a pipe that somebody put there is not waited for
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        handle = os.open(path, flags, 0o600)
+    except OSError:
+        return None
+    status = os.fstat(handle)
+    if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+        os.fchmod(handle, 0o600)
+        return handle
+    os.close(handle)
+    return None
 
 
 def port_range(count: int, base_port: int | None) -> int:
     """The first of `count` consecutive free TCP ports; `base_port` itself when given and free.
 
-    Call it under `machine_lock`. SandboxError when the wanted range, or every range, is taken.
+    Call it under `user_lock`. SandboxError when the wanted range, or every range, is taken.
     """
     if base_port is not None:
         busy = _first_busy(base_port, count)

@@ -23,8 +23,6 @@ from pathlib import Path
 from ftrun.slurm.records import dataclass
 from ftrun.slurm.sandbox.plan import Plan
 
-__all__ = ["Members", "Process", "end", "members", "send", "send_until_stable"]
-
 CLIENTS = frozenset(
     {"srun", "sbatch", "salloc", "squeue", "sinfo", "scontrol", "scancel", "sacct", "sattach", "sacctmgr"}
 )
@@ -50,7 +48,7 @@ class Process:
 class Members:
     """The processes of a sandbox at one moment.
 
-    `daemons` maps a daemon's name (slurmctld, munged, slurmd-n0, sshd-n0, slurmdbd, mariadbd) to its
+    `daemons` maps a daemon's name (slurmctld, munged, munged-n0, slurmd-n0, sshd-n0, slurmdbd, mariadbd) to its
     processes; `nodes` maps a node to all its processes, daemons included; `clients` are Slurm's own
     commands that talk to this sandbox from outside of it.
     """
@@ -68,7 +66,9 @@ class Members:
 def members(plan: Plan) -> Members:
     """Look at /proc once and sort what belongs to the sandbox."""
     table = _table()
-    _drop_family_of_caller(table)
+    pid = os.getpid()  # neither the caller nor its ancestors belong to a sandbox
+    while pid in table:
+        pid = table.pop(pid).ppid
     environments = {pid: _environment(pid) for pid in table}
     conf = f"SLURM_CONF={plan.slurm_conf_path}".encode()
     ours = {pid for pid, environment in environments.items() if conf in environment}
@@ -169,7 +169,9 @@ def _between_programs() -> set[tuple[int, int]]:
 def _daemon_name(plan: Plan, process: Process) -> str:
     words = process.cmdline.split("\0")
     if process.comm == "munged":
-        return "munged" if f"--socket={plan.munge_socket}" in words else ""
+        sockets = {f"--socket={plan.munge_folder(node)}/munge.sock": node for node in plan.munged_names}
+        node = next((sockets[word] for word in words if word in sockets), None)
+        return "" if node is None else f"munged-{node}" if node else "munged"
     if process.comm == "slurmctld":
         return "slurmctld" if plan.slurm_conf_path in words else ""
     if process.comm == "slurmd" and plan.slurm_conf_path in words and "-N" in words[:-1]:
@@ -204,12 +206,6 @@ def _add_namespaces(plan: Plan, table: Mapping[int, Process], nodes: Mapping[str
         uts = _uts(str(pid))
         if uts not in of_machine and uts in node_of:
             nodes[node_of[uts]].add(pid)
-
-
-def _drop_family_of_caller(table: dict[int, Process]) -> None:
-    pid = os.getpid()
-    while pid in table:
-        pid = table.pop(pid).ppid
 
 
 def _table() -> dict[int, Process]:

@@ -15,8 +15,6 @@ from ftrun.slurm.sandbox import boot
 from ftrun.slurm.sandbox.boot import find_tool, node_wrapper, start_daemon
 from ftrun.slurm.sandbox.plan import Plan
 
-__all__ = ["prepare", "start", "tools"]
-
 PRIVILEGE_SEPARATION = Path("/run/sshd")
 
 

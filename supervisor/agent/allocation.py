@@ -14,7 +14,6 @@ from ftrun.slurm.records import replace
 from ftrun.supervisor.agent.context import AgentContext
 from ftrun.supervisor.agent.node_liveness import NodeAnswers
 from ftrun.supervisor.config.node_counts import parse_pool, sizes_of_settings
-from ftrun.supervisor.diagnosis import inputs
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import Diagnosis
 from ftrun.supervisor.policy import ladder, policy_input, queue, start_decision
@@ -41,7 +40,7 @@ def describe_allocation(
     no companion's nodes can be used.
     """
     where = ctx.where
-    facts = inputs.read_node_reports(where.run_dir, where.attempt, where.launch, ctx.nodes, start=seen.number)
+    facts = where.node_facts(ctx.nodes, start=seen.number)
     lost = {*reach.gone, *reach.silent}
     facts = replace(facts, silent=frozenset(lost))
     broken = [node for span in ctx.spans if lost.intersection(span.nodes) for node in span.nodes]

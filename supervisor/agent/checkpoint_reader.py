@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ftrun.hooks.runtime.ownership import RUNNER
+from ftrun.hooks.runtime.parent import environment_for_helper
 from ftrun.supervisor.agent.context import StartReader
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.store import checkpoints, submission_context
@@ -33,7 +34,7 @@ def start_reader(home: str, words: Sequence[str]) -> subprocess.Popen[bytes] | N
     with contextlib.suppress(OSError):
         return subprocess.Popen(
             [sys.executable, "-IS", "-c", RUNNER, os.path.realpath(tool, strict=True), *words],
-            env={"PATH": "/usr/bin:/bin"},
+            env=environment_for_helper({"PATH": "/usr/bin:/bin"}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )

@@ -33,7 +33,6 @@ from ftrun.supervisor.agent.batch_channel import Started
 from ftrun.supervisor.agent.context import AgentContext, log_line
 from ftrun.supervisor.agent.node_checks import FailureChecks
 from ftrun.supervisor.config.node_counts import Pool, parse_pool
-from ftrun.supervisor.diagnosis import inputs
 from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.policy import queue, start_decision
 from ftrun.supervisor.store import attempt_dir, node_reports
@@ -519,7 +518,7 @@ def unfit_nodes(
             checks.finish(nodes, ctx.alive)
     finally:
         checks.let_go()
-    facts = inputs.read_node_reports(where.run_dir, where.attempt, where.launch, nodes, start=started.number)
+    facts = where.node_facts(nodes, start=started.number)
     usable = start_decision.usable_spares(
         nodes, active=(), aside=(), answered=nodes, unfit=unfit, facts=facts
     )

@@ -15,7 +15,6 @@ recovery inside the allocation, never the job.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -30,12 +29,13 @@ from ftrun.slurm.commands.spanning import Span
 from ftrun.slurm.commands.steps import InsideSteps
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.agent.batch_channel import BatchChannel
+from ftrun.supervisor.diagnosis.node_findings import NodeFacts, facts_from_reports
 from ftrun.supervisor.model.events import apply, fold
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import Diagnosis
 from ftrun.supervisor.signatures import catalog as signatures_catalog
 from ftrun.supervisor.signatures.catalog import Catalog
-from ftrun.supervisor.store import flag_files
+from ftrun.supervisor.store import flag_files, node_reports
 from ftrun.supervisor.store import journal as store_journal
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store.lease import Clock, SystemClock
@@ -160,7 +160,7 @@ class AgentJournal:
                 self._earlier[launch] = store_run_dir.read_untrusted(path, EARLIER_MAX_BYTES) or b""
             for line in self._earlier[launch].splitlines():
                 with contextlib.suppress(LookupError, TypeError, AttributeError, ValueError, AssertionError):
-                    record = json.loads(line)
+                    record = store_journal.parse_record(line)
                     if record["seq"] >= copied.get(launch, 0):
                         run = apply(run, record)
         return run
@@ -195,6 +195,11 @@ class LaunchIdentity:
     cluster: str
     node: str
     nodes: tuple[str, ...]
+
+    def node_facts(self, nodes: Sequence[str], *, start: int) -> NodeFacts:
+        """What these nodes report of themselves. Checks after a start before `start` do not count."""
+        found = node_reports.read_reports(self.run_dir, self.attempt, self.launch, nodes, start=start)
+        return facts_from_reports(nodes, found)
 
     @property
     def home(self) -> str:

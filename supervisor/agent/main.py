@@ -19,6 +19,7 @@ import threading
 import traceback
 from collections.abc import Callable
 
+from ftrun.hooks.runtime.parent import Parent
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.commands.spanning import SpanningSteps
@@ -52,9 +53,8 @@ SUBMIT_TIMEOUT_S = 20.0  # for a companion, while the script may be running
 
 def main(words: list[str] | None = None) -> int:
     """Run to the end of the launch. Returns the exit status, which batch.sh ignores."""
-    asked = _arguments().parse_args(words)
+    parent, asked = Parent(), _arguments().parse_args(words)
     _ignore_signals()
-    parent = os.getppid()
     channel = BatchChannel(asked.talk)
     shared = Watchdog(SystemClock())
     worker = threading.Thread(
@@ -64,7 +64,7 @@ def main(words: list[str] | None = None) -> int:
     )
     worker.start()
     while worker.is_alive():
-        if os.getppid() != parent:
+        if parent.is_gone:
             break
         if not shared.watch(channel):
             break

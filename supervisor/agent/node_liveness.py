@@ -294,7 +294,8 @@ class NodeAnswers:
 
     `answered` may take part in the next start; `silent` did not answer; `unfit` answered but may not take
     part, and why; `gone` are nodes of a companion that is over, with nothing bad known. If `known` is False
-    nothing was learnt, and `why` says why. `running`: Slurm says that the job runs. `end_s`: when the time of
+    nothing was learnt, and `why` says why. `running`: Slurm says that the job runs. `shown`: it answered, and
+    knows the job (True where it did not answer). `end_s`: when the time of
     the job or of one of its companions is up (Unix seconds, None = unknown).
     """
 
@@ -304,6 +305,7 @@ class NodeAnswers:
     gone: tuple[str, ...] = ()
     known: bool = True
     running: bool = True
+    shown: bool = True
     why: str = ""
     end_s: float | None = None
 
@@ -329,15 +331,15 @@ def query_nodes(
         live = tuple(one for one in rows.values() if not leaves[one.job_id])
         gone = _ended_companion_nodes(cluster, sweep, live) if row is not None else gone
     except SlurmError as error:
-        row, why = None, error.message
+        row, why, shown = None, error.message, True
     else:
-        why = "Slurm does not show the job"
+        why, shown = "Slurm does not show the job", row is not None
     if row is not None and leaves[job]:
         return NodeAnswers(known=False, running=False, why=leaves[job])
     if len(nodes) == 1:
-        return _sweep_own_node(row, sweep, own_node)
+        return replace(_sweep_own_node(row, sweep, own_node), shown=shown)
     if row is None:
-        return NodeAnswers(known=False, why=why)
+        return NodeAnswers(known=False, why=why, shown=shown)
     held = {node for one in live for node in one.nodes}
     there = tuple(node for node in nodes if node in held)
     if len(there) > FLAT_NODES:  # Slurm would reach others through a lost one

@@ -25,7 +25,7 @@ from ftrun.supervisor.agent.start_monitor import StartMonitor
 from ftrun.supervisor.agent.stop_start import CheckpointWait
 from ftrun.supervisor.config import recovery_order, rungs
 from ftrun.supervisor.config.node_counts import Sizes, sizes_of_settings
-from ftrun.supervisor.diagnosis import inputs, suspicions
+from ftrun.supervisor.diagnosis import suspicions
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.policy import elastic, estimates, save_request, start_decision
 from ftrun.supervisor.policy.elastic import GrowthDecision, GrowthInput
@@ -306,9 +306,7 @@ class GrowMonitor:
         if not reach.known or self._found is None:
             return ()
         where, present = self._ctx.where, self._monitor.started.nodes
-        facts = inputs.read_node_reports(
-            where.run_dir, where.attempt, where.launch, self._ctx.nodes, start=self._monitor.started.number
-        )
+        facts = where.node_facts(self._ctx.nodes, start=self._monitor.started.number)
         came = self._asked[0].nodes[: self._found.missing] if self._asked is not None else ()
         wanted = (*present, *self._own, *came)
         well = start_decision.usable_spares(

@@ -1,13 +1,13 @@
 """Monitor of one live start: logs, steps, node reports, hangs, stragglers; and when to end the start. (I/O)
 
-The rules are the supervisor's own (`policy.stall`, P7). A fatal line, or a bad finding of a node check, makes
+`diagnosis.launch_monitor` looks and judges, as it does for the supervisor (P7). A fatal line, or a bad finding of a node check, makes
 a start suspect, and a suspect start needs less evidence for a hang. From inside the allocation one fault is
 found faster: a node that does not answer confirms its own fault. So the agent asks the nodes when it sees a
 fatal line, when srun reports a failed task, and when a start that made steps stands still for much longer
 than usual. It needs two such answers in a row without a sign of life in between. One answer is enough while
 srun says that it is ending the step, which srun cannot finish on a dead node for many seconds.
 
-`Hangs` adapts `telemetry.hang_watch` and `telemetry.straggler`. Here too the agent has an advantage: its
+`HangMonitor` adapts `telemetry.hang_watch` and `telemetry.straggler`. Here too the agent has an advantage: its
 steps reach every node at once, it can wait for the stacks, and it asks Slurm itself whether the job runs. It
 ends the start when the hang watch says `hung`.
 
@@ -16,7 +16,7 @@ A healthy start costs one read of the log and one stat of a folder at each look.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,14 +26,11 @@ from ftrun.supervisor.agent.batch_channel import Started
 from ftrun.supervisor.agent.context import AgentContext, LaunchIdentity, Suspicion, log_line
 from ftrun.supervisor.agent.node_liveness import QUIET_S, SHUT_S, NodeAnswers, SweepRequest
 from ftrun.supervisor.diagnosis import inputs, node_findings, suspicions
-from ftrun.supervisor.diagnosis.facts import Facts
-from ftrun.supervisor.diagnosis.launch_state import LaunchState
+from ftrun.supervisor.diagnosis.launch_monitor import LaunchMonitor
+from ftrun.supervisor.diagnosis.launch_state import LaunchState, StallVerdict, is_found_by_a_check
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts
-from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model import types
-from ftrun.supervisor.model.timers import Interval
-from ftrun.supervisor.model.types import Diagnosis, Evidence, Topology
-from ftrun.supervisor.policy import stall
+from ftrun.supervisor.model.types import Evidence, Topology
 from ftrun.supervisor.signatures.catalog import Catalog
 from ftrun.supervisor.store import node_reports, submission_context
 from ftrun.supervisor.store.lease import Clock
@@ -45,20 +42,21 @@ from ftrun.supervisor.telemetry.hang_watch import (
     StacksAnswer,
     stacks_command,
 )
-from ftrun.supervisor.telemetry.log_watcher import LogWatcher, WatchReport
+from ftrun.supervisor.telemetry.line_owner import KnownOwners
+from ftrun.supervisor.telemetry.log_watcher import WatchReport
 from ftrun.supervisor.telemetry.tail import LogPath
 
 __all__ = ["HangMonitor", "StartMonitor", "degraded_node", "query_all_nodes"]
 
 
-REPORTS_EVERY_S = 2.0
-NAMES_EVERY_S = 10.0
 STILL_MIN_S = 15.0
 STILL_STEPS = 10.0  # median step times, or twice the longest gap so far; then ask the nodes
 ASKED_AGAIN_S = 5.0
 ASKED_MAX_S = 600.0
 ABSENT_S = 20.0  # after a longer gap between looks the job was suspended, and the agent with it
-STEP_ENDS = frozenset({"slurm-task-ended", "slurm-task-exit"})  # messages of srun about its own step
+STEP_ENDS = frozenset(
+    {"slurm-task-ended", "slurm-task-exit", "slurm-task-killed"}
+)  # messages of srun about its own step
 ENDING_S = 60.0  # they explain a silent node for so long; another step may run by then
 
 
@@ -90,51 +88,67 @@ class StartMonitor:
         self.memory = LaunchState(attempt=where.attempt, launch=where.launch)
         if survived is not None:
             self.memory.survived = survived
-        self._names, self._reports = Interval(), Interval()
-        self._watcher: LogWatcher | None = None
-        self._extra: frozenset[str] = frozenset()
+        self._monitor = LaunchMonitor(self, self.memory, settings, catalog)
         self._suspected = self._ending = False
-        self._news = False  # there is evidence that was not diagnosed yet
         self._ending_s = 0.0
         self._began_s = self._quiet_since_s = self._clock.mono_s()
         self.to_first_step_s: float | None = None  # how long this start took to its first step
         self._ask_after_s = 0.0  # how long the start must stand still before the nodes are asked (again)
         self.unheard: tuple[str, ...] = ()  # the silent nodes at the last answer
+        self.end_offsets: Mapping[str, int] = {}  # log -> its bytes when ftrun began to end the start
         self.first_evidence_s: dict[str, float] = {}  # signature -> first seen (Unix seconds)
+
+    # ------------------------------------------------------------------ what the monitor asks for
+
+    def logs(self) -> list[LogPath]:
+        """See `MonitorBackend.logs`."""
+        return log_watcher.recorded_logs(self.started.launch) + [
+            LogPath(path) for path in sorted(self.named_logs())
+        ]
+
+    def named_logs(self) -> list[str]:
+        """See `MonitorBackend.named_logs`."""
+        return [path for path in self.named() if not inputs.is_attachment(path)]
+
+    def owners(self) -> KnownOwners:
+        """See `MonitorBackend.owners`."""
+        return log_watcher.known_owners(self._where.run_dir, self._where.attempt, self._where.launch)
+
+    def family(self) -> tuple[Collection[str], Collection[str]]:
+        """See `MonitorBackend.family`."""
+        return (self._where.job, *self._companions()), (*self._where.nodes, *self.started.nodes)
+
+    def nodes(self) -> tuple[str, ...]:
+        """See `MonitorBackend.nodes`."""
+        return self.started.nodes
+
+    def reports_stamp(self) -> int:
+        """See `MonitorBackend.reports_stamp`."""
+        return node_reports.folder_stamp(self._where.run_dir, self._where.attempt)
+
+    def node_reports(self) -> NodeFacts:
+        """See `MonitorBackend.node_reports`. While the start lives, the checks of its end are left out: some
+        nodes may still run them.
+        """
+        return self._where.node_facts(self.started.nodes, start=self.started.number + 1)
 
     # ------------------------------------------------------------------ looking
 
     def look(self, *, fresh: bool = False) -> WatchReport | None:
         """Read new log lines. None if no log is known."""
-        self._follow_named()
-        if self._watcher is None:
-            paths = log_watcher.recorded_logs(self.started.launch) + [
-                LogPath(path) for path in sorted(self._extra)
-            ]
-            if not paths:
-                return None
-            where = self._where
-            ours = log_watcher.known_owners(where.run_dir, where.attempt, where.launch)
-            self._watcher = LogWatcher(paths, catalog=self._catalog(), ours=ours)
-        self._watcher.admit((self._where.job, *self._companions()), (*self._where.nodes, *self.started.nodes))
         memory, mono_s = self.memory, self._clock.mono_s()
-        report = self._watcher.poll(self._clock.now_s(), fresh=fresh)
-        self._news = self._news or bool(report.new)
+        growth, steps_seen = memory.growth, memory.steps_seen
+        report = self._monitor.look(self._clock.now_s(), mono_s, fresh=fresh)
+        if report is None:
+            return None
         for evidence in report.new:
             self.first_evidence_s.setdefault(evidence.signature, evidence.at_s or self._clock.now_s())
-        if memory.note_growth(report, mono_s):
+        if memory.growth != growth:
             self._quiet_since_s = mono_s
-        progress = report.progress
-        if progress is not None and progress.step is not None:
-            before = memory.steps_seen
-            if progress.checkpoint_step is not None:
-                memory.saved_step = progress.checkpoint_step
-            if self.to_first_step_s is None:
-                self.to_first_step_s = mono_s - self._began_s
-            memory.note_pace(mono_s, report, progress.steps_seen)
-            memory.step = max(progress.step, memory.step if memory.step is not None else progress.step)
-            if memory.steps_seen != before:
-                self._ask_after_s, self.unheard, self._ending = 0.0, (), False
+        if memory.step is not None and self.to_first_step_s is None:
+            self.to_first_step_s = mono_s - self._began_s
+        if memory.steps_seen != steps_seen:
+            self._ask_after_s, self.unheard, self._ending = 0.0, (), False
         if any(one.signature in STEP_ENDS for one in report.new):
             self._ask_after_s, self._ending, self._ending_s = 0.0, True, mono_s
         return report
@@ -163,38 +177,32 @@ class StartMonitor:
         since_s = self.started.launch.started_s or 0.0
         return inputs.find_extra_logs(self._settings, submission_context.cwd(self._where.run_dir), since_s)
 
-    def _follow_named(self) -> None:
-        """When new log files appear, all files are read again from the first byte of the start."""
-        if self._settings.get("log") and self._names.due(self._clock.mono_s(), NAMES_EVERY_S):
-            paths = frozenset(path for path in self.named() if not inputs.is_attachment(path))
-            if paths - self._extra:
-                self._extra |= paths
-                self.close()
-
     def close(self) -> None:
         """Close the log files."""
-        if self._watcher is not None:
-            self._watcher.close()
-            self._watcher = None
+        self._monitor.close()
+
+    def note_end(self) -> Mapping[str, int]:
+        """Note that ftrun begins to end the start: how long each log is now. Once."""
+        if not self.end_offsets:
+            self.look(fresh=True)
+            self.end_offsets = self._monitor.log_sizes(self.named())
+        return self.end_offsets
 
     def evidence(self, *, over: bool = False) -> tuple[Evidence, ...]:
         """The evidence from the logs; at the end also from files that are complete only then."""
         found = self.memory.evidence
-        return (*found, *inputs.extra_evidence(self.named(), self._catalog(), found)) if over else found
+        if not over:
+            return found
+        named = inputs.attachments_before(self.named(), self.end_offsets)
+        return (*found, *inputs.extra_evidence(named, self._catalog(), found))
 
     def topology(self) -> Topology:
         """Which rank runs on which node."""
-        known, report = Topology(nodes=self.started.nodes), self.memory.report
-        return report.seats.added_to(known) if report is not None else known
+        return self._monitor.topology()
 
-    def facts(self, *, lives: bool = False) -> NodeFacts:
-        """The node reports, read anew. While the start `lives`, the checks of its end are left out: some
-        nodes may still run them.
-        """
-        where, started = self._where, self.started
-        return inputs.read_node_reports(
-            where.run_dir, where.attempt, where.launch, started.nodes, start=started.number + lives
-        )
+    def facts(self) -> NodeFacts:
+        """The node reports at the end of the start, read anew."""
+        return self._where.node_facts(self.started.nodes, start=self.started.number)
 
     # ------------------------------------------------------------------ judging
 
@@ -207,52 +215,24 @@ class StartMonitor:
         if self._judged_s is not None and mono_s - self._judged_s > ABSENT_S:
             self._quiet_since_s, self._ask_after_s, self.unheard = mono_s, 0.0, ()
         self._judged_s = mono_s
-        diagnosis = self._provisional(report)
-        seen = stall.assess_launch(self.memory, diagnosis, suspected=self._suspected)
-        if seen is stall.StallVerdict.SUSPECT and not self._suspected:
+        seen = self._monitor.judge(self._clock.now_s(), mono_s, suspected=self._suspected)
+        if seen is StallVerdict.SUSPECT and not self._suspected:
             self._ask_after_s = 0.0
-        self._suspected = seen is stall.StallVerdict.SUSPECT
-        self.memory.suspicion = diagnosis if self._suspected else None
+        self._suspected = seen is StallVerdict.SUSPECT
         return self._suspect_silent_nodes(report)
 
     def suspicious(self) -> hang_rules.HangLimits | None:
         """The limits of the hang watch while a fatal sign was seen and not survived; None otherwise."""
-        found = self.memory.suspicion
-        return stall.limits_while_suspect(self._settings, found, self._catalog()) if found else None
+        return self._monitor.suspect_limits()
 
     def hung(self, verdict: types.HangVerdict) -> Suspicion:
         """The suspicion about a start that hangs. A fault confirmed by a node check explains more than the
         silence.
         """
         found = self.memory.suspicion
-        if found is None or not stall.is_found_by_a_check(found):
+        if found is None or not is_found_by_a_check(found):
             found = suspicions.hang_suspicion(verdict, self.started.nodes)
         return Suspicion(found, verdict.quiet_s, verdict.rank_ended)
-
-    def _provisional(self, report: WatchReport) -> Diagnosis | None:
-        """The diagnosis if nothing more came; None if nothing was seen."""
-        memory = self.memory
-        if self._reports.due(self._clock.mono_s(), REPORTS_EVERY_S):
-            stamp = node_reports.folder_stamp(self._where.run_dir, self._where.attempt)
-            if stamp != memory.node_stamp:
-                memory.node_stamp, memory.node_facts = stamp, self.facts(lives=True)
-                self._news = True
-        found = memory.provisional
-        # A fatal line is diagnosed at each look: later steps may clear it, and a finding may be gone.
-        known = report.evidence if found is None else stall.is_fatal(found)
-        if self._news or memory.node_facts.findings or known:
-            self._news = False
-            found = memory.provisional = diagnose(
-                Facts(
-                    evidence=report.evidence,
-                    topology=self.topology(),
-                    catalog=self._catalog(),
-                    progress=report.progress,
-                    nodes=memory.node_facts.survived(memory.survived),
-                    now_s=self._clock.now_s(),
-                )
-            )
-        return found
 
     def _suspect_silent_nodes(self, report: WatchReport) -> Suspicion | None:
         """A suspicion if nodes of the start did not answer twice while it showed no life."""
@@ -282,32 +262,25 @@ class StartMonitor:
 
 @dataclass
 class _WatchActions:
-    """What the agent does for its hang watch; see the protocol `Hands`."""
+    """What the agent does for its hang watch; see `WatchBackend`."""
 
     ctx: AgentContext
     started: Started
     read: Callable[[], WatchReport | None]
     told: StacksAnswer | None = None
-    report: WatchReport | None = None  # of the present look
 
     def record(self, kind: str, data: Mapping[str, Any]) -> None:
-        """See `Hands.record`."""
+        """See `WatchBackend.record`."""
         if "reason" in data:
             log_line(f"start {self.started.number}: {kind.partition('.')[2]}: {data['reason']}")
         self.ctx.journal.record(kind, **data)
 
-    def stands(self) -> bool | None:
-        """See `Hands.stands`. A network file system may have delayed the last lines."""
-        runs = node_liveness.job_is_running(self.ctx.cluster, self.ctx.where.job)
-        if not runs or self.report is None:
-            return runs
-        fresh = self.read()
-        if fresh is None or not fresh.readable or fresh.behind:
-            return None
-        return True if fresh.last_growth_s == self.report.last_growth_s else None
+    def runs(self) -> bool | None:
+        """See `WatchBackend.runs`."""
+        return node_liveness.job_is_running(self.ctx.cluster, self.ctx.where.job)
 
     def ask(self, folder: str) -> bool:
-        """See `Hands.ask`: the agent waits for the stacks."""
+        """See `WatchBackend.ask`: the agent waits for the stacks."""
         where, nodes = self.ctx.where, self.started.nodes
         line = stacks_command(where.home, where.place, self.started.token, where.job, folder)
         try:
@@ -321,7 +294,7 @@ class _WatchActions:
         return True
 
     def answer(self) -> StacksAnswer | None:
-        """See `Hands.answer`."""
+        """See `WatchBackend.answer`."""
         return self.told
 
 
@@ -352,6 +325,7 @@ class HangMonitor:
             hang_rules.hang_limits(self.settings),
             self.ctx.clock.mono_s,
             self.history,
+            from_begin=True,
         )
 
     def look(
@@ -364,7 +338,6 @@ class HangMonitor:
         if not self.watch.poll():
             return None
         self._look_for_stragglers(self.ctx.clock.mono_s())
-        self._hands.report = report
         verdict = self.watch.judge(report, suspect=suspect)
         self.history = self.watch.history
         return verdict
@@ -378,9 +351,7 @@ class HangMonitor:
         if stamp != self._stamp:
             self._stamp = stamp
             number = self.started.number + 1  # leave out the checks of this start's own end
-            facts = inputs.read_node_reports(
-                where.run_dir, where.attempt, where.launch, self.ctx.nodes, start=number
-            )
+            facts = where.node_facts(self.ctx.nodes, start=number)
             self._degraded_node = degraded_node(facts, self.started.nodes)
         return self._degraded_node
 

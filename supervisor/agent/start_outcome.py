@@ -23,6 +23,7 @@ from ftrun.supervisor.agent.node_checks import FailureChecks
 from ftrun.supervisor.agent.node_liveness import QUIET_S, SHUT_LONG_S, SHUT_S, NodeAnswers
 from ftrun.supervisor.agent.start_monitor import StartMonitor
 from ftrun.supervisor.diagnosis import checkpoint_blame, node_findings, resumable, suspicions
+from ftrun.supervisor.diagnosis.evidence import written_before
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import Diagnosis
@@ -178,10 +179,11 @@ def collect_facts(
         spoilt = diverged_checkpoints.poison_of(
             found, settings, ctx.where.run_dir, name=name, resumed_from=resumed, now_s=now_s
         )
+    cwd = submission_context.cwd(ctx.where.run_dir)
     loads = resumable.find_resume_point(
         settings,
         run,
-        submission_context.cwd(ctx.where.run_dir),
+        cwd,
         more=[spoilt] if spoilt is not None else [],
         run_dir=ctx.where.run_dir,
     )
@@ -203,12 +205,14 @@ def collect_facts(
         gone=tuple(node for node in started.nodes if node in reach.gone),
         suspicion=suspicion.diagnosis if suspicion is not None else None,
         rank_ended=suspicion is not None and suspicion.rank_ended,
+        end_offsets=monitor.end_offsets,
+        forgotten=not reach.shown,
         step=monitor.memory.step if found is None or found.step is None else found.step,
         diverged=found,
         spoilt=spoilt,
         loads=loads,
         resumed=resumable.resumed_checkpoint(
-            settings, run, ctx.where.run_dir, resumed, incident_name(ctx, started)
+            settings, run, resumed, incident_name(ctx, started), run_dir=ctx.where.run_dir, cwd=cwd
         ),
         checkpoint=newest if newest and checkpoints.is_newer(newest, before, since_s) else "",
     )
@@ -260,7 +264,7 @@ def checkpoints_to_skip(
         return []
     found = case.diagnosis.loading
     told = monitor.memory.step is None and checkpoint_blame.is_reported_broken(
-        monitor.evidence(), ctx.catalog(), path
+        written_before(monitor.evidence(), monitor.end_offsets), ctx.catalog(), path
     )
     told = told and (found is None or found.verdict != checkpoint_blame.PROGRAM)
     return (

@@ -9,7 +9,8 @@ next, even if the script exits 0. Each effect is journalled before and after.
 - `Notice`: preemption that shows only in the job log. Normally the supervisor sees the preemption in Slurm
   and asks the script to save. The supervisor may poll rarely or be gone, and the grace time is short. When
   slurmstepd logs a cancelled step (TERM to the tasks) and the start lives on, the agent gives the supervisor
-  time to ask, then queries Slurm once and asks the script itself. Slurm ends the job.
+  time to ask, then queries Slurm once and asks the script itself. Slurm ends the job. Where no supervisor
+  lives, the agent asks Slurm by itself now and then (`unattended`).
 - `Drained`: somebody drained nodes that this start uses. The supervisor leaves the request in the attempt's
   folder (`flag_files`), because only the agent acts inside a live allocation. The agent asks for a checkpoint
   and ends the start once the checkpoint is complete and the ladder would swap in spares now; recovery then
@@ -34,6 +35,7 @@ from ftrun.slurm.commands.steps import StepRow
 from ftrun.supervisor.agent.context import AgentContext, Suspicion, log_line
 from ftrun.supervisor.agent.removed_nodes import RemovedNodes
 from ftrun.supervisor.agent.start_monitor import HangMonitor, StartMonitor
+from ftrun.supervisor.agent.unattended import UnattendedJob
 from ftrun.supervisor.diagnosis import suspicions
 from ftrun.supervisor.model.types import FaultClass
 from ftrun.supervisor.policy import save_request
@@ -61,6 +63,7 @@ LOOK_EVERY_S = 3.0  # the request is on the shared file system
 def stop(ctx: AgentContext, monitor: StartMonitor, found: Suspicion, settings: Mapping[str, Any]) -> None:
     """End the start; returns when it is over or nothing is left to try. Raises OSError (journal), GivenUp."""
     number = monitor.started.number
+    ctx.journal.record("start.end.intended", why=found.diagnosis.title, logs=dict(monitor.note_end()))
     ctx.channel.ending(number)
     if not suspicions.is_planned(found.diagnosis):  # a planned end comes just after a save
         _emergency_save(ctx, monitor, found, settings)
@@ -177,6 +180,7 @@ class CheckpointWait:
         why: str = "a spare is to take a slow node's place",
     ) -> None:
         self._ctx, self._monitor, self._settings = ctx, monitor, settings
+        self._warned = False
         self._began_s = self._looked_s = ctx.clock.mono_s()
         self._seen = checkpoint_state(ctx, monitor, settings, self._began_s, None)
         signal_name, to_script = save_request.parse_save_signal(str(settings.get("save-signal", "")))
@@ -198,6 +202,9 @@ class CheckpointWait:
         self._looked_s = mono_s
         self._seen = checkpoint_state(self._ctx, self._monitor, self._settings, mono_s, self._seen)
         verdict = save_request.save_verdict(self._ask, self._seen[0], mono_s - self._began_s)
+        if verdict.unsettled and not self._warned:
+            self._warned = True
+            log_line(save_request.unsettled_warning(verdict))
         if verdict.end and self._ask.wait_s is not None:
             self.close()
             self._ctx.journal.record("save.done" if verdict.saved else "save.missed", why=verdict.reason)
@@ -225,8 +232,20 @@ def checkpoint_state(
     same = before is not None and (before[0].path, before[0].stamp) == (path, stamp)
     since_s = before[1] if same and before is not None else mono_s
     step = checkpoints_names.step_of(path) if path else None
+    cwd, logged = submission_context.cwd(ctx.where.run_dir), monitor.memory.saved_step
+    pattern = str(settings.get("checkpoint", ""))
+    older = "" if marker else checkpoints.overtaken_checkpoint(path, pattern, cwd=cwd)
+    overtaken = save_request.CheckpointState(
+        older, checkpoints.content_stamp(older), checkpoints_names.step_of(older)
+    )
     now = save_request.CheckpointState(
-        path, stamp, step, monitor.memory.saved_step, mono_s - since_s, marked=bool(marker)
+        path,
+        stamp,
+        step,
+        logged,
+        mono_s - since_s,
+        marked=bool(marker),
+        overtaken=overtaken if older else None,
     )
     return now, since_s
 
@@ -251,8 +270,15 @@ def _ask(ctx: AgentContext, monitor: StartMonitor, token: str, signal_name: str,
 class PreemptionNotice:
     """Watches one start for a preemption that nobody else handles."""
 
-    def __init__(self, ctx: AgentContext, monitor: StartMonitor, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        ctx: AgentContext,
+        monitor: StartMonitor,
+        settings: Mapping[str, Any],
+        unattended: UnattendedJob,
+    ) -> None:
         self._ctx, self._monitor, self._settings = ctx, monitor, settings
+        self._unattended = unattended
         self._seen_s: float | None = None
         self._over = False
         self._boundary: CheckpointWait | None = None
@@ -266,10 +292,12 @@ class PreemptionNotice:
                 self._boundary = None
             return
         report, mono_s = self._monitor.memory.report, self._ctx.clock.mono_s()
-        if self._over or report is None:
+        if self._over:
             return
         if self._seen_s is None:
-            if any(one.signature == STEPS_CANCELLED for one in report.evidence):
+            if self._unattended.cut_short:  # nobody else asks first
+                self._seen_s = mono_s - SUPERVISORS_S
+            elif report and any(one.signature == STEPS_CANCELLED for one in report.evidence):
                 self._seen_s = mono_s
         elif mono_s - self._seen_s >= SUPERVISORS_S:
             self._over = True
@@ -320,7 +348,8 @@ class DrainMonitor:
         self._new_token: LeaveRequest | None = None
         self._boundary: CheckpointWait | None = None
         self._answered: set[str] = set()
-        self._notice = PreemptionNotice(ctx, monitor, settings)
+        self._unattended = UnattendedJob(ctx, monitor.started, settings)
+        self._notice = PreemptionNotice(ctx, monitor, settings, self._unattended)
         self._taken = RemovedNodes(ctx, monitor.started)
 
     @property
@@ -330,6 +359,7 @@ class DrainMonitor:
 
     def look(self) -> Suspicion | None:
         """Why to end this start now; None = go on. Raises OSError (journal), GivenUp."""
+        self._unattended.look()
         self._notice.look()
         if (lost := self._taken.look()) is not None:
             return lost

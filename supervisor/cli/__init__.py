@@ -22,8 +22,6 @@ from collections.abc import Callable, Sequence
 
 from ftrun.supervisor.model.errors import EXIT_INTERNAL, UserError
 
-__all__ = ["main"]
-
 KEEP_UMASK = ("sbatch", "sandbox", "drill", "simulate")
 """Commands that keep the caller's umask: the job or the command that they execute inherits it. They set the
 modes of their own files.

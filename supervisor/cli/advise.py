@@ -19,12 +19,11 @@ from itertools import pairwise
 from statistics import median
 from typing import Annotated
 
-import typer
-
 from ftrun.hooks.checkpoints import names as checkpoints_names
+from ftrun.hooks.runtime.formats import duration_text
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.cli import common, view_run
-from ftrun.supervisor.cli.runs import Json, Name
+from ftrun.supervisor.cli.options import Json, Name, option
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.config.node_counts import sizes_of_settings
 from ftrun.supervisor.model.errors import SettingError, UserError
@@ -36,19 +35,6 @@ from ftrun.supervisor.simulator.formulas import daly_s, rate_interval, useful_sh
 from ftrun.supervisor.simulator.scenario import Scenario, quantity
 from ftrun.supervisor.store import checkpoints, submission_context
 from ftrun.supervisor.submission import in_allocation
-
-__all__ = [
-    "Advice",
-    "CheckpointTiming",
-    "Choice",
-    "Figure",
-    "Rate",
-    "advise",
-    "checkpoint_timing",
-    "fault_rates",
-    "make_advice",
-]
-
 
 PRIOR_NODE_SHARE = 0.8
 """The share of the prior's faults that are faults of a node."""
@@ -62,9 +48,7 @@ FEW = ": few, so look at the interval, and ask again when there are more"
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How often one fault class occurred: events, and faults per 1,000 node-days with the exact 95 %
-    interval.
-    """
+    """How often one fault class occurred: faults per 1,000 node-days with the exact 95 % interval."""
 
     fault: str
     events: int
@@ -75,9 +59,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A quantity in seconds, its source in words, and of how many values it is the median (0: assumed or
-    given).
-    """
+    """Seconds, where they come from, and of how many values they are the median (0: assumed or given)."""
 
     seconds: float
     source: str
@@ -86,9 +68,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTiming:
-    """Timing of the checkpoints on disk: `work_s` between two of them, `cost_s` of one (None: cannot be
-    derived), number of `gaps`.
-    """
+    """Of the checkpoints on disk: work between two, cost of one (None: unknown), number of gaps."""
 
     work_s: float
     cost_s: float | None
@@ -117,9 +97,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The advice for one run. `between_s`: expected time between two faults, with its interval;
-    `best_every_s`: by Daly.
-    """
+    """The advice for one run. `between_s`: expected time between two faults, with its interval."""
 
     run: str
     nodes: int
@@ -146,9 +124,7 @@ def make_advice(
     cost_s: float | None = None,
     every_s: float | None = None,
 ) -> Advice:
-    """The advice for a run on `nodes` nodes. `saved`: timing of its checkpoints; `cost_s`, `every_s`: given
-    by the user instead.
-    """
+    """The advice for a run. `saved`: timing of its checkpoints; `cost_s`, `every_s`: given by the user."""
     hours = node_hours(run, now_s)
     rates_of = fault_rates(run, hours)
     events = rates_of[0].events
@@ -200,9 +176,7 @@ def make_advice(
 
 
 def fault_rates(run: Run, hours: float) -> tuple[Rate, ...]:
-    """The rates of faults that may recur by chance: first of all together, then by class, the most frequent
-    first.
-    """
+    """The rates of faults that may recur by chance: of all together, then by class, most frequent first."""
     counted = estimates.random_faults(run)
     names = sorted(set(counted), key=lambda name: (-counted.count(name), name))
     return tuple(
@@ -284,9 +258,7 @@ def _figures(
 
 
 def _restarts(run: Run) -> dict[str, list[float]]:
-    """Rung -> seconds from the first sign of a fault to the first new step, or to the next start if no step
-    was seen.
-    """
+    """Rung -> seconds from the first sign of a fault to the first new step, else to the next start."""
     found: dict[str, list[float]] = {}
     for incident, facts in ((one, view_run.incident_facts(one)) for one in run.incidents):
         began = incident.first_evidence_at_s or incident.ended_at_s or incident.diagnosed_at_s
@@ -304,9 +276,7 @@ def _queues(run: Run) -> list[float]:
 
 
 def _shrink_gain_s(run: Run) -> float | None:
-    """How much less (<= 0) a new job would wait on average if it started smaller after `resize-after`; None
-    if none waited that long.
-    """
+    """How much less (<= 0) a new job would wait if it started smaller; None if none waited so long."""
     waits = _queues(run)
     if not any(wait > SPARE_WAIT_S for wait in waits):
         return None
@@ -314,9 +284,7 @@ def _shrink_gain_s(run: Run) -> float | None:
 
 
 def _restart_s(figures: Mapping[str, Figure], spares: int, share: float, queue_s: float) -> float:
-    """The mean cost of a restart over all faults. With K spares, K of each K + 1 faults of a node are
-    swapped.
-    """
+    """The mean cost of a restart. With K spares, K of each K + 1 faults of a node are swapped."""
     again_s = max(0.0, figures["restart by resubmit"].seconds + queue_s)
     swapped = spares / (spares + 1)
     own_s = swapped * figures["restart by swap"].seconds + (1.0 - swapped) * again_s
@@ -388,19 +356,11 @@ def _spares(count: int) -> str:
     return "1 spare" if count == 1 else f"{count or 'no'} spares"
 
 
-Cost = Annotated[
-    str,
-    typer.Option(
-        "--checkpoint-cost", help="Duration of a checkpoint, if you know it better.", metavar="TIME"
-    ),
-]
+Cost = Annotated[str, option("--checkpoint-cost", "Duration of a checkpoint, if you know it better.", "TIME")]
 Every = Annotated[
-    str,
-    typer.Option(
-        "--checkpoint-every", help="Work between two checkpoints, if you know it better.", metavar="TIME"
-    ),
+    str, option("--checkpoint-every", "Work between two checkpoints, if you know it better.", "TIME")
 ]
-Nodes = Annotated[str, typer.Option("--nodes", help="Advise for this number of nodes instead.", metavar="N")]
+Nodes = Annotated[str, option("--nodes", "Advise for this number of nodes instead.", "N")]
 
 
 def advise(name: Name, cost: Cost = "", every: Every = "", nodes: Nodes = "", json: Json = False) -> int:
@@ -459,11 +419,14 @@ def _show(found: Advice) -> None:
             for one in found.rates
         ],
     )
-    expected, soon, late = (_hours(seconds) for seconds in found.between_s)
+    expected, soon, late = (duration_text(seconds) for seconds in found.between_s)
     print(f"\nassumed rate {_number(found.reckoned)}: a fault every {expected} ({soon} to {late})\n")
     common.print_table(
         ["", "SECONDS", "FROM"],
-        [[name, f"{one.seconds:.1f}", _source(one)] for name, one in found.figures.items()],
+        [
+            [name, f"{one.seconds:.1f}", one.source + (f", median of {one.count}" if one.count else "")]
+            for name, one in found.figures.items()
+        ],
     )
     print(f"\nbest interval: {found.best_every_s:.0f} s of work by Daly, {found.young_s:.0f} s by Young\n")
     common.print_table(
@@ -484,16 +447,5 @@ def _show(found: Advice) -> None:
         print(line)
 
 
-def _source(figure: Figure) -> str:
-    return figure.source + (f", median of {figure.count}" if figure.count else "")
-
-
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000.0 else f"{value:.3g}"
-
-
-def _hours(seconds: float) -> str:
-    if seconds < 3600.0:
-        return f"{seconds:.0f} s"
-    hours = seconds / 3600.0
-    return f"{hours:.1f} h" if hours < 48.0 else f"{hours / 24.0:,.1f} days"

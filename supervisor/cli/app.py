@@ -19,8 +19,6 @@ import typer.main
 from ftrun.supervisor.cli.commands import COMMANDS, Command
 from ftrun.supervisor.model.errors import EXIT_USAGE, UserError
 
-__all__ = ["load", "run"]
-
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 
@@ -65,7 +63,7 @@ def run(arguments: list[str]) -> int:
 
 def load(name: str, command: Command) -> Any:
     """Import the module of `command` and return typer's object for it."""
-    found = getattr(importlib.import_module(command.module), command.attribute)
+    found = getattr(importlib.import_module(f"{__package__}.{command.module}"), command.attribute)
     if not isinstance(found, typer.Typer):
         application = typer.Typer()
         application.command(name, help=found.__doc__ or command.help)(found)

@@ -6,19 +6,14 @@ import time
 from dataclasses import asdict
 from typing import Annotated
 
-import typer
-
+from ftrun.hooks.runtime.formats import duration_text, size_text
 from ftrun.supervisor.cli import common
-from ftrun.supervisor.cli.runs import Json, Name
+from ftrun.supervisor.cli.options import Json, Name, option
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.submission import compile_cache
 from ftrun.supervisor.submission.compile_cache import CacheFill, CacheIndex, NodeClass
 
-__all__ = ["cache"]
-
-Clear = Annotated[
-    bool, typer.Option("--clear", help="Delete the caches: the next start compiles everything anew.")
-]
+Clear = Annotated[bool, option("--clear", "Delete the caches: the next start compiles everything anew.")]
 
 
 def cache(name: Name, clear: Clear = False, json: Json = False) -> int:
@@ -48,7 +43,7 @@ def _clear(run_dir: str, run: str, *, json: bool) -> int:
         common.print_json({"run": run, "cleared": True, "freed_bytes": freed})
     else:
         print(
-            f"the caches of {run} are cleared, {common.size_text(freed)} freed; nodes delete their copies before the next start"
+            f"the caches of {run} are cleared, {size_text(freed)} freed; nodes delete their copies before the next start"
         )
     return 0
 
@@ -66,18 +61,16 @@ def _show(run: str, book: CacheIndex) -> None:
         [
             one.name,
             share.kind,
-            one.writers.get(_framework(share.kind), None),
+            one.writers.get("torch" if share.kind == "inductor" else share.kind),
             share.entries,
-            common.size_text(share.size_bytes),
-            common.size_text(share.stored_bytes),
+            size_text(share.size_bytes),
+            size_text(share.stored_bytes),
         ]
         for one in book.classes
         for share in one.shares
     ]
     common.print_table(["NODES", "CACHE", "VERSION", "ENTRIES", "SIZE", "STORED"], rows)
-    print(
-        f"{common.size_text(book.stored_bytes)} of {common.size_text(book.limit_bytes)}; on the nodes in {book.local}"
-    )
+    print(f"{size_text(book.stored_bytes)} of {size_text(book.limit_bytes)}; on the nodes in {book.local}")
     for one in book.classes:
         print(f"{one.name}: {_facts(one)}")
         for line in one.damaged:
@@ -86,14 +79,10 @@ def _show(run: str, book: CacheIndex) -> None:
         print(_started(warm))
 
 
-def _framework(kind: str) -> str:
-    return "torch" if kind == "inductor" else kind
-
-
 def _facts(one: NodeClass) -> str:
     facts = ", ".join(f"{name} {value}" for name, value in one.facts.items() if name != "instructions")
     python = f", python {one.writers['python']}" if "python" in one.writers else ""
-    age = f", last written {_ago(time.time() - one.written_s)}" if one.written_s else ""
+    age = f", last written {duration_text(time.time() - one.written_s)} ago" if one.written_s else ""
     return f"{facts}{python}; {one.packs} {'pack' if one.packs == 1 else 'packs'}{age}"
 
 
@@ -101,11 +90,4 @@ def _started(warm: CacheFill) -> str:
     hits = "" if warm.hits is None else f", {warm.hits} of them read since"
     took = "" if warm.fill_s is None else f" in {warm.fill_s:.1f} s"
     trouble = "".join(f"; {line}" for line in warm.trouble[:3])
-    return f"attempt {warm.attempt} on {warm.node}: {warm.filled} entries, {common.size_text(warm.filled_bytes)} filled in{took}{hits}{trouble}"
-
-
-def _ago(age_s: float) -> str:
-    for unit, name in ((86_400.0, "d"), (3600.0, "h"), (60.0, "min")):
-        if age_s >= unit:
-            return f"{age_s / unit:.0f} {name} ago"
-    return f"{max(0.0, age_s):.0f} s ago"
+    return f"attempt {warm.attempt} on {warm.node}: {warm.filled} entries, {size_text(warm.filled_bytes)} filled in{took}{hits}{trouble}"

@@ -10,19 +10,16 @@ from typing import Annotated, Any, BinaryIO
 import typer
 
 from ftrun.supervisor.cli import common
+from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.signatures import selftest
 from ftrun.supervisor.signatures.catalog import Catalog, Signature
-
-__all__ = ["app"]
 
 CHUNK_BYTES = 1 << 20
 
 app = typer.Typer(
     help="The known faults: what each looks like and what ftrun does about it.", no_args_is_help=True
 )
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.callback()
@@ -35,9 +32,9 @@ def _group() -> None:
 
 @app.command("list")
 def list_signatures(
-    fault: Annotated[str, typer.Option("--class", metavar="CLASS", help="Only this fault class.")] = "",
-    codes: Annotated[bool, typer.Option("--codes", help="Also list the error codes of tables.")] = False,
-    json: AsJson = False,
+    fault: Annotated[str, option("--class", "Only this fault class.", "CLASS")] = "",
+    codes: Annotated[bool, option("--codes", "Also list the error codes of tables.")] = False,
+    json: Json = False,
 ) -> None:
     """List the signatures, those closest to a root cause first."""
     catalog = common.load_catalog()
@@ -52,7 +49,7 @@ def list_signatures(
 
 
 @app.command("show")
-def show_signature(name: Annotated[str, typer.Argument(metavar="SIGNATURE")], json: AsJson = False) -> None:
+def show_signature(name: Annotated[str, argument("SIGNATURE")], json: Json = False) -> None:
     """Show one signature in full, with its examples."""
     signature = common.load_catalog().by_id.get(name)
     if signature is None:
@@ -64,7 +61,7 @@ def show_signature(name: Annotated[str, typer.Argument(metavar="SIGNATURE")], js
 
 
 @app.command("check")
-def check(json: AsJson = False) -> int:
+def check(json: Json = False) -> int:
     """Check that every signature matches its examples and not its counter-examples; exit 1 where one does
     not.
     """
@@ -83,9 +80,9 @@ def check(json: AsJson = False) -> int:
 
 @app.command("test")
 def try_log(
-    log: Annotated[str, typer.Argument(metavar="LOG", help="A file; - is stdin.")],
-    engine: Annotated[str, typer.Option("--engine", help="auto, hyperscan or re.")] = "auto",
-    json: AsJson = False,
+    log: Annotated[str, argument("LOG", "A file; - is stdin.")],
+    engine: Annotated[str, option("--engine", "auto, hyperscan or re.")] = "auto",
+    json: Json = False,
 ) -> None:
     """Show every line of LOG that a signature matches, without a diagnosis; `ftrun diagnose` makes one."""
     catalog = common.load_catalog()

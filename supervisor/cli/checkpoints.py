@@ -6,42 +6,38 @@ import glob
 import os
 import sys
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Annotated, Any
 
-import typer
-
 from ftrun.hooks.checkpoints.model import COMPLETE, Inspection
+from ftrun.hooks.runtime.formats import size_text
 from ftrun.supervisor.cli import common, view_checkpoints
-from ftrun.supervisor.cli.runs import Json
+from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.cli.view_checkpoints import Inventory, Place
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.store import run_dir as store_run_dir
 
-__all__ = ["checkpoints"]
-
 Where = Annotated[
     list[str] | None,
-    typer.Argument(
-        help="A run id or job id; a checkpoint, a folder of them or a glob. Default: all runs that are not over.",
-        metavar="RUN|DIR|GLOB",
+    argument(
+        "RUN|DIR|GLOB",
+        "A run id or job id; a checkpoint, a folder of them or a glob. Default: all runs that are not over.",
         show_default=False,
     ),
 ]
-Deep = Annotated[bool, typer.Option("--deep", help="Read every byte that has a checksum.")]
+Deep = Annotated[bool, option("--deep", "Read every byte that has a checksum.")]
 WithManifest = Annotated[
     bool,
-    typer.Option(
+    option(
         "--manifest",
-        help="Write ftrun's list of files with their SHA-256 sums for each complete checkpoint that has none (implies --deep).",
+        "Write ftrun's list of files with their SHA-256 sums for each complete checkpoint that has none (implies --deep).",
     ),
 ]
 Marker = Annotated[
     str,
-    typer.Option(
+    option(
         "--marker",
-        help="The file that marks a checkpoint as complete, where no run names it: as --ft-checkpoint-marker.",
-        metavar="NAME",
+        "The file that marks a checkpoint as complete, where no run names it: as --ft-checkpoint-marker.",
+        "NAME",
     ),
 ]
 
@@ -148,8 +144,8 @@ def _show(found: Inventory, *, titled: bool) -> None:
         [
             "next" if one.found.path == chosen else None,
             one.found.step,
-            _clock(one),
-            common.size_text(one.size_bytes) if one.shards else None,
+            common.clock(one.written_s or None),
+            size_text(one.size_bytes) if one.shards else None,
             one.shards or None,
             one.found.layout,
             one.state,
@@ -179,9 +175,3 @@ def _why(one: Inspection, passed: str) -> str:
 def _short(path: str, place: Place) -> str:
     """The path relative to the folder of its pattern, where it lies below."""
     return os.path.relpath(path, place.cwd) if path.startswith(place.cwd.rstrip("/") + "/") else path
-
-
-def _clock(one: Inspection) -> str | None:
-    if not one.written_s:
-        return None
-    return datetime.fromtimestamp(one.written_s).astimezone().isoformat(" ", "seconds")[:19]

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config import home as config_home
-from ftrun.supervisor.config import sources
-from ftrun.supervisor.model import events, states
-from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.config import settings, sources
+from ftrun.supervisor.model.errors import SettingError, UnreadableRun, UserError
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.store import journal
 from ftrun.supervisor.store import run_dir as store_run_dir
@@ -31,25 +30,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ftrun.supervisor.signatures.catalog import Catalog
-
-__all__ = [
-    "SupervisorState",
-    "all_runs",
-    "console",
-    "ensure_supervisor",
-    "find_run",
-    "home",
-    "is_terminal",
-    "load_catalog",
-    "load_run",
-    "print_json",
-    "print_styled",
-    "print_table",
-    "size_text",
-    "supervisor_state",
-    "write_request",
-]
-
 
 FOREIGN_LOOK_S = 3.0
 
@@ -87,9 +67,11 @@ def load_run(run_dir: str) -> Run:
     """The run in this folder. Raises UserError if its journal cannot be read."""
     name = os.path.basename(run_dir)
     try:
-        return events.fold(name, journal.read_run(run_dir))
-    except (journal.JournalDamaged, journal.JournalTooNew, states.IllegalEvent, events.BadRecord) as error:
-        raise UserError(f"{name}: {error}; the run is left alone", 1) from None
+        return journal.load_run(run_dir)
+    except UnreadableRun as error:
+        raise UserError(
+            f"{name}: {error}; the run is left alone: ftrun explain {name} says how to go on", 1
+        ) from None
     except OSError as error:
         raise UserError(
             f"{name}: its journal cannot be read: {error.filename}: {error.strerror}", 1
@@ -109,13 +91,19 @@ def all_runs(home_dir: str) -> list[tuple[str, Run]]:
 
 def find_run(name: str) -> tuple[str, Run]:
     """The run that a run id or any of its job ids names. Raises UserError."""
+    run_dir = find_run_dir(name)
+    return run_dir, load_run(run_dir)
+
+
+def find_run_dir(name: str) -> str:
+    """The folder of the run that a run id or any of its job ids names. Raises UserError."""
     home_dir = home()
     run_dir = store_run_dir.find_run(home_dir, name) or _find_by_journal(home_dir, name)
     if run_dir is None:
         raise UserError(
             f"no run and no job of a run is called {name!r} in {home_dir}; see: ftrun status --all"
         )
-    return run_dir, load_run(run_dir)
+    return run_dir
 
 
 def _find_by_journal(home_dir: str, name: str) -> str | None:
@@ -211,7 +199,7 @@ def print_json(value: object) -> None:
     print(json.dumps(value, default=_to_json, ensure_ascii=False))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print `rows` under `columns` on stdout, one cell for each column; None prints as `-`.
 
     On a terminal this is a rich table; elsewhere the columns are aligned, one line for each row, and never
@@ -219,7 +207,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, tit
     """
     cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
     if is_terminal():
-        _rich_table(columns, cells, title)
+        _rich_table(columns, cells)
     else:
         _plain_table(columns, cells)
 
@@ -232,14 +220,23 @@ def print_styled(line: str, *, style: str) -> None:
         print(line)
 
 
-def size_text(size_bytes: int) -> str:
-    """A size in a unit of 1024: `12 B`, `3.4 MiB`."""
-    size = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
+def clock(at_s: float | None) -> str | None:
+    """A moment by the local clock: `2026-12-24 18:00:00`; None for none."""
+    return None if at_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
+
+
+def parse_ft(words: Sequence[str]) -> list[tuple[str, str | None]]:
+    """The settings that KEY=VALUE words of an option `--ft` name; a flag may stand alone. Raises UserError."""
+    pairs: list[tuple[str, str | None]] = []
+    for word in words:
+        key, equals, value = word.partition("=")
+        try:
+            if settings.takes_value(key) and not equals:
+                raise UserError(f"--ft {key}: KEY=VALUE is wanted, such as --ft spares=2")
+        except SettingError as error:
+            raise UserError(f"--ft: {error}") from None
+        pairs.append((key, value if equals else None))
+    return pairs
 
 
 def load_catalog() -> Catalog:
@@ -261,11 +258,11 @@ def console() -> Console:
     return Console(no_color=bool(os.environ.get("NO_COLOR")), highlight=False, emoji=False)
 
 
-def _rich_table(columns: Sequence[str], cells: list[list[str]], title: str) -> None:
+def _rich_table(columns: Sequence[str], cells: list[list[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    view = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    view = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         view.add_column(column, overflow="fold")
     for row in cells:

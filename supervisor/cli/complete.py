@@ -19,9 +19,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["candidates", "main"]
-
-
 _CURSOR = "\0"
 _PATHS = {"file": ":files", "dir": ":dirs"}
 # Options of sbatch whose value is a file.
@@ -35,9 +32,7 @@ _SLURM_TIMEOUT_S = 2.0  # longer than a person waits for TAB
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the candidates for `SHELL WORD...` (bash: the line up to the cursor, and its word breaks). Never
-    fails, never prints an error.
-    """
+    """Print the candidates for `SHELL WORD...` (bash: the line, and its word breaks). Never fails."""
     try:
         shell, *rest = arguments
         words = _split(rest[0]) if shell == "bash" else list(rest)
@@ -51,9 +46,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def candidates(words: Sequence[str]) -> Iterator[str]:
-    """The candidates for the last of `words` (without `ftrun` itself), with a tab and their help; or
-    `:files`, `:dirs`.
-    """
+    """The candidates for the last of `words`, with a tab and their help; or `:files`, `:dirs`."""
     *before, current = words
     if before and before[0] == "sbatch":
         yield from _sbatch(before[1:], current)
@@ -77,9 +70,7 @@ def candidates(words: Sequence[str]) -> Iterator[str]:
 
 
 def _walk(words: Sequence[str]) -> tuple[str, str | None, int, bool]:
-    """(command, kind of the value that the last option takes or None, number of operands, whether `--` was
-    given).
-    """
+    """(command, kind of value that the last option takes or None, number of operands, `--` was given)."""
     path, at, waits, plain = "", 0, None, False
     for word in words:
         _, options, _, members = COMMANDS[path]

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
+from ftrun.supervisor.cli.options import argument
 from ftrun.supervisor.model.errors import UserError
-
-__all__ = ["completion"]
 
 BASH = r"""# For bash 4.4 and newer. In ~/.bashrc:  eval "$(ftrun completion bash)"
 _ftrun() {
@@ -86,7 +83,7 @@ complete -c ftrun -f -a '(__ftrun_words)'
 SHELLS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 
 
-def completion(shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", help="Your shell.")]) -> None:
+def completion(shell: Annotated[str, argument("bash|zsh|fish", "Your shell.")]) -> None:
     """Print the code that makes a shell complete commands, options, values, runs and files when TAB is pressed.
 
     bash: eval "$(ftrun completion bash)" in ~/.bashrc.  zsh: the same line for zsh in ~/.zshrc, behind compinit.

@@ -9,13 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from ftrun.supervisor.cli import common
+from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.config import sources
 from ftrun.supervisor.config import trust as config_trust
 from ftrun.supervisor.config.settings import SETTINGS, format_value
 from ftrun.supervisor.model.errors import UserError
-
-__all__ = ["app", "trust"]
-
 
 app = typer.Typer(help="The settings in force, and where each value came from.", no_args_is_help=True)
 
@@ -26,7 +24,7 @@ def _group() -> None:
 
 
 @app.command("show")
-def show_settings(json: bool = typer.Option(False, "--json", help="Print one JSON object.")) -> None:
+def show_settings(json: Json = False) -> None:
     """Show every setting in force in this folder and environment, the layer that set it, where, and what the
     site has locked.
 
@@ -68,11 +66,11 @@ def _row(loaded: sources.Config, key: str) -> dict[str, Any]:
 
 
 def trust(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The project's ftrun.toml.")] = "",
+    file: Annotated[str, argument("FILE", "The project's ftrun.toml.")] = "",
     *,
-    revoke: Annotated[bool, typer.Option("--revoke", help="Trust the file no longer.")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="Show which files are trusted.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    revoke: Annotated[bool, option("--revoke", "Trust the file no longer.")] = False,
+    list_: Annotated[bool, option("--list", "Show which files are trusted.")] = False,
+    json: Json = False,
 ) -> None:
     """Allow FILE, a project's ftrun.toml, to set what can run, read or write something, and show these
     settings.

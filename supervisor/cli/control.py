@@ -15,13 +15,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
-import typer
-
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import replace
 from ftrun.supervisor.cli import common, view_run
-from ftrun.supervisor.cli import runs as cli_runs
-from ftrun.supervisor.cli.runs import Json
+from ftrun.supervisor.cli.options import Json, Name, argument, option
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.states import State
@@ -30,16 +27,16 @@ from ftrun.supervisor.store import flag_files
 
 WAIT_S = 60.0
 POLL_S = 0.25
-No_Wait = Annotated[bool, typer.Option("--no-wait", help="Do not wait until the request takes effect.")]
+No_Wait = Annotated[bool, option("--no-wait", "Do not wait until the request takes effect.")]
 
 
-def cancel(name: cli_runs.Name, no_wait: No_Wait = False, json: Json = False) -> int:
+def cancel(name: Name, no_wait: No_Wait = False, json: Json = False) -> int:
     """End a run now: cancel its job and submit nothing again. Works between two attempts and on a paused run,
     too.
     """
     run_dir, run = common.find_run(name)
     if _over(run):
-        return _print_result(run, json, f"{run.id} is over already: {run.final_reason or run.state.value}")
+        return _print_results([run], json, f"{run.id} is over already: {run.final_reason or run.state.value}")
     return end_run(run_dir, "cancel", wait=not no_wait, json=json)
 
 
@@ -48,7 +45,7 @@ def end_run(run_dir: str, want: str, *, wait: bool, json: bool) -> int:
     run = send_request(run_dir, want, wait=wait, done=_over)
     if not wait or _over(run):
         told = f"{run.state.value}, {run.final_reason}" if _over(run) else f"{want} requested"
-        return _print_result(run, json, f"{run.id}: {told}")
+        return _print_results([run], json, f"{run.id}: {told}")
     raise UserError(
         f"{run.id}: the request is kept, but it has not taken effect within {WAIT_S:.0f} s; see: ftrun status",
         1,
@@ -60,9 +57,7 @@ def _over(run: Run) -> bool:
 
 
 def send_request(run_dir: str, want: str, *, wait: bool, done: Callable[[Run], bool]) -> Run:
-    """Write a request and wait until it is `done`, for a minute at most. Raises UserError where no supervisor
-    is alive.
-    """
+    """Write a request, wait a minute for `done`. Raises UserError where no supervisor is alive."""
     common.write_request(run_dir, want)
     require_supervisor(want)
     return wait_until(run_dir, done, patience_s=WAIT_S if wait else 0.0)
@@ -99,33 +94,16 @@ def run_facts(run: Run) -> dict[str, Any]:
     }
 
 
-def _print_result(run: Run, json: bool, text: str) -> int:
-    if json:
-        common.print_json(run_facts(run))
-    else:
-        print(text)
-    return 0
-
-
-Names = Annotated[
-    list[str] | None, typer.Argument(help="Run ids, or any job ids of runs.", metavar="RUN|JOBID...")
-]
-Name = Annotated[str, typer.Argument(help="A run id, or any job id of the run.", metavar="RUN|JOBID")]
-After = Annotated[
-    bool, typer.Option("--after-checkpoint", help="When its next checkpoint is complete (the default).")
-]
-At_Step = Annotated[
-    int | None, typer.Option("--at-step", help="When training has completed this step.", min=1, metavar="N")
-]
+Names = Annotated[list[str] | None, argument("RUN|JOBID...", "Run ids, or any job ids of runs.")]
+After = Annotated[bool, option("--after-checkpoint", "When its next checkpoint is complete (the default).")]
+At_Step = Annotated[int | None, option("--at-step", "When training has completed this step.", "N", min=1)]
 Before = Annotated[
     str | None,
-    typer.Option(
-        "--before", help="Early enough to be over by then: 18:00, 2026-12-24T18:00, or +2h.", metavar="TIME"
-    ),
+    option("--before", "Early enough to be over by then: 18:00, 2026-12-24T18:00, or +2h.", "TIME"),
 ]
-Now = Annotated[bool, typer.Option("--now", help="At once: waits at most `save-wait` for a checkpoint.")]
-Clear = Annotated[bool, typer.Option("--clear", help="Withdraw an earlier request.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Return when the run is over and its nodes are released.")]
+Now = Annotated[bool, option("--now", "At once: waits at most `save-wait` for a checkpoint.")]
+Clear = Annotated[bool, option("--clear", "Withdraw an earlier request.")]
+Wait = Annotated[bool, option("--wait", "Return when the run is over and its nodes are released.")]
 
 _AHEAD = re.compile(r"\+(\d+(?:\.\d+)?)(s|m|min|h|d)")
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
@@ -161,8 +139,7 @@ def pause(
     names: Names = None,
     *,
     node: Annotated[
-        list[str] | None,
-        typer.Option("--node", help="Every run of yours that uses one of these nodes now.", metavar="NODES"),
+        list[str] | None, option("--node", "Every run of yours that uses one of these nodes now.", "NODES")
     ] = None,
     after_checkpoint: After = False,
     at_step: At_Step = None,
@@ -180,7 +157,10 @@ def pause(
         raise UserError("which run? name it, or a node with --node (see `ftrun pause --help`)")
     found = [common.find_run(name) for name in names or ()]
     if node:
-        nodes = set(_expanded(node))
+        try:
+            nodes = {name for text in node for name in nodeset.expand(text)}
+        except ValueError as error:
+            raise UserError(f"--node: {error}") from None
         found += [
             pair for pair in common.all_runs(common.home()) if _uses(pair[1], nodes) and pair not in found
         ]
@@ -221,19 +201,12 @@ def _halt(after: bool, at_step: int | None, before: str | None, now: bool, clear
         raise UserError(
             "give --after-checkpoint or --at-step, not both: --at-step asks for a checkpoint anyway"
         )
-    token = str(time.time_ns())
+    asked = StopConditions(token=str(time.time_ns()), by=getpass.getuser())
     if clear:
-        return StopConditions(token=token, by=getpass.getuser())
+        return asked
     before_s = None if before is None else at_time(before, time.time())
     at_once = not now and at_step is None and before is None
-    return StopConditions(
-        token=token,
-        now=now,
-        after_checkpoint=after or at_once,
-        at_step=at_step,
-        before_s=before_s,
-        by=getpass.getuser(),
-    )
+    return replace(asked, now=now, after_checkpoint=after or at_once, at_step=at_step, before_s=before_s)
 
 
 def at_time(text: str, now_s: float) -> float:
@@ -259,21 +232,11 @@ def at_time(text: str, now_s: float) -> float:
     return found
 
 
-def _expanded(nodes: Sequence[str]) -> list[str]:
-    try:
-        return [name for text in nodes for name in nodeset.expand(text)]
-    except ValueError as error:
-        raise UserError(f"--node: {error}") from None
-
-
 def _uses(run: Run, nodes: set[str]) -> bool:
     attempt = run.attempt
-    return (
-        not run.final
-        and attempt is not None
-        and not attempt.launch.end.state
-        and bool(nodes & set(attempt.reach))
-    )
+    if run.final or attempt is None or attempt.launch.end.state:
+        return False
+    return bool(nodes & set(attempt.reach))
 
 
 # ---------------------------------------------------------------------- saying so
@@ -327,8 +290,7 @@ def result_line(run: Run, halt: StopConditions, *, asked: bool) -> str:
             return f"{run.id} is paused already: ftrun resume {run.id} continues it"
         return f"{run.id} is over already: {run.final_reason or run.state.value}"
     if not halt.wanted:
-        too_late = run.state is State.ENDING
-        if too_late:
+        if run.state is State.ENDING:
             return f"{run.id}: too late, its job is being ended"
         return f"{run.id}: goes on" if asked else f"{run.id}: nothing was asked of it"
     note = ""

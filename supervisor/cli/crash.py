@@ -11,8 +11,6 @@ import traceback
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["report"]
-
 
 def report(error: BaseException) -> str:
     """Write the traceback of `error` to a private file and return the one line that a user sees.

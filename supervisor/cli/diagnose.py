@@ -17,11 +17,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.cli import common
+from ftrun.supervisor.cli.options import argument, option
 from ftrun.supervisor.diagnosis import inputs, unknown_cause
 from ftrun.supervisor.diagnosis.facts import Facts
 from ftrun.supervisor.diagnosis.inputs import SlurmRecord
@@ -33,8 +32,6 @@ from ftrun.supervisor.telemetry.tail import LogPath
 
 if TYPE_CHECKING:
     from ftrun.supervisor.signatures.catalog import Catalog
-
-__all__ = ["EXIT_DO_NOT_RETRY", "EXIT_HEALTHY", "EXIT_RETRY", "EXIT_UNKNOWN", "diagnose"]
 
 EXIT_HEALTHY, EXIT_RETRY, EXIT_DO_NOT_RETRY, EXIT_UNKNOWN = 0, 10, 11, 12
 
@@ -62,32 +59,28 @@ class _Case:
 
 
 def diagnose(
-    logs: Annotated[
-        list[str],
-        typer.Argument(metavar="LOG...", help="Files, folders, patterns, or a job id; - is stdin."),
-    ],
+    logs: Annotated[list[str], argument("LOG...", "Files, folders, patterns, or a job id; - is stdin.")],
     *,
-    each: Annotated[bool, typer.Option("--each", help="Diagnose every file by itself.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each case.")] = False,
+    each: Annotated[bool, option("--each", "Diagnose every file by itself.")] = False,
+    as_json: Annotated[bool, option("--json", "Print one JSON object for each case.")] = False,
     nodes: Annotated[
-        str,
-        typer.Option("--nodes", metavar="LIST", help="The nodes of the job (n[1-4],n7): no other is blamed."),
+        str, option("--nodes", "The nodes of the job (n[1-4],n7): no other is blamed.", "LIST")
     ] = "",
     ranks_per_node: Annotated[
         int,
-        typer.Option(
+        option(
             "--ranks-per-node",
-            metavar="N",
+            "Ranks 0..N-1 run on the first of --nodes, and so on: a rank then names its node.",
+            "N",
             min=0,
-            help="Ranks 0..N-1 run on the first of --nodes, and so on: a rank then names its node.",
         ),
     ] = 0,
     healthy: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--healthy",
-            metavar="LOG",
-            help="Logs of a healthy run: if no cause is known, lines that are not in them are shown.",
+            "Logs of a healthy run: if no cause is known, lines that are not in them are shown.",
+            "LOG",
         ),
     ] = None,
 ) -> int:
@@ -248,25 +241,23 @@ def _nodes(text: str) -> tuple[str, ...]:
 
 def _files(arguments: list[str]) -> Iterator[str]:
     """Yield the files that the arguments name. Raises UserError for an argument that names none."""
-    for argument in arguments:
-        if argument == STDIN or (os.path.exists(argument) and not os.path.isdir(argument)):
-            yield argument
-        elif os.path.isdir(argument):
-            inside = [str(path) for path in sorted(_below(argument)) if _is_log(path)]
+    for word in arguments:
+        if word == STDIN or (os.path.exists(word) and not os.path.isdir(word)):
+            yield word
+        elif os.path.isdir(word):
+            inside = [str(path) for path in sorted(_below(word)) if _is_log(path)]
             if not inside:
-                raise UserError(f"{argument}: no logs in this folder; name the files themselves")
+                raise UserError(f"{word}: no logs in this folder; name the files themselves")
             yield from inside
         else:
-            matching = sorted(path for path in glob.glob(argument, recursive=True) if os.path.isfile(path))
+            matching = sorted(path for path in glob.glob(word, recursive=True) if os.path.isfile(path))
             if not matching:
-                raise UserError(f"{argument}: no such file")
+                raise UserError(f"{word}: no such file")
             yield from matching
 
 
 def _below(folder: str) -> Iterator[Path]:
-    """Every file below a folder. Folders that vanish or cannot be read are skipped: they may belong to other
-    users.
-    """
+    """Every file below a folder; other users' folders may be closed, so such ones are skipped."""
     for place, _, names in os.walk(folder):
         yield from (Path(place, name) for name in names)
 

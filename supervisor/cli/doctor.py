@@ -14,12 +14,10 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, NamedTuple
-
-import typer
 
 from ftrun.hooks.health import node_monitor
 from ftrun.hooks.runtime.ownership import RUNNER
@@ -28,23 +26,18 @@ from ftrun.slurm.client.cluster import Cluster
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.cli import common
-from ftrun.supervisor.cli.runs import Json
+from ftrun.supervisor.cli.options import Json, option
 from ftrun.supervisor.store import node_tools
-
-__all__ = ["Finding", "MonitorCapability", "capabilities", "examine", "visible_here", "visible_on_node"]
+from ftrun.supervisor.submission import start_supervisor
 
 
 def doctor(
-    nodes: Annotated[bool, typer.Option("--nodes", help="Also check a node, by short srun steps.")] = False,
+    nodes: Annotated[bool, option("--nodes", "Also check a node, by short srun steps.")] = False,
     units: Annotated[
-        bool,
-        typer.Option("--units", help="Print only a systemd user unit, a crontab line and a scrontab entry."),
+        bool, option("--units", "Print only a systemd user unit, a crontab line and a scrontab entry.")
     ] = False,
     cron: Annotated[
-        bool,
-        typer.Option(
-            "--cron", help="Print only the crontab lines of the site: ftrun recheck and ftrun site."
-        ),
+        bool, option("--cron", "Print only the crontab lines of the site: ftrun recheck and ftrun site.")
     ] = False,
     json: Json = False,
 ) -> int:
@@ -95,24 +88,23 @@ class MonitorCapability(NamedTuple):
     mend: str = ""
 
 
-def visible_here() -> Mapping[str, list[str]]:
-    """Family -> its checks that can see something on this machine."""
-    return node_monitor.checks_by_family()
-
-
 def visible_on_node(home: str, env: Mapping[str, str]) -> tuple[str, Mapping[str, list[str]]] | None:
     """The name of an idle node and what can be seen there, by one short srun; None if none answers."""
-    words = ["srun", "--immediate=30", "-N1", "-n1", "--time=1", "--quiet", "/bin/sh", "-c", NODE_SIDE, "sh"]
     try:
-        words += [RUNNER, node_tools.install_node_tools(home), "watch", "--visible"]
-        done = subprocess.run(
-            words, capture_output=True, text=True, timeout=ANSWER_WITHIN_S, env=dict(env), check=False
-        )
-        told, node = done.stdout.splitlines()[:2]
+        words = (RUNNER, node_tools.install_node_tools(home), "watch", "--visible")
+        told, node = _on_a_node(NODE_SIDE, words, env).stdout.splitlines()[:2]
         found = json.loads(told)
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
     return (node, found) if isinstance(found, dict) else None
+
+
+def _on_a_node(script: str, words: Sequence[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """A line of sh with these arguments on an idle node. Raises OSError, TimeoutExpired."""
+    srun = ("srun", "--immediate=30", "-N1", "-n1", "--time=1", "--quiet", "/bin/sh", "-c", script, "sh")
+    return subprocess.run(
+        (*srun, *words), capture_output=True, text=True, timeout=ANSWER_WITHIN_S, env=env, check=False
+    )
 
 
 def capabilities(found: Mapping[str, list[str]]) -> Iterator[MonitorCapability]:
@@ -128,7 +120,6 @@ def capabilities(found: Mapping[str, list[str]]) -> Iterator[MonitorCapability]:
 
 CLOCK_SKEW_MAX_S = 5.0
 MIN_JOB_AGE_S = 60.0
-PROBE_TIMEOUT_S = 60.0
 # File systems that nodes do not share. All others are assumed to be shared; --nodes proves it.
 _LOCAL_TYPES = frozenset({"tmpfs", "ext4", "ext3", "xfs", "btrfs", "overlay", "zfs"})
 
@@ -154,7 +145,7 @@ def examine(home: str, cluster: Cluster, env: dict[str, str], *, nodes: bool) ->
     yield _shared(home, cluster)
     yield _logout()
     yield _supervisor(home)
-    yield from _capability_findings("here", visible_here())
+    yield from _capability_findings("here", node_monitor.checks_by_family())
     if nodes:
         yield from _from_a_node(home, env)
         told = visible_on_node(home, env)
@@ -164,15 +155,11 @@ def examine(home: str, cluster: Cluster, env: dict[str, str], *, nodes: bool) ->
 
 def _commands(env: dict[str, str]) -> Finding:
     names = ("sbatch", "squeue", "scontrol", "sinfo", "scancel")
-    missing = [name for name in names if shutil.which(name, path=env.get("PATH")) is None]
-    if missing:
-        return Finding(
-            "Slurm's commands",
-            "bad",
-            f"not found: {', '.join(missing)}",
-            "load Slurm's client commands (module load slurm)",
-        )
-    return Finding("Slurm's commands", "ok", "all found")
+    missing = ", ".join(name for name in names if shutil.which(name, path=env.get("PATH")) is None)
+    if not missing:
+        return Finding("Slurm's commands", "ok", "all found")
+    mend = "load Slurm's client commands (module load slurm)"
+    return Finding("Slurm's commands", "bad", f"not found: {missing}", mend)
 
 
 _CLIENT_FOLDERS = ("/usr/local/bin", "/usr/bin", "/bin", "/opt/slurm/bin")
@@ -207,12 +194,8 @@ def _slurm(cluster: Cluster) -> Iterator[Finding]:
     major, minor, micro = facts.version
     version = f"{major}.{minor:02}.{micro}"
     if facts.version[:2] < releases.OLDEST:
-        yield Finding(
-            "Slurm's release",
-            "bad",
-            version,
-            f"{releases.release_text(releases.OLDEST)} is the oldest that was tested",
-        )
+        oldest = releases.release_text(releases.OLDEST)
+        yield Finding("Slurm's release", "bad", version, f"{oldest} is the oldest that was tested")
     else:
         yield Finding("Slurm's release", "ok", f"{version}, cluster {facts.name}")
     if rights.may_drain:
@@ -282,12 +265,8 @@ def _folder(home: str) -> Finding:
         os.close(fd)
         os.unlink(probe)
     except OSError as error:
-        return Finding(
-            "run folder",
-            "bad",
-            f"{home}: {error.strerror}",
-            "set `home` in ~/.config/ftrun/config.toml, or FTRUN_HOME",
-        )
+        mend = "set `home` in ~/.config/ftrun/config.toml, or FTRUN_HOME"
+        return Finding("run folder", "bad", f"{home}: {error.strerror}", mend)
     mode = os.stat(home).st_mode & 0o777
     if mode & 0o077:
         return Finding(
@@ -303,12 +282,9 @@ def _shared(home: str, cluster: Cluster) -> Finding:
     except SlurmError:
         here_only = False
     if kind in _LOCAL_TYPES and not here_only:
-        return Finding(
-            "shared folder",
-            "warn",
-            f"{home} lies on {kind}, which nodes usually do not share",
-            "ask a node: ftrun doctor --nodes; or set `home` to a folder that all nodes see",
-        )
+        mend = "ask a node: ftrun doctor --nodes; or set `home` to a folder that all nodes see"
+        what = f"{home} lies on {kind}, which nodes usually do not share"
+        return Finding("shared folder", "warn", what, mend)
     return Finding("shared folder", "ok", f"{home} lies on {kind or 'an unknown file system'}")
 
 
@@ -336,21 +312,10 @@ def _logout() -> Finding:
     if shown.strip() == "yes":
         return Finding(check, "ok", "linger is on")
     kill = _output([loginctl, "show-session", "self", "--property=KillUserProcesses", "--value"]).strip()
-    configured = any("KillUserProcesses=yes" in line.replace(" ", "") for line in _logind_lines())
-    if kill == "yes" or configured:
+    if kill == "yes" or start_supervisor.dies_at_logout():
         mend = "loginctl enable-linger, and the unit of: ftrun doctor --units; or the crontab line of it"
         return Finding(check, "bad", "logind ends all processes at logout, the supervisor too", mend)
     return Finding(check, "ok", "logind leaves processes alone at logout")
-
-
-def _logind_lines() -> Iterator[str]:
-    for path in ("/etc/systemd/logind.conf", *map(str, Path("/etc/systemd/logind.conf.d").glob("*.conf"))):
-        try:
-            yield from (
-                line for line in Path(path).read_text().splitlines() if not line.lstrip().startswith("#")
-            )
-        except OSError:
-            continue
 
 
 def _output(command: list[str]) -> str:
@@ -380,68 +345,28 @@ _NODE_PROBE = 'test -w "$1" && echo folder; "$2" -P -c "import ftrun.hooks" 2>/d
 
 def _from_a_node(home: str, env: dict[str, str]) -> Iterator[Finding]:
     """By one srun on one node: does it see the folder and the interpreter, and what time is it there?"""
-    python = sys.executable
-    command = [
-        "srun",
-        "--immediate=30",
-        "-N1",
-        "-n1",
-        "--time=1",
-        "--quiet",
-        "sh",
-        "-c",
-        _NODE_PROBE,
-        "sh",
-        home,
-        python,
-        ":".join(_CLIENT_FOLDERS),
-    ]
-    started = time.time()
+    python, started = sys.executable, time.time()
+    check, later = "a node's view", "try again when a node is idle"
     try:
-        result = subprocess.run(
-            command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, env=env, check=False
-        )
+        result = _on_a_node(_NODE_PROBE, (home, python, ":".join(_CLIENT_FOLDERS)), env)
     except (OSError, subprocess.TimeoutExpired) as error:
-        yield Finding(
-            "a node's view",
-            "warn",
-            f"srun did not answer: {type(error).__name__}",
-            "try again when a node is idle",
-        )
+        yield Finding(check, "warn", f"srun did not answer: {type(error).__name__}", later)
         return
     told = [line for line in result.stdout.splitlines() if line.startswith("slurm ")]
     lines = [word for line in result.stdout.splitlines() if line not in told for word in line.split()]
     if result.returncode or len(lines) < 2:
-        yield Finding(
-            "a node's view",
-            "warn",
-            f"srun failed: {result.stderr.strip()[:200]}",
-            "try again when a node is idle",
-        )
+        yield Finding(check, "warn", f"srun failed: {result.stderr.strip()[:200]}", later)
         return
     host, stamp = lines[-1], lines[-2]
-    folder, interpreter = "folder" in lines, "python" in lines
-    mend = "set `home` to a folder on a file system that the nodes see"
-    yield Finding(
-        "folder seen from a node", "ok" if folder else "bad", f"{home} on {host}", "" if folder else mend
-    )
-    mend = "install ftrun where nodes see it; attempts start all the same, but without checks and agent on the nodes"
-    yield Finding(
-        "interpreter seen from a node",
-        "ok" if interpreter else "warn",
-        f"{python} on {host}",
-        "" if interpreter else mend,
-    )
+    skew_s = max(started - float(stamp), float(stamp) - time.time(), 0.0)
+    for check, holds, otherwise, what, mend in (
+        ("folder seen from a node", "folder" in lines, "bad", f"{home} on {host}", "set `home` to a folder on a file system that the nodes see"),
+        ("interpreter seen from a node", "python" in lines, "warn", f"{python} on {host}", "install ftrun where nodes see it; attempts start all the same, but without checks and agent on the nodes"),
+        ("clock of a node", skew_s <= CLOCK_SKEW_MAX_S, "warn", f"{host}: {skew_s:.1f} s off", "chrony on the nodes; times in reports are off"),
+    ):  # fmt: skip
+        yield Finding(check, "ok" if holds else otherwise, what, "" if holds else mend)
     clients = {
         file: (folder, release)
         for _, file, folder, release in (line.split(" ", 3) for line in reversed(told))
     }
     yield from _second_slurm("on a node", list(reversed(clients.values())))
-    skew = max(started - float(stamp), float(stamp) - time.time(), 0.0)
-    state = "ok" if skew <= CLOCK_SKEW_MAX_S else "warn"
-    yield Finding(
-        "clock of a node",
-        state,
-        f"{host}: {skew:.1f} s off",
-        "" if state == "ok" else "chrony on the nodes; times in reports are off",
-    )

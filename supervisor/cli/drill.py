@@ -18,17 +18,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
-import typer
-
 from ftrun.supervisor.cli import common
+from ftrun.supervisor.cli.options import argument, option
 from ftrun.supervisor.drill import runner
 from ftrun.supervisor.drill.runner import Result
 from ftrun.supervisor.drill.scenario import Scenario
 from ftrun.supervisor.drill.timeline import Event, Row
 from ftrun.supervisor.model.errors import UserError
-
-__all__ = ["View", "as_json", "live", "show_list", "show_results"]
-
 
 COLUMNS = (
     "DRILL",
@@ -186,10 +182,7 @@ def _seconds(value: float | None) -> str | None:
 
 def as_json(results: Sequence[Result]) -> dict[str, Any]:
     """The results of all drills, as printed with --json."""
-    return {
-        "held": all(result.held for result in results),
-        "drills": [asdict(result) for result in results],
-    }
+    return {"held": all(result.held for result in results), "drills": [asdict(result) for result in results]}
 
 
 LANES_MAX = 4
@@ -197,23 +190,19 @@ LANES_MAX = 4
 
 def drill(  # noqa: PLR0917 - options are given by name
     names: Annotated[
-        list[str] | None,
-        typer.Argument(help="Drills to run [default: the first of the list].", metavar="[NAME]..."),
+        list[str] | None, argument("[NAME]...", "Drills to run [default: the first of the list].")
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the drills.")] = False,
-    all_: Annotated[bool, typer.Option("--all", help="Run all of them.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print results as JSON; events go to stderr.")] = False,
+    list_: Annotated[bool, option("--list", "List the drills.")] = False,
+    all_: Annotated[bool, option("--all", "Run all of them.")] = False,
+    json: Annotated[bool, option("--json", "Print results as JSON; events go to stderr.")] = False,
     here: Annotated[
-        bool, typer.Option("--here", help="Run on the Slurm of this shell, not in a sandbox: needs 3 nodes.")
+        bool, option("--here", "Run on the Slurm of this shell, not in a sandbox: needs 3 nodes.")
     ] = False,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the folder of each drill, with logs and journal.")
-    ] = False,
+    keep: Annotated[bool, option("--keep", "Keep the folder of each drill, with logs and journal.")] = False,
     folder: Annotated[
-        Path | None,
-        typer.Option(help="Where to make the folders of the drills; with --here the nodes must see it."),
+        Path | None, option("", "Where to make the folders of the drills; with --here the nodes must see it.")
     ] = None,
-    lanes: Annotated[int, typer.Option(help="Number of drills to run at a time.", min=1, max=16)] = LANES_MAX,
+    lanes: Annotated[int, option("", "Number of drills to run at a time.", min=1, max=16)] = LANES_MAX,
 ) -> int:
     """Inject faults into a real training job on a real Slurm and watch ftrun recover it.
 

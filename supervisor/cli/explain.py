@@ -1,37 +1,33 @@
 """`ftrun explain` and `ftrun logs`: why each decision was taken, and the output of the attempts. (I/O)
 
-`explain` prints one line for each record of the journal (`_TOLD`); diagnoses and decisions take several.
+`explain` prints one line for each record of the journal; diagnoses and decisions take several.
 `explain --what-if` prints the recovery path of a fault, from the settings alone.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-import typer
-
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.cli import common, view_run
-from ftrun.supervisor.cli.runs import Json, Name
+from ftrun.supervisor.cli.options import Json, Name, argument, option
 from ftrun.supervisor.config import settings, sources
 from ftrun.supervisor.config.recovery_order import rung_rules_from
-from ftrun.supervisor.model import errors
+from ftrun.supervisor.model import errors, events, states
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.states import AGENT_KINDS
 from ftrun.supervisor.model.types import Action, FaultClass
 from ftrun.supervisor.policy.what_if import what_if
 from ftrun.supervisor.store import attempt_dir as store_attempt_dir
-from ftrun.supervisor.store import journal
-from ftrun.supervisor.store.run_dir import attempt_dir
+from ftrun.supervisor.store import journal, submission_context
+from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.submission import in_allocation
-
-__all__ = ["show_what_if"]
-
 
 FOLLOW_EVERY_S = 0.5
 TASKS_SHOWN = 16  # of an array, in each attempt
@@ -157,21 +153,14 @@ def _listed(tasks: list[int]) -> str:
 
 
 def explain(
-    name: Annotated[
-        str, typer.Argument(help="A run id, or any job id of the run.", metavar="[RUN|JOBID]")
-    ] = "",
+    name: Annotated[str, argument("[RUN|JOBID]", "A run id, or any job id of the run.")] = "",
     json: Json = False,
     if_: Annotated[
-        str,
-        typer.Option(
-            "--what-if", metavar="CLASS|SIGNATURE", help="Print the recovery path of such a fault instead."
-        ),
+        str, option("--what-if", "Print the recovery path of such a fault instead.", "CLASS|SIGNATURE")
     ] = "",
     ft: Annotated[
         list[str] | None,
-        typer.Option(
-            "--ft", metavar="KEY=VALUE", help="A setting for --what-if, such as spares=2; may be repeated."
-        ),
+        option("--ft", "A setting for --what-if, such as spares=2; may be repeated.", "KEY=VALUE"),
     ] = None,
 ) -> int:
     """Explain each decision: the evidence, the diagnosis, the rules and the budgets.
@@ -185,8 +174,15 @@ def explain(
         raise UserError(
             "a run is wanted (ftrun status --all lists them), or --what-if CLASS; --ft goes with the latter"
         )
-    run_dir, run = common.find_run(name)
-    records = journal.read_run(run_dir)
+    run_dir = common.find_run_dir(name)
+    run_id = os.path.basename(run_dir)
+    try:
+        run = events.fold(run_id, records := journal.read_run(run_dir))
+    except (journal.JournalDamaged, states.IllegalEvent, events.BadRecord) as error:
+        return _explain_damaged(run_dir, str(error), json=json)
+    except (journal.JournalTooNew, OSError):
+        common.load_run(run_dir)  # says it in the words of every command
+        raise
     if json:
         common.print_json(
             {
@@ -196,22 +192,73 @@ def explain(
             }
         )
         return 0
-    start = run.created_at_s
-    for record in records:
-        place = f"{record['attempt']}" + (f".{record['start']}" if record["kind"] in AGENT_KINDS else "")
-        for line in _record_lines(record):
-            print(f"{record['at'] - start:9.1f} s  attempt {place}  {line}")
+    _print_records(records)
     return 0
 
 
-def _record_lines(record: dict[str, Any]) -> list[str]:
-    """The lines for a record. An agent of another release may have left fields out: then only the kind is
-    printed.
+def _print_records(records: Sequence[dict[str, Any]], *, damaged: bool = False) -> None:
+    start = records[0]["at"] if records else 0.0
+    for record in records:
+        place = f"{record['attempt']}" + (f".{record['start']}" if record["kind"] in AGENT_KINDS else "")
+        for line in _record_lines(record, damaged=damaged):
+            print(f"{record['at'] - start:9.1f} s  attempt {place}  {line}")
+
+
+def _explain_damaged(run_dir: str, why: str, *, json: bool) -> int:
+    """What a damaged journal still says, and the one way to go on: a new run, once no job of this one lives.
+
+    Nothing repairs a journal: the record that is lost may be the one that says which job runs.
+    """
+    records, damage = journal.read_readable(run_dir)
+    damage = damage or [why]
+    jobs = sorted(
+        {
+            *store_run_dir.indexed_jobs(common.home(), run_dir),
+            *(str(r["job"]) for r in records if r.get("job")),
+        }
+    )
+    steps = [
+        f"scancel {' '.join(jobs)}" if jobs else "scancel the job of this run, if squeue shows one",
+        _submission_line(run_dir),
+        f"rm -r {shlex.quote(run_dir)}",
+    ]
+    if json:
+        common.print_json(
+            {"run": os.path.basename(run_dir), "records": records, "damage": damage, "go_on": steps}
+        )
+        return 1
+    _print_records(records, damaged=True)
+    print(
+        f"\nThe journal of {os.path.basename(run_dir)} is damaged, so ftrun leaves the run and its job alone:"
+    )
+    for line in damage:
+        print(f"    {line}")
+    print(f"Readable are {len(records)} records, printed above. To go on:")
+    print(f"    {steps[0]}    # its jobs, so that no two write into one folder of checkpoints")
+    print(f"    {steps[1]}    # a new run; it resumes from the newest complete checkpoint")
+    print(f"    {steps[2]}    # when nobody needs this journal any more")
+    return 1
+
+
+def _submission_line(run_dir: str) -> str:
+    """The `ftrun sbatch` of this run, with the settings that stood on its command line."""
+    try:
+        kept = submission_context.load(run_dir)
+        typed = [key for key, layer in kept["settings_from"].items() if layer == sources.COMMAND_LINE]
+        own = [f"--ft-{key}={settings.format_value(key, kept['settings'][key])}" for key in typed]
+        return f"cd {shlex.quote(kept['cwd'])} && {shlex.join(['ftrun', 'sbatch', *own, *kept['argv']])}"
+    except (submission_context.ContextError, KeyError, TypeError, AttributeError):
+        return f"ftrun sbatch SCRIPT    # a copy of the script: {run_dir}/submit/script"
+
+
+def _record_lines(record: dict[str, Any], *, damaged: bool = False) -> list[str]:
+    """The lines for a record. An agent of another release may have left fields out, and so may the damage of a
+    journal: then only the kind is printed.
     """
     try:
         return list(_lines(record))
     except (LookupError, TypeError, ValueError):
-        if record["kind"] not in AGENT_KINDS:
+        if record["kind"] not in AGENT_KINDS and not damaged:
             raise
         return [str(record["kind"])]
 
@@ -267,7 +314,7 @@ def _diagnosis_lines(diagnosis: dict[str, Any]) -> Iterator[str]:
 def logs(
     name: Name,
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Follow the output across attempts until the run is over.")
+        bool, option("-f --follow", "Follow the output across attempts until the run is over.")
     ] = False,
 ) -> int:
     """Print the output of a run, with a line between its attempts."""
@@ -277,8 +324,7 @@ def logs(
     if not follow:
         if not printed:
             raise UserError(
-                f"{run.id}: no log can be read yet (its job has not started, or the file is elsewhere)",
-                1,
+                f"{run.id}: no log can be read yet (its job has not started, or the file is elsewhere)", 1
             )
         return 0
     while True:
@@ -291,10 +337,10 @@ def logs(
 
 
 def _print_new(run_dir: str, run: Run, done: dict[tuple[int, int], int]) -> bool:
-    """Print what is new in the log of every launch; `done` holds the offset reached in each. False: nothing
-    was readable.
-    """
-    launches = [(a.number, r) for a in run.attempts for r in _launch_numbers(run_dir, a.number)]
+    """Print what is new in each launch's log; `done`: the offset reached. False: none was readable."""
+    launches = [
+        (a.number, r) for a in run.attempts for r in store_attempt_dir.launch_numbers(run_dir, a.number)
+    ]
     readable = False
     for index, key in enumerate(launches):
         record = store_attempt_dir.launch_record(run_dir, *key)
@@ -319,9 +365,7 @@ def _print_new(run_dir: str, run: Run, done: dict[tuple[int, int], int]) -> bool
 
 
 def _print_tasks(run_dir: str, run: Run) -> bool:
-    """An array's logs: of each attempt the failed tasks', else those of its first tasks; the end of each, not
-    the whole.
-    """
+    """The end of an array's logs: of each attempt the failed tasks', else its first tasks'."""
     readable = False
     for attempt in run.attempts:
         started = store_attempt_dir.tasks_started(run_dir, attempt.number)
@@ -344,14 +388,6 @@ def _print_tasks(run_dir: str, run: Run) -> bool:
     return readable
 
 
-def _launch_numbers(run_dir: str, attempt: int) -> list[int]:
-    try:
-        names = os.listdir(attempt_dir(run_dir, attempt))
-    except OSError:
-        return []
-    return sorted(int(n[7:]) for n in names if n.startswith("launch.") and n[7:].isdigit())
-
-
 def _copy(path: str, start: int, end: int | None) -> int:
     with open(path, "rb") as stream:
         stream.seek(start)
@@ -372,7 +408,11 @@ def show_what_if(what: str, run: str, own: Sequence[str], *, json: bool) -> int:
     Raises UserError for what is no class, signature, run or setting.
     """
     fault, signature, retry, action = _parse_what_if(what)
-    values = _settings_of_run(run, own) if run else _settings_here(own)
+    values = (
+        _settings_of_run(run, own)
+        if run
+        else sources.load(os.getcwd(), dict(os.environ), own=common.parse_ft(own)).values
+    )
     try:
         rung_rules_from(values, signatures=in_allocation.known_signatures)
         rows = what_if(values, fault, signature, retry=retry, action=action)
@@ -400,19 +440,6 @@ def _parse_what_if(what: str) -> tuple[FaultClass, str, bool | None, Action | No
     near = errors.nearest_word(what, classes) or errors.nearest_word(what, known)
     hint = f"did you mean {near}?" if near else "`ftrun catalog list` names the signatures"
     raise UserError(f"--what-if: {what!r} is neither a fault class nor a known signature; {hint}")
-
-
-def _settings_here(own: Sequence[str]) -> Mapping[str, Any]:
-    pairs: list[tuple[str, str | None]] = []
-    for word in own:
-        key, equals, value = word.partition("=")
-        try:
-            if not equals and settings.takes_value(key):
-                raise UserError(f"--ft {key}: KEY=VALUE is wanted, such as --ft spares=2")
-        except errors.SettingError as error:
-            raise UserError(f"--ft: {error}") from None
-        pairs.append((key, value if equals else None))
-    return sources.load(os.getcwd(), dict(os.environ), own=pairs).values
 
 
 def _settings_of_run(name: str, own: Sequence[str]) -> Mapping[str, Any]:

@@ -12,30 +12,28 @@ from typing import Annotated, Any
 
 import typer
 
+from ftrun.hooks.runtime.ownership import private_folders
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.client.cluster import NodeRow
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.cli import common, view_nodes
-from ftrun.supervisor.cli.runs import Json
+from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.config import node_counts, sources
 from ftrun.supervisor.config.settings import parse
-from ftrun.supervisor.context import node_ledger_writer
 from ftrun.supervisor.model.errors import SettingError, UserError
 from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.nodes import ledger, lemon_score
-from ftrun.supervisor.nodes.history import NodeHistory, NodeRecord, fold_entries
+from ftrun.supervisor.nodes.history import NodeHistory, NodeRecord, QuarantineRules, fold_entries
 from ftrun.supervisor.store import user_exclusions
 from ftrun.supervisor.submission import companion
-
-__all__ = ["app"]
 
 SLURM_TIMEOUT_S = 10.0
 HISTORY_SHOWN = 40
 
 app = typer.Typer(help="The history of nodes: strikes, quarantine, lemons.")
-Names = Annotated[list[str], typer.Argument(help="Nodes, or lists such as n[1-4].", metavar="NODE...")]
-Reason = Annotated[str, typer.Option("--reason", help="The reason, for other readers.")]
+Names = Annotated[list[str], argument("NODE...", "Nodes, or lists such as n[1-4].")]
+Reason = Annotated[str, option("--reason", "The reason, for other readers.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,7 @@ class NodesView:
 @app.callback(invoke_without_command=True)
 def nodes(
     context: typer.Context,
-    every: Annotated[bool, typer.Option("--all", "-a", help="Also nodes without a history.")] = False,
+    every: Annotated[bool, option("--all -a", "Also nodes without a history.")] = False,
     json: Json = False,
 ) -> None:
     """Show the nodes that have a history: state in Slurm, strikes, last fault, quarantine, score.
@@ -84,12 +82,9 @@ def nodes(
     for cause in together:
         print(f"{_clock(cause['at'])}  {cause['sentence']}")
     if scene.pool:
-        told = [f"{one['node']} {_state(one)}" for one in pooled]
+        lent = {one["node"]: f"lent to {run}" for one in pooled if (run := one["borrowed_by"])}
+        told = [f"{n['node']} {lent.get(n['node'], n['slurm'] or 'not seen')}" for n in pooled]
         print(f"pool {scene.pool}: {', '.join(told) or 'no nodes'}")
-
-
-def _state(one: Mapping[str, str]) -> str:
-    return f"lent to {one['borrowed_by']}" if one["borrowed_by"] else one["slurm"] or "not seen"
 
 
 def _pooled(scene: NodesView) -> list[dict[str, str]]:
@@ -116,8 +111,8 @@ def _pooled(scene: NodesView) -> list[dict[str, str]]:
 
 @app.command("show")
 def show(
-    node: Annotated[str, typer.Argument(help="A node.", metavar="NODE")],
-    number: Annotated[int, typer.Option("-n", help="How many entries, newest last.", min=1)] = HISTORY_SHOWN,
+    node: Annotated[str, argument("NODE", "A node.")],
+    number: Annotated[int, option("-n", "How many entries, newest last.", min=1)] = HISTORY_SHOWN,
     json: Json = False,
 ) -> None:
     """Show one node: its strikes, its devices, and its history."""
@@ -151,8 +146,7 @@ def show(
 
 @app.command("lemons")
 def show_lemons(
-    every: Annotated[bool, typer.Option("--all", "-a", help="Every node with a score.")] = False,
-    json: Json = False,
+    every: Annotated[bool, option("--all -a", "Every node with a score.")] = False, json: Json = False
 ) -> None:
     """Show the nodes that kept failing jobs in the last four weeks, the worst first, with the signals behind
     the score.
@@ -183,7 +177,7 @@ def show_lemons(
 @app.command("exclude")
 def exclude(
     names: Names,
-    lasting: Annotated[str, typer.Option("--for", help="Duration: 12h, 2d.", metavar="TIME")] = "1d",
+    lasting: Annotated[str, option("--for", "Duration: 12h, 2d.", "TIME")] = "1d",
     reason: Reason = "",
     json: Json = False,
 ) -> None:
@@ -246,9 +240,9 @@ def _load_view() -> NodesView:
     except SlurmError as error:
         unseen = error.message
         print(f"ftrun: Slurm does not answer, so only the ledger is shown: {unseen}", file=sys.stderr)
-    keep_s = float(str(settings["ledger-keep"]))
+    keep_s = settings.number("ledger-keep")
     entries = [entry for entry in ledger.read_entries(home) if now_s - entry.at_s <= keep_s]
-    book = fold_entries(entries, node_ledger_writer.rules_from(settings.values), domains)
+    book = fold_entries(entries, QuarantineRules.of(settings.values), domains)
     return NodesView(home, now_s, book, rows, unseen, str(pool or ""), pooled)
 
 
@@ -269,6 +263,8 @@ def _named_nodes(scene: NodesView, names: list[str]) -> list[str]:
 def _note(scene: NodesView, what: str, names: list[str], detail: dict[str, Any]) -> None:
     told = {key: value for key, value in detail.items() if value != ""}
     entry = NodeEntry(scene.now_s, what, tuple(names), detail=told | {"by": getpass.getuser()})
+    if not os.path.isdir(scene.home):
+        private_folders(scene.home)
     if not ledger.append_entries(scene.home, entry):
         raise UserError(f"the ledger cannot be written: {ledger.ledger_dir(scene.home)}", 1)
 
@@ -318,4 +314,5 @@ def _history_row(entry: dict[str, Any]) -> list[object]:
 
 
 def _clock(at_s: float | None) -> str | None:
-    return None if at_s is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(at_s))
+    clock = common.clock(at_s)
+    return clock and clock[:-3]

@@ -7,14 +7,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
-import typer
-
 from ftrun.hooks.runtime.finding import TIERS
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import replace
 from ftrun.supervisor.cli import common
-from ftrun.supervisor.cli.runs import Json
+from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.config import sources
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.nodes import check_summary
@@ -24,35 +22,25 @@ Told = Callable[[CheckedNode], None]
 
 
 def preflight(
-    checks: Annotated[list[str] | None, typer.Argument(help="Only these checks.", metavar="CHECK...")] = None,
+    checks: Annotated[list[str] | None, argument("CHECK...", "Only these checks.")] = None,
     *,
-    nodelist: Annotated[
-        str, typer.Option("--nodelist", "-w", help="Nodes to check, over SSH.", metavar="NODES")
-    ] = "",
-    partition: Annotated[
-        str, typer.Option("--partition", "-p", help="All nodes of a partition, over SSH.", metavar="NAME")
-    ] = "",
-    tier: Annotated[
-        str, typer.Option(help="How thorough: fast (15 s), recheck (5 min), burn-in (1 h).")
-    ] = "fast",
+    nodelist: Annotated[str, option("--nodelist -w", "Nodes to check, over SSH.", "NODES")] = "",
+    partition: Annotated[str, option("--partition -p", "All nodes of a partition, over SSH.", "NAME")] = "",
+    tier: Annotated[str, option("", "How thorough: fast (15 s), recheck (5 min), burn-in (1 h).")] = "fast",
     thresholds: Annotated[
         str,
-        typer.Option(
+        option(
             "--checks",
-            help="Thresholds by check, as JSON; {node} in it is the node's name (inside a job).",
-            metavar="FILE",
+            "Thresholds by check, as JSON; {node} in it is the node's name (inside a job).",
+            "FILE",
         ),
     ] = "",
-    ssh_config: Annotated[
-        str, typer.Option(help="Use this file instead of ~/.ssh/config.", metavar="FILE")
-    ] = "",
-    at_once: Annotated[int, typer.Option(help="Number of nodes to check at a time, over SSH.", min=1)] = 32,
+    ssh_config: Annotated[str, option("", "Use this file instead of ~/.ssh/config.", "FILE")] = "",
+    at_once: Annotated[int, option("", "Number of nodes to check at a time, over SSH.", min=1)] = 32,
     pairs: Annotated[
-        bool, typer.Option("--pairs", help="Inside a job: also test the network between the nodes, in pairs.")
+        bool, option("--pairs", "Inside a job: also test the network between the nodes, in pairs.")
     ] = False,
-    every: Annotated[
-        bool, typer.Option("--all", "-a", help="Also show what is fine and what was skipped.")
-    ] = False,
+    every: Annotated[bool, option("--all -a", "Also show what is fine and what was skipped.")] = False,
     json: Json = False,
 ) -> int:
     """Check nodes in parallel and show what is wrong: over SSH, or inside a job by a step on all its nodes.
@@ -155,11 +143,8 @@ def _by_step(
         progress.end()
     if pairs and not between:
         print("ftrun: the network between the nodes was not tested: no result", file=sys.stderr)
-    return {node: replace(one, findings=(*one.findings, *_of(node, between))) for node, one in found.items()}
-
-
-def _of(node: str, between: Mapping[str, Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    return (between[node],) if node in between else ()
+    more = {node: (finding,) for node, finding in between.items()}
+    return {node: replace(one, findings=(*one.findings, *more.get(node, ()))) for node, one in found.items()}
 
 
 class _Progress:

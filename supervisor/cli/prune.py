@@ -17,19 +17,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Annotated
 
-import typer
-
+from ftrun.hooks.runtime.formats import parse_bytes, size_text
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.cli import common
-from ftrun.supervisor.cli.runs import Json
-from ftrun.supervisor.model import events
-from ftrun.supervisor.model.errors import UserError
-from ftrun.supervisor.model.states import IllegalEvent
+from ftrun.supervisor.cli.options import Json, option
+from ftrun.supervisor.model.errors import UnreadableRun, UserError
 from ftrun.supervisor.store import journal
 from ftrun.supervisor.store import run_dir as store_run_dir
-
-__all__ = ["Candidate", "Kept", "Rules", "choose", "list_candidates", "remove", "remove_leftovers"]
-
 
 _HIDDEN = ".removing-"
 SETTLED_AFTER_S = (
@@ -80,8 +74,8 @@ def list_candidates(home: str, now_s: float) -> tuple[list[Candidate], list[Kept
 def _candidate_or_kept(run_dir: str, now_s: float) -> Candidate | Kept:
     name = os.path.basename(run_dir)
     try:
-        run = events.fold(name, journal.read_run(run_dir))
-    except (journal.JournalDamaged, journal.JournalTooNew, IllegalEvent, events.BadRecord, OSError) as error:
+        run = journal.load_run(run_dir)
+    except (UnreadableRun, OSError) as error:
         return Kept(name, f"its journal cannot be read: {error}")
     if not run.final:
         return Kept(name, f"it is {run.state.value}")
@@ -128,9 +122,7 @@ def choose(over: Sequence[Candidate], rules: Rules, now_s: float) -> list[Candid
 
 
 def remove(home: str, one: Candidate) -> bool:
-    """Remove a run and the index links of its jobs. False: a request came at the last moment, and the run
-    stays. Raises OSError.
-    """
+    """Remove a run and its index links. False: a request came, so the run stays. Raises OSError."""
     hidden = os.path.join(home, "runs", f"{_HIDDEN}{one.run}")
     os.rename(one.path, hidden)
     if _has_request(hidden):
@@ -158,27 +150,22 @@ def _half_removed(home: str) -> Iterator[str]:
 
 
 DAY_S = 86_400.0
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def prune(
     days: Annotated[
-        float, typer.Option("--days", help="Remove runs that ended more than this many days ago.", min=0)
+        float, option("--days", "Remove runs that ended more than this many days ago.", min=0)
     ] = 30.0,
-    keep: Annotated[
-        int, typer.Option("--keep", help="Never remove the newest N runs.", min=0, metavar="N")
-    ] = 0,
+    keep: Annotated[int, option("--keep", "Never remove the newest N runs.", "N", min=0)] = 0,
     size: Annotated[
         str,
-        typer.Option(
+        option(
             "--max-size",
-            help="Also remove the oldest runs until the rest take no more than this: 500M, 2G.",
-            metavar="SIZE",
+            "Also remove the oldest runs until the rest take no more than this: 500M, 2G.",
+            "SIZE",
         ),
     ] = "",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be removed; remove nothing.")
-    ] = False,
+    dry_run: Annotated[bool, option("--dry-run", "Print what would be removed; remove nothing.")] = False,
     json: Json = False,
 ) -> int:
     """Remove runs that finished or stopped long ago, with their journals. Logs and checkpoints of the jobs
@@ -188,7 +175,10 @@ def prune(
     """
     home_dir = common.home()
     now = time.time()
-    rules = Rules(days * DAY_S, keep, _bytes(size) if size else None)
+    try:
+        rules = Rules(days * DAY_S, keep, parse_bytes(size) if size else None)
+    except ValueError:
+        raise UserError(f"--max-size {size!r} is no size: write 500M or 2G") from None
     over, kept = list_candidates(home_dir, now)
     chosen = choose(over, rules, now)
     removed = chosen if dry_run else [one for one in chosen if _removed(home_dir, one)]
@@ -207,11 +197,14 @@ def prune(
         )
         return 0 if len(removed) == len(chosen) else 1
     if removed:
-        rows = [[r.run, r.state, _days(now - r.ended_at_s), _shown(r.size_bytes)] for r in removed]
+        rows = [
+            [r.run, r.state, f"{(now - r.ended_at_s) / DAY_S:.0f} days ago", size_text(r.size_bytes)]
+            for r in removed
+        ]
         common.print_table(["RUN", "STATE", "ENDED", "SIZE"], rows)
     verb = "would be removed" if dry_run else "removed"
     print(
-        f"{len(removed)} {'run' if len(removed) == 1 else 'runs'} {verb}, {_shown(freed)} freed; {len(over) - len(removed)} kept"
+        f"{len(removed)} {'run' if len(removed) == 1 else 'runs'} {verb}, {size_text(freed)} freed; {len(over) - len(removed)} kept"
     )
     return 0 if len(removed) == len(chosen) else 1
 
@@ -225,29 +218,3 @@ def _removed(home_dir: str, one: Candidate) -> bool:
         why = f"{error.filename}: {error.strerror}"
     print(f"ftrun: {one.run} was not removed: {why}", file=sys.stderr)
     return False
-
-
-def _bytes(text: str) -> int:
-    number, unit = text.strip().upper().removesuffix("B").removesuffix("I"), ""
-    if number[-1:] in _UNITS and number[-1:]:
-        number, unit = number[:-1], number[-1]
-    try:
-        value = float(number) * _UNITS[unit]
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise UserError(f"--max-size {text!r} is no size: write 500M or 2G")
-    return int(value)
-
-
-def _shown(size_bytes: int) -> str:
-    size = float(size_bytes)
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"
-
-
-def _days(age_s: float) -> str:
-    return f"{age_s / DAY_S:.0f} days ago"

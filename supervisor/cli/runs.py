@@ -6,23 +6,18 @@ import sys
 import time
 from typing import Annotated, Any
 
-import typer
-
+from ftrun.hooks.runtime.formats import duration_text
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.cli import common, view_checkpoints, view_run
+from ftrun.supervisor.cli.options import Json, Name, option
 from ftrun.supervisor.controller import drain
 from ftrun.supervisor.model.run import Run
-
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on one line.")]
-Name = Annotated[str, typer.Argument(help="A run id, or any job id of the run.", metavar="RUN|JOBID")]
-
 
 ASKED_SHOWN_S = 86_400.0
 
 
 def status(
-    every: Annotated[bool, typer.Option("--all", "-a", help="Also show runs that are over.")] = False,
-    json: Json = False,
+    every: Annotated[bool, option("--all -a", "Also show runs that are over.")] = False, json: Json = False
 ) -> int:
     """Show the runs under supervision, and who supervises them."""
     home_dir = common.home()
@@ -72,7 +67,7 @@ def _cells(row: dict[str, Any]) -> list[object]:
         row["attempt"],
         _nodes(row),
         row["step"],
-        _clock(end["at"]) if end else None,
+        _moment(end["at"]) if end else None,
         row["retries_left"],
         nodeset.fold(row["excluded"]) or None,
         row["last_fault"] or None,
@@ -109,12 +104,12 @@ def _say_watch(watch: common.SupervisorState, open_runs: int, restarted: bool, n
             print(f"Slurm is asked by its commands, not by pyslurm: {watch.asks['why']}", file=sys.stderr)
     if watch.blind_since_s is not None and watch.watched:
         print(
-            f"Slurm has not answered for {_ago(now - watch.blind_since_s)}: ftrun does nothing until it does",
+            f"Slurm has not answered for {duration_text(now - watch.blind_since_s)}: ftrun does nothing until it does",
             file=sys.stderr,
         )
     if not open_runs or watch.watched:
         return
-    since = f" for {_ago(now - watch.since_s)}" if watch.since_s is not None else ""
+    since = f" for {duration_text(now - watch.since_s)}" if watch.since_s is not None else ""
     then = "a supervisor was started" if restarted else "start one: ftrun supervise"
     print(f"nobody was watching{since}; {then}", file=sys.stderr)
 
@@ -173,7 +168,7 @@ def show(name: Name, json: Json = False) -> int:
     _incidents(run)
     if facts["exclusions"]:
         print("\nexcluded")
-        rows = [[e["node"], _clock(e["until"]), e["why"]] for e in facts["exclusions"]]
+        rows = [[e["node"], _moment(e["until"]), e["why"]] for e in facts["exclusions"]]
         common.print_table(["NODE", "UNTIL", "WHY"], rows)
     used = [[fault, row["used"], row["of"]] for fault, row in facts["budgets"].items() if row["used"]]
     if used:
@@ -188,8 +183,8 @@ def _attempts(facts: dict[str, Any]) -> None:
             a["attempt"],
             a["job"] or None,
             nodeset.fold(a["nodes"]) or None,
-            _clock(a["started_at"]),
-            _clock(a["ended_at"]),
+            _moment(a["started_at"]),
+            _moment(a["ended_at"]),
             a["end_state"] or (a["submission"] if a["submission"] != "done" else None),
             a["exit_code"],
             a["last_step"],
@@ -215,8 +210,8 @@ def _starts(facts: dict[str, Any]) -> None:
         [
             f"{a['attempt']}.{s['start']}",
             nodeset.fold(s["nodes"]) or None,
-            _clock(s["begun_at"]),
-            _clock(s["ended_at"]),
+            _moment(s["begun_at"]),
+            _moment(s["ended_at"]),
             f"signal {s['signal']}" if s["signal"] else s["code"],
             s["resumed_from"].rpartition("/")[2] or None,
         ]
@@ -252,8 +247,8 @@ def _held(facts: dict[str, Any]) -> None:
             a["attempt"],
             one["job"] or None,
             nodeset.fold(one["nodes"]) or one["nodes_asked"],
-            _clock(one["since"]),
-            _clock(one["ended_at"]),
+            _moment(one["since"]),
+            _moment(one["ended_at"]),
             one["end_state"] or one["state"],
             one["reason"] or None,
         ]
@@ -305,8 +300,7 @@ def _back_after_s(phases: dict[str, float | None]) -> float | None:
 
 
 def history(
-    number: Annotated[int, typer.Option("-n", help="Number of faults, newest last.", min=1)] = 50,
-    json: Json = False,
+    number: Annotated[int, option("-n", "Number of faults, newest last.", min=1)] = 50, json: Json = False
 ) -> int:
     """List the faults of all runs, oldest first."""
     found: list[dict[str, Any]] = [
@@ -326,7 +320,7 @@ def history(
         ["WHEN", "RUN", "TRY", "CLASS", "WHAT", "BLAMED", "ACTION", "WHY", "BACK AFTER s"],
         [
             [
-                _clock(r["at"]),
+                _moment(r["at"]),
                 r["run"],
                 _try(r),
                 r["class"],
@@ -342,11 +336,7 @@ def history(
     return 0
 
 
-def _clock(at_s: float | None) -> str | None:
-    return None if at_s is None else time.strftime("%m-%d %H:%M:%S", time.localtime(at_s))
-
-
-def _ago(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+def _moment(at_s: float | None) -> str | None:
+    """A moment of this year."""
+    clock = common.clock(at_s)
+    return clock and clock[5:]

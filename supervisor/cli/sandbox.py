@@ -17,9 +17,8 @@ from ftrun.slurm.sandbox import lifecycle
 from ftrun.slurm.sandbox.handle import Sandbox, SandboxStatus
 from ftrun.slurm.sandbox.plan import SandboxError
 from ftrun.supervisor.cli import common
+from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.model.errors import EXIT_USAGE, UserError
-
-__all__ = ["app"]
 
 app = typer.Typer(
     help="A disposable real Slurm on this machine: try things, break nodes.", no_args_is_help=True
@@ -28,30 +27,22 @@ app = typer.Typer(
 EXIT_FAILED = 1
 
 NameOption = Annotated[
-    str | None,
-    typer.Option("--name", help="Which sandbox [default: the folder in FTRUN_SANDBOX, else `default`]."),
+    str | None, option("--name", "Which sandbox [default: the folder in FTRUN_SANDBOX, else `default`].")
 ]
-FolderOption = Annotated[
-    Path | None, typer.Option("--folder", help="The folder of a sandbox without a name.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print facts as one line of JSON.")]
-NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="A node: n0, n1, ...")]
+FolderOption = Annotated[Path | None, option("--folder", "The folder of a sandbox without a name.")]
+NodeArgument = Annotated[str, argument("NODE", "A node: n0, n1, ...")]
 
 
 @app.command()
 def up(  # noqa: PLR0917 - options, never positions
     name: NameOption = None,
     folder: FolderOption = None,
-    nodes: Annotated[int, typer.Option("--nodes", help="How many nodes.")] = 4,
-    gpus: Annotated[
-        int, typer.Option("--gpus", help="GPUs that each node shows to Slurm (none need to exist).")
-    ] = 0,
-    ssh: Annotated[bool, typer.Option("--ssh", help="Run an sshd on every node.")] = False,
-    accounting: Annotated[bool, typer.Option("--accounting", help="Run slurmdbd and a MariaDB.")] = False,
-    shm: Annotated[
-        int, typer.Option("--shm", metavar="MIB", help="Give every node its own /dev/shm of this size.")
-    ] = 0,
-    as_json: JsonOption = False,
+    nodes: Annotated[int, option("--nodes", "How many nodes.")] = 4,
+    gpus: Annotated[int, option("--gpus", "GPUs that each node shows to Slurm (none need to exist).")] = 0,
+    ssh: Annotated[bool, option("--ssh", "Run an sshd on every node.")] = False,
+    accounting: Annotated[bool, option("--accounting", "Run slurmdbd and a MariaDB.")] = False,
+    shm: Annotated[int, option("--shm", "Give every node its own /dev/shm of this size.", "MIB")] = 0,
+    as_json: Json = False,
 ) -> None:
     """Start a sandbox; return when all nodes are idle."""
     with _as_user_errors():
@@ -68,7 +59,7 @@ def up(  # noqa: PLR0917 - options, never positions
                 accounting=accounting,
                 shm_mib=shm,
                 name=name,
-                on_start=lambda: _progress(line),
+                on_start=lambda: print(line, file=sys.stderr, flush=True),
             )
             headline = f"sandbox {box.name} is up after {time.monotonic() - start_s:.1f} s"
         else:
@@ -80,7 +71,7 @@ def up(  # noqa: PLR0917 - options, never positions
 
 
 @app.command()
-def status(name: NameOption = None, folder: FolderOption = None, as_json: JsonOption = False) -> int:
+def status(name: NameOption = None, folder: FolderOption = None, as_json: Json = False) -> int:
     """Show the daemons and nodes of a sandbox; exit 1 if it is not up."""
     with _as_user_errors():
         found = lifecycle.find(_folder(name, folder)).status()
@@ -93,9 +84,7 @@ def status(name: NameOption = None, folder: FolderOption = None, as_json: JsonOp
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def run(
-    command: Annotated[
-        list[str], typer.Argument(metavar="-- CMD [ARGS]...", help="The command and its arguments.")
-    ],
+    command: Annotated[list[str], argument("-- CMD [ARGS]...", "The command and its arguments.")],
     name: NameOption = None,
     folder: FolderOption = None,
 ) -> None:
@@ -123,7 +112,7 @@ def shell(name: NameOption = None, folder: FolderOption = None) -> None:
 def down(
     name: NameOption = None,
     folder: FolderOption = None,
-    everything: Annotated[bool, typer.Option("--all", help="All named sandboxes.")] = False,
+    everything: Annotated[bool, option("--all", "All named sandboxes.")] = False,
 ) -> None:
     """Stop a sandbox with all its processes; its logs and the shared folder stay."""
     with _as_user_errors():
@@ -138,9 +127,7 @@ def down(
 @app.command("break")
 def break_node(
     node: NodeArgument,
-    how: Annotated[
-        str, typer.Option("--how", help="crash, freeze, slurmd (only its slurmd dies) or drain.")
-    ] = "crash",
+    how: Annotated[str, option("--how", "crash, freeze, slurmd (only its slurmd dies) or drain.")] = "crash",
     name: NameOption = None,
     folder: FolderOption = None,
 ) -> None:
@@ -167,7 +154,7 @@ def mend(node: NodeArgument, name: NameOption = None, folder: FolderOption = Non
 
 
 @app.command("list")
-def list_sandboxes(as_json: JsonOption = False) -> None:
+def list_sandboxes(as_json: Json = False) -> None:
     """List the named sandboxes."""
     with _as_user_errors():
         found = [box.status() for box in lifecycle.known()]
@@ -224,10 +211,6 @@ def _exec(box: Sandbox, command: list[str]) -> None:
         os.execve(program, command, environment)  # noqa: S606 - no shell is wanted
     except OSError as error:
         raise UserError(f"{program}: {error.strerror}", 126) from error
-
-
-def _progress(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _introduce(box: Sandbox, headline: str, name: str | None, folder: Path | None) -> None:

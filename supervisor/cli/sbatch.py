@@ -17,14 +17,12 @@ import os
 import sys
 
 from ftrun.slurm.client.options import OptionError
-from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.model.errors import UnreadableRun, UserError
 from ftrun.supervisor.store import journal, submission_context
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.submission import arguments, compose, plan, sbatch_process
 from ftrun.supervisor.submission.arguments import PlainSubmission, Submission
 from ftrun.supervisor.submission.first_attempt import FirstAttempt, print_notice
-
-__all__ = ["main", "wait_for_run"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,9 +34,7 @@ _REVIVE_EVERY = 30  # looks
 
 
 def main(argv: Sequence[str]) -> int:
-    """Do what `sbatch ARGV` does, as a supervised run. Returns the exit status. Raises UserError (exit 2, or
-    127).
-    """
+    """Do what `sbatch ARGV` does, as a supervised run. Returns the exit status. Raises UserError."""
     asked = Submission(argv, submission_context.environment_of_process())
     if not asked.sbatch:
         raise UserError(
@@ -156,15 +152,12 @@ def wait_for_run(run_dir: str, revive: Callable[[], None]) -> int:
     """
     import time
 
-    from ftrun.supervisor.model import events
-    from ftrun.supervisor.model.states import IllegalEvent
-
     run_id = os.path.basename(run_dir)
     looks = 0
     while True:
         try:
-            run = events.fold(run_id, journal.read_run(run_dir))
-        except (OSError, IllegalEvent, journal.JournalDamaged, journal.JournalTooNew) as error:
+            run = journal.load_run(run_dir)
+        except (OSError, UnreadableRun) as error:
             raise UserError(f"cannot wait for run {run_id}: {error}", 1) from None
         if run.final:
             return run.exit_code if run.exit_code is not None else 1

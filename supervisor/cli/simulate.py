@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
-import typer
-
 from ftrun.supervisor.cli import common
+from ftrun.supervisor.cli.options import Json, option
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.config.rungs import Rung
 from ftrun.supervisor.model import errors
@@ -19,46 +18,40 @@ from ftrun.supervisor.simulator.ftrun_rules import IN_THE_QUEUE
 from ftrun.supervisor.simulator.scenario import QUANTITIES, Scenario
 from ftrun.supervisor.simulator.tally import LOSSES, Row
 
-__all__ = ["simulate"]
-
 SEEDS_MAX = 10_000
 FAULTS_MAX = 200_000.0
 KINDS = (*(rung.value for rung in Rung), GROW_RUNG, IN_THE_QUEUE)
 
 
-def _text(flag: str, told: str, value: str) -> Any:
-    return typer.Option(flag, help=told, metavar=value)
-
-
 Preset = Annotated[
-    str, _text("--preset", "A shipped scenario: llama3-16k, research-1k, research-16k.", "NAME")
+    str, option("--preset", "A shipped scenario: llama3-16k, research-1k, research-16k.", "NAME")
 ]
-File = Annotated[str, _text("--scenario", "A scenario file of your own instead.", "FILE.toml")]
-Nodes = Annotated[str, _text("--nodes", "Nodes that the training uses.", "N")]
-Days = Annotated[str, _text("--days", "Simulated time.", "DAYS")]
-Seeds = Annotated[int, _text("--seeds", "Number of simulated lives for each policy.", "N")]
+File = Annotated[str, option("--scenario", "A scenario file of your own instead.", "FILE.toml")]
+Nodes = Annotated[str, option("--nodes", "Nodes that the training uses.", "N")]
+Days = Annotated[str, option("--days", "Simulated time.", "DAYS")]
+Seeds = Annotated[int, option("--seeds", "Number of simulated lives for each policy.", "N")]
 Spares = Annotated[
     str,
-    _text(
+    option(
         "--spares",
         "Spare nodes; one column for each number [default: a quarter of the idle nodes].",
         "K[,K...]",
     ),
 ]
-Every = Annotated[str, _text("--checkpoint-every", "Useful work between two checkpoints.", "TIME")]
-Cost = Annotated[str, _text("--checkpoint-cost", "How long training stops for a checkpoint.", "TIME")]
-Queue = Annotated[str, _text("--queue", "Mean queue time of a resubmitted job.", "TIME")]
-Repair = Annotated[str, _text("--repair", "Mean time to repair a node.", "TIME")]
-Reaction = Annotated[str, _text("--reaction", "Mean time until a person acts.", "TIME")]
-Idle = Annotated[str, _text("--idle", "Idle nodes of the cluster, beyond those of the training.", "N")]
+Every = Annotated[str, option("--checkpoint-every", "Useful work between two checkpoints.", "TIME")]
+Cost = Annotated[str, option("--checkpoint-cost", "How long training stops for a checkpoint.", "TIME")]
+Queue = Annotated[str, option("--queue", "Mean queue time of a resubmitted job.", "TIME")]
+Repair = Annotated[str, option("--repair", "Mean time to repair a node.", "TIME")]
+Reaction = Annotated[str, option("--reaction", "Mean time until a person acts.", "TIME")]
+Idle = Annotated[str, option("--idle", "Idle nodes of the cluster, beyond those of the training.", "N")]
 Elastic = Annotated[
-    str, _text("--elastic", "Sizes of the elastic column [default: half to all].", "MIN-MAX[:UNIT]")
+    str, option("--elastic", "Sizes of the elastic column [default: half to all].", "MIN-MAX[:UNIT]")
 ]
 Set = Annotated[
-    list[str] | None, _text("--set", "Set any quantity (docs/simulate.md); repeatable.", "KEY=VALUE")
+    list[str] | None, option("--set", "Set any quantity (docs/simulate.md); repeatable.", "KEY=VALUE")
 ]
 Ft = Annotated[
-    list[str] | None, _text("--ft", "A setting of ftrun, such as retries=500; repeatable.", "KEY=VALUE")
+    list[str] | None, option("--ft", "A setting of ftrun, such as retries=500; repeatable.", "KEY=VALUE")
 ]
 
 
@@ -78,7 +71,7 @@ def simulate(  # noqa: PLR0917 - options are given by name
     elastic: Elastic = "",
     quantity: Set = None,
     ft: Ft = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on one line.")] = False,
+    json: Json = False,
 ) -> int:
     """Compare ways to recover a run on a virtual cluster: ftrun's own policy, a person, and a plain requeue.
 
@@ -89,10 +82,11 @@ def simulate(  # noqa: PLR0917 - options are given by name
         "nodes": nodes, "days": days, "checkpoint-every": every, "checkpoint-cost": cost, "queue": queue,
         "repair": repair, "reaction": reaction, "idle": idle,
     }  # fmt: skip
-    own = {key: value for key, value in own.items() if value} | _pairs("--set", quantity or (), QUANTITIES)
+    own = {key: value for key, value in own.items() if value} | _quantities(quantity or ())
     try:
         chosen = presets.read_file(scenario, own) if scenario else presets.read_preset(preset, own)
-        wanted = settings.parse_all(_pairs("--ft", ft or (), settings.SETTINGS).items())
+        pairs = common.parse_ft(ft or ())
+        wanted = settings.parse_all((key, True if value is None else value) for key, value in pairs)
         found = compare.policies(chosen, _counts(spares, chosen), wanted, elastic)
     except SettingError as error:
         raise UserError(str(error)) from None
@@ -110,18 +104,17 @@ def simulate(  # noqa: PLR0917 - options are given by name
     return 0
 
 
-def _pairs(option: str, words: Sequence[str], known: Mapping[str, Any]) -> dict[str, str]:
+def _quantities(words: Sequence[str]) -> dict[str, str]:
     found = {}
     for word in words:
         key, equals, value = word.partition("=")
-        near = errors.nearest_word(key, known)
-        if equals and key not in known:
-            hint = f"; did you mean {near}?" if near else f"; there are {', '.join(known)}"
-            raise UserError(f"{option}: {key!r} is not known{hint}")
+        near = errors.nearest_word(key, QUANTITIES)
+        if equals and key not in QUANTITIES:
+            hint = f"did you mean {near}?" if near else f"there are {', '.join(QUANTITIES)}"
+            raise UserError(f"--set: {key!r} is not known; {hint}")
         if not equals:
-            raise UserError(
-                f"{option}: KEY=VALUE is wanted, not {word!r}" + (f"; such as {near}=..." if near else "")
-            )
+            hint = f"; such as {near}=..." if near else ""
+            raise UserError(f"--set: KEY=VALUE is wanted, not {word!r}{hint}")
         found[key] = value
     return found
 
@@ -158,11 +151,11 @@ def _show(scenario: Scenario, seeds: int, rows: Sequence[Row]) -> None:
         f"{scenario.nodes} nodes, {scenario['days']:g} days, a fault every {hours:.1f} h of training;"
         f" {seeds} {'seed' if seeds == 1 else 'seeds'}, means of a seed\n"
     )
-    lines: list[list[object]] = [
+    lines: list[Sequence[object]] = [
         ["goodput", *(f"{row.goodput:.1%}" for row in rows)],
         ["95 % interval", *(_interval(row) for row in rows)],
         ["spares counted, too", *(f"{row.goodput_of_all:.1%}" for row in rows)],
-        *_losses(rows),
+        *[[f"node-hours: {name}", *(f"{row.node_hours[name]:,.0f}" for row in rows)] for name in LOSSES],
         ["node-hours: spares idle", *(f"{row.spare_node_hours:,.0f}" for row in rows)],
         ["faults", *(f"{row.faults:.0f}" for row in rows)],
         [
@@ -175,11 +168,8 @@ def _show(scenario: Scenario, seeds: int, rows: Sequence[Row]) -> None:
     common.print_table(["", *(row.policy for row in rows)], lines)
     print()
     for why in sorted({why for row in rows for why in row.stops}):
-        print(f"stopped until a person came: {why}" + _hint(why))
-
-
-def _losses(rows: Sequence[Row]) -> list[list[object]]:
-    return [[f"node-hours: {name}", *(f"{row.node_hours[name]:,.0f}" for row in rows)] for name in LOSSES]
+        hint = " (--ft retries=N raises it)" if why.startswith("all ") else ""
+        print(f"stopped until a person came: {why}{hint}")
 
 
 def _kind(kind: str, rows: Sequence[Row]) -> list[object]:
@@ -191,7 +181,3 @@ def _kind(kind: str, rows: Sequence[Row]) -> list[object]:
 
 def _interval(row: Row) -> str | None:
     return None if row.half_width is None else f"+- {row.half_width * 100:.1f}"
-
-
-def _hint(why: str) -> str:
-    return " (--ft retries=N raises it)" if why.startswith("all ") else ""

@@ -1,25 +1,27 @@
-"""`ftrun site`: the site's service, which drains nodes and raises recovered jobs for users who may not. (I/O)
+"""`ftrun site` and `ftrun recheck`: what root or SlurmUser runs for all users of a cluster. (I/O)
 
-The service believes no request: it checks the node by itself (`nodes.drain_service`, `nodes.drain_rules`).
-This module reads the site's settings, takes the lock that keeps a second service out, and prints the answers.
+`site` drains nodes and raises recovered jobs for users who may not. It believes no request: it checks the node by
+itself (`nodes.drain_service`, `nodes.drain_rules`). `recheck` checks the nodes that ftrun drained, and returns
+healthy ones to service (`nodes.recheck_loop`). Each takes a lock that keeps a second one out.
 """
 
 from __future__ import annotations
 
 import os
 import pwd
+import shlex
 import signal
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from ftrun.slurm.client import nodeset
 from ftrun.supervisor.cli import common
-from ftrun.supervisor.cli.runs import Json
+from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.config import sources
 from ftrun.supervisor.model.errors import UserError
 
@@ -27,22 +29,41 @@ if TYPE_CHECKING:
     from ftrun.slurm.commands.cluster import CommandCluster
     from ftrun.supervisor.config.sources import Config
     from ftrun.supervisor.nodes.drain_service import Answer, DrainService
+    from ftrun.supervisor.nodes.recheck_loop import RecheckRound
+    from ftrun.supervisor.nodes.recheck_rules import CheckNodes
     from ftrun.supervisor.nodes.spool import Spool
 
+EXIT_ATTENTION = 1
 EXIT_LATER = 75  # EX_TEMPFAIL of sysexits.h
 EXIT_NOT_PERMITTED = 77  # EX_NOPERM
 COMMAND_TIMEOUT_S = 30.0
 
 
+def _service() -> tuple[Config, str, CommandCluster]:
+    """The settings, the home and the cluster of a service of the site. Raises UserError."""
+    from ftrun.slurm.commands.cluster import CommandCluster
+
+    env = dict(os.environ)
+    settings = sources.load("/", env)  # not the current folder: its owner must not configure root
+    home = common.checked_home(settings.home(env))
+    return settings, home, CommandCluster(env, timeout_s=COMMAND_TIMEOUT_S)
+
+
+def _checks(tier: str, kind: str, settings: Config) -> CheckNodes:
+    """Checks of nodes over SSH, with the site's configuration and thresholds. Raises UserError."""
+    from ftrun.supervisor.nodes import remote_checks
+
+    checks = remote_checks.thresholds(settings.text("checks"))
+    return remote_checks.ssh_checks(tier, kind, ssh_config=settings.text("ssh-config"), checks=checks)
+
+
 def site(
-    once: Annotated[
-        bool, typer.Option("--once", help="Answer the requests that wait, then end (for cron).")
-    ] = False,
+    once: Annotated[bool, option("--once", "Answer the requests that wait, then end (for cron).")] = False,
     observe: Annotated[
-        bool, typer.Option("--observe", help="Check and answer, but drain nothing: begin with this.")
+        bool, option("--observe", "Check and answer, but drain nothing: begin with this.")
     ] = False,
     every: Annotated[
-        float, typer.Option("--every", help="Seconds between two rounds through the spool.", min=0.2)
+        float, option("--every", "Seconds between two rounds through the spool.", min=0.2)
     ] = 10.0,
     json: Json = False,
 ) -> int:
@@ -54,18 +75,14 @@ def site(
     answer).  77: this user may not drain.
     """
     from ftrun.slurm.client.errors import SlurmError
-    from ftrun.slurm.commands.cluster import CommandCluster
     from ftrun.supervisor.nodes import drain_service
     from ftrun.supervisor.nodes.spool import Spool, SpoolError
     from ftrun.supervisor.store import append_log
 
-    env = dict(os.environ)
-    settings = sources.load("/", env)  # not the current folder: its owner must not configure root
+    settings, home, cluster = _service()
     path = settings.text("site-spool")
     if not path.startswith("/"):
         raise UserError("site-spool: the site file must name a folder (see docs/site.md)")
-    home = common.checked_home(settings.home(env))
-    cluster = CommandCluster(env, timeout_s=COMMAND_TIMEOUT_S)
     try:
         rights = cluster.rights()
         if not rights.may_drain:
@@ -94,29 +111,22 @@ def _desk(
     home: str, cluster: CommandCluster, spool: Spool, settings: Config, *, observe: bool
 ) -> DrainService:
     from ftrun.slurm.commands import munge
-    from ftrun.supervisor.nodes import remote_checks
     from ftrun.supervisor.nodes.drain_rules import Limits
     from ftrun.supervisor.nodes.drain_service import DrainService
     from ftrun.supervisor.policy import priority_boost
     from ftrun.supervisor.store import crash_points
 
-    look = remote_checks.ssh_checks(
-        "fast",
-        "site",
-        ssh_config=settings.text("ssh-config"),
-        checks=remote_checks.thresholds(settings.text("checks")),
-    )
     limits = Limits(
-        share=float(str(settings["drain-cap"])),
-        per_hour=int(str(settings["site-drains-per-hour"])),
-        per_user=int(str(settings["site-requests-per-user"])),
+        share=settings.number("drain-cap"),
+        per_hour=settings.whole("site-drains-per-hour"),
+        per_user=settings.whole("site-requests-per-user"),
     )
     try:
         rule = priority_boost.parse_rule(
             settings.text("site-priority"),
-            per_hour=int(str(settings["site-raise-per-hour"])),
-            per_user=int(str(settings["site-raise-per-user"])),
-            ran_s=float(str(settings["site-raise-after"])),
+            per_hour=settings.whole("site-raise-per-hour"),
+            per_user=settings.whole("site-raise-per-user"),
+            ran_s=settings.number("site-raise-after"),
         )
     except priority_boost.BadRule as error:
         raise UserError(str(error)) from None
@@ -124,7 +134,7 @@ def _desk(
         home,
         cluster,
         spool,
-        look,
+        _checks("fast", "site", settings),
         limits,
         partial(munge.decode, socket=cluster.facts().munge_socket),
         action=settings.text("site-action"),
@@ -170,3 +180,108 @@ def _user(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+# ---------------------------------------------------------------------- recheck
+
+ATTENTION = frozenset({"failing", "unseen", "left", "edited", "refused"})
+
+
+def recheck(
+    nodes: Annotated[
+        list[str] | None, argument("NODE...", "Only these nodes; lists such as n[1-4] are allowed.")
+    ] = None,
+    dry_run: Annotated[
+        bool, option("--dry-run", "Check the nodes and print what would be done; change and record nothing.")
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Check the nodes that ftrun drained (by its drain reason), and return to service those that pass several
+    times in a row. For cron.
+
+    Prints one line for each node.  Exit 0: no node needs a person.  1: a node still fails, cannot be reached,
+    or is left to a person. 75: not now (another recheck runs, or Slurm does not answer).  77: this user may
+    not return nodes to service.
+    """
+    from ftrun.slurm.client.errors import SlurmError
+    from ftrun.supervisor.nodes import recheck_loop
+    from ftrun.supervisor.store import append_log
+
+    settings, home, cluster = _service()
+    wanted = _named(nodes or [])
+    round_ = _round(home, cluster, settings, wanted, dry=dry_run)
+    try:
+        rights = cluster.rights()
+        if not rights.may_drain and not dry_run:
+            why = f"nodes cannot be returned to service: {rights.why}; run this as root or SlurmUser"
+            raise UserError(why, EXIT_NOT_PERMITTED)
+        with (
+            nullcontext(True) if dry_run else append_log.lock_service(recheck_loop.recheck_dir(home)) as alone
+        ):
+            if not alone:
+                raise UserError("another recheck is running; nothing was done", EXIT_LATER)
+            lines = round_.run()
+    except SlurmError as error:
+        why = f"Slurm does not answer: {error.message}; nothing more was done"
+        raise UserError(why, EXIT_LATER) from None
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}; nothing more was done", EXIT_LATER) from None
+    if json:
+        common.print_json({"dry_run": dry_run, "nodes": [asdict(line) for line in lines]})
+    elif lines:
+        rows = [[n.node, n.state, n.why, n.reason or None] for n in lines]
+        common.print_table(["NODE", "STATE", "WHY", "REASON"], rows)
+    elif sys.stdout.isatty() and not wanted:
+        print("no node has a drain reason of ftrun")
+    others = sorted(set(wanted) - {line.node for line in lines})
+    if others:
+        print(f"ftrun: {nodeset.fold(others)}: not drained by ftrun; left alone", file=sys.stderr)
+    return EXIT_ATTENTION if any(line.state in ATTENTION for line in lines) else 0
+
+
+def _named(words: list[str]) -> list[str]:
+    """The nodes of lists such as n[1-4]. Raises UserError."""
+    try:
+        return [node for word in words for node in nodeset.expand(word)]
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def _round(
+    home: str, cluster: CommandCluster, settings: Config, nodes: list[str], *, dry: bool
+) -> RecheckRound:
+    from ftrun.supervisor.nodes.recheck_loop import RecheckRound
+    from ftrun.supervisor.nodes.recheck_rules import RecheckRules
+    from ftrun.supervisor.store import crash_points
+
+    steps = settings["recheck-step"]
+    assert isinstance(steps, list)
+    _checked(steps)
+    rules = RecheckRules(
+        passes=settings.whole("recheck-passes"),
+        spacing_s=settings.number("recheck-spacing"),
+        lies=settings.whole("recheck-max-relapses"),
+        steps=len(steps),
+    )
+    return RecheckRound(
+        home=home,
+        cluster=cluster,
+        look=_checks("recheck", "recheck", settings),
+        rules=rules,
+        now=time.time,
+        steps=steps,
+        dry=dry,
+        only=frozenset(nodes),
+        crash=crash_points.crash_plan(os.environ.get("FTRUN_CRASH_AT", "")),
+    )
+
+
+def _checked(steps: list[str]) -> None:
+    """Raise UserError for a command that no shell accepts."""
+    for text in steps:
+        try:
+            words = shlex.split(text)
+        except ValueError as error:
+            raise UserError(f"recheck-step: {text!r}: {error}") from None
+        if not words:
+            raise UserError("recheck-step: a command is wanted, not an empty text")

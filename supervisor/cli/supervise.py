@@ -26,58 +26,48 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import typer
-
+from ftrun.hooks.runtime.ownership import private_folders
 from ftrun.slurm.client import options as client_options
 from ftrun.slurm.client.cluster import Cluster, PartitionRow, SubmitRequest
 from ftrun.slurm.client.parse import parse_seconds
 from ftrun.supervisor.cli import common
+from ftrun.supervisor.cli.options import option
 from ftrun.supervisor.config import sources
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.submission import start_supervisor
-
-__all__ = ["TEXTS", "SupervisorJob", "crontab", "scrontab", "site_crontab", "submit", "time_limit", "unit"]
-
 
 ONCE_MAX_S = (
     1200.0  # more than a stock fence wait (SlurmdTimeout 300 s + 30 s) or the longest back-off (600 s)
 )
 COMMAND_TIMEOUT_S = 15.0
-_OF_EVERY_CALL = (
-    "lease.awaited",
-    "lease.taken",
-)  # left out of a log that cron writes every two minutes
+_OF_EVERY_CALL = ("lease.awaited", "lease.taken")  # left out of a log that cron writes every two minutes
 
 
 def supervise(
     *,
-    once: Annotated[
-        bool, typer.Option("--once", help="Do what is due now, then end (for cron and scrontab).")
-    ] = False,
+    once: Annotated[bool, option("--once", "Do what is due now, then end (for cron and scrontab).")] = False,
     as_job: Annotated[
         bool,
-        typer.Option(
-            "--as-job",
-            help="Submit a small job that supervises the runs; Slurm restarts it when its node dies.",
+        option(
+            "--as-job", "Submit a small job that supervises the runs; Slurm restarts it when its node dies."
         ),
     ] = False,
     sbatch_options: Annotated[
-        str,
-        typer.Option("--sbatch-options", help='With --as-job: more options for sbatch ("-p long -t 7-0").'),
+        str, option("--sbatch-options", 'With --as-job: more options for sbatch ("-p long -t 7-0").')
     ] = "",
     text: Annotated[
         str,
-        typer.Option(
+        option(
             "--print",
-            metavar="systemd|cron|scrontab",
-            help="Print a systemd user unit, a crontab line or a scrontab entry for a supervisor, and end.",
+            "Print a systemd user unit, a crontab line or a scrontab entry for a supervisor, and end.",
+            "systemd|cron|scrontab",
         ),
     ] = "",
     json: Annotated[
-        bool, typer.Option("--json", help="With --as-job and --print: one JSON object on one line.")
+        bool, option("--json", "With --as-job and --print: one JSON object on one line.")
     ] = False,
-    detached: Annotated[bool, typer.Option("--detached", hidden=True)] = False,
-    in_job: Annotated[bool, typer.Option("--in-job", hidden=True)] = False,
+    detached: Annotated[bool, option("--detached", "", hidden=True)] = False,
+    in_job: Annotated[bool, option("--in-job", "", hidden=True)] = False,
 ) -> int:
     """Supervise all runs until interrupted: watch, diagnose, recover. One supervisor leads, others wait."""
     from ftrun.supervisor.store import supervisor_log
@@ -117,9 +107,7 @@ def _run_loop(
     standby: bool,
     ended: list[int],
 ) -> bool:
-    """Run the loop until a signal, until nothing is due (`once`), or until no run is open (unless it
-    `stays`). False: it never led.
-    """
+    """Run until a signal, until nothing is due (`once`), or until no run is open. False: it never led."""
     from ftrun.slurm.commands.accounting import SacctAccounting
     from ftrun.slurm.commands.steps import CommandSteps
     from ftrun.supervisor.controller.loop import Supervisor
@@ -127,17 +115,19 @@ def _run_loop(
     from ftrun.supervisor.submission import cluster_client
 
     clock = SystemClock()
-    lease = Lease(home, clock, term_s=float(str(settings["lease"])))
+    lease = Lease(home, clock, term_s=settings.number("lease"))
 
     def spoke(speaking: Any) -> None:
         supervisor.services.asks = {"by": speaking.by, "why": speaking.why}
         supervisor.services.tell("slurm.client", by=speaking.by, why=speaking.why)
 
     cluster = cluster_client.open_cluster(settings, env, timeout_s=COMMAND_TIMEOUT_S, tell=spoke)
-    supervisor = Supervisor(home, cluster, clock, lease, log=log)
+    if not os.path.isdir(home):
+        private_folders(home)
+    supervisor = Supervisor(home, cluster, clock, lease, log=log, slurm_conf=env.get("SLURM_CONF", ""))
     supervisor.services.steps = CommandSteps(env)
     supervisor.services.accounting.accounts = SacctAccounting(env)
-    idle_exit_s = float(str(settings["idle-exit"]))
+    idle_exit_s = settings.number("idle-exit")
     started = clock.mono_s()
     idle_since = [started]
 
@@ -151,7 +141,7 @@ def _run_loop(
             return (s.ticks > 1 and not s.moving and not s.patient) or now - started > ONCE_MAX_S
         return not stays and now - idle_since[0] > idle_exit_s
 
-    return supervisor.run(poll_s=float(str(settings["poll"])), until=until, standby=standby)
+    return supervisor.run(poll_s=settings.number("poll"), until=until, standby=standby)
 
 
 def _check_options(*, once: bool, as_job: bool, sbatch_options: str, text: str, json: bool) -> None:
@@ -227,9 +217,7 @@ def _find_cluster(home: str, env: dict[str, str]) -> None:
 
 
 def _end_on_signal() -> list[int]:
-    """Let TERM, INT and HUP end the loop between two rounds. Returns the list that gets the number of a
-    signal.
-    """
+    """Let TERM, INT and HUP end the loop between two rounds. Returns the list of signals received."""
     received: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda got, _frame: received.append(got))
@@ -245,12 +233,7 @@ _KEPT = (
     "FTRUN_CATALOG",
 )
 _PATH = ("/usr/local/bin", "/usr/bin", "/bin")
-_CALL = (
-    "-P",
-    "-m",
-    "ftrun.supervisor",
-    "supervise",
-)  # -P: no module of the current directory is imported
+_CALL = ("-P", "-m", "ftrun.supervisor", "supervise")  # -P: no module of the current directory is imported
 
 
 def unit(home: str, env: Mapping[str, str]) -> str:
@@ -375,9 +358,7 @@ class SupervisorJob:
 
 
 def submit(cluster: Cluster, home: str, env: Mapping[str, str], words: Sequence[str] = ()) -> SupervisorJob:
-    """Submit the job unless one exists; `words` are more options for sbatch. Raises SlurmError, and UserError
-    for wrong options.
-    """
+    """Submit the job unless one exists; `words` are options for sbatch. Raises SlurmError, UserError."""
     mark = f"{NAME}:{zlib.crc32(os.path.realpath(home).encode()):08x}"
     living = [row for row in cluster.find(mark) if not row.state.ended]
     if living:
@@ -395,9 +376,7 @@ def submit(cluster: Cluster, home: str, env: Mapping[str, str], words: Sequence[
 
 
 def time_limit(words: Sequence[str], partitions: Mapping[str, PartitionRow]) -> int | None:
-    """Minutes to ask for: a day, or what the partition allows; None if `words` set a limit. Raises UserError
-    for a limit that is too short.
-    """
+    """Minutes to ask for: a day, or the partition's limit; None if `words` set one. Raises UserError."""
     try:
         line = client_options.split(list(words))
     except client_options.OptionError as error:

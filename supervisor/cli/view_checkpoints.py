@@ -4,11 +4,11 @@
 be loaded. Here all are inspected, in parallel, and the choice is made by the same function as a start's, with
 what the run's journal knows: checkpoints that a start failed to load, and the time when training diverged.
 
-**Staged** (`facts`). Each node writes a report into the attempt's folder. A set is as far as its slowest
+**Staged** (`staged_facts`). Each node writes a report into the attempt's folder. A set is as far as its slowest
 node: it is published when all nodes that have a part of it say so. The reports of a job that is over show how
 it ended.
 
-**Verified** (`deep_facts`). The checkpoints that were read in full in the background, and the result.
+**Verified** (`verified_facts`). The checkpoints that were read in full in the background, and the result.
 """
 
 from __future__ import annotations
@@ -31,23 +31,6 @@ from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.store import checkpoints, submission_context
 from ftrun.supervisor.store import run_dir as store_run_dir
-
-__all__ = [
-    "Inventory",
-    "Place",
-    "place_of_path",
-    "place_of_run",
-    "refusals",
-    "shown_rows",
-    "staged_facts",
-    "staged_text",
-    "staging_problem",
-    "sum_reports",
-    "survey",
-    "verified_facts",
-    "verified_line",
-    "with_manifest",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +97,7 @@ def survey(where: Place, *, deep: bool = False) -> Inventory:
 
 
 def with_manifest(inventory: Inventory) -> tuple[Inventory, tuple[tuple[str, str], ...]]:
-    """Write ftrun's manifest for each complete checkpoint that has none. Returns the new inventory, and
-    (path, why not) of the others.
-    """
+    """Write a manifest for each complete checkpoint without one; of the others: (path, why not)."""
     done, refused = [], []
     for one in inventory.judged:
         why = _without(one)
@@ -155,7 +136,6 @@ def _write(one: Inspection) -> None:
 
 
 REPORT_MAX_BYTES = 1 << 20
-SETS_SHOWN = 8
 _ORDER = (
     "given up",
     "refused",

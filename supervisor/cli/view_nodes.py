@@ -14,23 +14,11 @@ from ftrun.supervisor.nodes.history import NodeHistory, NodeRecord, strike_key
 from ftrun.supervisor.nodes.lemon_score import WINDOW_S, Score, score
 from ftrun.supervisor.policy.correlated_failures import CommonCause
 
-__all__ = [
-    "correlated_facts",
-    "entry_facts",
-    "names_to_show",
-    "node_facts",
-    "node_row",
-    "score_facts",
-    "slurm_state",
-]
-
 UNKNOWN = ""
 
 
 def slurm_state(row: NodeRow | None) -> str:
-    """The state with its flags, in the words of sinfo: `idle+drain`; "" if Slurm was not asked or does not
-    know the node.
-    """
+    """The state with its flags, as sinfo has it: `idle+drain`; "" if Slurm does not show the node."""
     return UNKNOWN if row is None else "+".join([row.state, *sorted(row.flags)])
 
 

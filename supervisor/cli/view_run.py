@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from ftrun.slurm.client import nodeset
+from ftrun.supervisor.cli import common
 from ftrun.supervisor.config.node_counts import sizes_of_settings
 from ftrun.supervisor.model.agent_events import companion_job_of
 from ftrun.supervisor.model.run import Attempt, Companion, Incident, Run, StartNote
@@ -21,36 +22,9 @@ from ftrun.supervisor.model.types import CLASS_RULES, UNLIMITED, FaultClass
 from ftrun.supervisor.policy import estimates
 from ftrun.supervisor.policy.policy_input import limits_from
 
-__all__ = [
-    "COMPANION_LINES",
-    "attempt_facts",
-    "budgets",
-    "companion_facts",
-    "companions_text",
-    "conditions_text",
-    "growth_text",
-    "incident_facts",
-    "inside_text",
-    "outlook_lines",
-    "present_companions",
-    "request_text",
-    "run_facts",
-    "run_row",
-    "state_text",
-]
 
-
-def companion_facts(attempt: Attempt) -> list[dict[str, Any]]:
-    """Every companion of an attempt, oldest first. `since`: when it was requested or joined (Unix time)."""
-    return [_fact(one) for one in attempt.companions]
-
-
-def present_companions(attempt: Attempt | None) -> list[dict[str, Any]]:
-    """The companions that Slurm may still have."""
-    return [_fact(one) for one in attempt.companions if not one.gone] if attempt is not None else []
-
-
-def _fact(one: Companion) -> dict[str, Any]:
+def companion_facts(one: Companion) -> dict[str, Any]:
+    """One companion of an attempt. `since`: when it was requested or joined (Unix time)."""
     return {
         "companion": one.number,
         "launch": one.launch,
@@ -133,7 +107,7 @@ def run_row(run: Run, now_s: float) -> dict[str, Any]:
         "retries_left": max(0, limits_from(run.settings).retries - run.retries),
         "inside": _inside(attempt, _full(run)) if attempt else _NOTHING_INSIDE,
         "growth": _growth(run),
-        "companions": present_companions(attempt),
+        "companions": [companion_facts(one) for one in attempt.companions if not one.gone] if attempt else [],
         "excluded": list(run.excluded_at(now_s)),
         "last_fault": last.fault if last else "",
         "why": run.final_reason or str(run.decision.get("reason", "")),
@@ -243,9 +217,7 @@ def run_facts(run: Run, now_s: float) -> dict[str, Any]:
 
 
 def attempt_facts(attempt: Attempt, full: int = 0) -> dict[str, Any]:
-    """One attempt: where it ran and how it ended. `full`: the full size of the run, 0 if it has only one
-    size.
-    """
+    """One attempt: where it ran, how it ended. `full`: full size of the run, 0 if it has only one."""
     return {
         "attempt": attempt.number,
         "job": attempt.job,
@@ -266,7 +238,7 @@ def attempt_facts(attempt: Attempt, full: int = 0) -> dict[str, Any]:
         "passed_over": attempt.launch.start.passed_over,
         "last_step": attempt.last_step,
         "inside": _inside(attempt, full),
-        "companions": companion_facts(attempt),
+        "companions": [companion_facts(one) for one in attempt.companions],
         "starts": [_start_facts(one) for one in attempt.begun],
         "tasks": list(attempt.tasks),
         "failed_tasks": list(attempt.failed_tasks),
@@ -354,7 +326,7 @@ def conditions_text(halt: StopConditions) -> str:
     if halt.at_step is not None:
         words.append(f"at step {halt.at_step}")
     if halt.before_s is not None:
-        words.append(time.strftime("before %Y-%m-%d %H:%M:%S", time.localtime(halt.before_s)))
+        words.append(f"before {common.clock(halt.before_s)}")
     return " or ".join(words)
 
 

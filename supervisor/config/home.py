@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["home_dir", "write_atomically"]
-
 
 def home_dir(env: dict[str, str] | None = None) -> str:
     """The folder of all runs: $FTRUN_HOME, else `~/.local/state/ftrun` (XDG_STATE_HOME respected)."""
@@ -32,5 +30,6 @@ def write_atomically(path: str, data: bytes, *, mode: int = 0o600, sync: bool = 
 
 
 def host_name() -> str:
+    """The name of this host without its domain, in characters that are safe in a path."""
     name = os.uname().nodename.split(".")[0]
     return "".join(c if c.isascii() and c.isalnum() else "-" for c in name) or "host"

@@ -10,8 +10,6 @@ global batch, if given, is kept at every size; a size that cannot keep it is ref
 
 from __future__ import annotations
 
-from math import gcd
-
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model.errors import SettingError
 
@@ -19,27 +17,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-__all__ = [
-    "GlobalBatch",
-    "Pool",
-    "Sizes",
-    "parse_pool",
-    "parse_sizes",
-    "plan_batch",
-    "scale_factor",
-    "sizes_of_settings",
-    "whole_units",
-]
-
-
 SIZES_MAX = 16_384
 """More nodes than that are a slip of the keyboard."""
 
 
 class Sizes:
-    """The sizes of a run, ascending; the last one is the full size. `unit` is how many nodes make one
-    data-parallel replica.
-    """
+    """The sizes of a run, ascending, the last one full. `unit`: nodes of one data-parallel replica."""
 
     __slots__ = ("all", "unit")
 
@@ -75,9 +58,7 @@ class GlobalBatch:
         self.replicas = replicas
 
     def steps(self, size: int, unit: int) -> int:
-        """Return how many micro steps each replica accumulates at this size so that the global batch stays
-        the same; 0 if impossible.
-        """
+        """Micro steps that each replica adds up at this size to keep the global batch; 0: impossible."""
         at_once = self.micro * self.replicas * (size // unit)
         return self.whole // at_once if at_once and self.whole % at_once == 0 else 0
 
@@ -131,18 +112,12 @@ def plan_batch(sizes: Sizes, whole: int, micro: int, per_node: int, replicas: in
     if wrong:
         right = [str(size) for size in sizes.all if size not in wrong]
         works = f"these sizes work: --ft-nodes-valid={','.join(right)}" if right else "no size works"
+        unit = "node" if sizes.unit == 1 else f"unit of {sizes.unit} nodes"
         raise SettingError(
             f"global-batch: {whole} cannot be dealt out by {micro} over {_named(wrong)} nodes"
-            f" ({replicas} {'replica' if replicas == 1 else 'replicas'} in each {_unit(sizes.unit)}); {works}"
+            f" ({replicas} {'replica' if replicas == 1 else 'replicas'} in each {unit}); {works}"
         )
     return batch
-
-
-def scale_factor(full: int, size: int) -> str:
-    """The full size over this one, as a fraction in lowest terms: "1", "2", "4/3"."""
-    common = gcd(full, size)
-    above, below = full // common, size // common
-    return str(above) if below == 1 else f"{above}/{below}"
 
 
 def whole_units(
@@ -190,10 +165,6 @@ def _number(key: str, text: str) -> int:
 def _named(numbers: Sequence[int]) -> str:
     shown = [str(number) for number in numbers[:4]] + (["..."] if len(numbers) > 4 else [])
     return ", ".join(shown)
-
-
-def _unit(unit: int) -> str:
-    return "node" if unit == 1 else f"unit of {unit} nodes"
 
 
 _KINDS = ("reservation", "partition")

@@ -14,13 +14,6 @@ from ftrun.supervisor.config.rungs import IN_PLACE, Rung, drop_inapplicable, ina
 from ftrun.supervisor.model.errors import SettingError, nearest_word
 from ftrun.supervisor.model.types import FaultClass
 
-__all__ = [
-    "LIMIT_MAX_S",
-    "RungRules",
-    "rung_rules_from",
-]
-
-
 LIMIT_MAX_S = 540.0
 """batch.sh waits ten minutes for an answer in all; a rung may take less."""
 

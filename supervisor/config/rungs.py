@@ -13,8 +13,6 @@ from typing import Any
 
 from ftrun.supervisor.model.errors import SettingError, nearest_word
 
-__all__ = ["DEFAULT_ORDER", "IN_PLACE", "Rung", "drop_inapplicable", "inapplicable_rungs", "parse_order"]
-
 
 class Rung(StrEnum):
     """The rungs, the finest first."""
@@ -34,9 +32,7 @@ _DEFAULTS = (DEFAULT_ORDER, (Rung.RANK, Rung.STEP, Rung.SWAP, Rung.RESUBMIT))
 
 
 def parse_order(place: str, text: str) -> tuple[Rung, ...]:
-    """The rungs of a list such as `step,swap,resubmit`. Raises SettingError; `place` names the setting in its
-    message.
-    """
+    """The rungs of a list such as `step,swap,resubmit`, which `place` names. Raises SettingError."""
     words = [word.strip() for word in text.split(",")]
     known = [rung.value for rung in Rung]
     for word in words:

@@ -30,19 +30,7 @@ from ftrun.supervisor.config.table import (
     Setting,
 )
 from ftrun.supervisor.model.errors import SettingError, nearest_word
-
-__all__ = [
-    "SETTINGS",
-    "Setting",
-    "defaults",
-    "format_value",
-    "parse",
-    "parse_all",
-    "parse_number",
-    "parse_policy_rule",
-    "reach_of_value",
-    "takes_value",
-]
+from ftrun.supervisor.model.renamed_settings import new_name, new_value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,9 +74,11 @@ def defaults() -> dict[str, Value]:
 
 
 def lookup(key: str) -> Setting:
-    """The row of `key`. Raises SettingError with the nearest name."""
+    """The row of `key`. Raises SettingError with its name of today, else the nearest one."""
     row = SETTINGS.get(key)
     if row is None:
+        if now := new_name(key):
+            raise SettingError(f"{key!r} is now called {now!r}")
         near = nearest_word(key, SETTINGS)
         raise SettingError(f"no setting is called {key!r}" + (f"; did you mean {near!r}?" if near else ""))
     return row
@@ -134,9 +124,7 @@ def parse_all(pairs: Iterable[tuple[str, object]]) -> dict[str, Value]:
 
 
 def reach_of_value(key: str, value: Value) -> str:
-    """Return what a value allows its author: "runs", "reads" or "writes" something of their choice; "" for a
-    harmless one.
-    """
+    """What a value lets its author do: "runs", "reads", "writes", or "" for a harmless one."""
     row = SETTINGS[key]
     elements = [
         one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str) and one
@@ -227,6 +215,8 @@ def _text(row: Setting, text: object) -> str:
     if row.default and not row.choices and not text.strip():
         raise SettingError(f"{row.key}: a value is wanted, such as {row.default}")
     if row.choices and text not in row.choices:
+        if now := new_value(row.key, text):
+            raise SettingError(f"{row.key}: {text!r} is now called {now!r}")
         near = nearest_word(text, row.choices)
         hint = f"; did you mean {near}?" if near else ""
         raise SettingError(f"{row.key}: {' or '.join(row.choices)} is wanted, not {text!r}{hint}")
@@ -237,9 +227,7 @@ def _text(row: Setting, text: object) -> str:
 
 
 def _refuse_form(key: str, text: str) -> None:
-    """Refuse a text that its later reader would refuse. Each reader is imported only if its setting is made:
-    most submissions make none.
-    """
+    """Refuse a text that its reader would refuse; a reader is imported only if its setting is made."""
     if key == "pool":
         from ftrun.supervisor.config.node_counts import parse_pool
 
@@ -284,9 +272,7 @@ def _flag(key: str, text: object) -> bool:
 
 
 def parse_number(row: Setting, given: str | float) -> int | float:
-    """Return the number that `given` means for a row, in seconds for a duration. Raises SettingError in one
-    line.
-    """
+    """The number that `given` means for a row, in seconds for a duration. Raises SettingError."""
     text = str(given).strip()
     try:
         if row.kind == INT:

@@ -36,18 +36,7 @@ from ftrun.supervisor.config.settings import SETTINGS
 from ftrun.supervisor.config.table import LIST
 from ftrun.supervisor.model import errors
 from ftrun.supervisor.model.errors import SettingError, UserError
-
-__all__ = [
-    "COMMAND_LINE",
-    "DEFAULT",
-    "Config",
-    "from_arguments",
-    "load",
-    "project_settings",
-    "settings_with_reach",
-    "source_files",
-    "user_folder",
-]
+from ftrun.supervisor.model.renamed_settings import new_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,6 +93,16 @@ class Config:
         assert isinstance(value, str)
         return value
 
+    def number(self, key: str) -> float:
+        """A number, a share or a duration in seconds."""
+        value = self.values[key]
+        assert isinstance(value, int | float)
+        return float(value)
+
+    def whole(self, key: str) -> int:
+        """A whole number."""
+        return int(self.number(key))
+
     def flag(self, key: str) -> bool:
         """A setting that is true or false."""
         return self.values[key] is True
@@ -113,9 +112,7 @@ class Config:
         return self.origin[key][0] not in (DEFAULT, SITE, USER)
 
     def apply(self, layer: str, where: str, pairs: Iterable[Pair]) -> None:
-        """Put one layer on top. Raises UserError for a wrong name or value, and for a setting that is not to
-        be set here.
-        """
+        """Put one layer on top. Raises UserError for a wrong name, value or place."""
         self.put(layer, where, self.checked(layer, where, pairs))
 
     def checked(self, layer: str, where: str, pairs: Iterable[Pair]) -> dict[str, Value]:
@@ -238,9 +235,7 @@ def _untrusted(path: str, why: str, waiting: Mapping[str, str]) -> str:
 
 
 def _files(cwd: str, env: Mapping[str, str]) -> tuple[list[tuple[str, str, bytes]], list[str]]:
-    """(layer, path, content) of the files that count, and a line for each that does not. Raises UserError for
-    those of site and user.
-    """
+    """(layer, path, content) of the files that count, a line for each that does not. Raises UserError."""
     site = env.get("FTRUN_SITE_CONFIG") or SITE_CONFIG
     user = os.path.join(user_folder(env), "config.toml")
     found = [
@@ -264,11 +259,7 @@ def _folder(path: str) -> str:
 
 
 def from_arguments(arguments: Sequence[str]) -> list[Pair]:
-    """Pairs from `--key=value`, `--key value` and `--flag`, as #FTRUN lines have them; `--ft-key` is taken as
-    well.
-
-    Raises UserError.
-    """
+    """Pairs from `--key=value`, `--key value`, `--flag` of #FTRUN lines, also with `--ft-`. UserError."""
     pairs: list[Pair] = []
     words = iter(arguments)
     for word in words:
@@ -297,6 +288,8 @@ def _from_environment(env: Mapping[str, str]) -> list[tuple[str, list[Pair]]]:
         key = name[6:].lower().replace("_", "-")
         row = SETTINGS.get(key)
         if row is None:
+            if now := new_name(key):
+                raise UserError(f"{name}: {key!r} is now called {now!r}: {SETTINGS[now].environment}")
             near = errors.nearest_word(key, SETTINGS)
             # A variable that resembles no setting is somebody else's.
             if near and abs(len(near) - len(key)) <= 1:

@@ -12,26 +12,6 @@ row has to say it. Numbers, flags and choices name nothing.
 
 from __future__ import annotations
 
-__all__ = [
-    "BELOW",
-    "BUDGET_CLASSES",
-    "CHOICE",
-    "DURATION",
-    "FLAG",
-    "INT",
-    "LIST",
-    "NOTHING",
-    "NUMBER",
-    "OPTION",
-    "READS",
-    "RUNS",
-    "SHARE",
-    "TABLE",
-    "TEXT",
-    "WRITES",
-    "Setting",
-]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     Value = bool | int | float | str | list[str]

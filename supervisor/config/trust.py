@@ -17,16 +17,6 @@ import stat
 
 from ftrun.hooks.runtime import ownership
 
-__all__ = [
-    "list_trusted",
-    "read_settings_file",
-    "trust_file",
-    "trust_key",
-    "untrust_file",
-    "why_foreign",
-    "why_untrusted",
-]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -76,9 +66,7 @@ def _why_not_of(path: str, fact: os.stat_result, also: tuple[int, ...]) -> str:
 
 
 def _shared(path: str, descriptor: int, fact: os.stat_result) -> str:
-    """Return why an access list lets others write: with one, the group's rights in `ls -l` are the most that
-    anybody named in it has.
-    """
+    """Why an access list lets others write: the group's rights in `ls -l` are the most that it gives."""
     if not fact.st_mode & stat.S_IWGRP:
         return ""
     try:
@@ -89,9 +77,7 @@ def _shared(path: str, descriptor: int, fact: os.stat_result) -> str:
 
 
 def trust_key(path: str) -> str:
-    """Return what trust is bound to: where the file is found, with links of folders followed, but not the
-    file's own link.
-    """
+    """What trust is bound to: the path with links of folders followed, but not the file's own link."""
     folder, name = os.path.split(os.path.abspath(path))
     return os.path.join(os.path.realpath(folder), name)
 
@@ -122,11 +108,7 @@ def trust_file(path: str, content: bytes, folder: str) -> Record:
     finally:
         os.umask(umask)
     ownership.private_folder(records)
-    made = {
-        "path": trust_key(path),
-        "sha256": _hash(content),
-        "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-    }
+    made = {"path": trust_key(path), "sha256": _hash(content), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
     home.write_atomically(os.path.join(records, _name(made["path"])), json.dumps(made).encode() + b"\n")
     return made
 
@@ -141,9 +123,7 @@ def untrust_file(path: str, folder: str) -> bool:
 
 
 def list_trusted(folder: str) -> list[Record]:
-    """Return what is trusted, sorted by path, each with its `state`: trusted, changed, gone, or why it does
-    not count.
-    """
+    """What is trusted, by path, each with its `state`: trusted, changed, gone, or why it does not count."""
     records = os.path.join(folder, _FOLDER)
     try:
         names = os.listdir(records)

@@ -1,4 +1,4 @@
-"""What is known of the cluster, the ranks and the checkpoints of one run, for the policy. (I/O)"""
+"""What is known of the cluster and the checkpoints of one run, for the policy. (I/O)"""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.supervisor.config.node_counts import sizes_of_settings
 from ftrun.supervisor.diagnosis import resumable
-from ftrun.supervisor.model.types import Topology
 from ftrun.supervisor.policy import policy_input, queue
-from ftrun.supervisor.store import checkpoints, submission_context
+from ftrun.supervisor.store import checkpoints
 from ftrun.supervisor.submission import in_allocation
 
 if TYPE_CHECKING:
@@ -18,10 +17,9 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
 
-__all__ = ["cluster_view", "lost_before_end", "newer_checkpoint", "newest_checkpoint", "topology"]
+__all__ = ["cluster_view", "lost_nodes", "newer_checkpoint", "newest_checkpoint"]
 
 SILENT_FOR_S = 15.0
-PINGED_LATE_S = 15.0  # Slurm pings three times in SlurmdTimeout, and takes its time
 _GIVEN_UP = frozenset({"down", "error", "fail"})
 
 
@@ -43,7 +41,7 @@ def cluster_view(ctx: RunContext, snapshot: ClusterSnapshot) -> policy_input.Clu
         snapshot.nodes,
         rights,
         names=names,
-        lost=_lost(ctx, snapshot),
+        lost=lost_nodes(ctx, snapshot),
         nodes_needed=_nodes_needed(ctx, row),
         nodes_least=queue.smallest_size(ctx.run, sizes_of_settings(ctx.settings)),
         may_ask=bool(ctx.settings.get("site-spool")),
@@ -71,7 +69,7 @@ def _partition(ctx: RunContext, row: JobRow | None) -> str:
     return next((name for name in told if name), "")
 
 
-def _lost(ctx: RunContext, snapshot: ClusterSnapshot) -> tuple[str, ...]:
+def lost_nodes(ctx: RunContext, snapshot: ClusterSnapshot) -> tuple[str, ...]:
     """The nodes of the attempt that Slurm has given up or that have been silent for long.
 
     A controller that has just come back shows every node as not responding for some seconds; that is no fault
@@ -88,46 +86,19 @@ def _lost(ctx: RunContext, snapshot: ClusterSnapshot) -> tuple[str, ...]:
     return tuple(found)
 
 
-def lost_before_end(ctx: RunContext, snapshot: ClusterSnapshot) -> tuple[str, ...]:
-    """The lost nodes, less those that Slurm gave up so late that they were still alive when the job ended.
-
-    Both times are by Slurm's clock.
-    """
-    assert snapshot.nodes is not None
-    end_s, timeout_s = ctx.attempt.launch.end.slurm_at_s, ctx.services.facts().slurmd_timeout_s
-    rows = {node: snapshot.nodes[node] for node in _lost(ctx, snapshot) if node in ctx.attempt.used}
-    alive_s = timeout_s + timeout_s / 3 + PINGED_LATE_S  # the longest time before Slurm gives a node up
-    return tuple(
-        node
-        for node, row in rows.items()
-        if end_s is None
-        or row.spoken_for
-        or row.reason_time_s is None
-        or row.reason_time_s - alive_s <= end_s
-    )
-
-
-def topology(ctx: RunContext) -> Topology:
-    """The known rank placement of this attempt. Slurm's default, block distribution, is not assumed."""
-    known, report = Topology(nodes=ctx.attempt.used), ctx.observations.report
-    return report.seats.added_to(known) if report is not None else known
-
-
 def newest_checkpoint(ctx: RunContext) -> str:
     """The newest checkpoint of the run by its name; "" if none is known.
 
     Cheap: callers use it while the run writes.
     """
-    return resumable.newest_by_name(ctx.settings, ctx.run, submission_context.cwd(ctx.run_dir))
+    return resumable.newest_by_name(ctx.settings, ctx.run, ctx.cwd)
 
 
 def newer_checkpoint(ctx: RunContext, newest: str) -> str:
     """`newest` if it is newer than every checkpoint known when this launch began; else ""."""
     run, attempt = ctx.run, ctx.attempt
     resumed = (
-        os.path.join(submission_context.cwd(ctx.run_dir), attempt.launch.start.resume_from)
-        if attempt.launch.start.resume_from
-        else ""
+        os.path.join(ctx.cwd, attempt.launch.start.resume_from) if attempt.launch.start.resume_from else ""
     )
     before = run.best_checkpoint or resumed
     since = attempt.launch.started_at_s or attempt.opened_at_s

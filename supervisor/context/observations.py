@@ -8,22 +8,45 @@ script inside it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ftrun.slurm.client.parse import has_token
 from ftrun.supervisor.diagnosis.launch_state import LaunchState
-from ftrun.supervisor.model.timers import Slots, Stopwatch, Stopwatches
+from ftrun.supervisor.model.timers import Stopwatch, Stopwatches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.model.run import Attempt
 
-__all__ = ["LaunchObservations"]
+__all__ = ["LaunchObservations", "Slots"]
 
 BLIND_FOR_S = 30.0  # an outage; a shorter gap is a failed query
 T = TypeVar("T")
+
+
+class Slots:
+    """One object of each class, made when it is first asked for.
+
+    A feature declares the class. No other feature names it, so none can touch what is in it, and the holder
+    of the slots knows no feature.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[type, Any] = {}
+
+    def of(self, kind: type[T], make: Callable[[], T] | None = None) -> T:
+        """The object of this class; made by `make` where the class asks for arguments."""
+        if kind not in self._made:
+            self._made[kind] = kind() if make is None else make()
+        return cast("T", self._made[kind])
+
+    def close(self) -> None:
+        """Close what can be closed."""
+        for made in self._made.values():
+            if hasattr(made, "close"):
+                made.close()
 
 
 @dataclass
@@ -51,9 +74,9 @@ class LaunchObservations(LaunchState):
         """The object of this class that lives as long as the launch."""
         return self.launch_slots.of(kind)
 
-    def per_start(self, kind: type[T]) -> T:
+    def per_start(self, kind: type[T], make: Callable[[], T] | None = None) -> T:
         """The object of this class that lives as long as the present start of the script."""
-        return self.start_slots.of(kind)
+        return self.start_slots.of(kind, make)
 
     def learn(self, family: Iterable[JobRow], token: str) -> None:
         """Remember how Slurm shows a job with our token, in case it no longer shows the token later."""

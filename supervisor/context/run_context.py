@@ -8,6 +8,7 @@ snapshot; the context knows none of them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -17,10 +18,10 @@ from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.observations import LaunchObservations
 from ftrun.supervisor.context.services import Services
 from ftrun.supervisor.model import job_rows
-from ftrun.supervisor.model.events import apply, fold
+from ftrun.supervisor.model.events import apply
 from ftrun.supervisor.model.run import Attempt, Run
 from ftrun.supervisor.model.states import State, next_state
-from ftrun.supervisor.store import journal
+from ftrun.supervisor.store import journal, submission_context
 from ftrun.supervisor.store.lease import LeaseLost
 
 __all__ = ["JournalChanged", "RunContext"]
@@ -40,6 +41,7 @@ class RunContext:
         self.run_dir = run_dir
         self.services = services
         self.observations = LaunchObservations()
+        self._submission: Mapping[str, Any] = {}
         self._journal: journal.Journal | None = None
         self._stays_open = False  # the journal stays open and uses one of the descriptors
         self._sizes: dict[str, int] = {}
@@ -50,7 +52,7 @@ class RunContext:
     def _reload(self) -> None:
         self._sizes = journal.sizes(self.run_dir)
         self._lengths = journal.believed_lengths(self.run_dir)
-        self.run = fold(os.path.basename(self.run_dir), journal.read_run(self.run_dir))
+        self.run = journal.load_run(self.run_dir)
 
     # ------------------------------------------------------------------ the run
 
@@ -65,6 +67,19 @@ class RunContext:
     def settings(self) -> Mapping[str, Any]:
         """The validated settings of the run."""
         return self.run.settings
+
+    @property
+    def submission(self) -> Mapping[str, Any]:
+        """The submission context, which never changes: read once. {} while it cannot be read."""
+        if not self._submission:
+            with contextlib.suppress(submission_context.ContextError):
+                self._submission = submission_context.load(self.run_dir)
+        return self._submission
+
+    @property
+    def cwd(self) -> str:
+        """The working folder of the submission; "" while it cannot be read."""
+        return str(self.submission.get("cwd", ""))
 
     @property
     def just_submitted(self) -> bool:

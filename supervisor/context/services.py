@@ -19,8 +19,8 @@ from ftrun.slurm.commands.steps import Steps
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.context.accounting_cache import AccountingCache
 from ftrun.supervisor.context.cluster_snapshot import ALL_RUNS, STALE_AFTER_S, ClusterSnapshot, Lead, Stale
-from ftrun.supervisor.context.node_ledger_writer import NodeLedgerWriter
-from ftrun.supervisor.model.timers import Slots
+from ftrun.supervisor.context.observations import Slots
+from ftrun.supervisor.nodes.ledger import NodeLedger
 from ftrun.supervisor.signatures import catalog as signatures_catalog
 from ftrun.supervisor.signatures.catalog import Catalog
 from ftrun.supervisor.store.crash_points import crash_plan
@@ -59,7 +59,7 @@ class Services:
         default_factory=dict
     )  # who gets no answer from Slurm -> since when (Unix seconds)
     _proven_s: float = float("-inf")
-    ledger: NodeLedgerWriter = field(init=False)
+    ledger: NodeLedger = field(init=False)
     accounting: AccountingCache = field(
         init=False
     )  # accounting's answers about jobs that Slurm has forgotten
@@ -69,7 +69,9 @@ class Services:
     _slots: Slots = field(default_factory=Slots)
 
     def __post_init__(self) -> None:
-        self.ledger = NodeLedgerWriter(self.home, self.clock.now_s, self.tell)
+        self.ledger = NodeLedger(
+            self.home, self.clock.now_s, self.tell, writer=self.lead.writer, domains=self.domains
+        )
         self.accounting = AccountingCache(self.clock.mono_s, self.tell)
 
     def shared(self, kind: type[T]) -> T:

@@ -13,7 +13,6 @@ may make the run's own journal unreadable.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -234,8 +233,8 @@ def _records(path: str, start_bytes: int) -> Iterator[tuple[int, Any]]:
     for line in content.split(b"\n")[:-1]:  # the last piece is torn, or not completely written yet
         end += len(line) + 1
         try:
-            yield end, json.loads(line.decode("utf-8", "surrogateescape"))
-        except (ValueError, RecursionError):
+            yield end, journal.parse_record(line)
+        except ValueError:
             yield end, None
 
 

@@ -18,10 +18,9 @@ from ftrun.supervisor.controller import gather_facts
 from ftrun.supervisor.diagnosis.facts import Facts
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model import job_rows
-from ftrun.supervisor.model.run import Attempt, Run
 from ftrun.supervisor.policy import decide
-from ftrun.supervisor.store import attempt_dir, submission_context
-from ftrun.supervisor.submission import node_names
+from ftrun.supervisor.store import attempt_dir
+from ftrun.supervisor.submission import array_spec
 
 if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
@@ -125,34 +124,31 @@ def _stops(case: PolicyInput, cause: Diagnosis) -> bool:
     return (ruling.would or ruling.decision).kind == "stop"
 
 
-def tasks_to_repeat(run_dir: str, run: Run, previous: Attempt) -> tuple[int, ...]:
-    """The tasks that the attempt after `previous` runs; empty if the job is no array."""
-    asked = tasks_of(run_dir, previous)
-    over = {task for lot in run.given_up for task in lot.tasks}
+def tasks_to_repeat(ctx: RunContext) -> tuple[int, ...]:
+    """The tasks that the next attempt runs; empty if the job is no array."""
+    previous, asked = ctx.attempt, tasks_of(ctx)
+    over = {task for lot in ctx.run.given_up for task in lot.tasks}
     if previous.submission == "done":
         failed = previous.failed_tasks
         if not failed or previous.launch.end.state == "GONE":
             # Even Slurm does not know: repeat every task without a record of a good end.
-            failed = tuple(task for task in asked if not _went_well(run_dir, previous, task))
+            failed = tuple(task for task in asked if not _went_well(ctx, task))
         asked = failed
     return tuple(task for task in asked if task not in over)
 
 
-def all_went_well(run_dir: str, attempt: Attempt) -> bool:
+def all_went_well(ctx: RunContext) -> bool:
     """Whether every task of the attempt has a record of a good end; False if the job is no array."""
-    asked = tasks_of(run_dir, attempt)
-    return bool(asked) and all(_went_well(run_dir, attempt, task) for task in asked)
+    asked = tasks_of(ctx)
+    return bool(asked) and all(_went_well(ctx, task) for task in asked)
 
 
-def tasks_of(run_dir: str, attempt: Attempt) -> tuple[int, ...]:
-    """The tasks that this attempt is for; empty if the job is no array."""
-    try:
-        spec = str(submission_context.load(run_dir).get("array", ""))
-    except submission_context.ContextError:
-        return ()
-    return (attempt.tasks or node_names.array_tasks(spec)) if spec else ()
+def tasks_of(ctx: RunContext) -> tuple[int, ...]:
+    """The tasks that the present attempt is for; empty if the job is no array."""
+    spec = str(ctx.submission.get("array", ""))
+    return (ctx.attempt.tasks or array_spec.array_tasks(spec)) if spec else ()
 
 
-def _went_well(run_dir: str, attempt: Attempt, task: int) -> bool:
-    written = attempt_dir.task_exit(run_dir, attempt.number, task)
+def _went_well(ctx: RunContext, task: int) -> bool:
+    written = attempt_dir.task_exit(ctx.run_dir, ctx.attempt.number, task)
     return written is not None and not written.code and not written.signal

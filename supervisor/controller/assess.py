@@ -12,28 +12,24 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.cluster import JobState
-from ftrun.supervisor.context.cluster_view import cluster_view, lost_before_end, newer_checkpoint, topology
+from ftrun.supervisor.context.cluster_view import cluster_view, newer_checkpoint
 from ftrun.supervisor.controller import (
     agent_link,
     arrays,
-    exit_status,
     finish,
     gather_facts,
-    graceful_stop,
     missing_jobs,
-    node_evidence,
-    node_history,
     observe,
 )
 from ftrun.supervisor.diagnosis import checkpoint_blame
 from ftrun.supervisor.diagnosis.checkpoint_blame import ResumePoint
+from ftrun.supervisor.diagnosis.evidence import written_before
 from ftrun.supervisor.diagnosis.resumable import find_resume_point, write_divergence_files
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model import agent_events
 from ftrun.supervisor.model.timers import Stopwatch
 from ftrun.supervisor.model.types import WITHOUT_SCRIPT, Diagnosis, FaultClass
 from ftrun.supervisor.policy import decide, policy_input
-from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.telemetry import divergence
 from ftrun.supervisor.telemetry.diverged_checkpoints import poison_of
 
@@ -41,7 +37,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.diagnosis.facts import Facts
-    from ftrun.supervisor.model.run import Attempt
     from ftrun.supervisor.telemetry.divergence import DivergenceSign
 
 __all__ = ["assess_launch", "checkpoint_to_load", "note_divergence"]
@@ -62,51 +57,47 @@ def assess_launch(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         return
     if attempt.launch.requeued and ctx.row(snapshot) is None and not _unseen_for_long(ctx, snapshot):
         return  # first see whether Slurm has started it again
-    if not node_evidence.ssh_checks_over(ctx, snapshot):
+    if not gather_facts.ssh_checks_over(ctx, snapshot):
         return
-    attempt = exit_status.as_of_last_start(ctx.attempt)
-    attempt = graceful_stop.with_preemption(
-        ctx, exit_status.corrected_by_log(attempt, ctx.observations.evidence)
-    )
-    incident = exit_status.incident_id(attempt)
-    facts = _facts(ctx, snapshot, attempt, incident)
-    diagnosis = diagnose(facts)
+    facts, diagnosis = _diagnosis(ctx, snapshot)
     _note_loading(ctx, diagnosis)
+    case = _case(ctx, snapshot, facts, diagnosis)
+    if case.diagnosis.fault is not FaultClass.HEALTHY:
+        ctx.record(
+            "diagnosed",
+            incident=case.attempt.incident,
+            diagnosis=case.diagnosis.to_json(),
+            step=case.step,
+            first_evidence_at_s=gather_facts.first_evidence_s(ctx, case.diagnosis.signature),
+        )
+    _journal_ruling(ctx, snapshot, case, decide.decide(case))
+
+
+def _case(
+    ctx: RunContext, snapshot: ClusterSnapshot, facts: Facts, diagnosis: Diagnosis
+) -> policy_input.PolicyInput:
+    """What the policy decides on: the diagnosis, the run's history, the cluster, the checkpoints."""
+    attempt = facts.attempt
+    assert attempt is not None
     found, loads = note_divergence(ctx, snapshot), checkpoint_to_load(ctx)
-    checkpoint = newer_checkpoint(ctx, loads.path)
     case = policy_input.PolicyInput(
-        run=agent_events.without_last_decision(ctx.run, incident),
+        run=agent_events.without_last_decision(ctx.run, attempt.incident),
         attempt=attempt,
         diagnosis=diagnosis,
+        checkpoint=newer_checkpoint(ctx, loads.path),
         cluster=cluster_view(ctx, snapshot),
         limits=policy_input.limits_from(ctx.settings),
         now_s=snapshot.now_s,
         step=ctx.observations.step if found is None or found.step is None else found.step,
-        checkpoint=checkpoint,
         diverged=divergence.describe_divergence(found),
         older=loads.back,
         stuck=loads.stuck,
         own=loads.own,
         running_again=_running_again(ctx, snapshot),
-        common=node_history.common_cause(ctx, diagnosis, snapshot.now_s),
+        common=ctx.services.ledger.common_cause(ctx.run, diagnosis, snapshot.now_s),
         unseen=ctx.run_dir if _unseen(ctx) else "",
     )
-    if attempt.submission == "done":
-        case = arrays.with_task_diagnoses(ctx, case, facts)
-        diagnosis = case.diagnosis
-    if diagnosis.fault is not FaultClass.HEALTHY:
-        times_s = [e.at_s for e in ctx.observations.evidence if e.signature == diagnosis.signature]
-        times_s += node_evidence.first_seen_s(ctx, diagnosis.signature)
-        first = min((at for at in times_s if at is not None), default=None)
-        ctx.record(
-            "diagnosed",
-            incident=incident,
-            diagnosis=diagnosis.to_json(),
-            step=case.step,
-            first_evidence_at_s=first,
-        )
-    ruling = decide.decide(case)
-    _journal_ruling(ctx, snapshot, case, ruling, incident)
+    return arrays.with_task_diagnoses(ctx, case, facts) if attempt.failed_tasks else case
 
 
 def _log_is_quiet(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
@@ -133,11 +124,14 @@ def _unseen_for_long(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     return all(row.state.ended for row in ctx.services.cluster.find(ctx.attempt.token))
 
 
-def _facts(ctx: RunContext, snapshot: ClusterSnapshot, attempt: Attempt, incident: str) -> Facts:
-    """All facts of the end, with the last lines of the logs if the cause stays unknown."""
-    lost = lost_before_end(ctx, snapshot) if attempt.submission == "done" else ()
-    facts = gather_facts.facts_of_end(ctx, snapshot, attempt, incident, topology=topology(ctx), lost=lost)
-    return gather_facts.with_last_lines(ctx, facts, diagnose(facts))
+def _diagnosis(ctx: RunContext, snapshot: ClusterSnapshot) -> tuple[Facts, Diagnosis]:
+    """The facts of the end and their cause; the last lines of the logs count only if the cause is unknown."""
+    facts = gather_facts.facts_of_end(ctx, snapshot)
+    found = diagnose(facts)
+    if found.fault is FaultClass.UNKNOWN:
+        facts = gather_facts.with_last_lines(ctx, facts)
+        found = diagnose(facts)
+    return facts, found
 
 
 def note_divergence(ctx: RunContext, snapshot: ClusterSnapshot) -> DivergenceSign | None:
@@ -170,8 +164,7 @@ def checkpoint_to_load(ctx: RunContext) -> ResumePoint:
     """The checkpoint that a start would load now."""
     if ctx.attempt.submission != "done":
         return ResumePoint()
-    cwd = submission_context.cwd(ctx.run_dir)
-    return find_resume_point(ctx.settings, ctx.run, cwd, run_dir=ctx.run_dir)
+    return find_resume_point(ctx.settings, ctx.run, ctx.cwd, run_dir=ctx.run_dir)
 
 
 def _note_loading(ctx: RunContext, diagnosis: Diagnosis) -> None:
@@ -179,8 +172,9 @@ def _note_loading(ctx: RunContext, diagnosis: Diagnosis) -> None:
 
     Checkpoints that turn out not to be at fault are taken back.
     """
+    lines = written_before(ctx.observations.evidence, ctx.attempt.end_offsets)
     failed_to_load = ctx.observations.step is None and checkpoint_blame.is_reported_broken(
-        ctx.observations.evidence, ctx.services.catalog(), ctx.attempt.launch.start.resume_from
+        lines, ctx.services.catalog(), ctx.attempt.launch.start.resume_from
     )
     is_program = diagnosis.loading is not None and diagnosis.loading.verdict == checkpoint_blame.PROGRAM
     if checkpoint_blame.is_set_aside(diagnosis) or (failed_to_load and not is_program):
@@ -226,13 +220,12 @@ def _journal_ruling(
     snapshot: ClusterSnapshot,
     case: policy_input.PolicyInput,
     ruling: policy_input.Ruling,
-    incident: str,
 ) -> None:
     """Journal the ruling: the record itself moves the run to recovering, finished or stopped."""
     decision = ruling.decision
     wished = bool(ctx.run.wish) and decision.kind == "stop"
     data = decision.to_json() | {
-        "incident": incident,
+        "incident": case.attempt.incident,
         "class": (FaultClass.CANCELLED if wished else case.diagnosis.fault).value,
         "signature": case.diagnosis.signature,
         "spent": dict(ruling.spent),

@@ -13,10 +13,15 @@ from typing import TYPE_CHECKING, Any
 from ftrun.hooks.checkpoints import names
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.supervisor.context.cluster_view import newest_checkpoint
-from ftrun.supervisor.model.timers import Stopwatch, Stopwatches
+from ftrun.supervisor.model.timers import Intervals, Stopwatch, Stopwatches
 from ftrun.supervisor.policy import save_request
-from ftrun.supervisor.policy.save_request import CheckpointState, Occasion, SaveRequest, SaveVerdict
-from ftrun.supervisor.store import checkpoints, flag_files, run_dir
+from ftrun.supervisor.policy.save_request import (
+    CheckpointState,
+    Occasion,
+    SaveRequest,
+    SaveVerdict,
+)
+from ftrun.supervisor.store import checkpoints, flag_files, run_dir, submission_context
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,6 +49,7 @@ class _Clocks:
     """Of one launch."""
 
     asked: Stopwatches = field(default_factory=Stopwatches)  # by token of the request
+    warned: Intervals = field(default_factory=Intervals)  # by token, too
     newest: tuple[str, str] = ("", "")  # path and stamp of the newest checkpoint
     unchanged: Stopwatch = field(default_factory=Stopwatch)  # since when that one is unchanged
 
@@ -129,9 +135,11 @@ def awaited_verdict(ctx: RunContext, snapshot: ClusterSnapshot) -> SaveVerdict:
     waited_s = ctx.observations.per_launch(_Clocks).asked[request["token"]].held_s(snapshot.mono_s)
     verdict = save_request.save_verdict(asking, now, waited_s)
     if not verdict.end:
+        if verdict.unsettled and ctx.observations.per_launch(_Clocks).warned[request["token"]].first():
+            ctx.record("warned", message=save_request.unsettled_warning(verdict))
         return verdict
     if verdict.saved:
-        ctx.record("leave.saved", why=verdict.reason, path=now.path, waited_s=round(waited_s, 1))
+        ctx.record("leave.saved", why=verdict.reason, path=verdict.path, waited_s=round(waited_s, 1))
     else:
         ctx.record("leave.missed", why=verdict.reason, waited_s=round(waited_s, 1))
         if asking.occasion is not Occasion.GASP:
@@ -148,13 +156,20 @@ def newest_sight(ctx: RunContext, snapshot: ClusterSnapshot) -> CheckpointState:
     if clocks.newest != (path, stamp):
         clocks.newest = path, stamp
         clocks.unchanged.restart(snapshot.mono_s)
+    marked = bool(ctx.settings.get("checkpoint-marker"))
+    aside, cwd = checkpoints.unchanged_since_set_aside(ctx.run.set_aside), submission_context.cwd(ctx.run_dir)
+    pattern = str(ctx.settings.get("checkpoint", ""))
+    before = "" if marked else checkpoints.overtaken_checkpoint(path, pattern, set_aside=aside, cwd=cwd)
     return CheckpointState(
         path=path,
         stamp=stamp,
         step=names.step_of(path) if path else None,
         logged=ctx.observations.saved_step,
         quiet_s=clocks.unchanged.held_s(snapshot.mono_s),
-        marked=bool(ctx.settings.get("checkpoint-marker")),
+        marked=marked,
+        overtaken=CheckpointState(before, checkpoints.content_stamp(before), names.step_of(before))
+        if before
+        else None,
     )
 
 

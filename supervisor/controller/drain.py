@@ -123,14 +123,8 @@ def _cap_is_reached(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
 def request_drains(ctx: RunContext, snapshot: ClusterSnapshot, decision: Mapping[str, Any]) -> None:
     """Leave a request for every node that the decision wants drained by the site. Raises LeaseLost, Stale."""
     for node in decision.get("ask", ()):
-        incident = str(decision.get("incident", ""))
-        before = [(i, a) for i, a in ctx.run.asked.items() if (a["node"], a["incident"]) == (node, incident)]
-        if not before:
-            request_id = secrets.token_hex(16)
-            ctx.record("drain.asked", step="intended", id=request_id, node=node, incident=incident)
-            _leave_request(ctx, snapshot, request_id, decision, node=node)
-        elif before[-1][1]["step"] == "intended":
-            _leave_request(ctx, snapshot, before[-1][0], decision, node=node)
+        about = {"node": node, "incident": str(decision.get("incident", ""))}
+        _ask_once(ctx, snapshot, about, decision, node=node)
 
 
 def request_priority(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
@@ -138,7 +132,7 @@ def request_priority(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
 
     Raises LeaseLost, Stale.
     """
-    run, attempt = ctx.run, ctx.attempt
+    run = ctx.run
     last = run.incidents[-1] if run.incidents else None
     lost = next((one for one in reversed(run.attempts[:-1]) if one.nodes), None)
     if not (ctx.settings.get(SETTING) and ctx.settings.get("site-priority")) or lost is None:
@@ -146,13 +140,32 @@ def request_priority(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     if last is None or last.attempt != lost.number or not CLASS_RULES[FaultClass(last.fault)].drain:
         return
     decision = {"class": last.fault, "signature": last.diagnosis.get("signature", "")}
-    before = [(i, a) for i, a in run.asked.items() if a.get("job") == attempt.job]
-    if not before:
-        request_id = secrets.token_hex(16)
-        ctx.record("raise.asked", step="intended", id=request_id, node="", job_id=attempt.job, lost=lost.job)
-        _leave_request(ctx, snapshot, request_id, decision, lost=lost.job)
-    elif before[-1][1]["step"] == "intended":
-        _leave_request(ctx, snapshot, before[-1][0], decision, lost=lost.job)
+    _ask_once(ctx, snapshot, {"job": ctx.attempt.job}, decision, lost=lost.job)
+
+
+def _ask_once(
+    ctx: RunContext,
+    snapshot: ClusterSnapshot,
+    about: Mapping[str, str],
+    decision: Mapping[str, Any],
+    *,
+    node: str = "",
+    lost: str = "",
+) -> None:
+    """Leave one request about this, announced first; one that was announced and never left is left now."""
+    before = [
+        (request_id, asked["step"])
+        for request_id, asked in ctx.run.asked.items()
+        if all(asked.get(key) == value for key, value in about.items())
+    ]
+    if before and before[-1][1] != "intended":
+        return
+    request_id = before[-1][0] if before else secrets.token_hex(16)
+    if not before and lost:
+        ctx.record("raise.asked", step="intended", id=request_id, node="", lost=lost)
+    elif not before:
+        ctx.record("drain.asked", step="intended", id=request_id, **about)
+    _leave_request(ctx, snapshot, request_id, decision, node=node, lost=lost)
 
 
 def _leave_request(

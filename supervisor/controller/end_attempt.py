@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.records import replace
-from ftrun.supervisor.controller import dependents
+from ftrun.supervisor.controller import dependents, observe
 from ftrun.supervisor.model import job_rows
 from ftrun.supervisor.model.timers import Interval, Stopwatch
 
@@ -52,7 +52,7 @@ def cancel_job(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         row = ctx.row(replace(snapshot, families=families))
         if row is None or row.state.ended or row.state is JobState.COMPLETING:
             return  # its end shows who ended it; an id that Slurm has reused is left alone
-        ctx.record("cancel.intended", what=f"job {ctx.attempt.job}", own=True)
+        ctx.record("cancel.intended", what=f"job {ctx.attempt.job}", own=True, logs=observe.log_sizes(ctx))
     ctx.services.act("cancel", snapshot, lambda: ctx.services.cluster.cancel(ctx.attempt.job))
     ctx.record("end.done")
 

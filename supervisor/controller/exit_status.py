@@ -15,10 +15,8 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client.parse import has_token
-from ftrun.slurm.records import replace
 from ftrun.supervisor.controller import accounting, arrays, observe
-from ftrun.supervisor.diagnosis.review import slurmstepd_reason
-from ftrun.supervisor.model.types import CLOSED, STARTED_TWICE, UNWATCHED
+from ftrun.supervisor.model.types import CLOSED, STARTED_TWICE
 from ftrun.supervisor.store import attempt_dir
 
 if TYPE_CHECKING:
@@ -26,13 +24,8 @@ if TYPE_CHECKING:
 
     from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.model.run import Attempt
-    from ftrun.supervisor.model.types import Evidence
 
 __all__ = [
-    "as_of_last_start",
-    "corrected_by_log",
-    "incident_id",
     "launch_exit",
     "may_be_forgotten",
 ]
@@ -98,7 +91,7 @@ def launch_exit(
         data |= {"exit_code": written.code, "exit_signal": written.signal}
     if state == "GONE" and written is not None and not written.code and not written.signal:
         data["state"] = "COMPLETED"
-    if state == "GONE" and arrays.all_went_well(run_dir, attempt):
+    if state == "GONE" and arrays.all_went_well(ctx):
         data |= {"state": "COMPLETED", "exit_code": 0}
     if state in {"FAILED", "GONE"} and _second_start(ctx, launch, started_at_s):
         data |= _of_the_first_start(ctx, written, data["nodes"], launch)
@@ -116,7 +109,7 @@ def _second_start(ctx: RunContext, launch: int, started_at_s: float | None) -> b
     if attempt_dir.second_start_job(run_dir, attempt.number, launch):
         return True
     first, last = attempt.starts.get(launch), started_at_s or attempt.launch.started_at_s
-    if first is None or last is None or arrays.tasks_of(run_dir, attempt):
+    if first is None or last is None or ctx.submission.get("array"):
         return False  # an array has as many starts as tasks
     return last > first + 1 and attempt_dir.exit_record(run_dir, attempt.number, launch) is None
 
@@ -142,47 +135,6 @@ def _is_closed(ctx: RunContext) -> bool:
     with contextlib.suppress(OSError):
         return any(claim.closed for claim in attempt_dir.claims(ctx.run_dir, ctx.attempt.number))
     return ctx.attempt.closed
-
-
-def as_of_last_start(attempt: Attempt) -> Attempt:
-    """The attempt as its last start alone made it. (pure)
-
-    Nodes that this start did not use took no part, and the derived exit code that Slurm keeps of the job's
-    failed steps belongs to the starts before it.
-    """
-    derived = attempt.launch.end.derived_exit_code if attempt.launch.start.number == 1 else 0
-    return replace(attempt.ended_as(derived_exit_code=derived), nodes=attempt.used)
-
-
-def incident_id(attempt: Attempt) -> str:
-    """The id of the fault. (pure)
-
-    If an agent served the launch, it is the agent's name for the start, so that one fault counts once.
-    """
-    launch = f"{attempt.number}.{attempt.launch.number}"
-    return (
-        f"{launch}.{attempt.launch.start.number}"
-        if attempt.launch.inside or attempt.launch.start.number > 1
-        else launch
-    )
-
-
-def corrected_by_log(attempt: Attempt, evidence: Sequence[Evidence]) -> Attempt:
-    """`attempt`, corrected by what slurmstepd wrote into its log where no supervisor saw the end. (pure)
-
-    A script that exits 0 because it was told to leave has not finished; nor has a start that the agent ended.
-    """
-    last = next((one for one in reversed(attempt.begun) if one.launch == attempt.launch.number), None)
-    # The agent of a later start may be dead.
-    by_us = last is not None and last.by_us and last.number == attempt.launch.start.number
-    if attempt.launch.end.state == "COMPLETED" and by_us:
-        return replace(attempt.ended_as(state="FAILED"), end_intended="ended from inside", end_done=True)
-    left = attempt.launch.end.state == "COMPLETED" and attempt.launch.end.reason == UNWATCHED
-    return (
-        attempt.ended_as(state="GONE")
-        if left and slurmstepd_reason(attempt, evidence) is not None
-        else attempt
-    )
 
 
 def may_be_forgotten(known_s: float | None, looked_s: float, min_job_age_s: float) -> bool:

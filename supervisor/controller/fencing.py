@@ -1,26 +1,56 @@
-"""When an attempt is over, so that the next one may start: the proof that law P6 asks for. (I/O)
+"""That an attempt is over, so that the next one may start: job and nodes (P6), its claim and token (P4). (I/O)
 
 First the job must be over for Slurm, then each node of the launch by itself: it responds and has nothing left
 of the job, or it has been silent for so long that its processes count as dead (the node is excluded then). A
-launch that ran while no supervisor watched is assessed first: it may have completed.
+launch that ran while no supervisor watched is assessed first: it may have completed. Then its claim is taken,
+so that a late job of it does not start.
+
+Last, other jobs that bear the run's token are cancelled. sbatch may have made two jobs of one token, one of
+them late; and a controller that lost its memory may bring back what was over. Where claims can be seen, such
+a job exits by itself as soon as it starts. Where they cannot, it trains beside the attempt, and in the queue
+it holds the run's place. So each run looks its token up before a submission and at its end, and while
+attempts live, one query now and then serves all runs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
-from ftrun.supervisor.controller import missing_jobs, observe
+from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.parse import has_token
+from ftrun.supervisor.controller import observe
 from ftrun.supervisor.model import types
+from ftrun.supervisor.model.job_rows import base_job_id
+from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.timers import Stopwatch, Stopwatches
 from ftrun.supervisor.store import attempt_dir
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.model.run import Companion
 
-__all__ = ["fence_wait_s", "is_fenced", "silent_nodes"]
+__all__ = [
+    "LIVE_STATES",
+    "SEARCH_EVERY_S",
+    "TOKEN_PREFIX",
+    "cancel_all",
+    "cancel_seen",
+    "close_attempt",
+    "fence_wait_s",
+    "is_closed",
+    "is_fenced",
+    "silent_nodes",
+]
+
+SEARCH_EVERY_S = 30.0  # how often orphans of all runs are looked for while one of them lives
+TOKEN_PREFIX = "ftrun"  # the head of every token
+LIVE_STATES = frozenset({State.QUEUED, State.RUNNING, State.SUSPECT, State.ENDING})
 
 
 @dataclass
@@ -59,7 +89,9 @@ def _ever_used(ctx: RunContext) -> set[str]:
     went on.
     """
     attempt, run_dir = ctx.attempt, ctx.run_dir
-    launches = range(max(attempt.launch.number, missing_jobs.latest_launch(ctx)) + 1)
+    launches = range(
+        max(attempt.launch.number, attempt_dir.latest_claimed_launch(ctx.run_dir, ctx.attempt)) + 1
+    )
     records = (attempt_dir.launch_record(run_dir, attempt.number, launch) for launch in launches)
     brought = {node for one in attempt.companions for node in one.nodes}
     return {*attempt.nodes, *brought, *(n for record in records if record is not None for n in record.nodes)}
@@ -101,7 +133,7 @@ def _take_up_unseen_launch(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     """
     if _adopt_second_job(ctx):
         return True
-    launch = missing_jobs.latest_launch(ctx)
+    launch = attempt_dir.latest_claimed_launch(ctx.run_dir, ctx.attempt)
     if ctx.row(snapshot) is not None or launch <= ctx.attempt.launch.number:
         return False
     record = attempt_dir.launch_record(ctx.run_dir, ctx.attempt.number, launch)
@@ -153,3 +185,73 @@ def fence_wait_s(ctx: RunContext) -> float:
     """How long a node must be silent before it counts as fenced: the setting, else SlurmdTimeout + 30 s."""
     value = ctx.settings.get("fence-wait", "")
     return float(value) if value not in ("", None) else ctx.services.facts().slurmd_timeout_s + 30.0
+
+
+# ---------------------------------------------------------------------- claim and token
+
+
+def is_closed(ctx: RunContext) -> bool:
+    """Take the attempt's next claim, unless it is closed already.
+
+    False if a launch of it claimed first: that launch is followed instead. Raises LeaseLost.
+    """
+    if ctx.attempt.closed:
+        return True
+    taken = close_attempt(ctx)
+    if taken is not None:
+        if not taken.closed:
+            launch = f"launch {taken.launch} of attempt {ctx.attempt.number}"
+            ctx.record("warned", message=f"{launch} claimed while it was being closed")
+        return False
+    ctx.record("attempt.closed")
+    return True
+
+
+def close_attempt(ctx: RunContext, *, started: bool = True) -> attempt_dir.Claim | None:
+    """Take the newest attempt's next claim (see `attempt_dir.close`) after confirming the lease.
+
+    Raises LeaseLost.
+    """
+    number = ctx.run.attempt.number if ctx.run.attempt is not None else 1
+    ctx.services.prove()
+    return attempt_dir.close_attempt(ctx.run_dir, number, ctx.services.lead.epoch, started=started)
+
+
+def cancel_all(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+    """Cancel every live job that bears the run's token. True if there was one. Raises SlurmError, Stale."""
+    living = [row for row in ctx.services.cluster.find(ctx.run.token) if not row.state.ended]
+    _cancel(ctx, snapshot, living)
+    return bool(living)
+
+
+def cancel_seen(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+    """Cancel the orphans that this snapshot shows beside the present attempt. Raises SlurmError, Stale."""
+    if ctx.run.state not in LIVE_STATES or ctx.watch_only or not ctx.attempt.job:
+        return
+    _cancel(ctx, snapshot, [row for row in snapshot.tokens if _is_orphan(ctx, row)])
+
+
+def _cancel(ctx: RunContext, snapshot: ClusterSnapshot, rows: Iterable[JobRow]) -> None:
+    """Cancel these jobs of the run, each announced and recorded."""
+    for row in rows:
+        job = row.raw_job_id or row.job_id
+        own = job == ctx.attempt.job  # then its end counts as ours, too
+        ctx.record("cancel.intended", what=f"stray job {job} ({row.comment})", own=own)
+        ctx.services.act("cancel", snapshot, partial(ctx.services.cluster.cancel, job))
+        ctx.record("cancel.done", what=f"stray job {job}")
+
+
+def _is_orphan(ctx: RunContext, row: JobRow) -> bool:
+    attempt = ctx.attempt
+    token = ctx.run.token
+    if row.state.ended or row.state is JobState.COMPLETING or token not in row.comment:
+        return False  # a cheap test first: with very many runs, most rows are others'
+    if not has_token(row.comment, token):
+        return False
+    if base_job_id(row.job_id) == attempt.job or row.raw_job_id == attempt.job:
+        return False
+    if not has_token(row.comment, attempt.token):
+        return True
+    # Of two jobs of one submission the holder of the claim is the attempt; it may not be known yet.
+    owner = attempt_dir.claim_of_launch(ctx.run_dir, attempt.number, attempt.launch.number)
+    return owner is not None and owner.job == attempt.job

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ftrun.supervisor.controller import dependents, orphan_jobs
+from ftrun.supervisor.controller import dependents, fencing
 from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import Decision, FaultClass
-from ftrun.supervisor.store import attempt_dir, checkpoints, flag_files, submission_context
+from ftrun.supervisor.store import attempt_dir, checkpoints, flag_files
 
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import JobRow
@@ -28,7 +28,6 @@ __all__ = [
     "ALIVE_FOR_S",
     "awaits_late_job",
     "cancelled_in_queue",
-    "close_attempt",
     "end_run",
     "exclude_checkpoint",
     "follow_launch",
@@ -61,7 +60,7 @@ def end_run(ctx: RunContext, snapshot: ClusterSnapshot, decision: Decision, data
     Whatever of it could still start is found by its token, since a snapshot may lack a row, and cancelled.
     """
     if not ctx.watch_only:
-        orphan_jobs.cancel_all(ctx, snapshot)
+        fencing.cancel_all(ctx, snapshot)
     if decision.kind == "finish" or ctx.run.wish != "pause":  # dependents of a paused run keep waiting
         dependents.release(ctx, snapshot)
     attempt = ctx.attempt
@@ -161,9 +160,9 @@ def stay_stopped(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         snapshot.mono_s, STRAYS_EVERY_S
     ):
         if not attempt.closed:  # a late job then ends before the user's script begins (P4)
-            close_attempt(ctx)
+            fencing.close_attempt(ctx)
             ctx.record("attempt.closed")
-        orphan_jobs.cancel_all(ctx, snapshot)
+        fencing.cancel_all(ctx, snapshot)
 
 
 def awaits_late_job(ctx: RunContext) -> bool:
@@ -207,7 +206,7 @@ def give_up_paused_run(ctx: RunContext, want: str, by: str) -> None:
 def exclude_checkpoint(ctx: RunContext) -> None:
     """Exclude the checkpoint that this launch began with from later launches, unless it is written anew."""
     path = ctx.attempt.launch.start.resume_from
-    path = os.path.normpath(os.path.join(submission_context.cwd(ctx.run_dir), path)) if path else ""
+    path = os.path.normpath(os.path.join(ctx.cwd, path)) if path else ""
     aside = checkpoints.unchanged_since_set_aside(ctx.run.set_aside)
     if path and path not in aside:
         ctx.record("checkpoint.set-aside", path=path, stamp=checkpoints.content_stamp(path))
@@ -230,13 +229,3 @@ def follow_launch(ctx: RunContext, row: JobRow) -> None:
         stays=True,
     )
     ctx.begin_launch(launch)
-
-
-def close_attempt(ctx: RunContext, *, started: bool = True) -> attempt_dir.Claim | None:
-    """Take the newest attempt's next claim (see `attempt_dir.close`) after confirming the lease.
-
-    Raises LeaseLost.
-    """
-    number = ctx.run.attempt.number if ctx.run.attempt is not None else 1
-    ctx.services.prove()
-    return attempt_dir.close_attempt(ctx.run_dir, number, ctx.services.lead.epoch, started=started)

@@ -2,60 +2,84 @@
 
 Everything that a rule may use is read here, once, and judged nowhere here. The last lines of the logs are
 read only if the rules find no cause without them: that costs more than all the rest.
+
+Once a launch is over, all reports of its nodes are read, with those of the checks after the failure. Where
+`after-checks` is `ssh`, nodes that their own checks do not cover are checked over SSH first.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import replace
-from ftrun.supervisor.controller import checkpoint_request, node_evidence, observe
-from ftrun.supervisor.diagnosis import resumable, suspicions, unknown_cause
+from ftrun.supervisor.context.cluster_view import lost_nodes
+from ftrun.supervisor.controller import checkpoint_request, observe
+from ftrun.supervisor.diagnosis import inputs, resumable, suspicions, unknown_cause
 from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.facts import Facts, LostCompanion, SbatchRefusal
-from ftrun.supervisor.model.types import FaultClass, Topology
-from ftrun.supervisor.policy.save_request import Occasion
+from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, NodeFacts
+from ftrun.supervisor.diagnosis.review import slurmstepd_reason
+from ftrun.supervisor.model.timers import Interval, Stopwatch
+from ftrun.supervisor.model.types import UNKNOWN_TO_SLURM, UNWATCHED, Evidence, FaultClass, Topology
+from ftrun.supervisor.nodes.from_runs import entry_prefix
+from ftrun.supervisor.nodes.remote_checks import GIVEN_UP_AFTER_S, SshVisit
+from ftrun.supervisor.policy.save_request import STEPS_CANCELLED, Occasion
 from ftrun.supervisor.store import attempt_dir
 from ftrun.supervisor.submission import in_allocation, plan
 from ftrun.supervisor.telemetry import log_watcher
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.model.run import Attempt
-    from ftrun.supervisor.model.types import Diagnosis, Proof
     from ftrun.supervisor.store.attempt_dir import LaunchRecord
-    from ftrun.supervisor.telemetry.log_watcher import WatchReport
 
-__all__ = ["facts_of_end", "facts_of_live", "facts_of_task", "with_last_lines"]
+__all__ = [
+    "as_preempted",
+    "corrected_by_log",
+    "facts_of_end",
+    "facts_of_task",
+    "first_evidence_s",
+    "ssh_checks_over",
+    "with_last_lines",
+]
 
 HEALTHY_MAX = 4  # earlier launches whose logs show what is normal
+PINGED_LATE_S = 15.0  # Slurm pings three times in SlurmdTimeout, and takes its time
+_WORTH_SSH_CHECKS = frozenset({"FAILED", "NODE_FAIL", "CANCELLED", "OUT_OF_MEMORY", "BOOT_FAIL", "GONE"})
 
 
-def facts_of_end(
-    ctx: RunContext,
-    snapshot: ClusterSnapshot,
-    attempt: Attempt,
-    incident: str,
-    *,
-    topology: Topology,
-    lost: Sequence[str],
-) -> Facts:
-    """The facts of a launch that is over; `attempt` is the attempt as its last start alone made it.
+@dataclass
+class _SshChecks:
+    """Of one start, after its end."""
 
-    `lost` are the nodes that Slurm had given up by then. Raises OSError.
+    visit: SshVisit | None = None
+    waited: Stopwatch = field(default_factory=Stopwatch)
+    told: Interval = field(default_factory=Interval)
+
+
+def facts_of_end(ctx: RunContext, snapshot: ClusterSnapshot) -> Facts:
+    """The facts of a launch that is over; their `attempt` is the attempt as its last start alone made it.
+
+    Raises OSError.
     """
     run, run_dir, seen = ctx.run, ctx.run_dir, ctx.observations
+    attempt = _attempt_as_ended(ctx)
+    lost = _lost_before_end(ctx, snapshot) if attempt.submission == "done" else ()
+    end = attempt.launch.end
     place = run_dir, attempt.number, attempt.launch.number
     found = Facts(
         evidence=seen.evidence,
-        topology=topology,
+        topology=observe.monitor_of(ctx).topology(),
         catalog=ctx.services.catalog(),
         ended=_ended(ctx, attempt, lost),
         attempt=attempt,
         wish=run.wish,
+        end_offsets=attempt.end_offsets,
+        forgotten=(end.state, end.reason) == ("GONE", UNKNOWN_TO_SLURM),
         now_s=snapshot.now_s,
     )
     if attempt.submission == "refused":
@@ -69,29 +93,50 @@ def facts_of_end(
         return found  # the script was not started: there is nothing else to read
     if attempt.launch.end.state == "COMPLETED":
         found = replace(found, given_up=run.given_up)
+    if attempt.launch.end.reason == UNWATCHED:  # the log tells of a requeue at most
+        otherwise = ctx.services.facts().requeue_default
+        found = replace(found, requeues=plan.is_requeued(run_dir, otherwise=otherwise, known=ctx.submission))
     suspicion, rank_ended = suspicions.recorded_hang(attempt)
     return replace(
         found,
-        evidence=(*seen.evidence, *observe.attached_evidence(ctx)),
+        evidence=(*seen.evidence, *_attached_evidence(ctx)),
         progress=seen.report.progress if seen.report is not None else None,
         resumed=resumable.resumed_checkpoint(
-            ctx.settings, run, run_dir, attempt.launch.start.resume_from, incident
+            ctx.settings,
+            run,
+            attempt.launch.start.resume_from,
+            attempt.incident,
+            run_dir=run_dir,
+            cwd=ctx.cwd,
         ),
-        requeues=plan.is_requeued(run_dir, otherwise=ctx.services.facts().requeue_default),
         near_limit=checkpoint_request.was_requested(ctx, Occasion.TIMELIMIT),
-        nodes=node_evidence.of_end(ctx, snapshot, lost),
+        nodes=_nodes_of_end(ctx, snapshot, lost),
         gone=_gone(attempt),
         suspicion=suspicion,
         rank_ended=rank_ended,
-        told_inside=next((one.diagnosis for one in run.incidents if one.id == incident), {}),
+        told_inside=next((one.diagnosis for one in run.incidents if one.id == attempt.incident), {}),
     )
 
 
-def with_last_lines(ctx: RunContext, facts: Facts, found: Diagnosis) -> Facts:
-    """The same facts, with new or odd lines among the last ones if the rules found no cause without them."""
-    if found.fault is not FaultClass.UNKNOWN:
-        return facts
-    return replace(facts, last_words=_last_words(ctx, facts.topology))
+def with_last_lines(ctx: RunContext, facts: Facts) -> Facts:
+    """The same facts, with new or odd lines among the last ones: for an end without a cause."""
+    attempt, report = ctx.attempt, ctx.observations.report
+    progress = report.progress if report is not None else None
+    place = ctx.run_dir, attempt.number, attempt.launch.number
+    explained = [
+        (incident.attempt, incident.launch, incident.start)
+        for incident in ctx.run.incidents
+        if incident.fault != FaultClass.UNKNOWN
+    ]
+    healthy = (log for one in explained[-HEALTHY_MAX:] for log in log_watcher.start_logs(ctx.run_dir, *one))
+    last = unknown_cause.suspicious_lines(
+        log_watcher.launch_logs(*place) + observe.extra_logs(ctx),
+        facts.topology,
+        step_offset_bytes=progress.offset_bytes if progress is not None else 0,
+        healthy=list(healthy),
+        ours=log_watcher.known_owners(*place).having(*attempt.family),
+    )
+    return replace(facts, last_words=last)
 
 
 def facts_of_task(
@@ -122,22 +167,98 @@ def facts_of_task(
         topology=Topology(nodes=nodes),
         catalog=facts.catalog,
         ended=ended,
+        end_offsets=facts.end_offsets if by_us else {},
         suspicion=suspicions.hang_suspicion(hung.verdict, nodes) if hung is not None else None,
         rank_ended=hung is not None and hung.verdict.rank_ended,
     )
 
 
-def facts_of_live(
-    ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport, topology: Topology
-) -> Facts:
-    """The facts of a live launch so far."""
-    return Facts(
-        evidence=report.evidence,
-        topology=topology,
-        catalog=ctx.services.catalog(),
-        progress=report.progress,
-        nodes=node_evidence.of_live(ctx, snapshot).survived(ctx.observations.survived),
-        now_s=snapshot.now_s,
+def first_evidence_s(ctx: RunContext, signature: str) -> float | None:
+    """When the first line or finding behind a diagnosis with this signature was written (Unix seconds)."""
+    lines = [one.at_s for one in ctx.observations.evidence if one.signature == signature]
+    found = [one.at_s for one in ctx.observations.node_facts.findings if SIGNATURE + one.check == signature]
+    return min((at for at in (*lines, *found) if at is not None), default=None)
+
+
+def ssh_checks_over(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+    """False while the nodes of an ended start are being checked over SSH."""
+    attempt, after = ctx.attempt, ctx.observations.per_start(_SshChecks)
+    if ctx.settings.get("after-checks") != "ssh" or attempt.launch.end.state not in _WORTH_SSH_CHECKS:
+        return True
+    if attempt.launch.end.state == "CANCELLED" and not attempt.ended_by_us:
+        return True
+    if (
+        attempt_dir.prelaunch_hold(ctx.run_dir, attempt.number, attempt.launch.number, attempt.nodes)
+        is not None
+    ):
+        return True  # the preflight checks have just reported
+    if after.visit is None:
+        asked = observe.read_node_reports(ctx).asked
+        missing = [node for node in attempt.used if node not in asked]
+        if not missing or attempt_dir.has_tasks(ctx.run_dir, attempt.number):
+            return True
+        after.visit = SshVisit(missing, str(ctx.settings.get("ssh-config", "")))
+    waited_s = after.waited.held_s(snapshot.mono_s)
+    if not after.visit.over and waited_s < GIVEN_UP_AFTER_S:
+        return False
+    if after.told.first():
+        outcome = {"answered": ",".join(sorted(after.visit.reports)), "why": after.visit.why}
+        ctx.services.tell("nodes.visited", run=ctx.run.id, attempt=attempt.number, **outcome)
+    return True
+
+
+# ---------------------------------------------------------------------- the end
+
+
+def _attempt_as_ended(ctx: RunContext) -> Attempt:
+    """The present attempt as its last start made it, with what the log and a preemption say of its end."""
+    attempt = corrected_by_log(ctx.attempt.of_last_start(), ctx.observations.evidence)
+    asked = checkpoint_request.was_requested(ctx, Occasion.PREEMPT)
+    return as_preempted(attempt, ctx.observations.step, told=_told_to_leave(ctx), asked=asked)
+
+
+def corrected_by_log(attempt: Attempt, evidence: Sequence[Evidence]) -> Attempt:
+    """`attempt`, corrected by what slurmstepd wrote into its log where no supervisor saw the end. (pure)
+
+    A script that exits 0 because it was told to leave has not finished; nor has a start that the agent ended.
+    """
+    last = next((one for one in reversed(attempt.begun) if one.launch == attempt.launch.number), None)
+    # The agent of a later start may be dead.
+    by_us = last is not None and last.by_us and last.number == attempt.launch.start.number
+    if attempt.launch.end.state == "COMPLETED" and by_us:
+        return replace(attempt.ended_as(state="FAILED"), end_intended="ended from inside", end_done=True)
+    left = attempt.launch.end.state == "COMPLETED" and attempt.launch.end.reason == UNWATCHED
+    return (
+        attempt.ended_as(state="GONE")
+        if left and slurmstepd_reason(attempt, evidence) is not None
+        else attempt
+    )
+
+
+def as_preempted(attempt: Attempt, step: int | None, *, told: bool, asked: bool) -> Attempt:
+    """`attempt`, as PREEMPTED if it left by itself because Slurm wanted its nodes. (pure)
+
+    `step` is its last one; `told`: the script was told to leave; `asked`: it was asked to save for this, in
+    case Slurm has forgotten the job.
+    """
+    if attempt.ended_by_us or attempt.launch.requeued or not (attempt.launch.end.preempted or asked):
+        return attempt
+    if attempt.launch.end.state == "COMPLETED":
+        known = step is not None and attempt.total_steps is not None
+        if not told or (known and (step or 0) >= (attempt.total_steps or 0)):
+            return attempt
+    elif attempt.launch.end.state not in ("FAILED", "GONE"):
+        return attempt
+    return attempt.ended_as(state="PREEMPTED")
+
+
+def _told_to_leave(ctx: RunContext) -> bool:
+    """Whether the preempted script was told to leave: by Slurm's TERM, or by a signal or file of ours."""
+    if any(one.signature == STEPS_CANCELLED for one in ctx.observations.evidence):
+        return True
+    request = ctx.run.leaving
+    return checkpoint_request.was_requested(ctx, Occasion.PREEMPT) and bool(
+        request.get("signal") or request.get("stage") == "saved"
     )
 
 
@@ -176,20 +297,47 @@ def _gone(attempt: Attempt) -> tuple[LostCompanion, ...]:
     )
 
 
-def _last_words(ctx: RunContext, topology: Topology) -> tuple[Proof, ...]:
-    attempt, report = ctx.attempt, ctx.observations.report
-    progress = report.progress if report is not None else None
-    place = ctx.run_dir, attempt.number, attempt.launch.number
-    explained = [
-        (incident.attempt, incident.launch, incident.start)
-        for incident in ctx.run.incidents
-        if incident.fault != FaultClass.UNKNOWN
-    ]
-    healthy = (log for one in explained[-HEALTHY_MAX:] for log in log_watcher.start_logs(ctx.run_dir, *one))
-    return unknown_cause.suspicious_lines(
-        log_watcher.launch_logs(*place) + observe.extra_logs(ctx),
-        topology,
-        step_offset_bytes=progress.offset_bytes if progress is not None else 0,
-        healthy=list(healthy),
-        ours=log_watcher.known_owners(*place).having(*attempt.family),
+def _lost_before_end(ctx: RunContext, snapshot: ClusterSnapshot) -> tuple[str, ...]:
+    """The lost nodes, less those that Slurm gave up so late that they were still alive when the job ended.
+
+    Both times are by Slurm's clock.
+    """
+    assert snapshot.nodes is not None
+    end_s, timeout_s = ctx.attempt.launch.end.slurm_at_s, ctx.services.facts().slurmd_timeout_s
+    rows = {node: snapshot.nodes[node] for node in lost_nodes(ctx, snapshot) if node in ctx.attempt.used}
+    alive_s = timeout_s + timeout_s / 3 + PINGED_LATE_S  # the longest time before Slurm gives a node up
+    return tuple(
+        node
+        for node, row in rows.items()
+        if end_s is None
+        or row.spoken_for
+        or row.reason_time_s is None
+        or row.reason_time_s - alive_s <= end_s
     )
+
+
+# ---------------------------------------------------------------------- logs and nodes
+
+
+def _attached_evidence(ctx: RunContext) -> tuple[Evidence, ...]:
+    """The evidence in the other files of `--ft-log`, ordered after all evidence of the logs."""
+    if not ctx.settings.get("log"):
+        return ()
+    named = inputs.attachments_before(observe.written_extra_files(ctx), ctx.attempt.end_offsets)
+    return inputs.extra_evidence(named, ctx.services.catalog(), ctx.observations.evidence)
+
+
+def _nodes_of_end(ctx: RunContext, snapshot: ClusterSnapshot, lost: Collection[str] = ()) -> NodeFacts:
+    """What the nodes report once the launch is over, less what was there before. `lost` nodes report
+    nothing."""
+    attempt, seen = ctx.attempt, ctx.observations
+    if attempt_dir.has_tasks(ctx.run_dir, attempt.number):
+        return NodeFacts()  # each task has nodes of its own
+    visit = seen.per_start(_SshChecks).visit
+    told = observe.read_node_reports(ctx, visit.reports if visit is not None else {})
+    facts = replace(told.survived(seen.survived), silent=frozenset(lost))
+    if not facts.odd(snapshot.now_s):
+        return facts
+    entries = ctx.services.ledger.entries()
+    launch = entry_prefix(ctx.run, attempt.number, attempt.launch.number)
+    return facts.noted_before(entries, ctx.run.id, launch, snapshot.now_s)

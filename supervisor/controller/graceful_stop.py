@@ -47,7 +47,7 @@ from ftrun.supervisor.model.stop_conditions import HALT_FILE, BadStopConditions,
 from ftrun.supervisor.model.timers import Intervals
 from ftrun.supervisor.model.types import MOVED_OFF, NEAR_TIME_LIMIT, WITHOUT_SCRIPT, FaultClass
 from ftrun.supervisor.policy import estimates, save_request
-from ftrun.supervisor.policy.save_request import STEPS_CANCELLED, CheckpointState, Occasion
+from ftrun.supervisor.policy.save_request import CheckpointState, Occasion
 from ftrun.supervisor.store import checkpoints, flag_files, run_dir
 from ftrun.supervisor.submission import plan
 
@@ -55,20 +55,15 @@ if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.model.run import Attempt
 
 __all__ = [
-    "as_preempted",
     "awaits_fault_checkpoint",
     "check_stop_file",
     "handle_preemption",
     "save_before_time_limit",
     "serve_live_attempt",
     "stop_at_checkpoint",
-    "with_preemption",
 ]
-
-_OVER = frozenset({State.SETTLING, State.RECOVERING})
 
 
 @dataclass
@@ -96,8 +91,6 @@ def check_stop_file(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Journal what `halt.json` says, and that its condition holds. Raises OSError (journal)."""
     if ctx.run.final:
         return
-    if ctx.run.state in _OVER:
-        flag_files.clear_save_requests(ctx.run_dir)  # the request was meant for a launch that is over
     halt = _read(ctx)
     if halt is not None and halt.token != ctx.run.halt.get("token", ""):
         ctx.record("halt.set", halt=halt.to_json())
@@ -232,39 +225,6 @@ def handle_preemption(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -
     by_slurm = ctx.services.facts().preemption_signals and plan.signal_ahead_s(ctx.run_dir) is not None
     request_checkpoint(ctx, snapshot, Occasion.PREEMPT, round(left_s, 1), by_signal=not by_slurm)
     return True
-
-
-def with_preemption(ctx: RunContext, attempt: Attempt) -> Attempt:
-    """`attempt` as it ended, with what is known of its preemption."""
-    was_asked = was_requested(ctx, Occasion.PREEMPT)
-    return as_preempted(attempt, ctx.observations.step, told=_told_to_leave(ctx), asked=was_asked)
-
-
-def _told_to_leave(ctx: RunContext) -> bool:
-    """Whether the preempted script was told to leave: by Slurm's TERM, or by a signal or file of ours."""
-    if any(one.signature == STEPS_CANCELLED for one in ctx.observations.evidence):
-        return True
-    request = ctx.run.leaving
-    return was_requested(ctx, Occasion.PREEMPT) and bool(
-        request.get("signal") or request.get("stage") == "saved"
-    )
-
-
-def as_preempted(attempt: Attempt, step: int | None, *, told: bool, asked: bool) -> Attempt:
-    """`attempt`, as PREEMPTED if it left by itself because Slurm wanted its nodes. (pure)
-
-    `step` is its last one; `told`: the script was told to leave; `asked`: it was asked to save for this, in
-    case Slurm has forgotten the job.
-    """
-    if attempt.ended_by_us or attempt.launch.requeued or not (attempt.launch.end.preempted or asked):
-        return attempt
-    if attempt.launch.end.state == "COMPLETED":
-        known = step is not None and attempt.total_steps is not None
-        if not told or (known and (step or 0) >= (attempt.total_steps or 0)):
-            return attempt
-    elif attempt.launch.end.state not in ("FAILED", "GONE"):
-        return attempt
-    return attempt.ended_as(state="PREEMPTED")
 
 
 def awaits_fault_checkpoint(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:

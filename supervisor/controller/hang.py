@@ -1,4 +1,4 @@
-"""Hang detection for a live attempt that no agent looks after, and for the tasks of an array. (I/O)
+"""The hang watch of a supervisor, and hang detection for the tasks of an array. (I/O)
 
 While the agent beside the script lives, it alone watches for hangs (P8). Without one, or once it is dead, the
 supervisor watches in the same way (`telemetry.hang_watch`) with what it can see from its host: logs and
@@ -32,11 +32,9 @@ from typing import TYPE_CHECKING, Any
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor.controller import end_attempt, observe
 from ftrun.supervisor.model import job_rows, types
 from ftrun.supervisor.model.timers import Interval, Intervals
-from ftrun.supervisor.policy.stall import limits_while_suspect
-from ftrun.supervisor.store import attempt_dir, run_dir
+from ftrun.supervisor.store import attempt_dir
 from ftrun.supervisor.store.attempt_dir import LaunchRecord
 from ftrun.supervisor.telemetry import hang_rules, log_watcher
 from ftrun.supervisor.telemetry.hang_watch import (
@@ -61,12 +59,9 @@ __all__ = [
     "StackRequests",
     "TaskWatch",
     "cancel_hung_tasks",
-    "detect_hang",
     "detect_hung_tasks",
-    "hand_over_to_agent",
 ]
 
-LOOK_EVERY_S = 2.0
 ERRANDS_MAX = 4  # of all runs: a whole wide array may fall silent at once
 TASKS_EVERY_S = 5.0
 TASKS_MAX = 64
@@ -122,36 +117,32 @@ class StackRequests:
 
 @dataclass
 class _Hands:
-    """What a supervisor does for its watch. `report` is what the logs showed at the present snapshot."""
+    """What a supervisor does for its watch; see `WatchBackend`."""
 
     ctx: RunContext
     snapshot: ClusterSnapshot
     watched: HangTarget
-    report: WatchReport | None = None
     errand: _StackRequest | None = None
 
     def record(self, kind: str, data: Mapping[str, Any]) -> None:
-        """See `Hands.record`."""
+        """See `WatchBackend.record`."""
         self.ctx.record(kind, **{**data, **self.watched.more})
 
-    def stands(self) -> bool | None:
-        """See `Hands.stands`."""
+    def runs(self) -> bool | None:
+        """See `WatchBackend.runs`."""
         try:
             known = self.ctx.services.cluster.jobs((self.ctx.attempt.job,))
         except SlurmError:
             return None
         found = self.rows(replace(self.snapshot, families=job_rows.rows_by_submission(known)))
-        if not found:
-            return None
-        if any(row.state is not JobState.RUNNING for row in found):
-            return False
-        fresh = self.watched.read(self.snapshot)
-        if fresh is None or self.report is None or not fresh.readable or fresh.behind:
-            return None
-        return True if fresh.last_growth_s == self.report.last_growth_s else None
+        return all(row.state is JobState.RUNNING for row in found) if found else None
+
+    def read(self) -> WatchReport | None:
+        """See `WatchBackend.read`."""
+        return self.watched.read(self.snapshot)
 
     def ask(self, folder: str) -> bool:
-        """See `Hands.ask`. A run that ftrun may only observe is not disturbed."""
+        """See `WatchBackend.ask`. A run that ftrun may only observe is not disturbed."""
         services = self.ctx.services
         steps, errands = services.steps, services.shared(StackRequests)
         errands.pending = [one for one in errands.pending if not one.over]
@@ -168,7 +159,7 @@ class _Hands:
         return True
 
     def answer(self) -> StacksAnswer | None:
-        """See `Hands.answer`."""
+        """See `WatchBackend.answer`."""
         if self.errand is None or not self.errand.over:
             return None
         asked = tuple(node for _, nodes in self.errand.asked for node in nodes)
@@ -224,53 +215,13 @@ class RemoteHangWatch:
 
         Raises OSError (journal), LeaseLost.
         """
-        self._hands.snapshot, self._hands.report = snapshot, report
+        self._hands.snapshot = snapshot
         found = self._hands.rows(snapshot)
         runs = bool(found) and all(row.state is JobState.RUNNING for row in found)
         if not self._watch.poll():
             return None
         verdict = self._watch.judge(report, running=runs and not over, suspect=suspect)
         return verdict if verdict is not None and verdict.state is types.HangState.HUNG else None
-
-
-@dataclass
-class _Watch:
-    """Of one start of the script."""
-
-    afar: RemoteHangWatch | None = None
-    looked: Interval = field(default_factory=Interval)
-
-
-def detect_hang(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport) -> None:
-    """One pass over a live launch: end it if it hangs. Raises OSError (journal), LeaseLost."""
-    seen, attempt = ctx.observations, ctx.attempt
-    watch = seen.per_start(_Watch)
-    if not watch.looked.due(snapshot.mono_s, LOOK_EVERY_S):
-        return
-    if watch.afar is None:
-        watched = HangTarget(
-            run_dir.attempt_dir(ctx.run_dir, attempt.number),
-            f"{attempt.launch.number}.{attempt.launch.start.number}",
-            attempt.used,
-            tuple,
-            lambda now: observe.read_logs(ctx, now, fresh=True),
-        )
-        watch.afar = RemoteHangWatch(
-            ctx, snapshot, watched, hang_rules.hang_limits(ctx.settings, from_afar=True)
-        )
-    suspect, found = None, seen.suspicion
-    if found is not None:
-        lost = any(node in seen.silent for node in attempt.used)
-        suspect = limits_while_suspect(ctx.settings, found, ctx.services.catalog(), lost=lost, from_afar=True)
-    over = attempt_dir.script_has_ended(ctx.run_dir, attempt.number, attempt.launch.number)
-    verdict = watch.afar.look(snapshot, report, over=over, suspect=suspect)
-    if verdict is not None:
-        end_attempt.announce_end(ctx, f"it hangs: {verdict.reason}")
-
-
-def hand_over_to_agent(ctx: RunContext) -> None:
-    """Drop the remote watch: the agent inside the allocation watches (P8)."""
-    ctx.observations.per_start(_Watch).afar = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +312,8 @@ def cancel_hung_tasks(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         if not watch.ended[task, known.launch].due(snapshot.mono_s, AGAIN_S):
             continue
         if task not in attempt.ended_tasks:
-            ctx.record("tasks.end.intended", task=task)
+            live = watch.tasks.get(task)
+            ctx.record("tasks.end.intended", task=task, logs=live.watcher.sizes() if live else {})
         ctx.services.act("cancel", snapshot, partial(ctx.services.cluster.cancel, one.row.job_id))
         ctx.record("tasks.end.done", task=task)
 

@@ -28,14 +28,15 @@ from ftrun.supervisor.controller import (
     accounting,
     companions,
     dependents,
+    fencing,
     finish,
     missing_jobs,
     node_history,
     observe,
-    orphan_jobs,
     user_hooks,
     user_requests,
 )
+from ftrun.supervisor.controller.reasons_to_end import ReasonsToEnd
 from ftrun.supervisor.controller.reconcile import RunReconciler
 from ftrun.supervisor.model import job_rows
 from ftrun.supervisor.model.states import State
@@ -59,9 +60,22 @@ _MOVING = frozenset({State.SUBMITTING, State.SETTLING, State.RECOVERING, State.E
 class Supervisor:
     """Looks after every run of one home while it holds the lease."""
 
-    def __init__(self, home: str, cluster: Cluster, clock: Clock, lease: Lease, *, log: Any = None) -> None:
+    def __init__(
+        self,
+        home: str,
+        cluster: Cluster,
+        clock: Clock,
+        lease: Lease,
+        *,
+        log: Any = None,
+        slurm_conf: str = "",
+    ) -> None:
         self.services = Services(home=home, cluster=cluster, clock=clock, lead=lease, log=log)
         self.lease = lease
+        self._reasons = ReasonsToEnd(home, slurm_conf)
+        self._unled = False  # the lease cannot be written
+        self._ends = ""  # why this process ends by itself
+        self._left_open = 0  # the runs that this process looked after when it lost the lease
         self.reconcilers: dict[str, RunReconciler] = {}
         self._final: dict[str, float] = {}  # final runs -> time stamp of their requests folder
         self._broken: dict[str, tuple[float, str]] = {}
@@ -79,8 +93,10 @@ class Supervisor:
 
         Each effect confirms the lease by itself (`Services.prove`); besides, it is confirmed only every
         `PROVE_EVERY_S`, so that runs without work cost little. Records go into the journal file of our own
-        epoch and do no harm.
+        epoch and do no harm. Without any run it is confirmed here: a lost lease must be noticed.
         """
+        if not self.reconcilers:
+            self.services.prove()
         self._find_runs()
         snapshot = self._snapshot = self._look()
         proven_s = float("-inf")
@@ -186,13 +202,13 @@ class Supervisor:
 
         A failed query is repeated next time.
         """
-        live = any(ctx.run.state in orphan_jobs.LIVE_STATES for ctx in self._contexts())
-        if not live or mono - self._tokens_s < orphan_jobs.SEARCH_EVERY_S:
+        live = any(ctx.run.state in fencing.LIVE_STATES for ctx in self._contexts())
+        if not live or mono - self._tokens_s < fencing.SEARCH_EVERY_S:
             return ()
         self._tokens_s = mono
         own = {job for one in self.reconcilers.values() for job in one.job_ids()}
         try:
-            found = self.services.cluster.find(orphan_jobs.TOKEN_PREFIX)
+            found = self.services.cluster.find(fencing.TOKEN_PREFIX)
         except SlurmError as error:
             self.services.tell("strays.unseen", why=error.message)
             return ()
@@ -261,6 +277,7 @@ class Supervisor:
 
     def forget(self) -> None:
         """Drop all runs and what is remembered of them: the lease is gone."""
+        self._left_open = len(self.reconcilers)
         for reconciler in self.reconcilers.values():
             reconciler.close()
         self.reconcilers.clear()
@@ -288,7 +305,10 @@ class Supervisor:
     # ------------------------------------------------------------------ whole lives
 
     def run(self, *, poll_s: float, until: Callable[[Supervisor], bool], standby: bool = True) -> bool:
-        """Lead and tick until `until` returns true. False: another supervisor leads and `standby` is off."""
+        """Lead and tick until `until` returns true, or until nothing can be done any more (`ReasonsToEnd`).
+
+        False: another supervisor leads and `standby` is off, or this one never led.
+        """
         while True:
             if not self._lead(until, standby=standby):
                 return False
@@ -296,12 +316,12 @@ class Supervisor:
             try:
                 with contextlib.suppress(OSError):  # jobs do without it
                     node_tools.install_node_tools(self.services.home)
-                while not until(self):
+                while not until(self) and not self._is_hopeless():
                     self.tick()
                     self._wait(min(poll_s, MOVING_POLL_S) if self.moving else poll_s)
                 self.forget()
                 self.lease.release()
-                if not self._left_behind(until):
+                if self._is_hopeless() or not self._left_behind(until):
                     return True
             except LeaseLost as error:
                 self.services.tell("lease.lost", why=str(error))
@@ -356,7 +376,11 @@ class Supervisor:
             if not logged:
                 self.services.tell("lease.awaited")
                 logged = True
-            if until(self) or (not standby and clock.mono_s() - started > self.lease.term_s * 1.5):
+            waited = clock.mono_s() - started > self.lease.term_s * 1.5
+            abandons = self._unled and self._left_open > 0  # nobody else looks after these runs
+            if until(self) or self._is_hopeless() or (not standby and waited and not abandons):
+                if self._unled:
+                    self.services.tell("supervisor.ends", why="the lease cannot be written")
                 return False
             clock.sleep(min(1.0, self.lease.term_s / 10))
         self.services.tell("lease.taken", epoch=self.lease.epoch)
@@ -368,11 +392,24 @@ class Supervisor:
         If the home is full or unreachable for a while, wait: ending would abandon the runs.
         """
         try:
-            return self.lease.acquire()
+            acquired = self.lease.acquire()
         except OSError as error:
-            self.services.tell("home.unseen", why=str(error))
+            if not self._unled:
+                self.services.tell("home.unseen", why=str(error))
+            self._unled = True
             self.services.clock.sleep(self.lease.term_s / 2)
             return False
+        self._unled = False
+        return acquired
+
+    def _is_hopeless(self) -> bool:
+        """Whether this process ends because it can do nothing any more; it says why."""
+        blind = self.services.blind_since_s is not None
+        why = self._reasons.why(self.services.clock.mono_s(), blind=blind, unled=self._unled)
+        if why and not self._ends:
+            self.services.tell("supervisor.ends", why=why)
+        self._ends = self._ends or why
+        return bool(self._ends)
 
 
 class _Renewal:

@@ -13,7 +13,6 @@ undone (P5).
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -32,7 +31,6 @@ __all__ = [
     "handle_missing_job",
     "is_gone",
     "is_missing",
-    "latest_launch",
     "left_the_queue",
     "note_missing",
     "note_seen",
@@ -72,7 +70,7 @@ def handle_missing_job(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     )
     if left_the_queue(ctx) and answer != accounting.LOST:
         reason = types.LEFT_THE_QUEUE
-    launch = latest_launch(ctx)
+    launch = attempt_dir.latest_claimed_launch(ctx.run_dir, ctx.attempt)
     if launch != ctx.attempt.launch.number:
         ctx.begin_launch(launch)  # its log begins elsewhere
     exit_status.record_end(ctx, "job.ended", "GONE", reason, accounting.nodes_of(ctx), launch=launch)
@@ -128,22 +126,16 @@ def left_the_queue(ctx: RunContext) -> bool:
     )
 
 
-def latest_launch(ctx: RunContext) -> int:
-    """The newest launch that the attempt's job has claimed, or else the known one."""
-    attempt = ctx.attempt
-    with contextlib.suppress(OSError):
-        claimed = attempt_dir.claims(ctx.run_dir, attempt.number)
-        return max((c.launch for c in claimed if c.job == attempt.job), default=attempt.launch.number)
-    return attempt.launch.number
-
-
 def _never_started(ctx: RunContext) -> bool:
     """Whether no start was claimed since the job was queued, and none of its ends is ours."""
     attempt, run_dir = ctx.attempt, ctx.run_dir
     if attempt.ended_by_us or attempt.cancel_intended or attempt_dir.has_tasks(run_dir, attempt.number):
         return False
     if attempt.launch.end.state:  # of the launch before: it must have been requeued since
-        return attempt.launch.requeued and latest_launch(ctx) <= attempt.launch.number
+        return (
+            attempt.launch.requeued
+            and attempt_dir.latest_claimed_launch(ctx.run_dir, ctx.attempt) <= attempt.launch.number
+        )
     return attempt_dir.claim_of_launch(run_dir, attempt.number, attempt.launch.number) is None
 
 

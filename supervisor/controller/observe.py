@@ -5,49 +5,59 @@ first sighting, progress now and then. The rest stays in the observations; a new
 by reading the same logs from the same place.
 
 Most files of `--ft-log` are logs and are followed. A flight recorder's dump or torchrun's error file is
-written at the end and makes sense only when complete; `attached` reads those when the launch is assessed.
+written at the end and makes sense only when complete; `gather_facts` reads those when the launch is assessed.
+While the launch lives, its nodes' reports are read now and then, and new findings become evidence.
 """
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ftrun.supervisor.diagnosis import inputs
+from ftrun.supervisor.diagnosis.launch_monitor import LaunchMonitor
+from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, NodeFacts, NodeFinding, facts_from_reports
 from ftrun.supervisor.model.states import IGNORED_SUFFIX
 from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import Evidence
-from ftrun.supervisor.store import attempt_dir, run_dir, submission_context
+from ftrun.supervisor.store import attempt_dir, node_reports, run_dir
 from ftrun.supervisor.telemetry import log_watcher
-from ftrun.supervisor.telemetry.log_watcher import LogWatcher, WatchReport
 from ftrun.supervisor.telemetry.tail import LogPath
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
+    from ftrun.supervisor.telemetry.line_owner import KnownOwners
+    from ftrun.supervisor.telemetry.log_watcher import WatchReport
 
 __all__ = [
     "EndedScript",
     "adopt_claim_holder",
     "adopt_job",
-    "attached_evidence",
     "extra_logs",
+    "log_sizes",
+    "monitor_of",
     "note_evidence",
     "note_launch",
     "note_start",
     "read_logs",
+    "read_node_reports",
     "script_ended_now",
     "script_just_ended",
+    "written_extra_files",
 ]
 
 CLAIM_EXPECTED_WITHIN_S = 60.0  # P10
 PROGRESS_EVERY_S = 60.0
 OWNER_EVERY_S = 15.0
-LOG_NAMES_EVERY_S = 10.0
 EVIDENCE_RECORDS_MAX = 200  # in one run
 JUST_ENDED_S = 20.0  # Slurm shows the end of a job soon after that of its script
+RECORDS_MAX = 50  # findings of one launch that become records; the reports hold the others
+NO_REPORTS: Mapping[str, Mapping[str, object]] = {}
 TASK_LOGS_MAX = 64  # logs that are read of the failed tasks of one array
 
 
@@ -68,26 +78,61 @@ class EndedScript:
     log_quiet: Stopwatch = field(default_factory=Stopwatch)
 
 
-@dataclass
-class _Logs:
-    """The logs of one start, as they are read."""
+class _Backend:
+    """What the monitor of a live start asks of a supervisor; see `MonitorBackend`."""
 
-    watcher: LogWatcher | None = None
-    paths: frozenset[str] = frozenset()  # of `--ft-log`, as last found
+    def __init__(self, ctx: RunContext) -> None:
+        self._ctx = ctx
+
+    def logs(self) -> list[LogPath]:
+        """See `MonitorBackend.logs`."""
+        ctx, attempt = self._ctx, self._ctx.attempt
+        tasks = attempt_dir.task_records(ctx.run_dir, attempt.number, attempt.failed_tasks[:TASK_LOGS_MAX])
+        paths = log_watcher.launch_logs(ctx.run_dir, attempt.number, attempt.launch.number)
+        paths += [path for record in tasks.values() for path in log_watcher.recorded_logs(record)]
+        return paths + extra_logs(ctx)
+
+    def named_logs(self) -> list[str]:
+        """See `MonitorBackend.named_logs`."""
+        return [log.path for log in extra_logs(self._ctx)]
+
+    def owners(self) -> KnownOwners:
+        """See `MonitorBackend.owners`."""
+        attempt = self._ctx.attempt
+        return log_watcher.known_owners(self._ctx.run_dir, attempt.number, attempt.launch.number)
+
+    def family(self) -> tuple[Collection[str], Collection[str]]:
+        """See `MonitorBackend.family`."""
+        return self._ctx.attempt.family
+
+    def nodes(self) -> tuple[str, ...]:
+        """See `MonitorBackend.nodes`."""
+        return self._ctx.attempt.used
+
+    def reports_stamp(self) -> int:
+        """See `MonitorBackend.reports_stamp`."""
+        return node_reports.folder_stamp(self._ctx.run_dir, self._ctx.attempt.number)
+
+    def node_reports(self) -> NodeFacts:
+        """See `MonitorBackend.node_reports`."""
+        return read_node_reports(self._ctx)
+
+
+@dataclass
+class _Watch:
+    """Of one start."""
+
     next_began: bool = False  # a later launch has left its record
-    names_looked_for: Interval = field(default_factory=Interval)
     task_logs_found: Interval = field(default_factory=Interval)
     progress_told: Interval = field(default_factory=Interval)
 
-    def close(self) -> None:
-        """Close the log files."""
-        if self.watcher is not None:
-            self.watcher.close()
 
-    def read_anew(self) -> None:
-        """Read all logs from their first byte again."""
-        self.close()
-        self.watcher = None
+def monitor_of(ctx: RunContext) -> LaunchMonitor:
+    """The monitor of the present start."""
+    seen = ctx.observations
+    return seen.per_start(
+        LaunchMonitor, lambda: LaunchMonitor(_Backend(ctx), seen, ctx.settings, ctx.services.catalog)
+    )
 
 
 def note_launch(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
@@ -137,7 +182,7 @@ def note_start(ctx: RunContext) -> None:
     if attempt.launch.inside and attempt.launch.claim_seen:
         last = attempt_dir.latest_start_record(ctx.run_dir, attempt.number, attempt.launch.number)
         if last is not None and last.start > attempt.launch.start_seen:
-            sizes = {log.path: _size_bytes(log.path) for log in extra_logs(ctx)}
+            sizes = {log.path: log_watcher.file_size(log.path) for log in extra_logs(ctx)}
             ctx.record(
                 "launch.seen",
                 start=last.start,
@@ -148,13 +193,6 @@ def note_start(ctx: RunContext) -> None:
             )
     if ctx.observations.start != ctx.attempt.launch.start.number:
         ctx.begin_start()
-
-
-def _size_bytes(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError:
-        return 0
 
 
 def adopt_claim_holder(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
@@ -201,64 +239,49 @@ def read_logs(ctx: RunContext, snapshot: ClusterSnapshot, *, fresh: bool = False
 
     None while no log is known. First sightings and progress are journalled.
     """
-    seen = ctx.observations
-    logs = seen.per_start(_Logs)
+    seen, monitor = ctx.observations, monitor_of(ctx)
+    watch = seen.per_start(_Watch)
     over = ctx.attempt.failed_tasks and ctx.attempt.launch.end.at_s is not None
-    if over and logs.task_logs_found.first():
-        logs.read_anew()  # all failed tasks of the array are known now: read their logs
-    if ctx.settings.get("log") and logs.names_looked_for.due(snapshot.mono_s, LOG_NAMES_EVERY_S):
-        logs.paths, before = frozenset(log.path for log in extra_logs(ctx)), logs.paths
-        if logs.paths - before:  # a log that the script began only now: its steps may be there
-            logs.read_anew()
-    if not logs.next_began and log_watcher.next_launch(
+    if over and watch.task_logs_found.first():
+        monitor.close()  # all failed tasks of the array are known now: read their logs
+    if not watch.next_began and log_watcher.next_launch(
         ctx.run_dir, ctx.attempt.number, ctx.attempt.launch.number
     ):
         # It writes into the same file, and some of its lines may have been read as this launch's.
-        logs.next_began = True
-        logs.read_anew()
+        watch.next_began = True
+        monitor.close()
         seen.step = seen.saved_step = None
-    if logs.watcher is None:
-        paths = _log_paths(ctx)
-        if not paths:
-            return None
-        attempt = ctx.attempt
-        ours = log_watcher.known_owners(ctx.run_dir, attempt.number, attempt.launch.number)
-        logs.watcher = LogWatcher(paths, catalog=ctx.services.catalog(), ours=ours)
-    logs.watcher.admit(*ctx.attempt.family)
-    report = logs.watcher.poll(snapshot.now_s, fresh=fresh)
-    seen.note_growth(report, snapshot.mono_s)
+    before = seen.step
+    report = monitor.look(snapshot.now_s, snapshot.mono_s, fresh=fresh)
+    if report is None:
+        return None
     for evidence in report.new:
         note_evidence(ctx, evidence)
     for evidence in report.others:
         _note_ignored(ctx, evidence)
-    _note_progress(ctx, snapshot, report)
+    if seen.step != before and watch.progress_told.due(snapshot.mono_s, PROGRESS_EVERY_S):
+        _note_progress(ctx, report, first=before is None)
     return report
 
 
-def _log_paths(ctx: RunContext) -> list[LogPath]:
-    attempt = ctx.attempt
-    tasks = attempt_dir.task_records(ctx.run_dir, attempt.number, attempt.failed_tasks[:TASK_LOGS_MAX])
-    paths = log_watcher.launch_logs(ctx.run_dir, attempt.number, attempt.launch.number)
-    paths += [path for record in tasks.values() for path in log_watcher.recorded_logs(record)]
-    return paths + extra_logs(ctx)
+def log_sizes(ctx: RunContext) -> dict[str, int]:
+    """Log of the present start -> its bytes now, as far as they are seen."""
+    return monitor_of(ctx).log_sizes(written_extra_files(ctx))
 
 
 def extra_logs(ctx: RunContext) -> list[LogPath]:
     """The logs of `--ft-log`, relative to the submission folder; lines before this start do not count."""
     sizes = ctx.attempt.launch.log_sizes
-    return [LogPath(path, sizes.get(path, 0)) for path in _named(ctx) if not inputs.is_attachment(path)]
+    return [
+        LogPath(path, sizes.get(path, 0))
+        for path in written_extra_files(ctx)
+        if not inputs.is_attachment(path)
+    ]
 
 
-def attached_evidence(ctx: RunContext) -> tuple[Evidence, ...]:
-    """The evidence in the other files of `--ft-log`, ordered after all evidence of the logs."""
-    return inputs.extra_evidence(_named(ctx), ctx.services.catalog(), ctx.observations.evidence)
-
-
-def _named(ctx: RunContext) -> list[str]:
+def written_extra_files(ctx: RunContext) -> list[str]:
     """The files of `--ft-log` that this launch has written."""
-    return inputs.find_extra_logs(
-        ctx.settings, submission_context.cwd(ctx.run_dir), ctx.attempt.launch.started_at_s or 0.0
-    )
+    return inputs.find_extra_logs(ctx.settings, ctx.cwd, ctx.attempt.launch.started_at_s or 0.0)
 
 
 def note_evidence(ctx: RunContext, evidence: Evidence) -> None:
@@ -293,19 +316,34 @@ def _evidence_fields(ctx: RunContext, evidence: Evidence, mark: str = "") -> dic
     }
 
 
-def _note_progress(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport) -> None:
+def _note_progress(ctx: RunContext, report: WatchReport, *, first: bool) -> None:
     progress = report.progress
-    if progress is None or progress.step is None:
-        return
-    seen = ctx.observations
-    if progress.checkpoint_step is not None:
-        seen.saved_step = progress.checkpoint_step
-    seen.note_pace(snapshot.mono_s, report, progress.steps_seen)
-    if seen.step is not None and progress.step <= seen.step:
-        return
-    first = seen.step is None
-    seen.step = progress.step
-    if seen.per_start(_Logs).progress_told.due(snapshot.mono_s, PROGRESS_EVERY_S):
-        step_s = round(report.median_step_s, 4) if report.median_step_s is not None else None
-        more = {"total": progress.total, "step_s": step_s}
-        ctx.record("launch.progress", step=progress.step, loss=progress.loss, first_step=first, **more)
+    assert progress is not None
+    step_s = round(report.median_step_s, 4) if report.median_step_s is not None else None
+    more = {"total": progress.total, "step_s": step_s}
+    ctx.record("launch.progress", step=progress.step, loss=progress.loss, first_step=first, **more)
+
+
+def read_node_reports(ctx: RunContext, by_ssh: Mapping[str, Mapping[str, object]] = NO_REPORTS) -> NodeFacts:
+    """What the nodes of the present start report; new findings become evidence in the journal.
+
+    `by_ssh`: reports that ftrun itself fetched.
+    """
+    attempt = ctx.attempt
+    start, nodes = attempt.launch.start.number, attempt.used
+    found = node_reports.read_reports(ctx.run_dir, attempt.number, attempt.launch.number, nodes, start=start)
+    facts = ctx.observations.node_facts = facts_from_reports(nodes, found, by_ssh=by_ssh)
+    for finding in facts.findings[:RECORDS_MAX]:
+        note_evidence(ctx, _finding_evidence(finding))
+    return facts
+
+
+def _finding_evidence(finding: NodeFinding) -> Evidence:
+    return Evidence(
+        source=finding.source,
+        signature=SIGNATURE + finding.check,
+        text=f"{finding.node}: {finding.message}",
+        file=f"{finding.kind} of {finding.node} {finding.device}".strip(),
+        at_s=finding.at_s,
+        captures={"host": finding.node, "device": finding.device},
+    )

@@ -26,10 +26,10 @@ from ftrun.supervisor.model import job_rows
 from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import Decision, FaultClass
-from ftrun.supervisor.policy import elastic, queue
+from ftrun.supervisor.policy import queue
 from ftrun.supervisor.policy.queue import PendingJob, QueueClock, WaitSettings
 from ftrun.supervisor.store import submission_context
-from ftrun.supervisor.submission import in_allocation, node_names, plan
+from ftrun.supervisor.submission import in_allocation, plan, sbatch_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     from ftrun.supervisor.config.node_counts import Sizes
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.policy.policy_input import ClusterView
 
-__all__ = ["may_leave_queue", "next_size_and_spares", "review_queued_job"]
+__all__ = ["may_leave_queue", "review_queued_job"]
 
 
 LOOK_EVERY_S = 5.0
@@ -91,25 +90,6 @@ def review_queued_job(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -
         _move_to_new_attempt(ctx, snapshot, move.size, move.reason)
     elif move.kind in ("stop", "hopeless") and _still_waits(ctx):
         _stop(ctx, snapshot, move.reason)
-
-
-def next_size_and_spares(
-    ctx: RunContext, snapshot: ClusterSnapshot, view: ClusterView, exclude: Sequence[str]
-) -> tuple[int, int | None]:
-    """(nodes of the next attempt, 0 if the run has only one size; its spares, None if the run has none)."""
-    sizes, attempt = _sizes(ctx), ctx.attempt
-    size = int(ctx.run.decision.get("size", 0))
-    if sizes is None:
-        return 0, in_allocation.spares_for_next(ctx.settings, attempt, view, exclude)
-    view = queue.with_same_devices(view, snapshot.nodes or {}, ctx.run)
-    if size not in sizes.all:
-        now = queue.run_size(ctx.run, sizes)
-        worth = elastic.usable_sizes(sizes, ctx.run.sizes_aside)
-        size = queue.next_size(worth, now, view, attempt.nodes, exclude)
-    spares = in_allocation.spares_for_next(ctx.settings, attempt, view, exclude, size)
-    if spares and view.partition:  # a spare is not worth waiting for
-        spares = max(0, min(spares, queue.available_count(view, attempt.nodes, exclude) - size))
-    return size, spares
 
 
 def may_leave_queue(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
@@ -285,7 +265,7 @@ def _readmit_nodes(ctx: RunContext, snapshot: ClusterSnapshot, nodes: Sequence[s
 def _users_own(ctx: RunContext) -> set[str]:
     try:
         kept, given = plan.load_options(ctx.run_dir)
-        return set(node_names.excluded_nodes(given, kept.get("cwd", "")))
+        return set(sbatch_options.excluded_nodes(given, kept.get("cwd", "")))
     except (submission_context.ContextError, OptionError, SubmitImpossible):
         return set()
 

@@ -23,13 +23,13 @@ from ftrun.supervisor.controller import (
     drain,
     end_attempt,
     exit_status,
+    fencing,
     finish,
     graceful_stop,
     hang,
     missing_jobs,
     node_history,
     observe,
-    orphan_jobs,
     queued_job,
     resubmit,
     submit_outcome,
@@ -39,6 +39,7 @@ from ftrun.supervisor.controller import (
 from ftrun.supervisor.model import job_rows, types
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.timers import Interval, Stopwatches
+from ftrun.supervisor.store import attempt_dir, flag_files
 from ftrun.supervisor.store import run_dir as store_run_dir
 
 __all__ = ["HANDLERS", "RunReconciler"]
@@ -83,13 +84,15 @@ class RunReconciler:
         ctx.shut_out_rival()
         final = ctx.run.final
         user_requests.take_requests(ctx)
+        if ctx.run.state in (State.SETTLING, State.RECOVERING):
+            flag_files.clear_save_requests(ctx.run_dir)  # the request was meant for a launch that is over
         graceful_stop.check_stop_file(ctx, snapshot)
         ctx.observations.looked(seen=snapshot.jobs is not None, mono_s=snapshot.mono_s)
         if snapshot.jobs is None or snapshot.nodes is None:
             return
         if final and not ctx.run.final:
             return  # a request has just resumed it; the snapshot does not cover its job
-        orphan_jobs.cancel_seen(ctx, snapshot)
+        fencing.cancel_seen(ctx, snapshot)
         dependents.move(ctx, snapshot)
         companions.reconcile_companions(ctx, snapshot)
         drain.note_answers(ctx)
@@ -144,7 +147,7 @@ def _new(ctx: RunContext, _snapshot: ClusterSnapshot) -> None:
     """
     ctx.services.prove()
     store_run_dir.open_attempt(ctx.run_dir, 1)
-    finish.close_attempt(ctx)
+    fencing.close_attempt(ctx)
     reason = "ftrun sbatch was interrupted before it submitted"
     ctx.record("run.stopped", reason=reason, **{"class": "cancelled"})
 
@@ -176,7 +179,11 @@ def _queued(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
 
 
 def _started(ctx: RunContext, row: JobRow) -> None:
-    launch = row.restarts if row.restarts is not None else missing_jobs.latest_launch(ctx)
+    launch = (
+        row.restarts
+        if row.restarts is not None
+        else attempt_dir.latest_claimed_launch(ctx.run_dir, ctx.attempt)
+    )
     ctx.record(
         "job.started",
         launch=launch,
@@ -223,13 +230,10 @@ def _watch(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     report = observe.read_logs(ctx, snapshot)
     if agent_link.in_charge(ctx, snapshot):
         suspect.hand_over_to_agent(ctx)
-        hang.hand_over_to_agent(ctx)
     elif any("_" in row.job_id for row in ctx.rows(snapshot)):
         hang.detect_hung_tasks(ctx, snapshot)
     elif report is not None:
-        suspect.update_suspicion(ctx, snapshot, report)  # not for an array: one broken task must not end it
-        if ctx.run.state in (State.RUNNING, State.SUSPECT):
-            hang.detect_hang(ctx, snapshot, report)
+        suspect.judge_live_start(ctx, snapshot, report)  # not for an array: one broken task must not end it
 
 
 def _ending(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
@@ -253,7 +257,8 @@ def _ended(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
         return
     observe.note_launch(ctx, snapshot)
     agent_link.note_absence(ctx, snapshot, over=True)
-    arrays.note_failed(ctx, snapshot)
+    if ctx.submission.get("array"):
+        arrays.note_failed(ctx, snapshot)
     state, ours = row.state.value, ctx.attempt.ended_tasks
     theirs = row.state is JobState.CANCELLED and job_rows.cancelled_by_others(ctx.rows(snapshot), ours)
     if ctx.attempt.failed_tasks and row.state in (JobState.COMPLETED, JobState.CANCELLED) and not theirs:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
+from ftrun.supervisor.config.node_counts import sizes_of_settings
 from ftrun.supervisor.context.cluster_view import cluster_view
 from ftrun.supervisor.controller import (
     accounting,
@@ -25,25 +26,26 @@ from ftrun.supervisor.controller import (
     fencing,
     finish,
     missing_jobs,
-    node_history,
-    orphan_jobs,
     queued_job,
 )
-from ftrun.supervisor.diagnosis import known_ends, resumable
+from ftrun.supervisor.diagnosis import resumable
 from ftrun.supervisor.diagnosis.known_ends import LEFT_QUEUE
 from ftrun.supervisor.model import errors
-from ftrun.supervisor.model.timers import Stopwatch, Stopwatches
+from ftrun.supervisor.model.timers import Stopwatch
 from ftrun.supervisor.model.types import Decision
-from ftrun.supervisor.policy import decide, node_placement, policy_input
-from ftrun.supervisor.store import run_dir, submission_context
-from ftrun.supervisor.submission import in_allocation, node_names, plan
+from ftrun.supervisor.policy import decide, elastic, node_placement, policy_input, queue
+from ftrun.supervisor.store import attempt_dir, checkpoints, run_dir
+from ftrun.supervisor.submission import array_spec, in_allocation, plan
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
+    from ftrun.supervisor.policy.policy_input import ClusterView
 
-__all__ = ["recover"]
+__all__ = ["next_size_and_spares", "recover"]
 
 PARTITION_WITHIN_S = 60.0
 CANCEL_AGAIN_S = 15.0
@@ -56,7 +58,7 @@ class _Clocks:
     cancelled: Stopwatch = field(default_factory=Stopwatch)
     resumed_alive: Stopwatch = field(default_factory=Stopwatch)
     no_partition: Stopwatch = field(default_factory=Stopwatch)
-    delayed: Stopwatches = field(default_factory=Stopwatches)  # by attempt
+    delayed: Stopwatch = field(default_factory=Stopwatch)
 
 
 def recover(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
@@ -74,7 +76,7 @@ def recover(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         drain.drain_decided(ctx, snapshot)
         if not _out_of_the_queue(ctx, snapshot) or not fencing.is_fenced(ctx, snapshot):
             return
-    if not _waited(ctx, snapshot) or not _closed(ctx):
+    if not _waited(ctx, snapshot) or not fencing.is_closed(ctx) or fencing.cancel_all(ctx, snapshot):
         return
     _next_attempt(ctx, snapshot)
 
@@ -125,7 +127,11 @@ def _resumed_alive(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> b
         return False
     if row.state is JobState.COMPLETED:
         job = row.raw_job_id or row.job_id
-        launch = row.restarts if row.restarts is not None else missing_jobs.latest_launch(ctx)
+        launch = (
+            row.restarts
+            if row.restarts is not None
+            else attempt_dir.latest_claimed_launch(ctx.run_dir, ctx.attempt)
+        )
         data = exit_status.launch_exit(ctx, row.state.value, row.reason, row.nodes, job=job, launch=launch)
         if data["state"] == "COMPLETED":
             finish.end_run(ctx, snapshot, Decision("finish", "the script exited 0"), {"class": "healthy"})
@@ -173,92 +179,116 @@ def _requeued_ended(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> 
 def _waited(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     decision = ctx.run.decision
     delay_s = float(decision.get("delay_s", 0.0))
-    delayed = ctx.observations.per_launch(_Clocks).delayed[ctx.attempt.number]
+    delayed = ctx.observations.per_launch(_Clocks).delayed
     return delay_s <= 0 or delayed.held_s(snapshot.mono_s) >= delay_s
 
 
-def _closed(ctx: RunContext) -> bool:
-    """Take the attempt's next claim.
-
-    False if a launch of it claimed first: that launch is followed instead.
-    """
-    if ctx.attempt.closed:
-        return True
-    taken = finish.close_attempt(ctx)
-    if taken is not None:
-        if not taken.closed:
-            launch = f"launch {taken.launch} of attempt {ctx.attempt.number}"
-            ctx.record("warned", message=f"{launch} claimed while it was being closed")
-        return False
-    ctx.record("attempt.closed")
-    return True
-
-
 def _next_attempt(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
-    if orphan_jobs.cancel_all(ctx, snapshot):
-        return
     number = run_dir.latest_attempt_number(ctx.run_dir) + 1
-    decision = ctx.run.decision
     view = cluster_view(ctx, snapshot)
     unseen = ctx.observations.per_launch(_Clocks).no_partition
     if not view.partition and unseen.held_s(snapshot.mono_s) < PARTITION_WITHIN_S:
         return  # without the size of the partition it is unknown how many nodes may be excluded
-    # If no attempt ever had nodes, it is unknown how many the job needs and how many it can do without.
-    placed = any(attempt.nodes for attempt in ctx.run.attempts)
-    quarantined = node_history.quarantined(ctx, snapshot.now_s) if placed else ()
-    cap = policy_input.limits_from(ctx.settings).exclude_cap
-    exclude = node_placement.nodes_to_exclude(
-        view,
-        node_placement.within_cap(view, node_history.excluded(ctx, snapshot.now_s), cap),
-        decision.get("avoid", ()),
-        fencing.silent_nodes(ctx, snapshot),
-        quarantined=quarantined,
-        cap=cap,
-    )
-    tasks = arrays.tasks_to_repeat(ctx.run_dir, ctx.run, ctx.attempt)
+    exclude, quarantined = _exclusions(ctx, snapshot, view)
+    tasks = arrays.tasks_to_repeat(ctx) if ctx.submission.get("array") else ()
     if ctx.services.act("open", snapshot, lambda: run_dir.open_attempt(ctx.run_dir, number)) is None:
         return  # another process made it: only its maker may submit it (P4)
     more: dict[str, Any] = {"tasks": list(tasks)} if tasks else {}
-    more |= {"quarantined": known} if (known := sorted({*exclude} & {*quarantined})) else {}
-    size, spares = queued_job.next_size_and_spares(ctx, snapshot, view, exclude)
+    more |= {"quarantined": quarantined} if quarantined else {}
+    size, spares = next_size_and_spares(ctx, snapshot, view, exclude)
     more |= {"size": size} if size else {}
     more |= {"spares": spares} if spares is not None else {}
     ctx.record("attempt.opened", attempt=number, job_id="", launch=0, excluded=list(exclude), **more)
     if spares is not None and spares < ctx.settings["spares"]:
         ctx.record("warned", message=in_allocation.fewer_spares_message(spares, ctx.settings["spares"]))
-    idle = tuple(sorted(view.available - set(exclude)))
     ctx.begin_launch(0)
-    token = f"{ctx.run.token}:{number}"
     try:
-        spec = plan.AttemptSpec(
-            number,
-            token=token,
-            exclude=exclude,
-            restart=sum(one.starts_made for one in ctx.run.attempts if one.number < number),
-            last_fault=str(decision.get("class", "")),
-            **resumable.attempt_arguments(ctx.run_dir, ctx.run),
-            fresh=bool(decision.get("fresh")),
-            idle=idle,
-            array=_narrowed(ctx, tasks),
-            anyway=known_ends.are_checks_waived(decision, ctx.run.spent),
-            spares=spares,
-            size=size,
-        )
-        request = plan.request_for(ctx.run_dir, spec)
+        spec = _spec(ctx, view, exclude, tasks, size=size, spares=spares)
+        request = plan.request_for(ctx.run_dir, spec, ctx.submission)
     except errors.SubmitImpossible as error:
         ctx.record("submit.refused", message=str(error), for_good=True)
         return
-    ctx.services.uncalled.add(token)
-    ctx.record("submit.intended", token=token)
+    ctx.services.uncalled.add(spec.token)
+    ctx.record("submit.intended", token=spec.token)
     _submit(ctx, snapshot, request)
     if ctx.attempt.submission == "done":
         dependents.move(ctx, snapshot)
 
 
+def _exclusions(
+    ctx: RunContext, snapshot: ClusterSnapshot, view: ClusterView
+) -> tuple[tuple[str, ...], list[str]]:
+    """The nodes that the next attempt excludes, and which of them only for what the ledger says."""
+    # If no attempt ever had nodes, it is unknown how many the job needs and how many it can do without.
+    placed = any(attempt.nodes for attempt in ctx.run.attempts)
+    quarantined = ctx.services.ledger.quarantined(ctx.run, snapshot.now_s) if placed else ()
+    cap = policy_input.limits_from(ctx.settings).exclude_cap
+    exclude = node_placement.nodes_to_exclude(
+        view,
+        node_placement.within_cap(view, ctx.services.ledger.excluded(ctx.run, snapshot.now_s), cap),
+        ctx.run.decision.get("avoid", ()),
+        fencing.silent_nodes(ctx, snapshot),
+        quarantined=quarantined,
+        cap=cap,
+    )
+    return exclude, sorted({*exclude} & {*quarantined})
+
+
+def next_size_and_spares(
+    ctx: RunContext, snapshot: ClusterSnapshot, view: ClusterView, exclude: Sequence[str]
+) -> tuple[int, int | None]:
+    """(nodes of the next attempt, 0 if the run has only one size; its spares, None if the run has none)."""
+    sizes, attempt = sizes_of_settings(ctx.settings), ctx.attempt
+    size = int(ctx.run.decision.get("size", 0))
+    if sizes is None:
+        return 0, in_allocation.spares_for_next(ctx.settings, attempt, view, exclude)
+    sizes = sizes.without(ctx.run.sizes_aside)
+    view = queue.with_same_devices(view, snapshot.nodes or {}, ctx.run)
+    if size not in sizes.all:
+        now = queue.run_size(ctx.run, sizes)
+        worth = elastic.usable_sizes(sizes, ctx.run.sizes_aside)
+        size = queue.next_size(worth, now, view, attempt.nodes, exclude)
+    spares = in_allocation.spares_for_next(ctx.settings, attempt, view, exclude, size)
+    if spares and view.partition:  # a spare is not worth waiting for
+        spares = max(0, min(spares, queue.available_count(view, attempt.nodes, exclude) - size))
+    return size, spares
+
+
+def _spec(
+    ctx: RunContext,
+    view: ClusterView,
+    exclude: tuple[str, ...],
+    tasks: tuple[int, ...],
+    *,
+    size: int,
+    spares: int | None,
+) -> plan.AttemptSpec:
+    """What ftrun decided about the attempt that was just opened. Raises OSError."""
+    run, decision = ctx.run, ctx.run.decision
+    number = ctx.attempt.number
+    resumable.write_divergence_files(ctx.run_dir, run.poisoned)
+    return plan.AttemptSpec(
+        number,
+        token=f"{run.token}:{number}",
+        exclude=exclude,
+        restart=sum(one.starts_made for one in run.attempts if one.number < number),
+        last_fault=str(decision.get("class", "")),
+        set_aside=checkpoints.unchanged_since_set_aside(run.set_aside),
+        poisoned=run.poisoned,
+        had=resumable.has_had_checkpoint(run),
+        fresh=bool(decision.get("fresh")),
+        idle=tuple(sorted(view.available - set(exclude))),
+        array=_narrowed(ctx, tasks),
+        anyway=decide.are_checks_waived(decision, run.spent),
+        spares=spares,
+        size=size,
+    )
+
+
 def _narrowed(ctx: RunContext, tasks: tuple[int, ...]) -> str:
     """The --array of the next attempt, with the user's own %limit; "" if the job is no array."""
-    spec = str(submission_context.load(ctx.run_dir).get("array", "")) if tasks else ""
-    return node_names.narrowed_array(spec, tasks) if spec else ""
+    spec = str(ctx.submission.get("array", "")) if tasks else ""
+    return array_spec.narrowed_array(spec, tasks) if spec else ""
 
 
 def _submit(ctx: RunContext, snapshot: ClusterSnapshot, request: Any) -> None:

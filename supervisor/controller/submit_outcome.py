@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.parse import has_token
-from ftrun.supervisor.controller import exit_status, finish
+from ftrun.supervisor.controller import exit_status, fencing, finish
 from ftrun.supervisor.model.timers import Stopwatches
 from ftrun.supervisor.model.types import Decision
 from ftrun.supervisor.store import run_dir
@@ -65,7 +65,7 @@ def _looked_for_s(ctx: RunContext, snapshot: ClusterSnapshot) -> float:
 
 def _not_submitted(ctx: RunContext, snapshot: ClusterSnapshot, why: str) -> None:
     """Close the attempt before it counts as lost: a late job of it then does not start (P4)."""
-    taken = finish.close_attempt(ctx, started=False)
+    taken = fencing.close_attempt(ctx, started=False)
     if taken is not None and taken.job:
         _record_found_job(ctx, taken.job, seen=False)  # by its claim: Slurm may have forgotten it long ago
     elif ctx.attempt.number == 1 and not ctx.run.incidents:

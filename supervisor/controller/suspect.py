@@ -1,4 +1,4 @@
-"""A live attempt that looks broken: when it is suspected, and what confirms the fault. (I/O)
+"""A live attempt that no agent looks after: when it is suspected, and what confirms the fault. (I/O)
 
 Law P7. Slurm, a node or a process exit confirm a fault by themselves and end the launch without us. A fatal
 line is no proof: users' programs print such lines and go on, as after a batch that did not fit, an upload
@@ -7,7 +7,7 @@ while it is suspect, hang detection (`hang`, `telemetry.hang_watch`) needs less 
 five median steps, if every rank is seen to wait. Signs of life are a step, a heartbeat, a changing stack,
 CPU, file and accelerator activity and, for all but the surest evidence, output.
 
-A step beyond all earlier ones clears the suspicion. A node that its monitor finds bad (`node_evidence`) or
+A step beyond all earlier ones clears the suspicion. A node that its monitor finds bad (`diagnosis.launch_monitor`) or
 that does not respond to Slurm is confirmation: then `fault-grace` without any sign of life is enough. If the
 script has ended by itself and its job does not end, the supervisor ends the job.
 """
@@ -18,21 +18,23 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.cluster import JobState
-from ftrun.supervisor.context.cluster_view import topology
-from ftrun.supervisor.controller import end_attempt, gather_facts
-from ftrun.supervisor.diagnosis.rules import diagnose
+from ftrun.supervisor.controller import end_attempt, observe
+from ftrun.supervisor.controller.hang import HangTarget, RemoteHangWatch
+from ftrun.supervisor.diagnosis.launch_state import StallVerdict, exit_grace_s
 from ftrun.supervisor.model.states import State
-from ftrun.supervisor.model.timers import Stopwatch
+from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import Diagnosis
-from ftrun.supervisor.policy.stall import StallVerdict, assess_launch, exit_grace_s
-from ftrun.supervisor.store import attempt_dir
+from ftrun.supervisor.store import attempt_dir, run_dir
+from ftrun.supervisor.telemetry import hang_rules
 
 if TYPE_CHECKING:
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
     from ftrun.supervisor.context.run_context import RunContext
     from ftrun.supervisor.telemetry.log_watcher import WatchReport
 
-__all__ = ["hand_over_to_agent", "update_suspicion"]
+__all__ = ["hand_over_to_agent", "judge_live_start"]
+
+LOOK_EVERY_S = 2.0  # of the hang watch
 
 
 @dataclass
@@ -42,27 +44,42 @@ class _OverdueJob:
     over: Stopwatch = field(default_factory=Stopwatch)
 
 
-def update_suspicion(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport) -> None:
+@dataclass
+class _HangWatch:
+    """Of one start of the script."""
+
+    afar: RemoteHangWatch | None = None
+    looked: Interval = field(default_factory=Interval)
+
+
+def judge_live_start(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport) -> None:
+    """One pass over a live launch: suspect it or clear it, end it if it hangs.
+
+    Raises OSError (journal), LeaseLost.
+    """
+    _update_suspicion(ctx, snapshot, report)
+    if ctx.run.state in (State.RUNNING, State.SUSPECT):
+        _detect_hang(ctx, snapshot, report)
+
+
+def _update_suspicion(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport) -> None:
     """Suspect or clear the live attempt by its log. Does nothing while it does not run or cannot be read."""
     row = ctx.row(snapshot)
     if not report.readable or report.behind or row is None or row.state is not JobState.RUNNING:
         ctx.observations.per_start(_OverdueJob).over.stop()
         return
-    facts = gather_facts.facts_of_live(ctx, snapshot, report, topology(ctx))
-    diagnosis = diagnose(facts) if facts.evidence or facts.nodes.findings else None
-    if report.evidence:
-        ctx.observations.provisional = diagnosis
-    seen = assess_launch(ctx.observations, diagnosis, suspected=ctx.run.state is not State.RUNNING)
-    ctx.observations.suspicion = diagnosis if seen is StallVerdict.SUSPECT else None
+    suspected = ctx.run.state is not State.RUNNING
+    seen = observe.monitor_of(ctx).judge(snapshot.now_s, snapshot.mono_s, suspected=suspected)
+    found = ctx.observations.suspicion
     if seen is StallVerdict.WELL:
         _clear(ctx, "what was seen is not fatal")
     elif seen is StallVerdict.WENT_ON:
         _clear(ctx, f"training went on to step {ctx.observations.step}")
-    elif diagnosis is not None:
-        if ctx.run.state is State.RUNNING:
-            cause = {"signature": diagnosis.signature, "title": diagnosis.title}
+    elif found is not None:
+        if not suspected:
+            cause = {"signature": found.signature, "title": found.title}
             ctx.record("fault.suspected", step=ctx.observations.step, **cause)
-        _end_where_the_script_is_over(ctx, snapshot, diagnosis)
+        _end_where_the_script_is_over(ctx, snapshot, found)
 
 
 def hand_over_to_agent(ctx: RunContext) -> None:
@@ -70,6 +87,7 @@ def hand_over_to_agent(ctx: RunContext) -> None:
 
     An agent that lives judges by itself (P8).
     """
+    ctx.observations.per_start(_HangWatch).afar = None
     ctx.observations.per_start(_OverdueJob).over.stop()
     ctx.observations.suspicion = None
     _clear(ctx, "the agent beside the script lives: it judges")
@@ -94,3 +112,28 @@ def _end_where_the_script_is_over(ctx: RunContext, snapshot: ClusterSnapshot, di
 def _clear(ctx: RunContext, why: str) -> None:
     if ctx.run.state is State.SUSPECT:
         ctx.record("fault.survived", why=why)
+
+
+def _detect_hang(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport) -> None:
+    """End the launch if it hangs."""
+    seen, attempt = ctx.observations, ctx.attempt
+    watch = seen.per_start(_HangWatch)
+    if not watch.looked.due(snapshot.mono_s, LOOK_EVERY_S):
+        return
+    if watch.afar is None:
+        watched = HangTarget(
+            run_dir.attempt_dir(ctx.run_dir, attempt.number),
+            f"{attempt.launch.number}.{attempt.launch.start.number}",
+            attempt.used,
+            tuple,
+            lambda now: observe.read_logs(ctx, now, fresh=True),
+        )
+        watch.afar = RemoteHangWatch(
+            ctx, snapshot, watched, hang_rules.hang_limits(ctx.settings, from_afar=True)
+        )
+    lost = any(node in seen.silent for node in attempt.used)
+    suspect = observe.monitor_of(ctx).suspect_limits(lost=lost, from_afar=True)
+    over = attempt_dir.script_has_ended(ctx.run_dir, attempt.number, attempt.launch.number)
+    verdict = watch.afar.look(snapshot, report, over=over, suspect=suspect)
+    if verdict is not None:
+        end_attempt.announce_end(ctx, f"it hangs: {verdict.reason}")

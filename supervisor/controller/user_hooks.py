@@ -131,7 +131,7 @@ def has_pending_hooks(ctx: RunContext) -> bool:
 def _start(ctx: RunContext, one: DueHook) -> None:
     """Start a command; a failure to start it is recorded as its end."""
     run, folder = ctx.run, os.path.join(ctx.run_dir, "hooks")
-    cwd = submission_context.cwd(ctx.run_dir)
+    cwd = ctx.cwd
     cwd = cwd if os.path.isdir(cwd) else ctx.run_dir
     limit_s = float(ctx.settings.get("hook-limit", 60.0))
     argv = [

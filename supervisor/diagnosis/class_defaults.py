@@ -7,7 +7,16 @@ from collections.abc import Mapping, Sequence
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, FaultClass, Proof, Source
 
-__all__ = ["CLASS_DEFAULTS", "UNSURE", "ClassDefault", "Ended", "clamp_confidence", "plain", "proofs"]
+__all__ = [
+    "CLASS_DEFAULTS",
+    "UNSURE",
+    "ClassDefault",
+    "Ended",
+    "clamp_confidence",
+    "plain",
+    "proofs",
+    "recorded_end",
+]
 
 UNSURE = 0.5
 """Below this confidence a diagnosis is a guess: a bad machine outweighs it, and it never stops a run by
@@ -126,6 +135,37 @@ def plain(
         advice=advice or default.advice,
         blame=Blame.NODE if names else Blame.UNKNOWN,
         rests_on=tuple(rests_on),
+        sources=sources,
+    )
+
+
+def recorded_end(
+    fault: FaultClass,
+    signature: str,
+    title: str,
+    rests_on: tuple[str, ...] = (),
+    *,
+    confidence: float = 0.9,
+    retry: bool | None = None,
+    action: Action | None = None,
+    advice: str = "",
+    sources: tuple[Source, ...] = (Source.SLURM,),
+) -> Diagnosis:
+    """A diagnosis that a record of Slurm's or ours makes, whatever the log says; it blames nobody. `retry` and
+    `action` are those of the class where none are given.
+    """
+    default = CLASS_DEFAULTS[fault]
+    return Diagnosis(
+        fault=fault,
+        retry=default.retry if retry is None else retry,
+        action=action or default.action,
+        nodes=(),
+        exclude=False,
+        confidence=confidence,
+        signature=signature,
+        title=title,
+        advice=advice,
+        rests_on=rests_on,
         sources=sources,
     )
 

@@ -2,7 +2,8 @@
 
 A signature sees one line. These rules see the lines around it: how many hosts, ranks or processes print it,
 whether a step was done before it, and which other signatures matched. Each rule changes a diagnosis in one
-way and adds the reason to `rests_on`. `in_context` applies at most one rule of each list.
+way and adds the reason to `rests_on`. The lists say which classes and signatures a rule is about; `in_context`
+asks it about no other, and applies at most one rule of each list.
 """
 
 from __future__ import annotations
@@ -17,18 +18,20 @@ from ftrun.supervisor.diagnosis.class_defaults import plain
 from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, FaultClass, Source
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.diagnosis.facts import Case
+    from ftrun.supervisor.diagnosis.evidence import Case
 
 __all__ = ["cut_off", "in_context"]
 
 Rule = Callable[[Diagnosis, Sequence[Evidence], "Case"], "Diagnosis | None"]
+About = frozenset[str]  # classes and signatures; empty = any
 
 
 def in_context(found: Diagnosis, lines: Sequence[Evidence], case: Case) -> Diagnosis:
     """`found` after the first rule that applies of each list. `lines` are the lines of its cause."""
     for rules in (COUNT_RULES, LOG_RULES):
-        for rule in rules:
-            better = rule(found, lines, case)
+        for about, rule in rules:
+            asked = not about or found.fault in about or found.signature in about
+            better = rule(found, lines, case) if asked else None
             if better is not None:
                 found = better
                 break
@@ -80,7 +83,7 @@ def _a_little_less_than_promised(
     wrong.
     """
     told = [numbers for line in lines if (numbers := _LESS_THAN.search(line.text))]
-    if found.signature not in LOW or len(told) < len(lines):
+    if len(told) < len(lines):
         return None
     if any(int(numbers[1]) < NEARLY_ALL * int(numbers[2]) for numbers in told):
         return None
@@ -101,11 +104,7 @@ def _wrong_before_the_first_step(found: Diagnosis, lines: Sequence[Evidence], ca
     device.
     """
     steps = [line.captures.get("step", "") for line in lines]
-    if (
-        found.fault is not FaultClass.HARDWARE_GPU
-        or case.trained
-        or not all(_is_before_first(step) for step in steps)
-    ):
+    if case.trained or not all(_is_before_first(step) for step in steps):
         return None
     words = (*found.rests_on, "before the first step was done: the set-up, not the device")
     return replace(
@@ -125,7 +124,7 @@ def _crashed_everywhere_at_start(found: Diagnosis, lines: Sequence[Evidence], ca
     """A program that crashes on several hosts, or in several processes, before its first step does so every
     time.
     """
-    if found.fault not in {FaultClass.LIBRARY_BUG, FaultClass.USER_CODE} or not found.retry or case.trained:
+    if not found.retry or case.trained:
         return None
     hosts = {who for line in lines if (who := writer_of(line, case.topology)) and not who.startswith("rank ")}
     processes = {who for line in lines if (who := _process(line))}
@@ -140,7 +139,7 @@ def _broken_before_the_first_step(
     found: Diagnosis, _lines: Sequence[Evidence], case: Case
 ) -> Diagnosis | None:
     """A crash or library failure before the first step will come again. After some training it may not."""
-    if found.signature not in CRASHES | DEFECTS or not found.retry or case.trained:
+    if not found.retry or case.trained:
         return None
     words = (*found.rests_on, "no step was seen before it: the program or its build, every time")
     return replace(found, retry=False, action=Action.STOP, rests_on=words)
@@ -151,7 +150,7 @@ def _damaged_for_every_rank(found: Diagnosis, lines: Sequence[Evidence], case: C
     sample.
     """
     ranks = {rank for line in lines if (rank := rank_of(line)) is not None}
-    if found.fault is not FaultClass.DATA or case.trained or len(ranks) < 2:
+    if case.trained or len(ranks) < 2:
         return None
     words = (*found.rests_on, f"the same for {len(ranks)} ranks before the first step: a file of the set-up")
     return replace(
@@ -161,8 +160,6 @@ def _damaged_for_every_rank(found: Diagnosis, lines: Sequence[Evidence], case: C
 
 def _corrected_and_rare(found: Diagnosis, lines: Sequence[Evidence], _case: Case) -> Diagnosis | None:
     """Errors get corrected all the time. Only a stream of them is worth a node."""
-    if found.signature not in CORRECTED:
-        return None
     seen = sum(line.count * int(line.captures.get("code", "1")) for line in lines)
     if seen >= STREAM:
         return None
@@ -181,13 +178,13 @@ def _is_before_first(step: str) -> bool:
     return step.startswith("-") or (step.isdecimal() and int(step) == 0)
 
 
-COUNT_RULES: tuple[Rule, ...] = (
-    _a_little_less_than_promised,
-    _wrong_before_the_first_step,
-    _crashed_everywhere_at_start,
-    _broken_before_the_first_step,
-    _damaged_for_every_rank,
-    _corrected_and_rare,
+COUNT_RULES: tuple[tuple[About, Rule], ...] = (
+    (LOW, _a_little_less_than_promised),
+    (frozenset({FaultClass.HARDWARE_GPU}), _wrong_before_the_first_step),
+    (frozenset({FaultClass.LIBRARY_BUG, FaultClass.USER_CODE}), _crashed_everywhere_at_start),
+    (CRASHES | DEFECTS, _broken_before_the_first_step),
+    (frozenset({FaultClass.DATA}), _damaged_for_every_rank),
+    (CORRECTED, _corrected_and_rare),
 )
 
 # ---- rules that compare the cause with the other signatures of the log
@@ -246,7 +243,7 @@ _LISTEN = re.compile(r"failed to listen on any local")
 
 def _daemon_alone(found: Diagnosis, _lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
     """A node that only mpirun misses may be well. Blame it only if another line names that host too."""
-    if found.signature not in DAEMONS or not found.nodes:
+    if not found.nodes:
         return None
     others = [line for line, of in case.log.causes if of.id not in DAEMONS] + list(case.log.spoken)
     named = {line.captures.get(key, "") for line in others for key in ("host", "ip", "peer")}
@@ -262,7 +259,7 @@ def _daemon_alone(found: Diagnosis, _lines: Sequence[Evidence], case: Case) -> D
 def _starts_nowhere(found: Diagnosis, _lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
     """Two nodes that cannot start tasks are a coincidence. If none can, the set-up is wrong."""
     several = found.blame is Blame.CLUSTER or len(found.nodes) > 1
-    if found.signature not in STARTS or not several or 2 * len(found.nodes) < len(case.topology.nodes):
+    if not several or 2 * len(found.nodes) < len(case.topology.nodes):
         return None
     words = (*found.rests_on, "no node of them starts the tasks: the set-up, not a node")
     return replace(
@@ -284,7 +281,7 @@ def _reached_and_unsure(found: Diagnosis, lines: Sequence[Evidence], case: Case)
 
     Where the attempt's other nodes are known to have started, the one that did not is to blame all the same.
     """
-    if found.signature not in STARTS or not found.nodes or len(case.topology.nodes) > 1:
+    if not found.nodes or len(case.topology.nodes) > 1:
         return None
     if not all(_UNSURE.search(line.text) for line in lines):
         return None
@@ -308,7 +305,7 @@ def _never_booted(found: Diagnosis, _lines: Sequence[Evidence], case: Case) -> D
     """Slurm itself marks a node down that does not boot for a job. In a cloud, its name is another machine
     next time.
     """
-    if found.signature != NODE_FAILED or NODE_UNBOOTED not in case.log.noted:
+    if NODE_UNBOOTED not in case.log.noted:
         return None
     return replace(
         _nobody(found, Blame.CLUSTER, "it had not booted for the job: Slurm sets it down by itself"),
@@ -321,7 +318,7 @@ def _never_booted(found: Diagnosis, _lines: Sequence[Evidence], case: Case) -> D
 def _shared_memory_full(found: Diagnosis, _lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
     """Loader workers died for lack of shared memory, so it is /dev/shm that is full."""
     starved = next((of for _, of in case.log.causes if of.id == WORKERS_STARVED), None)
-    if found.signature != FULL or starved is None:
+    if starved is None:
         return None
     words = (*found.rests_on, f"{starved.id} as well: it is /dev/shm that is full")
     return replace(found, fault=starved.fault, rests_on=words, advice=starved.advice)
@@ -329,8 +326,6 @@ def _shared_memory_full(found: Diagnosis, _lines: Sequence[Evidence], case: Case
 
 def _reserved_port(found: Diagnosis, lines: Sequence[Evidence], _case: Case) -> Diagnosis | None:
     """A port below 1024 belongs to a service of the machine, on every try."""
-    if found.fault is not FaultClass.PORT_CONFLICT:
-        return None
     ports = {int(told[1] or told[2]) for line in lines if (told := _PORT.search(line.text))}
     if not ports or not 0 < min(ports) < UNRESERVED:
         return None
@@ -347,11 +342,7 @@ def _reserved_port(found: Diagnosis, lines: Sequence[Evidence], _case: Case) -> 
 
 def _step_found_no_room(found: Diagnosis, lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
     """A step that first had to wait for others asked for no more than the job has."""
-    if (
-        found.signature != REFUSED
-        or BUSY not in case.log.noted
-        or not any(_IN_USE.search(line.text) for line in lines)
-    ):
+    if BUSY not in case.log.noted or not any(_IN_USE.search(line.text) for line in lines):
         return None
     words = (*found.rests_on, "it had been told to wait: what it asks for was in use, not too much")
     return replace(
@@ -369,8 +360,6 @@ def _program_hung_the_device(found: Diagnosis, lines: Sequence[Evidence], case: 
     """A program used a wrong address, and then its device could not be taken from it: the program is the
     cause.
     """
-    if found.signature != STUCK:
-        return None
     places = {line.captures.get("pci", "") for line in lines}
     first = min(line.order for line in lines)
     wrong = next(
@@ -430,8 +419,6 @@ def _same_device_again(found: Diagnosis, lines: Sequence[Evidence], case: Case) 
 
 def _launched_several_times(found: Diagnosis, lines: Sequence[Evidence], _case: Case) -> Diagnosis | None:
     """Several launchers of one job miss the same port: one of them holds it."""
-    if found.fault is not FaultClass.PORT_CONFLICT:
-        return None
     listening = [line for line in lines if _LISTEN.search(line.text)]
     ranks = {rank for line in listening if (rank := rank_of(line)) is not None}
     if len(ranks) < 2 and sum(line.count for line in listening) <= SAID_TWICE:
@@ -450,7 +437,7 @@ def _launched_several_times(found: Diagnosis, lines: Sequence[Evidence], _case: 
 
 def _leader_accused(found: Diagnosis, lines: Sequence[Evidence], _case: Case) -> Diagnosis | None:
     """The leader reports on the heartbeats. If it reports its own as late, it was slow, not gone."""
-    if found.fault is not FaultClass.HANG or not found.nodes or found.blame is Blame.CLUSTER:
+    if not found.nodes or found.blame is Blame.CLUSTER:
         return None
     accused = {line.captures.get("rank") or line.captures.get("peer") for line in lines}
     if accused != {"0"} or "heartbeat" not in lines[0].text:
@@ -462,33 +449,33 @@ def _wait_for_each_other(found: Diagnosis, _lines: Sequence[Evidence], _case: Ca
     """Several ranks are each missed by somebody: they wait for one another (different tensors), and none is
     dead.
     """
-    if found.signature != MISSING_RANK or len(found.nodes) < 2:
+    if len(found.nodes) < 2:
         return None
     return _nobody(found, Blame.JOB, "several ranks are missed by turns: they wait for one another")
 
 
 def _one_peer_of_all(found: Diagnosis, _lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
     """A network fault names nobody, but all victims name the same peer: that one is the suspect."""
-    if found.fault is not FaultClass.NETWORK or found.nodes or found.blame is Blame.CLUSTER:
+    if found.nodes or found.blame is Blame.CLUSTER:
         return None
     who = _lost_peer(case)
     return replace(found, nodes=who.names, rests_on=(*found.rests_on, *who.words)) if who.names else None
 
 
-LOG_RULES: tuple[Rule, ...] = (
-    _daemon_alone,
-    _starts_nowhere,
-    _reached_and_unsure,
-    _never_booted,
-    _shared_memory_full,
-    _reserved_port,
-    _step_found_no_room,
-    _program_hung_the_device,
-    _same_device_again,
-    _launched_several_times,
-    _leader_accused,
-    _wait_for_each_other,
-    _one_peer_of_all,
+LOG_RULES: tuple[tuple[About, Rule], ...] = (
+    (DAEMONS, _daemon_alone),
+    (STARTS, _starts_nowhere),
+    (STARTS, _reached_and_unsure),
+    (frozenset({NODE_FAILED}), _never_booted),
+    (frozenset({FULL}), _shared_memory_full),
+    (frozenset({FaultClass.PORT_CONFLICT}), _reserved_port),
+    (frozenset({REFUSED}), _step_found_no_room),
+    (frozenset({STUCK}), _program_hung_the_device),
+    (frozenset(), _same_device_again),
+    (frozenset({FaultClass.PORT_CONFLICT}), _launched_several_times),
+    (frozenset({FaultClass.HANG}), _leader_accused),
+    (frozenset({MISSING_RANK}), _wait_for_each_other),
+    (frozenset({FaultClass.NETWORK}), _one_peer_of_all),
 )
 
 

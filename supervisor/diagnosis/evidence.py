@@ -1,4 +1,6 @@
-"""The evidence of a log, ranked: causes, consequences, and lines that training survived. (pure)
+"""The case of one diagnosis: its facts, with the evidence of the log ranked. (pure)
+
+The evidence is ranked into causes, consequences, and lines that training survived.
 
 Each line is what its signature says it is; where several match one line, the one of the highest priority
 counts. A line after which training went on is no cause. Nor is a link that came up again where nothing else
@@ -16,16 +18,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import dataclass
+from ftrun.supervisor.diagnosis import blame
 from ftrun.supervisor.diagnosis.class_defaults import Ended
-from ftrun.supervisor.model.types import Evidence, FaultClass, Role
+from ftrun.supervisor.model.log_order import sort_by_time_written
+from ftrun.supervisor.model.types import (
+    LEFT_THE_QUEUE,
+    LOST_TRACK,
+    STARTED_TWICE,
+    UNWATCHED,
+    Evidence,
+    FaultClass,
+    Role,
+    Topology,
+)
 
 if TYPE_CHECKING:
+    from ftrun.supervisor.diagnosis.facts import Facts
     from ftrun.supervisor.signatures.catalog import Catalog, Signature
+    from ftrun.supervisor.telemetry.progress import Progress
 
-__all__ = ["RankedEvidence", "rank_evidence"]
+__all__ = ["Case", "Input", "RankedEvidence", "case_of", "rank_evidence", "written_before"]
 
 
 Pair = tuple[Evidence, "Signature"]
@@ -65,11 +81,12 @@ class RankedEvidence:
     finished: bool = False  # the log itself shows a good end
     noted: frozenset[str] = frozenset()  # the signatures of all lines, remarks included
     words: tuple[str, ...] = ()
+    late: int = 0  # lines that came after ftrun had begun to end the start
 
     @property
     def consequences(self) -> int:
         """The number of consequences."""
-        return sum(line.count for line in self.spoken)
+        return sum(line.count for line in self.spoken) + self.late
 
     @property
     def suspicious(self) -> tuple[Evidence, ...]:
@@ -105,9 +122,117 @@ class RankedEvidence:
         return tuple(dict.fromkeys(near))
 
 
-def rank_evidence(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended | None) -> RankedEvidence:
+class Input(StrEnum):
+    """What the facts may hold beyond the log and a plain end. A rule that needs one is not asked without it."""
+
+    TASKS = "tasks"
+    REFUSAL = "refusal"
+    ODD_END = "odd-end"  # Slurm or ftrun marks the end: its state or reason says more than a failure
+    HELD = "held"
+    UNLOADABLE = "unloadable"
+    GIVEN_UP = "given-up"
+    RESUMED = "resumed"
+    OUR_END = "our-end"  # ftrun announced the end or a cancel, or asked to save before the time limit
+    SUSPICION = "suspicion"
+    GONE = "gone"
+    FINDINGS = "findings"
+    SILENT = "silent"
+    TOLD_INSIDE = "told-inside"
+    LAST_WORDS = "last-words"
+
+
+ODD_STATES = frozenset({"CANCELLED", "GONE", "REVOKED"})
+ODD_REASONS = frozenset({LEFT_THE_QUEUE, LOST_TRACK, STARTED_TWICE, UNWATCHED})
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The facts of one diagnosis with their evidence ranked. `topology` includes what the evidence says of
+    hosts and ranks.
+    """
+
+    facts: Facts
+    inputs: frozenset[Input]
+    log: RankedEvidence
+    topology: Topology
+    ended: Ended | None  # how the launch ended; None while it lives, or without a record
+    progress: Progress | None  # the steps in the log
+    trained: bool  # the log shows a step
+    down: tuple[str, ...]  # the nodes of the attempt that Slurm reports as down or not responding
+    lines: tuple[Evidence, ...]  # all that count, in written order
+
+
+def case_of(facts: Facts) -> Case:
+    """The facts with their evidence in written order, ranked."""
+    evidence = blame.with_recorded_hosts(sort_by_time_written(facts.evidence))
+    topology = blame.with_learned_ranks(evidence, facts.topology)
+    before = written_before(evidence, facts.end_offsets)
+    late = sum(one.count for one in evidence) - sum(one.count for one in before)
+    hung = facts.suspicion is not None and facts.suspicion.fault is FaultClass.HANG
+    down = facts.ended.nodes_down if facts.ended else ()
+    if topology.nodes:
+        down = tuple(dict.fromkeys(node for name in down if (node := topology.node_of(name))))
+    return Case(
+        facts,
+        inputs=_inputs(facts),
+        log=rank_evidence(before, facts.catalog, facts.ended, late=late, hung=hung),
+        topology=topology,
+        ended=facts.ended,
+        progress=facts.progress,
+        trained=facts.progress is not None and facts.progress.steps_seen > 0,
+        down=down,
+        lines=tuple(before),
+    )
+
+
+def _inputs(facts: Facts) -> frozenset[Input]:
+    attempt = facts.attempt
+    end = attempt.launch.end if attempt is not None else None
+    there = {
+        Input.TASKS: facts.tasks,
+        Input.REFUSAL: facts.refusal,
+        Input.ODD_END: end is not None and (end.state in ODD_STATES or end.reason in ODD_REASONS),
+        Input.HELD: facts.held,
+        Input.UNLOADABLE: facts.unloadable,
+        Input.GIVEN_UP: facts.given_up,
+        Input.RESUMED: facts.resumed,
+        Input.OUR_END: attempt is not None
+        and (facts.near_limit or attempt.end_intended or attempt.cancel_intended),
+        Input.SUSPICION: facts.suspicion,
+        Input.GONE: facts.gone,
+        Input.FINDINGS: facts.nodes.findings,
+        Input.SILENT: facts.silent,
+        Input.TOLD_INSIDE: facts.told_inside,
+        Input.LAST_WORDS: facts.last_words,
+    }
+    return frozenset(name for name, value in there.items() if value)
+
+
+def written_before(evidence: Sequence[Evidence], end_offsets: Mapping[str, int]) -> list[Evidence]:
+    """Those lines that ftrun's own end of the start cannot have caused (P7).
+
+    `end_offsets`: log -> its bytes when ftrun began to end the start. Bytes, because clocks of nodes differ
+    and most lines have no time. A storm's last line may be late although its first is not; then the first
+    counts.
+    """
+    return [
+        line
+        for line in evidence
+        if line.file not in end_offsets or line.offset_bytes < end_offsets[line.file]
+    ]
+
+
+def rank_evidence(
+    evidence: Sequence[Evidence],
+    catalog: Catalog,
+    ended: Ended | None,
+    *,
+    late: int = 0,
+    hung: bool = False,
+) -> RankedEvidence:
     """Sort `evidence` into causes and consequences. Evidence of signatures that the catalog does not know is
-    dropped.
+    dropped. `late`: the number of lines left out because they followed an end of ours, `hung`: which was for a
+    hang.
     """
     known = _one_meaning(
         [(line, catalog.by_id[line.signature]) for line in evidence if line.signature in catalog.by_id]
@@ -121,7 +246,7 @@ def rank_evidence(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended |
     if ended is None:
         left = _without_killed_steps(left)
     left = _without_caught(_without_clean_up(left), known)
-    if _all_healed(left, known):
+    if not hung and _all_healed(left, known):
         left = []
     causes = sorted((pair for pair in left if _can_be_cause(pair[1], ended)), key=_weight)
     if not causes and ended is None:
@@ -142,6 +267,8 @@ def rank_evidence(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended |
         )
     if consequences:
         words.append(f"{sum(line.count for line in consequences)} lines are consequences")
+    if late:
+        words.append(f"{late} lines came after ftrun had begun to end the start: no causes")
     return RankedEvidence(
         causes=tuple(causes),
         spoken=tuple(sorted(consequences, key=_order)),
@@ -149,6 +276,7 @@ def rank_evidence(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended |
         finished=any(_is_good_end(of) for _, of in known),
         noted=frozenset(of.id for _, of in known),
         words=tuple(words),
+        late=late,
     )
 
 
@@ -317,8 +445,8 @@ def _all_healed(left: Sequence[Pair], known: Sequence[Pair]) -> bool:
     """Whether `left` has only links and servers that a later line of the same file reports as up.
 
     At boot, and whenever somebody touches a switch, links go down and up; the kernel logs both, as Lustre
-    does for its servers. Alone that is no fault. If something else failed as well, the break may be its
-    cause, and counts. `known` has all lines, remarks included.
+    does for its servers. Alone that is no fault. If something else failed as well, or training hung after it,
+    the break may be the cause, and counts. `known` has all lines, remarks included.
     """
     up: dict[tuple[str, str], int] = {}
     for line, _ in known:

@@ -1,8 +1,8 @@
 """Everything that one diagnosis rests on, as one frozen value. (pure)
 
-The supervisor (`controller/gather_facts`) and the agent inside a job (`policy/start_case`) each build `Facts`
-in one place and leave empty what they cannot know. `case_of` ranks the evidence; the rules read only the
-resulting `Case`.
+The supervisor (`controller/gather_facts`) and the agent inside a job (`policy/start_decision`) each build
+`Facts` in one place and leave empty what they cannot know. `evidence.case_of` ranks the evidence; the rules
+read only the resulting `Case`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,8 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.diagnosis import blame
 from ftrun.supervisor.diagnosis.class_defaults import Ended
-from ftrun.supervisor.diagnosis.evidence import RankedEvidence, rank_evidence
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts
-from ftrun.supervisor.model.log_order import sort_by_time_written
 from ftrun.supervisor.model.types import Diagnosis, Evidence, Proof, Topology
 
 if TYPE_CHECKING:
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.signatures.catalog import Catalog
     from ftrun.supervisor.telemetry.progress import Progress
 
-__all__ = ["Case", "Facts", "LostCompanion", "SbatchRefusal", "case_of"]
+__all__ = ["Facts", "LostCompanion", "SbatchRefusal"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,9 @@ class Facts:
 
     The end: `ended` (None = still alive, or a text without a record). `attempt` is the run's journal of it,
     `requeues` whether Slurm requeues a job that lost a node, `wish` what a person asked for, `near_limit`
-    whether ftrun had asked the job to save because its time limit was near.
+    whether ftrun had asked the job to save because its time limit was near. `end_offsets`: log -> its bytes
+    when ftrun began to end the start; what stands behind is no cause (P7). `forgotten`: Slurm does not know the
+    job any more, too soon to have forgotten one that ended.
 
     Ends without a start of the script: `refusal` by sbatch; `held` by the checks before the script
     (`held_file` is their record); `unloadable` says why no checkpoint could be loaded. For an array: the
@@ -83,6 +82,8 @@ class Facts:
     requeues: bool = True
     wish: str = ""
     near_limit: bool = False
+    end_offsets: Mapping[str, int] = field(default_factory=dict)
+    forgotten: bool = False
     refusal: SbatchRefusal | None = None
     held: PrelaunchHold | None = None
     held_file: str = ""
@@ -96,37 +97,3 @@ class Facts:
     suspicion: Diagnosis | None = None
     rank_ended: bool = False
     told_inside: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """The facts of one diagnosis with their evidence ranked. `topology` includes what the evidence says of
-    hosts and ranks.
-    """
-
-    facts: Facts
-    log: RankedEvidence
-    topology: Topology
-    ended: Ended | None  # how the launch ended; None while it lives, or without a record
-    progress: Progress | None  # the steps in the log
-
-    @property
-    def trained(self) -> bool:
-        """Whether the log shows any step."""
-        return self.progress is not None and self.progress.steps_seen > 0
-
-    @property
-    def down(self) -> tuple[str, ...]:
-        """The nodes of the attempt that Slurm reports as down or not responding."""
-        names = self.ended.nodes_down if self.ended else ()
-        if not self.topology.nodes:
-            return names
-        return tuple(dict.fromkeys(node for name in names if (node := self.topology.node_of(name))))
-
-
-def case_of(facts: Facts) -> Case:
-    """The facts with their evidence in written order, ranked."""
-    evidence = blame.with_recorded_hosts(sort_by_time_written(facts.evidence))
-    topology = blame.with_learned_ranks(evidence, facts.topology)
-    log = rank_evidence(evidence, facts.catalog, facts.ended)
-    return Case(facts, log, topology, facts.ended, facts.progress)

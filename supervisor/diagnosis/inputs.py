@@ -21,7 +21,6 @@ import glob
 import gzip
 import io
 import json
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,10 +39,9 @@ from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.config.home import home_dir
 from ftrun.supervisor.diagnosis import flight_recorder
 from ftrun.supervisor.diagnosis.class_defaults import Ended
-from ftrun.supervisor.diagnosis.node_findings import NodeFacts, facts_from_reports, finite_number
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.types import Source
-from ftrun.supervisor.store import attempt_dir, node_reports
+from ftrun.supervisor.store import attempt_dir
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.telemetry import log_watcher
 from ftrun.supervisor.telemetry.line_owner import NO_OWNERS_KNOWN, KnownOwners
@@ -62,6 +60,7 @@ __all__ = [
     "JobFacts",
     "SlurmRecord",
     "attachment_evidence",
+    "attachments_before",
     "extra_evidence",
     "file_kind",
     "find_extra_logs",
@@ -70,7 +69,6 @@ __all__ = [
     "is_error_file",
     "parse_slurm_record",
     "read_attempt_files",
-    "read_node_reports",
     "torchrun_error_lines",
     "with_headings",
 ]
@@ -323,12 +321,21 @@ def is_attachment(path: str) -> bool:
     """Whether a file is no log to follow but is read when all is over: a flight recorder dump, or torchrun's
     error file.
     """
+    head = _head(path)
+    return flight_recorder.looks_like_dump(head) or is_error_file(head)
+
+
+def _head(path: str) -> bytes:
     try:
         with open(path, "rb") as stream:
-            head = stream.read(ATTACHMENT_HEAD_BYTES)
+            return stream.read(ATTACHMENT_HEAD_BYTES)
     except OSError:
-        return False
-    return flight_recorder.looks_like_dump(head) or is_error_file(head)
+        return b""
+
+
+def attachments_before(paths: Sequence[str], end_offsets: Mapping[str, int]) -> list[str]:
+    """`paths` without error files that were not there yet when ftrun began to end the start."""
+    return [one for one in paths if not end_offsets or one in end_offsets or not is_error_file(_head(one))]
 
 
 def attachment_evidence(paths: Sequence[str], *, catalog: Catalog | None = None) -> tuple[Evidence, ...]:
@@ -562,28 +569,3 @@ def _logs(details: JobDetails) -> tuple[LogPath, ...]:
     hosts = (details.batch_host, *details.nodes[:1])
     spelled = {name.replace("%N", host).replace("%n", "0") for name in names for host in hosts if host}
     return tuple(LogPath(name) for name in sorted(spelled or names))
-
-
-def read_node_reports(
-    run_dir: str,
-    attempt: int,
-    launch: int,
-    nodes: Sequence[str],
-    *,
-    start: int = 1,
-    by_ssh: Mapping[str, Mapping[str, object]] | None = None,
-) -> NodeFacts:
-    """What the nodes of one launch report of themselves. An unreadable report counts as none.
-
-    `start` is the start of the script in question: checks after an earlier start do not count, since a node
-    may have been repaired or excluded since. `by_ssh`: reports that ftrun itself fetched.
-    """
-    found = node_reports.read_reports(run_dir, attempt, launch, nodes)
-    found["after"] = {node: one for node, one in found["after"].items() if _start_of(one) >= start}
-    return facts_from_reports(nodes, found, by_ssh=by_ssh or {})
-
-
-def _start_of(report: object) -> float:
-    """The start that a report came after; infinity if the report does not say, so that it always counts."""
-    told = finite_number(report.get("start")) if isinstance(report, Mapping) else None
-    return told if told is not None else math.inf

@@ -14,10 +14,10 @@ never runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import replace
+from ftrun.supervisor.diagnosis.class_defaults import recorded_end
 from ftrun.supervisor.diagnosis.node_findings import OF_NODES
 from ftrun.supervisor.model.types import (
     LEFT_THE_QUEUE,
@@ -25,7 +25,6 @@ from ftrun.supervisor.model.types import (
     STARTED_TWICE,
     Action,
     Blame,
-    Decision,
     Diagnosis,
     FaultClass,
     Proof,
@@ -33,28 +32,23 @@ from ftrun.supervisor.model.types import (
 )
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.diagnosis.facts import Case
+    from ftrun.supervisor.diagnosis.evidence import Case
 
 __all__ = [
     "CANCELLED_AGAIN",
     "HELD",
-    "HOLDS_MAX",
-    "HOLD_BUDGET",
     "LEFT_QUEUE",
     "NOTHING_TO_LOAD",
-    "are_checks_waived",
     "cancelled_again",
     "held_by_checks",
     "left_the_queue",
     "lost_track",
-    "may_be_held_again",
     "no_loadable_checkpoint",
     "refused_by_sbatch",
     "revoked",
     "started_twice",
     "surest_task_diagnosis",
     "tasks_given_up",
-    "with_checks_waived",
 ]
 
 
@@ -83,17 +77,13 @@ def refused_by_sbatch(case: Case) -> Diagnosis | None:
     told = case.facts.refusal
     if told is None:
         return None
-    return Diagnosis(
-        fault=FaultClass.SCHEDULER,
+    return recorded_end(
+        FaultClass.SCHEDULER,
+        "slurm.refused-for-good" if told.for_good else "slurm.refused-for-now",
+        f"sbatch refused: {told.message}",
         retry=not told.for_good,
         action=Action.STOP if told.for_good else Action.WAIT,
-        nodes=(),
-        exclude=False,
-        confidence=0.9,
-        signature="slurm.refused-for-good" if told.for_good else "slurm.refused-for-now",
-        title=f"sbatch refused: {told.message}",
         advice=f"Mend what sbatch complains about, then: ftrun resume {told.run}" if told.for_good else "",
-        sources=(Source.SLURM,),
     )
 
 
@@ -174,16 +164,14 @@ def tasks_given_up(case: Case) -> Diagnosis | None:
     if not lots:
         return None
     tasks = ",".join(str(task) for lot in lots for task in lot.tasks)
-    return Diagnosis(
-        fault=FaultClass(lots[0].fault),
+    return recorded_end(
+        FaultClass(lots[0].fault),
+        lots[0].signature,
+        f"{lots[0].title} (task {tasks})",
+        (f"tasks {tasks} were given up; all others are done",),
         retry=False,
         action=Action.STOP,
-        nodes=(),
-        exclude=False,
-        confidence=0.9,
-        signature=lots[0].signature,
-        title=f"{lots[0].title} (task {tasks})",
-        rests_on=(f"tasks {tasks} were given up; all others are done",),
+        sources=(),
     )
 
 
@@ -193,112 +181,54 @@ def _held_by(check: str) -> str:
 
 _CLASSES = frozenset(fault.value for fault in FaultClass)
 
-_STARTED_TWICE = Diagnosis(
-    fault=FaultClass.SCHEDULER,
-    retry=True,
-    action=Action.WAIT,
-    nodes=(),
-    exclude=False,
-    confidence=0.9,
-    signature="slurm.started-twice",
-    title="Slurm lost track of the job and started it a second time; the second start was refused",
-    advice="",
-    rests_on=("one launch of the job was started twice",),
+_STARTED_TWICE = recorded_end(
+    FaultClass.SCHEDULER,
+    "slurm.started-twice",
+    "Slurm lost track of the job and started it a second time; the second start was refused",
+    ("one launch of the job was started twice",),
     sources=(Source.SLURM, Source.EXIT),
 )
 
-_LOST_TRACK = Diagnosis(
-    fault=FaultClass.HEALTHY,
+_LOST_TRACK = recorded_end(
+    FaultClass.HEALTHY,
+    "slurm.lost-track",
+    "Slurm forgot that it had started the job; what its log says of being killed is Slurm's doing",
+    ("Slurm: PENDING again, and no restart counted",),
     retry=True,
-    action=Action.NONE,
-    nodes=(),
-    exclude=False,
-    confidence=0.9,
-    signature="slurm.lost-track",
-    title="Slurm forgot that it had started the job; what its log says of being killed is Slurm's doing",
-    rests_on=("Slurm: PENDING again, and no restart counted",),
-    sources=(Source.SLURM,),
 )
 
-LEFT_QUEUE = Diagnosis(
-    fault=FaultClass.CANCELLED,
-    retry=False,
-    action=Action.STOP,
-    nodes=(),
-    exclude=False,
+LEFT_QUEUE = recorded_end(
+    FaultClass.CANCELLED,
+    "slurm.left-the-queue",
+    "gone from the queue unstarted while nobody watched, as one that a person cancelled",
+    ("Slurm had the time to forget the job", "no start of it was claimed"),
     confidence=0.6,  # Slurm has forgotten the job: nothing can be proven
-    signature="slurm.left-the-queue",
-    title="gone from the queue unstarted while nobody watched, as one that a person cancelled",
     advice="If nobody cancelled it, ftrun resume goes on with the run.",
-    rests_on=("Slurm had the time to forget the job", "no start of it was claimed"),
-    sources=(Source.SLURM,),
 )
 
-CANCELLED_AGAIN = Diagnosis(
-    fault=FaultClass.CANCELLED,
-    retry=False,
-    action=Action.STOP,
-    nodes=(),
-    exclude=False,
+CANCELLED_AGAIN = recorded_end(
+    FaultClass.CANCELLED,
+    "slurm.cancelled-after-requeue",
+    "cancelled by a person after it was requeued",
+    ("Slurm: CANCELLED after a requeue, not by ftrun",),
     confidence=0.95,
-    signature="slurm.cancelled-after-requeue",
-    title="cancelled by a person after it was requeued",
-    rests_on=("Slurm: CANCELLED after a requeue, not by ftrun",),
-    sources=(Source.SLURM,),
 )
 
-_REVOKED = Diagnosis(
-    fault=FaultClass.CANCELLED,
-    retry=False,
-    action=Action.STOP,
-    nodes=(),
-    exclude=False,
+_REVOKED = recorded_end(
+    FaultClass.CANCELLED,
+    "slurm.revoked",
+    "taken to another cluster of its federation, where ftrun does not see it",
+    ("Slurm: REVOKED",),
     confidence=0.95,
-    signature="slurm.revoked",
-    title="taken to another cluster of its federation, where ftrun does not see it",
     advice="Submit with -M and the name of this cluster, so that Slurm starts the job here.",
-    rests_on=("Slurm: REVOKED",),
-    sources=(Source.SLURM,),
 )
 
-_NOTHING_TO_LOAD = Diagnosis(
-    fault=FaultClass.CHECKPOINT,
+_NOTHING_TO_LOAD = recorded_end(
+    FaultClass.CHECKPOINT,
+    NOTHING_TO_LOAD,
+    "",
     retry=False,
     action=Action.STOP,
-    nodes=(),
-    exclude=False,
-    confidence=0.9,
-    signature=NOTHING_TO_LOAD,
-    title="",
     advice="Mend one of them, or say --ft-checkpoint-fresh to begin from nothing.",
     sources=(Source.CHECKPOINT,),
 )
-
-HOLD_BUDGET = "preflight"
-HOLDS_MAX = 5
-"""How many attempts in a row, without progress in between, the checks may hold."""
-
-
-def may_be_held_again(found: Diagnosis, spent: Mapping[str, int]) -> bool:
-    """Whether the checks held this attempt, and may hold one more."""
-    return found.signature.startswith(HELD) and spent.get(HOLD_BUDGET, 0) < HOLDS_MAX
-
-
-def with_checks_waived(decision: Decision, culprits: tuple[str, ...], spent: Mapping[str, int]) -> Decision:
-    """The decision, with the next script to be started whatever its checks find, where they could hold it
-    again for the same nodes.
-    """
-    kept = [node for node in culprits if node not in decision.exclude]
-    if not kept and spent.get(HOLD_BUDGET, 0) < HOLDS_MAX:
-        return decision
-    why = f"{', '.join(kept)} cannot be left out" if kept else f"{HOLDS_MAX} attempts were held"
-    return replace(
-        decision,
-        anyway=True,
-        reason=f"{decision.reason}; the next script starts whatever its checks say: {why}",
-    )
-
-
-def are_checks_waived(decision: Mapping[str, Any], spent: Mapping[str, int]) -> bool:
-    """Whether the next attempt is submitted so that its checks cannot hold it."""
-    return bool(decision.get("anyway")) or spent.get(HOLD_BUDGET, 0) >= HOLDS_MAX

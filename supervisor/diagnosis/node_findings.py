@@ -22,7 +22,6 @@ fault tolerance check"). ftrun never ends a live start for a finding alone.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field
@@ -31,7 +30,7 @@ from enum import StrEnum
 from ftrun.hooks.health import outliers
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, UNSURE, clamp_confidence, plain
-from ftrun.supervisor.model.node_entry import NodeEntry, canonical_device
+from ftrun.supervisor.model.node_entry import NodeEntry, canonical_device, finite_number
 from ftrun.supervisor.model.types import Action, Blame, Diagnosis, FaultClass, Proof, Source
 
 __all__ = [
@@ -42,7 +41,6 @@ __all__ = [
     "NodeFinding",
     "Scenario",
     "facts_from_reports",
-    "finite_number",
     "joined",
     "parse_report",
     "scenario_for",
@@ -440,16 +438,6 @@ def _finding(row: object, report: Mapping[str, object], source: Source) -> NodeF
 
 def _list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
-
-
-def finite_number(value: object) -> float | None:
-    """A finite number, else None. Users write reports, so the value may be anything."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
 
 
 # ---------------------------------------------------------------------- joining

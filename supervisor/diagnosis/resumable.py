@@ -21,7 +21,7 @@ from ftrun.hooks.checkpoints.model import EMPTY, TEMPORARY
 from ftrun.supervisor.config import home
 from ftrun.supervisor.diagnosis import checkpoint_blame
 from ftrun.supervisor.diagnosis.checkpoint_blame import ResumedCheckpoint, ResumePoint
-from ftrun.supervisor.store import checkpoints, submission_context
+from ftrun.supervisor.store import checkpoints
 
 if TYPE_CHECKING:
     from ftrun.hooks.checkpoints.diverged import Divergence
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ResumePoint",
-    "attempt_arguments",
     "find_resume_point",
     "has_had_checkpoint",
     "newest_by_name",
@@ -94,12 +93,11 @@ def find_resume_point(
 
 
 def resumed_checkpoint(
-    settings: Mapping[str, Any], run: Run, run_dir: str, path: str, incident: str
+    settings: Mapping[str, Any], run: Run, path: str, incident: str, *, run_dir: str, cwd: str
 ) -> ResumedCheckpoint | None:
     """What is known of the checkpoint that a failed start resumed from; None where it had none."""
     if not path or not settings.get("checkpoint"):
         return None
-    cwd = submission_context.cwd(run_dir)
     path = os.path.normpath(os.path.join(cwd, path))
     return ResumedCheckpoint(
         path,
@@ -168,19 +166,9 @@ def has_had_checkpoint(run: Run) -> bool:
     return bool(run.best_checkpoint) or resumed
 
 
-def attempt_arguments(run_dir: str, run: Run) -> dict[str, Any]:
-    """What `submit.request_for` passes on about the run's checkpoints to the next attempt. Raises OSError."""
-    write_divergence_files(run_dir, run.poisoned)
-    return {
-        "set_aside": checkpoints.unchanged_since_set_aside(run.set_aside),
-        "poisoned": run.poisoned,
-        "had": has_had_checkpoint(run),
-    }
-
-
 def restart_answer(run_dir: str, run: Run) -> dict[str, Any]:
-    """The same for the next start in place, as the agent answers it; checkpoints that are set aside are
-    passed separately. Raises OSError.
+    """What the agent answers about the run's checkpoints for the next start in place; checkpoints that are
+    set aside are passed separately. Raises OSError.
     """
     write_divergence_files(run_dir, run.poisoned)
     return {"poison": diverged.to_lines(run.poisoned).splitlines(), "had": has_had_checkpoint(run)}

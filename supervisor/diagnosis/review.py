@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import replace
 from ftrun.supervisor.diagnosis import checkpoint_blame
-from ftrun.supervisor.diagnosis.class_defaults import UNSURE
+from ftrun.supervisor.diagnosis.class_defaults import UNSURE, recorded_end
 from ftrun.supervisor.diagnosis.known_ends import CANCELLED_AGAIN, LEFT_QUEUE
 from ftrun.supervisor.diagnosis.node_findings import HARDWARE, joined, while_alive
+from ftrun.supervisor.diagnosis.rank_deaths import is_rank_death
 from ftrun.supervisor.diagnosis.suspicions import is_planned
 from ftrun.supervisor.model.types import (
     MOVED_OFF,
@@ -32,13 +33,12 @@ from ftrun.supervisor.model.types import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ftrun.supervisor.diagnosis.facts import Case
+    from ftrun.supervisor.diagnosis.evidence import Case
     from ftrun.supervisor.model.run import Attempt
     from ftrun.supervisor.model.types import Evidence
 
 __all__ = [
     "COMPANION_OVER",
-    "add_consequences",
     "add_node_findings",
     "add_silent_nodes",
     "add_suspicious_lines",
@@ -77,11 +77,6 @@ def review_checkpoint(case: Case, found: Diagnosis) -> Diagnosis | None:
     """The start resumed from a checkpoint and made no step: the checkpoint or the program may be to blame."""
     lines = (*(line for line, _ in case.log.causes), *case.log.spoken)
     return checkpoint_blame.blame_checkpoint(found, lines, case.facts.resumed, case.progress)
-
-
-def add_consequences(case: Case, found: Diagnosis) -> Diagnosis | None:
-    """Adds the number of consequences, and why lines of the log were left out."""
-    return replace(found, consequences=case.log.consequences, rests_on=(*found.rests_on, *case.log.words))
 
 
 def cancelled_by_us(case: Case, found: Diagnosis) -> Diagnosis | None:
@@ -127,8 +122,10 @@ def ended_on_suspicion(case: Case, found: Diagnosis) -> Diagnosis | None:
     why = case.facts.suspicion
     if why is None or case.facts.silent:
         return None
-    if is_planned(why) or _is_vague(found):
-        return why
+    told = case.facts.rank_ended and is_rank_death(found)
+    if is_planned(why) or (_is_vague(found) and not told):
+        words = () if is_planned(why) else case.log.words
+        return replace(why, consequences=found.consequences, rests_on=(*why.rests_on, *words))
     if found.retry or case.facts.rank_ended or found.fault in _NOTHING_BETTER:
         return None
     return replace(
@@ -246,68 +243,42 @@ def _is_vague(found: Diagnosis) -> bool:
     return found.fault in _NOTHING_BETTER and (not found.signature or found.fault is FaultClass.UNKNOWN)
 
 
-_CANCELLED_BY_US = Diagnosis(
-    fault=FaultClass.SCHEDULER,
-    retry=True,
+_CANCELLED_BY_US = recorded_end(
+    FaultClass.SCHEDULER,
+    "slurm.cancelled-by-ftrun",
+    "cancelled by ftrun when its run was to end",
+    ("a cancel of ours was journalled",),
     action=Action.RESUBMIT,
-    nodes=(),
-    exclude=False,
-    confidence=0.9,
-    signature="slurm.cancelled-by-ftrun",
-    title="cancelled by ftrun when its run was to end",
-    rests_on=("a cancel of ours was journalled",),
-    sources=(Source.SLURM,),
 )
 
-_CANCELLED_UNWATCHED = Diagnosis(
-    fault=FaultClass.CANCELLED,
-    retry=False,
-    action=Action.STOP,
-    nodes=(),
-    exclude=False,
+_CANCELLED_UNWATCHED = recorded_end(
+    FaultClass.CANCELLED,
+    "slurm.cancelled-unwatched",
+    "cancelled by a person, as the job's log tells",
+    ("slurmstepd: the job was cancelled, for no reason of Slurm's own", "not by ftrun"),
     confidence=0.8,
-    signature="slurm.cancelled-unwatched",
-    title="cancelled by a person, as the job's log tells",
     advice="If nobody cancelled it, ftrun resume goes on with the run.",
-    rests_on=("slurmstepd: the job was cancelled, for no reason of Slurm's own", "not by ftrun"),
     sources=(Source.LOG,),
 )
 
-_COMPANION_OVER = Diagnosis(
-    fault=FaultClass.NODE,
-    retry=True,
-    action=Action.RESUBMIT,
-    nodes=(),
-    exclude=False,
-    confidence=0.8,
-    signature=COMPANION_OVER,
-    title="a companion is over",
-    sources=(Source.SLURM,),
+_COMPANION_OVER = recorded_end(
+    FaultClass.NODE, COMPANION_OVER, "a companion is over", confidence=0.8, action=Action.RESUBMIT
 )
 
-_LEFT_AS_ASKED = Diagnosis(
-    fault=FaultClass.CANCELLED,
-    retry=False,
-    action=Action.STOP,
-    nodes=(),
-    exclude=False,
-    confidence=0.9,
-    signature="",
-    title="ended by ftrun, as a person asked",
-    rests_on=("a person asked for the end", "nothing else explains it"),
+_LEFT_AS_ASKED = recorded_end(
+    FaultClass.CANCELLED,
+    "",
+    "ended by ftrun, as a person asked",
+    ("a person asked for the end", "nothing else explains it"),
     sources=(Source.EXIT,),
 )
 
-_LEFT_IN_TIME = Diagnosis(
-    fault=FaultClass.TIMELIMIT,
-    retry=True,
-    action=Action.RESUBMIT,
-    nodes=(),
-    exclude=False,
+_LEFT_IN_TIME = recorded_end(
+    FaultClass.TIMELIMIT,
+    "slurm.left-before-limit",
+    "left by itself when it was asked to save before its time limit",
+    ("the time limit was near", "nothing else explains the end"),
     confidence=0.7,
-    signature="slurm.left-before-limit",
-    title="left by itself when it was asked to save before its time limit",
-    rests_on=("the time limit was near", "nothing else explains the end"),
     sources=(Source.EXIT,),
 )
 

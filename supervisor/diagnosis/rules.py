@@ -7,8 +7,8 @@ diagnosis or changes one. RULES has three parts:
 - CAUSE: the first answer names the cause; the last rule always answers.
 - REVIEW: each rule may replace the diagnosis so far (`review`).
 
-A rule whose facts are unknown (no journal, no node reports) returns None, so a caller with few facts needs no
-other list.
+A rule is asked only where the input that it `needs` is there (`evidence.Input`), so a caller with few facts
+needs no other list, and a plain failure asks only the causes.
 
 The causes in order: first what Slurm recorded, where that is decisive; then the log; then the exit record. In
 the log, lines that training survived are no causes, and consequences are counted but never blamed. A cause
@@ -22,17 +22,19 @@ the end lower it. Each rule says in `rests_on` what it rested on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor.diagnosis import blame, context_rules, known_ends, review
+from ftrun.supervisor.diagnosis import blame, context_rules, known_ends, rank_deaths, review
 from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, clamp_confidence, plain, proofs
-from ftrun.supervisor.diagnosis.facts import Case, Facts, case_of
+from ftrun.supervisor.diagnosis.evidence import Case, Input, case_of
 from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, FaultClass, Role, Source
 
 if TYPE_CHECKING:
+    from ftrun.supervisor.diagnosis.facts import Facts
     from ftrun.supervisor.signatures.catalog import Signature
 
 __all__ = ["RULES", "Part", "Rule", "diagnose"]
@@ -61,6 +63,11 @@ CRASHES = {
 }
 SIGKILL, SIGTERM = 9, 15
 
+JOB_OVER = "slurm-step-job-over"
+"""The signature of a step that Slurm refuses because its job is over, or unknown."""
+
+_INVALID_ID = re.compile(r"Invalid job id specified|Expired or invalid job|has expired")
+
 
 class Part(StrEnum):
     """What happens with a rule's answer."""
@@ -81,6 +88,7 @@ class Rule:
     part: Part
     judge: Callable[..., Diagnosis | None]
     why: str
+    needs: Input | None = None
 
 
 def diagnose(facts: Facts) -> Diagnosis:
@@ -91,6 +99,8 @@ def diagnose(facts: Facts) -> Diagnosis:
     """
     case, found = case_of(facts), None
     for rule in RULES:
+        if rule.needs is not None and rule.needs not in case.inputs:
+            continue
         if rule.part is Part.REVIEW and found is not None:
             found = rule.judge(case, found) or found
         elif rule.part is not Part.REVIEW and found is None:
@@ -241,6 +251,23 @@ def launch_failure(case: Case) -> Diagnosis | None:
     return plain(FaultClass.NODE, title, words, confidence=0.6, sources=(Source.SLURM,))
 
 
+def job_forgotten(case: Case) -> Diagnosis | None:
+    """Slurm lost its memory of a live job: srun is refused with "Invalid job id", or slurmd kills the job that
+    its controller does not know. The program did nothing wrong.
+    """
+    if not case.facts.forgotten or (case.ended is not None and case.ended.by_us):
+        return None
+    lines = [line for line in case.lines if line.signature == JOB_OVER and _INVALID_ID.search(line.text)]
+    killed = case.ended is not None and (not case.ended.failed or case.ended.signal in {SIGKILL, SIGTERM})
+    if not lines and not killed:
+        return None
+    words = ["Slurm answers, and does not know the job any more: its controller was set back"]
+    sources = (Source.SLURM, Source.LOG) if lines else (Source.SLURM,)
+    title = "Slurm lost track of the job while it ran"
+    found = plain(FaultClass.SCHEDULER, title, words, lines=lines, confidence=0.85, sources=sources)
+    return replace(found, signature="slurm.job-unknown")
+
+
 def exit_record(case: Case) -> Diagnosis | None:
     """Nothing in the log: the exit code or signal alone, which says little."""
     ended = case.ended
@@ -285,6 +312,11 @@ def ended_somehow(case: Case) -> Diagnosis | None:
             FaultClass.HANG, title, [f"Slurm: {state}, by ftrun"], confidence=0.3, sources=(Source.SILENCE,)
         )
     return _unknown(case, "ended, and nothing says why", [f"Slurm: {state}"])
+
+
+def with_consequences(case: Case, found: Diagnosis) -> Diagnosis | None:
+    """Adds the number of consequences, and why lines of the log were left out."""
+    return replace(found, consequences=case.log.consequences, rests_on=(*found.rests_on, *case.log.words))
 
 
 def _by_signature(case: Case, signature: Signature) -> Diagnosis:
@@ -375,16 +407,24 @@ _TIME_LIMIT = by_state(frozenset({"TIMEOUT", "DEADLINE"}), FaultClass.TIMELIMIT,
 _OUT_OF_MEMORY = by_state(frozenset({"OUT_OF_MEMORY"}), FaultClass.OOM_HOST, "out of host memory")
 
 RULES: tuple[Rule, ...] = (
-    Rule("tasks", Part.END, known_ends.surest_task_diagnosis, "each task of the array has a diagnosis already"),
-    Rule("refused", Part.END, known_ends.refused_by_sbatch, "there never was a job"),
-    Rule("started-twice", Part.END, known_ends.started_twice, "this end is that of a start that never ran"),
-    Rule("lost-track", Part.END, known_ends.lost_track, "the log only shows how Slurm killed that start"),
-    Rule("left-the-queue", Part.END, known_ends.left_the_queue, "no start claimed: the log is not its own"),
-    Rule("cancelled-again", Part.END, known_ends.cancelled_again, "a cancel outweighs the launch's cause"),
-    Rule("elsewhere", Part.END, known_ends.revoked, "its end is not ours to judge"),
-    Rule("held", Part.END, known_ends.held_by_checks, "the script did not run: only its checks know why"),
-    Rule("unloadable", Part.END, known_ends.no_loadable_checkpoint, "the script did not run: nothing could be loaded"),
-    Rule("given-up", Part.END, known_ends.tasks_given_up, "the tasks that are left ended well"),
+    Rule("tasks", Part.END, known_ends.surest_task_diagnosis,
+         "each task of the array has a diagnosis already", Input.TASKS),
+    Rule("refused", Part.END, known_ends.refused_by_sbatch, "there never was a job", Input.REFUSAL),
+    Rule("started-twice", Part.END, known_ends.started_twice,
+         "this end is that of a start that never ran", Input.ODD_END),
+    Rule("lost-track", Part.END, known_ends.lost_track,
+         "the log only shows how Slurm killed that start", Input.ODD_END),
+    Rule("left-the-queue", Part.END, known_ends.left_the_queue,
+         "no start claimed: the log is not its own", Input.ODD_END),
+    Rule("cancelled-again", Part.END, known_ends.cancelled_again,
+         "a cancel outweighs the launch's cause", Input.ODD_END),
+    Rule("elsewhere", Part.END, known_ends.revoked, "its end is not ours to judge", Input.ODD_END),
+    Rule("held", Part.END, known_ends.held_by_checks,
+         "the script did not run: only its checks know why", Input.HELD),
+    Rule("unloadable", Part.END, known_ends.no_loadable_checkpoint,
+         "the script did not run: nothing could be loaded", Input.UNLOADABLE),
+    Rule("given-up", Part.END, known_ends.tasks_given_up,
+         "the tasks that are left ended well", Input.GIVEN_UP),
     Rule("finished", Part.CAUSE, finished, "the script's own verdict outweighs every line"),
     Rule("hardware-of-lost-node", Part.CAUSE, hardware_of_lost_node, "why it was lost says more"),
     Rule("node-lost", Part.CAUSE, node_lost, "what ranks print after a lost node follows from it"),
@@ -393,22 +433,34 @@ RULES: tuple[Rule, ...] = (
     Rule("time-limit", Part.CAUSE, _TIME_LIMIT, "Slurm's own verdict outweighs the log"),
     Rule("out-of-memory", Part.CAUSE, _OUT_OF_MEMORY, "Slurm's own verdict outweighs the log"),
     Rule("cancelled", Part.CAUSE, cancelled, "a person ended it, no matter what else is wrong"),
+    Rule("rank-death", Part.CAUSE, rank_deaths.rank_death, "the others lose their peer: before what they print"),
     Rule("log", Part.CAUSE, log_cause, "a line that can be a cause says more than what follows"),
     Rule("cut-off", Part.CAUSE, context_rules.cut_off, "only lost connections, and no end on record"),
+    Rule("job-forgotten", Part.CAUSE, job_forgotten, "before the exit, which only follows; after the log's own cause"),
     Rule("launch-failure", Part.CAUSE, launch_failure, "Slurm's reason, where the log has none"),
     Rule("requeued", Part.CAUSE, requeued, "only where nothing was wrong, so after the log"),
     Rule("exit-record", Part.CAUSE, exit_record, "a number says little, so after everything with words"),
     Rule("text-alone", Part.CAUSE, text_alone, "no end on record, and no line that can be a cause"),
     Rule("ended-somehow", Part.CAUSE, ended_somehow, "it always answers"),
-    Rule("checkpoint", Part.REVIEW, review.review_checkpoint, "needs the log's cause: a checkpoint may not load"),
-    Rule("counted", Part.REVIEW, review.add_consequences, "the other lines of the log count for its cause only"),
-    Rule("cancelled-by-us", Part.REVIEW, review.cancelled_by_us, "our own cancel is no person's"),
-    Rule("put-back", Part.REVIEW, review.requeued_then_gone, "a person's cancel comes before any other review"),
-    Rule("suspected", Part.REVIEW, review.ended_on_suspicion, "before the nodes, which may say why it hung"),
-    Rule("companion-over", Part.REVIEW, review.companion_over, "before the nodes: lost nodes report nothing"),
-    Rule("nodes", Part.REVIEW, review.add_node_findings, "the program sees a fault of the machine from one side"),
-    Rule("silent", Part.REVIEW, review.add_silent_nodes, "after the nodes: silent ones are left in any case"),
-    Rule("left-as-asked", Part.REVIEW, review.ended_as_requested, "after the nodes: bad hardware is no such end"),
-    Rule("told-inside", Part.REVIEW, review.agent_diagnosis, "only where all others name nobody"),
-    Rule("worth-a-look", Part.REVIEW, review.add_suspicious_lines, "only what stays unknown"),
+    Rule("checkpoint", Part.REVIEW, review.review_checkpoint,
+         "needs the log's cause: a checkpoint may not load", Input.RESUMED),
+    Rule("counted", Part.REVIEW, with_consequences, "the other lines of the log count for its cause only"),
+    Rule("cancelled-by-us", Part.REVIEW, review.cancelled_by_us,
+         "our own cancel is no person's", Input.OUR_END),
+    Rule("put-back", Part.REVIEW, review.requeued_then_gone,
+         "a person's cancel comes before any other review", Input.ODD_END),
+    Rule("suspected", Part.REVIEW, review.ended_on_suspicion,
+         "before the nodes, which may say why it hung", Input.SUSPICION),
+    Rule("companion-over", Part.REVIEW, review.companion_over,
+         "before the nodes: lost nodes report nothing", Input.GONE),
+    Rule("nodes", Part.REVIEW, review.add_node_findings,
+         "the program sees a fault of the machine from one side", Input.FINDINGS),
+    Rule("silent", Part.REVIEW, review.add_silent_nodes,
+         "after the nodes: silent ones are left in any case", Input.SILENT),
+    Rule("left-as-asked", Part.REVIEW, review.ended_as_requested,
+         "after the nodes: bad hardware is no such end", Input.OUR_END),
+    Rule("told-inside", Part.REVIEW, review.agent_diagnosis,
+         "only where all others name nobody", Input.TOLD_INSIDE),
+    Rule("worth-a-look", Part.REVIEW, review.add_suspicious_lines,
+         "only what stays unknown", Input.LAST_WORDS),
 )  # fmt: skip

@@ -18,8 +18,6 @@ from ftrun.slurm.sandbox.plan import SandboxError
 from ftrun.supervisor.drill.observation import Observation, target_node
 from ftrun.supervisor.drill.scenario import Action
 
-__all__ = ["Injector", "NoSandbox", "end_processes", "mount_small_disk", "supervisors", "unmount_disk"]
-
 COMMAND_TIMEOUT_S = 120.0
 GONE_WITHIN_S = 10.0
 STRANGERS = "strangers"
@@ -31,9 +29,7 @@ class NoSandbox(Exception):
 
 
 class Injector:
-    """Performs actions on the sandbox and the jobs of one drill. Commands run as the user, in the drill's
-    folder.
-    """
+    """Acts on the sandbox and the jobs of one drill; commands run as the user in the drill's folder."""
 
     def __init__(self, box: Sandbox | None, folder: Path, home: Path, env: Mapping[str, str]) -> None:
         self._box, self.folder, self.home, self.env = box, folder, home, dict(env)

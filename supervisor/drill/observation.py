@@ -10,8 +10,6 @@ from ftrun.slurm.records import dataclass
 from ftrun.supervisor.drill.scenario import Action
 from ftrun.supervisor.model.run import Run
 
-__all__ = ["CONDITIONS", "Observation", "Outcome", "Trace", "is_due", "target_node"]
-
 Line = Mapping[str, Any]
 
 

@@ -17,8 +17,6 @@ from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.drill.observation import Trace
 from ftrun.supervisor.drill_trainer import checkpoint_files
 
-__all__ = ["StagingView", "read_checkpoints", "read_published", "read_trace"]
-
 MARKER = ".ftrun-complete"
 Contents = dict[str, Mapping[str, Any] | str]
 

@@ -36,13 +36,10 @@ from ftrun.supervisor.drill.observation import Observation, Outcome, is_due, tar
 from ftrun.supervisor.drill.scenario import Action, Scenario, Staging
 from ftrun.supervisor.drill.timeline import Event, Row, Timeline
 from ftrun.supervisor.drill.verdict import Check
-from ftrun.supervisor.model import events as model_events
 from ftrun.supervisor.model import run as model_run
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.store import journal
 from ftrun.supervisor.store import run_dir as store_run_dir
-
-__all__ = ["Drill", "DrillFailed", "Result", "load", "run_all", "run_scenario", "user_scenarios"]
 
 POLL_S = 0.25
 GONE_WITHIN_S = 60.0
@@ -142,10 +139,7 @@ def run_scenario(
 
 
 class Drill:
-    """One drill: its folder, its sandbox, its events.
-
-    `box` is an existing sandbox; the drill does not take it down.
-    """
+    """One drill: folder, sandbox, events. A `box` that existed before is not taken down."""
 
     def __init__(
         self,
@@ -271,9 +265,7 @@ class Drill:
 
     def _runs(self) -> list[model_run.Run]:
         return [
-            drain.with_answers(
-                model_events.fold(os.path.basename(run_dir), journal.read_run(run_dir)), time.time()
-            )
+            drain.with_answers(journal.load_run(run_dir), time.time())
             for run_dir in store_run_dir.run_dirs(str(self.home))
         ]
 

@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 
 from ftrun.slurm.records import dataclass
 
-__all__ = ["ACTIONS", "Action", "ActionKind", "Expectation", "Fault", "Scenario", "Staging", "parse"]
-
 
 class ActionKind(NamedTuple):
     """Its name in the timeline, whether it is a fault, and whether it is for sandboxes only."""

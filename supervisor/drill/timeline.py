@@ -15,8 +15,6 @@ from ftrun.supervisor.drill.observation import Outcome, Trace
 from ftrun.supervisor.model.run import Attempt, Incident, Run
 from ftrun.supervisor.model.states import State
 
-__all__ = ["Event", "Row", "Timeline", "rows"]
-
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -95,27 +93,21 @@ def _news(before: Run | None, now: Run) -> Iterator[str]:
 
 
 def _attempt(old: Attempt | None, now: Attempt) -> Iterator[str]:
-    if now.job and (old is None or old.job != now.job):
+    old = old or Attempt(now.number, now.opened_at_s)
+    was, launch = old.launch, now.launch
+    if now.job and old.job != now.job:
         without = f", without {', '.join(now.excluded)}" if now.excluded else ""
         size = f" of {now.size} nodes" if now.size else ""
         yield f"attempt {now.number} is job {now.job}{size}{without}"
-    if now.launch.running_seen_at_s and (
-        old is None or old.launch.running_seen_at_s != now.launch.running_seen_at_s
-    ):
+    if launch.running_seen_at_s and was.running_seen_at_s != launch.running_seen_at_s:
         yield f"attempt {now.number} runs on {','.join(now.nodes)}"
-    if now.launch.start.resume_from and (
-        old is None or old.launch.start.resume_from != now.launch.start.resume_from
-    ):
-        yield f"attempt {now.number} resumes from {now.launch.start.resume_from.rpartition('/')[2]}"
-    if now.end_intended and (old is None or old.end_intended != now.end_intended):
+    if launch.start.resume_from and was.start.resume_from != launch.start.resume_from:
+        yield f"attempt {now.number} resumes from {launch.start.resume_from.rpartition('/')[2]}"
+    if now.end_intended and old.end_intended != now.end_intended:
         yield f"attempt {now.number} is to be ended: {now.end_intended}"
-    if (
-        now.launch.end.state
-        and now.launch.end.at_s
-        and (old is None or old.launch.end.at_s != now.launch.end.at_s)
-    ):
-        yield f"attempt {now.number}: {now.launch.end.state} {now.launch.end.reason}".rstrip()
-    if now.launch.over and not (old and old.launch.over):
+    if launch.end.state and launch.end.at_s and was.end.at_s != launch.end.at_s:
+        yield f"attempt {now.number}: {launch.end.state} {launch.end.reason}".rstrip()
+    if launch.over and not was.over:
         yield f"attempt {now.number} is over for certain"
 
 

@@ -21,8 +21,6 @@ from ftrun.supervisor.drill_trainer import toy_model
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.states import IGNORED_SUFFIX, State
 
-__all__ = ["Check", "check_outcome", "laws"]
-
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -276,9 +274,7 @@ def _checkpoints(outcome: Outcome) -> Check:
 
 
 def _staged_laws(scenario: Scenario, outcome: Outcome) -> Iterator[Check]:
-    """Check that published checkpoints are complete, of one start, and as expected; and that no memory is
-    left in use.
-    """
+    """Check that published checkpoints are complete, of one start, as expected, and that memory is free."""
     trace = outcome.traces[0]
     saved = {(int(line["step"]), int(line["start"])) for line in trace.saves}
     wrong = ""

@@ -14,8 +14,6 @@ from ftrun.supervisor import drill_trainer
 from ftrun.supervisor.drill.scenario import Scenario
 from ftrun.supervisor.drill_trainer import trainer
 
-__all__ = ["DEFAULT_SETTINGS", "plan_of", "sbatch_words", "site_config", "write_workload"]
-
 # Short waits; and a cap that permits an exclusion among four nodes (the default of a tenth would be none).
 DEFAULT_SETTINGS = {"log-quiet": "1s", "log-quiet-max": "4s", "backoff": "1s", "exclude-cap": "50%"}
 COMPILED = shutil.ignore_patterns("__pycache__")
@@ -36,12 +34,7 @@ PLAN_FIELDS = [
 
 
 def write_workload(
-    work: Path,
-    plan: Mapping[str, Any],
-    *,
-    srun: Sequence[str],
-    python: str,
-    module: str = trainer.__name__,
+    work: Path, plan: Mapping[str, Any], *, srun: Sequence[str], python: str, module: str = trainer.__name__
 ) -> None:
     """Write plan.json, train.sh, and a copy of the trainer, so that the nodes need no ftrun.
 
@@ -59,10 +52,7 @@ def write_workload(
 
 
 def plan_of(one: Scenario, work: Path, *, hurt: bool, host: str) -> dict[str, Any]:
-    """The plan for the trainer.
-
-    `hurt`: whether faults strike in this training; `host`: where rank 0 listens, "" for its node's address.
-    """
+    """The trainer's plan. `hurt`: faults strike in it; `host`: where rank 0 listens, "" = its own node."""
     stage = {} if one.stage is None else {"stage": one.stage.way, "pad_kib": one.stage.pad_kib}
     return {
         **{name: getattr(one, name) for name in PLAN_FIELDS},
@@ -85,7 +75,7 @@ def sbatch_words(one: Scenario, work: Path, published: Path, job_name: str) -> l
     if one.spares:
         ours["spares"] = str(one.spares)
     if one.rejoin:
-        ours["rejoin"] = "yes"
+        ours["rank-restart"] = "yes"
     return [
         f"--job-name={job_name}",
         f"--nodes={one.ranks}",

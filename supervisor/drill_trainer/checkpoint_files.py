@@ -22,16 +22,6 @@ from typing import Any
 
 from ftrun.supervisor.drill_trainer.toy_model import WIDTH, checksum
 
-__all__ = [
-    "padding",
-    "read_checkpoint",
-    "read_part",
-    "read_set",
-    "save_folder",
-    "write_checkpoint",
-    "write_part",
-]
-
 PADDING = "archive/data/0"
 
 

@@ -9,25 +9,23 @@ Standard library only, Python 3.9: it runs on nodes.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ftrun.supervisor.drill_trainer.checkpoint_files import write_checkpoint
 
-__all__ = ["FAULTS", "Victim", "abort", "hang", "strike"]
-
 SLOW_FACTOR = 3.0
 
 
 class Victim(Protocol):
-    """The attributes of the trainer that faults use.
-
-    `slowness`: factor on the time of a step; `poisoned`: whether its loss is NaN.
-    """
+    """What faults use of the trainer. `slowness`: factor on a step's time; `poisoned`: its loss is NaN."""
 
     folder: str
     job: str
@@ -187,6 +185,63 @@ def _lose_link(trainer: Victim) -> None:
     hang(trainer)
 
 
+class InjectedError(Exception):
+    """An error that nothing in the training handles."""
+
+
+def _raise_error(trainer: Victim) -> None:
+    """Raise in the training loop."""
+    raise InjectedError(f"injected at step {trainer.step + 1}")
+
+
+def _raise_from_thread(_trainer: Victim) -> None:
+    """Let another thread raise in the main thread, as watchdogs written in Python do."""
+    main = ctypes.c_ulong(threading.main_thread().ident or 0)
+    sender = threading.Thread(
+        target=lambda: ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(InjectedError))
+    )
+    sender.start()
+    sender.join()
+
+
+def _raise_in_handler(trainer: Victim) -> None:
+    """Let the handler of a signal raise."""
+
+    def handler(*_: Any) -> None:
+        _raise_error(trainer)
+
+    signal.signal(signal.SIGUSR2, handler)
+    os.kill(os.getpid(), signal.SIGUSR2)
+
+
+def _hold_the_gil(_trainer: Victim) -> None:
+    """Compute for ever in C code that never lets another thread run: no thread and no signal handler in Python runs again."""
+    re.match(r"(?:a?){64}a{64}", "a" * 64)
+
+
+def _read_nowhere(_trainer: Victim) -> None:
+    """Read at an address that is not mapped: SIGSEGV."""
+    ctypes.string_at(0)
+
+
+def _get_signal(number: int) -> Callable[[Victim], None]:
+    """Send the own process a signal with its usual effect."""
+
+    def strike_with(_trainer: Victim) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    return strike_with
+
+
+def _fail_on_gpu(trainer: Victim) -> None:
+    """Print what PyTorch prints after a failed assertion in a kernel, and end."""
+    raise RuntimeError(
+        "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported at some other API call,"
+        f" so the stacktrace below might be incorrect. (rank {trainer.rank})"
+    )
+
+
 FAULTS: Mapping[str, Callable[[Any], None]] = {
     "gpu-lost": _lose_gpu,
     "killed": _be_killed,
@@ -201,4 +256,13 @@ FAULTS: Mapping[str, Callable[[Any], None]] = {
     "requeue-itself": _requeue_itself,
     "link-flap": _flap_link,
     "link-lost": _lose_link,
+    "error": _raise_error,
+    "error-from-thread": _raise_from_thread,
+    "error-in-handler": _raise_in_handler,
+    "gil-held": _hold_the_gil,
+    "segfault": _read_nowhere,
+    "sigint": _get_signal(signal.SIGINT),
+    "sigterm": _get_signal(signal.SIGTERM),
+    "abort": _get_signal(signal.SIGABRT),
+    "gpu-assert": _fail_on_gpu,
 }

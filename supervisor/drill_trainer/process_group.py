@@ -20,8 +20,6 @@ from typing import Optional
 
 from ftrun.supervisor.drill_trainer.toy_model import PACKED
 
-__all__ = ["PeerLost", "ProcessGroup", "TimedOut", "address_towards"]
-
 MEET_WITHIN_S = 60.0
 AGAIN_S = 0.05
 LENGTH = struct.Struct("<I")

@@ -10,17 +10,6 @@ import struct
 import zlib
 from collections.abc import Sequence
 
-__all__ = [
-    "PACKED",
-    "WIDTH",
-    "apply",
-    "checksum",
-    "gradient",
-    "initial_weights",
-    "loss_at",
-    "weights_after",
-]
-
 WIDTH = 8
 PRIME = 2_147_483_647
 PACKED = struct.Struct(f"<{WIDTH}Q")

@@ -41,8 +41,6 @@ from ftrun.supervisor.drill_trainer.toy_model import (
     loss_at,
 )
 
-__all__ = ["Trainer", "main"]
-
 
 class Trainer:
     """One rank from its start to its end."""

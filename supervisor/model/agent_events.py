@@ -44,15 +44,6 @@ from ftrun.supervisor.model.run import (
 from ftrun.supervisor.model.states import COMPANION_STATES, CompanionState
 from ftrun.supervisor.model.types import hang_verdict_from_json
 
-__all__ = [
-    "COMPANION_JOB_KEY",
-    "GROW_RUNG",
-    "apply_agent_record",
-    "companion_job_of",
-    "companion_mark",
-    "without_last_decision",
-]
-
 _NAME = re.compile(r"[0-9.]{1,64}")
 
 GROW_RUNG = "grow"
@@ -161,14 +152,15 @@ def _begun(run: Run, record: Record) -> Run:
 
 
 def _ending(run: Run, record: Record) -> Run:
-    """The agent is about to end this start. It may die before it notes that, and the script may report
-    success.
-    """
+    """The agent is about to end this start: it may die first, and the script may report success."""
     owner, place = _owner(run, record), (record["launch"], record["start"])
     if owner is None:
         return run
+    ends = record["data"].get("logs", {})
     begun = (
-        replace(one, by_us=True) if (one.launch, one.number) == place and one.over_at_s is None else one
+        replace(one, by_us=True, end_offsets=one.end_offsets or ends)
+        if (one.launch, one.number) == place and one.over_at_s is None
+        else one
         for one in owner.begun
     )
     return _with_owner(run, record, begun=tuple(begun))
@@ -229,12 +221,9 @@ def _diagnosed(run: Run, record: Record) -> Run:
         diagnosed_at_s=_at_s(record),
         diagnosis=diagnosis,
     )
-    return replace(run, incidents=_in_order((*run.incidents, incident)))
-
-
-def _in_order(incidents: tuple[Incident, ...]) -> tuple[Incident, ...]:
-    """Sort by attempt, launch and start: a copy may arrive late."""
-    return tuple(sorted(incidents, key=lambda one: (one.attempt, one.launch, one.start)))
+    # A copy may arrive late.
+    ordered = sorted((*run.incidents, incident), key=lambda one: (one.attempt, one.launch, one.start))
+    return replace(run, incidents=tuple(ordered))
 
 
 def _decided(run: Run, record: Record) -> Run:
@@ -370,9 +359,7 @@ def _stays(run: Run, record: Record) -> Run:
 
 
 def companion_mark(run_token: str, attempt: int, launch: int, number: int) -> str:
-    """Return the mark in a companion's comment: `train-0001:0badcafe:companion:1.0.1` for the run token
-    `ftrun:train-0001:0badcafe`.
-    """
+    """The mark in a companion's comment, such as `train-0001:0badcafe:companion:1.0.1`."""
     return f"{run_token.removeprefix('ftrun:')}:companion:{attempt}.{launch}.{number}"
 
 
@@ -449,6 +436,7 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "start.begun": _begun,
     "start.over": _over,
     "hang.decided": _hung,
+    "start.end.intended": _ending,
     "steps.cancel.intended": _ending,
     "script.end.intended": _ending,
     "checkpoint.poisoned": _poisoned,

@@ -2,6 +2,7 @@
 
 UserError                   the user can fix it: one line, exit status 2 (or the documented one)
 SettingError                a setting has an impossible name or value; `nearest` finds a similar known word
+UnreadableRun               the journal of a run cannot be believed
 SubmitImpossible            this attempt cannot be submitted as the user asked
 ftrun.slurm.client.errors   Slurm's answers: refused for good, refused for now, unknown, unreachable
 anything else               a bug of ftrun: one line, details in a file, exit status 70
@@ -12,9 +13,6 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-__all__ = ["EXIT_INTERNAL", "EXIT_USAGE", "SettingError", "SubmitImpossible", "UserError", "nearest_word"]
-
 
 EXIT_USAGE = 2
 """Wrong usage, a wrong value, something missing that the user can supply."""
@@ -33,6 +31,10 @@ class UserError(Exception):
         super().__init__(message)
         self.message = message
         self.exit_code = exit_code
+
+
+class UnreadableRun(ValueError):
+    """A journal that is damaged, of a newer ftrun, or tells what cannot happen: the run is left alone."""
 
 
 class SubmitImpossible(Exception):

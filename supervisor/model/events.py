@@ -13,6 +13,7 @@ from typing import Any
 
 from ftrun.slurm.records import replace
 from ftrun.supervisor.model import agent_events
+from ftrun.supervisor.model.errors import UnreadableRun
 from ftrun.supervisor.model.renamed_settings import rename_settings
 from ftrun.supervisor.model.run import (
     Attempt,
@@ -27,10 +28,8 @@ from ftrun.supervisor.model.run import (
 )
 from ftrun.supervisor.model.states import AGENT_KINDS, PART_TRANSITIONS, SaveStage, next_state
 
-__all__ = ["BadRecord", "apply", "fold", "unlisted_moves"]
 
-
-class BadRecord(ValueError):
+class BadRecord(UnreadableRun):
     """A journal record without a field that its kind needs: no ftrun wrote it."""
 
 
@@ -46,9 +45,7 @@ def apply(run: Run, record: Record) -> Run:
 
 
 def fold(run_id: str, records: Iterable[Record]) -> Run:
-    """Return the run that these records make. Raises IllegalEvent, or BadRecord for a record without a field
-    that its kind needs.
-    """
+    """The run that these records make. Raises IllegalEvent, BadRecord."""
     run = Run(run_id)
     for record in records:
         try:
@@ -117,12 +114,6 @@ def _opened(run: Run, record: Record) -> Run:
     return replace(run, attempts=(*run.attempts, attempt), decision={}, final_reason="", final_class="")
 
 
-def _submit_intended(run: Run, record: Record) -> Run:
-    return run.with_attempt(
-        submission="intended", token=record["data"].get("token", ""), intended_at_s=record["at"]
-    )
-
-
 def _submit_done(run: Run, record: Record) -> Run:
     data = record["data"]
     return run.with_attempt(
@@ -153,7 +144,8 @@ def _started(run: Run, record: Record) -> Run:
     before = run.attempt
     run = _at_launch(run, record["launch"])
     if before is not None and (before.launch.end.state or data.get("stays")) and not data.get("over"):
-        run = _without_intents(run)
+        # Intents to end were about the launch before.
+        run = run.with_attempt(end_intended="", end_done=False, cancel_intended=False, cancel_offsets={})
     resizing = run.attempt.resizing if run.attempt is not None else 0
     if resizing:  # it started while it was being made smaller: its nodes tell whether that came first
         done = len(data["nodes"]) == resizing
@@ -185,24 +177,13 @@ def _started(run: Run, record: Record) -> Run:
     return run
 
 
-def _agent_absent(run: Run, record: Record) -> Run:
-    return run.with_launch(no_agent=record["data"]["why"])
-
-
 def _at_launch(run: Run, number: int) -> Run:
-    """Move the present attempt to this launch. What an earlier launch recorded of itself does not count for
-    it.
-    """
+    """Move the present attempt to this launch; what an earlier one recorded does not count for it."""
     if run.attempt is None:
         return run
     launch = run.attempt.launch
     same = number == launch.number and not launch.requeued
     return run if same else run.with_attempt(launch=launch.next(number))
-
-
-def _without_intents(run: Run) -> Run:
-    """Drop the intents to end: they were about the launch before."""
-    return run.with_attempt(end_intended="", end_done=False, cancel_intended=False)
 
 
 def _kept(run: Run, record: Record) -> Run:
@@ -250,10 +231,6 @@ def _moved(run: Run, record: Record) -> Run:
     return replace(run.with_attempt(moved=first), decision=record["data"]["decision"])
 
 
-def _resizing(run: Run, record: Record) -> Run:
-    return run.with_attempt(resizing=int(record["data"]["size"]))
-
-
 def _resized(run: Run, record: Record) -> Run:
     data = record["data"]
     waited_s = float(data["waited_s"])
@@ -262,8 +239,12 @@ def _resized(run: Run, record: Record) -> Run:
     )
 
 
-def _end_intended(run: Run, record: Record) -> Run:
-    return run.with_attempt(end_intended=record["data"]["reason"], end_done=False)
+def _cancel_intended(run: Run, record: Record) -> Run:
+    data = record["data"]
+    if not data.get("own"):
+        return run
+    logs = data.get("logs", run.attempts[-1].cancel_offsets)
+    return run.with_attempt(cancel_intended=True, cancel_offsets=logs)
 
 
 def _progress(run: Run, record: Record) -> Run:
@@ -324,8 +305,11 @@ def _tasks_failed(run: Run, record: Record) -> Run:
 
 def _task_ending(run: Run, record: Record) -> Run:
     """ftrun is about to end a task that hangs: that scancel is no person's."""
-    task = int(record["data"]["task"])
-    return run.with_attempt(ended_tasks=tuple(sorted({*run.attempts[-1].ended_tasks, task})))
+    task, last = int(record["data"]["task"]), run.attempts[-1]
+    return run.with_attempt(
+        ended_tasks=tuple(sorted({*last.ended_tasks, task})),
+        cancel_offsets={**last.cancel_offsets, **record["data"].get("logs", {})},
+    )
 
 
 def _tasks_given_up(run: Run, record: Record) -> Run:
@@ -336,9 +320,7 @@ def _tasks_given_up(run: Run, record: Record) -> Run:
 
 
 def _resumed(run: Run, record: Record) -> Run:
-    """A person fixed something and resumed: budgets are fresh, and tasks that were given up are tried again.
-    After a pause budgets stay.
-    """
+    """A person resumed: budgets are fresh, given-up tasks are tried again; budgets stay after a pause."""
     decision = record["data"]["decision"]
     run = replace(run, wish="", wish_by="", halt={}, leaving={}, decision=decision, final_reason="")
     if decision.get("paused"):
@@ -346,13 +328,7 @@ def _resumed(run: Run, record: Record) -> Run:
     if run.given_up and run.attempts:
         again = {task for lot in run.given_up for task in lot.tasks}
         run = run.with_attempt(failed_tasks=tuple(sorted({*run.attempts[-1].failed_tasks, *again})))
-    return replace(
-        run,
-        given_up=(),
-        spent={},
-        rungs={},
-        retries=0,
-    )
+    return replace(run, given_up=(), spent={}, rungs={}, retries=0)
 
 
 def _given_up(run: Run, record: Record) -> Run:
@@ -407,9 +383,7 @@ def _leaving(stage: SaveStage) -> Callable[[Run, Record], Run]:
 
 
 def _diagnosed(run: Run, record: Record) -> Run:
-    """Add the incident of a judged launch. One with the same id is judged anew, and what it cost before is
-    kept.
-    """
+    """Add the incident of a judged launch; one that is judged anew keeps what it cost before."""
     data = record["data"]
     diagnosis = data["diagnosis"]
     attempt = run.attempt
@@ -488,10 +462,12 @@ def _final(run: Run, record: Record) -> Run:
 
 
 _OF_ATTEMPTS: Mapping[str, Callable[[Run, Record], Run]] = {
-    "agent.absent": _agent_absent,
+    "agent.absent": lambda run, record: run.with_launch(no_agent=record["data"]["why"]),
     "run.created": _created,
     "attempt.opened": _opened,
-    "submit.intended": _submit_intended,
+    "submit.intended": lambda run, record: run.with_attempt(
+        submission="intended", token=record["data"].get("token", ""), intended_at_s=record["at"]
+    ),
     "submit.unknown": lambda run, record: run.with_attempt(submission="unknown"),
     "submit.done": _submit_done,
     "submit.refused": _submit_refused,
@@ -504,16 +480,16 @@ _OF_ATTEMPTS: Mapping[str, Callable[[Run, Record], Run]] = {
     "job.requeued": _ended,
     "queue.moved": _moved,
     "queue.waited": lambda run, record: run.with_attempt(waited_s=float(record["data"]["waited_s"])),
-    "resize.intended": _resizing,
+    "resize.intended": lambda run, record: run.with_attempt(resizing=int(record["data"]["size"])),
     "resize.done": _resized,
     "resize.refused": lambda run, record: run.with_attempt(resizing=0, fixed=True),
     "exclude.done": lambda run, record: (
         run.with_attempt(excluded=tuple(record["data"]["left"])) if "left" in record["data"] else run
     ),
-    "end.intended": _end_intended,
-    "cancel.intended": lambda run, record: (
-        run.with_attempt(cancel_intended=True) if record["data"].get("own") else run
+    "end.intended": lambda run, record: run.with_attempt(
+        end_intended=record["data"]["reason"], end_done=False
     ),
+    "cancel.intended": _cancel_intended,
     "end.done": lambda run, record: run.with_attempt(end_done=True),
     "dependents.moved": _dependents_moved,
     "tasks.failed": _tasks_failed,

@@ -17,16 +17,6 @@ from ftrun.slurm.records import replace
 if TYPE_CHECKING:
     from ftrun.supervisor.model.run import Attempt
 
-__all__ = [
-    "base_job_id",
-    "cancelled_by_others",
-    "combine_rows",
-    "failed_tasks",
-    "rows_by_submission",
-    "rows_of_attempt",
-    "task_number",
-]
-
 # Which end of a row speaks for all: the first that occurs.
 _WORST = (
     JobState.NODE_FAIL,

@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from ftrun.slurm.records import replace
 from ftrun.supervisor.model.types import Evidence
 
-__all__ = ["parse_timestamp", "sort_by_time_written"]
-
 _NEVER = float("inf")
 _DATE = re.compile(
     r"(?<!\d)(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?: ?(Z|UTC|[+-]\d\d:?\d\d)\b)?"
@@ -54,9 +52,7 @@ def _times(lines: Sequence[Evidence]) -> list[float]:
 
 
 def parse_timestamp(text: str) -> tuple[float, bool] | None:
-    """Return the first full date in `text` in Unix seconds (UTC if it names no zone) and whether it names a
-    zone; None = no date.
-    """
+    """The first full date in `text` (Unix seconds, UTC unless named), whether it names a zone; or None."""
     match = _DATE.search(text)
     if match is None:
         return None

@@ -6,15 +6,13 @@ order and with duplicates.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
 from ftrun.slurm.records import dataclass
-
-__all__ = ["NodeEntry", "canonical_device"]
-
 
 _PCI = re.compile(r"\b(?:0000)?([0-9a-f]{4}):([0-9a-f]{2}):([0-9a-f]{2})(?:\.0)?(?![\w.:])")
 
@@ -48,9 +46,17 @@ class NodeEntry:
 
 
 def canonical_device(device: str) -> str:
-    """Return one name for a place that is written in several ways: `00000000:3B:00.0`, `PCI:0000:3b:00`, `0
-    (0000:3b:00.0)` are `0000:3b:00`.
-    """
+    """One name for a place: `00000000:3B:00.0`, `PCI:0000:3b:00`, `0 (0000:3b:00.0)` -> `0000:3b:00`."""
     plain = device.strip().lower()
     found = _PCI.search(plain)
     return ":".join(found.groups()) if found else plain
+
+
+def finite_number(value: object) -> float | None:
+    """A finite number, else None. Users write reports, so the value may be anything."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None

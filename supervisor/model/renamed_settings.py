@@ -1,8 +1,6 @@
-"""Read the settings of a run that an older build submitted under the names of today. (pure)"""
+"""The settings that were renamed: old runs are read under the new names, a person is told them. (pure)"""
 
 from __future__ import annotations
-
-__all__ = ["rename_settings"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +37,16 @@ VALUES = {
     ("drained", "tell"): "warn",
     ("straggler", "tell"): "warn",
 }
+
+
+def new_name(key: str) -> str:
+    """What a setting that is not called `key` any more is called now; "" for any other word."""
+    return NAMES.get(key, "")
+
+
+def new_value(key: str, text: str) -> str:
+    """The same of a value of the setting `key`."""
+    return VALUES.get((key, text), "")
 
 
 def rename_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,33 +31,13 @@ from ftrun.supervisor.model.states import (
 )
 from ftrun.supervisor.model.types import HangVerdict
 
-__all__ = [
-    "Attempt",
-    "Budgets",
-    "Companion",
-    "Exclusion",
-    "GivenUpTasks",
-    "HangDecision",
-    "Incident",
-    "Launch",
-    "LaunchEnd",
-    "Record",
-    "Run",
-    "Start",
-    "StartNote",
-    "max_step",
-    "progress_after",
-]
-
 Record = Mapping[str, Any]
 """One record of a journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartNote:
-    """One start of the script inside a launch, as the agent there noted it. Times are Unix seconds by its
-    node's clock.
-    """
+    """One start of the script, as the agent there noted it; Unix seconds by its node's clock."""
 
     launch: int
     number: int
@@ -68,6 +48,7 @@ class StartNote:
     code: int | None = None
     signal: int | None = None
     by_us: bool = False  # the agent ended it
+    end_offsets: Mapping[str, int] = field(default_factory=dict)  # log -> its bytes when the agent began to
     passed_over: str = ""  # a newer checkpoint that it did not load, and why
     grown: bool = False  # that was for one with more nodes: it had made steps, and nothing had failed
 
@@ -163,9 +144,7 @@ class Launch:
     )  # other logs -> bytes, when that start was seen
 
     def next(self, number: int) -> Launch:
-        """Return a new launch of the same attempt. Slurm's last words on times and end stand until it says
-        more.
-        """
+        """A new launch of the same attempt; Slurm's last word on times and end stands until the next."""
         return Launch(
             number,
             started_at_s=self.started_at_s,
@@ -197,6 +176,7 @@ class Attempt:
     end_intended: str = ""  # why we asked for its end; "" = we did not
     end_done: bool = False
     cancel_intended: bool = False  # we took its requeued job out of the queue, or were about to
+    cancel_offsets: Mapping[str, int] = field(default_factory=dict)  # log -> its bytes just before our cancel
     closed: bool = False
     excluded: tuple[str, ...] = ()
     spares_asked: int | None = None  # nodes asked for beyond the user's; None = as many as the settings say
@@ -252,9 +232,7 @@ class Attempt:
         return tuple(one.job for one in mine if used & set(one.nodes))
 
     def holder(self, node: str) -> str:
-        """Return the job that held a node: a companion's if the node was none of the attempt's own, or left
-        that job and came back.
-        """
+        """The job that held a node: a companion's if it was none of the attempt's, or came back with one."""
         beside = (
             one.job
             for one in reversed(self.companions)
@@ -281,10 +259,20 @@ class Attempt:
 
     @property
     def ended_by_us(self) -> bool:
-        """Whether ftrun may have ended it: a cancel of ours went out, or was about to. An end before that was
-        not ours.
-        """
+        """Whether a cancel of ours went out, or was about to, before the end."""
         return bool(self.end_intended) and (self.end_done or self.cancel_intended)
+
+    @property
+    def end_offsets(self) -> Mapping[str, int]:
+        """Log -> its bytes when ftrun (its agent, or a cancel of ours) began to end the present start. {} if
+        that ended by itself.
+        """
+        present = (self.launch.number, self.launch.start.number)
+        inside = (one.end_offsets for one in self.begun if (one.launch, one.number) == present)
+        found = dict(self.cancel_offsets) if self.ended_by_us or self.ended_tasks else {}
+        for log, size_bytes in next(inside, {}).items():
+            found[log] = min(size_bytes, found.get(log, size_bytes))
+        return found
 
     @property
     def end_state(self) -> EndState:
@@ -311,6 +299,25 @@ class Attempt:
             "resized": self.resized,
         }
         return next((state for state, holds in found.items() if holds), "unchanged")
+
+    @property
+    def incident(self) -> str:
+        """The id of the fault that ended it.
+
+        If an agent served the launch, it is the agent's name for the start, so that one fault counts once.
+        """
+        launch = f"{self.number}.{self.launch.number}"
+        named = self.launch.inside or self.launch.start.number > 1
+        return f"{launch}.{self.launch.start.number}" if named else launch
+
+    def of_last_start(self) -> Attempt:
+        """This attempt as its last start alone made it.
+
+        Nodes that this start did not use took no part, and the derived exit code that Slurm keeps of the
+        job's failed steps belongs to the starts before it.
+        """
+        derived = self.launch.end.derived_exit_code if self.launch.start.number == 1 else 0
+        return replace(self.ended_as(derived_exit_code=derived), nodes=self.used)
 
     def ended_as(self, **changes: Any) -> Attempt:
         """This attempt with the end of its launch told otherwise: fields of `End`."""
@@ -381,9 +388,7 @@ class Incident:
 
     @property
     def awaits_launch(self) -> bool:
-        """Whether it was decided that a new launch follows. While the agent still decides, late observations
-        are of the launch that failed.
-        """
+        """Whether a new launch was decided; until then late observations are of the one that failed."""
         return self.decided_at_s is not None and not self.inside
 
 
@@ -424,7 +429,7 @@ class Run:
     exit_code: int | None = None
     evidence_seen: frozenset[str] = frozenset()
     hooks: Mapping[str, str] = field(default_factory=dict)  # the user's commands: key -> what ended it
-    asked: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of the operator, by request
+    asked: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of the site's service, by request
     last_at_s: float = 0.0
 
     @property
@@ -481,9 +486,7 @@ def max_step(one: int | None, other: int | None) -> int | None:
 
 
 def progress_after(step: int | None, checkpoint: str, decision: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `Run` for its progress after a decision. If the next start begins from nothing,
-    earlier progress is dropped.
-    """
+    """The progress of `Run` after a decision; dropped where the next start begins from nothing."""
     if decision.get("fresh"):
         return {"best_step": None, "best_checkpoint": ""}
     further = max_step(step, decision.get("step"))

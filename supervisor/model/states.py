@@ -25,24 +25,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Literal, NamedTuple, get_args
 
-__all__ = [
-    "AGENT_KINDS",
-    "COMPANION_STATES",
-    "FINAL_STATES",
-    "IGNORED_SUFFIX",
-    "PART_TRANSITIONS",
-    "TRANSITIONS",
-    "CompanionState",
-    "EndState",
-    "IllegalEvent",
-    "Move",
-    "Part",
-    "ResizeState",
-    "SaveStage",
-    "State",
-    "Submission",
-    "next_state",
-]
+from ftrun.supervisor.model.errors import UnreadableRun
 
 
 class State(StrEnum):
@@ -277,6 +260,7 @@ AGENT_KINDS = frozenset(
         "rank.died",
         "rank.again",
         "rank.left",
+        "start.end.intended",
         "steps.cancel.intended",
         "steps.cancel.done",
         "script.end.intended",
@@ -359,7 +343,7 @@ NON_MOVING_KINDS = AGENT_KINDS | frozenset(
 )
 
 
-class IllegalEvent(ValueError):
+class IllegalEvent(UnreadableRun):
     """A journal record that cannot happen in this state."""
 
     def __init__(self, state: State, kind: str) -> None:

@@ -15,15 +15,6 @@ from typing import Any
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model.run import Attempt, Run
 
-__all__ = [
-    "HALT_FILE",
-    "LATEST_S",
-    "TIME_LIMIT_MARGIN_S",
-    "BadStopConditions",
-    "StopConditions",
-    "stopped_on_request",
-]
-
 HALT_FILE = "halt.json"
 LATEST_S = 250_000_000_000.0  # in the year 9892: calendars go no further than 9999
 TIME_LIMIT_MARGIN_S = (
@@ -77,7 +68,7 @@ class StopConditions:
 
     @classmethod
     def from_json(cls, data: object) -> StopConditions:
-        """The halt that a file says; keys that are unknown or missing mean nothing. Raises BadHalt."""
+        """The halt that a file says; keys that are unknown or missing mean nothing. Raises BadStopConditions."""
         if not isinstance(data, Mapping):
             raise BadStopConditions("an object is wanted")
         step, before_s = data.get("at_step"), data.get("before_s")

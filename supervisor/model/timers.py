@@ -1,20 +1,14 @@
-"""Stopwatches and intervals of the loop, and the slots that hold them for each feature. (pure)
+"""Stopwatches and intervals of the loop. (pure)
 
 All times are those of the loop's monotonic clock, which the caller passes in. A feature declares a
-dataclass of stopwatches and intervals and gets its one object of that type from `Slots.of`. No other
-feature names the type, so none can touch its clocks, and the holder of the slots knows no feature.
+dataclass of stopwatches and intervals and gets its one object of that type from its holder
+(`context.observations.Slots`).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
-
-__all__ = ["Interval", "Intervals", "Slots", "Stopwatch", "Stopwatches"]
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -61,38 +55,19 @@ class Interval:
         return self.due(0.0, float("inf"))
 
 
-class Stopwatches(defaultdict[Hashable, Stopwatch]):
+class Stopwatches(dict[Hashable, Stopwatch]):
     """One stopwatch for each key."""
 
-    def __init__(self) -> None:
-        super().__init__(Stopwatch)
+    def __missing__(self, key: Hashable) -> Stopwatch:
+        return self.setdefault(key, Stopwatch())
 
     def stop(self, key: Hashable) -> None:
         """The condition does not hold for this key."""
         self.pop(key, None)
 
 
-class Intervals(defaultdict[Hashable, Interval]):
+class Intervals(dict[Hashable, Interval]):
     """One interval for each key."""
 
-    def __init__(self) -> None:
-        super().__init__(Interval)
-
-
-class Slots:
-    """One object of each kind, made when it is first asked for."""
-
-    def __init__(self) -> None:
-        self._made: dict[type, Any] = {}
-
-    def of(self, kind: type[T]) -> T:
-        """The object of this kind."""
-        if kind not in self._made:
-            self._made[kind] = kind()
-        return cast("T", self._made[kind])
-
-    def close(self) -> None:
-        """Close what can be closed."""
-        for made in self._made.values():
-            if hasattr(made, "close"):
-                made.close()
+    def __missing__(self, key: Hashable) -> Interval:
+        return self.setdefault(key, Interval())

@@ -16,30 +16,6 @@ from typing import Any
 
 from ftrun.slurm.records import dataclass
 
-__all__ = [
-    "CLASS_RULES",
-    "UNLIMITED",
-    "Action",
-    "Blame",
-    "ClassRule",
-    "Decision",
-    "Diagnosis",
-    "Evidence",
-    "FaultClass",
-    "HangState",
-    "HangVerdict",
-    "Layer",
-    "Loading",
-    "PrelaunchHold",
-    "Proof",
-    "Role",
-    "Source",
-    "Topology",
-    "hang_verdict_from_json",
-    "hang_verdict_to_json",
-    "parse_prelaunch_hold",
-]
-
 
 class FaultClass(StrEnum):
     """The fault classes (a surface: names never change). `HEALTHY` is the absence of a fault."""
@@ -267,7 +243,7 @@ class Decision:
     relax: tuple[str, ...] = ()  # exclusions given up to stay under the cap
     avoid: tuple[str, ...] = ()  # nodes that the next attempt alone avoids ("try elsewhere first")
     drain: tuple[str, ...] = ()
-    ask: tuple[str, ...] = ()  # nodes that the site's operator is asked to drain, where this user may not
+    ask: tuple[str, ...] = ()  # nodes that the site's service is asked to drain, where this user may not
     delay_s: float = 0.0
     spends: str = ""  # the class whose budget pays for it; "" = free
     older_checkpoint: bool = False  # set the checkpoint aside that this attempt resumed from
@@ -322,9 +298,7 @@ def hang_verdict_to_json(verdict: HangVerdict) -> dict[str, Any]:
 
 
 def hang_verdict_from_json(data: Mapping[str, Any]) -> HangVerdict:
-    """Return the verdict of a record `hang.decided`. Raises LookupError, TypeError, ValueError for what is
-    none.
-    """
+    """The verdict of a record `hang.decided`. Raises LookupError, TypeError, ValueError."""
     behind = tuple(str(one) for one in data["behind"])
     threshold_s = None if data["threshold_s"] is None else float(data["threshold_s"])
     reason, rank_ended = str(data["reason"]), data.get("rank_ended") is True

@@ -16,18 +16,6 @@ from ftrun.hooks.runtime.finding import BAD, DEGRADED, NOTE, OK, SEVERITIES, SKI
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass
 
-__all__ = [
-    "ANSWERED",
-    "EXIT_BAD",
-    "EXIT_UNSEEN",
-    "CheckedNode",
-    "Result",
-    "matrix",
-    "summarize",
-    "summary_json",
-    "summary_lines",
-]
-
 ANSWERED = "answered"
 EXIT_BAD = 1
 EXIT_UNSEEN = 3
@@ -101,10 +89,7 @@ def _gravest_first(item: tuple[str, Mapping[str, set[str]]]) -> tuple[int, str]:
 
 
 def summary_lines(result: Result) -> list[str]:
-    """What was found, one line for all nodes with the same finding.
-
-    Then bad nodes, and those without a report.
-    """
+    """What was found, one line for equal findings; then bad nodes, and those without a report."""
     return [*_found(result), *_blamed(result), *_not_seen(result)]
 
 

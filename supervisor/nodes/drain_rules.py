@@ -33,25 +33,6 @@ from ftrun.supervisor.model.types import CLASS_RULES
 from ftrun.supervisor.nodes.recheck_rules import PREFIX, CheckReport
 from ftrun.supervisor.policy.priority_boost import BoostedJob
 
-__all__ = [
-    "ID",
-    "PAYLOAD_BYTES_MAX",
-    "BadRequest",
-    "DrainHistory",
-    "DrainRequest",
-    "Limits",
-    "confirm_sick",
-    "control_nodes",
-    "from_payload",
-    "is_undecided",
-    "reason_of",
-    "refused_cap",
-    "refused_credential",
-    "refused_stay",
-    "to_payload",
-]
-
-
 SCHEMA = 1
 PURPOSE = "ftrun-site"  # a credential signed for anything else is not a request
 PAYLOAD_BYTES_MAX = 4096
@@ -169,10 +150,7 @@ def refused_credential(encoded_s: float, now_s: float, limits: Limits, *, expire
 def refused_stay(
     request: DrainRequest, uid: int, stays: Iterable[NodeUsage], now_s: float, limits: Limits
 ) -> str:
-    """Why the signer has no say about the node.
-
-    "" where Slurm shows their job there at the time of the fault.
-    """
+    """Why the signer has no say about the node; "" where their job was there at that time."""
     if now_s - request.seen_s > 2 * limits.age_s:
         return "the fault is too long ago"
     mine = [stay for stay in stays if stay.uid == uid]
@@ -197,10 +175,7 @@ def refused_cap(
     now_s: float,
     limits: Limits,
 ) -> str:
-    """Why no further node may be drained now; "" where one may.
-
-    `drained_s`: times of the service's earlier drains.
-    """
+    """Why no further node may be drained now, "" where one may; `drained_s`: when earlier ones were."""
     if sum(now_s - at_s < HOUR_S for at_s in drained_s) >= limits.per_hour:
         return f"{limits.per_hour} nodes were drained within the last hour, which is the most"
     for partition in partitions:
@@ -215,10 +190,7 @@ def refused_cap(
 def control_nodes(
     node: str, rows: Mapping[str, NodeRow], partitions: Iterable[PartitionRow], without: Collection[str]
 ) -> tuple[str, ...]:
-    """Peers of the node to check beside it, idle ones first.
-
-    What they show as well is not the node's fault.
-    """
+    """Peers to check beside the node, idle ones first: what they show as well is not its fault."""
     peers = {name for partition in partitions if node in partition.nodes for name in partition.nodes} - {
         node,
         *without,

@@ -21,7 +21,7 @@ from ftrun.slurm.client.cluster import Cluster, NodeRow, PartitionRow
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.slurm.commands import munge
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.model import node_entry
+from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.nodes import drain_rules, history, ledger
 from ftrun.supervisor.nodes.drain_rules import BadRequest, DrainHistory, DrainRequest, Limits
 from ftrun.supervisor.nodes.recheck_rules import CheckNodes, CheckReport
@@ -29,8 +29,6 @@ from ftrun.supervisor.nodes.spool import SpoolProtocol, WaitingRequest
 from ftrun.supervisor.policy import priority_boost
 from ftrun.supervisor.policy.priority_boost import NO_RULE, BoostRule
 from ftrun.supervisor.store.append_log import AppendLog
-
-__all__ = ["Answer", "DrainService", "drain_service_dir"]
 
 AT_ONCE_MAX = 32  # requests handled in one round
 NOTICED_S = 30.0  # how long after SlurmdTimeout Slurm shows that it lost a node, at most
@@ -95,10 +93,7 @@ class DrainService:
         self._book = DrainHistory.of(self._daybook.read())
 
     def round(self) -> list[Answer]:
-        """Handle the waiting requests. Raises OSError (spool, journal), SlurmError.
-
-        SlurmError: Slurm or munge does not answer; the requests stay.
-        """
+        """Handle the waiting requests. Raises OSError; SlurmError where the requests stay."""
         self.answers = []
         waiting, rubbish = self.spool.look()
         surplus: dict[int, int] = {}
@@ -171,10 +166,7 @@ class DrainService:
         return wrong or _Case(waiting, key, credential.uid, request)
 
     def _again(self, waiting: WaitingRequest, before: Mapping[str, Any]) -> bool:
-        """An answered request: nothing is done twice.
-
-        True if a crash had lost the answer, and it is written now.
-        """
+        """An answered request is done once. True if a crash had lost the answer, and it is written now."""
         own = before["id"] == waiting.id and before["uid"] == waiting.uid
         late = own and not self.spool.answered(waiting.id)
         if late:
@@ -335,19 +327,9 @@ class DrainService:
     def _common(self, case: _Case) -> str:
         """The same fault on many nodes at once is the job's or the cluster's, and drains no more nodes."""
         asked = case.request
-        fact = self._entry(case, "incident")
+        entry = self._entry(case, "incident")
         if not self.observe:
-            ledger.append_entries(self.home, fact)
-        entry = node_entry.NodeEntry(
-            at_s=fact["at_s"],
-            what="incident",
-            nodes=(asked.node,),
-            id=fact["id"],
-            run=asked.run,
-            signature=asked.signature,
-            fault=asked.fault,
-            detail=fact["detail"],
-        )
+            ledger.append_entries(self.home, entry)
         book = history.fold_entries([*ledger.read_entries(self.home), entry])
         if history.strike_key(entry) in book.nodes[asked.node].common:
             return f"{asked.signature} befell many nodes at once: it is held to be the job's or the cluster's fault"
@@ -371,18 +353,11 @@ class DrainService:
         ledger.append_entries(self.home, self._entry(case, "drained", reason=reason))
         self._answer(case.waiting, case.key, "drained", why, case.request.node)
 
-    def _entry(self, case: _Case, what: str, **detail: str) -> dict[str, Any]:
-        asked = case.request
-        return {
-            "id": f"operator:{asked.id}",
-            "node": asked.node,
-            "at_s": self.now(),
-            "what": what,
-            "run": asked.run,
-            "signature": asked.signature,
-            "fault": asked.fault,
-            "detail": {"incident": f"operator:{asked.id}", "uid": case.uid, "job": asked.job, **detail},
-        }
+    def _entry(self, case: _Case, what: str, **detail: str) -> NodeEntry:
+        asked, key = case.request, f"operator:{case.request.id}"
+        about = {"incident": key, "uid": case.uid, "job": asked.job, **detail}
+        texts = {"id": key, "run": asked.run, "signature": asked.signature, "fault": asked.fault}
+        return NodeEntry(self.now(), what, (asked.node,), detail=about, **texts)
 
     # ------------------------------------------------------------------ answering
 

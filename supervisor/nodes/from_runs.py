@@ -16,12 +16,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ftrun.slurm.records import replace
-from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, finite_number, parse_report
-from ftrun.supervisor.model.node_entry import NodeEntry, canonical_device
+from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, parse_report
+from ftrun.supervisor.model.node_entry import NodeEntry, canonical_device, finite_number
 from ftrun.supervisor.model.run import Attempt, Incident, Run
 from ftrun.supervisor.model.types import CLASS_RULES, FaultClass
-
-__all__ = ["entries_mark", "entries_of", "entries_of_report", "entry_prefix"]
 
 EVIDENCE_CHARACTERS = 200
 HOUR_S = 3600.0

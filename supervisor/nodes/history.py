@@ -19,7 +19,7 @@ reader computes the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Any
 
@@ -27,17 +27,6 @@ from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model import node_entry
 from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.policy.correlated_failures import CommonCause, Failure, common_causes
-
-__all__ = [
-    "DeviceRecord",
-    "NodeHistory",
-    "NodeRecord",
-    "QuarantineRules",
-    "Strike",
-    "fold_entries",
-    "strike_key",
-]
-
 
 DAY_S = 86_400.0
 LIE_WITHIN_S = 7 * DAY_S  # a strike this soon after a passed recheck is a relapse
@@ -54,6 +43,15 @@ class QuarantineRules:
     window_s: float = 600.0
     many: int = 4  # this many nodes with the same fault in a window: the job or the cluster
     several: int = 3  # this many of one switch: the switch
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> QuarantineRules:
+        """The rules by the settings of a run or of a home."""
+        default = cls()
+        return cls(
+            base_s=float(settings.get("exclude-for", default.base_s)),
+            ceiling_s=float(settings.get("quarantine-max", default.ceiling_s)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +123,7 @@ class NodeHistory:
     common: tuple[CommonCause, ...] = ()
 
     def quarantined(self, now_s: float) -> tuple[str, ...]:
-        """The nodes to avoid now.
-
-        A person's exclusions first, then those with most strikes, then the newest.
-        """
+        """The nodes to avoid now: a person's exclusions, then those with most strikes, then the newest."""
         away = [n for n in self.nodes.values() if n.quarantined_until_s > now_s]
         away.sort(
             key=lambda n: (n.excluded_until_s <= now_s, -len(n.strikes), -n.quarantined_until_s, n.node)
@@ -141,10 +136,7 @@ def fold_entries(
     rules: QuarantineRules | None = None,
     domains: Mapping[str, Iterable[str]] | None = None,
 ) -> NodeHistory:
-    """The record of every node that an entry names.
-
-    `domains`: leaf switch or block -> its nodes, {} if unknown.
-    """
+    """The record of every node that an entry names; `domains`: leaf switch or block -> its nodes."""
     rules = rules or QuarantineRules()
     ordered = _in_order(entries)
     common = common_causes(failures(ordered), rules.window_s, rules.many, rules.several, domains or {})
@@ -161,6 +153,22 @@ def fold_entries(
             else:
                 builder.take(entry, common=(node, strike_key(entry)) in innocent)
     return NodeHistory({name: built[name].record() for name in sorted(built)}, common)
+
+
+def may_be_common(entries: Iterable[NodeEntry], rules: QuarantineRules) -> bool:
+    """Whether enough nodes failed for something that they share to be blamed."""
+    return len({failure.node for failure in failures(entries)}) >= rules.several
+
+
+def common_causes_of(
+    entries: Iterable[NodeEntry], rules: QuarantineRules, domains: Callable[[], Mapping[str, tuple[str, ...]]]
+) -> tuple[CommonCause, ...]:
+    """What the failures in these entries may have in common. `domains` is asked only where a switch could be
+    to blame.
+    """
+    entries = list(entries)
+    below = domains() if may_be_common(entries, rules) else {}
+    return tuple(common_causes(failures(entries), rules.window_s, rules.many, rules.several, below))
 
 
 def failures(entries: Iterable[NodeEntry]) -> list[Failure]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 import tempfile
 import time
@@ -24,8 +23,6 @@ from ftrun.hooks.runtime.node_report import parse_report
 from ftrun.hooks.runtime.ownership import RUNNER
 from ftrun.supervisor.nodes.check_summary import ANSWERED, CheckedNode
 from ftrun.supervisor.store import node_tools
-
-__all__ = ["SILENT", "check_nodes", "test_pairs"]
 
 SILENT = "silent"
 START_S = 15.0
@@ -55,23 +52,16 @@ def check_nodes(
 ) -> dict[str, CheckedNode]:
     """Run the checks on nodes of job `job`; `arguments` are those of `ftrun-hook preflight`.
 
-    Calls `told` for each report.
-
-    Returns a Seen for every node. Raises OSError where `home` cannot be written or srun is not installed.
+    Calls `told` for each report, and returns what is known of every node. Raises OSError where `home` cannot
+    be written or srun is not installed.
     """
     packed = node_tools.install_node_tools(home)
-    place = tempfile.mkdtemp(prefix="preflight-", dir=os.path.dirname(packed))
-    try:
+    with tempfile.TemporaryDirectory(
+        prefix="preflight-", dir=os.path.dirname(packed), ignore_cleanup_errors=True
+    ) as place:
         folder = os.path.join(place, "nodes")
-        command = [
-            *_step(job, nodes, packed),
-            "preflight",
-            *arguments,
-            "--within",
-            f"{within_s:g}",
-            "--folder",
-            folder,
-        ]
+        within = ["--within", f"{within_s:g}", "--folder", folder]
+        command = [*_step(job, nodes, packed), "preflight", *arguments, *within]
         with tempfile.TemporaryFile() as words:
             step = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=words, env=_outside(env)
@@ -81,49 +71,36 @@ def check_nodes(
             finally:
                 _end(step)
             words.seek(0)
-            why = (words.read(4096).decode("utf-8", "replace").strip().splitlines() or ["no report in time"])[
-                -1
-            ]
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+            said = words.read(4096).decode("utf-8", "replace").strip().splitlines()
+            why = said[-1] if said else "no report in time"
     return {node: found.get(node) or CheckedNode(node, SILENT, why=why) for node in nodes}
 
 
 def test_pairs(
     nodes: Sequence[str], *, home: str, job: str, env: Mapping[str, str]
 ) -> dict[str, dict[str, Any]]:
-    """Test the network between the nodes of job `job` in pairs.
+    """The finding for each node of a test of the network in pairs; {} without a verdict.
 
-    A finding for each node, {} without a verdict.
-
-    Takes as long as the slowest pair, PAIRS_S at most. Raises OSError as `checked`.
+    Takes as long as the slowest pair, PAIRS_S at most. Raises OSError as `check_nodes`.
     """
     packed = node_tools.install_node_tools(home)
-    place = tempfile.mkdtemp(prefix="pairs-", dir=os.path.dirname(packed))
-    try:
-        command = [
-            *_step(job, nodes, packed),
-            "pair-test",
-            "--json",
-            "--folder",
-            place,
-            "--nodes",
-            ",".join(nodes),
-        ]
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=_outside(env),
-            timeout=PAIRS_S,
-            check=False,
-        )
-        result = json.loads(done.stdout.decode("utf-8", "replace").strip().rpartition("\n")[2])
-        return {node: one._asdict() for node, one in pair_test.findings(result).items()}
-    except (subprocess.TimeoutExpired, ValueError, LookupError, TypeError):
-        return {}
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+    with tempfile.TemporaryDirectory(
+        prefix="pairs-", dir=os.path.dirname(packed), ignore_cleanup_errors=True
+    ) as place:
+        command = [*_step(job, nodes, packed), "pair-test", "--json", "--folder", place]
+        try:
+            done = subprocess.run(
+                [*command, "--nodes", ",".join(nodes)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                env=_outside(env),
+                timeout=PAIRS_S,
+                check=False,
+            )
+            result = json.loads(done.stdout.decode("utf-8", "replace").strip().rpartition("\n")[2])
+            return {node: one._asdict() for node, one in pair_test.findings(result).items()}
+        except (subprocess.TimeoutExpired, ValueError, LookupError, TypeError):
+            return {}
 
 
 def _step(job: str, nodes: Sequence[str], packed: str) -> list[str]:

@@ -10,34 +10,45 @@
   whether the name still leads to its file, and writes again if not. The merged file appears whole, by
   rename, and its first line names the files that it replaces; readers then skip those. An entry that is
   found twice counts once, by its id.
+- A supervisor keeps the ledger of its home by `NodeLedger`.
 - Re-reading costs only what was appended since: `Reader` remembers how far it read each file.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import replace
 from ftrun.supervisor.config import home as config_home
-from ftrun.supervisor.model.node_entry import NodeEntry
-from ftrun.supervisor.store import journal, run_dir
-
-__all__ = ["SCHEMA", "Reader", "append_entries", "compact", "entry_json", "ledger_dir", "read_entries"]
+from ftrun.supervisor.model.node_entry import NodeEntry, canonical_device
+from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.model.types import Diagnosis
+from ftrun.supervisor.nodes import from_runs
+from ftrun.supervisor.nodes.history import (
+    NodeHistory,
+    QuarantineRules,
+    common_causes_of,
+    fold_entries,
+    may_be_common,
+)
+from ftrun.supervisor.store import journal, node_reports, run_dir
 
 SCHEMA = 1
 A_DAY_S = 86_400.0
+KEEP_S = 180 * A_DAY_S
 COMPACT_FROM_FILES = 8
 MANY_FILES = 64
 LOOKS = 3  # while a compaction renames files
 APPENDS_MAX = 100  # while compactions rename the file each time
+Domains = Mapping[str, tuple[str, ...]]  # switch or block -> the nodes below it
 _OPEN, _CLOSED, _MERGED = ".jsonl", ".closed", "merged-"
 
 
@@ -46,8 +57,8 @@ def ledger_dir(home: str) -> str:
     return os.path.join(home, "nodes")
 
 
-def append_entries(home: str, *entries: NodeEntry | Mapping[str, Any]) -> bool:
-    """Append entries, durable when this returns True; never raises.
+def append_entries(home: str, *entries: NodeEntry | Mapping[str, Any], writer: str = "") -> bool:
+    """Append entries, durable when this returns True; never raises. `writer` is this process (its default).
 
     A mapping has the keys of `Entry`, with `node` (or `nodes`), `at_s` (default: now) and `what`. An entry
     without an id gets one. False: the disk did not take them (some may have been written: give an id to
@@ -57,7 +68,9 @@ def append_entries(home: str, *entries: NodeEntry | Mapping[str, Any]) -> bool:
     whole = [entry for entry in parsed if entry is not None]
     if whole:
         try:
-            if _append(home, [entry_json(entry) for entry in whole]) and _many_files(home):
+            if _append(
+                home, [entry_json(entry) for entry in whole], writer or run_dir.process_identity()
+            ) and _many_files(home):
                 compact(home, time.time(), math.inf)  # each command from cron leaves a file
         except (OSError, ValueError, TypeError):
             return False
@@ -90,13 +103,14 @@ def entry_json(entry: NodeEntry) -> dict[str, Any]:
 # ---------------------------------------------------------------------- writing
 
 
-def _append(home: str, records: list[dict[str, Any]]) -> bool:
+def _append(home: str, records: list[dict[str, Any]], writer: str) -> bool:
     """Append to our own file, even if a compaction renames it meanwhile.
 
     True if the file is new. Raises OSError.
     """
-    os.makedirs(ledger_dir(home), mode=0o700, exist_ok=True)
-    path = os.path.join(ledger_dir(home), run_dir.process_identity() + _OPEN)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(ledger_dir(home), 0o700)  # not the home: one that was removed is not made again
+    path = os.path.join(ledger_dir(home), writer + _OPEN)
     for _ in range(APPENDS_MAX):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
@@ -235,10 +249,10 @@ def _is_ours(name: str) -> bool:
 
 
 def _parsed(line: bytes) -> Mapping[str, Any] | None:
-    """The record of a line; None for a torn one, and for one of a newer ftrun."""
+    """The record of a line; None for a torn or changed one, and for one of a newer ftrun."""
     try:
-        record = json.loads(line.decode("utf-8", "surrogateescape"))
-    except (ValueError, RecursionError):
+        record = journal.parse_record(line)
+    except ValueError:
         return None
     known = isinstance(record, dict) and isinstance(record.get("schema"), int) and record["schema"] <= SCHEMA
     return record if known else None
@@ -271,10 +285,7 @@ def _understood(record: Mapping[str, Any]) -> NodeEntry | None:
 
 
 def compact(home: str, now_s: float, keep_s: float, *, least: int = COMPACT_FROM_FILES) -> bool:
-    """Merge files without a writer, once there are `least` of them.
-
-    True where that was done; never raises.
-    """
+    """Merge files without a writer, once there are `least`. True where that was done; never raises."""
     try:
         return _compact(ledger_dir(home), now_s, keep_s, least)
     except OSError:
@@ -296,9 +307,8 @@ def _compact(where: str, now_s: float, keep_s: float, least: int) -> bool:
     gone = {*closed, *(old for old in reader.replaced() if os.path.exists(os.path.join(where, old)))}
     head = {"schema": SCHEMA, "what": "merged", "at_s": round(now_s, 3), "replaces": sorted(gone)}
     lines = [head, *(entry_json(entry) for entry in sorted(kept, key=lambda e: (e.at_s, e.id)))]
-    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     name = f"{_MERGED}{secrets.token_hex(8)}{_OPEN}"
-    config_home.write_atomically(os.path.join(where, name), text.encode())
+    config_home.write_atomically(os.path.join(where, name), b"".join(map(journal.record_line, lines)))
     for old in gone:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(where, old))
@@ -322,3 +332,160 @@ def _close(where: str, name: str) -> str:
     except FileNotFoundError:
         return ""
     return closed
+
+
+# ---------------------------------------------------------------------- for a supervisor
+
+
+class NodeLedger:
+    """The ledger of one home as its supervisor, the `writer`, keeps it.
+
+    The journals are the truth and the ledger is derived from them: after each step of a run the supervisor
+    adds the entries of its journal that the ledger lacks. If a supervisor dies in between, the next one adds
+    them, and no entry counts twice (`nodes.from_runs`). A ledger that cannot be read or written is logged, and
+    the runs go on as if there were no ledger. `tell` logs an event, `now_s` returns Unix seconds, `domains` the
+    nodes below each switch or block (raises SlurmError).
+    """
+
+    def __init__(
+        self,
+        home: str,
+        now_s: Callable[[], float],
+        tell: Callable[..., None],
+        *,
+        writer: str = "",
+        domains: Callable[[], Domains] = dict,
+    ) -> None:
+        self._home = home
+        self._now_s = now_s
+        self._tell = tell
+        self._writer, self._domains = writer, domains
+        self._reader = Reader(home)
+        self._followed: dict[str, tuple[Any, ...]] = {}
+        self._folded: tuple[list[NodeEntry], QuarantineRules, Domains, NodeHistory] | None = None
+        self._tidied_s = float("-inf")
+        self._failing = False
+
+    def follow(self, run: Run) -> None:
+        """Add what the journal of this run has and the ledger lacks. Never raises."""
+        mark = from_runs.entries_mark(run)
+        if self._followed.get(run.id) == mark:
+            return
+        try:
+            done = self._note(run)
+        except (
+            ArithmeticError,
+            LookupError,
+            TypeError,
+            ValueError,
+            AttributeError,
+        ) as error:  # written by another version of ftrun
+            self._tell("ledger.not-understood", run=run.id, why=f"{type(error).__name__}: {error}")
+            done = True
+        if done:
+            self._followed[run.id] = mark
+
+    def _note(self, run: Run) -> bool:
+        now_s, keep_s = self._now_s(), float(run.settings.get("ledger-keep", KEEP_S))
+        told = [*from_runs.entries_of(run), *self._reported(run, now_s)]
+        told = [entry for entry in told if now_s - entry.at_s <= keep_s]
+        if not told:
+            return True
+        known = {entry.id for entry in self._reader.entries()}
+        lacking = [entry for entry in told if entry.id not in known]
+        noted = append_entries(self._home, *lacking, writer=self._writer)
+        if noted is self._failing:
+            self._tell("ledger.written-again" if noted else "ledger.not-written", run=run.id)
+            self._failing = not noted
+        if noted and now_s - self._tidied_s > A_DAY_S:
+            self._tidied_s = now_s
+            compact(self._home, now_s, keep_s)
+        return noted
+
+    def _reported(self, run: Run, now_s: float) -> list[NodeEntry]:
+        """Entries from the node reports of the launch that is over.
+
+        An inventory entry of a device is kept only if the ledger does not yet show that device in that place.
+        """
+        attempt = run.attempt
+        if attempt is None or not attempt.launch.end.state or now_s - run.last_at_s > A_DAY_S:
+            return []
+        run_dir = os.path.join(self._home, "runs", run.id)
+        left = node_reports.read_reports(run_dir, attempt.number, attempt.launch.number, attempt.reach)
+        found = [
+            entry
+            for reports in left.values()
+            for node, report in reports.items()
+            for entry in from_runs.entries_of_report(
+                run, attempt.number, attempt.launch.number, report, node=node, now_s=now_s
+            )
+        ]
+        if not any(entry.what == "device" for entry in found):
+            return found
+        known = sorted(self._reader.entries(), key=lambda e: e.at_s)
+        sits = {
+            (node, canonical_device(e.device)): e.serial
+            for e in known
+            if e.device and e.serial
+            for node in e.nodes
+        }
+        return [e for e in found if e.what != "device" or sits.get((e.nodes[0], e.device)) != e.serial]
+
+    def entries(self) -> list[NodeEntry]:
+        """The entries of the ledger now."""
+        return self._reader.entries()
+
+    def book(self, rules: QuarantineRules, domains: Callable[[], Domains]) -> NodeHistory:
+        """The folded ledger. `domains` is called only if enough nodes failed for a switch to be blamed."""
+        entries = self._reader.entries()
+        below = domains() if may_be_common(entries, rules) else {}
+        done = self._folded
+        if done is None or done[0] is not entries or done[1:3] != (rules, below):
+            done = self._folded = (entries, rules, below, fold_entries(entries, rules, below))
+        return done[3]
+
+    def common_cause(self, run: Run, diagnosis: Diagnosis, now_s: float) -> str:
+        """Why the fault is blamed on something that several nodes share; "" if it may be the node's own."""
+        attempt = run.attempt
+        culprits = tuple(node for node in diagnosis.nodes if attempt is not None and node in attempt.reach)
+        if not culprits:
+            return ""
+        fault, signature = diagnosis.fault.value, diagnosis.signature
+        this = NodeEntry(now_s, "incident", culprits, id="now", run=run.id, signature=signature, fault=fault)
+        rules = QuarantineRules.of(run.settings)
+        recent = [entry for entry in self.entries() if abs(now_s - entry.at_s) <= rules.window_s]
+        found = common_causes_of([*recent, this], rules, self._below)
+        ours = (cause for cause in found if any(key == "now" for _, key in cause.failures))
+        return next((cause.sentence for cause in ours), "")
+
+    def quarantined(self, run: Run, now_s: float) -> tuple[str, ...]:
+        """The nodes that the next attempt avoids if it can, worst first: bad by other runs, or by people.
+
+        () if the setting says so, or if sbatch refused this run with excluded nodes.
+        """
+        refused = any(one.launch.end.state == "REFUSED" and one.excluded for one in run.attempts)
+        if refused or run.settings.get("quarantine", "auto") == "never":
+            return ()
+        return self._history(run).quarantined(now_s)
+
+    def excluded(self, run: Run, now_s: float) -> tuple[str, ...]:
+        """The run's own exclusions, newest first, less the nodes that a person has released since."""
+        left = (one for one in run.excluded if one.until_s > now_s)
+        own = sorted(left, key=lambda one: (one.until_s, one.node), reverse=True)
+        if not own:
+            return ()
+        known, for_s = self._history(run).nodes, QuarantineRules.of(run.settings).base_s
+        released = {name: record.released_at_s for name, record in known.items()}
+        return tuple(
+            dict.fromkeys(one.node for one in own if released.get(one.node, 0.0) <= one.until_s - for_s)
+        )
+
+    def _history(self, run: Run) -> NodeHistory:
+        return self.book(QuarantineRules.of(run.settings), self._below)
+
+    def _below(self) -> Domains:
+        """The nodes below each switch; {} if Slurm does not say so now."""
+        try:
+            return self._domains()
+        except SlurmError:
+            return {}

@@ -16,13 +16,11 @@ two runs: what one job's log claims is not enough.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.nodes.history import NodeRecord, strike_key
-
-__all__ = ["LEMON_AT", "RUNS_LEAST", "WEIGHTS", "WINDOW_S", "Score", "score"]
 
 WINDOW_S = 28 * 86_400.0
 LEMON_AT = 6.0
@@ -58,14 +56,15 @@ def score(record: NodeRecord, now_s: float) -> Score:
     """The score of a node now, from the last 28 days."""
     recent = [e for e in record.history if now_s - WINDOW_S <= e.at_s <= now_s]
     own = [e for e in recent if not e.by and strike_key(e) not in record.common]
-    incidents = _each_once(e for e in own if e.what == "incident" and e.detail.get("strike") is True)
+    struck = (e for e in own if e.what == "incident" and e.detail.get("strike") is True)
+    incidents = list({strike_key(entry): entry for entry in struck}.values())
     signals = {
         "exclusions": len({e.run for e in own if e.what == "excluded"}),
         "fault_kinds": len({e.signature or e.fault for e in incidents}),
         "left_for_a_person": sum(e.what == "left" for e in own),
         "outs": sum(e.what == "drained" for e in recent),
-        "multi_node_fails": _count(incidents, lambda e: _width(e) > 1 and len(e.nodes) == 1),
-        "single_node_fails": _count(incidents, lambda e: _width(e) == 1),
+        "multi_node_fails": sum(_width(e) > 1 and len(e.nodes) == 1 for e in incidents),
+        "single_node_fails": sum(_width(e) == 1 for e in incidents),
         "lies": record.lies,
     }
     launches = sum(now_s - WINDOW_S <= at_s <= now_s for at_s in record.alone)
@@ -77,14 +76,6 @@ def score(record: NodeRecord, now_s: float) -> Score:
     runs = len({e.run for e in own if e.run and e.what in ("incident", "excluded", "drained")})
     lemon = total >= LEMON_AT and runs >= RUNS_LEAST
     return Score(record.node, round(total, 2), lemon, runs, signals, round(share, 3))
-
-
-def _each_once(incidents: Iterable[NodeEntry]) -> list[NodeEntry]:
-    return list({strike_key(entry): entry for entry in incidents}.values())
-
-
-def _count(entries: Iterable[NodeEntry], holds: Callable[[NodeEntry], bool]) -> int:
-    return sum(map(holds, entries))
 
 
 def _width(entry: NodeEntry) -> int:

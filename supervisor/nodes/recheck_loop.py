@@ -22,15 +22,15 @@ from dataclasses import field
 from functools import partial
 from typing import Any
 
+from ftrun.hooks.runtime.formats import duration_text
 from ftrun.slurm.client.cluster import Cluster, NodeRow
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config import home as config_home
+from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.nodes import ledger, recheck_rules
 from ftrun.supervisor.nodes.recheck_rules import CheckNodes, CheckReport, RecheckRules, RecheckState
 from ftrun.supervisor.store.append_log import AppendLog
-
-__all__ = ["RecheckResult", "RecheckRound", "recheck_dir"]
 
 STEP_S = 600.0
 STEP_OUTPUT_CHARS = 2000
@@ -38,10 +38,7 @@ STEP_OUTPUT_CHARS = 2000
 
 @dataclass(frozen=True, slots=True)
 class RecheckResult:
-    """The result for one node.
-
-    `state` is returned, passing, failing, unseen, waiting, left, edited, gone or refused.
-    """
+    """`state`: returned, passing, failing, unseen, waiting, left, edited, gone or refused."""
 
     node: str
     state: str
@@ -57,10 +54,7 @@ def recheck_dir(home: str) -> str:
 
 @dataclass
 class RecheckRound:
-    """One round.
-
-    `look` runs the checks on nodes; `dry` writes and changes nothing; `only` limits it to some nodes.
-    """
+    """One round. `look` checks nodes; `dry` writes and changes nothing; `only` limits it to some nodes."""
 
     home: str
     cluster: Cluster
@@ -74,10 +68,7 @@ class RecheckRound:
     lines: list[RecheckResult] = field(default_factory=list)
 
     def run(self) -> list[RecheckResult]:
-        """Do the round; a line for each node that is or was ftrun's.
-
-        Raises SlurmError (nothing was done), OSError (journal).
-        """
+        """Do the round: a line for each node that is or was ftrun's. Raises SlurmError, OSError."""
         self._daybook = AppendLog(recheck_dir(self.home), self.now)
         self._known = recheck_rules.fold(self._daybook.read())
         rows = self.cluster.nodes()
@@ -134,7 +125,7 @@ class RecheckRound:
             return self._say(row, "waiting", why)
         left_s = recheck_rules.due_s(memory, self.rules) - self.now()
         if left_s > 0:
-            return self._say(row, "waiting", f"looked at again in {_span(left_s)}")
+            return self._say(row, "waiting", f"looked at again in {duration_text(left_s)}")
         return self._looked(row, CheckReport("silent", why=why)) if state == "silent" else True
 
     def _gone(self, row: NodeRow, memory: RecheckState) -> bool:
@@ -258,15 +249,9 @@ class RecheckRound:
             return
         words = memory.reason.split()
         run, signature = (words[1], words[2]) if len(words) > 2 else ("", "")
-        entry = {
-            "id": f"recheck:{node}:{what}:{memory.since_s:.3f}",
-            "node": node,
-            "at_s": self.now(),
-            "what": what,
-            "run": run,
-            "signature": signature,
-            "detail": {"reason": memory.reason, "passes": memory.passes},
-        }
+        key = f"recheck:{node}:{what}:{memory.since_s:.3f}"
+        detail = {"reason": memory.reason, "passes": memory.passes}
+        entry = NodeEntry(self.now(), what, (node,), key, run, signature, detail=detail)
         ledger.append_entries(self.home, entry)
 
     def _keep_report(self, node: str, report: CheckReport) -> None:
@@ -305,9 +290,3 @@ def _run(command: Sequence[str]) -> tuple[int, str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         return -1, str(error)
     return done.returncode, (done.stdout + done.stderr).strip()
-
-
-def _span(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

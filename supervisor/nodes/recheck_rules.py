@@ -24,23 +24,6 @@ from typing import Any
 from ftrun.slurm.client.cluster import NodeRow
 from ftrun.slurm.records import dataclass, replace
 
-__all__ = [
-    "CheckNodes",
-    "CheckReport",
-    "RecheckRules",
-    "RecheckState",
-    "Verdict",
-    "apply_record",
-    "assess_check",
-    "check_eligibility",
-    "due_s",
-    "fold",
-    "reason_owner",
-    "relapses_after",
-    "with_note",
-    "without_reboot_note",
-]
-
 PREFIX = "ftrun:"
 A_DAY_S = 86_400.0
 WORDS_MAX = 120  # of the still failing checks, in a reason
@@ -119,10 +102,7 @@ CheckNodes = Callable[[Sequence[str]], Mapping[str, CheckReport]]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a check means.
-
-    `result`: clean, failed or unseen; `act`: again, return, step (the next command), keep.
-    """
+    """`result`: clean, failed or unseen; `act`: again, return, step (the next command), keep."""
 
     result: str
     act: str
@@ -136,10 +116,7 @@ def without_reboot_note(reason: str) -> str:
 
 
 def reason_owner(reason: str, memory: RecheckState) -> str:
-    """Whose reason this is.
-
-    Nobody (not ftrun's), ours, new (an unknown drain of ftrun's) or edited (a person's).
-    """
+    """Whose reason this is: nobody (not ftrun's), ours, new (an unknown drain of ours), edited."""
     if not reason.startswith(PREFIX):
         return "nobody"
     text = without_reboot_note(reason)
@@ -164,10 +141,7 @@ def with_note(reason: str, words: str) -> str:
 
 
 def check_eligibility(row: NodeRow) -> tuple[str, str]:
-    """What Slurm's state allows: (look | silent | wait | gone, why).
-
-    Silent: no job could run there, so no check can pass.
-    """
+    """(look | silent | wait | gone, why). Silent: no job could run there, so no check can pass."""
     for flag, why in _NOT_NOW.items():
         if flag in row.flags or row.state == flag:
             return "wait", why

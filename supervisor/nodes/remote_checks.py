@@ -16,8 +16,6 @@ from ftrun.hooks.health.post_failure import NOT_AFTERWARDS
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.nodes.recheck_rules import CheckNodes, CheckReport
 
-__all__ = ["GIVEN_UP_AFTER_S", "SshVisit", "ssh_checks", "thresholds"]
-
 
 def thresholds(path: str) -> dict[str, dict[str, Any]]:
     """Thresholds by check from a JSON file; "" = the site's own on this host, if any. Raises UserError."""
@@ -68,10 +66,7 @@ CONNECT_S = 5.0
 
 
 class SshVisit:
-    """One round over these nodes; starts at once.
-
-    `reports`: what came back so far; `why`: what kept it from starting.
-    """
+    """One round over these nodes, begun at once. `why`: what kept it from starting."""
 
     def __init__(self, nodes: Sequence[str], ssh_config: str) -> None:
         self.reports: dict[str, Mapping[str, object]] = {}

@@ -5,41 +5,34 @@
     <spool>/answers/<id>.json   the answer, 0644; the service's folder (0711: who knows the id may read)
 
 Anybody may put anything there. So the service opens files through the folder's own descriptor, never
-follows a link, never waits for a writer (FIFOs), takes plain files of bounded size only, reads a bounded
-number of names at a time, and prints no name that it does not understand. It removes whatever is not a
-request, so that rubbish cannot block requests. The supervisor in turn believes an answer only if it belongs
+follows a link, never waits for a writer (FIFOs), takes plain files of bounded size only, keeps a bounded
+number of requests of each user, the oldest, and prints no name that it does not understand. It removes
+whatever is not a request, so that rubbish cannot block requests. The supervisor in turn believes an answer only if it belongs
 to the owner of the spool.
 """
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import itertools
 import json
 import os
 import re
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.nodes.drain_rules import ID
 
-__all__ = [
-    "Spool",
-    "SpoolError",
-    "SpoolProtocol",
-    "WaitingRequest",
-    "put_request",
-    "read_answer",
-    "spool_owner",
-]
-
 SCHEMA = 1
 SPOOL_MODE, ANSWERS_MODE = 0o1733, 0o711
 CREDENTIAL_BYTES_MAX = 16 * 1024
-NAMES_MAX = 5000  # read in one round
-ENTRIES_MAX = 1_000_000  # skipped in one round
+WAITING_MAX = 200  # requests of one user
+ENTRIES_MAX = 5_000_000  # looked at in one round
+ANSWERS_MAX = 5000  # looked at in one round
 HALF_WRITTEN_S = 3600.0
 HALF_WRITTEN_MAX = 16  # of one user at a time
 ANSWERS_KEPT_S = 7 * 86_400.0
@@ -135,10 +128,7 @@ def read_answer(spool: str, request_id: str) -> dict[str, Any] | None:
 
 
 class Spool:
-    """The spool as its owner sees it; created where it is missing.
-
-    Raises SpoolError where it is not ours or not safe, OSError.
-    """
+    """The spool as its owner sees it; created where it is missing. Raises SpoolError, OSError."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -152,41 +142,36 @@ class Spool:
         os.close(self._fd)
 
     def look(self) -> tuple[list[WaitingRequest], int]:
-        """(waiting requests, in turns among their users; how much rubbish was removed)."""
-        by_user: dict[int, list[WaitingRequest]] = {}
+        """(waiting requests, in turns among their users, of each the oldest first; how much was removed).
+
+        All names are looked at, so that nobody's files hide another's. Of one user so many requests wait at
+        most; what he leaves beyond them is removed.
+        """
+        by_user: dict[int, list[tuple[float, WaitingRequest]]] = {}
         drafts: dict[int, int] = {}
         removed = 0
-        for name in self._names():
-            try:
-                status = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
-            except FileNotFoundError:
-                continue
-            form = _REQUEST.fullmatch(name)
-            if (
-                form is not None
-                and stat.S_ISREG(status.st_mode)
-                and 0 < status.st_size <= CREDENTIAL_BYTES_MAX
-            ):
-                by_user.setdefault(status.st_uid, []).append(
-                    WaitingRequest(name, form.group(1), status.st_uid)
-                )
-            elif not _being_written(name, status, drafts):
-                removed += self.remove(name)
-        turns = [(turn, uid, one) for uid, files in by_user.items() for turn, one in enumerate(files)]
-        return [one for _, _, one in sorted(turns, key=lambda entry: entry[:2])], removed
-
-    def _names(self) -> Iterator[str]:
-        """Names of everything but folders. Empty folders are removed; others must not use up the bound."""
-        left = NAMES_MAX
         with os.scandir(self._fd) as entries:
-            for _, entry in zip(range(ENTRIES_MAX), entries, strict=False):
-                if not entry.is_dir(follow_symlinks=False):
-                    yield entry.name
-                    left -= 1
-                elif entry.name != ANSWERS:
-                    self.remove(entry.name)
-                if not left:
-                    return
+            for entry in itertools.islice(entries, ENTRIES_MAX):
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                form = _REQUEST.fullmatch(entry.name)
+                plain = stat.S_ISREG(status.st_mode)
+                if form is not None and plain and 0 < status.st_size <= CREDENTIAL_BYTES_MAX:
+                    waits = WaitingRequest(entry.name, form.group(1), status.st_uid)
+                    files = by_user.setdefault(status.st_uid, [])
+                    # ctime: no user can set it back
+                    bisect.insort(files, (status.st_ctime, waits), key=lambda one: one[0])
+                    if len(files) > WAITING_MAX:
+                        removed += self.remove(files.pop()[1].name)
+                elif stat.S_ISDIR(status.st_mode):
+                    if entry.name != ANSWERS:
+                        self.remove(entry.name)
+                elif not _being_written(entry.name, status, drafts):
+                    removed += self.remove(entry.name)
+        turns = [(turn, *one) for files in by_user.values() for turn, one in enumerate(files)]
+        return [one for _, _, one in sorted(turns, key=lambda entry: entry[:2])], removed
 
     def read(self, waiting: WaitingRequest) -> bytes | None:
         """The credential of a request; None where the file has changed or is gone."""
@@ -240,17 +225,14 @@ class Spool:
     def forget_old_answers(self, now_s: float) -> None:
         """Remove answers older than ANSWERS_KEPT_S."""
         with os.scandir(self._answers) as entries:
-            for _, entry in zip(range(NAMES_MAX), entries, strict=False):
+            for _, entry in zip(range(ANSWERS_MAX), entries, strict=False):
                 with contextlib.suppress(OSError):
                     if now_s - entry.stat(follow_symlinks=False).st_mtime > ANSWERS_KEPT_S:
                         os.unlink(entry.name, dir_fd=self._answers)
 
 
 def _content(fd: int, uid: int) -> bytes | None:
-    """The content of a plain file of that user; None if it is none, or too long.
-
-    The file may have changed since it was listed.
-    """
+    """The content of a plain file of that user, as it is now; None if it is none, or too long."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_uid != uid:
         return None
@@ -259,10 +241,7 @@ def _content(fd: int, uid: int) -> bytes | None:
 
 
 def _being_written(name: str, status: os.stat_result, drafts: dict[int, int]) -> bool:
-    """Whether it may still become a request; `drafts` counts them by user.
-
-    Uses ctime, which no user can set.
-    """
+    """Whether it may yet become a request, by ctime, which no user can set; `drafts` counts by user."""
     if not (name.startswith(".") and name.endswith(".tmp") and stat.S_ISREG(status.st_mode)):
         return False
     drafts[status.st_uid] = drafts.get(status.st_uid, 0) + 1

@@ -13,6 +13,10 @@ over all classes, and nothing refills it. A class without retries by default get
 proves that another try makes sense (a neighbour took the memory), and as many as the user asks for by
 `budget-<class>`.
 
+An attempt that its checks held is no fault of the run, so it spends no budget of a class and no retry. It has
+its own ceiling; beyond that, or where a bad node cannot be excluded, the next attempt starts its script
+whatever the checks find: a job on doubtful nodes is better than one that never runs.
+
 A guess is no verdict. A diagnosis that is less than half sure never says that a retry cannot succeed. If the
 script has worked before, in this launch or an earlier one, there is one retry. If it never made a step, the
 run stops, and the reason says how sure the diagnosis is and which setting tries again.
@@ -20,14 +24,15 @@ run stops, and the reason says how sure the diagnosis is and which setting tries
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
+from ftrun.hooks.runtime.formats import duration_text
 from ftrun.slurm.records import replace
 from ftrun.supervisor.config.node_counts import sizes_of_settings
-from ftrun.supervisor.diagnosis import known_ends
 from ftrun.supervisor.diagnosis.checkpoint_blame import AGAIN
 from ftrun.supervisor.diagnosis.class_defaults import UNSURE
+from ftrun.supervisor.diagnosis.known_ends import HELD
 from ftrun.supervisor.model import stop_conditions
 from ftrun.supervisor.model.types import (
     CLASS_RULES,
@@ -45,7 +50,11 @@ from ftrun.supervisor.policy.policy_input import PolicyInput, Ruling
 if TYPE_CHECKING:
     from ftrun.supervisor.model.run import Run
 
-__all__ = ["RULES", "VETOES", "decide", "requested_stop"]
+__all__ = ["HOLDS_MAX", "HOLD_BUDGET", "RULES", "VETOES", "are_checks_waived", "decide", "requested_stop"]
+
+HOLD_BUDGET = "preflight"
+HOLDS_MAX = 5
+"""How many attempts in a row, without progress in between, the checks may hold."""
 
 
 def decide(case: PolicyInput) -> Ruling:
@@ -62,18 +71,18 @@ def decide(case: PolicyInput) -> Ruling:
         reason = f"{decision.reason}; yet Slurm has started the job again, and a launch that shows no fault is not ended"
         return _vetoed(case, Ruling(Decision("keep", reason), spent, retries))
     if decision.kind == "resubmit" and case.from_zero:
-        lost = elastic.duration_text(case.trained_s)
+        lost = duration_text(case.trained_s)
         reason = f"{decision.reason}; no checkpoint may be loaded, and {lost} of training are lost by beginning from nothing"
         decision = replace(decision, reason=reason, fresh=True)
     if decision.kind == "resubmit":
-        retries += 0 if decision.spends == known_ends.HOLD_BUDGET else 1
+        retries += 0 if decision.spends == HOLD_BUDGET else 1
         decision = decision if decision.aside else add_node_decisions(case, decision)
     elif decision.kind == "keep" and case.diagnosis.fault is not FaultClass.HEALTHY:
         retries += 1
     if decision.spends:
         spent[decision.spends] = spent.get(decision.spends, 0) + 1
-    if decision.spends == known_ends.HOLD_BUDGET:
-        decision = known_ends.with_checks_waived(decision, case.culprits, spent)
+    if decision.spends == HOLD_BUDGET:
+        decision = _with_checks_waived(decision, case.culprits, spent)
     return _vetoed(case, Ruling(decision, spent, retries))
 
 
@@ -127,11 +136,31 @@ def _watch_only(case: PolicyInput) -> Decision | None:
     return _stop(case, f"{case.summary}; retries=0: watched and diagnosed, not resubmitted")
 
 
+def _with_checks_waived(decision: Decision, culprits: tuple[str, ...], spent: Mapping[str, int]) -> Decision:
+    """The decision, with the next script to be started whatever its checks find, where they could hold it
+    again for the same nodes.
+    """
+    kept = [node for node in culprits if node not in decision.exclude]
+    if not kept and spent.get(HOLD_BUDGET, 0) < HOLDS_MAX:
+        return decision
+    why = f"{', '.join(kept)} cannot be left out" if kept else f"{HOLDS_MAX} attempts were held"
+    return replace(
+        decision,
+        anyway=True,
+        reason=f"{decision.reason}; the next script starts whatever its checks say: {why}",
+    )
+
+
+def are_checks_waived(decision: Mapping[str, Any], spent: Mapping[str, int]) -> bool:
+    """Whether the next attempt is submitted so that its checks cannot hold it."""
+    return bool(decision.get("anyway")) or spent.get(HOLD_BUDGET, 0) >= HOLDS_MAX
+
+
 def _held(case: PolicyInput) -> Decision | None:
     """The script was not started: no fault of the run, so no budget of its classes is spent."""
-    if not known_ends.may_be_held_again(case.diagnosis, case.spent):
+    if not case.diagnosis.signature.startswith(HELD) or case.spent.get(HOLD_BUDGET, 0) >= HOLDS_MAX:
         return None
-    return Decision("resubmit", case.summary, spends=known_ends.HOLD_BUDGET)
+    return Decision("resubmit", case.summary, spends=HOLD_BUDGET)
 
 
 def _time_limit(case: PolicyInput) -> Decision | None:
@@ -185,8 +214,8 @@ def _nothing_to_load(case: PolicyInput) -> Decision | None:
         return None
     lost = "what was there before the run began is not thrown away"
     if case.own:
-        limit = elastic.duration_text(case.limits.from_zero_max_s)
-        lost = f"{elastic.duration_text(case.trained_s)} of training are not thrown away (restart-from-zero-max: {limit})"
+        limit = duration_text(case.limits.from_zero_max_s)
+        lost = f"{duration_text(case.trained_s)} of training are not thrown away (restart-from-zero-max: {limit})"
     advice = "Mend one of them, or say --ft-checkpoint-fresh to begin from nothing."
     return replace(_stop(case, f"{case.summary}; {case.stuck}; {lost}"), advice=advice)
 

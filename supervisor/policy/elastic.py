@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from ftrun.hooks.runtime.formats import duration_text
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model.types import FaultClass
 
@@ -45,7 +46,6 @@ __all__ = [
     "GrowthInput",
     "ResizeHistory",
     "decide_growth",
-    "duration_text",
     "resize_history",
     "size_to_exclude",
     "sizes_tried",
@@ -295,13 +295,6 @@ def _short(scene: GrowthInput) -> str:
 
 def _growths(count: int) -> str:
     return "the growth" if count == 1 else f"the {count} growths"
-
-
-def duration_text(seconds: float) -> str:
-    """A duration for people."""
-    if seconds < 120.0:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60.0:.0f} min" if seconds < 7200.0 else f"{seconds / 3600.0:.1f} h"
 
 
 def _hours(node_s: float) -> str:

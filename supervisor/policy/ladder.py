@@ -350,8 +350,8 @@ def _against_rank(ask: LadderInput) -> str:
         return "it is not one process alone that died"
     if ask.fault not in PROCESS_FAULTS:
         return f"{ask.fault.value} is more than the fault of a process"
-    if ask.out or ask.case.culprits:
-        return f"blamed: {', '.join(ask.out or ask.case.culprits)}"
+    if ask.blamed:
+        return f"blamed: {', '.join(ask.blamed)}"
     return "an older checkpoint is wanted" if ask.ruling.decision.older_checkpoint else ""
 
 

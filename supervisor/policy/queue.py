@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.policy import elastic
+from ftrun.supervisor.policy.policy_input import PROOF_SOURCES
 
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import NodeRow
@@ -113,7 +114,6 @@ LOOKED_AT_S = 5.0
 FAR = 4.0
 """A start expected later than so many times `resize-after` is far: then a quarter of `resize-after` is enough."""
 
-_PROOF = frozenset({"slurm", "kernel", "check"})
 
 NOTED_EVERY_S = 60.0
 NOTED_SHARE = 0.05
@@ -276,7 +276,7 @@ def release_order(run: Run, kept_off: Collection[str], now_s: float) -> tuple[tu
     proven = {
         node
         for incident in run.incidents
-        if _PROOF.intersection(incident.diagnosis.get("sources", ()))
+        if PROOF_SOURCES.intersection(incident.diagnosis.get("sources", ()))
         for node in incident.nodes
     }
     soft = tuple(sorted(node for node in kept_off if node not in blamed or node not in proven))

@@ -8,7 +8,8 @@ halfway.
 
 A checkpoint is new if its step is higher than that of the newest one known when ftrun asked, or if it is the
 same one written anew; an older one that remains after a newer one was removed is not new. It is complete if
-it has the marker or, without a marker, if it has not changed for `QUIET_S`. If no file was ever seen, a log
+it has the marker or, without a marker, if it has not changed for `QUIET_S`, or if a newer one is being written
+while it rests: a script that saves every few seconds never pauses for so long. If no file was ever seen, a log
 line that says "saved" counts.
 
 The emergency checkpoint (`gasp`) is the short form: after a fault that left most processes alive they are
@@ -36,6 +37,7 @@ __all__ = [
     "limit_is_near",
     "parse_save_signal",
     "save_verdict",
+    "unsettled_warning",
     "warning_is_due",
     "warning_s",
     "work_is_lost",
@@ -43,6 +45,7 @@ __all__ = [
 
 STEPS_CANCELLED = "slurm-cancelled"  # signature of what slurmstepd logs when the tasks get TERM
 QUIET_S = 5.0  # a checkpoint without a marker is complete after so long without a change
+UNSETTLED_S = 60.0  # after so long without a complete one a person is told
 LIMIT_SHARE = 4  # 1/4 of a short time limit is reserved for saving
 LIMIT_MIN_S = 240.0  # below, the signal, which may come a minute early, could precede the script's handler
 EARLY_S = 60.0  # Slurm may send its warning so much early
@@ -70,7 +73,7 @@ class CheckpointState:
     `path` is the newest complete one by the rule of `checkpoints.newest` ("" = none), `stamp` identifies one
     writing of it (`checkpoints.stamp`), `step` is the one in its name (`checkpoints.step_of`), `logged` the
     highest step that the log reports as saved. `quiet_s`: how long path and stamp have been unchanged;
-    `marked`: it has the marker.
+    `marked`: it has the marker; `overtaken`: the one before, of which the newest has taken the place.
     """
 
     path: str = ""
@@ -79,6 +82,7 @@ class CheckpointState:
     logged: int | None = None
     quiet_s: float = 0.0
     marked: bool = False
+    overtaken: CheckpointState | None = None
 
     def to_json(self) -> dict[str, Any]:
         """What the journal keeps at the time of the request."""
@@ -103,11 +107,16 @@ class SaveRequest:
 
 @dataclass(frozen=True, slots=True)
 class SaveVerdict:
-    """Whether to end now or to wait. `saved`: a new checkpoint is complete; `reason` is for people."""
+    """Whether to end now or to wait. `saved`: a new checkpoint is complete, `path`; `reason` is for people.
+
+    `unsettled`: something new is there, and it does not come to rest.
+    """
 
     end: bool
     saved: bool
     reason: str
+    path: str = ""
+    unsettled: bool = False
 
 
 def save_verdict(ask: SaveRequest, now: CheckpointState, waited_s: float) -> SaveVerdict:
@@ -116,12 +125,16 @@ def save_verdict(ask: SaveRequest, now: CheckpointState, waited_s: float) -> Sav
     """
     fresh = is_new(ask.known, now)
     if fresh and _complete(now):
-        return SaveVerdict(True, True, f"a new checkpoint is complete: {_name(now)}")
+        return SaveVerdict(True, True, f"a new checkpoint is complete: {_name(now)}", now.path)
+    if (before := now.overtaken) is not None and is_new(ask.known, before):
+        why = f"a new checkpoint is complete: {_name(before)}, since {_name(now)} is being written"
+        return SaveVerdict(True, True, why, before.path)
     if ask.wait_s is not None and waited_s >= ask.wait_s:
         half = f"; {_name(now)} is still being written" if fresh else ""
         return SaveVerdict(True, False, f"no new complete checkpoint within {ask.wait_s:g} s{half}")
     if fresh:
-        return SaveVerdict(False, False, f"{_name(now)} is being written")
+        unsettled = waited_s > UNSETTLED_S
+        return SaveVerdict(False, False, f"{_name(now)} is being written", unsettled=unsettled)
     return SaveVerdict(False, False, "a new checkpoint is awaited")
 
 
@@ -134,6 +147,14 @@ def is_new(known: CheckpointState, now: CheckpointState) -> bool:
     if now.path == known.path:
         return bool(now.stamp) and now.stamp != known.stamp
     return known.step is None or now.step is None or now.step > known.step
+
+
+def unsettled_warning(verdict: SaveVerdict) -> str:
+    """What a person is told where no checkpoint ever comes to rest."""
+    return (
+        f"no checkpoint counts as complete: {verdict.reason} again and again, never {QUIET_S:g} s without a change."
+        " Set checkpoint-marker, or keep more than one checkpoint"
+    )
 
 
 def _complete(now: CheckpointState) -> bool:

@@ -51,7 +51,7 @@ class StartFacts:
 
     `nodes` are those that it used, `code` and `signal` how its script ended. `silent` are active nodes that
     do not answer, `gone` those of a companion that is over. `suspicion` is why the agent ended it (None = it
-    ended by itself); `rank_ended`: one of its ranks had ended. `facts` are the node reports, `now_s` Unix
+    ended by itself); `rank_ended`: one of its ranks had ended, `end_offsets`, `forgotten`: see `Facts`. `facts` are the node reports, `now_s` Unix
     seconds. `diverged` is the sign of divergence, `spoilt` the checkpoints that it affects, `loads` what the
     next start would load, `resumed` what is known of the checkpoint that this start loaded.
     """
@@ -70,6 +70,8 @@ class StartFacts:
     gone: tuple[str, ...] = ()
     suspicion: Diagnosis | None = None
     rank_ended: bool = False
+    end_offsets: Mapping[str, int] = field(default_factory=dict)
+    forgotten: bool = False
     step: int | None = None
     checkpoint: str = ""
     diverged: DivergenceSign | None = None
@@ -108,6 +110,8 @@ def diagnosis_facts(seen: StartFacts, catalog: Catalog) -> Facts:
         gone=(gone,) if seen.gone else (),
         suspicion=seen.suspicion,
         rank_ended=seen.rank_ended,
+        end_offsets=seen.end_offsets,
+        forgotten=seen.forgotten,
     )
 
 

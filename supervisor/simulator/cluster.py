@@ -9,8 +9,6 @@ from ftrun.slurm.records import dataclass
 from ftrun.supervisor.policy.policy_input import ClusterView
 from ftrun.supervisor.simulator.scenario import Cause, Scenario
 
-__all__ = ["Cluster", "Sickness"]
-
 
 @dataclass(frozen=True, slots=True)
 class Sickness:

@@ -25,8 +25,6 @@ from ftrun.supervisor.simulator.scenario import Scenario
 from ftrun.supervisor.simulator.tally import Row, row_of
 from ftrun.supervisor.simulator.virtual_run import Fault, Rules, VirtualRun, simulate
 
-__all__ = ["PersonRules", "Policy", "RequeueRules", "compare", "policies"]
-
 
 class _NeverGrows:
     """A healthy run is left alone."""

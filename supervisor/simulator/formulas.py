@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-__all__ = ["best_interval_s", "daly_s", "mean_interval", "rate_interval", "useful_share", "young_s"]
-
 _T975 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
@@ -28,10 +26,7 @@ def young_s(cost_s: float, between_s: float) -> float:
 
 
 def daly_s(cost_s: float, between_s: float) -> float:
-    """The best interval by Daly's perturbation solution.
-
-    `between_s` where checkpoints cost twice as much or more.
-    """
+    """Daly's best interval; `between_s` where a checkpoint costs twice as much or more."""
     if cost_s >= 2.0 * between_s:
         return between_s
     ratio = cost_s / (2.0 * between_s)
@@ -46,22 +41,6 @@ def useful_share(interval_s: float, cost_s: float, between_s: float, restart_s: 
     if cycle > 500.0 or again > 500.0:
         return 0.0
     return interval_s / between_s * math.exp(-again) / math.expm1(cycle)
-
-
-def best_interval_s(cost_s: float, between_s: float) -> float:
-    """The interval that maximises `useful_share`, found by search; Daly's formula approximates it.
-
-    The restart time has no influence.
-    """
-    low, high = 1e-3, 10.0 * between_s
-    golden = (math.sqrt(5.0) - 1.0) / 2.0
-    for _ in range(_HALVINGS * 2):
-        one, other = high - golden * (high - low), low + golden * (high - low)
-        if useful_share(one, cost_s, between_s, 0.0) >= useful_share(other, cost_s, between_s, 0.0):
-            high = other
-        else:
-            low = one
-    return (low + high) / 2.0
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:

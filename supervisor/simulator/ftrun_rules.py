@@ -37,8 +37,6 @@ from ftrun.supervisor.policy.queue import PendingJob, QueueAction, WaitSettings
 from ftrun.supervisor.simulator.queue import Companions, QueuedJob, first_job
 from ftrun.supervisor.simulator.virtual_run import Fault, VirtualRun
 
-__all__ = ["IN_THE_QUEUE", "FtrunRules", "diagnosis", "diagnosis_json", "stop_reason"]
-
 
 def diagnosis(fault: Fault) -> Diagnosis:
     """What ftrun would diagnose: by the log and, where the node answers, by its own checks of the node."""
@@ -280,10 +278,7 @@ class FtrunRules:
         self._gone = kept
 
     def _free(self, life: VirtualRun) -> tuple[str, ...]:
-        """Spares, and healthy nodes that were set aside, once the run no longer avoids them.
-
-        Nobody repairs a node while the job has it.
-        """
+        """Spares, and nodes set aside once the run avoids them no longer; none is repaired in its job."""
         aside = self._aside - self._gone - set(self.run.excluded_at(life.now_s))
         return (*life.spares, *sorted(aside))
 
@@ -330,10 +325,7 @@ class FtrunRules:
         self._started(life)
 
     def _queued(self, life: VirtualRun, avoided: tuple[str, ...]) -> None:
-        """Submit, and again at a smaller size where the queue gives no more.
-
-        Each is an attempt of its own.
-        """
+        """Submit, and again at a smaller size where the queue gives no more, each as an attempt."""
         view = self._view(life, ())
         out = node_placement.nodes_to_exclude(
             view, self.run.excluded_at(life.now_s), avoided, view.lost, cap=self.limits.exclude_cap

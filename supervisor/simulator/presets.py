@@ -10,8 +10,6 @@ from typing import Any
 from ftrun.supervisor.model.errors import SettingError, nearest_word
 from ftrun.supervisor.simulator.scenario import Cause, Scenario, scenario_from
 
-__all__ = ["names", "read_file", "read_preset"]
-
 FOLDER = Path(__file__).resolve().parent
 SIZE_BYTES_MAX = 1_000_000
 

@@ -19,14 +19,9 @@ from collections.abc import Collection
 
 from ftrun.supervisor.simulator.virtual_run import VirtualRun
 
-__all__ = ["Companions", "QueuedJob", "first_job"]
-
 
 class QueuedJob:
-    """A job in the queue: `size` nodes that it must have, and as many of `spares` as there are.
-
-    `left_out` are nodes that it does not take.
-    """
+    """A job in the queue: `size` nodes, up to `spares` more, none of `left_out`."""
 
     def __init__(
         self, life: VirtualRun, size: int, *, spares: int = 0, left_out: frozenset[str] = frozenset()
@@ -53,10 +48,7 @@ class QueuedJob:
         return tuple(node for node in self._life.cluster.names if node not in away)
 
     def started(self, patience_s: float = math.inf) -> bool:
-        """Wait until the job has its nodes.
-
-        False where that takes longer than `patience_s` from now; then that time has passed.
-        """
+        """Wait until the job has its nodes. False: `patience_s` have passed, and it has not."""
         life = self._life
         until_s = life.now_s + patience_s
         while not life.over:

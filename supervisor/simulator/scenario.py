@@ -19,8 +19,6 @@ from ftrun.supervisor.model import errors
 from ftrun.supervisor.model.errors import SettingError
 from ftrun.supervisor.model.types import FaultClass
 
-__all__ = ["QUANTITIES", "Cause", "Scenario", "quantity", "scenario_from"]
-
 DAYS_MAX = 3_650.0
 
 # fmt: off
@@ -88,10 +86,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Everything that a simulation rests on.
-
-    Times are seconds; `given` are the quantities as they were written.
-    """
+    """All that a simulation rests on, in seconds; `given`: the quantities as they were written."""
 
     causes: tuple[Cause, ...]
     given: Mapping[str, float]
@@ -131,10 +126,7 @@ class Scenario:
 
 
 def quantity(key: str, given: Any) -> float:
-    """The value of one quantity.
-
-    Raises SettingError in one line, with the nearest name for an unknown one.
-    """
+    """The value of one quantity. Raises SettingError, with the nearest name for an unknown one."""
     row = QUANTITIES.get(key)
     if row is None:
         near = errors.nearest_word(key, QUANTITIES)
@@ -149,10 +141,7 @@ def quantity(key: str, given: Any) -> float:
 
 
 def scenario_from(table: Mapping[str, Any], *, causes: tuple[Cause, ...] = ()) -> Scenario:
-    """A scenario from a TOML table; `causes` are those that `causes-of` names.
-
-    Raises SettingError in one line.
-    """
+    """A scenario from a TOML table; `causes` are those that `causes-of` names. Raises SettingError."""
     _only("scenario", table, _TOP_KEYS)
     given = {key: quantity(key, value) for key, value in table.items() if key in QUANTITIES}
     rows = table.get("cause", [])

@@ -8,18 +8,13 @@ from dataclasses import field
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.simulator.formulas import mean_interval
 
-__all__ = ["LOSSES", "Outcome", "Row", "row_of"]
-
 LOSSES = ("detection", "restart", "lost steps", "queue", "person", "smaller size", "checkpointing")
 """Causes of lost time. Idle spares are shown separately: they take nothing from the training."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """One seed.
-
-    Seconds of the whole training; `spare_node_s` is spares times the seconds that they stood by.
-    """
+    """One seed: seconds of training; `spare_node_s`: spares times the seconds that they stood by."""
 
     span_s: float
     useful_s: float = 0.0

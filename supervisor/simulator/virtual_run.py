@@ -22,8 +22,6 @@ from ftrun.supervisor.simulator.cluster import Cluster
 from ftrun.supervisor.simulator.scenario import Cause, Scenario
 from ftrun.supervisor.simulator.tally import Outcome
 
-__all__ = ["Fault", "Rules", "VirtualRun", "simulate"]
-
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -62,10 +60,7 @@ class VirtualRun:
         return self.now_s >= self.end_s
 
     def spend(self, what: str, seconds: float, *, held: bool = True) -> None:
-        """Time passes without new training.
-
-        `held`: the nodes, spares included, belong to the run meanwhile.
-        """
+        """Time passes without new training; `held` nodes, spares included, belong to the run meanwhile."""
         passed = min(seconds, self.end_s - self.now_s)
         self.outcome.lost_s[what] += passed
         self._pass(passed, held)
@@ -84,10 +79,7 @@ class VirtualRun:
         return self.luck.random() < self.scenario["contended"]
 
     def work(self, look_s: float = math.inf) -> Fault | None:
-        """Train until the next fault, or until the first checkpoint after `look_s`.
-
-        None where there is no fault, or the time is up.
-        """
+        """Train until the next fault, or the first checkpoint after `look_s`; None: no fault, or time up."""
         rate = self.scenario.faults_a_second * self.pace
         until_s = self.random.expovariate(rate) if rate else self.end_s
         bad = self.cluster.broken(self.active, self.now_s)

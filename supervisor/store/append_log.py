@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -18,15 +17,11 @@ from typing import Any
 
 from ftrun.supervisor.store import journal
 
-__all__ = ["AppendLog", "lock_service"]
-
 MONTHS_READ = 4
 
 
 class AppendLog:
-    """The journal in one folder (made by the first record, 0700). Raises OSError where it cannot be written
-    or read.
-    """
+    """The journal in one folder (made by the first record, 0700). Its methods raise OSError."""
 
     def __init__(self, folder: str, now: Callable[[], float] = time.time) -> None:
         self.folder = folder
@@ -59,7 +54,7 @@ class AppendLog:
             with open(os.path.join(self.folder, name), "rb") as stream:
                 for line in stream:
                     with contextlib.suppress(ValueError):
-                        record = json.loads(line.decode("utf-8", "surrogateescape"))
+                        record = journal.parse_record(line.rstrip(b"\n"))
                         if isinstance(record, dict) and isinstance(record.get("at"), int | float):
                             found.append(record)
         return found

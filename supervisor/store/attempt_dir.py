@@ -16,36 +16,8 @@ from pathlib import Path
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model import types
+from ftrun.supervisor.model.run import Attempt
 from ftrun.supervisor.store import run_dir as store_run_dir
-
-__all__ = [
-    "Claim",
-    "ExitRecord",
-    "LaunchRecord",
-    "claim_of_launch",
-    "claims",
-    "close_attempt",
-    "exit_record",
-    "has_tasks",
-    "latest_launch_record",
-    "latest_start_record",
-    "launch_record",
-    "next_launch_record",
-    "parse_int",
-    "parse_launch",
-    "prelaunch_hold",
-    "prelaunch_path",
-    "read_key_values",
-    "second_start_job",
-    "start_record",
-    "task_dir",
-    "task_exit",
-    "task_has_ended",
-    "task_records",
-    "tasks_started",
-    "why_no_checkpoint",
-    "why_no_checkpoint_for_task",
-]
 
 _LAUNCHES_MAX = 10_000
 _RECORD_BYTES_MAX = 1 << 20
@@ -107,20 +79,27 @@ class ExitRecord:
     ended_s: float | None
 
 
+def _dir(run_dir: str, attempt: int) -> Path:
+    return Path(store_run_dir.attempt_dir(run_dir, attempt))
+
+
 def claims(run_dir: str, attempt: int) -> tuple[Claim, ...]:
     """The claims of an attempt by launch number. Raises OSError where the folder cannot be read."""
-    folder = store_run_dir.attempt_dir(run_dir, attempt)
     found = []
-    for name in os.listdir(folder):
-        if name == "claim":
-            number = 0
-        elif name.startswith("claim.") and name[6:].isdigit():
-            number = int(name[6:])
-        else:
-            continue
-        with contextlib.suppress(FileNotFoundError):
-            found.append(Claim(number, os.readlink(os.path.join(folder, name))))
+    for name in os.listdir(_dir(run_dir, attempt)):
+        number = "0" if name == "claim" else name.removeprefix("claim.")
+        if number != name and number.isdigit():
+            with contextlib.suppress(FileNotFoundError):
+                found.append(Claim(int(number), os.readlink(_dir(run_dir, attempt) / name)))
     return tuple(sorted(found, key=lambda claim: claim.launch))
+
+
+def latest_claimed_launch(run_dir: str, attempt: Attempt) -> int:
+    """The newest launch that the attempt's job has claimed; the one that its journal knows if none is seen."""
+    with contextlib.suppress(OSError):
+        numbers = (one.launch for one in claims(run_dir, attempt.number) if one.job == attempt.job)
+        return max(numbers, default=attempt.launch.number)
+    return attempt.launch.number
 
 
 def close_attempt(run_dir: str, attempt: int, epoch: int, *, started: bool = True) -> Claim | None:
@@ -146,9 +125,7 @@ def close_attempt(run_dir: str, attempt: int, epoch: int, *, started: bool = Tru
 
 
 def _close_current(folder: str) -> None:
-    """Show every process of this attempt that still lives, perhaps on a frozen node, that its start is over
-    (P6).
-    """
+    """Show processes of this attempt that still live, perhaps on a frozen node, that it is over (P6)."""
     name = os.path.join(folder, "current")
     draft = f"{name}.closed.{os.getpid()}"
     with contextlib.suppress(OSError):  # the claim holds in any case
@@ -160,57 +137,52 @@ def claim_of_launch(run_dir: str, attempt: int, launch: int) -> Claim | None:
     """Who has the claim of one launch; None where nobody has, or it cannot be seen."""
     name = f"claim.{launch}" if launch else "claim"
     try:
-        return Claim(launch, os.readlink(os.path.join(store_run_dir.attempt_dir(run_dir, attempt), name)))
+        return Claim(launch, os.readlink(_dir(run_dir, attempt) / name))
     except OSError:
         return None
 
 
 def launch_record(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
     """Return batch.sh's record of the beginning of this launch; None if there is none (yet)."""
-    return _launch(Path(store_run_dir.attempt_dir(run_dir, attempt)) / f"launch.{launch}", launch)
+    return _launch(_dir(run_dir, attempt) / f"launch.{launch}", launch)
 
 
 def start_record(run_dir: str, attempt: int, launch: int, start: int) -> LaunchRecord | None:
     """Return batch.sh's record of this start of the script inside one launch; None if there is none."""
-    path = Path(store_run_dir.attempt_dir(run_dir, attempt)) / f"begun.{launch}.{start}"
+    path = _dir(run_dir, attempt) / f"begun.{launch}.{start}"
     found = _launch(path, launch)
     return replace(found, start=start) if found is not None else None
 
 
 def latest_start_record(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
-    """Return the record of the newest start of the script inside this launch, or else that of the launch
-    itself.
-    """
-    numbers = sorted(
-        _numbers(Path(store_run_dir.attempt_dir(run_dir, attempt)), f"begun.{launch}."), reverse=True
-    )
-    found = (start_record(run_dir, attempt, launch, number) for number in numbers if number > 1)
+    """The record of the newest start of the script in this launch, else that of the launch."""
+    numbers = _numbers(_dir(run_dir, attempt), f"begun.{launch}.")
+    found = (start_record(run_dir, attempt, launch, number) for number in reversed(numbers) if number > 1)
     return next((one for one in found if one is not None), None) or launch_record(run_dir, attempt, launch)
 
 
 def next_launch_record(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
     """The first launch after this one that left a record in its attempt; None while there is none."""
-    folder = Path(store_run_dir.attempt_dir(run_dir, attempt))
-    after = [number for number in _numbers(folder, "launch.") if number > launch]
-    return _launch(folder / f"launch.{min(after)}", min(after)) if after else None
+    after = [number for number in launch_numbers(run_dir, attempt) if number > launch]
+    return launch_record(run_dir, attempt, after[0]) if after else None
+
+
+def launch_numbers(run_dir: str, attempt: int) -> list[int]:
+    """The launches of an attempt that left a record, sorted."""
+    return _numbers(_dir(run_dir, attempt), "launch.")
 
 
 def tasks_started(run_dir: str, attempt: int) -> list[int]:
     """The tasks of an array that have claimed their start, sorted."""
-    try:
-        names = os.listdir(os.path.join(store_run_dir.attempt_dir(run_dir, attempt), "tasks"))
-    except OSError:
-        return []
-    return sorted(int(name) for name in names if name.isdigit())
+    return _numbers(_dir(run_dir, attempt) / "tasks", "")
 
 
 def task_records(run_dir: str, attempt: int, tasks: Iterable[int]) -> dict[int, LaunchRecord]:
     """The record of the last launch of each of these tasks of an array, as far as there is one."""
     found = {}
     for task in tasks:
-        folder = _task_dir(run_dir, attempt, task)
-        launch = _last(folder, "launch.")
-        record = _launch(folder / f"launch.{launch}", launch) if launch is not None else None
+        launch, path = _of_task(run_dir, attempt, task, "launch.{}")
+        record = _launch(path, launch)
         if record is not None:
             found[task] = record
     return found
@@ -228,33 +200,33 @@ def task_dir(run_dir: str, attempt: int, task: int) -> str:
 
 def task_exit(run_dir: str, attempt: int, task: int) -> ExitRecord | None:
     """How the script of the last launch of a task ended; None where it wrote nothing."""
-    folder = _task_dir(run_dir, attempt, task)
-    launch = _last(folder, "launch.")
-    return _exit(folder / f"exit.{launch}") if launch is not None else None
+    return _exit(_of_task(run_dir, attempt, task, "exit.{}")[1])
 
 
 def _task_dir(run_dir: str, attempt: int, task: int) -> Path:
-    return Path(store_run_dir.attempt_dir(run_dir, attempt)) / "tasks" / str(task)
+    return _dir(run_dir, attempt) / "tasks" / str(task)
 
 
-def _last(folder: Path, prefix: str) -> int | None:
-    """The highest N of the files PREFIX<N>."""
-    return max(_numbers(folder, prefix), default=None)
+def _of_task(run_dir: str, attempt: int, task: int, name: str) -> tuple[int, Path]:
+    """(the last launch of a task, its file of this name); a file that is not there if it has had none."""
+    folder = _task_dir(run_dir, attempt, task)
+    launch = max(_numbers(folder, "launch."), default=-1)
+    return launch, folder / name.format(launch)
 
 
 def _numbers(folder: Path, prefix: str) -> list[int]:
-    """Each N of the files PREFIX<N>, unsorted."""
+    """Each N of the files PREFIX<N>, sorted."""
     try:
         names = os.listdir(folder)
     except OSError:
         return []
     ends = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
-    return [int(end) for end in ends if end.isdigit()]
+    return sorted(int(end) for end in ends if end.isdigit())
 
 
 def has_tasks(run_dir: str, attempt: int) -> bool:
     """Some task of an array has claimed its start."""
-    return os.path.isdir(os.path.join(store_run_dir.attempt_dir(run_dir, attempt), "tasks"))
+    return os.path.isdir(_dir(run_dir, attempt) / "tasks")
 
 
 def _launch(path: Path, launch: int) -> LaunchRecord | None:
@@ -285,9 +257,7 @@ def parse_launch(values: Mapping[str, str], launch: int) -> LaunchRecord:
 
 
 def latest_launch_record(run_dir: str, tries: Sequence[tuple[int, int]]) -> LaunchRecord | None:
-    """Return the last launch that began, of (attempt, its highest launch), oldest first: an attempt may end
-    before it starts.
-    """
+    """The last launch that began, of (attempt, highest launch), oldest first."""
     for attempt, highest in reversed(tries):
         for launch in range(highest, -1, -1):
             found = launch_record(run_dir, attempt, launch)
@@ -298,7 +268,7 @@ def latest_launch_record(run_dir: str, tries: Sequence[tuple[int, int]]) -> Laun
 
 def exit_record(run_dir: str, attempt: int, launch: int) -> ExitRecord | None:
     """How the user's script ended in this launch; None when nothing was written."""
-    return _exit(Path(store_run_dir.attempt_dir(run_dir, attempt)) / f"exit.{launch}")
+    return _exit(_dir(run_dir, attempt) / f"exit.{launch}")
 
 
 def _exit(path: Path) -> ExitRecord | None:
@@ -312,31 +282,22 @@ def _exit(path: Path) -> ExitRecord | None:
 
 def script_has_ended(run_dir: str, attempt: int, launch: int) -> bool:
     """Whether this launch has left the record of its script's end; costs one look at a name."""
-    return os.path.exists(os.path.join(store_run_dir.attempt_dir(run_dir, attempt), f"exit.{launch}"))
+    return os.path.exists(_dir(run_dir, attempt) / f"exit.{launch}")
 
 
 def why_no_checkpoint(run_dir: str, attempt: int, launch: int) -> str:
-    """Return why batch.sh did not run the script of this launch: no checkpoint may be loaded; "" if it did,
-    or says nothing.
-    """
-    values = read_key_values(Path(store_run_dir.attempt_dir(run_dir, attempt)) / f"pick.{launch}.1")
-    return values.get("stuck", "") if values is not None else ""
+    """Why batch.sh did not run the script, for want of a checkpoint to load; "" if it did."""
+    return (read_key_values(_dir(run_dir, attempt) / f"pick.{launch}.1") or {}).get("stuck", "")
 
 
 def why_no_checkpoint_for_task(run_dir: str, attempt: int, task: int) -> str:
     """The same of the last launch of a task of an array."""
-    folder = _task_dir(run_dir, attempt, task)
-    launch = _last(folder, "launch.")
-    values = read_key_values(folder / f"pick.{launch}.1") if launch is not None else None
-    return values.get("stuck", "") if values is not None else ""
+    return (read_key_values(_of_task(run_dir, attempt, task, "pick.{}.1")[1]) or {}).get("stuck", "")
 
 
 def second_start_job(run_dir: str, attempt: int, launch: int) -> str:
-    """Return the job whose start of this launch came second, so that batch.sh did not run the script; "" for
-    none.
-    """
-    values = read_key_values(Path(store_run_dir.attempt_dir(run_dir, attempt)) / f"lost.{launch}")
-    return values.get("job", "") if values is not None else ""
+    """The job that started this launch as the second, so that it did not run the script; "" for none."""
+    return (read_key_values(_dir(run_dir, attempt) / f"lost.{launch}") or {}).get("job", "")
 
 
 def prelaunch_hold(
@@ -359,7 +320,7 @@ def prelaunch_hold(
 
 def prelaunch_path(run_dir: str, attempt: int, launch: int) -> str:
     """Where that record lies."""
-    return os.path.join(store_run_dir.attempt_dir(run_dir, attempt), f"preflight.{launch}")
+    return str(_dir(run_dir, attempt) / f"preflight.{launch}")
 
 
 def read_key_values(path: Path | str) -> dict[str, str] | None:

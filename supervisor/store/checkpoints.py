@@ -14,15 +14,7 @@ from collections.abc import Iterable
 
 from ftrun.hooks.checkpoints.names import is_temporary, step_of
 
-__all__ = [
-    "complete_checkpoints",
-    "content_stamp",
-    "is_newer",
-    "modified_s",
-    "newest_checkpoint",
-    "step_of",
-    "unchanged_since_set_aside",
-]
+OVERTAKEN_S = 1.0
 
 
 def newest_checkpoint(
@@ -44,6 +36,26 @@ def complete_checkpoints(
     aside = {os.path.join(cwd, path) for path in set_aside}
     usable = [path.rstrip("/") for path in paths]
     return [p for p in usable if p not in aside and not is_temporary(p) and _complete(p, marker)]
+
+
+def overtaken_checkpoint(
+    newest: str, pattern: str, *, marker: str = "", set_aside: tuple[str, ...] = (), cwd: str = "/"
+) -> str:
+    """The checkpoint before `newest`, if its last write lies `OVERTAKEN_S` before that of `newest`: the script
+    has gone on to another one. "" if there is none. All times are the file system's.
+    """
+    found = complete_checkpoints(pattern, marker=marker, set_aside=set_aside, cwd=cwd)
+    before = max((path for path in found if path != newest), key=_rank, default="")
+    if not newest or not before or not is_newer(newest, before, 0.0):
+        return ""
+    then_s, now_s = _written_s(before), _written_s(newest)
+    return before if then_s and now_s - then_s >= OVERTAKEN_S else ""
+
+
+def _written_s(path: str) -> float:
+    """When anything in it was written last; 0 where it is gone."""
+    stamp = content_stamp(path)
+    return int(stamp.partition(".")[0]) / 1e9 if stamp else 0.0
 
 
 def is_newer(path: str, than: str, since_s: float) -> bool:

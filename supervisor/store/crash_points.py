@@ -9,13 +9,9 @@ import os
 import signal
 from collections.abc import Callable
 
-__all__ = ["PlannedCrash", "crash_plan"]
-
 
 class PlannedCrash(BaseException):
-    """A planned crash in a simulation; a real supervisor gets SIGKILL instead. Not an Exception: nothing may
-    catch it.
-    """
+    """A planned crash in a simulation, in place of SIGKILL; no Exception, so that nothing catches it."""
 
 
 def crash_plan(text: str) -> Callable[[str], None]:

@@ -31,25 +31,6 @@ from ftrun.supervisor.store import run_dir as store_run_dir
 if TYPE_CHECKING:
     from ftrun.supervisor.model.run import Run
 
-__all__ = [
-    "LEAVE_MAX_BYTES",
-    "SAVE_FILE",
-    "SAVE_MAX_BYTES",
-    "LeaveRequest",
-    "clear_save_requests",
-    "read_halt",
-    "read_leave",
-    "remove_halt",
-    "remove_leave",
-    "request_save",
-    "script_reads_save_file",
-    "with_due_stop",
-    "withdraw_save",
-    "write_halt",
-    "write_leave",
-]
-
-
 VERSION = 1
 """Of both JSON files; readers of earlier releases ignore the key."""
 
@@ -63,7 +44,7 @@ def write_halt(run_dir: str, halt: StopConditions) -> None:
 
 
 def read_halt(run_dir: str) -> StopConditions | None:
-    """Return the stop conditions; None if there is no file that can be read. Raises BadHalt."""
+    """Return the stop conditions; None if there is no file that can be read. Raises BadStopConditions."""
     path = os.path.join(run_dir, stop_conditions.HALT_FILE)
     text = store_run_dir.read_untrusted(path, HALT_MAX_BYTES)
     if text is None:
@@ -86,9 +67,7 @@ def remove_halt(run_dir: str) -> None:
 
 
 def with_due_stop(run: Run, run_dir: str, now_s: float) -> Run:
-    """Return `run` with the request in its halt.json, if a condition holds and no supervisor has journalled
-    it yet.
-    """
+    """`run` with the request in its halt.json, where that is due and not yet journalled."""
     try:
         halt = read_halt(run_dir)
     except BadStopConditions:
@@ -180,9 +159,7 @@ def clear_save_requests(run_dir: str) -> None:
 
 
 def script_reads_save_file(place: str, start_token: str) -> bool:
-    """Whether a rank of this start sends heartbeats by `beat`, and so reads the file, too; `place` is the
-    attempt's folder.
-    """
+    """Whether a rank of this start sends heartbeats by `beat`, and so reads the file, too."""
     try:
         return bool(os.listdir(os.path.join(place, "beats", start_token)))
     except OSError:

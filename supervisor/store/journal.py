@@ -6,13 +6,15 @@
   writer read each older file. What an older, paused writer appends afterwards lies beyond that length and
   is ignored for ever; so is a file that it opens afterwards. Where an earlier holder of the lease may still
   live, the new one opens its file at its first look at the run, even with nothing to write.
-- A record is one line of JSON that ends in a newline. A last line without newline, or one that does not
-  parse, is a torn tail: the process crashed during the write, and the effect was not begun (the intent is
-  synced before the act). Damage *before* the tail is no crash of ours: the run is reported as damaged and
-  nobody acts on it.
+- A record is one line of JSON that ends in its checksum and a newline. A last line without newline, or one
+  that a file system filled up with zeros, is a torn tail: the process crashed during the write, and the effect
+  was not begun (the intent is synced before the act).
+- Anything else is no crash of ours: a changed byte (the checksum shows it), a lost line (`seq`), a file shorter
+  than a later writer believed. The run is reported as damaged and nobody acts on it; `read_readable` says what
+  people can still read. Files of older builds have no checksums and are believed as they are.
 - Every record has a version `v`. A reader refuses a version that it does not know rather than guess.
 
-`ftrun sbatch` writes through this module, so it imports only os, time and json.
+`ftrun sbatch` writes through this module, so it imports only os, time, json, binascii and the errors.
 """
 
 from __future__ import annotations
@@ -20,16 +22,9 @@ from __future__ import annotations
 import json
 import os
 import time
+from binascii import crc32
 
-__all__ = [
-    "VERSION",
-    "Journal",
-    "JournalDamaged",
-    "JournalTooNew",
-    "append_record",
-    "believed_lengths",
-    "read_run",
-]
+from ftrun.supervisor.model.errors import UnreadableRun
 
 VERSION = 1
 TYPE_CHECKING = False
@@ -37,14 +32,16 @@ if TYPE_CHECKING:  # typing costs milliseconds that `ftrun sbatch` does not have
     from collections.abc import Callable, Iterable
     from typing import Any
 
+    from ftrun.supervisor.model.run import Run
+
     Record = dict[str, Any]
 
 
-class JournalDamaged(Exception):
+class JournalDamaged(UnreadableRun):
     """A journal file holds something that no crash of ours can leave: read by people, acted on by nobody."""
 
 
-class JournalTooNew(Exception):
+class JournalTooNew(UnreadableRun):
     """The journal was written by a newer ftrun: this one does nothing with the run."""
 
 
@@ -61,9 +58,7 @@ class Journal:
 
     @classmethod
     def open_first(cls, run_dir: str) -> Journal:
-        """The file that `ftrun sbatch` writes (epoch 0). Raises FileExistsError on a second call for the same
-        run.
-        """
+        """The file that `ftrun sbatch` writes (epoch 0). Raises FileExistsError on a second call."""
         return cls(os.path.join(run_dir, "journal", "000000-submit.jsonl"), epoch=0, writer="submit")
 
     @classmethod
@@ -130,11 +125,40 @@ class Journal:
 
 def append_record(fd: int, *records: Record) -> None:
     """A line each, whole or torn, then fdatasync. A short write is finished, so a torn line means a crash."""
-    lines = (json.dumps(record, separators=(",", ":"), ensure_ascii=False) + "\n" for record in records)
-    view = memoryview("".join(lines).encode("utf-8", "surrogateescape"))
+    view = memoryview(b"".join(map(record_line, records)))
     while view:
         view = view[os.write(fd, view) :]
     os.fdatasync(fd)
+
+
+_CHECKSUM = (
+    b',"crc":"'  # the last key of a line: eight hexadecimal digits follow, of all that stands before it
+)
+_CHECKSUM_BYTES = len(_CHECKSUM) + 8 + len(b'"}')
+
+
+def record_line(record: Record) -> bytes:
+    """A record as it stands in a file: JSON, checksum, newline."""
+    text = json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogateescape")
+    return b'%b%b%08x"}\n' % (text[:-1], _CHECKSUM, crc32(text[:-1]))
+
+
+def _has_checksum(line: bytes) -> bool:
+    return line[-_CHECKSUM_BYTES:].startswith(_CHECKSUM)
+
+
+def parse_record(line: bytes) -> Any:
+    """The JSON of one line, without its newline and its checksum. A line of an older build has none.
+
+    Raises ValueError where the line is no JSON, or not the one that was written.
+    """
+    try:
+        record = json.loads(line.decode("utf-8", "surrogateescape"))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if _has_checksum(line) and record.pop("crc") != f"{crc32(line[:-_CHECKSUM_BYTES]):08x}":
+        raise ValueError("the checksum does not match: a byte was changed after it was written")
+    return record
 
 
 def read_run(run_dir: str) -> list[Record]:
@@ -142,11 +166,28 @@ def read_run(run_dir: str) -> list[Record]:
 
     Raises JournalDamaged or JournalTooNew; a run without any record yields an empty list.
     """
-    folder = os.path.join(run_dir, "journal")
-    names = sorted(name for name in os.listdir(folder) if name.endswith(".jsonl"))
-    parsed = {name: _read_file(os.path.join(folder, name)) for name in names}
-    limits = _limits(names, parsed)
-    return [record for name in names for end, record in parsed[name] if end <= limits[name]]
+    files = _read_files(run_dir)
+    limits = _limits(files)
+    return [record for name in files for end, record in files[name].records if end <= limits[name]]
+
+
+def read_readable(run_dir: str) -> tuple[list[Record], list[str]]:
+    """The records of a damaged run that can still be read, and a line for each thing that cannot. For people:
+    nobody may act on it.
+
+    Raises OSError.
+    """
+    files = _read_files(run_dir, believe_damaged=True)
+    limits = _limits(files)
+    damage = [one for file in files.values() for one in file.damage] + _too_short(files, limits)
+    return [r for name in files for end, r in files[name].records if end <= limits[name]], damage
+
+
+def load_run(run_dir: str) -> Run:
+    """The run in this folder, as its journal tells it. Raises UnreadableRun, OSError."""
+    from ftrun.supervisor.model.events import fold  # `ftrun sbatch` only writes
+
+    return fold(os.path.basename(run_dir), read_run(run_dir))
 
 
 def sizes(run_dir: str) -> dict[str, int]:
@@ -162,25 +203,61 @@ def newest_epoch(names: Iterable[str]) -> int:
 
 def believed_lengths(run_dir: str) -> dict[str, int]:
     """The length in bytes of the whole records of every journal file: what a new writer believes."""
+    files = _read_files(run_dir)
+    limits = _limits(files)
+    return {
+        name: max((end for end, _ in files[name].records if end <= limits[name]), default=0) for name in files
+    }
+
+
+class _File:
+    """What one file of a journal holds.
+
+    `records`: (offset after the record, record) up to a torn tail; `damage`: what no crash of ours leaves;
+    `size_bytes`: of both.
+    """
+
+    def __init__(self) -> None:
+        self.records: list[tuple[int, Record]] = []
+        self.damage: list[str] = []
+        self.size_bytes = 0
+
+
+def _read_files(run_dir: str, *, believe_damaged: bool = False) -> dict[str, _File]:
+    """File name -> what it holds, oldest first. Raises JournalDamaged, JournalTooNew."""
     folder = os.path.join(run_dir, "journal")
     names = sorted(name for name in os.listdir(folder) if name.endswith(".jsonl"))
-    parsed = {name: _read_file(os.path.join(folder, name)) for name in names}
-    limits = _limits(names, parsed)
-    return {name: max((end for end, _ in parsed[name] if end <= limits[name]), default=0) for name in names}
+    files = {name: _read_file(os.path.join(folder, name)) for name in names}
+    if believe_damaged:
+        return files
+    damage = [one for file in files.values() for one in file.damage] or _too_short(files, _limits(files))
+    if damage:
+        raise JournalDamaged(f"{folder}: {damage[0]}")
+    return files
 
 
-def _limits(names: list[str], parsed: dict[str, list[tuple[int, Record]]]) -> dict[str, float]:
+def _too_short(files: dict[str, _File], limits: dict[str, float]) -> list[str]:
+    """A line for each file that holds less than a later writer read of it."""
+    left = {name: file.size_bytes for name, file in files.items()}
+    return [
+        f"{name}: {length} bytes were read of it once, {left.get(name, 0)} are left"
+        for name, length in limits.items()
+        if length != float("inf") and left.get(name, 0) < length
+    ]
+
+
+def _limits(files: dict[str, _File]) -> dict[str, float]:
     """Return up to which byte each file counts. The newest file is read first: one that a later holder does
     not believe has no say.
     """
-    limits: dict[str, float] = dict.fromkeys(names, float("inf"))
-    for name in reversed(names):
-        for end, record in parsed[name][:1]:
+    limits: dict[str, float] = dict.fromkeys(files, float("inf"))
+    for name in reversed(files):
+        for end, record in files[name].records[:1]:
             if record["kind"] != "journal.opened" or end > limits[name]:
                 continue
             for older, length in record["data"]["believed"].items():
                 limits[older] = min(limits.get(older, length), length)
-            for older in names:  # a file that the new holder did not see at all
+            for older in files:  # a file that the new holder did not see at all
                 if older < name and older not in record["data"]["believed"]:
                     limits[older] = 0
     return limits
@@ -194,27 +271,36 @@ def _whole(record: Record) -> int:
     return version
 
 
-def _read_file(path: str) -> list[tuple[int, Record]]:
-    """[(offset after the record, record), ...] up to a torn tail."""
+def _read_file(path: str) -> _File:
+    """Raises JournalTooNew."""
     with open(path, "rb") as stream:
         content = stream.read()
-    records: list[tuple[int, Record]] = []
+    file, name = _File(), os.path.basename(path)
+    checksums, lines = False, content.split(b"\n")
     start = 0
-    while start < len(content):
-        end = content.find(b"\n", start)
-        if end < 0:
-            break  # torn: the newline is written last
+    for seq, line in enumerate(lines[:-1]):  # what stands behind the last newline is torn: it is written last
+        end = start + len(line) + 1
         try:
-            record = json.loads(content[start:end].decode("utf-8", "surrogateescape"))
+            record = parse_record(line)
             version = _whole(record)
-        except (ValueError, KeyError, TypeError) as error:
-            if content.find(b"\n", end + 1) < 0:
+            if version > VERSION:
+                raise JournalTooNew(
+                    f"{path}: written by a newer ftrun (journal version {version}, this one knows {VERSION})"
+                )
+            checksums = checksums if seq else _has_checksum(line)
+            if checksums != _has_checksum(line):
+                raise ValueError("a checksum is missing")
+            if checksums and record["seq"] != seq and not file.damage:
+                raise ValueError(f"record {record['seq']} stands where record {seq} was written")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if end == len(content) and b"\0\0" in line:
                 break  # torn: the last line, filled up by the file system
-            raise JournalDamaged(f"{path}: byte {start}: {error}") from error
-        if version > VERSION:
-            raise JournalTooNew(
-                f"{path}: written by a newer ftrun (journal version {version}, this one knows {VERSION})"
-            )
-        start = end + 1
-        records.append((start, record))
-    return records
+            file.damage.append(f"{name}: byte {start}: {error}")
+        else:
+            file.records.append((end, record))
+        start = file.size_bytes = end
+    if _has_checksum(lines[-1][:-1]) and lines[-1][-1:] != b"\0":
+        file.damage.append(
+            f"{name}: byte {start + len(lines[-1]) - 1}: the newline of a whole record was changed"
+        )
+    return file

@@ -29,8 +29,6 @@ from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.store import run_dir
 
-__all__ = ["Clock", "Holder", "Lease", "LeaseLost", "SystemClock", "read_holder"]
-
 _EPOCH = re.compile(r"epoch-(\d{6,})$")
 _EPOCHS_KEPT_MAX = 20
 
@@ -106,9 +104,7 @@ def read_holder(home: str) -> Holder:
 
 
 class Lease:
-    """The right to act for one home: call `acquire` until it returns True, `renew` often, `confirm` before
-    each effect.
-    """
+    """The right to act for one home: `acquire` until True, `renew` often, `confirm` before each effect."""
 
     def __init__(self, home: str, clock: Clock, *, term_s: float = 20.0, writer: str | None = None) -> None:
         self.home = home
@@ -129,8 +125,12 @@ class Lease:
         return self.epoch > 0
 
     def acquire(self) -> bool:
-        """Look once and, if the holder is gone, try once to take over. Call again until it returns True."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Look once and, if the holder is gone, try once to take over. Call again until it returns True.
+
+        Raises OSError where the home is gone or the lease cannot be written; then it is not held.
+        """
+        with contextlib.suppress(FileExistsError):
+            self._folder.mkdir(mode=0o700)  # not its parents: a home that was removed is not made again
         holder = read_holder(self.home)
         now = self._clock.mono_s()
         gone = (
@@ -151,7 +151,12 @@ class Lease:
             return False
         self.epoch = holder.epoch + 1
         self._renewed_s = now
-        self._beat()
+        try:
+            self._beat()
+        except OSError:  # disk full: each try leaves an epoch
+            self._forget_old()
+            self.epoch = 0
+            raise
         self.rival = self._living_rival()
         self._forget_old()
         return True
@@ -171,7 +176,7 @@ class Lease:
 
     def _confirm(self) -> None:
         if not self.epoch or self._renewed_s is None:
-            raise LeaseLost("the lease was never taken")
+            raise LeaseLost("the lease was never taken, or its renewal failed for too long")
         if self._clock.mono_s() - self._renewed_s > self.term_s / 2:
             epoch, self.epoch = self.epoch, 0
             raise LeaseLost(f"epoch {epoch} was not renewed for more than {self.term_s / 2:g} s")
@@ -200,9 +205,7 @@ class Lease:
         config_home.write_atomically(f"{self._folder}/counter-{self.epoch:06d}", text.encode(), sync=False)
 
     def _living_rival(self) -> int:
-        """Return the newest earlier epoch whose holder may still live; one that released the lease or is
-        provably dead does not.
-        """
+        """The newest earlier epoch whose holder may live: it neither released it nor is provably dead."""
         for epoch in range(self.epoch - 1, max(0, self.epoch - _EPOCHS_KEPT_MAX), -1):
             with contextlib.suppress(FileNotFoundError):
                 writer = os.readlink(self._folder / f"epoch-{epoch:06d}")

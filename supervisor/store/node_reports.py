@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from ftrun.supervisor.model.node_entry import finite_number
 from ftrun.supervisor.store import run_dir as store_run_dir
-
-__all__ = ["REPORT_KINDS", "folder", "folder_stamp", "read_json", "read_reports", "set_aside_reports"]
-
 
 REPORT_KINDS = ("preflight", "watch", "after")
 REPORT_BYTES_MAX = 1024 * 1024  # the most that `hooks.nodefile` writes is less
@@ -35,17 +34,20 @@ def folder_stamp(run_dir: str, attempt: int) -> int:
 
 
 def read_reports(
-    run_dir: str, attempt: int, launch: int, nodes: Sequence[str]
+    run_dir: str, attempt: int, launch: int, nodes: Sequence[str], *, start: int = 0
 ) -> dict[str, dict[str, object]]:
     """Return occasion -> node -> content of its file (any JSON, None if it cannot be read); nodes without a
     file are absent.
+
+    `start` is the start of the script in question: checks after an earlier start do not count, since a node
+    may have been repaired or excluded since.
     """
     place = folder(run_dir, attempt)
     try:
         names = set(os.listdir(place))
     except OSError:
         names = set()
-    return {
+    found = {
         kind: {
             node: read_json(os.path.join(place, name))
             for node in nodes
@@ -53,12 +55,18 @@ def read_reports(
         }
         for kind in REPORT_KINDS
     }
+    found["after"] = {node: one for node, one in found["after"].items() if _start_of(one) >= start}
+    return found
+
+
+def _start_of(report: object) -> float:
+    """The start that a report came after; infinity if the report does not say, so that it always counts."""
+    told = finite_number(report.get("start")) if isinstance(report, Mapping) else None
+    return told if told is not None else math.inf
 
 
 def set_aside_reports(run_dir: str, attempt: int, nodes: Sequence[str], name: str) -> None:
-    """Set aside the earlier reports of these nodes: they are kept under `before-NAME.`. A file that cannot be
-    moved stays.
-    """
+    """Keep the earlier reports of these nodes as `before-NAME.`; what cannot be moved stays."""
     place = folder(run_dir, attempt)
     with contextlib.suppress(OSError):
         for old in os.listdir(place):

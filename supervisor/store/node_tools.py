@@ -20,11 +20,8 @@ from ftrun.hooks.runtime.ownership import RUNNER
 from ftrun.slurm.commands.node_queries import ANSWER
 from ftrun.supervisor.store.run_dir import TOOLS_LINK
 
-__all__ = ["LINK", "RunOnThisNode", "install_node_tools", "node_command", "run_on_this_node"]
-
-
 RunOnThisNode = Callable[[str, str, str, float], "tuple[str, ...] | None"]
-"""As `on_own_node`: (line, job, node, limit_s) -> what it answers."""
+"""As `run_on_this_node`: (line, job, node, limit_s) -> what it answers."""
 
 INTERPRETERS = f"/usr/bin/python3 python3 {shlex.quote(sys.executable)}"
 """The node's own first; where that is too old, ours, if the node sees it."""
@@ -77,7 +74,10 @@ LINK = TOOLS_LINK
 
 
 def install_node_tools(home: str) -> str:
-    """Put the node side into `home`, let the link lead to it, and return its path. Raises OSError."""
+    """Put the node side into `home`, let the link lead to it, and return its path. Raises OSError, also where
+    there is no such home: one that was removed is not made again.
+    """
+    os.stat(home)
     path, link = build_zipapp(home), os.path.join(home, LINK)
     name = os.path.basename(path)
     with contextlib.suppress(OSError):
@@ -93,9 +93,7 @@ def install_node_tools(home: str) -> str:
 
 
 def _compile(path: str) -> None:
-    """Call it once with the interpreter that nodes try first, without waiting. If that fails, nodes compile
-    it themselves.
-    """
+    """Let the interpreter that nodes try first compile it, without waiting; else the nodes do."""
     line = '/usr/bin/python3 -IS -c "$0" "$1" version >/dev/null 2>&1 &'
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         subprocess.run(

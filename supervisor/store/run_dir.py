@@ -10,31 +10,13 @@ sbatch` goes through this module, so it imports next to nothing.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
 
 from ftrun.hooks.runtime.ownership import private_folder, private_folders, why_untrusted
 from ftrun.supervisor.config import home as config_home
-
-__all__ = [
-    "TOOLS_LINK",
-    "attempt_dir",
-    "create_run",
-    "discard_run",
-    "find_run",
-    "index_job",
-    "latest_attempt_number",
-    "open_attempt",
-    "process_identity",
-    "provably_dead",
-    "read_untrusted",
-    "run_dirs",
-    "same_machine",
-    "tools_name",
-    "why_home_untrusted",
-]
-
 
 _RUNS_MAX = 999_999
 _NAME_LENGTH_MAX = 40
@@ -51,9 +33,7 @@ TOOLS_LINK = "tools/ftrun-hook.pyz"
 
 
 def tools_name(home: str) -> str:
-    """Return the file name of the node side in `home`; "" if there is none, or others could have put it
-    there.
-    """
+    """The file name of the node side in `home`; "" if there is none that can be trusted."""
     link = os.path.join(home, TOOLS_LINK)
     try:
         folder, fact = os.lstat(os.path.dirname(link)), os.lstat(link)
@@ -143,6 +123,18 @@ def index_job(home: str, job_id: str, run_id: str) -> None:
     os.replace(temporary, link)
 
 
+def indexed_jobs(home: str, run_dir: str) -> list[str]:
+    """The jobs that the index says belong to this run."""
+    folder, target = os.path.join(home, "index"), os.path.join("..", "runs", os.path.basename(run_dir))
+    found = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                if os.readlink(os.path.join(folder, name)) == target:
+                    found.append(name)
+    return sorted(found)
+
+
 def run_dirs(home: str) -> list[str]:
     """Every run folder, sorted by name."""
     runs = os.path.join(home, "runs")
@@ -158,9 +150,7 @@ def run_dirs(home: str) -> list[str]:
 
 
 def find_run(home: str, name: str) -> str | None:
-    """Return the folder of the run with this run id or any of its job ids ("123", "123_4", "123+1"); None if
-    unknown.
-    """
+    """The folder of the run with this run id or job id ("123", "123_4", "123+1"); None if unknown."""
     if not name or name.startswith(".") or "/" in name:
         return None
     path = os.path.join(home, "runs", name)
@@ -195,18 +185,14 @@ def read_untrusted(path: str, most_bytes: int, *, start_bytes: int = 0) -> bytes
 
 
 def process_identity() -> str:
-    """Return the identity of this process, host.boot.pid-namespace.pid.start: unique, and its life can be
-    checked on the same machine.
-    """
+    """This process as host.boot.pid-namespace.pid.start: unique, and its life can be checked here."""
     return (
         f"{config_home.host_name()}.{_boot()}.{_pid_namespace()}.{os.getpid()}.{_process_start(os.getpid())}"
     )
 
 
 def same_machine(writer: str) -> bool:
-    """Whether the writer (see `identity`) is or was a process that this one can look up: same boot, same pid
-    namespace.
-    """
+    """Whether the writer was a process that can be looked up from here: same boot and pid namespace."""
     parts = writer.split(".")
     return len(parts) == 5 and parts[1] == _boot() and parts[2] == _pid_namespace() and parts[3].isdigit()
 

@@ -20,19 +20,6 @@ import resource
 from ftrun.supervisor.config import home
 from ftrun.supervisor.model.renamed_settings import rename_settings
 
-__all__ = [
-    "VERSION",
-    "ContextError",
-    "capture",
-    "cwd",
-    "environment",
-    "load",
-    "map_jobs",
-    "replace_job",
-    "save",
-    "script",
-]
-
 VERSION = 1
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,9 +86,7 @@ def load(run_dir: str) -> dict[str, Any]:
 
 
 def environment(run_dir: str) -> dict[str, str]:
-    """The kept environment; bytes that are no UTF-8 come as surrogates, as everywhere in Python. Raises
-    ContextError.
-    """
+    """The kept environment; bytes that are no UTF-8 come as surrogates. Raises ContextError."""
     return {
         os.fsdecode(key): os.fsdecode(value) for key, value in _parsed(_read(run_dir, "environment")).items()
     }

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-__all__ = ["configure"]
-
 
 def configure(*, machine: bool, less: Collection[str] = ()) -> Any:
     """A structlog logger that writes to stderr, each event at once; those named in `less` are left out."""

@@ -19,8 +19,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["FILES_KEPT_MAX", "read_cached", "write_cached"]
-
 FILES_KEPT_MAX = 6
 """How many files of a kind are kept: our catalogue and a site's, of two editions, on machines of two kinds
 that share a home.
@@ -54,9 +52,7 @@ def read_cached(name: str) -> bytes | None:
 
 
 def write_cached(name: str, content: bytes) -> None:
-    """Write the cache file `name` (a kind and a digest joined by "-") whole or not at all, and drop the
-    oldest of its kind.
-    """
+    """Write the cache file `name` (kind-digest) whole or not at all; drop the oldest of its kind."""
     folder = _folder()
     if folder is None:
         return

@@ -19,8 +19,6 @@ from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.submission import compose, in_allocation, sbatch_process
 from ftrun.supervisor.submission.sbatch_options import SbatchOptions, directive_lines
 
-__all__ = ["PlainSubmission", "Submission", "read_submission"]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -136,10 +134,7 @@ class PlainSubmission(Exception):
 
 
 def read_submission(asked: Submission) -> None:
-    """Split the arguments, read the script, resolve the settings.
-
-    Raises Plain, and UserError for ftrun's own settings.
-    """
+    """Split the arguments, read script and settings. Raises PlainSubmission, UserError."""
     _split(asked)
     _read_script(asked)
     asked.config = _settings(asked)
@@ -168,10 +163,7 @@ def _split(asked: Submission) -> None:
         )
     if any(asked.given.line.has(name) for name in _ANSWER_ONLY):
         raise PlainSubmission
-    for (
-        name,
-        value,
-    ) in asked.given.line.own:  # report a typo in our own options before anything else
+    for name, value in asked.given.line.own:  # report a typo in our own options before anything else
         try:
             settings.parse(name, True if value is None else value)
         except errors.SettingError as error:
@@ -287,10 +279,7 @@ def _refuse_ladder(asked: Submission) -> None:
 
 
 def _refuse_too_wide(asked: Submission, active: int, spares: int) -> None:
-    """Refuse more nodes than the partition has: the job would wait forever.
-
-    If Slurm does not answer, Slurm decides.
-    """
+    """Refuse more nodes than the partition has: such a job waits forever. Slurm decides if it is silent."""
     from ftrun.slurm.client.errors import SlurmError
     from ftrun.slurm.commands.cluster import CommandCluster
 

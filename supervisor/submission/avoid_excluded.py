@@ -37,13 +37,13 @@ def nodes_to_avoid(asked: Submission, home: str) -> tuple[str, ...]:
     from ftrun.slurm.client.errors import SlurmError
     from ftrun.slurm.commands.cluster import CommandCluster
     from ftrun.supervisor.policy import node_placement, policy_input
-    from ftrun.supervisor.submission import node_names, resize
+    from ftrun.supervisor.submission import resize, sbatch_options
 
     cluster = CommandCluster(asked.env, timeout_s=ASK_S)
     needed = 0
     try:
-        required = node_names.required_nodes(given)
-        own = set(node_names.excluded_nodes(given))
+        required = sbatch_options.required_nodes(given)
+        own = set(sbatch_options.excluded_nodes(given))
         partitions, nodes = cluster.partitions(), cluster.nodes()
         with contextlib.suppress(SubmitImpossible):
             needed = resize.requested_nodes(given)[0]

@@ -4,7 +4,7 @@ Commands of ftrun that ask Slurm once use Slurm's commands directly: they have t
 is loaded.
 
 In a federation of clusters, Slurm offers a job to each cluster and starts it where it can first, but a run
-lives on one cluster. `may_leave` warns of that after a submission. Only jobs of a federation have ids above
+lives on one cluster. `federation_warning` warns of that after a submission. Only jobs of a federation have ids above
 26 bits (the upper bits are the number of the cluster), so elsewhere the check costs nothing.
 """
 
@@ -23,19 +23,13 @@ if TYPE_CHECKING:
     from ftrun.slurm.native.cluster import ClientInUse, NativeCluster
     from ftrun.supervisor.config.sources import Config
 
-__all__ = ["examine_client", "federation_warning", "open_cluster", "parse_federation"]
-
-
 PROBE_TIMEOUT_S = 15.0
 
 
 def open_cluster(
     config: Config, env: Mapping[str, str], *, timeout_s: float, tell: Callable[[ClientInUse], None]
 ) -> Cluster:
-    """The client that the settings want.
-
-    `tell` is called when pyslurm or the commands take over; never if only commands are used.
-    """
+    """The client that the settings want. `tell` is called when pyslurm or the commands take over."""
     commands = CommandCluster(env, timeout_s=timeout_s)
     return commands if _without(config) else _native(config, commands, env, timeout_s, tell)
 
@@ -86,10 +80,7 @@ _ASK_S = 10.0
 
 
 def federation_warning(job: str, env: Mapping[str, str]) -> str:
-    """A warning if this job may start on another cluster of the federation.
-
-    "" if not, or if Slurm does not say.
-    """
+    """A warning if this job may start on another cluster of the federation; "" if not, or unknown."""
     if not job.isdigit() or not int(job) >> _LOCAL_ID_BITS:
         return ""
     import subprocess

@@ -29,7 +29,7 @@ from ftrun.supervisor.model.agent_events import companion_mark
 from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store import submission_context
-from ftrun.supervisor.submission import compose, node_names, plan, resize, sbatch_process
+from ftrun.supervisor.submission import compose, plan, resize, sbatch_options, sbatch_process
 from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 
 TYPE_CHECKING = False
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 
     from ftrun.slurm.client.cluster import Cluster, NodeRow, SubmitRequest
     from ftrun.supervisor.config.node_counts import Pool
-
-__all__ = ["CompanionCall", "companion_call", "companion_request", "idle_pool_nodes", "pool_nodes"]
-
 
 # Options that say which nodes and how much of each, and their variables (opt.c of sbatch, 22.05 to 26.05).
 _CARRIED = {
@@ -93,10 +90,7 @@ _DROPPED = frozenset(
 
 
 class CompanionCall:
-    """One call of sbatch for a companion.
-
-    Its arguments, the script for its standard input, its environment.
-    """
+    """One call of sbatch for a companion: arguments, script for its standard input, environment."""
 
     __slots__ = ("argv", "content", "env")
 
@@ -145,7 +139,7 @@ def companion_call(
     own_names = {word.partition("=")[0] for word in argv}
     for name, variable in _CARRIED.items():
         argv += [] if f"--{name}" in own_names else _said(name, variable, given)
-    own = ",".join(node_names.excluded_nodes(given, kept.get("cwd", "")))
+    own = ",".join(sbatch_options.excluded_nodes(given, kept.get("cwd", "")))
     if away := ",".join(filter(None, (own, nodeset.fold(exclude)))):
         argv.append(f"--exclude={away}")
     folder = os.path.join(run_dir, "attempts", str(attempt), "companions")
@@ -190,8 +184,6 @@ def companion_request(run_dir: str, attempt: int, **about: Any) -> SubmitRequest
 
     `about` is as for `form`. Raises SubmitImpossible.
     """
-    from ftrun.slurm.client.cluster import SubmitRequest
-
     try:
         kept = submission_context.load(run_dir)
         made = companion_call(
@@ -207,17 +199,9 @@ def companion_request(run_dir: str, attempt: int, **about: Any) -> SubmitRequest
         raise SubmitImpossible(str(error)) from None
     except OSError as error:
         raise SubmitImpossible(f"{run_dir}: cannot be written: {error.strerror}") from None
-    return SubmitRequest(
-        token=about.get("mark")
-        or companion_mark(kept["run_token"], attempt, about["launch"], about["number"]),
-        argv=made.argv,
-        script=made.content,
-        env=made.env,
-        cwd=kept["cwd"],
-        umask=kept["umask"],
-        limits={name: (soft, hard) for name, (soft, hard) in kept["limits"].items()},
-        nice=kept["nice"],
-    )
+    mark = about.get("mark")
+    mark = mark or companion_mark(kept["run_token"], attempt, about["launch"], about["number"])
+    return plan.request_in(kept, mark, made.argv, made.content, made.env)
 
 
 def _shape(given: SbatchOptions, nodes: int) -> list[str]:
@@ -244,10 +228,7 @@ def _said(name: str, variable: str, given: SbatchOptions) -> list[str]:
 
 
 def _limit(limit_s: float | None) -> str:
-    """The limit in whole minutes, as Slurm counts, rounded up.
-
-    A companion that ended first would end a healthy start.
-    """
+    """Whole minutes, rounded up: a companion that ended first would end a healthy start."""
     if limit_s is None:
         return "UNLIMITED"
     if limit_s < 60.0:
@@ -279,10 +260,7 @@ def pool_nodes(cluster: Cluster, pool: Pool) -> frozenset[str]:
 def idle_pool_nodes(
     cluster: Cluster, pool: Pool, nodes: Mapping[str, NodeRow], but: Collection[str]
 ) -> tuple[str, ...]:
-    """The healthy nodes of the pool that a companion could have now, without those in `but`.
-
-    None if Slurm does not answer.
-    """
+    """The healthy nodes of the pool that a companion could have now, less `but`; none if Slurm is silent."""
     try:
         found = pool_nodes(cluster, pool)
     except SlurmError:

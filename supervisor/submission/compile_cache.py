@@ -19,17 +19,12 @@ from ftrun.supervisor.config import home
 from ftrun.supervisor.store import node_reports
 from ftrun.supervisor.store import run_dir as store_run_dir
 
-__all__ = ["CacheFill", "CacheIndex", "FrameworkShare", "NodeClass", "clear_caches", "read_caches"]
-
 PLACE = "caches"
 
 
 @dataclass(frozen=True, slots=True)
 class FrameworkShare:
-    """What one framework has in the packs of a class.
-
-    Folder name, entries, bytes on a node, bytes in the packs.
-    """
+    """What one framework has in the packs of a class: folder name, entries, bytes on a node and in packs."""
 
     kind: str
     entries: int
@@ -39,10 +34,7 @@ class FrameworkShare:
 
 @dataclass(frozen=True, slots=True)
 class NodeClass:
-    """Nodes that share packs.
-
-    What they have in common, versions that wrote last, number of packs, damaged ones.
-    """
+    """Nodes that share packs: what they have in common, who wrote last, number of packs, damaged ones."""
 
     name: str
     facts: Mapping[str, str]
@@ -55,10 +47,7 @@ class NodeClass:
 
 @dataclass(frozen=True, slots=True)
 class CacheFill:
-    """How one start found its caches: entries and bytes filled in, how many of them were read (None.
-
-    Unknown), seconds.
-    """
+    """How one start found its caches: what was filled in, how much of it was read (None: unknown)."""
 
     attempt: int
     launch: int
@@ -100,10 +89,7 @@ def read_caches(run_dir: str, attempts: int) -> CacheIndex:
 
 
 def clear_caches(run_dir: str) -> int:
-    """Remove all packs and raise the epoch, so that nodes discard their copies.
-
-    Returns the bytes freed. Raises OSError.
-    """
+    """Remove all packs and let nodes discard their copies. Returns the bytes freed. Raises OSError."""
     place = os.path.join(run_dir, PLACE)
     if not os.path.isdir(place):
         return 0

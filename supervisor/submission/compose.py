@@ -22,17 +22,6 @@ from ftrun.hooks.bundle.shell import BATCH_SH, SHIM_SH, SPAN_SH
 
 TYPE_CHECKING = False
 
-__all__ = [
-    "ScriptError",
-    "compose",
-    "directives",
-    "ftrun_directives",
-    "shebang",
-    "user_script",
-    "with_variables",
-]
-
-
 _SPACE = b" \t\n\v\f\r"  # isspace() in the C locale
 
 # The variables of batch.sh and the keys of `attempt` that fill them.
@@ -152,17 +141,10 @@ def with_variables(text: bytes, values: Mapping[str, str]) -> bytes:
 
 
 def _assigned(values: Mapping[str, str]) -> list[bytes]:
-    return [name.encode() + b"=" + _quoted(_encoded(value)) for name, value in values.items()]
-
-
-def user_script(composed: bytes) -> bytes:
-    """The user's script out of a composed file. Raises ValueError where there is none."""
-    import re
-
-    found = re.search(rb"^_ft_mark='(#ftrun-payload-\d+#)'$", composed, re.MULTILINE)
-    if found is None:
-        raise ValueError("not a file that ftrun composed")
-    return composed.partition(b"\n" + found[1] + b"\n")[2]
+    return [
+        name.encode() + b"=" + _quoted(value.encode("utf-8", "surrogateescape"))
+        for name, value in values.items()
+    ]
 
 
 def directives(script: bytes) -> list[bytes]:
@@ -182,10 +164,7 @@ def directives(script: bytes) -> list[bytes]:
 
 
 def _late(script: bytes) -> list[bytes]:
-    """#PBS or #BSUB lines behind the first command.
-
-    Sbatch finds them there, but would not behind our lines.
-    """
+    """#PBS or #BSUB lines behind the first command: sbatch would not find them behind our lines."""
     if b"\n#PBS" not in script and b"\n#BSUB" not in script:
         return []
     from ftrun.slurm.client import foreign_directives
@@ -257,10 +236,6 @@ def _refuse_what_sbatch_refuses(script: bytes) -> None:
         raise ScriptError(
             "This does not look like a batch script.  The first line must start with #! followed by the path to an interpreter. For instance: #!/bin/sh"
         )
-
-
-def _encoded(value: str) -> bytes:
-    return value.encode("utf-8", "surrogateescape")
 
 
 def _quoted(value: bytes) -> bytes:

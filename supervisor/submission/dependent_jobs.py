@@ -13,14 +13,9 @@ from ftrun.supervisor.model.job_rows import base_job_id
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import Cluster, JobRow
 
-__all__ = ["holdable", "still_same"]
-
 
 def holdable(cluster: Cluster, job: str) -> tuple[dict[str, str], dict[str, float]]:
-    """Jobs that depend on this one and may be held: job -> its whole dependency; and the submit time of each.
-
-    Raises SlurmError.
-    """
+    """Jobs that depend on this one and may be held -> their dependency; their submit times. SlurmError."""
     waiting = dict(cluster.dependents(job))
     shown = cluster.jobs(waiting) if waiting else {}
     for row in shown.values():

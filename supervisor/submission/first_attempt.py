@@ -15,12 +15,10 @@ import sys
 import time
 from contextlib import suppress
 
-from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.model.errors import UnreadableRun, UserError
 from ftrun.supervisor.store import journal, submission_context, user_exclusions
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.submission import plan, sbatch_process
-
-__all__ = ["FirstAttempt", "print_notice"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 
 _LOOK_UP_FOR_S = 25.0
 _ASKED = "Batch job submission failed"  # sbatch's message once it has talked to slurmctld
-_NOT_STARTED = 126
 _FEDERATED_ID_DIGITS = 8  # 67,108,863 is the highest id outside of a federation
 
 
@@ -179,10 +176,7 @@ class FirstAttempt:
         print_notice(f"no job of run {self.id} was found; should it still appear, it will be cancelled")
 
     def _looked_up(self, patience_s: float) -> str | None:
-        """The id of the job with our token.
-
-        "" where Slurm shows none in time, None where Slurm does not answer.
-        """
+        """The id of the job with our token; "" where Slurm shows none in time, None if it is silent."""
         from ftrun.slurm.client.errors import SlurmError
         from ftrun.slurm.commands.cluster import CommandCluster
 
@@ -255,7 +249,7 @@ def _present_job(asked: Submission, home: str, job: str) -> str:
             for record in journal.read_run(run_dir)
             if record["kind"] == "submit.done" and record["job"]
         ]
-    except (OSError, journal.JournalDamaged, journal.JournalTooNew):
+    except (OSError, UnreadableRun):
         return job
     if job not in submitted[:-1] or _is_anothers(asked, run_dir, job):
         return job
@@ -266,13 +260,12 @@ def _is_anothers(asked: Submission, run_dir: str, job: str) -> bool:
     """Whether Slurm shows a job of this id that is not the run's. Asked only if an id would be replaced."""
     from ftrun.slurm.client.errors import SlurmError
     from ftrun.slurm.commands.cluster import CommandCluster
-    from ftrun.supervisor.model import events, job_rows
-    from ftrun.supervisor.model.states import IllegalEvent
+    from ftrun.supervisor.model import job_rows
 
     try:
         shown = CommandCluster(asked.env, timeout_s=10.0).jobs((job,)).values()
-        run = events.fold(os.path.basename(run_dir), journal.read_run(run_dir))
-    except (SlurmError, OSError, IllegalEvent):
+        run = journal.load_run(run_dir)
+    except (SlurmError, OSError, UnreadableRun):
         return False
     mine = [attempt for attempt in run.attempts if attempt.job == job]
     return bool(shown) and not any(

@@ -17,7 +17,7 @@ import os
 
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.model.errors import SettingError, UserError
-from ftrun.supervisor.submission import cache_env, collective_env, node_names, resize
+from ftrun.supervisor.submission import library_env, resize, sbatch_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,21 +29,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.policy.policy_input import ClusterView
     from ftrun.supervisor.signatures.catalog import Signature
     from ftrun.supervisor.submission.sbatch_options import SbatchOptions
-
-__all__ = [
-    "active_nodes",
-    "active_nodes_of_run",
-    "batch_facts",
-    "check_stage_dir",
-    "fewer_spares_message",
-    "known_signatures",
-    "refuse_recovery_settings",
-    "spares_for_next",
-    "spares_of",
-    "survives_node_loss",
-    "with_agent",
-    "with_spares",
-]
 
 
 def with_spares(
@@ -71,7 +56,7 @@ def with_spares(
         made = resize.resize(given, None, size=size, equal=equal) if size or equal else None
         return made if made is not None and (equal or made.active != made.full) else None
     number = wanted if fewer is None else min(fewer, wanted)
-    named = node_names.required_nodes(given, cwd)
+    named = sbatch_options.required_nodes(given, cwd)
     if named and exclude:
         usable = {*named, *idle} - {*exclude}
         needed = resize.resize(given, 0).active
@@ -83,17 +68,12 @@ def with_spares(
     return made
 
 
-def active_nodes(kept: Mapping[str, Any]) -> int:
-    """How many nodes the user asked for, where spares were added; 0 where none were."""
-    return int(kept.get("active", 0))
-
-
 def active_nodes_of_run(run_dir: str) -> int:
-    """`active` of a run's submission context; 0 also where it cannot be read."""
+    """How many nodes the user asked for, where spares were added; 0 where none were, or it is not known."""
     from ftrun.supervisor.store import submission_context
 
     try:
-        return active_nodes(submission_context.load(run_dir))
+        return int(submission_context.load(run_dir).get("active", 0))
     except submission_context.ContextError:
         return 0
 
@@ -165,15 +145,11 @@ def _sized(chosen: Mapping[str, Any]) -> bool:
 
 
 def batch_facts(kept: Mapping[str, Any], shape: str, made: resize.ResizedSubmission | None) -> dict[str, str]:
-    """What the submitted file says about recovery inside the allocation.
-
-    Contexts of older versions have no agent.
-    """
+    """What the submitted file says about recovery inside the allocation; old contexts have no agent."""
     chosen = kept["settings"]
     facts = {
         "agent": str(kept.get("python", "")) if with_agent(chosen, shape) else "",
         "labels": chosen.get("srun-label", "never"),
-        "timeouts": collective_env.export_lines(chosen.get("timeouts", "never")),
         "rejoin": "1" if chosen.get("rank-restart") else "",
         "save_signal": chosen.get("save-signal", ""),
         "stage": _staged(chosen),
@@ -210,18 +186,15 @@ def cache_facts(kept: Mapping[str, Any], shape: str) -> dict[str, str]:
     base = str(chosen["cache-base"]).rstrip("/") or "/"
     if not base.startswith("/") or "\n" in base:
         return {}
-    folder = f"{base.rstrip('/')}/{cache_env.FOLDER}{kept['cache_name']}"
+    folder = f"{base.rstrip('/')}/{library_env.CACHE_FOLDER}{kept['cache_name']}"
     return {
         "caches": f"{parse_bytes(str(chosen['cache-limit']))} {folder}",
-        "cache_exports": cache_env.export_lines(setting),
+        "cache_exports": library_env.export_lines(library_env.CACHES, setting),
     }
 
 
 def _staged(chosen: Mapping[str, Any]) -> str:
-    """Where checkpoints are staged and published, and within which bounds, a line each.
-
-    Old contexts have none of it.
-    """
+    """Where checkpoints are staged and published, and within which bounds, a line each."""
     if not chosen.get("stage"):
         return ""
     keys = (
@@ -237,10 +210,7 @@ def _staged(chosen: Mapping[str, Any]) -> str:
 
 
 def refuse_recovery_settings(config: Config, shape: str) -> None:
-    """Refuse recovery settings that this job cannot have.
-
-    Raises SettingError in one line that names the source.
-    """
+    """Refuse recovery settings that this job cannot have. Raises SettingError."""
     chosen = config.values
     meant = {key for key in ("recover", "policy", "spares", "on-queue-timeout") if config.meant(key)}
     if chosen["hang-min"] > chosen["hang-max"]:  # type: ignore[operator]

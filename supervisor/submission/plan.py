@@ -29,22 +29,15 @@ from ftrun.supervisor.config import home
 from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store import submission_context
-from ftrun.supervisor.submission import compose, in_allocation, node_names, sbatch_options, sbatch_process
+from ftrun.supervisor.submission import (
+    array_spec,
+    compose,
+    in_allocation,
+    library_env,
+    sbatch_options,
+    sbatch_process,
+)
 from ftrun.supervisor.submission.sbatch_options import SbatchOptions
-
-__all__ = [
-    "AttemptSpec",
-    "SbatchCall",
-    "SubmitImpossible",
-    "is_requeued",
-    "load_options",
-    "monitor_period",
-    "plan_attempt",
-    "request_for",
-    "signal_ahead_s",
-    "signal_option",
-    "survives_node_loss",
-]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,7 +58,8 @@ class AttemptSpec:
 
     - `exclude`: nodes to avoid beside the user's own; `idle`: nodes that may stand in where the user named
       nodes.
-    - `dependency` replaces the user's; None keeps it for attempt 1 and drops it for later ones.
+    - `dependency` replaces the user's; None keeps it for attempt 1. For later attempts it is satisfied and
+      dropped, but `singleton`: it holds for every job of that name.
     - `array`: the tasks to submit again ("" = all); `restart`: how many starts came before (None = one per
       attempt).
     - `set_aside`, `poisoned`, `had`: what is known of the run's checkpoints; with `fresh` the first launch
@@ -174,10 +168,12 @@ def plan_attempt(
     changed = made.applied(changed) if made is not None else changed
     if spec.dependency is not None:
         changed = changed.replacing("dependency", spec.dependency)
+    elif spec.number > 1 and "singleton" in given.get("dependency").lower().split(","):
+        changed = changed.with_option("dependency", "singleton")
     if spec.array:
         changed = changed.replacing("array", spec.array)
     if spec.exclude:
-        changed = node_names.with_excluded(changed, given.head, spec.exclude, spec.idle, cwd)
+        changed = sbatch_options.with_excluded(changed, given.head, spec.exclude, spec.idle, cwd)
     facts = _facts(context, given, spec, made, run_dir)
     content = _without(dropped, compose.compose(script, facts), given, context)
     path = os.path.join(
@@ -188,38 +184,45 @@ def plan_attempt(
     return SbatchCall(final.argv(), content, path, stdin=not from_file)
 
 
-def load_options(run_dir: str) -> tuple[dict[str, Any], SbatchOptions]:
-    """The submission context of a run and its options, split. Raises ContextError, OptionError."""
-    context = submission_context.load(run_dir)
+def load_options(
+    run_dir: str, known: Mapping[str, Any] | None = None
+) -> tuple[Mapping[str, Any], SbatchOptions]:
+    """The submission context of a run (`known` to a caller who has read it) and its options, split.
+
+    Raises ContextError, OptionError.
+    """
+    context = known or submission_context.load(run_dir)
     script, env = submission_context.script(run_dir), submission_context.environment(run_dir)
     return context, SbatchOptions.of_context(context, script, env)
 
 
-def request_for(run_dir: str, spec: AttemptSpec) -> SubmitRequest:
+def request_for(run_dir: str, spec: AttemptSpec, known: Mapping[str, Any] | None = None) -> SubmitRequest:
     """The request for an attempt whose folder the caller has opened, from the submission context alone.
 
     Writes the composed file into the attempt's folder. Raises SubmitImpossible.
     """
-    from ftrun.slurm.client.cluster import SubmitRequest
-
     try:
-        context, given = load_options(run_dir)
+        context, given = load_options(run_dir, known)
         made = plan_attempt(context, submission_context.script(run_dir), given, spec, run_dir=run_dir)
         made.write()
     except (submission_context.ContextError, OptionError, compose.ScriptError) as error:
         raise SubmitImpossible(str(error)) from None
     except OSError as error:
         raise SubmitImpossible(f"{run_dir}: cannot be written: {error.strerror}") from None
-    return SubmitRequest(
-        token=spec.token_in(context),
-        argv=made.argv,
-        script=made.content if made.stdin else None,
-        env={name: value for name, value in given.env.items() if name != "SBATCH_WAIT"},
-        cwd=context["cwd"],
-        umask=context["umask"],
-        limits={name: (soft, hard) for name, (soft, hard) in context["limits"].items()},
-        nice=context["nice"],
-    )
+    env = {name: value for name, value in given.env.items() if name != "SBATCH_WAIT"}
+    content = made.content if made.stdin else None
+    return request_in(context, spec.token_in(context), made.argv, content, env)
+
+
+def request_in(
+    context: Mapping[str, Any], token: str, argv: Sequence[str], content: bytes | None, env: Mapping[str, str]
+) -> SubmitRequest:
+    """A call of sbatch in the folder, with the umask, limits and nice value of the first submission."""
+    from ftrun.slurm.client.cluster import SubmitRequest
+
+    limits = {name: (soft, hard) for name, (soft, hard) in context["limits"].items()}
+    place = context["cwd"], context["umask"], limits, context["nice"]
+    return SubmitRequest(token, tuple(argv), content, env, *place)
 
 
 # ---------------------------------------------------------------------- the arguments
@@ -239,10 +242,7 @@ def _with_defaults(changed: CommandLine, given: SbatchOptions, context: Mapping[
 
 
 def survives_node_loss(context: Mapping[str, Any], given: SbatchOptions) -> bool:
-    """Whether the run's jobs go on without a node that they lost.
-
-    The user's --no-kill counts, then what ftrun asks for.
-    """
+    """Whether the jobs go on without a node that they lost: as the user said, else as ftrun asks."""
     if not given.has("no-kill", "SBATCH_NO_KILL"):
         chosen = context["settings"]
         return bool(chosen.get("spares")) or (
@@ -253,13 +253,13 @@ def survives_node_loss(context: Mapping[str, Any], given: SbatchOptions) -> bool
     return (value or "").lower() not in ("off", "no")  # sbatch reads them so
 
 
-def is_requeued(run_dir: str, *, otherwise: bool) -> bool:
+def is_requeued(run_dir: str, *, otherwise: bool, known: Mapping[str, Any] | None = None) -> bool:
     """Whether Slurm requeues the run's jobs when a node is lost: as the user said, or the site (`otherwise`).
 
     False where the submission context cannot be read.
     """
     try:
-        said = load_options(run_dir)[1].requeue
+        said = load_options(run_dir, known)[1].requeue
     except (submission_context.ContextError, OptionError):
         return False
     return otherwise if said is None else said
@@ -287,10 +287,7 @@ def signal_option(settings: Mapping[str, Any], given: SbatchOptions) -> str:
 
 
 def signal_ahead_s(run_dir: str) -> float | None:
-    """How long before the time limit Slurm sends a signal, the user's or ours.
-
-    None where it sends none, 0.0 where unknown.
-    """
+    """How long before the time limit Slurm sends a signal; None where it sends none, 0.0 where unknown."""
     try:
         context, given = load_options(run_dir)
     except (submission_context.ContextError, OptionError):
@@ -337,7 +334,7 @@ def _facts(
         "restart": str(spec.restart),
         "last_fault": spec.last_fault,
         "excluded": ",".join(spec.exclude),
-        "array": "\n".join(f"{k}={v}" for k, v in node_names.array_env(given.array).items())
+        "array": "\n".join(f"{k}={v}" for k, v in array_spec.array_env(given.array).items())
         if spec.array
         else "",
         **sbatch_process.slurm_facts(given.env, context.get("cwd", "")),
@@ -386,24 +383,19 @@ def _facts_of_run(context: Mapping[str, Any]) -> dict[str, str]:
         "after": "" if chosen.get("after-checks") == "never" else "1",
         "before": _before(chosen),
         "checks": chosen.get("checks", ""),
+        "timeouts": library_env.export_lines(library_env.COLLECTIVES, chosen.get("timeouts", "never")),
     }
 
 
 def _before(chosen: Mapping[str, Any]) -> str:
-    """Whether the nodes are checked before the script.
-
-    A script is held back only where another attempt follows.
-    """
+    """Whether the nodes are checked first; a script is held back only where another attempt follows."""
     if not chosen.get("preflight"):
         return ""
     return "report" if chosen["observe"] or not chosen["retries"] else "hold"
 
 
 def monitor_period(chosen: Mapping[str, Any]) -> str:
-    """Period of the node monitor and its delay after the script's start, in seconds; "" = none.
-
-    Old contexts lack both.
-    """
+    """Period of the node monitor and its delay after the script's start, in seconds; "" = none."""
     if chosen.get("watch") == "never":
         return ""
     period_s = float(chosen.get("watch-period", 60.0))

@@ -19,8 +19,6 @@ from __future__ import annotations
 
 from ftrun.supervisor.model.errors import SubmitImpossible
 
-__all__ = ["ResizedSubmission", "requested_nodes", "resize"]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,12 +60,7 @@ class ResizedSubmission:
 
 
 def resize(
-    given: SbatchOptions,
-    spares: int | None,
-    *,
-    size: int = 0,
-    named: Sequence[str] = (),
-    equal: bool = False,
+    given: SbatchOptions, spares: int | None, *, size: int = 0, named: Sequence[str] = (), equal: bool = False
 ) -> ResizedSubmission:
     """The submission for `size` nodes (0 = the user's number) and this many spares.
 
@@ -100,12 +93,7 @@ def resize(
 
 
 def _in_equal_shares(
-    made: ResizedSubmission,
-    given: SbatchOptions,
-    *,
-    share: int,
-    per_node: int,
-    gpus: str,
+    made: ResizedSubmission, given: SbatchOptions, *, share: int, per_node: int, gpus: str
 ) -> None:
     """Let any node replace any other, and the job survive the loss of one."""
     if not given.has("no-kill", "SBATCH_NO_KILL"):

@@ -1,4 +1,4 @@
-"""The options that sbatch goes by: command line over variables over the directives of the script. (pure)
+"""The options that sbatch goes by: command line over variables over the directives of the script. (I/O)
 
 `SbatchOptions` holds the three sources and answers which value counts. It is split once in a submission and
 handed on.
@@ -9,15 +9,19 @@ and where the command line has fewer parts than the script its last part counts 
 option that ftrun adds to that last part would outweigh what the script says of later components: then the
 part is first written once for each component, which by itself changes nothing. Tried on 22.05 with
 comments, names, time limits and nodes.
+
+Nodes to avoid are added to the user's own --exclude; nodes that the user named with -w are replaced by idle
+ones. A list with a slash in it names a file of nodes, which is read; nothing else here reads a file.
 """
 
 from __future__ import annotations
 
+import os
+
 from ftrun.slurm.client import options
 from ftrun.slurm.client.directives import directives
 from ftrun.slurm.client.options import CommandLine
-
-__all__ = ["SbatchOptions", "directive_lines", "value_of_each", "with_parts_for", "with_token"]
+from ftrun.supervisor.model.errors import SubmitImpossible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,10 +50,7 @@ class SbatchOptions:
         return SbatchOptions(line, directive_lines(script, context), env)
 
     def get(self, name: str, variable: str = "") -> str:
-        """The value that sbatch goes by; "" where there is none.
-
-        `variable` is the option's variable, if it has one.
-        """
+        """The value that sbatch goes by, "" for none; `variable`: the option's variable, if it has one."""
         value = self.line.get(name)
         if value is None and variable:
             value = self.env.get(variable)
@@ -96,19 +97,13 @@ class SbatchOptions:
 
 
 def split_facts(context: Mapping[str, Any]) -> tuple[tuple[int, int] | None, Mapping[str, int] | None]:
-    """(Slurm's version, options of plugins).
-
-    What the split needed, where the options were not clear without it.
-    """
+    """(Slurm's version, options of plugins), where the options were not clear without them."""
     known = context.get("slurm_version")
     return (known[0], known[1]) if known else None, context.get("plugin_options")
 
 
 def directive_lines(script: bytes, context: Mapping[str, Any]) -> list[CommandLine]:
-    """The #SBATCH options, one command line for each component; the first holds what #PBS or #BSUB say, too.
-
-    Raises OptionError.
-    """
+    """The #SBATCH options by component, those of #PBS and #BSUB in the first. Raises OptionError."""
     head = [CommandLine(())]
     if b"#SBATCH" in script or b"#SLURM" in script:
         version, extra = split_facts(context)
@@ -142,12 +137,91 @@ def with_parts_for(line: CommandLine, *values: Sequence[str | None]) -> CommandL
 
 
 def with_token(changed: CommandLine, given: SbatchOptions, token: str) -> CommandLine:
-    """`changed` with the token behind the user's own comment in each component.
-
-    sbatch has no variable for a comment.
-    """
+    """`changed` with the token behind the user's own comment in each component."""
     own = value_of_each("comment", given.line, given.head)
     changed = with_parts_for(changed, own).without("comment")
     for part in range(changed.components):
         changed = changed.with_option("comment", f"{own[part]} {token}" if own[part] else token, part)
     return changed
+
+
+# ---------------------------------------------------------------------- the nodes that a submission names
+
+
+def required_nodes(given: SbatchOptions, cwd: str = "") -> list[str]:
+    """The nodes that the user names by -w or -F (job of one component).
+
+    Raises SubmitImpossible if the file is unreadable. `cwd` is where the job was submitted ("" = here).
+    """
+    return _expanded(given.get("nodelist"), given.get("nodefile"), cwd)
+
+
+def excluded_nodes(given: SbatchOptions, cwd: str = "") -> list[str]:
+    """The nodes that the user excludes by -x (job of one component).
+
+    Raises SubmitImpossible if the file is unreadable.
+    """
+    from ftrun.slurm.client import nodeset
+
+    return list(nodeset.expand(node_list(given.get("exclude"), cwd)))
+
+
+def _expanded(named: str | None, file: str | None, cwd: str) -> list[str]:
+    from ftrun.slurm.client import nodeset  # most submissions name no node
+
+    return list(nodeset.expand(node_list(named or "", cwd) or (_from_file(file, cwd) if file else "")))
+
+
+def with_excluded(
+    changed: CommandLine,
+    head: Sequence[CommandLine],
+    exclude: Sequence[str],
+    idle: Sequence[str],
+    cwd: str = "",
+) -> CommandLine:
+    """`--exclude` with these nodes beside the user's own; nodes that the user asked for by name are replaced.
+
+    A component of the script that names nodes of its own may get its own part of the command line.
+    """
+    from ftrun.slurm.client import nodeset
+
+    own, named, files = (value_of_each(name, changed, head) for name in ("exclude", "nodelist", "nodefile"))
+    changed = with_parts_for(changed, own, named, files)
+    for part in range(changed.components):
+        merged = ",".join(filter(None, (node_list(own[part] or "", cwd), nodeset.fold(exclude))))
+        wanted = _expanded(named[part], files[part], cwd)
+        changed = changed.with_option("exclude", merged, part)
+        if set(wanted) & set(exclude):
+            changed = changed.with_option("nodelist", nodeset.fold(_substituted(wanted, exclude, idle)), part)
+    return changed
+
+
+def _substituted(wanted: Sequence[str], exclude: Sequence[str], idle: Sequence[str]) -> list[str]:
+    spares = [node for node in idle if node not in wanted and node not in exclude]
+    bad = [node for node in wanted if node in exclude]
+    if len(spares) < len(bad):
+        raise SubmitImpossible(
+            f"the job asks for {', '.join(bad)} by name (-w), which must be avoided, and no idle node can stand in"
+        )
+    return [spares.pop(0) if node in exclude else node for node in wanted]
+
+
+def node_list(nodes: str, cwd: str = "") -> str:
+    """A node list as given to -w and -x: with a slash in it, it names a file of nodes.
+
+    Raises SubmitImpossible.
+    """
+    return _from_file(nodes, cwd) if "/" in nodes else nodes
+
+
+def _from_file(path: str, cwd: str) -> str:
+    """The names in a file of nodes, as sbatch reads it.
+
+    Lines, lists, `n1*2` for a name twice, `#` for a comment.
+    """
+    try:
+        with open(os.path.join(cwd, path), encoding="utf-8") as stream:
+            lines = [text.partition("#")[0] for text in stream]
+    except OSError as error:
+        raise SubmitImpossible(f"the node list {path} cannot be read: {error.strerror}") from None
+    return ",".join(word.partition("*")[0] for word in " ".join(lines).split())

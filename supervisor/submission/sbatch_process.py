@@ -12,8 +12,6 @@ from __future__ import annotations
 import os
 import select
 
-__all__ = ["SbatchResult", "client_folder", "find_sbatch", "job_id", "run", "run_through", "slurm_facts"]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -130,10 +128,7 @@ def _spawn(
 
 
 def _relay(streams: dict[int, int]) -> tuple[dict[int, bytes], bool]:
-    """Copy each readable end to its stream until all are closed.
-
-    An interrupt reaches sbatch as well, so ftrun waits for it.
-    """
+    """Copy what can be read until all ends are closed; an interrupt reaches sbatch too, so wait for it."""
     kept = {target: [] for target in streams.values()}  # type: dict[int, list[bytes]]
     interrupted = False
     gone: set[int] = set()

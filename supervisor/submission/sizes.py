@@ -16,8 +16,6 @@ from ftrun.supervisor.config.settings import SETTINGS
 from ftrun.supervisor.model.errors import SettingError, SubmitImpossible
 from ftrun.supervisor.submission import resize
 
-__all__ = ["refuse_sizes", "size_facts"]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,11 +45,7 @@ def refuse_sizes(config: Config, given: SbatchOptions) -> None:
     _batch(known, chosen, given)
 
 
-def size_facts(
-    chosen: Mapping[str, Any],
-    given: SbatchOptions,
-    size: int,
-) -> dict[str, str]:
+def size_facts(chosen: Mapping[str, Any], given: SbatchOptions, size: int) -> dict[str, str]:
     """What the submitted file says of its size (0 = the full one).
 
     Each start computes from it what its script sees.
@@ -81,11 +75,7 @@ def _refuse_companion(config: Config, given: SbatchOptions) -> None:
         ) from None
 
 
-def _refuse_sizes(
-    known: Sizes,
-    chosen: Mapping[str, Any],
-    given: SbatchOptions,
-) -> None:
+def _refuse_sizes(known: Sizes, chosen: Mapping[str, Any], given: SbatchOptions) -> None:
     if any(given.get(name) for name in ("nodelist", "nodefile")):
         raise SettingError(
             "nodes: the job names its nodes (-w, -F), so it cannot have fewer: leave one of the two out"
@@ -110,11 +100,7 @@ def _refuse_sizes(
         raise SettingError("nodes: nothing would ever use them: retries=0 and observe start nothing again")
 
 
-def _batch(
-    known: Sizes | None,
-    chosen: Mapping[str, Any],
-    given: SbatchOptions,
-) -> GlobalBatch | None:
+def _batch(known: Sizes | None, chosen: Mapping[str, Any], given: SbatchOptions) -> GlobalBatch | None:
     whole, micro = int(chosen.get("global-batch", 0)), int(chosen.get("micro-batch", 0))
     if not whole and not micro:
         return None

@@ -7,17 +7,17 @@ which watches the lease for a while and exits when the holder turns out to be al
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
 import sys
 
 from ftrun.hooks.runtime.ownership import private_folders
 from ftrun.supervisor.store import run_dir
 
-__all__ = ["clean_env", "dies_at_logout", "ensure_supervisor", "holder_alive_here"]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 # Variables of one job or one submission, which a process that serves all runs must not inherit.
 _DROPPED_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SINFO_", "SCONTROL_", "FTRUN_")
@@ -58,18 +58,14 @@ def holder_alive_here(home: str) -> bool:
     return run_dir.same_machine(writer) and not run_dir.provably_dead(writer)
 
 
-def dies_at_logout(files: Sequence[str] = ("/etc/systemd/logind.conf",)) -> bool:
+def dies_at_logout() -> bool:
     """Whether logind ends all processes of a user at logout (KillUserProcesses=yes), ours among them."""
     if not os.path.isdir("/run/systemd/system"):
         return False
-    for path in files:
-        try:
-            with open(path) as stream:
-                lines = [line.replace(" ", "").strip() for line in stream]
-        except OSError:
-            continue
-        if "KillUserProcesses=yes" in lines:
-            return True
+    for path in ("/etc/systemd/logind.conf", *glob.glob("/etc/systemd/logind.conf.d/*.conf")):
+        with contextlib.suppress(OSError), open(path) as stream:
+            if any(line.replace(" ", "").strip() == "KillUserProcesses=yes" for line in stream):
+                return True
     return False
 
 

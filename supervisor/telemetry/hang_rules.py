@@ -7,12 +7,15 @@ are:
 
 | witness | threshold |
 |---|---|
+| some ranks, not all, are stopped by a signal or frozen | the first sample that shows it |
 | all ranks wait in a collective, no stack moved in some samples | `min_s`, ten steps, or the usual gap |
 | the same where every rank waits for its accelerator, and that moves no memory, as it did before | the same |
 | accelerators of all ranks are busy, move no memory, and no stack moves | five times that (five minutes) |
 | for five times `min_s`, only ranks in a collective used processor, files, network, accelerator | the same |
+| no node has a rank any more, and their launcher waits for them | the same |
 | all stacks are the same in many samples, all wait as in the first two rows | `max_s` and the usual gap |
 | there were beats and they have stopped, and nothing contradicts | the same |
+| half of the ranks wait, and the others do nothing but use their processors | the same, or twice that |
 | all stacks are the same in many samples, anywhere: one long call into C looks so, too | twice that |
 | a process waits in the kernel all the time, as for a lost file system, and no stack moves | twice that |
 | none (a silent log alone) | never |
@@ -40,7 +43,7 @@ from typing import Any
 
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model.types import HangState, HangVerdict
-from ftrun.supervisor.telemetry.liveness import HOLDS_S, NEVER, WARM_MOVES, History, Rank
+from ftrun.supervisor.telemetry.liveness import HOLDS_S, NEVER, WARM_STEPS, History, Rank, Witness
 
 __all__ = [
     "HangLimits",
@@ -82,6 +85,8 @@ QUIET_FROM = 0.25
 LAG_S = 3.0  # ranks write beats once a second
 TOLD_MAX = 1024  # with more ranks, beats are too rare to show who stopped first
 NAMED_MAX = 8
+ABSENT_SAMPLES = 2
+_NO_WITNESS = Witness()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,7 @@ class _Case:
     device_rests: bool
     device_spins: bool
     stuck_long: bool  # some process waited in the kernel all the time
+    peers_long: bool  # half of the ranks or more waited for the same few all that time
     frozen_long: bool  # no stack moved in the second half of the silence
     sure_long: bool  # nor in the last minutes, in which nothing worked
 
@@ -170,7 +176,7 @@ def hang_verdict(history: History, now_s: float, limits: HangLimits) -> HangVerd
         state = HangState.QUIET if quiet else HangState.HEALTHY
         return HangVerdict(state, quiet_s, None, _since(history, quiet_s, limits) if quiet else "it goes on")
     threshold_s, why = _threshold(history, case, limits)
-    named = ranks_behind(history.ranks, history.witness.elsewhere)
+    named = ranks_behind(history.ranks, history.witness)
     wants = _sample_due(history, history.at(now_s))
     if threshold_s is not None and quiet_s >= threshold_s:
         return HangVerdict(
@@ -192,7 +198,7 @@ def _case(history: History, at_s: float, limits: HangLimits) -> _Case:
         fast_s = max(fast_s, min(limits.max_s, limits.grace_s) if limits.fatal else limits.max_s)
     worst_s = max(fast_s, WORST * limits.min_s)
     allowed_s = 0.0
-    if moves.count < WARM_MOVES:
+    if moves.steps < WARM_STEPS:
         allowed_s = max(limits.grace_s, fast_s if limits.fatal else worst_s)
     elif history.phase:
         learnt = history.learnt.get(history.phase)
@@ -220,6 +226,7 @@ def _case(history: History, at_s: float, limits: HangLimits) -> _Case:
         device_rests=rests and (history.device_moves or not witness.spins),
         device_spins=rests and witness.spins,
         stuck_long=known and witness.free_s < resting,
+        peers_long=NEVER < witness.peers_from_s < resting,
         frozen_long=witness.moved_s < resting,
         sure_long=max(witness.moved_s, witness.io_s, witness.gpu_s) < lately,
     )
@@ -232,7 +239,7 @@ def _most_s(history: History, allowed_s: float, limits: HangLimits) -> float:
     """
     moves = history.moves
     known_s = max(limits.max_s, allowed_s, 2.0 * moves.longest_s, 2.0 * history.before_s)
-    again_s = limits.max_s if history.phase or moves.count < WARM_MOVES else 0.0
+    again_s = limits.max_s if history.phase or moves.steps < WARM_STEPS else 0.0
     return known_s + moves.usual_s + again_s
 
 
@@ -245,9 +252,14 @@ def _threshold(history: History, case: _Case, limits: HangLimits) -> tuple[float
     Seconds.
     """
     witness, moves = history.witness, history.moves
+    if witness.stopped:
+        held = ", ".join(map(str, witness.stopped[:NAMED_MAX]))
+        return case.ask_s, f"rank {held} is stopped by a signal or frozen, and others are not"
+    if witness.absent >= ABSENT_SAMPLES and moves.kind in {"steps", "beats"}:
+        return case.worst_s, "no rank is left on any node, and srun still waits for them"
     least = _pairs(SURE_PAIRS, SURE_ALONE, witness.ranks)
     frozen = witness.frozen >= least
-    warm_s = case.allowed_s if moves.count < WARM_MOVES else 0.0
+    warm_s = case.allowed_s if moves.steps < WARM_STEPS else 0.0
     sure = frozen and case.sure_long and witness.steady >= least
     if sure and (witness.waiting == "collective" or (witness.waiting == "device" and case.device_rests)):
         where = (
@@ -282,6 +294,9 @@ def _weakly(history: History, case: _Case, limits: HangLimits, frozen: bool) -> 
         return 2.0 * case.most_s, "a process waits in the kernel for a file system, and no stack moves"
     if case.works:
         return None, "files or accelerators are at work"
+    if case.peers_long:
+        times = case.unseen_times * (1.0 if witness.peers == "collective" else 2.0)
+        return times * case.most_s, "the others wait for ranks that do nothing but use their processors"
     if witness.frozen >= _pairs(MANY_PAIRS, MANY_ALONE, witness.ranks) and case.frozen_long:
         times = case.unseen_times * (1.0 if witness.waiting else 2.0)
         return times * case.most_s, "all stacks were the same in many samples"
@@ -315,15 +330,16 @@ def _since(history: History, quiet_s: float, limits: HangLimits) -> str:
     return f"{what}{within} for {quiet_s:.0f} s{after}"
 
 
-def ranks_behind(ranks: tuple[Rank, ...], elsewhere: tuple[int, ...] = ()) -> tuple[str, ...]:
-    """The ranks that are behind, most certain first: ranks that do not wait where the others do, ranks at a
-    lower step, ranks that do not report waiting ("sync") where most do, ranks whose beat stopped earlier.
+def ranks_behind(ranks: tuple[Rank, ...], witness: Witness = _NO_WITNESS) -> tuple[str, ...]:
+    """The ranks that are behind, most certain first: ranks that are stopped, ranks that do not wait where the
+    others do, ranks at a lower step, ranks that do not report waiting ("sync") where most do, ranks whose beat
+    stopped earlier.
 
     Nobody is named where half of all or more are behind, nor by the beats of more than TOLD_MAX. Names are
     "rank 3 (node)", at most NAMED_MAX.
     """
-    nodes = {rank.rank: rank.node for rank in ranks}
-    late: list[int] = list(elsewhere)
+    nodes = {**witness.places, **{rank.rank: rank.node for rank in ranks}}
+    late: list[int] = list(witness.stopped or witness.elsewhere)
     stepping = [rank for rank in ranks if rank.step is not None]
     if not late and 1 < len(stepping) <= TOLD_MAX:
         highest = max(rank.step or 0 for rank in stepping)

@@ -22,8 +22,9 @@ from ftrun.supervisor.store.node_reports import read_json
 from ftrun.supervisor.store.node_tools import node_command
 from ftrun.supervisor.telemetry import hang_rules, liveness
 from ftrun.supervisor.telemetry.heartbeats import BeatReader, Pulse
-from ftrun.supervisor.telemetry.liveness import LivenessSample, RankSample, Stacks, stack_sample
+from ftrun.supervisor.telemetry.liveness import LivenessSample, Stacks
 from ftrun.supervisor.telemetry.log_watcher import WatchReport
+from ftrun.supervisor.telemetry.stack_samples import RankSample, stack_sample
 
 __all__ = [
     "ASK_LIMIT_S",
@@ -63,10 +64,12 @@ class WatchBackend(Protocol):
         """Journal `hang.suspected`, `hang.decided` or `stacks.taken`. Raises OSError."""
         ...
 
-    def stands(self) -> bool | None:
-        """Just before a decision: whether the job runs and is not suspended. None where that is unknown, or
-        something moved.
-        """
+    def runs(self) -> bool | None:
+        """Just before a decision: whether the job runs and is not suspended. None where that is unknown."""
+        ...
+
+    def read(self) -> WatchReport | None:
+        """Read the logs of the start again, opened anew: a network file system may have held lines back."""
         ...
 
     def ask(self, folder: str) -> bool:
@@ -81,7 +84,7 @@ class WatchBackend(Protocol):
 @dataclass
 class HangWatch:
     """The watch over start `token`. `place` is the folder of its attempt or task; `limits` None: no hang
-    detection.
+    detection; `from_begin`: it watches from the begin of the start on.
     """
 
     hands: WatchBackend
@@ -90,6 +93,7 @@ class HangWatch:
     limits: hang_rules.HangLimits | None
     mono_s: Callable[[], float]
     history: liveness.History = field(default_factory=liveness.History)
+    from_begin: bool = False
     beats: BeatReader = field(init=False)
     _pulse: Pulse = field(default_factory=Pulse)
     _polled_s: float = float("-inf")
@@ -133,6 +137,7 @@ class HangWatch:
         mono_s, pulse = self.mono_s(), self._pulse
         sight = LivenessSample(
             life=self.token,
+            from_begin=self.from_begin,
             steps_seen=report.progress.steps_seen if report.progress is not None else 0,
             growth=report.last_growth_s,
             median_step_s=report.median_step_s,
@@ -144,6 +149,7 @@ class HangWatch:
             activity=pulse.activity,
         )
         self.history = liveness.observe(self.history, sight, mono_s)
+        self.from_begin = False
         limits = suspect or self.limits
         if limits is None:
             return None
@@ -160,18 +166,21 @@ class HangWatch:
         verdict = self._answered(sight, limits, exited=task_exited(report.evidence)) or verdict
         if verdict.state is HangState.HUNG:
             verdict = replace(verdict, rank_ended=task_exited(report.evidence))
-        return self._stands(verdict) if verdict.state is HangState.HUNG else self._goes_on(verdict)
+        return self._stands(verdict, report) if verdict.state is HangState.HUNG else self._goes_on(verdict)
 
     def _goes_on(self, verdict: types.HangVerdict) -> types.HangVerdict:
         self._decided = False
         return verdict
 
-    def _stands(self, verdict: types.HangVerdict) -> types.HangVerdict | None:
-        """The verdict, journalled once, if the job is seen to run."""
-        running = self.hands.stands()
+    def _stands(self, verdict: types.HangVerdict, report: WatchReport) -> types.HangVerdict | None:
+        """The verdict, journalled once, if the job is seen to run and its logs to stand still."""
+        running = self.hands.runs()
         if running is False:  # suspended: its silence meanwhile does not count when it goes on
             self.history = replace(self.history, life="")
         if not running:
+            return None
+        fresh = self.hands.read()
+        if fresh is None or not fresh.readable or fresh.behind or fresh.last_growth_s != report.last_growth_s:
             return None
         if not self._decided:
             self._decided = True

@@ -20,8 +20,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.telemetry import liveness
-from ftrun.supervisor.telemetry.liveness import BUSY_BYTES_S, BUSY_SHARE, Activity, Rank, Stacks
+from ftrun.supervisor.telemetry import stack_samples
+from ftrun.supervisor.telemetry.liveness import Activity, Rank, Stacks
+from ftrun.supervisor.telemetry.stack_samples import BUSY_BYTES_S, BUSY_SHARE
 from ftrun.supervisor.telemetry.straggler import Sample
 
 __all__ = ["Beat", "BeatReader", "Pulse", "StillRank", "parse_beat"]
@@ -190,11 +191,13 @@ class BeatReader:
             return None, None
         self._taken += 1
         tops = {rank: one.top for rank, one in now.items()}
+        elsewhere = stack_samples.ranks_elsewhere(tops)
         stacks = Stacks(
             taken=self._taken,
             moved=any(before[rank].stack != one.stack for rank, one in now.items()),
-            waiting=liveness.common_wait(tops),
-            elsewhere=liveness.ranks_elsewhere(tops),
+            waiting=stack_samples.common_wait(tops),
+            elsewhere=elsewhere,
+            peers=stack_samples.COLLECTIVE if elsewhere else "",
             ranks=len(now),
         )
         return stacks, _activity(before, now)
@@ -205,7 +208,7 @@ def _activity(before: dict[int, StillRank], now: dict[int, StillRank]) -> Activi
     cpu = io = False
     for rank, one in now.items():
         passed_s = max(0.1, one.at_s - before[rank].at_s)
-        waits = liveness.wait_kind(one.top) == liveness.COLLECTIVE
+        waits = stack_samples.wait_kind(one.top) == stack_samples.COLLECTIVE
         cpu = cpu or (not waits and one.cpu_s - before[rank].cpu_s > BUSY_SHARE * passed_s)
         io = io or one.stuck or one.io_bytes - before[rank].io_bytes > BUSY_BYTES_S * passed_s
     return Activity(cpu=cpu, io=io, stuck=any(one.stuck for one in now.values()))

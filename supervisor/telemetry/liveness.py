@@ -15,54 +15,25 @@ costs the same, however long the start runs.
   worthless.
 - **Earlier starts.** The lengths of phases and the longest silence that a start came back from are kept over
   starts; other habits are not.
-
-`sample_of` merges the tables of `ftrun-hook stacks`. Each node's table has two looks at its ranks, some
-seconds apart, and what its accelerators showed at both. A rank stood still if both looks are alike, and equal
-the last one of the sample before. Use of processor and files is counted from sample to sample, so nothing
-between them is missed.
-
-- **Spinning proves nothing.** A rank that waits in a collective may use its processor fully; if others do not
-  wait there, only theirs counts.
-- **Accelerators.** nvidia-smi's `utilization.memory` is the share of time in which memory was read or
-  written, `utilization.gpu` that in which a kernel ran (nvidia-smi --help-query-gpu). A kernel that waits in
-  a collective runs all the time and moves nothing. Tools of other makers are not read: unknown.
-- **Missing is unknown.** A node without a table, or without ranks, leaves open whether anybody moved or used
-  anything.
-
-`waits_in` tells by the innermost Python frames what a rank waits for: a collective of its framework, or a
-call that synchronises with its accelerator. A name alone (`wait`, `send`) says little, so the file must be
-the framework's too. Unknown frames count as work. Names: torch.distributed, torch.autograd, torch.cuda,
-Horovod, DeepSpeed and JAX, as in their released sources.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from types import MappingProxyType
-from typing import Any
 
 from ftrun.slurm.records import dataclass, replace
 
 __all__ = [
-    "BUSY_BYTES_S",
-    "BUSY_SHARE",
-    "COLLECTIVE",
-    "DEVICE",
     "Activity",
     "History",
     "LivenessSample",
     "Moves",
     "Rank",
-    "RankSample",
     "Stacks",
-    "common_wait",
+    "Witness",
     "observe",
-    "ranks_elsewhere",
-    "stack_sample",
-    "wait_kind",
 ]
 
 
@@ -70,7 +41,7 @@ LOOK_S_MAX = 15.0  # two looks further apart than this were not a watch
 GAPS_KEPT = 64
 STEPPING = frozenset({"", "sync"})  # a beat's phase while it steps
 DONE = "done"
-WARM_MOVES = 5  # movements until a habit is known
+WARM_STEPS = 5  # until a habit is known
 NEVER = float("-inf")
 HOLDS_S = 30.0  # how long a witness of activity counts
 BLIND_S = 300.0  # after so long without news on activity, what was known before is dropped
@@ -97,6 +68,11 @@ class Stacks:
     wait so, or unknown. `ended`: all ranks of one node, but not of all nodes, have ended by themselves.
     `elsewhere`: ranks that do not wait where most do. `ranks`: their number; a single rank is found at the
     same place by chance more easily than many. `pairs`: how many comparisons the sample adds.
+
+    `stopped`: ranks that a signal or a frozen cgroup holds, others not. `peers`: what half of the ranks or more
+    wait in while nothing is seen of the others but that they use their processors: "collective", "idle" where
+    only the kernel tells that they wait, "" = no such thing. `absent`: no node has a rank any more, and their launcher (srun) still waits for them. `places`: the node of each rank that is
+    `elsewhere` or `stopped`.
     """
 
     taken: int
@@ -106,6 +82,10 @@ class Stacks:
     ranks: int = 1
     pairs: int = 1
     ended: bool = False
+    stopped: tuple[int, ...] = ()
+    peers: str = ""
+    absent: bool = False
+    places: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +111,13 @@ class Activity:
 class LivenessSample:
     """One look. `life` identifies the start (and a restart within it); another value begins anew.
 
+    `from_begin`: it is the first look at a start that just began, so every step that it sees was made by it.
     `steps_seen`, `growth`, `median_step_s`, `phase` are those of `WatchReport`. `readable`: all logs were
     read to their ends. `running`: Slurm calls the job running, not suspended.
     """
 
     life: str = ""
+    from_begin: bool = False
     steps_seen: int = 0
     growth: float | None = None
     median_step_s: float | None = None
@@ -149,10 +131,14 @@ class LivenessSample:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """The movement seen. `kind`: "beats", "steps", "output" or "" = none yet. Times in watched seconds."""
+    """The movement seen. `kind`: "beats", "steps", "output" or "" = none yet. Times in watched seconds.
+
+    `count` are looks that saw one, `steps` the steps that they saw: one look may see many.
+    """
 
     kind: str = ""
     count: int = 0
+    steps: int = 0
     at_s: float = 0.0
     gaps: tuple[float, ...] = ()  # the last few between movements, without announced phases
     longest_s: float = 0.0
@@ -161,7 +147,7 @@ class Moves:
 
 
 @dataclass(frozen=True, slots=True)
-class _Witness:
+class Witness:
     """What was seen since the last movement. Times in watched seconds."""
 
     taken: int = 0
@@ -174,6 +160,11 @@ class _Witness:
     moved_s: float = NEVER
     elsewhere: tuple[int, ...] = ()
     ended: bool = False
+    stopped: tuple[int, ...] = ()
+    places: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    peers: str = ""
+    peers_from_s: float = NEVER  # since when all samples found the peers waiting
+    absent: int = 0  # samples in a row without a rank
     cpu_s: float = NEVER
     io_s: float = NEVER
     gpu_s: float = NEVER
@@ -202,7 +193,7 @@ class History:
     before_s: float = 0.0  # the longest silence that earlier starts came back from
     device_moves: bool = False  # its devices once moved memory
     ranks: tuple[Rank, ...] = ()
-    witness: _Witness = field(default_factory=_Witness)
+    witness: Witness = field(default_factory=Witness)
 
     def at(self, now_s: float) -> float:
         """The watched time now."""
@@ -224,8 +215,9 @@ def observe(history: History, sight: LivenessSample, now_s: float) -> History:
         )
         history = replace(history, watched_s=watched_s, output_s=watched_s, moves=Moves(at_s=watched_s))
         # What a log had before its first reading is no movement now.
-        history = replace(history, steps_seen=sight.steps_seen, beats=_beats(sight))
-        if sight.steps_seen or _beats(sight):
+        if not sight.from_begin:
+            history = replace(history, steps_seen=sight.steps_seen, beats=_beats(sight), ranks=sight.ranks)
+        if history.steps_seen or history.beats:
             history = replace(
                 history, moves=Moves(kind="beats" if _beats(sight) else "steps", at_s=watched_s)
             )
@@ -246,6 +238,19 @@ def _beats(sight: LivenessSample) -> int:
     return sum(rank.n for rank in sight.ranks)
 
 
+def _steps(history: History, sight: LivenessSample) -> int:
+    """How many steps a look saw: by the log, or by the rank that made most."""
+    before = {rank.rank: rank for rank in history.ranks}
+    made = [sight.steps_seen - history.steps_seen]
+    for rank in sight.ranks:
+        known = before.get(rank.rank)
+        if known is None or known.step is None or rank.step is None:
+            made.append(rank.n - (known.n if known is not None else 0))
+        else:
+            made.append(rank.step - known.step)
+    return max(made)
+
+
 def _output(history: History, sight: LivenessSample) -> History:
     if sight.growth == history.growth:
         return history
@@ -253,32 +258,39 @@ def _output(history: History, sight: LivenessSample) -> History:
 
 
 def _movement(history: History, sight: LivenessSample) -> History:
-    beats = _beats(sight)
+    beats, steps = _beats(sight), _steps(history, sight)
     stepped, beaten = sight.steps_seen != history.steps_seen, beats != history.beats
     spoke = history.output_s == history.watched_s
     if stepped or beaten or sight.ranks != history.ranks:
         history = replace(history, steps_seen=sight.steps_seen, beats=beats, ranks=sight.ranks)
     kind = history.moves.kind
     if beaten and kind != "beats":
-        return _stronger(history, "beats", sight)
+        return _stronger(history, "beats", sight, steps)
     if stepped and kind not in {"beats", "steps"}:
-        return _stronger(history, "steps", sight)
+        return _stronger(history, "steps", sight, steps)
     if spoke and not kind:
-        return _stronger(history, "output", sight)
+        return _stronger(history, "output", sight, 1)
     # With beats, steps count too: a loop that no longer calls `beat` still trains.
     moved = (
         beaten or stepped if kind == "beats" else stepped if kind == "steps" else spoke and kind == "output"
     )
-    return _moved(history, sight) if moved else history
+    return _moved(history, sight, 1 if kind == "output" else steps) if moved else history
 
 
-def _stronger(history: History, kind: str, sight: LivenessSample) -> History:
-    """The first movement of a stronger kind: the habit of a weaker kind no longer counts."""
-    moves = Moves(kind=kind, count=1, at_s=history.watched_s, step_s=sight.median_step_s)
+def _stronger(history: History, kind: str, sight: LivenessSample, steps: int) -> History:
+    """The first movement of a stronger kind: the habit of a weaker kind no longer counts, but steps do."""
+    before = history.moves.steps if history.moves.kind == "steps" else 0
+    moves = Moves(
+        kind=kind,
+        count=1,
+        steps=max(before, steps, 1),
+        at_s=history.watched_s,
+        step_s=sight.median_step_s,
+    )
     return replace(history, moves=moves, phase="", witness=_forgotten(history.witness))
 
 
-def _moved(history: History, sight: LivenessSample) -> History:
+def _moved(history: History, sight: LivenessSample, steps: int) -> History:
     before = history.moves
     gap_s = history.watched_s - before.at_s
     learnt, gaps, longest_s = history.learnt, before.gaps, before.longest_s
@@ -287,10 +299,11 @@ def _moved(history: History, sight: LivenessSample) -> History:
     elif before.count:
         gaps = (*gaps[-GAPS_KEPT + 1 :], gap_s)
         # Time spent on compiling, before the habit is known, does not count.
-        longest_s = max(longest_s, gap_s) if before.count >= WARM_MOVES else 0.0
+        longest_s = max(longest_s, gap_s) if before.steps >= WARM_STEPS else 0.0
     moves = Moves(
         kind=before.kind,
         count=before.count + 1,
+        steps=before.steps + max(0, steps),
         at_s=history.watched_s,
         gaps=gaps,
         longest_s=longest_s,
@@ -316,11 +329,11 @@ def _phase(history: History, sight: LivenessSample) -> History:
     return replace(history, phase=told)
 
 
-def _forgotten(witness: _Witness) -> _Witness:
-    return _Witness(taken=witness.taken)
+def _forgotten(witness: Witness) -> Witness:
+    return Witness(taken=witness.taken)
 
 
-def _witnesses(witness: _Witness, sight: LivenessSample, watched_s: float) -> _Witness:
+def _witnesses(witness: Witness, sight: LivenessSample, watched_s: float) -> Witness:
     seen = sight.activity
     if seen is not None:
         known = seen.cpu is not None and seen.io is not None
@@ -340,6 +353,9 @@ def _witnesses(witness: _Witness, sight: LivenessSample, watched_s: float) -> _W
     if stacks is None or stacks.taken == witness.taken:
         return witness
     frozen = witness.frozen + stacks.pairs if stacks.moved is False else 0
+    works = seen is None or seen.io is not False or seen.gpu is True
+    alone = stacks.peers and not stacks.moved and not works
+    first_s = watched_s if witness.peers_from_s == NEVER else witness.peers_from_s
     return replace(
         witness,
         taken=stacks.taken,
@@ -352,183 +368,9 @@ def _witnesses(witness: _Witness, sight: LivenessSample, watched_s: float) -> _W
         moved_s=watched_s if stacks.moved else witness.moved_s,
         elsewhere=stacks.elsewhere,
         ended=stacks.ended,
+        stopped=stacks.stopped,
+        places=stacks.places,
+        peers=stacks.peers,
+        peers_from_s=first_s if alone else NEVER,
+        absent=witness.absent + 1 if stacks.absent else 0,
     )
-
-
-COLLECTIVE, DEVICE = "collective", "device"
-_COLLECTIVE = re.compile(
-    r"\b(?:distributed/(?:distributed_c10d|rendezvous|\w*collectives\w*)|comm/(?:comm|torch|ccl)|torch/mpi_ops|horovod/\w+)\.py"
-    r"[:, \w\"]*?\b_?\w*(?:all_?reduce|all_?gather|reduce_scatter|broadcast|barrier|all_?to_?all|gather|scatter|reduce|send|recv|wait"
-    r"|synchronize)\w*"
-)
-_DEVICE = re.compile(
-    r"\b(?:cuda/(?:__init__|streams)\.py[:, \w\"]*?\bsynchronize|autograd/(?:graph|__init__)\.py[:, \w\"]*?\b_?(?:engine_run_)?backward"
-    r"|npu/utils\.py[:, \w\"]*?\bsynchronize|(?:array|api)\.py[:, \w\"]*?\b(?:_value|block_until_ready))\b"
-)
-
-
-def wait_kind(frames: str) -> str:
-    """What a rank waits in: "collective", "device" or "".
-
-    `frames`: the innermost few, as "folder/file.py:function < ..." or faulthandler's lines.
-    """
-    if _COLLECTIVE.search(frames):
-        return COLLECTIVE
-    return DEVICE if _DEVICE.search(frames) else ""
-
-
-def common_wait(frames: Mapping[int, str]) -> str:
-    """What all ranks wait in; "" where any rank does something else, or there are none."""
-    kinds = {wait_kind(text) for text in frames.values()}
-    if not kinds or "" in kinds:
-        return ""
-    return COLLECTIVE if kinds == {COLLECTIVE} else DEVICE
-
-
-def ranks_elsewhere(frames: Mapping[int, str]) -> tuple[int, ...]:
-    """The ranks, in order, that do not wait in a collective where most others do."""
-    kinds = {rank: wait_kind(text) for rank, text in frames.items()}
-    if 2 * Counter(kinds.values())[COLLECTIVE] <= len(kinds):
-        return ()
-    return tuple(sorted(rank for rank, kind in kinds.items() if kind != COLLECTIVE))
-
-
-BUSY_SHARE = 0.05  # of a core
-BUSY_BYTES_S = 65536.0
-_FRAME = re.compile(r"(.{1,200}) \((.{1,400}):\d+\)$")
-FULL, RESTS = 90.0, 1.0  # per cent of the time
-
-
-@dataclass(frozen=True, slots=True)
-class RankSample:
-    """What is kept of a rank for the next sample. `at_s`: its node's clock. The sums cover the rank and its
-    children.
-    """
-
-    digest: str
-    at_s: float
-    cpu_s: float
-    size_bytes: float
-
-
-def stack_sample(
-    tables: Mapping[str, object], before: Mapping[str, RankSample], taken: int, *, exited: bool = False
-) -> tuple[Stacks, Activity, dict[str, RankSample]]:
-    """What the nodes' tables say, and what the next sample needs of each rank.
-
-    `exited`: srun reports that tasks ended by themselves. Then a node that answers without a rank has none
-    left: its table is complete, and the others' count.
-    """
-    seen: dict[str, RankSample] = {}
-    tops: dict[int, str] = {}
-    busy: dict[int, bool] = {}
-    whole, moved, io, stuck = bool(tables), False, False, False
-    empty = {node for node, table in tables.items() if exited and _has_no_rank(table)}
-    for node, table in tables.items():
-        rows = _rows(table)
-        whole = whole and (bool(rows) or node in empty)
-        for row in rows:
-            key, now = f"{node}:{row.get('pid')}", _seen(row, table)
-            last = before.get(key)
-            seen[key] = now
-            whole = whole and bool(now.digest) and row.get("moved") is not None
-            moved = moved or row.get("moved") is True or (last is not None and last.digest != now.digest)
-            cpu, used = _use(row, table, now, last)
-            stuck = stuck or row.get("state") == "D"
-            io = io or used or row.get("state") == "D"
-            name = str(row.get("rank") or "")
-            rank = int(name) if name.isdigit() else -1 - len(tops)
-            tops[rank], busy[rank] = _top(row), cpu
-    gpu, spins = _accelerators(tables)
-    known = whole or None
-    stacks = Stacks(
-        taken=taken,
-        moved=True if moved else (False if whole and before else None),
-        waiting=common_wait(tops),
-        elsewhere=tuple(rank for rank in ranks_elsewhere(tops) if rank >= 0),
-        ranks=max(1, len(tops)),
-        pairs=2,
-        ended=0 < len(empty) < len(tables),
-    )
-    cpu = any(used for rank, used in busy.items() if wait_kind(tops[rank]) != COLLECTIVE)
-    return (
-        stacks,
-        Activity(cpu=cpu or (known and cpu), io=io or (known and io), gpu=gpu, spins=spins, stuck=stuck),
-        seen,
-    )
-
-
-def _has_no_rank(table: object) -> bool:
-    return isinstance(table, Mapping) and table.get("ranks") == []
-
-
-def _rows(table: object) -> list[Mapping[str, Any]]:
-    rows = table.get("ranks") if isinstance(table, Mapping) else None
-    return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
-
-
-def _seen(row: Mapping[str, Any], table: object) -> RankSample:
-    at_s = _number(table.get("at_s")) if isinstance(table, Mapping) else 0.0
-    return RankSample(
-        str(row.get("digest") or ""), at_s, _number(row.get("cpu_all_s")), _number(row.get("bytes_all"))
-    )
-
-
-def _use(
-    row: Mapping[str, Any], table: object, now: RankSample, last: RankSample | None
-) -> tuple[bool, bool]:
-    """Whether a rank used its processor, and files: between the looks, or since the sample before."""
-    took_s = _number(table.get("apart_s")) if isinstance(table, Mapping) else 0.0
-    spans = [(max(0.1, took_s), _number(row.get("cpu_s")), _number(row.get("bytes")))]
-    if last is not None and now.at_s > last.at_s > 0.0:
-        spans.append((now.at_s - last.at_s, now.cpu_s - last.cpu_s, now.size_bytes - last.size_bytes))
-    return (
-        any(cpu_s > BUSY_SHARE * passed_s for passed_s, cpu_s, _ in spans),
-        any(size_bytes > BUSY_BYTES_S * passed_s for passed_s, _, size_bytes in spans),
-    )
-
-
-def _top(row: Mapping[str, Any]) -> str:
-    """The innermost frames in the form of `waits_in`. The table has "function (folder/file.py:line)"."""
-    top = row.get("top")
-    if not isinstance(top, list):
-        return ""
-    found = [_FRAME.match(str(one)) for one in top]
-    return " < ".join(f"{one[2]}:{one[1]}" for one in found if one)
-
-
-def _accelerators(tables: Mapping[str, object]) -> tuple[bool | None, bool]:
-    """Whether any accelerator moves memory (None: not known for all nodes), and whether those of all ranks
-    are busy without.
-    """
-    moves, spins, known = False, bool(tables), bool(tables)
-    for table in tables.values():
-        looks = list(_looks(table))
-        if not looks:
-            known = False
-            continue
-        for devices in looks:
-            moves = moves or any(memory > RESTS for _, memory in devices)
-            full = sum(core >= FULL for core, _ in devices)
-            spins = spins and full >= min(len(devices), max(1, len(_rows(table))))
-    return True if moves else (False if known else None), known and spins and not moves
-
-
-def _looks(table: object) -> Iterator[list[tuple[float, float]]]:
-    """(utilisation, that of memory) of each device, look by look; nothing where one of them is missing."""
-    told = table.get("accelerators") if isinstance(table, Mapping) else None
-    texts = told.get("nvidia-smi") if isinstance(told, Mapping) else None
-    for text in texts if isinstance(texts, list) else ():
-        devices = []
-        for line in str(text).splitlines():
-            parts = [part.strip() for part in line.split(",")]
-            try:
-                devices.append((float(parts[2]), float(parts[3])))
-            except (IndexError, ValueError):
-                return
-        if devices:
-            yield devices
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0

@@ -16,6 +16,7 @@ and thawed may still write; `line_owner` recognises its lines by their jobs and 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Collection, Sequence
 from dataclasses import field
 from typing import cast
@@ -36,6 +37,7 @@ from ftrun.supervisor.telemetry.tail import READ_BYTES, LogPath, Piece, Tail, Ta
 __all__ = [
     "LogWatcher",
     "WatchReport",
+    "file_size",
     "known_owners",
     "launch_logs",
     "merge_reports",
@@ -116,6 +118,10 @@ class LogWatcher:
             self._last_fresh_open_s = now_s
         return self._report(new)
 
+    def sizes(self) -> dict[str, int]:
+        """Log -> how many bytes it is known to have: what was read, or more if the file shows more by now."""
+        return {tail.log.path: max(tail.offset_bytes, file_size(tail.log.path)) for tail in self._tails.tails}
+
     def close(self) -> None:
         """Give the descriptors back."""
         self._tails.close()
@@ -152,6 +158,14 @@ class LogWatcher:
             health=_health(self._files),
             others=_others(self._files),
         )
+
+
+def file_size(path: str) -> int:
+    """The size of a file in bytes; 0 where it cannot be seen."""
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
 
 
 def merge_reports(files: Sequence[LogFile], seats: RankMap, why_unreadable: str = "") -> WatchReport:

@@ -111,6 +111,21 @@ class _Counter:
     low_rises: int = 0  # ... and how often that row rose
 
 
+_TERMINAL = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
+# Labels without a space behind them: mpirun --tag-output, torchrun --tee, excepthooks of ranks.
+_LABEL = re.compile(rb"\s*\[(?:\d+,\d+\]<std(?:out|err)>|(?:default|rank)\d+\]):")
+
+
+def _without_labels(line: bytes) -> bytes:
+    """The line without terminal codes, NUL and its launcher's label."""
+    if b"\0" in line:
+        line = line.replace(b"\0", b"")
+    if b"\x1b" in line:
+        line = _TERMINAL.sub(b"", line)
+    label = _LABEL.match(line) if line.lstrip()[:1] == b"[" else None
+    return line[label.end() :] if label is not None else line
+
+
 class ProgressReader:
     """Reads one log. The same bytes give the same `progress`, however they are cut; only times come from the
     caller.
@@ -234,12 +249,12 @@ class ProgressReader:
             self._telling(line, offset_bytes)
 
     def _announce(self, line: bytes, offset_bytes: int) -> None:
-        phase = announced_phase(step_formats.strip_labels(line))
+        phase = announced_phase(_without_labels(line))
         if phase is not None:
             self._announced = (phase, offset_bytes)
 
     def _telling(self, line: bytes, offset_bytes: int) -> None:
-        seen, said, saved = step_formats.parse_line(step_formats.strip_labels(line))
+        seen, said, saved = step_formats.parse_line(_without_labels(line))
         loss = said if said is not None and math.isfinite(said) else None
         if seen is not None and seen.rank >= self._counter.rank:
             self._count(seen, loss, offset_bytes)

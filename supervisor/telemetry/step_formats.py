@@ -25,7 +25,6 @@ __all__ = [
     "is_candidate",
     "parse_line",
     "saved_checkpoint",
-    "strip_labels",
 ]
 
 # A line without any of these is skipped: finding bytes is much faster than forms. Each word costs a pass over
@@ -155,9 +154,6 @@ _NOT_OURS = re.compile(
     rb"max\w*|num\w*|skipp\w+|until|from|at|after|before|than|resum\w*|load\w*|restor\w*)[\s_/:-]*(?:training |global[_ ])?$"
 )
 _RESUMES = re.compile(rb"(?i)\b(?:resum|load|restor|skipping)\w*\b")
-_TERMINAL = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
-# Labels without a space behind them: mpirun --tag-output, torchrun --tee, excepthooks of ranks.
-_LABEL = re.compile(rb"\s*\[(?:\d+,\d+\]<std(?:out|err)>|(?:default|rank)\d+\]):")
 _LOSS = re.compile(
     rb"""(?<![A-Za-z0-9_])(?:lm |train[_ /]|training[_ /]|reduced_train_|total_)?[Ll]oss['"]?(?:\s*[:=]\s*|\s+)['"]?\[?\s*(?P<loss>[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"""
 )
@@ -196,16 +192,6 @@ _STEP_IN_PATH = re.compile(
 def is_candidate(line: bytes) -> bool:
     """Whether the line has any of `WORDS`."""
     return any(word in line for word in WORDS)
-
-
-def strip_labels(line: bytes) -> bytes:
-    """The line without terminal codes, NUL and its launcher's label."""
-    if b"\0" in line:
-        line = line.replace(b"\0", b"")
-    if b"\x1b" in line:
-        line = _TERMINAL.sub(b"", line)
-    label = _LABEL.match(line) if line.lstrip()[:1] == b"[" else None
-    return line[label.end() :] if label is not None else line
 
 
 def parse_line(line: bytes) -> tuple[StepCount | None, float | None, SavedCheckpoint | None]:

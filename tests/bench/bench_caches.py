@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from ftrun.hooks.compile_cache import packs
-from ftrun.supervisor.submission import cache_env
+from ftrun.supervisor.submission import library_env
 from tests.bench.figures import Figure, percentiles, ratio
 
 __all__ = ["measure"]
@@ -113,7 +113,9 @@ class Stand:
 
     def start(self, python: str, program: str, setting: str) -> tuple[float, object, int]:
         """Seconds from the loaded framework to the end of the first steps, the losses, and the entries that lie here then."""
-        told = dict(line.split("=", 1) for line in cache_env.export_lines(setting).split("\n"))
+        told = dict(
+            line.split("=", 1) for line in library_env.export_lines(library_env.CACHES, setting).split("\n")
+        )
         exports = {
             names.split(",")[0]: value.replace("{caches}", str(self.local)) for names, value in told.items()
         }

@@ -378,9 +378,10 @@ class Viewer:
         before_s, self._last_s = self._last_s, now_s
         self.sampled += 1
         self.asked += not life.beats
-        if not (life.beats or (life.stacks and self._has_steps)):
-            return Stacks(self.sampled)
         inside = segment.inside
+        alone = inside.name == "evaluation on rank 0"  # the others wait for it
+        if not (life.beats or (life.stacks and self._has_steps)):  # the kernel alone tells who waits
+            return Stacks(self.sampled, peers="idle" if alone else "")
         stopped = _in(life.suspended, now_s)
         pairs = 1 if life.beats else 2  # whoever takes stacks looks twice
         moved = before_s < segment.begins_s or (not stopped and self._chance.random() >= inside.alike**pairs)
@@ -389,7 +390,12 @@ class Viewer:
         waits = self._waits
         waiting = inside.waiting if waits else ""
         return Stacks(
-            self.sampled, moved if before_s > -1e8 else None, waiting, ranks=life.ranks, pairs=pairs
+            self.sampled,
+            moved if before_s > -1e8 else None,
+            waiting,
+            ranks=life.ranks,
+            pairs=pairs,
+            peers="collective" if alone else "",
         )
 
     def _used(self, now_s: float, segment: Segment) -> Activity | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.supervisor.submission import cache_env
+from ftrun.supervisor.submission import library_env
 from tests.formats.test_written import LIMIT_S, PYTHON
 
 JAX = "import jax, jax.numpy as jnp; print(float(jax.jit(lambda x: (x @ x).sum())(jnp.ones((8, 8)))))"
@@ -29,7 +29,9 @@ pytestmark = pytest.mark.formats
 
 
 def _run(code: str, folder: Path, **more: str) -> tuple[int, str, str]:
-    lines = (line.partition("=") for line in cache_env.export_lines("auto").splitlines())
+    lines = (
+        line.partition("=") for line in library_env.export_lines(library_env.CACHES, "auto").splitlines()
+    )
     told = {names.split(",")[0]: value.replace("{caches}", str(folder)) for names, _, value in lines}
     env = {
         name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "TORCH", "XLA_"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.slurm.sandbox.handle import Sandbox
-from ftrun.supervisor.submission import cache_env
+from ftrun.supervisor.submission import library_env
 from ftrun.supervisor.submission.compose import compose
 from tests.slurm.post import Post
 from tests.unit.lives import put_node_side
@@ -69,7 +69,10 @@ class Run:
             "run_dir": str(self.run_dir),
             "cluster": "c",
         }
-        facts |= {"caches": f"1000000 {self.local(attempt)}", "cache_exports": cache_env.export_lines("auto")}
+        facts |= {
+            "caches": f"1000000 {self.local(attempt)}",
+            "cache_exports": library_env.export_lines(library_env.CACHES, "auto"),
+        }
         composed = compose(script.encode(), facts)
         assert AT_ONCE[0] in composed
         (self.folder / "script").write_bytes(composed.replace(*AT_ONCE))

@@ -105,3 +105,28 @@ def test_without_a_spare_a_new_job_goes_on_elsewhere(
     assert dict(run.spent) == {}
     (told,) = [record["data"]["reason"] for record in post.records() if record["kind"] == "end.intended"]
     assert f"drained ({reason})" in told
+
+
+@pytest.mark.drills
+def test_without_a_supervisor_the_agent_sees_the_drain_itself() -> None:
+    """Nobody but the agent asks Slurm, a question a minute: a spare takes the place, in the same job."""
+    with boxes() as box, posts(box(nodes=3)) as make:
+        post = make()
+        (post.work / "trainer.py").write_text(TRAINER)
+        more = ["--exclusive", "--ft-save-signal=USR1", "--ft-resume-arg={checkpoint}"]
+        more += [f"--ft-checkpoint={post.work}/ckpt-*.pt", "--ft-checkpoint-marker=.done"]
+        job = post.sbatch('srun python3 trainer.py "$@"\n', "-N2", "-n2", "--ft-spares=1", *more)
+        post.until(lambda: _told(post, "from"), "it trains")
+        drained = post.call("squeue", "-h", "-s", "-j", job, "-n", "python3", "-o", "%N").strip()
+        node = drained.replace("[", "").replace("]", "")[:2]
+        post.call("scontrol", "update", f"nodename={node}", "state=drain", "reason=kernel update")
+
+        post.until(lambda: len(_told(post, "from")) == 2, "it begins again", 420.0)
+        (saved,) = _told(post, "saved")
+        before, after = _told(post, "from")
+        assert saved[0] == after[0], post.story()
+        assert before[1] != after[1]
+        post.supervise()
+        run = post.until_state("finished")
+        assert 1 == len(run.attempts)
+        assert ["swap"] == [one.decision["rung"] for one in run.incidents]

@@ -20,7 +20,7 @@ import pytest
 from ftrun.slurm.client.nodeset import expand
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.store import run_dir as store_run_dir
-from ftrun.supervisor.submission import node_names, plan
+from ftrun.supervisor.submission import array_spec, plan, sbatch_options
 from tests.matrix import spellings
 from tests.slurm.callee import Callee
 from tests.slurm.dropin_rows import ROWS, Row
@@ -242,10 +242,10 @@ def what_ftrun_read(run_dir: str) -> dict[str, object]:
     return {
         "name": kept["job_name"],
         "shape": kept["shape"],
-        "tasks": node_names.array_tasks(kept["array"]),
+        "tasks": array_spec.array_tasks(kept["array"]),
         "requeue": plan.is_requeued(run_dir, otherwise=True),
-        "left out": set(node_names.excluded_nodes(given, kept["cwd"])) if single else set(),
-        "asked for": set(node_names.required_nodes(given, kept["cwd"])) if single else set(),
+        "left out": set(sbatch_options.excluded_nodes(given, kept["cwd"])) if single else set(),
+        "asked for": set(sbatch_options.required_nodes(given, kept["cwd"])) if single else set(),
         "waits for others": bool(given.get("dependency")),
     }
 
@@ -253,7 +253,7 @@ def what_ftrun_read(run_dir: str) -> dict[str, object]:
 def what_slurm_did(found: list[dict[str, str]]) -> dict[str, object]:
     """The same from the records of the job."""
     first = next((fields for fields in found if fields["JobId"] == fields.get("HetJobId")), found[0])
-    tasks = {task for fields in found for task in node_names.array_tasks(fields.get("ArrayTaskId", ""))}
+    tasks = {task for fields in found for task in array_spec.array_tasks(fields.get("ArrayTaskId", ""))}
     single = "HetJobId" not in first
     return {
         "name": first["JobName"],

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.slurm.sandbox.handle import Sandbox
-from ftrun.supervisor.submission import cache_env
+from ftrun.supervisor.submission import library_env
 from ftrun.supervisor.submission.compose import compose
 from tests.slurm.rows import MORE_ROWS, ROWS, SLOW_ROWS, Row
 
@@ -31,7 +31,7 @@ OURS, WITH_AGENT = "with ftrun", "with an agent"
 Facts = dict[str, str]
 FINISHED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
 
-CACHES = rf"(?m)^({'|'.join(one.name for one in cache_env.EXPORTS)})\b.*\n"
+CACHES = rf"(?m)^({'|'.join(one.name for one in library_env.CACHES)})\b.*\n"
 
 
 # As the real one it takes no signal that is meant for the job.
@@ -243,7 +243,11 @@ def played(box: Sandbox, rows: list[Row], folder: Path) -> Table:
         environment.setenv("TMPDIR", str(folder))  # jobs that end by SIGKILL leave their folder there
         environment.setenv("BASH_FUNC_hello%%", "() {  echo hello\n}")
         environment.setenv("FT_LINES", "a\nb=c ' \" \\")
-        told = {"agent": str(agent), "labels": "auto", "cache_exports": cache_env.export_lines("auto")}
+        told = {
+            "agent": str(agent),
+            "labels": "auto",
+            "cache_exports": library_env.export_lines(library_env.CACHES, "auto"),
+        }
         ways = {OURS: {}, WITH_AGENT: told}
         return Table(run_table(box, rows, folder, ways), folder)
 

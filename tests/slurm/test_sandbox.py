@@ -515,3 +515,19 @@ def _python_for_all() -> str:
         if not subprocess.run([*_as_another(), str(candidate), "-c", "pass"], capture_output=True).returncode:
             return str(candidate)
     pytest.fail("no Python that an ordinary user may start: install python3")
+
+
+@side_by_side
+def test_nodes_have_hosts_of_their_own_where_slurm_wants_one_slurmd_a_host(make_sandbox: MakeSandbox) -> None:
+    """As on a Slurm built without --enable-multiple-slurmd: host names differ, and a credential is new to the munged of each node."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Sandbox, "has_multiple_slurmd", lambda box: "single" not in box.name)
+        box = make_sandbox(nodes=3, name="single")
+    assert not box.plan.multiple_slurmd
+
+    step = box.run(["srun", "-N3", "sh", "-c", "echo $SLURMD_NODENAME $(hostname)"], check=True)
+    assert sorted(step.stdout.splitlines()) == ["n0 n0", "n1 n1", "n2 n2"]
+    box.crash("n1")
+    box.mend("n1")
+    assert box.run(["srun", "-N3", "-J", "again", "true"]).returncode == 0
+    assert [daemon.name for daemon in box.status().daemons if daemon.state != "running"] == []

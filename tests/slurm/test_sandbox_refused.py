@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.slurm.sandbox import boot
+from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.slurm.sandbox.lifecycle import find, up
 from ftrun.slurm.sandbox.plan import SandboxError
 from tests.slurm.post import traces
@@ -60,4 +61,17 @@ def test_a_daemon_that_does_not_start_is_reported_and_nothing_stays(tmp_path: Pa
     with pytest.raises(SandboxError, match=r"slurmctld did not start: .*NoSuchSetting"):
         up(tmp_path / "box", conf={"NoSuchSetting": "1"})
 
+    assert traces(tmp_path) == []
+
+
+def test_a_slurm_with_one_slurmd_a_host_is_refused_where_nodes_have_no_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several nodes on a Slurm built without --enable-multiple-slurmd need host names: without them every step would fail later."""
+    monkeypatch.setattr(Sandbox, "has_multiple_slurmd", lambda box: False)
+
+    with pytest.raises(SandboxError, match="--enable-multiple-slurmd") as refused:
+        up(tmp_path / "box", nodes=2, uts=False)
+
+    assert refused.value.wrong_usage
     assert traces(tmp_path) == []

@@ -24,7 +24,7 @@ from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.store import journal
 from ftrun.supervisor.store import run_dir as store_run_dir
-from ftrun.supervisor.submission import cache_env
+from ftrun.supervisor.submission import library_env
 from ftrun.supervisor.submission.plan import AttemptSpec, request_for
 
 pytestmark = pytest.mark.slurm
@@ -266,7 +266,7 @@ def test_output_exit_status_and_job_are_those_of_sbatch(desk: Desk, row: Row) ->
         assert desk.runs() == []
 
 
-CACHES = f"^({'|'.join(one.name for one in cache_env.EXPORTS)})="
+CACHES = f"^({'|'.join(one.name for one in library_env.CACHES)})="
 LOOK = rf"""
     printf '[%s]' "$@"; echo; unset SLURM_OPEN_MODE; pwd; umask; nice; ulimit -aS; ulimit -aH; f
     env -0 | sort -z | tr '\0' '\n' | sed 's,^PATH=[^:]*/agent/bin:,PATH=,' | grep -v '^FTRUN_\|^MASTER_\|^TORCH_[NH]CCL_\|^SLURM_JOB_*ID=\|^SLURM_JOBID=\|^SLURM_TASK_PID\|^SLURM_JOB_SLUID\|_TIME=\|^SLURM_JOB_NODELIST\|^SLURM_NODELIST\|^SLURMD_NODENAME\|^SLURM_TOPOLOGY\|^HOSTNAME' | grep -vE '{CACHES}'

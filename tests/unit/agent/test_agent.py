@@ -27,6 +27,7 @@ from ftrun.supervisor.agent import (
     stop_start,
 )
 from ftrun.supervisor.agent.batch_channel import BatchChannel
+from ftrun.supervisor.diagnosis import launch_monitor
 from ftrun.supervisor.model import run as model_run
 from ftrun.supervisor.store import run_dir
 from ftrun.supervisor.store.lease import SystemClock
@@ -493,7 +494,7 @@ def test_a_bad_node_that_an_earlier_start_went_on_with_hides_no_other(
     make: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Most nodes being bad, nobody were suspected, and a start that stands still for the other one stood for ever."""
-    monkeypatch.setattr(start_monitor, "REPORTS_EVERY_S", 0.1)
+    monkeypatch.setattr(launch_monitor, "REPORTS_EVERY_S", 0.1)
     monkeypatch.setattr(start_loop, "LOOK_EVERY_S", 0.1)
     stage = make(fault_grace=0.2, hang="never")
     watch = {"schema": 1, "kind": "watch"}

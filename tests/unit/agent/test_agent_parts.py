@@ -20,7 +20,7 @@ from ftrun.slurm.commands.node_queries import parse_answers
 from ftrun.slurm.commands.steps import parse_steps
 from ftrun.supervisor.agent import batch_channel, main, node_liveness, rank_restart, start_monitor, stop_start
 from ftrun.supervisor.agent.batch_channel import BatchChannel, parse_started
-from ftrun.supervisor.controller import exit_status
+from ftrun.supervisor.controller import gather_facts
 from ftrun.supervisor.diagnosis import suspicions
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts, NodeFinding
 from ftrun.supervisor.model.run import Attempt, Launch, LaunchEnd, Start, StartNote
@@ -37,7 +37,7 @@ from ftrun.supervisor.policy import policy_input, start_decision
 from ftrun.supervisor.signatures import catalog as signatures_catalog
 from ftrun.supervisor.signatures.catalog import Catalog
 from ftrun.supervisor.store.lease import SystemClock
-from ftrun.supervisor.telemetry import liveness
+from ftrun.supervisor.telemetry import liveness, stack_samples
 from tests.unit.questions import Said, Shut
 
 NODES = ("n0", "n1", "n2", "n3")
@@ -377,8 +377,8 @@ def _row(pid: int, digest: str, **more: object) -> dict[str, object]:
 def test_stacks_that_all_stand_still_twice_have_not_moved() -> None:
     """One sample alone leaves it open; a second one with the same stacks says so."""
     tables = {"n0": _table(_row(1, "a")), "n1": _table(_row(2, "b"))}
-    first, activity, digests = liveness.stack_sample(tables, {}, 1)
-    second, _, _ = liveness.stack_sample(tables, digests, 2)
+    first, activity, digests = stack_samples.stack_sample(tables, {}, 1)
+    second, _, _ = stack_samples.stack_sample(tables, digests, 2)
 
     assert (first.moved, second.moved) == (None, False)
     assert activity == liveness.Activity(cpu=False, io=False)
@@ -387,19 +387,19 @@ def test_stacks_that_all_stand_still_twice_have_not_moved() -> None:
 def test_one_rank_that_moves_is_enough() -> None:
     """Between the two looks of a sample, or between samples."""
     still = {"n0": _table(_row(1, "a")), "n1": _table(_row(2, "b"))}
-    _, _, digests = liveness.stack_sample(still, {}, 1)
+    _, _, digests = stack_samples.stack_sample(still, {}, 1)
     other = {"n0": _table(_row(1, "a")), "n1": _table(_row(2, "c"))}
     within = {"n0": _table(_row(1, "a")), "n1": _table(_row(2, "b", moved=True))}
 
-    assert liveness.stack_sample(other, digests, 2)[0].moved is True
-    assert liveness.stack_sample(within, digests, 2)[0].moved is True
+    assert stack_samples.stack_sample(other, digests, 2)[0].moved is True
+    assert stack_samples.stack_sample(within, digests, 2)[0].moved is True
 
 
 def test_a_node_without_a_table_leaves_it_open() -> None:
     """Nobody knows what its ranks do, nor whether they use anything."""
     tables = {"n0": _table(_row(1, "a")), "n1": None}
-    _, _, digests = liveness.stack_sample(tables, {}, 1)
-    stacks, activity, _ = liveness.stack_sample(tables, digests, 2)
+    _, _, digests = stack_samples.stack_sample(tables, {}, 1)
+    stacks, activity, _ = stack_samples.stack_sample(tables, digests, 2)
 
     assert stacks.moved is None
     assert activity == liveness.Activity()
@@ -411,8 +411,8 @@ def test_who_spins_in_a_collective_uses_nothing() -> None:
     idle = {"n0": _table(_row(1, "a", **waits)), "n1": _table(_row(2, "b", **waits), _row(3, "c"))}
     works = {"n0": _table(_row(1, "a", **waits)), "n1": _table(_row(3, "c", cpu_s=3.0))}
 
-    assert liveness.stack_sample(idle, {}, 1)[1].cpu is False
-    assert liveness.stack_sample(works, {}, 1)[1].cpu is True
+    assert stack_samples.stack_sample(idle, {}, 1)[1].cpu is False
+    assert stack_samples.stack_sample(works, {}, 1)[1].cpu is True
 
 
 def test_a_wait_in_a_collective_is_read_from_the_table() -> None:
@@ -421,16 +421,16 @@ def test_a_wait_in_a_collective_is_read_from_the_table() -> None:
     both = {"n0": _table(_row(1, "a", **waits)), "n1": _table(_row(2, "b", **waits))}
     one = {"n0": _table(_row(1, "a", **waits), _row(3, "a", **waits)), "n1": _table(_row(2, "b"))}
 
-    assert liveness.stack_sample(both, {}, 1)[0].waiting == "collective"
-    assert liveness.stack_sample(one, {}, 1)[0].elsewhere == (2,)
+    assert stack_samples.stack_sample(both, {}, 1)[0].waiting == "collective"
+    assert stack_samples.stack_sample(one, {}, 1)[0].elsewhere == (2,)
 
 
 def test_what_was_used_between_two_samples_counts() -> None:
     """A burst that falls between the looks is in the sums."""
     row = _row(1, "a", cpu_all_s=10.0, bytes_all=0)
     later = _row(1, "a", cpu_all_s=18.0, bytes_all=50_000_000)
-    _, first, seen = liveness.stack_sample({"n0": {**_table(row), "at_s": 100.0}}, {}, 1)
-    _, second, _ = liveness.stack_sample({"n0": {**_table(later), "at_s": 140.0}}, seen, 2)
+    _, first, seen = stack_samples.stack_sample({"n0": {**_table(row), "at_s": 100.0}}, {}, 1)
+    _, second, _ = stack_samples.stack_sample({"n0": {**_table(later), "at_s": 140.0}}, seen, 2)
 
     assert (first.cpu, first.io) == (False, False)
     assert (second.cpu, second.io) == (True, True)
@@ -463,14 +463,14 @@ def test_what_was_used_between_two_samples_counts() -> None:
 def test_accelerators_tell_whether_they_move_memory(looks: list[str], gpu: bool | None, spins: bool) -> None:
     """Use without memory is a kernel that waits; what cannot be read is not known."""
     table = {**_table(_row(1, "a"), _row(2, "b")), "accelerators": {"nvidia-smi": looks}}
-    activity = liveness.stack_sample({"n0": table}, {}, 1)[1]
+    activity = stack_samples.stack_sample({"n0": table}, {}, 1)[1]
 
     assert (activity.gpu, activity.spins) == (gpu, spins)
 
 
 def test_a_process_that_waits_in_the_kernel_is_told() -> None:
     """State D is neither rest nor work that a hang could not do."""
-    activity = liveness.stack_sample({"n0": _table(_row(1, "a", state="D"))}, {}, 1)[1]
+    activity = stack_samples.stack_sample({"n0": _table(_row(1, "a", state="D"))}, {}, 1)[1]
 
     assert (activity.io, activity.stuck) == (True, True)
 
@@ -480,7 +480,7 @@ def test_a_process_that_waits_in_the_kernel_is_told() -> None:
 )
 def test_a_table_of_any_form_is_read(table: object) -> None:
     """The folder belongs to the job's user."""
-    liveness.stack_sample({"n0": table}, {}, 1)
+    stack_samples.stack_sample({"n0": table}, {}, 1)
 
 
 def _finding(node: str, severity: str, check: str = "throughput") -> NodeFinding:
@@ -551,10 +551,10 @@ def test_a_script_that_exits_0_because_its_agent_ended_it_has_not_finished() -> 
     attempt = Attempt(
         1, 900.0, begun=(ended,), launch=Launch(0, end=LaunchEnd(state="COMPLETED"), start=Start(number=2))
     )
-    seen = exit_status.corrected_by_log(attempt, ())
+    seen = gather_facts.corrected_by_log(attempt, ())
 
     assert (seen.launch.end.state, seen.ended_by_us) == ("FAILED", True)
     own = replace(attempt, begun=(replace(ended, by_us=False),))
-    assert exit_status.corrected_by_log(own, ()) is own
+    assert gather_facts.corrected_by_log(own, ()) is own
     third = replace(attempt, launch=replace(attempt.launch, start=Start(3)))
-    assert exit_status.corrected_by_log(third, ()) is third, "its agent died before it noted start 3"
+    assert gather_facts.corrected_by_log(third, ()) is third, "its agent died before it noted start 3"

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from ftrun.hooks.checks import ethernet, job_hosts, net_interfaces, rdma, rdma_ports, reachability
+from ftrun.hooks.checks import ethernet, job_hosts, rdma, reachability
 from ftrun.hooks.checks.catalogue import CHECKS
-from ftrun.hooks.checks.net_interfaces import Interface
-from ftrun.hooks.checks.rdma_ports import Port
+from ftrun.hooks.checks.ethernet import Interface
+from ftrun.hooks.checks.rdma import Port
 from ftrun.hooks.runtime.finding import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 from ftrun.hooks.runtime.state_dir import Growth, growth_of
@@ -131,9 +131,9 @@ def test_a_port_is_read_whole(tmp_path: Path) -> None:
     machine = Machine(str(tmp_path))
 
     expected = Port("mlx5_0/1", "ACTIVE", "LinkUp", 400.0, 4, "InfiniBand", "MT4129 MT_0000000838")
-    assert [expected] == rdma_ports.ports(machine)
+    assert [expected] == rdma.ports(machine, {})
     only = ["symbol_error", "link_downed", "out_of_sequence"]
-    assert {"mlx5_0/1": {"link_downed": 0, "out_of_sequence": 0}} == rdma_ports.counters(machine, only)
+    assert {"mlx5_0/1": {"link_downed": 0, "out_of_sequence": 0}} == rdma.counters(machine, only)
 
 
 # --- counters
@@ -280,11 +280,11 @@ def test_interfaces_are_read_from_the_tree(tmp_path: Path) -> None:
     write(net / "docker0", operstate="down", mtu="1500", flags="0x1003", type="1")
     write(net / "lo", operstate="unknown", flags="0x9", type="772")
     machine = Machine(str(tmp_path))
-    docker, ens1, function = net_interfaces.interfaces(machine)
+    docker, ens1, function = ethernet.interfaces(machine, {})
 
     assert Interface("ens1", "Ethernet", True, True, False, "up", 200_000, 9000, "full", 2) == ens1
     assert (False, False, None) == (docker.is_physical, function.is_physical, function.speed_mbps)
-    assert {"ens1": {"rx_crc_errors": 4}} == net_interfaces.counters(machine, ["rx_crc_errors", "tx_errors"])
+    assert {"ens1": {"rx_crc_errors": 4}} == ethernet.counters(machine, ["rx_crc_errors", "tx_errors"])
 
 
 def test_this_machine_s_own_interfaces_are_read() -> None:

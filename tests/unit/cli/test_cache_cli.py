@@ -10,7 +10,7 @@ import pytest
 
 from ftrun.hooks import main as hooks_main
 from ftrun.supervisor.cli import main
-from ftrun.supervisor.submission import cache_env, in_allocation
+from ftrun.supervisor.submission import in_allocation, library_env
 from tests.unit.cache_nodes import ENTRIES, LIMIT_BYTES, Node
 from tests.unit.cli.test_cli_runs import RECOVERED, home
 
@@ -132,7 +132,10 @@ def test_all_starts_of_a_run_have_one_folder_and_no_two_runs_the_same() -> None:
 
 def test_what_may_compute_wrongly_is_switched_on_by_nobody_but_the_user() -> None:
     """MindSpore's cache of graphs is set with `all` only, and XLA_FLAGS with nothing."""
-    usual, every = cache_env.export_lines("auto"), cache_env.export_lines("all")
+    usual, every = (
+        library_env.export_lines(library_env.CACHES, "auto"),
+        library_env.export_lines(library_env.CACHES, "all"),
+    )
 
     assert "MS_COMPILER" not in usual
     assert "MS_COMPILER_CACHE_ENABLE" in every

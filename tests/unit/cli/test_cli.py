@@ -26,10 +26,8 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
     def plant(name: str, what: object) -> None:
         module = types.ModuleType("ftrun_planted")
         module.what = what  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "ftrun_planted", module)
-        monkeypatch.setattr(
-            app, "COMMANDS", {name: commands.Command("ftrun_planted", "what", "A planted one.")}
-        )
+        monkeypatch.setitem(sys.modules, "ftrun.supervisor.cli.planted", module)
+        monkeypatch.setattr(app, "COMMANDS", {name: commands.Command("planted", "what", "A planted one.")})
 
     return plant
 
@@ -110,7 +108,7 @@ def test_the_help_lists_commands_without_loading_them(
 ) -> None:
     """`ftrun --help` needs the table only: no family is imported."""
     planted("status", None)
-    monkeypatch.delitem(sys.modules, "ftrun_planted")
+    monkeypatch.delitem(sys.modules, "ftrun.supervisor.cli.planted")
 
     assert 0 == cli.main(["--help"])
     assert "A planted one." in capsys.readouterr().out

@@ -25,6 +25,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     now_s = time.time()
     one = [_fault("gpu1", now_s - n * DAY, n, device="0000:3b:00") for n in (2, 1)]
     many = [_fault(f"gpu{n}", now_s - DAY, n, signature="ib-link-down") for n in (5, 6, 7, 8)]
+    (tmp_path / "home").mkdir(mode=0o700)
     assert ledger.append_entries(str(tmp_path / "home"), *one, *many)
     return str(tmp_path / "home")
 

@@ -253,6 +253,27 @@ def test_explain_json_is_the_journal_itself(home: Path, capsys: pytest.CaptureFi
     assert journal.read_run(str(home / "runs" / CUT)) == _json(capsys)["records"]
 
 
+def test_a_damaged_run_says_what_is_readable_and_how_to_go_on(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All that is readable, what is not, and one way: end its jobs, submit anew, remove the folder."""
+    path = next((home / "runs" / RECOVERED / "journal").glob("000001-*"))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:20], lines[20][:40] + b"\n", *lines[21:]]))
+    whole = sum(len(one.read_bytes().splitlines()) for one in path.parent.iterdir())
+
+    assert 1 == main(["explain", RECOVERED])
+
+    out = capsys.readouterr().out
+    assert f"{path.name}: byte {sum(map(len, lines[:20]))}: " in out
+    assert f"Readable are {whole - 1} records" in out
+    assert re.search(r"scancel 1 2 3 .*\n.*ftrun sbatch .*\n.*rm -r ", out)
+    assert 1 == main(["explain", RECOVERED, "--json"])
+    assert whole - 1 == len(_json(capsys)["records"])
+    assert 1 == main(["show", RECOVERED])
+    assert f"ftrun explain {RECOVERED}" in capsys.readouterr().err
+
+
 def test_every_record_of_a_frozen_run_can_be_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`explain` has a sentence for what a person may ask about, and stumbles over nothing."""
     for run in (RECOVERED, STOPPED, CUT):

@@ -269,3 +269,19 @@ def test_config_show_tells_where_each_value_came_from(
     assert main(["config", "show"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert any(line.split()[:3] == ["exclude-for", "2h", "project"] for line in lines)
+
+
+@pytest.mark.parametrize("source", ["file", "script", "environment", "command line"])
+def test_an_old_name_says_what_it_is_called_now(place: Place, source: str) -> None:
+    """Wherever it stands: one line, with the source and the new name."""
+    place.user.write_text("settle = 2\n" if source == "file" else "")
+    script = ("--settle=2",) if source == "script" else ()
+    env = {"FTRUN_SETTLE": "2"} if source == "environment" else {}
+    own = (("settle", "2"),) if source == "command line" else ()
+
+    with pytest.raises(UserError, match="'settle' is now called 'log-quiet'") as refused:
+        place.load(script=script, own=own, **env)
+
+    where = {"file": str(place.user), "script": "#FTRUN", "environment": "FTRUN_SETTLE"}.get(source, source)
+    assert refused.value.message.startswith(f"{where}: ")
+    assert "\n" not in refused.value.message

@@ -509,11 +509,7 @@ def test_the_question_to_a_node_runs_nothing_of_the_folder_it_is_asked_in(tmp_pa
 
 def test_no_module_of_ours_is_started_with_the_working_folder_on_its_path() -> None:
     """`python -m` looks there first: a json.py that another user left would run as this one. Unpacked, only a developer runs the node side."""
-    unpacked = {
-        "hooks/compile_cache/periodic_merge.py",
-        "hooks/ranks/fence_daemon.py",
-        "hooks/staging/daemon.py",
-    }
+    unpacked = {"hooks/runtime/command_line.py"}
     root = Path(sources.__file__).resolve().parents[2]
     starts = []
     for path in sorted(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.slurm.client import parse, topology
+from ftrun.slurm.client import parse
 from ftrun.slurm.client.cluster import JobState, NodeUsage
 from ftrun.slurm.client.node_states import parse_node_state
 from ftrun.slurm.client.nodeset import expand, fold
@@ -427,5 +427,5 @@ def test_leaf_switches_and_blocks_know_their_nodes() -> None:
         "SwitchName=odd Level=0 LinkSpeed=1 Nodes=n[0-\n"
     )
 
-    assert topology.parse_topology(text) == {"s0": ("n0", "n1"), "s1": ("n2", "n3"), "b0": ("gpu00", "gpu01")}
-    assert topology.parse_topology("") == {}
+    assert parse.parse_topology(text) == {"s0": ("n0", "n1"), "s1": ("n2", "n3"), "b0": ("gpu00", "gpu01")}
+    assert parse.parse_topology("") == {}

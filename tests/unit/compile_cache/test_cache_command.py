@@ -15,7 +15,7 @@ import pytest
 from ftrun.hooks import main
 from ftrun.hooks.compile_cache import cmd, exchange, packs, periodic_merge
 from ftrun.hooks.compile_cache import node as compile_cache_node
-from ftrun.supervisor.submission import cache_env
+from ftrun.supervisor.submission import library_env
 from tests.unit.cache_nodes import ENTRIES, LIMIT_BYTES, Node, attempt_of
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
@@ -228,10 +228,10 @@ class Looks:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[list[str]] = []
-        monkeypatch.setattr(periodic_merge, "_begin", self._begin)
+        monkeypatch.setattr(os, "posix_spawn", self._begin)
         self.merger = periodic_merge.PeriodicMerge(str(folder), "0", 1000.0)
 
-    def _begin(self, words: list[str]) -> int:
+    def _begin(self, _program: str, words: list[str], _environment: object) -> int:
         self.made.append(words)
         return 0
 
@@ -319,5 +319,5 @@ def test_the_page_names_every_variable_that_is_set_and_those_that_were_left() ->
     """docs/caches.md is what batch.sh does."""
     page = (Path(__file__).resolve().parents[3] / "docs" / "caches.md").read_text()
 
-    assert [one.name for one in cache_env.EXPORTS if f"`{one.name}`" not in page] == []
+    assert [one.name for one in library_env.CACHES if f"`{one.name}`" not in page] == []
     assert "XLA_FLAGS" in page

@@ -11,7 +11,6 @@ from ftrun.supervisor.config.node_counts import (
     Sizes,
     parse_sizes,
     plan_batch,
-    scale_factor,
     whole_units,
 )
 from ftrun.supervisor.model.errors import SettingError
@@ -75,14 +74,6 @@ def test_the_largest_size_that_nodes_allow() -> None:
 def test_a_size_that_did_not_work_is_left_out_but_never_the_full_one() -> None:
     """A run can always come back to what its user asked for."""
     assert Sizes((2, 4, 8)).without({4, 8}).all == (2, 8)
-
-
-@pytest.mark.parametrize(
-    ("full", "size", "told"), [(4, 4, "1"), (4, 3, "4/3"), (8, 4, "2"), (6, 4, "3/2"), (1, 1, "1")]
-)
-def test_the_scale_is_the_full_size_over_the_present_one(full: int, size: int, told: str) -> None:
-    """In lowest terms."""
-    assert scale_factor(full, size) == told
 
 
 def test_a_batch_is_dealt_out_to_the_replicas_of_each_size() -> None:

@@ -46,11 +46,19 @@ def attempt(**fields: Any) -> Attempt:
     return Attempt(1, 0.0, **({"submission": "done", "job": "7"} | fields))
 
 
+def context(run_dir: Path, present: Attempt, run: model_run.Run | None = None) -> Any:
+    """What the loop passes to the feature."""
+    path = run_dir / "submit" / "context.json"
+    submission = json.loads(path.read_text()) if path.exists() else {}
+    run = run or model_run.Run("r")
+    return SimpleNamespace(run_dir=str(run_dir), run=run, attempt=present, submission=submission)
+
+
 def test_the_failed_tasks_are_repeated_and_the_given_up_are_not(run_dir: Path) -> None:
     """What failed for good in one attempt stays out of all that follow."""
     run = model_run.Run("r", given_up=(LOT,))
 
-    assert (4,) == arrays.tasks_to_repeat(str(run_dir), run, attempt(failed_tasks=(2, 4)))
+    assert (4,) == arrays.tasks_to_repeat(context(run_dir, attempt(failed_tasks=(2, 4)), run))
 
 
 @pytest.mark.parametrize("submission", ["refused", "lost", "opened"])
@@ -58,10 +66,8 @@ def test_an_attempt_that_no_job_came_of_leaves_its_tasks_to_the_next(run_dir: Pa
     """A refused second attempt must not make a third one of all tasks again."""
     refused = attempt(submission=submission, tasks=(1, 4))
 
-    assert (1, 4) == arrays.tasks_to_repeat(str(run_dir), model_run.Run("r"), refused)
-    assert tuple(range(6)) == arrays.tasks_to_repeat(
-        str(run_dir), model_run.Run("r"), attempt(submission=submission)
-    )
+    assert (1, 4) == arrays.tasks_to_repeat(context(run_dir, refused))
+    assert tuple(range(6)) == arrays.tasks_to_repeat(context(run_dir, attempt(submission=submission)))
 
 
 def test_of_an_array_that_slurm_forgot_what_left_no_good_end_is_repeated(run_dir: Path) -> None:
@@ -72,22 +78,22 @@ def test_of_an_array_that_slurm_forgot_what_left_no_good_end_is_repeated(run_dir
     ended(run_dir, 3, 1, launch=1)
     gone = attempt(launch=Launch(end=LaunchEnd("GONE")), failed_tasks=(4,))
 
-    assert (3, 4, 5) == arrays.tasks_to_repeat(str(run_dir), model_run.Run("r"), gone)
-    assert not arrays.all_went_well(str(run_dir), gone)
+    assert (3, 4, 5) == arrays.tasks_to_repeat(context(run_dir, gone))
+    assert not arrays.all_went_well(context(run_dir, gone))
     for task in (3, 4, 5):
         ended(run_dir, task, 0, launch=2)
-    assert arrays.all_went_well(str(run_dir), gone)
+    assert arrays.all_went_well(context(run_dir, gone))
 
 
 def test_what_is_no_array_has_no_tasks(run_dir: Path) -> None:
     """A single job is submitted as it was typed, also where its context cannot be read."""
     (run_dir / "submit" / "context.json").write_text(json.dumps({"v": 1, "array": ""}))
     assert ((), False) == (
-        arrays.tasks_to_repeat(str(run_dir), model_run.Run("r"), attempt()),
-        arrays.all_went_well(str(run_dir), attempt()),
+        arrays.tasks_to_repeat(context(run_dir, attempt())),
+        arrays.all_went_well(context(run_dir, attempt())),
     )
     (run_dir / "submit" / "context.json").unlink()
-    assert () == arrays.tasks_to_repeat(str(run_dir), model_run.Run("r"), attempt())
+    assert () == arrays.tasks_to_repeat(context(run_dir, attempt()))
 
 
 def test_a_run_with_tasks_given_up_does_not_end_well() -> None:

@@ -16,7 +16,8 @@ from ftrun.supervisor.cli import view_run
 from ftrun.supervisor.context import cluster_view
 from ftrun.supervisor.controller import agent_link, user_hooks
 from ftrun.supervisor.diagnosis.class_defaults import Ended
-from ftrun.supervisor.diagnosis.facts import Facts, case_of
+from ftrun.supervisor.diagnosis.evidence import case_of
+from ftrun.supervisor.diagnosis.facts import Facts
 from ftrun.supervisor.diagnosis.review import agent_diagnosis
 from ftrun.supervisor.model import events
 from ftrun.supervisor.model import run as model_run

@@ -216,6 +216,42 @@ def test_a_script_that_saves_nothing_goes_on_where_it_is(tmp_path: Path) -> None
     assert any("n0 is drained (kernel update), the job goes on there" in text for text in life.run.warnings)
 
 
+def _save_all_the_time(life: Life, name: str) -> None:
+    """A save every 3 s, without a marker, none of which rests; `{step}` in the name, or always the same one."""
+    for step in range(10, 10 + 120, 3):
+        if life.attempt.number > 1:
+            return
+        path = Path(life.cwd, name.format(step=step))
+        path.write_bytes(b"x" * step)
+        at_s = life.clock.now_s()
+        os.utime(path, (at_s, at_s))
+        life.train(step, step + 2)
+
+
+def test_one_that_saves_every_three_seconds_is_left_too(tmp_path: Path) -> None:
+    """No checkpoint of it rests for five seconds: the one before the last counts, once the next is written."""
+    life = _life(
+        tmp_path, save_signal="", checkpoint=str(tmp_path / "work" / "ckpt-*.pt"), checkpoint_marker=""
+    )
+    _drain(life, "n0")
+    _save_all_the_time(life, "ckpt-{step}.pt")
+
+    assert 2 == life.attempt.number
+    assert ["slurm.moved-off-drained"] == [one.signature for one in life.run.incidents]
+
+
+def test_where_nothing_ever_counts_as_saved_a_person_is_told(tmp_path: Path) -> None:
+    """One file that is written anew every three seconds: nobody knows when it is whole, and it is said once."""
+    life = _life(
+        tmp_path, save_signal="", checkpoint=str(tmp_path / "work" / "last.pt"), checkpoint_marker=""
+    )
+    _drain(life, "n0")
+    _save_all_the_time(life, "last.pt")
+
+    assert 1 == life.attempt.number
+    assert 1 == sum("no checkpoint counts as complete: last.pt" in text for text in life.run.warnings)
+
+
 def test_one_that_does_not_listen_is_left_after_its_own_next_checkpoint(tmp_path: Path) -> None:
     """However long it takes."""
     life = _life(tmp_path, save_signal="", save_wait=5.0)

@@ -11,7 +11,7 @@ import pytest
 
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood
-from ftrun.supervisor.controller import queued_job
+from ftrun.supervisor.controller import resubmit
 from ftrun.supervisor.policy.policy_input import ClusterView
 from ftrun.supervisor.store.crash_points import PlannedCrash
 from tests.unit.lives import Life
@@ -471,6 +471,6 @@ def test_a_new_job_does_not_take_the_size_that_a_growth_ran_into(
     run = replace(life.run, sizes_aside=aside)
     ctx: Any = SimpleNamespace(run=run, attempt=life.attempt, settings=run.settings)
     view = ClusterView(nodes, frozenset(nodes), frozenset(nodes))
-    size = queued_job.next_size_and_spares(ctx, SimpleNamespace(nodes={}), view, ())[0]  # type: ignore[arg-type]
+    size = resubmit.next_size_and_spares(ctx, SimpleNamespace(nodes={}), view, ())[0]  # type: ignore[arg-type]
 
     assert size == (3 if aside else 4)

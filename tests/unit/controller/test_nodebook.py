@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ftrun.slurm.client.errors import Unreachable
-from ftrun.supervisor.context.node_ledger_writer import NodeLedgerWriter
-from ftrun.supervisor.controller import node_history
 from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.model.run import Attempt, Exclusion, Launch, LaunchEnd, Run
 from ftrun.supervisor.nodes import ledger
+from ftrun.supervisor.nodes.ledger import NodeLedger
 from tests.unit.cases import DAY, NODES, NOW, F, diagnosis
 
 SWITCHES = {"s0": ("n1", "n2", "n3", "n4"), "s1": ("n5", "n6", "n7", "n8")}
 
 
 class Context:
-    """As much of a context as is asked for its run."""
+    """A run and the ledger of its home."""
 
     def __init__(self, home: Path, *entries: NodeEntry, domains: Any = None, **run: Any) -> None:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
         assert ledger.append_entries(str(home), *entries)
-        self.settings: dict[str, Any] = run.pop("settings", {})
         self.attempt = Attempt(2, NOW - 100, nodes=NODES)
         self.run = Run("r-0009", attempts=(Attempt(1, NOW - 900), self.attempt), **run)
-        book = NodeLedgerWriter(str(home), lambda: NOW, lambda *_, **__: None)
-        self.services = SimpleNamespace(ledger=book, domains=lambda: self._domains(domains))
+        self.ledger = NodeLedger(
+            str(home), lambda: NOW, lambda *_, **__: None, domains=lambda: self._domains(domains)
+        )
 
     @staticmethod
     def _domains(answer: Any) -> Any:
@@ -49,7 +48,7 @@ def fault(node: str, at_s: float = NOW - 60, **changes: Any) -> NodeEntry:
 
 def common(ctx: Context, *nodes: str, **changes: Any) -> str:
     found = diagnosis(F.HARDWARE_GPU, nodes=nodes or ("n1",), **changes)
-    return node_history.common_cause(ctx, found, NOW)  # type: ignore[arg-type]
+    return ctx.ledger.common_cause(ctx.run, found, NOW)
 
 
 def test_the_fourth_node_in_ten_minutes_has_a_fault_in_common(tmp_path: Path) -> None:
@@ -85,14 +84,15 @@ def test_whom_other_runs_blame_is_kept_away(tmp_path: Path) -> None:
     blamed = fault("n7")
 
     def kept(folder: str, **run: Any) -> tuple[str, ...]:
-        return node_history.quarantined(Context(tmp_path / folder, blamed, **run), NOW)  # type: ignore[arg-type]
+        ctx = Context(tmp_path / folder, blamed, **run)
+        return ctx.ledger.quarantined(ctx.run, NOW)
 
     assert ("n7",) == kept("a")
     assert () == kept("b", settings={"quarantine": "never"})
     ctx = Context(tmp_path / "c", blamed)
     refused = Attempt(2, NOW, excluded=("n7",), launch=Launch(end=LaunchEnd(state="REFUSED")))
     ctx.run = Run("r-0009", attempts=(refused, Attempt(3, NOW)))
-    assert () == node_history.quarantined(ctx, NOW)  # type: ignore[arg-type]
+    assert () == ctx.ledger.quarantined(ctx.run, NOW)
 
 
 def test_a_release_ends_a_runs_own_exclusion_too(tmp_path: Path) -> None:
@@ -106,4 +106,4 @@ def test_a_release_ends_a_runs_own_exclusion_too(tmp_path: Path) -> None:
     after = NodeEntry(NOW - 400, "released", ("n1",), detail={"by": "ada"})
     ctx = Context(tmp_path, before, after, excluded=own)
 
-    assert ("n2",) == node_history.excluded(ctx, NOW)  # type: ignore[arg-type]
+    assert ("n2",) == ctx.ledger.excluded(ctx.run, NOW)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ftrun.slurm.client.cluster import JobRow, JobState
-from ftrun.supervisor.controller import graceful_stop
+from ftrun.supervisor.controller import gather_facts
 from ftrun.supervisor.model.run import Attempt, Launch, LaunchEnd
 from tests.fake_slurm import faults
 from tests.unit.lives import Life
@@ -46,7 +46,7 @@ def test_who_leaves_in_the_time_of_grace_was_preempted(
     attempt = Attempt(1, 0.0, total_steps=100, launch=Launch(end=end, requeued="requeued" in marks), **ours)
 
     assert (
-        seen == graceful_stop.as_preempted(attempt, step, told=told, asked="asked" in marks).launch.end.state
+        seen == gather_facts.as_preempted(attempt, step, told=told, asked="asked" in marks).launch.end.state
     )
 
 

@@ -76,6 +76,11 @@ CUT_OFF = (
     "gpu1:41:88 [7] NCCL INFO Call to recv from 10.0.0.2<46532> failed : Connection reset by peer",
     "gpu1:41:88 [7] socket.cc:540 NCCL WARN Net : Connection closed by remote peer n2.cluster<46532>",
 )
+KILLED = (
+    "srun: error: n1: task 1: Killed",
+    "0: ConnectionResetError: [Errno 104] Connection reset by peer",
+)
+INVALID = "srun: error: Unable to confirm allocation for job 7: Invalid job id specified"
 ODD = (Proof("job.log", 3, "what is this", ""),)
 LIVED = Attempt(1, 0.0, job="7", nodes=NODES, launch=Launch(end=LaunchEnd("FAILED")), submission="done")
 REQUEUED = replace(LIVED, launch=replace(LIVED.launch, requeued=True))
@@ -140,6 +145,9 @@ ORDER: dict[tuple[str, str], Facts] = {
     ("hardware-before-limit", "time-limit"): _facts(XID, ended=Ended("TIMEOUT"), progress=TRAINED),
     ("preempted", "log"): _facts(*BUG, ended=Ended("PREEMPTED")),
     ("cancelled", "log"): _facts(XID, ended=Ended("CANCELLED")),
+    ("rank-death", "log"): _facts(*KILLED),
+    ("log", "job-forgotten"): _facts(XID, INVALID, ended=Ended("GONE", exit_code=1), forgotten=True),
+    ("job-forgotten", "exit-record"): _facts(INVALID, ended=Ended("GONE", exit_code=1), forgotten=True),
     ("log", "requeued"): _facts(XID, ended=Ended("PENDING", requeued=True)),
     ("log", "exit-record"): _facts(*BUG),
     ("launch-failure", "exit-record"): _facts(ended=Ended("FAILED", "JobLaunchFailure", exit_signal=9)),
@@ -170,6 +178,17 @@ def test_the_order_of_the_rules_bears_weight(pair: tuple[str, str], monkeypatch:
     monkeypatch.setattr(rules, "RULES", tuple(swapped))
 
     assert diagnose(ORDER[pair]) != found
+
+
+@pytest.mark.parametrize("pair", ORDER, ids="-".join)
+def test_a_rule_without_its_input_would_not_have_answered(
+    pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a rule needs only saves asking it."""
+    found = diagnose(ORDER[pair])
+    monkeypatch.setattr(rules, "RULES", tuple(replace(rule, needs=None) for rule in RULES))
+
+    assert diagnose(ORDER[pair]) == found
 
 
 def test_every_rule_answers_somewhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor.cli import app
-from ftrun.supervisor.diagnosis import known_ends
 from ftrun.supervisor.diagnosis.facts import Facts
-from ftrun.supervisor.diagnosis.known_ends import HOLD_BUDGET, HOLDS_MAX
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model import types
 from ftrun.supervisor.model.errors import UserError
@@ -22,6 +20,8 @@ from ftrun.supervisor.nodes.check_summary import (
     summarize,
     summary_lines,
 )
+from ftrun.supervisor.policy import decide
+from ftrun.supervisor.policy.decide import HOLD_BUDGET, HOLDS_MAX
 from ftrun.supervisor.policy.policy_input import PolicyLimits
 from ftrun.supervisor.signatures import catalog
 from tests.unit.cases import NODES, F, cluster, rule
@@ -55,9 +55,9 @@ def test_held_attempts_do_not_go_round_in_circles() -> None:
     last = rule(_found(n2=GPU), run={"spent": {HOLD_BUDGET: HOLDS_MAX - 1}})
     beyond = rule(_found(n2=GPU), run={"spent": {HOLD_BUDGET: HOLDS_MAX}})
 
-    assert (True, True) == (last.decision.anyway, known_ends.are_checks_waived({"anyway": True}, {}))
-    assert known_ends.are_checks_waived({}, last.spent)
-    assert not known_ends.are_checks_waived({}, {HOLD_BUDGET: HOLDS_MAX - 1})
+    assert (True, True) == (last.decision.anyway, decide.are_checks_waived({"anyway": True}, {}))
+    assert decide.are_checks_waived({}, last.spent)
+    assert not decide.are_checks_waived({}, {HOLD_BUDGET: HOLDS_MAX - 1})
     assert (1, 1) == (beyond.retries, beyond.spent[F.HARDWARE_GPU.value])
 
 

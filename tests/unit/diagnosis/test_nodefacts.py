@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from ftrun.supervisor.diagnosis import node_findings
 from ftrun.supervisor.diagnosis.class_defaults import plain
+from ftrun.supervisor.diagnosis.launch_state import is_fatal
 from ftrun.supervisor.diagnosis.node_findings import (
     ENDED_FOR_OTHER_REASONS,
     NodeFacts,
@@ -26,7 +27,6 @@ from ftrun.supervisor.diagnosis.node_findings import (
 from ftrun.supervisor.model.node_entry import NodeEntry, canonical_device
 from ftrun.supervisor.model.types import Action, Diagnosis, FaultClass, Source
 from ftrun.supervisor.policy import policy_input
-from ftrun.supervisor.policy.stall import is_fatal
 
 NODES = ("n0", "n1", "n2", "n3")
 NOW_S = 10_000.0

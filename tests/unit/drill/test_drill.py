@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor.drill import scenario
+from ftrun.supervisor.config import sources
+from ftrun.supervisor.drill import scenario, workload
 from ftrun.supervisor.drill.injector import Injector
 from ftrun.supervisor.drill.observation import CONDITIONS, Observation, Outcome, Trace, is_due, target_node
 from ftrun.supervisor.drill.scenario import Action, Expectation, Scenario
@@ -136,6 +137,18 @@ def test_names_of_drills_are_unique_and_their_faults_exist() -> None:
     assert len(names) == len(set(names)) == 90
     assert {f.what for s in all_scenarios() for f in s.faults} <= set(FAULTS)
     assert all(f.steps or f.any_step for s in all_scenarios() for f in s.faults)
+
+
+@pytest.mark.parametrize("one", all_scenarios(), ids=lambda one: one.name)
+def test_what_a_drill_sets_are_settings_of_today(one: Scenario, tmp_path: Path) -> None:
+    """Its options of ftrun, the environment of its submission, and the file of its site."""
+    words = workload.sbatch_words(one, tmp_path, tmp_path, one.name)
+    own = (word.removeprefix("--ft-").partition("=") for word in words if word.startswith("--ft-"))
+    site = tmp_path / "config.toml"
+    site.write_text(workload.site_config(one, tmp_path))
+    env = {"HOME": str(tmp_path), "FTRUN_SITE_CONFIG": str(site), **one.environment}
+
+    sources.load(str(tmp_path), env, own=[(key, value if equals else None) for key, equals, value in own])
 
 
 def test_actions_of_drills_exist_and_wait_for_what_can_be_observed() -> None:

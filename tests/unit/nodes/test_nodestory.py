@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor.context.node_ledger_writer import NodeLedgerWriter, rules_from
 from ftrun.supervisor.model.events import apply
 from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.model.run import Attempt, Incident, Launch, LaunchEnd, Run
 from ftrun.supervisor.model.types import Source
 from ftrun.supervisor.nodes import from_runs, ledger
-from ftrun.supervisor.nodes.history import fold_entries
+from ftrun.supervisor.nodes.history import QuarantineRules, fold_entries
+from ftrun.supervisor.nodes.ledger import NodeLedger
 from ftrun.supervisor.policy.node_placement import nodes_to_exclude
 from ftrun.supervisor.policy.policy_input import PolicyLimits
 from ftrun.supervisor.store import journal
@@ -231,7 +231,7 @@ def test_a_card_that_was_replaced_takes_its_strikes_with_it(tmp_path: Path) -> N
     for number, uuid in enumerate(("1" * 12, "1" * 12, "2" * 12)):
         (folder / "after.0.n2.json").write_text(json.dumps(report(uuid=uuid, at_s=NOW + number)))
         again = replace(run, id="r-0001", token=f"t{number}", incidents=run.incidents if not number else ())
-        NodeLedgerWriter(str(tmp_path), lambda: NOW + 9, lambda *_, **__: None).follow(again)
+        NodeLedger(str(tmp_path), lambda: NOW + 9, lambda *_, **__: None).follow(again)
         strikes.append(len(fold_entries(ledger.read_entries(str(tmp_path))).nodes["n2"].strikes))
 
     assert [1, 1, 0] == strikes
@@ -241,8 +241,8 @@ def test_a_card_that_was_replaced_takes_its_strikes_with_it(tmp_path: Path) -> N
 # ---------------------------------------------------------------------- a supervisor and its ledger
 
 
-def book(home: Path, said: list[str]) -> NodeLedgerWriter:
-    return NodeLedgerWriter(str(home), lambda: NOW, lambda event, **_: said.append(event))
+def book(home: Path, said: list[str]) -> NodeLedger:
+    return NodeLedger(str(home), lambda: NOW, lambda event, **_: said.append(event))
 
 
 def test_a_run_is_noted_once_by_whomever(tmp_path: Path) -> None:
@@ -298,12 +298,12 @@ def test_the_book_is_folded_anew_when_there_is_something_new(tmp_path: Path) -> 
         return {}
 
     mine.follow(run_of(judged()))
-    first = mine.book(rules_from({}), domains)
-    assert first is mine.book(rules_from({}), domains)
+    first = mine.book(QuarantineRules.of({}), domains)
+    assert first is mine.book(QuarantineRules.of({}), domains)
     assert ("n2",) == first.quarantined(NOW)
-    assert () == mine.book(rules_from({"exclude-for": 1.0}), domains).quarantined(NOW + 2)
+    assert () == mine.book(QuarantineRules.of({"exclude-for": 1.0}), domains).quarantined(NOW + 2)
     ledger.append_entries(str(tmp_path), NodeEntry(NOW + 1, "released", ("n2",), detail={"by": "ada"}))
-    assert () == mine.book(rules_from({}), domains).quarantined(NOW + 2)
+    assert () == mine.book(QuarantineRules.of({}), domains).quarantined(NOW + 2)
     assert not asked, "one node that failed: nobody asks Slurm for its switches"
 
 

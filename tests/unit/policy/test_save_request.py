@@ -22,7 +22,7 @@ from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.stop_conditions import HALT_FILE, BadStopConditions, StopConditions
 from ftrun.supervisor.policy import estimates, save_request
 from ftrun.supervisor.policy.save_request import CheckpointState, Occasion, SaveRequest
-from ftrun.supervisor.store import flag_files
+from ftrun.supervisor.store import checkpoints, flag_files
 from ftrun.supervisor.submission import plan
 from ftrun.supervisor.submission.sbatch_options import SbatchOptions
 from tests.unit.lives import Life
@@ -88,6 +88,39 @@ def test_the_wait_ends_saved_or_at_its_deadline_and_not_before(
     assert verdict.saved == (save_request.is_new(known, now) and complete)
     assert verdict.end == (verdict.saved or (wait_s is not None and waited_s >= wait_s))
     assert verdict.reason
+
+
+@pytest.mark.parametrize("wait_s", [None, 300.0])
+def test_a_script_that_saves_all_the_time_has_saved_once_it_goes_on_to_the_next(wait_s: float | None) -> None:
+    """No checkpoint of it ever rests: the one before the one that is being written counts, if it is new itself."""
+    ask = SaveRequest(Occasion.DRAIN, OLD, wait_s)
+    writing = CheckpointState("/c/step-300.pt", "c", 300, 300, 0.4)
+    new, old = CheckpointState("/c/step-200.pt", "b", 200), CheckpointState(OLD.path, OLD.stamp, OLD.step)
+
+    verdict = save_request.save_verdict(ask, replace(writing, overtaken=new), 9.0)
+    assert (verdict.end, verdict.saved, verdict.path) == (True, True, new.path)
+    for overtaken in (old, None):
+        verdict = save_request.save_verdict(ask, replace(writing, overtaken=overtaken), 9.0)
+        assert (verdict.end, verdict.unsettled) == (False, False)
+        assert save_request.save_verdict(ask, replace(writing, overtaken=overtaken), 61.0).unsettled
+
+
+def test_a_checkpoint_is_overtaken_once_another_is_written_behind_it(tmp_path: Path) -> None:
+    """By the times of the file system, a second apart; two that are written side by side are both at work."""
+    for step, at_s in ((1, 100.0), (2, 200.0), (3, 200.4)):
+        folder = tmp_path / f"step-{step}"
+        folder.mkdir()
+        (folder / "weights").write_bytes(b"x")
+        for path in (folder / "weights", folder):
+            os.utime(path, (at_s, at_s))
+    pattern = str(tmp_path / "step-*")
+    one, two, three = (str(tmp_path / f"step-{step}") for step in (1, 2, 3))
+
+    assert checkpoints.overtaken_checkpoint(three, pattern) == ""
+    os.utime(Path(three, "weights"), (203.0, 203.0))
+    assert checkpoints.overtaken_checkpoint(three, pattern) == two
+    assert checkpoints.overtaken_checkpoint(two, pattern) == ""  # the third is newer
+    assert checkpoints.overtaken_checkpoint("", pattern) == checkpoints.overtaken_checkpoint(one, one) == ""
 
 
 @given(known=SIGHTS)

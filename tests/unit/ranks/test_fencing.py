@@ -273,14 +273,14 @@ def test_an_environment_that_does_not_answer_hides_only_itself(
     """One process that holds its reader in the kernel costs a second, and not the others."""
     old = [node.rank("0.1") for _ in range(3)]
     hung = sorted(one.pid for one in old)[1]
-    plain = kill_stale._text
+    plain = procfs.read_text
 
     def read(path: str) -> str:
         if path == f"/proc/{hung}/environ":
             time.sleep(60)
         return plain(path)
 
-    monkeypatch.setattr(kill_stale, "_text", read)
+    monkeypatch.setattr(procfs, "read_text", read)
 
     killed = kill_stale.kill_stale(node.here("0.2"), 0.0).killed
 

@@ -186,7 +186,33 @@ def test_a_stopped_rank_costs_only_its_time(step: Step, capfd: pytest.CaptureFix
     assert _until(lambda: _state(rank.pid) == "T")
     (row,) = step.taken(capfd, "--limit", "2", "--apart", "0.2")["ranks"]
 
-    assert ("proc", "T") == (row["source"], row["state"])
+    assert ("proc", "T", True) == (row["source"], row["state"], row["stopped"])
+
+
+def test_a_rank_that_waits_for_its_interpreter_is_not_said_to_move(
+    step: Step, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Another thread never gives the lock back: the main thread wakes again and again, and is nowhere for long."""
+    step.rank(
+        0, f"import sys, os, re, threading, time\n{READY}\n"
+        "threading.Thread(target=re.match, args=('(a?){40}a{40}', 'a' * 40), daemon=True).start()\n"
+        "while True: time.sleep(0)",
+    )  # fmt: skip
+    for _ in range(3):
+        (row,) = step.taken(capfd, "--apart", "1.5")["ranks"]
+        assert (row["moved"], row["stopped"]) == (None, False)
+
+
+def test_a_launcher_that_waits_for_ranks_is_told_of(step: Step, capfd: pytest.CaptureFixture[str]) -> None:
+    """Where srun lives and no rank does, nobody will end it."""
+    srun = "import ctypes; ctypes.CDLL(None).prctl(15, b'srun'); import time; print(end='', flush=True); time.sleep(600)"
+    one = step.rank(0, srun)
+    assert _until(lambda: Path(f"/proc/{one.pid}/comm").read_text() == "srun\n")
+    table = step.taken(capfd, "--apart", "0.1")
+    assert (table["launchers"], table["ranks"]) == (["srun"], [])
+
+    step.rank(1, HANGING.format(beat=""))
+    assert [row["rank"] for row in step.taken(capfd, "--apart", "0.1")["ranks"]] == ["1"]
 
 
 def test_ranks_of_other_starts_and_nodes_are_not_asked(step: Step, capfd: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,6 @@ from ftrun.hooks.runtime import paths
 from ftrun.hooks.runtime.ownership import RUNNER
 from ftrun.hooks.staging import workspace
 from ftrun.slurm.sandbox import boot, ports
-from ftrun.slurm.sandbox.plan import SandboxError
 from ftrun.supervisor.store import run_dir
 
 ME, ANOTHER = 12345, 23456
@@ -103,11 +102,11 @@ def _sandbox(case: Case) -> bool:
 
 
 def _lock(case: Case) -> bool:
-    try:
-        os.close(ports._open_shared(case.path))
-    except SandboxError:
+    handle = ports._open_own(case.path)
+    if handle is None:
         return False
-    return True
+    os.close(handle)
+    return stat.S_IMODE(case.path.stat().st_mode) == 0o600
 
 
 def _expected_private(owner: str, _mode: int, *, link: bool) -> bool:

@@ -14,6 +14,7 @@ from ftrun.supervisor.store.journal import (
     JournalDamaged,
     JournalTooNew,
     believed_lengths,
+    read_readable,
     read_run,
 )
 
@@ -158,3 +159,69 @@ def test_what_no_crash_can_leave_is_refused(
 
     with pytest.raises(error):
         read_run(str(run_dir))
+
+
+# ---------------------------------------------------------------------- damage
+
+
+def _holders(run_dir: Path) -> dict[Path, bytes]:
+    """The files of a run that two supervisors looked after."""
+    first(run_dir, "one", "two").close()
+    later(run_dir, 1, "three", "four").close()
+    return {path: path.read_bytes() for path in sorted((run_dir / "journal").iterdir())}
+
+
+@pytest.mark.parametrize("mask", [0x01, 0x20])
+def test_a_changed_byte_is_never_believed(run_dir: Path, mask: int) -> None:
+    """Also one that leaves valid JSON, another number, name or time; also in the last record and its newline."""
+    for path, content in _holders(run_dir).items():
+        for at in range(len(content)):
+            path.write_bytes(content[:at] + bytes([content[at] ^ mask]) + content[at + 1 :])
+            with pytest.raises(JournalDamaged, match="byte"):
+                read_run(str(run_dir))
+        path.write_bytes(content)
+    assert ["one", "two", "three", "four"] == kinds(run_dir)
+
+
+def test_a_lost_a_doubled_or_a_moved_record_is_damage(run_dir: Path) -> None:
+    """Every record is whole, and yet the file is not what was written."""
+    for path, content in _holders(run_dir).items():
+        a, b, *rest = content.splitlines(keepends=True)
+        for lines in ([b, *rest], [a, *rest, b, b], [a, a, b, *rest], [b, a, *rest]):
+            path.write_bytes(b"".join(lines))
+            with pytest.raises(JournalDamaged):
+                read_run(str(run_dir))
+        path.write_bytes(content)
+
+
+def test_a_file_that_lost_its_end_is_damage_once_somebody_has_read_it(run_dir: Path) -> None:
+    """A later writer acted on it: what it believed must be there. So must the file."""
+    path, content = next(iter(_holders(run_dir).items()))
+    for length in range(len(content)):
+        path.write_bytes(content[:length])
+        with pytest.raises(JournalDamaged, match=f"{len(content)} bytes were read"):
+            read_run(str(run_dir))
+    path.unlink()
+    with pytest.raises(JournalDamaged, match="0 are left"):
+        read_run(str(run_dir))
+
+
+def test_what_is_readable_of_a_damaged_journal_is_told(run_dir: Path) -> None:
+    """Every record but the changed one, and where that stands."""
+    path, content = next(iter(_holders(run_dir).items()))
+    path.write_bytes(content.replace(b'"two"', b'"owt"'))
+
+    records, damage = read_readable(str(run_dir))
+
+    assert ["one", "journal.opened", "three", "four"] == [record["kind"] for record in records]
+    (told,), second = damage, content.index(b"\n") + 1
+    assert told.startswith(f"{path.name}: byte {second}: the checksum does not match")
+
+
+def test_a_journal_of_an_older_build_is_believed_as_it_is(run_dir: Path) -> None:
+    """Its records have no checksum; the next writer's have one."""
+    record = {"v": 1, "seq": 0, "at": 1.0, "kind": "one", "attempt": 0, "data": {"crc": "00000000"}}
+    (run_dir / "journal" / "000000-submit.jsonl").write_text(json.dumps(record) + "\n")
+    later(run_dir, 1, "two").close()
+
+    assert ["one", "two"] == kinds(run_dir)

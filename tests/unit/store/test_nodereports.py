@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor.diagnosis import inputs
+from ftrun.supervisor.diagnosis.node_findings import NodeFacts, facts_from_reports
 from ftrun.supervisor.nodes import from_runs
 from ftrun.supervisor.store import node_reports, node_tools, run_dir
 
@@ -29,9 +29,13 @@ def place(tmp_path: Path) -> Path:
     return folder
 
 
+def _facts(tmp_path: Path, start: int = 1) -> NodeFacts:
+    nodes = ("n0", "n1")
+    return facts_from_reports(nodes, node_reports.read_reports(str(tmp_path), 1, 0, nodes, start=start))
+
+
 def _found(tmp_path: Path, start: int = 1) -> list[str]:
-    facts = inputs.read_node_reports(str(tmp_path), 1, 0, ("n0", "n1"), start=start)
-    return [one.node for one in facts.findings]
+    return [one.node for one in _facts(tmp_path, start).findings]
 
 
 def test_checks_after_an_earlier_start_say_nothing_of_a_later_one(tmp_path: Path, place: Path) -> None:
@@ -77,7 +81,7 @@ def test_a_number_that_no_clock_shows_costs_its_own_field_only(
     (place / "after.0.n0.json").write_text(text)
 
     assert _found(tmp_path) == ["n0"]
-    assert inputs.read_node_reports(str(tmp_path), 1, 0, ("n0", "n1")).findings[0].at_s is None
+    assert _facts(tmp_path).findings[0].at_s is None
     told = node_reports.read_reports(str(tmp_path), 1, 0, ("n0",))["after"]["n0"]
     run = SimpleNamespace(token="t", id="r")
     entries = from_runs.entries_of_report(run, 1, 0, told, node="n0", now_s=5.0)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftrun.supervisor.submission import node_names
+from ftrun.supervisor.submission import array_spec
 
 # As Slurm 22.05 tells them: count, max, min, step.
 TOLD = [
@@ -26,16 +26,16 @@ TOLD = [
 @pytest.mark.parametrize(("spec", "told"), TOLD, ids=[spec for spec, _ in TOLD])
 def test_a_task_is_told_what_slurm_tells_it_of_the_whole(spec: str, told: str) -> None:
     """Count, highest, lowest and step are those of the array as it was asked for."""
-    assert told == " ".join(node_names.array_env(spec).values())
+    assert told == " ".join(array_spec.array_env(spec).values())
 
 
 @pytest.mark.parametrize("spec", ["", "x", "5-1", "1-9:0", "1-", "-3", "1,,2", "0-99999999999"])
 def test_what_slurm_would_refuse_has_no_tasks(spec: str) -> None:
     """Nothing is made up for a specification that nobody can read."""
-    assert ((), {}) == (node_names.array_tasks(spec), node_names.array_env(spec))
+    assert ((), {}) == (array_spec.array_tasks(spec), array_spec.array_env(spec))
 
 
 def test_the_limit_stays_with_what_is_left() -> None:
     """A narrowed array runs as many at a time as the whole did."""
-    assert "2,5%4" == node_names.narrowed_array("0-5%4", (2, 5))
-    assert "2" == node_names.narrowed_array("0-5", (2,))
+    assert "2,5%4" == array_spec.narrowed_array("0-5%4", (2, 5))
+    assert "2" == array_spec.narrowed_array("0-5", (2,))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.supervisor.submission import cache_env
+from ftrun.supervisor.submission import library_env
 from tests.unit.bundle.test_batch_sh import (
     EACH_SHELL,
     Attempt,
@@ -26,7 +26,10 @@ def attempt(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Attempt]
     if not reads_after_a_signal(name, *words):
         pytest.skip(f"this {request.param} can read nothing any more after a signal")
     one = Attempt(tmp_path, shell)
-    one.values |= {"caches": f"1000 {tmp_path}/my cache", "cache_exports": cache_env.export_lines("auto")}
+    one.values |= {
+        "caches": f"1000 {tmp_path}/my cache",
+        "cache_exports": library_env.export_lines(library_env.CACHES, "auto"),
+    }
     one.env["SLURM_JOB_NUM_NODES"] = "1"
     yield one
     assert [] == list((tmp_path / "my tmp").iterdir())
@@ -85,7 +88,7 @@ def test_what_the_user_chose_stays_and_with_it_what_depends_on_it(
 
 def test_who_switches_mindspores_cache_on_is_warned_once(attempt: Attempt) -> None:
     """In the job's log, at the first start of the run."""
-    attempt.values["cache_exports"] = cache_env.export_lines("all")
+    attempt.values["cache_exports"] = library_env.export_lines(library_env.CACHES, "all")
     _, out, err = attempt.run(TELL)
     attempt.env["SLURM_RESTART_COUNT"] = "1"
     later = attempt.run(TELL)

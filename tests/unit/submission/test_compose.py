@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 
@@ -15,10 +16,16 @@ from ftrun.supervisor.submission.compose import (
     directives,
     ftrun_directives,
     shebang,
-    user_script,
 )
 
 ATTEMPT = {"run": "r-0001", "attempt": "1", "token": "ftrun:r-0001:0:1", "run_dir": "/home/a b/runs/r"}
+
+
+def user_script(composed: bytes) -> bytes:
+    """What stands behind the line that the composed file names."""
+    found = re.search(rb"^_ft_mark='(#ftrun-payload-\d+#)'$", composed, re.MULTILINE)
+    assert found is not None
+    return composed.partition(b"\n" + found[1] + b"\n")[2]
 
 
 @given(st.binary())

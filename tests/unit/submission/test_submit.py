@@ -187,6 +187,17 @@ def test_a_later_attempt_leaves_out_what_was_meant_for_the_first_start() -> None
     assert "--dependency=afterok:9" in again.argv
 
 
+@pytest.mark.parametrize("typed", ["singleton", "afterok:5,Singleton"])
+def test_a_chain_of_one_name_stays_a_chain(typed: str) -> None:
+    """`singleton` holds for each job of that name: a later attempt without it would run beside the next job of the chain."""
+    head = f"#!/bin/sh\n#SBATCH --dependency={typed}\necho\n".encode()
+    for argv, script in ((("-d", typed, "job.sh"), SCRIPT), (("job.sh",), head)):
+        later = planned(kept(*argv), script, attempt=2, token=TOKEN)
+
+        assert "--dependency=singleton" in later.argv
+        assert "dependency" not in str(directives(later.content))
+
+
 @pytest.mark.parametrize(
     ("argv", "script", "wanted"),
     [

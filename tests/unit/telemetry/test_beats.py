@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor.telemetry import liveness
+from ftrun.supervisor.telemetry import stack_samples
 from ftrun.supervisor.telemetry.heartbeats import BeatReader, parse_beat
 from ftrun.supervisor.telemetry.liveness import Activity
 
@@ -159,7 +159,7 @@ def test_own_times_are_samples_for_stragglers(tmp_path: Path) -> None:
 )
 def test_what_a_rank_waits_in_is_read_from_its_innermost_frames(stack: str, kind: str) -> None:
     """The framework's file and the name of a collective together; anything else is work."""
-    assert kind == liveness.wait_kind(stack)
+    assert kind == stack_samples.wait_kind(stack)
 
 
 def test_all_wait_only_where_each_does() -> None:
@@ -167,6 +167,6 @@ def test_all_wait_only_where_each_does() -> None:
     device = "cuda/__init__.py:synchronize"
 
     assert ["collective", "device", "", ""] == [
-        liveness.common_wait(dict(enumerate(tops)))
+        stack_samples.common_wait(dict(enumerate(tops)))
         for tops in ([WAITS, WAITS], [WAITS, device], [WAITS, LOADS], [])
     ]

@@ -11,7 +11,7 @@ import pytest
 from ftrun.supervisor.model.types import HangState, HangVerdict
 from ftrun.supervisor.telemetry import hang_rules, liveness
 from ftrun.supervisor.telemetry.hang_rules import HangLimits
-from ftrun.supervisor.telemetry.liveness import Activity, History, LivenessSample, Rank, Stacks
+from ftrun.supervisor.telemetry.liveness import Activity, History, LivenessSample, Rank, Stacks, Witness
 
 LIMITS = HangLimits()
 WORKS = Activity(cpu=True, io=True, gpu=True)
@@ -351,7 +351,7 @@ def test_who_is_behind_is_named_where_it_can_be_told(
     """Stacks first, then the lowest step, then the oldest beat; never half of all."""
     seen = tuple(Rank(at, f"n{at}", step, step, "", moved_s) for at, (step, moved_s) in enumerate(ranks))
 
-    assert named == hang_rules.ranks_behind(seen, elsewhere)
+    assert named == hang_rules.ranks_behind(seen, Witness(elsewhere=elsewhere))
 
 
 def test_whoever_does_not_wait_for_the_others_is_behind() -> None:

@@ -211,8 +211,8 @@ def test_a_verdict_in_itself_is_given_the_law_s_own_time(
         seen_s=700.0,
         counts=True,
         watched_s=700.0,
-        moves=liveness.Moves(kind="steps", count=moves, at_s=0.0, step_s=step_s),
-        witness=liveness._Witness(samples=9, sampled_s=700.0, frozen=20, steady=20, waiting="collective"),
+        moves=liveness.Moves(kind="steps", count=moves, steps=moves, at_s=0.0, step_s=step_s),
+        witness=liveness.Witness(samples=9, sampled_s=700.0, frozen=20, steady=20, waiting="collective"),
     )
     assert threshold_s == hang_rules.hang_verdict(history, 700.0, limits).threshold_s
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftrun.supervisor.policy.stall import LEAVING_FOR_S, exit_grace_s
+from ftrun.supervisor.diagnosis.launch_state import LEAVING_FOR_S, exit_grace_s
 
 
 def test_what_a_job_does_behind_its_script_is_given_its_time() -> None:
