@@ -258,7 +258,7 @@ class NativeCluster:
         return error if is_known(told.words) and self._clock() - asked_s >= QUICK_S else None
 
     def _ask(self, do: str, **words: object) -> object:
-        """The child's reply. Raises NotForIt if it is not to be used; Said, NoAnswer; Unreachable if Slurm is
+        """The child's reply. Raises NotSupported if it is not to be used; SlurmAnswered, NoAnswer; Unreachable if Slurm is
         not even configured.
         """
         check_configuration(self._env)
@@ -271,7 +271,7 @@ class NativeCluster:
             return self._child.ask(do, self._timeout_s, **words)
 
     def _start(self) -> None:
-        """Start a child of the right release that answers a first query. Raises NotForIt without one,
+        """Start a child of the right release that answers a first query. Raises NotSupported without one,
         SlurmError if Slurm does not answer.
         """
         if self._standing.barred(self._clock()):

@@ -95,7 +95,7 @@ class Child:
         return str(line.get("pyslurm", ""))
 
     def ask(self, do: str, timeout_s: float, **words: object) -> object:
-        """Its reply. Raises Said, NotForIt, or NoAnswer, after which the child is gone."""
+        """Its reply. Raises SlurmAnswered, NotSupported, or NoAnswer, after which the child is gone."""
         self._asked += 1
         question = json.dumps({"id": self._asked, "do": do} | words).encode() + b"\n"
         begun = False

@@ -84,7 +84,7 @@ class AgentJournal:
         self._earlier: dict[int, bytes] = {}  # launch -> records of its agent, which has ended
 
     def record(self, kind: str, /, **data: Any) -> Record:
-        """Write one record; it is durable when this returns. Raises OSError, BookClosed."""
+        """Write one record; it is durable when this returns. Raises OSError, JournalClosed."""
         self._may_write()
         self._check_path()
         record: Record = {
@@ -105,7 +105,7 @@ class AgentJournal:
         return record
 
     def _check_path(self) -> None:
-        """Raise BookClosed if the attempt's folder was moved or removed: the descriptor still works, but
+        """Raise JournalClosed if the attempt's folder was moved or removed: the descriptor still works, but
         nobody would ever read the records. Raises OSError.
         """
         if not os.path.samestat(os.fstat(self._fd), os.stat(self.path)):

@@ -5,7 +5,7 @@ sweeps it; a node that answered but was not swept is asked once more. A job of o
 that Slurm already took from the job is lost without a question. A node that was found silent while the start
 still lived gets no more time than the sweep of the others takes.
 
-`roll_call` finds silent nodes as fast as is safe. A node is silent only if two independent signs say so:
+`ping_nodes` finds silent nodes as fast as is safe. A node is silent only if two independent signs say so:
 - Two questions. The first goes to all nodes. A node that is silent a second after the last answer is asked
   again, directly from our own node and in small groups, because on a large job Slurm forwards a step from
   node to node and one dead node can cut off others. Both questions run side by side with their full time

@@ -6,7 +6,7 @@ and runs the failure checks (`node_checks`) on them, spares included. A sick nod
 sick spare is no spare. The checks are skipped where no finding could change what the log already says, and
 for a start that failed at once, which is a mistake in the script (batch.sh does the same).
 
-`settled` collects the answers, `seen_of` puts all facts together for the diagnosis.
+`settle_start` collects the answers, `collect_facts` puts all facts together for the diagnosis.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def journal_diagnosis(
     diagnosis: Diagnosis,
 ) -> None:
     """Journal the diagnosis of a start that is over and, once, that its training had diverged. Raises
-    OSError, BookClosed.
+    OSError, JournalClosed.
     """
     ctx.journal.record(
         "start.diagnosed",

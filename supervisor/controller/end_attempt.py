@@ -28,7 +28,7 @@ class _Clocks:
 def announce_end(ctx: RunContext, reason: str) -> None:
     """Announce the end of this attempt.
 
-    `carry_out` does it. For a run that ftrun may only observe, just record it.
+    `cancel_job` does it. For a run that ftrun may only observe, just record it.
     """
     clocks = ctx.observations.per_launch(_Clocks)
     if ctx.watch_only:

@@ -5,7 +5,7 @@ the results. `report_of` merges whole files; the evidence is the same, except fo
 seen. A log that cannot be read gives no evidence, and the report says so: the silence of an unreadable log
 means nothing.
 
-`of_launch` and `of_start` say which part of which file a launch, or one start of its script, wrote. A job
+`launch_logs` and `start_logs` say which part of which file a launch, or one start of its script, wrote. A job
 that Slurm starts again appends to the log of its last launch, and so does the next attempt where the user
 names one file for all, and a script that is started again inside one launch. Each start recorded the log's
 length when it began, so its text ends where a later one begins in the same file. A file that a later launch
