@@ -5,7 +5,7 @@ gone, not why; so the rank that died first is the cause, and is named with its n
 ends the step, every other rank dies of a signal too: such deaths say nothing.
 
 A signal that a process does not send to itself (SIGKILL, SIGTERM, SIGINT) came from outside: several ranks
-may get it at once. A rank that aborted did so for a reason that it may have met in a peer. So it counts only
+may get it at once. A rank that aborted or crashed did so for a reason that it may have met in a peer. So it counts only
 where no other rank died of a signal, and nobody reports a time-out.
 
 srun prints the signal's name as strsignal(3) has it (src/srun/libsrun/opt.c, `_print_task...`); a task's
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from ftrun.supervisor.diagnosis.evidence import Case
 
 
-KILLED, ABORTED = "slurm-task-killed", "slurm-task-aborted"
-"""Signatures of srun's reports: a signal from outside, and an abort."""
+KILLED, ABORTED, CRASHED = "slurm-task-killed", "slurm-task-aborted", "slurm-task-crash"
+"""Signatures of srun's reports: a signal from outside, an abort, a signal that the program's own fault causes."""
+OWN_DEATHS = (ABORTED, CRASHED)
 
 _DEATH = re.compile(
     r"(?:srun|yhrun): error: (?P<host>[\w.\-\[\],]+): tasks? (?P<ranks>[\d,\-\[\]]+): (?P<word>\w+(?: \w+)*)"
@@ -39,6 +40,8 @@ _SIGNALS = {
     "Hangup": "SIGHUP",
     "Quit": "SIGQUIT",
     "Aborted": "SIGABRT",
+    "Segmentation fault": "SIGSEGV",
+    "Floating point exception": "SIGFPE",
 }
 _STEP_ENDED = re.compile(
     r"\*\*\* (?:STEP|JOB) |\b(?:srun|yhrun): (?:error: )?(?:Job step aborted|Terminating |Force Terminated|forcing job|First task exited)"
@@ -52,7 +55,7 @@ ADVICE = "Look who sends signals there; SIGKILL is often lack of memory: see the
 
 def is_rank_death(found: Diagnosis) -> bool:
     """Whether the cause is that a signal ended a rank."""
-    return found.signature in (KILLED, ABORTED) and bool(found.because)
+    return found.signature in (KILLED, *OWN_DEATHS) and bool(found.because)
 
 
 def rank_death(case: Case) -> Diagnosis | None:
@@ -63,9 +66,10 @@ def rank_death(case: Case) -> Diagnosis | None:
         return None
     lines = [line for line in case.lines if not line.progress_after]
     ends = min((line.order for line in lines if _STEP_ENDED.search(line.text)), default=float("inf"))
-    found = [line for line in lines if line.order < ends and line.signature in (KILLED, ABORTED)]
+    found = [line for line in lines if line.order < ends and line.signature in (KILLED, *OWN_DEATHS)]
     deaths = [line for line in found if line.signature == KILLED and _DEATH.search(line.text)]
-    alone = not deaths and len(found) == 1 and _ranks(found[0]).isdigit()
+    crashes = [line for line in lines if line.signature == CRASHED]  # whenever: nobody's signal is SIGSEGV
+    alone = not deaths and len(found) == 1 and len(crashes) <= 1 and _ranks(found[0]).isdigit()
     deaths = deaths or (found if alone else [])
     if not deaths or not all(_follows(line, deaths[0], case, alone) for line, _ in case.log.causes):
         return None
@@ -73,9 +77,10 @@ def rank_death(case: Case) -> Diagnosis | None:
 
 
 def _follows(line: Evidence, death: Evidence, case: Case, alone: bool) -> bool:
-    """Whether a line that could be a cause may follow from the death of a rank. `alone`: it aborted."""
+    """Whether a line that could be a cause may follow from the death of a rank. `alone`: it aborted or
+    crashed."""
     fault = next(of.fault for one, of in case.log.causes if one is line)
-    if line.signature == ABORTED or fault is FaultClass.UNKNOWN:
+    if line.signature in OWN_DEATHS or fault is FaultClass.UNKNOWN:
         return True
     if fault is FaultClass.HANG:
         return not alone and line.order > death.order
@@ -100,23 +105,22 @@ def _diagnosis(case: Case, deaths: list[Evidence]) -> Diagnosis:
     who = (
         f"rank {ranks} on {', '.join(places)}" if ranks.isdigit() else f"ranks {ranks} on {', '.join(places)}"
     )
-    aborted = deaths[0].signature == ABORTED
-    title = (
-        f"{who} aborted ({signal})" if aborted else f"{who} was ended by {signal}, and nothing says by whom"
-    )
-    later = sum(line.count for line, _ in case.log.causes if line.signature != ABORTED)
+    own = deaths[0].signature in OWN_DEATHS
+    did = "aborted" if deaths[0].signature == ABORTED else "crashed"
+    title = f"{who} {did} ({signal})" if own else f"{who} was ended by {signal}, and nothing says by whom"
+    later = sum(line.count for line, _ in case.log.causes if line.signature not in OWN_DEATHS)
     rests_on = [f"srun: {who}: {signal}, before anybody ended the step"]
     if later:
         rests_on.append(f"{later} lines say that a peer is gone, or that others failed: they follow from it")
     found = plain(
-        FaultClass.LIBRARY_BUG if aborted else FaultClass.UNKNOWN,
+        FaultClass.LIBRARY_BUG if own else FaultClass.UNKNOWN,
         title if ranks.isdigit() else title.replace(" was ", " were "),
         rests_on,
-        confidence=0.5 if aborted else 0.6,
+        confidence=0.5 if own else 0.6,
         names=tuple(places) if len(places) == 1 else (),
         lines=deaths,
         sources=(Source.LOG,),
-        advice="Look at what this rank printed last." if aborted else ADVICE,
+        advice="Look at what this rank printed last." if own else ADVICE,
     )
     return replace(found, signature=deaths[0].signature, exclude=False, blame=Blame.UNKNOWN)
 

@@ -70,6 +70,8 @@ def _died(word: str, rank: str = "1", host: str = "n1") -> str:
         ("Interrupt", "SIGINT"),
         ("Aborted (core dumped)", "SIGABRT"),
         ("Aborted", "SIGABRT"),
+        ("Segmentation fault (core dumped)", "SIGSEGV"),
+        ("Floating point exception", "SIGFPE"),
     ],
 )
 @pytest.mark.parametrize("others", [[*RESETS, *EXITS], [GLOO, *EXITS], [NCCL, *RESETS, FORCED], EXITS])
@@ -85,7 +87,9 @@ def test_the_rank_that_a_signal_ended_is_named_with_its_node(
     assert not found.exclude
     assert found.title.startswith("rank 1 on n1 ")
     assert signal in found.title
-    assert found.fault is (FaultClass.LIBRARY_BUG if word.startswith("Aborted") else FaultClass.UNKNOWN)
+    assert found.fault is (
+        FaultClass.LIBRARY_BUG if word.startswith(("Abort", "Seg", "Float")) else FaultClass.UNKNOWN
+    )
     assert [one.text for one in found.because] == [_died(word)]
     assert found.retry
 
