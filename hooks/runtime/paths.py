@@ -109,7 +109,8 @@ ROWS = (
     Row("devices of a sandbox", "{sandbox}/dev/gpu*", 0o666, "read"),
     Row("folder of devices", "{sandbox}/dev", 0o755, "read"),
     Row("logs of a sandbox", "{sandbox}/log/**", 0o644, "read"),
-    Row("socket of a sandbox", "{sandbox}/run/munge.sock*", 0o777, "run"),
+    Row("socket of a sandbox", "{sandbox}/munge*/munge.sock*", 0o777, "run"),
+    Row("folder of that socket", "{sandbox}/munge*", 0o755, "run"),
     Row("daemons' own files", "{sandbox}/(run|state|spool|mysql)/**", 0o755, "run"),
 )
 """The first match counts: specific rows stand first."""

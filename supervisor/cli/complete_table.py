@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+__all__ = ["COMMANDS"]
+
 # fmt: off
 COMMANDS: Mapping[str, tuple[str, tuple[tuple[str, str, str], ...], tuple[str, ...], tuple[str, ...]]] = {
     "": ("", (("-h --help", "", "Show this message and exit."), ("--version", "", "Print the version and exit.")), (), ("status", "show", "logs", "explain", "history", "cancel", "stop", "pause", "resume", "prune", "doctor", "supervise", "nodes", "preflight", "recheck", "site", "cache", "advise", "simulate", "sandbox", "drill", "checkpoints", "config", "trust", "completion", "diagnose", "catalog")),
