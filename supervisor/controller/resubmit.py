@@ -38,7 +38,7 @@ from ftrun.supervisor.store import attempt_dir, checkpoints, run_dir
 from ftrun.supervisor.submission import array_spec, in_allocation, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
@@ -183,7 +183,7 @@ def _waited(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
 
 
 def _next_attempt(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
-    number = run_dir.latest_attempt_number(ctx.run_dir) + 1
+    number, decision = run_dir.latest_attempt_number(ctx.run_dir) + 1, ctx.run.decision
     view = cluster_view(ctx, snapshot)
     unseen = ctx.observations.per_launch(_Clocks).no_partition
     if not view.partition and unseen.held_s(snapshot.mono_s) < PARTITION_WITHIN_S:
@@ -202,7 +202,7 @@ def _next_attempt(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         ctx.record("warned", message=in_allocation.fewer_spares_message(spares, ctx.settings["spares"]))
     ctx.begin_launch(0)
     try:
-        spec = _spec(ctx, view, exclude, tasks, size=size, spares=spares)
+        spec = _spec(ctx, decision, view, exclude, tasks, size=size, spares=spares)
         request = plan.request_for(ctx.run_dir, spec, ctx.submission)
     except errors.SubmitImpossible as error:
         ctx.record("submit.refused", message=str(error), for_good=True)
@@ -255,6 +255,7 @@ def next_size_and_spares(
 
 def _spec(
     ctx: RunContext,
+    decision: Mapping[str, Any],
     view: ClusterView,
     exclude: tuple[str, ...],
     tasks: tuple[int, ...],
@@ -262,8 +263,10 @@ def _spec(
     size: int,
     spares: int | None,
 ) -> plan.AttemptSpec:
-    """What ftrun decided about the attempt that was just opened. Raises OSError."""
-    run, decision = ctx.run, ctx.run.decision
+    """What ftrun decided about the attempt that was just opened: its record took the `decision` from the run.
+    Raises OSError.
+    """
+    run = ctx.run
     number = ctx.attempt.number
     resumable.write_divergence_files(ctx.run_dir, run.poisoned)
     return plan.AttemptSpec(
