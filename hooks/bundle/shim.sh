@@ -105,7 +105,7 @@ _ft_short() { # letters $1; those before the last one that matters go into _ft_h
 _ft_now_of() {
     case $1 in
         */*) _ft_names= && return 1 ;;
-        *'['*) _ft_names=$(scontrol show hostnames "$1" 2>/dev/null) || return 1 ;;
+        *'['*) _ft_names=$("${_ft_real%/*}/scontrol" show hostnames "$1" 2>/dev/null) || return 1 ;;
         *)
             IFS=,
             # shellcheck disable=SC2086

@@ -529,5 +529,5 @@ def test_nodes_have_hosts_of_their_own_where_slurm_wants_one_slurmd_a_host(make_
     assert sorted(step.stdout.splitlines()) == ["n0 n0", "n1 n1", "n2 n2"]
     box.crash("n1")
     box.mend("n1")
-    assert box.run(["srun", "-N3", "-J", "again", "true"]).returncode == 0
+    assert box.run(["srun", "-N3", "-J", "again", "true"], timeout_s=240).returncode == 0
     assert [daemon.name for daemon in box.status().daemons if daemon.state != "running"] == []
