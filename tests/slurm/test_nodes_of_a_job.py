@@ -113,7 +113,7 @@ def _alive(folder: Path) -> list[str]:
 def jobs(place: tuple[Sandbox, Path, dict[str, str]]) -> dict[tuple[str, str], str]:
     """All jobs that end by themselves, submitted at once: (shape or script, front) -> job id."""
     _, folder, env = place
-    texts = {"fails": "#!/bin/sh\nsleep 6\nexit 7\n", "typo": "#!/bin/sh\nexit 7\n", "steps": SCRIPT}
+    texts = {"fails": "#!/bin/sh\nsleep 15\nexit 7\n", "typo": "#!/bin/sh\nexit 7\n", "steps": SCRIPT}
     scripts = {name: folder / f"{name}.sh" for name in texts}
     for name, path in scripts.items():
         path.write_text(texts[name])
