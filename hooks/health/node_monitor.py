@@ -28,7 +28,7 @@ from ftrun.hooks.checks import catalogue, kernel_log_reader
 from ftrun.hooks.checks import thresholds as checks_thresholds
 from ftrun.hooks.compile_cache.periodic_merge import PeriodicMerge
 from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.command_line import END, MEANT_FOR_OTHERS, node_name, parser_of, until_told
+from ftrun.hooks.runtime.command_line import END, MEANT_FOR_OTHERS, handle_end_signals, node_name, parser_of
 from ftrun.hooks.runtime.finding import BAD, DEGRADED, OK, SEVERITIES, SKIPPED, UNKNOWN, Check, Finding, worst
 from ftrun.hooks.runtime.host import Machine, UsageError
 from ftrun.hooks.runtime.parent import Parent
@@ -367,7 +367,7 @@ def _hold_back() -> None:
                 os.killpg(_Living.child, signal.SIGKILL)
         os._exit(0)
 
-    until_told(leave)
+    handle_end_signals(leave)
     with contextlib.suppress(OSError):
         os.nice(19)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as stream:

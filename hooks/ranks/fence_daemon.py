@@ -19,7 +19,7 @@ import sys
 import time
 
 from ftrun.hooks.compile_cache.periodic_merge import HAS_MERGER, PeriodicMerge
-from ftrun.hooks.runtime.command_line import node_name, options, own_command, until_told
+from ftrun.hooks.runtime.command_line import handle_end_signals, node_name, own_command, parse_options
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.runtime.parent import Parent, environment_for_helper
 
@@ -163,7 +163,7 @@ def main(arguments: list[str]) -> int:
         print(USAGE)
         return 0
     parent = Parent()
-    words, watch_words = options("guard", arguments, *OPTIONS)
+    words, watch_words = parse_options("guard", arguments, *OPTIONS)
     folder, launch, node, job, watch_after, keep_words = (words.get(name, "") for name in OPTIONS)
     launch = launch or "0"
     if not folder or not launch.isdigit():
@@ -213,7 +213,7 @@ def _install_signal_handlers(guard: FenceDaemon, watch: _Child, keep: _Child, ca
             pass
         os._exit(0)
 
-    until_told(leave)
+    handle_end_signals(leave)
     try:
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as stream:
             stream.write("1000")

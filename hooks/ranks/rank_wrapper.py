@@ -20,7 +20,7 @@ import sys
 import time
 
 from ftrun.hooks.runtime import start_processes
-from ftrun.hooks.runtime.command_line import node_name, options
+from ftrun.hooks.runtime.command_line import node_name, parse_options
 from ftrun.hooks.runtime.host import UsageError
 
 TYPE_CHECKING = False
@@ -277,7 +277,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _words(arguments: list[str]) -> tuple[str, list[str], float]:
-    words, command = options("rank", arguments, "--folder", "--wait")
+    words, command = parse_options("rank", arguments, "--folder", "--wait")
     folder, wait = words.get("--folder", ""), words.get("--wait", str(ANSWER_S))
     if not wait.replace(".", "", 1).isdigit():
         raise UsageError("--wait is no number of seconds")

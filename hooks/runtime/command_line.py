@@ -50,7 +50,7 @@ def parser_of(command: str, description: str, *shared: str) -> argparse.Argument
     return parser
 
 
-def options(command: str, arguments: list[str], *names: str) -> tuple[dict[str, str], list[str]]:
+def parse_options(command: str, arguments: list[str], *names: str) -> tuple[dict[str, str], list[str]]:
     """The values of these options, and the words after `--`. Raises UsageError.
 
     For commands that live as long as the job: argparse would be a fifth of their memory.
@@ -67,7 +67,7 @@ def options(command: str, arguments: list[str], *names: str) -> tuple[dict[str, 
     return found, waiting
 
 
-def until_told(leave: Callable[..., object]) -> None:
+def handle_end_signals(leave: Callable[..., object]) -> None:
     """Call `leave(number, frame)` on a signal that ends this process; ignore those for the job's own steps."""
     for number in END:
         signal.signal(number, leave)

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.command_line import node_name, own_command, parser_of, until_told
+from ftrun.hooks.runtime.command_line import handle_end_signals, node_name, own_command, parser_of
 from ftrun.hooks.runtime.formats import parse_amount, parse_bytes
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.runtime.parent import Parent, environment_for_helper
@@ -238,7 +238,7 @@ class _DaemonLife:
 
     def listen(self) -> None:
         """Install signal handlers; signals for the job's own steps are ignored."""
-        until_told(lambda *_: self.hurry())
+        handle_end_signals(lambda *_: self.hurry())
         signal.signal(signal.SIGUSR2, lambda *_: self.leave())
 
     def hurry(self) -> None:

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks.checkpoints.manifest import MARKER
 from ftrun.hooks.runtime import channel as runtime_channel
-from ftrun.hooks.runtime.command_line import node_name, parser_of, until_told
+from ftrun.hooks.runtime.command_line import handle_end_signals, node_name, parser_of
 from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.runtime.ownership import RUNNER
 from ftrun.hooks.runtime.parent import Parent
@@ -257,7 +257,7 @@ def main(arguments: list[str]) -> int:
 
 def _hold_back() -> None:
     """Take the lowest priority; exit on a signal."""
-    until_told(lambda *_: os._exit(0))
+    handle_end_signals(lambda *_: os._exit(0))
     with contextlib.suppress(OSError):
         os.nice(19)
 

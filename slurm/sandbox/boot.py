@@ -153,8 +153,9 @@ def node_wrapper(plan: Plan, node: str) -> list[str]:
         living = [process.pid for process in found if process.ppid == 1] or [process.pid for process in found]
         if living:  # whatever joins a node finds the memory that the node has
             return ["nsenter", "--mount", "--uts", f"--target={min(living)}", "--"]
-    munge = "" if plan.multiple_slurmd else plan.munge_folder(node)
-    return _namespaces(hosts, name, uts=True, shm_mib=plan.shm_mib, munge=(munge, plan.munge_folder()))
+    folders = plan.munged_folders
+    munge = (folders.get(f"munged-{node}", ""), folders["munged"])
+    return _namespaces(hosts, name, uts=True, shm_mib=plan.shm_mib, munge=munge)
 
 
 def controller_wrapper(plan: Plan) -> list[str]:
@@ -254,7 +255,7 @@ def gpu_files(folder: Path, count: int) -> tuple[str, bool]:
 
 def make_folders(plan: Plan) -> None:
     """Make the folders and write the configuration; everything but keys is readable for all."""
-    munge = [Path(plan.munge_folder(name)).name for name in plan.munged_names]
+    munge = [Path(folder).name for folder in plan.munged_folders.values()]
     for base, names in ((plan.folder, ("log", "shared")), (plan.run_dir, ("run", "state", "spool", *munge))):
         for name in names:
             make_folder(Path(base) / name, 0o1777 if name == "shared" else 0o755)
@@ -275,9 +276,8 @@ def _machine_hosts() -> str:
         return "127.0.0.1 localhost\n"
 
 
-def start_munged(plan: Plan, node: str = "") -> None:
-    """Start the munged of the sandbox, or of one node, with the key of this sandbox's own."""
-    name = f"munged-{node}" if node else "munged"
+def start_munged(plan: Plan, name: str = "munged") -> None:
+    """Start the munged of the sandbox, or that of a node (`munged-n0`), with the key of this sandbox's own."""
     run_dir = Path(plan.run_dir) / "run"
     key = run_dir / "munge.key"
     if not key.exists():
@@ -287,7 +287,7 @@ def start_munged(plan: Plan, node: str = "") -> None:
         plan,
         [
             find_tool("munged"),
-            f"--socket={plan.munge_folder(node)}/munge.sock",
+            f"--socket={plan.munged_folders[name]}/munge.sock",
             f"--key-file={key}",
             f"--pid-file={run_dir}/{name}.pid",
             f"--seed-file={run_dir}/{name}.seed",

@@ -195,7 +195,7 @@ class Sandbox:
         }
 
     def _daemon_names(self) -> list[str]:
-        names = [f"munged-{node}" if node else "munged" for node in self.plan.munged_names]
+        names = [*self.plan.munged_folders]
         names += [*(["mariadbd", "slurmdbd"] if self.plan.accounting else []), "slurmctld"]
         names += [f"slurmd-{node}" for node in self.node_names]
         return names + ([f"sshd-{node}" for node in self.node_names] if self.plan.ssh else [])
@@ -279,9 +279,9 @@ class Sandbox:
     def start_controller(self) -> None:
         """Start slurmctld (and munged where it is dead) from the saved state; returns when it answers."""
         living = self.members().daemons
-        for node in self.plan.munged_names:
-            if (f"munged-{node}" if node else "munged") not in living:
-                boot.start_munged(self.plan, node)
+        for name in self.plan.munged_folders:
+            if name not in living:
+                boot.start_munged(self.plan, name)
         if "slurmctld" not in living:
             boot.start_slurmctld(self.plan)
         deadline = time.monotonic() + CONTROLLER_WAIT_S
@@ -347,7 +347,7 @@ def clear(plan: Plan) -> None:
     """Remove what is of no use once the processes are gone; logs and `shared` stay."""
     if plan.run_dir != plan.folder:
         shutil.rmtree(plan.run_dir, ignore_errors=True)
-    munge = [Path(plan.munge_folder(node)).name for node in plan.munged_names]
+    munge = [Path(folder).name for folder in plan.munged_folders.values()]
     for name in ("run", "state", "spool", "dev", "ssh", "mysql", *munge):
         shutil.rmtree(Path(plan.folder) / name, ignore_errors=True)
     # It holds a password.

@@ -94,16 +94,14 @@ class Plan:
     @property
     def munge_socket(self) -> str:
         """The socket of munged under the name that all daemons and clients know."""
-        return f"{self.munge_folder()}/munge.sock"
-
-    def munge_folder(self, node: str = "") -> str:
-        """The folder of a munged's socket: the sandbox's, or that of one node, which the node sees in the place of the sandbox's."""
-        return f"{self.run_dir}/munge{node and '-'}{node}"
+        return f"{self.munged_folders['munged']}/munge.sock"
 
     @property
-    def munged_names(self) -> tuple[str, ...]:
-        """The nodes that have a munged of their own, behind "" for the sandbox's."""
-        return ("", *(() if self.multiple_slurmd else self.node_names))
+    def munged_folders(self) -> dict[str, str]:
+        """Name of each munged -> the folder of its socket. A node that has one of its own sees that folder in
+        the place of the sandbox's."""
+        names = ["munged", *(f"munged-{node}" for node in self.node_names if not self.multiple_slurmd)]
+        return {name: f"{self.run_dir}/{name.replace('munged', 'munge')}" for name in names}
 
     @property
     def port_count(self) -> int:

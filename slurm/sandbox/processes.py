@@ -169,9 +169,8 @@ def _between_programs() -> set[tuple[int, int]]:
 def _daemon_name(plan: Plan, process: Process) -> str:
     words = process.cmdline.split("\0")
     if process.comm == "munged":
-        sockets = {f"--socket={plan.munge_folder(node)}/munge.sock": node for node in plan.munged_names}
-        node = next((sockets[word] for word in words if word in sockets), None)
-        return "" if node is None else f"munged-{node}" if node else "munged"
+        folders = plan.munged_folders.items()
+        return next((name for name, folder in folders if f"--socket={folder}/munge.sock" in words), "")
     if process.comm == "slurmctld":
         return "slurmctld" if plan.slurm_conf_path in words else ""
     if process.comm == "slurmd" and plan.slurm_conf_path in words and "-N" in words[:-1]:

@@ -34,7 +34,7 @@ from ftrun.supervisor.agent.context import (
     LaunchIdentity,
     log_line,
 )
-from ftrun.supervisor.agent.slurm_answers import telling, unanswered_message
+from ftrun.supervisor.agent.slurm_answers import unanswered_message, with_failures_reported
 from ftrun.supervisor.agent.start_loop import StartLoop
 from ftrun.supervisor.config import recovery_order
 from ftrun.supervisor.store import run_dir
@@ -167,9 +167,11 @@ def _build_context(asked: argparse.Namespace, channel: BatchChannel, clock: Cloc
             where,
             channel,
             journal,
-            telling(CommandCluster(timeout_s=SLURM_TIMEOUT_S, submit_timeout_s=SUBMIT_TIMEOUT_S), tell),
+            with_failures_reported(
+                CommandCluster(timeout_s=SLURM_TIMEOUT_S, submit_timeout_s=SUBMIT_TIMEOUT_S), tell
+            ),
             SpanningSteps(
-                telling(CommandSteps(timeout_s=SLURM_TIMEOUT_S), tell),
+                with_failures_reported(CommandSteps(timeout_s=SLURM_TIMEOUT_S), tell),
                 where.job,
                 lambda: (*holder[0].spans, *holder[0].coming),
             ),

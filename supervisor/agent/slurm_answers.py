@@ -20,12 +20,12 @@ VERSION_S = 5.0
 Client = TypeVar("Client")
 
 
-def telling(client: Client, tell: Callable[[str], None]) -> Client:
+def with_failures_reported(client: Client, tell: Callable[[str], None]) -> Client:
     """The same client, which calls `tell` with Slurm's words wherever one of its methods gets no answer."""
-    return cast("Client", _Telling(client, tell))
+    return cast("Client", _ReportsFailures(client, tell))
 
 
-class _Telling:
+class _ReportsFailures:
     def __init__(self, client: object, tell: Callable[[str], None]) -> None:
         self._client, self._tell = client, tell
 

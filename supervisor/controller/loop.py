@@ -71,7 +71,7 @@ class Supervisor:
         self.services = Services(home=home, cluster=cluster, clock=clock, lead=lease, log=log)
         self.lease = lease
         self._reasons = ReasonsToEnd(home, slurm_conf)
-        self._unled = False  # the lease cannot be written
+        self._lease_unwritable = False  # the lease cannot be written
         self._ends = ""  # why this process ends by itself
         self._left_open = 0  # the runs that this process looked after when it lost the lease
         self.reconcilers: dict[str, RunReconciler] = {}
@@ -375,9 +375,9 @@ class Supervisor:
                 self.services.tell("lease.awaited")
                 logged = True
             waited = clock.mono_s() - started > self.lease.term_s * 1.5
-            abandons = self._unled and self._left_open > 0  # nobody else looks after these runs
+            abandons = self._lease_unwritable and self._left_open > 0  # nobody else looks after these runs
             if until(self) or self._is_hopeless() or (not standby and waited and not abandons):
-                if self._unled:
+                if self._lease_unwritable:
                     self.services.tell("supervisor.ends", why="the lease cannot be written")
                 return False
             clock.sleep(min(1.0, self.lease.term_s / 10))
@@ -392,18 +392,20 @@ class Supervisor:
         try:
             acquired = self.lease.acquire()
         except OSError as error:
-            if not self._unled:
+            if not self._lease_unwritable:
                 self.services.tell("home.unseen", why=str(error))
-            self._unled = True
+            self._lease_unwritable = True
             self.services.clock.sleep(self.lease.term_s / 2)
             return False
-        self._unled = False
+        self._lease_unwritable = False
         return acquired
 
     def _is_hopeless(self) -> bool:
         """Whether this process ends because it can do nothing any more; it says why."""
         blind = self.services.blind_since_s is not None
-        why = self._reasons.why(self.services.clock.mono_s(), blind=blind, unled=self._unled)
+        why = self._reasons.why(
+            self.services.clock.mono_s(), blind=blind, lease_unwritable=self._lease_unwritable
+        )
         if why and not self._ends:
             self.services.tell("supervisor.ends", why=why)
         self._ends = self._ends or why

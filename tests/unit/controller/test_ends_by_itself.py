@@ -119,7 +119,7 @@ def test_an_outage_that_ends_starts_no_clock_twice(tmp_path: Path) -> None:
     """Each reason must hold without a break."""
     reasons = ReasonsToEnd(str(tmp_path))
     for day in range(60):
-        assert not reasons.why(day * 86_400.0, blind=day % 6 > 0, unled=False)
+        assert not reasons.why(day * 86_400.0, blind=day % 6 > 0, lease_unwritable=False)
 
 
 def test_nothing_that_a_supervisor_writes_makes_its_home_again(tmp_path: Path) -> None:
