@@ -20,7 +20,6 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.checkpoints import zstd
 from ftrun.hooks.checkpoints.listing import FileFact, read_part
 from ftrun.hooks.checkpoints.model import TORN, Damaged, damage
 
@@ -151,7 +150,11 @@ def _body(framed: bytes) -> bytes:
     version, compression, body = framed[12], framed[13], framed[BODY_AT:-CRC_BYTES]
     if version or compression > 1:
         raise ValueError(version)
-    return zstd.decompress(body) if compression else body
+    if not compression:
+        return body
+    from ftrun.hooks.checkpoints import zstd  # ctypes is for those who need it
+
+    return zstd.decompress(body)
 
 
 class _Reader:
