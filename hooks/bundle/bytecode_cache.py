@@ -36,10 +36,8 @@ def cache_path(packed: str) -> str:
 
 
 def install_or_compile(packed: str) -> bool:
-    """Load modules from the cache file from now on; create it first if it is missing.
-
-    A child process creates it, since an interpreter does not give that memory back.
-    """
+    """Load modules from the cache file from now on; create it first if it is missing. A child process creates
+    it, since an interpreter does not give that memory back."""
     if install_finder(packed):
         return True
     try:
@@ -85,9 +83,7 @@ def _header(digest: bytes, all_bytes: int, index: bytes) -> bytes:
 
 
 def _digest(packed: str) -> bytes:
-    """The SHA-256 of a zipapp, by the built-in module: hashlib loads OpenSSL, which takes more time and
-    memory than all else here.
-    """
+    """The SHA-256 of a zipapp by the built-in module: hashlib's OpenSSL takes more than all else here."""
     known: Any = None
     for name in ("_sha2", "_sha256", "hashlib"):
         try:
@@ -100,10 +96,8 @@ def _digest(packed: str) -> bytes:
 
 
 class _Finder:
-    """An import finder and loader for the modules of a cache file.
-
-    `table`: name -> (whether it is a package, offset of its code behind `start`, its length, its CRC).
-    """
+    """An import finder and loader for the modules of a cache file. `table`: name -> (whether it is a package,
+    offset of its code behind `start`, its length, its CRC)."""
 
     def __init__(
         self, packed: str, descriptor: int, start: int, table: dict[str, tuple[bool, int, int, int]]
@@ -146,9 +140,7 @@ class _Finder:
 
 
 def compile_modules(packed: str) -> bool:
-    """Compile a zipapp into the cache file. False if the zipapp is not ours, another process is at it, or the
-    file cannot be written.
-    """
+    """Compile a zipapp into the cache file; False if it is not ours, is being compiled or cannot be."""
     import contextlib
     import time
     import zipfile

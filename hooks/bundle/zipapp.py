@@ -77,11 +77,8 @@ sys.exit(main.main(told["argv"] + ["--settings", settings]))
 
 def build_zipapp(home: str) -> str:
     """Return the path of `<home>/tools/ftrun-hook-<version>-<hash>.<sha256>.pyz`, built if it is missing or
-    may be another user's work.
-
-    `python3 PATH check ...` is `ftrun-hook check ...` on a node with Python 3.9 and nothing else. Raises
-    OSError if the folder cannot be written.
-    """
+    may be another user's work. `python3 PATH check ...` is `ftrun-hook check ...` on a node with Python 3.9
+    and nothing else. Raises OSError if the folder cannot be written."""
     sources = dict(_sources())
     folder, name = os.path.join(home, "tools"), f"ftrun-hook-{_version()}-{_hash(sources)}."
     private_folders(folder)
@@ -118,9 +115,7 @@ def zipapp_bytes(sources: dict[str, bytes] | None = None) -> bytes:
 
 
 def remote_input(arguments: Sequence[str], settings: Mapping[str, Mapping[str, Any]]) -> bytes:
-    """The input of the command REMOTE: the hooks, the arguments of `ftrun-hook check`, and thresholds by
-    check over the node's own.
-    """
+    """The input of REMOTE_COMMAND: hooks, arguments of `ftrun-hook check`, thresholds over the node's own."""
     head = json.dumps({"argv": list(arguments), "settings": settings, "site": SITES_OWN})
     return f"exec({LOADER!r})\n{head}\n".encode() + zipapp_bytes()
 

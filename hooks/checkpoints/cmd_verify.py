@@ -116,10 +116,7 @@ class Verifier:
 
 
 def verify_one(run_dir: str, path: str, marker: str) -> Optional[DeepResult]:
-    """Inspect a checkpoint on the deep level and store the result; None if it changed meanwhile.
-
-    Raises OSError, DeadlinePassed.
-    """
+    """Inspect a checkpoint deeply, store the result; None if it changed. Raises OSError, DeadlinePassed."""
     found = found_at(path)
     before = deep_results.identity(tree_of(found))
     began_s = time.monotonic()

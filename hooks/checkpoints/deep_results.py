@@ -25,8 +25,7 @@ KEPT_MAX = 200
 
 class DeepResult(NamedTuple):
     """A checkpoint inspected on the deep level: `identity` of its files; the `level` reached (deep if
-    something in it has checksums); when it was inspected (Unix seconds), in how many seconds.
-    """
+    something in it has checksums); when it was inspected (Unix seconds), in how many seconds."""
 
     path: str
     identity: str

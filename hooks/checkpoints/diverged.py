@@ -17,8 +17,7 @@ UNKNOWN = "-"
 
 class Divergence(NamedTuple):
     """One divergence: its name (a file name), the first step and time that are not trusted (Unix seconds;
-    None: unknown), and when the diverged training was over.
-    """
+    None: unknown), and when the diverged training was over."""
 
     name: str
     step: Optional[int]

@@ -65,12 +65,10 @@ def inspect(
     before_s: float = math.inf,
     run_dir: str = "",
 ) -> Inspection:
-    """Inspect one checkpoint at a level (QUICK or DEEP). Never raises.
-
-    `now_s`: the present time (Unix seconds), compared with times of writing. `before_s`: a deadline (monotonic);
-    what was not read by then counts as sound, and `level` says so. `marker`: the user's completeness marker.
-    `run_dir`: the run's folder with earlier results of the deep level ("": none).
-    """
+    """Inspect one checkpoint at a level (QUICK or DEEP). Never raises. `now_s`: the present time (Unix
+    seconds), compared with times of writing. `before_s`: a deadline (monotonic); what was not read by then
+    counts as sound, and `level` says so. `marker`: the user's completeness marker. `run_dir`: the run's
+    folder with earlier results of the deep level ("": none)."""
     try:
         look = partial(_inspect, level=level, marker=marker, now_s=now_s, before_s=before_s, run_dir=run_dir)
         return listing.map_parallel(look, [found], before_s)[0]

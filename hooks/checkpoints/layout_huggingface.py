@@ -53,11 +53,9 @@ TRAINER_FOLDERS: Folders = {
 
 
 def _is_transformers(candidate: Candidate) -> bool:
-    """A folder with the Trainer's state, or with its name and what only the Trainer writes.
-
-    Hand-written loops have folders of that name, too, and an optimizer.pt in them; all of them without the state.
-    The Trainer's output folder has its state too in the end: where checkpoints lie in it, it is none.
-    """
+    """A folder with the Trainer's state, or with its name and what only the Trainer writes. Hand-written
+    loops have folders of that name, too, and an optimizer.pt in them; all of them without the state. The
+    Trainer's output folder has its state too in the end: where checkpoints lie in it, it is none."""
     has = candidate.names
     if any(TRAINER_FOLDER.fullmatch(name) and has[name] for name in has):
         return False
@@ -145,10 +143,8 @@ def _loaded_files(tree: Tree) -> dict[str, Need]:
 
 
 def _check_state(tree: Tree, folders: Folders) -> None:
-    """Raises Damaged if all weights are missing, or the optimizer of an existing scheduler.
-
-    No library writes the rest alone, and some resume without a message. DeepSpeed's folders have both in them.
-    """
+    """Raises Damaged if all weights are missing, or the optimizer of an existing scheduler. No library writes
+    the rest alone, and some resume without a message. DeepSpeed's folders have both in them."""
     tops = {name.partition("/")[0] for name in tree.files}
     if any(pattern.fullmatch(top) and folders[pattern] is DEEPSPEED for top in tops for pattern in folders):
         return

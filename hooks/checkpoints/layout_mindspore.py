@@ -154,11 +154,10 @@ def _is_of_rank(path: str) -> bool:
 
 
 def _of_rank(path: str, folder: str) -> str:
-    """The same step's file in another rank's folder, by path from the folder of both.
-
-    The name may have the rank in it (`llama_rank_0-2_400.ckpt`), and a number where a run began anew beside older files
-    (`llama_rank_0_1-2_400.ckpt`), which not all ranks need to have: there the step decides, if one file alone has it.
-    """
+    """The same step's file in another rank's folder, by path from the folder of both. The name may have the
+    rank in it (`llama_rank_0-2_400.ckpt`), and a number where a run began anew beside older files
+    (`llama_rank_0_1-2_400.ckpt`), which not all ranks need to have: there the step decides, if one file alone
+    has it."""
     base = os.path.dirname(os.path.dirname(path))
     own, name = os.path.basename(os.path.dirname(path)), os.path.basename(path)
     named = re.sub(rf"(?<![A-Za-z]){own}(?![0-9])", folder, name)

@@ -115,9 +115,7 @@ def _expect_item(tree: Tree) -> Expected:
 
 def _expect_ocdbt(tree: Tree) -> Expected:
     """The files in the tree's nodes with their least sizes; of a large tree only the bytes of all values.
-
-    Raises Damaged where a node is not there, or where fewer bytes lie there than the manifest counts.
-    """
+    Raises Damaged where a node is not there, or where fewer bytes lie there than the manifest counts."""
     root = newest_root(tree.read(MANIFEST, MANIFEST_BYTES_MAX))
     if root is None or _is_outside(root.place.name):
         return Expected({}, "an OCDBT manifest")

@@ -31,10 +31,8 @@ class Entry(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """The files of a checkpoint by path; its step, and the processes and nodes that wrote it, if known.
-
-    `by`: the run, attempt and start that published a staged set.
-    """
+    """The files of a checkpoint by path; its step, and the processes and nodes that wrote it, if known. `by`:
+    the run, attempt and start that published a staged set."""
 
     files: Mapping[str, Entry]
     step: Optional[int] = None
@@ -78,11 +76,9 @@ def write_marker(checkpoint: str) -> None:
 
 
 def read(checkpoint: str) -> Optional[Manifest]:
-    """The manifest of a checkpoint; None without one. Raises Damaged if its marker does not fit, OSError.
-
-    A published set with a manifest and no marker is incomplete. A manifest that a user had made for a complete
-    checkpoint does not count without its marker.
-    """
+    """The manifest of a checkpoint; None without one. Raises Damaged if its marker does not fit, OSError. A
+    published set with a manifest and no marker is incomplete. A manifest that a user had made for a complete
+    checkpoint does not count without its marker."""
     path = place_of(checkpoint, MANIFEST)
     try:
         text = read_part(path, 0, READ_BYTES_MAX)

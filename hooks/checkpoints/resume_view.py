@@ -26,10 +26,7 @@ OF_A_RANK = re.compile(r"rank_[0-9]+")
 
 
 def resume_root(found: Found, passed: Sequence[str], view: str) -> str:
-    """The folder that leads to `found`: its own, or `view`, which is made then. Raises OSError.
-
-    `passed`: paths that must not be loaded.
-    """
+    """The folder that leads to `found`, not to `passed`: its own, or `view`, made then. Raises OSError."""
     container = os.path.dirname(found.path)
     if OF_A_RANK.fullmatch(os.path.basename(container)):  # the folders of all ranks belong together
         return os.path.dirname(container)

@@ -29,11 +29,9 @@ from ftrun.hooks.checkpoints.model import COMPLETE, EMPTY, TEMPORARY, TORN, WRIT
 
 class Request(NamedTuple):
     """The user's patterns and marker, their working folder, the checkpoints set aside, and the divergences.
-
     `had`: the run had a complete checkpoint once; `began_s`: when it was first submitted (Unix seconds);
     `fresh`: it may begin from nothing in any case; `before_s`: the deadline (monotonic); `run_dir`: the run's
-    folder, "" for none.
-    """
+    folder, "" for none."""
 
     patterns: Sequence[str]
     cwd: str
@@ -53,10 +51,8 @@ class Request(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """The checkpoint to load (None: none) and why; the rejected ones, newest first.
-
-    `stuck`: why the run must not begin at all ("" if it may); `inspected`: all inspections, newest first.
-    """
+    """The checkpoint to load (None: none) and why; the rejected ones, newest first. `stuck`: why the run must
+    not begin at all ("" if it may); `inspected`: all inspections, newest first."""
 
     chosen: Optional[Inspection]
     why: str
@@ -119,10 +115,8 @@ def mark_diverged(inspected: Iterable[Inspection], request: Request) -> list[Ins
 
 
 def why_lost(selection: Selection, request: Request) -> str:
-    """Why a run without checkpoints must not begin from nothing; "" if it may.
-
-    It must not if it had some and even their folder is gone, as without a mounted file system.
-    """
+    """Why a run without checkpoints must not begin from nothing; "" if it may. It must not if it had some and
+    even their folder is gone, as without a mounted file system."""
     if selection.inspected or selection.stuck or request.fresh or not request.had:
         return selection.stuck
     folders = [_folder(pattern, request.cwd) for pattern in request.patterns]

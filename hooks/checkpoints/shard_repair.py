@@ -185,11 +185,8 @@ def _link_view(tree: Tree, instead: Mapping[str, str], view: str) -> None:
 
 
 def plan_repair(broken: Collection[str], *, here: Sums, listed: Sums, earlier: Sums) -> RepairPlan:
-    """Find a twin for each broken shard, all or none.
-
-    Checksums: of the sound files of this checkpoint (`here`), of its manifest (`listed`), and of a complete
-    checkpoint of the same run (`earlier`).
-    """
+    """Find a twin for each broken shard, all or none. Checksums: of the sound files of this checkpoint
+    (`here`), of its manifest (`listed`), and of a complete checkpoint of the same run (`earlier`)."""
     instead, proofs = {}, []
     for name in sorted(broken):
         source, proof = _by_manifest(name, here, listed), "the manifest's checksum"

@@ -132,9 +132,8 @@ def check_records(source: OpenFile, found: Directory, level: str, before_s: floa
 
 def read_directory(source: OpenFile, end: int, begin: Optional[int] = None) -> Directory:
     """Read the directory of the zip that ends at byte `end` of an open file. Raises Damaged, OSError.
-
-    `begin`: where it begins at the earliest; None for one of many zips behind each other, of which less is read at once.
-    """
+    `begin`: where it begins at the earliest; None for one of many zips behind each other, of which less is
+    read at once."""
     tail_at = max(begin or 0, end - (ENDS_BYTES if begin is None else TAIL_BYTES))
     tail = source.read(tail_at, end - tail_at)
     size, offset, count, directory_end = _find_end(tail, tail_at)

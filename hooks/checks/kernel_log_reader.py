@@ -49,10 +49,9 @@ PLAIN = re.compile(r"[\w./:+@-]*")
 
 
 class Line(NamedTuple):
-    """One line: when it was written (seconds of the epoch; None where the log does not say), and its text without the time.
-
-    `level` is syslog's, 0 emergency ... 3 error ... 7 debug; None where the log does not say.
-    """
+    """One line: when it was written (seconds of the epoch; None where the log does not say), and its text
+    without the time. `level` is syslog's, 0 emergency ... 3 error ... 7 debug; None where the log does not
+    say."""
 
     at_s: Optional[float]
     text: str

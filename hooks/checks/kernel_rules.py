@@ -25,10 +25,9 @@ from ftrun.hooks.runtime.finding import BAD, DEGRADED, NOTE, OK
 
 
 class Rule(NamedTuple):
-    """One kind of line. `severity` is "ok" for lines that say nothing against the node; `fault` is "" where nobody is to blame.
-
-    One of `words` stands in each line that `expression` matches; () where that cannot be told.
-    """
+    """One kind of line. `severity` is "ok" for lines that say nothing against the node; `fault` is "" where
+    nobody is to blame. One of `words` stands in each line that `expression` matches; () where that cannot be
+    told."""
 
     severity: str
     fault: str

@@ -53,10 +53,8 @@ class Chip(NamedTuple):
 
 
 class NpuFacts(NamedTuple):
-    """What the tools printed: the table, and by NPU id the memory's errors, the codes of sick ones, the state of the link.
-
-    `is_installed` tells a node without npu-smi from one whose npu-smi prints nothing.
-    """
+    """What the tools printed: the table, and by NPU id the memory's errors, the codes of sick ones, the state
+    of the link. `is_installed` tells a node without npu-smi from one whose npu-smi prints nothing."""
 
     table: str
     ecc: Mapping[int, str] = {}

@@ -135,9 +135,8 @@ def tokens(thresholds: Mapping[str, Any]) -> list[str]:
 
 def chosen(gpus: Sequence[Gpu], wanted: Sequence[str]) -> list[Gpu]:
     """The GPUs that a job's devices name; all where they name all that can be seen, or cannot be told apart.
-
-    A job in a device cgroup sees its own GPUs only, numbered anew, while Slurm may name them by the node's numbers.
-    """
+    A job in a device cgroup sees its own GPUs only, numbered anew, while Slurm may name them by the node's
+    numbers."""
     if not wanted:
         return list(gpus)
     found = [gpu for gpu in gpus if any(_names(gpu, token) for token in wanted)]

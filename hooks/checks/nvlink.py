@@ -49,10 +49,8 @@ def probe_nvlink(machine: Machine, thresholds: Thresholds) -> NvlinkFacts:
 
 
 def links(text: str) -> dict[int, dict[int, float]]:
-    """GPU -> link -> speed in GB/s, 0 for one that is not up. A link with a word that is not known is left out.
-
-    Where all links of a GPU are said to be down in one line, its link 0 stands for them.
-    """
+    """GPU -> link -> speed in GB/s, 0 for one that is not up. A link with a word that is not known is left
+    out. Where all links of a GPU are said to be down in one line, its link 0 stands for them."""
     found: dict[int, dict[int, float]] = {}
     place = -1
     for line in text.splitlines():

@@ -23,10 +23,9 @@ FIELDS = ("state", "phys_state", "rate", "link_layer")
 
 
 class Port(NamedTuple):
-    """One port. `state` and `physical` are words (ACTIVE, LinkUp), "" where not told; `rate_gbps` and `lanes` are None then.
-
-    `kind` is the adapter's model and firmware family: ports of one kind and link layer should be equal.
-    """
+    """One port. `state` and `physical` are words (ACTIVE, LinkUp), "" where not told; `rate_gbps` and `lanes`
+    are None then. `kind` is the adapter's model and firmware family: ports of one kind and link layer should
+    be equal."""
 
     name: str
     state: str

@@ -24,10 +24,8 @@ SHARES = ("SLURM_SHARDS_ON_NODE", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
 
 def read(path: str, node: str) -> Optional[dict[str, dict[str, Any]]]:
     """The thresholds in a file, or in the site's own if none is named; a missing file sets nothing. {node} in
-    its name is this node's.
-
-    None if a file cannot be read: it may be the one that disables a check, so no check may run then.
-    """
+    its name is this node's. None if a file cannot be read: it may be the one that disables a check, so no
+    check may run then."""
     path = path.replace("{node}", node) or SITES_OWN
     if not os.path.exists(path):
         return {}

@@ -58,10 +58,7 @@ class _Bounds(NamedTuple):
 
 
 def fill(location: Location, index: Index, until_s: float) -> tuple[Index, list[str]]:
-    """Take the entries that the node lacks, until `until_s` (monotonic); returns also errors, a line each.
-
-    Raises OSError.
-    """
+    """Take the missing entries until `until_s` (monotonic); also returns errors as lines. Raises OSError."""
     folder = os.path.join(location.shared, index.node_class)
     bounds = _Bounds(until_s, [])
     for name in packs.pack_names(folder):

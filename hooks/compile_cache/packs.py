@@ -79,10 +79,7 @@ def is_safe(path: str) -> bool:
 
 
 def torn_reason(path: str, content: bytes, size: int) -> str:
-    """How an entry is visibly truncated or unwritten; "" if it is not.
-
-    `content` is all of it, or its beginning if `size` is more.
-    """
+    """How an entry of `size` bytes that begins with `content` is visibly incomplete; "" if it is not."""
     if not size:
         return "it is empty"
     if content[:4] == b"\x7fELF":
@@ -220,9 +217,7 @@ def write_pack(
     folder: str, scratch: str, about: Mapping[str, Any], put: Callable[[BinaryIO], Sequence[Entry]]
 ) -> Optional[str]:
     """Write what `put` writes into a stream as a pack in `folder`; returns its name, None if it is empty.
-
-    `about`: the header without its entries. Raises OSError; then nothing of the pack is left.
-    """
+    `about`: the header without its entries. Raises OSError; then nothing of the pack is left."""
     made_s = float(about["made_s"])
     name = f"{int(made_s * 1000):013d}-{os.urandom(4).hex()}{SUFFIX}"
     # The entries are collected on the node, since the header describes them.
@@ -249,10 +244,7 @@ def write_pack(
 
 
 def append_files(stream: BinaryIO, root: str, paths: Sequence[str], room_bytes: int) -> list[Entry]:
-    """Append files of `root` to a stream, in complete units and `room_bytes` at most.
-
-    A unit with a file that vanishes or changes meanwhile is left out.
-    """
+    """Append files of `root`, `room_bytes` at most, in whole units whose files do not change meanwhile."""
     units: dict[str, list[str]] = {}
     for path in paths:
         units.setdefault(unit_of(path), []).append(path)

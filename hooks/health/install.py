@@ -63,9 +63,7 @@ Switches: {settings}; all hooks of this node: touch {switch}"""
 
 
 def main(arguments: list[str]) -> int:
-    """Copy, write the three scripts, print the lines for slurm.conf. Raises UsageError for wrong arguments
-    and failed writes.
-    """
+    """Copy, write the three scripts, print the lines for slurm.conf. Raises UsageError."""
     if "--help" in arguments or "-h" in arguments:
         print(USAGE)
         return 0

@@ -31,8 +31,7 @@ SHOWN_MAX = 8
 
 def is_of_job(job: str, cluster: str, environment: str, cgroup: str, own: OwnJob = NO_JOB) -> bool:
     """Whether a process with this environment (NUL-separated) and cgroup belongs to the job, and is no hook
-    of Slurm. `own` is the job that the caller was started for.
-    """
+    of Slurm. `own` is the job that the caller was started for."""
     if job_and_step(cgroup, own)[0] == job:
         return True
     told = dict(word.partition("=")[::2] for word in environment.split("\0"))

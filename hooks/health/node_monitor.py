@@ -44,9 +44,7 @@ of this job: a counter may be a year old, and a GPU that is not visible may neve
 
 
 class Family(NamedTuple):
-    """Checks that run together: each a name and what must exist for it ("" for nothing); `share` of a core at
-    a period of 60 s.
-    """
+    """Checks that run together: name, and what it needs ("" for nothing); `share` of a core at 60 s."""
 
     name: str
     checks: tuple[tuple[str, str], ...]
@@ -204,9 +202,7 @@ def _is_news(one: Finding, first: Optional[Finding]) -> bool:
 
 
 def _is_other(one: Finding, known: Finding) -> bool:
-    """Whether a lasting finding is reported again: another severity, or a number that rose. Times differ each
-    time and do not count.
-    """
+    """Whether a lasting finding is news: its severity changed, or its number rose, unless that is a time."""
     return one.severity != known.severity or (one.unit != "s" and (one.value or 0) > (known.value or 0))
 
 
@@ -218,10 +214,7 @@ def _present(family: Family, root: str) -> list[Check]:
 
 def checks_by_family(root: str = "/") -> dict[str, list[str]]:
     """Family -> the names of its checks that a monitor on this machine runs; families without any are left
-    out.
-
-    The kernel log is a name of its own, "log", if this user may read it.
-    """
+    out. The kernel log is a name of its own, "log", if this user may read it."""
     found = {family.name: [check.name for check in _present(family, root)] for family in FAMILIES}
     if not kernel_log_reader.read(Machine(root)).why_not:
         found["kernel log"].append("log")
@@ -320,9 +313,7 @@ def _understood(told: bytes, cpu_s: float, *, hung: bool) -> _Asked:
 
 
 def main(arguments: list[str]) -> int:
-    """Monitor until the job ends. Always 0: the status of this step must not become what Slurm records for
-    the job.
-    """
+    """Monitor until the job ends. Always 0: this step's status must not become the job's in Slurm."""
     parent, words = Parent(), _parser().parse_args(arguments)
     if words.visible:
         print(json.dumps(checks_by_family(words.root)))

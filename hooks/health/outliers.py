@@ -34,12 +34,10 @@ TELLERS_MIN = 3  # of two nodes that differ neither can be called odd
 
 
 class Comparison(NamedTuple):
-    """How the values of a check are compared.
-
-    `kind`: text or value are equal, or the value is at least `amount` of the median ("least"), or within
-    `amount` of it ("apart"). `counts`: whether an outlier may be excluded for it, if it has at least `floor`
-    of the median: below that it is no broken node, but one of another kind.
-    """
+    """How the values of a check are compared. `kind`: text or value are equal, or the value is at least
+    `amount` of the median ("least"), or within `amount` of it ("apart"). `counts`: whether an outlier may be
+    excluded for it, if it has at least `floor` of the median: below that it is no broken node, but one of
+    another kind."""
 
     kind: str
     amount: float
@@ -64,9 +62,7 @@ COMPARED: Mapping[str, Comparison] = {
 
 
 class Outlier(NamedTuple):
-    """A node that differs from its peers: in what, its value, theirs, and whether it may be excluded for
-    that.
-    """
+    """A node that differs from its peers: in what, both values, and whether it may be excluded for that."""
 
     node: str
     check: str
@@ -78,12 +74,9 @@ class Outlier(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The result of the comparison.
-
-    `bad`: the blamed nodes and why, gravest first; `site`: checks that fail on most nodes; `many`: bad nodes
-    that are too many to blame; `odd`: all outliers, blamed or not; `everywhere`: checks that are degraded on
-    every node.
-    """
+    """The result of the comparison. `bad`: the blamed nodes and why, gravest first; `site`: checks that fail
+    on most nodes; `many`: bad nodes that are too many to blame; `odd`: all outliers, blamed or not;
+    `everywhere`: checks that are degraded on every node."""
 
     bad: Mapping[str, Rows]
     site: tuple[str, ...]
@@ -93,11 +86,8 @@ class Verdict(NamedTuple):
 
 
 def verdict(reports: Mapping[str, Rows], nodes: int, names: Collection[str] = ()) -> Verdict:
-    """Which nodes to blame.
-
-    `reports`: the findings of each node that reported; `nodes`: how many the attempt has; `names`: their
-    names, if peers may put blame on nodes without a report.
-    """
+    """Which nodes to blame. `reports`: the findings of each node that reported; `nodes`: how many the attempt
+    has; `names`: their names, if peers may put blame on nodes without a report."""
     failing = _by_check(reports, BAD)
     site = tuple(sorted(check for check, count in failing.items() if count * 2 > len(reports)))
     worse = _by_check(reports, DEGRADED)
@@ -178,9 +168,7 @@ def _odd_in(check: str, device: str, rows: Mapping[str, Row], *, is_known_make: 
 
 
 def _told(row: Row) -> Any:
-    """The value of a finding for comparison, or its first line of evidence where texts are compared; None
-    without one.
-    """
+    """The value of a finding for comparison, or its first line of evidence; None without one."""
     if row["severity"] not in (OK, NOTE, DEGRADED, BAD):
         return None
     if COMPARED[row["check"]].kind == TEXT:

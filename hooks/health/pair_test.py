@@ -64,9 +64,7 @@ class Pair(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """The result of a test: bytes per second of the slower direction, round trip in seconds; `why` it failed,
-    "" if it did not.
-    """
+    """Bytes per second of the slower direction, round trip in seconds; `why` the test failed ("": not)."""
 
     bytes_per_s: float = 0.0
     round_trip_s: float = 0.0
@@ -74,11 +72,9 @@ class Measurement(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The conclusion from both rounds.
-
-    `bad`: node -> why; `between`: pairs that fail together and are good with others; `untried`: nodes without
-    a result; `site`: why no node is named although something failed, or "".
-    """
+    """The conclusion from both rounds. `bad`: node -> why; `between`: pairs that fail together and are good
+    with others; `untried`: nodes without a result; `site`: why no node is named although something failed, or
+    ""."""
 
     bad: Mapping[str, str]
     between: tuple[tuple[str, str], ...]
@@ -114,12 +110,9 @@ def evaluate(
     share: float = 0.5,
     slower: float = 10.0,
 ) -> Outcome:
-    """The conclusion from both rounds.
-
-    A test is bad below `share` of the usual bandwidth or above `slower` times the usual round trip. A planned
-    test without an answer is in `first` with a `why`, and is missing in `second`: there it says nothing about
-    the suspect.
-    """
+    """The conclusion from both rounds. A test is bad below `share` of the usual bandwidth or above `slower`
+    times the usual round trip. A planned test without an answer is in `first` with a `why`, and is missing in
+    `second`: there it says nothing about the suspect."""
     good, suspects = _sorted_out(first, share, slower)
     if suspects and not good:
         return Outcome(
@@ -154,9 +147,7 @@ def _sorted_out(
 
 
 class _Limits(NamedTuple):
-    """The limits of a good test: least bytes per second, longest round trip in seconds, and the usual values
-    of both.
-    """
+    """The limits of a good test: least bytes per second, longest round trip; and the usual values."""
 
     bytes_per_s: float
     round_trip_s: float
@@ -465,9 +456,7 @@ def findings(verdict: Mapping[str, Any]) -> dict[str, Finding]:
 def _verdict(
     nodes: Sequence[str], present: Sequence[str], outcome: Outcome, tried: Mapping[Pair, Measurement]
 ) -> dict[str, Any]:
-    """The verdict from all that is known. More than half of the nodes are never named: then it is the
-    network's fault.
-    """
+    """The verdict. If more than half of the nodes would be named, it is the network's fault."""
     many = len(outcome.bad) * 2 > len(present)
     alone = "only one node came" if len(present) < 2 else ""
     return {

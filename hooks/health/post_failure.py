@@ -23,9 +23,7 @@ NOT_AFTERWARDS = frozenset(
 
 
 def main(arguments: list[str]) -> int:
-    """Check this node and write its report. Always 0: the status of this step must not become what Slurm
-    records for the job.
-    """
+    """Check this node, write its report. Always 0: this step's status must not become the job's in Slurm."""
     words = _parser().parse_args(arguments)
     chosen = [check for check in catalogue.checks("fast") if check.name not in NOT_AFTERWARDS]
     node = node_name(words.node)

@@ -42,9 +42,7 @@ SIX = ("dns", "disk-size root", "disk-size shm", "disk-size cache", "ulimit", "g
 
 
 def main(arguments: list[str]) -> int:
-    """Check this node (0 always), or draw the verdict (EXIT_HELD: a minority of the nodes is bad and the
-    script must not start).
-    """
+    """Check this node (0 always), or draw the verdict (EXIT_HELD: the script must not start)."""
     words = _parser().parse_args(arguments)
     if words.verdict:
         return _summed_up(words)
@@ -94,11 +92,8 @@ def _summed_up(words: argparse.Namespace) -> int:
 
 def _items(reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     """A line for each of the six items that users of managed clusters know: name, verdict, and where, if not
-    everywhere.
-
-    Without the reason: words such as "Name or service not known" in the job's log would be taken for the
-    job's own. The reports have them.
-    """
+    everywhere. Without the reason: words such as "Name or service not known" in the job's log would be taken
+    for the job's own. The reports have them."""
     lines = []
     for name in SIX:
         told = {node: [one for one in rows if one["check"] == name] for node, rows in reports.items()}

@@ -120,9 +120,7 @@ class BoardServer:
 
 
 class SocketBoard:
-    """A board that a `Notes` serves at an address. The server may start later than clients: `put` retries for
-    `patience_s`.
-    """
+    """A board that a `BoardServer` serves, perhaps later than clients start: `put` retries."""
 
     def __init__(self, address: str, port: int, token: str, patience_s: float = ASK_LIMIT_S) -> None:
         self._place = (address, port)

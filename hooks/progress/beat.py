@@ -65,9 +65,7 @@ _clock = time.monotonic
 
 
 class _State:
-    """The state of one process. The training loop writes it, the thread reads it; no lock, since each field
-    is written atomically.
-    """
+    """The state of one process: the training loop writes, the thread reads each field atomically."""
 
     def __init__(self, parent: int = 0) -> None:
         self.parent = parent  # the beating process of which this one is a fork
@@ -303,9 +301,7 @@ def _where(ident: int) -> dict[str, Any]:
 
 
 def _used() -> dict[str, Any]:
-    """Processor seconds and bytes read and written, of this process and its children; `stuck` = one waits in
-    the kernel for I/O.
-    """
+    """Processor seconds and bytes moved, of this process and its children; `stuck`: one waits for I/O."""
     cpu_ticks, size_bytes, stuck = 0, 0, False
     waiting, seen = [os.getpid()], 0
     while waiting and seen < CHILDREN_MAX:
@@ -397,9 +393,7 @@ def _write_stderr(text: str) -> None:
 
 
 class Beat(ModuleType):
-    """This module as a callable: `beat(step)` calls its function of that name, however the module was
-    imported.
-    """
+    """This module as a callable: `beat(step)`, however the module was imported."""
 
     save_wanted: Callable[[], bool]
     done: Callable[[], None]

@@ -99,9 +99,7 @@ class FenceDaemon:
 
 
 def _kill_earlier(folder: str, token: str, job: str, node: str, launch: str) -> None:
-    """Runs in the child. What it killed becomes one line of JSON in `guarded.<launch>.<node>` of the
-    attempt's folder.
-    """
+    """Runs in the child. What it killed is one line of JSON in `guarded.<launch>.<node>` of the folder."""
     import json
 
     from ftrun.hooks.ranks import kill_stale
@@ -128,10 +126,7 @@ def _kill_earlier(folder: str, token: str, job: str, node: str, launch: str) -> 
 
 
 class _Child:
-    """A child process: its command, arguments, due time and pid (0: not running).
-
-    `again`: restart it when it ends, unless it exits with GIVES_UP.
-    """
+    """A child process, started when due; `again`: restart it unless it exits with GIVES_UP."""
 
     def __init__(self, name: str, words: list[str], due_s: Optional[float], *, again: bool = False) -> None:
         self.name, self.words, self.due_s, self.again, self.pid = name, words, due_s, again, 0
@@ -156,9 +151,7 @@ class _Child:
 
 
 def main(arguments: list[str]) -> int:
-    """Run until the job ends. Always 0: the status of this step must not become what Slurm records for the
-    job.
-    """
+    """Run until the job ends. Always 0: this step's status must not become the job's in Slurm."""
     if arguments[:1] in (["-h"], ["--help"]):
         print(USAGE)
         return 0

@@ -81,9 +81,7 @@ def present_start(folder: str, token: str, job: str, cluster: str) -> PresentSta
 
 
 def processes_of_starts(here: PresentStart) -> dict[int, tuple[Process, Start]]:
-    """All processes of this user that belong to a start of any run, without this process, its ancestors and
-    Slurm's own.
-    """
+    """This user's processes of any start, without this process, its ancestors and Slurm's own."""
     processes = listed()
     told: dict[int, Optional[Start]] = dict.fromkeys(processes)
     spared, spared_tops = _lineage(os.getpid(), processes), set()

@@ -37,9 +37,7 @@ ALL = frozenset(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
 
 
 class RankExit:
-    """How the rank ended: exit status, or signal (0: none); `ran` is False if the command could not be
-    started.
-    """
+    """How the rank ended: status, or signal (0: none); `ran`: whether it could be started."""
 
     def __init__(self, status: int, *, ran: bool = True) -> None:
         self.code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0
@@ -206,9 +204,7 @@ class RankParent:
 
 
 def _reached_all(told: signal.struct_siginfo) -> bool:
-    """Whether a signal reached the rank as well: from Slurm, from a terminal, or from outside our pid
-    namespace.
-    """
+    """Whether a signal reached the rank too: from Slurm, a terminal, or outside our pid namespace."""
     if told.si_pid == 0:
         return True
     try:

@@ -91,9 +91,7 @@ LAUNCHERS = frozenset(
 
 
 def rank_variable(told: Mapping[str, str]) -> tuple[str, str]:
-    """The variable that names a process's rank, and the rank; ("", "") without one. A batch script is not
-    task 0.
-    """
+    """The variable that names a rank, and the rank; ("", "") without one, as for a batch script."""
     for name in NAMES:
         if told.get(name, "").isdigit():
             return name, told[name]
@@ -103,9 +101,7 @@ def rank_variable(told: Mapping[str, str]) -> tuple[str, str]:
 
 
 def ranks_of(members: Mapping[int, Process], told: Mapping[int, Mapping[str, str]]) -> list[int]:
-    """The pids of the ranks among the processes of one start on one node, at most 64. `told`: pid -> its
-    variables.
-    """
+    """The pids of the ranks, 64 at most, among a start's processes here. `told`: pid -> its variables."""
     below: dict[int, list[int]] = {}
     for pid, one in sorted(members.items()):
         below.setdefault(one.parent, []).append(pid)
@@ -147,11 +143,7 @@ _FAULT_FRAME = re.compile(r'^ {2}File "(.*)", line (\d+|\?\?\?) in (.*)$')
 
 
 class Frame(NamedTuple):
-    """One call, innermost first in a stack.
-
-    `file` includes its folder, since a name such as `functional.py` alone says nothing; `line` is 0 if
-    unknown.
-    """
+    """One call, innermost first in a stack; `file` with its folder; `line` is 0 if unknown."""
 
     function: str
     file: str
@@ -231,11 +223,9 @@ class Rank:
 
 
 def _moved(looks: Sequence[Mapping[str, Any]], cpu_s: float, moved_bytes: int) -> Optional[bool]:
-    """Whether a rank was elsewhere at the second look; None if that is unknown.
-
-    The kernel knows no functions. It shows a rank that computes in one place, or in several if the rank waits
-    for its interpreter's lock now and then: so only of an idle one it tells whether that moved.
-    """
+    """Whether a rank was elsewhere at the second look; None if that is unknown. The kernel knows no
+    functions. It shows a rank that computes in one place, or in several if the rank waits for its
+    interpreter's lock now and then: so only of an idle one it tells whether that moved."""
     first, last = looks[0], looks[-1]
     if first["source"] != last["source"] or len(looks) < 2:
         return None
@@ -262,10 +252,8 @@ def processes_here(here: PresentStart, node: str) -> Mapping[int, tuple[Process,
 def processes_of_task(
     folder: str, token: str, job: str, node: str
 ) -> Mapping[int, tuple[Process, Mapping[str, str]]]:
-    """The processes of an array task on this node, with their variables.
-
-    A task has no starts that could be fenced, so the environment alone identifies its processes.
-    """
+    """The processes of an array task on this node, with their variables. A task has no starts that could be
+    fenced, so the environment alone identifies its processes."""
     processes = listed()
     told = {pid: parse_environment(text) for pid, text, _ in environments(sorted(processes))}
     names = {folder, os.path.realpath(folder)}
@@ -306,9 +294,7 @@ def _is_of(node: str, told: Mapping[str, str]) -> bool:
 
 
 def sample_stacks(ranks: Sequence[Rank], apart_s: float, limit_s: float) -> dict[str, Any]:
-    """Look twice at these ranks, and at the accelerators in between. Returns the node's table, without its
-    name.
-    """
+    """Look twice at these ranks, and at accelerators in between; the node's table without its name."""
     began_s = time.monotonic()
     machine = Machine("/", began_s + limit_s)
     _sample(machine, ranks)
@@ -329,9 +315,7 @@ def sample_stacks(ranks: Sequence[Rank], apart_s: float, limit_s: float) -> dict
 
 
 def _sample(machine: Machine, ranks: Sequence[Rank]) -> None:
-    """One look at all ranks in parallel: py-spy, faulthandler for those that py-spy could not see, and the
-    kernel's state.
-    """
+    """One look at all ranks in parallel: py-spy, else faulthandler, and the kernel's state."""
     texts: dict[int, tuple[str, str]] = {}
     awake = [rank for rank in ranks if not _is_stopped(machine, rank.pid)]  # others answer nobody
     if machine.tool("py-spy"):
@@ -461,9 +445,7 @@ def _kernel(machine: Machine, pid: int) -> _Kernel:
 
 
 def _is_stopped(machine: Machine, pid: int) -> bool:
-    """Whether a signal has stopped the process, or its cgroup is frozen. A debugger's stop (t) is a person at
-    work.
-    """
+    """Whether a signal stopped the process, or its cgroup is frozen; a debugger's stop (t) is a person's."""
     fields = (machine.peek(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
     return fields[:1] == ["T"] or _wchan(machine, f"/proc/{pid}") in FROZEN
 

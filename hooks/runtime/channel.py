@@ -99,11 +99,9 @@ def open_proxy_command(command: str, ways: OpenConnections) -> socket.socket:
 def exchange(
     channel: Any, stdin: bytes, texts: tuple[bytearray, bytearray], give_up_s: float
 ) -> Optional[int]:
-    """Send `stdin` to a command and collect what it prints in `texts` (stdout, stderr) until it ends.
-
-    Returns its exit code, -1 if a signal ended it or the connection broke, None when time is up. Output
-    beyond OUTPUT_BYTES_MAX is read and dropped.
-    """
+    """Send `stdin` to a command and collect what it prints in `texts` (stdout, stderr) until it ends. Returns
+    its exit code, -1 if a signal ended it or the connection broke, None when time is up. Output beyond
+    OUTPUT_BYTES_MAX is read and dropped."""
     waker = select.poll()
     waker.register(channel.fileno(), select.POLLIN)
     rest = memoryview(stdin)
@@ -155,9 +153,7 @@ def _close_at_end(channel: Any, rest: memoryview) -> None:
 
 
 class JumpChannel:
-    """A channel through another host, as the socket of a connection. It ignores errors on closing: that host
-    may be gone already.
-    """
+    """A channel through another host as a socket; errors on closing are ignored: that host may be gone."""
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel

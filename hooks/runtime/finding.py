@@ -33,10 +33,7 @@ TIERS = ("fast", "recheck", "burn-in")
 
 
 class Finding(NamedTuple):
-    """One fact that a check found.
-
-    `fault` is a fault class ("" for ok, note and skipped); `device` a PCI address, index, port or mount.
-    """
+    """One fact that a check found; `device`: PCI address, index, port, mount. `fault`: a class or ""."""
 
     check: str
     severity: str
@@ -83,13 +80,10 @@ Functions = Mapping[str, "tuple[Probe, Judge]"]
 
 
 class Check(NamedTuple):
-    """A check of one thing.
-
-    `needs` names commands and absolute paths without which it is skipped. `limit_s` bounds probe and judge
-    together. `thresholds` are the defaults of what a site may set. `probe(machine, thresholds)` returns what
-    `judge(facts, thresholds)` takes; `judge` returns at least one finding. `file` is the module below
-    `hooks/checks` that holds both, "" for none.
-    """
+    """A check of one thing. `needs` names commands and absolute paths without which it is skipped. `limit_s`
+    bounds probe and judge together. `thresholds` are the defaults of what a site may set. `probe(machine,
+    thresholds)` returns what `judge(facts, thresholds)` takes; `judge` returns at least one finding. `file`
+    is the module below `hooks/checks` that holds both, "" for none."""
 
     name: str
     title: str

@@ -65,9 +65,7 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+))?\Z")
 
 
 def expand_node_list(text: str) -> list[str]:
-    """The names in a list, in order, without duplicates. Raises ValueError for text that is no list or names
-    more than NODES_MAX.
-    """
+    """The names in a list, in order, without duplicates. Raises ValueError for no list or too long a one."""
     names: dict[str, None] = {}
     at = 0
     words = text.strip()

@@ -57,9 +57,7 @@ class Mount(NamedTuple):
 
 
 class Touch(NamedTuple):
-    """The result of touching a path: seconds taken, errno (0 for none), or that it hung. `text` is the
-    answer.
-    """
+    """A touched path: seconds taken, errno (0 for none) or that it hung, and the answer."""
 
     took_s: float
     errno: int = 0

@@ -15,9 +15,7 @@ _INIT = 1
 
 
 class Parent:
-    """The parent of this process, to be noted at its beginning: it takes the pid out of the environment, so
-    that no grandchild finds it.
-    """
+    """The parent of this process, noted at its beginning and taken from the environment of grandchildren."""
 
     def __init__(self) -> None:
         handed_over = os.environ.pop(PARENT_PID, "")

@@ -28,10 +28,8 @@ NO_DEVICE = frozenset({"", "NoDevFiles", "none", "None", "-1", "void"})
 
 class Job:
     """A Slurm job. `id` is "" outside a job, `uid` -1 if unknown, `devices` in the form of
-    CUDA_VISIBLE_DEVICES, "" for none.
-
-    No NamedTuple: every job of the node would wait for the import of typing.
-    """
+    CUDA_VISIBLE_DEVICES, "" for none. No NamedTuple: every job of the node would wait for the import of
+    typing."""
 
     __slots__ = ("cluster", "devices", "id", "uid")
 

@@ -32,9 +32,7 @@ def token_of(text: str) -> Optional[tuple[int, int]]:
 
 
 def is_over(token: str, current: str) -> bool:
-    """Whether the start of `token` is over, given `current`, the attempt's present one. Text that is no token
-    proves nothing.
-    """
+    """Whether a start is over, given the attempt's `current` one; text that is no token proves nothing."""
     own, now = token_of(token), token_of(current)
     if own is None:
         return False
@@ -54,9 +52,7 @@ class Process(NamedTuple):
 
 
 class Start(NamedTuple):
-    """The start in a process's environment: run folder, attempt, (launch, start), Slurm's job and cluster,
-    and the user hook's name.
-    """
+    """The start in a process's environment; `token`: (launch, start); `hook`: name of the user's hook."""
 
     run: str
     attempt: int
@@ -67,9 +63,7 @@ class Start(NamedTuple):
 
 
 class PresentStart:
-    """The present start: spellings of the run folder, attempt, token (None: the attempt is closed), Slurm's
-    job and cluster.
-    """
+    """The present start; `runs`: spellings of the run's folder; `token` None: the attempt is closed."""
 
     __slots__ = ("attempt", "cluster", "job", "runs", "token")
 
@@ -90,9 +84,7 @@ class PresentStart:
         return self.is_mine(one) and one.token == self.token
 
     def is_earlier(self, one: Start, jobs_of: Callable[[int], Iterable[str]]) -> bool:
-        """Whether a process belongs to an earlier start. `jobs_of`: the Slurm jobs that claimed an earlier
-        attempt of this run.
-        """
+        """Whether it is of an earlier start. `jobs_of`: Slurm jobs that claimed an earlier attempt."""
         if one.attempt == self.attempt:
             return self.is_mine(one) and (self.token is None or one.token < self.token)
         if one.hook or one.run not in self.runs or one.attempt > self.attempt:
@@ -132,9 +124,7 @@ def job_of_claim(content: str) -> str:
 
 
 def step_of(cgroup: str, job: str, own: OwnJob = NO_JOB) -> str:
-    """The numbered step of this job that a process's cgroup names; "" for the batch step and for none. `own` is
-    the caller's job.
-    """
+    """The numbered step of this job in a process's cgroup, "" for none. `own` is the caller's job."""
     named, step = job_and_step(cgroup, own)
     return step if named == job and _is_number(step) else ""
 
@@ -142,9 +132,7 @@ def step_of(cgroup: str, job: str, own: OwnJob = NO_JOB) -> str:
 def starts_by_relatives(
     processes: Mapping[int, Process], told: Mapping[int, Optional[Start]], steps: Mapping[int, str]
 ) -> dict[int, Start]:
-    """The start of every process that has one, from its own environment or its relatives. `steps`: pid ->
-    step of Slurm, "" for none.
-    """
+    """The start of each process by its environment or relatives. `steps`: pid -> Slurm's step or ""."""
     found = {pid: one for pid, one in told.items() if one is not None}
     led = [pid for pid in found if pid in processes and _is_led(processes[pid].group, processes, told)]
     groups = _agreed((processes[pid].group, found[pid]) for pid in led)

@@ -33,9 +33,7 @@ class Keys(NamedTuple):
         return tuple(sorted(offered, key=lambda name: name not in kinds))
 
     def objection(self, shown: tuple[str, str], strict: bool) -> str:
-        """Why a presented key is refused; "" if it is accepted. `strict`: refuse the key of a host without
-        any known key.
-        """
+        """Why a presented key is refused; "" if not. `strict`: refuse one of a host without any."""
         if shown in self.revoked:
             return "its host key is marked as revoked"
         if shown in self.trusted:
@@ -63,9 +61,7 @@ class KnownHosts:
             self._add(line)
 
     def keys(self, host: str, port: int = 22) -> Keys:
-        """The keys for a host and port; for another port than 22 those of the bare name if it has none of its
-        own.
-        """
+        """The keys of a host and port; without own ones for another port than 22 those of the host."""
         bare = host.lower()
         if port == 22:
             return self._of(bare)

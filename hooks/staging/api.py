@@ -38,12 +38,10 @@ LOCALS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 def stage(
     step: Any, *, ranks: Optional[int] = None, name: str = "", to: str = "checkpoints"
 ) -> Iterator[str]:
-    """The folder to save the checkpoint of `step` into, as seen by this rank.
-
-    `ranks`: how many ranks save something (default: all). `name` of the checkpoint (default: step-<step>).
-    `to`: where it is saved outside a job of ftrun. Raises OSError if the folder cannot be made, ValueError
-    for a name that cannot be a checkpoint's.
-    """
+    """The folder to save the checkpoint of `step` into, as seen by this rank. `ranks`: how many ranks save
+    something (default: all). `name` of the checkpoint (default: step-<step>). `to`: where it is saved outside
+    a job of ftrun. Raises OSError if the folder cannot be made, ValueError for a name that cannot be a
+    checkpoint's."""
     own = name or f"step-{step}"
     if "/" in own or not records.is_set(own, is_folder=True):
         raise ValueError(f"{own!r} is no name for a checkpoint")
@@ -69,9 +67,7 @@ def _places(name: str) -> tuple[str, str]:
 @contextlib.contextmanager
 def _marked(folder: str, marks: str, ranks: tuple[int, int], step: str) -> Iterator[None]:
     """Mark that this rank begins to save a step, is done, or failed; without marks the files alone count.
-
-    `ranks`: how many ranks of this node save something, and whether this one saves for all nodes.
-    """
+    `ranks`: how many ranks of this node save something, and whether this one saves for all nodes."""
     os.makedirs(folder, exist_ok=True)
     rank = str(_number(RANKS, 0))
     _say(marks, rank, records.DONE, None)

@@ -194,10 +194,7 @@ WAYS = Ways()
 
 
 def copy(source: str, target: str, size_bytes: int, mtime_ns: int, pace: Pace) -> str:
-    """Copy `source`, which has this size and time, to `target`; returns its SHA-256.
-
-    Raises Changed, OSError.
-    """
+    """Copy `source`, of this size and time, to `target`; returns its SHA-256. Raises Changed, OSError."""
     with open(source, "rb", buffering=0) as reader:
         device, began_s = os.stat(os.path.dirname(target) or ".").st_dev, time.monotonic()
         writer = _Writer(target, WAYS.is_direct(device, size_bytes))

@@ -22,10 +22,7 @@ RESERVE = 0.05  # of the file system, which stays free: a trainer that finds no 
 
 
 class StoredPart(NamedTuple):
-    """A part on this node: its seal, and the folder of its files (the file itself for a set of one file).
-
-    `is_own`: this node wrote it.
-    """
+    """A part here: its seal, the folder of its files (or the one file); `is_own`: this node wrote it."""
 
     seal: Seal
     path: str
@@ -83,9 +80,8 @@ def first_changed(part: StoredPart) -> Optional[str]:
 
 
 def summed(part: StoredPart, cores: int = 1, only: Optional[Collection[str]] = None) -> StoredPart:
-    """The part with the checksums of all files, or of the files `only`; missing ones are computed.
-
-    `cores`: the number of reading threads. Raises OSError, copy.Changed."""
+    """The part with the checksums of all files, or of the files `only`; missing ones are computed. `cores`:
+    the number of reading threads. Raises OSError, copy.Changed."""
     from concurrent import futures  # a sweep and an epilog sum nothing
 
     from ftrun.hooks.staging import copy
@@ -139,9 +135,7 @@ def used_bytes(folder: str) -> int:
 
 
 def room_bytes(home: Home, limit: str) -> int:
-    """How many more bytes fit into `limit` (as 200G, or 40% of the memory) and into what is free.
-
-    Raises OSError, ValueError."""
+    """How many bytes still fit into `limit` (200G, 40%) and what is free. Raises OSError, ValueError."""
     fact = os.statvfs(home.base)
     free = int(fact.f_bavail * fact.f_frsize - RESERVE * fact.f_blocks * fact.f_frsize)
     return max(0, min(free, parse_amount(limit, memory_bytes()) - used_bytes(home.base)))

@@ -42,11 +42,9 @@ class DropCandidate(NamedTuple):
 def to_drop(
     held: Sequence[DropCandidate], *, keep: int, over_bytes: int, wanted_bytes: int = 0
 ) -> list[DropCandidate]:
-    """The parts to drop, of `held` in order of age, oldest first.
-
-    `over_bytes`: by how much the node exceeds its limit (<= 0: it does not). `wanted_bytes`: how much must go
-    for one more part to fit; only published parts are dropped for that.
-    """
+    """The parts to drop, of `held` in order of age, oldest first. `over_bytes`: by how much the node exceeds
+    its limit (<= 0: it does not). `wanted_bytes`: how much must go for one more part to fit; only published
+    parts are dropped for that."""
     published = [one for one in held if one.is_published]
     gone = published[: max(0, len(published) - keep)]
     newest = held[-1:]

@@ -30,10 +30,8 @@ TAKEOVERS_MAX = 12
 
 class MergedSet(NamedTuple):
     """A set: its files with the node that each is taken from, and the nodes whose part or report is missing.
-
     `why`: why it can never be published ("" if it can). `key` identifies these parts, so that two sets never
-    mix. `is_again`: a node saw the name saved before in this start.
-    """
+    mix. `is_again`: a node saw the name saved before in this start."""
 
     files: Mapping[str, tuple[File, str]]
     missing: Sequence[str]
@@ -76,10 +74,7 @@ def merge_parts(parts: Mapping[str, Seal], expected: Sequence[str]) -> MergedSet
 
 
 def takeover_s(expected: Sequence[str], node: str) -> Optional[float]:
-    """How long a set must be complete and unpublished before this node assembles it; None: it never does.
-
-    0 for the coordinator, the first node by name.
-    """
+    """How long a set is complete and unpublished before this node, too, assembles it; None: it never does."""
     names = sorted(expected)
     if node not in names:
         return None
@@ -113,10 +108,8 @@ def unconfirmed_nodes(disk: Disk, to: Publishing, parts: Mapping[str, Seal], nod
 
 
 class ConsensusRequest(NamedTuple):
-    """A request to confirm that this node's part is `own` (a `generation`).
-
-    `word`: the confirmation; `is_even`: all nodes count the same number of saves; `save`: the highest count.
-    """
+    """A request to confirm that this node's part is `own` (a `generation`). `word`: the confirmation;
+    `is_even`: all nodes count the same number of saves; `save`: the highest count."""
 
     own: str
     word: str

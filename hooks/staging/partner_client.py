@@ -76,10 +76,7 @@ class PartnerClient:
         self._failures, self._again_s, self._reported = 0, 0.0, False
 
     def run_round(self, now_s: float) -> bool:
-        """One round at the time `now_s` (monotonic). True if a part was copied or published.
-
-        Raises OSError for the attempt's folder.
-        """
+        """One round (`now_s`: monotonic); True if a part was copied or published. Raises OSError."""
         self._ring = self._file.look()
         done = self._publish_lost()
         self._clear()
@@ -281,11 +278,9 @@ class PeerLost(Exception):
 
 
 class Target(NamedTuple):
-    """The receiver of a part: a node of Slurm job `job`.
-
-    `base`: the folder of the run's job on each node; `limit`: how much it may take there; `keep`: the (token,
-    set) pairs that the sender still has (None: all copies there stay).
-    """
+    """The receiver of a part: a node of Slurm job `job`. `base`: the folder of the run's job on each node;
+    `limit`: how much it may take there; `keep`: the (token, set) pairs that the sender still has (None: all
+    copies there stay)."""
 
     node: str
     job: str

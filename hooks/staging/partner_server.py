@@ -76,10 +76,7 @@ class Reception:
         return known is not None and not known.is_own and _sums(known.seal) == _sums(self.seal)
 
     def begin(self, limit: str) -> list[str]:
-        """Link the files that are here under the same checksum; returns those that must be sent.
-
-        Raises Refused, OSError, ValueError.
-        """
+        """Link files that are here already; returns those to send. Raises Refused, OSError, ValueError."""
         found: dict[tuple[str, int], str] = {}
         for part in inventory.stored_parts(self.home):
             for inner, one in part.seal.files.items():

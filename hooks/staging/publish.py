@@ -110,10 +110,8 @@ def seal_check_of(marker: str) -> Judge:
 
 
 class Outcome(NamedTuple):
-    """The result of an attempt to publish: PUBLISHED, WAITING or REFUSED, and why.
-
-    `for_good`: it is final. `is_unsure`: it waits for nodes to confirm that all parts are of one save.
-    """
+    """The result of an attempt to publish: PUBLISHED, WAITING or REFUSED, and why. `for_good`: it is final.
+    `is_unsure`: it waits for nodes to confirm that all parts are of one save."""
 
     state: str
     why: str = ""
@@ -128,9 +126,7 @@ def copy_and_publish(
     disk: Disk, to: Publishing, seal: Seal, source: str, *, owner: bytes, pace: copy.Pace
 ) -> Seal:
     """Copy a sealed part from `source` to the shared file system; returns its seal with all checksums.
-
-    `owner`: the content of owner.json. Raises OSError; copy.Changed if the part is not as it was sealed.
-    """
+    `owner`: the content of owner.json. Raises OSError; copy.Changed if the part is not as it was sealed."""
     own = merge.generation(seal)
     target = to.incoming(seal.node, own)
     disk.make(to.parts)
@@ -185,10 +181,7 @@ def _bring_file(disk: Disk, source: str, target: str, one: records.File, pace: c
 def finish(
     disk: Disk, to: Publishing, expected: Sequence[str], node: str, judge: Judge, *, owner: bytes = b"{}"
 ) -> Outcome:
-    """Assemble a set and publish it, if all its parts are there. `owner` as in `copy_and_publish`.
-
-    Raises OSError.
-    """
+    """Publish a set if all its parts are there; `owner` as in `copy_and_publish`. Raises OSError."""
     own = Own.of(owner, to.token)
     parts = parts_of(to)
     there = [is_published(to.to, part, owner) for part in parts.values() if part.files]
@@ -267,10 +260,7 @@ def _publish(disk: Disk, making: _Making, place: replace.Occupant, judge: Judge)
 
 
 def _replace(disk: Disk, making: _Making, place: replace.Occupant) -> bool:
-    """Replace an older set by a newer one with manifest and marker.
-
-    False if another node is replacing it, or the assembled parts are outdated.
-    """
+    """Replace an older set by a newer one; False if another node does, or the parts are outdated."""
     to, made, _, new = making
     if not made.is_file:
         disk.put(f"{new.data}/{manifest.MANIFEST}", new.listed, new.node)
@@ -386,9 +376,7 @@ def parts_of(to: Publishing) -> dict[str, Seal]:
 
 def is_published(to: str, seal: Seal, owner: bytes = b"{}") -> Optional[bool]:
     """Whether a part with checksums is in the published set of its name; `owner` as in `copy_and_publish`.
-
-    False if another save of this run is published there, None if no save is. Raises OSError.
-    """
+    False if another save of this run is published there, None if no save is. Raises OSError."""
     run, found = Own.of(owner, seal.token).run, None
     for name in (seal.name, replace.alias_of(seal.name, run)):
         try:
@@ -405,10 +393,7 @@ def is_published(to: str, seal: Seal, owner: bytes = b"{}") -> Optional[bool]:
 
 
 def published_path(to: str, name: str, run: str, since_s: float = 0.0) -> str:
-    """The path of the set that this run published under a name since `since_s` (Unix seconds); "" for none.
-
-    Raises OSError.
-    """
+    """Where this run published a set since `since_s` (Unix seconds); "" for nowhere. Raises OSError."""
     for one in (name, replace.alias_of(name, run)):
         with contextlib.suppress(Damaged):
             there = manifest.read(f"{to}/{one}")
@@ -422,9 +407,7 @@ def clear_gone(
     disk: Disk, to: str, run: str, is_over: Callable[[Mapping[str, object], Publishing], bool]
 ) -> None:
     """Finish interrupted removals, and remove pending sets of earlier starts of this run; raises nothing.
-
-    `is_over(owner, set)` decides by the owner.json of a set.
-    """
+    `is_over(owner, set)` decides by the owner.json of a set."""
     with contextlib.suppress(OSError):
         for name in os.listdir(f"{to}/{records.PUBLISHING}"):
             path = f"{to}/{records.PUBLISHING}/{name}"

@@ -107,10 +107,8 @@ class EmptyParts:
         self, key: SetKey, now_s: float, since_s: float, phase: str, seen: Mapping[SetKey, float]
     ) -> Optional[bool]:
         """What to report now: True, there is nothing; False, something may still come; None, no report.
-
         `since_s`: when the set was first seen on other nodes, or its start ended; `seen`: when each set was
-        first seen.
-        """
+        first seen."""
         token, waited_s = key[0], now_s - since_s
         if phase == sealing.LIVE:
             return self._live(key, waited_s, seen)
@@ -143,10 +141,8 @@ CHECK_S = 30.0
 
 
 class PublisherConfig(NamedTuple):
-    """Where and for whom to publish; `rate` in bytes per second (0: no limit).
-
-    `wait_s`: how much later a node's ranks may save than others', if the format proves nothing.
-    """
+    """Where and for whom to publish; `rate` in bytes per second (0: no limit). `wait_s`: how much later a
+    node's ranks may save than others', if the format proves nothing."""
 
     attempt_folder: str
     launch: int
@@ -159,13 +155,10 @@ class PublisherConfig(NamedTuple):
 
 
 class SetState:
-    """What this node knows of one set.
-
-    `pushed`: the generation of the part that it has copied ("": none). `seen_s`, `whole_s`: since when the
-    set is pending, and since when all parts are there. `refused`: the records with which it was refused last;
-    `is_open`: a part may come all the same. `is_wanted`: the part is to be copied once more. `checked_s`:
-    when it was last seen to be published.
-    """
+    """What this node knows of one set. `pushed`: the generation of the part that it has copied ("": none).
+    `seen_s`, `whole_s`: since when the set is pending, and since when all parts are there. `refused`: the
+    records with which it was refused last; `is_open`: a part may come all the same. `is_wanted`: the part is
+    to be copied once more. `checked_s`: when it was last seen to be published."""
 
     def __init__(self) -> None:
         self.pushed = ""
@@ -477,10 +470,8 @@ class Publisher:
         return True
 
     def _want_again(self, part: LocalPart, to: Publishing, now_s: float) -> None:
-        """Another node saves a set again, or late, after this node's part was published.
-
-        The part is copied once more if it is still the same after a long time, or at the end.
-        """
+        """Another node saves a set again, or late, after this node's part was published. The part is copied
+        once more if it is still the same after a long time, or at the end."""
         over_s = self._over.get(to.token)
         is_over = over_s is not None and self.starts.phase(to.token) == sealing.ENDED
         state = self._sets[to.token, to.name]

@@ -73,10 +73,8 @@ class Own(NamedTuple):
 
 
 class Occupant(NamedTuple):
-    """What is at `path`: one of FREE, OURS (it may be replaced), LATER (of a later start), OTHERS.
-
-    `why`: in words, "" if the path is free. `listed`: its manifest as it is on disk, b"" without one.
-    """
+    """What is at `path`: one of FREE, OURS (it may be replaced), LATER (of a later start), OTHERS. `why`: in
+    words, "" if the path is free. `listed`: its manifest as it is on disk, b"" without one."""
 
     path: str
     state: str
@@ -99,10 +97,7 @@ class NewSet(NamedTuple):
 
 
 def run_of(run_dir: str) -> str:
-    """The identity of a run: its folder's name and inode, since other users may have a run of that name.
-
-    Raises OSError.
-    """
+    """The identity of a run: its folder's name, which others' may have too, and inode. Raises OSError."""
     return f"{os.path.basename(run_dir.rstrip('/'))}.{os.stat(run_dir).st_ino}"
 
 
@@ -115,10 +110,7 @@ def alias_of(name: str, run: str) -> str:
 
 
 def target_of(disk: Disk, to: Publishing, own: Own, *, is_file: bool) -> Occupant:
-    """Where a set may be published: its name, else its alias; if neither can be used, what has the name.
-
-    Raises OSError.
-    """
+    """Where a set may be published: its name, else its alias, else what has the name. Raises OSError."""
     first = occupant_of(to, to.name, own)
     found = first
     for name in (to.name, alias_of(to.name, own.run)):
@@ -158,10 +150,7 @@ def occupant_of(to: Publishing, name: str, own: Own) -> Occupant:
 
 
 def replace(disk: Disk, to: Publishing, there: Occupant, new: NewSet) -> bool:
-    """Put a set in the place of what is `there`, or as a link in a free place.
-
-    False if another node is doing it. Raises OSError.
-    """
+    """Put a set in the place of what is `there`; False if another node is doing it. Raises OSError."""
     if new.is_file:
         _replace_file(disk, to, there, new)
         return True

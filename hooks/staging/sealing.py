@@ -32,11 +32,8 @@ WAIT, SEAL, UNPROVEN, GIVEN_UP = "wait", "seal", "unproven", "given up"
 
 
 class Marks(NamedTuple):
-    """What the ranks of this node reported on a set.
-
-    `local`: how many of them will report (0: unknown); `dead`: begun, and gone. `is_alone`: one rank said
-    that it saves for all nodes.
-    """
+    """What the ranks of this node reported on a set. `local`: how many of them will report (0: unknown);
+    `dead`: begun, and gone. `is_alone`: one rank said that it saves for all nodes."""
 
     begun: Collection[str] = ()
     done: Collection[str] = ()
@@ -47,12 +44,9 @@ class Marks(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """What was observed of a part over time.
-
-    `still_s`: how long nothing changed. `open_by`: the processes with a file open for writing.
-    `has_lost_writer`: a process that was seen writing is gone. `stale`: for a name that is saved again, how
-    many files are unchanged since the previous save.
-    """
+    """What was observed of a part over time. `still_s`: how long nothing changed. `open_by`: the processes
+    with a file open for writing. `has_lost_writer`: a process that was seen writing is gone. `stale`: for a
+    name that is saved again, how many files are unchanged since the previous save."""
 
     files: Mapping[str, File]
     still_s: float

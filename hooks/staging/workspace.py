@@ -79,10 +79,8 @@ def _room_bytes(base: str) -> int:
 
 
 def clear_dead(above: str, own: str = "", *, over: str = "") -> list[str]:
-    """Remove this user's folders in `above` whose job is gone, but never `own`; raises nothing.
-
-    `over`: a job that has ended according to Slurm. Returns the names of the removed folders.
-    """
+    """Remove this user's folders in `above` whose job is gone, but never `own`; raises nothing. `over`: a job
+    that has ended according to Slurm. Returns the names of the removed folders."""
     found: list[str] = []
     if not is_own_folder(above):
         return found
@@ -168,10 +166,8 @@ def _here() -> str:
 
 
 def clear_as_user(stage_dir: str, uid: int, job: str, limit_s: float) -> list[str]:
-    """Remove what ended jobs of this user, `job` among them, left below `stage_dir`.
-
-    Returns the names of the folders, none if that takes longer than `limit_s`; raises nothing.
-    """
+    """Remove what ended jobs of this user, `job` among them, left below `stage_dir`. Returns the names of the
+    folders, none if that takes longer than `limit_s`; raises nothing."""
     above = f"{stage_dir.rstrip('/')}/ftrun-{uid}"
 
     def cleared() -> bytes:

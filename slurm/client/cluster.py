@@ -172,11 +172,8 @@ class JobDetails:
 
     @property
     def is_preempted(self) -> bool:
-        """Slurm has taken its nodes for another job.
-
-        True from the first moment of the grace time [tried on 22.05], and after an end in it, whatever state
-        that end has; not for a job that was requeued.
-        """
+        """Slurm has taken its nodes for another job. True from the first moment of the grace time [tried on
+        22.05], and after an end in it, whatever state that end has; not for a job that was requeued."""
         return self.fields.get("PreemptTime", "None") not in {"", "None", "N/A", "Unknown"}
 
 
@@ -199,9 +196,7 @@ class NodeRow:
 
     @property
     def spoken_for(self) -> bool:
-        """A person or program has set the reason. slurmctld's own note on a silent node does not count; it
-        disappears when the node is back.
-        """
+        """Somebody has set the reason; slurmctld's passing note on a silent node does not count."""
         return bool(self.reason) and not self.reason.startswith("Not responding")
 
     @property
@@ -230,9 +225,7 @@ class NodeUsage:
 
 @dataclass(frozen=True)
 class PartitionRow:
-    """One partition with all its nodes. `max_time_s`: the longest time limit of a job in it; None without
-    one, or if it was not queried.
-    """
+    """A partition with all its nodes; `max_time_s`: of its jobs, None without a limit or if not queried."""
 
     name: str
     up: bool
@@ -269,7 +262,8 @@ class ClusterFacts:
 @dataclass(frozen=True)
 class SubmitRequest:
     """One call of sbatch: arguments after the word `sbatch`, the script's bytes or None (script is in argv),
-    and the exact context of the child process (protocol P2). `env` is the whole environment, nothing is added."""
+    and the exact context of the child process (protocol P2). `env` is the whole environment, nothing is
+    added."""
 
     token: str
     argv: tuple[str, ...]
@@ -294,18 +288,12 @@ class Submitted:
 
 
 class Cluster(Protocol):
-    """The operations of a cluster.
-
-    Every method may raise the errors of `ftrun.slurm.client.errors`. Implementations retry reads a few times
-    if that is safe; effects never.
-    """
+    """The operations of a cluster. Every method may raise the errors of `ftrun.slurm.client.errors`.
+    Implementations retry reads a few times if that is safe; effects never."""
 
     def submit(self, request: SubmitRequest) -> Submitted:
-        """Call sbatch once.
-
-        Raises RefusedForGood, RefusedForNow or Unreachable (no job exists), OutcomeUnknown (call find()
-        before any other submission of this run).
-        """
+        """Call sbatch once. Raises RefusedForGood, RefusedForNow or Unreachable (no job exists),
+        OutcomeUnknown (call find() before any other submission of this run)."""
         ...
 
     def find(self, token: str) -> tuple[JobRow, ...]:
@@ -313,11 +301,8 @@ class Cluster(Protocol):
         ...
 
     def jobs(self, job_ids: Collection[str]) -> Mapping[str, JobRow]:
-        """The rows of these jobs, in one call whatever their number.
-
-        A missing id is unknown (not ended). An array id or het leader id yields the rows of all its tasks or
-        components, under their own ids.
-        """
+        """The rows of these jobs, in one call whatever their number. A missing id is unknown (not ended). An
+        array id or het leader id yields the rows of all its tasks or components, under their own ids."""
         ...
 
     def details(self, job_id: str) -> JobDetails | None:
@@ -352,10 +337,7 @@ class Cluster(Protocol):
         self, job_id: str, *, signal: str | None = None, full: bool = False, batch: bool = False
     ) -> None:
         """scancel, or send a signal: to the tasks of its steps, with `batch` to the batch script instead,
-        with `full` to both.
-
-        A job that is gone already is no error.
-        """
+        with `full` to both. A job that is gone already is no error."""
         ...
 
     def hold(self, job_id: str) -> None:
@@ -379,11 +361,8 @@ class Cluster(Protocol):
         ...
 
     def drain(self, node: str, reason: str) -> None:
-        """Drain a node. Raises RefusedForGood if this user may not.
-
-        Never overwrites another reason: raises RefusedForGood if the node is drained or down with one already
-        (see `NodeRow.spoken_for`).
-        """
+        """Drain a node. Raises RefusedForGood if this user may not. Never overwrites another reason: raises
+        RefusedForGood if the node is drained or down with one already (see `NodeRow.spoken_for`)."""
         ...
 
     def resume(self, node: str, reason: str) -> bool:

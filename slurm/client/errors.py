@@ -14,11 +14,8 @@ from __future__ import annotations
 
 
 class SlurmError(Exception):
-    """Slurm, or the connection to it, refused or failed.
-
-    `message` is one line for a person; `output` is the command's stderr, verbatim; `exit_code` is its exit
-    status, if there was one.
-    """
+    """Slurm, or the connection to it, refused or failed. `message` is one line for a person; `output` is the
+    command's stderr, verbatim; `exit_code` is its exit status, if there was one."""
 
     def __init__(self, message: str, *, output: str = "", exit_code: int | None = None) -> None:
         super().__init__(message)

@@ -94,10 +94,8 @@ LONG, SHORT = _tables()
 
 
 class Word:
-    """One option as typed: its tokens (one or two), and the (name, value) pairs in it (several in `-Hn4`).
-
-    A value is None where the option has none. The separator `:` and the end mark `--` have no pairs.
-    """
+    """One option as typed: its tokens (one or two), and the (name, value) pairs in it (several in `-Hn4`). A
+    value is None where the option has none. The separator `:` and the end mark `--` have no pairs."""
 
     __slots__ = ("options", "tokens")
 
@@ -115,10 +113,9 @@ class Word:
 
 class CommandLine:
     """The arguments of sbatch, split: option words, script (None = stdin or --wrap), the script's arguments.
-
-    A value: every change returns a new one. `own` holds the (name, value) pairs that were not sbatch's. Where a name
-    is asked for, it is the long one of the table; `component` counts the parts of a heterogeneous job from 0.
-    """
+    A value: every change returns a new one. `own` holds the (name, value) pairs that were not sbatch's. Where
+    a name is asked for, it is the long one of the table; `component` counts the parts of a heterogeneous job
+    from 0."""
 
     __slots__ = ("own", "script", "script_args", "words")
 
@@ -227,12 +224,10 @@ def split(
     extra: Mapping[str, int] | None = None,
     own: Callable[[str], bool] | None = None,
 ) -> CommandLine:
-    """Split `argv` (without the word `sbatch`) as sbatch of `version` does.
-
-    `extra` adds options by long name (see `plugin_options`). `own` is asked about each `--ft-NAME` before the script,
-    by NAME: True = it takes a value (the next word, unless `=` gave it). These come out in `.own` and in no word.
-    Raises OptionError where sbatch would refuse; Ambiguous and UnknownOption can pass with a version or `extra`.
-    """
+    """Split `argv` (without the word `sbatch`) as sbatch of `version` does. `extra` adds options by long name
+    (see `plugin_options`). `own` is asked about each `--ft-NAME` before the script, by NAME: True = it takes
+    a value (the next word, unless `=` gave it). These come out in `.own` and in no word. Raises OptionError
+    where sbatch would refuse; Ambiguous and UnknownOption can pass with a version or `extra`."""
     words: list[Word] = []
     owned: list[tuple[str, str | None]] = []
     at = 0
@@ -338,9 +333,8 @@ def _spell(name: str, value: str | None) -> str:
 
 def plugin_options(help_text: str) -> dict[str, int]:
     """Options in the text of `sbatch --help` that the table lacks: SPANK plugins' and a newer Slurm's.
-
-    Returns long name -> NONE, REQUIRED or OPTIONAL. The help writes `--name`, `--name=value`, `--name[=value]`.
-    """
+    Returns long name -> NONE, REQUIRED or OPTIONAL. The help writes `--name`, `--name=value`,
+    `--name[=value]`."""
     found: dict[str, int] = {}
     for line in help_text.splitlines():
         words = line.split()

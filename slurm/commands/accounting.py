@@ -42,10 +42,8 @@ _NO_NODES = frozenset({"", "None assigned", "(null)", "None", "Unknown"})
 
 @dataclass(frozen=True, slots=True)
 class AccountingRow:
-    """One launch of one job in accounting. Times are Unix seconds, None without one (yet).
-
-    `by`: the user id that cancelled it, None if no user did or none is named.
-    """
+    """One launch of one job in accounting. Times are Unix seconds, None without one (yet). `by`: the user id
+    that cancelled it, None if no user did or none is named."""
 
     job_id: str  # as squeue prints it: "7", "7_3", "7+1"
     raw_job_id: str  # the plain number
@@ -67,10 +65,8 @@ class AccountingRow:
 
     @property
     def given_up(self) -> bool:
-        """The controller restarted without it: no user ended it, and its outcome is unknown.
-
-        A job that Slurm itself cancels names no user either, but its dependency.
-        """
+        """The controller restarted without it: no user ended it, and its outcome is unknown. A job that Slurm
+        itself cancels names no user either, but its dependency."""
         by_slurm = self.reason.startswith("Dependency")
         return self.state is JobState.CANCELLED and self.by is None and not by_slurm
 

@@ -51,12 +51,9 @@ _WAITS = frozenset({"Resources", "Priority"})
 
 
 class CommandCluster:
-    """A `Cluster` on the machine's own Slurm commands.
-
-    `env` supplies SLURM_CONF and PATH (default: this process's environment). `timeout_s` bounds a read or an effect,
-    `submit_timeout_s` one sbatch (which itself waits while the controller is busy). `user` is whose jobs are meant
-    (default: the caller).
-    """
+    """A `Cluster` on the machine's own Slurm commands. `env` supplies SLURM_CONF and PATH (default: this
+    process's environment). `timeout_s` bounds a read or an effect, `submit_timeout_s` one sbatch (which
+    itself waits while the controller is busy). `user` is whose jobs are meant (default: the caller)."""
 
     def __init__(
         self,
@@ -74,10 +71,8 @@ class CommandCluster:
     # ---------------------------------------------------------------- submit
 
     def submit(self, request: SubmitRequest) -> Submitted:
-        """One sbatch, in exactly the request's context (see `Cluster.submit`).
-
-        `request.argv` must not ask sbatch to hide the job id (`--quiet`), to wait (`--wait`) or to only test.
-        """
+        """One sbatch, in exactly the request's context (see `Cluster.submit`). `request.argv` must not ask
+        sbatch to hide the job id (`--quiet`), to wait (`--wait`) or to only test."""
         check_configuration(request.env)
         answer = run(
             [tool("sbatch", request.env), *request.argv],
@@ -101,12 +96,9 @@ class CommandCluster:
 
     def jobs(self, job_ids: Collection[str]) -> Mapping[str, JobRow]:
         """The rows of these jobs by their own ids. Words that are no job ids are unknown, as missing ones
-        are.
-
-        For a list of ids squeue fetches the jobs of all users, and compares each job with each id; for one
-        user the controller sends only that user's jobs. So the first call asks for this user's jobs, and a
-        second one, by id, for the rest: jobs of others, and jobs that are gone.
-        """
+        are. For a list of ids squeue fetches the jobs of all users, and compares each job with each id; for
+        one user the controller sends only that user's jobs. So the first call asks for this user's jobs, and
+        a second one, by id, for the rest: jobs of others, and jobs that are gone."""
         wanted = {job_id for job_id in job_ids if JOB_ID.fullmatch(job_id)}
         if len(wanted) < 2:
             return self._listed(wanted)
@@ -193,10 +185,9 @@ class CommandCluster:
         return re.search(r"\bis UP\b", answer.stdout) is not None
 
     def rights(self) -> Rights:
-        """Whether this user may drain: root, SlurmUser, or AdminLevel=Administrator in accounting.
-
-        An operator may not: Slurm refuses node updates below Administrator in every version from 22.05 to 26.05.
-        """
+        """Whether this user may drain: root, SlurmUser, or AdminLevel=Administrator in accounting. An
+        operator may not: Slurm refuses node updates below Administrator in every version from 22.05 to
+        26.05."""
         if os.geteuid() == 0:
             return Rights(True, "root")
         me = pwd.getpwuid(os.geteuid()).pw_name
@@ -222,11 +213,9 @@ class CommandCluster:
     def cancel(
         self, job_id: str, *, signal: str | None = None, full: bool = False, batch: bool = False
     ) -> None:
-        """scancel; with `signal`, send that instead: to the steps, with `batch` to the batch script, with `full` to both.
-
-        A job that is gone is no error. A heterogeneous job is cancelled as a whole whichever component is named: while
-        it is pending Slurm takes nothing less.
-        """
+        """scancel; with `signal`, send that instead: to the steps, with `batch` to the batch script, with
+        `full` to both. A job that is gone is no error. A heterogeneous job is cancelled as a whole whichever
+        component is named: while it is pending Slurm takes nothing less."""
         whole = _checked(job_id)
         if signal is None:
             whole = whole.split("+", 1)[0]
@@ -250,18 +239,12 @@ class CommandCluster:
         self._effect(["scontrol", "update", f"JobId={_checked(job_id)}", f"ExcNodeList={fold(nodes)}"])
 
     def reshape(self, job_id: str, *, nodes: int, tasks: int, cpus: int) -> None:
-        """One update, with an upper limit for the nodes, which 22.05 would otherwise keep, and none for the
-        CPUs, which Slurm does not accept.
-        """
+        """One update: 22.05 keeps a missing upper limit of nodes, and Slurm takes none for CPUs."""
         shape = (f"NumNodes={nodes}-{nodes}", f"NumTasks={tasks}", f"NumCPUs={cpus}")
         self._effect(["scontrol", "update", f"JobId={_checked(job_id)}", *shape])
 
     def prefer(self, job_id: str, update: str) -> None:
-        """Raise the priority of a pending job of any user by this word for `scontrol update` (Nice=-100,
-        Priority=7, QOS=high).
-
-        Root and SlurmUser only.
-        """
+        """Raise a pending job's priority by this word for `scontrol update`, as root or SlurmUser."""
         self._effect(["scontrol", "update", f"JobId={_checked(job_id)}", update])
 
     def set_dependency(self, job_id: str, dependency: str) -> None:
@@ -294,10 +277,8 @@ class CommandCluster:
     # ---------------------------------------------------------------- asking
 
     def _read(self, argv: Sequence[str], accept: Callable[[str], bool] | None = None) -> Answer:
-        """The output of a read, retried at most twice, and only after quick failures to reach Slurm.
-
-        `accept` recognises in stderr that a failed command did answer ("there is no such job").
-        """
+        """The output of a read, retried at most twice, and only after quick failures to reach Slurm. `accept`
+        recognises in stderr that a failed command did answer ("there is no such job")."""
         began = time.monotonic()
         try:
             return self._ask(Call.READ, argv, accept)

@@ -292,10 +292,8 @@ def _kind_of(text: str) -> type[SlurmError] | None:
 
 
 def _limit_kind(text: str) -> type[SlurmError] | None:
-    """Limits of accounts and QOS: a full queue empties, a size above the limit stays above it.
-
-    Slurm names the limit on a line of its own; without one it can be either, and waiting is the cheaper mistake.
-    """
+    """Limits of accounts and QOS: a full queue empties, a size above the limit stays above it. Slurm names
+    the limit on a line of its own; without one it can be either, and waiting is the cheaper mistake."""
     names = _LIMIT.findall(text)
     if not names and _POLICY not in text.lower():
         return None

@@ -24,8 +24,9 @@ _KEYS = "STATUS,UID,GID,ENCODE_TIME,TTL,UID_RESTRICTION"
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """An authentic credential. `status`: GOOD, EXPIRED, REWOUND (from the future) or REPLAYED (opened on this host before);
-    `encoded_s` is Unix time by the clock of the host that made it, `restricted_uid` who may open it (-1 = anybody)."""
+    """An authentic credential. `status`: GOOD, EXPIRED, REWOUND (from the future) or REPLAYED (opened on this
+    host before); `encoded_s` is Unix time by the clock of the host that made it, `restricted_uid` who may
+    open it (-1 = anybody)."""
 
     status: int
     uid: int

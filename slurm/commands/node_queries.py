@@ -131,11 +131,8 @@ def _dismiss_srun(child: subprocess.Popen[bytes]) -> None:
 
 
 def parse_answers(text: str, nodes: Collection[str]) -> QueryAnswers:
-    """The answers in the tasks' output. (pure)
-
-    A task prints `ANSWER NODE`, then `ANSWER NODE WORDS` for each answer, and `ENDED NODE` at the end. Each line
-    names its node, since the output of the tasks is mixed.
-    """
+    """The answers in the tasks' output. (pure) A task prints `ANSWER NODE`, then `ANSWER NODE WORDS` for each
+    answer, and `ENDED NODE` at the end. Each line names its node, since the output of the tasks is mixed."""
     answers: dict[str, list[str]] = {}
     told, ended = [], set()
     for line in text.splitlines():

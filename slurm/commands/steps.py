@@ -61,11 +61,9 @@ class Steps(Protocol):
         alive: Callable[[], None] = lambda: None,
     ) -> QueryAnswers:
         """Run a line of sh on each of these nodes (of the job), in parallel; output after `ANSWER` counts.
-
         Ends when all have answered and ended, or when no further node answered for `quiet_s` (or three times
         what the last one took) after the first did, `limit_s` at most. `alive` is called several times a
-        second. Raises Unreachable if srun cannot be started.
-        """
+        second. Raises Unreachable if srun cannot be started."""
         ...
 
 
@@ -82,10 +80,8 @@ class InsideSteps(Steps, Protocol):
 
     def keep_nodes(self, job_id: str, nodes: Sequence[str]) -> None:
         """Shrink a running job to these nodes; the node of its script must be among them. Returns once Slurm
-        shows the change.
-
-        Raises the errors of `ftrun.slurm.client.errors`; then Slurm shows no change, or does not answer.
-        """
+        shows the change. Raises the errors of `ftrun.slurm.client.errors`; then Slurm shows no change, or
+        does not answer."""
         ...
 
 
@@ -121,9 +117,7 @@ class CommandSteps:
         return TcpSlurmdPorts(lambda: self._addresses(nodes))
 
     def keep_nodes(self, job_id: str, nodes: Sequence[str]) -> None:
-        """See `InsideSteps.keep_nodes`. Slurm 22.05 without accounting does it once for each job, and refuses
-        after 5 s from then on.
-        """
+        """See `InsideSteps`. 22.05 without accounting does it once a job, then refuses after 5 s."""
         wanted = f"NodeList={fold(nodes)}"
         try:
             self._ask_slurm(Call.EFFECT, ["scontrol", "update", f"JobId={_number(job_id)}", wanted])

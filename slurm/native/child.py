@@ -148,9 +148,7 @@ class PyslurmClient:
         node.modify(wanted)
 
     def _plain(self, number: int) -> Any:
-        """The job, read at the last moment before an effect. pyslurm identifies a job by its number alone,
-        which is one task of an array.
-        """
+        """The job, read right before an effect: its number may be that of one task of an array."""
         job = self._slurm.Job.load(number)
         if job.array_id or job.heterogeneous_id:
             raise NotSupported("part of an array or of a heterogeneous job")

@@ -47,21 +47,17 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class ClientInUse:
-    """The client in use: `by` is "commands" or "pyslurm VERSION", `why` is the problem with pyslurm if it is
-    not used.
-    """
+    """`by`: "commands" or "pyslurm VERSION"; `why` pyslurm is not used, if so."""
 
     by: str
     why: str = ""
 
 
 class NativeCluster:
-    """A `Cluster` that uses pyslurm first, and `commands` for the rest.
-
-    `env` as for `CommandCluster`. `python`: the interpreter that has pyslurm (default: this one). `auto`: use
-    pyslurm only if it has exactly the cluster's release. `tell` is called when the client in use changes.
-    `argv` replaces the child's command line, `clock` (monotonic seconds) tells when to retry it.
-    """
+    """A `Cluster` that uses pyslurm first, and `commands` for the rest. `env` as for `CommandCluster`.
+    `python`: the interpreter that has pyslurm (default: this one). `auto`: use pyslurm only if it has exactly
+    the cluster's release. `tell` is called when the client in use changes. `argv` replaces the child's
+    command line, `clock` (monotonic seconds) tells when to retry it."""
 
     def __init__(
         self,
@@ -180,9 +176,7 @@ class NativeCluster:
     # ----------------------------------------------------------------- asking
 
     def probe(self) -> ClientInUse:
-        """Check now whether the child works, whatever it did before. Raises SlurmError if Slurm does not
-        answer.
-        """
+        """Check now whether the child works, whatever it did before. Raises SlurmError."""
         with self._lock:
             self._standing = rows.ChildHealth()
         self.partitions()
@@ -247,20 +241,15 @@ class NativeCluster:
 
     def _verdict(self, told: SlurmAnswered, asked_s: float) -> SlurmError | None:
         """The error for Slurm's words; None if the commands should try as well, since pyslurm alone may be
-        the cause.
-
-        That is so for words that Slurm does not have, and for "unreachable" without a timeout. Nothing has
-        happened then.
-        """
+        the cause. That is so for words that Slurm does not have, and for "unreachable" without a timeout.
+        Nothing has happened then."""
         error = error_of_failure(Call.EFFECT if told.begun else Call.READ, stderr=told.words)
         if told.begun or not isinstance(error, Unreachable):
             return error
         return error if is_known(told.words) and self._clock() - asked_s >= QUICK_S else None
 
     def _ask(self, do: str, **words: object) -> object:
-        """The child's reply. Raises NotSupported if it is not to be used; SlurmAnswered, NoAnswer; Unreachable if Slurm is
-        not even configured.
-        """
+        """The child's reply. Raises NotSupported, SlurmAnswered, NoAnswer; Unreachable without slurm.conf."""
         check_configuration(self._env)
         with self._lock:
             if self._child is not None and not self._child.alive:
@@ -271,9 +260,7 @@ class NativeCluster:
             return self._child.ask(do, self._timeout_s, **words)
 
     def _start(self) -> None:
-        """Start a child of the right release that answers a first query. Raises NotSupported without one,
-        SlurmError if Slurm does not answer.
-        """
+        """Start a child of the right release that answers. Raises NotSupported, SlurmError."""
         if self._standing.barred(self._clock()):
             raise NotSupported(self.speaking.why)
         self.close()

@@ -47,9 +47,7 @@ class NotSupported(Exception):
 
 
 class Child:
-    """One child process. Raises NoAnswer if it does not start within `hello_s`; `version` is the one it
-    reports.
-    """
+    """One child process of this `version`. Raises NoAnswer if it does not start within `hello_s`."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], *, hello_s: float) -> None:
         try:

@@ -25,10 +25,8 @@ WAIT_S = 90.0
 
 def start(plan: Plan) -> None:
     """Make the database, start it and slurmdbd, register the cluster; run before the first slurmctld.
-
-    slurmctld refuses its very first start while slurmdbd is away. SandboxError with the reason when one
-    of them does not come up.
-    """
+    slurmctld refuses its very first start while slurmdbd is away. SandboxError with the reason when one of
+    them does not come up."""
     password = secrets.token_hex(16)
     _start_database(plan, password)
     conf = Path(plan.folder) / "slurmdbd.conf"

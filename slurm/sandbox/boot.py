@@ -62,10 +62,9 @@ def make_folder(path: Path, mode: int = 0o755) -> None:
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether a file or folder of a sandbox may be the work of another user: not ours or root's, a link, or left to others to write.
-
-    Root runs what the files of a sandbox say, so they are asked about before each use. A sticky folder is everybody's on purpose.
-    """
+    """Whether a file or folder of a sandbox may be the work of another user: not ours or root's, a link, or
+    left to others to write. Root runs what the files of a sandbox say, so they are asked about before each
+    use. A sticky folder is everybody's on purpose."""
     fact = path.lstat()
     by_all = bool(fact.st_mode & stat.S_IWOTH) and not fact.st_mode & stat.S_ISVTX
     by_group = bool(fact.st_mode & stat.S_IWGRP) and fact.st_gid not in (0, os.getegid())
@@ -120,10 +119,7 @@ def slurm_version() -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a machine allows its nodes: host names of their own, resolving them, and a UTS namespace at all.
-
-    `refused` says why not all of it.
-    """
+    """What a machine allows nodes: host names, resolving them, a UTS namespace; `refused`: why not all."""
 
     named: bool
     resolved: bool
@@ -135,15 +131,13 @@ NOT_ASKED_FOR = Names(named=False, resolved=False, marked=False, refused="not as
 
 
 def node_wrapper(plan: Plan, node: str) -> list[str]:
-    """The words before a command that let it run under a node's own name; none where that is refused.
-
-    A UTS namespace gives the host name, and marks whatever the node's processes leave behind. A mount
-    namespace with an /etc/hosts of the sandbox's own lets every node resolve every other: training scripts
-    meet at the first node's name, and newer slurmctlds answer an srun by the name of the host it runs on
-    (24.11 stands still for 10 s when it cannot). Where nobody could resolve the name, there is the mark alone.
-    Memory of a node's own is a tmpfs in that mount namespace: gone with the last process of the node, as it is
-    gone when a machine loses power.
-    """
+    """The words before a command that let it run under a node's own name; none where that is refused. A UTS
+    namespace gives the host name, and marks whatever the node's processes leave behind. A mount namespace
+    with an /etc/hosts of the sandbox's own lets every node resolve every other: training scripts meet at the
+    first node's name, and newer slurmctlds answer an srun by the name of the host it runs on (24.11 stands
+    still for 10 s when it cannot). Where nobody could resolve the name, there is the mark alone. Memory of a
+    node's own is a tmpfs in that mount namespace: gone with the last process of the node, as it is gone when
+    a machine loses power."""
     if not plan.marked:
         return []
     hosts, name = plan.hosts_path if plan.hosts else None, node if plan.uts else None
@@ -229,12 +223,9 @@ def _probe(wrapper: list[str], name: str) -> str:
 
 
 def gpu_files(folder: Path, count: int) -> tuple[str, bool]:
-    """Make or choose `count` device files to stand for GPUs.
-
-    Returns the File= expression and whether Slurm will number them (CUDA_VISIBLE_DEVICES is set), which
-    it does for character devices only: nodes of our own where we may make them, else the consoles, which
-    Slurm only looks at and never opens.
-    """
+    """Make or choose `count` device files to stand for GPUs. Returns the File= expression and whether Slurm
+    will number them (CUDA_VISIBLE_DEVICES is set), which it does for character devices only: nodes of our own
+    where we may make them, else the consoles, which Slurm only looks at and never opens."""
     devices = folder / "dev"
     shutil.rmtree(devices, ignore_errors=True)
     make_folder(devices)
@@ -326,11 +317,9 @@ def start_daemon(
     detach: bool = False,
     more: Mapping[str, str] | None = None,
 ) -> None:
-    """Run a daemon's start command, with `more` in its environment, and wait until it has gone to the background.
-
-    `detach` is for a program that stays in the foreground: it is left running. SandboxError with the last
-    line that the daemon said or logged when it refuses.
-    """
+    """Run a daemon's start command, with `more` in its environment, and wait until it has gone to the
+    background. `detach` is for a program that stays in the foreground: it is left running. SandboxError with
+    the last line that the daemon said or logged when it refuses."""
     said = Path(plan.folder) / "log" / "start.log"
     with open(said, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as output:
         before = output.tell()
