@@ -55,15 +55,9 @@ else:
 
 
 _OWN = {
-    "__init__",
-    "__repr__",
-    "__eq__",
-    "__hash__",
-    "__setattr__",
-    "__delattr__",
-    "__getstate__",
+    "__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__", "__getstate__",
     "__setstate__",
-}
+}  # fmt: skip
 _MISSING = dataclasses.MISSING
 # Copies a record into a writable object of the same layout; for each record class that was ever replaced.
 _DRAFTED: dict[type, Callable[[Any], Any]] = {}

@@ -159,14 +159,9 @@ def _link_speed(one: Interface) -> Finding:
 # --- nic-errors
 
 NIC_LIMITS = {
-    "rx_crc_errors": 1,
-    "rx_frame_errors": 1,
-    "rx_errors": 10,
-    "tx_errors": 10,
-    "tx_carrier_errors": 1,
-    "rx_missed_errors": 10_000,
-    "rx_fifo_errors": 10_000,
-}
+    "rx_crc_errors": 1, "rx_frame_errors": 1, "rx_errors": 10, "tx_errors": 10, "tx_carrier_errors": 1,
+    "rx_missed_errors": 10_000, "rx_fifo_errors": 10_000,
+}  # fmt: skip
 
 
 def probe_nic_errors(machine: Machine, thresholds: Thresholds) -> Growth:

@@ -199,22 +199,14 @@ def _speed_faults(port: Port, active: Sequence[Port], thresholds: Thresholds) ->
 # --- ib-errors
 
 LINK_LIMITS = {
-    "symbol_error": 10,
-    "port_rcv_errors": 10,
-    "local_link_integrity_errors": 1,
-    "link_error_recovery": 1,
-    "excessive_buffer_overrun_errors": 1,
-    "port_rcv_remote_physical_errors": 100,
-}
+    "symbol_error": 10, "port_rcv_errors": 10, "local_link_integrity_errors": 1, "link_error_recovery": 1,
+    "excessive_buffer_overrun_errors": 1, "port_rcv_remote_physical_errors": 100,
+}  # fmt: skip
 PACKET_LIMITS = {
-    "out_of_sequence": 10_000,
-    "packet_seq_err": 1_000,
-    "local_ack_timeout_err": 10,
-    "rnr_nak_retry_err": 100,
-    "roce_adp_retrans_to": 10,
-    "rx_icrc_encapsulated": 10,
+    "out_of_sequence": 10_000, "packet_seq_err": 1_000, "local_ack_timeout_err": 10,
+    "rnr_nak_retry_err": 100, "roce_adp_retrans_to": 10, "rx_icrc_encapsulated": 10,
     "port_xmit_discards": 10_000,
-}
+}  # fmt: skip
 
 
 def probe_errors(machine: Machine, thresholds: Thresholds) -> Growth:

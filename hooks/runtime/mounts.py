@@ -18,29 +18,10 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 
-NETWORK_KINDS = frozenset(
-    [
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "fhgfs",
-        "glusterfs",
-        "gpfs",
-        "lustre",
-        "nfs",
-        "nfs4",
-        "ocfs2",
-        "orangefs",
-        "panfs",
-        "pvfs2",
-        "smb3",
-        "smbfs",
-        "virtiofs",
-        "wekafs",
-    ]
-)
+NETWORK_KINDS = frozenset([
+    "9p", "afs", "beegfs", "ceph", "cifs", "fhgfs", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "ocfs2",
+    "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "virtiofs", "wekafs",
+])  # fmt: skip
 # Only FUSE types known to be remote: sandboxes and desktops mount many others.
 NETWORK_FUSE = (
     "ceph", "curvefs", "dfuse", "gcsfuse", "glusterfs", "goofys", "juicefs", "JuiceFS", "mountpoint-s3", "rclone", "s3fs", "sshfs",

@@ -266,17 +266,8 @@ class LocalState:
             part.changed_s = now_s
             raise OSError(0, "it changed meanwhile")
         save = max(1, part.save + part.is_again)
-        seal = Seal(
-            part.name,
-            part.token,
-            self.node,
-            part.files,
-            "" in part.files,
-            proven,
-            round(time.time(), 3),
-            save,
-            alone,
-        )
+        is_file, sealed_s = "" in part.files, round(time.time(), 3)
+        seal = Seal(part.name, part.token, self.node, part.files, is_file, proven, sealed_s, save, alone)
         self._write_seal(seal)
         remove(self.home.seal_before(part.token, part.name))
         part.seal, part.before, part.save = seal, part.files, save

@@ -66,42 +66,18 @@ class JobState(str, Enum):
         return self in _ENDED
 
 
-_PENDING = frozenset(
-    {
-        JobState.PENDING,
-        JobState.REQUEUED,
-        JobState.REQUEUE_FED,
-        JobState.REQUEUE_HOLD,
-        JobState.RESV_DEL_HOLD,
-        JobState.SPECIAL_EXIT,
-    }
-)
-ACTIVE_STATES = frozenset(
-    {
-        JobState.RUNNING,
-        JobState.SUSPENDED,
-        JobState.COMPLETING,
-        JobState.CONFIGURING,
-        JobState.RESIZING,
-        JobState.SIGNALING,
-        JobState.STAGE_OUT,
-        JobState.STOPPED,
-    }
-)
-_ENDED = frozenset(
-    {
-        JobState.COMPLETED,
-        JobState.FAILED,
-        JobState.CANCELLED,
-        JobState.TIMEOUT,
-        JobState.NODE_FAIL,
-        JobState.PREEMPTED,
-        JobState.BOOT_FAIL,
-        JobState.DEADLINE,
-        JobState.OUT_OF_MEMORY,
-        JobState.REVOKED,
-    }
-)
+_PENDING = frozenset({
+    JobState.PENDING, JobState.REQUEUED, JobState.REQUEUE_FED, JobState.REQUEUE_HOLD,
+    JobState.RESV_DEL_HOLD, JobState.SPECIAL_EXIT,
+})  # fmt: skip
+ACTIVE_STATES = frozenset({
+    JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING, JobState.CONFIGURING, JobState.RESIZING,
+    JobState.SIGNALING, JobState.STAGE_OUT, JobState.STOPPED,
+})  # fmt: skip
+_ENDED = frozenset({
+    JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.TIMEOUT, JobState.NODE_FAIL,
+    JobState.PREEMPTED, JobState.BOOT_FAIL, JobState.DEADLINE, JobState.OUT_OF_MEMORY, JobState.REVOKED,
+})  # fmt: skip
 
 
 CUT_SHORT_S = 120.0  # limits are counted in minutes

@@ -55,15 +55,9 @@ class PyslurmClient:
         self._dialect = next(words for start, words in DIALECTS if version.startswith(start))
         self._users: dict[int, str] = {}
         self.verbs: dict[str, Callable[..., object]] = {
-            "jobs": self.jobs,
-            "nodes": self.nodes,
-            "partitions": self.partitions,
-            "cancel": self.cancel,
-            "hold": self.hold,
-            "release": self.release,
-            "exclude": self.exclude,
-            "node": self.node,
-        }
+            "jobs": self.jobs, "nodes": self.nodes, "partitions": self.partitions, "cancel": self.cancel,
+            "hold": self.hold, "release": self.release, "exclude": self.exclude, "node": self.node,
+        }  # fmt: skip
 
     def jobs(self, ids: list[int]) -> list[list[object]]:
         """A row (JOB) for each job of these numbers, all tasks and components of an array's or a heterogeneous job's included."""

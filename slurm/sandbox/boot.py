@@ -25,18 +25,11 @@ START_TIMEOUT_S = 60.0
 # What the kernel calls /dev/null; a device of ours with these numbers is as harmless.
 NULL_DEVICE = os.makedev(1, 3)
 PACKAGES = {
-    "munged": "munge",
-    "slurmctld": "slurm-wlm",
-    "slurmd": "slurm-wlm",
-    "sinfo": "slurm-wlm",
-    "sshd": "openssh-server",
-    "ssh-keygen": "openssh-client",
-    "slurmdbd": "slurmdbd",
-    "sacctmgr": "slurm-wlm",
-    "mariadbd": "mariadb-server-core",
-    "mariadb-install-db": "mariadb-server-core",
+    "munged": "munge", "slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "sinfo": "slurm-wlm",
+    "sshd": "openssh-server", "ssh-keygen": "openssh-client", "slurmdbd": "slurmdbd",
+    "sacctmgr": "slurm-wlm", "mariadbd": "mariadb-server-core", "mariadb-install-db": "mariadb-server-core",
     "my_print_defaults": "mariadb-client-core",
-}
+}  # fmt: skip
 
 
 def put(path: Path, text: str, mode: int = 0o644) -> None:
