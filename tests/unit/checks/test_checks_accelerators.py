@@ -29,16 +29,11 @@ METRIC = (DATA / "amd-smi-metric.json").read_text()
 # --- AMD
 
 SOUND = {
-    "vendor": "0x1002",
-    "ras/umc_err_count": "ue: 0\nce: 3",
-    "ras/gfx_err_count": "ue: 0\nce: 0",
-    "ras/gpu_vram_bad_pages": "",
-    "hwmon/hwmon3/temp1_input": "41000",
-    "hwmon/hwmon3/temp1_label": "edge",
-    "hwmon/hwmon3/temp2_input": "44000",
-    "hwmon/hwmon3/temp2_label": "junction",
+    "vendor": "0x1002", "ras/umc_err_count": "ue: 0\nce: 3", "ras/gfx_err_count": "ue: 0\nce: 0",
+    "ras/gpu_vram_bad_pages": "", "hwmon/hwmon3/temp1_input": "41000", "hwmon/hwmon3/temp1_label": "edge",
+    "hwmon/hwmon3/temp2_input": "44000", "hwmon/hwmon3/temp2_label": "junction",
     "hwmon/hwmon3/temp2_crit": "100000",
-}
+}  # fmt: skip
 
 
 def cards(root: Path, *changes: dict[str, str]) -> amd.GpuFacts:

@@ -42,15 +42,10 @@ def adapter(root: Path, device: str, **files: str) -> Path:
     folder = root / "sys/class/infiniband" / device
     write(folder, hca_type="MT4129", board_id="MT_0000000838", fw_ver="28.39.1002")
     usual = {
-        "state": "4: ACTIVE",
-        "phys_state": "5: LinkUp",
-        "rate": "400 Gb/sec (4X NDR)",
-        "link_layer": "InfiniBand",
-        "counters__link_downed": "0",
-        "counters__symbol_error": "0",
-        "counters__port_rcv_errors": "0",
-        "hw_counters__out_of_sequence": "0",
-    }
+        "state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "400 Gb/sec (4X NDR)",
+        "link_layer": "InfiniBand", "counters__link_downed": "0", "counters__symbol_error": "0",
+        "counters__port_rcv_errors": "0", "hw_counters__out_of_sequence": "0",
+    }  # fmt: skip
     write(folder / "ports/1", **{**usual, **files})
     return folder / "ports/1"
 

@@ -851,16 +851,9 @@ class Trial:
     def daemon(self, node: str, effects: int = 0) -> subprocess.Popen[bytes]:
         """Start one; it dies before that effect (0: never)."""
         words = [
-            "staging-daemon",
-            "--attempt-folder",
-            str(self.attempt),
-            "--launch",
-            "0",
-            "--job",
-            JOB,
-            "--node",
-            node,
-        ]
+            "staging-daemon", "--attempt-folder", str(self.attempt), "--launch", "0", "--job", JOB,
+            "--node", node,
+        ]  # fmt: skip
         words += ["--base", self.home(node).base, "--to", str(self.to), "--limit", "1G", "--wait", "5"]
         return subprocess.Popen([sys.executable, "-c", DRIVER, str(effects), str(self.top / "last"), *words])
 
