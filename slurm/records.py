@@ -9,8 +9,7 @@ dataclass.
 
 Folding a journal changes one or two records of some thirty fields for each line, and a supervisor that starts
 with a thousand runs folds thousands of lines. So `replace` fills a draft, a writable object with the same
-slots, and then turns it into the record.
-"""
+slots, and then turns it into the record."""
 
 from __future__ import annotations
 

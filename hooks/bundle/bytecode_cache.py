@@ -7,8 +7,7 @@ the zipapp (this user or root), no other user may write it, and it carries the z
 sources in the zipapp are used.
 
 A process reads the table at the front, and the code of a module when it imports it: the fence daemon needs
-few modules, and it runs beside the ranks for days.
-"""
+few modules, and it runs beside the ranks for days."""
 
 from __future__ import annotations
 

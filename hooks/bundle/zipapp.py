@@ -3,8 +3,7 @@
 A node may have no ftrun, and a supervisor may be newer than what a node has. So the supervisor builds the
 node side from its own sources and names it by their hash: two versions can coexist, and a job keeps the one
 that it started with. The bytes do not depend on who builds them or when, so concurrent builders replace a
-file by itself.
-"""
+file by itself."""
 
 from __future__ import annotations
 

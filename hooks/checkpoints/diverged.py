@@ -2,8 +2,7 @@
 
 A training that prints NaN diverged some time before, and what it saved since then is useless, however
 complete. A `Divergence` covers the checkpoints from a step on (from a time on if steps are unknown) until the
-training was over. A checkpoint that a later start writes at that step is good.
-"""
+training was over. A checkpoint that a later start writes at that step is good."""
 
 from __future__ import annotations
 

@@ -12,8 +12,7 @@ neighbours are compared, since a run that continues with fewer ranks has smaller
 is only one, it counts if it is older. Only certain parts are compared: one of several files with the same
 name except for a number, or a file with a hundredth of the folder's bytes. Sizes may differ between saves; a
 part is truncated if it has less than `CUT` of the smallest part beside it, or if it is smaller while the
-others are of one size, as tensors are.
-"""
+others are of one size, as tensors are."""
 
 from __future__ import annotations
 

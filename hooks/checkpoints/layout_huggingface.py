@@ -17,8 +17,7 @@ Both loops keep FSDP's or DeepSpeed's checkpoint in a folder of its own, which i
 Sources: transformers/trainer.py (_save_checkpoint, _save_optimizer_and_scheduler, _load_rng_state,
 _load_optimizer_and_scheduler), folders written by 5.23; accelerate/{checkpointing,accelerator}.py,
 accelerate/utils/fsdp_utils.py, folders written by 1.15; huggingface_hub/serialization and
-transformers/modeling_utils.py (names, index).
-"""
+transformers/modeling_utils.py (names, index)."""
 
 from __future__ import annotations
 

@@ -17,8 +17,7 @@ a file that begins otherwise, such as an encrypted one.
 
 Sources: mindspore/train/callback/_checkpoint.py, mindspore/train/serialization.py,
 mindspore/ccsrc/utils/checkpoint.proto and files of MindSpore 2.10; MindFormers' core/callback (rank folders,
-meta.json), tools/resume_ckpt.py, checkpoint/{checkpoint,metadata,utils}.py of 2.1.
-"""
+meta.json), tools/resume_ckpt.py, checkpoint/{checkpoint,metadata,utils}.py of 2.1."""
 
 from __future__ import annotations
 

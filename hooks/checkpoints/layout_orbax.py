@@ -7,8 +7,7 @@ counts, and the arrays and chunks of zarr in the metadata. If Orbax was told to 
 value, chunks are not counted.
 
 Sources: orbax/checkpoint/_src/path/{atomicity,temporary_paths}.py, _src/metadata (the JSON files), the zarr
-specifications 2 and 3; folders written by Orbax 0.12.
-"""
+specifications 2 and 3; folders written by Orbax 0.12."""
 
 from __future__ import annotations
 

@@ -6,8 +6,7 @@ start.
 
 A start waits for the result, so files are read in parallel. The deep level runs in the background: it reads
 one file at a time, at a limited rate, and drops what it has read from the page cache. A process does one or
-the other for its whole life.
-"""
+the other for its whole life."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 `.ftrun-manifest.json` names every file with its size and, if known, its SHA-256; `.ftrun-complete` is written
 last and has the SHA-256 of the manifest. For a checkpoint that is one file NAME both are beside it as
-NAME.ftrun-manifest.json and NAME.ftrun-complete. Without its marker a manifest does not count.
-"""
+NAME.ftrun-manifest.json and NAME.ftrun-complete. Without its marker a manifest does not count."""
 
 from __future__ import annotations
 

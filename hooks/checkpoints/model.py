@@ -6,8 +6,7 @@ failed start, which sets it aside. So a checkpoint is `complete` unless somethin
 
 A layout describes the checkpoints of one framework: how to recognise one, where they are in a folder of
 checkpoints, and which files a complete one has. It is a `Layout` in a module `layout_<framework>`, with a row
-in the table of `layouts`.
-"""
+in the table of `layouts`."""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@ nodes. A small tree is walked, so every place is known; of a large one, which wo
 bytes are counted. What is not understood is None, and proves nothing.
 
 Source: tensorstore's description of the format (kvstore/ocdbt/index.rst), its kvstore/ocdbt/format; files
-written by Orbax 0.5 and 0.12.
-"""
+written by Orbax 0.5 and 0.12."""
 
 from __future__ import annotations
 

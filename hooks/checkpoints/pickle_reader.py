@@ -5,8 +5,7 @@ pickletools.genops walks the opcodes on a stack of inert values: a class is its 
 with arguments. Anything invalid raises Broken and nothing else, and needs no more memory than the given
 bytes.
 
-Source: the documentation of each opcode in Python's pickletools.
-"""
+Source: the documentation of each opcode in Python's pickletools."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ start, so an incomplete one is broken, however young it is. Rejected checkpoints
 
 A run that never had a complete checkpoint begins from nothing. But if there are checkpoints and all are set
 aside, poisoned or broken, that would silently discard the progress: then the answer is `stuck`, unless the
-user allowed it.
-"""
+user allowed it."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ shard only if checksums prove it, since a shard that is nearly right is worse th
   all remaining files that were equal there are equal again.
 
 Names (they differ in the number of a rank) only select candidates. Checksums are computed while there is
-time. The view is inspected like any checkpoint before it is loaded. The user's files are not changed.
-"""
+time. The view is inspected like any checkpoint before it is loaded. The user's files are not changed."""
 
 from __future__ import annotations
 

@@ -12,8 +12,7 @@ holes, and trusts the sizes in the directory.)
 
 Sources: PKWARE's APPNOTE.TXT 6.3; torch's writer keeps records uncompressed, each with a data descriptor, and
 always adds the zip64 end. With torch.serialization.set_crc32_options(False) all checksums are 0: then there
-is nothing to compare.
-"""
+is nothing to compare."""
 
 from __future__ import annotations
 

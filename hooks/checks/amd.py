@@ -85,8 +85,7 @@ def judge_gpu(facts: GpuFacts, thresholds: Thresholds) -> Sequence[Finding]:
     Checked against: the kernel's amdgpu documentation for ras/*_err_count ("ue: 0", "ce: 0"),
     gpu_vram_bad_pages (R, P, F) and hwmon; `amd-smi metric --json` in AMD's changelog and public documents (a
     list up to ROCm 6, "gpu_data" since 7); rocm-smi's JSON in Telegraf's test data. Partitions and XGMI were
-    not verified.
-    """
+    not verified."""
     if not facts.cards and not thresholds["expected"]:
         return [skipped("no AMD GPU here")]
     count = len(facts.cards)
@@ -221,8 +220,7 @@ def judge_memory(facts: MemoryFacts, thresholds: Thresholds) -> Sequence[Finding
     the compute driver, /sys/class/kfd/kfd/proc/<pid>.
 
     Checked against: trees built after the kernel's documents; cgroup paths as in job_cgroup; no AMD GPU was at
-    hand.
-    """
+    hand."""
     if not facts.memory:
         return [skipped("no AMD GPU tells of its memory here")]
     found = [_stranger(pid, one) for pid, one in facts.owners.items() if _is_stranger(one, thresholds)]

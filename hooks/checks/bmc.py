@@ -116,8 +116,7 @@ def judge_bmc(facts: BmcFacts, thresholds: Thresholds) -> Sequence[Finding]:
     this user.
 
     Checked against: ipmitool 1.8.19 with a simulated controller of OpenIPMI over lanplus, records of every
-    kind below; event lines of 1.8.18 and of Supermicro, Dell and Intel boards in public logs.
-    """
+    kind below; event lines of 1.8.18 and of Supermicro, Dell and Intel boards in public logs."""
     if facts.is_closed:
         return [skipped(facts.why_not)]
     found = []

@@ -86,8 +86,7 @@ def judge_clock(facts: ClockFacts, thresholds: Thresholds) -> Sequence[Finding]:
     source) and `timedatectl show` (NTPSynchronized: the kernel's word, without an offset).
 
     Checked against: chronyd 4.3 and ntpd of NTPsec 1.2.2 started for it: synchronised, alone, and dead;
-    timedatectl by its source, and dead on a machine without systemd.
-    """
+    timedatectl by its source, and dead on a machine without systemd."""
     for name, text in facts.told:
         reading = understood(name, text)
         if reading is not None:
@@ -189,8 +188,7 @@ def judge_uptime(facts: UptimeFacts, thresholds: Thresholds) -> Sequence[Finding
     Thresholds: `since_s`, the start of the job (seconds of the epoch; 0: none); `recent_s` 600: a boot that
     lately is a note; `slack_s` 60.
 
-    Checked against: /proc/uptime of Linux 6.1 and 6.18 (proc(5)).
-    """
+    Checked against: /proc/uptime of Linux 6.1 and 6.18 (proc(5))."""
     if facts.up_s is None:
         return [unknown("/proc/uptime does not tell")]
     booted_s = facts.now_s - facts.up_s

@@ -65,8 +65,7 @@ def judge_frequency(facts: FrequencyFacts, thresholds: Thresholds) -> Sequence[F
     Files: the kernel's documents on cpufreq and ABI page of sysfs-devices-system-cpu (cpufreq/*,
     thermal_throttle/*, online, present, smt/control). Virtual machines have none of it and are skipped.
 
-    Checked against: trees built after the kernel's documents; no machine with these files was at hand.
-    """
+    Checked against: trees built after the kernel's documents; no machine with these files was at hand."""
     found = [*_governors(facts.clocks, thresholds), *_limits(facts.clocks, thresholds)]
     found += _heat(facts.throttled, thresholds)
     expected = int(thresholds["expected"])

@@ -1,8 +1,7 @@
 """The checks of network cards and their bonds, from /sys/class/net and /proc/net/bonding. (I/O)
 
 Checked against: the kernel's ABI page for sysfs-class-net, and /sys of Linux 6.1. An interface that is down
-has no speed: reading it is an error, which is None here, as is the -1 of drivers that do not know.
-"""
+has no speed: reading it is an error, which is None here, as is the -1 of drivers that do not know."""
 
 from __future__ import annotations
 
@@ -179,8 +178,7 @@ def judge_nic_errors(facts: Growth, thresholds: Thresholds) -> Sequence[Finding]
     Thresholds: `before`, an earlier reading, or {} for two readings `window_s` (1) apart; `growth`: counter
     -> growth from which it is degraded.
 
-    Checked against: the kernel's ABI page for the statistics of sysfs-class-net; /sys of Linux 6.1.
-    """
+    Checked against: the kernel's ABI page for the statistics of sysfs-class-net; /sys of Linux 6.1."""
     if not facts.after:
         return [skipped("no network card with counters here")]
     limits = {**NIC_LIMITS, **thresholds["growth"]}
@@ -213,8 +211,7 @@ def judge_mtu(found: Sequence[Interface], thresholds: Thresholds) -> Sequence[Fi
 
     Thresholds: `expected`: interface -> MTU in bytes, {} for as its equals.
 
-    Checked against: the kernel's ABI page for sysfs-class-net; /sys of Linux 6.1.
-    """
+    Checked against: the kernel's ABI page for sysfs-class-net; /sys of Linux 6.1."""
     expected: Mapping[str, int] = thresholds["expected"]
     up = [
         one
@@ -299,8 +296,7 @@ def judge_bond(found: Sequence[Bond], thresholds: Thresholds) -> Sequence[Findin
     Thresholds: `failures` (10) of a link since the bond was made: a note.
 
     Checked against: the kernel's bonding documentation for /proc/net/bonding ("MII Status", "Aggregator ID",
-    "Link Failure Count").
-    """
+    "Link Failure Count")."""
     if not found:
         return [skipped("no bonded interface here")]
     told = [one for bond in found for one in _bond_faults(bond, thresholds)]

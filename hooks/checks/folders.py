@@ -68,8 +68,7 @@ def judge_root(room: Optional[Room], thresholds: Thresholds) -> Sequence[Finding
     Thresholds: `size_gb` (32): it must be larger, `free_percent` (2) of its room and inodes that must be
     free.
 
-    Checked against: file systems of this kernel, and sizes in a table.
-    """
+    Checked against: file systems of this kernel, and sizes in a table."""
     return _disk_finding("/", room, thresholds)
 
 
@@ -83,8 +82,7 @@ def judge_shm(room: Optional[Room], thresholds: Thresholds) -> Sequence[Finding]
     Thresholds: `size_gb` (1): it must be larger, `free_percent` (20) of its room and inodes that must be
     free.
 
-    Checked against: file systems of this kernel, and sizes in a table.
-    """
+    Checked against: file systems of this kernel, and sizes in a table."""
     return _disk_finding(SHM, room, thresholds)
 
 
@@ -102,8 +100,7 @@ def judge_cache(room: Optional[Room], thresholds: Thresholds) -> Sequence[Findin
     Thresholds: `folder` ("" for none), `size_gb` (32): it must be larger, `free_percent` (5) of its room and
     inodes that must be free.
 
-    Checked against: file systems of this kernel, and sizes in a table.
-    """
+    Checked against: file systems of this kernel, and sizes in a table."""
     folder = thresholds["folder"]
     if not folder:
         return [skipped("no cache folder is named (`folder`)")]
@@ -146,8 +143,7 @@ def judge_room(touches: Mapping[str, Touch], thresholds: Thresholds) -> Sequence
     at least (say, the size of a checkpoint); `deadline_s` 5. File systems that count no inodes (Btrfs, many
     network ones) tell 0 of them.
 
-    Checked against: a real folder, and answers in a table.
-    """
+    Checked against: a real folder, and answers in a table."""
     if not touches:
         return [skipped("no folder is named")]
     return [_room_faults(folder, touch, thresholds) for folder, touch in touches.items()]
@@ -218,8 +214,7 @@ def judge_canary(touches: Mapping[str, Touch], thresholds: Thresholds) -> Sequen
     3, as a commit of 64 KiB takes milliseconds on a healthy server and a second on a loaded one.
 
     Checked against: real folders of this kernel (written, missing, forbidden); answers of every error number
-    in a table; a folder that hangs is a pipe in the tests of the machine.
-    """
+    in a table; a folder that hangs is a pipe in the tests of the machine."""
     if not touches:
         return [skipped("no folder is named")]
     found = [one for folder, touch in touches.items() for one in _canary_faults(folder, touch, thresholds)]
@@ -309,8 +304,7 @@ def judge_quota(facts: QuotaFacts, thresholds: Thresholds) -> Sequence[Finding]:
     Columns: quota(1) with -w prints one line per file system: blocks, quota, limit, and a grace only where
     one runs; lfs-quota(1) prints a column for the grace always ("-").
 
-    Checked against: texts in the columns of quota(1) and lfs-quota(1), as their manuals show them.
-    """
+    Checked against: texts in the columns of quota(1) and lfs-quota(1), as their manuals show them."""
     uses = [use for text in (facts.quota, *facts.lustre) for use in _uses(text)]
     limited = [use for use in uses if use.soft or use.hard or use.over]
     if not limited:

@@ -38,8 +38,7 @@ def judge_kernel_log(log: Log, thresholds: Thresholds) -> Sequence[Finding]:
     read the kernel's log.
 
     Checked against: every kernel line of a fault that blames a device or a node in ftrun's catalog of faults,
-    with its counter-examples; `dmesg -r` of Linux 6.1.
-    """
+    with its counter-examples; `dmesg -r` of Linux 6.1."""
     if not log.lines:
         return [skipped(f"the kernel's log cannot be read: {log.why_not}")]
     since = thresholds["since_s"] or log.now_s - thresholds["recent_s"]

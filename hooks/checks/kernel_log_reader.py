@@ -10,8 +10,7 @@ mount. A process may call itself "Oops: " and crash. So of such lines the kernel
 others; whoever reads them reads nothing that a user wrote.
 
 Checked against: `dmesg -r` and `journalctl -k -o short-monotonic` of Debian 12; the caller's column of
-kernels built with CONFIG_PRINTK_CALLER.
-"""
+kernels built with CONFIG_PRINTK_CALLER."""
 
 from __future__ import annotations
 

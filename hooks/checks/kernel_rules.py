@@ -11,8 +11,7 @@ that it recovered or was late.
 
 Sources: the messages in the kernel's own source (mm/memory-failure.c, kernel/watchdog.c, drivers/nvme,
 drivers/scsi, fs/*, net/*), in the drivers of NVIDIA/Mellanox (mlx5_core), AMD (amdgpu), Intel (habanalabs,
-i40e, ice), and in public logs of clusters.
-"""
+i40e, ice), and in public logs of clusters."""
 
 from __future__ import annotations
 

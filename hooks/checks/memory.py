@@ -46,8 +46,7 @@ def judge_memory(meminfo: Optional[str], thresholds: Thresholds) -> Sequence[Fin
     unknown), `percent` 93 of it is enough (the kernel keeps a few percent), `bad_percent` 80 (below, at least
     one module of the usual 8 is missing).
 
-    Checked against: /proc/meminfo of Linux 6.1 and 6.18.
-    """
+    Checked against: /proc/meminfo of Linux 6.1 and 6.18."""
     found = re.search(r"^MemTotal:\s+(\d+) kB", meminfo or "", re.MULTILINE)
     if found is None:
         return [unknown("/proc/meminfo does not tell MemTotal")]
@@ -75,8 +74,7 @@ def judge_swap(meminfo: Optional[str], thresholds: Thresholds) -> Sequence[Findi
     Thresholds: `used_percent` 25; `used_gb` 1 (less is never told); `allowed` whether there may be swap space
     at all.
 
-    Checked against: /proc/meminfo of Linux 6.1 and 6.18.
-    """
+    Checked against: /proc/meminfo of Linux 6.1 and 6.18."""
     sizes = dict(re.findall(r"^(Swap\w+):\s+(\d+) kB", meminfo or "", re.MULTILINE))
     if not {"SwapTotal", "SwapFree"} <= sizes.keys():
         return [unknown("/proc/meminfo does not tell of swap")]
@@ -120,8 +118,7 @@ def judge_hugepages(facts: HugepagesFacts, thresholds: Thresholds) -> Sequence[F
 
     Files: the kernel's documents on hugetlbpage and transhuge.
 
-    Checked against: /proc/meminfo of Linux 6.1 and 6.18, and settings in a table.
-    """
+    Checked against: /proc/meminfo of Linux 6.1 and 6.18, and settings in a table."""
     numbers = {
         name: int(count) for name, count in re.findall(r"^(Huge\w+):\s+(\d+)", facts.meminfo, re.MULTILINE)
     }
@@ -194,8 +191,7 @@ def judge_edac(controllers: Sequence[Controller], thresholds: Thresholds) -> Seq
     Files: Documentation/admin-guide/RAS of the kernel: mc*/ue_count, ce_count, seconds_since_reset;
     dimm*/dimm_label, dimm_ce_count, dimm_ue_count (older drivers: rank*/ with the same names).
 
-    Checked against: trees built after the kernel's documents; no machine with these files was at hand.
-    """
+    Checked against: trees built after the kernel's documents; no machine with these files was at hand."""
     if not controllers:
         return [skipped("no memory controller tells of errors here")]
     found = [one for controller in controllers for one in _edac_faults(controller, thresholds)]
@@ -263,8 +259,7 @@ def judge_mce(facts: MceFacts, thresholds: Thresholds) -> Sequence[Finding]:
     and AMD. Other architectures have no such line and are skipped.
 
     Checked against: /proc/interrupts of Linux 6.1; lines in the form of the kernel's own print, one corrected
-    and one not.
-    """
+    and one not."""
     counted = re.search(r"^\s*MCE:((?:\s+\d+)+)", facts.interrupts, re.MULTILINE)
     if counted is None and facts.log.why_not:
         return [skipped("neither interrupts nor the kernel's log tell of machine checks here")]

@@ -64,8 +64,7 @@ def judge_mounts(touches: Mapping[str, Touch], thresholds: Thresholds) -> Sequen
     minute); `slow_s` 2.
 
     Checked against: a path that hangs (a pipe that nobody writes to), real folders, and answers of every kind
-    in a table.
-    """
+    in a table."""
     if not touches:
         return [skipped("no network file system is mounted")]
     found = [one for path, touch in touches.items() for one in _mounts_faults(path, touch, thresholds)]
@@ -117,8 +116,7 @@ def judge_present(facts: PresentFacts, thresholds: Thresholds) -> Sequence[Findi
     as mounted: autofs answers when touched. Format of fstab: fstab(5).
 
     Checked against: tables of mounts in the format of proc(5) as Linux 6.1 prints them, fstab(5) in all its
-    forms.
-    """
+    forms."""
     expected = dict.fromkeys(thresholds["expected"], "the site expects it")
     for one in _fstab_mounts(facts.fstab):
         expected.setdefault(one.target, "/etc/fstab has it")
@@ -166,8 +164,7 @@ def judge_readonly(mounts: Sequence[Mount], thresholds: Thresholds) -> Sequence[
     touched. Options as in mount(8) and ext4(5); `shutdown` and `emergency_ro` are what newer kernels add
     after a forced shutdown.
 
-    Checked against: tables of mounts in the format of proc(5) as Linux 6.1 prints them.
-    """
+    Checked against: tables of mounts in the format of proc(5) as Linux 6.1 prints them."""
     found = {}
     for one in mounts:
         options = set(one.options)
@@ -218,8 +215,7 @@ def judge_stale(touches: Mapping[str, Touch], _thresholds: Thresholds) -> Sequen
     `deadline_s` 5. What hangs is told by `mounts`.
 
     Checked against: answers of every error number in a table; a folder that hangs is a pipe in the tests of
-    the machine.
-    """
+    the machine."""
     if not touches:
         return [skipped("no network file system is mounted")]
     stale = [path for path, touch in touches.items() if touch.errno == errno.ESTALE]
@@ -285,8 +281,7 @@ def judge_lustre(facts: LustreFacts, thresholds: Thresholds) -> Sequence[Finding
     osc and mgc devices in /proc/fs/lustre, /sys/kernel/debug/lustre (root) or from `lctl get_param`, as in
     the Lustre manual; `state` lists pairs of epoch seconds and state.
 
-    Checked against: trees and texts built after the Lustre manual; no Lustre was at hand.
-    """
+    Checked against: trees and texts built after the Lustre manual; no Lustre was at hand."""
     if not facts.health and not facts.states:
         return [skipped("no Lustre client runs here")]
     found = []

@@ -108,8 +108,7 @@ def judge_npu(facts: NpuFacts, thresholds: Thresholds) -> Sequence[Finding]:
     Checked against: `npu-smi info` of 910B, 910ProB and 950 in public reports (versions 23 to 25); `-t ecc`
     in Huawei's published command reference; `hccn_tool -link -g` in Huawei's exporter and its log guide;
     fault codes and their levels in Huawei's MindCluster. The form of fault codes in `-t health` was seen in
-    one public report only.
-    """
+    one public report only."""
     found, expected = chips(facts.table), int(thresholds["expected"])
     if not facts.is_installed and not expected:
         return [skipped("npu-smi is not here")]

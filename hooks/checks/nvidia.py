@@ -57,8 +57,7 @@ def judge_ecc(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Fin
 
     Checked against: XML documents of schemas v11 to v13 in Telegraf's test data (the SRAM field is one number
     up to driver 535, then parity and SEC-DED); NVIDIA's memory error guide for what a pending or failed remap
-    means.
-    """
+    means."""
     return nvidia_smi.judged(answer, thresholds, lambda gpu: _ecc_faults(gpu, thresholds), _ecc_mode)
 
 
@@ -123,8 +122,7 @@ def judge_memory(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[
     its equals; `devices` of the job.
 
     Checked against: XML documents v12 and v13 in Telegraf's test data, where an idle A100 has 50 MiB in use
-    (12 for each MIG instance); "used" leaves out what the driver reserves since driver 510.
-    """
+    (12 for each MIG instance); "used" leaves out what the driver reserves since driver 510."""
     return nvidia_smi.judged(
         answer,
         thresholds,
@@ -183,8 +181,7 @@ def judge_mode(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Fi
     the job.
 
     Checked against: XML documents v12 and v13 in Telegraf's test data; compute modes in nvidia-smi's manual.
-    MPS runs in mode Default or Exclusive_Process, so neither is a fault.
-    """
+    MPS runs in mode Default or Exclusive_Process, so neither is a fault."""
     mine = nvidia_smi.chosen(answer.gpus, nvidia_smi.tokens(thresholds))
     usual = {mode: str(thresholds[mode]) or _usual_mode(mine, field) for mode, field in MODES.items()}
     return nvidia_smi.judged(
@@ -240,8 +237,7 @@ def judge_pcie(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Fi
 
     Checked against: XML documents v11 to v13 in Telegraf's test data, among them idle cards at generation 1
     of 4, and healthy T4 and A10G of a cloud with 8 of 16 lanes; nvidia-smi's manual ("may be reduced when the
-    GPU is not in use").
-    """
+    GPU is not in use")."""
     fast = {
         (gpu.product, gpu.word("performance_state"))
         for gpu in answer.gpus
@@ -332,8 +328,7 @@ def judge_processes(facts: ProcessesFacts, thresholds: Thresholds) -> Sequence[F
     GPUs; `allow`: names of processes that belong to the node; `devices` of the job.
 
     Checked against: the process list of nvidia-smi's XML in Telegraf's test data (types C, G and M+C); cgroup
-    paths as in job_cgroup.
-    """
+    paths as in job_cgroup."""
     return nvidia_smi.judged(
         facts.answer,
         thresholds,
@@ -388,8 +383,7 @@ def judge_recovery(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequenc
 
     Checked against: XML documents v12 (`gpu_reset_status`) and v13 (`gpu_recovery_action`) in Telegraf's test
     data, a document with "Drain and Reset" in a public test, and the names that Xid 154 prints (GPU Reset
-    Required, Node Reboot Required, Drain P2P, Drain and Reset).
-    """
+    Required, Node Reboot Required, Drain P2P, Drain and Reset)."""
     return nvidia_smi.judged(
         answer, thresholds, _recovery_faults, lambda gpu: gpu.word("gpu_recovery_action") or "nothing asked"
     )
@@ -426,8 +420,7 @@ def judge_temperature(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequ
     GPU tells no limit; `above_others_c` (25) over the median of the node; `devices` of the job.
 
     Checked against: XML documents v12 (limits) and v13 (`gpu_temp_tlimit`) in Telegraf's test data;
-    nvidia-smi's manual.
-    """
+    nvidia-smi's manual."""
     told = [one for one in (gpu.number("temperature/gpu_temp") for gpu in answer.gpus) if one is not None]
     import statistics  # where there are GPUs
 
@@ -506,8 +499,7 @@ def judge_throttle(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequenc
     the job.
 
     Checked against: XML documents v12 and v13 (`clocks_event_reasons`) and v11 (`clocks_throttle_reasons`) in
-    Telegraf's test data; the list of reasons in NVML's reference.
-    """
+    Telegraf's test data; the list of reasons in NVML's reference."""
     return nvidia_smi.judged(answer, thresholds, lambda gpu: _throttle_faults(gpu, thresholds), _clock)
 
 

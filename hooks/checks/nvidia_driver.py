@@ -73,8 +73,7 @@ def judge_presence(facts: PresenceFacts, thresholds: Thresholds) -> Sequence[Fin
 
     Checked against: nvidia-smi's manual for its exit codes; messages as quoted in NVIDIA's forums and in
     Azure's node health checks; PCI classes 0300 and 0302 with vendor 10de from the kernel's PCI ids. Other
-    makers are counted by the device files of their drivers.
-    """
+    makers are counted by the device files of their drivers."""
     wanted = nvidia_smi.tokens(thresholds)
     expected = int(thresholds["expected"])
     if wanted and not any(token.lower().startswith("mig-") for token in wanted):
@@ -187,8 +186,7 @@ def judge_driver(facts: DriverFacts, thresholds: Thresholds) -> Sequence[Finding
 
     Checked against: /proc/driver/nvidia/version as in public bug reports of the proprietary and the open
     module; "Driver/library version mismatch" and "NVML library version" as nvidia-smi prints them; XML
-    documents in Telegraf's test data.
-    """
+    documents in Telegraf's test data."""
     answer = facts.answer
     found = MODULE_VERSION.search(facts.module)
     module = found.group(1) if found else ""
@@ -291,8 +289,7 @@ def judge_xid(facts: XidFacts, thresholds: Thresholds) -> Sequence[Finding]:
     one; `devices` of the job. Skipped where this user may not read the kernel's log.
 
     Checked against: NVIDIA's Xid catalog for what each code asks for; lines in public logs (imbue's health
-    checks, leptonai's gpud tests).
-    """
+    checks, leptonai's gpud tests)."""
     if not facts.log.lines:
         return [skipped(f"the kernel's log cannot be read: {facts.log.why_not}")]
     since = thresholds["since_s"] or facts.log.now_s - thresholds["recent_s"]
@@ -390,8 +387,7 @@ def judge_dcgm(output: Output, _thresholds: Thresholds) -> Sequence[Finding]:
 
     Checked against: DCGM's source (dcgmi/Health.cpp and its tests): the tree with "Overall Health", "GPU",
     "-> 0" and "-> Memory system", and the messages for watches that are off and for an engine that cannot be
-    reached.
-    """
+    reached."""
     text = f"{output.out}\n{output.err}"
     rows = [
         (found.group("key"), found.group("value"))

@@ -7,8 +7,7 @@ check called gpu-check is the one to say so.
 
 The names of the fields were checked against documents of the schemas v11, v12 (A100 with MIG, driver 535) and
 v13 (Blackwell, driver 590) in Telegraf's public test data; the meaning of exit codes against nvidia-smi's
-manual. No GPU was at hand.
-"""
+manual. No GPU was at hand."""
 
 from __future__ import annotations
 

@@ -93,8 +93,7 @@ def judge_nvlink(facts: NvlinkFacts, thresholds: Thresholds) -> Sequence[Finding
 
     Checked against: `nvidia-smi nvlink -s` of A100 and A10 in leptonai's gpud, "<inactive>" and "all links
     are inActive" in public reports; `nvidia-smi nvlink -e` of V100 and H100, among them the short form "Links
-    0-2, 4-5: Replay/Recovery/CRC Errors: 0".
-    """
+    0-2, 4-5: Replay/Recovery/CRC Errors: 0"."""
     nothing = nvidia_smi.unread(facts.answer, thresholds)
     if nothing:
         return nothing
@@ -189,8 +188,7 @@ def judge_fabric(facts: FabricFacts, thresholds: Thresholds) -> Sequence[Finding
     Thresholds: `service` (nvidia-fabricmanager); `devices` of the job.
 
     Checked against: XML documents v12 and v13 in Telegraf's test data for the fields; leptonai's gpud for the
-    words of the health summary (Healthy, Unhealthy, Limited Capacity); PCI class 0680 of NVSwitches.
-    """
+    words of the health summary (Healthy, Unhealthy, Limited Capacity); PCI class 0680 of NVSwitches."""
     nothing = nvidia_smi.unread(facts.answer, thresholds)
     if nothing:
         return nothing

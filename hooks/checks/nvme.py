@@ -69,8 +69,7 @@ def judge_nvme(told: Mapping[str, str], thresholds: Thresholds) -> Sequence[Find
     `nvme_smart_health_information_log`.
 
     Checked against: JSON with the names that nvme-cli (old and new spellings) and smartctl print, after their
-    documents; no such drive was at hand.
-    """
+    documents; no such drive was at hand."""
     if not told:
         return [skipped("no NVMe drive, or neither nvme nor smartctl is here")]
     found = [one for drive, text in told.items() for one in _drive(drive, _log(text), thresholds)]

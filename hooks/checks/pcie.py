@@ -64,8 +64,7 @@ def judge_pcie_link(links: Sequence[Link], thresholds: Thresholds) -> Sequence[F
     "16.0 GT/s PCIe", max_link_speed, class); class codes of the PCI Code and ID Assignment Specification.
 
     Checked against: trees built after the ABI page, with the words of kernels before 5.8 ("8 GT/s", "Unknown
-    speed"); no machine with these files was at hand.
-    """
+    speed"); no machine with these files was at hand."""
     wanted = [str(one) for one in thresholds["addresses"]]
     mine = [
         one
@@ -165,8 +164,7 @@ def judge_pcie_aer(facts: PcieAerFacts, thresholds: Thresholds) -> Sequence[Find
     Files: sysfs-bus-pci-devices-aer_stats of the kernel (4.19 and later): lines "name count", the last one
     the total.
 
-    Checked against: trees built after the kernel's ABI page; no machine with these files was at hand.
-    """
+    Checked against: trees built after the kernel's ABI page; no machine with these files was at hand."""
     if not facts.texts:
         return [skipped("no device counts its errors here")]
     hours = max(facts.uptime_s / 3600, 1.0)

@@ -81,8 +81,7 @@ def judge_processes(facts: ProcessesFacts, thresholds: Thresholds) -> Sequence[F
     kernel's process numbers.
 
     Checked against: /proc of Linux 6.1 and 6.18: proc(5) for stat, status, loadavg; a real zombie in the
-    tests.
-    """
+    tests."""
     if not facts.after:
         return [unknown("no process can be seen here")]
     hanging = [now for pid, now in facts.after.items() if _hangs(facts.before.get(pid), now)]
@@ -190,8 +189,7 @@ def judge_strangers(facts: StrangersFacts, thresholds: Thresholds) -> Sequence[F
     by the system's accounts is a note; `uid_min` 1000, users' accounts begin there (login.defs); `user`, the
     job's uid ("": that of SLURM_JOB_UID, or our own); `window_s` 1.0.
 
-    Checked against: /proc of Linux 6.1 and 6.18 (a busy child of the test), cgroup paths as in job_cgroup.
-    """
+    Checked against: /proc of Linux 6.1 and 6.18 (a busy child of the test), cgroup paths as in job_cgroup."""
     if not facts.seen:
         return [unknown("no process can be seen here")]
     outside = [one for one in facts.busy if not one.job and one.uid != facts.user]
@@ -271,8 +269,7 @@ def judge_cgroups(facts: CgroupsFacts, thresholds: Thresholds) -> Sequence[Findi
     nr_dying_descendants), cgroup.max.descendants, /proc/cgroups; cgroup.conf(5) of Slurm.
 
     Checked against: /proc/cgroups of Linux 6.18 (version 1); trees built after the kernel's documents
-    (version 2); cgroup.conf(5) of Slurm 22.05.
-    """
+    (version 2); cgroup.conf(5) of Slurm 22.05."""
     expected = tuple(thresholds["expected"]) or _asked_for(facts)
     if not facts.version and not expected:
         return [skipped("no control groups are mounted here, and none are asked for")]
@@ -335,8 +332,7 @@ def judge_ulimit(limits: Limits, thresholds: Thresholds) -> Sequence[Finding]:
     InfiniBand is, because RDMA pins memory, `open_files` (1,000,000), `stack_kib` (8,000), `processes`
     (1,000,000); `enforce` (false): what is too small is bad.
 
-    Checked against: the limits of a process of the test, and limits in a table.
-    """
+    Checked against: the limits of a process of the test, and limits in a table."""
     marks = {kind: thresholds[kind] for kind in limits.soft if kind != "memlock_kib" or limits.has_rdma}
     low = {kind: limits.soft[kind] for kind, mark in marks.items() if -1 < limits.soft[kind] <= mark}
     if not low:

@@ -2,8 +2,7 @@
 
 Checked against: the kernel's ABI page for sysfs-class-infiniband; trees of mlx5 adapters in the public test
 data of leptonai's gpud ("4: ACTIVE", "5: LinkUp", "400 Gb/sec (4X NDR)") and of Prometheus' procfs. A rate of
-"2.5 Gb/sec (1X SDR)" is that of a port which is down.
-"""
+"2.5 Gb/sec (1X SDR)" is that of a port which is down."""
 
 from __future__ import annotations
 
@@ -126,8 +125,7 @@ def judge_port(found: Sequence[Port], thresholds: Thresholds) -> Sequence[Findin
     how many must be up (0: any).
 
     Checked against: the kernel's ABI page for sysfs-class-infiniband (states and physical states) and a tree
-    of a public H100 node.
-    """
+    of a public H100 node."""
     if not found and not thresholds["ports"]:
         return [skipped("no RDMA port here")]
     missing = [name for name in thresholds["ports"] if not any(_is_named(port, name) for port in found)]
@@ -227,8 +225,7 @@ def judge_errors(facts: Growth, thresholds: Thresholds) -> Sequence[Finding]:
     cleared that is worth a note; `ports` ([]: all).
 
     Checked against: the kernel's ABI page for counters/, the mlx5 page of hw_counters/ and a tree of a public
-    H100 node.
-    """
+    H100 node."""
     found = [name for name in sorted(facts.after) if is_wanted(name, thresholds)]
     if not found:
         return [skipped("no RDMA port with counters here")]
@@ -279,8 +276,7 @@ def judge_flaps(facts: FlapsFacts, thresholds: Thresholds) -> Sequence[Finding]:
     limit of Azure's node health checks); `ports` ([]: all).
 
     Checked against: the kernel's ABI page for `link_downed`; it counts since the driver was loaded or the
-    counters were cleared.
-    """
+    counters were cleared."""
     links = [name for name in sorted(facts.growth.after) if is_wanted(name, thresholds)]
     if not links:
         return [skipped("no RDMA port that counts its falls")]
@@ -350,8 +346,7 @@ def judge_roce(found: Sequence[Addresses], thresholds: Thresholds) -> Sequence[F
 
     Checked against: the kernel's ABI page for gids/, gid_attrs/types/ ("IB/RoCE v1", "RoCE v2") and
     gid_attrs/ndevs/. Priority flow control itself is not in /sys; qos/trust is where MLNX_OFED documents it
-    and was not seen on a machine.
-    """
+    and was not seen on a machine."""
     if not found:
         return [skipped("no active RoCE port here")]
     told = [one for port in found for one in _roce_faults(port, thresholds["gid_index"])]

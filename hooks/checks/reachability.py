@@ -38,8 +38,7 @@ def judge_dns(found: Mapping[str, str], _thresholds: Thresholds) -> Sequence[Fin
     Thresholds: `hosts` (a list, or Slurm's list of nodes; "" for those of the job around us), `hosts_file`
     with more, one a line; `limit_s` (4).
 
-    Checked against: getaddrinfo of glibc on this machine.
-    """
+    Checked against: getaddrinfo of glibc on this machine."""
     if not found:
         return [skipped("no hosts are named, and no job is around")]
     lost = [
@@ -123,8 +122,7 @@ def judge_routes(facts: RoutesFacts, thresholds: Thresholds) -> Sequence[Finding
     `limit_s` (3) for names.
 
     Checked against: /proc/net/route of Linux 6.1 (addresses in hexadecimal, in the byte order of the
-    machine). IPv4 only: a host with IPv6 addresses alone is left out.
-    """
+    machine). IPv4 only: a host with IPv6 addresses alone is left out."""
     routes = parsed_routes(facts.table)
     if routes is None:
         return [unknown("the kernel's table of routes cannot be read")]
@@ -190,8 +188,7 @@ def judge_peers(found: Mapping[str, str], _thresholds: Thresholds) -> Sequence[F
     Thresholds: `hosts` (a list, or Slurm's list of nodes; "" for those of the job around us), `port` (6818,
     slurmd's), `limit_s` (4).
 
-    Checked against: connections on the loopback and to a documentation address.
-    """
+    Checked against: connections on the loopback and to a documentation address."""
     if not found:
         return [skipped("no other hosts are named, and no job is around")]
     lost = {host: told.lstrip("!") for host, told in found.items() if told not in ("ok", "refused")}
@@ -254,8 +251,7 @@ def judge_port_free(facts: PortFreeFacts, _thresholds: Thresholds) -> Sequence[F
     Thresholds: `ports` ([]: MASTER_PORT of the environment). On nodes other than the first nothing listens,
     and nothing is wrong.
 
-    Checked against: /proc/net/tcp and tcp6 of Linux 6.1; state 0A is LISTEN.
-    """
+    Checked against: /proc/net/tcp and tcp6 of Linux 6.1; state 0A is LISTEN."""
     if not facts.ports:
         return [skipped("no port is named")]
     if not facts.tables:

@@ -5,8 +5,7 @@ worker, a child process, runs one check at a time; at a check's deadline the wor
 others do the rest. Most checks read a few small files, and a process costs more than that: so one worker runs
 check after check, and another starts only when a check waits, by design or because of the machine. An error
 of the check itself (a defect of ours, a tool of an unknown version) is `unknown`: it is reported, and never
-held against the node.
-"""
+held against the node."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 A check that runs inside a job, in its step or in Slurm's prolog, judges the accelerators of that job. If
 Slurm hands out shares of a GPU (gres `shard` and `mps`), processes of other jobs on it are legitimate, too.
 Settings of the site take precedence. A device whose vendor's tool is not on the node is not reported as
-missing.
-"""
+missing."""
 
 from __future__ import annotations
 

@@ -49,8 +49,7 @@ def judge_versions(versions: Mapping[str, str], thresholds: Thresholds) -> Seque
     /sys/module/*/version, /sys/class/infiniband/*/fw_ver, as the kernel's ABI pages describe them;
     /proc/driver/nvidia/version is judged by gpu-driver.
 
-    Checked against: Linux 6.18 and Debian 12; trees built after the kernel's ABI pages.
-    """
+    Checked against: Linux 6.18 and Debian 12; trees built after the kernel's ABI pages."""
     expected: Mapping[str, str] = thresholds["expected"]
     found = [
         _told(component, version, expected.get(component, "")) for component, version in versions.items()

@@ -10,8 +10,7 @@ instruction sets, C library, accelerators and drivers. The versions of Python an
 before the script runs; they are read from the processes that use the cache.
 
 Sources: /proc/driver/nvidia (driver's README, chapter on /proc), /sys/module/amdgpu/version,
-/usr/local/Ascend/driver/version.info.
-"""
+/usr/local/Ascend/driver/version.info."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ The cost is close to nothing. All nodes look at the same wall-clock moment, so t
 and not once for each node. A child process runs each family of checks and may hang without blocking the
 monitor. A family that costs much CPU time, hangs or has found something is asked less often. The monitor does
 not affect the job's end: it exits with status 0 at SIGUSR2 and SIGTERM, and when its parent has gone or the
-attempt is over.
-"""
+attempt is over."""
 
 from __future__ import annotations
 

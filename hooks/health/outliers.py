@@ -13,8 +13,7 @@ so much bad luck, and no node is blamed either. A job of one node has no peers: 
 the site's until another node shows otherwise. Unknown, skipped or missing results are held against no node.
 
 A node may report that it cannot reach others, and be at fault itself. Such a report is believed from two or
-more nodes that are more than half of all that report.
-"""
+more nodes that are more than half of all that report."""
 
 from __future__ import annotations
 

@@ -24,8 +24,7 @@ A test measures plain TCP: round trip, and bytes per second in both directions. 
 the server echoes, swallows or pours. The receiver counts, so that buffered bytes do not count. A test has a
 duration, not a size: a bad link must not prolong it. On the wire: one line of JSON {"token", "want": "echo" |
 "swallow" | "pour", "seconds"}, then bytes. After "swallow" the server answers with one line: the bytes
-received and the seconds from the first to the last.
-"""
+received and the seconds from the first to the last."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ bad results are checked twice. The second, `--verdict`, runs on the first node w
 up, and reads the reports: what a minority of the nodes shows is those nodes' fault, what most of them show is
 the site's, and missing or unknown results are held against no node (see `outliers`). Only its status
 EXIT_HELD keeps the script from starting; a defect of ours, a full disk or a crashed Python let it start. Each
-call imports only what it needs: the job waits.
-"""
+call imports only what it needs: the job waits."""
 
 from __future__ import annotations
 

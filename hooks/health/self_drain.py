@@ -8,8 +8,7 @@ Slurm nothing is done. If Slurm falls silent between the drain and the second lo
 the caller keeps the reason, and `settle` takes the second look later.
 
 Checked against: sinfo(1) and scontrol(1) of 22.05, as root on real nodes; Slurm keeps the reason that a node
-already has when it drains the node for a failed prolog.
-"""
+already has when it drains the node for a failed prolog."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ empty a cluster. So one status means "refused" (`EXIT_REFUSED`), and everything 
 word in the settings, a check that hangs, a full folder, a Slurm that does not answer. A node is refused only
 for a `bad` finding that was found twice, and only after the node was drained under the cap (`self_drain`).
 
-A settings file that cannot be read may be the one that disables a check, so nothing runs then.
-"""
+A settings file that cannot be read may be the one that disables a check, so nothing runs then."""
 
 from __future__ import annotations
 

@@ -31,8 +31,7 @@ writes less often, down to every 15 s.
   hang: where the training thread is (a digest of its Python stack and its innermost frames), and the
   processor time and bytes of this process and its children.
 - **Saving.** Ranks see a save request at different steps: let one rank call `save_wanted` and broadcast the
-  answer, as with any decision.
-"""
+  answer, as with any decision."""
 
 from __future__ import annotations
 

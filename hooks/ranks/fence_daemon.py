@@ -8,8 +8,7 @@ be read, or a folder that is gone, changes nothing.
 
 It uses almost no memory: a child process imports what it needs, kills, and exits; a child that hangs in the
 kernel is abandoned. The node monitor, which begins later, and the staging daemon can run as its children, so
-that all of them need one step of Slurm.
-"""
+that all of them need one step of Slurm."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ The rank leads a process group of its own, as a task does, unless it runs on a t
 When the rank ends abnormally, the wrapper writes a file into a folder that the agent watches and waits up to
 a minute for the answer, `again` or `end`. Without an answer, with one that cannot be parsed, in a start that
 is no longer the present one, or after a signal that asks for the job's end, it exits as the rank did. The
-memory and the pids of all other ranks stay, and so does the task's connection to Slurm.
-"""
+memory and the pids of all other ranks stay, and so does the task's connection to Slurm."""
 
 from __future__ import annotations
 

@@ -27,8 +27,7 @@ the innermost; addresses, thread names and thread states are left out.
 
 Formats: py-spy 0.3 and 0.4, `dump` (`Thread 41 (idle): "MainThread"`, ` wait (threading.py:320)`);
 faulthandler of Python 3.9 to 3.14 (`Thread 0x... (most recent call first):`, ` File "threading.py", line 320
-in wait`): the main thread comes last.
-"""
+in wait`): the main thread comes last."""
 
 from __future__ import annotations
 

@@ -6,8 +6,7 @@
 connections that the step's node opens to the node of srun, so that direction is known to be open, and the
 step knows the address. The sender, which started the step, listens there and accepts only the caller that
 presents the secret it received over the step's own output; it drops all other callers. The stream is as plain
-as that of sbcast or srun; the receiver verifies it by checksums exchanged over the step.
-"""
+as that of sbcast or srun; the receiver verifies it by checksums exchanged over the step."""
 
 from __future__ import annotations
 

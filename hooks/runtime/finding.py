@@ -6,8 +6,7 @@ device is missing is skipped, with the reason. Data that cannot be read in time 
 verdict on the node. Only `bad` keeps a job away.
 
 A check builds its findings with `bad`, `degraded` and the like. It names neither itself nor its own fault
-class: the catalogue adds both.
-"""
+class: the catalogue adds both."""
 
 from __future__ import annotations
 

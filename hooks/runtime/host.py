@@ -5,8 +5,7 @@ without a time limit. What may hang in the kernel is read by a child process tha
 process that can itself be abandoned a thread does it, which costs a twentieth. Modules that only some checks
 need are imported late, because all nodes of a job start at the same moment.
 
-`UsageError` is the only error of a hook that is not swallowed.
-"""
+`UsageError` is the only error of a hook that is not swallowed."""
 
 from __future__ import annotations
 

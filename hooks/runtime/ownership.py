@@ -3,8 +3,7 @@
 A file that another user of the same machine can write must never be run, read as settings, or followed as a
 link. As with git's safe.directory and sshd's StrictModes, a path is trusted if it belongs to this user or
 root and no other user may write it. A group counts as private to this user by the convention that it has the
-user's name. The fence daemon keeps this module loaded for days, so it imports almost nothing.
-"""
+user's name. The fence daemon keeps this module loaded for days, so it imports almost nothing."""
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@ may show the same path for another file: the device number tells them apart.
 Fields of /proc/PID/stat: proc(5). The name is in parentheses and may contain anything, so fields are counted
 from the last parenthesis.
 
-Checked against: /proc of Linux 6.1.
-"""
+Checked against: /proc of Linux 6.1."""
 
 from __future__ import annotations
 

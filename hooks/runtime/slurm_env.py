@@ -6,8 +6,7 @@ Slurm numbers devices by its own list and a tool may number them otherwise.
 
 Checked against: the environment of Prolog and Epilog on Slurm 22.05 (SLURM_JOB_GPUS, CUDA_VISIBLE_DEVICES,
 ROCR_VISIBLE_DEVICES, ZE_AFFINITY_MASK are all set for a job with a GPU, none for a job without);
-slurm.conf(5), "PROLOG AND EPILOG SCRIPTS".
-"""
+slurm.conf(5), "PROLOG AND EPILOG SCRIPTS"."""
 
 from __future__ import annotations
 

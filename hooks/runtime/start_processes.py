@@ -11,8 +11,7 @@ A process may have lost its environment (`env -i`; a program that overwrites it 
 the start of its nearest ancestor that still has one, else to that of the rest of its process group or Slurm
 step, if they agree. A group whose leader lives and has no token is not attributed: it may be the batch
 script's own, which an old srun shares. The batch step holds the scripts of all starts and ftrun's own
-processes, so it decides nothing either.
-"""
+processes, so it decides nothing either."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ The files are read as `ssh` reads them: the user's, then the machine's, and the 
 parses the blocks (the caller passes its parser in); it does not know `Include`, so included files are
 inserted first. For words that it does not know (`Match exec`, newer ones) `ssh -G` is called for each host,
 which is slower and as exact as ssh. A file that another user could have written is refused, as ssh refuses
-the user's own: its ProxyCommand would run as this user.
-"""
+the user's own: its ProxyCommand would run as this user."""
 
 from __future__ import annotations
 

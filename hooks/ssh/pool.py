@@ -6,8 +6,7 @@ the way to it, so `unreachable` is no verdict. Host keys are checked against the
 hosts are refused: what is sent and believed here may decide where jobs run. Connections to jump hosts
 (ProxyJump) are opened once and shared, since a thousand logins at one host look like an attack.
 
-An abandoned command continues on its node: SSH has no way to end it that every server supports.
-"""
+An abandoned command continues on its node: SSH has no way to end it that every server supports."""
 
 from __future__ import annotations
 

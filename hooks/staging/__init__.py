@@ -10,5 +10,4 @@
 - `partner_client`, `partner_server`, `partner_map`: copies in another node's memory.
 - `restore`: what a start resumes from.
 
-May import of hooks the runtime and checkpoints.
-"""
+May import of hooks the runtime and checkpoints."""

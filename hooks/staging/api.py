@@ -13,8 +13,7 @@ that died is known to be incomplete.
 
 Without a staging daemon (no job of ftrun, no agent in it) the block saves directly to the folder
 FTRUN_STAGE_TO, else `to`: into a draft beside it, which the last rank renames when it is done. Errors inside
-the block are the caller's; ftrun adds none of its own, except an OSError if the folder cannot be made.
-"""
+the block are the caller's; ftrun adds none of its own, except an OSError if the folder cannot be made."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Sealed parts in the memory of this node, its own and copies of others', and the free room. (I/O)
 
 A file counts as unchanged while it has the size, modification time and inode in the seal, since writing into
-a held file changes its time. So no content is read to verify it.
-"""
+a held file changes its time. So no content is read to verify it."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ the script saves again under this name, and unchanged files may remain from the 
 
 A published part only makes a resume faster: `--keep` of them stay, fewer if room is short. An unpublished
 part is dropped only if room is short, the oldest first, since a newer one replaces it. The newest part always
-stays.
-"""
+stays."""
 
 from __future__ import annotations
 

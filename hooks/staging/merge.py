@@ -10,8 +10,7 @@ assemble a set first writes down its parts (`asked.json`). Each node of such a p
 that one and still unchanged some time after the request: a node with an older save would by then have begun
 the newer save, which others had finished before the request. Each node counts the saves it has seen; if the
 counts differ, that time is long, since a node may be late or have missed a save. A node that has confirmed
-continues from the highest count. A set with files of one node only needs no confirmation.
-"""
+continues from the highest count. A set with files of one node only needs no confirmation."""
 
 from __future__ import annotations
 

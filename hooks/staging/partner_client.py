@@ -12,8 +12,7 @@ is published.
 There is one transport: a step of srun starts `ftrun-hook receive` (partner_server) on the partner, and
 messages go through srun's stdin and stdout. Files go over a TCP connection that the step opens to this node
 (`runtime.channel`). If that fails they go through srun too, which is slow: slurmstepd forwards a kilobyte at
-a time. A transfer without progress is given up, and the part counts as not copied.
-"""
+a time. A transfer without progress is given up, and the part counts as not copied."""
 
 from __future__ import annotations
 

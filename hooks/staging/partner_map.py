@@ -1,8 +1,7 @@
 """Which node keeps whose copies (`ring.json`), and the reports of the nodes (`copies/<node>.json`). (I/O)
 
 The agent replaces `ring.json` in the attempt's folder whenever a start begins or nodes are lost. Each node
-reports which of its parts its partner has, and whose copies it keeps.
-"""
+reports which of its parts its partner has, and whose copies it keeps."""
 
 from __future__ import annotations
 

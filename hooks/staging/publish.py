@@ -8,8 +8,7 @@ into what another reads. A set gets its final name only when all of it is synchr
 
 Hard links put the files of all parts into one folder. On a file system without hard links the files are
 renamed, and a node that comes later finds them in place. Nothing is ever written into an assembled set. A
-process that dies after any effect leaves the old complete set or the new one, and the next poll continues.
-"""
+process that dies after any effect leaves the old complete set or the new one, and the next poll continues."""
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@ still come: then a set can be published if its format proves that it is complete
 nothing (`EmptyParts`).
 
 The end of a start does not wait for nodes whose report stands still, nor for lost ones (`PeerNodes`). The
-holder of a lost node's copies publishes them in that node's name, and is waited for.
-"""
+holder of a lost node's copies publishes them in that node's name, and is waited for."""
 
 from __future__ import annotations
 

@@ -25,8 +25,7 @@ On the shared file system, below the folder that sets are published to:
     .ftrun-sets/<set>.<sum>/             a set whose name is a link (see replace)
     <set>/.ftrun-manifest.json, <set>/.ftrun-complete
 
-In the attempt's folder: `stage/<node>.json`, the report of a node.
-"""
+In the attempt's folder: `stage/<node>.json`, the report of a node."""
 
 from __future__ import annotations
 

@@ -15,8 +15,7 @@ At every moment a reader finds the complete old set or the complete new one, and
   format. The new manifest is written last.
 
 A node first renames the new set to a name of its own, so two nodes never replace with the same set, and the
-old set that comes out is never mistaken for the new one.
-"""
+old set that comes out is never mistaken for the new one."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ a node sends the parts that others need into their memory, waits for those that 
 a folder of links. A file in memory that is unchanged and has the checksum of the published file is a hard link,
 which survives later drops; any other file is a symbolic link to the published one. So nothing that is in
 memory is read from the shared file system. If a file is missing, no view is made, and the start reads the
-published checkpoint.
-"""
+published checkpoint."""
 
 from __future__ import annotations
 

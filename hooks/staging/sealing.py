@@ -9,8 +9,7 @@ ended well.
 
 A name that is saved again has all its files already, so no missing file shows that a rank is still to come.
 So the daemon waits for files that are unchanged since the previous save, and a start that fails then leaves
-the previous checkpoint.
-"""
+the previous checkpoint."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ frees the memory. Locks are visible in all containers, processes are not: a fold
 is left alone until it has not been touched for a day.
 
 The Epilog runs as root, but the user can replace any folder by a link at any moment. So a child process takes
-the user's id before it looks, and can remove nothing that the user could not remove.
-"""
+the user's id before it looks, and can remove nothing that the user could not remove."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ Rules that callers rely on:
 - A row that is missing from an answer is *unknown*, not *ended* (squeue silently drops missing ids).
 - `Unreachable` means: keep the last state and do nothing.
 - A job's identity is (cluster, job id, token, restarts), never the id alone: ids are reused after a
-  controller crash.
-"""
+  controller crash."""
 
 from __future__ import annotations
 

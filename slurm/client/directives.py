@@ -3,8 +3,7 @@
 sbatch joins the words of all lines before it parses them, so an option may be on one line and its value on
 the next. Only lines with an option to be removed are rewritten.
 
-`ftrun sbatch` imports this module at startup, so it imports nothing but the option table.
-"""
+`ftrun sbatch` imports this module at startup, so it imports nothing but the option table."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@
     └── Unreachable         Slurm did not hear us: nothing happened, nothing is known
 
 Only `Unreachable` and `RefusedForNow` are safe to repeat blindly, and only reads are repeated without
-asking: an `OutcomeUnknown` submission is looked up by its token first (protocol: never run one run twice).
-"""
+asking: an `OutcomeUnknown` submission is looked up by its token first (protocol: never run one run twice)."""
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@ know all of them: after one unknown option with a value, that value would be tak
   one wins.
 - Other words stay as they were typed; nothing is normalised.
 
-`ftrun sbatch` imports this module at startup, so it imports nothing but that table.
-"""
+`ftrun sbatch` imports this module at startup, so it imports nothing but that table."""
 
 from __future__ import annotations
 

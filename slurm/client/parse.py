@@ -8,8 +8,7 @@ Formats were compared on Slurm 22.05, 24.11 and 26.05, and only what agrees in a
 - `scontrol show job` does not escape anything: a comment or a command line may contain ` JobState=FAILED`. So
   fields that Slurm prints before the free text are taken from their first occurrence, those after it from
   their last.
-- Times are Unix seconds, because every call sets SLURM_TIME_FORMAT=%s.
-"""
+- Times are Unix seconds, because every call sets SLURM_TIME_FORMAT=%s."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ Meaning of the rows (tried on 22.05):
 - The user who cancelled a job is named: "CANCELLED by 1000". A controller that restarts without its state
   closes unknown jobs as plain CANCELLED, and assigns the same ids again: one id may stand for several jobs.
 - The comment is stored only if AccountingStoreFlags has job_comment; the typed line (SubmitLine, from 21.08)
-  always is.
-"""
+  always is."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 Each query is one call (two if some of the jobs are not this user's), whatever the number of jobs or nodes,
 because sites count calls to their controller. Each call has its own timeout. `parse` reads the output and
 `answers` classifies failures; this module makes the calls. Reads are repeated if Slurm could not be reached
-and that failed quickly; effects are never repeated here.
-"""
+and that failed quickly; effects are never repeated here."""
 
 from __future__ import annotations
 

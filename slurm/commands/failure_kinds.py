@@ -12,8 +12,7 @@ submission as refused that Slurm has accepted (a run would run twice). So, in th
 For a read, 1 and 2 are the same: nothing has changed and nothing is known.
 
 The phrases were seen on 22.05, 24.11 and 26.05 or stand in Slurm's list of errors; the tests compare this
-table with that list for each release.
-"""
+table with that list for each release."""
 
 from __future__ import annotations
 

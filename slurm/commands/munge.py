@@ -2,8 +2,7 @@
 
 A credential says which user of the cluster made it and when; no user can make one for another. If it is
 restricted to a user, only that user can decode it, so others can neither read it nor use it up. The status
-codes are munge's (munge.h).
-"""
+codes are munge's (munge.h)."""
 
 from __future__ import annotations
 

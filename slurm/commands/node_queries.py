@@ -4,8 +4,7 @@ srun forwards the output of tasks at once, but gives up a node only after its ow
 connection, more than 10 s without an answer). So the caller decides which nodes to wait for: answers are
 available as they arrive, and so is the end of a node's line. An unwanted query is abandoned, and ends by
 itself in parallel with later work. The step runs in /, so that a node with a hung shared file system can
-still answer.
-"""
+still answer."""
 
 from __future__ import annotations
 

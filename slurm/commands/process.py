@@ -1,8 +1,7 @@
 """Runs one Slurm command as a child, with a timeout and, for sbatch, in the context of another process. (I/O)
 
 There are two environments: commands whose output ftrun parses get `reading_env`, in which no variable of the
-caller can change a format or a filter; sbatch gets the environment of the submission, unchanged.
-"""
+caller can change a format or a filter; sbatch gets the environment of the submission, unchanged."""
 
 from __future__ import annotations
 

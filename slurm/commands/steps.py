@@ -6,8 +6,7 @@ others have answered are not waited for.
 
 Seen on 22.05: with --no-kill and --wait=0 one dead node does not delay the other tasks of a step; a step that
 names a node which Slurm has already removed from the job is refused as a whole, so query only nodes that the
-job still has.
-"""
+job still has."""
 
 from __future__ import annotations
 

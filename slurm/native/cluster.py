@@ -9,8 +9,7 @@ An error that Slurm returns through the child counts as Slurm's answer, as from 
 is believed of a library only after a timeout. A failure of the child itself never reaches the caller: the
 commands do the read at once, or the effect if it has not begun; an effect that may have happened is reported
 as `OutcomeUnknown`. A child that fails repeatedly is not used for a while (`rows.Standing`); `speaking` says
-so.
-"""
+so."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 The database lies in the sandbox's folder, listens on loopback and knows one user with a random password.
 It gives up durability for speed: it dies with the sandbox. Every user of the sandbox may charge the
-account `sandbox`; its maker is known to it from the start.
-"""
+account `sandbox`; its maker is known to it from the start."""
 
 from __future__ import annotations
 

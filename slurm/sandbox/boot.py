@@ -1,8 +1,7 @@
 """Starts the daemons of a sandbox, one by one. (I/O)
 
 Every daemon gets a session of its own, no terminal and no pipe of ours: a sandbox outlives the terminal it
-was started from, and whoever reads our output is not left waiting for a daemon to close it.
-"""
+was started from, and whoever reads our output is not left waiting for a daemon to close it."""
 
 from __future__ import annotations
 

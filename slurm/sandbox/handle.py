@@ -1,8 +1,7 @@
 """The handle on one sandbox: ask it, hurt its nodes, stop its controller, take it down. (I/O)
 
 What is up is read from /proc and from Slurm, never remembered: a sandbox whose maker is dead, or whose
-daemons were killed one by one, can be loaded, looked at and taken down like any other.
-"""
+daemons were killed one by one, can be loaded, looked at and taken down like any other."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 Nothing outside the folder is touched, except a short folder for sockets in the temporary folder where the
 path would be too long for them. Works as root (jobs run as the user who submitted them) and as an ordinary
-user (every job runs as that user). Several sandboxes live side by side. Nodes can be hurt on demand.
-"""
+user (every job runs as that user). Several sandboxes live side by side. Nodes can be hurt on demand."""
 
 from __future__ import annotations
 

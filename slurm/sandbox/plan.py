@@ -11,8 +11,7 @@ Facts the texts rest on (seen on Slurm 22.05 to 26.05):
 - a Slurm built without --enable-multiple-slurmd (SchedMD's own packages) refuses two nodes with one NodeHostname,
   and its slurmds refuse a credential that their munged has seen: each needs a munged of its own;
 - switch/none is the default everywhere and is no longer accepted by name in newer releases;
-- a GRES backed by a character device is counted and numbered, one backed by a plain file is only counted.
-"""
+- a GRES backed by a character device is counted and numbered, one backed by a plain file is only counted."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 Two sandboxes that come up together must not choose the same range: the choice is made under one lock of
 the user, and the lock is kept until the daemons have bound their ports. A lock of all users would be in
 everybody's hands. The search starts at a random place, so that the sandbox of another user that comes up at
-the same moment, or one with dead nodes (whose ports look free), is unlikely to be run over.
-"""
+the same moment, or one with dead nodes (whose ports look free), is unlikely to be run over."""
 
 from __future__ import annotations
 

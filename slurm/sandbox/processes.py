@@ -9,8 +9,7 @@ Rules, from the surest to the widest; a process belongs to a node when any of th
 5. it is a descendant of any of these.
 A process that is just becoming another program shows neither arguments nor environment nor files: whoever ends
 processes looks again until no such is left. Another sandbox's processes fulfil none of the rules. The caller and its ancestors never belong to a sandbox, and
-a shell or a supervisor that merely has SLURM_CONF set is a client, not a part.
-"""
+a shell or a supervisor that merely has SLURM_CONF set is a client, not a part."""
 
 from __future__ import annotations
 
