@@ -23,10 +23,10 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from ftrun.hooks.checkpoints import manifest, names
-from ftrun.hooks.checkpoints.manifest import Entry
+from ftrun.hooks.checkpoints.manifest import Entry, Manifest
 from ftrun.hooks.runtime.start_processes import token_of
 from ftrun.hooks.staging.copy import Disk, read
 from ftrun.hooks.staging.records import Publishing
@@ -132,17 +132,19 @@ def occupant_of(to: Publishing, name: str, own: Own) -> Occupant:
     listed = read(sources[0], MAX_BYTES)
     if listed is None and not os.path.isdir(path):  # a file that is being replaced: both manifests are noted
         sources = [f"{to.folder}/{note}" for note in (OLD, NEW)]
-    told = [(source, facts) for source in sources if (facts := _facts(read(source, MAX_BYTES))) is not None]
+    told = [
+        (source, found) for source in sources if (found := manifest.parse(read(source, MAX_BYTES) or b""))
+    ]
     if not told:
         return Occupant(path, OTHERS, f"{path} is there already, and ftrun did not publish it")
-    by = told[0][1]["by"]
+    by = told[0][1].by
     run = str(by.get("run", ""))
     if run != own.run:
         whose = f"run {run}" if run else "another run"
         return Occupant(path, OTHERS, f"{path} is a checkpoint of {whose}", listed or b"")
     if _order(by) > own.order:
         return Occupant(path, LATER, f"{path} was saved by a later start", listed or b"")
-    why = [_touched(path, facts, source) for source, facts in told]
+    why = [_touched(path, found, source) for source, found in told]
     if all(why):
         return Occupant(path, OTHERS, f"{path} is there already: {why[0]}", listed or b"")
     return Occupant(path, OURS, f"{path} was published before", listed or b"")
@@ -195,9 +197,8 @@ def _replace_file(disk: Disk, to: Publishing, there: Occupant, new: NewSet) -> N
 
 def _is_still(path: str, listed: bytes) -> bool:
     """Whether a folder is still the set that this manifest lists."""
-    facts = _facts(listed)
-    own = f"{path}/{manifest.MANIFEST}"
-    return facts is not None and read(own, MAX_BYTES) == listed and not _touched(path, facts, own)
+    found, own = manifest.parse(listed), f"{path}/{manifest.MANIFEST}"
+    return found is not None and read(own, MAX_BYTES) == listed and not _touched(path, found, own)
 
 
 def _link_to(disk: Disk, to: Publishing, there: Occupant, new: NewSet) -> bool:
@@ -249,8 +250,8 @@ def clear_sets(disk: Disk, to: str, own: Own) -> None:
     except OSError:
         return
     for entry in entries:
-        facts = _facts(read(f"{to}/{SETS}/{entry}/{manifest.MANIFEST}", MAX_BYTES))
-        by = facts.get("by", {}) if facts is not None else {}
+        found = manifest.parse(read(f"{to}/{SETS}/{entry}/{manifest.MANIFEST}", MAX_BYTES) or b"")
+        by = found.by if found is not None else {}
         if by.get("run") == own.run and own.is_later_than(by) and f"{SETS}/{entry}" not in linked:
             disk.clear(f"{to}/{SETS}/{entry}")
 
@@ -258,10 +259,10 @@ def clear_sets(disk: Disk, to: str, own: Own) -> None:
 # ---------------------------------------------------------------------- what is there
 
 
-def _touched(path: str, facts: Mapping[str, object], listed: str) -> str:
+def _touched(path: str, told: Manifest, listed: str) -> str:
     """How the set at `path` differs from its manifest `listed` by names, sizes, times; "" if it does not."""
     before_s = os.stat(listed).st_mtime + SLACK_S
-    files = _entries(facts)
+    files = told.files
     if os.path.isdir(path):
         seen = dict(_stats(path))
     else:
@@ -289,25 +290,6 @@ def _stats(top: str) -> list[tuple[str, os.stat_result]]:
         links = [os.path.join(where, name) for name in folders if os.path.islink(os.path.join(where, name))]
         found += [(os.path.relpath(path, top), os.lstat(path)) for path in links]
     return found
-
-
-def _entries(facts: Mapping[str, object]) -> dict[str, Entry]:
-    rows = facts["files"]
-    assert isinstance(rows, dict)
-    return {name: Entry(int(row["size_bytes"]), str(row.get("sha256", ""))) for name, row in rows.items()}
-
-
-def _facts(text: Optional[bytes]) -> Optional[dict[str, dict[str, object]]]:
-    """A manifest as a table; None without one, or if it is invalid."""
-    try:
-        table = json.loads(text) if text else None
-        if isinstance(table, dict) and isinstance(table["files"], dict):
-            _entries(table)
-            table["by"] = table["by"] if isinstance(table.get("by"), dict) else {}
-            return table
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return None
 
 
 def _order(by: Mapping[str, object]) -> tuple[int, int, int]:
