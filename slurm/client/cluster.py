@@ -269,97 +269,74 @@ class Cluster(Protocol):
     def submit(self, request: SubmitRequest) -> Submitted:
         """Call sbatch once. Raises RefusedForGood, RefusedForNow or Unreachable (no job exists),
         OutcomeUnknown (call find() before any other submission of this run)."""
-        ...
 
     def find(self, token: str) -> tuple[JobRow, ...]:
         """Every job of this user with the token in its comment, in any state that Slurm remembers."""
-        ...
 
     def jobs(self, job_ids: Collection[str]) -> Mapping[str, JobRow]:
         """The rows of these jobs, in one call whatever their number. A missing id is unknown (not ended). An
         array id or het leader id yields the rows of all its tasks or components, under their own ids."""
-        ...
 
     def details(self, job_id: str) -> JobDetails | None:
         """One job in full; None when Slurm does not know the id (any more)."""
-        ...
 
     def nodes(self, names: Collection[str] | None = None) -> Mapping[str, NodeRow]:
         """Nodes by name (all, or these) in one call."""
-        ...
 
     def partitions(self) -> Mapping[str, PartitionRow]:
         """Partitions by name in one call."""
-        ...
 
     def domains(self) -> Mapping[str, tuple[str, ...]]:
         """Leaf switch or block -> the nodes below it; {} where the cluster has no topology."""
-        ...
 
     def facts(self) -> ClusterFacts:
         """Name, version and the settings that decisions depend on."""
-        ...
 
     def contended(self, partitions: Collection[str]) -> bool:
         """Whether pending jobs of any user wait for nodes there, as far as this user may see."""
-        ...
 
     def ping(self) -> bool:
         """True when the controller answers; never raises."""
-        ...
 
     def cancel(
         self, job_id: str, *, signal: str | None = None, full: bool = False, batch: bool = False
     ) -> None:
         """scancel, or send a signal: to the tasks of its steps, with `batch` to the batch script instead,
         with `full` to both. A job that is gone already is no error."""
-        ...
 
     def hold(self, job_id: str) -> None:
         """Keep a pending job from starting."""
-        ...
 
     def release(self, job_id: str) -> None:
         """Let a held job start."""
-        ...
 
     def exclude(self, job_id: str, nodes: Sequence[str]) -> None:
         """Set the ExcNodeList of a *pending* job to exactly these nodes."""
-        ...
 
     def reshape(self, job_id: str, *, nodes: int, tasks: int, cpus: int) -> None:
         """Change nodes, tasks and CPUs of a *pending* job, which keeps its place in the queue."""
-        ...
 
     def reserved(self, name: str) -> tuple[str, ...]:
         """The nodes of a reservation; () if Slurm knows none of this name."""
-        ...
 
     def drain(self, node: str, reason: str) -> None:
         """Drain a node. Raises RefusedForGood if this user may not. Never overwrites another reason: raises
         RefusedForGood if the node is drained or down with one already (see `NodeRow.spoken_for`)."""
-        ...
 
     def resume(self, node: str, reason: str) -> bool:
         """Return a node to service if its present reason is exactly this one; False (nothing done) otherwise."""
-        ...
 
     def reword(self, node: str, before: str, after: str) -> bool:
         """Replace the reason of a drained node if it is exactly `before`; False (nothing done) otherwise."""
-        ...
 
     def stays(self, job_id: str) -> Sequence[NodeUsage]:
         """Where a job of any user has run, oldest first: as far as controller and accounting still know."""
-        ...
 
     def rights(self) -> Rights:
         """What this user may do, determined without changing anything."""
-        ...
 
     def dependents(self, job_id: str) -> Mapping[str, str]:
         """Pending jobs of this user whose dependency names `job_id`: their id -> full dependency text."""
-        ...
 
     def set_dependency(self, job_id: str, dependency: str) -> None:
         """Replace the dependency of a pending job."""
-        ...

@@ -75,7 +75,6 @@ class Accounting(Protocol):
 
     def rows(self, job_ids: Collection[str]) -> tuple[AccountingRow, ...]:
         """All launches of these jobs that accounting knows. RefusedForGood: there is none here."""
-        ...
 
 
 class SacctAccounting:

@@ -55,11 +55,9 @@ class NodeQuery(Protocol):
 
     def listen(self, wait_s: float) -> None:
         """Read what has come; without anything, wait at most so long."""
-        ...
 
     def let_go(self) -> None:
         """Abandon the query; returns at once. May be called again, and after the end."""
-        ...
 
 
 class SrunQuery:

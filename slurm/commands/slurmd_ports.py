@@ -36,11 +36,9 @@ class SlurmdPorts(Protocol):
 
     def refused(self) -> frozenset[str]:
         """The nodes whose slurmd refused at the last look; none if that is too old."""
-        ...
 
     def close(self) -> None:
         """Stop polling."""
-        ...
 
 
 class TcpSlurmdPorts:

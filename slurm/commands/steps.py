@@ -43,11 +43,9 @@ class Steps(Protocol):
 
     def steps(self, job_id: str) -> tuple[StepRow, ...]:
         """The steps of a job that srun made; () where it has none or is gone."""
-        ...
 
     def end_step(self, step_id: str, *, signal: str | None = None) -> None:
         """scancel of one step, or send it a signal. A step that is gone is no error."""
-        ...
 
     def ask(
         self,
@@ -63,7 +61,6 @@ class Steps(Protocol):
         Ends when all have answered and ended, or when no further node answered for `quiet_s` (or three times
         what the last one took) after the first did, `limit_s` at most. `alive` is called several times a
         second. Raises Unreachable if srun cannot be started."""
-        ...
 
 
 class InsideSteps(Steps, Protocol):
@@ -71,17 +68,14 @@ class InsideSteps(Steps, Protocol):
 
     def begin(self, job_id: str, nodes: Sequence[str], script: str) -> NodeQuery:
         """As `ask`, for at least one node, without waiting. Raises Unreachable if srun cannot be started."""
-        ...
 
     def doors(self, nodes: Sequence[str]) -> SlurmdPorts:
         """Poll the slurmd ports of these nodes from outside."""
-        ...
 
     def keep_nodes(self, job_id: str, nodes: Sequence[str]) -> None:
         """Shrink a running job to these nodes; the node of its script must be among them. Returns once Slurm
         shows the change. Raises the errors of `ftrun.slurm.client.errors`; then Slurm shows no change, or
         does not answer."""
-        ...
 
 
 class CommandSteps:
