@@ -1,18 +1,15 @@
 """Decides whether a checkpoint is complete: by itself without loading it, or by its siblings. (I/O)
 
-The inspection proves in this order, and stops at the first proof of damage: the name is not a temporary one;
-the user's marker is there; ftrun's manifest agrees, if there is one; the shards in the layout's metadata are
-there; each file is sound as far as the level reads it; nothing changed meanwhile. Damage in a checkpoint that
-was written to within the last minute is `writing`. What could not be read, because time ran out or the file
-system refused, is no damage: the checkpoint is complete by rule.
+The inspection stops at the first proof of damage: the name is a temporary one; the user's marker is missing;
+ftrun's manifest disagrees; shards in the layout's metadata are missing; a file is not sound; something changed
+meanwhile. Damage in a checkpoint that was written to within the last minute is `writing`. What could not be
+read is no damage: the checkpoint is complete by rule.
 
-Nothing is known of a folder without a known layout, except that its run has written others like it. It must
-have what its two nearest neighbours by step have: if a part is missing, empty or truncated, it is torn. Two
-neighbours are compared, since a run that continues with fewer ranks has smaller sets from then on. If there
-is only one, it counts if it is older. Only certain parts are compared: one of several files with the same
-name except for a number, or a file with a hundredth of the folder's bytes. Sizes may differ between saves; a
-part is truncated if it has less than `CUT` of the smallest part beside it, or if it is smaller while the
-others are of one size, as tensors are."""
+A folder without a known layout must have what its two nearest neighbours by step have; of one neighbour alone
+only if that is older, since a run that continues with fewer ranks has smaller sets. Only certain parts are
+compared: one of several files with the same name except for a number, or a file with a hundredth of the
+folder's bytes. A part is truncated if it has less than `CUT` of the smallest part beside it, or if it is
+smaller while the others are of one size, as tensors are."""
 
 from __future__ import annotations
 

@@ -1,12 +1,8 @@
 """Hugging Face: `transformers` (Trainer), `accelerate` (save_state), `safetensors` (save_pretrained). (I/O)
 
-`transformers`: the Trainer writes the model with `training_args.bin`, then optimizer, scheduler and random
-states, and `trainer_state.json` last; resuming reads it first. So a folder without it is unfinished.
-
-`accelerate`: the main process writes model, optimizer, scheduler, samplers and scaler, and then its random
-state, as every process does. So `random_states_0.pkl` proves that all of them are there. Random states of
-other ranks, also the Trainer's, are written independently, and resuming works without them: they must only be
-sound.
+`transformers`: `trainer_state.json` is written last, and resuming reads it first. `accelerate`: the main
+process writes its random state last, so `random_states_0.pkl` proves that all is there. Random states of other
+ranks are written independently, and resuming works without them: they must only be sound.
 
 `safetensors`: the name of a shard has the number of shards (`model-00002-of-00004.safetensors`), and the
 index, written after all shards, names each of them. The index takes precedence: shards of an earlier save

@@ -1,19 +1,17 @@
 """`mindspore`: a .ckpt file, MindFormers' `rank_<n>` folders, or its `iteration_<step>` folders. (I/O)
 
-In rank folders every rank renames its own file of a step when it is complete, so a step is complete when each
-rank's folder has its file. Folders of ranks of an earlier, larger run stay behind: a rank is not expected
-once two newer steps have no file of it. The path of such a checkpoint is rank 0's file. In an iteration
-folder `metadata.json` names the files with every parameter, and `common.json` is written after the weights;
-without `metadata.json` the names of the files have their number.
+In rank folders a step is complete when each rank's folder has its file. Folders of an earlier, larger run
+stay behind: a rank is not expected once two newer steps have no file of it. The path of such a checkpoint is
+rank 0's file. In an iteration folder `metadata.json` names the files with every parameter, and `common.json`
+is written after the weights; without `metadata.json` the names of the files have their number.
 
-The name has the epoch and the step in that epoch (`-2_400.ckpt`), which is not the step of the run. That is
-`step_num` in the file, if the callback appended it; otherwise it is computed from the files beside it.
+The step in the name is that of its epoch (`-2_400.ckpt`). That of the run is `step_num` in the file, if the
+callback appended it; otherwise it is computed from the files beside it.
 
 A .ckpt file is one `Checkpoint` message of protocol buffers: field 1, repeated, of `Value {1: tag, 2:
-TensorProto {1: dims, 2: type, 3: content}}`. So the lengths of the values lead from one to the next without
-reading a tensor, and a truncated file ends inside one. A large tensor is written in slices under one tag.
-With crc_check the file ends in "crc_num" and ten bytes, the CRC-32 of everything before. Nothing is proven of
-a file that begins otherwise, such as an encrypted one.
+TensorProto {1: dims, 2: type, 3: content}}`, whose lengths lead from one to the next without reading a tensor.
+A large tensor is written in slices under one tag. With crc_check the file ends in "crc_num" and ten bytes,
+the CRC-32 of everything before. Nothing is proven of a file that begins otherwise, such as an encrypted one.
 
 Sources: mindspore/train/callback/_checkpoint.py, mindspore/train/serialization.py,
 mindspore/ccsrc/utils/checkpoint.proto and files of MindSpore 2.10; MindFormers' core/callback (rank folders,

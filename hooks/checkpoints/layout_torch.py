@@ -1,14 +1,12 @@
 """PyTorch: `torch` (one file of torch.save), `dcp` (torch.distributed.checkpoint), `lightning` (both). (I/O)
 
-`dcp` is a folder of shards `__<rank>_<n>.distcp`. When all ranks have reported what they wrote, the
-coordinator writes `.metadata` under a temporary name and renames it, so it proves that all were done. It
-lists file, offset and length of every tensor, and so the files and their least sizes. Walking that list takes
-a second for each megabyte or two, so from large ones only the names are extracted; truncation also shows at
-the end of a shard. Without collectives every rank writes a `__<rank>.metadata` after its shards.
+`dcp` is a folder of shards `__<rank>_<n>.distcp`. The coordinator renames `.metadata` into place when all
+ranks are done. It lists file, offset and length of every tensor, and so the files and their least sizes.
+Walking that list takes a second for each megabyte or two, so from large ones only the names are extracted.
+Without collectives every rank writes a `__<rank>.metadata` after its shards.
 
 A file of `lightning` is one of torch.save. A folder of its FSDP or model-parallel strategy is a DCP
-checkpoint with `meta.pt`, which rank 0 writes when all shards are there; DeepSpeed's has its shards in
-`checkpoint/`.
+checkpoint with `meta.pt`, which rank 0 writes last; DeepSpeed's has its shards in `checkpoint/`.
 
 Sources: torch/serialization.py, caffe2/serialize/inline_container.cc (the zip) and
 torch.serialization._legacy_save (before 1.6);

@@ -2,13 +2,11 @@
 
 The order is that of hooks/bundle/batch.sh: the highest step, then the youngest, then the last by name; those
 without a step come last. The first one is taken that is complete, was not set aside (a start failed to load
-it) and was not written by a diverged training. A run may have hundreds of checkpoints, and the newest is
-nearly always good, so none is inspected after the first that may be loaded. Nobody writes checkpoints at a
-start, so an incomplete one is broken, however young it is. Rejected checkpoints are listed with the reason.
+it) and was not written by a diverged training; none is inspected after it. Nobody writes checkpoints at a
+start, so an incomplete one is broken, however young it is.
 
-A run that never had a complete checkpoint begins from nothing. But if there are checkpoints and all are set
-aside, poisoned or broken, that would silently discard the progress: then the answer is `stuck`, unless the
-user allowed it."""
+A run that never had a complete checkpoint begins from nothing. But if there are checkpoints and none may be
+loaded, the answer is `stuck`, unless the user allowed to discard the progress."""
 
 from __future__ import annotations
 

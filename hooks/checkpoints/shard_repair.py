@@ -1,15 +1,13 @@
 """Repairs a broken checkpoint in a view of links, if identical shards allow it. (I/O)
 
-A checkpoint that is newer than the chosen one and broken in a few files may save work. Ranks of one
-data-parallel group often save the same bytes under different names. Such a twin may replace a torn or missing
-shard only if checksums prove it, since a shard that is nearly right is worse than an older checkpoint:
+Ranks of one data-parallel group often save the same bytes under different names. Such a twin may replace a
+torn or missing shard of a newer checkpoint than the chosen one, only if checksums prove it:
 
 - ftrun's manifest of this checkpoint has the lost shard's checksum, and a file with that checksum is there; or
 - a complete earlier checkpoint of the run has both files under the same names with equal checksums, and here
   all remaining files that were equal there are equal again.
 
-Names (they differ in the number of a rank) only select candidates. Checksums are computed while there is
-time. The view is inspected like any checkpoint before it is loaded. The user's files are not changed."""
+Names only select candidates. The view is inspected before it is loaded. The user's files are not changed."""
 
 from __future__ import annotations
 

@@ -1,13 +1,11 @@
 """A run's compile caches on one node: folder, owner, entries, and the class of nodes that share them. (I/O)
 
-Every start of a run gets the same folder on its node (`local`), and the frameworks write there. Compiled code
-is executed, so it is trusted only from a folder that nobody else could write to: a folder of another owner is
-refused for the whole run. A filled entry gets 1970 as its access time; a later time counts as a hit.
+Every start of a run gets the same folder on its node (`local`). Compiled code is executed, so a folder of
+another owner is refused for the whole run. A filled entry gets 1970 as its access time; a later one is a hit.
 
-The name of an entry does not identify all of its environment: code compiled for one processor can be loaded
-on another and dies of an illegal instruction. So nodes share only with nodes of the same processor,
-instruction sets, C library, accelerators and drivers. The versions of Python and the frameworks are unknown
-before the script runs; they are read from the processes that use the cache.
+Code compiled for one processor can be loaded on another and dies of an illegal instruction. So nodes share
+only with nodes of the same processor, instruction sets, C library, accelerators and drivers. The versions of
+Python and the frameworks are read from the processes that use the cache.
 
 Sources: /proc/driver/nvidia (driver's README, chapter on /proc), /sys/module/amdgpu/version,
 /usr/local/Ascend/driver/version.info."""

@@ -1,19 +1,16 @@
 """Entries of compile caches, and packs: the files that carry entries between nodes. (I/O)
 
-Frameworks do not verify an entry: PyTorch loads a truncated library and dies of a bus error at every start;
-JAX warns of a truncated entry, compiles, and never replaces it. So visibly torn entries are dropped. Only the
-format is checked; whether it is the right entry is up to the framework.
-Formats: ELF (elf(5)), zstd (RFC 8878), zlib (RFC 1950), JSON, and the last opcode of a pickle.
+Frameworks do not verify an entry: PyTorch loads a truncated library and dies of a bus error at every start.
+So visibly torn entries are dropped. Only the format is checked: ELF (elf(5)), zstd (RFC 8878), zlib (RFC
+1950), JSON, and the last opcode of a pickle.
 
-A thousand nodes that open ten thousand small files overload a shared file system; one large file is cheap. So
-a pack is written once, under a unique name, and never changed. Its first line has length and SHA-256 of the
-header, and the header those of every entry: damage is detected before it reaches a node, and costs only the
-damaged entries.
+A thousand nodes that open ten thousand small files overload a shared file system. So a pack is written once,
+under a unique name, and never changed. Its first line has length and SHA-256 of the header, and the header
+those of every entry: damage is detected before it reaches a node, and costs only the damaged entries.
 
     ftrun-cache 1 <bytes of the header> <sha256 of the header>
     {"class", "facts", "writers", "made_s", "node", "epoch", "entries": [[...], ...]}
-    <bytes of the first entry><bytes of the second>...
-"""
+    <bytes of the first entry><bytes of the second>..."""
 
 from __future__ import annotations
 

@@ -1,15 +1,13 @@
 """`ftrun-hook watch`: monitors one node while a job runs on it. (I/O)
 
-It reads what a user may read: the kernel log if permitted, else the counters that show the same faults, the
-drivers' own tools, and the response time of the mounts. The checks of `hooks/checks` judge. What they find at
-the first look existed before, and is reported only when it gets worse; a mount that hangs is always reported.
-Findings go to the attempt's folder, when they appear and when they are gone; a healthy node writes nothing.
+It reads what a user may read: the kernel log or the counters that show the same faults, the drivers' tools,
+the response time of the mounts. What the checks find at the first look existed before, and is reported only
+when it gets worse; a mount that hangs is always reported. Findings go to the attempt's folder, when they appear
+and when they are gone.
 
-The cost is close to nothing. All nodes look at the same wall-clock moment, so that a collective waits once
-and not once for each node. A child process runs each family of checks and may hang without blocking the
-monitor. A family that costs much CPU time, hangs or has found something is asked less often. The monitor does
-not affect the job's end: it exits with status 0 at SIGUSR2 and SIGTERM, and when its parent has gone or the
-attempt is over."""
+All nodes look at the same wall-clock moment, so that a collective waits once. A child process runs each family
+of checks and may hang; one that costs much, hangs or has found something is asked less often. The monitor
+exits with status 0 at SIGUSR2 and SIGTERM, and when its parent has gone or the attempt is over."""
 
 from __future__ import annotations
 

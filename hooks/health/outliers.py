@@ -1,19 +1,15 @@
 """Compares the reports of an attempt's nodes: which nodes to blame; never all of them, and never most. (pure)
 
-Some faults show only in comparison: a version, a clock, a link, a limit. So values that healthy nodes share
-are compared, and a node that differs from more than half of the others is an outlier; of two nodes that
-differ neither can be blamed. The table says whether an outlier alone keeps a job away: a slow link or a
-missing GPU holds up all ranks, a newer kernel does not. Only machines of one model are compared. If the model
-is unknown, or a value is so low that the node must be of another kind, the difference is reported and does
-not count. `ulimit` counts by comparison only, since its thresholds are one vendor's advice.
+Values that healthy nodes share are compared, and a node that differs from more than half of the others is an
+outlier; of two nodes that differ neither can be blamed. The table says whether an outlier alone keeps a job
+away: a slow link or a missing GPU holds up all ranks, a newer kernel does not. Only machines of one model are
+compared. If the model is unknown, or a value is so low that the node must be of another kind, the difference
+does not count. `ulimit` counts by comparison only, since its thresholds are one vendor's advice.
 
-A check that fails on most nodes points to the site or to the check: it is reported once and held against no
-node. If more than half of the nodes that answer are bad, each in its own way, a shared cause is likelier than
-so much bad luck, and no node is blamed either. A job of one node has no peers: every failure there counts as
-the site's until another node shows otherwise. Unknown, skipped or missing results are held against no node.
-
-A node may report that it cannot reach others, and be at fault itself. Such a report is believed from two or
-more nodes that are more than half of all that report."""
+A check that fails on most nodes points to the site or to the check, and if more than half of the nodes that
+answer are bad a shared cause is likelier: neither is held against a node. A job of one node has no peers:
+every failure there counts as the site's. Unknown, skipped or missing results are held against no node. That a
+node cannot be reached is believed from two or more nodes that are more than half of all that report."""
 
 from __future__ import annotations
 

@@ -1,14 +1,12 @@
 """`ftrun-hook guard`, the fence daemon: no rank of an earlier start survives a second on this node. (I/O)
 
 A node that was frozen or cut off wakes up with ranks that continue to write, seconds before Slurm's own
-daemon ends them. This process sleeps beside them and wakes with them. Once a second it reads the link
-`current` in the attempt's folder. When that names another start, or the attempt is closed, it sends KILL to
-all processes of earlier starts at once: a rank that gets TERM may write a last checkpoint. A link that cannot
-be read, or a folder that is gone, changes nothing.
+daemon ends them. Once a second this process reads the link `current` in the attempt's folder. When that names
+another start, or the attempt is closed, it sends KILL to all processes of earlier starts: a rank that gets TERM
+may write a last checkpoint. A link that cannot be read, or a folder that is gone, changes nothing.
 
-It uses almost no memory: a child process imports what it needs, kills, and exits; a child that hangs in the
-kernel is abandoned. The node monitor, which begins later, and the staging daemon can run as its children, so
-that all of them need one step of Slurm."""
+It uses almost no memory: a child process imports what it needs, kills, and exits. The node monitor and the
+staging daemon can run as its children, so that all of them need one step of Slurm."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
 """`ftrun-hook rank`: the parent of one rank that can be restarted alone while the others wait for it. (I/O)
 
-Slurm sees this process as the task, and must see exactly what the rank itself would show: the same exit
-status or signal, stdin and stdout untouched, each signal as often. Slurm signals every process of a step, so
-its signals have reached the rank already; this process forwards those that another sender sends to it alone.
-The rank leads a process group of its own, as a task does, unless it runs on a terminal.
+Slurm sees this process as the task, and must see exactly what the rank itself would show: exit status or
+signal, stdin and stdout, each signal as often. Slurm signals every process of a step; this process forwards
+those that another sender sends to it alone. The rank leads a process group of its own, unless it is on a
+terminal.
 
 When the rank ends abnormally, the wrapper writes a file into a folder that the agent watches and waits up to
-a minute for the answer, `again` or `end`. Without an answer, with one that cannot be parsed, in a start that
-is no longer the present one, or after a signal that asks for the job's end, it exits as the rank did. The
-memory and the pids of all other ranks stay, and so does the task's connection to Slurm."""
+a minute for the answer, `again` or `end`. Without one, in a start that is over, or after a signal that asks for
+the job's end, it exits as the rank did."""
 
 from __future__ import annotations
 

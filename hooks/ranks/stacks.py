@@ -1,29 +1,20 @@
 """`ftrun-hook stacks`: records what the ranks of the present start are doing on this node. (I/O)
 
-When training stands still, the first question is which rank waits where, and the rank must survive the
-question. The stack of a Python rank comes from py-spy if it is installed and permitted; else from
-faulthandler, by the signal that the rank itself registered (`progress.beat`), and only if it still catches
-that signal, since any other could end it. The state of each thread in the kernel is always added. Two looks
-are taken, some seconds apart: a rank whose digest, processor time and bytes did not change stands still. A
-process that hangs in the kernel does not answer, so every question has a time limit, and what came in is
-written.
+The rank must survive the question. The stack of a Python rank comes from py-spy if it is permitted; else from
+faulthandler, by the signal that the rank registered (`progress.beat`), and only if it still catches it. The
+state of each thread in the kernel is always added. Two looks are taken, some seconds apart: a rank whose
+digest, processor time and bytes did not change stands still. Every question has a time limit.
 
-NCCL's Flight Recorder is triggered by the named pipe of a rank, `TORCH_NCCL_DEBUG_INFO_PIPE_FILE` + rank +
-`.pipe`, which PyTorch creates if that variable is set and the recorder is on
-(torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp, `DumpPipe`, 2.3 and later; torch_npu: TORCH_HCCL_ the
-same).
+NCCL's Flight Recorder is triggered by a rank's pipe, `TORCH_NCCL_DEBUG_INFO_PIPE_FILE` + rank + `.pipe`
+(torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp, `DumpPipe`, 2.3 and later; torch_npu: TORCH_HCCL_).
 
-Which processes are ranks: a step contains shells, launchers, ranks, and children of ranks (data loaders,
-compilers). A rank is the topmost process that is neither a launcher (a shell, srun, mpirun, our rank wrapper)
-nor the ancestor of processes with another rank, as torchrun is. A child of a rank has the rank in its
-environment as well, and is none itself.
+A rank is the topmost process that is neither a launcher (a shell, srun, mpirun, our rank wrapper) nor the
+ancestor of processes with another rank, as torchrun is. Its children (data loaders, compilers) have the rank
+in their environment as well, and are none. Names of ranks: RANK (torchrun, deepspeed), OMPI_COMM_WORLD_RANK
+(Open MPI), PMI_RANK (MPICH, Intel MPI), RANK_ID (MindSpore), SLURM_PROCID (srun).
 
-Names of ranks: RANK (torchrun, deepspeed), OMPI_COMM_WORLD_RANK (Open MPI), PMI_RANK (MPICH, Intel MPI),
-RANK_ID (MindSpore), SLURM_PROCID (srun).
-
-Digests of stacks: a rank that hangs shows the same callers twice; one that only spins changes the line of its
-innermost function and no other. So a digest covers file and function of every frame, and the line of all but
-the innermost; addresses, thread names and thread states are left out.
+A rank that only spins changes the line of its innermost function and no other. So a digest covers file and
+function of every frame, and the line of all but the innermost.
 
 Formats: py-spy 0.3 and 0.4, `dump` (`Thread 41 (idle): "MainThread"`, ` wait (threading.py:320)`);
 faulthandler of Python 3.9 to 3.14 (`Thread 0x... (most recent call first):`, ` File "threading.py", line 320

@@ -1,19 +1,15 @@
 """Processes of this node from /proc: state, owner, environment, open files; our own priority. (I/O)
 
-Reading the command line, maps or environment of a hung process may hang; `stat` and `status` do not. So only
-those two are read directly, and a child process reads environments: it announces each process first, and is
-abandoned when it does not come back. A large node has thousands of processes, so `status` is read only of
-those that matter. What a process is doing shows from two readings with a pause between.
+Reading the command line, maps or environment of a hung process may hang; `stat` and `status` do not. So a
+child process reads environments: it announces each process first, and is abandoned when it does not come
+back. A large node has thousands of processes, so `status` is read only of those that matter.
 
-`writers` finds files that are open for writing below a folder. The links of /proc/PID/fd of a hung process
-can be read, and cost a microsecond each. For the few that point below the folder, /proc/PID/fdinfo tells
-whether the file is open for writing (`flags` as in open(2), in octal). A process in another mount namespace
-may show the same path for another file: the device number tells them apart.
+`open_for_writing` reads the links of /proc/PID/fd, which works for hung processes; for the few that point
+below the folder /proc/PID/fdinfo tells whether the file is open for writing (`flags` as in open(2), in octal).
+A process in another mount namespace may show the same path for another file: the device number differs.
 
 Fields of /proc/PID/stat: proc(5). The name is in parentheses and may contain anything, so fields are counted
-from the last parenthesis.
-
-Checked against: /proc of Linux 6.1."""
+from the last parenthesis. Checked against: /proc of Linux 6.1."""
 
 from __future__ import annotations
 

@@ -2,16 +2,13 @@
 
 Every start of a user's script has a token, `<launch>.<start>`; both numbers only grow. Its processes carry
 the token and the attempt's folder in their environment. A process belongs to an earlier start only if its
-token is lower than the present one: if it is higher, the caller itself is out of date. A job submitted from
-inside a run inherits that run's variables, so the Slurm job id must match as well. A network file system with
-a cache may show a reader the start *before* its own for a minute; so only a later token, or the word that the
-attempt is closed, proves that a start is over.
+token is lower than the present one. A job submitted from inside a run inherits that run's variables, so the
+Slurm job id must match as well. A network file system may show a reader the start *before* its own for a
+minute; so only a later token, or the word that the attempt is closed, proves that a start is over.
 
-A process may have lost its environment (`env -i`; a program that overwrites it with its title). It belongs to
-the start of its nearest ancestor that still has one, else to that of the rest of its process group or Slurm
-step, if they agree. A group whose leader lives and has no token is not attributed: it may be the batch
-script's own, which an old srun shares. The batch step holds the scripts of all starts and ftrun's own
-processes, so it decides nothing either."""
+A process without its environment (`env -i`, a title) belongs to the start of its nearest ancestor that has
+one, else to that of the rest of its process group or Slurm step, if they agree. A group whose leader lives and
+has no token may be the batch script's own, and the batch step holds all starts: neither decides anything."""
 
 from __future__ import annotations
 

@@ -1,14 +1,11 @@
 """The parts that a script saves in this node's memory: which are sealed, and which are dropped. (I/O)
 
 It accesses only this node's memory, so a shared file system that hangs never delays a seal. Seals are files,
-so a restarted daemon continues; a part without a seal file is not sealed.
+so a restarted daemon continues. The seal of a part that changes is taken back: a rank was late, or the script
+saves again under this name, and unchanged files may remain from the previous save.
 
-The seal of a part that changes is taken back. If files were added, a rank was late. If a file was replaced,
-the script saves again under this name, and unchanged files may remain from the previous save.
-
-A published part only makes a resume faster: `--keep` of them stay, fewer if room is short. An unpublished
-part is dropped only if room is short, the oldest first, since a newer one replaces it. The newest part always
-stays."""
+A published part only makes a resume faster: `--keep` of them stay, fewer if room is short. An unpublished part
+is dropped only if room is short, the oldest first. The newest part always stays."""
 
 from __future__ import annotations
 

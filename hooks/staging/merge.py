@@ -3,14 +3,11 @@
 Every node of a start has a part of a set, or reports that it has nothing. A file that several nodes have must
 be the same on all. The result does not depend on which node merges, or how often.
 
-Under a new name all parts belong together. But a name that is saved every few minutes (`last`) may show the
-present save on one node and still the previous one on another, and nothing in the files tells them apart.
-Ranks save together: none begins the next save before all have finished this one. So the node that is about to
-assemble a set first writes down its parts (`asked.json`). Each node of such a part confirms that its part is
-that one and still unchanged some time after the request: a node with an older save would by then have begun
-the newer save, which others had finished before the request. Each node counts the saves it has seen; if the
-counts differ, that time is long, since a node may be late or have missed a save. A node that has confirmed
-continues from the highest count. A set with files of one node only needs no confirmation."""
+A name that is saved again (`last`) may show the present save on one node and the previous one on another. But
+none begins the next save before all have finished this one. So the node that is about to assemble a set first
+writes down its parts (`asked.json`), and each node of one confirms that its part is that one and still
+unchanged some time later: a node with an older save would by then have begun the newer one. If the nodes'
+counts of saves differ, that time is long. A set with files of one node only needs no confirmation."""
 
 from __future__ import annotations
 

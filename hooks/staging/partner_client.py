@@ -1,12 +1,9 @@
 """Copies the parts staged on this node into the memory of another node: a thread of the staging daemon. (I/O)
 
-A dead partner or a stalled network delays nothing but this thread. Once a second it reads the sealed parts and
-`ring.json`, which names this node's partner and the lost nodes. The newest part is copied first, since a start
-resumes from it. A copy that fails is reported and repeated after a growing pause.
-
-It also manages the copies of other nodes here. It publishes those of a lost node in that node's name. It
-removes a copy when its node has another partner, and a lost node's copies when a checkpoint of a later start
-is published.
+Once a second it reads the sealed parts and `ring.json`, which names this node's partner and the lost nodes.
+The newest part is copied first, since a start resumes from it. A copy that fails is reported and repeated
+after a growing pause. It also manages the copies of other nodes here: it publishes those of a lost node in
+that node's name, and removes what no start will need.
 
 There is one transport: a step of srun starts `ftrun-hook receive` (partner_server) on the partner, and
 messages go through srun's stdin and stdout. Files go over a TCP connection that the step opens to this node

@@ -1,11 +1,9 @@
 """`ftrun-hook receive`: receives a sealed part from another node into this node's memory. (I/O)
 
 It exchanges lines of JSON with the sender (partner_client) over stdin and stdout, with the bytes of files
-between them, or on a connection that it opens to the sender. The seal comes first, with a checksum for each
-file. A file that is here already under the same checksum is linked and not sent: replicas of a data-parallel
-job write equal files. A part that does not fit is refused before a byte is sent. Every file is verified as
-written; only a complete part gets its seal, and nothing is used without one. If the sender dies or stalls,
-the next receiver removes the unsealed folder.
+between them, or on a connection that it opens to the sender. A file that is here already under the same
+checksum is linked and not sent. A part that does not fit is refused before a byte is sent. Only a complete
+and verified part gets its seal; the next receiver removes what a dead one left.
 
     sender: {"seal": TEXT, "keep": [[token, set], ...] or null, "limit": "40%"}
     here:   {"have": true} or {"refused": why} or {"want": [path, ...], "srun": address}
@@ -13,8 +11,7 @@ the next receiver removes the unsealed folder.
             {"file": path, "size_bytes": n, "line": true} and n bytes over that connection, or
             {"file": path, "size_bytes": n, "line": false} and n bytes; ...
             {"end": true}
-    here:   {"done": true, "linked_bytes": n} or {"done": false, "why": why}
-"""
+    here:   {"done": true, "linked_bytes": n} or {"done": false, "why": why}"""
 
 from __future__ import annotations
 

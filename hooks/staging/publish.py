@@ -1,14 +1,12 @@
 """Publishes a staged set as a checkpoint on the shared file system. (I/O)
 
 Each node copies its own part to a folder beside the checkpoints and writes a record of it. Any node that sees
-the records of all may assemble the set and rename it into place. Any node may repeat any step at any time,
-and two that do so at once get the same result: parts and sets are named by their content, so no node writes
-into what another reads. A set gets its final name only when all of it is synchronised, and its marker last.
-`replace` decides about an existing checkpoint of that name.
+the records of all may assemble the set and rename it into place. Any node may repeat any step at any time: parts
+and sets are named by their content, so no node writes into what another reads. A set gets its final name only
+when all of it is synchronised, and its marker last. `replace` decides about an existing checkpoint of that name.
 
-Hard links put the files of all parts into one folder. On a file system without hard links the files are
-renamed, and a node that comes later finds them in place. Nothing is ever written into an assembled set. A
-process that dies after any effect leaves the old complete set or the new one, and the next poll continues."""
+Hard links put the files of all parts into one folder; without such links the files are renamed. A process that
+dies after any effect leaves the old complete set or the new one, and the next poll continues."""
 
 from __future__ import annotations
 

@@ -1,19 +1,16 @@
 """A node's work on the shared file system: it copies its parts there and assembles sets. (I/O)
 
 Any access to a shared file system may hang, so this runs in a thread of its own and reads everything anew in
-each round. This node's parts are copied newest first, since a start resumes from the newest. A failed copy
-stays in memory and is repeated after a growing pause.
+each round. Parts are copied newest first, since a start resumes from the newest. A failed copy stays in memory
+and is repeated after a growing pause.
 
 The first node of a start, by name, is the coordinator: it assembles each set whose parts are complete. After
-every five seconds without progress the next node may assemble it too, so a dead node delays no set; two
-nodes that assemble the same set at once get the same result.
+every five seconds without progress the next node may assemble it too, so a dead node delays no set.
 
-A node that saves nothing looks like a node whose ranks are late. So a node first reports that a part may
-still come: then a set can be published if its format proves that it is complete. Later it reports that it has
-nothing (`EmptyParts`).
-
-The end of a start does not wait for nodes whose report stands still, nor for lost ones (`PeerNodes`). The
-holder of a lost node's copies publishes them in that node's name, and is waited for."""
+A node that saves nothing looks like a node whose ranks are late. So it first reports that a part may still
+come: then a set can be published if its format proves that it is complete; later, that it has nothing
+(`EmptyParts`). The end of a start does not wait for nodes whose report stands still, nor for lost ones
+(`PeerNodes`): the holder of a lost node's copies publishes them in that node's name, and is waited for."""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
 """Decides what occupies the name of a staged set, and replaces it by a newer save. (I/O)
 
 Only a set that this run published and nobody touched since is replaced, and only by a save of the same start
-or a later one. Anything else there - another run's checkpoint, a file of the user - stays, and the set gets a
-free name (`alias_of`). The manifest of a set names its run; a set written to after its manifest counts as
-touched.
-
-At every moment a reader finds the complete old set or the complete new one, and a manifest that fits it:
+or a later one. Anything else stays, and the set gets a free name (`alias_of`). The manifest of a set names its
+run. At every moment a reader finds the complete old set or the complete new one, and a manifest that fits it:
 
 - A folder is exchanged atomically for the new one, which has its manifest and marker already (renameat2(2)).
 - On a file system without such an exchange a name without a step (`last`, `best`) is a link to a folder in

@@ -1,17 +1,14 @@
 """sbatch's options: the table, and splitting an argument list as sbatch itself does. (pure)
 
 sbatch parses its arguments with getopt_long and a leading `+`: options end at the first word that is none,
-and that word is the script. So the split needs one fact for each option, whether it takes a value, and must
-know all of them: after one unknown option with a value, that value would be taken for the script.
+and that word is the script. So the split must know of all options whether they take a value.
 
-- Long names may be abbreviated as long as they are unambiguous, and that depends on the version. So the table
+- Long names may be abbreviated as long as they are unambiguous, which depends on the version. So the table
   (`releases`) says in which versions an option exists; `split` raises Ambiguous where that matters and the
-  version was not given. Options of SPANK plugins are in no table: `plugin_options` reads them from `sbatch
-  --help`.
+  version was not given. Options of SPANK plugins come from `sbatch --help` (`plugin_options`).
 - A lone `:` separates the components of a heterogeneous job, anywhere before the script.
-- sbatch applies the directives of the script first, then SBATCH_* variables, then the command line: the last
-  one wins.
-- Other words stay as they were typed; nothing is normalised.
+- sbatch applies the script's directives first, then SBATCH_* variables, then the command line.
+- Other words stay as they were typed.
 
 `ftrun sbatch` imports this module at startup, so it imports nothing but that table."""
 

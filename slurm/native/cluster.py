@@ -1,15 +1,13 @@
 """`Cluster` by pyslurm in a child process, and by Slurm's commands for the rest. (I/O)
 
-The commands can do everything, so pyslurm serves only what it does clearly better: frequent queries and quick
-operations, that is the rows of jobs, nodes and partitions, and plain effects on one job or one node. The
-commands do submission (site filters run in sbatch), details of one job, accounting, signals, and arrays and
-heterogeneous jobs, whose members pyslurm cannot name.
+pyslurm serves only what it does clearly better: the rows of jobs, nodes and partitions, and plain effects on
+one job or one node. The commands do submission (site filters run in sbatch), details, accounting, signals, and
+arrays and heterogeneous jobs, whose members pyslurm cannot name.
 
-An error that Slurm returns through the child counts as Slurm's answer, as from a command; but "unreachable"
-is believed of a library only after a timeout. A failure of the child itself never reaches the caller: the
-commands do the read at once, or the effect if it has not begun; an effect that may have happened is reported
-as `OutcomeUnknown`. A child that fails repeatedly is not used for a while (`rows.Standing`); `speaking` says
-so."""
+An error that Slurm returns through the child counts as Slurm's answer; but "unreachable" is believed of a
+library only after a timeout. If the child itself fails, the commands do the read, or the effect if it has not
+begun; an effect that may have happened is `OutcomeUnknown`. A child that fails repeatedly is not used for a
+while (`rows.ChildHealth`); `speaking` says so."""
 
 from __future__ import annotations
 
