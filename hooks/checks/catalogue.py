@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ftrun.hooks.runtime.finding import OWN_FAULT, TIERS, Check, Finding, Judge, Probe, Thresholds
 from ftrun.hooks.runtime.host import Machine, UsageError
@@ -270,39 +270,18 @@ def _nearest(word: str, words: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-class Entry(NamedTuple):
-    """A check in words. `fault` is its class; `thinking`, `thresholds_told`, `formats` and `checked_against` are paragraphs of its docstring."""
-
-    name: str
-    title: str
-    tier: str
-    fault: str
-    needs: tuple[str, ...]
-    limit_s: float
-    thresholds: dict[str, Any]
-    thinking: str
-    thresholds_told: str
-    formats: str
-    checked_against: str
-
-
-def entry(check: Check) -> Entry:
-    """The description of a check."""
+def entry(check: Check) -> dict[str, Any]:
+    """A check in words: its row of the table, and the paragraphs of its judge's docstring."""
     paragraphs = (_functions(check.file, check.name)[1].__doc__ or "").split("\n\n")[1:]
     texts = [" ".join(paragraph.split()) for paragraph in paragraphs]
-    return Entry(
-        check.name,
-        check.title,
-        check.tier,
-        check.fault,
-        tuple(check.needs),
-        check.limit_s,
-        dict(check.thresholds),
-        _after(texts, "How it thinks."),
-        _after(texts, "Thresholds:"),
-        _after(texts, "Files:") or _after(texts, "Formats:"),
-        _after(texts, "Checked against:"),
-    )
+    return {
+        **{name: getattr(check, name) for name in ("name", "title", "tier", "fault", "needs", "limit_s")},
+        "thresholds": dict(check.thresholds),
+        "thinking": _after(texts, "How it thinks."),
+        "thresholds_told": _after(texts, "Thresholds:"),
+        "formats": _after(texts, "Files:") or _after(texts, "Formats:"),
+        "checked_against": _after(texts, "Checked against:"),
+    }
 
 
 def _after(texts: list[str], word: str) -> str:

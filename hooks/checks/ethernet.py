@@ -25,7 +25,7 @@ from ftrun.hooks.runtime.host import Machine
 from ftrun.hooks.runtime.state_dir import Growth
 
 FOLDER = "/sys/class/net"
-FIELDS = ("operstate", "speed", "mtu", "flags", "type", "duplex", "carrier_down_count", "bonding_slave/state")
+FIELDS = ("operstate", "speed", "mtu", "flags", "type", "duplex", "bonding_slave/state")
 UP = 0x1
 SLAVE = 0x800
 TYPES = {"1": "Ethernet", "32": "InfiniBand"}
@@ -43,7 +43,6 @@ class Interface(NamedTuple):
     speed_mbps: Optional[int]
     mtu: Optional[int]
     duplex: str
-    downs: Optional[int]
 
 
 def interfaces(machine: Machine, _thresholds: Thresholds) -> list[Interface]:
@@ -78,7 +77,6 @@ def _interface(machine: Machine, name: str, told: dict[str, str]) -> Interface:
         speed if speed is not None and speed > 0 else None,
         _integer(told["mtu"]),
         told["duplex"],
-        _integer(told["carrier_down_count"]),
     )
 
 

@@ -130,7 +130,6 @@ class JobDetails:
     exit_code: int  # of the batch script
     exit_signal: int
     derived_exit_code: int  # highest of the steps; reveals a failed step of a script that exits 0
-    derived_exit_signal: int
     restarts: int
     nodes: tuple[str, ...]
     excluded: tuple[str, ...]

@@ -201,7 +201,6 @@ def parse_details(text: str, job_id: str) -> JobDetails | None:
 
 def _details(fields: Mapping[str, str]) -> JobDetails:
     exit_code, exit_signal = parse_exit(fields.get("ExitCode", ""))
-    derived_code, derived_signal = parse_exit(fields.get("DerivedExitCode", ""))
     std_out = _text(fields.get("StdOut", ""))
     return JobDetails(
         job_id=_printed_id(fields),
@@ -209,8 +208,7 @@ def _details(fields: Mapping[str, str]) -> JobDetails:
         reason=_text(fields.get("Reason", "")),
         exit_code=exit_code,
         exit_signal=exit_signal,
-        derived_exit_code=derived_code,
-        derived_exit_signal=derived_signal,
+        derived_exit_code=parse_exit(fields.get("DerivedExitCode", ""))[0],
         restarts=_int(fields.get("Restarts", "")),
         nodes=expand(fields.get("NodeList", "")),
         excluded=expand(fields.get("ExcNodeList", "")),

@@ -218,7 +218,7 @@ def test_nic_errors(before: dict[str, int], after: dict[str, int], expected: str
 
 
 def card(name: str = "eth0", **changes: Any) -> Interface:
-    return Interface(name, "Ethernet", True, True, False, "up", 100_000, 9000, "full", 1)._replace(**changes)
+    return Interface(name, "Ethernet", True, True, False, "up", 100_000, 9000, "full")._replace(**changes)
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_interfaces_are_read_from_the_tree(tmp_path: Path) -> None:
     """Cards have a device, virtual functions a parent; a speed that is not known is none."""
     net = tmp_path / "sys/class/net"
     write(net / "ens1", operstate="up", speed="200000", mtu="9000", flags="0x1003", type="1", duplex="full")
-    write(net / "ens1", device__vendor="0x15b3", statistics__rx_crc_errors="4", carrier_down_count="2")
+    write(net / "ens1", device__vendor="0x15b3", statistics__rx_crc_errors="4")
     write(
         net / "ens1v0", operstate="down", speed="-1", mtu="1500", flags="0x1002", type="1", device__physfn=""
     )
@@ -277,7 +277,7 @@ def test_interfaces_are_read_from_the_tree(tmp_path: Path) -> None:
     machine = Machine(str(tmp_path))
     docker, ens1, function = ethernet.interfaces(machine, {})
 
-    assert Interface("ens1", "Ethernet", True, True, False, "up", 200_000, 9000, "full", 2) == ens1
+    assert Interface("ens1", "Ethernet", True, True, False, "up", 200_000, 9000, "full") == ens1
     assert (False, False, None) == (docker.is_physical, function.is_physical, function.speed_mbps)
     assert {"ens1": {"rx_crc_errors": 4}} == ethernet.counters(machine, ["rx_crc_errors", "tx_errors"])
 
