@@ -5,22 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks.checks.nvidia_smi import tokens
-from ftrun.hooks.runtime.finding import (
-    DEGRADED,
-    NOTE,
-    Finding,
-    Functions,
-    Thresholds,
-    bad,
-    degraded,
-    finding,
-    note,
-    ok,
-    skipped,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 from ftrun.hooks.runtime.procfs import Owner, owner
 
@@ -230,9 +218,9 @@ def judge_memory(facts: MemoryFacts, thresholds: Thresholds) -> Sequence[Finding
     at_home = any(one and one.job and one.job == job for one in facts.owners.values())
     for name, used, total in mine:
         if used > thresholds["used_mib"]:
-            severity = NOTE if at_home or thresholds["shared"] else DEGRADED
+            grade = note if at_home or thresholds["shared"] else degraded
             message = f"{used:.0f} of {total:.0f} MiB are in use"
-            found.append(finding(severity, message, name, round(used), "MiB"))
+            found.append(grade(message, name, round(used), "MiB"))
     return found or [ok(f"{len(mine)} GPU(s) with free memory")]
 
 
@@ -250,4 +238,4 @@ def _stranger(pid: int, one: Optional[Owner]) -> Finding:
     return degraded(f"process {pid} ({name}) {whose}, user {uid}, holds the compute driver", f"pid {pid}")
 
 
-FUNCTIONS: Functions = {"amd-gpu": (probe_gpu, judge_gpu), "amd-memory": (probe_memory, judge_memory)}
+FUNCTIONS: dict[str, Any] = {"amd-gpu": (probe_gpu, judge_gpu), "amd-memory": (probe_memory, judge_memory)}

@@ -14,7 +14,6 @@ from ftrun.hooks.runtime.finding import (
     NOTE,
     OK,
     Finding,
-    Functions,
     Thresholds,
     bad,
     finding,
@@ -181,4 +180,4 @@ def _time_s(text: str) -> Optional[float]:
     return None
 
 
-FUNCTIONS: Functions = {"bmc": (probe_bmc, judge_bmc)}
+FUNCTIONS = {"bmc": (probe_bmc, judge_bmc)}

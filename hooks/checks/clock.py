@@ -5,22 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
-from ftrun.hooks.runtime.finding import (
-    BAD,
-    DEGRADED,
-    Finding,
-    Functions,
-    Thresholds,
-    bad,
-    degraded,
-    finding,
-    note,
-    ok,
-    skipped,
-    unknown,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped, unknown
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 
 # --- clock
@@ -103,9 +90,9 @@ def _clock_finding(name: str, text: str, reading: Reading, thresholds: Threshold
     if reading.offset_s is None:
         return ok(f"{name}: synchronised")
     message = f"{name}: off by {reading.offset_s:.6f} s, {reading.most_s:.6f} s at most"
-    for severity, limit_s in ((BAD, thresholds["bad_s"]), (DEGRADED, thresholds["offset_s"])):
+    for grade, limit_s in ((bad, thresholds["bad_s"]), (degraded, thresholds["offset_s"])):
         if reading.most_s > limit_s:
-            return finding(severity, message, value=reading.offset_s, unit="s", evidence=evidence)
+            return grade(message, value=reading.offset_s, unit="s", evidence=evidence)
     return ok(message, value=reading.offset_s, unit="s")
 
 
@@ -202,4 +189,4 @@ def judge_uptime(facts: UptimeFacts, thresholds: Thresholds) -> Sequence[Finding
     return [ok(told, value=round(facts.up_s), unit="s")]
 
 
-FUNCTIONS: Functions = {"clock": (probe_clock, judge_clock), "uptime": (probe_uptime, judge_uptime)}
+FUNCTIONS: dict[str, Any] = {"clock": (probe_clock, judge_clock), "uptime": (probe_uptime, judge_uptime)}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
 from ftrun.hooks.runtime import state_dir
-from ftrun.hooks.runtime.finding import Finding, Functions, Thresholds, degraded, note, ok, skipped
+from ftrun.hooks.runtime.finding import Finding, Thresholds, degraded, note, ok, skipped
 from ftrun.hooks.runtime.host import Machine
 from ftrun.hooks.runtime.state_dir import Growth
 
@@ -143,4 +143,4 @@ def members(text: str) -> set[int]:
     return found
 
 
-FUNCTIONS: Functions = {"cpu-frequency": (probe_frequency, judge_frequency)}
+FUNCTIONS = {"cpu-frequency": (probe_frequency, judge_frequency)}

@@ -10,17 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
 from ftrun.hooks.runtime import state_dir
-from ftrun.hooks.runtime.finding import (
-    Finding,
-    Functions,
-    Thresholds,
-    bad,
-    degraded,
-    note,
-    ok,
-    skipped,
-    unknown,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped, unknown
 from ftrun.hooks.runtime.host import Machine
 from ftrun.hooks.runtime.state_dir import Growth
 
@@ -329,7 +319,7 @@ def _bond_field(text: str, title: str) -> str:
     return found.group(1) if found else ""
 
 
-FUNCTIONS: Functions = {
+FUNCTIONS = {
     "nic-link": (interfaces, judge_link),
     "nic-errors": (probe_nic_errors, judge_nic_errors),
     "mtu": (interfaces, judge_mtu),

@@ -8,20 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional, Union
 
-from ftrun.hooks.runtime.finding import (
-    BAD,
-    DEGRADED,
-    Finding,
-    Functions,
-    Thresholds,
-    bad,
-    degraded,
-    finding,
-    note,
-    ok,
-    skipped,
-    unknown,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped, unknown
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 from ftrun.hooks.runtime.mounts import Touch, ask_paths, mounted
 
@@ -232,10 +219,8 @@ def _canary_faults(folder: str, touch: Touch, thresholds: Thresholds) -> list[Fi
     if touch.errno == errno.ENOENT:
         return [note(f"{folder} is not there", folder)]
     if touch.errno:
-        severity = DEGRADED if touch.errno in OF_THE_FOLDER else BAD
-        return [
-            finding(severity, f"{folder} cannot be written: {touch.word}", folder, evidence=(touch.word,))
-        ]
+        grade = degraded if touch.errno in OF_THE_FOLDER else bad
+        return [grade(f"{folder} cannot be written: {touch.word}", folder, evidence=(touch.word,))]
     if touch.text == DIFFERENT:
         return [bad(f"{folder} returned other bytes than were written", folder)]
     if touch.took_s > thresholds["slow_s"]:
@@ -355,7 +340,7 @@ def _number(word: str) -> Optional[int]:
     return int(plain) if plain.isdigit() else None
 
 
-FUNCTIONS: Functions = {
+FUNCTIONS = {
     "disk-size root": (lambda machine, _: _disk(machine, "/"), judge_root),
     "disk-size shm": (lambda machine, _: _disk(machine, SHM), judge_shm),
     "disk-size cache": (probe_cache, judge_cache),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ftrun.hooks.checks import kernel_log_reader, kernel_rules
 from ftrun.hooks.checks.kernel_log_reader import Line, Log
-from ftrun.hooks.runtime.finding import OK, Finding, Functions, Thresholds, finding, note, ok, skipped
+from ftrun.hooks.runtime.finding import OK, Finding, Thresholds, finding, note, ok, skipped
 from ftrun.hooks.runtime.host import Machine
 
 LINES_MAX = 20_000  # the newest; a second of work
@@ -84,4 +84,4 @@ def _unknown_finding(lines: Sequence[Line]) -> Finding:
     return note(f"an unknown error{times}: {text}", value=float(len(lines)), unit="lines", evidence=(text,))
 
 
-FUNCTIONS: Functions = {"kernel-log": (probe_kernel_log, judge_kernel_log)}
+FUNCTIONS = {"kernel-log": (probe_kernel_log, judge_kernel_log)}

@@ -7,20 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
 from ftrun.hooks.checks import kernel_log_reader
-from ftrun.hooks.runtime.finding import (
-    BAD,
-    DEGRADED,
-    Finding,
-    Functions,
-    Thresholds,
-    bad,
-    degraded,
-    finding,
-    note,
-    ok,
-    skipped,
-    unknown,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped, unknown
 from ftrun.hooks.runtime.host import Machine
 
 GIB_IN_KIB = 1024**2
@@ -55,9 +42,9 @@ def judge_memory(meminfo: Optional[str], thresholds: Thresholds) -> Sequence[Fin
     told = f"{total:.1f} GiB"
     if expected:
         told += f" of {expected:.1f} GiB expected"
-        for severity, percent in ((BAD, thresholds["bad_percent"]), (DEGRADED, thresholds["percent"])):
+        for grade, percent in ((bad, thresholds["bad_percent"]), (degraded, thresholds["percent"])):
             if total < expected * percent / 100:
-                return [finding(severity, told, "memory", round(total, 2), "GiB", evidence=(found[0],))]
+                return [grade(told, "memory", round(total, 2), "GiB", evidence=(found[0],))]
     return [ok(told, value=round(total, 2), unit="GiB")]
 
 
@@ -282,7 +269,7 @@ def judge_mce(facts: MceFacts, thresholds: Thresholds) -> Sequence[Finding]:
     return [ok("no machine check since boot", value=0, unit="events")]
 
 
-FUNCTIONS: Functions = {
+FUNCTIONS = {
     "memory": (probe_meminfo, judge_memory),
     "swap": (probe_meminfo, judge_swap),
     "hugepages": (probe_hugepages, judge_hugepages),

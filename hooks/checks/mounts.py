@@ -9,17 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ftrun.hooks.runtime.finding import (
-    Finding,
-    Functions,
-    Thresholds,
-    bad,
-    degraded,
-    note,
-    ok,
-    skipped,
-    unknown,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped, unknown
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 from ftrun.hooks.runtime.mounts import (
     Mount,
@@ -312,7 +302,7 @@ def _target_faults(device: str, text: str, now_s: float, recent_s: float) -> lis
     return []
 
 
-FUNCTIONS: Functions = {
+FUNCTIONS = {
     "mounts": (probe_mounts, judge_mounts),
     "mount-present": (probe_present, judge_present),
     "mount-readonly": (probe_readonly, judge_readonly),

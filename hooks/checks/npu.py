@@ -8,17 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ftrun.hooks.checks.nvidia_smi import tokens
-from ftrun.hooks.runtime.finding import (
-    Finding,
-    Functions,
-    Thresholds,
-    bad,
-    degraded,
-    note,
-    ok,
-    skipped,
-    unknown,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped, unknown
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 
 TABLE_LIMIT_S = 6.0
@@ -177,4 +167,4 @@ def _each(machine: Machine, numbers: Sequence[int], *question: str) -> dict[int,
     return told
 
 
-FUNCTIONS: Functions = {"npu": (probe_npu, judge_npu)}
+FUNCTIONS = {"npu": (probe_npu, judge_npu)}

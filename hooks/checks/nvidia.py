@@ -7,18 +7,7 @@ from typing import NamedTuple, Optional
 
 from ftrun.hooks.checks import nvidia_smi
 from ftrun.hooks.runtime import procfs
-from ftrun.hooks.runtime.finding import (
-    BAD,
-    DEGRADED,
-    NOTE,
-    Finding,
-    Functions,
-    Thresholds,
-    bad,
-    degraded,
-    finding,
-    note,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note
 from ftrun.hooks.runtime.host import Machine
 
 # --- gpu-ecc
@@ -31,15 +20,15 @@ UNCORRECTABLE = (
 )
 OLD_UNCORRECTABLE = "double_bit/total"  # schema of Volta and older
 
-# Field -> (word that speaks, severity, what it means).
+# Field -> (how grave, what it means).
 ECC_FLAGS = (
-    ("remapped_rows/remapped_row_failure", BAD, "a row of memory could not be replaced"),
-    ("ecc_errors/aggregate/sram_threshold_exceeded", BAD, "more SRAM errors than NVIDIA allows"),
-    ("ecc_errors/unrepairable_memory", BAD, "memory that cannot be repaired"),
-    ("remapped_rows/remapped_row_pending", DEGRADED, "a row of memory waits for a reset to be replaced"),
-    ("retired_pages/pending_retirement", DEGRADED, "a page of memory waits for a reset to be retired"),
-    ("ecc_errors/channel_repair_pending", DEGRADED, "a memory channel waits for a reset to be repaired"),
-    ("ecc_errors/tpc_repair_pending", DEGRADED, "a processor cluster waits for a reset to be repaired"),
+    ("remapped_rows/remapped_row_failure", bad, "a row of memory could not be replaced"),
+    ("ecc_errors/aggregate/sram_threshold_exceeded", bad, "more SRAM errors than NVIDIA allows"),
+    ("ecc_errors/unrepairable_memory", bad, "memory that cannot be repaired"),
+    ("remapped_rows/remapped_row_pending", degraded, "a row of memory waits for a reset to be replaced"),
+    ("retired_pages/pending_retirement", degraded, "a page of memory waits for a reset to be retired"),
+    ("ecc_errors/channel_repair_pending", degraded, "a memory channel waits for a reset to be repaired"),
+    ("ecc_errors/tpc_repair_pending", degraded, "a processor cluster waits for a reset to be repaired"),
 )
 
 
@@ -67,9 +56,9 @@ def _ecc_faults(gpu: nvidia_smi.Gpu, thresholds: Thresholds) -> list[Finding]:
     if fresh > thresholds["uncorrectable"]:
         message = f"{fresh:.0f} uncorrectable memory errors since the driver was loaded"
         found.append(bad(message, gpu.device, fresh, "errors", evidence=_ecc_lines(gpu)))
-    for field, severity, message in ECC_FLAGS:
+    for field, grade, message in ECC_FLAGS:
         if gpu.word(field).lower() in ("yes", "true", "1"):
-            found.append(finding(severity, message, gpu.device, evidence=(f"{field} {gpu.word(field)}",)))
+            found.append(grade(message, gpu.device, evidence=(f"{field} {gpu.word(field)}",)))
     spent = gpu.number("remapped_rows/row_remapper_histogram/row_remapper_histogram_none") or 0
     if spent > 0:
         message = f"{spent:.0f} memory bank(s) have no spare row left"
@@ -209,8 +198,8 @@ def _mode_faults(gpu: nvidia_smi.Gpu, usual: Mapping[str, str]) -> list[Finding]
         now = gpu.word(field)
         if now and usual[mode] and now != usual[mode]:
             # Without the persistence daemon a GPU only takes longer to wake.
-            severity = NOTE if mode == "persistence" else DEGRADED
-            found.append(finding(severity, f"{mode} is {now} instead of {usual[mode]}", gpu.device))
+            grade = note if mode == "persistence" else degraded
+            found.append(grade(f"{mode} is {now} instead of {usual[mode]}", gpu.device))
     for title, (now_field, then_field) in PENDING.items():
         now, then = gpu.word(now_field), gpu.word(then_field)
         if now and then and now != then:
@@ -364,11 +353,11 @@ def _program(one: nvidia_smi.Process) -> str:
 
 # --- gpu-recovery
 
-# Part of the action, in small letters -> (severity, what it means).  The first that fits counts.
+# Part of the action, in small letters -> (how grave, what it means).  The first that fits counts.
 ACTIONS = (
-    ("reboot", BAD, "the node must be rebooted"),
-    ("drain p2p", DEGRADED, "its traffic to other GPUs must come to rest first"),
-    ("reset", BAD, "it must be reset"),
+    ("reboot", bad, "the node must be rebooted"),
+    ("drain p2p", degraded, "its traffic to other GPUs must come to rest first"),
+    ("reset", bad, "it must be reset"),
 )
 
 
@@ -393,9 +382,9 @@ def _recovery_faults(gpu: nvidia_smi.Gpu) -> list[Finding]:
     action = gpu.word("gpu_recovery_action")
     if action and action != "None":
         told = (f"GPU Recovery Action: {action}",)
-        for part, severity, message in ACTIONS:
+        for part, grade, message in ACTIONS:
             if part in action.lower():
-                return [finding(severity, message, gpu.device, evidence=told)]
+                return [grade(message, gpu.device, evidence=told)]
         return [note(f"the driver recommends: {action}", gpu.device, evidence=told)]
     if gpu.word("gpu_reset_status/reset_required") == "Yes":
         return [bad("it must be reset", gpu.device, evidence=("Reset Required: Yes",))]
@@ -549,7 +538,7 @@ def _clock(gpu: nvidia_smi.Gpu) -> str:
     return f"{gpu.word('clocks/sm_clock') or 'clock not told'} of {gpu.word('max_clocks/sm_clock') or '?'}"
 
 
-FUNCTIONS: Functions = {
+FUNCTIONS = {
     "gpu-ecc": (nvidia_smi.probe, judge_ecc),
     "gpu-memory": (nvidia_smi.probe, judge_memory),
     "gpu-mode": (nvidia_smi.probe, judge_mode),

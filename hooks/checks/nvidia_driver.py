@@ -14,7 +14,6 @@ from ftrun.hooks.runtime.finding import (
     OK,
     SEVERITIES,
     Finding,
-    Functions,
     Thresholds,
     bad,
     degraded,
@@ -431,7 +430,7 @@ def _entities(rows: Sequence[tuple[str, str]]) -> list[Finding]:
     ]
 
 
-FUNCTIONS: Functions = {
+FUNCTIONS = {
     "gpu-check": (probe_presence, judge_presence),
     "gpu-driver": (probe_driver, judge_driver),
     "gpu-xid": (probe_xid, judge_xid),

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ftrun.hooks.checks import nvidia_smi
-from ftrun.hooks.runtime.finding import (
-    Finding,
-    Functions,
-    Thresholds,
-    bad,
-    degraded,
-    note,
-    ok,
-    skipped,
-    unknown,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped, unknown
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 
 # --- gpu-nvlink
@@ -238,7 +228,7 @@ def _is_switch(machine: Machine, folder: str) -> bool:
     return (machine.read(f"{folder}/vendor") or "").strip() == "0x10de"
 
 
-FUNCTIONS: Functions = {
+FUNCTIONS: dict[str, Any] = {
     "gpu-nvlink": (probe_nvlink, judge_nvlink),
     "gpu-fabric": (probe_fabric, judge_fabric),
 }

@@ -7,28 +7,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ftrun.hooks.runtime.finding import (
-    BAD,
-    DEGRADED,
-    SKIPPED,
-    UNKNOWN,
-    Finding,
-    Functions,
-    Thresholds,
-    degraded,
-    finding,
-    ok,
-    skipped,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, ok, skipped, unknown
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 
 BITS = (
-    (0x01, BAD, "its spare blocks are used up"),
-    (0x02, DEGRADED, "it is too hot or too cold"),
-    (0x04, BAD, "it is unreliable"),
-    (0x08, BAD, "it has turned read-only"),
-    (0x10, DEGRADED, "the backup of its volatile memory has failed"),
-    (0x20, BAD, "its persistent memory has turned read-only"),
+    (0x01, bad, "its spare blocks are used up"),
+    (0x02, degraded, "it is too hot or too cold"),
+    (0x04, bad, "it is unreliable"),
+    (0x08, bad, "it has turned read-only"),
+    (0x10, degraded, "the backup of its volatile memory has failed"),
+    (0x20, bad, "its persistent memory has turned read-only"),
 )
 
 
@@ -89,16 +77,12 @@ def _drive(drive: str, log: Mapping[str, Any], thresholds: Thresholds) -> list[F
     if "critical_warning" not in log:
         reason = str(log.get("no answer", "its health is not told"))
         denied = any(word in reason.lower() for word in ("permission", "not permitted", "denied"))
-        return [
-            finding(
-                SKIPPED if denied else UNKNOWN, f"{drive}: {reason or 'nothing was said'}", drive, fault=""
-            )
-        ]
+        return [(skipped if denied else unknown)(f"{drive}: {reason or 'nothing was said'}", drive)]
     warning = log["critical_warning"]
     bits = _integer(warning.get("value") if isinstance(warning, dict) else warning)
     found = [
-        finding(severity, f"{drive}: {message}", drive, bits, evidence=(f"critical_warning {bits:#04x}",))
-        for bit, severity, message in BITS
+        grade(f"{drive}: {message}", drive, bits, evidence=(f"critical_warning {bits:#04x}",))
+        for bit, grade, message in BITS
         if bits & bit
     ]
     lost = _integer(log.get("media_errors"))
@@ -119,4 +103,4 @@ def _integer(value: Any) -> int:
         return 0
 
 
-FUNCTIONS: Functions = {"nvme-health": (probe_nvme, judge_nvme)}
+FUNCTIONS = {"nvme-health": (probe_nvme, judge_nvme)}

@@ -6,18 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.runtime.finding import (
-    BAD,
-    DEGRADED,
-    Finding,
-    Functions,
-    Thresholds,
-    degraded,
-    finding,
-    note,
-    ok,
-    skipped,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped
 from ftrun.hooks.runtime.host import Machine
 
 # --- pcie-link
@@ -180,12 +169,12 @@ def _pcie_aer_faults(
     device: str, texts: Mapping[str, str], hours: float, thresholds: Thresholds
 ) -> list[Finding]:
     found = []
-    for kind, severity in (("fatal", BAD), ("nonfatal", DEGRADED)):
+    for kind, grade in (("fatal", bad), ("nonfatal", degraded)):
         errors = aer_counts(texts.get(kind, ""))
         total = _aer_sum(errors)
         if total > thresholds[kind]:
             message = f"{device}: {total} {kind} PCI Express error(s) since boot"
-            found.append(finding(severity, message, device, total, "errors", evidence=_aer_lines(errors)))
+            found.append(grade(message, device, total, "errors", evidence=_aer_lines(errors)))
     mended = aer_counts(texts.get("correctable", ""))
     total = _aer_sum(mended)
     rate = total / hours
@@ -206,7 +195,7 @@ def _aer_lines(errors: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(f"{name} {count}" for name, count in errors.items())
 
 
-FUNCTIONS: Functions = {
+FUNCTIONS = {
     "pcie-link": (probe_pcie_link, judge_pcie_link),
     "pcie-aer": (probe_pcie_aer, judge_pcie_aer),
 }

@@ -11,20 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ftrun.hooks.runtime import procfs
-from ftrun.hooks.runtime.finding import (
-    BAD,
-    DEGRADED,
-    NOTE,
-    Finding,
-    Functions,
-    Thresholds,
-    degraded,
-    finding,
-    note,
-    ok,
-    skipped,
-    unknown,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped, unknown
 from ftrun.hooks.runtime.host import Machine
 from ftrun.hooks.runtime.job_cgroup import job_and_step
 from ftrun.hooks.runtime.procfs import Process
@@ -107,11 +94,9 @@ def _hangs(then: Process | None, now: Process | None) -> bool:
 def _stuck(hanging: Sequence[Process], thresholds: Thresholds) -> list[Finding]:
     if not hanging:
         return []
-    severity = DEGRADED if len(hanging) > thresholds["stuck"] else NOTE
+    grade = degraded if len(hanging) > thresholds["stuck"] else note
     message = f"{len(hanging)} process(es) hang in the kernel"
-    return [
-        finding(severity, message, value=len(hanging), unit="processes", evidence=_process_lines(hanging))
-    ]
+    return [grade(message, value=len(hanging), unit="processes", evidence=_process_lines(hanging))]
 
 
 def _zombies(dead: Sequence[Process], thresholds: Thresholds) -> list[Finding]:
@@ -198,11 +183,9 @@ def judge_strangers(facts: StrangersFacts, thresholds: Thresholds) -> Sequence[F
     cores, of_system = sum(one.cores for one in people), sum(one.cores for one in system)
     found = []
     if cores > thresholds["cores"] / 10:
-        severity = DEGRADED if cores > thresholds["cores"] else NOTE
+        grade = degraded if cores > thresholds["cores"] else note
         message = f"users' processes outside of any job take {cores:.1f} core(s)"
-        found.append(
-            finding(severity, message, value=round(cores, 2), unit="cores", evidence=_busy_lines(people))
-        )
+        found.append(grade(message, value=round(cores, 2), unit="cores", evidence=_busy_lines(people)))
     if of_system > thresholds["system_cores"]:
         message = f"the system's own processes take {of_system:.1f} core(s)"
         found.append(note(message, value=round(of_system, 2), unit="cores", evidence=_busy_lines(system)))
@@ -280,9 +263,9 @@ def judge_cgroups(facts: CgroupsFacts, thresholds: Thresholds) -> Sequence[Findi
     ]
     share = 100 * facts.groups / facts.groups_max if facts.groups_max else 0.0
     message = f"version {facts.version}, {facts.groups} of {facts.groups_max} groups"
-    for severity, percent in ((BAD, thresholds["bad_percent"]), (DEGRADED, thresholds["percent"])):
+    for grade, percent in ((bad, thresholds["bad_percent"]), (degraded, thresholds["percent"])):
         if share > percent:
-            found.append(finding(severity, message, "groups", facts.groups, "groups"))
+            found.append(grade(message, "groups", facts.groups, "groups"))
             break
     told = f"{message}, controllers {' '.join(sorted(facts.controllers)) or 'none'}"
     return found or [ok(told, value=facts.groups, unit="groups")]
@@ -337,18 +320,15 @@ def judge_ulimit(limits: Limits, thresholds: Thresholds) -> Sequence[Finding]:
     low = {kind: limits.soft[kind] for kind, mark in marks.items() if -1 < limits.soft[kind] <= mark}
     if not low:
         return [ok(", ".join(f"{kind} {_limit(value)}" for kind, value in limits.soft.items()))]
-    severity = BAD if thresholds["enforce"] else DEGRADED
-    return [
-        finding(severity, f"{kind} is {value}, not above {marks[kind]}", kind, value)
-        for kind, value in low.items()
-    ]
+    grade = bad if thresholds["enforce"] else degraded
+    return [grade(f"{kind} is {value}, not above {marks[kind]}", kind, value) for kind, value in low.items()]
 
 
 def _limit(value: int) -> str:
     return "unlimited" if value < 0 else str(value)
 
 
-FUNCTIONS: Functions = {
+FUNCTIONS = {
     "processes": (probe_processes, judge_processes),
     "stranger-load": (probe_strangers, judge_strangers),
     "cgroups": (probe_cgroups, judge_cgroups),

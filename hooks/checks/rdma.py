@@ -12,7 +12,7 @@ from typing import NamedTuple, Optional
 
 from ftrun.hooks.checks.ethernet import growth_faults
 from ftrun.hooks.runtime import state_dir
-from ftrun.hooks.runtime.finding import Finding, Functions, Thresholds, bad, degraded, note, ok, skipped
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped
 from ftrun.hooks.runtime.host import Machine
 from ftrun.hooks.runtime.state_dir import Growth
 
@@ -368,7 +368,7 @@ def _roce_faults(one: Addresses, index: int) -> list[Finding]:
     return []
 
 
-FUNCTIONS: Functions = {
+FUNCTIONS = {
     "ib-port": (ports, judge_port),
     "ib-speed": (ports, judge_speed),
     "ib-errors": (probe_errors, judge_errors),

@@ -9,17 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ftrun.hooks.checks import job_hosts
-from ftrun.hooks.runtime.finding import (
-    Finding,
-    Functions,
-    Thresholds,
-    bad,
-    degraded,
-    note,
-    ok,
-    skipped,
-    unknown,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped, unknown
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 
 # --- dns
@@ -276,7 +266,7 @@ def judge_port_free(facts: PortFreeFacts, _thresholds: Thresholds) -> Sequence[F
     return [ok(f"free: {', '.join(map(str, facts.ports))}")]
 
 
-FUNCTIONS: Functions = {
+FUNCTIONS = {
     "dns": (job_hosts.resolved, judge_dns),
     "routes": (probe_routes, judge_routes),
     "peers": (probe_peers, judge_peers),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from ftrun.hooks.runtime.finding import Finding, Functions, Thresholds, degraded, ok, unknown
+from ftrun.hooks.runtime.finding import Finding, Thresholds, degraded, ok, unknown
 from ftrun.hooks.runtime.host import Machine
 
 MODULES = (
@@ -68,4 +68,4 @@ def _told(component: str, version: str, expected: str) -> Finding:
     return ok(f"{component} {version}", component, evidence=(version,))
 
 
-FUNCTIONS: Functions = {"versions": (probe_versions, judge_versions)}
+FUNCTIONS = {"versions": (probe_versions, judge_versions)}

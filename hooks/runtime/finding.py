@@ -74,8 +74,6 @@ Thresholds = Mapping[str, Any]
 """A check's settings by name; they override its defaults."""
 Probe = Callable[["Machine", Thresholds], Any]
 Judge = Callable[[Any, Thresholds], Sequence[Finding]]
-Functions = Mapping[str, "tuple[Probe, Judge]"]
-"""What a file of checks exports: name of the check -> its probe and its judge."""
 
 
 class Check(NamedTuple):
