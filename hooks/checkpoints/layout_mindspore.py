@@ -29,19 +29,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.checkpoints import listing
+from ftrun.hooks.checkpoints import listing, model
 from ftrun.hooks.checkpoints.listing import Candidate, DeadlinePassed, FileFact, Tree, read_chunks, read_part
-from ftrun.hooks.checkpoints.model import (
-    DEEP,
-    TORN,
-    UNFLUSHED,
-    UNREADABLE,
-    Damaged,
-    Expected,
-    Layout,
-    Need,
-    damage,
-)
+from ftrun.hooks.checkpoints.model import Damaged, Expected, Layout, Need, damage
 
 FILE = re.compile(r"(?P<stem>.*)-(?P<epoch>[0-9]+)_(?P<step>[0-9]+)(?P<end>\.ckpt|\.safetensors)")
 RANK = re.compile(r"rank_([0-9]+)")
@@ -140,8 +130,8 @@ def _files_by_metadata(tree: Tree) -> list[str]:
     try:
         stored = json.loads(text)["storage_data"].values()
         return sorted({str(place["file_name"]) for places in stored for place in places})
-    except UNREADABLE:
-        raise Damaged(TORN, f"{METADATA} cannot be read") from None
+    except model.UNREADABLE:
+        raise Damaged(model.TORN, f"{METADATA} cannot be read") from None
 
 
 def _is_of_rank(path: str) -> bool:
@@ -269,7 +259,7 @@ def check_ckpt(path: str, fact: FileFact, level: str, before_s: float) -> str:
     read = functools.partial(read_part, path)
     head = read(0, HEAD_BYTES)
     if not head.strip(b"\0"):
-        raise Damaged(UNFLUSHED, "begins with zeros where its values must be")
+        raise Damaged(model.UNFLUSHED, "begins with zeros where its values must be")
     if not begins_as_ckpt(head):
         return ""
     has: dict[str, list[int]] = {}
@@ -285,8 +275,8 @@ def check_ckpt(path: str, fact: FileFact, level: str, before_s: float) -> str:
     short = [tag for tag, (wanted, got) in has.items() if got and got < wanted]
     if short:
         wanted, got = has[short[0]]
-        raise Damaged(TORN, f"has {got} of the {wanted} bytes of {short[0]}")
-    if level == DEEP and end < fact.size_bytes:
+        raise Damaged(model.TORN, f"has {got} of the {wanted} bytes of {short[0]}")
+    if level == model.DEEP and end < fact.size_bytes:
         _check_crc(path, end, before_s)
         return "checksum"
     return "protobuf values"
@@ -299,7 +289,7 @@ def read_values(read: Read, size_bytes: int) -> Iterator[Value]:
         head = read(at, HEAD_BYTES)
         if at and head.startswith(CRC):
             if size_bytes - at != CRC_BYTES:
-                raise Damaged(TORN, "is cut inside its checksum")
+                raise Damaged(model.TORN, "is cut inside its checksum")
             return
         try:
             if head[0] != VALUE:
@@ -309,11 +299,13 @@ def read_values(read: Read, size_bytes: int) -> Iterator[Value]:
         except IndexError:
             if at + len(head) < size_bytes:  # longer than anybody's names are: nothing is said of it
                 return
-            raise Damaged(TORN, f"is cut inside a value at byte {at}") from None
+            raise Damaged(model.TORN, f"is cut inside a value at byte {at}") from None
         except ValueError:
             raise damage(head, f"has no value at byte {at}") from None
         if value.end > size_bytes:
-            raise Damaged(TORN, f"is cut inside {value.tag}: {size_bytes} bytes, and it ends at {value.end}")
+            raise Damaged(
+                model.TORN, f"is cut inside {value.tag}: {size_bytes} bytes, and it ends at {value.end}"
+            )
         yield value
         at = value.end
 
@@ -391,4 +383,4 @@ def _check_crc(path: str, end: int, before_s: float) -> None:
     for piece in read_chunks(path, before_s, end):
         crc = zlib.crc32(piece, crc)
     if crc != int.from_bytes(read_part(path, end + len(CRC), 10), "big"):
-        raise Damaged(TORN, "does not have the CRC-32 that it ends with")
+        raise Damaged(model.TORN, "does not have the CRC-32 that it ends with")

@@ -18,23 +18,13 @@ import time
 from collections.abc import Collection, Mapping
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.checkpoints import manifest
+from ftrun.hooks.checkpoints import manifest, model
 from ftrun.hooks.checkpoints.diverged import why_diverged
 from ftrun.hooks.checkpoints.file_check import check_file
 from ftrun.hooks.checkpoints.inspection import inspect
 from ftrun.hooks.checkpoints.layouts import layout_of
 from ftrun.hooks.checkpoints.listing import DeadlinePassed, Tree, list_tree, map_parallel
-from ftrun.hooks.checkpoints.model import (
-    COMPLETE,
-    EMPTY,
-    QUICK,
-    TORN,
-    UNASKED,
-    UNFLUSHED,
-    Damaged,
-    Inspection,
-    Need,
-)
+from ftrun.hooks.checkpoints.model import Damaged, Inspection, Need
 from ftrun.hooks.checkpoints.names import without_step
 from ftrun.hooks.checkpoints.selection import Request, Selection
 
@@ -77,7 +67,7 @@ def select_repaired(selection: Selection, request: Request, view: str) -> tuple[
 
 def _is_worth(one: Inspection, request: Request) -> bool:
     return (
-        one.state in (TORN, EMPTY, UNFLUSHED)
+        one.state in (model.TORN, model.EMPTY, model.UNFLUSHED)
         and one.found.path not in request.paths_aside
         and one.size_bytes > 0
         and os.path.isdir(one.found.path)
@@ -122,7 +112,7 @@ def _repair(
         return None
     later_s = time.time() + 3600.0  # links are young, what they lead to is not
     seen = inspect(one.found._replace(path=view), marker=request.marker, now_s=later_s, before_s=before_s)
-    if seen.state != COMPLETE:
+    if seen.state != model.COMPLETE:
         shutil.rmtree(os.path.dirname(view), ignore_errors=True)
         return None
     name, source = min(plan.instead.items())
@@ -136,7 +126,7 @@ def _broken_files(tree: Tree, needs: Mapping[str, Need], before_s: float) -> set
 
     def is_broken(name: str) -> bool:
         try:
-            check_file(tree, name, needs.get(name, UNASKED), QUICK, before_s)
+            check_file(tree, name, needs.get(name, model.UNASKED), model.QUICK, before_s)
         except Damaged:
             return True
         return False

@@ -26,14 +26,7 @@ from itertools import islice
 from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks.compile_cache.packs import READ_BYTES_MAX, Entry, is_entry, is_safe, kind_of, torn_reason
-from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.ownership import (
-    NotPrivate,
-    is_own_folder,
-    private_folder,
-    why_replaceable,
-    why_untrusted,
-)
+from ftrun.hooks.runtime import node_report, ownership
 from ftrun.hooks.runtime.procfs import read_text
 
 INDEX = ".ftrun-index.json"
@@ -130,20 +123,20 @@ def ensure_private(local: str) -> bool:
     could make it later."""
     above = os.path.dirname(local)
     try:
-        open_before = (is_own_folder(above) and why_untrusted(above)) or (
-            is_own_folder(local) and why_untrusted(local)
+        open_before = (ownership.is_own_folder(above) and ownership.why_untrusted(above)) or (
+            ownership.is_own_folder(local) and ownership.why_untrusted(local)
         )
-        private_folder(above)
-        if why := why_replaceable(above):
+        ownership.private_folder(above)
+        if why := ownership.why_replaceable(above):
             raise ForeignFolder(why)
-        private_folder(local)
+        ownership.private_folder(local)
         doubted = os.path.join(local, DOUBTED)
         if open_before:
             os.close(os.open(doubted, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         return not os.path.lexists(doubted)
     except OSError as error:
         raise ForeignFolder(
-            str(error) if isinstance(error, NotPrivate) else f"{local}: {error.strerror}"
+            str(error) if isinstance(error, ownership.NotPrivate) else f"{local}: {error.strerror}"
         ) from None
 
 

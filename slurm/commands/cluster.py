@@ -27,17 +27,9 @@ from ftrun.slurm.client.cluster import (
 )
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, SlurmError, Unreachable
 from ftrun.slurm.client.nodeset import expand, fold
+from ftrun.slurm.commands import process
 from ftrun.slurm.commands.failure_kinds import Call, is_gone
-from ftrun.slurm.commands.process import (
-    Answer,
-    Context,
-    ask,
-    check_configuration,
-    failure,
-    reading_env,
-    run,
-    tool,
-)
+from ftrun.slurm.commands.process import Answer, Context, ask, reading_env
 
 # One argument may have 128 KiB on Linux; beyond this the whole queue is asked for and filtered here.
 _LONGEST_ID_LIST = 100_000
@@ -72,16 +64,16 @@ class CommandCluster:
     def submit(self, request: SubmitRequest) -> Submitted:
         """One sbatch, in exactly the request's context (see `Cluster.submit`). `request.argv` must not ask
         sbatch to hide the job id (`--quiet`), to wait (`--wait`) or to only test."""
-        check_configuration(request.env)
-        answer = run(
-            [tool("sbatch", request.env), *request.argv],
+        process.check_configuration(request.env)
+        answer = process.run(
+            [process.tool("sbatch", request.env), *request.argv],
             request.env,
             timeout_s=self._submit_timeout_s,
             stdin=request.script,
             context=Context(request.cwd, request.umask, request.limits, request.nice),
         )
         if answer.killed or answer.exit_code != 0:
-            raise failure(Call.SUBMIT, answer, self._submit_timeout_s)
+            raise process.failure(Call.SUBMIT, answer, self._submit_timeout_s)
         told = parse.parse_submitted(answer.stdout)
         if told is None:
             raise OutcomeUnknown("sbatch succeeded but told no job id", output=answer.stderr, exit_code=0)
@@ -284,18 +276,12 @@ class CommandCluster:
         except Unreachable:
             if time.monotonic() - began > _QUICK_S:
                 raise
-        from tenacity import (
-            Retrying,
-            retry_if_exception_type,
-            stop_after_attempt,
-            stop_after_delay,
-            wait_fixed,
-        )
+        import tenacity
 
-        again = Retrying(
-            retry=retry_if_exception_type(Unreachable),
-            stop=stop_after_attempt(2) | stop_after_delay(_QUICK_S),
-            wait=wait_fixed(1),
+        again = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(Unreachable),
+            stop=tenacity.stop_after_attempt(2) | tenacity.stop_after_delay(_QUICK_S),
+            wait=tenacity.wait_fixed(1),
             reraise=True,
         )
         return again(self._ask, Call.READ, argv, accept)

@@ -18,12 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ftrun.slurm.client.cluster import (
-    Cluster,
-    JobRow,
-    NodeRow,
-    PartitionRow,
-)
+from ftrun.slurm.client.cluster import Cluster, JobRow, NodeRow, PartitionRow
 from ftrun.slurm.client.errors import OutcomeUnknown, SlurmError, Unreachable
 from ftrun.slurm.client.nodeset import fold
 from ftrun.slurm.commands.cluster import JOB_ID, known_node, needs_drain
