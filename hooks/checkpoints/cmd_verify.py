@@ -131,9 +131,6 @@ def verify_one(run_dir: str, path: str, marker: str) -> Optional[DeepResult]:
     return result
 
 
-# ---------------------------------------------------------------------- the life of a reader
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run until the parent process has ended. Always 0."""
     parent = Parent()

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 Folders = Mapping[re.Pattern[str], Layout]
 """By the names of the folders that a loop gives to others, whose checkpoint lies in them."""
 
-# ---------------------------------------------------------------------- the Trainer
 
 TRAINER_STATE = "trainer_state.json"
 ARGUMENTS = "training_args.bin"  # written with the model, before all else
@@ -77,8 +76,6 @@ def _expect_transformers(tree: Tree) -> Expected:
     return told._replace(needs=needs, world=world)
 
 
-# ---------------------------------------------------------------------- Accelerate
-
 FIRST_RANDOM = "random_states_0.pkl"
 RANDOM_STATES = re.compile(r"random_states_([0-9]+)\.pkl")
 AUTOMATIC = re.compile(r"/checkpoints/checkpoint_[0-9]+$")
@@ -105,8 +102,6 @@ def _expect_accelerate(tree: Tree) -> Expected:
         _check_state(tree, ACCELERATE_FOLDERS)
     return told._replace(world=_world(tree, RANDOM_STATES))
 
-
-# ---------------------------------------------------------------------- what both loops have
 
 TORCH_ENDINGS = (".bin", ".ckpt", ".pkl", ".pt", ".pth")
 OTHER_ENDINGS = (".json", ".safetensors")
@@ -160,8 +155,6 @@ def _world(tree: Tree, of_rank: re.Pattern[str]) -> Optional[int]:
     ranks = [int(match[1]) for match in map(of_rank.fullmatch, tree.files) if match]
     return max(ranks) + 1 if ranks else None
 
-
-# ---------------------------------------------------------------------- save_pretrained
 
 MODEL_SHARD = re.compile(
     r"(?P<stem>.*)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})(?P<end>\.safetensors|\.bin)"

@@ -30,12 +30,9 @@ from ftrun.hooks.checkpoints.zip_reader import LOCAL, LOCAL_MARK
 
 TORCH_FILE = Need("torch", size_min_bytes=4)  # it begins as a zip or as a pickle
 
-# ---------------------------------------------------------------------- torch.save
 
 TORCH_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".tar")
 
-
-# ---------------------------------------------------------------------- torch.distributed.checkpoint
 
 DCP_METADATA = ".metadata"
 DCP_SHARD = re.compile(r"(?:^|/)[\w.-]*__(\d+)_\d+\.distcp$")
@@ -128,8 +125,6 @@ def _shard_names(content: bytes) -> set[str]:
         at = content.find(SHARD_ENDING, end)
     return found
 
-
-# ---------------------------------------------------------------------- Lightning
 
 META = "meta.pt"
 DEEPSPEED_FOLDER = "checkpoint"

@@ -168,9 +168,6 @@ def _link_view(tree: Tree, instead: Mapping[str, str], view: str) -> None:
         os.symlink(os.path.realpath(tree.at(source)), target)
 
 
-# ---------------------------------------------------------------------- the plan
-
-
 def plan_repair(broken: Collection[str], *, here: Sums, listed: Sums, earlier: Sums) -> RepairPlan:
     """Find a twin for each broken shard, all or none. Checksums: of the sound files of this checkpoint
     (`here`), of its manifest (`listed`), and of a complete checkpoint of the same run (`earlier`)."""

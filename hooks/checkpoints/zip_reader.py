@@ -304,8 +304,6 @@ def _sum_of_zeros(size_bytes: int) -> int:
     return crc
 
 
-# ---------------------------------------------------------------------- zips behind each other
-
 PAGE_BYTES = 4096
 TENSORS = b'{"__metadata__":{'
 SEARCHED_BYTES = 16 << 20

@@ -39,9 +39,6 @@ class Contributor(NamedTuple):
     until_s: float
 
 
-# ---------------------------------------------------------------------- taking
-
-
 class _Bounds(NamedTuple):
     """A deadline (monotonic), and the list of errors."""
 
@@ -145,9 +142,6 @@ def _put(path: str, entry: Entry, content: bytes) -> None:
         raise
 
 
-# ---------------------------------------------------------------------- adding
-
-
 def merge(location: Location, index: Index, contributor: Contributor) -> tuple[Index, dict[str, Any]]:
     """Add what the packs lack, and compact them if this node leads; returns also a report. Raises OSError."""
     folder = os.path.join(location.shared, index.node_class)
@@ -237,9 +231,6 @@ def _total_bytes(paths: Iterable[str]) -> int:
         with contextlib.suppress(OSError):
             total += os.lstat(path).st_size
     return total
-
-
-# ---------------------------------------------------------------------- compacting
 
 
 def _is_untidy(folder: str, index: Index, damaged: list[str]) -> bool:

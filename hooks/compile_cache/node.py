@@ -140,9 +140,6 @@ def ensure_private(local: str) -> bool:
         ) from None
 
 
-# ---------------------------------------------------------------------- entries and index
-
-
 def list_entries(local: str) -> Iterator[tuple[str, os.stat_result]]:
     """The entries below the folder: regular files of this user whose names are no temporary ones."""
     seen = 0
@@ -253,8 +250,6 @@ def remove_torn(location: Location, index: Index, until_s: float) -> list[str]:
                 dropped.append(f"{path}: {why}")
     return dropped
 
-
-# ---------------------------------------------------------------------- which nodes share
 
 PROCESSES_MAX = 64
 # The flags that compilers use. Others depend on the kernel and its mitigations.

@@ -23,8 +23,6 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Callable, NamedTuple, Optional
 
-# ---------------------------------------------------------------------- entries
-
 READ_BYTES_MAX = 64 << 20
 """Of a larger file only its beginning is checked."""
 
@@ -155,8 +153,6 @@ def _ends_as_zstd(content: bytes) -> bool:
     return False
 
 
-# ---------------------------------------------------------------------- packs
-
 SUFFIX = ".pack"
 MAGIC = b"ftrun-cache 1 "
 HEADER_BYTES_MAX = 64 << 20
@@ -205,9 +201,6 @@ def pack_names(folder: str) -> list[str]:
     except FileNotFoundError:
         return []
     return sorted((one for one in found if one.endswith(SUFFIX) and one[:1] != "."), reverse=True)
-
-
-# ---------------------------------------------------------------------- writing
 
 
 def write_pack(
@@ -278,9 +271,6 @@ def _put_file(stream: BinaryIO, root: str, path: str) -> Optional[Entry]:
     if len(content) > ENTRY_BYTES_MAX or not is_same:
         return None
     return append_entry(stream, path, content, fact.st_mtime_ns, fact.st_mode)
-
-
-# ---------------------------------------------------------------------- reading
 
 
 @contextlib.contextmanager

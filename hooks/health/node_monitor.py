@@ -218,9 +218,6 @@ def checks_by_family(root: str = "/") -> dict[str, list[str]]:
     return found
 
 
-# ---------------------------------------------------------------------- asking, in a child
-
-
 def _ask(checks: Sequence[Check], thresholds: Any, root: str) -> _Asked:
     """Run these checks one after the other in a child process, which is abandoned when its time is up."""
     reader, writer = os.pipe()
@@ -304,9 +301,6 @@ def _understood(told: bytes, cpu_s: float, *, hung: bool) -> _Asked:
         if counts:
             counters[name] = counts
     return _Asked(findings, counters, cpu_s, hung)
-
-
-# ---------------------------------------------------------------------- the process
 
 
 def main(arguments: list[str]) -> int:

@@ -119,9 +119,6 @@ def _kill_earlier(folder: str, token: str, job: str, node: str, launch: str) -> 
         os.close(number)
 
 
-# ---------------------------------------------------------------------- the daemon
-
-
 class _Child:
     """A child process, started when due; `again`: restart it unless it exits with GIVES_UP."""
 

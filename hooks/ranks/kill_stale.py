@@ -207,9 +207,6 @@ def _lineage(pid: int, processes: dict[int, Process]) -> set[int]:
     return found
 
 
-# ---------------------------------------------------------------------- the command
-
-
 def main(arguments: list[str]) -> int:
     """Kill, print one line, and return 0."""
     text = "End what earlier starts of a run left on this node."

@@ -124,8 +124,6 @@ class RankParent:
             with contextlib.suppress(OSError):
                 os.kill(self.pid, told.si_signo)
 
-    # ------------------------------------------------------------------ asking the agent
-
     def _may_go_on(self, end: RankExit) -> bool:
         """Ask, and wait for the answer."""
         try:

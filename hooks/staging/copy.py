@@ -148,8 +148,6 @@ def _exchange(one: str, other: str) -> bool:
     raise OSError(number, os.strerror(number), other)
 
 
-# ---------------------------------------------------------------------- copies
-
 CHUNK_BYTES = 4 << 20
 BUFFERS = 4
 LARGE_BYTES = 8 << 20  # larger files bypass the page cache

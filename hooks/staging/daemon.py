@@ -196,9 +196,6 @@ def _number(value: object) -> int:
     return int(value) if isinstance(value, (int, str)) and str(value).isdigit() else -1
 
 
-# ---------------------------------------------------------------------- the process
-
-
 def main(arguments: list[str]) -> int:
     """Run until the job ends. 0, or CANNOT if nothing can be staged on this node."""
     parent = Parent()

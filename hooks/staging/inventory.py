@@ -114,9 +114,6 @@ def is_unchanged(path: str, one: File) -> bool:
     return (fact.st_size, fact.st_mtime_ns, fact.st_ino) == (one.size_bytes, one.mtime_ns, one.inode)
 
 
-# ---------------------------------------------------------------------- room
-
-
 def used_bytes(folder: str) -> int:
     """The size on disk of all files below a folder; a file with several names counts once."""
     seen: set[tuple[int, int]] = set()
@@ -143,9 +140,6 @@ def room_bytes(home: Home, limit: str) -> int:
 def memory_bytes() -> int:
     """The memory of this node. Raises OSError."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-# ---------------------------------------------------------------------- looking
 
 
 def _tokens(folder: str) -> list[str]:

@@ -53,8 +53,6 @@ def to_drop(
     return gone
 
 
-# ---------------------------------------------------------------------- the parts of this node
-
 AHEAD = 4
 """Folders are made for so many later starts: a start may begin before this daemon learns of it."""
 
@@ -188,8 +186,6 @@ class LocalState:
             self._write_seal(seal)
             part.seal = seal
 
-    # ------------------------------------------------------------------ one part
-
     def _sights(self) -> Iterator[tuple[tuple[str, str], Mapping[str, File]]]:
         for token in inventory.listed(f"{self.home.base}/stage"):
             if token_of(token) is None:
@@ -293,9 +289,6 @@ class LocalState:
                 part = self.parts.get((token, name))
                 if part is None or part.seal is None:
                     remove(self.home.held(token, name))
-
-
-# ---------------------------------------------------------------------- looking
 
 
 def scan_set(path: str) -> Optional[Mapping[str, File]]:

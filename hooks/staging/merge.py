@@ -89,9 +89,6 @@ def _digest(words: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-# ---------------------------------------------------------------------- one save, confirmed by all
-
-
 def unconfirmed_nodes(disk: Disk, to: Publishing, parts: Mapping[str, Seal], node: str) -> Sequence[str]:
     """Ask the nodes for confirmation; returns those that have not confirmed yet. Raises OSError."""
     wanted = {name: [generation(part), part.save] for name, part in parts.items() if part.files}

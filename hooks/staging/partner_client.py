@@ -101,8 +101,6 @@ class PartnerClient:
         self._report(partner)
         return done
 
-    # ------------------------------------------------------------------ giving
-
     def _worth_copying(self) -> list[StoredPart]:
         """The newest part and all unpublished ones, newest first."""
         own = sorted(inventory.own_parts(self.home), key=_newest, reverse=True)
@@ -160,8 +158,6 @@ class PartnerClient:
             self._sums = {part.path: inventory.summed(part)}
         return self._sums[part.path]
 
-    # ------------------------------------------------------------------ keeping
-
     def _copies_here(self) -> list[StoredPart]:
         return [part for part in inventory.stored_parts(self.home) if not part.is_own]
 
@@ -215,8 +211,6 @@ class PartnerClient:
         own = (part.seal for part in inventory.own_parts(self.home) if part.seal.token == self._ring.token)
         return any(os.path.exists(f"{self.config.to}/{seal.name}/{MARKER}") for seal in own)
 
-    # ------------------------------------------------------------------ the report
-
     def _report(self, partner: str) -> None:
         given = sorted((token, name) for of, token, name in self._given if of == partner)
         kept = sorted((part.seal.node, part.seal.token, part.seal.name) for part in self._copies_here())
@@ -238,9 +232,6 @@ def _newest(part: StoredPart) -> tuple[tuple[int, int], float, str]:
 def _remove_copy(part: StoredPart) -> None:
     inventory.remove(f"{part.path}.json")
     inventory.remove(part.path)
-
-
-# ---------------------------------------------------------------------- one transfer
 
 
 SOCKET, STREAM = "socket", "stream"  # a connection of its own, and within srun's streams
@@ -382,9 +373,6 @@ def _send_file(line: socket.socket, path: str, size_bytes: int) -> None:
     with open(path, "rb") as stream:
         if size_bytes and line.sendfile(stream, 0, size_bytes) < size_bytes:
             raise PeerLost(f"{path} has become shorter")
-
-
-# ---------------------------------------------------------------------- the channel
 
 
 class _Channel:

@@ -72,8 +72,6 @@ def link_file(disk: Disk, source: str, target: str) -> None:
         disk.rename(source, target)
 
 
-# ---------------------------------------------------------------------- outcomes
-
 JUDGE_S = 30.0
 PUBLISHED, WAITING, REFUSED = "published", "waiting", "refused"
 
@@ -114,9 +112,6 @@ class Outcome(NamedTuple):
     why: str = ""
     for_good: bool = False
     is_unsure: bool = False
-
-
-# ---------------------------------------------------------------------- one node's part
 
 
 def copy_and_publish(
@@ -170,9 +165,6 @@ def _bring_file(disk: Disk, source: str, target: str, one: records.File, pace: c
         raise
     disk.rename(draft, target)
     return found
-
-
-# ---------------------------------------------------------------------- the set
 
 
 def finish(
@@ -327,9 +319,6 @@ def _clear(disk: Disk, to: Publishing, node: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         disk.rename(to.folder, gone)
         disk.clear(gone)
-
-
-# ---------------------------------------------------------------------- looking
 
 
 def pending(to: str, job: str) -> list[Publishing]:

@@ -64,8 +64,6 @@ class PeerNodes:
         return (node, to.token, to.name) in partner_map.read_copies(self._folder, holder).kept
 
 
-# ---------------------------------------------------------------------- nodes that have nothing of a set
-
 # How long a node waits before it reports that it has nothing of a set.
 FIRST_GRACE_S = 10.0
 USUAL_GRACE_S = 2.0  # ... if it had nothing of earlier sets
@@ -126,8 +124,6 @@ class EmptyParts:
             return True
         return None if key in self._tentative else False
 
-
-# ---------------------------------------------------------------------- the publisher
 
 AGAIN_S = (1.0, 5.0, 15.0, 60.0)
 NODES_PER_S, PAUSE_S, NEAR_S = 256, 1.0, 0.25
@@ -230,8 +226,6 @@ class Publisher:
         self._failures, self.why = 0, ""
         return done
 
-    # ------------------------------------------------------------------ this node's parts
-
     def _bring_part(self, part: LocalPart, now_s: float) -> bool:
         """Copy a sealed part to the shared file system, if that is still to be done. True if it was."""
         seal, key = part.seal, (part.token, part.name)
@@ -333,8 +327,6 @@ class Publisher:
                 time.sleep(max(0.0, began_s + done / self.config.rate - time.monotonic()))
 
         return pace
-
-    # ------------------------------------------------------------------ sets
 
     def pause_s(self) -> float:
         """The pause between two rounds: short while a part is unpublished, longer with many nodes."""
@@ -512,8 +504,6 @@ class Publisher:
             return part.state == sealing.WAIT and bool(part.files)
         state = self._sets[part.token, part.name]
         return not (part.is_published or part.state == publish.REFUSED or state.is_refused or state.pushed)
-
-    # ------------------------------------------------------------------ the report
 
     def report(self) -> dict[str, Any]:
         """The report on this node's staged checkpoints."""

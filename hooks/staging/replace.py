@@ -176,9 +176,6 @@ def replace(disk: Disk, to: Publishing, there: Occupant, new: NewSet) -> bool:
     return _link_to(disk, to, there, new._replace(data=private))
 
 
-# ---------------------------------------------------------------------- how
-
-
 OLD, NEW = "replaced.json", "replacing.json"  # manifests
 
 
@@ -251,9 +248,6 @@ def clear_sets(disk: Disk, to: str, own: Own) -> None:
         by = found.by if found is not None else {}
         if by.get("run") == own.run and own.is_later_than(by) and f"{SETS}/{entry}" not in linked:
             disk.clear(f"{to}/{SETS}/{entry}")
-
-
-# ---------------------------------------------------------------------- what is there
 
 
 def _touched(path: str, told: Manifest, listed: str) -> str:

@@ -151,9 +151,6 @@ def _give(home: Home, node: str, plan: Plan, failed: str) -> None:
                 out.write(why)
 
 
-# ---------------------------------------------------------------------- the view
-
-
 def _view(home: Home, plan: Plan, parts: Sequence[StoredPart]) -> Made:
     """Make the folder of links. Raises OSError, copy.Changed."""
     folder = f"{home.views}/{plan.start}"
@@ -202,9 +199,6 @@ def _track(folder: str, name: str, trackers: Sequence[str]) -> None:
         step = names.step_of(name) if tracker in TRACKERS_BY_STEP else None
         with open(f"{folder}/{tracker}", "w", encoding="utf-8") as stream:
             stream.write(name if step is None else str(step))
-
-
-# ---------------------------------------------------------------------- the command
 
 
 def read_plan(path: str) -> Optional[Plan]:

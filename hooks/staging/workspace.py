@@ -74,9 +74,6 @@ def _room_bytes(base: str) -> int:
     return room.f_bavail * room.f_frsize + inventory.used_bytes(base)
 
 
-# ---------------------------------------------------------------------- folders of dead jobs
-
-
 def clear_dead(above: str, own: str = "", *, over: str = "") -> list[str]:
     """Remove this user's folders in `above` whose job is gone, but never `own`; raises nothing. `over`: a job
     that has ended according to Slurm. Returns the names of the removed folders."""
@@ -159,9 +156,6 @@ def job_folder(attempt_folder: str) -> str:
 def _here() -> str:
     """In which scope pids are unique: the boot id of the node, and the pid namespace."""
     return f"{procfs.read_text('/proc/sys/kernel/random/boot_id').strip() or '-'} {procfs.pid_namespace()}"
-
-
-# ---------------------------------------------------------------------- for Slurm's Epilog, as the user
 
 
 def clear_as_user(stage_dir: str, uid: int, job: str, limit_s: float) -> list[str]:

@@ -59,8 +59,6 @@ class CommandCluster:
         self._submit_timeout_s = submit_timeout_s
         self._user = user if user is not None else pwd.getpwuid(os.geteuid()).pw_name
 
-    # ---------------------------------------------------------------- submit
-
     def submit(self, request: SubmitRequest) -> Submitted:
         """One sbatch, in exactly the request's context (see `Cluster.submit`). `request.argv` must not ask
         sbatch to hide the job id (`--quiet`), to wait (`--wait`) or to only test."""
@@ -78,8 +76,6 @@ class CommandCluster:
         if told is None:
             raise OutcomeUnknown("sbatch succeeded but told no job id", output=answer.stderr, exit_code=0)
         return Submitted(job_id=told[0], cluster=told[1], stdout=answer.stdout, stderr=answer.stderr)
-
-    # ----------------------------------------------------------------- reads
 
     def find(self, token: str) -> tuple[JobRow, ...]:
         """Every job of this user that bears the token, in any state that Slurm remembers (see `parse.bears`)."""
@@ -199,8 +195,6 @@ class CommandCluster:
             False, f"{me} has AdminLevel={level[0] if level else 'None'}; draining needs Administrator"
         )
 
-    # --------------------------------------------------------------- effects
-
     def cancel(
         self, job_id: str, *, signal: str | None = None, full: bool = False, batch: bool = False
     ) -> None:
@@ -264,8 +258,6 @@ class CommandCluster:
 
     def _node(self, name: str) -> NodeRow:
         return known_node(self.nodes([name]), name)
-
-    # ---------------------------------------------------------------- asking
 
     def _read(self, argv: Sequence[str], accept: Callable[[str], bool] | None = None) -> Answer:
         """The output of a read, retried at most twice, and only after quick failures to reach Slurm. `accept`

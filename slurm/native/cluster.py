@@ -79,8 +79,6 @@ class NativeCluster:
         self.dependents, self.contended = commands.dependents, commands.contended
         self.reshape, self.set_dependency = commands.reshape, commands.set_dependency
 
-    # ----------------------------------------------------------------- by the child
-
     def jobs(self, job_ids: Collection[str]) -> Mapping[str, JobRow]:
         """See `Cluster.jobs`."""
         wanted = {job_id for job_id in job_ids if JOB_ID.fullmatch(job_id)}
@@ -164,8 +162,6 @@ class NativeCluster:
             self._effect(otherwise, do, {"job": int(job_id)} | words)
         else:
             otherwise()
-
-    # ----------------------------------------------------------------- asking
 
     def probe(self) -> ClientInUse:
         """Check now whether the child works, whatever it did before. Raises SlurmError."""

@@ -89,8 +89,6 @@ class Sandbox:
                 f"no sandbox in {path.parent}: make one with `ftrun sandbox up`", wrong_usage=True
             ) from None
 
-    # ---- asking -------------------------------------------------------------------------------------
-
     def env(self) -> dict[str, str]:
         """os.environ for a client of this sandbox: its SLURM_CONF, daemons' folders in PATH. Variables of
         another cluster (we may stand inside one of its jobs) are left out."""
@@ -195,8 +193,6 @@ class Sandbox:
         names += [f"slurmd-{node}" for node in self.node_names]
         return names + ([f"sshd-{node}" for node in self.node_names] if self.plan.ssh else [])
 
-    # ---- hurting and mending nodes ------------------------------------------------------------------
-
     def break_node(self, node: str, how: str) -> None:
         """Hurt a node: crash, freeze, slurmd (only its slurmd dies) or drain."""
         if how not in HOWS:
@@ -267,8 +263,6 @@ class Sandbox:
             self.run(["scontrol", "update", f"nodename={node}", "state=resume"], timeout_s=ASK_TIMEOUT_S)
             time.sleep(0.3)
 
-    # ---- the controller -----------------------------------------------------------------------------
-
     def start_controller(self) -> None:
         """Start slurmctld (and munged where it is dead) from the saved state; returns when it answers."""
         living = self.members().daemons
@@ -318,8 +312,6 @@ class Sandbox:
             if time.monotonic() > deadline:
                 raise SandboxError(f"slurmctld is still there after {CONTROLLER_WAIT_S:g} s")
             time.sleep(0.02)
-
-    # ---- the end ------------------------------------------------------------------------------------
 
     def down(self) -> int:
         """End every process of the sandbox and remove sockets, keys and spools; logs and `shared` stay. Works
