@@ -55,9 +55,6 @@ POLLING = {**DOWN, "phys_state": "2: Polling"}
 WAITING = {"state": "2: INIT", "rate": "400 Gb/sec (4X NDR)"}
 
 
-# --- ports
-
-
 @pytest.mark.parametrize(
     ("second", "thresholds", "expected"),
     [
@@ -129,9 +126,6 @@ def test_a_port_is_read_whole(tmp_path: Path) -> None:
     assert [expected] == rdma.ports(machine, {})
     only = ["symbol_error", "link_downed", "out_of_sequence"]
     assert {"mlx5_0/1": {"link_downed": 0, "out_of_sequence": 0}} == rdma.counters(machine, only)
-
-
-# --- counters
 
 
 def counted(before: int, after: int, counter: str = "symbol_error") -> Growth:
@@ -212,9 +206,6 @@ def test_the_probe_of_flaps_reads_the_tree(tmp_path: Path) -> None:
 def test_nic_errors(before: dict[str, int], after: dict[str, int], expected: str) -> None:
     """Checksums count at once, packets that a busy machine missed in great number."""
     assert expected == severity("nic-errors", Growth({"eth0": before}, {"eth0": after}, 1.0))
-
-
-# --- interfaces
 
 
 def card(name: str = "eth0", **changes: Any) -> Interface:
@@ -319,9 +310,6 @@ def test_no_bond_is_skipped() -> None:
     assert SKIPPED == severity("bond", [])
 
 
-# --- RoCE
-
-
 def roce(root: Path, device: str, kinds: list[str], trust: str = "") -> None:
     port = adapter(root, device, link_layer="Ethernet", rate="200 Gb/sec (4X HDR)")
     for index, kind in enumerate(kinds):
@@ -361,9 +349,6 @@ def test_ports_that_trust_differently_are_told(tmp_path: Path) -> None:
     roce(tmp_path, "mlx5_1", FULL, "pcp")
 
     assert NOTE == severity("roce-config", probed("roce-config", Machine(str(tmp_path))))
-
-
-# --- names, routes, peers, ports
 
 
 @pytest.mark.parametrize(

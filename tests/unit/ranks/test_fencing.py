@@ -375,8 +375,6 @@ def _started(node: Node, row: dict[str, Any], place: str) -> subprocess.Popen[by
     return one
 
 
-# ---------------------------------------------------------------------- pure
-
 _STARTS = st.builds(
     Start,
     run=st.sampled_from(["/a", "/b"]),
@@ -442,9 +440,6 @@ def test_a_script_without_a_token_survives_its_old_srun(node: Node, tmp_path: Pa
     assert 1 == len(kill_stale.kill_stale(node.here("0.2"), 0.0).killed)
     assert _until((tmp_path / "went_on").exists)
     assert script.poll() is None
-
-
-# ---------------------------------------------------------------------- the guard
 
 
 @pytest.fixture

@@ -266,8 +266,6 @@ def test_a_folder_that_cannot_be_written_is_told(
     assert "file" in json.loads(capfd.readouterr().out)["trouble"]
 
 
-# ---------------------------------------------------------------------- pure
-
 PYSPY = """Process 4123: python train.py
 Python v3.11.2 (/usr/bin/python3.11)
 

@@ -441,8 +441,6 @@ def test_a_set_that_is_there_without_its_marker_is_torn_to_a_reader(tmp_path: Pa
     assert manifest.read(world.to.final) is not None
 
 
-# ---------------------------------------------------------------------- one name, again and again
-
 OWNER = b'{"run": "r-1", "attempt": "1"}'
 FOLDER = {"n0": {"a": b"one", "b": b"1"}, "n1": {"c": b"two"}, "n2": {}}
 NEWER = {"n0": {"a": b"ONE!", "b": b"2"}, "n1": {"c": b"TWO"}, "n2": {}}
@@ -802,8 +800,6 @@ def test_a_file_of_the_users_is_never_taken_for_ours(tmp_path: Path) -> None:
     assert Path(world.to.to, replace.alias_of("last", "r-1")).read_bytes() == NEWER_FILE["n0"][""]
     assert not Path(f"{world.to.final}{manifest.MANIFEST}").exists()
 
-
-# ---------------------------------------------------------------------- real daemons, killed before each effect
 
 LANES = 4
 NODES = ("n0", "n1")
