@@ -325,16 +325,13 @@ def _value(head: bytes, at: int, base: int, end: int) -> Value:
     """`at`: where the value's first field begins in `head`; `end`: its end there, perhaps beyond `head`."""
     tag = ""
     tensor = Value(base + end, "")
-    while at < min(end, len(head)):
-        field = head[at]
-        length, at = _varint(head, at + 1)
+    for field, length, begin in _fields(head, at, end):
         if field == TAG:
-            tag = head[at : at + length].decode("utf-8", "replace")
+            tag = head[begin : begin + length].decode("utf-8", "replace")
         elif field == TENSOR:
-            tensor = _tensor(head, at, base, at + length)
+            tensor = _tensor(head, begin, base, begin + length)
         elif field & 7 != 2:
             raise ValueError(field)
-        at += length
     if not tag:
         raise IndexError if end > len(head) else ValueError
     return tensor._replace(end=base + end, tag=tag)
@@ -343,25 +340,30 @@ def _value(head: bytes, at: int, base: int, end: int) -> Value:
 def _tensor(head: bytes, at: int, base: int, end: int) -> Value:
     dims: list[int] = []
     kind, content_at, content = "", 0, 0
-    while at < min(end, len(head)):
-        field = head[at]
-        number, at = _varint(head, at + 1)
+    for field, number, begin in _fields(head, at, end):
         if field == DIM:
             dims.append(number)
         elif field == DIMS:
-            stop = at + number
-            while at < stop:
-                number, at = _varint(head, at)
-                dims.append(number)
+            place = begin
+            while place < begin + number:
+                dim, place = _varint(head, place)
+                dims.append(dim)
         elif field == CONTENT:
-            content_at, content = base + at, number
-            at += number
+            content_at, content = base + begin, number
         elif field & 7 == 2:
-            kind = head[at : at + number].decode("ascii", "replace")
-            at += number
+            kind = head[begin : begin + number].decode("ascii", "replace")
         else:
             raise ValueError(field)
     return Value(0, "", tuple(dims), kind, content_at, content)
+
+
+def _fields(head: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Each field, its number or length, and where it stands or begins."""
+    while at < min(end, len(head)):
+        field = head[at]
+        number, at = _varint(head, at + 1)
+        yield field, number, at
+        at += number if field & 7 == 2 else 0
 
 
 def _varint(text: bytes, at: int) -> tuple[int, int]:
