@@ -127,6 +127,12 @@ class _Finder:
             spec.submodule_search_locations = [place]  # for damaged modules
         return spec
 
+    def get_data(self, path: str) -> bytes:
+        """A file of the zipapp. Raises OSError."""
+        from zipimport import zipimporter
+
+        return zipimporter(self._packed).get_data(path)
+
     def create_module(self, _spec: ModuleSpec) -> None:
         """The default module."""
 

@@ -131,7 +131,7 @@ def _sources() -> Iterator[tuple[str, bytes]]:
         for name in sorted(names):
             path = os.path.join(folder, name)
             short = os.path.relpath(path, top)
-            if short not in EXCLUDED and name.endswith((".py", ".sh", ".typed")):
+            if short not in EXCLUDED and name.endswith((".py", ".sh", ".md", ".typed")):
                 with open(path, "rb") as stream:
                     yield short, stream.read()
 

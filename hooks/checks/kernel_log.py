@@ -24,21 +24,8 @@ def probe_kernel_log(machine: Machine, _thresholds: Thresholds) -> Log:
 
 
 def judge_kernel_log(log: Log, thresholds: Thresholds) -> Sequence[Finding]:
-    """A finding for each kind of fault and device; a note for what is old, and for errors that nobody knows.
-
-    How it thinks. The kernel's log is root's: no user writes it, so a fault told there is proven. What counts
-    is what came since the job began, or lately where no job is meant; older lines are a note. A table
-    (hooks/checks/kernel_rules.py) knows faults, lines that other checks judge, and the chatter of healthy
-    machines; an error that it does not know is shown as a note, alike ones as one, and never held against the
-    node.
-
-    Thresholds: `since_s`, the start of the job (seconds of the epoch; 0: none), `recent_s` (7,200) without
-    one; `level` (3, syslog's "error"): lines as grave as that are shown where nobody knows them; `allow`
-    (none): regular expressions of lines that this site knows to be harmless. Skipped where this user may not
-    read the kernel's log.
-
-    Checked against: every kernel line of a fault that blames a device or a node in ftrun's catalog of faults,
-    with its counter-examples; `dmesg -r` of Linux 6.1."""
+    """A finding for each kind of fault and device; a note for what is old, and for errors that nobody
+    knows."""
     if not log.lines:
         return [skipped(f"the kernel's log cannot be read: {log.why_not}")]
     since = thresholds["since_s"] or log.now_s - thresholds["recent_s"]

@@ -85,20 +85,8 @@ def codes(text: str) -> list[str]:
 
 
 def judge_npu(facts: NpuFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad when chips are missing, critical, or bear a code that isolates; degraded for other alarms, errors and links.
-
-    How it thinks. The driver gives each chip one word of health; OK is OK. Behind another word stand fault
-    codes, of which few mean that the chip must be isolated or reset: those are bad, and the word alone is
-    degraded, because most alarms pass with the program that caused them. A double-bit error of its memory
-    since the last reset has cost somebody data.
-
-    Thresholds: `expected` chips (0: unknown), `double_bit` (0) errors, `temperature_c` (95); `devices` of the
-    job, by NPU id (ASCEND_RT_VISIBLE_DEVICES). A link that is down counts where others of the node are up.
-
-    Checked against: `npu-smi info` of 910B, 910ProB and 950 in public reports (versions 23 to 25); `-t ecc`
-    in Huawei's published command reference; `hccn_tool -link -g` in Huawei's exporter and its log guide;
-    fault codes and their levels in Huawei's MindCluster. The form of fault codes in `-t health` was seen in
-    one public report only."""
+    """Bad when chips are missing, critical, or bear a code that isolates; degraded for other alarms, errors
+    and links."""
     found, expected = chips(facts.table), int(thresholds["expected"])
     if not facts.is_installed and not expected:
         return [skipped("npu-smi is not here")]

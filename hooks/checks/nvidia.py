@@ -33,20 +33,7 @@ ECC_FLAGS = (
 
 
 def judge_ecc(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad for fresh uncorrectable errors and memory beyond repair; degraded for what waits for a reset.
-
-    How it thinks. Uncorrectable errors since the driver was loaded mean that data were lost on this GPU in
-    this life of it. A row whose replacement failed, or SRAM errors beyond NVIDIA's own limit, is a GPU to be
-    replaced. A row that waits for the next reset still works. Errors of former lives were dealt with by a
-    reset and are a note; corrected ones count only in great number.
-
-    Thresholds: `uncorrectable` (0) errors since the driver was loaded; `sram_corrected` (10,000) and
-    `dram_corrected` (20,000,000), which are the limits that Azure's node health checks use on H100; `devices`
-    of the job.
-
-    Checked against: XML documents of schemas v11 to v13 in Telegraf's test data (the SRAM field is one number
-    up to driver 535, then parity and SEC-DED); NVIDIA's memory error guide for what a pending or failed remap
-    means."""
+    """Bad for fresh uncorrectable errors and memory beyond repair; degraded for what waits for a reset."""
     return nvidia_smi.judged(answer, thresholds, lambda gpu: _ecc_faults(gpu, thresholds), _ecc_mode)
 
 
@@ -101,17 +88,7 @@ MEMORY_USED = "fb_memory_usage/used"
 
 
 def judge_memory(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Finding]:
-    """Degraded when memory is in use by nobody, or a part of it is missing.
-
-    How it thinks. Memory that is in use while no process is on the GPU belongs to a process that is dying or
-    that the kernel holds, and the job would run out of memory by no fault of its own. Where a process is on
-    the GPU, gpu-processes says whose. A GPU with less memory in all than its equals has lost a part of it.
-
-    Thresholds: `used_mib` (1,500) that drivers and daemons may take; `missing_percent` (2) of the memory of
-    its equals; `devices` of the job.
-
-    Checked against: XML documents v12 and v13 in Telegraf's test data, where an idle A100 has 50 MiB in use
-    (12 for each MIG instance); "used" leaves out what the driver reserves since driver 510."""
+    """Degraded when memory is in use by nobody, or a part of it is missing."""
     return nvidia_smi.judged(
         answer,
         thresholds,
@@ -159,18 +136,8 @@ PENDING = {
 
 
 def judge_mode(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad where no program is let in; degraded where a mode is not the expected one, or not that of the other GPUs.
-
-    How it thinks. A mode is right or wrong by comparison: one GPU of eight with ECC off or in another compute
-    mode is a mistake of whoever set the others. Two states are wrong alone: "Prohibited" lets no program in,
-    and MIG without an instance has nothing to compute on. A change that waits for a reset (pending differs
-    from current) will surprise the next job.
-
-    Thresholds: `compute_mode`, `mig`, `ecc`, `persistence`: what the site expects ("" for any); `devices` of
-    the job.
-
-    Checked against: XML documents v12 and v13 in Telegraf's test data; compute modes in nvidia-smi's manual.
-    MPS runs in mode Default or Exclusive_Process, so neither is a fault."""
+    """Bad where no program is let in; degraded where a mode is not the expected one, or not that of the other
+    GPUs."""
     mine = nvidia_smi.chosen(answer.gpus, nvidia_smi.tokens(thresholds))
     usual = {mode: str(thresholds[mode]) or _usual_mode(mine, field) for mode, field in MODES.items()}
     return nvidia_smi.judged(
@@ -213,20 +180,7 @@ PCIE_LINK = "pci/pci_gpu_link_info/"
 
 
 def judge_pcie(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Finding]:
-    """Degraded when lanes are missing, or a working link is slower than it can be.
-
-    How it thinks. An idle GPU lowers the speed of its link, not its width, so a low speed counts only while
-    it works, or where an equal GPU beside it, as idle, keeps full speed in the same performance state.
-    Missing lanes count where an equal GPU has more, or the site says how many there are: then a card sits
-    badly, or a riser or retimer is bad. Where all are alike the board may have no more (virtual machines with
-    half of the lanes are sold as such), and it is a note.
-
-    Thresholds: `lanes` of every GPU (0: as its equals); `replays` (10,000) of the link since the driver was
-    loaded: a note; `devices` of the job.
-
-    Checked against: XML documents v11 to v13 in Telegraf's test data, among them idle cards at generation 1
-    of 4, and healthy T4 and A10G of a cloud with 8 of 16 lanes; nvidia-smi's manual ("may be reduced when the
-    GPU is not in use")."""
+    """Degraded when lanes are missing, or a working link is slower than it can be."""
     fast = {
         (gpu.product, gpu.word("performance_state"))
         for gpu in answer.gpus
@@ -306,18 +260,7 @@ def probe_processes(machine: Machine, thresholds: Thresholds) -> ProcessesFacts:
 
 
 def judge_processes(facts: ProcessesFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """Degraded for each process that has no business on a GPU of the job.
-
-    How it thinks. A process that outlived its job keeps memory and time of a GPU, and the next job dies of it
-    without a fault of its own. Whose it is, is told by its cgroup: a process of the asking job is at home;
-    one of another job is at home only where GPUs are shared (shards, MPS, several jobs on a node); one of no
-    job is left over, or an administrator's.
-
-    Thresholds: `job`, the id of the asking job ("" for none), `shared` (false): other jobs may be on these
-    GPUs; `allow`: names of processes that belong to the node; `devices` of the job.
-
-    Checked against: the process list of nvidia-smi's XML in Telegraf's test data (types C, G and M+C); cgroup
-    paths as in job_cgroup."""
+    """Degraded for each process that has no business on a GPU of the job."""
     return nvidia_smi.judged(
         facts.answer,
         thresholds,
@@ -362,17 +305,7 @@ ACTIONS = (
 
 
 def judge_recovery(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad when the driver asks for a reset or a reboot.
-
-    How it thinks. The driver sums up what it knows of a device in one field: what has to be done before it
-    can be trusted. It is the best single word on a GPU, and it outlives the kernel log. A GPU that waits for
-    a reset takes no new job.
-
-    Thresholds: `devices` of the job.
-
-    Checked against: XML documents v12 (`gpu_reset_status`) and v13 (`gpu_recovery_action`) in Telegraf's test
-    data, a document with "Drain and Reset" in a public test, and the names that Xid 154 prints (GPU Reset
-    Required, Node Reboot Required, Drain P2P, Drain and Reset)."""
+    """Bad when the driver asks for a reset or a reboot."""
     return nvidia_smi.judged(
         answer, thresholds, _recovery_faults, lambda gpu: gpu.word("gpu_recovery_action") or "nothing asked"
     )
@@ -398,18 +331,8 @@ def _recovery_faults(gpu: nvidia_smi.Gpu) -> list[Finding]:
 
 
 def judge_temperature(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad at the heat of a shutdown, degraded at that of a slowdown, a note when close to it or far above the others.
-
-    How it thinks. Each GPU tells its own limits, so they are taken and not a number of ours. Since Hopper it
-    tells the distance instead: degrees that are left until the slowdown ("T.Limit"), with limits that are
-    zero or below. The hottest of several alike, far above the others, has a fan, a cold plate or paste to be
-    looked at.
-
-    Thresholds: `margin_c` (3): a note when fewer degrees are left; `gpu_c` (90) and `memory_c` (105) where a
-    GPU tells no limit; `above_others_c` (25) over the median of the node; `devices` of the job.
-
-    Checked against: XML documents v12 (limits) and v13 (`gpu_temp_tlimit`) in Telegraf's test data;
-    nvidia-smi's manual."""
+    """Bad at the heat of a shutdown, degraded at that of a slowdown, a note when close to it or far above the
+    others."""
     told = [one for one in (gpu.number("temperature/gpu_temp") for gpu in answer.gpus) if one is not None]
     import statistics  # where there are GPUs
 
@@ -477,18 +400,8 @@ THROTTLE_REASONS = {
 
 
 def judge_throttle(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Finding]:
-    """Degraded when the machine slows a GPU down, or a busy one runs far below its clock for no told reason.
-
-    How it thinks. A GPU that the hardware slows down makes every other GPU of the job wait. Heat and the
-    power brake are faults of the machine, be it of its cooling or of its supply. The power cap of the
-    software is the ordinary end of full load: a note only where the cap was lowered below its default.
-
-    Thresholds: `clock_percent` (60): a busy GPU whose clock is below this share of its largest, without a
-    reason that it tells; `power_percent` (95): a power limit below this share of the default; `devices` of
-    the job.
-
-    Checked against: XML documents v12 and v13 (`clocks_event_reasons`) and v11 (`clocks_throttle_reasons`) in
-    Telegraf's test data; the list of reasons in NVML's reference."""
+    """Degraded when the machine slows a GPU down, or a busy one runs far below its clock for no told
+    reason."""
     return nvidia_smi.judged(answer, thresholds, lambda gpu: _throttle_faults(gpu, thresholds), _clock)
 
 

@@ -43,21 +43,7 @@ def _said(machine: Machine, question: Sequence[str]) -> str:
 
 
 def judge_nvme(told: Mapping[str, str], thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad for a drive that has failed, degraded for one that wears out or is hot.
-
-    How it thinks. A drive tells by itself when it is worn out, hot, read-only or has lost data (SMART /
-    Health Information, log page 02h of the NVMe specification). Read-only, unreliable, or spare blocks used
-    up is bad; hot, worn and media errors are degraded, for the drive still works. Reading the log needs root:
-    without, the check is skipped. `nvme` is asked first, then `smartctl`, both for JSON.
-
-    Thresholds: `percent_used` 100 (the maker's estimate of its endurance), `media_errors` 0 allowed.
-
-    Bits of critical_warning: libnvme's nvme_smart_log(2). nvme-cli names the wear `percent_used` (older:
-    `percentage_used`) and may print critical_warning as an object; smartctl names the group
-    `nvme_smart_health_information_log`.
-
-    Checked against: JSON with the names that nvme-cli (old and new spellings) and smartctl print, after their
-    documents; no such drive was at hand."""
+    """Bad for a drive that has failed, degraded for one that wears out or is hot."""
     if not told:
         return [skipped("no NVMe drive, or neither nvme nor smartctl is here")]
     found = [one for drive, text in told.items() for one in _drive(drive, _log(text), thresholds)]

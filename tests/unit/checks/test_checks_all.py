@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.hooks import checks
-from ftrun.hooks.checks import runner
+from ftrun.hooks.checks import catalogue, runner
 from ftrun.hooks.checks.catalogue import CHECKS, entry
 from ftrun.hooks.runtime.finding import BAD, DEGRADED, SEVERITIES, TIERS, Check, Finding
 from ftrun.hooks.runtime.host import Machine, NoAnswer
@@ -40,6 +40,7 @@ def test_the_catalogue_and_the_files_know_the_same_checks() -> None:
     }
 
     assert {name: check.file for name, check in CHECKS.items()} == held
+    assert sorted(CHECKS) == sorted(catalogue._texts())
     assert sorted(CHECKS) == list(CHECKS)
 
 
@@ -67,7 +68,7 @@ def test_every_threshold_is_documented(check: Check) -> None:
 
 
 def test_every_check_says_how_it_thinks_and_what_it_was_tried_on(check: Check) -> None:
-    """The list of checks and the documents are read from their docstrings."""
+    """The list of checks and the documents are read from one page beside the checks."""
     told = entry(check)
 
     assert told["thinking"]
