@@ -64,8 +64,6 @@ ACCELERATORS: dict[str, tuple[str, ...]] = {
 }
 
 
-# ---------------------------------------------------------------------- which processes are ranks
-
 RANKS_MAX = 64
 AWAITING = frozenset(
     {"srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"}
@@ -122,8 +120,6 @@ def _others_below(pid: int, below: Mapping[int, list[int]], names: Mapping[int, 
         waiting += below.get(one, [])
     return False
 
-
-# ---------------------------------------------------------------------- stacks as text
 
 FRAMES_MAX = 100
 _PYSPY_THREAD = re.compile(r"^Thread (?:0x)?([0-9A-Fa-f]+) \(.*?\)(?:: \"(.*)\")?")
@@ -185,9 +181,6 @@ def digest(frames: Sequence[Frame]) -> str:
         *(f"{one.file}:{one.function}:{one.line}" for one in frames[1:]),
     ]
     return hashlib.sha256("\n".join(words).encode("utf-8", "replace")).hexdigest()[:12]
-
-
-# ---------------------------------------------------------------------- the ranks of a start
 
 
 class Rank:
@@ -339,9 +332,6 @@ def _pyspy(machine: Machine, rank: Rank) -> str:
     return done.out[:TEXT_MAX] if done.code == 0 else ""
 
 
-# ---------------------------------------------------------------------- faulthandler
-
-
 def _faulthandler_stacks(machine: Machine, ranks: Sequence[Rank]) -> dict[int, str]:
     """Pid -> what faulthandler wrote at its signal, for ranks that registered one and catch it."""
     waiting: dict[int, tuple[str, int]] = {}
@@ -405,9 +395,6 @@ def _since(place: str, start: int) -> str:
         return ""
 
 
-# ---------------------------------------------------------------------- the state in the kernel
-
-
 class _Kernel(NamedTuple):
     """The state of one process in /proc: its main thread, and a line for each thread."""
 
@@ -423,29 +410,23 @@ class _Kernel(NamedTuple):
 
 
 def _kernel(machine: Machine, pid: int) -> _Kernel:
-    fields = (machine.peek(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
     threads = [_thread(machine, pid, task) for task in machine.names(f"/proc/{pid}/task")[:THREADS_MAX]]
-    call = (machine.peek(f"/proc/{pid}/syscall") or "").split()
+    call = (machine.peek(f"/proc/{pid}/syscall") or "").partition(" ")[0].strip()
     return _Kernel(
-        state=fields[0] if fields else "gone",
-        wchan=_wchan(machine, f"/proc/{pid}"),
-        call=call[0] if call else "",
-        threads=threads,
+        _stat(machine, f"/proc/{pid}")[0] or "gone", _wchan(machine, f"/proc/{pid}"), call, threads
     )
 
 
 def _is_stopped(machine: Machine, pid: int) -> bool:
     """Whether a signal stopped the process, or its cgroup is frozen; a debugger's stop (t) is a person's."""
-    fields = (machine.peek(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
-    return fields[:1] == ["T"] or _wchan(machine, f"/proc/{pid}") in FROZEN
+    return _stat(machine, f"/proc/{pid}")[0] == "T" or _wchan(machine, f"/proc/{pid}") in FROZEN
 
 
 def _used(machine: Machine, rank: Rank) -> dict[str, Any]:
     """Processor time, and bytes read and written, of a rank and its descendants."""
     ticks = moved = 0
     for pid in (rank.pid, *rank.below):
-        fields = (machine.peek(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12]) if len(fields) > 12 else 0
+        ticks += _stat(machine, f"/proc/{pid}")[1]
         numbers = re.findall(r"^[rw]char: (\d+)$", machine.peek(f"/proc/{pid}/io") or "", re.MULTILINE)
         moved += sum(map(int, numbers))
     return {"cpu_s": ticks / os.sysconf("SC_CLK_TCK"), "bytes": moved}
@@ -454,22 +435,22 @@ def _used(machine: Machine, rank: Rank) -> dict[str, Any]:
 def _thread(machine: Machine, pid: int, task: str) -> str:
     """A line for one thread, and its kernel stack if that may be read."""
     place = f"/proc/{pid}/task/{task}"
-    fields = (machine.peek(f"{place}/stat") or "").rpartition(")")[2].split()
-    name, call = (
-        (machine.peek(f"{place}/comm") or "").strip(),
-        (machine.peek(f"{place}/syscall") or "").strip(),
-    )
-    head = f"thread {task} {name} {fields[0] if fields else '?'} wchan={_wchan(machine, place) or '?'} syscall={call or '?'}"
+    name, call = ((machine.peek(f"{place}/{one}") or "").strip() for one in ("comm", "syscall"))
+    state = _stat(machine, place)[0] or "?"
+    head = f"thread {task} {name} {state} wchan={_wchan(machine, place) or '?'} syscall={call or '?'}"
     stack = (machine.peek(f"{place}/stack") or "").rstrip()
     return head + ("\n" + stack if stack else "")
+
+
+def _stat(machine: Machine, place: str) -> tuple[str, int]:
+    """The state's letter and the ticks of processor time; ("", 0) of one that is gone."""
+    fields = (machine.peek(f"{place}/stat") or "").rpartition(")")[2].split()
+    return (fields[0], int(fields[11]) + int(fields[12])) if len(fields) > 12 else ("", 0)
 
 
 def _wchan(machine: Machine, place: str) -> str:
     text = (machine.peek(f"{place}/wchan") or "").strip()
     return "" if text == "0" else text
-
-
-# ---------------------------------------------------------------------- Flight Recorder and accelerators
 
 
 def _ask_recorder(rank: Rank) -> list[str]:
@@ -497,9 +478,6 @@ def _accelerators(machine: Machine, found: dict[str, list[str]]) -> None:
         if machine.tool(tool):
             with contextlib.suppress(NoAnswer):
                 found.setdefault(tool, []).append(machine.run([tool, *words], 5.0).out[:16384])
-
-
-# ---------------------------------------------------------------------- the command
 
 
 def main(arguments: list[str]) -> int:
