@@ -2,8 +2,7 @@
 
 A hook runs inside a job or a prolog, and a defect in it must never cost a healthy job. So an internal error
 prints one line and exits 0. Only wrong usage exits 2: the administrator who configures the hook sees it
-before any job depends on it.
-"""
+before any job depends on it."""
 
 from __future__ import annotations
 
@@ -39,7 +38,6 @@ COMMANDS = {
     ),
     "receive": ("staging.partner_server", "receive a staged checkpoint's part from another node"),
     "cache": ("compile_cache.cmd", "fill this node's compile caches, or merge them into the run's"),
-    "partner": ("staging.partner_client", "keep a copy of staged checkpoints in another node's memory"),
     "restore": ("staging.restore", "build the folder that a start on this node resumes from"),
     "pair-test": ("health.pair_test", "test the network between the nodes of a job, in pairs"),
     "version": ("version", "print the version and the Python it runs on"),

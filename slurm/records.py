@@ -1,16 +1,12 @@
 """Fast replacements of `dataclass` and `replace` for frozen records with slots. (pure)
 
-Each start of ftrun creates its record classes anew, two hundred in a supervisor. The standard library
-compiles half a dozen methods for each, which took a quarter of the processor time until a supervisor looked
-at its first job. A frozen record with slots needs one compiled method, its __init__; the others are shared
-and differ only in the names of the fields. Special cases (own methods under these names, a record as base,
-fields that are no argument or are not compared) go to the standard library, as does every other kind of
-dataclass.
+The standard library compiles half a dozen methods for each record class, which took a quarter of the processor
+time until a supervisor looked at its first job. A frozen record with slots needs one compiled method, its
+__init__; the others are shared. Special cases (own methods under these names, a record as base, fields that
+are no argument or are not compared) go to the standard library, as does every other kind of dataclass.
 
-Folding a journal changes one or two records of some thirty fields for each line, and a supervisor that starts
-with a thousand runs folds thousands of lines. So `replace` fills a draft, a writable object with the same
-slots, and then turns it into the record.
-"""
+Folding a journal replaces records of some thirty fields for each line, so `replace` fills a draft, a writable
+object with the same slots, and then turns it into the record."""
 
 from __future__ import annotations
 
@@ -55,15 +51,9 @@ else:
 
 
 _OWN = {
-    "__init__",
-    "__repr__",
-    "__eq__",
-    "__hash__",
-    "__setattr__",
-    "__delattr__",
-    "__getstate__",
+    "__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__", "__getstate__",
     "__setstate__",
-}
+}  # fmt: skip
 _MISSING = dataclasses.MISSING
 # Copies a record into a writable object of the same layout; for each record class that was ever replaced.
 _DRAFTED: dict[type, Callable[[Any], Any]] = {}

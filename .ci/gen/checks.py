@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
-from ftrun.hooks.checks.catalogue import Entry, checks, entry
+from ftrun.hooks.checks.catalogue import checks, entry
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "checks.md"
 HEAD = """\
@@ -48,22 +49,22 @@ def page() -> str:
         "|---|---|---|---|---|",
     ]
     for one in entries:
-        needs = ", ".join(f"`{need}`" for need in one.needs) or "-"
+        needs = ", ".join(f"`{need}`" for need in one["needs"]) or "-"
         rows.append(
-            f"| [`{one.name}`](#{one.name.replace(' ', '-')}) | {one.title} | {one.tier} | `{one.fault}` | {needs} |"
+            f"| [`{one['name']}`](#{one['name'].replace(' ', '-')}) | {one['title']} | {one['tier']} | `{one['fault']}` | {needs} |"
         )
     return "\n".join([HEAD, *rows, "", *(_section(one) for one in entries)])
 
 
-def _section(one: Entry) -> str:
-    lines = [f"## {one.name}", "", one.thinking, "", f"Thresholds: {one.thresholds_told}", ""]
+def _section(one: dict[str, Any]) -> str:
+    lines = [f"## {one['name']}", "", one["thinking"], "", f"Thresholds: {one['thresholds_told']}", ""]
     lines += [
-        f"Defaults: {', '.join(f'`{name}` = `{value!r}`' for name, value in one.thresholds.items())}. Limit {one.limit_s:g} s.",
+        f"Defaults: {', '.join(f'`{name}` = `{value!r}`' for name, value in one['thresholds'].items())}. Limit {one['limit_s']:g} s.",
         "",
     ]
-    if one.formats:
-        lines += [f"Reads: {one.formats}", ""]
-    lines += [f"Checked against: {one.checked_against}", ""]
+    if one["formats"]:
+        lines += [f"Reads: {one['formats']}", ""]
+    lines += [f"Checked against: {one['checked_against']}", ""]
     return "\n".join(lines)
 
 

@@ -7,8 +7,7 @@ the zipapp (this user or root), no other user may write it, and it carries the z
 sources in the zipapp are used.
 
 A process reads the table at the front, and the code of a module when it imports it: the fence daemon needs
-few modules, and it runs beside the ranks for days.
-"""
+few modules, and it runs beside the ranks for days."""
 
 from __future__ import annotations
 
@@ -36,10 +35,8 @@ def cache_path(packed: str) -> str:
 
 
 def install_or_compile(packed: str) -> bool:
-    """Load modules from the cache file from now on; create it first if it is missing.
-
-    A child process creates it, since an interpreter does not give that memory back.
-    """
+    """Load modules from the cache file from now on; create it first if it is missing. A child process creates
+    it, since an interpreter does not give that memory back."""
     if install_finder(packed):
         return True
     try:
@@ -85,9 +82,7 @@ def _header(digest: bytes, all_bytes: int, index: bytes) -> bytes:
 
 
 def _digest(packed: str) -> bytes:
-    """The SHA-256 of a zipapp, by the built-in module: hashlib loads OpenSSL, which takes more time and
-    memory than all else here.
-    """
+    """The SHA-256 of a zipapp by the built-in module: hashlib's OpenSSL takes more than all else here."""
     known: Any = None
     for name in ("_sha2", "_sha256", "hashlib"):
         try:
@@ -100,10 +95,8 @@ def _digest(packed: str) -> bytes:
 
 
 class _Finder:
-    """An import finder and loader for the modules of a cache file.
-
-    `table`: name -> (whether it is a package, offset of its code behind `start`, its length, its CRC).
-    """
+    """An import finder and loader for the modules of a cache file. `table`: name -> (whether it is a package,
+    offset of its code behind `start`, its length, its CRC)."""
 
     def __init__(
         self, packed: str, descriptor: int, start: int, table: dict[str, tuple[bool, int, int, int]]
@@ -134,6 +127,12 @@ class _Finder:
             spec.submodule_search_locations = [place]  # for damaged modules
         return spec
 
+    def get_data(self, path: str) -> bytes:
+        """A file of the zipapp. Raises OSError."""
+        from zipimport import zipimporter
+
+        return zipimporter(self._packed).get_data(path)
+
     def create_module(self, _spec: ModuleSpec) -> None:
         """The default module."""
 
@@ -146,9 +145,7 @@ class _Finder:
 
 
 def compile_modules(packed: str) -> bool:
-    """Compile a zipapp into the cache file. False if the zipapp is not ours, another process is at it, or the
-    file cannot be written.
-    """
+    """Compile a zipapp into the cache file; False if it is not ours, is being compiled or cannot be."""
     import contextlib
     import time
     import zipfile

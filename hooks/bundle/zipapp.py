@@ -3,8 +3,7 @@
 A node may have no ftrun, and a supervisor may be newer than what a node has. So the supervisor builds the
 node side from its own sources and names it by their hash: two versions can coexist, and a job keeps the one
 that it started with. The bytes do not depend on who builds them or when, so concurrent builders replace a
-file by itself.
-"""
+file by itself."""
 
 from __future__ import annotations
 
@@ -22,21 +21,11 @@ from ftrun.hooks.checks.thresholds import SITES_OWN
 from ftrun.hooks.runtime.ownership import private_folders, why_untrusted
 
 EXCLUDED = (
-    "bundle/shell.py",
-    "bundle/batch.sh",
-    "bundle/batch_caches.sh",
-    "bundle/batch_nodes.sh",
-    "bundle/batch_spans.sh",
-    "bundle/batch_starts.sh",
-    "bundle/companion.sh",
-    "bundle/shim.sh",
-    "bundle/shim_span.sh",
-    "bundle/zipapp.py",
-    "ssh/__init__.py",
-    "ssh/pool.py",
-    "ssh/config.py",
+    "bundle/shell.py", "bundle/batch.sh", "bundle/batch_caches.sh", "bundle/batch_nodes.sh",
+    "bundle/batch_spans.sh", "bundle/batch_starts.sh", "bundle/companion.sh", "bundle/shim.sh",
+    "bundle/shim_span.sh", "bundle/zipapp.py", "ssh/__init__.py", "ssh/pool.py", "ssh/config.py",
     "ssh/known_hosts.py",
-)
+)  # fmt: skip
 """Files that nodes never run: the scripts are in the submitted file, the others run beside the supervisor."""
 
 ENTRY = "bundle/entry.py"
@@ -77,11 +66,8 @@ sys.exit(main.main(told["argv"] + ["--settings", settings]))
 
 def build_zipapp(home: str) -> str:
     """Return the path of `<home>/tools/ftrun-hook-<version>-<hash>.<sha256>.pyz`, built if it is missing or
-    may be another user's work.
-
-    `python3 PATH check ...` is `ftrun-hook check ...` on a node with Python 3.9 and nothing else. Raises
-    OSError if the folder cannot be written.
-    """
+    may be another user's work. `python3 PATH check ...` is `ftrun-hook check ...` on a node with Python 3.9
+    and nothing else. Raises OSError if the folder cannot be written."""
     sources = dict(_sources())
     folder, name = os.path.join(home, "tools"), f"ftrun-hook-{_version()}-{_hash(sources)}."
     private_folders(folder)
@@ -118,9 +104,7 @@ def zipapp_bytes(sources: dict[str, bytes] | None = None) -> bytes:
 
 
 def remote_input(arguments: Sequence[str], settings: Mapping[str, Mapping[str, Any]]) -> bytes:
-    """The input of the command REMOTE: the hooks, the arguments of `ftrun-hook check`, and thresholds by
-    check over the node's own.
-    """
+    """The input of REMOTE_COMMAND: hooks, arguments of `ftrun-hook check`, thresholds over the node's own."""
     head = json.dumps({"argv": list(arguments), "settings": settings, "site": SITES_OWN})
     return f"exec({LOADER!r})\n{head}\n".encode() + zipapp_bytes()
 
@@ -147,7 +131,7 @@ def _sources() -> Iterator[tuple[str, bytes]]:
         for name in sorted(names):
             path = os.path.join(folder, name)
             short = os.path.relpath(path, top)
-            if short not in EXCLUDED and name.endswith((".py", ".sh", ".typed")):
+            if short not in EXCLUDED and name.endswith((".py", ".sh", ".md", ".typed")):
                 with open(path, "rb") as stream:
                     yield short, stream.read()
 

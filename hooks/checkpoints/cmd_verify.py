@@ -7,8 +7,7 @@ a time, at a limited rate, without filling the page cache, and is the first vict
 checkpoint is read once; if a newer one appears, the child ends.
 
 The result is stored in the run's folder (`deep_results`), where each start looks. Nothing depends on it: if
-this process fails, hangs or is killed, the next start inspects on the quick level.
-"""
+this process fails, hangs or is killed, the next start inspects on the quick level."""
 
 from __future__ import annotations
 
@@ -116,10 +115,7 @@ class Verifier:
 
 
 def verify_one(run_dir: str, path: str, marker: str) -> Optional[DeepResult]:
-    """Inspect a checkpoint on the deep level and store the result; None if it changed meanwhile.
-
-    Raises OSError, DeadlinePassed.
-    """
+    """Inspect a checkpoint deeply, store the result; None if it changed. Raises OSError, DeadlinePassed."""
     found = found_at(path)
     before = deep_results.identity(tree_of(found))
     began_s = time.monotonic()
@@ -133,9 +129,6 @@ def verify_one(run_dir: str, path: str, marker: str) -> Optional[DeepResult]:
     )
     deep_results.save(run_dir, result)
     return result
-
-
-# ---------------------------------------------------------------------- the life of a reader
 
 
 def main(arguments: Sequence[str]) -> int:

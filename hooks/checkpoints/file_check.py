@@ -6,8 +6,7 @@ decides; a file of an unknown kind must only have bytes.
 
 Source of safetensors: the format's description in huggingface/safetensors: eight bytes of length,
 little-endian; a JSON object from tensors to `data_offsets` [begin, end) after the header; the loader refuses
-a file whose tensors do not end at its last byte.
-"""
+a file whose tensors do not end at its last byte."""
 
 from __future__ import annotations
 
@@ -22,31 +21,18 @@ from ftrun.hooks.checkpoints.listing import FileFact, Tree, read_part
 from ftrun.hooks.checkpoints.model import DEEP, EMPTY, TORN, UNFLUSHED, UNREADABLE, Damaged, Need
 
 READERS: Mapping[str, tuple[str, str]] = {
-    "json": ("file_check", "check_json"),
-    "msgpack": ("layout_flax", "check_msgpack"),
-    "mindspore": ("layout_mindspore", "check_ckpt"),
-    "ocdbt": ("ocdbt_reader", "check_ocdbt"),
-    "safetensors": ("file_check", "check_safetensors"),
-    "tar": ("tar_reader", "check_tar"),
-    "torch": ("torch_reader", "check_torch"),
-    "zip": ("zip_reader", "check_zip"),
+    "json": ("file_check", "check_json"), "msgpack": ("layout_flax", "check_msgpack"),
+    "mindspore": ("layout_mindspore", "check_ckpt"), "ocdbt": ("ocdbt_reader", "check_ocdbt"),
+    "safetensors": ("file_check", "check_safetensors"), "tar": ("tar_reader", "check_tar"),
+    "torch": ("torch_reader", "check_torch"), "zip": ("zip_reader", "check_zip"),
     "zipchain": ("zip_reader", "check_zip_chain"),
-}
+}  # fmt: skip
 """Kind -> the module, imported on demand, and the function that reads it."""
 
 SUFFIXES: Mapping[str, str] = {
-    ".bin": "torch",
-    ".ckpt": "torch",
-    ".json": "json",
-    ".nemo": "tar",
-    ".npz": "zip",
-    ".pickle": "torch",
-    ".pkl": "torch",
-    ".pt": "torch",
-    ".pth": "torch",
-    ".safetensors": "safetensors",
-    ".tar": "torch",
-}
+    ".bin": "torch", ".ckpt": "torch", ".json": "json", ".nemo": "tar", ".npz": "zip", ".pickle": "torch",
+    ".pkl": "torch", ".pt": "torch", ".pth": "torch", ".safetensors": "safetensors", ".tar": "torch",
+}  # fmt: skip
 """Suffix -> kind; `torch` proves nothing of a file that begins as neither a zip nor a pickle."""
 
 

@@ -1,19 +1,15 @@
 """Decides whether a checkpoint is complete: by itself without loading it, or by its siblings. (I/O)
 
-The inspection proves in this order, and stops at the first proof of damage: the name is not a temporary one;
-the user's marker is there; ftrun's manifest agrees, if there is one; the shards in the layout's metadata are
-there; each file is sound as far as the level reads it; nothing changed meanwhile. Damage in a checkpoint that
-was written to within the last minute is `writing`. What could not be read, because time ran out or the file
-system refused, is no damage: the checkpoint is complete by rule.
+The inspection stops at the first proof of damage: the name is a temporary one; the user's marker is missing;
+ftrun's manifest disagrees; shards in the layout's metadata are missing; a file is not sound; something changed
+meanwhile. Damage in a checkpoint that was written to within the last minute is `writing`. What could not be
+read is no damage: the checkpoint is complete by rule.
 
-Nothing is known of a folder without a known layout, except that its run has written others like it. It must
-have what its two nearest neighbours by step have: if a part is missing, empty or truncated, it is torn. Two
-neighbours are compared, since a run that continues with fewer ranks has smaller sets from then on. If there
-is only one, it counts if it is older. Only certain parts are compared: one of several files with the same
-name except for a number, or a file with a hundredth of the folder's bytes. Sizes may differ between saves; a
-part is truncated if it has less than `CUT` of the smallest part beside it, or if it is smaller while the
-others are of one size, as tensors are.
-"""
+A folder without a known layout must have what its two nearest neighbours by step have; of one neighbour alone
+only if that is older, since a run that continues with fewer ranks has smaller sets. Only certain parts are
+compared: one of several files with the same name except for a number, or a file with a hundredth of the
+folder's bytes. A part is truncated if it has less than `CUT` of the smallest part beside it, or if it is
+smaller while the others are of one size, as tensors are."""
 
 from __future__ import annotations
 
@@ -25,25 +21,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.checkpoints import deep_results, file_check, listing, manifest, names
+from ftrun.hooks.checkpoints import deep_results, file_check, listing, manifest, model, names
 from ftrun.hooks.checkpoints.layouts import layout_of
 from ftrun.hooks.checkpoints.listing import DeadlinePassed, Tree
-from ftrun.hooks.checkpoints.model import (
-    COMPLETE,
-    DEEP,
-    EMPTY,
-    QUICK,
-    RULE,
-    TEMPORARY,
-    TORN,
-    UNASKED,
-    WRITING,
-    Damaged,
-    Expected,
-    Found,
-    Inspection,
-    Layout,
-)
+from ftrun.hooks.checkpoints.model import Damaged, Expected, Found, Inspection, Layout
 
 YOUNG_S = 60.0
 
@@ -59,23 +40,21 @@ class Proof(NamedTuple):
 def inspect(
     found: Found,
     *,
-    level: str = QUICK,
+    level: str = model.QUICK,
     marker: str = "",
     now_s: float,
     before_s: float = math.inf,
     run_dir: str = "",
 ) -> Inspection:
-    """Inspect one checkpoint at a level (QUICK or DEEP). Never raises.
-
-    `now_s`: the present time (Unix seconds), compared with times of writing. `before_s`: a deadline (monotonic);
-    what was not read by then counts as sound, and `level` says so. `marker`: the user's completeness marker.
-    `run_dir`: the run's folder with earlier results of the deep level ("": none).
-    """
+    """Inspect one checkpoint at a level (QUICK or DEEP). Never raises. `now_s`: the present time (Unix
+    seconds), compared with times of writing. `before_s`: a deadline (monotonic); what was not read by then
+    counts as sound, and `level` says so. `marker`: the user's completeness marker. `run_dir`: the run's
+    folder with earlier results of the deep level ("": none)."""
     try:
         look = partial(_inspect, level=level, marker=marker, now_s=now_s, before_s=before_s, run_dir=run_dir)
         return listing.map_parallel(look, [found], before_s)[0]
     except DeadlinePassed:
-        return Inspection(found, COMPLETE, "time ran out: taken as it stands")
+        return Inspection(found, model.COMPLETE, "time ran out: taken as it stands")
 
 
 def tree_of(found: Found, before_s: float = math.inf) -> Tree:
@@ -88,18 +67,18 @@ def _inspect(
 ) -> Inspection:
     layout, name = layout_of(found.layout), os.path.basename(found.path)
     if layout.temporary(found.path):
-        return Inspection(found, TEMPORARY, f"{name} is the name of something unfinished")
+        return Inspection(found, model.TEMPORARY, f"{name} is the name of something unfinished")
     try:
         tree = tree_of(found, before_s)
     except (FileNotFoundError, NotADirectoryError):
-        return Inspection(found, TORN, f"{name} is gone")
+        return Inspection(found, model.TORN, f"{name} is gone")
     except (OSError, DeadlinePassed) as error:
         why = f"its files could not be listed ({_reason(error)}): taken as it stands"
-        return Inspection(found, COMPLETE, why)
+        return Inspection(found, model.COMPLETE, why)
     files = {name: fact for name, fact in tree.files.items() if not manifest.is_ours(name)}
     seen = Inspection(
         found,
-        COMPLETE,
+        model.COMPLETE,
         "",
         size_bytes=sum(fact.size_bytes for fact in files.values()),
         shards=len(files),
@@ -108,18 +87,18 @@ def _inspect(
     is_young = abs(now_s - seen.written_s) < YOUNG_S
     try:
         if not seen.size_bytes:
-            raise Damaged(EMPTY, f"{name} has no byte in {len(files)} files")
+            raise Damaged(model.EMPTY, f"{name} has no byte in {len(files)} files")
         _check_marker(found.path, marker)
         proof = _prove(layout, tree._replace(files=files), level, before_s)
         if is_young:
             _check_unchanged(found, tree)
     except Damaged as damaged:
-        state = WRITING if is_young else damaged.state
+        state = model.WRITING if is_young else damaged.state
         return seen._replace(state=state, why=damaged.why, level=level)
     except (OSError, DeadlinePassed) as error:
         return seen._replace(why=f"it could not be looked into ({_reason(error)}): taken as it stands")
     seen = seen._replace(why=proof.why, level=proof.level, world=proof.world)
-    return seen if level == DEEP else deep_results.with_deep_result(seen, tree, run_dir)
+    return seen if level == model.DEEP else deep_results.with_deep_result(seen, tree, run_dir)
 
 
 def _prove(layout: Layout, tree: Tree, level: str, before_s: float) -> Proof:
@@ -129,9 +108,9 @@ def _prove(layout: Layout, tree: Tree, level: str, before_s: float) -> Proof:
         return _prove_files(layout.expected(tree), tree, level, before_s)
     needs = {
         # A note may have grown since.
-        name: UNASKED._replace(size_min_bytes=one.size_bytes)
+        name: model.UNASKED._replace(size_min_bytes=one.size_bytes)
         if names.is_note(name)
-        else UNASKED._replace(size_bytes=one.size_bytes, sha256=one.sha256)
+        else model.UNASKED._replace(size_bytes=one.size_bytes, sha256=one.sha256)
         for name, one in listed.files.items()
     }
     try:
@@ -147,8 +126,10 @@ def _prove_rewritten(layout: Layout, tree: Tree, level: str, before_s: float) ->
     expected = layout.expected(tree)
     proof = _prove_files(expected, tree, level, before_s)
     # A folder may have files of both saves; a single unproven file is judged as without a manifest.
-    if len(tree.files) > 1 and (proof.level == RULE or not expected.sure):
-        raise Damaged(TORN, "it differs from ftrun's manifest, which is older, and nothing else proves it")
+    if len(tree.files) > 1 and (proof.level == model.RULE or not expected.sure):
+        raise Damaged(
+            model.TORN, "it differs from ftrun's manifest, which is older, and nothing else proves it"
+        )
     return proof._replace(why=f"{proof.why}; written again since ftrun's manifest")
 
 
@@ -156,14 +137,16 @@ def _prove_files(expected: Expected, tree: Tree, level: str, before_s: float) ->
     missing = sorted(set(expected.needs) - set(tree.files))
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise Damaged(TORN, f"{missing[0]}{more} is missing: {expected.by}")
+        raise Damaged(model.TORN, f"{missing[0]}{more} is missing: {expected.by}")
     proven = listing.map_parallel(
-        lambda name: file_check.check_file(tree, name, expected.needs.get(name, UNASKED), level, before_s),
+        lambda name: file_check.check_file(
+            tree, name, expected.needs.get(name, model.UNASKED), level, before_s
+        ),
         sorted(tree.files),
         before_s,
     )
     words = sorted({word for word in proven if word})
-    reached = level if expected.sure or words else RULE
+    reached = level if expected.sure or words else model.RULE
     return Proof("; ".join([expected.by, *words]), reached, expected.world)
 
 
@@ -172,14 +155,14 @@ def _check_marker(path: str, marker: str) -> None:
     if not marker or os.path.exists(path + marker):
         return
     if not (os.path.isdir(path) and os.path.exists(os.path.join(path, marker))):
-        raise Damaged(TORN, f"its marker {marker} is not there")
+        raise Damaged(model.TORN, f"its marker {marker} is not there")
 
 
 def _check_unchanged(found: Found, tree: Tree) -> None:
     again = tree_of(found, tree.before_s)
     for name in sorted({*tree.files, *again.files}):
         if not names.is_note(name) and tree.files.get(name) != again.files.get(name):
-            raise Damaged(WRITING, f"{name} changed while it was looked at")
+            raise Damaged(model.WRITING, f"{name} changed while it was looked at")
 
 
 def _reason(error: Exception) -> str:
@@ -200,7 +183,7 @@ def compared_with_siblings(
     one: Inspection, others: Sequence[Found], *, before_s: float, now_s: float
 ) -> Inspection:
     """The inspection, changed to torn if `others`, found with it, prove that. Never raises OSError."""
-    if one.state != COMPLETE or not _is_plain(one.found):
+    if one.state != model.COMPLETE or not _is_plain(one.found):
         return one
     folder = os.path.dirname(one.found.path)
     beside = [
@@ -216,7 +199,7 @@ def compared_with_siblings(
         return one
     if not why:
         return one
-    return one._replace(state=WRITING if abs(now_s - one.written_s) < YOUNG_S else TORN, why=why)
+    return one._replace(state=model.WRITING if abs(now_s - one.written_s) < YOUNG_S else model.TORN, why=why)
 
 
 def _is_plain(found: Found) -> bool:

@@ -1,12 +1,8 @@
 """Hugging Face: `transformers` (Trainer), `accelerate` (save_state), `safetensors` (save_pretrained). (I/O)
 
-`transformers`: the Trainer writes the model with `training_args.bin`, then optimizer, scheduler and random
-states, and `trainer_state.json` last; resuming reads it first. So a folder without it is unfinished.
-
-`accelerate`: the main process writes model, optimizer, scheduler, samplers and scaler, and then its random
-state, as every process does. So `random_states_0.pkl` proves that all of them are there. Random states of
-other ranks, also the Trainer's, are written independently, and resuming works without them: they must only be
-sound.
+`transformers`: `trainer_state.json` is written last, and resuming reads it first. `accelerate`: the main
+process writes its random state last, so `random_states_0.pkl` proves that all is there. Random states of other
+ranks are written independently, and resuming works without them: they must only be sound.
 
 `safetensors`: the name of a shard has the number of shards (`model-00002-of-00004.safetensors`), and the
 index, written after all shards, names each of them. The index takes precedence: shards of an earlier save
@@ -17,8 +13,7 @@ Both loops keep FSDP's or DeepSpeed's checkpoint in a folder of its own, which i
 Sources: transformers/trainer.py (_save_checkpoint, _save_optimizer_and_scheduler, _load_rng_state,
 _load_optimizer_and_scheduler), folders written by 5.23; accelerate/{checkpointing,accelerator}.py,
 accelerate/utils/fsdp_utils.py, folders written by 1.15; huggingface_hub/serialization and
-transformers/modeling_utils.py (names, index).
-"""
+transformers/modeling_utils.py (names, index)."""
 
 from __future__ import annotations
 
@@ -38,7 +33,6 @@ if TYPE_CHECKING:
 Folders = Mapping[re.Pattern[str], Layout]
 """By the names of the folders that a loop gives to others, whose checkpoint lies in them."""
 
-# ---------------------------------------------------------------------- the Trainer
 
 TRAINER_STATE = "trainer_state.json"
 ARGUMENTS = "training_args.bin"  # written with the model, before all else
@@ -53,11 +47,9 @@ TRAINER_FOLDERS: Folders = {
 
 
 def _is_transformers(candidate: Candidate) -> bool:
-    """A folder with the Trainer's state, or with its name and what only the Trainer writes.
-
-    Hand-written loops have folders of that name, too, and an optimizer.pt in them; all of them without the state.
-    The Trainer's output folder has its state too in the end: where checkpoints lie in it, it is none.
-    """
+    """A folder with the Trainer's state, or with its name and what only the Trainer writes. Hand-written
+    loops have folders of that name, too, and an optimizer.pt in them; all of them without the state. The
+    Trainer's output folder has its state too in the end: where checkpoints lie in it, it is none."""
     has = candidate.names
     if any(TRAINER_FOLDER.fullmatch(name) and has[name] for name in has):
         return False
@@ -83,8 +75,6 @@ def _expect_transformers(tree: Tree) -> Expected:
     world = _world(tree, RNG_STATE) or (1 if "rng_state.pth" in tree.files else told.world)
     return told._replace(needs=needs, world=world)
 
-
-# ---------------------------------------------------------------------- Accelerate
 
 FIRST_RANDOM = "random_states_0.pkl"
 RANDOM_STATES = re.compile(r"random_states_([0-9]+)\.pkl")
@@ -112,8 +102,6 @@ def _expect_accelerate(tree: Tree) -> Expected:
         _check_state(tree, ACCELERATE_FOLDERS)
     return told._replace(world=_world(tree, RANDOM_STATES))
 
-
-# ---------------------------------------------------------------------- what both loops have
 
 TORCH_ENDINGS = (".bin", ".ckpt", ".pkl", ".pt", ".pth")
 OTHER_ENDINGS = (".json", ".safetensors")
@@ -145,10 +133,8 @@ def _loaded_files(tree: Tree) -> dict[str, Need]:
 
 
 def _check_state(tree: Tree, folders: Folders) -> None:
-    """Raises Damaged if all weights are missing, or the optimizer of an existing scheduler.
-
-    No library writes the rest alone, and some resume without a message. DeepSpeed's folders have both in them.
-    """
+    """Raises Damaged if all weights are missing, or the optimizer of an existing scheduler. No library writes
+    the rest alone, and some resume without a message. DeepSpeed's folders have both in them."""
     tops = {name.partition("/")[0] for name in tree.files}
     if any(pattern.fullmatch(top) and folders[pattern] is DEEPSPEED for top in tops for pattern in folders):
         return
@@ -169,8 +155,6 @@ def _world(tree: Tree, of_rank: re.Pattern[str]) -> Optional[int]:
     ranks = [int(match[1]) for match in map(of_rank.fullmatch, tree.files) if match]
     return max(ranks) + 1 if ranks else None
 
-
-# ---------------------------------------------------------------------- save_pretrained
 
 MODEL_SHARD = re.compile(
     r"(?P<stem>.*)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})(?P<end>\.safetensors|\.bin)"

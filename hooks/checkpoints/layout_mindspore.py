@@ -1,24 +1,21 @@
 """`mindspore`: a .ckpt file, MindFormers' `rank_<n>` folders, or its `iteration_<step>` folders. (I/O)
 
-In rank folders every rank renames its own file of a step when it is complete, so a step is complete when each
-rank's folder has its file. Folders of ranks of an earlier, larger run stay behind: a rank is not expected
-once two newer steps have no file of it. The path of such a checkpoint is rank 0's file. In an iteration
-folder `metadata.json` names the files with every parameter, and `common.json` is written after the weights;
-without `metadata.json` the names of the files have their number.
+In rank folders a step is complete when each rank's folder has its file. Folders of an earlier, larger run
+stay behind: a rank is not expected once two newer steps have no file of it. The path of such a checkpoint is
+rank 0's file. In an iteration folder `metadata.json` names the files with every parameter, and `common.json`
+is written after the weights; without `metadata.json` the names of the files have their number.
 
-The name has the epoch and the step in that epoch (`-2_400.ckpt`), which is not the step of the run. That is
-`step_num` in the file, if the callback appended it; otherwise it is computed from the files beside it.
+The step in the name is that of its epoch (`-2_400.ckpt`). That of the run is `step_num` in the file, if the
+callback appended it; otherwise it is computed from the files beside it.
 
 A .ckpt file is one `Checkpoint` message of protocol buffers: field 1, repeated, of `Value {1: tag, 2:
-TensorProto {1: dims, 2: type, 3: content}}`. So the lengths of the values lead from one to the next without
-reading a tensor, and a truncated file ends inside one. A large tensor is written in slices under one tag.
-With crc_check the file ends in "crc_num" and ten bytes, the CRC-32 of everything before. Nothing is proven of
-a file that begins otherwise, such as an encrypted one.
+TensorProto {1: dims, 2: type, 3: content}}`, whose lengths lead from one to the next without reading a tensor.
+A large tensor is written in slices under one tag. With crc_check the file ends in "crc_num" and ten bytes,
+the CRC-32 of everything before. Nothing is proven of a file that begins otherwise, such as an encrypted one.
 
 Sources: mindspore/train/callback/_checkpoint.py, mindspore/train/serialization.py,
 mindspore/ccsrc/utils/checkpoint.proto and files of MindSpore 2.10; MindFormers' core/callback (rank folders,
-meta.json), tools/resume_ckpt.py, checkpoint/{checkpoint,metadata,utils}.py of 2.1.
-"""
+meta.json), tools/resume_ckpt.py, checkpoint/{checkpoint,metadata,utils}.py of 2.1."""
 
 from __future__ import annotations
 
@@ -32,19 +29,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.checkpoints import listing
+from ftrun.hooks.checkpoints import listing, model
 from ftrun.hooks.checkpoints.listing import Candidate, DeadlinePassed, FileFact, Tree, read_chunks, read_part
-from ftrun.hooks.checkpoints.model import (
-    DEEP,
-    TORN,
-    UNFLUSHED,
-    UNREADABLE,
-    Damaged,
-    Expected,
-    Layout,
-    Need,
-    damage,
-)
+from ftrun.hooks.checkpoints.model import Damaged, Expected, Layout, Need, damage
 
 FILE = re.compile(r"(?P<stem>.*)-(?P<epoch>[0-9]+)_(?P<step>[0-9]+)(?P<end>\.ckpt|\.safetensors)")
 RANK = re.compile(r"rank_([0-9]+)")
@@ -143,8 +130,8 @@ def _files_by_metadata(tree: Tree) -> list[str]:
     try:
         stored = json.loads(text)["storage_data"].values()
         return sorted({str(place["file_name"]) for places in stored for place in places})
-    except UNREADABLE:
-        raise Damaged(TORN, f"{METADATA} cannot be read") from None
+    except model.UNREADABLE:
+        raise Damaged(model.TORN, f"{METADATA} cannot be read") from None
 
 
 def _is_of_rank(path: str) -> bool:
@@ -154,11 +141,10 @@ def _is_of_rank(path: str) -> bool:
 
 
 def _of_rank(path: str, folder: str) -> str:
-    """The same step's file in another rank's folder, by path from the folder of both.
-
-    The name may have the rank in it (`llama_rank_0-2_400.ckpt`), and a number where a run began anew beside older files
-    (`llama_rank_0_1-2_400.ckpt`), which not all ranks need to have: there the step decides, if one file alone has it.
-    """
+    """The same step's file in another rank's folder, by path from the folder of both. The name may have the
+    rank in it (`llama_rank_0-2_400.ckpt`), and a number where a run began anew beside older files
+    (`llama_rank_0_1-2_400.ckpt`), which not all ranks need to have: there the step decides, if one file alone
+    has it."""
     base = os.path.dirname(os.path.dirname(path))
     own, name = os.path.basename(os.path.dirname(path)), os.path.basename(path)
     named = re.sub(rf"(?<![A-Za-z]){own}(?![0-9])", folder, name)
@@ -273,7 +259,7 @@ def check_ckpt(path: str, fact: FileFact, level: str, before_s: float) -> str:
     read = functools.partial(read_part, path)
     head = read(0, HEAD_BYTES)
     if not head.strip(b"\0"):
-        raise Damaged(UNFLUSHED, "begins with zeros where its values must be")
+        raise Damaged(model.UNFLUSHED, "begins with zeros where its values must be")
     if not begins_as_ckpt(head):
         return ""
     has: dict[str, list[int]] = {}
@@ -289,8 +275,8 @@ def check_ckpt(path: str, fact: FileFact, level: str, before_s: float) -> str:
     short = [tag for tag, (wanted, got) in has.items() if got and got < wanted]
     if short:
         wanted, got = has[short[0]]
-        raise Damaged(TORN, f"has {got} of the {wanted} bytes of {short[0]}")
-    if level == DEEP and end < fact.size_bytes:
+        raise Damaged(model.TORN, f"has {got} of the {wanted} bytes of {short[0]}")
+    if level == model.DEEP and end < fact.size_bytes:
         _check_crc(path, end, before_s)
         return "checksum"
     return "protobuf values"
@@ -303,7 +289,7 @@ def read_values(read: Read, size_bytes: int) -> Iterator[Value]:
         head = read(at, HEAD_BYTES)
         if at and head.startswith(CRC):
             if size_bytes - at != CRC_BYTES:
-                raise Damaged(TORN, "is cut inside its checksum")
+                raise Damaged(model.TORN, "is cut inside its checksum")
             return
         try:
             if head[0] != VALUE:
@@ -313,11 +299,13 @@ def read_values(read: Read, size_bytes: int) -> Iterator[Value]:
         except IndexError:
             if at + len(head) < size_bytes:  # longer than anybody's names are: nothing is said of it
                 return
-            raise Damaged(TORN, f"is cut inside a value at byte {at}") from None
+            raise Damaged(model.TORN, f"is cut inside a value at byte {at}") from None
         except ValueError:
             raise damage(head, f"has no value at byte {at}") from None
         if value.end > size_bytes:
-            raise Damaged(TORN, f"is cut inside {value.tag}: {size_bytes} bytes, and it ends at {value.end}")
+            raise Damaged(
+                model.TORN, f"is cut inside {value.tag}: {size_bytes} bytes, and it ends at {value.end}"
+            )
         yield value
         at = value.end
 
@@ -337,16 +325,13 @@ def _value(head: bytes, at: int, base: int, end: int) -> Value:
     """`at`: where the value's first field begins in `head`; `end`: its end there, perhaps beyond `head`."""
     tag = ""
     tensor = Value(base + end, "")
-    while at < min(end, len(head)):
-        field = head[at]
-        length, at = _varint(head, at + 1)
+    for field, length, begin in _fields(head, at, end):
         if field == TAG:
-            tag = head[at : at + length].decode("utf-8", "replace")
+            tag = head[begin : begin + length].decode("utf-8", "replace")
         elif field == TENSOR:
-            tensor = _tensor(head, at, base, at + length)
+            tensor = _tensor(head, begin, base, begin + length)
         elif field & 7 != 2:
             raise ValueError(field)
-        at += length
     if not tag:
         raise IndexError if end > len(head) else ValueError
     return tensor._replace(end=base + end, tag=tag)
@@ -355,25 +340,30 @@ def _value(head: bytes, at: int, base: int, end: int) -> Value:
 def _tensor(head: bytes, at: int, base: int, end: int) -> Value:
     dims: list[int] = []
     kind, content_at, content = "", 0, 0
-    while at < min(end, len(head)):
-        field = head[at]
-        number, at = _varint(head, at + 1)
+    for field, number, begin in _fields(head, at, end):
         if field == DIM:
             dims.append(number)
         elif field == DIMS:
-            stop = at + number
-            while at < stop:
-                number, at = _varint(head, at)
-                dims.append(number)
+            place = begin
+            while place < begin + number:
+                dim, place = _varint(head, place)
+                dims.append(dim)
         elif field == CONTENT:
-            content_at, content = base + at, number
-            at += number
+            content_at, content = base + begin, number
         elif field & 7 == 2:
-            kind = head[at : at + number].decode("ascii", "replace")
-            at += number
+            kind = head[begin : begin + number].decode("ascii", "replace")
         else:
             raise ValueError(field)
     return Value(0, "", tuple(dims), kind, content_at, content)
+
+
+def _fields(head: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Each field, its number or length, and where it stands or begins."""
+    while at < min(end, len(head)):
+        field = head[at]
+        number, at = _varint(head, at + 1)
+        yield field, number, at
+        at += number if field & 7 == 2 else 0
 
 
 def _varint(text: bytes, at: int) -> tuple[int, int]:
@@ -395,4 +385,4 @@ def _check_crc(path: str, end: int, before_s: float) -> None:
     for piece in read_chunks(path, before_s, end):
         crc = zlib.crc32(piece, crc)
     if crc != int.from_bytes(read_part(path, end + len(CRC), 10), "big"):
-        raise Damaged(TORN, "does not have the CRC-32 that it ends with")
+        raise Damaged(model.TORN, "does not have the CRC-32 that it ends with")

@@ -7,8 +7,7 @@ counts, and the arrays and chunks of zarr in the metadata. If Orbax was told to 
 value, chunks are not counted.
 
 Sources: orbax/checkpoint/_src/path/{atomicity,temporary_paths}.py, _src/metadata (the JSON files), the zarr
-specifications 2 and 3; folders written by Orbax 0.12.
-"""
+specifications 2 and 3; folders written by Orbax 0.12."""
 
 from __future__ import annotations
 
@@ -21,16 +20,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ftrun.hooks.checkpoints import names
+from ftrun.hooks.checkpoints import names, ocdbt_reader
 from ftrun.hooks.checkpoints.listing import Candidate, FileFact, Tree, read_part
 from ftrun.hooks.checkpoints.model import TORN, UNREADABLE, Damaged, Expected, Layout, Need
-from ftrun.hooks.checkpoints.ocdbt_reader import (
-    FRAME_BYTES,
-    MANIFEST_BYTES_MAX,
-    file_ends,
-    newest_root,
-    node_bytes,
-)
 
 STEP = "_CHECKPOINT_METADATA"
 ITEM = "_METADATA"
@@ -115,15 +107,15 @@ def _expect_item(tree: Tree) -> Expected:
 
 def _expect_ocdbt(tree: Tree) -> Expected:
     """The files in the tree's nodes with their least sizes; of a large tree only the bytes of all values.
-
-    Raises Damaged where a node is not there, or where fewer bytes lie there than the manifest counts.
-    """
-    root = newest_root(tree.read(MANIFEST, MANIFEST_BYTES_MAX))
+    Raises Damaged where a node is not there, or where fewer bytes lie there than the manifest counts."""
+    root = ocdbt_reader.newest_root(tree.read(MANIFEST, ocdbt_reader.MANIFEST_BYTES_MAX))
     if root is None or _is_outside(root.place.name):
         return Expected({}, "an OCDBT manifest")
     by = f"{root.value_bytes} bytes of values by {MANIFEST}"
     try:
-        ends = file_ends(root, lambda at: read_part(tree.at(at.name), at.begin, at.end - at.begin))
+        ends = ocdbt_reader.file_ends(
+            root, lambda at: read_part(tree.at(at.name), at.begin, at.end - at.begin)
+        )
     except FileNotFoundError as error:
         name = os.path.relpath(str(error.filename), tree.base)
         raise Damaged(TORN, f"{name} is missing: {MANIFEST} leads to it") from None
@@ -148,7 +140,7 @@ def _may_hold_values(tree: Tree, name: str, fact: FileFact) -> bool:
     if name.endswith((MANIFEST, "commit_success.txt")) or name.startswith(("_", PROCESSES)):
         return False
     large = fact.size_bytes > NODE_FILE_BYTES_MAX
-    return large or node_bytes(tree.read(name, FRAME_BYTES)) != fact.size_bytes
+    return large or ocdbt_reader.node_bytes(tree.read(name, ocdbt_reader.FRAME_BYTES)) != fact.size_bytes
 
 
 def _array_names(tree: Tree, metadata: dict[str, Any]) -> Iterator[str]:

@@ -1,22 +1,19 @@
 """PyTorch: `torch` (one file of torch.save), `dcp` (torch.distributed.checkpoint), `lightning` (both). (I/O)
 
-`dcp` is a folder of shards `__<rank>_<n>.distcp`. When all ranks have reported what they wrote, the
-coordinator writes `.metadata` under a temporary name and renames it, so it proves that all were done. It
-lists file, offset and length of every tensor, and so the files and their least sizes. Walking that list takes
-a second for each megabyte or two, so from large ones only the names are extracted; truncation also shows at
-the end of a shard. Without collectives every rank writes a `__<rank>.metadata` after its shards.
+`dcp` is a folder of shards `__<rank>_<n>.distcp`. The coordinator renames `.metadata` into place when all
+ranks are done. It lists file, offset and length of every tensor, and so the files and their least sizes.
+Walking that list takes a second for each megabyte or two, so from large ones only the names are extracted.
+Without collectives every rank writes a `__<rank>.metadata` after its shards.
 
 A file of `lightning` is one of torch.save. A folder of its FSDP or model-parallel strategy is a DCP
-checkpoint with `meta.pt`, which rank 0 writes when all shards are there; DeepSpeed's has its shards in
-`checkpoint/`.
+checkpoint with `meta.pt`, which rank 0 writes last; DeepSpeed's has its shards in `checkpoint/`.
 
 Sources: torch/serialization.py, caffe2/serialize/inline_container.cc (the zip) and
 torch.serialization._legacy_save (before 1.6);
 torch/distributed/checkpoint/{filesystem,metadata,state_dict_saver}.py of 2.13 (async_save and FSDP's state
 dicts end in the same writer); lightning/fabric/utilities/cloud_io.py (_atomic_save),
 lightning/pytorch/strategies/{fsdp,model_parallel,deepspeed}.py,
-lightning/pytorch/callbacks/model_checkpoint.py (names), files written by 2.6.
-"""
+lightning/pytorch/callbacks/model_checkpoint.py (names), files written by 2.6."""
 
 from __future__ import annotations
 
@@ -33,12 +30,9 @@ from ftrun.hooks.checkpoints.zip_reader import LOCAL, LOCAL_MARK
 
 TORCH_FILE = Need("torch", size_min_bytes=4)  # it begins as a zip or as a pickle
 
-# ---------------------------------------------------------------------- torch.save
 
 TORCH_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".tar")
 
-
-# ---------------------------------------------------------------------- torch.distributed.checkpoint
 
 DCP_METADATA = ".metadata"
 DCP_SHARD = re.compile(r"(?:^|/)[\w.-]*__(\d+)_\d+\.distcp$")
@@ -131,8 +125,6 @@ def _shard_names(content: bytes) -> set[str]:
         at = content.find(SHARD_ENDING, end)
     return found
 
-
-# ---------------------------------------------------------------------- Lightning
 
 META = "meta.pt"
 DEEPSPEED_FOLDER = "checkpoint"

@@ -8,19 +8,11 @@ import importlib
 from ftrun.hooks.checkpoints.model import Expected, Layout
 
 TABLE = (
-    ("layout_nemo", "NEMO"),
-    ("layout_megatron", "MEGATRON"),
-    ("layout_huggingface", "TRANSFORMERS"),
-    ("layout_orbax", "ORBAX"),
-    ("layout_huggingface", "ACCELERATE"),
-    ("layout_mindspore", "MINDSPORE"),
-    ("layout_torch", "LIGHTNING"),
-    ("layout_deepspeed", "DEEPSPEED"),
-    ("layout_flax", "FLAX"),
-    ("layout_torch", "DCP"),
-    ("layout_huggingface", "SAFETENSORS"),
-    ("layout_torch", "TORCH"),
-)
+    ("layout_nemo", "NEMO"), ("layout_megatron", "MEGATRON"), ("layout_huggingface", "TRANSFORMERS"),
+    ("layout_orbax", "ORBAX"), ("layout_huggingface", "ACCELERATE"), ("layout_mindspore", "MINDSPORE"),
+    ("layout_torch", "LIGHTNING"), ("layout_deepspeed", "DEEPSPEED"), ("layout_flax", "FLAX"),
+    ("layout_torch", "DCP"), ("layout_huggingface", "SAFETENSORS"), ("layout_torch", "TORCH"),
+)  # fmt: skip
 """Module and name. The first layout that recognises a path counts, so the most specific come first."""
 
 ANY = Layout(

@@ -2,8 +2,7 @@
 
 `.ftrun-manifest.json` names every file with its size and, if known, its SHA-256; `.ftrun-complete` is written
 last and has the SHA-256 of the manifest. For a checkpoint that is one file NAME both are beside it as
-NAME.ftrun-manifest.json and NAME.ftrun-complete. Without its marker a manifest does not count.
-"""
+NAME.ftrun-manifest.json and NAME.ftrun-complete. Without its marker a manifest does not count."""
 
 from __future__ import annotations
 
@@ -31,10 +30,8 @@ class Entry(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """The files of a checkpoint by path; its step, and the processes and nodes that wrote it, if known.
-
-    `by`: the run, attempt and start that published a staged set.
-    """
+    """The files of a checkpoint by path; its step, and the processes and nodes that wrote it, if known. `by`:
+    the run, attempt and start that published a staged set."""
 
     files: Mapping[str, Entry]
     step: Optional[int] = None
@@ -78,11 +75,9 @@ def write_marker(checkpoint: str) -> None:
 
 
 def read(checkpoint: str) -> Optional[Manifest]:
-    """The manifest of a checkpoint; None without one. Raises Damaged if its marker does not fit, OSError.
-
-    A published set with a manifest and no marker is incomplete. A manifest that a user had made for a complete
-    checkpoint does not count without its marker.
-    """
+    """The manifest of a checkpoint; None without one. Raises Damaged if its marker does not fit, OSError. A
+    published set with a manifest and no marker is incomplete. A manifest that a user had made for a complete
+    checkpoint does not count without its marker."""
     path = place_of(checkpoint, MANIFEST)
     try:
         text = read_part(path, 0, READ_BYTES_MAX)
@@ -98,10 +93,10 @@ def read(checkpoint: str) -> Optional[Manifest]:
         raise Damaged(TORN, why) from None
     if marker != hashlib.sha256(text).hexdigest():
         raise Damaged(TORN, f"{name} is not the one that its marker was made for")
-    try:
-        return _parse_manifest(json.loads(text), os.stat(path).st_mtime)
-    except UNREADABLE:
-        raise Damaged(TORN, f"{name} cannot be read") from None
+    found = parse(text, os.stat(path).st_mtime)
+    if found is None:
+        raise Damaged(TORN, f"{name} cannot be read")
+    return found
 
 
 def of_tree(tree: Tree, step: Optional[int], *, sums: bool) -> Manifest:
@@ -131,14 +126,20 @@ def _is_a_persons(text: bytes) -> bool:
     return isinstance(facts, dict) and not facts.get("nodes") and not facts.get("by")
 
 
-def _parse_manifest(facts: dict[str, object], written_s: float) -> Manifest:
-    if facts["version"] != VERSION:
-        raise ValueError(facts["version"])
-    files: dict[str, dict[str, object]] = facts["files"]  # type: ignore[assignment]
+def parse(text: bytes, written_s: float = 0.0) -> Optional[Manifest]:
+    """The manifest in its text; None if it is invalid."""
+    try:
+        facts = json.loads(text)
+        if facts["version"] != VERSION:
+            return None
+        rows = facts["files"].items()
+        files = {name: Entry(int(row["size_bytes"]), str(row.get("sha256", ""))) for name, row in rows}
+    except UNREADABLE:
+        return None
     step, world = facts.get("step"), facts.get("world")
     nodes, by = facts.get("nodes") or [], facts.get("by")
     return Manifest(
-        {name: Entry(int(str(row["size_bytes"])), str(row.get("sha256", ""))) for name, row in files.items()},
+        files,
         step if isinstance(step, int) else None,
         world if isinstance(world, int) else None,
         tuple(str(node) for node in nodes) if isinstance(nodes, list) else (),

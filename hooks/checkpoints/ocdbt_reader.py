@@ -1,18 +1,15 @@
 """Reads files of an OCDBT database, in which Orbax keeps arrays. (I/O)
 
 Manifest, version tree nodes and B+tree nodes have one frame: a magic number, their length, a version, the
-compression, the body, and the CRC-32C of everything before. So a manifest is proven to its last byte. A data
-file has values and nodes one after the other, and tensorstore writes it as a whole: if its last node does not
-end inside the file, it was truncated.
+compression, the body, and the CRC-32C of everything before. tensorstore writes a data file as a whole: if its
+last node does not end inside the file, it was truncated.
 
 The manifest names the root of each version with the bytes of all nodes and values below it; a node names its
 children, or the places of its values. A file name has a base, which is a prefix of the names in that file's
-nodes. A small tree is walked, so every place is known; of a large one, which would take seconds, only the
-bytes are counted. What is not understood is None, and proves nothing.
+nodes. A small tree is walked; of a large one only the bytes are counted. What is not understood proves nothing.
 
 Source: tensorstore's description of the format (kvstore/ocdbt/index.rst), its kvstore/ocdbt/format; files
-written by Orbax 0.5 and 0.12.
-"""
+written by Orbax 0.5 and 0.12."""
 
 from __future__ import annotations
 
@@ -20,7 +17,6 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.checkpoints import zstd
 from ftrun.hooks.checkpoints.listing import FileFact, read_part
 from ftrun.hooks.checkpoints.model import TORN, Damaged, damage
 
@@ -151,7 +147,11 @@ def _body(framed: bytes) -> bytes:
     version, compression, body = framed[12], framed[13], framed[BODY_AT:-CRC_BYTES]
     if version or compression > 1:
         raise ValueError(version)
-    return zstd.decompress(body) if compression else body
+    if not compression:
+        return body
+    from ftrun.hooks.checkpoints import zstd  # ctypes is for those who need it
+
+    return zstd.decompress(body)
 
 
 class _Reader:

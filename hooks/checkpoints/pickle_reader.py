@@ -5,8 +5,7 @@ pickletools.genops walks the opcodes on a stack of inert values: a class is its 
 with arguments. Anything invalid raises Broken and nothing else, and needs no more memory than the given
 bytes.
 
-Source: the documentation of each opcode in Python's pickletools.
-"""
+Source: the documentation of each opcode in Python's pickletools."""
 
 from __future__ import annotations
 
@@ -110,10 +109,9 @@ def _run(machine: _Machine, content: bytes, at: int) -> tuple[Any, int]:
 
 
 def number_after(content: bytes, key: str) -> Optional[int]:
-    """The whole number (or truth) that is stored right behind a text in a pickle, without walking it.
-
-    None where the text has no number behind it, or not always the same one. Keys of a dict are written so, by every protocol from 2 on.
-    """
+    """The whole number (or truth) that is stored right behind a text in a pickle, without walking it. None
+    where the text has no number behind it, or not always the same one. Keys of a dict are written so, by
+    every protocol from 2 on."""
     told = {_int(found[1]) for found in re.finditer(_key_of(key) + NUMBER, content, re.DOTALL)}
     return told.pop() if len(told) == 1 else None
 
@@ -202,11 +200,6 @@ def _reduce(machine: _Machine, _: Any) -> Any:
     return made
 
 
-def _new_keywords(machine: _Machine, _: Any) -> Call:
-    _keywords, args, what = machine.pop(), machine.pop(), machine.pop()
-    return Call(what, args)
-
-
 def _obj(machine: _Machine, _: Any) -> Call:
     what, *args = machine.to_mark()
     return Call(what, tuple(args))
@@ -218,30 +211,15 @@ def _build(machine: _Machine, _: Any) -> None:
         made.state = state
 
 
-def _append(machine: _Machine, _: Any) -> None:
-    value = machine.pop()
-    _add(machine.top(), [value])
-
-
-def _appends(machine: _Machine, _: Any) -> None:
-    values = machine.to_mark()
-    _add(machine.top(), values)
-
-
-def _add(owner: Any, values: list[Any]) -> None:
+def _add(machine: _Machine, values: list[Any]) -> None:
+    owner = machine.top()
     if isinstance(owner, list):
         owner.extend(values)
     elif isinstance(owner, Call):
         owner.items.extend(values)
 
 
-def _set_item(machine: _Machine, _: Any) -> None:
-    value, key = machine.pop(), machine.pop()
-    _put(machine.top(), [key, value])
-
-
-def _set_items(machine: _Machine, _: Any) -> None:
-    values = machine.to_mark()
+def _set_items(machine: _Machine, values: list[Any]) -> None:
     _put(machine.top(), values)
 
 
@@ -287,13 +265,17 @@ STEPS: dict[str, Step] = {
     "TUPLE": _pushes(lambda machine, _: tuple(machine.to_mark())), "FROZENSET": _pushes(lambda machine, _: tuple(machine.to_mark())),
     "TUPLE1": _pushes(lambda machine, _: _last(machine, 1)), "TUPLE2": _pushes(lambda machine, _: _last(machine, 2)),
     "TUPLE3": _pushes(lambda machine, _: _last(machine, 3)),
-    "APPEND": _append, "APPENDS": _appends, "ADDITEMS": _appends, "SETITEM": _set_item, "SETITEMS": _set_items,
+    "APPEND": lambda machine, _: _add(machine, [machine.pop()]), "APPENDS": lambda machine, _: _add(machine, machine.to_mark()),
+    "ADDITEMS": lambda machine, _: _add(machine, machine.to_mark()),
+    "SETITEM": lambda machine, _: _set_items(machine, [machine.pop(), machine.pop()][::-1]),
+    "SETITEMS": lambda machine, _: _set_items(machine, machine.to_mark()),
     "POP": lambda machine, _: machine.stack.pop(), "POP_MARK": lambda machine, _: machine.to_mark(), "DUP": _pushes(lambda machine, _: machine.top()),
     "MEMOIZE": _remember, "PUT": _remember, "BINPUT": _remember, "LONG_BINPUT": _remember,
     "GET": _recall, "BINGET": _recall, "LONG_BINGET": _recall,
     "GLOBAL": _pushes(lambda _, argument: _named(argument)), "STACK_GLOBAL": _pushes(_stack_global),
-    "INST": _pushes(lambda machine, argument: Call(_named(argument), tuple(machine.to_mark()))), "OBJ": _pushes(_obj),
-    "REDUCE": _pushes(_reduce), "NEWOBJ": _pushes(_reduce), "NEWOBJ_EX": _pushes(_new_keywords), "BUILD": _build,
+    "INST": _pushes(lambda machine, argument: Call(_named(argument), tuple(machine.to_mark()))),
+    "OBJ": _pushes(_obj),
+    "REDUCE": _pushes(_reduce), "NEWOBJ": _pushes(_reduce), "NEWOBJ_EX": _pushes(lambda machine, _: Call(*_last(machine, 3)[:2])), "BUILD": _build,
     "PERSID": _pushes(_persistent), "BINPERSID": _pushes(lambda machine, _: _persistent(machine, machine.pop())),
     "EXT1": _extension, "EXT2": _extension, "EXT4": _extension,
 }  # fmt: skip

@@ -4,8 +4,7 @@ Megatron and DeepSpeed get a folder and read the newest checkpoint's name in a t
 the highest step. If the user's own folder leads them to the chosen checkpoint, it is used. If not (the newest
 is torn or poisoned, or a crash came between checkpoint and tracker), they get a resume view: a private folder
 of the run with a link to the chosen checkpoint and a tracker file that names it. The user's files are not
-changed. A view is for loading only.
-"""
+changed. A view is for loading only."""
 
 from __future__ import annotations
 
@@ -26,10 +25,7 @@ OF_A_RANK = re.compile(r"rank_[0-9]+")
 
 
 def resume_root(found: Found, passed: Sequence[str], view: str) -> str:
-    """The folder that leads to `found`: its own, or `view`, which is made then. Raises OSError.
-
-    `passed`: paths that must not be loaded.
-    """
+    """The folder that leads to `found`, not to `passed`: its own, or `view`, made then. Raises OSError."""
     container = os.path.dirname(found.path)
     if OF_A_RANK.fullmatch(os.path.basename(container)):  # the folders of all ranks belong together
         return os.path.dirname(container)

@@ -2,14 +2,11 @@
 
 The order is that of hooks/bundle/batch.sh: the highest step, then the youngest, then the last by name; those
 without a step come last. The first one is taken that is complete, was not set aside (a start failed to load
-it) and was not written by a diverged training. A run may have hundreds of checkpoints, and the newest is
-nearly always good, so none is inspected after the first that may be loaded. Nobody writes checkpoints at a
-start, so an incomplete one is broken, however young it is. Rejected checkpoints are listed with the reason.
+it) and was not written by a diverged training; none is inspected after it. Nobody writes checkpoints at a
+start, so an incomplete one is broken, however young it is.
 
-A run that never had a complete checkpoint begins from nothing. But if there are checkpoints and all are set
-aside, poisoned or broken, that would silently discard the progress: then the answer is `stuck`, unless the
-user allowed it.
-"""
+A run that never had a complete checkpoint begins from nothing. But if there are checkpoints and none may be
+loaded, the answer is `stuck`, unless the user allowed to discard the progress."""
 
 from __future__ import annotations
 
@@ -29,11 +26,9 @@ from ftrun.hooks.checkpoints.model import COMPLETE, EMPTY, TEMPORARY, TORN, WRIT
 
 class Request(NamedTuple):
     """The user's patterns and marker, their working folder, the checkpoints set aside, and the divergences.
-
     `had`: the run had a complete checkpoint once; `began_s`: when it was first submitted (Unix seconds);
     `fresh`: it may begin from nothing in any case; `before_s`: the deadline (monotonic); `run_dir`: the run's
-    folder, "" for none.
-    """
+    folder, "" for none."""
 
     patterns: Sequence[str]
     cwd: str
@@ -53,10 +48,8 @@ class Request(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """The checkpoint to load (None: none) and why; the rejected ones, newest first.
-
-    `stuck`: why the run must not begin at all ("" if it may); `inspected`: all inspections, newest first.
-    """
+    """The checkpoint to load (None: none) and why; the rejected ones, newest first. `stuck`: why the run must
+    not begin at all ("" if it may); `inspected`: all inspections, newest first."""
 
     chosen: Optional[Inspection]
     why: str
@@ -119,10 +112,8 @@ def mark_diverged(inspected: Iterable[Inspection], request: Request) -> list[Ins
 
 
 def why_lost(selection: Selection, request: Request) -> str:
-    """Why a run without checkpoints must not begin from nothing; "" if it may.
-
-    It must not if it had some and even their folder is gone, as without a mounted file system.
-    """
+    """Why a run without checkpoints must not begin from nothing; "" if it may. It must not if it had some and
+    even their folder is gone, as without a mounted file system."""
     if selection.inspected or selection.stuck or request.fresh or not request.had:
         return selection.stuck
     folders = [_folder(pattern, request.cwd) for pattern in request.patterns]

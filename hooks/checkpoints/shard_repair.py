@@ -1,16 +1,13 @@
 """Repairs a broken checkpoint in a view of links, if identical shards allow it. (I/O)
 
-A checkpoint that is newer than the chosen one and broken in a few files may save work. Ranks of one
-data-parallel group often save the same bytes under different names. Such a twin may replace a torn or missing
-shard only if checksums prove it, since a shard that is nearly right is worse than an older checkpoint:
+Ranks of one data-parallel group often save the same bytes under different names. Such a twin may replace a
+torn or missing shard of a newer checkpoint than the chosen one, only if checksums prove it:
 
 - ftrun's manifest of this checkpoint has the lost shard's checksum, and a file with that checksum is there; or
 - a complete earlier checkpoint of the run has both files under the same names with equal checksums, and here
   all remaining files that were equal there are equal again.
 
-Names (they differ in the number of a rank) only select candidates. Checksums are computed while there is
-time. The view is inspected like any checkpoint before it is loaded. The user's files are not changed.
-"""
+Names only select candidates. The view is inspected before it is loaded. The user's files are not changed."""
 
 from __future__ import annotations
 
@@ -21,23 +18,13 @@ import time
 from collections.abc import Collection, Mapping
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.checkpoints import manifest
+from ftrun.hooks.checkpoints import manifest, model
 from ftrun.hooks.checkpoints.diverged import why_diverged
 from ftrun.hooks.checkpoints.file_check import check_file
 from ftrun.hooks.checkpoints.inspection import inspect
 from ftrun.hooks.checkpoints.layouts import layout_of
 from ftrun.hooks.checkpoints.listing import DeadlinePassed, Tree, list_tree, map_parallel
-from ftrun.hooks.checkpoints.model import (
-    COMPLETE,
-    EMPTY,
-    QUICK,
-    TORN,
-    UNASKED,
-    UNFLUSHED,
-    Damaged,
-    Inspection,
-    Need,
-)
+from ftrun.hooks.checkpoints.model import Damaged, Inspection, Need
 from ftrun.hooks.checkpoints.names import without_step
 from ftrun.hooks.checkpoints.selection import Request, Selection
 
@@ -80,7 +67,7 @@ def select_repaired(selection: Selection, request: Request, view: str) -> tuple[
 
 def _is_worth(one: Inspection, request: Request) -> bool:
     return (
-        one.state in (TORN, EMPTY, UNFLUSHED)
+        one.state in (model.TORN, model.EMPTY, model.UNFLUSHED)
         and one.found.path not in request.paths_aside
         and one.size_bytes > 0
         and os.path.isdir(one.found.path)
@@ -125,7 +112,7 @@ def _repair(
         return None
     later_s = time.time() + 3600.0  # links are young, what they lead to is not
     seen = inspect(one.found._replace(path=view), marker=request.marker, now_s=later_s, before_s=before_s)
-    if seen.state != COMPLETE:
+    if seen.state != model.COMPLETE:
         shutil.rmtree(os.path.dirname(view), ignore_errors=True)
         return None
     name, source = min(plan.instead.items())
@@ -139,7 +126,7 @@ def _broken_files(tree: Tree, needs: Mapping[str, Need], before_s: float) -> set
 
     def is_broken(name: str) -> bool:
         try:
-            check_file(tree, name, needs.get(name, UNASKED), QUICK, before_s)
+            check_file(tree, name, needs.get(name, model.UNASKED), model.QUICK, before_s)
         except Damaged:
             return True
         return False
@@ -181,15 +168,9 @@ def _link_view(tree: Tree, instead: Mapping[str, str], view: str) -> None:
         os.symlink(os.path.realpath(tree.at(source)), target)
 
 
-# ---------------------------------------------------------------------- the plan
-
-
 def plan_repair(broken: Collection[str], *, here: Sums, listed: Sums, earlier: Sums) -> RepairPlan:
-    """Find a twin for each broken shard, all or none.
-
-    Checksums: of the sound files of this checkpoint (`here`), of its manifest (`listed`), and of a complete
-    checkpoint of the same run (`earlier`).
-    """
+    """Find a twin for each broken shard, all or none. Checksums: of the sound files of this checkpoint
+    (`here`), of its manifest (`listed`), and of a complete checkpoint of the same run (`earlier`)."""
     instead, proofs = {}, []
     for name in sorted(broken):
         source, proof = _by_manifest(name, here, listed), "the manifest's checksum"

@@ -1,19 +1,15 @@
 """Checks a zip, or zips one after the other: quick by the directory, deep by each record's checksum. (I/O)
 
-The directory is at the end and written last, so a truncated file has none, and one read of the last 64 KiB
-shows that for any size. A crashed machine leaves files of the right length with zeros inside. If the file
-system reports holes, the quick level checks whether a hole covers a record's header, or a record whose
-checksum is not that of zeros. Holes alone prove nothing, since some file systems store zeros as holes.
+The directory is at the end and written last, so one read of the last 64 KiB shows a truncation of any size. A
+crashed machine leaves files of the right length with zeros inside: the quick level checks whether a hole
+covers a record's header, or a record whose checksum is not that of zeros. Holes alone prove nothing.
 
 torch.distributed.checkpoint writes a zip for each tensor of a shard, one after the other. The end of a zip
-has its beginning, so such a file is read backwards without the list of its content. Anything that is no zip
-ends the reading: a plugin may write other formats. (The standard library's zipfile reads neither these nor
-holes, and trusts the sizes in the directory.)
+has its beginning, so such a file is read backwards. Anything that is no zip ends the reading: a plugin may
+write other formats. (The standard library's zipfile reads neither these nor holes.)
 
 Sources: PKWARE's APPNOTE.TXT 6.3; torch's writer keeps records uncompressed, each with a data descriptor, and
-always adds the zip64 end. With torch.serialization.set_crc32_options(False) all checksums are 0: then there
-is nothing to compare.
-"""
+always adds the zip64 end. With torch.serialization.set_crc32_options(False) all checksums are 0."""
 
 from __future__ import annotations
 
@@ -132,9 +128,8 @@ def check_records(source: OpenFile, found: Directory, level: str, before_s: floa
 
 def read_directory(source: OpenFile, end: int, begin: Optional[int] = None) -> Directory:
     """Read the directory of the zip that ends at byte `end` of an open file. Raises Damaged, OSError.
-
-    `begin`: where it begins at the earliest; None for one of many zips behind each other, of which less is read at once.
-    """
+    `begin`: where it begins at the earliest; None for one of many zips behind each other, of which less is
+    read at once."""
     tail_at = max(begin or 0, end - (ENDS_BYTES if begin is None else TAIL_BYTES))
     tail = source.read(tail_at, end - tail_at)
     size, offset, count, directory_end = _find_end(tail, tail_at)
@@ -308,8 +303,6 @@ def _sum_of_zeros(size_bytes: int) -> int:
         crc = zlib.crc32(bytes(min(CHUNK_BYTES, size_bytes - at)), crc)
     return crc
 
-
-# ---------------------------------------------------------------------- zips behind each other
 
 PAGE_BYTES = 4096
 TENSORS = b'{"__metadata__":{'

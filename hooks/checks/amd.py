@@ -5,22 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks.checks.nvidia_smi import tokens
-from ftrun.hooks.runtime.finding import (
-    DEGRADED,
-    NOTE,
-    Finding,
-    Functions,
-    Thresholds,
-    bad,
-    degraded,
-    finding,
-    note,
-    ok,
-    skipped,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 from ftrun.hooks.runtime.procfs import Owner, owner
 
@@ -71,22 +59,8 @@ def probe_gpu(machine: Machine, _thresholds: Thresholds) -> GpuFacts:
 
 
 def judge_gpu(facts: GpuFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad when cards are missing, or lost data, or memory cannot be set aside; degraded for heat and throttling.
-
-    How it thinks. The kernel tells most of it in /sys to every user, at once and in the same words for years,
-    so it is asked first: errors by block (RAS), bad pages of memory, temperatures with the card's own limits.
-    Only whether a GPU is throttled comes from amd-smi. The error state of XGMI is left alone on purpose:
-    reading it clears it, and the next who looks is deceived.
-
-    Thresholds: `expected` GPUs (0: unknown), `uncorrectable` (0) errors since the driver was loaded,
-    `corrected` (10,000), `margin_c` (0) before a card's critical temperature; `devices` of the job, by number
-    in the order of /sys.
-
-    Checked against: the kernel's amdgpu documentation for ras/*_err_count ("ue: 0", "ce: 0"),
-    gpu_vram_bad_pages (R, P, F) and hwmon; `amd-smi metric --json` in AMD's changelog and public documents (a
-    list up to ROCm 6, "gpu_data" since 7); rocm-smi's JSON in Telegraf's test data. Partitions and XGMI were
-    not verified.
-    """
+    """Bad when cards are missing, or lost data, or memory cannot be set aside; degraded for heat and
+    throttling."""
     if not facts.cards and not thresholds["expected"]:
         return [skipped("no AMD GPU here")]
     count = len(facts.cards)
@@ -205,24 +179,8 @@ def probe_memory(machine: Machine, _thresholds: Thresholds) -> MemoryFacts:
 
 
 def judge_memory(facts: MemoryFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """Degraded where strangers hold the driver, or memory is taken and no job is around; a note where the job itself may have taken it.
-
-    How it thinks. A process that outlived its job keeps the memory of a GPU, and the next job dies of it. The
-    kernel tells how much is in use on each card, and lists the processes that have opened the compute driver;
-    whose such a process is, is told by its cgroup. One of no job is left over or an administrator's; one of
-    another job is at home only where GPUs are shared. Memory in use is told with the processes that are
-    there, as a note where the asking job itself may be using it.
-
-    Thresholds: `used_mib` (1,500, the driver keeps some hundred), `job`, the id of the asking job ("" for
-    none), `shared` (false): other jobs may be on these GPUs; `devices` of the job, by number in the order of
-    /sys.
-
-    Files: the kernel's amdgpu documentation (mem_info_vram_used, mem_info_vram_total, bytes) and the tree of
-    the compute driver, /sys/class/kfd/kfd/proc/<pid>.
-
-    Checked against: trees built after the kernel's documents; cgroup paths as in job_cgroup; no AMD GPU was at
-    hand.
-    """
+    """Degraded where strangers hold the driver, or memory is taken and no job is around; a note where the job
+    itself may have taken it."""
     if not facts.memory:
         return [skipped("no AMD GPU tells of its memory here")]
     found = [_stranger(pid, one) for pid, one in facts.owners.items() if _is_stranger(one, thresholds)]
@@ -232,9 +190,9 @@ def judge_memory(facts: MemoryFacts, thresholds: Thresholds) -> Sequence[Finding
     at_home = any(one and one.job and one.job == job for one in facts.owners.values())
     for name, used, total in mine:
         if used > thresholds["used_mib"]:
-            severity = NOTE if at_home or thresholds["shared"] else DEGRADED
+            grade = note if at_home or thresholds["shared"] else degraded
             message = f"{used:.0f} of {total:.0f} MiB are in use"
-            found.append(finding(severity, message, name, round(used), "MiB"))
+            found.append(grade(message, name, round(used), "MiB"))
     return found or [ok(f"{len(mine)} GPU(s) with free memory")]
 
 
@@ -252,4 +210,4 @@ def _stranger(pid: int, one: Optional[Owner]) -> Finding:
     return degraded(f"process {pid} ({name}) {whose}, user {uid}, holds the compute driver", f"pid {pid}")
 
 
-FUNCTIONS: Functions = {"amd-gpu": (probe_gpu, judge_gpu), "amd-memory": (probe_memory, judge_memory)}
+FUNCTIONS: dict[str, Any] = {"amd-gpu": (probe_gpu, judge_gpu), "amd-memory": (probe_memory, judge_memory)}

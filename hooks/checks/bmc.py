@@ -14,7 +14,6 @@ from ftrun.hooks.runtime.finding import (
     NOTE,
     OK,
     Finding,
-    Functions,
     Thresholds,
     bad,
     finding,
@@ -98,26 +97,7 @@ def probe_bmc(machine: Machine, thresholds: Thresholds) -> BmcFacts:
 
 
 def judge_bmc(facts: BmcFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """By the worst event of each sensor since the job began; a note for what is older or over.
-
-    How it thinks. The controller of the board lives when the node does not, and it saw why: an uncorrected
-    error of the memory, a processor's internal error, power or cooling that failed. No user writes its log.
-    What came since the job began counts, or lately where no job is meant; what is older is a note, and so is
-    what was taken back later (the same event, deasserted). From outside it also tells whether the node has
-    power at all. The log is asked without the sensors' names: to look those up ipmitool fetches the whole
-    repository of sensors, which takes minutes, and builds one in a controller that has none, and a check
-    writes nothing. Times are the controller's own, taken as UTC; without a sensible one an event is of
-    unknown age, and a note.
-
-    Thresholds: `host`, the controller's address ("": this node's own), `user`, `password_file` (readable by
-    its owner only; passwords are given in no other way), `interface` lanplus; `since_s` (seconds of the
-    epoch; 0: none), `recent_s` (86,400), `last` 200 events are read; `power` (true): from outside, a node
-    without power is bad. Skipped where ipmitool or the node's own device is missing, or may not be opened by
-    this user.
-
-    Checked against: ipmitool 1.8.19 with a simulated controller of OpenIPMI over lanplus, records of every
-    kind below; event lines of 1.8.18 and of Supermicro, Dell and Intel boards in public logs.
-    """
+    """By the worst event of each sensor since the job began; a note for what is older or over."""
     if facts.is_closed:
         return [skipped(facts.why_not)]
     found = []
@@ -182,4 +162,4 @@ def _time_s(text: str) -> Optional[float]:
     return None
 
 
-FUNCTIONS: Functions = {"bmc": (probe_bmc, judge_bmc)}
+FUNCTIONS = {"bmc": (probe_bmc, judge_bmc)}

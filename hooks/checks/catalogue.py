@@ -1,16 +1,16 @@
 """The catalogue of checks: their names, what a site may set, and their documentation. (I/O)
 
 The table has all that is needed to choose checks and to see whether their requirements are missing. The file of
-a check is imported when the check runs, so a node without GPUs never loads the checks of GPUs. The docstring of
-a check's judge documents it, in paragraphs that begin with "How it thinks.", "Thresholds:", "Files:" or
-"Formats:", and "Checked against:". The command line and the documents print the same text.
-"""
+a check is imported when the check runs, so a node without GPUs never loads the checks of GPUs. Its section
+in checks.md documents it, in paragraphs that begin with "How it thinks.", "Thresholds:", "Files:" or "Formats:",
+and "Checked against:". The command line and the documents print that text."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ftrun.hooks.runtime.finding import OWN_FAULT, TIERS, Check, Finding, Judge, Probe, Thresholds
 from ftrun.hooks.runtime.host import Machine, UsageError
@@ -271,39 +271,32 @@ def _nearest(word: str, words: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-class Entry(NamedTuple):
-    """A check in words. `fault` is its class; `thinking`, `thresholds_told`, `formats` and `checked_against` are paragraphs of its docstring."""
-
-    name: str
-    title: str
-    tier: str
-    fault: str
-    needs: tuple[str, ...]
-    limit_s: float
-    thresholds: dict[str, Any]
-    thinking: str
-    thresholds_told: str
-    formats: str
-    checked_against: str
+def entry(check: Check) -> dict[str, Any]:
+    """A check in words: its row of the table, and the paragraphs of its section in checks.md."""
+    texts = _texts()[check.name]
+    return {
+        **{name: getattr(check, name) for name in ("name", "title", "tier", "fault", "needs", "limit_s")},
+        "thresholds": dict(check.thresholds),
+        "thinking": _after(texts, "How it thinks."),
+        "thresholds_told": _after(texts, "Thresholds:"),
+        "formats": _after(texts, "Files:") or _after(texts, "Formats:"),
+        "checked_against": _after(texts, "Checked against:"),
+    }
 
 
-def entry(check: Check) -> Entry:
-    """The description of a check."""
-    paragraphs = (_functions(check.file, check.name)[1].__doc__ or "").split("\n\n")[1:]
-    texts = [" ".join(paragraph.split()) for paragraph in paragraphs]
-    return Entry(
-        check.name,
-        check.title,
-        check.tier,
-        check.fault,
-        tuple(check.needs),
-        check.limit_s,
-        dict(check.thresholds),
-        _after(texts, "How it thinks."),
-        _after(texts, "Thresholds:"),
-        _after(texts, "Files:") or _after(texts, "Formats:"),
-        _after(texts, "Checked against:"),
-    )
+@functools.cache
+def _texts() -> dict[str, list[str]]:
+    """The paragraphs of checks.md by check."""
+    import os.path  # not for a prolog
+    import re
+
+    spec: Any = __spec__  # a file of the zipapp too, from whichever loader
+    text = spec.loader.get_data(os.path.join(os.path.dirname(spec.origin), "checks.md")).decode()
+    words = re.split(r"^## (.+)\n", text, flags=re.MULTILINE)
+    return {
+        name: [" ".join(paragraph.split()) for paragraph in section.split("\n\n")]
+        for name, section in zip(words[1::2], words[2::2])
+    }
 
 
 def _after(texts: list[str], word: str) -> str:

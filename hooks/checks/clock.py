@@ -5,22 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
-from ftrun.hooks.runtime.finding import (
-    BAD,
-    DEGRADED,
-    Finding,
-    Functions,
-    Thresholds,
-    bad,
-    degraded,
-    finding,
-    note,
-    ok,
-    skipped,
-    unknown,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped, unknown
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 
 # --- clock
@@ -71,23 +58,7 @@ def probe_clock(machine: Machine, _thresholds: Thresholds) -> ClockFacts:
 
 
 def judge_clock(facts: ClockFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad when it is far off, degraded when it is off or follows nothing.
-
-    How it thinks. Munge refuses messages that are minutes off, Kerberos too, and logs of nodes whose clocks
-    differ cannot be laid side by side. The service that keeps the clock knows how far off it is at most: what
-    is left to correct, plus half the way to its source, plus what it may have drifted since; so a service
-    that has lost its source grows worse in time, although it calls itself synchronised. The first service
-    that answers is believed.
-
-    Thresholds: `offset_s` 0.5 (logs cannot be compared), `bad_s` 60 (munge's credentials live for minutes).
-
-    Formats: `chronyc -c -n tracking` (14 fields; chrony 4.3, synchronised and not), `ntpq -c rv` (variables
-    of RFC 9327; NTPsec 1.2.2), `timedatectl timesync-status` (systemd-timesyncd: the labels of timedatectl's
-    source) and `timedatectl show` (NTPSynchronized: the kernel's word, without an offset).
-
-    Checked against: chronyd 4.3 and ntpd of NTPsec 1.2.2 started for it: synchronised, alone, and dead;
-    timedatectl by its source, and dead on a machine without systemd.
-    """
+    """Bad when it is far off, degraded when it is off or follows nothing."""
     for name, text in facts.told:
         reading = understood(name, text)
         if reading is not None:
@@ -104,9 +75,9 @@ def _clock_finding(name: str, text: str, reading: Reading, thresholds: Threshold
     if reading.offset_s is None:
         return ok(f"{name}: synchronised")
     message = f"{name}: off by {reading.offset_s:.6f} s, {reading.most_s:.6f} s at most"
-    for severity, limit_s in ((BAD, thresholds["bad_s"]), (DEGRADED, thresholds["offset_s"])):
+    for grade, limit_s in ((bad, thresholds["bad_s"]), (degraded, thresholds["offset_s"])):
         if reading.most_s > limit_s:
-            return finding(severity, message, value=reading.offset_s, unit="s", evidence=evidence)
+            return grade(message, value=reading.offset_s, unit="s", evidence=evidence)
     return ok(message, value=reading.offset_s, unit="s")
 
 
@@ -179,18 +150,7 @@ def probe_uptime(machine: Machine, _thresholds: Thresholds) -> UptimeFacts:
 
 
 def judge_uptime(facts: UptimeFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad when it was booted after the job began, a note when it was booted lately.
-
-    How it thinks. A node that came back looks healthy, and its job is gone: only the time of its boot tells
-    that it went down under the job, whether somebody reset it or it crashed. The time since boot is told in
-    any case, to be compared across nodes and to be laid beside counters. The clock may have been set since,
-    so a minute is allowed.
-
-    Thresholds: `since_s`, the start of the job (seconds of the epoch; 0: none); `recent_s` 600: a boot that
-    lately is a note; `slack_s` 60.
-
-    Checked against: /proc/uptime of Linux 6.1 and 6.18 (proc(5)).
-    """
+    """Bad when it was booted after the job began, a note when it was booted lately."""
     if facts.up_s is None:
         return [unknown("/proc/uptime does not tell")]
     booted_s = facts.now_s - facts.up_s
@@ -204,4 +164,4 @@ def judge_uptime(facts: UptimeFacts, thresholds: Thresholds) -> Sequence[Finding
     return [ok(told, value=round(facts.up_s), unit="s")]
 
 
-FUNCTIONS: Functions = {"clock": (probe_clock, judge_clock), "uptime": (probe_uptime, judge_uptime)}
+FUNCTIONS: dict[str, Any] = {"clock": (probe_clock, judge_clock), "uptime": (probe_uptime, judge_uptime)}

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from ftrun.hooks.checks import catalogue, runner, thresholds
-from ftrun.hooks.checks.catalogue import Entry, entry
+from ftrun.hooks.checks.catalogue import entry
 from ftrun.hooks.runtime.command_line import node_name, parser_of
 from ftrun.hooks.runtime.finding import BAD, SKIPPED, TIERS, worst
 from ftrun.hooks.runtime.host import UsageError
@@ -43,15 +43,15 @@ def main(arguments: list[str]) -> int:
     return EXIT_BAD if worst(found) == BAD else 0
 
 
-def _list(entries: list[Entry], *, as_json: bool) -> None:
+def _list(entries: list[dict[str, Any]], *, as_json: bool) -> None:
     """The checks in words: a line and their thresholds each, or all that is known as one array."""
     if as_json:
-        print(json.dumps([one._asdict() for one in entries]))
+        print(json.dumps(entries))
         return
     for one in entries:
-        needs = f"; needs {', '.join(one.needs)}" if one.needs else ""
-        print(f"{one.name:<16} {one.tier:<8} {one.fault:<14} {one.title}{needs}")
-        print(f"{'':<16} {' '.join(f'{name}={value!r}' for name, value in one.thresholds.items())}")
+        needs = f"; needs {', '.join(one['needs'])}" if one["needs"] else ""
+        print(f"{one['name']:<16} {one['tier']:<8} {one['fault']:<14} {one['title']}{needs}")
+        print(f"{'':<16} {' '.join(f'{name}={value!r}' for name, value in one['thresholds'].items())}")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
 from ftrun.hooks.runtime import state_dir
-from ftrun.hooks.runtime.finding import Finding, Functions, Thresholds, degraded, note, ok, skipped
+from ftrun.hooks.runtime.finding import Finding, Thresholds, degraded, note, ok, skipped
 from ftrun.hooks.runtime.host import Machine
 from ftrun.hooks.runtime.state_dir import Growth
 
@@ -50,23 +50,8 @@ def probe_frequency(machine: Machine, thresholds: Thresholds) -> FrequencyFacts:
 
 
 def judge_frequency(facts: FrequencyFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """Degraded for a wrong governor, a low limit, heat now, or processors that are missing; a note for heat since boot.
-
-    How it thinks. One node whose processors crawl slows all ranks. Three things do that: a governor that
-    saves power (with intel_pstate and amd_pstate_epp "powersave" is the usual dynamic one, elsewhere it means
-    the lowest clock), a limit below what the processor can, and heat: the processor counts how often it
-    throttled itself. Counts since boot tell little, their growth within a moment tells that it happens now.
-    Processors that are switched off are told, less those that simultaneous multithreading would add.
-
-    Thresholds: `governor` that the site wants ("": not judged by name); `percent` 90: the allowed clock must
-    be at least that part of the possible one; `window_s` 1.0 between both looks; `before` (none): older
-    counts by processor; `throttles` 0 that may come in between; `expected` processors online (0: not judged).
-
-    Files: the kernel's documents on cpufreq and ABI page of sysfs-devices-system-cpu (cpufreq/*,
-    thermal_throttle/*, online, present, smt/control). Virtual machines have none of it and are skipped.
-
-    Checked against: trees built after the kernel's documents; no machine with these files was at hand.
-    """
+    """Degraded for a wrong governor, a low limit, heat now, or processors that are missing; a note for heat
+    since boot."""
     found = [*_governors(facts.clocks, thresholds), *_limits(facts.clocks, thresholds)]
     found += _heat(facts.throttled, thresholds)
     expected = int(thresholds["expected"])
@@ -144,4 +129,4 @@ def members(text: str) -> set[int]:
     return found
 
 
-FUNCTIONS: Functions = {"cpu-frequency": (probe_frequency, judge_frequency)}
+FUNCTIONS = {"cpu-frequency": (probe_frequency, judge_frequency)}

@@ -1,8 +1,7 @@
 """The checks of network cards and their bonds, from /sys/class/net and /proc/net/bonding. (I/O)
 
 Checked against: the kernel's ABI page for sysfs-class-net, and /sys of Linux 6.1. An interface that is down
-has no speed: reading it is an error, which is None here, as is the -1 of drivers that do not know.
-"""
+has no speed: reading it is an error, which is None here, as is the -1 of drivers that do not know."""
 
 from __future__ import annotations
 
@@ -11,22 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
 from ftrun.hooks.runtime import state_dir
-from ftrun.hooks.runtime.finding import (
-    Finding,
-    Functions,
-    Thresholds,
-    bad,
-    degraded,
-    note,
-    ok,
-    skipped,
-    unknown,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped, unknown
 from ftrun.hooks.runtime.host import Machine
 from ftrun.hooks.runtime.state_dir import Growth
 
 FOLDER = "/sys/class/net"
-FIELDS = ("operstate", "speed", "mtu", "flags", "type", "duplex", "carrier_down_count", "bonding_slave/state")
+FIELDS = ("operstate", "speed", "mtu", "flags", "type", "duplex", "bonding_slave/state")
 UP = 0x1
 SLAVE = 0x800
 TYPES = {"1": "Ethernet", "32": "InfiniBand"}
@@ -44,7 +33,6 @@ class Interface(NamedTuple):
     speed_mbps: Optional[int]
     mtu: Optional[int]
     duplex: str
-    downs: Optional[int]
 
 
 def interfaces(machine: Machine, _thresholds: Thresholds) -> list[Interface]:
@@ -79,7 +67,6 @@ def _interface(machine: Machine, name: str, told: dict[str, str]) -> Interface:
         speed if speed is not None and speed > 0 else None,
         _integer(told["mtu"]),
         told["duplex"],
-        _integer(told["carrier_down_count"]),
     )
 
 
@@ -96,17 +83,8 @@ SLOW_MBPS = 100
 
 
 def judge_link(found: Sequence[Interface], thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad when an expected interface is missing, down or slower; degraded when another that is set up has no carrier.
-
-    How it thinks. An interface that somebody has set up and that has no carrier has lost its cable or its
-    switch; whether the job needs it only the site can say, so it is bad where it is expected, and degraded
-    elsewhere. Links of a bond are the bond's affair. A fast card at 100 Mb/s or with half duplex has a bad
-    cable.
-
-    Thresholds: `expected`: interface -> speed in Mb/s (0: any), {} for none in particular.
-
-    Checked against: the kernel's ABI page for sysfs-class-net; /sys of Linux 6.1 (a virtual card: speed -1).
-    """
+    """Bad when an expected interface is missing, down or slower; degraded when another that is set up has no
+    carrier."""
     expected: Mapping[str, int] = thresholds["expected"]
     by_name = {one.name: one for one in found}
     told = [
@@ -159,14 +137,9 @@ def _link_speed(one: Interface) -> Finding:
 # --- nic-errors
 
 NIC_LIMITS = {
-    "rx_crc_errors": 1,
-    "rx_frame_errors": 1,
-    "rx_errors": 10,
-    "tx_errors": 10,
-    "tx_carrier_errors": 1,
-    "rx_missed_errors": 10_000,
-    "rx_fifo_errors": 10_000,
-}
+    "rx_crc_errors": 1, "rx_frame_errors": 1, "rx_errors": 10, "tx_errors": 10, "tx_carrier_errors": 1,
+    "rx_missed_errors": 10_000, "rx_fifo_errors": 10_000,
+}  # fmt: skip
 
 
 def probe_nic_errors(machine: Machine, thresholds: Thresholds) -> Growth:
@@ -175,17 +148,7 @@ def probe_nic_errors(machine: Machine, thresholds: Thresholds) -> Growth:
 
 
 def judge_nic_errors(facts: Growth, thresholds: Thresholds) -> Sequence[Finding]:
-    """Degraded when a counter grows faster than its limit.
-
-    How it thinks. Checksum and frame errors come from the cable, the transceiver or the card. Packets that
-    were dropped or missed come from a machine that is too busy, so they count only in great number. What does
-    not grow is history.
-
-    Thresholds: `before`, an earlier reading, or {} for two readings `window_s` (1) apart; `growth`: counter
-    -> growth from which it is degraded.
-
-    Checked against: the kernel's ABI page for the statistics of sysfs-class-net; /sys of Linux 6.1.
-    """
+    """Degraded when a counter grows faster than its limit."""
     if not facts.after:
         return [skipped("no network card with counters here")]
     limits = {**NIC_LIMITS, **thresholds["growth"]}
@@ -210,16 +173,7 @@ def growth_faults(device: str, facts: Growth, limits: Mapping[str, int]) -> list
 
 
 def judge_mtu(found: Sequence[Interface], thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad where the site expects another size; degraded where a card differs from most of its equals.
-
-    How it thinks. One end with small packets and one with large ones connect, shake hands, and hang at the
-    first full packet: the worst kind of network fault, because ping works. On one node it shows as a card
-    that differs from its equals; between nodes by comparing.
-
-    Thresholds: `expected`: interface -> MTU in bytes, {} for as its equals.
-
-    Checked against: the kernel's ABI page for sysfs-class-net; /sys of Linux 6.1.
-    """
+    """Bad where the site expects another size; degraded where a card differs from most of its equals."""
     expected: Mapping[str, int] = thresholds["expected"]
     up = [
         one
@@ -295,17 +249,7 @@ def parsed_bond(name: str, text: str) -> Bond:
 
 
 def judge_bond(found: Sequence[Bond], thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad when a bond is down, degraded when one of its links is, or stands apart.
-
-    How it thinks. A bond hides the loss of a link: it works on with half the bandwidth, so that is degraded
-    and costs no node; a bond that is down is bad. With LACP a link in another aggregator than the active one
-    carries nothing, although it is up.
-
-    Thresholds: `failures` (10) of a link since the bond was made: a note.
-
-    Checked against: the kernel's bonding documentation for /proc/net/bonding ("MII Status", "Aggregator ID",
-    "Link Failure Count").
-    """
+    """Bad when a bond is down, degraded when one of its links is, or stands apart."""
     if not found:
         return [skipped("no bonded interface here")]
     told = [one for bond in found for one in _bond_faults(bond, thresholds)]
@@ -340,7 +284,7 @@ def _bond_field(text: str, title: str) -> str:
     return found.group(1) if found else ""
 
 
-FUNCTIONS: Functions = {
+FUNCTIONS = {
     "nic-link": (interfaces, judge_link),
     "nic-errors": (probe_nic_errors, judge_nic_errors),
     "mtu": (interfaces, judge_mtu),

@@ -8,20 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional, Union
 
-from ftrun.hooks.runtime.finding import (
-    BAD,
-    DEGRADED,
-    Finding,
-    Functions,
-    Thresholds,
-    bad,
-    degraded,
-    finding,
-    note,
-    ok,
-    skipped,
-    unknown,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped, unknown
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 from ftrun.hooks.runtime.mounts import Touch, ask_paths, mounted
 
@@ -60,31 +47,12 @@ def _disk(machine: Machine, folder: str) -> Optional[Room]:
 
 
 def judge_root(room: Optional[Room], thresholds: Thresholds) -> Sequence[Finding]:
-    """Its size and what is left of it.
-
-    How it thinks. A small root disk fills with logs and core files and then takes every job with it, so its
-    size is a requirement of the site and its free space a state of the node.
-
-    Thresholds: `size_gb` (32): it must be larger, `free_percent` (2) of its room and inodes that must be
-    free.
-
-    Checked against: file systems of this kernel, and sizes in a table.
-    """
+    """Its size and what is left of it."""
     return _disk_finding("/", room, thresholds)
 
 
 def judge_shm(room: Optional[Room], thresholds: Thresholds) -> Sequence[Finding]:
-    """Its size and what is left of it.
-
-    How it thinks. Worker processes hand batches over through shared memory; where a container or a node gives
-    them 64 MB, they die of a bus error in the first step. It holds what jobs leave behind, so little room is
-    worth a word.
-
-    Thresholds: `size_gb` (1): it must be larger, `free_percent` (20) of its room and inodes that must be
-    free.
-
-    Checked against: file systems of this kernel, and sizes in a table.
-    """
+    """Its size and what is left of it."""
     return _disk_finding(SHM, room, thresholds)
 
 
@@ -94,16 +62,7 @@ def probe_cache(machine: Machine, thresholds: Thresholds) -> Optional[Room]:
 
 
 def judge_cache(room: Optional[Room], thresholds: Thresholds) -> Sequence[Finding]:
-    """Its size and what is left of it.
-
-    How it thinks. Compile caches, images and data shards go to a local disk whose place only the site knows
-    (`folder`); where none is named, there is nothing to check.
-
-    Thresholds: `folder` ("" for none), `size_gb` (32): it must be larger, `free_percent` (5) of its room and
-    inodes that must be free.
-
-    Checked against: file systems of this kernel, and sizes in a table.
-    """
+    """Its size and what is left of it."""
     folder = thresholds["folder"]
     if not folder:
         return [skipped("no cache folder is named (`folder`)")]
@@ -136,18 +95,7 @@ def probe_room(machine: Machine, thresholds: Thresholds) -> dict[str, Touch]:
 
 
 def judge_room(touches: Mapping[str, Touch], thresholds: Thresholds) -> Sequence[Finding]:
-    """Degraded for each folder that is short of room or inodes.
-
-    How it thinks. A checkpoint that does not fit ends a run after hours. A shared folder that is full is full
-    from every node, so what is short is a fact about the folder: degraded, never bad. Quotas are asked by the
-    check of that name.
-
-    Thresholds: `folders` (the runner's); `free_percent` 2 of room or inodes; `free_gb` 0, what must be free
-    at least (say, the size of a checkpoint); `deadline_s` 5. File systems that count no inodes (Btrfs, many
-    network ones) tell 0 of them.
-
-    Checked against: a real folder, and answers in a table.
-    """
+    """Degraded for each folder that is short of room or inodes."""
     if not touches:
         return [skipped("no folder is named")]
     return [_room_faults(folder, touch, thresholds) for folder, touch in touches.items()]
@@ -206,20 +154,7 @@ def _read_back(folder: str) -> str:
 
 
 def judge_canary(touches: Mapping[str, Touch], thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad for what hangs, fails or returns other bytes; degraded for what is slow, full or forbidden.
-
-    How it thinks. Only a write proves that one can write: quota, a full disk, a server that serves reads and
-    hangs on commits, all look well from afar. In each folder a file with a name of our own is made, 64 KiB
-    are written, fsync'ed, read back and compared, then it is removed; each folder by a child or a thread with
-    a deadline. Different bytes are bad. What is full, over quota or forbidden is the folder's or the user's
-    state, the same from every node: degraded, and the message says so. A folder that is not there is a note.
-
-    Thresholds: `folders` (the runner's: the run's own, its checkpoints, its cache); `deadline_s` 8; `slow_s`
-    3, as a commit of 64 KiB takes milliseconds on a healthy server and a second on a loaded one.
-
-    Checked against: real folders of this kernel (written, missing, forbidden); answers of every error number
-    in a table; a folder that hangs is a pipe in the tests of the machine.
-    """
+    """Bad for what hangs, fails or returns other bytes; degraded for what is slow, full or forbidden."""
     if not touches:
         return [skipped("no folder is named")]
     found = [one for folder, touch in touches.items() for one in _canary_faults(folder, touch, thresholds)]
@@ -237,10 +172,8 @@ def _canary_faults(folder: str, touch: Touch, thresholds: Thresholds) -> list[Fi
     if touch.errno == errno.ENOENT:
         return [note(f"{folder} is not there", folder)]
     if touch.errno:
-        severity = DEGRADED if touch.errno in OF_THE_FOLDER else BAD
-        return [
-            finding(severity, f"{folder} cannot be written: {touch.word}", folder, evidence=(touch.word,))
-        ]
+        grade = degraded if touch.errno in OF_THE_FOLDER else bad
+        return [grade(f"{folder} cannot be written: {touch.word}", folder, evidence=(touch.word,))]
     if touch.text == DIFFERENT:
         return [bad(f"{folder} returned other bytes than were written", folder)]
     if touch.took_s > thresholds["slow_s"]:
@@ -296,21 +229,7 @@ def _quota_said(machine: Machine, question: Sequence[str]) -> Union[str, NoAnswe
 
 
 def judge_quota(facts: QuotaFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """Degraded for each quota that is used up, or nearly.
-
-    How it thinks. A write over quota fails like a full disk, from every node alike, so it is degraded here
-    and told, never held against the node. Two tools are asked where they are: `quota` for local and NFS
-    quotas, `lfs quota` for each Lustre mount. Both mark what is over by an asterisk and end with an error
-    then, so their text counts and not their exit code. Near the limit is degraded too.
-
-    Thresholds: `user` (the runner's; "" is who asks; others' quotas need root), `percent` 98 of the hard
-    limit, or of the soft one where there is no hard one.
-
-    Columns: quota(1) with -w prints one line per file system: blocks, quota, limit, and a grace only where
-    one runs; lfs-quota(1) prints a column for the grace always ("-").
-
-    Checked against: texts in the columns of quota(1) and lfs-quota(1), as their manuals show them.
-    """
+    """Degraded for each quota that is used up, or nearly."""
     uses = [use for text in (facts.quota, *facts.lustre) for use in _uses(text)]
     limited = [use for use in uses if use.soft or use.hard or use.over]
     if not limited:
@@ -361,7 +280,7 @@ def _number(word: str) -> Optional[int]:
     return int(plain) if plain.isdigit() else None
 
 
-FUNCTIONS: Functions = {
+FUNCTIONS = {
     "disk-size root": (lambda machine, _: _disk(machine, "/"), judge_root),
     "disk-size shm": (lambda machine, _: _disk(machine, SHM), judge_shm),
     "disk-size cache": (probe_cache, judge_cache),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ftrun.hooks.checks import kernel_log_reader, kernel_rules
 from ftrun.hooks.checks.kernel_log_reader import Line, Log
-from ftrun.hooks.runtime.finding import OK, Finding, Functions, Thresholds, finding, note, ok, skipped
+from ftrun.hooks.runtime.finding import OK, Finding, Thresholds, finding, note, ok, skipped
 from ftrun.hooks.runtime.host import Machine
 
 LINES_MAX = 20_000  # the newest; a second of work
@@ -24,22 +24,8 @@ def probe_kernel_log(machine: Machine, _thresholds: Thresholds) -> Log:
 
 
 def judge_kernel_log(log: Log, thresholds: Thresholds) -> Sequence[Finding]:
-    """A finding for each kind of fault and device; a note for what is old, and for errors that nobody knows.
-
-    How it thinks. The kernel's log is root's: no user writes it, so a fault told there is proven. What counts
-    is what came since the job began, or lately where no job is meant; older lines are a note. A table
-    (hooks/checks/kernel_rules.py) knows faults, lines that other checks judge, and the chatter of healthy
-    machines; an error that it does not know is shown as a note, alike ones as one, and never held against the
-    node.
-
-    Thresholds: `since_s`, the start of the job (seconds of the epoch; 0: none), `recent_s` (7,200) without
-    one; `level` (3, syslog's "error"): lines as grave as that are shown where nobody knows them; `allow`
-    (none): regular expressions of lines that this site knows to be harmless. Skipped where this user may not
-    read the kernel's log.
-
-    Checked against: every kernel line of a fault that blames a device or a node in ftrun's catalog of faults,
-    with its counter-examples; `dmesg -r` of Linux 6.1.
-    """
+    """A finding for each kind of fault and device; a note for what is old, and for errors that nobody
+    knows."""
     if not log.lines:
         return [skipped(f"the kernel's log cannot be read: {log.why_not}")]
     since = thresholds["since_s"] or log.now_s - thresholds["recent_s"]
@@ -85,4 +71,4 @@ def _unknown_finding(lines: Sequence[Line]) -> Finding:
     return note(f"an unknown error{times}: {text}", value=float(len(lines)), unit="lines", evidence=(text,))
 
 
-FUNCTIONS: Functions = {"kernel-log": (probe_kernel_log, judge_kernel_log)}
+FUNCTIONS = {"kernel-log": (probe_kernel_log, judge_kernel_log)}

@@ -7,20 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
 from ftrun.hooks.checks import kernel_log_reader
-from ftrun.hooks.runtime.finding import (
-    BAD,
-    DEGRADED,
-    Finding,
-    Functions,
-    Thresholds,
-    bad,
-    degraded,
-    finding,
-    note,
-    ok,
-    skipped,
-    unknown,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped, unknown
 from ftrun.hooks.runtime.host import Machine
 
 GIB_IN_KIB = 1024**2
@@ -35,19 +22,7 @@ def probe_meminfo(machine: Machine, _thresholds: Thresholds) -> Optional[str]:
 
 
 def judge_memory(meminfo: Optional[str], thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad for much too little memory, degraded for too little.
-
-    How it thinks. A module that has failed at boot is left out by the firmware, and the node goes on with
-    less: jobs that fit elsewhere die here. So what the kernel sees is held against what is expected, less
-    what firmware and kernel keep for themselves. Without an expectation the size is told as a value, to be
-    compared across nodes.
-
-    Thresholds: `expected_gb` in GiB (the runner's, of Slurm's RealMemory, which Slurm counts in MiB; 0:
-    unknown), `percent` 93 of it is enough (the kernel keeps a few percent), `bad_percent` 80 (below, at least
-    one module of the usual 8 is missing).
-
-    Checked against: /proc/meminfo of Linux 6.1 and 6.18.
-    """
+    """Bad for much too little memory, degraded for too little."""
     found = re.search(r"^MemTotal:\s+(\d+) kB", meminfo or "", re.MULTILINE)
     if found is None:
         return [unknown("/proc/meminfo does not tell MemTotal")]
@@ -56,9 +31,9 @@ def judge_memory(meminfo: Optional[str], thresholds: Thresholds) -> Sequence[Fin
     told = f"{total:.1f} GiB"
     if expected:
         told += f" of {expected:.1f} GiB expected"
-        for severity, percent in ((BAD, thresholds["bad_percent"]), (DEGRADED, thresholds["percent"])):
+        for grade, percent in ((bad, thresholds["bad_percent"]), (degraded, thresholds["percent"])):
             if total < expected * percent / 100:
-                return [finding(severity, told, "memory", round(total, 2), "GiB", evidence=(found[0],))]
+                return [grade(told, "memory", round(total, 2), "GiB", evidence=(found[0],))]
     return [ok(told, value=round(total, 2), unit="GiB")]
 
 
@@ -66,17 +41,7 @@ def judge_memory(meminfo: Optional[str], thresholds: Thresholds) -> Sequence[Fin
 
 
 def judge_swap(meminfo: Optional[str], thresholds: Thresholds) -> Sequence[Finding]:
-    """Degraded for much swap in use, or any swap space where there must be none.
-
-    How it thinks. Training that swaps stands nearly still, and all its peers wait for it. Pages that were
-    once put out and never fetched again cost nothing, so it is the share in use that counts, and only as
-    degraded; a node that must have none is told by `allowed`.
-
-    Thresholds: `used_percent` 25; `used_gb` 1 (less is never told); `allowed` whether there may be swap space
-    at all.
-
-    Checked against: /proc/meminfo of Linux 6.1 and 6.18.
-    """
+    """Degraded for much swap in use, or any swap space where there must be none."""
     sizes = dict(re.findall(r"^(Swap\w+):\s+(\d+) kB", meminfo or "", re.MULTILINE))
     if not {"SwapTotal", "SwapFree"} <= sizes.keys():
         return [unknown("/proc/meminfo does not tell of swap")]
@@ -108,20 +73,7 @@ def probe_hugepages(machine: Machine, _thresholds: Thresholds) -> HugepagesFacts
 
 
 def judge_hugepages(facts: HugepagesFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """Degraded where a setting is not the site's.
-
-    How it thinks. Reserved pages that nobody uses are memory that jobs miss, and pages that could not be
-    reserved at boot are missed by those that need them. Nobody but the site knows which number is right, so
-    without `expected` the settings are told, to be compared across nodes: a node whose transparent huge pages
-    are set otherwise is slower or faster than its peers.
-
-    Thresholds: `expected`, pages of the default size (none: not judged); `transparent`, `always`, `madvise`
-    or `never` ("": not judged).
-
-    Files: the kernel's documents on hugetlbpage and transhuge.
-
-    Checked against: /proc/meminfo of Linux 6.1 and 6.18, and settings in a table.
-    """
+    """Degraded where a setting is not the site's."""
     numbers = {
         name: int(count) for name, count in re.findall(r"^(Huge\w+):\s+(\d+)", facts.meminfo, re.MULTILINE)
     }
@@ -181,21 +133,7 @@ def _controller(machine: Machine, name: str) -> Optional[Controller]:
 
 
 def judge_edac(controllers: Sequence[Controller], thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad for uncorrected errors, degraded for many corrected ones, a note for a few.
-
-    How it thinks. An uncorrected error means that data were lost: bad, until a reboot clears the counter and
-    the memory is proven. Corrected ones are the daily bread of a large machine; at a high rate they slow the
-    node down and foretell worse, so the rate counts and not the number. The module is named where the driver
-    knows it.
-
-    Thresholds: `corrected_per_hour` 100 over the time since the counters were reset, at least `corrected`
-    1,000 in all (a burst once is no rate); `uncorrected` 0.
-
-    Files: Documentation/admin-guide/RAS of the kernel: mc*/ue_count, ce_count, seconds_since_reset;
-    dimm*/dimm_label, dimm_ce_count, dimm_ue_count (older drivers: rank*/ with the same names).
-
-    Checked against: trees built after the kernel's documents; no machine with these files was at hand.
-    """
+    """Bad for uncorrected errors, degraded for many corrected ones, a note for a few."""
     if not controllers:
         return [skipped("no memory controller tells of errors here")]
     found = [one for controller in controllers for one in _edac_faults(controller, thresholds)]
@@ -248,23 +186,7 @@ def probe_mce(machine: Machine, _thresholds: Thresholds) -> MceFacts:
 
 
 def judge_mce(facts: MceFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad for an uncorrected machine check since boot, a note for corrected ones.
-
-    How it thinks. A machine check exception is the processor's own word that something uncorrected has
-    happened; a healthy node has none since boot, so one that it survived is bad until it was rebooted and
-    proven. The count is in /proc/interrupts, which everybody may read; where the kernel's log may be read,
-    the line there says which bank it was and whether it was corrected. Corrected ones alone are a note
-    (`edac` counts those of memory).
-
-    Thresholds: `exceptions` 0.
-
-    Formats: the lines MCE of /proc/interrupts (arch/x86), `mce: [Hardware Error]: CPU 3: Machine Check: 0
-    Bank 7: <status>` of the kernel's log; bit 61 of the status (UC) is "uncorrected" in the manuals of Intel
-    and AMD. Other architectures have no such line and are skipped.
-
-    Checked against: /proc/interrupts of Linux 6.1; lines in the form of the kernel's own print, one corrected
-    and one not.
-    """
+    """Bad for an uncorrected machine check since boot, a note for corrected ones."""
     counted = re.search(r"^\s*MCE:((?:\s+\d+)+)", facts.interrupts, re.MULTILINE)
     if counted is None and facts.log.why_not:
         return [skipped("neither interrupts nor the kernel's log tell of machine checks here")]
@@ -287,7 +209,7 @@ def judge_mce(facts: MceFacts, thresholds: Thresholds) -> Sequence[Finding]:
     return [ok("no machine check since boot", value=0, unit="events")]
 
 
-FUNCTIONS: Functions = {
+FUNCTIONS = {
     "memory": (probe_meminfo, judge_memory),
     "swap": (probe_meminfo, judge_swap),
     "hugepages": (probe_hugepages, judge_hugepages),

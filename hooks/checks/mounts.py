@@ -9,17 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ftrun.hooks.runtime.finding import (
-    Finding,
-    Functions,
-    Thresholds,
-    bad,
-    degraded,
-    note,
-    ok,
-    skipped,
-    unknown,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped, unknown
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 from ftrun.hooks.runtime.mounts import (
     Mount,
@@ -51,21 +41,7 @@ def probe_mounts(machine: Machine, thresholds: Thresholds) -> dict[str, Touch]:
 
 
 def judge_mounts(touches: Mapping[str, Touch], thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad for what hangs or is dead, degraded for what is slow, a note for a path that is not there.
-
-    How it thinks. A file server that is gone does not fail, it holds whoever touches it, so each mount is
-    asked for its size by a child or a thread of its own, all side by side, and the time is measured. Hung is
-    bad: no job that touches it gets on. Slow is degraded. An error says that the mount is dead (a FUSE daemon
-    that left, a client that was shut out); a stale handle is left to the check of that name, and what may not
-    be looked at answers all the same.
-
-    Thresholds: `paths` of the job (the runner's), else every network file system that is mounted;
-    `deadline_s` 5 (a server under load answers statfs in well under a second; clients time out by the
-    minute); `slow_s` 2.
-
-    Checked against: a path that hangs (a pipe that nobody writes to), real folders, and answers of every kind
-    in a table.
-    """
+    """Bad for what hangs or is dead, degraded for what is slow, a note for a path that is not there."""
     if not touches:
         return [skipped("no network file system is mounted")]
     found = [one for path, touch in touches.items() for one in _mounts_faults(path, touch, thresholds)]
@@ -106,19 +82,7 @@ def probe_present(machine: Machine, thresholds: Thresholds) -> PresentFacts:
 
 
 def judge_present(facts: PresentFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad for each mount point that is expected and not in the table.
-
-    How it thinks. A path whose mount is missing is an empty folder on the local disk: a job starts there,
-    finds no data, or worse fills the root disk with checkpoints that no other node sees. So the table of
-    mounts is asked, not the folder. What must be mounted is what the site names and what /etc/fstab promises
-    for network file systems (unless `noauto` or `nofail`, which say that it need not be).
-
-    Thresholds: `expected`, mount points (none: fstab's); `fstab` whether fstab counts (yes). Automounts count
-    as mounted: autofs answers when touched. Format of fstab: fstab(5).
-
-    Checked against: tables of mounts in the format of proc(5) as Linux 6.1 prints them, fstab(5) in all its
-    forms.
-    """
+    """Bad for each mount point that is expected and not in the table."""
     expected = dict.fromkeys(thresholds["expected"], "the site expects it")
     for one in _fstab_mounts(facts.fstab):
         expected.setdefault(one.target, "/etc/fstab has it")
@@ -154,20 +118,7 @@ def probe_readonly(machine: Machine, _thresholds: Thresholds) -> tuple[Mount, ..
 
 
 def judge_readonly(mounts: Sequence[Mount], thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad for each mount that is read-only after an error or under a path that must be written.
-
-    How it thinks. A kernel that meets an error on a local disk turns its file system read-only where it was
-    told so (`errors=remount-ro`, ext4's usual option), and jobs die of it at their next write. Now `ro`
-    beside that option means that this has happened; for other mounts only the site or the job knows that they
-    are written, so those count which `writable` names. Shared file systems that are mounted read-only on
-    purpose are nobody's business.
-
-    Thresholds: `writable`, paths that must be writable: each is looked up in the table of mounts, none is
-    touched. Options as in mount(8) and ext4(5); `shutdown` and `emergency_ro` are what newer kernels add
-    after a forced shutdown.
-
-    Checked against: tables of mounts in the format of proc(5) as Linux 6.1 prints them.
-    """
+    """Bad for each mount that is read-only after an error or under a path that must be written."""
     found = {}
     for one in mounts:
         options = set(one.options)
@@ -207,19 +158,7 @@ def probe_stale(machine: Machine, thresholds: Thresholds) -> dict[str, Touch]:
 
 
 def judge_stale(touches: Mapping[str, Touch], _thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad for each stale path.
-
-    How it thinks. When a server is exported anew, or a folder is replaced behind a client, that one node
-    keeps a handle of what is no more (ESTALE) while all others are well. Size and cached attributes still
-    answer, so each path is opened and its first entry read. The cure is a remount on this node, so it is bad
-    here.
-
-    Thresholds: `paths` of the job (the runner's), else every network file system that is mounted;
-    `deadline_s` 5. What hangs is told by `mounts`.
-
-    Checked against: answers of every error number in a table; a folder that hangs is a pipe in the tests of
-    the machine.
-    """
+    """Bad for each stale path."""
     if not touches:
         return [skipped("no network file system is mounted")]
     stale = [path for path, touch in touches.items() if touch.errno == errno.ESTALE]
@@ -271,22 +210,7 @@ def _lctl_states(machine: Machine) -> dict[str, str]:
 
 
 def judge_lustre(facts: LustreFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad for an unhealthy client, degraded for targets that are not connected or were lost lately.
-
-    How it thinks. The client says of itself whether it is healthy (`health_check`), and every target of a
-    server has an import with a state. FULL is connected, IDLE is at rest. LBUG, or a client that calls itself
-    unhealthy, is bad; an import that is not connected is degraded, since the server may be the one that is
-    away, and then all nodes say so. Evictions are counted where the history of an import's states has them:
-    one within `recent_s` is degraded, older ones are a note.
-
-    Thresholds: `recent_s` 3600.
-
-    Files: /sys/fs/lustre/health_check ("healthy", "NOT HEALTHY", "LBUG"), and `import` and `state` of mdc,
-    osc and mgc devices in /proc/fs/lustre, /sys/kernel/debug/lustre (root) or from `lctl get_param`, as in
-    the Lustre manual; `state` lists pairs of epoch seconds and state.
-
-    Checked against: trees and texts built after the Lustre manual; no Lustre was at hand.
-    """
+    """Bad for an unhealthy client, degraded for targets that are not connected or were lost lately."""
     if not facts.health and not facts.states:
         return [skipped("no Lustre client runs here")]
     found = []
@@ -317,7 +241,7 @@ def _target_faults(device: str, text: str, now_s: float, recent_s: float) -> lis
     return []
 
 
-FUNCTIONS: Functions = {
+FUNCTIONS = {
     "mounts": (probe_mounts, judge_mounts),
     "mount-present": (probe_present, judge_present),
     "mount-readonly": (probe_readonly, judge_readonly),

@@ -8,17 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ftrun.hooks.checks.nvidia_smi import tokens
-from ftrun.hooks.runtime.finding import (
-    Finding,
-    Functions,
-    Thresholds,
-    bad,
-    degraded,
-    note,
-    ok,
-    skipped,
-    unknown,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped, unknown
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 
 TABLE_LIMIT_S = 6.0
@@ -53,10 +43,8 @@ class Chip(NamedTuple):
 
 
 class NpuFacts(NamedTuple):
-    """What the tools printed: the table, and by NPU id the memory's errors, the codes of sick ones, the state of the link.
-
-    `is_installed` tells a node without npu-smi from one whose npu-smi prints nothing.
-    """
+    """What the tools printed: the table, and by NPU id the memory's errors, the codes of sick ones, the state
+    of the link. `is_installed` tells a node without npu-smi from one whose npu-smi prints nothing."""
 
     table: str
     ecc: Mapping[int, str] = {}
@@ -97,21 +85,8 @@ def codes(text: str) -> list[str]:
 
 
 def judge_npu(facts: NpuFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad when chips are missing, critical, or bear a code that isolates; degraded for other alarms, errors and links.
-
-    How it thinks. The driver gives each chip one word of health; OK is OK. Behind another word stand fault
-    codes, of which few mean that the chip must be isolated or reset: those are bad, and the word alone is
-    degraded, because most alarms pass with the program that caused them. A double-bit error of its memory
-    since the last reset has cost somebody data.
-
-    Thresholds: `expected` chips (0: unknown), `double_bit` (0) errors, `temperature_c` (95); `devices` of the
-    job, by NPU id (ASCEND_RT_VISIBLE_DEVICES). A link that is down counts where others of the node are up.
-
-    Checked against: `npu-smi info` of 910B, 910ProB and 950 in public reports (versions 23 to 25); `-t ecc`
-    in Huawei's published command reference; `hccn_tool -link -g` in Huawei's exporter and its log guide;
-    fault codes and their levels in Huawei's MindCluster. The form of fault codes in `-t health` was seen in
-    one public report only.
-    """
+    """Bad when chips are missing, critical, or bear a code that isolates; degraded for other alarms, errors
+    and links."""
     found, expected = chips(facts.table), int(thresholds["expected"])
     if not facts.is_installed and not expected:
         return [skipped("npu-smi is not here")]
@@ -180,4 +155,4 @@ def _each(machine: Machine, numbers: Sequence[int], *question: str) -> dict[int,
     return told
 
 
-FUNCTIONS: Functions = {"npu": (probe_npu, judge_npu)}
+FUNCTIONS = {"npu": (probe_npu, judge_npu)}

@@ -7,18 +7,7 @@ from typing import NamedTuple, Optional
 
 from ftrun.hooks.checks import nvidia_smi
 from ftrun.hooks.runtime import procfs
-from ftrun.hooks.runtime.finding import (
-    BAD,
-    DEGRADED,
-    NOTE,
-    Finding,
-    Functions,
-    Thresholds,
-    bad,
-    degraded,
-    finding,
-    note,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note
 from ftrun.hooks.runtime.host import Machine
 
 # --- gpu-ecc
@@ -31,34 +20,20 @@ UNCORRECTABLE = (
 )
 OLD_UNCORRECTABLE = "double_bit/total"  # schema of Volta and older
 
-# Field -> (word that speaks, severity, what it means).
+# Field -> (how grave, what it means).
 ECC_FLAGS = (
-    ("remapped_rows/remapped_row_failure", BAD, "a row of memory could not be replaced"),
-    ("ecc_errors/aggregate/sram_threshold_exceeded", BAD, "more SRAM errors than NVIDIA allows"),
-    ("ecc_errors/unrepairable_memory", BAD, "memory that cannot be repaired"),
-    ("remapped_rows/remapped_row_pending", DEGRADED, "a row of memory waits for a reset to be replaced"),
-    ("retired_pages/pending_retirement", DEGRADED, "a page of memory waits for a reset to be retired"),
-    ("ecc_errors/channel_repair_pending", DEGRADED, "a memory channel waits for a reset to be repaired"),
-    ("ecc_errors/tpc_repair_pending", DEGRADED, "a processor cluster waits for a reset to be repaired"),
+    ("remapped_rows/remapped_row_failure", bad, "a row of memory could not be replaced"),
+    ("ecc_errors/aggregate/sram_threshold_exceeded", bad, "more SRAM errors than NVIDIA allows"),
+    ("ecc_errors/unrepairable_memory", bad, "memory that cannot be repaired"),
+    ("remapped_rows/remapped_row_pending", degraded, "a row of memory waits for a reset to be replaced"),
+    ("retired_pages/pending_retirement", degraded, "a page of memory waits for a reset to be retired"),
+    ("ecc_errors/channel_repair_pending", degraded, "a memory channel waits for a reset to be repaired"),
+    ("ecc_errors/tpc_repair_pending", degraded, "a processor cluster waits for a reset to be repaired"),
 )
 
 
 def judge_ecc(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad for fresh uncorrectable errors and memory beyond repair; degraded for what waits for a reset.
-
-    How it thinks. Uncorrectable errors since the driver was loaded mean that data were lost on this GPU in
-    this life of it. A row whose replacement failed, or SRAM errors beyond NVIDIA's own limit, is a GPU to be
-    replaced. A row that waits for the next reset still works. Errors of former lives were dealt with by a
-    reset and are a note; corrected ones count only in great number.
-
-    Thresholds: `uncorrectable` (0) errors since the driver was loaded; `sram_corrected` (10,000) and
-    `dram_corrected` (20,000,000), which are the limits that Azure's node health checks use on H100; `devices`
-    of the job.
-
-    Checked against: XML documents of schemas v11 to v13 in Telegraf's test data (the SRAM field is one number
-    up to driver 535, then parity and SEC-DED); NVIDIA's memory error guide for what a pending or failed remap
-    means.
-    """
+    """Bad for fresh uncorrectable errors and memory beyond repair; degraded for what waits for a reset."""
     return nvidia_smi.judged(answer, thresholds, lambda gpu: _ecc_faults(gpu, thresholds), _ecc_mode)
 
 
@@ -68,9 +43,9 @@ def _ecc_faults(gpu: nvidia_smi.Gpu, thresholds: Thresholds) -> list[Finding]:
     if fresh > thresholds["uncorrectable"]:
         message = f"{fresh:.0f} uncorrectable memory errors since the driver was loaded"
         found.append(bad(message, gpu.device, fresh, "errors", evidence=_ecc_lines(gpu)))
-    for field, severity, message in ECC_FLAGS:
+    for field, grade, message in ECC_FLAGS:
         if gpu.word(field).lower() in ("yes", "true", "1"):
-            found.append(finding(severity, message, gpu.device, evidence=(f"{field} {gpu.word(field)}",)))
+            found.append(grade(message, gpu.device, evidence=(f"{field} {gpu.word(field)}",)))
     spent = gpu.number("remapped_rows/row_remapper_histogram/row_remapper_histogram_none") or 0
     if spent > 0:
         message = f"{spent:.0f} memory bank(s) have no spare row left"
@@ -113,18 +88,7 @@ MEMORY_USED = "fb_memory_usage/used"
 
 
 def judge_memory(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Finding]:
-    """Degraded when memory is in use by nobody, or a part of it is missing.
-
-    How it thinks. Memory that is in use while no process is on the GPU belongs to a process that is dying or
-    that the kernel holds, and the job would run out of memory by no fault of its own. Where a process is on
-    the GPU, gpu-processes says whose. A GPU with less memory in all than its equals has lost a part of it.
-
-    Thresholds: `used_mib` (1,500) that drivers and daemons may take; `missing_percent` (2) of the memory of
-    its equals; `devices` of the job.
-
-    Checked against: XML documents v12 and v13 in Telegraf's test data, where an idle A100 has 50 MiB in use
-    (12 for each MIG instance); "used" leaves out what the driver reserves since driver 510.
-    """
+    """Degraded when memory is in use by nobody, or a part of it is missing."""
     return nvidia_smi.judged(
         answer,
         thresholds,
@@ -172,19 +136,8 @@ PENDING = {
 
 
 def judge_mode(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad where no program is let in; degraded where a mode is not the expected one, or not that of the other GPUs.
-
-    How it thinks. A mode is right or wrong by comparison: one GPU of eight with ECC off or in another compute
-    mode is a mistake of whoever set the others. Two states are wrong alone: "Prohibited" lets no program in,
-    and MIG without an instance has nothing to compute on. A change that waits for a reset (pending differs
-    from current) will surprise the next job.
-
-    Thresholds: `compute_mode`, `mig`, `ecc`, `persistence`: what the site expects ("" for any); `devices` of
-    the job.
-
-    Checked against: XML documents v12 and v13 in Telegraf's test data; compute modes in nvidia-smi's manual.
-    MPS runs in mode Default or Exclusive_Process, so neither is a fault.
-    """
+    """Bad where no program is let in; degraded where a mode is not the expected one, or not that of the other
+    GPUs."""
     mine = nvidia_smi.chosen(answer.gpus, nvidia_smi.tokens(thresholds))
     usual = {mode: str(thresholds[mode]) or _usual_mode(mine, field) for mode, field in MODES.items()}
     return nvidia_smi.judged(
@@ -212,8 +165,8 @@ def _mode_faults(gpu: nvidia_smi.Gpu, usual: Mapping[str, str]) -> list[Finding]
         now = gpu.word(field)
         if now and usual[mode] and now != usual[mode]:
             # Without the persistence daemon a GPU only takes longer to wake.
-            severity = NOTE if mode == "persistence" else DEGRADED
-            found.append(finding(severity, f"{mode} is {now} instead of {usual[mode]}", gpu.device))
+            grade = note if mode == "persistence" else degraded
+            found.append(grade(f"{mode} is {now} instead of {usual[mode]}", gpu.device))
     for title, (now_field, then_field) in PENDING.items():
         now, then = gpu.word(now_field), gpu.word(then_field)
         if now and then and now != then:
@@ -227,21 +180,7 @@ PCIE_LINK = "pci/pci_gpu_link_info/"
 
 
 def judge_pcie(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Finding]:
-    """Degraded when lanes are missing, or a working link is slower than it can be.
-
-    How it thinks. An idle GPU lowers the speed of its link, not its width, so a low speed counts only while
-    it works, or where an equal GPU beside it, as idle, keeps full speed in the same performance state.
-    Missing lanes count where an equal GPU has more, or the site says how many there are: then a card sits
-    badly, or a riser or retimer is bad. Where all are alike the board may have no more (virtual machines with
-    half of the lanes are sold as such), and it is a note.
-
-    Thresholds: `lanes` of every GPU (0: as its equals); `replays` (10,000) of the link since the driver was
-    loaded: a note; `devices` of the job.
-
-    Checked against: XML documents v11 to v13 in Telegraf's test data, among them idle cards at generation 1
-    of 4, and healthy T4 and A10G of a cloud with 8 of 16 lanes; nvidia-smi's manual ("may be reduced when the
-    GPU is not in use").
-    """
+    """Degraded when lanes are missing, or a working link is slower than it can be."""
     fast = {
         (gpu.product, gpu.word("performance_state"))
         for gpu in answer.gpus
@@ -321,19 +260,7 @@ def probe_processes(machine: Machine, thresholds: Thresholds) -> ProcessesFacts:
 
 
 def judge_processes(facts: ProcessesFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """Degraded for each process that has no business on a GPU of the job.
-
-    How it thinks. A process that outlived its job keeps memory and time of a GPU, and the next job dies of it
-    without a fault of its own. Whose it is, is told by its cgroup: a process of the asking job is at home;
-    one of another job is at home only where GPUs are shared (shards, MPS, several jobs on a node); one of no
-    job is left over, or an administrator's.
-
-    Thresholds: `job`, the id of the asking job ("" for none), `shared` (false): other jobs may be on these
-    GPUs; `allow`: names of processes that belong to the node; `devices` of the job.
-
-    Checked against: the process list of nvidia-smi's XML in Telegraf's test data (types C, G and M+C); cgroup
-    paths as in job_cgroup.
-    """
+    """Degraded for each process that has no business on a GPU of the job."""
     return nvidia_smi.judged(
         facts.answer,
         thresholds,
@@ -369,27 +296,16 @@ def _program(one: nvidia_smi.Process) -> str:
 
 # --- gpu-recovery
 
-# Part of the action, in small letters -> (severity, what it means).  The first that fits counts.
+# Part of the action, in small letters -> (how grave, what it means).  The first that fits counts.
 ACTIONS = (
-    ("reboot", BAD, "the node must be rebooted"),
-    ("drain p2p", DEGRADED, "its traffic to other GPUs must come to rest first"),
-    ("reset", BAD, "it must be reset"),
+    ("reboot", bad, "the node must be rebooted"),
+    ("drain p2p", degraded, "its traffic to other GPUs must come to rest first"),
+    ("reset", bad, "it must be reset"),
 )
 
 
 def judge_recovery(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad when the driver asks for a reset or a reboot.
-
-    How it thinks. The driver sums up what it knows of a device in one field: what has to be done before it
-    can be trusted. It is the best single word on a GPU, and it outlives the kernel log. A GPU that waits for
-    a reset takes no new job.
-
-    Thresholds: `devices` of the job.
-
-    Checked against: XML documents v12 (`gpu_reset_status`) and v13 (`gpu_recovery_action`) in Telegraf's test
-    data, a document with "Drain and Reset" in a public test, and the names that Xid 154 prints (GPU Reset
-    Required, Node Reboot Required, Drain P2P, Drain and Reset).
-    """
+    """Bad when the driver asks for a reset or a reboot."""
     return nvidia_smi.judged(
         answer, thresholds, _recovery_faults, lambda gpu: gpu.word("gpu_recovery_action") or "nothing asked"
     )
@@ -399,9 +315,9 @@ def _recovery_faults(gpu: nvidia_smi.Gpu) -> list[Finding]:
     action = gpu.word("gpu_recovery_action")
     if action and action != "None":
         told = (f"GPU Recovery Action: {action}",)
-        for part, severity, message in ACTIONS:
+        for part, grade, message in ACTIONS:
             if part in action.lower():
-                return [finding(severity, message, gpu.device, evidence=told)]
+                return [grade(message, gpu.device, evidence=told)]
         return [note(f"the driver recommends: {action}", gpu.device, evidence=told)]
     if gpu.word("gpu_reset_status/reset_required") == "Yes":
         return [bad("it must be reset", gpu.device, evidence=("Reset Required: Yes",))]
@@ -415,19 +331,8 @@ def _recovery_faults(gpu: nvidia_smi.Gpu) -> list[Finding]:
 
 
 def judge_temperature(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad at the heat of a shutdown, degraded at that of a slowdown, a note when close to it or far above the others.
-
-    How it thinks. Each GPU tells its own limits, so they are taken and not a number of ours. Since Hopper it
-    tells the distance instead: degrees that are left until the slowdown ("T.Limit"), with limits that are
-    zero or below. The hottest of several alike, far above the others, has a fan, a cold plate or paste to be
-    looked at.
-
-    Thresholds: `margin_c` (3): a note when fewer degrees are left; `gpu_c` (90) and `memory_c` (105) where a
-    GPU tells no limit; `above_others_c` (25) over the median of the node; `devices` of the job.
-
-    Checked against: XML documents v12 (limits) and v13 (`gpu_temp_tlimit`) in Telegraf's test data;
-    nvidia-smi's manual.
-    """
+    """Bad at the heat of a shutdown, degraded at that of a slowdown, a note when close to it or far above the
+    others."""
     told = [one for one in (gpu.number("temperature/gpu_temp") for gpu in answer.gpus) if one is not None]
     import statistics  # where there are GPUs
 
@@ -495,19 +400,8 @@ THROTTLE_REASONS = {
 
 
 def judge_throttle(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Finding]:
-    """Degraded when the machine slows a GPU down, or a busy one runs far below its clock for no told reason.
-
-    How it thinks. A GPU that the hardware slows down makes every other GPU of the job wait. Heat and the
-    power brake are faults of the machine, be it of its cooling or of its supply. The power cap of the
-    software is the ordinary end of full load: a note only where the cap was lowered below its default.
-
-    Thresholds: `clock_percent` (60): a busy GPU whose clock is below this share of its largest, without a
-    reason that it tells; `power_percent` (95): a power limit below this share of the default; `devices` of
-    the job.
-
-    Checked against: XML documents v12 and v13 (`clocks_event_reasons`) and v11 (`clocks_throttle_reasons`) in
-    Telegraf's test data; the list of reasons in NVML's reference.
-    """
+    """Degraded when the machine slows a GPU down, or a busy one runs far below its clock for no told
+    reason."""
     return nvidia_smi.judged(answer, thresholds, lambda gpu: _throttle_faults(gpu, thresholds), _clock)
 
 
@@ -557,7 +451,7 @@ def _clock(gpu: nvidia_smi.Gpu) -> str:
     return f"{gpu.word('clocks/sm_clock') or 'clock not told'} of {gpu.word('max_clocks/sm_clock') or '?'}"
 
 
-FUNCTIONS: Functions = {
+FUNCTIONS = {
     "gpu-ecc": (nvidia_smi.probe, judge_ecc),
     "gpu-memory": (nvidia_smi.probe, judge_memory),
     "gpu-mode": (nvidia_smi.probe, judge_mode),

@@ -14,7 +14,6 @@ from ftrun.hooks.runtime.finding import (
     OK,
     SEVERITIES,
     Finding,
-    Functions,
     Thresholds,
     bad,
     degraded,
@@ -61,20 +60,7 @@ def probe_presence(machine: Machine, thresholds: Thresholds) -> PresenceFacts:
 
 
 def judge_presence(facts: PresenceFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad when accelerators are missing, lost, or the driver says that it cannot reach them.
-
-    How it thinks. Three sources are laid side by side: what the site or the job expects, what hangs on the
-    PCI bus (the kernel's list, which no container hides), and what the driver's own tool lists. A GPU that
-    has fallen off the bus stays on the PCI list and is no longer listed, or is listed with "GPU is lost" in
-    the place of its values. A MIG instance is no GPU and none is missing for it.
-
-    Thresholds: `expected` accelerators of the node (0: unknown, then nothing is missing on that account);
-    `devices` of the job: then as many as it names are expected, because a job sees its own only.
-
-    Checked against: nvidia-smi's manual for its exit codes; messages as quoted in NVIDIA's forums and in
-    Azure's node health checks; PCI classes 0300 and 0302 with vendor 10de from the kernel's PCI ids. Other
-    makers are counted by the device files of their drivers.
-    """
+    """Bad when accelerators are missing, lost, or the driver says that it cannot reach them."""
     wanted = nvidia_smi.tokens(thresholds)
     expected = int(thresholds["expected"])
     if wanted and not any(token.lower().startswith("mig-") for token in wanted):
@@ -177,18 +163,8 @@ def probe_driver(machine: Machine, thresholds: Thresholds) -> DriverFacts:
 
 
 def judge_driver(facts: DriverFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad when module and library differ; degraded for a version that the site does not want; a note for GPUs that differ.
-
-    How it thinks. An update of packages on a running node replaces the library and not the loaded module:
-    nvidia-smi then refuses, and so does every CUDA program, until a reboot. The module tells its version in
-    /proc, so the mismatch is proven without the tool.
-
-    Thresholds: `expected` driver version ("" for any) and `minimum` ("" for any); `devices` of the job.
-
-    Checked against: /proc/driver/nvidia/version as in public bug reports of the proprietary and the open
-    module; "Driver/library version mismatch" and "NVML library version" as nvidia-smi prints them; XML
-    documents in Telegraf's test data.
-    """
+    """Bad when module and library differ; degraded for a version that the site does not want; a note for GPUs
+    that differ."""
     answer = facts.answer
     found = MODULE_VERSION.search(facts.module)
     module = found.group(1) if found else ""
@@ -279,20 +255,7 @@ def probe_xid(machine: Machine, thresholds: Thresholds) -> XidFacts:
 
 
 def judge_xid(facts: XidFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """By the class of the worst code of each device since the job began; a note for what is older.
-
-    How it thinks. An Xid names a device and a kind of fault, and users cannot write one: the kernel log is
-    root's. What counts is what came since the job began, or lately where no job is meant; older lines are a
-    note, because a reset may have mended what they tell and gpu-check, gpu-ecc and gpu-recovery see what it
-    has not. Faults of programs (13, 31, 43, 45) say nothing against a node. Xids 144 to 150 and SXids say
-    themselves whether they are fatal; 154 says what must be done.
-
-    Thresholds: `since_s`, the start of the job (seconds of the epoch; 0: none), `recent_s` (7,200) without
-    one; `devices` of the job. Skipped where this user may not read the kernel's log.
-
-    Checked against: NVIDIA's Xid catalog for what each code asks for; lines in public logs (imbue's health
-    checks, leptonai's gpud tests).
-    """
+    """By the class of the worst code of each device since the job began; a note for what is older."""
     if not facts.log.lines:
         return [skipped(f"the kernel's log cannot be read: {facts.log.why_not}")]
     since = thresholds["since_s"] or facts.log.now_s - thresholds["recent_s"]
@@ -379,19 +342,7 @@ def probe_dcgm(machine: Machine, thresholds: Thresholds) -> Output:
 
 
 def judge_dcgm(output: Output, _thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad for Failure, degraded for Warning; skipped where nobody watches.
-
-    How it thinks. DCGM watches what single readings miss, if somebody has told it to: its health watches are
-    off by default, and setting them needs rights and changes the node, so they are only read. Failure is
-    NVIDIA's own word for a GPU that should be taken out; Warning is degraded. A host engine that does not run
-    is no fault.
-
-    Thresholds: `group` (0: all GPUs).
-
-    Checked against: DCGM's source (dcgmi/Health.cpp and its tests): the tree with "Overall Health", "GPU",
-    "-> 0" and "-> Memory system", and the messages for watches that are off and for an engine that cannot be
-    reached.
-    """
+    """Bad for Failure, degraded for Warning; skipped where nobody watches."""
     text = f"{output.out}\n{output.err}"
     rows = [
         (found.group("key"), found.group("value"))
@@ -435,7 +386,7 @@ def _entities(rows: Sequence[tuple[str, str]]) -> list[Finding]:
     ]
 
 
-FUNCTIONS: Functions = {
+FUNCTIONS = {
     "gpu-check": (probe_presence, judge_presence),
     "gpu-driver": (probe_driver, judge_driver),
     "gpu-xid": (probe_xid, judge_xid),

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ftrun.hooks.checks import nvidia_smi
-from ftrun.hooks.runtime.finding import (
-    Finding,
-    Functions,
-    Thresholds,
-    bad,
-    degraded,
-    note,
-    ok,
-    skipped,
-    unknown,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped, unknown
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 
 # --- gpu-nvlink
@@ -49,10 +39,8 @@ def probe_nvlink(machine: Machine, thresholds: Thresholds) -> NvlinkFacts:
 
 
 def links(text: str) -> dict[int, dict[int, float]]:
-    """GPU -> link -> speed in GB/s, 0 for one that is not up. A link with a word that is not known is left out.
-
-    Where all links of a GPU are said to be down in one line, its link 0 stands for them.
-    """
+    """GPU -> link -> speed in GB/s, 0 for one that is not up. A link with a word that is not known is left
+    out. Where all links of a GPU are said to be down in one line, its link 0 stands for them."""
     found: dict[int, dict[int, float]] = {}
     place = -1
     for line in text.splitlines():
@@ -83,20 +71,8 @@ def errors(text: str) -> dict[int, dict[str, int]]:
 
 
 def judge_nvlink(facts: NvlinkFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad when a GPU has fewer links up than its equals or the site's number; degraded when links recover or count errors.
-
-    How it thinks. How many links a GPU should have depends on the board, so it is told by its equals on the
-    node, or by the site. A node where no link is up has no bridges, which is no fault. With MIG a GPU lets
-    its links rest, so such a one is left out. Counters run since the last reset: a recovery is rare and tells
-    of a bad link; replays and checksums are noise in small number.
-
-    Thresholds: `expected` active links a GPU (0: as many as its equals have); `recoveries` (1), `replays` and
-    `checksums` (100,000 each); `devices` of the job.
-
-    Checked against: `nvidia-smi nvlink -s` of A100 and A10 in leptonai's gpud, "<inactive>" and "all links
-    are inActive" in public reports; `nvidia-smi nvlink -e` of V100 and H100, among them the short form "Links
-    0-2, 4-5: Replay/Recovery/CRC Errors: 0".
-    """
+    """Bad when a GPU has fewer links up than its equals or the site's number; degraded when links recover or
+    count errors."""
     nothing = nvidia_smi.unread(facts.answer, thresholds)
     if nothing:
         return nothing
@@ -181,18 +157,8 @@ def probe_fabric(machine: Machine, thresholds: Thresholds) -> FabricFacts:
 
 
 def judge_fabric(facts: FabricFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad when a GPU has not joined or its fabric is unhealthy, or when older GPUs have a manager that failed.
-
-    How it thinks. Behind NVSwitches a GPU computes only after the fabric manager has registered it: without,
-    CUDA does not even start ("system not yet initialized"). Since Hopper each GPU tells its state; older ones
-    tell nothing, and the service is all there is to ask. Where GPUs have joined, a manager that is not seen
-    from here (in a container, on a switch tray) is no fault.
-
-    Thresholds: `service` (nvidia-fabricmanager); `devices` of the job.
-
-    Checked against: XML documents v12 and v13 in Telegraf's test data for the fields; leptonai's gpud for the
-    words of the health summary (Healthy, Unhealthy, Limited Capacity); PCI class 0680 of NVSwitches.
-    """
+    """Bad when a GPU has not joined or its fabric is unhealthy, or when older GPUs have a manager that
+    failed."""
     nothing = nvidia_smi.unread(facts.answer, thresholds)
     if nothing:
         return nothing
@@ -242,7 +208,7 @@ def _is_switch(machine: Machine, folder: str) -> bool:
     return (machine.read(f"{folder}/vendor") or "").strip() == "0x10de"
 
 
-FUNCTIONS: Functions = {
+FUNCTIONS: dict[str, Any] = {
     "gpu-nvlink": (probe_nvlink, judge_nvlink),
     "gpu-fabric": (probe_fabric, judge_fabric),
 }

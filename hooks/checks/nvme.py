@@ -7,28 +7,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ftrun.hooks.runtime.finding import (
-    BAD,
-    DEGRADED,
-    SKIPPED,
-    UNKNOWN,
-    Finding,
-    Functions,
-    Thresholds,
-    degraded,
-    finding,
-    ok,
-    skipped,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, ok, skipped, unknown
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 
 BITS = (
-    (0x01, BAD, "its spare blocks are used up"),
-    (0x02, DEGRADED, "it is too hot or too cold"),
-    (0x04, BAD, "it is unreliable"),
-    (0x08, BAD, "it has turned read-only"),
-    (0x10, DEGRADED, "the backup of its volatile memory has failed"),
-    (0x20, BAD, "its persistent memory has turned read-only"),
+    (0x01, bad, "its spare blocks are used up"),
+    (0x02, degraded, "it is too hot or too cold"),
+    (0x04, bad, "it is unreliable"),
+    (0x08, bad, "it has turned read-only"),
+    (0x10, degraded, "the backup of its volatile memory has failed"),
+    (0x20, bad, "its persistent memory has turned read-only"),
 )
 
 
@@ -55,22 +43,7 @@ def _said(machine: Machine, question: Sequence[str]) -> str:
 
 
 def judge_nvme(told: Mapping[str, str], thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad for a drive that has failed, degraded for one that wears out or is hot.
-
-    How it thinks. A drive tells by itself when it is worn out, hot, read-only or has lost data (SMART /
-    Health Information, log page 02h of the NVMe specification). Read-only, unreliable, or spare blocks used
-    up is bad; hot, worn and media errors are degraded, for the drive still works. Reading the log needs root:
-    without, the check is skipped. `nvme` is asked first, then `smartctl`, both for JSON.
-
-    Thresholds: `percent_used` 100 (the maker's estimate of its endurance), `media_errors` 0 allowed.
-
-    Bits of critical_warning: libnvme's nvme_smart_log(2). nvme-cli names the wear `percent_used` (older:
-    `percentage_used`) and may print critical_warning as an object; smartctl names the group
-    `nvme_smart_health_information_log`.
-
-    Checked against: JSON with the names that nvme-cli (old and new spellings) and smartctl print, after their
-    documents; no such drive was at hand.
-    """
+    """Bad for a drive that has failed, degraded for one that wears out or is hot."""
     if not told:
         return [skipped("no NVMe drive, or neither nvme nor smartctl is here")]
     found = [one for drive, text in told.items() for one in _drive(drive, _log(text), thresholds)]
@@ -90,16 +63,12 @@ def _drive(drive: str, log: Mapping[str, Any], thresholds: Thresholds) -> list[F
     if "critical_warning" not in log:
         reason = str(log.get("no answer", "its health is not told"))
         denied = any(word in reason.lower() for word in ("permission", "not permitted", "denied"))
-        return [
-            finding(
-                SKIPPED if denied else UNKNOWN, f"{drive}: {reason or 'nothing was said'}", drive, fault=""
-            )
-        ]
+        return [(skipped if denied else unknown)(f"{drive}: {reason or 'nothing was said'}", drive)]
     warning = log["critical_warning"]
     bits = _integer(warning.get("value") if isinstance(warning, dict) else warning)
     found = [
-        finding(severity, f"{drive}: {message}", drive, bits, evidence=(f"critical_warning {bits:#04x}",))
-        for bit, severity, message in BITS
+        grade(f"{drive}: {message}", drive, bits, evidence=(f"critical_warning {bits:#04x}",))
+        for bit, grade, message in BITS
         if bits & bit
     ]
     lost = _integer(log.get("media_errors"))
@@ -120,4 +89,4 @@ def _integer(value: Any) -> int:
         return 0
 
 
-FUNCTIONS: Functions = {"nvme-health": (probe_nvme, judge_nvme)}
+FUNCTIONS = {"nvme-health": (probe_nvme, judge_nvme)}

@@ -6,18 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.runtime.finding import (
-    BAD,
-    DEGRADED,
-    Finding,
-    Functions,
-    Thresholds,
-    degraded,
-    finding,
-    note,
-    ok,
-    skipped,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped
 from ftrun.hooks.runtime.host import Machine
 
 # --- pcie-link
@@ -50,22 +39,7 @@ def probe_pcie_link(machine: Machine, _thresholds: Thresholds) -> tuple[Link, ..
 
 
 def judge_pcie_link(links: Sequence[Link], thresholds: Thresholds) -> Sequence[Finding]:
-    """Degraded for fewer lanes than there could be, or a lower speed.
-
-    How it thinks. A card that sits badly, or a riser with a bad contact, comes up with half of its lanes and
-    works, at half its pace, and no tool of its maker says so. What is possible is what both ends of the link
-    can, so the port above the card is asked, too. The speed of a GPU rests with the GPU, so it counts for the
-    others only. NVIDIA's own GPUs are left to gpu-pcie, and virtual functions have no link.
-
-    Thresholds: `addresses` (none: all) that count; `allow` (none), addresses whose slot is known to be
-    slower.
-
-    Files: the kernel's ABI page for sysfs-bus-pci (current_link_width, max_link_width, current_link_speed
-    "16.0 GT/s PCIe", max_link_speed, class); class codes of the PCI Code and ID Assignment Specification.
-
-    Checked against: trees built after the ABI page, with the words of kernels before 5.8 ("8 GT/s", "Unknown
-    speed"); no machine with these files was at hand.
-    """
+    """Degraded for fewer lanes than there could be, or a lower speed."""
     wanted = [str(one) for one in thresholds["addresses"]]
     mine = [
         one
@@ -151,22 +125,7 @@ def aer_counts(text: str) -> dict[str, int]:
 
 
 def judge_pcie_aer(facts: PcieAerFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad for fatal errors, degraded for non-fatal and for many corrected ones.
-
-    How it thinks. A fatal error means that a link was lost and retrained, with whatever was in flight: bad.
-    Non-fatal ones lost a transaction and are degraded. Corrected ones were repeated by the link itself;
-    thousands an hour mean a bad slot, riser or cable, which a GPU or an adapter pays for with bandwidth.
-    Devices of the job are judged like all others: what hangs on the same bridge is shared.
-
-    Thresholds: `fatal` 0, `nonfatal` 0, `corrected_per_hour` 1,000 over the time since boot and at least
-    `corrected` 10,000 in all. Advisory errors (`NonFatalErr`) and unsupported requests are not counted: a
-    kernel that looks for devices causes them.
-
-    Files: sysfs-bus-pci-devices-aer_stats of the kernel (4.19 and later): lines "name count", the last one
-    the total.
-
-    Checked against: trees built after the kernel's ABI page; no machine with these files was at hand.
-    """
+    """Bad for fatal errors, degraded for non-fatal and for many corrected ones."""
     if not facts.texts:
         return [skipped("no device counts its errors here")]
     hours = max(facts.uptime_s / 3600, 1.0)
@@ -182,12 +141,12 @@ def _pcie_aer_faults(
     device: str, texts: Mapping[str, str], hours: float, thresholds: Thresholds
 ) -> list[Finding]:
     found = []
-    for kind, severity in (("fatal", BAD), ("nonfatal", DEGRADED)):
+    for kind, grade in (("fatal", bad), ("nonfatal", degraded)):
         errors = aer_counts(texts.get(kind, ""))
         total = _aer_sum(errors)
         if total > thresholds[kind]:
             message = f"{device}: {total} {kind} PCI Express error(s) since boot"
-            found.append(finding(severity, message, device, total, "errors", evidence=_aer_lines(errors)))
+            found.append(grade(message, device, total, "errors", evidence=_aer_lines(errors)))
     mended = aer_counts(texts.get("correctable", ""))
     total = _aer_sum(mended)
     rate = total / hours
@@ -208,7 +167,7 @@ def _aer_lines(errors: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(f"{name} {count}" for name, count in errors.items())
 
 
-FUNCTIONS: Functions = {
+FUNCTIONS = {
     "pcie-link": (probe_pcie_link, judge_pcie_link),
     "pcie-aer": (probe_pcie_aer, judge_pcie_aer),
 }

@@ -11,20 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ftrun.hooks.runtime import procfs
-from ftrun.hooks.runtime.finding import (
-    BAD,
-    DEGRADED,
-    NOTE,
-    Finding,
-    Functions,
-    Thresholds,
-    degraded,
-    finding,
-    note,
-    ok,
-    skipped,
-    unknown,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped, unknown
 from ftrun.hooks.runtime.host import Machine
 from ftrun.hooks.runtime.job_cgroup import job_and_step
 from ftrun.hooks.runtime.procfs import Process
@@ -68,21 +55,7 @@ def probe_processes(machine: Machine, thresholds: Thresholds) -> ProcessesFacts:
 
 
 def judge_processes(facts: ProcessesFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """Degraded for processes that hang, many zombies, or few numbers left.
-
-    How it thinks. A process in state D that is not woken once between two looks waits for a device or a file
-    server that does not answer; it cannot be killed, so Slurm will not get its job off the node. A moment of
-    it is normal, which is why it must have stood still for all of `window_s`. Kernel threads wait in D by
-    habit and are a note. Where none is in D at the first look, or none any more, there is nothing to wait
-    for. A zombie costs a number only; many of one parent say that the parent is ill. When the numbers for
-    processes run out nothing starts any more.
-
-    Thresholds: `window_s` 2.0, `stuck` 0 users' processes that may hang, `zombies` 100, `percent` 80 of the
-    kernel's process numbers.
-
-    Checked against: /proc of Linux 6.1 and 6.18: proc(5) for stat, status, loadavg; a real zombie in the
-    tests.
-    """
+    """Degraded for processes that hang, many zombies, or few numbers left."""
     if not facts.after:
         return [unknown("no process can be seen here")]
     hanging = [now for pid, now in facts.after.items() if _hangs(facts.before.get(pid), now)]
@@ -108,11 +81,9 @@ def _hangs(then: Process | None, now: Process | None) -> bool:
 def _stuck(hanging: Sequence[Process], thresholds: Thresholds) -> list[Finding]:
     if not hanging:
         return []
-    severity = DEGRADED if len(hanging) > thresholds["stuck"] else NOTE
+    grade = degraded if len(hanging) > thresholds["stuck"] else note
     message = f"{len(hanging)} process(es) hang in the kernel"
-    return [
-        finding(severity, message, value=len(hanging), unit="processes", evidence=_process_lines(hanging))
-    ]
+    return [grade(message, value=len(hanging), unit="processes", evidence=_process_lines(hanging))]
 
 
 def _zombies(dead: Sequence[Process], thresholds: Thresholds) -> list[Finding]:
@@ -178,20 +149,7 @@ def probe_strangers(machine: Machine, thresholds: Thresholds) -> StrangersFacts:
 
 
 def judge_strangers(facts: StrangersFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """Degraded when strangers take more than a core, a note for less.
-
-    How it thinks. A process that outlived its job, or that somebody started over SSH, takes processors from
-    the job, and one slow rank holds up all others. What runs in the cgroup of a Slurm job has a right to be
-    here (also that of another job: Slurm shared the node out). So what counts is the processor time that
-    users' processes outside any job use within a moment; that of the system's own accounts is a note when it
-    is much. Where Slurm keeps jobs in no cgroups, the job's own user is left out.
-
-    Thresholds: `cores` 1.0, more than that is degraded, a tenth of it is a note; `system_cores` 2.0, as much
-    by the system's accounts is a note; `uid_min` 1000, users' accounts begin there (login.defs); `user`, the
-    job's uid ("": that of SLURM_JOB_UID, or our own); `window_s` 1.0.
-
-    Checked against: /proc of Linux 6.1 and 6.18 (a busy child of the test), cgroup paths as in job_cgroup.
-    """
+    """Degraded when strangers take more than a core, a note for less."""
     if not facts.seen:
         return [unknown("no process can be seen here")]
     outside = [one for one in facts.busy if not one.job and one.uid != facts.user]
@@ -200,11 +158,9 @@ def judge_strangers(facts: StrangersFacts, thresholds: Thresholds) -> Sequence[F
     cores, of_system = sum(one.cores for one in people), sum(one.cores for one in system)
     found = []
     if cores > thresholds["cores"] / 10:
-        severity = DEGRADED if cores > thresholds["cores"] else NOTE
+        grade = degraded if cores > thresholds["cores"] else note
         message = f"users' processes outside of any job take {cores:.1f} core(s)"
-        found.append(
-            finding(severity, message, value=round(cores, 2), unit="cores", evidence=_busy_lines(people))
-        )
+        found.append(grade(message, value=round(cores, 2), unit="cores", evidence=_busy_lines(people)))
     if of_system > thresholds["system_cores"]:
         message = f"the system's own processes take {of_system:.1f} core(s)"
         found.append(note(message, value=round(of_system, 2), unit="cores", evidence=_busy_lines(system)))
@@ -256,23 +212,7 @@ def probe_cgroups(machine: Machine, thresholds: Thresholds) -> CgroupsFacts:
 
 
 def judge_cgroups(facts: CgroupsFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """Degraded for a controller that is missing, or when most groups are used up; bad when all are.
-
-    How it thinks. A node that was booted with another kernel command line has no memory controller, and
-    slurmd there starts jobs without limits, or none. What is needed is read from Slurm's own cgroup.conf
-    where it lies on the node. The kernel has numbers for 65,535 memory groups; groups that ended and whose
-    memory is still in the cache keep theirs, so a node may run out of them after months and then refuses
-    every job with "No space left on device".
-
-    Thresholds: `expected` controllers (none: those that `conf` asks for); `conf` ("":
-    /etc/slurm/cgroup.conf); `percent` 80 of the groups is degraded, `bad_percent` 99 bad.
-
-    Files: the kernel's cgroup-v2 and cgroup-v1 documents: cgroup.controllers, cgroup.stat (nr_descendants,
-    nr_dying_descendants), cgroup.max.descendants, /proc/cgroups; cgroup.conf(5) of Slurm.
-
-    Checked against: /proc/cgroups of Linux 6.18 (version 1); trees built after the kernel's documents
-    (version 2); cgroup.conf(5) of Slurm 22.05.
-    """
+    """Degraded for a controller that is missing, or when most groups are used up; bad when all are."""
     expected = tuple(thresholds["expected"]) or _asked_for(facts)
     if not facts.version and not expected:
         return [skipped("no control groups are mounted here, and none are asked for")]
@@ -283,9 +223,9 @@ def judge_cgroups(facts: CgroupsFacts, thresholds: Thresholds) -> Sequence[Findi
     ]
     share = 100 * facts.groups / facts.groups_max if facts.groups_max else 0.0
     message = f"version {facts.version}, {facts.groups} of {facts.groups_max} groups"
-    for severity, percent in ((BAD, thresholds["bad_percent"]), (DEGRADED, thresholds["percent"])):
+    for grade, percent in ((bad, thresholds["bad_percent"]), (degraded, thresholds["percent"])):
         if share > percent:
-            found.append(finding(severity, message, "groups", facts.groups, "groups"))
+            found.append(grade(message, "groups", facts.groups, "groups"))
             break
     told = f"{message}, controllers {' '.join(sorted(facts.controllers)) or 'none'}"
     return found or [ok(told, value=facts.groups, unit="groups")]
@@ -325,34 +265,20 @@ def probe_ulimit(machine: Machine, _thresholds: Thresholds) -> Limits:
 
 
 def judge_ulimit(limits: Limits, thresholds: Thresholds) -> Sequence[Finding]:
-    """Each limit that is not above its mark; memlock counts with InfiniBand only.
-
-    How it thinks. Slurm hands on the limits of whoever submits or of slurmd, so a node whose slurmd was
-    started with small ones differs from its peers; that is what counts, and why a value below the marks is
-    only `degraded` unless the site says so. Unlimited is always enough.
-
-    Thresholds: in the units of `ulimit`, all of which must be exceeded: `memlock_kib` (16,000) where
-    InfiniBand is, because RDMA pins memory, `open_files` (1,000,000), `stack_kib` (8,000), `processes`
-    (1,000,000); `enforce` (false): what is too small is bad.
-
-    Checked against: the limits of a process of the test, and limits in a table.
-    """
+    """Each limit that is not above its mark; memlock counts with InfiniBand only."""
     marks = {kind: thresholds[kind] for kind in limits.soft if kind != "memlock_kib" or limits.has_rdma}
     low = {kind: limits.soft[kind] for kind, mark in marks.items() if -1 < limits.soft[kind] <= mark}
     if not low:
         return [ok(", ".join(f"{kind} {_limit(value)}" for kind, value in limits.soft.items()))]
-    severity = BAD if thresholds["enforce"] else DEGRADED
-    return [
-        finding(severity, f"{kind} is {value}, not above {marks[kind]}", kind, value)
-        for kind, value in low.items()
-    ]
+    grade = bad if thresholds["enforce"] else degraded
+    return [grade(f"{kind} is {value}, not above {marks[kind]}", kind, value) for kind, value in low.items()]
 
 
 def _limit(value: int) -> str:
     return "unlimited" if value < 0 else str(value)
 
 
-FUNCTIONS: Functions = {
+FUNCTIONS = {
     "processes": (probe_processes, judge_processes),
     "stranger-load": (probe_strangers, judge_strangers),
     "cgroups": (probe_cgroups, judge_cgroups),

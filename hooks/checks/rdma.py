@@ -2,8 +2,7 @@
 
 Checked against: the kernel's ABI page for sysfs-class-infiniband; trees of mlx5 adapters in the public test
 data of leptonai's gpud ("4: ACTIVE", "5: LinkUp", "400 Gb/sec (4X NDR)") and of Prometheus' procfs. A rate of
-"2.5 Gb/sec (1X SDR)" is that of a port which is down.
-"""
+"2.5 Gb/sec (1X SDR)" is that of a port which is down."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from typing import NamedTuple, Optional
 
 from ftrun.hooks.checks.ethernet import growth_faults
 from ftrun.hooks.runtime import state_dir
-from ftrun.hooks.runtime.finding import Finding, Functions, Thresholds, bad, degraded, note, ok, skipped
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped
 from ftrun.hooks.runtime.host import Machine
 from ftrun.hooks.runtime.state_dir import Growth
 
@@ -23,10 +22,9 @@ FIELDS = ("state", "phys_state", "rate", "link_layer")
 
 
 class Port(NamedTuple):
-    """One port. `state` and `physical` are words (ACTIVE, LinkUp), "" where not told; `rate_gbps` and `lanes` are None then.
-
-    `kind` is the adapter's model and firmware family: ports of one kind and link layer should be equal.
-    """
+    """One port. `state` and `physical` are words (ACTIVE, LinkUp), "" where not told; `rate_gbps` and `lanes`
+    are None then. `kind` is the adapter's model and firmware family: ports of one kind and link layer should
+    be equal."""
 
     name: str
     state: str
@@ -117,18 +115,8 @@ def _state(text: str) -> str:
 
 
 def judge_port(found: Sequence[Port], thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad when an expected port is not active, or a link waits for its subnet manager; degraded when its equals are up.
-
-    How it thinks. An adapter has ports without a cable, so a port that is down is a fault only where the site
-    expects it, or where others of its kind on this node are up. A link that is up but not active waits for
-    its subnet manager: it carries nothing. A port that somebody has disabled is told and no more.
-
-    Thresholds: `ports` that the site expects ("mlx5_0" or "mlx5_0/1"; [] for none in particular), `active`:
-    how many must be up (0: any).
-
-    Checked against: the kernel's ABI page for sysfs-class-infiniband (states and physical states) and a tree
-    of a public H100 node.
-    """
+    """Bad when an expected port is not active, or a link waits for its subnet manager; degraded when its
+    equals are up."""
     if not found and not thresholds["ports"]:
         return [skipped("no RDMA port here")]
     missing = [name for name in thresholds["ports"] if not any(_is_named(port, name) for port in found)]
@@ -166,17 +154,7 @@ def _is_named(port: Port, name: str) -> bool:
 
 
 def judge_speed(found: Sequence[Port], thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad below the site's speed, degraded below that of equal ports.
-
-    How it thinks. A bad cable or transceiver makes a link come up with fewer lanes or in an older speed, and
-    every collective of the job then runs at its pace. What full means is told by the site, or by the other
-    ports of the same kind on the node; the rate of each port is told, to be compared across nodes.
-
-    Thresholds: `gbps` of every port (0: as its equals), `lanes` (0: as its equals), `ports` that count ([]:
-    all).
-
-    Checked against: the kernel's ABI page for `rate` and rates of a public H100 node ("400 Gb/sec (4X NDR)").
-    """
+    """Bad below the site's speed, degraded below that of equal ports."""
     active = [one for one in found if is_wanted(one.name, thresholds) and one.is_active and one.rate_gbps]
     if not active:
         return [skipped("no active RDMA port here")]
@@ -200,22 +178,14 @@ def _speed_faults(port: Port, active: Sequence[Port], thresholds: Thresholds) ->
 # --- ib-errors
 
 LINK_LIMITS = {
-    "symbol_error": 10,
-    "port_rcv_errors": 10,
-    "local_link_integrity_errors": 1,
-    "link_error_recovery": 1,
-    "excessive_buffer_overrun_errors": 1,
-    "port_rcv_remote_physical_errors": 100,
-}
+    "symbol_error": 10, "port_rcv_errors": 10, "local_link_integrity_errors": 1, "link_error_recovery": 1,
+    "excessive_buffer_overrun_errors": 1, "port_rcv_remote_physical_errors": 100,
+}  # fmt: skip
 PACKET_LIMITS = {
-    "out_of_sequence": 10_000,
-    "packet_seq_err": 1_000,
-    "local_ack_timeout_err": 10,
-    "rnr_nak_retry_err": 100,
-    "roce_adp_retrans_to": 10,
-    "rx_icrc_encapsulated": 10,
+    "out_of_sequence": 10_000, "packet_seq_err": 1_000, "local_ack_timeout_err": 10,
+    "rnr_nak_retry_err": 100, "roce_adp_retrans_to": 10, "rx_icrc_encapsulated": 10,
     "port_xmit_discards": 10_000,
-}
+}  # fmt: skip
 
 
 def probe_errors(machine: Machine, thresholds: Thresholds) -> Growth:
@@ -224,20 +194,7 @@ def probe_errors(machine: Machine, thresholds: Thresholds) -> Growth:
 
 
 def judge_errors(facts: Growth, thresholds: Thresholds) -> Sequence[Finding]:
-    """Degraded when a counter grows faster than its limit.
-
-    How it thinks. Errors of the link itself (symbols, integrity, recoveries) come from cable, transceiver or
-    port, and are this node's or its switch port's. Lost, repeated and late packets of RoCE come as well from
-    a crowded network, so they need a greater number, and count as congestion. Counters that do not grow are
-    history, and a note when they are great.
-
-    Thresholds: `before`, an earlier reading, or {} for two readings `window_s` (1) apart; `growth`: counter
-    -> growth from which it is degraded; `total` (10,000): a count of a link's errors since its counters were
-    cleared that is worth a note; `ports` ([]: all).
-
-    Checked against: the kernel's ABI page for counters/, the mlx5 page of hw_counters/ and a tree of a public
-    H100 node.
-    """
+    """Degraded when a counter grows faster than its limit."""
     found = [name for name in sorted(facts.after) if is_wanted(name, thresholds)]
     if not found:
         return [skipped("no RDMA port with counters here")]
@@ -276,20 +233,7 @@ def probe_flaps(machine: Machine, thresholds: Thresholds) -> FlapsFacts:
 
 
 def judge_flaps(facts: FlapsFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """Degraded when a link fell since the last reading, or falls often.
-
-    How it thinks. A link that goes down and comes back costs a job its connections, and is up again whenever
-    somebody looks. Its counter remembers. A link that fell since the last look flaps now; one that has fallen
-    often since boot, by day of uptime, flaps as a habit. The falls of a boot and of work on the switch are
-    few.
-
-    Thresholds: `before`, an earlier reading, or {} for two readings `window_s` (1) apart; `a_day` (5) and
-    `least` (5): falls by day of uptime and falls in all from which a link is degraded (five a day is the
-    limit of Azure's node health checks); `ports` ([]: all).
-
-    Checked against: the kernel's ABI page for `link_downed`; it counts since the driver was loaded or the
-    counters were cleared.
-    """
+    """Degraded when a link fell since the last reading, or falls often."""
     links = [name for name in sorted(facts.growth.after) if is_wanted(name, thresholds)]
     if not links:
         return [skipped("no RDMA port that counts its falls")]
@@ -348,19 +292,7 @@ def _addresses(machine: Machine, name: str) -> Addresses:
 
 
 def judge_roce(found: Sequence[Addresses], thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad where the site's index holds no RoCE v2 GID; degraded where a port has none at all.
-
-    How it thinks. RoCE v2 routes by a GID made from an IP address of the interface; where the address is
-    missing there is no such GID, and NCCL fails or takes the slow path. An index that the site sets for all
-    nodes (NCCL_IB_GID_INDEX) must hold a RoCE v2 GID on each port. How a port trusts and marks priorities is
-    comparable where Mellanox's driver shows it: ports that differ are a note.
-
-    Thresholds: `gid_index` (-1: any), `ports` that count ([]: all active RoCE ports).
-
-    Checked against: the kernel's ABI page for gids/, gid_attrs/types/ ("IB/RoCE v1", "RoCE v2") and
-    gid_attrs/ndevs/. Priority flow control itself is not in /sys; qos/trust is where MLNX_OFED documents it
-    and was not seen on a machine.
-    """
+    """Bad where the site's index holds no RoCE v2 GID; degraded where a port has none at all."""
     if not found:
         return [skipped("no active RoCE port here")]
     told = [one for port in found for one in _roce_faults(port, thresholds["gid_index"])]
@@ -382,7 +314,7 @@ def _roce_faults(one: Addresses, index: int) -> list[Finding]:
     return []
 
 
-FUNCTIONS: Functions = {
+FUNCTIONS = {
     "ib-port": (ports, judge_port),
     "ib-speed": (ports, judge_speed),
     "ib-errors": (probe_errors, judge_errors),

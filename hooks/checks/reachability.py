@@ -9,17 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ftrun.hooks.checks import job_hosts
-from ftrun.hooks.runtime.finding import (
-    Finding,
-    Functions,
-    Thresholds,
-    bad,
-    degraded,
-    note,
-    ok,
-    skipped,
-    unknown,
-)
+from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped, unknown
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 
 # --- dns
@@ -28,18 +18,8 @@ UNRESOLVED_SHOWN = 5
 
 
 def judge_dns(found: Mapping[str, str], _thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad when a host has no address; degraded when it has this node's loopback only, which is right for this node alone.
-
-    How it thinks. A rank that cannot resolve the first host of the job never joins it, and all the others
-    wait for it until they time out. A name that no node can resolve is the site's affair, which shows when
-    nodes are compared; here it is bad. An address that is a loopback is worse than none: the rank then talks
-    to itself.
-
-    Thresholds: `hosts` (a list, or Slurm's list of nodes; "" for those of the job around us), `hosts_file`
-    with more, one a line; `limit_s` (4).
-
-    Checked against: getaddrinfo of glibc on this machine.
-    """
+    """Bad when a host has no address; degraded when it has this node's loopback only, which is right for this
+    node alone."""
     if not found:
         return [skipped("no hosts are named, and no job is around")]
     lost = [
@@ -113,18 +93,7 @@ def parsed_routes(text: str) -> list[Route] | None:
 
 
 def judge_routes(facts: RoutesFacts, thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad when a host of the job has no route, or a default route is wanted and missing.
-
-    How it thinks. The kernel's own table is read, so that a missing route is told as such and not as one more
-    time-out. Compute nodes without a default route are common, so its absence is bad only where the site
-    wants one.
-
-    Thresholds: `default` (false): a default route must exist; `hosts` ("" for those of the job around us);
-    `limit_s` (3) for names.
-
-    Checked against: /proc/net/route of Linux 6.1 (addresses in hexadecimal, in the byte order of the
-    machine). IPv4 only: a host with IPv6 addresses alone is left out.
-    """
+    """Bad when a host of the job has no route, or a default route is wanted and missing."""
     routes = parsed_routes(facts.table)
     if routes is None:
         return [unknown("the kernel's table of routes cannot be read")]
@@ -181,17 +150,7 @@ def probe_peers(machine: Machine, thresholds: Thresholds) -> dict[str, str]:
 
 
 def judge_peers(found: Mapping[str, str], _thresholds: Thresholds) -> Sequence[Finding]:
-    """Bad when none of several is reached, degraded when most are not, a note for each of few.
-
-    How it thinks. A connection that is refused proves that the other node answers, so it is as good as one
-    that is made. Of one peer that cannot be reached nobody knows from here whose fault it is, so that is a
-    note for whoever compares the nodes; a node that reaches none of several is cut off itself.
-
-    Thresholds: `hosts` (a list, or Slurm's list of nodes; "" for those of the job around us), `port` (6818,
-    slurmd's), `limit_s` (4).
-
-    Checked against: connections on the loopback and to a documentation address.
-    """
+    """Bad when none of several is reached, degraded when most are not, a note for each of few."""
     if not found:
         return [skipped("no other hosts are named, and no job is around")]
     lost = {host: told.lstrip("!") for host, told in found.items() if told not in ("ok", "refused")}
@@ -244,18 +203,7 @@ def listeners(text: str) -> dict[int, int]:
 
 
 def judge_port_free(facts: PortFreeFacts, _thresholds: Thresholds) -> Sequence[Finding]:
-    """Degraded where somebody listens: this job cannot start here, the node is not to blame.
-
-    How it thinks. The first rank listens at a port that was chosen beforehand; a job that was here before, or
-    shares the node, may hold it, and the run dies before its first step. The kernel's table shows who
-    listens, without binding anything. A port in the range from which outgoing connections take theirs is free
-    now and may be gone in a second: a note.
-
-    Thresholds: `ports` ([]: MASTER_PORT of the environment). On nodes other than the first nothing listens,
-    and nothing is wrong.
-
-    Checked against: /proc/net/tcp and tcp6 of Linux 6.1; state 0A is LISTEN.
-    """
+    """Degraded where somebody listens: this job cannot start here, the node is not to blame."""
     if not facts.ports:
         return [skipped("no port is named")]
     if not facts.tables:
@@ -280,7 +228,7 @@ def judge_port_free(facts: PortFreeFacts, _thresholds: Thresholds) -> Sequence[F
     return [ok(f"free: {', '.join(map(str, facts.ports))}")]
 
 
-FUNCTIONS: Functions = {
+FUNCTIONS = {
     "dns": (job_hosts.resolved, judge_dns),
     "routes": (probe_routes, judge_routes),
     "peers": (probe_peers, judge_peers),

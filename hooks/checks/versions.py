@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from ftrun.hooks.runtime.finding import Finding, Functions, Thresholds, degraded, ok, unknown
+from ftrun.hooks.runtime.finding import Finding, Thresholds, degraded, ok, unknown
 from ftrun.hooks.runtime.host import Machine
 
 MODULES = (
@@ -34,23 +34,7 @@ def probe_versions(machine: Machine, _thresholds: Thresholds) -> dict[str, str]:
 
 
 def judge_versions(versions: Mapping[str, str], thresholds: Thresholds) -> Sequence[Finding]:
-    """A finding for each component; degraded where the site expects another version.
-
-    How it thinks. A node that missed an update, or got one too early, fails in ways that its peers do not,
-    and nothing on the node itself is wrong. So each version is told as a finding of its own (the component as
-    `device`, the version as `evidence`), for whoever compares the nodes; here it is judged only against what
-    the site expects.
-
-    Thresholds: `expected`: component -> version, {} for any. Components: kernel, system, product (which
-    machine it is: nodes of one product are compared with each other), bios, microcode, modules by their name
-    (nvidia, amdgpu, mlx5_core, lustre ...), firmware of RDMA ports by their name (`firmware mlx5_0`).
-
-    Files: /proc/sys/kernel/osrelease, /etc/os-release, /sys/class/dmi/id, /proc/cpuinfo (x86),
-    /sys/module/*/version, /sys/class/infiniband/*/fw_ver, as the kernel's ABI pages describe them;
-    /proc/driver/nvidia/version is judged by gpu-driver.
-
-    Checked against: Linux 6.18 and Debian 12; trees built after the kernel's ABI pages.
-    """
+    """A finding for each component; degraded where the site expects another version."""
     expected: Mapping[str, str] = thresholds["expected"]
     found = [
         _told(component, version, expected.get(component, "")) for component, version in versions.items()
@@ -69,4 +53,4 @@ def _told(component: str, version: str, expected: str) -> Finding:
     return ok(f"{component} {version}", component, evidence=(version,))
 
 
-FUNCTIONS: Functions = {"versions": (probe_versions, judge_versions)}
+FUNCTIONS = {"versions": (probe_versions, judge_versions)}

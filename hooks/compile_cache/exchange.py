@@ -5,8 +5,7 @@ a damaged entry is left out, and what takes too long is left for the framework t
 
 The nodes of a job compile the same code. The leader adds its entries first, so the others find little to add.
 Packs are only added. The leader alone compacts them: if there are many, if they exceed the limit, or if one
-is damaged. A node that reads a pack while it is removed loses only warm entries.
-"""
+is damaged. A node that reads a pack while it is removed loses only warm entries."""
 
 from __future__ import annotations
 
@@ -40,9 +39,6 @@ class Contributor(NamedTuple):
     until_s: float
 
 
-# ---------------------------------------------------------------------- taking
-
-
 class _Bounds(NamedTuple):
     """A deadline (monotonic), and the list of errors."""
 
@@ -58,10 +54,7 @@ class _Bounds(NamedTuple):
 
 
 def fill(location: Location, index: Index, until_s: float) -> tuple[Index, list[str]]:
-    """Take the entries that the node lacks, until `until_s` (monotonic); returns also errors, a line each.
-
-    Raises OSError.
-    """
+    """Take the missing entries until `until_s` (monotonic); also returns errors as lines. Raises OSError."""
     folder = os.path.join(location.shared, index.node_class)
     bounds = _Bounds(until_s, [])
     for name in packs.pack_names(folder):
@@ -147,9 +140,6 @@ def _put(path: str, entry: Entry, content: bytes) -> None:
     except OSError:  # such as a full disk
         os.unlink(draft)
         raise
-
-
-# ---------------------------------------------------------------------- adding
 
 
 def merge(location: Location, index: Index, contributor: Contributor) -> tuple[Index, dict[str, Any]]:
@@ -241,9 +231,6 @@ def _total_bytes(paths: Iterable[str]) -> int:
         with contextlib.suppress(OSError):
             total += os.lstat(path).st_size
     return total
-
-
-# ---------------------------------------------------------------------- compacting
 
 
 def _is_untidy(folder: str, index: Index, damaged: list[str]) -> bool:

@@ -1,17 +1,14 @@
 """A run's compile caches on one node: folder, owner, entries, and the class of nodes that share them. (I/O)
 
-Every start of a run gets the same folder on its node (`local`), and the frameworks write there. Compiled code
-is executed, so it is trusted only from a folder that nobody else could write to: a folder of another owner is
-refused for the whole run. A filled entry gets 1970 as its access time; a later time counts as a hit.
+Every start of a run gets the same folder on its node (`local`). Compiled code is executed, so a folder of
+another owner is refused for the whole run. A filled entry gets 1970 as its access time; a later one is a hit.
 
-The name of an entry does not identify all of its environment: code compiled for one processor can be loaded
-on another and dies of an illegal instruction. So nodes share only with nodes of the same processor,
-instruction sets, C library, accelerators and drivers. The versions of Python and the frameworks are unknown
-before the script runs; they are read from the processes that use the cache.
+Code compiled for one processor can be loaded on another and dies of an illegal instruction. So nodes share
+only with nodes of the same processor, instruction sets, C library, accelerators and drivers. The versions of
+Python and the frameworks are read from the processes that use the cache.
 
 Sources: /proc/driver/nvidia (driver's README, chapter on /proc), /sys/module/amdgpu/version,
-/usr/local/Ascend/driver/version.info.
-"""
+/usr/local/Ascend/driver/version.info."""
 
 from __future__ import annotations
 
@@ -29,14 +26,7 @@ from itertools import islice
 from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks.compile_cache.packs import READ_BYTES_MAX, Entry, is_entry, is_safe, kind_of, torn_reason
-from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.ownership import (
-    NotPrivate,
-    is_own_folder,
-    private_folder,
-    why_replaceable,
-    why_untrusted,
-)
+from ftrun.hooks.runtime import node_report, ownership
 from ftrun.hooks.runtime.procfs import read_text
 
 INDEX = ".ftrun-index.json"
@@ -69,9 +59,7 @@ class Known(NamedTuple):
 
 class Index(NamedTuple):
     """What a node knows of the packs: the files of each; under "" those of removed packs, not shared again.
-
-    `taken`: the packs with nothing left for this node; `filled`, `filled_bytes`: what was taken from them.
-    """
+    `taken`: the packs with nothing left for this node; `filled`, `filled_bytes`: what was taken from them."""
 
     epoch: int
     node_class: str
@@ -130,31 +118,26 @@ def refuse(location: Location, why: str) -> None:
 
 
 def ensure_private(local: str) -> bool:
-    """Make the folder and the user's folder above it, private to this user. Raises ForeignFolder.
-
-    Returns whether nobody else could write into it before. A folder that cannot be made is foreign as well:
-    anybody could make it later.
-    """
+    """Make the folder and the user's folder above it, private to this user. Raises ForeignFolder. Returns
+    whether nobody else could write into it before. A folder that cannot be made is foreign as well: anybody
+    could make it later."""
     above = os.path.dirname(local)
     try:
-        open_before = (is_own_folder(above) and why_untrusted(above)) or (
-            is_own_folder(local) and why_untrusted(local)
+        open_before = (ownership.is_own_folder(above) and ownership.why_untrusted(above)) or (
+            ownership.is_own_folder(local) and ownership.why_untrusted(local)
         )
-        private_folder(above)
-        if why := why_replaceable(above):
+        ownership.private_folder(above)
+        if why := ownership.why_replaceable(above):
             raise ForeignFolder(why)
-        private_folder(local)
+        ownership.private_folder(local)
         doubted = os.path.join(local, DOUBTED)
         if open_before:
             os.close(os.open(doubted, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         return not os.path.lexists(doubted)
     except OSError as error:
         raise ForeignFolder(
-            str(error) if isinstance(error, NotPrivate) else f"{local}: {error.strerror}"
+            str(error) if isinstance(error, ownership.NotPrivate) else f"{local}: {error.strerror}"
         ) from None
-
-
-# ---------------------------------------------------------------------- entries and index
 
 
 def list_entries(local: str) -> Iterator[tuple[str, os.stat_result]]:
@@ -248,11 +231,9 @@ def torn_reason_of_file(local: str, path: str, size: int) -> str:
 
 
 def remove_torn(location: Location, index: Index, until_s: float) -> list[str]:
-    """Remove incomplete entries until `until_s` (monotonic), newest first; returns a line for each.
-
-    No process may be writing here. Entries from packs are not read again. The newest entries are the likely
-    ones: their writer may have died.
-    """
+    """Remove incomplete entries until `until_s` (monotonic), newest first; returns a line for each. No
+    process may be writing here. Entries from packs are not read again. The newest entries are the likely
+    ones: their writer may have died."""
     known = index.files()
     unknown = [
         (fact.st_mtime_ns, path, fact.st_size)
@@ -269,8 +250,6 @@ def remove_torn(location: Location, index: Index, until_s: float) -> list[str]:
                 dropped.append(f"{path}: {why}")
     return dropped
 
-
-# ---------------------------------------------------------------------- which nodes share
 
 PROCESSES_MAX = 64
 # The flags that compilers use. Others depend on the kernel and its mitigations.

@@ -1,19 +1,16 @@
 """Entries of compile caches, and packs: the files that carry entries between nodes. (I/O)
 
-Frameworks do not verify an entry: PyTorch loads a truncated library and dies of a bus error at every start;
-JAX warns of a truncated entry, compiles, and never replaces it. So visibly torn entries are dropped. Only the
-format is checked; whether it is the right entry is up to the framework.
-Formats: ELF (elf(5)), zstd (RFC 8878), zlib (RFC 1950), JSON, and the last opcode of a pickle.
+Frameworks do not verify an entry: PyTorch loads a truncated library and dies of a bus error at every start.
+So visibly torn entries are dropped. Only the format is checked: ELF (elf(5)), zstd (RFC 8878), zlib (RFC
+1950), JSON, and the last opcode of a pickle.
 
-A thousand nodes that open ten thousand small files overload a shared file system; one large file is cheap. So
-a pack is written once, under a unique name, and never changed. Its first line has length and SHA-256 of the
-header, and the header those of every entry: damage is detected before it reaches a node, and costs only the
-damaged entries.
+A thousand nodes that open ten thousand small files overload a shared file system. So a pack is written once,
+under a unique name, and never changed. Its first line has length and SHA-256 of the header, and the header
+those of every entry: damage is detected before it reaches a node, and costs only the damaged entries.
 
     ftrun-cache 1 <bytes of the header> <sha256 of the header>
     {"class", "facts", "writers", "made_s", "node", "epoch", "entries": [[...], ...]}
-    <bytes of the first entry><bytes of the second>...
-"""
+    <bytes of the first entry><bytes of the second>..."""
 
 from __future__ import annotations
 
@@ -25,8 +22,6 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Callable, NamedTuple, Optional
-
-# ---------------------------------------------------------------------- entries
 
 READ_BYTES_MAX = 64 << 20
 """Of a larger file only its beginning is checked."""
@@ -79,10 +74,7 @@ def is_safe(path: str) -> bool:
 
 
 def torn_reason(path: str, content: bytes, size: int) -> str:
-    """How an entry is visibly truncated or unwritten; "" if it is not.
-
-    `content` is all of it, or its beginning if `size` is more.
-    """
+    """How an entry of `size` bytes that begins with `content` is visibly incomplete; "" if it is not."""
     if not size:
         return "it is empty"
     if content[:4] == b"\x7fELF":
@@ -161,8 +153,6 @@ def _ends_as_zstd(content: bytes) -> bool:
     return False
 
 
-# ---------------------------------------------------------------------- packs
-
 SUFFIX = ".pack"
 MAGIC = b"ftrun-cache 1 "
 HEADER_BYTES_MAX = 64 << 20
@@ -213,16 +203,11 @@ def pack_names(folder: str) -> list[str]:
     return sorted((one for one in found if one.endswith(SUFFIX) and one[:1] != "."), reverse=True)
 
 
-# ---------------------------------------------------------------------- writing
-
-
 def write_pack(
     folder: str, scratch: str, about: Mapping[str, Any], put: Callable[[BinaryIO], Sequence[Entry]]
 ) -> Optional[str]:
     """Write what `put` writes into a stream as a pack in `folder`; returns its name, None if it is empty.
-
-    `about`: the header without its entries. Raises OSError; then nothing of the pack is left.
-    """
+    `about`: the header without its entries. Raises OSError; then nothing of the pack is left."""
     made_s = float(about["made_s"])
     name = f"{int(made_s * 1000):013d}-{os.urandom(4).hex()}{SUFFIX}"
     # The entries are collected on the node, since the header describes them.
@@ -249,10 +234,7 @@ def write_pack(
 
 
 def append_files(stream: BinaryIO, root: str, paths: Sequence[str], room_bytes: int) -> list[Entry]:
-    """Append files of `root` to a stream, in complete units and `room_bytes` at most.
-
-    A unit with a file that vanishes or changes meanwhile is left out.
-    """
+    """Append files of `root`, `room_bytes` at most, in whole units whose files do not change meanwhile."""
     units: dict[str, list[str]] = {}
     for path in paths:
         units.setdefault(unit_of(path), []).append(path)
@@ -289,9 +271,6 @@ def _put_file(stream: BinaryIO, root: str, path: str) -> Optional[Entry]:
     if len(content) > ENTRY_BYTES_MAX or not is_same:
         return None
     return append_entry(stream, path, content, fact.st_mtime_ns, fact.st_mode)
-
-
-# ---------------------------------------------------------------------- reading
 
 
 @contextlib.contextmanager

@@ -1,16 +1,13 @@
 """`ftrun-hook watch`: monitors one node while a job runs on it. (I/O)
 
-It reads what a user may read: the kernel log if permitted, else the counters that show the same faults, the
-drivers' own tools, and the response time of the mounts. The checks of `hooks/checks` judge. What they find at
-the first look existed before, and is reported only when it gets worse; a mount that hangs is always reported.
-Findings go to the attempt's folder, when they appear and when they are gone; a healthy node writes nothing.
+It reads what a user may read: the kernel log or the counters that show the same faults, the drivers' tools,
+the response time of the mounts. What the checks find at the first look existed before, and is reported only
+when it gets worse; a mount that hangs is always reported. Findings go to the attempt's folder, when they appear
+and when they are gone.
 
-The cost is close to nothing. All nodes look at the same wall-clock moment, so that a collective waits once
-and not once for each node. A child process runs each family of checks and may hang without blocking the
-monitor. A family that costs much CPU time, hangs or has found something is asked less often. The monitor does
-not affect the job's end: it exits with status 0 at SIGUSR2 and SIGTERM, and when its parent has gone or the
-attempt is over.
-"""
+All nodes look at the same wall-clock moment, so that a collective waits once. A child process runs each family
+of checks and may hang; one that costs much, hangs or has found something is asked less often. The monitor
+exits with status 0 at SIGUSR2 and SIGTERM, and when its parent has gone or the attempt is over."""
 
 from __future__ import annotations
 
@@ -44,9 +41,7 @@ of this job: a counter may be a year old, and a GPU that is not visible may neve
 
 
 class Family(NamedTuple):
-    """Checks that run together: each a name and what must exist for it ("" for nothing); `share` of a core at
-    a period of 60 s.
-    """
+    """Checks that run together: name, and what it needs ("" for nothing); `share` of a core at 60 s."""
 
     name: str
     checks: tuple[tuple[str, str], ...]
@@ -204,9 +199,7 @@ def _is_news(one: Finding, first: Optional[Finding]) -> bool:
 
 
 def _is_other(one: Finding, known: Finding) -> bool:
-    """Whether a lasting finding is reported again: another severity, or a number that rose. Times differ each
-    time and do not count.
-    """
+    """Whether a lasting finding is news: its severity changed, or its number rose, unless that is a time."""
     return one.severity != known.severity or (one.unit != "s" and (one.value or 0) > (known.value or 0))
 
 
@@ -218,17 +211,11 @@ def _present(family: Family, root: str) -> list[Check]:
 
 def checks_by_family(root: str = "/") -> dict[str, list[str]]:
     """Family -> the names of its checks that a monitor on this machine runs; families without any are left
-    out.
-
-    The kernel log is a name of its own, "log", if this user may read it.
-    """
+    out. The kernel log is a name of its own, "log", if this user may read it."""
     found = {family.name: [check.name for check in _present(family, root)] for family in FAMILIES}
     if not kernel_log_reader.read(Machine(root)).why_not:
         found["kernel log"].append("log")
     return found
-
-
-# ---------------------------------------------------------------------- asking, in a child
 
 
 def _ask(checks: Sequence[Check], thresholds: Any, root: str) -> _Asked:
@@ -316,13 +303,8 @@ def _understood(told: bytes, cpu_s: float, *, hung: bool) -> _Asked:
     return _Asked(findings, counters, cpu_s, hung)
 
 
-# ---------------------------------------------------------------------- the process
-
-
 def main(arguments: list[str]) -> int:
-    """Monitor until the job ends. Always 0: the status of this step must not become what Slurm records for
-    the job.
-    """
+    """Monitor until the job ends. Always 0: this step's status must not become the job's in Slurm."""
     parent, words = Parent(), _parser().parse_args(arguments)
     if words.visible:
         print(json.dumps(checks_by_family(words.root)))

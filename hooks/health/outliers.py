@@ -1,20 +1,15 @@
 """Compares the reports of an attempt's nodes: which nodes to blame; never all of them, and never most. (pure)
 
-Some faults show only in comparison: a version, a clock, a link, a limit. So values that healthy nodes share
-are compared, and a node that differs from more than half of the others is an outlier; of two nodes that
-differ neither can be blamed. The table says whether an outlier alone keeps a job away: a slow link or a
-missing GPU holds up all ranks, a newer kernel does not. Only machines of one model are compared. If the model
-is unknown, or a value is so low that the node must be of another kind, the difference is reported and does
-not count. `ulimit` counts by comparison only, since its thresholds are one vendor's advice.
+Values that healthy nodes share are compared, and a node that differs from more than half of the others is an
+outlier; of two nodes that differ neither can be blamed. The table says whether an outlier alone keeps a job
+away: a slow link or a missing GPU holds up all ranks, a newer kernel does not. Only machines of one model are
+compared. If the model is unknown, or a value is so low that the node must be of another kind, the difference
+does not count. `ulimit` counts by comparison only, since its thresholds are one vendor's advice.
 
-A check that fails on most nodes points to the site or to the check: it is reported once and held against no
-node. If more than half of the nodes that answer are bad, each in its own way, a shared cause is likelier than
-so much bad luck, and no node is blamed either. A job of one node has no peers: every failure there counts as
-the site's until another node shows otherwise. Unknown, skipped or missing results are held against no node.
-
-A node may report that it cannot reach others, and be at fault itself. Such a report is believed from two or
-more nodes that are more than half of all that report.
-"""
+A check that fails on most nodes points to the site or to the check, and if more than half of the nodes that
+answer are bad a shared cause is likelier: neither is held against a node. A job of one node has no peers:
+every failure there counts as the site's. Unknown, skipped or missing results are held against no node. That a
+node cannot be reached is believed from two or more nodes that are more than half of all that report."""
 
 from __future__ import annotations
 
@@ -34,12 +29,10 @@ TELLERS_MIN = 3  # of two nodes that differ neither can be called odd
 
 
 class Comparison(NamedTuple):
-    """How the values of a check are compared.
-
-    `kind`: text or value are equal, or the value is at least `amount` of the median ("least"), or within
-    `amount` of it ("apart"). `counts`: whether an outlier may be excluded for it, if it has at least `floor`
-    of the median: below that it is no broken node, but one of another kind.
-    """
+    """How the values of a check are compared. `kind`: text or value are equal, or the value is at least
+    `amount` of the median ("least"), or within `amount` of it ("apart"). `counts`: whether an outlier may be
+    excluded for it, if it has at least `floor` of the median: below that it is no broken node, but one of
+    another kind."""
 
     kind: str
     amount: float
@@ -64,9 +57,7 @@ COMPARED: Mapping[str, Comparison] = {
 
 
 class Outlier(NamedTuple):
-    """A node that differs from its peers: in what, its value, theirs, and whether it may be excluded for
-    that.
-    """
+    """A node that differs from its peers: in what, both values, and whether it may be excluded for that."""
 
     node: str
     check: str
@@ -78,12 +69,9 @@ class Outlier(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The result of the comparison.
-
-    `bad`: the blamed nodes and why, gravest first; `site`: checks that fail on most nodes; `many`: bad nodes
-    that are too many to blame; `odd`: all outliers, blamed or not; `everywhere`: checks that are degraded on
-    every node.
-    """
+    """The result of the comparison. `bad`: the blamed nodes and why, gravest first; `site`: checks that fail
+    on most nodes; `many`: bad nodes that are too many to blame; `odd`: all outliers, blamed or not;
+    `everywhere`: checks that are degraded on every node."""
 
     bad: Mapping[str, Rows]
     site: tuple[str, ...]
@@ -93,11 +81,8 @@ class Verdict(NamedTuple):
 
 
 def verdict(reports: Mapping[str, Rows], nodes: int, names: Collection[str] = ()) -> Verdict:
-    """Which nodes to blame.
-
-    `reports`: the findings of each node that reported; `nodes`: how many the attempt has; `names`: their
-    names, if peers may put blame on nodes without a report.
-    """
+    """Which nodes to blame. `reports`: the findings of each node that reported; `nodes`: how many the attempt
+    has; `names`: their names, if peers may put blame on nodes without a report."""
     failing = _by_check(reports, BAD)
     site = tuple(sorted(check for check, count in failing.items() if count * 2 > len(reports)))
     worse = _by_check(reports, DEGRADED)
@@ -178,9 +163,7 @@ def _odd_in(check: str, device: str, rows: Mapping[str, Row], *, is_known_make: 
 
 
 def _told(row: Row) -> Any:
-    """The value of a finding for comparison, or its first line of evidence where texts are compared; None
-    without one.
-    """
+    """The value of a finding for comparison, or its first line of evidence; None without one."""
     if row["severity"] not in (OK, NOTE, DEGRADED, BAD):
         return None
     if COMPARED[row["check"]].kind == TEXT:

@@ -4,28 +4,20 @@ It is started on every node at once, by `srun --ntasks-per-node=1 ftrun-hook pai
 SSH with `--node` and `--nodes`. Without a shared folder `--board HOST:PORT` names an address of the first
 node, which then serves the notes (the token in FTRUN_PAIRS_TOKEN keeps strangers out).
 
-Each worker opens a port for tests and posts its address on a board (`rendezvous`). The first node of the list
-is the leader: it waits for the others, posts which nodes to test, does so again for the second round, and
-prints the verdict. A node that does not show up is left out and not blamed: its worker may not have been
-started. Every wait has a limit, so a worker that dies costs its own tests only; if the leader dies there is
-no verdict.
+Each worker opens a port for tests and posts its address on a board (`rendezvous`). The first node is the
+leader: it waits for the others, posts which nodes to test in each round, and prints the verdict. A node that
+does not show up is left out and not blamed. Every wait has a limit.
 
-Two rounds are needed because a failed test between two nodes does not say which of them is bad. In the first
-round each node is tested with one other; a good test proves both nodes good. In the second round each suspect
-is tested with a proven good node, and a failure identifies it. Good nodes are the reference: a test is bad
-without a connection, or if it is much slower than most; so if most of the network is slow, no node is named.
-If no test is good there is no partner for the suspects: a problem of the site, and no node is named either.
-If two suspects are both well with a third, the fault lies between them.
+In the first round each node is tested with one other; a good test proves both nodes good. In the second each
+suspect is tested with a proven good node, and a failure identifies it. A test is bad without a connection, or
+if it is much slower than most; so if most of the network is slow, or no test is good, no node is named. If two
+suspects are both well with a third, the fault lies between them. Tests of a round that share a node are in
+different steps; of an odd number of nodes the last one is tested with the first.
 
-A node takes part in one test at a time: tests of a round that share a node are in different steps. With an
-odd number of nodes the last one is tested with the first, in a step of its own.
-
-A test measures plain TCP: round trip, and bytes per second in both directions. The client says what it wants;
-the server echoes, swallows or pours. The receiver counts, so that buffered bytes do not count. A test has a
-duration, not a size: a bad link must not prolong it. On the wire: one line of JSON {"token", "want": "echo" |
-"swallow" | "pour", "seconds"}, then bytes. After "swallow" the server answers with one line: the bytes
-received and the seconds from the first to the last.
-"""
+A test measures plain TCP for some time: round trip, and bytes per second in both directions, which the
+receiver counts. On the wire: one line of JSON {"token", "want": "echo" | "swallow" | "pour", "seconds"}, then
+bytes. After "swallow" the server answers with one line: the bytes received and the seconds from the first to
+the last."""
 
 from __future__ import annotations
 
@@ -64,9 +56,7 @@ class Pair(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """The result of a test: bytes per second of the slower direction, round trip in seconds; `why` it failed,
-    "" if it did not.
-    """
+    """Bytes per second of the slower direction, round trip in seconds; `why` the test failed ("": not)."""
 
     bytes_per_s: float = 0.0
     round_trip_s: float = 0.0
@@ -74,11 +64,9 @@ class Measurement(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The conclusion from both rounds.
-
-    `bad`: node -> why; `between`: pairs that fail together and are good with others; `untried`: nodes without
-    a result; `site`: why no node is named although something failed, or "".
-    """
+    """The conclusion from both rounds. `bad`: node -> why; `between`: pairs that fail together and are good
+    with others; `untried`: nodes without a result; `site`: why no node is named although something failed, or
+    ""."""
 
     bad: Mapping[str, str]
     between: tuple[tuple[str, str], ...]
@@ -114,12 +102,9 @@ def evaluate(
     share: float = 0.5,
     slower: float = 10.0,
 ) -> Outcome:
-    """The conclusion from both rounds.
-
-    A test is bad below `share` of the usual bandwidth or above `slower` times the usual round trip. A planned
-    test without an answer is in `first` with a `why`, and is missing in `second`: there it says nothing about
-    the suspect.
-    """
+    """The conclusion from both rounds. A test is bad below `share` of the usual bandwidth or above `slower`
+    times the usual round trip. A planned test without an answer is in `first` with a `why`, and is missing in
+    `second`: there it says nothing about the suspect."""
     good, suspects = _sorted_out(first, share, slower)
     if suspects and not good:
         return Outcome(
@@ -154,9 +139,7 @@ def _sorted_out(
 
 
 class _Limits(NamedTuple):
-    """The limits of a good test: least bytes per second, longest round trip in seconds, and the usual values
-    of both.
-    """
+    """The limits of a good test: least bytes per second, longest round trip; and the usual values."""
 
     bytes_per_s: float
     round_trip_s: float
@@ -465,9 +448,7 @@ def findings(verdict: Mapping[str, Any]) -> dict[str, Finding]:
 def _verdict(
     nodes: Sequence[str], present: Sequence[str], outcome: Outcome, tried: Mapping[Pair, Measurement]
 ) -> dict[str, Any]:
-    """The verdict from all that is known. More than half of the nodes are never named: then it is the
-    network's fault.
-    """
+    """The verdict. If more than half of the nodes would be named, it is the network's fault."""
     many = len(outcome.bad) * 2 > len(present)
     alone = "only one node came" if len(present) < 2 else ""
     return {

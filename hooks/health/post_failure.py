@@ -2,8 +2,7 @@
 
 The job's processes, with their ports and memory, may still be there. So what a node needs *before* a job is
 not checked, only what shows that the node itself is broken. The report in the attempt's folder is written
-before time is up, with `unknown` for checks that did not answer.
-"""
+before time is up, with `unknown` for checks that did not answer."""
 
 from __future__ import annotations
 
@@ -23,9 +22,7 @@ NOT_AFTERWARDS = frozenset(
 
 
 def main(arguments: list[str]) -> int:
-    """Check this node and write its report. Always 0: the status of this step must not become what Slurm
-    records for the job.
-    """
+    """Check this node, write its report. Always 0: this step's status must not become the job's in Slurm."""
     words = _parser().parse_args(arguments)
     chosen = [check for check in catalogue.checks("fast") if check.name not in NOT_AFTERWARDS]
     node = node_name(words.node)

@@ -5,8 +5,7 @@ bad results are checked twice. The second, `--verdict`, runs on the first node w
 up, and reads the reports: what a minority of the nodes shows is those nodes' fault, what most of them show is
 the site's, and missing or unknown results are held against no node (see `outliers`). Only its status
 EXIT_HELD keeps the script from starting; a defect of ours, a full disk or a crashed Python let it start. Each
-call imports only what it needs: the job waits.
-"""
+call imports only what it needs: the job waits."""
 
 from __future__ import annotations
 
@@ -42,9 +41,7 @@ SIX = ("dns", "disk-size root", "disk-size shm", "disk-size cache", "ulimit", "g
 
 
 def main(arguments: list[str]) -> int:
-    """Check this node (0 always), or draw the verdict (EXIT_HELD: a minority of the nodes is bad and the
-    script must not start).
-    """
+    """Check this node (0 always), or draw the verdict (EXIT_HELD: the script must not start)."""
     words = _parser().parse_args(arguments)
     if words.verdict:
         return _summed_up(words)
@@ -94,11 +91,8 @@ def _summed_up(words: argparse.Namespace) -> int:
 
 def _items(reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     """A line for each of the six items that users of managed clusters know: name, verdict, and where, if not
-    everywhere.
-
-    Without the reason: words such as "Name or service not known" in the job's log would be taken for the
-    job's own. The reports have them.
-    """
+    everywhere. Without the reason: words such as "Name or service not known" in the job's log would be taken
+    for the job's own. The reports have them."""
     lines = []
     for name in SIX:
         told = {node: [one for one in rows if one["check"] == name] for node, rows in reports.items()}

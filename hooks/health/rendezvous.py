@@ -2,8 +2,7 @@
 
 Nodes must know of each other before they can test anything. A note is written once and never changes, so
 readers may cache it. With a shared folder no worker depends on another; without one, one of them stores the
-notes and serves them over TCP, each connection in a thread of its own.
-"""
+notes and serves them over TCP, each connection in a thread of its own."""
 
 from __future__ import annotations
 
@@ -120,9 +119,7 @@ class BoardServer:
 
 
 class SocketBoard:
-    """A board that a `Notes` serves at an address. The server may start later than clients: `put` retries for
-    `patience_s`.
-    """
+    """A board that a `BoardServer` serves, perhaps later than clients start: `put` retries."""
 
     def __init__(self, address: str, port: int, token: str, patience_s: float = ASK_LIMIT_S) -> None:
         self._place = (address, port)

@@ -8,8 +8,7 @@ Slurm nothing is done. If Slurm falls silent between the drain and the second lo
 the caller keeps the reason, and `settle` takes the second look later.
 
 Checked against: sinfo(1) and scontrol(1) of 22.05, as root on real nodes; Slurm keeps the reason that a node
-already has when it drains the node for a failed prolog.
-"""
+already has when it drains the node for a failed prolog."""
 
 from __future__ import annotations
 
@@ -50,10 +49,8 @@ def is_ours(reason: str) -> bool:
 
 def is_within_cap(found: Sequence[Row], node: str, cap: float) -> bool:
     """Whether `node` may be out of service: in each of its partitions, fewer nodes have an earlier reason of
-    ftrun than the cap allows.
-
-    The cap is a share; one node always may. A reason without a time counts as earlier than one with it.
-    """
+    ftrun than the cap allows. The cap is a share; one node always may. A reason without a time counts as
+    earlier than one with it."""
     own = next((row.reason for row in found if row.node == node), "")
     mine = (_at(own) if is_ours(own) else "~", node)
     for partition in {row.partition for row in found if row.node == node}:
@@ -69,9 +66,7 @@ def is_within_cap(found: Sequence[Row], node: str, cap: float) -> bool:
 
 
 def drain(machine: Machine, node: str, reason: str, *, cap: float) -> tuple[bool, str]:
-    """Drain this node for `reason`, which begins with `ftrun:` and ends with the time. Returns whether it is
-    out of service now, and what was done.
-    """
+    """Drain this node for `reason` (`ftrun:... TIME`); whether it is out of service, and what was done."""
     begun = ""
     try:
         found = _look(machine)
@@ -93,9 +88,7 @@ def drain(machine: Machine, node: str, reason: str, *, cap: float) -> tuple[bool
 
 
 def recheck_cap(machine: Machine, node: str, reason: str, *, cap: float) -> str:
-    """Take the missing second look after a drain of ours. Returns what was done; "" if Slurm does not answer
-    now either.
-    """
+    """Take the missing second look after a drain of ours; what was done, "" if Slurm is silent again."""
     try:
         return "within the cap" if _stays(machine, node, reason, cap) else "given back: the cap was reached"
     except NoAnswer:
@@ -103,9 +96,7 @@ def recheck_cap(machine: Machine, node: str, reason: str, *, cap: float) -> str:
 
 
 def _stays(machine: Machine, node: str, reason: str, cap: float) -> bool:
-    """Whether the drained node may stay out; if not, and if it has just this reason, it is resumed. Raises
-    NoAnswer.
-    """
+    """Whether the drained node may stay out; else resumes it if it has this reason. Raises NoAnswer."""
     found = _look(machine)
     if is_within_cap(found, node, cap):
         return True

@@ -5,8 +5,7 @@ empty a cluster. So one status means "refused" (`EXIT_REFUSED`), and everything 
 word in the settings, a check that hangs, a full folder, a Slurm that does not answer. A node is refused only
 for a `bad` finding that was found twice, and only after the node was drained under the cap (`self_drain`).
 
-A settings file that cannot be read may be the one that disables a check, so nothing runs then.
-"""
+A settings file that cannot be read may be the one that disables a check, so nothing runs then."""
 
 from __future__ import annotations
 
@@ -66,10 +65,8 @@ class Hook:
 
 def open_hook(name: str, arguments: Sequence[str], defaults: Mapping[str, Any]) -> Optional[Hook]:
     """The hook as its arguments, the settings and the environment define it; None if it is switched off.
-
     Arguments: --settings FILE, --state FOLDER, --within SECONDS, --drain, --report. Unknown ones are reported
-    and ignored.
-    """
+    and ignored."""
     words, flags = _words(name, arguments)
     switch = os.environ.get("FTRUN_HOOKS", "")
     path = words.get("--settings", SETTINGS)
@@ -96,12 +93,9 @@ def run_checks(
     hook: Hook, names: Sequence[str], *, tier: str = "fast", more: Optional[Mapping[str, Any]] = None
 ) -> list[Finding]:
     """Run checks by name (all of the tier without names); bad results are checked a second time. Returns
-    their findings.
-
-    Checks of devices judge the job's own (see `thresholds.of_job`), and do not run for a job without any.
-    `more`: thresholds of this call, over the defaults and under the site's. The report is stored under the
-    hook's name.
-    """
+    their findings. Checks of devices judge the job's own (see `thresholds.of_job`), and do not run for a job
+    without any. `more`: thresholds of this call, over the defaults and under the site's. The report is stored
+    under the hook's name."""
     from ftrun.hooks.checks import catalogue, runner
 
     chosen = catalogue.checks("burn-in" if names else tier)
@@ -139,9 +133,7 @@ def log_findings(hook: Hook, findings: Sequence[Finding]) -> None:
 
 
 def act_on_bad(hook: Hook, bad: Sequence[Finding]) -> bool:
-    """Do what the site has configured for a bad node. True if the node is out of service now, so that no job
-    starts here.
-    """
+    """Do what the site wants for a bad node. True if it is out of service, so that no job starts here."""
     if not bad:
         return False
     first = bad[0]

@@ -1,38 +1,29 @@
 """The heartbeat of a training loop: `from ftrun.hooks import beat`, then `beat(step)` once a step. (I/O)
 
-    from ftrun.hooks import beat
     beat(step)                  # in each step; a plain number
     beat(step, phase="eval")    # before something long: "eval", "checkpoint", "compile", "data", or your own word
     beat(step, phase="sync")    # optional: this rank's own work of the step is done, it waits for others now
     beat.save_wanted()          # True once for each requested checkpoint
     beat.done()                 # training is over, silence from here on is no hang
 
-Training must never wait for this. So a call only stores numbers (under a microsecond), and a thread of this
-process does the rest once a second: it overwrites the line in `$FTRUN_BEAT_DIR/<rank>` in place, which is the
-cheapest update of a file that many nodes see. Nothing raises: a folder that is missing, full or read-only
-costs the beats, and a file system that hangs stops only the thread. In jobs of more than 512 ranks each rank
-writes less often, down to every 15 s.
+Training never waits for this: a call stores numbers (under a microsecond), and a thread does the rest once a
+second: it overwrites the line in `$FTRUN_BEAT_DIR/<rank>` in place. Nothing raises: a bad folder costs the
+beats, and a file system that hangs stops only the thread. In jobs of more than 512 ranks each rank writes less
+often, down to every 15 s.
 
-- **Rank.** RANK, else OMPI_COMM_WORLD_RANK, PMI_RANK or SLURM_PROCID, because mpirun and torchrun pass on the
-  SLURM_PROCID of the task that started them. A forked child (a data loader) of a beating process is silent
-  while its parent lives.
+- **Rank.** SLURM_PROCID comes last, because mpirun and torchrun pass on that of the task that started them. A
+  forked child (a data loader) is silent while its parent lives.
 - **Fencing.** `$FTRUN_ATTEMPT_DIR/current` names the present start. A process with a lower FTRUN_START_TOKEN
-  is left over from an earlier start, because its node was frozen or out of reach. It exits with 143 before it
-  can overwrite its successor's checkpoints; FTRUN_FENCE=off disables this. A link that cannot be read ends no
-  process, nor does the folder of another job, inherited by `sbatch` within a job.
-- **Stacks.** faulthandler listens to an unused signal, named in the file as `stack_signal` (0: none), and
-  writes to `$FTRUN_BEAT_DIR/<rank>.stack`. A program that replaces this one by exec no longer listens and
-  would die of the signal, so a sender first checks that the pid catches it (SigCgt in /proc/PID/status).
-  FTRUN_STACK_SIGNAL=off leaves all signals free.
-- **Own time.** All ranks of a collective step at the pace of the slowest. The seconds between `beat(step)` and
-  `beat(step, phase="sync")` are a rank's own; their sum `own_s` over `own_n` steps tells a straggler from the
-  ranks that wait for it, independent of the nodes' clocks.
-- **No progress.** After STILL_S without a call the thread adds what distinguishes a long evaluation from a
-  hang: where the training thread is (a digest of its Python stack and its innermost frames), and the
-  processor time and bytes of this process and its children.
-- **Saving.** Ranks see a save request at different steps: let one rank call `save_wanted` and broadcast the
-  answer, as with any decision.
-"""
+  is left over (its node was frozen or out of reach). It exits with 143 before it can overwrite its successor's
+  checkpoints, unless FTRUN_FENCE=off. A link that cannot be read ends no process, nor does another job's.
+- **Stacks.** faulthandler listens to an unused signal, named in the file as `stack_signal` (0: none;
+  FTRUN_STACK_SIGNAL=off), and writes to `$FTRUN_BEAT_DIR/<rank>.stack`. After an exec nobody listens and the
+  signal would kill, so a sender first checks SigCgt in /proc/PID/status.
+- **Own time.** `own_s` over `own_n` steps, the seconds between `beat(step)` and `beat(step, phase="sync")`,
+  tells a straggler from the ranks that wait for it.
+- **No progress.** After STILL_S without a call the thread adds where the training thread is (a digest of its
+  stack and its innermost frames), and processor time and bytes of this process and its children.
+- **Saving.** Ranks see a request at different steps: let one call `save_wanted` and broadcast the answer."""
 
 from __future__ import annotations
 
@@ -65,9 +56,7 @@ _clock = time.monotonic
 
 
 class _State:
-    """The state of one process. The training loop writes it, the thread reads it; no lock, since each field
-    is written atomically.
-    """
+    """The state of one process: the training loop writes, the thread reads each field atomically."""
 
     def __init__(self, parent: int = 0) -> None:
         self.parent = parent  # the beating process of which this one is a fork
@@ -303,9 +292,7 @@ def _where(ident: int) -> dict[str, Any]:
 
 
 def _used() -> dict[str, Any]:
-    """Processor seconds and bytes read and written, of this process and its children; `stuck` = one waits in
-    the kernel for I/O.
-    """
+    """Processor seconds and bytes moved, of this process and its children; `stuck`: one waits for I/O."""
     cpu_ticks, size_bytes, stuck = 0, 0, False
     waiting, seen = [os.getpid()], 0
     while waiting and seen < CHILDREN_MAX:
@@ -397,9 +384,7 @@ def _write_stderr(text: str) -> None:
 
 
 class Beat(ModuleType):
-    """This module as a callable: `beat(step)` calls its function of that name, however the module was
-    imported.
-    """
+    """This module as a callable: `beat(step)`, however the module was imported."""
 
     save_wanted: Callable[[], bool]
     done: Callable[[], None]

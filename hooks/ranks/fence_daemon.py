@@ -1,15 +1,12 @@
 """`ftrun-hook guard`, the fence daemon: no rank of an earlier start survives a second on this node. (I/O)
 
 A node that was frozen or cut off wakes up with ranks that continue to write, seconds before Slurm's own
-daemon ends them. This process sleeps beside them and wakes with them. Once a second it reads the link
-`current` in the attempt's folder. When that names another start, or the attempt is closed, it sends KILL to
-all processes of earlier starts at once: a rank that gets TERM may write a last checkpoint. A link that cannot
-be read, or a folder that is gone, changes nothing.
+daemon ends them. Once a second this process reads the link `current` in the attempt's folder. When that names
+another start, or the attempt is closed, it sends KILL to all processes of earlier starts: a rank that gets TERM
+may write a last checkpoint. A link that cannot be read, or a folder that is gone, changes nothing.
 
-It uses almost no memory: a child process imports what it needs, kills, and exits; a child that hangs in the
-kernel is abandoned. The node monitor, which begins later, and the staging daemon can run as its children, so
-that all of them need one step of Slurm.
-"""
+It uses almost no memory: a child process imports what it needs, kills, and exits. The node monitor and the
+staging daemon can run as its children, so that all of them need one step of Slurm."""
 
 from __future__ import annotations
 
@@ -99,9 +96,7 @@ class FenceDaemon:
 
 
 def _kill_earlier(folder: str, token: str, job: str, node: str, launch: str) -> None:
-    """Runs in the child. What it killed becomes one line of JSON in `guarded.<launch>.<node>` of the
-    attempt's folder.
-    """
+    """Runs in the child. What it killed is one line of JSON in `guarded.<launch>.<node>` of the folder."""
     import json
 
     from ftrun.hooks.ranks import kill_stale
@@ -124,14 +119,8 @@ def _kill_earlier(folder: str, token: str, job: str, node: str, launch: str) -> 
         os.close(number)
 
 
-# ---------------------------------------------------------------------- the daemon
-
-
 class _Child:
-    """A child process: its command, arguments, due time and pid (0: not running).
-
-    `again`: restart it when it ends, unless it exits with GIVES_UP.
-    """
+    """A child process, started when due; `again`: restart it unless it exits with GIVES_UP."""
 
     def __init__(self, name: str, words: list[str], due_s: Optional[float], *, again: bool = False) -> None:
         self.name, self.words, self.due_s, self.again, self.pid = name, words, due_s, again, 0
@@ -156,9 +145,7 @@ class _Child:
 
 
 def main(arguments: list[str]) -> int:
-    """Run until the job ends. Always 0: the status of this step must not become what Slurm records for the
-    job.
-    """
+    """Run until the job ends. Always 0: this step's status must not become the job's in Slurm."""
     if arguments[:1] in (["-h"], ["--help"]):
         print(USAGE)
         return 0

@@ -7,8 +7,7 @@ Then the sweep looks again, because a process may have forked meanwhile. A pid t
 is left alone.
 
 A process whose environment cannot be read in time (`procfs.environments`) is attributed by its relatives.
-Processes that cannot die are reported.
-"""
+Processes that cannot die are reported."""
 
 from __future__ import annotations
 
@@ -81,9 +80,7 @@ def present_start(folder: str, token: str, job: str, cluster: str) -> PresentSta
 
 
 def processes_of_starts(here: PresentStart) -> dict[int, tuple[Process, Start]]:
-    """All processes of this user that belong to a start of any run, without this process, its ancestors and
-    Slurm's own.
-    """
+    """This user's processes of any start, without this process, its ancestors and Slurm's own."""
     processes = listed()
     told: dict[int, Optional[Start]] = dict.fromkeys(processes)
     spared, spared_tops = _lineage(os.getpid(), processes), set()
@@ -208,9 +205,6 @@ def _lineage(pid: int, processes: dict[int, Process]) -> set[int]:
         one = processes.get(pid)
         pid = one.parent if one else 0
     return found
-
-
-# ---------------------------------------------------------------------- the command
 
 
 def main(arguments: list[str]) -> int:

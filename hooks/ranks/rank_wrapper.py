@@ -1,15 +1,13 @@
 """`ftrun-hook rank`: the parent of one rank that can be restarted alone while the others wait for it. (I/O)
 
-Slurm sees this process as the task, and must see exactly what the rank itself would show: the same exit
-status or signal, stdin and stdout untouched, each signal as often. Slurm signals every process of a step, so
-its signals have reached the rank already; this process forwards those that another sender sends to it alone.
-The rank leads a process group of its own, as a task does, unless it runs on a terminal.
+Slurm sees this process as the task, and must see exactly what the rank itself would show: exit status or
+signal, stdin and stdout, each signal as often. Slurm signals every process of a step; this process forwards
+those that another sender sends to it alone. The rank leads a process group of its own, unless it is on a
+terminal.
 
 When the rank ends abnormally, the wrapper writes a file into a folder that the agent watches and waits up to
-a minute for the answer, `again` or `end`. Without an answer, with one that cannot be parsed, in a start that
-is no longer the present one, or after a signal that asks for the job's end, it exits as the rank did. The
-memory and the pids of all other ranks stay, and so does the task's connection to Slurm.
-"""
+a minute for the answer, `again` or `end`. Without one, in a start that is over, or after a signal that asks for
+the job's end, it exits as the rank did."""
 
 from __future__ import annotations
 
@@ -37,9 +35,7 @@ ALL = frozenset(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
 
 
 class RankExit:
-    """How the rank ended: exit status, or signal (0: none); `ran` is False if the command could not be
-    started.
-    """
+    """How the rank ended: status, or signal (0: none); `ran`: whether it could be started."""
 
     def __init__(self, status: int, *, ran: bool = True) -> None:
         self.code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0
@@ -128,8 +124,6 @@ class RankParent:
             with contextlib.suppress(OSError):
                 os.kill(self.pid, told.si_signo)
 
-    # ------------------------------------------------------------------ asking the agent
-
     def _may_go_on(self, end: RankExit) -> bool:
         """Ask, and wait for the answer."""
         try:
@@ -206,9 +200,7 @@ class RankParent:
 
 
 def _reached_all(told: signal.struct_siginfo) -> bool:
-    """Whether a signal reached the rank as well: from Slurm, from a terminal, or from outside our pid
-    namespace.
-    """
+    """Whether a signal reached the rank too: from Slurm, a terminal, or outside our pid namespace."""
     if told.si_pid == 0:
         return True
     try:

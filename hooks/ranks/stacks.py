@@ -1,34 +1,24 @@
 """`ftrun-hook stacks`: records what the ranks of the present start are doing on this node. (I/O)
 
-When training stands still, the first question is which rank waits where, and the rank must survive the
-question. The stack of a Python rank comes from py-spy if it is installed and permitted; else from
-faulthandler, by the signal that the rank itself registered (`progress.beat`), and only if it still catches
-that signal, since any other could end it. The state of each thread in the kernel is always added. Two looks
-are taken, some seconds apart: a rank whose digest, processor time and bytes did not change stands still. A
-process that hangs in the kernel does not answer, so every question has a time limit, and what came in is
-written.
+The rank must survive the question. The stack of a Python rank comes from py-spy if it is permitted; else from
+faulthandler, by the signal that the rank registered (`progress.beat`), and only if it still catches it. The
+state of each thread in the kernel is always added. Two looks are taken, some seconds apart: a rank whose
+digest, processor time and bytes did not change stands still. Every question has a time limit.
 
-NCCL's Flight Recorder is triggered by the named pipe of a rank, `TORCH_NCCL_DEBUG_INFO_PIPE_FILE` + rank +
-`.pipe`, which PyTorch creates if that variable is set and the recorder is on
-(torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp, `DumpPipe`, 2.3 and later; torch_npu: TORCH_HCCL_ the
-same).
+NCCL's Flight Recorder is triggered by a rank's pipe, `TORCH_NCCL_DEBUG_INFO_PIPE_FILE` + rank + `.pipe`
+(torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp, `DumpPipe`, 2.3 and later; torch_npu: TORCH_HCCL_).
 
-Which processes are ranks: a step contains shells, launchers, ranks, and children of ranks (data loaders,
-compilers). A rank is the topmost process that is neither a launcher (a shell, srun, mpirun, our rank wrapper)
-nor the ancestor of processes with another rank, as torchrun is. A child of a rank has the rank in its
-environment as well, and is none itself.
+A rank is the topmost process that is neither a launcher (a shell, srun, mpirun, our rank wrapper) nor the
+ancestor of processes with another rank, as torchrun is. Its children (data loaders, compilers) have the rank
+in their environment as well, and are none. Names of ranks: RANK (torchrun, deepspeed), OMPI_COMM_WORLD_RANK
+(Open MPI), PMI_RANK (MPICH, Intel MPI), RANK_ID (MindSpore), SLURM_PROCID (srun).
 
-Names of ranks: RANK (torchrun, deepspeed), OMPI_COMM_WORLD_RANK (Open MPI), PMI_RANK (MPICH, Intel MPI),
-RANK_ID (MindSpore), SLURM_PROCID (srun).
-
-Digests of stacks: a rank that hangs shows the same callers twice; one that only spins changes the line of its
-innermost function and no other. So a digest covers file and function of every frame, and the line of all but
-the innermost; addresses, thread names and thread states are left out.
+A rank that only spins changes the line of its innermost function and no other. So a digest covers file and
+function of every frame, and the line of all but the innermost.
 
 Formats: py-spy 0.3 and 0.4, `dump` (`Thread 41 (idle): "MainThread"`, ` wait (threading.py:320)`);
 faulthandler of Python 3.9 to 3.14 (`Thread 0x... (most recent call first):`, ` File "threading.py", line 320
-in wait`): the main thread comes last.
-"""
+in wait`): the main thread comes last."""
 
 from __future__ import annotations
 
@@ -74,8 +64,6 @@ ACCELERATORS: dict[str, tuple[str, ...]] = {
 }
 
 
-# ---------------------------------------------------------------------- which processes are ranks
-
 RANKS_MAX = 64
 AWAITING = frozenset(
     {"srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"}
@@ -91,9 +79,7 @@ LAUNCHERS = frozenset(
 
 
 def rank_variable(told: Mapping[str, str]) -> tuple[str, str]:
-    """The variable that names a process's rank, and the rank; ("", "") without one. A batch script is not
-    task 0.
-    """
+    """The variable that names a rank, and the rank; ("", "") without one, as for a batch script."""
     for name in NAMES:
         if told.get(name, "").isdigit():
             return name, told[name]
@@ -103,9 +89,7 @@ def rank_variable(told: Mapping[str, str]) -> tuple[str, str]:
 
 
 def ranks_of(members: Mapping[int, Process], told: Mapping[int, Mapping[str, str]]) -> list[int]:
-    """The pids of the ranks among the processes of one start on one node, at most 64. `told`: pid -> its
-    variables.
-    """
+    """The pids of the ranks, 64 at most, among a start's processes here. `told`: pid -> its variables."""
     below: dict[int, list[int]] = {}
     for pid, one in sorted(members.items()):
         below.setdefault(one.parent, []).append(pid)
@@ -137,8 +121,6 @@ def _others_below(pid: int, below: Mapping[int, list[int]], names: Mapping[int, 
     return False
 
 
-# ---------------------------------------------------------------------- stacks as text
-
 FRAMES_MAX = 100
 _PYSPY_THREAD = re.compile(r"^Thread (?:0x)?([0-9A-Fa-f]+) \(.*?\)(?:: \"(.*)\")?")
 _PYSPY_FRAME = re.compile(r"^ {4}(\S.*?) \((.+?)(?::(\d+))?\)$")
@@ -147,11 +129,7 @@ _FAULT_FRAME = re.compile(r'^ {2}File "(.*)", line (\d+|\?\?\?) in (.*)$')
 
 
 class Frame(NamedTuple):
-    """One call, innermost first in a stack.
-
-    `file` includes its folder, since a name such as `functional.py` alone says nothing; `line` is 0 if
-    unknown.
-    """
+    """One call, innermost first in a stack; `file` with its folder; `line` is 0 if unknown."""
 
     function: str
     file: str
@@ -205,9 +183,6 @@ def digest(frames: Sequence[Frame]) -> str:
     return hashlib.sha256("\n".join(words).encode("utf-8", "replace")).hexdigest()[:12]
 
 
-# ---------------------------------------------------------------------- the ranks of a start
-
-
 class Rank:
     """One rank of this node: its process, its variables, and the result of each look."""
 
@@ -231,11 +206,9 @@ class Rank:
 
 
 def _moved(looks: Sequence[Mapping[str, Any]], cpu_s: float, moved_bytes: int) -> Optional[bool]:
-    """Whether a rank was elsewhere at the second look; None if that is unknown.
-
-    The kernel knows no functions. It shows a rank that computes in one place, or in several if the rank waits
-    for its interpreter's lock now and then: so only of an idle one it tells whether that moved.
-    """
+    """Whether a rank was elsewhere at the second look; None if that is unknown. The kernel knows no
+    functions. It shows a rank that computes in one place, or in several if the rank waits for its
+    interpreter's lock now and then: so only of an idle one it tells whether that moved."""
     first, last = looks[0], looks[-1]
     if first["source"] != last["source"] or len(looks) < 2:
         return None
@@ -262,10 +235,8 @@ def processes_here(here: PresentStart, node: str) -> Mapping[int, tuple[Process,
 def processes_of_task(
     folder: str, token: str, job: str, node: str
 ) -> Mapping[int, tuple[Process, Mapping[str, str]]]:
-    """The processes of an array task on this node, with their variables.
-
-    A task has no starts that could be fenced, so the environment alone identifies its processes.
-    """
+    """The processes of an array task on this node, with their variables. A task has no starts that could be
+    fenced, so the environment alone identifies its processes."""
     processes = listed()
     told = {pid: parse_environment(text) for pid, text, _ in environments(sorted(processes))}
     names = {folder, os.path.realpath(folder)}
@@ -306,9 +277,7 @@ def _is_of(node: str, told: Mapping[str, str]) -> bool:
 
 
 def sample_stacks(ranks: Sequence[Rank], apart_s: float, limit_s: float) -> dict[str, Any]:
-    """Look twice at these ranks, and at the accelerators in between. Returns the node's table, without its
-    name.
-    """
+    """Look twice at these ranks, and at accelerators in between; the node's table without its name."""
     began_s = time.monotonic()
     machine = Machine("/", began_s + limit_s)
     _sample(machine, ranks)
@@ -329,9 +298,7 @@ def sample_stacks(ranks: Sequence[Rank], apart_s: float, limit_s: float) -> dict
 
 
 def _sample(machine: Machine, ranks: Sequence[Rank]) -> None:
-    """One look at all ranks in parallel: py-spy, faulthandler for those that py-spy could not see, and the
-    kernel's state.
-    """
+    """One look at all ranks in parallel: py-spy, else faulthandler, and the kernel's state."""
     texts: dict[int, tuple[str, str]] = {}
     awake = [rank for rank in ranks if not _is_stopped(machine, rank.pid)]  # others answer nobody
     if machine.tool("py-spy"):
@@ -363,9 +330,6 @@ def _pyspy(machine: Machine, rank: Rank) -> str:
     except NoAnswer:
         return ""
     return done.out[:TEXT_MAX] if done.code == 0 else ""
-
-
-# ---------------------------------------------------------------------- faulthandler
 
 
 def _faulthandler_stacks(machine: Machine, ranks: Sequence[Rank]) -> dict[int, str]:
@@ -431,9 +395,6 @@ def _since(place: str, start: int) -> str:
         return ""
 
 
-# ---------------------------------------------------------------------- the state in the kernel
-
-
 class _Kernel(NamedTuple):
     """The state of one process in /proc: its main thread, and a line for each thread."""
 
@@ -449,31 +410,23 @@ class _Kernel(NamedTuple):
 
 
 def _kernel(machine: Machine, pid: int) -> _Kernel:
-    fields = (machine.peek(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
     threads = [_thread(machine, pid, task) for task in machine.names(f"/proc/{pid}/task")[:THREADS_MAX]]
-    call = (machine.peek(f"/proc/{pid}/syscall") or "").split()
+    call = (machine.peek(f"/proc/{pid}/syscall") or "").partition(" ")[0].strip()
     return _Kernel(
-        state=fields[0] if fields else "gone",
-        wchan=_wchan(machine, f"/proc/{pid}"),
-        call=call[0] if call else "",
-        threads=threads,
+        _stat(machine, f"/proc/{pid}")[0] or "gone", _wchan(machine, f"/proc/{pid}"), call, threads
     )
 
 
 def _is_stopped(machine: Machine, pid: int) -> bool:
-    """Whether a signal has stopped the process, or its cgroup is frozen. A debugger's stop (t) is a person at
-    work.
-    """
-    fields = (machine.peek(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
-    return fields[:1] == ["T"] or _wchan(machine, f"/proc/{pid}") in FROZEN
+    """Whether a signal stopped the process, or its cgroup is frozen; a debugger's stop (t) is a person's."""
+    return _stat(machine, f"/proc/{pid}")[0] == "T" or _wchan(machine, f"/proc/{pid}") in FROZEN
 
 
 def _used(machine: Machine, rank: Rank) -> dict[str, Any]:
     """Processor time, and bytes read and written, of a rank and its descendants."""
     ticks = moved = 0
     for pid in (rank.pid, *rank.below):
-        fields = (machine.peek(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12]) if len(fields) > 12 else 0
+        ticks += _stat(machine, f"/proc/{pid}")[1]
         numbers = re.findall(r"^[rw]char: (\d+)$", machine.peek(f"/proc/{pid}/io") or "", re.MULTILINE)
         moved += sum(map(int, numbers))
     return {"cpu_s": ticks / os.sysconf("SC_CLK_TCK"), "bytes": moved}
@@ -482,22 +435,22 @@ def _used(machine: Machine, rank: Rank) -> dict[str, Any]:
 def _thread(machine: Machine, pid: int, task: str) -> str:
     """A line for one thread, and its kernel stack if that may be read."""
     place = f"/proc/{pid}/task/{task}"
-    fields = (machine.peek(f"{place}/stat") or "").rpartition(")")[2].split()
-    name, call = (
-        (machine.peek(f"{place}/comm") or "").strip(),
-        (machine.peek(f"{place}/syscall") or "").strip(),
-    )
-    head = f"thread {task} {name} {fields[0] if fields else '?'} wchan={_wchan(machine, place) or '?'} syscall={call or '?'}"
+    name, call = ((machine.peek(f"{place}/{one}") or "").strip() for one in ("comm", "syscall"))
+    state = _stat(machine, place)[0] or "?"
+    head = f"thread {task} {name} {state} wchan={_wchan(machine, place) or '?'} syscall={call or '?'}"
     stack = (machine.peek(f"{place}/stack") or "").rstrip()
     return head + ("\n" + stack if stack else "")
+
+
+def _stat(machine: Machine, place: str) -> tuple[str, int]:
+    """The state's letter and the ticks of processor time; ("", 0) of one that is gone."""
+    fields = (machine.peek(f"{place}/stat") or "").rpartition(")")[2].split()
+    return (fields[0], int(fields[11]) + int(fields[12])) if len(fields) > 12 else ("", 0)
 
 
 def _wchan(machine: Machine, place: str) -> str:
     text = (machine.peek(f"{place}/wchan") or "").strip()
     return "" if text == "0" else text
-
-
-# ---------------------------------------------------------------------- Flight Recorder and accelerators
 
 
 def _ask_recorder(rank: Rank) -> list[str]:
@@ -525,9 +478,6 @@ def _accelerators(machine: Machine, found: dict[str, list[str]]) -> None:
         if machine.tool(tool):
             with contextlib.suppress(NoAnswer):
                 found.setdefault(tool, []).append(machine.run([tool, *words], 5.0).out[:16384])
-
-
-# ---------------------------------------------------------------------- the command
 
 
 def main(arguments: list[str]) -> int:

@@ -6,8 +6,7 @@
 connections that the step's node opens to the node of srun, so that direction is known to be open, and the
 step knows the address. The sender, which started the step, listens there and accepts only the caller that
 presents the secret it received over the step's own output; it drops all other callers. The stream is as plain
-as that of sbcast or srun; the receiver verifies it by checksums exchanged over the step.
-"""
+as that of sbcast or srun; the receiver verifies it by checksums exchanged over the step."""
 
 from __future__ import annotations
 
@@ -99,11 +98,9 @@ def open_proxy_command(command: str, ways: OpenConnections) -> socket.socket:
 def exchange(
     channel: Any, stdin: bytes, texts: tuple[bytearray, bytearray], give_up_s: float
 ) -> Optional[int]:
-    """Send `stdin` to a command and collect what it prints in `texts` (stdout, stderr) until it ends.
-
-    Returns its exit code, -1 if a signal ended it or the connection broke, None when time is up. Output
-    beyond OUTPUT_BYTES_MAX is read and dropped.
-    """
+    """Send `stdin` to a command and collect what it prints in `texts` (stdout, stderr) until it ends. Returns
+    its exit code, -1 if a signal ended it or the connection broke, None when time is up. Output beyond
+    OUTPUT_BYTES_MAX is read and dropped."""
     waker = select.poll()
     waker.register(channel.fileno(), select.POLLIN)
     rest = memoryview(stdin)
@@ -155,9 +152,7 @@ def _close_at_end(channel: Any, rest: memoryview) -> None:
 
 
 class JumpChannel:
-    """A channel through another host, as the socket of a connection. It ignores errors on closing: that host
-    may be gone already.
-    """
+    """A channel through another host as a socket; errors on closing are ignored: that host may be gone."""
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel

@@ -6,8 +6,7 @@ device is missing is skipped, with the reason. Data that cannot be read in time 
 verdict on the node. Only `bad` keeps a job away.
 
 A check builds its findings with `bad`, `degraded` and the like. It names neither itself nor its own fault
-class: the catalogue adds both.
-"""
+class: the catalogue adds both."""
 
 from __future__ import annotations
 
@@ -33,10 +32,7 @@ TIERS = ("fast", "recheck", "burn-in")
 
 
 class Finding(NamedTuple):
-    """One fact that a check found.
-
-    `fault` is a fault class ("" for ok, note and skipped); `device` a PCI address, index, port or mount.
-    """
+    """One fact that a check found; `device`: PCI address, index, port, mount. `fault`: a class or ""."""
 
     check: str
     severity: str
@@ -78,18 +74,13 @@ Thresholds = Mapping[str, Any]
 """A check's settings by name; they override its defaults."""
 Probe = Callable[["Machine", Thresholds], Any]
 Judge = Callable[[Any, Thresholds], Sequence[Finding]]
-Functions = Mapping[str, "tuple[Probe, Judge]"]
-"""What a file of checks exports: name of the check -> its probe and its judge."""
 
 
 class Check(NamedTuple):
-    """A check of one thing.
-
-    `needs` names commands and absolute paths without which it is skipped. `limit_s` bounds probe and judge
-    together. `thresholds` are the defaults of what a site may set. `probe(machine, thresholds)` returns what
-    `judge(facts, thresholds)` takes; `judge` returns at least one finding. `file` is the module below
-    `hooks/checks` that holds both, "" for none.
-    """
+    """A check of one thing. `needs` names commands and absolute paths without which it is skipped. `limit_s`
+    bounds probe and judge together. `thresholds` are the defaults of what a site may set. `probe(machine,
+    thresholds)` returns what `judge(facts, thresholds)` takes; `judge` returns at least one finding. `file`
+    is the module below `hooks/checks` that holds both, "" for none."""
 
     name: str
     title: str

@@ -4,8 +4,7 @@ A unit is a power of 1024, however it is spelled (G, GB, GiB). The caller says w
 such as the memory of a node.
 
 In node lists widths are kept (n01 is not n1), several brackets in one name multiply, and text that is no list
-is refused, not guessed.
-"""
+is refused, not guessed."""
 
 from __future__ import annotations
 
@@ -65,9 +64,7 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+))?\Z")
 
 
 def expand_node_list(text: str) -> list[str]:
-    """The names in a list, in order, without duplicates. Raises ValueError for text that is no list or names
-    more than NODES_MAX.
-    """
+    """The names in a list, in order, without duplicates. Raises ValueError for no list or too long a one."""
     names: dict[str, None] = {}
     at = 0
     words = text.strip()

@@ -5,8 +5,7 @@ without a time limit. What may hang in the kernel is read by a child process tha
 process that can itself be abandoned a thread does it, which costs a twentieth. Modules that only some checks
 need are imported late, because all nodes of a job start at the same moment.
 
-`UsageError` is the only error of a hook that is not swallowed.
-"""
+`UsageError` is the only error of a hook that is not swallowed."""
 
 from __future__ import annotations
 
@@ -46,12 +45,9 @@ class Output(NamedTuple):
 
 
 class Machine:
-    """This machine.
-
-    `root` ("/" except in tests) is where /proc, /sys and /etc are; `deadline_s` is monotonic. `shelf` is a
-    folder where checks that run in parallel cache answers of slow commands. `disposable`: this process may be
-    abandoned itself with whatever hangs in it.
-    """
+    """This machine. `root` ("/" except in tests) is where /proc, /sys and /etc are; `deadline_s` is
+    monotonic. `shelf` is a folder where checks that run in parallel cache answers of slow commands.
+    `disposable`: this process may be abandoned itself with whatever hangs in it."""
 
     def __init__(
         self,
@@ -89,9 +85,7 @@ class Machine:
         return max(0.0, min(limit_s, self._deadline_s - time.monotonic()))
 
     def run(self, argv: Sequence[str], limit_s: float = 10.0) -> Output:
-        """Run a command under LC_ALL=C with a deadline. Raises NoAnswer if it cannot be started or does not
-        end in time.
-        """
+        """Run a command under LC_ALL=C with a deadline. Raises NoAnswer if it does not start or end."""
         env = {**os.environ, "LC_ALL": "C", "LANG": "C"}
         path = self.tool(argv[0])
         if path is None:
@@ -162,17 +156,13 @@ class Machine:
             return str(error)
 
     def read(self, name: str, limit_s: float = 2.0) -> Optional[str]:
-        """The text of a small file; None if it does not exist or may not be read. Raises NoAnswer if it
-        hangs.
-        """
+        """The text of a small file; None if it cannot be read. Raises NoAnswer if it hangs."""
 
         answer = self.ask(lambda: _whole(self.path(name)), limit_s, name)
         return None if answer is None else _text(answer)
 
     def read_all(self, names: Sequence[str], limit_s: float = 3.0) -> dict[str, str]:
-        """The texts of many small files, stripped, without those that cannot be read. Raises NoAnswer if one
-        hangs.
-        """
+        """The stripped texts of small files, without unreadable ones. Raises NoAnswer if one hangs."""
 
         def contents() -> bytes:
             told = {}
@@ -193,9 +183,7 @@ class Machine:
             return []
 
     def peek(self, name: str) -> Optional[str]:
-        """As `read`, but without a child process: for the many small files of /proc and /sys, which do not
-        hang.
-        """
+        """As `read` without a child: for the many small files of /proc and /sys, which do not hang."""
         try:
             return _text(_whole(self.path(name)))
         except OSError:
@@ -212,10 +200,7 @@ class Machine:
 
     def ask(self, question: Callable[[], bytes], limit_s: float, about: str) -> Optional[bytes]:
         """The answer of a function that may hang in the kernel, run in a child process; None if it raises
-        OSError.
-
-        Raises NoAnswer when time is up; a child that cannot be killed is left to the kernel.
-        """
+        OSError. Raises NoAnswer when time is up; a child that cannot be killed is left to the kernel."""
         answer = self.ask_all({about: question}, limit_s)[about]
         if isinstance(answer, NoAnswer):
             raise answer
@@ -357,9 +342,7 @@ def _let_go(child: Popen[bytes]) -> None:
 
 
 def _whole(path: str) -> bytes:
-    """The whole file, read in pieces, since /proc/sys refuses large reads. No stream object: there are
-    thousands of files.
-    """
+    """The whole file in pieces, since /proc/sys refuses large reads; no stream, as there are thousands."""
     pieces, left = [], OUTPUT_BYTES_MAX
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -4,8 +4,7 @@ A hung mount blocks any process that touches it in the kernel, forever. So a chi
 all in parallel, and the table of mounts is read from /proc, which never touches them. A question returns its
 errno, since that distinguishes a stale handle from a dead server.
 
-Format of /proc/mounts: fstab(5) and proc(5); blanks in a path are written as octal.
-"""
+Format of /proc/mounts: fstab(5) and proc(5); blanks in a path are written as octal."""
 
 from __future__ import annotations
 
@@ -18,29 +17,10 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 
-NETWORK_KINDS = frozenset(
-    [
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "fhgfs",
-        "glusterfs",
-        "gpfs",
-        "lustre",
-        "nfs",
-        "nfs4",
-        "ocfs2",
-        "orangefs",
-        "panfs",
-        "pvfs2",
-        "smb3",
-        "smbfs",
-        "virtiofs",
-        "wekafs",
-    ]
-)
+NETWORK_KINDS = frozenset([
+    "9p", "afs", "beegfs", "ceph", "cifs", "fhgfs", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "ocfs2",
+    "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "virtiofs", "wekafs",
+])  # fmt: skip
 # Only FUSE types known to be remote: sandboxes and desktops mount many others.
 NETWORK_FUSE = (
     "ceph", "curvefs", "dfuse", "gcsfuse", "glusterfs", "goofys", "juicefs", "JuiceFS", "mountpoint-s3", "rclone", "s3fs", "sshfs",
@@ -57,9 +37,7 @@ class Mount(NamedTuple):
 
 
 class Touch(NamedTuple):
-    """The result of touching a path: seconds taken, errno (0 for none), or that it hung. `text` is the
-    answer.
-    """
+    """A touched path: seconds taken, errno (0 for none) or that it hung, and the answer."""
 
     took_s: float
     errno: int = 0

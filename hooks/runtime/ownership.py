@@ -3,8 +3,7 @@
 A file that another user of the same machine can write must never be run, read as settings, or followed as a
 link. As with git's safe.directory and sshd's StrictModes, a path is trusted if it belongs to this user or
 root and no other user may write it. A group counts as private to this user by the convention that it has the
-user's name. The fence daemon keeps this module loaded for days, so it imports almost nothing.
-"""
+user's name. The fence daemon keeps this module loaded for days, so it imports almost nothing."""
 
 from __future__ import annotations
 
@@ -61,18 +60,13 @@ Written without single quotes, for shells.
 
 
 class NotPrivate(OSError):
-    """A folder that should be private belongs to another user, is a link, or cannot be closed to others. One
-    line with the fix.
-    """
+    """A folder is not this user's alone, is a link or cannot be closed. One line with the fix."""
 
 
 def why_untrusted(path: str, *, uid: Optional[int] = None, follow: bool = False) -> str:
     """Why another user may have written what lies at `path`; "" if only `uid` (default: this user) and root
-    can have.
-
-    A link is distrusted unless `follow`; then its target counts. A file that cannot be examined is
-    distrusted, too.
-    """
+    can have. A link is distrusted unless `follow`; then its target counts. A file that cannot be examined is
+    distrusted, too."""
     try:
         fact = os.stat(path) if follow else os.lstat(path)
     except OSError as error:
@@ -96,9 +90,7 @@ def why_status_untrusted(path: str, fact: os.stat_result, *, uid: Optional[int] 
 
 
 def why_foreign_owner(path: str, fact: os.stat_result, *, uid: Optional[int] = None) -> str:
-    """Why a file belongs to neither `uid` (default: this user) nor root, whoever may write it; "" if it does.
-    `fact` is its status.
-    """
+    """Why a file of this status is neither `uid`'s (default: this user) nor root's; "" if it is."""
     user = os.geteuid() if uid is None else uid
     if fact.st_uid in (user, 0):
         return ""
@@ -131,11 +123,8 @@ def is_own_folder(path: str) -> bool:
 
 def private_folder(path: str) -> str:
     """Create the folder, or check the existing one: this user's, mode 0700 whatever the umask, no link.
-    Returns `path`.
-
-    Raises NotPrivate, OSError. A folder of this user that others could enter is closed to them; a caller that
-    must not use its earlier content checks first.
-    """
+    Returns `path`. Raises NotPrivate, OSError. A folder of this user that others could enter is closed to
+    them; a caller that must not use its earlier content checks first."""
     try:  # noqa: SIM105
         os.mkdir(path, 0o700)
     except FileExistsError:
@@ -158,10 +147,8 @@ def private_folder(path: str) -> str:
 
 def private_folders(path: str) -> str:
     """As `private_folder`, and missing parents are created private as well. Returns `path`. Raises
-    NotPrivate, OSError.
-
-    os.makedirs gives its mode to the last folder alone, and leaves the parents to the umask.
-    """
+    NotPrivate, OSError. os.makedirs gives its mode to the last folder alone, and leaves the parents to the
+    umask."""
     above = os.path.dirname(path)
     if above and not os.path.isdir(above):
         private_folders(above)
@@ -169,9 +156,7 @@ def private_folders(path: str) -> str:
 
 
 def why_replaceable(folder: str, *, uid: Optional[int] = None) -> str:
-    """Why others could replace the existing `folder`: a parent is theirs, or world-writable without the
-    sticky bit; "" if they cannot.
-    """
+    """Why others could replace a folder: a parent is theirs, or all may write it; "" if they cannot."""
     path = os.path.realpath(folder)
     while path != os.path.dirname(path):
         path = os.path.dirname(path)

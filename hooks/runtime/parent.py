@@ -3,8 +3,7 @@
 Whoever starts a helper hands over its own pid in the helper's environment. A helper that only asked for its
 parent once it runs would, where that one has died meanwhile, take the process that adopted it for its parent,
 and wait for its end for ever. Where nobody hands over a pid (slurmstepd, a shell, an older build) the present
-parent counts, unless that is init, which starts no helper.
-"""
+parent counts, unless that is init, which starts no helper."""
 
 from __future__ import annotations
 
@@ -15,9 +14,7 @@ _INIT = 1
 
 
 class Parent:
-    """The parent of this process, to be noted at its beginning: it takes the pid out of the environment, so
-    that no grandchild finds it.
-    """
+    """The parent of this process, noted at its beginning and taken from the environment of grandchildren."""
 
     def __init__(self) -> None:
         handed_over = os.environ.pop(PARENT_PID, "")

@@ -1,20 +1,15 @@
 """Processes of this node from /proc: state, owner, environment, open files; our own priority. (I/O)
 
-Reading the command line, maps or environment of a hung process may hang; `stat` and `status` do not. So only
-those two are read directly, and a child process reads environments: it announces each process first, and is
-abandoned when it does not come back. A large node has thousands of processes, so `status` is read only of
-those that matter. What a process is doing shows from two readings with a pause between.
+Reading the command line, maps or environment of a hung process may hang; `stat` and `status` do not. So a
+child process reads environments: it announces each process first, and is abandoned when it does not come
+back. A large node has thousands of processes, so `status` is read only of those that matter.
 
-`writers` finds files that are open for writing below a folder. The links of /proc/PID/fd of a hung process
-can be read, and cost a microsecond each. For the few that point below the folder, /proc/PID/fdinfo tells
-whether the file is open for writing (`flags` as in open(2), in octal). A process in another mount namespace
-may show the same path for another file: the device number tells them apart.
+`open_for_writing` reads the links of /proc/PID/fd, which works for hung processes; for the few that point
+below the folder /proc/PID/fdinfo tells whether the file is open for writing (`flags` as in open(2), in octal).
+A process in another mount namespace may show the same path for another file: the device number differs.
 
 Fields of /proc/PID/stat: proc(5). The name is in parentheses and may contain anything, so fields are counted
-from the last parenthesis.
-
-Checked against: /proc of Linux 6.1.
-"""
+from the last parenthesis. Checked against: /proc of Linux 6.1."""
 
 from __future__ import annotations
 
@@ -38,11 +33,8 @@ KERNEL_THREAD = 0x00200000  # PF_KTHREAD of the kernel's sched.h
 
 class Process(NamedTuple):
     """One process: the letter of its state, CPU time in ticks, and its start time (ticks since boot: with the
-    pid, its identity).
-
-    `switches`: how often it gave up the processor, which a hung process cannot do; `parent`: the pid of the
-    process that must reap it.
-    """
+    pid, its identity). `switches`: how often it gave up the processor, which a hung process cannot do;
+    `parent`: the pid of the process that must reap it."""
 
     pid: int
     uid: int
@@ -62,11 +54,8 @@ def all_processes(machine: Machine) -> dict[int, Process]:
 
 
 def quick_processes(machine: Machine, *, first: bool = False) -> dict[int, Process]:
-    """As `listed`, in a third of the time: `uid` is -1 and `switches` 0 until `known` fills them in.
-
-    `first`: use the first listing that checks running in parallel share. Raises NoAnswer if listing takes too
-    long.
-    """
+    """As `listed`, in a third of the time: `uid` is -1 and `switches` 0 until `known` fills them in. `first`:
+    use the first listing that checks running in parallel share. Raises NoAnswer if listing takes too long."""
 
     def all_of_them() -> list[Process]:
         folder = machine.path("/proc")
@@ -142,9 +131,7 @@ BEST_EFFORT, IDLE = (
 
 
 class Owner(NamedTuple):
-    """`job` is "" for a process outside Slurm jobs, and may be the SLUID of a job that is not our own; `state` is
-    the letter of /proc (R, S, D, Z ...).
-    """
+    """A process's owner; `job`: "" outside Slurm's jobs, or a SLUID if not ours; `state`: /proc's letter."""
 
     pid: int
     uid: int
@@ -203,10 +190,8 @@ def user_processes(root: str = "/proc", uid: Optional[int] = None) -> dict[int, 
 
 
 def environments(pids: Iterable[int], *, empty: bool = False) -> Iterator[tuple[int, str, str]]:
-    """Pid, environment and command line of each process; those that hang are left out.
-
-    Unless `empty`, so are those that may not be read or have no environment.
-    """
+    """Pid, environment and command line of each process; those that hang are left out. Unless `empty`, so are
+    those that may not be read or have no environment."""
     waiting, hung = list(pids), 0
     while waiting and hung < HUNG_MAX:
         done = 0
@@ -264,11 +249,9 @@ def read_text(path: str) -> str:
 
 def lower_priority(*, idle: bool = False) -> None:
     """Lower our priority: nice 10 for the processor, the lowest of the best-effort class for disks
-    (ioprio_set(2)).
-
-    Nice 19 would leave a hundredth of a core beside a trainer that keeps all cores busy, and staged
-    checkpoints would never be published. `idle`: the very lowest of both, for work that no process waits for.
-    """
+    (ioprio_set(2)). Nice 19 would leave a hundredth of a core beside a trainer that keeps all cores busy, and
+    staged checkpoints would never be published. `idle`: the very lowest of both, for work that no process
+    waits for."""
     with contextlib.suppress(OSError):
         os.nice(NICE_IDLE if idle else NICE)
     numbers = {"x86_64": 251, "aarch64": 30, "ppc64le": 273}
@@ -288,9 +271,7 @@ class Writer(NamedTuple):
 
 
 def open_for_writing(folder: str) -> dict[str, set[Writer]]:
-    """Path of a file below `folder` -> the processes of this user that have it open for writing. Raises
-    OSError for `folder` only.
-    """
+    """File below `folder` -> this user's processes that may write it. Raises OSError for `folder`."""
     found: dict[str, set[Writer]] = {}
     device = os.stat(folder).st_dev
     own, below = os.getuid(), folder.rstrip("/") + "/"
@@ -311,9 +292,7 @@ def open_for_writing(folder: str) -> dict[str, set[Writer]]:
 
 
 def _written(pid: str, number: str, below: str, device: int) -> str:
-    """The file below a folder that a descriptor writes to; "" for any other, such as a file of the same name
-    in another container.
-    """
+    """The file below a folder that a descriptor writes to; "" for any other, as in another container."""
     try:
         path = os.readlink(f"/proc/{pid}/fd/{number}")
         if not path.startswith(below) or path.endswith(" (deleted)"):

@@ -2,17 +2,13 @@
 
 Every start of a user's script has a token, `<launch>.<start>`; both numbers only grow. Its processes carry
 the token and the attempt's folder in their environment. A process belongs to an earlier start only if its
-token is lower than the present one: if it is higher, the caller itself is out of date. A job submitted from
-inside a run inherits that run's variables, so the Slurm job id must match as well. A network file system with
-a cache may show a reader the start *before* its own for a minute; so only a later token, or the word that the
-attempt is closed, proves that a start is over.
+token is lower than the present one. A job submitted from inside a run inherits that run's variables, so the
+Slurm job id must match as well. A network file system may show a reader the start *before* its own for a
+minute; so only a later token, or the word that the attempt is closed, proves that a start is over.
 
-A process may have lost its environment (`env -i`; a program that overwrites it with its title). It belongs to
-the start of its nearest ancestor that still has one, else to that of the rest of its process group or Slurm
-step, if they agree. A group whose leader lives and has no token is not attributed: it may be the batch
-script's own, which an old srun shares. The batch step holds the scripts of all starts and ftrun's own
-processes, so it decides nothing either.
-"""
+A process without its environment (`env -i`, a title) belongs to the start of its nearest ancestor that has
+one, else to that of the rest of its process group or Slurm step, if they agree. A group whose leader lives and
+has no token may be the batch script's own, and the batch step holds all starts: neither decides anything."""
 
 from __future__ import annotations
 
@@ -32,9 +28,7 @@ def token_of(text: str) -> Optional[tuple[int, int]]:
 
 
 def is_over(token: str, current: str) -> bool:
-    """Whether the start of `token` is over, given `current`, the attempt's present one. Text that is no token
-    proves nothing.
-    """
+    """Whether a start is over, given the attempt's `current` one; text that is no token proves nothing."""
     own, now = token_of(token), token_of(current)
     if own is None:
         return False
@@ -54,9 +48,7 @@ class Process(NamedTuple):
 
 
 class Start(NamedTuple):
-    """The start in a process's environment: run folder, attempt, (launch, start), Slurm's job and cluster,
-    and the user hook's name.
-    """
+    """The start in a process's environment; `token`: (launch, start); `hook`: name of the user's hook."""
 
     run: str
     attempt: int
@@ -67,9 +59,7 @@ class Start(NamedTuple):
 
 
 class PresentStart:
-    """The present start: spellings of the run folder, attempt, token (None: the attempt is closed), Slurm's
-    job and cluster.
-    """
+    """The present start; `runs`: spellings of the run's folder; `token` None: the attempt is closed."""
 
     __slots__ = ("attempt", "cluster", "job", "runs", "token")
 
@@ -90,9 +80,7 @@ class PresentStart:
         return self.is_mine(one) and one.token == self.token
 
     def is_earlier(self, one: Start, jobs_of: Callable[[int], Iterable[str]]) -> bool:
-        """Whether a process belongs to an earlier start. `jobs_of`: the Slurm jobs that claimed an earlier
-        attempt of this run.
-        """
+        """Whether it is of an earlier start. `jobs_of`: Slurm jobs that claimed an earlier attempt."""
         if one.attempt == self.attempt:
             return self.is_mine(one) and (self.token is None or one.token < self.token)
         if one.hook or one.run not in self.runs or one.attempt > self.attempt:
@@ -132,9 +120,7 @@ def job_of_claim(content: str) -> str:
 
 
 def step_of(cgroup: str, job: str, own: OwnJob = NO_JOB) -> str:
-    """The numbered step of this job that a process's cgroup names; "" for the batch step and for none. `own` is
-    the caller's job.
-    """
+    """The numbered step of this job in a process's cgroup, "" for none. `own` is the caller's job."""
     named, step = job_and_step(cgroup, own)
     return step if named == job and _is_number(step) else ""
 
@@ -142,9 +128,7 @@ def step_of(cgroup: str, job: str, own: OwnJob = NO_JOB) -> str:
 def starts_by_relatives(
     processes: Mapping[int, Process], told: Mapping[int, Optional[Start]], steps: Mapping[int, str]
 ) -> dict[int, Start]:
-    """The start of every process that has one, from its own environment or its relatives. `steps`: pid ->
-    step of Slurm, "" for none.
-    """
+    """The start of each process by its environment or relatives. `steps`: pid -> Slurm's step or ""."""
     found = {pid: one for pid, one in told.items() if one is not None}
     led = [pid for pid in found if pid in processes and _is_led(processes[pid].group, processes, told)]
     groups = _agreed((processes[pid].group, found[pid]) for pid in led)

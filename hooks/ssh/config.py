@@ -4,8 +4,7 @@ The files are read as `ssh` reads them: the user's, then the machine's, and the 
 parses the blocks (the caller passes its parser in); it does not know `Include`, so included files are
 inserted first. For words that it does not know (`Match exec`, newer ones) `ssh -G` is called for each host,
 which is slower and as exact as ssh. A file that another user could have written is refused, as ssh refuses
-the user's own: its ProxyCommand would run as this user.
-"""
+the user's own: its ProxyCommand would run as this user."""
 
 from __future__ import annotations
 
@@ -36,10 +35,7 @@ _RUNS_COMMANDS = re.compile(r"^\s*match\b.*\bexec\b", re.IGNORECASE | re.MULTILI
 
 
 class Hop(NamedTuple):
-    """One SSH server and how to reach it.
-
-    `strict`: refuse an unknown host key; `jump`, `command`: "" for none.
-    """
+    """One SSH server and how to reach it; `strict`: refuse an unknown key; `jump`, `command`: "" for none."""
 
     host: str
     port: int
@@ -56,10 +52,7 @@ class Hop(NamedTuple):
 
 class Config:
     """The configuration in `path`, by default the user's and the machine's; `read` parses text into an object
-    with `lookup(host)`.
-
-    Raises OSError if `path` cannot be read, or a file may be another user's work.
-    """
+    with `lookup(host)`. Raises OSError if `path` cannot be read, or a file may be another user's work."""
 
     def __init__(self, path: str, read: Callable[[str], Any]) -> None:
         self._path = path
@@ -70,9 +63,7 @@ class Config:
                 self._read = read(text)
 
     def hop(self, name: str) -> Hop:
-        """How to reach a host, or one of a ProxyJump (user@host:port). Raises ValueError for a configuration
-        that cannot be applied.
-        """
+        """How to reach a host, or user@host:port of a ProxyJump. Raises ValueError if that is unclear."""
         user, host, port = parts_of(name)
         told = None
         if self._read is not None:
@@ -82,9 +73,7 @@ class Config:
 
 
 def _told_by_ssh(host: str, path: str) -> dict[str, Any]:
-    """The output of `ssh -G` for a host: the last value of each word, and all identity files. Raises
-    ValueError.
-    """
+    """The output of `ssh -G`: the last value of each word, all identity files. Raises ValueError."""
     command = ["ssh", "-G", *(["-F", path] if path else []), "--", host]
     try:
         done = subprocess.run(
@@ -106,9 +95,7 @@ def _told_by_ssh(host: str, path: str) -> dict[str, Any]:
 
 
 def files_text(ssh_config: str = "") -> str:
-    """The text of the configuration with its includes: of `ssh_config` alone, or by default the user's and
-    the machine's.
-    """
+    """The configuration with its includes: `ssh_config` alone, or the user's and the machine's."""
     if ssh_config:
         return "\n".join(_lines(ssh_config, must=True))
     own = [*_lines(os.path.expanduser(USER_FILE)), "Host *"]
@@ -116,9 +103,7 @@ def files_text(ssh_config: str = "") -> str:
 
 
 def hop_of(name: str, told: Mapping[str, Any], port: str = "", user: str = "") -> Hop:
-    """How to reach `name`, from its lower-case configuration; port and user of a ProxyJump take precedence.
-    ValueError for a bad port.
-    """
+    """How to reach `name` by its lower-case configuration; a ProxyJump's parts first. Raises ValueError."""
     host = str(told.get("hostname") or name)
     number = int(port or told.get("port") or 22)
     listed = [os.path.expanduser(path) for path in told.get("identityfile") or () if path.lower() != "none"]
@@ -144,9 +129,7 @@ def hop_of(name: str, told: Mapping[str, Any], port: str = "", user: str = "") -
 
 
 def parts_of(text: str) -> tuple[str, str, str]:
-    """User, host and port of `host`, `user@host:port`, `[address]:port` or a bare IPv6 address; "" for
-    missing parts.
-    """
+    """User, host and port of `user@host:port`, `[address]:port` or an IPv6 address; "" for missing ones."""
     user, _, rest = text.rpartition("@")
     if rest.startswith("["):
         host, _, port = rest[1:].partition("]")

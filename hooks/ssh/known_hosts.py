@@ -3,8 +3,7 @@
 A line counts for a host if one of its patterns matches and none of its negated ones does; a hashed name is
 one pattern. Keys marked `@revoked` are kept: such a key is refused whatever else is known. Certificate
 authorities are not supported, so a host that shows only a certificate is unknown, which is refused, never
-trusted.
-"""
+trusted."""
 
 from __future__ import annotations
 
@@ -33,9 +32,7 @@ class Keys(NamedTuple):
         return tuple(sorted(offered, key=lambda name: name not in kinds))
 
     def objection(self, shown: tuple[str, str], strict: bool) -> str:
-        """Why a presented key is refused; "" if it is accepted. `strict`: refuse the key of a host without
-        any known key.
-        """
+        """Why a presented key is refused; "" if not. `strict`: refuse one of a host without any."""
         if shown in self.revoked:
             return "its host key is marked as revoked"
         if shown in self.trusted:
@@ -63,9 +60,7 @@ class KnownHosts:
             self._add(line)
 
     def keys(self, host: str, port: int = 22) -> Keys:
-        """The keys for a host and port; for another port than 22 those of the bare name if it has none of its
-        own.
-        """
+        """The keys of a host and port; without own ones for another port than 22 those of the host."""
         bare = host.lower()
         if port == 22:
             return self._of(bare)

@@ -6,8 +6,7 @@ the way to it, so `unreachable` is no verdict. Host keys are checked against the
 hosts are refused: what is sent and believed here may decide where jobs run. Connections to jump hosts
 (ProxyJump) are opened once and shared, since a thousand logins at one host look like an attack.
 
-An abandoned command continues on its node: SSH has no way to end it that every server supports.
-"""
+An abandoned command continues on its node: SSH has no way to end it that every server supports."""
 
 from __future__ import annotations
 
@@ -47,12 +46,9 @@ START_S = 10.0
 
 
 class Answer(NamedTuple):
-    """The answer of a node.
-
-    `state`: answered (the command ended: `exit_code`, -1 for a signal), unreachable (no connection, or it
-    broke), refused (host key or login), timeout (connected, and the command did not end). `why`: one line, ""
-    for answered.
-    """
+    """The answer of a node. `state`: answered (the command ended: `exit_code`, -1 for a signal), unreachable
+    (no connection, or it broke), refused (host key or login), timeout (connected, and the command did not
+    end). `why`: one line, "" for answered."""
 
     node: str
     state: str
@@ -64,9 +60,7 @@ class Answer(NamedTuple):
 
 
 class NodeReport(NamedTuple):
-    """The checks' result for a node: `report` as `ftrun-hook check --json` prints it, or None and `why` there
-    is none.
-    """
+    """A node's checks: `report` as `ftrun-hook check --json` prints it, or None and `why` not."""
 
     node: str
     state: str
@@ -76,11 +70,9 @@ class NodeReport(NamedTuple):
 
 
 class NodePool:
-    """Runs commands on nodes.
-
-    `ssh_config`: a file in place of ~/.ssh/config and /etc/ssh/ssh_config; at most `at_once` nodes in
-    parallel; for each node, `connect_s` limits the login and `run_s` the command, in seconds.
-    """
+    """Runs commands on nodes. `ssh_config`: a file in place of ~/.ssh/config and /etc/ssh/ssh_config; at most
+    `at_once` nodes in parallel; for each node, `connect_s` limits the login and `run_s` the command, in
+    seconds."""
 
     def __init__(
         self, ssh_config: str = "", at_once: int = 32, connect_s: float = 5.0, run_s: float = 60.0
@@ -98,10 +90,8 @@ class NodePool:
         told: Callable[[Answer], None] = lambda _answer: None,
     ) -> dict[str, Answer]:
         """Run one command in the login shell of each node, with `stdin` as its input. Calls `told` for each
-        answer as it arrives.
-
-        Returns an answer for every node, in the order given. Raises OSError if `ssh_config` cannot be read.
-        """
+        answer as it arrives. Returns an answer for every node, in the order given. Raises OSError if
+        `ssh_config` cannot be read."""
         order = list(dict.fromkeys(nodes))
         site = _SharedState(self.ssh_config)
         done: dict[str, Answer] = {}
@@ -148,11 +138,8 @@ def check_nodes(
     told: Callable[[NodeReport], None] = lambda _report: None,
 ) -> dict[str, NodeReport]:
     """Run the checks of a tier (or those named) on nodes that need only Python 3.9; what is sent stays in
-    memory there.
-
-    `settings`: thresholds by check, over the node's own in /etc/ftrun; `kind`: the occasion that the reports
-    name. The pool's `run_s` is raised to the time limit of the tier.
-    """
+    memory there. `settings`: thresholds by check, over the node's own in /etc/ftrun; `kind`: the occasion
+    that the reports name. The pool's `run_s` is raised to the time limit of the tier."""
     ways = probes or NodePool()
     budget_s = BUDGETS_S[tier]
     patient = NodePool(ways.ssh_config, ways.at_once, ways.connect_s, max(ways.run_s, budget_s + START_S))
@@ -217,9 +204,7 @@ class _SharedState:
             return self._keys[path]
 
     def jump(self, spec: str, give_up_s: float, through: tuple[str, ...]) -> Any:
-        """The connection to the last host of a ProxyJump, opened once and shared. Raises Lost or Refused as
-        the first time.
-        """
+        """The shared connection to a ProxyJump's last host. Raises Unreachable, Refused as at first."""
         if spec in through:
             raise Refused("ProxyJump goes in circles")
         with self._lock:

@@ -7,8 +7,7 @@
   report.
 - `merge`, `publish`: assemble the parts of all nodes; `replace`: replaces an older save.
 - `copy`: file copies and effects on the shared file system.
-- `partner_client`, `partner_server`, `partner_map`: copies in another node's memory.
+- `partner_client` (a thread of the daemon), `partner_server`, `partner_map`: copies in another node's memory.
 - `restore`: what a start resumes from.
 
-May import of hooks the runtime and checkpoints.
-"""
+May import of hooks the runtime and checkpoints."""

@@ -1,20 +1,14 @@
 """Training code saves a checkpoint at memory speed: `with ftrun.hooks.stage(step) as folder:`. (I/O)
 
-    from ftrun.hooks import stage
     with stage(step) as folder:              # every rank, as with torch.distributed.checkpoint.save
         torch.save(state, f"{folder}/rank-{rank}.pt")
     with stage(step, ranks=1) as folder:     # where one rank saves for all
         torch.save(model.state_dict(), f"{folder}/model.pt")
 
-The pause ends with the block: `folder` is in the node's memory, and ftrun publishes it in the background.
-Whatever is written into FTRUN_STAGE_DIR is published as well, without this function. But with the block each
-rank reports when it begins and when it is done, so a complete part is sealed at once, and the part of a rank
-that died is known to be incomplete.
-
-Without a staging daemon (no job of ftrun, no agent in it) the block saves directly to the folder
-FTRUN_STAGE_TO, else `to`: into a draft beside it, which the last rank renames when it is done. Errors inside
-the block are the caller's; ftrun adds none of its own, except an OSError if the folder cannot be made.
-"""
+The pause ends with the block: `folder` is in the node's memory, and ftrun publishes it in the background. Each
+rank reports when it begins and when it is done, so a complete part is sealed at once, and that of a rank that
+died is known to be incomplete. Without a staging daemon the block saves to FTRUN_STAGE_TO, else `to`: into a
+draft, which the last rank renames. Errors inside the block are the caller's."""
 
 from __future__ import annotations
 
@@ -38,12 +32,10 @@ LOCALS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 def stage(
     step: Any, *, ranks: Optional[int] = None, name: str = "", to: str = "checkpoints"
 ) -> Iterator[str]:
-    """The folder to save the checkpoint of `step` into, as seen by this rank.
-
-    `ranks`: how many ranks save something (default: all). `name` of the checkpoint (default: step-<step>).
-    `to`: where it is saved outside a job of ftrun. Raises OSError if the folder cannot be made, ValueError
-    for a name that cannot be a checkpoint's.
-    """
+    """The folder to save the checkpoint of `step` into, as seen by this rank. `ranks`: how many ranks save
+    something (default: all). `name` of the checkpoint (default: step-<step>). `to`: where it is saved outside
+    a job of ftrun. Raises OSError if the folder cannot be made, ValueError for a name that cannot be a
+    checkpoint's."""
     own = name or f"step-{step}"
     if "/" in own or not records.is_set(own, is_folder=True):
         raise ValueError(f"{own!r} is no name for a checkpoint")
@@ -69,9 +61,7 @@ def _places(name: str) -> tuple[str, str]:
 @contextlib.contextmanager
 def _marked(folder: str, marks: str, ranks: tuple[int, int], step: str) -> Iterator[None]:
     """Mark that this rank begins to save a step, is done, or failed; without marks the files alone count.
-
-    `ranks`: how many ranks of this node save something, and whether this one saves for all nodes.
-    """
+    `ranks`: how many ranks of this node save something, and whether this one saves for all nodes."""
     os.makedirs(folder, exist_ok=True)
     rank = str(_number(RANKS, 0))
     _say(marks, rank, records.DONE, None)

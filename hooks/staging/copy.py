@@ -7,8 +7,7 @@ A copy must not disturb the trainer, and costs more processor than disk. So one 
 checksum, another one writes, with four buffers between them, and both together take one core at most. A large
 file bypasses the page cache (O_DIRECT), which saves a copy and leaves nothing in the cache. Some file systems
 are much slower that way, so both ways are tried with real files and their speeds remembered. Data in the page
-cache is written out and dropped on the way. Size and times show whether the source changed meanwhile.
-"""
+cache is written out and dropped on the way. Size and times show whether the source changed meanwhile."""
 
 from __future__ import annotations
 
@@ -149,8 +148,6 @@ def _exchange(one: str, other: str) -> bool:
     raise OSError(number, os.strerror(number), other)
 
 
-# ---------------------------------------------------------------------- copies
-
 CHUNK_BYTES = 4 << 20
 BUFFERS = 4
 LARGE_BYTES = 8 << 20  # larger files bypass the page cache
@@ -194,10 +191,7 @@ WAYS = Ways()
 
 
 def copy(source: str, target: str, size_bytes: int, mtime_ns: int, pace: Pace) -> str:
-    """Copy `source`, which has this size and time, to `target`; returns its SHA-256.
-
-    Raises Changed, OSError.
-    """
+    """Copy `source`, of this size and time, to `target`; returns its SHA-256. Raises Changed, OSError."""
     with open(source, "rb", buffering=0) as reader:
         device, began_s = os.stat(os.path.dirname(target) or ".").st_dev, time.monotonic()
         writer = _Writer(target, WAYS.is_direct(device, size_bytes))

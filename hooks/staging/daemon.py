@@ -6,8 +6,7 @@ buffers, and leaves nothing in the page cache. It lives as long as the job on th
 it, it continues from its files, and at the end it frees the memory.
 
 USR2: the job is over and everything is reported; clear up and exit. TERM: the job is being ended; publish
-what is complete in the time before Slurm kills.
-"""
+what is complete in the time before Slurm kills."""
 
 from __future__ import annotations
 
@@ -17,23 +16,23 @@ import json
 import os
 import shutil
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
 from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.command_line import handle_end_signals, node_name, own_command, parser_of
+from ftrun.hooks.runtime.command_line import handle_end_signals, node_name, parser_of
 from ftrun.hooks.runtime.formats import parse_amount, parse_bytes
 from ftrun.hooks.runtime.host import UsageError
-from ftrun.hooks.runtime.parent import Parent, environment_for_helper
+from ftrun.hooks.runtime.parent import Parent
 from ftrun.hooks.runtime.procfs import lower_priority
 from ftrun.hooks.runtime.start_processes import token_of
 from ftrun.hooks.runtime.wakeup_fifo import WakeupListener
 from ftrun.hooks.staging import inventory, local, publish, records, replace, sealing
 from ftrun.hooks.staging.copy import Disk
 from ftrun.hooks.staging.local import LocalPart, LocalState
+from ftrun.hooks.staging.partner_client import PartnerClient, PartnerConfig
 from ftrun.hooks.staging.publisher import Publisher, PublisherConfig
 from ftrun.hooks.staging.records import Home, Publishing
 from ftrun.hooks.staging.replace import Own
@@ -65,6 +64,8 @@ class StagingDaemon:
         config = PublisherConfig(*place, self.owner, parse_bytes(args.rate), args.wait)
         self.local = LocalState(self.home, args.node)
         self.publisher = Publisher(config, self.local, publish.seal_check_of(args.marker))
+        partner = PartnerConfig(args.base, args.attempt_folder, args.node, args.job, args.to, self.owner)
+        self.partner = PartnerClient(partner) if args.partner == "auto" else None
         self.limit_bytes = parse_amount(args.limit, inventory.memory_bytes())
         self.used_bytes = 0
         self.was_full = False
@@ -195,9 +196,6 @@ def _number(value: object) -> int:
     return int(value) if isinstance(value, (int, str)) and str(value).isdigit() else -1
 
 
-# ---------------------------------------------------------------------- the process
-
-
 def main(arguments: list[str]) -> int:
     """Run until the job ends. 0, or CANNOT if nothing can be staged on this node."""
     parent = Parent()
@@ -222,9 +220,7 @@ def main(arguments: list[str]) -> int:
     life.listen()
     _put(ready, "")
     clear_dead(os.path.dirname(args.base), args.base)
-    told = ("base", "attempt_folder", "job", "to", "node")
-    partner = [f"--{name.replace('_', '-')}={getattr(args, name)}" for name in told]
-    life.live(lock, [*partner, f"--owner={daemon.owner.decode()}"] if args.partner == "auto" else [])
+    life.live(lock)
     return 0
 
 
@@ -234,7 +230,6 @@ class _DaemonLife:
     def __init__(self, daemon: StagingDaemon, parent: Parent) -> None:
         self.daemon, self.parent = daemon, parent
         self.until_s: Optional[float] = None
-        self.partner = 0
 
     def listen(self) -> None:
         """Install signal handlers; signals for the job's own steps are ignored."""
@@ -247,12 +242,13 @@ class _DaemonLife:
             now_s = time.monotonic()
             self.until_s = now_s + min(TERM_S, self.daemon.args.wait)
             self.daemon.publisher.end(now_s)
+            if self.daemon.partner is not None:
+                self.daemon.partner.stop()
 
     def leave(self) -> None:
         """Clear up and exit; a thread that hangs in a file system is left to the kernel."""
-        if self.partner:
-            with contextlib.suppress(OSError):
-                os.kill(self.partner, signal.SIGKILL)
+        if self.daemon.partner is not None:
+            self.daemon.partner.stop()
         self.daemon.is_leaving = True
         told = _in_background(self.daemon.report, time.monotonic())
         for _ in range(2):  # the publishing thread may be making the folder of a start
@@ -266,10 +262,11 @@ class _DaemonLife:
         _in_background(_put, f"{args.attempt_folder}/stage/left.{args.launch}.{args.node}", "").join(LEAVES_S)
         os._exit(0)
 
-    def live(self, lock: int, partner: Sequence[str]) -> None:
+    def live(self, lock: int) -> None:
         """Run until a signal, or the end of the parent process."""
         touched_s, ear = 0.0, WakeupListener(self.daemon.home.base)
-        for life in (self.daemon.publish_forever, self.daemon.report_forever):
+        partner = [self.daemon.partner.run_forever] if self.daemon.partner is not None else []
+        for life in (self.daemon.publish_forever, self.daemon.report_forever, *partner):
             threading.Thread(target=life, daemon=True).start()
         while not self.parent.is_gone:
             now_s = time.monotonic()
@@ -277,21 +274,12 @@ class _DaemonLife:
                 now_s > self.until_s or self.daemon.flushed == self.daemon.publisher.starts.token
             ):
                 self.leave()
-            if partner:
-                self._tend_partner(partner)
             if now_s - touched_s > STALE_S / 1000:
                 os.utime(lock)
                 touched_s = now_s
             pause_s = self.daemon.look(now_s)
             took_s = time.monotonic() - now_s  # of a hundred thousand files that is long
             ear.wait(max(pause_s, min(LOOK_SHARE * took_s, LOOK_MAX_S)))
-
-    def _tend_partner(self, args: Sequence[str]) -> None:
-        with contextlib.suppress(ChildProcessError):
-            if self.partner and os.waitpid(self.partner, os.WNOHANG)[0] == 0:
-                return
-        env = environment_for_helper({**os.environ})
-        self.partner = os.posix_spawn(sys.executable, own_command("partner", *args), env)
 
 
 def _in_background(act: Callable[..., object], *arguments: object) -> threading.Thread:

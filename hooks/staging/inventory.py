@@ -1,8 +1,7 @@
 """Sealed parts in the memory of this node, its own and copies of others', and the free room. (I/O)
 
 A file counts as unchanged while it has the size, modification time and inode in the seal, since writing into
-a held file changes its time. So no content is read to verify it.
-"""
+a held file changes its time. So no content is read to verify it."""
 
 from __future__ import annotations
 
@@ -22,10 +21,7 @@ RESERVE = 0.05  # of the file system, which stays free: a trainer that finds no 
 
 
 class StoredPart(NamedTuple):
-    """A part on this node: its seal, and the folder of its files (the file itself for a set of one file).
-
-    `is_own`: this node wrote it.
-    """
+    """A part here: its seal, the folder of its files (or the one file); `is_own`: this node wrote it."""
 
     seal: Seal
     path: str
@@ -83,9 +79,8 @@ def first_changed(part: StoredPart) -> Optional[str]:
 
 
 def summed(part: StoredPart, cores: int = 1, only: Optional[Collection[str]] = None) -> StoredPart:
-    """The part with the checksums of all files, or of the files `only`; missing ones are computed.
-
-    `cores`: the number of reading threads. Raises OSError, copy.Changed."""
+    """The part with the checksums of all files, or of the files `only`; missing ones are computed. `cores`:
+    the number of reading threads. Raises OSError, copy.Changed."""
     from concurrent import futures  # a sweep and an epilog sum nothing
 
     from ftrun.hooks.staging import copy
@@ -119,9 +114,6 @@ def is_unchanged(path: str, one: File) -> bool:
     return (fact.st_size, fact.st_mtime_ns, fact.st_ino) == (one.size_bytes, one.mtime_ns, one.inode)
 
 
-# ---------------------------------------------------------------------- room
-
-
 def used_bytes(folder: str) -> int:
     """The size on disk of all files below a folder; a file with several names counts once."""
     seen: set[tuple[int, int]] = set()
@@ -139,9 +131,7 @@ def used_bytes(folder: str) -> int:
 
 
 def room_bytes(home: Home, limit: str) -> int:
-    """How many more bytes fit into `limit` (as 200G, or 40% of the memory) and into what is free.
-
-    Raises OSError, ValueError."""
+    """How many bytes still fit into `limit` (200G, 40%) and what is free. Raises OSError, ValueError."""
     fact = os.statvfs(home.base)
     free = int(fact.f_bavail * fact.f_frsize - RESERVE * fact.f_blocks * fact.f_frsize)
     return max(0, min(free, parse_amount(limit, memory_bytes()) - used_bytes(home.base)))
@@ -150,9 +140,6 @@ def room_bytes(home: Home, limit: str) -> int:
 def memory_bytes() -> int:
     """The memory of this node. Raises OSError."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-# ---------------------------------------------------------------------- looking
 
 
 def _tokens(folder: str) -> list[str]:

@@ -1,15 +1,11 @@
 """The parts that a script saves in this node's memory: which are sealed, and which are dropped. (I/O)
 
 It accesses only this node's memory, so a shared file system that hangs never delays a seal. Seals are files,
-so a restarted daemon continues; a part without a seal file is not sealed.
+so a restarted daemon continues. The seal of a part that changes is taken back: a rank was late, or the script
+saves again under this name, and unchanged files may remain from the previous save.
 
-The seal of a part that changes is taken back. If files were added, a rank was late. If a file was replaced,
-the script saves again under this name, and unchanged files may remain from the previous save.
-
-A published part only makes a resume faster: `--keep` of them stay, fewer if room is short. An unpublished
-part is dropped only if room is short, the oldest first, since a newer one replaces it. The newest part always
-stays.
-"""
+A published part only makes a resume faster: `--keep` of them stay, fewer if room is short. An unpublished part
+is dropped only if room is short, the oldest first. The newest part always stays."""
 
 from __future__ import annotations
 
@@ -42,11 +38,9 @@ class DropCandidate(NamedTuple):
 def to_drop(
     held: Sequence[DropCandidate], *, keep: int, over_bytes: int, wanted_bytes: int = 0
 ) -> list[DropCandidate]:
-    """The parts to drop, of `held` in order of age, oldest first.
-
-    `over_bytes`: by how much the node exceeds its limit (<= 0: it does not). `wanted_bytes`: how much must go
-    for one more part to fit; only published parts are dropped for that.
-    """
+    """The parts to drop, of `held` in order of age, oldest first. `over_bytes`: by how much the node exceeds
+    its limit (<= 0: it does not). `wanted_bytes`: how much must go for one more part to fit; only published
+    parts are dropped for that."""
     published = [one for one in held if one.is_published]
     gone = published[: max(0, len(published) - keep)]
     newest = held[-1:]
@@ -58,8 +52,6 @@ def to_drop(
                 gone.append(one)
     return gone
 
-
-# ---------------------------------------------------------------------- the parts of this node
 
 AHEAD = 4
 """Folders are made for so many later starts: a start may begin before this daemon learns of it."""
@@ -194,8 +186,6 @@ class LocalState:
             self._write_seal(seal)
             part.seal = seal
 
-    # ------------------------------------------------------------------ one part
-
     def _sights(self) -> Iterator[tuple[tuple[str, str], Mapping[str, File]]]:
         for token in inventory.listed(f"{self.home.base}/stage"):
             if token_of(token) is None:
@@ -268,17 +258,8 @@ class LocalState:
             part.changed_s = now_s
             raise OSError(0, "it changed meanwhile")
         save = max(1, part.save + part.is_again)
-        seal = Seal(
-            part.name,
-            part.token,
-            self.node,
-            part.files,
-            "" in part.files,
-            proven,
-            round(time.time(), 3),
-            save,
-            alone,
-        )
+        is_file, sealed_s = "" in part.files, round(time.time(), 3)
+        seal = Seal(part.name, part.token, self.node, part.files, is_file, proven, sealed_s, save, alone)
         self._write_seal(seal)
         remove(self.home.seal_before(part.token, part.name))
         part.seal, part.before, part.save = seal, part.files, save
@@ -308,9 +289,6 @@ class LocalState:
                 part = self.parts.get((token, name))
                 if part is None or part.seal is None:
                     remove(self.home.held(token, name))
-
-
-# ---------------------------------------------------------------------- looking
 
 
 def scan_set(path: str) -> Optional[Mapping[str, File]]:

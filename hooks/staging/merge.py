@@ -3,15 +3,11 @@
 Every node of a start has a part of a set, or reports that it has nothing. A file that several nodes have must
 be the same on all. The result does not depend on which node merges, or how often.
 
-Under a new name all parts belong together. But a name that is saved every few minutes (`last`) may show the
-present save on one node and still the previous one on another, and nothing in the files tells them apart.
-Ranks save together: none begins the next save before all have finished this one. So the node that is about to
-assemble a set first writes down its parts (`asked.json`). Each node of such a part confirms that its part is
-that one and still unchanged some time after the request: a node with an older save would by then have begun
-the newer save, which others had finished before the request. Each node counts the saves it has seen; if the
-counts differ, that time is long, since a node may be late or have missed a save. A node that has confirmed
-continues from the highest count. A set with files of one node only needs no confirmation.
-"""
+A name that is saved again (`last`) may show the present save on one node and the previous one on another. But
+none begins the next save before all have finished this one. So the node that is about to assemble a set first
+writes down its parts (`asked.json`), and each node of one confirms that its part is that one and still
+unchanged some time later: a node with an older save would by then have begun the newer one. If the nodes'
+counts of saves differ, that time is long. A set with files of one node only needs no confirmation."""
 
 from __future__ import annotations
 
@@ -30,10 +26,8 @@ TAKEOVERS_MAX = 12
 
 class MergedSet(NamedTuple):
     """A set: its files with the node that each is taken from, and the nodes whose part or report is missing.
-
     `why`: why it can never be published ("" if it can). `key` identifies these parts, so that two sets never
-    mix. `is_again`: a node saw the name saved before in this start.
-    """
+    mix. `is_again`: a node saw the name saved before in this start."""
 
     files: Mapping[str, tuple[File, str]]
     missing: Sequence[str]
@@ -76,10 +70,7 @@ def merge_parts(parts: Mapping[str, Seal], expected: Sequence[str]) -> MergedSet
 
 
 def takeover_s(expected: Sequence[str], node: str) -> Optional[float]:
-    """How long a set must be complete and unpublished before this node assembles it; None: it never does.
-
-    0 for the coordinator, the first node by name.
-    """
+    """How long a set is complete and unpublished before this node, too, assembles it; None: it never does."""
     names = sorted(expected)
     if node not in names:
         return None
@@ -98,9 +89,6 @@ def _digest(words: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-# ---------------------------------------------------------------------- one save, confirmed by all
-
-
 def unconfirmed_nodes(disk: Disk, to: Publishing, parts: Mapping[str, Seal], node: str) -> Sequence[str]:
     """Ask the nodes for confirmation; returns those that have not confirmed yet. Raises OSError."""
     wanted = {name: [generation(part), part.save] for name, part in parts.items() if part.files}
@@ -113,10 +101,8 @@ def unconfirmed_nodes(disk: Disk, to: Publishing, parts: Mapping[str, Seal], nod
 
 
 class ConsensusRequest(NamedTuple):
-    """A request to confirm that this node's part is `own` (a `generation`).
-
-    `word`: the confirmation; `is_even`: all nodes count the same number of saves; `save`: the highest count.
-    """
+    """A request to confirm that this node's part is `own` (a `generation`). `word`: the confirmation;
+    `is_even`: all nodes count the same number of saves; `save`: the highest count."""
 
     own: str
     word: str

@@ -1,19 +1,14 @@
-"""`ftrun-hook partner`: copies the parts staged on this node into the memory of another node. (I/O)
+"""Copies the parts staged on this node into the memory of another node: a thread of the staging daemon. (I/O)
 
-It is a separate process beside the staging daemon, so a dead partner or a stalled network delays nothing
-else. Once a second it reads the sealed parts and `ring.json`, which names this node's partner and the lost
-nodes. The newest part is copied first, since a start resumes from it. A copy that fails is reported and
-repeated after a growing pause.
-
-It also manages the copies of other nodes here. It publishes those of a lost node in that node's name. It
-removes a copy when its node has another partner, and a lost node's copies when a checkpoint of a later start
-is published.
+Once a second it reads the sealed parts and `ring.json`, which names this node's partner and the lost nodes.
+The newest part is copied first, since a start resumes from it. A copy that fails is reported and repeated
+after a growing pause. It also manages the copies of other nodes here: it publishes those of a lost node in
+that node's name, and removes what no start will need.
 
 There is one transport: a step of srun starts `ftrun-hook receive` (partner_server) on the partner, and
 messages go through srun's stdin and stdout. Files go over a TCP connection that the step opens to this node
 (`runtime.channel`). If that fails they go through srun too, which is slow: slurmstepd forwards a kilobyte at
-a time. A transfer without progress is given up, and the part counts as not copied.
-"""
+a time. A transfer without progress is given up, and the part counts as not copied."""
 
 from __future__ import annotations
 
@@ -28,16 +23,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks.checkpoints.manifest import MARKER
 from ftrun.hooks.runtime import channel as runtime_channel
-from ftrun.hooks.runtime.command_line import handle_end_signals, node_name, parser_of
-from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.runtime.ownership import RUNNER
-from ftrun.hooks.runtime.parent import Parent
 from ftrun.hooks.runtime.start_processes import token_of
 from ftrun.hooks.staging import copy, inventory, publish
 from ftrun.hooks.staging.copy import Disk
@@ -46,6 +39,7 @@ from ftrun.hooks.staging.partner_map import Copies, RingFile, put_copies
 from ftrun.hooks.staging.records import Home, Publishing, seal_json
 
 PERIOD_S = 1.0
+NICE = 19
 AGAIN_S = (2.0, 5.0, 15.0, 60.0)  # after so many failures in a row
 
 
@@ -74,12 +68,28 @@ class PartnerClient:
         self._published: set[tuple[str, str, str]] = set()
         self._out: set[str] = set()
         self._failures, self._again_s, self._reported = 0, 0.0, False
+        self._is_over = threading.Event()
+
+    def run_forever(self) -> None:
+        """The thread: rounds until `stop`."""
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        while not self._is_over.is_set():
+            done = False
+            try:
+                done = self.run_round(time.monotonic())
+            except Exception as error:  # noqa: BLE001  our mistake must not end this thread
+                print(f"ftrun-hook: partner: {error}", file=sys.stderr)
+            if not done:
+                self._is_over.wait(PERIOD_S)
+
+    def stop(self) -> None:
+        """Copy nothing any more; a transfer breaks off."""
+        self._is_over.set()
+        self.route.stop()
 
     def run_round(self, now_s: float) -> bool:
-        """One round at the time `now_s` (monotonic). True if a part was copied or published.
-
-        Raises OSError for the attempt's folder.
-        """
+        """One round (`now_s`: monotonic); True if a part was copied or published. Raises OSError."""
         self._ring = self._file.look()
         done = self._publish_lost()
         self._clear()
@@ -90,8 +100,6 @@ class PartnerClient:
                 done = self._copy_part(part, partner) or done
         self._report(partner)
         return done
-
-    # ------------------------------------------------------------------ giving
 
     def _worth_copying(self) -> list[StoredPart]:
         """The newest part and all unpublished ones, newest first."""
@@ -150,8 +158,6 @@ class PartnerClient:
             self._sums = {part.path: inventory.summed(part)}
         return self._sums[part.path]
 
-    # ------------------------------------------------------------------ keeping
-
     def _copies_here(self) -> list[StoredPart]:
         return [part for part in inventory.stored_parts(self.home) if not part.is_own]
 
@@ -205,8 +211,6 @@ class PartnerClient:
         own = (part.seal for part in inventory.own_parts(self.home) if part.seal.token == self._ring.token)
         return any(os.path.exists(f"{self.config.to}/{seal.name}/{MARKER}") for seal in own)
 
-    # ------------------------------------------------------------------ the report
-
     def _report(self, partner: str) -> None:
         given = sorted((token, name) for of, token, name in self._given if of == partner)
         kept = sorted((part.seal.node, part.seal.token, part.seal.name) for part in self._copies_here())
@@ -230,41 +234,6 @@ def _remove_copy(part: StoredPart) -> None:
     inventory.remove(part.path)
 
 
-def main(arguments: list[str]) -> int:
-    """Manage the copies until the parent process has ended. Always 0."""
-    parent = Parent()
-    text = "Keep a copy of staged checkpoints in the memory of another node."
-    parser = parser_of("partner", text, "--base", "--attempt-folder", "--job", "--to", "--node")
-    parser.add_argument("--owner", default="{}", help="whose they are, as JSON")
-    args = parser.parse_args(arguments)
-    if not os.path.isabs(args.base):
-        raise UsageError("--base must be a full path")
-    node = node_name(args.node)
-    _hold_back()
-    partner = PartnerClient(
-        PartnerConfig(args.base, args.attempt_folder, node, args.job, args.to, args.owner.encode())
-    )
-    while not parent.is_gone:
-        done = False
-        try:
-            done = partner.run_round(time.monotonic())
-        except OSError as error:
-            print(f"ftrun-hook: partner: {error}", file=sys.stderr)
-        if not done:
-            time.sleep(PERIOD_S)
-    return 0
-
-
-def _hold_back() -> None:
-    """Take the lowest priority; exit on a signal."""
-    handle_end_signals(lambda *_: os._exit(0))
-    with contextlib.suppress(OSError):
-        os.nice(19)
-
-
-# ---------------------------------------------------------------------- one transfer
-
-
 SOCKET, STREAM = "socket", "stream"  # a connection of its own, and within srun's streams
 PIECE = 1 << 18
 ANSWERS_S = 40.0  # a step may wait for its node
@@ -281,11 +250,9 @@ class PeerLost(Exception):
 
 
 class Target(NamedTuple):
-    """The receiver of a part: a node of Slurm job `job`.
-
-    `base`: the folder of the run's job on each node; `limit`: how much it may take there; `keep`: the (token,
-    set) pairs that the sender still has (None: all copies there stay).
-    """
+    """The receiver of a part: a node of Slurm job `job`. `base`: the folder of the run's job on each node;
+    `limit`: how much it may take there; `keep`: the (token, set) pairs that the sender still has (None: all
+    copies there stay)."""
 
     node: str
     job: str
@@ -311,6 +278,26 @@ class Route:
     def __init__(self, *, is_direct: bool = True) -> None:
         self.bytes_per_s = 0.0
         self._rests_until_s = 0.0 if is_direct else math.inf
+        self._channel: Optional[_Channel] = None
+        self._is_over = False
+
+    @contextlib.contextmanager
+    def open(self, target: Target) -> Iterator[_Channel]:
+        """A channel to another node. Raises PeerLost, OSError."""
+        if self._is_over:
+            raise PeerLost("the job ends")
+        with contextlib.closing(_Channel(_remote_command(target))) as channel:
+            self._channel = channel
+            try:
+                yield channel
+            finally:
+                self._channel = None
+
+    def stop(self) -> None:
+        """Break off the present transfer; there will be no other."""
+        self._is_over, channel = True, self._channel
+        if channel is not None:
+            channel.kill()
 
     def ways(self, now_s: float) -> Sequence[str]:
         """The ways to try, in order."""
@@ -329,7 +316,7 @@ def send(part: StoredPart, target: Target, route: Route) -> Sent:
     began_s, failed, why = time.monotonic(), [], ""
     for way in route.ways(began_s):
         try:
-            with contextlib.closing(_Channel(_remote_command(target))) as channel:
+            with route.open(target) as channel:
                 sent = _send_part(channel, part, target, way)
         except (PeerLost, OSError, ValueError, KeyError) as error:
             why = f"{way}: {getattr(error, 'strerror', None) or error}"
@@ -388,9 +375,6 @@ def _send_file(line: socket.socket, path: str, size_bytes: int) -> None:
             raise PeerLost(f"{path} has become shorter")
 
 
-# ---------------------------------------------------------------------- the channel
-
-
 class _Channel:
     """A command with pipes to and from it. Raises PeerLost if it is gone or silent for too long."""
 
@@ -418,12 +402,16 @@ class _Channel:
             self._child.stdin.close()
         for number in (None, signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
             if number is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._child.pid, number)
+                self.kill(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._child.wait(2.0 if number is None else 0.5)
                 break
         self._child.stdout.close()
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send the command a signal."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, number)
 
     def say(self, word: Mapping[str, Any]) -> None:
         """One line."""

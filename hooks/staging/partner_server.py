@@ -1,11 +1,9 @@
 """`ftrun-hook receive`: receives a sealed part from another node into this node's memory. (I/O)
 
 It exchanges lines of JSON with the sender (partner_client) over stdin and stdout, with the bytes of files
-between them, or on a connection that it opens to the sender. The seal comes first, with a checksum for each
-file. A file that is here already under the same checksum is linked and not sent: replicas of a data-parallel
-job write equal files. A part that does not fit is refused before a byte is sent. Every file is verified as
-written; only a complete part gets its seal, and nothing is used without one. If the sender dies or stalls,
-the next receiver removes the unsealed folder.
+between them, or on a connection that it opens to the sender. A file that is here already under the same
+checksum is linked and not sent. A part that does not fit is refused before a byte is sent. Only a complete
+and verified part gets its seal; the next receiver removes what a dead one left.
 
     sender: {"seal": TEXT, "keep": [[token, set], ...] or null, "limit": "40%"}
     here:   {"have": true} or {"refused": why} or {"want": [path, ...], "srun": address}
@@ -13,8 +11,7 @@ the next receiver removes the unsealed folder.
             {"file": path, "size_bytes": n, "line": true} and n bytes over that connection, or
             {"file": path, "size_bytes": n, "line": false} and n bytes; ...
             {"end": true}
-    here:   {"done": true, "linked_bytes": n} or {"done": false, "why": why}
-"""
+    here:   {"done": true, "linked_bytes": n} or {"done": false, "why": why}"""
 
 from __future__ import annotations
 
@@ -24,11 +21,10 @@ import io
 import json
 import os
 import signal
-import socket
 import stat
 import sys
 from collections.abc import Mapping
-from typing import Any, BinaryIO, Optional, Protocol
+from typing import Any, BinaryIO, Optional
 
 from ftrun.hooks.runtime import channel
 from ftrun.hooks.runtime.command_line import parser_of
@@ -45,18 +41,21 @@ class Refused(Exception):
     """The part cannot be received; the message says why."""
 
 
-class Stream(Protocol):
-    """A source of bytes."""
+class Source:
+    """What the sender sends, with an alarm in case it vanishes without closing it. Both raise EOFError then."""
 
-    def readinto(self, room: memoryview, /) -> int:
+    def __init__(self, stream: io.BufferedReader) -> None:
+        self._stream = stream
+
+    def readinto(self, room: memoryview) -> int:
         """The number of bytes read into `room`; 0 at the end."""
+        signal.alarm(STALLS_S)
+        return self._stream.readinto1(room)
 
-
-class Messages(Stream, Protocol):
-    """The sender's stream; both methods raise EOFError if it stalls."""
-
-    def readline(self, size: int, /) -> bytes:
-        """A line."""
+    def readline(self) -> bytes:
+        """A line; a file may come over the connection meanwhile."""
+        signal.alarm(STALLS_S * 15)
+        return self._stream.readline(LINE_MAX_BYTES)
 
 
 class Reception:
@@ -76,10 +75,7 @@ class Reception:
         return known is not None and not known.is_own and _sums(known.seal) == _sums(self.seal)
 
     def begin(self, limit: str) -> list[str]:
-        """Link the files that are here under the same checksum; returns those that must be sent.
-
-        Raises Refused, OSError, ValueError.
-        """
+        """Link files that are here already; returns those to send. Raises Refused, OSError, ValueError."""
         found: dict[tuple[str, int], str] = {}
         for part in inventory.stored_parts(self.home):
             for inner, one in part.seal.files.items():
@@ -101,7 +97,7 @@ class Reception:
                 self._note(inner, path)
         return wanted
 
-    def write(self, inner: str, stream: Stream, size_bytes: int) -> None:
+    def write(self, inner: str, stream: Source, size_bytes: int) -> None:
         """Write a file of the part from the stream and verify it. Raises Refused, OSError, EOFError."""
         path, digest, left = self._made(inner), hashlib.sha256(), size_bytes
         room = memoryview(bytearray(min(PIECE, size_bytes)))
@@ -160,7 +156,7 @@ def _sums(seal: Seal) -> dict[str, str]:
     return {path: one.sha256 for path, one in seal.files.items()}
 
 
-def receive(home: Home, messages: Messages, say: BinaryIO) -> None:
+def receive(home: Home, messages: Source, say: BinaryIO) -> None:
     """Serve one sender. Raises OSError if it is gone."""
     reception: Optional[Reception] = None
     try:
@@ -190,14 +186,14 @@ def receive(home: Home, messages: Messages, say: BinaryIO) -> None:
             reception.clear()
 
 
-def _take_files(reception: Reception, messages: Messages, address: str) -> None:
+def _take_files(reception: Reception, messages: Source, address: str) -> None:
     """Receive all wanted files. Raises Refused, OSError, EOFError, ValueError, KeyError."""
     with contextlib.ExitStack() as opened:
-        line: Optional[Stream] = None
+        line: Optional[Source] = None
         while not (word := _message(messages)).get("end"):
             if "call" in word:
                 called = channel.connect(address, int(word["call"]), str(word["secret"]), STALLS_S)
-                line = _Line(opened.enter_context(called))
+                line = Source(opened.enter_context(opened.enter_context(called).makefile("rb")))
                 continue
             stream = line if word.get("line") and line is not None else messages
             reception.write(str(word.get("file", "")), stream, int(word["size_bytes"]))
@@ -218,9 +214,9 @@ def _clear_away(home: Home, node: str, keep: Any) -> None:
                 inventory.remove(f"{folder}/{name}")
 
 
-def _message(stream: Messages) -> Mapping[str, Any]:
+def _message(stream: Source) -> Mapping[str, Any]:
     """The sender's next line. Raises EOFError without one, ValueError if it is invalid."""
-    line = stream.readline(LINE_MAX_BYTES)
+    line = stream.readline()
     if not line.endswith(b"\n"):
         raise EOFError
     word = json.loads(line)
@@ -230,32 +226,6 @@ def _message(stream: Messages) -> Mapping[str, Any]:
 def _answer(stream: BinaryIO, word: Mapping[str, Any]) -> None:
     stream.write(json.dumps(word).encode() + b"\n")
     stream.flush()
-
-
-class _Watched:
-    """stdin with an alarm, in case the sender vanishes without closing it."""
-
-    def __init__(self, stream: io.BufferedReader) -> None:
-        self._stream = stream
-
-    def readinto(self, room: memoryview) -> int:
-        signal.alarm(STALLS_S)
-        return self._stream.readinto1(room)
-
-    def readline(self, size: int) -> bytes:
-        signal.alarm(STALLS_S * 15)  # a file may come over the connection meanwhile
-        return self._stream.readline(size)
-
-
-class _Line:
-    """A connection with the same alarm."""
-
-    def __init__(self, line: socket.socket) -> None:
-        self._line = line
-
-    def readinto(self, room: memoryview) -> int:
-        signal.alarm(STALLS_S)
-        return self._line.recv_into(room)
 
 
 def _give_up(_number: int, _frame: object) -> None:
@@ -286,5 +256,5 @@ def main(arguments: list[str]) -> int:
     if not _is_ours(args.base):
         raise UsageError(f"{args.base} is not, or not only, this user's own")
     with contextlib.suppress(OSError), open(0, "rb", closefd=False) as stdin:
-        receive(Home(args.base), _Watched(stdin), sys.stdout.buffer)
+        receive(Home(args.base), Source(stdin), sys.stdout.buffer)
     return 0

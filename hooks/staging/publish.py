@@ -1,15 +1,12 @@
 """Publishes a staged set as a checkpoint on the shared file system. (I/O)
 
 Each node copies its own part to a folder beside the checkpoints and writes a record of it. Any node that sees
-the records of all may assemble the set and rename it into place. Any node may repeat any step at any time,
-and two that do so at once get the same result: parts and sets are named by their content, so no node writes
-into what another reads. A set gets its final name only when all of it is synchronised, and its marker last.
-`replace` decides about an existing checkpoint of that name.
+the records of all may assemble the set and rename it into place. Any node may repeat any step at any time: parts
+and sets are named by their content, so no node writes into what another reads. A set gets its final name only
+when all of it is synchronised, and its marker last. `replace` decides about an existing checkpoint of that name.
 
-Hard links put the files of all parts into one folder. On a file system without hard links the files are
-renamed, and a node that comes later finds them in place. Nothing is ever written into an assembled set. A
-process that dies after any effect leaves the old complete set or the new one, and the next poll continues.
-"""
+Hard links put the files of all parts into one folder; without such links the files are renamed. A process that
+dies after any effect leaves the old complete set or the new one, and the next poll continues."""
 
 from __future__ import annotations
 
@@ -75,8 +72,6 @@ def link_file(disk: Disk, source: str, target: str) -> None:
         disk.rename(source, target)
 
 
-# ---------------------------------------------------------------------- outcomes
-
 JUDGE_S = 30.0
 PUBLISHED, WAITING, REFUSED = "published", "waiting", "refused"
 
@@ -110,10 +105,8 @@ def seal_check_of(marker: str) -> Judge:
 
 
 class Outcome(NamedTuple):
-    """The result of an attempt to publish: PUBLISHED, WAITING or REFUSED, and why.
-
-    `for_good`: it is final. `is_unsure`: it waits for nodes to confirm that all parts are of one save.
-    """
+    """The result of an attempt to publish: PUBLISHED, WAITING or REFUSED, and why. `for_good`: it is final.
+    `is_unsure`: it waits for nodes to confirm that all parts are of one save."""
 
     state: str
     why: str = ""
@@ -121,16 +114,11 @@ class Outcome(NamedTuple):
     is_unsure: bool = False
 
 
-# ---------------------------------------------------------------------- one node's part
-
-
 def copy_and_publish(
     disk: Disk, to: Publishing, seal: Seal, source: str, *, owner: bytes, pace: copy.Pace
 ) -> Seal:
     """Copy a sealed part from `source` to the shared file system; returns its seal with all checksums.
-
-    `owner`: the content of owner.json. Raises OSError; copy.Changed if the part is not as it was sealed.
-    """
+    `owner`: the content of owner.json. Raises OSError; copy.Changed if the part is not as it was sealed."""
     own = merge.generation(seal)
     target = to.incoming(seal.node, own)
     disk.make(to.parts)
@@ -179,16 +167,10 @@ def _bring_file(disk: Disk, source: str, target: str, one: records.File, pace: c
     return found
 
 
-# ---------------------------------------------------------------------- the set
-
-
 def finish(
     disk: Disk, to: Publishing, expected: Sequence[str], node: str, judge: Judge, *, owner: bytes = b"{}"
 ) -> Outcome:
-    """Assemble a set and publish it, if all its parts are there. `owner` as in `copy_and_publish`.
-
-    Raises OSError.
-    """
+    """Publish a set if all its parts are there; `owner` as in `copy_and_publish`. Raises OSError."""
     own = Own.of(owner, to.token)
     parts = parts_of(to)
     there = [is_published(to.to, part, owner) for part in parts.values() if part.files]
@@ -267,10 +249,7 @@ def _publish(disk: Disk, making: _Making, place: replace.Occupant, judge: Judge)
 
 
 def _replace(disk: Disk, making: _Making, place: replace.Occupant) -> bool:
-    """Replace an older set by a newer one with manifest and marker.
-
-    False if another node is replacing it, or the assembled parts are outdated.
-    """
+    """Replace an older set by a newer one; False if another node does, or the parts are outdated."""
     to, made, _, new = making
     if not made.is_file:
         disk.put(f"{new.data}/{manifest.MANIFEST}", new.listed, new.node)
@@ -342,9 +321,6 @@ def _clear(disk: Disk, to: Publishing, node: str) -> None:
         disk.clear(gone)
 
 
-# ---------------------------------------------------------------------- looking
-
-
 def pending(to: str, job: str) -> list[Publishing]:
     """The pending sets of a job. Raises OSError."""
     try:
@@ -386,9 +362,7 @@ def parts_of(to: Publishing) -> dict[str, Seal]:
 
 def is_published(to: str, seal: Seal, owner: bytes = b"{}") -> Optional[bool]:
     """Whether a part with checksums is in the published set of its name; `owner` as in `copy_and_publish`.
-
-    False if another save of this run is published there, None if no save is. Raises OSError.
-    """
+    False if another save of this run is published there, None if no save is. Raises OSError."""
     run, found = Own.of(owner, seal.token).run, None
     for name in (seal.name, replace.alias_of(seal.name, run)):
         try:
@@ -405,10 +379,7 @@ def is_published(to: str, seal: Seal, owner: bytes = b"{}") -> Optional[bool]:
 
 
 def published_path(to: str, name: str, run: str, since_s: float = 0.0) -> str:
-    """The path of the set that this run published under a name since `since_s` (Unix seconds); "" for none.
-
-    Raises OSError.
-    """
+    """Where this run published a set since `since_s` (Unix seconds); "" for nowhere. Raises OSError."""
     for one in (name, replace.alias_of(name, run)):
         with contextlib.suppress(Damaged):
             there = manifest.read(f"{to}/{one}")
@@ -422,9 +393,7 @@ def clear_gone(
     disk: Disk, to: str, run: str, is_over: Callable[[Mapping[str, object], Publishing], bool]
 ) -> None:
     """Finish interrupted removals, and remove pending sets of earlier starts of this run; raises nothing.
-
-    `is_over(owner, set)` decides by the owner.json of a set.
-    """
+    `is_over(owner, set)` decides by the owner.json of a set."""
     with contextlib.suppress(OSError):
         for name in os.listdir(f"{to}/{records.PUBLISHING}"):
             path = f"{to}/{records.PUBLISHING}/{name}"

@@ -1,20 +1,16 @@
 """A node's work on the shared file system: it copies its parts there and assembles sets. (I/O)
 
 Any access to a shared file system may hang, so this runs in a thread of its own and reads everything anew in
-each round. This node's parts are copied newest first, since a start resumes from the newest. A failed copy
-stays in memory and is repeated after a growing pause.
+each round. Parts are copied newest first, since a start resumes from the newest. A failed copy stays in memory
+and is repeated after a growing pause.
 
 The first node of a start, by name, is the coordinator: it assembles each set whose parts are complete. After
-every five seconds without progress the next node may assemble it too, so a dead node delays no set; two
-nodes that assemble the same set at once get the same result.
+every five seconds without progress the next node may assemble it too, so a dead node delays no set.
 
-A node that saves nothing looks like a node whose ranks are late. So a node first reports that a part may
-still come: then a set can be published if its format proves that it is complete. Later it reports that it has
-nothing (`EmptyParts`).
-
-The end of a start does not wait for nodes whose report stands still, nor for lost ones (`PeerNodes`). The
-holder of a lost node's copies publishes them in that node's name, and is waited for.
-"""
+A node that saves nothing looks like a node whose ranks are late. So it first reports that a part may still
+come: then a set can be published if its format proves that it is complete; later, that it has nothing
+(`EmptyParts`). The end of a start does not wait for nodes whose report stands still, nor for lost ones
+(`PeerNodes`): the holder of a lost node's copies publishes them in that node's name, and is waited for."""
 
 from __future__ import annotations
 
@@ -68,8 +64,6 @@ class PeerNodes:
         return (node, to.token, to.name) in partner_map.read_copies(self._folder, holder).kept
 
 
-# ---------------------------------------------------------------------- nodes that have nothing of a set
-
 # How long a node waits before it reports that it has nothing of a set.
 FIRST_GRACE_S = 10.0
 USUAL_GRACE_S = 2.0  # ... if it had nothing of earlier sets
@@ -107,10 +101,8 @@ class EmptyParts:
         self, key: SetKey, now_s: float, since_s: float, phase: str, seen: Mapping[SetKey, float]
     ) -> Optional[bool]:
         """What to report now: True, there is nothing; False, something may still come; None, no report.
-
         `since_s`: when the set was first seen on other nodes, or its start ended; `seen`: when each set was
-        first seen.
-        """
+        first seen."""
         token, waited_s = key[0], now_s - since_s
         if phase == sealing.LIVE:
             return self._live(key, waited_s, seen)
@@ -133,8 +125,6 @@ class EmptyParts:
         return None if key in self._tentative else False
 
 
-# ---------------------------------------------------------------------- the publisher
-
 AGAIN_S = (1.0, 5.0, 15.0, 60.0)
 NODES_PER_S, PAUSE_S, NEAR_S = 256, 1.0, 0.25
 AGREE_S = 3.0  # ranks that save together begin within this time
@@ -143,10 +133,8 @@ CHECK_S = 30.0
 
 
 class PublisherConfig(NamedTuple):
-    """Where and for whom to publish; `rate` in bytes per second (0: no limit).
-
-    `wait_s`: how much later a node's ranks may save than others', if the format proves nothing.
-    """
+    """Where and for whom to publish; `rate` in bytes per second (0: no limit). `wait_s`: how much later a
+    node's ranks may save than others', if the format proves nothing."""
 
     attempt_folder: str
     launch: int
@@ -159,13 +147,10 @@ class PublisherConfig(NamedTuple):
 
 
 class SetState:
-    """What this node knows of one set.
-
-    `pushed`: the generation of the part that it has copied ("": none). `seen_s`, `whole_s`: since when the
-    set is pending, and since when all parts are there. `refused`: the records with which it was refused last;
-    `is_open`: a part may come all the same. `is_wanted`: the part is to be copied once more. `checked_s`:
-    when it was last seen to be published.
-    """
+    """What this node knows of one set. `pushed`: the generation of the part that it has copied ("": none).
+    `seen_s`, `whole_s`: since when the set is pending, and since when all parts are there. `refused`: the
+    records with which it was refused last; `is_open`: a part may come all the same. `is_wanted`: the part is
+    to be copied once more. `checked_s`: when it was last seen to be published."""
 
     def __init__(self) -> None:
         self.pushed = ""
@@ -240,8 +225,6 @@ class Publisher:
             return False
         self._failures, self.why = 0, ""
         return done
-
-    # ------------------------------------------------------------------ this node's parts
 
     def _bring_part(self, part: LocalPart, now_s: float) -> bool:
         """Copy a sealed part to the shared file system, if that is still to be done. True if it was."""
@@ -344,8 +327,6 @@ class Publisher:
                 time.sleep(max(0.0, began_s + done / self.config.rate - time.monotonic()))
 
         return pace
-
-    # ------------------------------------------------------------------ sets
 
     def pause_s(self) -> float:
         """The pause between two rounds: short while a part is unpublished, longer with many nodes."""
@@ -477,10 +458,8 @@ class Publisher:
         return True
 
     def _want_again(self, part: LocalPart, to: Publishing, now_s: float) -> None:
-        """Another node saves a set again, or late, after this node's part was published.
-
-        The part is copied once more if it is still the same after a long time, or at the end.
-        """
+        """Another node saves a set again, or late, after this node's part was published. The part is copied
+        once more if it is still the same after a long time, or at the end."""
         over_s = self._over.get(to.token)
         is_over = over_s is not None and self.starts.phase(to.token) == sealing.ENDED
         state = self._sets[to.token, to.name]
@@ -525,8 +504,6 @@ class Publisher:
             return part.state == sealing.WAIT and bool(part.files)
         state = self._sets[part.token, part.name]
         return not (part.is_published or part.state == publish.REFUSED or state.is_refused or state.pushed)
-
-    # ------------------------------------------------------------------ the report
 
     def report(self) -> dict[str, Any]:
         """The report on this node's staged checkpoints."""

@@ -25,8 +25,7 @@ On the shared file system, below the folder that sets are published to:
     .ftrun-sets/<set>.<sum>/             a set whose name is a link (see replace)
     <set>/.ftrun-manifest.json, <set>/.ftrun-complete
 
-In the attempt's folder: `stage/<node>.json`, the report of a node.
-"""
+In the attempt's folder: `stage/<node>.json`, the report of a node."""
 
 from __future__ import annotations
 
@@ -49,10 +48,7 @@ _OWN = (".ftrun-manifest.json", ".ftrun-complete")
 
 
 class File(NamedTuple):
-    """One file of a part. `mtime_ns` and `inode` are the staged file's own.
-
-    `sha256` is "" until it is known.
-    """
+    """One file of a part as staged (size, time, inode); `sha256` is "" until it is known."""
 
     size_bytes: int
     mtime_ns: int = 0
@@ -61,13 +57,11 @@ class File(NamedTuple):
 
 
 class Seal(NamedTuple):
-    """A complete part: the files of `node` in set `name`, by path ("" for a set of one file).
-
-    `is_file`: the set is a single file. `proven`: its ranks reported that they are done, or its writers are
-    alive; otherwise only the layout can prove that it is complete. `sealed_s`: Unix seconds by the node's
-    clock, for display only. `save`: how often this node saw the name saved in this start. A part without
-    files means that this node has nothing of the set. `is_alone`: one rank saved for all nodes.
-    """
+    """A complete part: the files of `node` in set `name`, by path ("" for a set of one file). `is_file`: the
+    set is a single file. `proven`: its ranks reported that they are done, or its writers are alive; otherwise
+    only the layout can prove that it is complete. `sealed_s`: Unix seconds by the node's clock, for display
+    only. `save`: how often this node saw the name saved in this start. A part without files means that this
+    node has nothing of the set. `is_alone`: one rank saved for all nodes."""
 
     name: str
     token: str

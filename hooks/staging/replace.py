@@ -1,11 +1,8 @@
 """Decides what occupies the name of a staged set, and replaces it by a newer save. (I/O)
 
 Only a set that this run published and nobody touched since is replaced, and only by a save of the same start
-or a later one. Anything else there - another run's checkpoint, a file of the user - stays, and the set gets a
-free name (`alias_of`). The manifest of a set names its run; a set written to after its manifest counts as
-touched.
-
-At every moment a reader finds the complete old set or the complete new one, and a manifest that fits it:
+or a later one. Anything else stays, and the set gets a free name (`alias_of`). The manifest of a set names its
+run. At every moment a reader finds the complete old set or the complete new one, and a manifest that fits it:
 
 - A folder is exchanged atomically for the new one, which has its manifest and marker already (renameat2(2)).
 - On a file system without such an exchange a name without a step (`last`, `best`) is a link to a folder in
@@ -15,8 +12,7 @@ At every moment a reader finds the complete old set or the complete new one, and
   format. The new manifest is written last.
 
 A node first renames the new set to a name of its own, so two nodes never replace with the same set, and the
-old set that comes out is never mistaken for the new one.
-"""
+old set that comes out is never mistaken for the new one."""
 
 from __future__ import annotations
 
@@ -24,10 +20,10 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from ftrun.hooks.checkpoints import manifest, names
-from ftrun.hooks.checkpoints.manifest import Entry
+from ftrun.hooks.checkpoints.manifest import Entry, Manifest
 from ftrun.hooks.runtime.start_processes import token_of
 from ftrun.hooks.staging.copy import Disk, read
 from ftrun.hooks.staging.records import Publishing
@@ -73,10 +69,8 @@ class Own(NamedTuple):
 
 
 class Occupant(NamedTuple):
-    """What is at `path`: one of FREE, OURS (it may be replaced), LATER (of a later start), OTHERS.
-
-    `why`: in words, "" if the path is free. `listed`: its manifest as it is on disk, b"" without one.
-    """
+    """What is at `path`: one of FREE, OURS (it may be replaced), LATER (of a later start), OTHERS. `why`: in
+    words, "" if the path is free. `listed`: its manifest as it is on disk, b"" without one."""
 
     path: str
     state: str
@@ -99,10 +93,7 @@ class NewSet(NamedTuple):
 
 
 def run_of(run_dir: str) -> str:
-    """The identity of a run: its folder's name and inode, since other users may have a run of that name.
-
-    Raises OSError.
-    """
+    """The identity of a run: its folder's name, which others' may have too, and inode. Raises OSError."""
     return f"{os.path.basename(run_dir.rstrip('/'))}.{os.stat(run_dir).st_ino}"
 
 
@@ -115,10 +106,7 @@ def alias_of(name: str, run: str) -> str:
 
 
 def target_of(disk: Disk, to: Publishing, own: Own, *, is_file: bool) -> Occupant:
-    """Where a set may be published: its name, else its alias; if neither can be used, what has the name.
-
-    Raises OSError.
-    """
+    """Where a set may be published: its name, else its alias, else what has the name. Raises OSError."""
     first = occupant_of(to, to.name, own)
     found = first
     for name in (to.name, alias_of(to.name, own.run)):
@@ -141,27 +129,26 @@ def occupant_of(to: Publishing, name: str, own: Own) -> Occupant:
     listed = read(sources[0], MAX_BYTES)
     if listed is None and not os.path.isdir(path):  # a file that is being replaced: both manifests are noted
         sources = [f"{to.folder}/{note}" for note in (OLD, NEW)]
-    told = [(source, facts) for source in sources if (facts := _facts(read(source, MAX_BYTES))) is not None]
+    told = [
+        (source, found) for source in sources if (found := manifest.parse(read(source, MAX_BYTES) or b""))
+    ]
     if not told:
         return Occupant(path, OTHERS, f"{path} is there already, and ftrun did not publish it")
-    by = told[0][1]["by"]
+    by = told[0][1].by
     run = str(by.get("run", ""))
     if run != own.run:
         whose = f"run {run}" if run else "another run"
         return Occupant(path, OTHERS, f"{path} is a checkpoint of {whose}", listed or b"")
     if _order(by) > own.order:
         return Occupant(path, LATER, f"{path} was saved by a later start", listed or b"")
-    why = [_touched(path, facts, source) for source, facts in told]
+    why = [_touched(path, found, source) for source, found in told]
     if all(why):
         return Occupant(path, OTHERS, f"{path} is there already: {why[0]}", listed or b"")
     return Occupant(path, OURS, f"{path} was published before", listed or b"")
 
 
 def replace(disk: Disk, to: Publishing, there: Occupant, new: NewSet) -> bool:
-    """Put a set in the place of what is `there`, or as a link in a free place.
-
-    False if another node is doing it. Raises OSError.
-    """
+    """Put a set in the place of what is `there`; False if another node is doing it. Raises OSError."""
     if new.is_file:
         _replace_file(disk, to, there, new)
         return True
@@ -189,9 +176,6 @@ def replace(disk: Disk, to: Publishing, there: Occupant, new: NewSet) -> bool:
     return _link_to(disk, to, there, new._replace(data=private))
 
 
-# ---------------------------------------------------------------------- how
-
-
 OLD, NEW = "replaced.json", "replacing.json"  # manifests
 
 
@@ -207,9 +191,8 @@ def _replace_file(disk: Disk, to: Publishing, there: Occupant, new: NewSet) -> N
 
 def _is_still(path: str, listed: bytes) -> bool:
     """Whether a folder is still the set that this manifest lists."""
-    facts = _facts(listed)
-    own = f"{path}/{manifest.MANIFEST}"
-    return facts is not None and read(own, MAX_BYTES) == listed and not _touched(path, facts, own)
+    found, own = manifest.parse(listed), f"{path}/{manifest.MANIFEST}"
+    return found is not None and read(own, MAX_BYTES) == listed and not _touched(path, found, own)
 
 
 def _link_to(disk: Disk, to: Publishing, there: Occupant, new: NewSet) -> bool:
@@ -261,19 +244,16 @@ def clear_sets(disk: Disk, to: str, own: Own) -> None:
     except OSError:
         return
     for entry in entries:
-        facts = _facts(read(f"{to}/{SETS}/{entry}/{manifest.MANIFEST}", MAX_BYTES))
-        by = facts.get("by", {}) if facts is not None else {}
+        found = manifest.parse(read(f"{to}/{SETS}/{entry}/{manifest.MANIFEST}", MAX_BYTES) or b"")
+        by = found.by if found is not None else {}
         if by.get("run") == own.run and own.is_later_than(by) and f"{SETS}/{entry}" not in linked:
             disk.clear(f"{to}/{SETS}/{entry}")
 
 
-# ---------------------------------------------------------------------- what is there
-
-
-def _touched(path: str, facts: Mapping[str, object], listed: str) -> str:
+def _touched(path: str, told: Manifest, listed: str) -> str:
     """How the set at `path` differs from its manifest `listed` by names, sizes, times; "" if it does not."""
     before_s = os.stat(listed).st_mtime + SLACK_S
-    files = _entries(facts)
+    files = told.files
     if os.path.isdir(path):
         seen = dict(_stats(path))
     else:
@@ -301,25 +281,6 @@ def _stats(top: str) -> list[tuple[str, os.stat_result]]:
         links = [os.path.join(where, name) for name in folders if os.path.islink(os.path.join(where, name))]
         found += [(os.path.relpath(path, top), os.lstat(path)) for path in links]
     return found
-
-
-def _entries(facts: Mapping[str, object]) -> dict[str, Entry]:
-    rows = facts["files"]
-    assert isinstance(rows, dict)
-    return {name: Entry(int(row["size_bytes"]), str(row.get("sha256", ""))) for name, row in rows.items()}
-
-
-def _facts(text: Optional[bytes]) -> Optional[dict[str, dict[str, object]]]:
-    """A manifest as a table; None without one, or if it is invalid."""
-    try:
-        table = json.loads(text) if text else None
-        if isinstance(table, dict) and isinstance(table["files"], dict):
-            _entries(table)
-            table["by"] = table["by"] if isinstance(table.get("by"), dict) else {}
-            return table
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return None
 
 
 def _order(by: Mapping[str, object]) -> tuple[int, int, int]:

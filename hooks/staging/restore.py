@@ -5,8 +5,7 @@ a node sends the parts that others need into their memory, waits for those that 
 a folder of links. A file in memory that is unchanged and has the checksum of the published file is a hard link,
 which survives later drops; any other file is a symbolic link to the published one. So nothing that is in
 memory is read from the shared file system. If a file is missing, no view is made, and the start reads the
-published checkpoint.
-"""
+published checkpoint."""
 
 from __future__ import annotations
 
@@ -36,14 +35,12 @@ TRACKERS = frozenset({"latest", "latest_universal"}) | TRACKERS_BY_STEP
 
 
 class Plan(NamedTuple):
-    """What the next start resumes from, and what each node does for it.
-
-    `start`: token of the next start; `token`, `name`: the set, with the parts of `nodes`; `give`: (holder,
-    node of the part, receiver); `need`: node -> the nodes whose parts it needs. `published`: the published
-    checkpoint; if "", a view needs the parts of all `nodes`; `files`: its files with their SHA-256, {"": sum}
-    for one file; `trackers`: those of TRACKERS that the script writes; `marker`: its completeness marker.
-    `jobs`, `limit`: as in `partner_map.Ring`; `limit_s`: the time limit for transfers.
-    """
+    """What the next start resumes from, and what each node does for it. `start`: token of the next start;
+    `token`, `name`: the set, with the parts of `nodes`; `give`: (holder, node of the part, receiver); `need`:
+    node -> the nodes whose parts it needs. `published`: the published checkpoint; if "", a view needs the
+    parts of all `nodes`; `files`: its files with their SHA-256, {"": sum} for one file; `trackers`: those of
+    TRACKERS that the script writes; `marker`: its completeness marker. `jobs`, `limit`: as in
+    `partner_map.Ring`; `limit_s`: the time limit for transfers."""
 
     start: str
     token: str
@@ -61,10 +58,7 @@ class Plan(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A view, or `why` there is none. Files and bytes by where they are read from.
-
-    `fetched_bytes`: how much of the memory came from other nodes just now.
-    """
+    """A view, or `why` not: files and bytes by their source; `fetched_bytes` came from other nodes now."""
 
     view: str = ""
     why: str = ""
@@ -75,11 +69,9 @@ class Made(NamedTuple):
 
 
 def find_plan(home: Home) -> dict[str, Any]:
-    """What is on this node.
-
-    `parts`: a row [node, token, set, bytes, proven, is one file, sealed at (Unix seconds)] for each unchanged
-    part; `trackers`: those that the script wrote; `growing`: a part is about to be sealed.
-    """
+    """What is on this node. `parts`: a row [node, token, set, bytes, proven, is one file, sealed at (Unix
+    seconds)] for each unchanged part; `trackers`: those that the script wrote; `growing`: a part is about to
+    be sealed."""
     rows, tokens = [], inventory.listed(f"{home.base}/stage")
     for part in inventory.stored_parts(home):
         seal = part.seal
@@ -108,10 +100,7 @@ def _is_growing(home: Home, token: str, name: str) -> bool:
 
 
 def restore(home: Home, node: str, plan: Plan, failed: str) -> Made:
-    """Carry out this node's share of a plan. Raises OSError, copy.Changed.
-
-    `failed`: the common beginning of the files that tell a receiver not to wait.
-    """
+    """Do this node's share of a plan; files `failed.*` end a wait. Raises OSError, copy.Changed."""
     give_up_s = time.monotonic() + plan.limit_s
     before = {of for of in plan.nodes if inventory.stored_part(home, of, plan.token, plan.name) is not None}
     _give(home, node, plan, failed)
@@ -162,9 +151,6 @@ def _give(home: Home, node: str, plan: Plan, failed: str) -> None:
                 out.write(why)
 
 
-# ---------------------------------------------------------------------- the view
-
-
 def _view(home: Home, plan: Plan, parts: Sequence[StoredPart]) -> Made:
     """Make the folder of links. Raises OSError, copy.Changed."""
     folder = f"{home.views}/{plan.start}"
@@ -194,10 +180,7 @@ def _view(home: Home, plan: Plan, parts: Sequence[StoredPart]) -> Made:
 
 
 def _comparable(plan: Plan, parts: Sequence[StoredPart]) -> list[StoredPart]:
-    """The parts with the checksums to compare: with the published files, or of files that several parts have.
-
-    Raises OSError, copy.Changed.
-    """
+    """The parts with the checksums that are to be compared. Raises OSError, copy.Changed."""
     several = Counter(inner for part in parts for inner in part.seal.files)
     twice = {inner for inner, times in several.items() if times > 1}
     only = plan.files.keys() if plan.published else twice
@@ -216,9 +199,6 @@ def _track(folder: str, name: str, trackers: Sequence[str]) -> None:
         step = names.step_of(name) if tracker in TRACKERS_BY_STEP else None
         with open(f"{folder}/{tracker}", "w", encoding="utf-8") as stream:
             stream.write(name if step is None else str(step))
-
-
-# ---------------------------------------------------------------------- the command
 
 
 def read_plan(path: str) -> Optional[Plan]:

@@ -1,16 +1,12 @@
 """Decides when a node's part of a staged checkpoint is complete and will not change any more. (pure)
 
-Ranks that use `with stage(step):` report begin and end, and are believed. Of a script that only writes files,
-the daemon knows which files are open for writing and when anything last changed: a part is complete when no
-file is open and nothing changed for a while. That does not distinguish a finished writer from one that died
-in the middle, whose files the kernel closed. So a part whose writers are gone, or whose start failed, is
-sealed as *unproven*: it becomes a checkpoint only if its layout proves that it is complete, or if the script
-ended well.
+Ranks that use `with stage(step):` report begin and end, and are believed. Otherwise a part is complete when no
+file is open for writing and nothing changed for a while. That does not distinguish a finished writer from one
+that died in the middle. So a part whose writers are gone, or whose start failed, is sealed as *unproven*: it
+becomes a checkpoint only if its layout proves that it is complete, or if the script ended well.
 
-A name that is saved again has all its files already, so no missing file shows that a rank is still to come.
-So the daemon waits for files that are unchanged since the previous save, and a start that fails then leaves
-the previous checkpoint.
-"""
+A name that is saved again has all its files already, so no missing file shows that a rank is still to come. So
+the daemon waits for files that are unchanged since the previous save."""
 
 from __future__ import annotations
 
@@ -32,11 +28,8 @@ WAIT, SEAL, UNPROVEN, GIVEN_UP = "wait", "seal", "unproven", "given up"
 
 
 class Marks(NamedTuple):
-    """What the ranks of this node reported on a set.
-
-    `local`: how many of them will report (0: unknown); `dead`: begun, and gone. `is_alone`: one rank said
-    that it saves for all nodes.
-    """
+    """What the ranks of this node reported on a set. `local`: how many of them will report (0: unknown);
+    `dead`: begun, and gone. `is_alone`: one rank said that it saves for all nodes."""
 
     begun: Collection[str] = ()
     done: Collection[str] = ()
@@ -47,12 +40,9 @@ class Marks(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """What was observed of a part over time.
-
-    `still_s`: how long nothing changed. `open_by`: the processes with a file open for writing.
-    `has_lost_writer`: a process that was seen writing is gone. `stale`: for a name that is saved again, how
-    many files are unchanged since the previous save.
-    """
+    """What was observed of a part over time. `still_s`: how long nothing changed. `open_by`: the processes
+    with a file open for writing. `has_lost_writer`: a process that was seen writing is gone. `stale`: for a
+    name that is saved again, how many files are unchanged since the previous save."""
 
     files: Mapping[str, File]
     still_s: float

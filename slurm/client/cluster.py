@@ -10,8 +10,7 @@ Rules that callers rely on:
 - A row that is missing from an answer is *unknown*, not *ended* (squeue silently drops missing ids).
 - `Unreachable` means: keep the last state and do nothing.
 - A job's identity is (cluster, job id, token, restarts), never the id alone: ids are reused after a
-  controller crash.
-"""
+  controller crash."""
 
 from __future__ import annotations
 
@@ -66,42 +65,18 @@ class JobState(str, Enum):
         return self in _ENDED
 
 
-_PENDING = frozenset(
-    {
-        JobState.PENDING,
-        JobState.REQUEUED,
-        JobState.REQUEUE_FED,
-        JobState.REQUEUE_HOLD,
-        JobState.RESV_DEL_HOLD,
-        JobState.SPECIAL_EXIT,
-    }
-)
-ACTIVE_STATES = frozenset(
-    {
-        JobState.RUNNING,
-        JobState.SUSPENDED,
-        JobState.COMPLETING,
-        JobState.CONFIGURING,
-        JobState.RESIZING,
-        JobState.SIGNALING,
-        JobState.STAGE_OUT,
-        JobState.STOPPED,
-    }
-)
-_ENDED = frozenset(
-    {
-        JobState.COMPLETED,
-        JobState.FAILED,
-        JobState.CANCELLED,
-        JobState.TIMEOUT,
-        JobState.NODE_FAIL,
-        JobState.PREEMPTED,
-        JobState.BOOT_FAIL,
-        JobState.DEADLINE,
-        JobState.OUT_OF_MEMORY,
-        JobState.REVOKED,
-    }
-)
+_PENDING = frozenset({
+    JobState.PENDING, JobState.REQUEUED, JobState.REQUEUE_FED, JobState.REQUEUE_HOLD,
+    JobState.RESV_DEL_HOLD, JobState.SPECIAL_EXIT,
+})  # fmt: skip
+ACTIVE_STATES = frozenset({
+    JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING, JobState.CONFIGURING, JobState.RESIZING,
+    JobState.SIGNALING, JobState.STAGE_OUT, JobState.STOPPED,
+})  # fmt: skip
+_ENDED = frozenset({
+    JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.TIMEOUT, JobState.NODE_FAIL,
+    JobState.PREEMPTED, JobState.BOOT_FAIL, JobState.DEADLINE, JobState.OUT_OF_MEMORY, JobState.REVOKED,
+})  # fmt: skip
 
 
 CUT_SHORT_S = 120.0  # limits are counted in minutes
@@ -155,7 +130,6 @@ class JobDetails:
     exit_code: int  # of the batch script
     exit_signal: int
     derived_exit_code: int  # highest of the steps; reveals a failed step of a script that exits 0
-    derived_exit_signal: int
     restarts: int
     nodes: tuple[str, ...]
     excluded: tuple[str, ...]
@@ -172,11 +146,8 @@ class JobDetails:
 
     @property
     def is_preempted(self) -> bool:
-        """Slurm has taken its nodes for another job.
-
-        True from the first moment of the grace time [tried on 22.05], and after an end in it, whatever state
-        that end has; not for a job that was requeued.
-        """
+        """Slurm has taken its nodes for another job. True from the first moment of the grace time [tried on
+        22.05], and after an end in it, whatever state that end has; not for a job that was requeued."""
         return self.fields.get("PreemptTime", "None") not in {"", "None", "N/A", "Unknown"}
 
 
@@ -199,9 +170,7 @@ class NodeRow:
 
     @property
     def spoken_for(self) -> bool:
-        """A person or program has set the reason. slurmctld's own note on a silent node does not count; it
-        disappears when the node is back.
-        """
+        """Somebody has set the reason; slurmctld's passing note on a silent node does not count."""
         return bool(self.reason) and not self.reason.startswith("Not responding")
 
     @property
@@ -230,9 +199,7 @@ class NodeUsage:
 
 @dataclass(frozen=True)
 class PartitionRow:
-    """One partition with all its nodes. `max_time_s`: the longest time limit of a job in it; None without
-    one, or if it was not queried.
-    """
+    """A partition with all its nodes; `max_time_s`: of its jobs, None without a limit or if not queried."""
 
     name: str
     up: bool
@@ -269,7 +236,8 @@ class ClusterFacts:
 @dataclass(frozen=True)
 class SubmitRequest:
     """One call of sbatch: arguments after the word `sbatch`, the script's bytes or None (script is in argv),
-    and the exact context of the child process (protocol P2). `env` is the whole environment, nothing is added."""
+    and the exact context of the child process (protocol P2). `env` is the whole environment, nothing is
+    added."""
 
     token: str
     argv: tuple[str, ...]
@@ -294,118 +262,80 @@ class Submitted:
 
 
 class Cluster(Protocol):
-    """The operations of a cluster.
-
-    Every method may raise the errors of `ftrun.slurm.client.errors`. Implementations retry reads a few times
-    if that is safe; effects never.
-    """
+    """The operations of a cluster. Every method may raise the errors of `ftrun.slurm.client.errors`.
+    Implementations retry reads a few times if that is safe; effects never."""
 
     def submit(self, request: SubmitRequest) -> Submitted:
-        """Call sbatch once.
-
-        Raises RefusedForGood, RefusedForNow or Unreachable (no job exists), OutcomeUnknown (call find()
-        before any other submission of this run).
-        """
-        ...
+        """Call sbatch once. Raises RefusedForGood, RefusedForNow or Unreachable (no job exists),
+        OutcomeUnknown (call find() before any other submission of this run)."""
 
     def find(self, token: str) -> tuple[JobRow, ...]:
         """Every job of this user with the token in its comment, in any state that Slurm remembers."""
-        ...
 
     def jobs(self, job_ids: Collection[str]) -> Mapping[str, JobRow]:
-        """The rows of these jobs, in one call whatever their number.
-
-        A missing id is unknown (not ended). An array id or het leader id yields the rows of all its tasks or
-        components, under their own ids.
-        """
-        ...
+        """The rows of these jobs, in one call whatever their number. A missing id is unknown (not ended). An
+        array id or het leader id yields the rows of all its tasks or components, under their own ids."""
 
     def details(self, job_id: str) -> JobDetails | None:
         """One job in full; None when Slurm does not know the id (any more)."""
-        ...
 
     def nodes(self, names: Collection[str] | None = None) -> Mapping[str, NodeRow]:
         """Nodes by name (all, or these) in one call."""
-        ...
 
     def partitions(self) -> Mapping[str, PartitionRow]:
         """Partitions by name in one call."""
-        ...
 
     def domains(self) -> Mapping[str, tuple[str, ...]]:
         """Leaf switch or block -> the nodes below it; {} where the cluster has no topology."""
-        ...
 
     def facts(self) -> ClusterFacts:
         """Name, version and the settings that decisions depend on."""
-        ...
 
     def contended(self, partitions: Collection[str]) -> bool:
         """Whether pending jobs of any user wait for nodes there, as far as this user may see."""
-        ...
 
     def ping(self) -> bool:
         """True when the controller answers; never raises."""
-        ...
 
     def cancel(
         self, job_id: str, *, signal: str | None = None, full: bool = False, batch: bool = False
     ) -> None:
         """scancel, or send a signal: to the tasks of its steps, with `batch` to the batch script instead,
-        with `full` to both.
-
-        A job that is gone already is no error.
-        """
-        ...
+        with `full` to both. A job that is gone already is no error."""
 
     def hold(self, job_id: str) -> None:
         """Keep a pending job from starting."""
-        ...
 
     def release(self, job_id: str) -> None:
         """Let a held job start."""
-        ...
 
     def exclude(self, job_id: str, nodes: Sequence[str]) -> None:
         """Set the ExcNodeList of a *pending* job to exactly these nodes."""
-        ...
 
     def reshape(self, job_id: str, *, nodes: int, tasks: int, cpus: int) -> None:
         """Change nodes, tasks and CPUs of a *pending* job, which keeps its place in the queue."""
-        ...
 
     def reserved(self, name: str) -> tuple[str, ...]:
         """The nodes of a reservation; () if Slurm knows none of this name."""
-        ...
 
     def drain(self, node: str, reason: str) -> None:
-        """Drain a node. Raises RefusedForGood if this user may not.
-
-        Never overwrites another reason: raises RefusedForGood if the node is drained or down with one already
-        (see `NodeRow.spoken_for`).
-        """
-        ...
+        """Drain a node. Raises RefusedForGood if this user may not. Never overwrites another reason: raises
+        RefusedForGood if the node is drained or down with one already (see `NodeRow.spoken_for`)."""
 
     def resume(self, node: str, reason: str) -> bool:
         """Return a node to service if its present reason is exactly this one; False (nothing done) otherwise."""
-        ...
 
     def reword(self, node: str, before: str, after: str) -> bool:
         """Replace the reason of a drained node if it is exactly `before`; False (nothing done) otherwise."""
-        ...
 
     def stays(self, job_id: str) -> Sequence[NodeUsage]:
         """Where a job of any user has run, oldest first: as far as controller and accounting still know."""
-        ...
 
     def rights(self) -> Rights:
         """What this user may do, determined without changing anything."""
-        ...
 
     def dependents(self, job_id: str) -> Mapping[str, str]:
         """Pending jobs of this user whose dependency names `job_id`: their id -> full dependency text."""
-        ...
 
     def set_dependency(self, job_id: str, dependency: str) -> None:
         """Replace the dependency of a pending job."""
-        ...

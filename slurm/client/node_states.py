@@ -4,29 +4,18 @@ from __future__ import annotations
 
 # One character behind a node's state, with the flag that it stands for.
 _STATE_MARKS = {
-    "*": "not_responding",
-    "~": "powered_down",
-    "#": "powering_up",
-    "!": "power_down",
-    "%": "powering_down",
-    "$": "maint",
-    "@": "reboot_requested",
-    "^": "reboot_issued",
-    "-": "planned",
-}
+    "*": "not_responding", "~": "powered_down", "#": "powering_up", "!": "power_down", "%": "powering_down",
+    "$": "maint", "@": "reboot_requested", "^": "reboot_issued", "-": "planned",
+}  # fmt: skip
 # A node in such a state, with no flag but these, is in service.
 _AT_WORK = frozenset({"idle", "mixed", "allocated"})
 _PASSING = frozenset({"not_responding", "completing", "planned"})
 # States that say "drain" or "fail" in one word (sinfo's short form), the flag and the base state that they hide.
 _FLAGS_AS_STATES = {
-    "drained": ("drain", "idle"),
-    "draining": ("drain", "mixed"),
-    "drain": ("drain", "idle"),
-    "drng": ("drain", "mixed"),
-    "fail": ("fail", "idle"),
-    "failing": ("fail", "mixed"),
+    "drained": ("drain", "idle"), "draining": ("drain", "mixed"), "drain": ("drain", "idle"),
+    "drng": ("drain", "mixed"), "fail": ("fail", "idle"), "failing": ("fail", "mixed"),
     "failg": ("fail", "mixed"),
-}
+}  # fmt: skip
 # Slurm's own words for a flag, where the records use another.
 _FLAG_WORDS = {"no_respond": "not_responding", "maintenance": "maint", "resv": "reserved"}
 

@@ -1,20 +1,16 @@
 """sbatch's options: the table, and splitting an argument list as sbatch itself does. (pure)
 
 sbatch parses its arguments with getopt_long and a leading `+`: options end at the first word that is none,
-and that word is the script. So the split needs one fact for each option, whether it takes a value, and must
-know all of them: after one unknown option with a value, that value would be taken for the script.
+and that word is the script. So the split must know of all options whether they take a value.
 
-- Long names may be abbreviated as long as they are unambiguous, and that depends on the version. So the table
+- Long names may be abbreviated as long as they are unambiguous, which depends on the version. So the table
   (`releases`) says in which versions an option exists; `split` raises Ambiguous where that matters and the
-  version was not given. Options of SPANK plugins are in no table: `plugin_options` reads them from `sbatch
-  --help`.
+  version was not given. Options of SPANK plugins come from `sbatch --help` (`plugin_options`).
 - A lone `:` separates the components of a heterogeneous job, anywhere before the script.
-- sbatch applies the directives of the script first, then SBATCH_* variables, then the command line: the last
-  one wins.
-- Other words stay as they were typed; nothing is normalised.
+- sbatch applies the script's directives first, then SBATCH_* variables, then the command line.
+- Other words stay as they were typed.
 
-`ftrun sbatch` imports this module at startup, so it imports nothing but that table.
-"""
+`ftrun sbatch` imports this module at startup, so it imports nothing but that table."""
 
 from __future__ import annotations
 
@@ -94,10 +90,8 @@ LONG, SHORT = _tables()
 
 
 class Word:
-    """One option as typed: its tokens (one or two), and the (name, value) pairs in it (several in `-Hn4`).
-
-    A value is None where the option has none. The separator `:` and the end mark `--` have no pairs.
-    """
+    """One option as typed: its tokens (one or two), and the (name, value) pairs in it (several in `-Hn4`). A
+    value is None where the option has none. The separator `:` and the end mark `--` have no pairs."""
 
     __slots__ = ("options", "tokens")
 
@@ -115,10 +109,9 @@ class Word:
 
 class CommandLine:
     """The arguments of sbatch, split: option words, script (None = stdin or --wrap), the script's arguments.
-
-    A value: every change returns a new one. `own` holds the (name, value) pairs that were not sbatch's. Where a name
-    is asked for, it is the long one of the table; `component` counts the parts of a heterogeneous job from 0.
-    """
+    A value: every change returns a new one. `own` holds the (name, value) pairs that were not sbatch's. Where
+    a name is asked for, it is the long one of the table; `component` counts the parts of a heterogeneous job
+    from 0."""
 
     __slots__ = ("own", "script", "script_args", "words")
 
@@ -227,12 +220,10 @@ def split(
     extra: Mapping[str, int] | None = None,
     own: Callable[[str], bool] | None = None,
 ) -> CommandLine:
-    """Split `argv` (without the word `sbatch`) as sbatch of `version` does.
-
-    `extra` adds options by long name (see `plugin_options`). `own` is asked about each `--ft-NAME` before the script,
-    by NAME: True = it takes a value (the next word, unless `=` gave it). These come out in `.own` and in no word.
-    Raises OptionError where sbatch would refuse; Ambiguous and UnknownOption can pass with a version or `extra`.
-    """
+    """Split `argv` (without the word `sbatch`) as sbatch of `version` does. `extra` adds options by long name
+    (see `plugin_options`). `own` is asked about each `--ft-NAME` before the script, by NAME: True = it takes
+    a value (the next word, unless `=` gave it). These come out in `.own` and in no word. Raises OptionError
+    where sbatch would refuse; Ambiguous and UnknownOption can pass with a version or `extra`."""
     words: list[Word] = []
     owned: list[tuple[str, str | None]] = []
     at = 0
@@ -338,9 +329,8 @@ def _spell(name: str, value: str | None) -> str:
 
 def plugin_options(help_text: str) -> dict[str, int]:
     """Options in the text of `sbatch --help` that the table lacks: SPANK plugins' and a newer Slurm's.
-
-    Returns long name -> NONE, REQUIRED or OPTIONAL. The help writes `--name`, `--name=value`, `--name[=value]`.
-    """
+    Returns long name -> NONE, REQUIRED or OPTIONAL. The help writes `--name`, `--name=value`,
+    `--name[=value]`."""
     found: dict[str, int] = {}
     for line in help_text.splitlines():
         words = line.split()

@@ -3,8 +3,7 @@
 Each query is one call (two if some of the jobs are not this user's), whatever the number of jobs or nodes,
 because sites count calls to their controller. Each call has its own timeout. `parse` reads the output and
 `answers` classifies failures; this module makes the calls. Reads are repeated if Slurm could not be reached
-and that failed quickly; effects are never repeated here.
-"""
+and that failed quickly; effects are never repeated here."""
 
 from __future__ import annotations
 
@@ -28,17 +27,9 @@ from ftrun.slurm.client.cluster import (
 )
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, SlurmError, Unreachable
 from ftrun.slurm.client.nodeset import expand, fold
+from ftrun.slurm.commands import process
 from ftrun.slurm.commands.failure_kinds import Call, is_gone
-from ftrun.slurm.commands.process import (
-    Answer,
-    Context,
-    ask,
-    check_configuration,
-    failure,
-    reading_env,
-    run,
-    tool,
-)
+from ftrun.slurm.commands.process import Answer, Context, ask, reading_env
 
 # One argument may have 128 KiB on Linux; beyond this the whole queue is asked for and filtered here.
 _LONGEST_ID_LIST = 100_000
@@ -51,12 +42,9 @@ _WAITS = frozenset({"Resources", "Priority"})
 
 
 class CommandCluster:
-    """A `Cluster` on the machine's own Slurm commands.
-
-    `env` supplies SLURM_CONF and PATH (default: this process's environment). `timeout_s` bounds a read or an effect,
-    `submit_timeout_s` one sbatch (which itself waits while the controller is busy). `user` is whose jobs are meant
-    (default: the caller).
-    """
+    """A `Cluster` on the machine's own Slurm commands. `env` supplies SLURM_CONF and PATH (default: this
+    process's environment). `timeout_s` bounds a read or an effect, `submit_timeout_s` one sbatch (which
+    itself waits while the controller is busy). `user` is whose jobs are meant (default: the caller)."""
 
     def __init__(
         self,
@@ -71,29 +59,23 @@ class CommandCluster:
         self._submit_timeout_s = submit_timeout_s
         self._user = user if user is not None else pwd.getpwuid(os.geteuid()).pw_name
 
-    # ---------------------------------------------------------------- submit
-
     def submit(self, request: SubmitRequest) -> Submitted:
-        """One sbatch, in exactly the request's context (see `Cluster.submit`).
-
-        `request.argv` must not ask sbatch to hide the job id (`--quiet`), to wait (`--wait`) or to only test.
-        """
-        check_configuration(request.env)
-        answer = run(
-            [tool("sbatch", request.env), *request.argv],
+        """One sbatch, in exactly the request's context (see `Cluster.submit`). `request.argv` must not ask
+        sbatch to hide the job id (`--quiet`), to wait (`--wait`) or to only test."""
+        process.check_configuration(request.env)
+        answer = process.run(
+            [process.tool("sbatch", request.env), *request.argv],
             request.env,
             timeout_s=self._submit_timeout_s,
             stdin=request.script,
             context=Context(request.cwd, request.umask, request.limits, request.nice),
         )
         if answer.killed or answer.exit_code != 0:
-            raise failure(Call.SUBMIT, answer, self._submit_timeout_s)
+            raise process.failure(Call.SUBMIT, answer, self._submit_timeout_s)
         told = parse.parse_submitted(answer.stdout)
         if told is None:
             raise OutcomeUnknown("sbatch succeeded but told no job id", output=answer.stderr, exit_code=0)
         return Submitted(job_id=told[0], cluster=told[1], stdout=answer.stdout, stderr=answer.stderr)
-
-    # ----------------------------------------------------------------- reads
 
     def find(self, token: str) -> tuple[JobRow, ...]:
         """Every job of this user that bears the token, in any state that Slurm remembers (see `parse.bears`)."""
@@ -101,12 +83,9 @@ class CommandCluster:
 
     def jobs(self, job_ids: Collection[str]) -> Mapping[str, JobRow]:
         """The rows of these jobs by their own ids. Words that are no job ids are unknown, as missing ones
-        are.
-
-        For a list of ids squeue fetches the jobs of all users, and compares each job with each id; for one
-        user the controller sends only that user's jobs. So the first call asks for this user's jobs, and a
-        second one, by id, for the rest: jobs of others, and jobs that are gone.
-        """
+        are. For a list of ids squeue fetches the jobs of all users, and compares each job with each id; for
+        one user the controller sends only that user's jobs. So the first call asks for this user's jobs, and
+        a second one, by id, for the rest: jobs of others, and jobs that are gone."""
         wanted = {job_id for job_id in job_ids if JOB_ID.fullmatch(job_id)}
         if len(wanted) < 2:
             return self._listed(wanted)
@@ -193,10 +172,9 @@ class CommandCluster:
         return re.search(r"\bis UP\b", answer.stdout) is not None
 
     def rights(self) -> Rights:
-        """Whether this user may drain: root, SlurmUser, or AdminLevel=Administrator in accounting.
-
-        An operator may not: Slurm refuses node updates below Administrator in every version from 22.05 to 26.05.
-        """
+        """Whether this user may drain: root, SlurmUser, or AdminLevel=Administrator in accounting. An
+        operator may not: Slurm refuses node updates below Administrator in every version from 22.05 to
+        26.05."""
         if os.geteuid() == 0:
             return Rights(True, "root")
         me = pwd.getpwuid(os.geteuid()).pw_name
@@ -217,16 +195,12 @@ class CommandCluster:
             False, f"{me} has AdminLevel={level[0] if level else 'None'}; draining needs Administrator"
         )
 
-    # --------------------------------------------------------------- effects
-
     def cancel(
         self, job_id: str, *, signal: str | None = None, full: bool = False, batch: bool = False
     ) -> None:
-        """scancel; with `signal`, send that instead: to the steps, with `batch` to the batch script, with `full` to both.
-
-        A job that is gone is no error. A heterogeneous job is cancelled as a whole whichever component is named: while
-        it is pending Slurm takes nothing less.
-        """
+        """scancel; with `signal`, send that instead: to the steps, with `batch` to the batch script, with
+        `full` to both. A job that is gone is no error. A heterogeneous job is cancelled as a whole whichever
+        component is named: while it is pending Slurm takes nothing less."""
         whole = _checked(job_id)
         if signal is None:
             whole = whole.split("+", 1)[0]
@@ -250,18 +224,12 @@ class CommandCluster:
         self._effect(["scontrol", "update", f"JobId={_checked(job_id)}", f"ExcNodeList={fold(nodes)}"])
 
     def reshape(self, job_id: str, *, nodes: int, tasks: int, cpus: int) -> None:
-        """One update, with an upper limit for the nodes, which 22.05 would otherwise keep, and none for the
-        CPUs, which Slurm does not accept.
-        """
+        """One update: 22.05 keeps a missing upper limit of nodes, and Slurm takes none for CPUs."""
         shape = (f"NumNodes={nodes}-{nodes}", f"NumTasks={tasks}", f"NumCPUs={cpus}")
         self._effect(["scontrol", "update", f"JobId={_checked(job_id)}", *shape])
 
     def prefer(self, job_id: str, update: str) -> None:
-        """Raise the priority of a pending job of any user by this word for `scontrol update` (Nice=-100,
-        Priority=7, QOS=high).
-
-        Root and SlurmUser only.
-        """
+        """Raise a pending job's priority by this word for `scontrol update`, as root or SlurmUser."""
         self._effect(["scontrol", "update", f"JobId={_checked(job_id)}", update])
 
     def set_dependency(self, job_id: str, dependency: str) -> None:
@@ -291,31 +259,21 @@ class CommandCluster:
     def _node(self, name: str) -> NodeRow:
         return known_node(self.nodes([name]), name)
 
-    # ---------------------------------------------------------------- asking
-
     def _read(self, argv: Sequence[str], accept: Callable[[str], bool] | None = None) -> Answer:
-        """The output of a read, retried at most twice, and only after quick failures to reach Slurm.
-
-        `accept` recognises in stderr that a failed command did answer ("there is no such job").
-        """
+        """The output of a read, retried at most twice, and only after quick failures to reach Slurm. `accept`
+        recognises in stderr that a failed command did answer ("there is no such job")."""
         began = time.monotonic()
         try:
             return self._ask(Call.READ, argv, accept)
         except Unreachable:
             if time.monotonic() - began > _QUICK_S:
                 raise
-        from tenacity import (
-            Retrying,
-            retry_if_exception_type,
-            stop_after_attempt,
-            stop_after_delay,
-            wait_fixed,
-        )
+        import tenacity
 
-        again = Retrying(
-            retry=retry_if_exception_type(Unreachable),
-            stop=stop_after_attempt(2) | stop_after_delay(_QUICK_S),
-            wait=wait_fixed(1),
+        again = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(Unreachable),
+            stop=tenacity.stop_after_attempt(2) | tenacity.stop_after_delay(_QUICK_S),
+            wait=tenacity.wait_fixed(1),
             reraise=True,
         )
         return again(self._ask, Call.READ, argv, accept)

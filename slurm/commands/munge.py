@@ -2,8 +2,7 @@
 
 A credential says which user of the cluster made it and when; no user can make one for another. If it is
 restricted to a user, only that user can decode it, so others can neither read it nor use it up. The status
-codes are munge's (munge.h).
-"""
+codes are munge's (munge.h)."""
 
 from __future__ import annotations
 
@@ -19,20 +18,17 @@ TTL_MAX_S = 3600  # munge allows no more
 TIMEOUT_S = 10.0
 # internal, memory, socket, timeout: these say nothing about the credential
 _NOT_NOW = frozenset({1, 5, 6, 7})
-_KEYS = "STATUS,UID,GID,ENCODE_TIME,TTL,UID_RESTRICTION"
+_KEYS = "STATUS,UID,ENCODE_TIME"
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """An authentic credential. `status`: GOOD, EXPIRED, REWOUND (from the future) or REPLAYED (opened on this host before);
-    `encoded_s` is Unix time by the clock of the host that made it, `restricted_uid` who may open it (-1 = anybody)."""
+    """An authentic credential. `status`: GOOD, EXPIRED, REWOUND (from the future) or REPLAYED (opened on this
+    host before); `encoded_s` is Unix time by the clock of the host that made it."""
 
     status: int
     uid: int
-    gid: int
     encoded_s: float
-    ttl_s: float
-    restricted_uid: int
     payload: bytes
 
 
@@ -60,10 +56,7 @@ def decode(credential: bytes, *, socket: str = "") -> Credential | None:
         return Credential(
             status=answer.exit_code,
             uid=int(fields["UID"]),
-            gid=int(fields["GID"]),
             encoded_s=float(fields["ENCODE_TIME"]),
-            ttl_s=float(fields["TTL"]),
-            restricted_uid=int(fields.get("UID_RESTRICTION", "-1")),
             payload=payload.encode("utf-8", "surrogateescape"),
         )
     except (KeyError, ValueError) as error:

@@ -6,8 +6,7 @@ node's processes are gone. A restart of slurmd looks the same for a second or tw
 the caller keeps looking. Only a refusal counts: a timeout, an unknown name, or an accepted connection mean
 nothing here.
 
-A thread does all of this: name resolution may take long, and no caller waits for it.
-"""
+A thread does all of this: name resolution may take long, and no caller waits for it."""
 
 from __future__ import annotations
 
@@ -37,11 +36,9 @@ class SlurmdPorts(Protocol):
 
     def refused(self) -> frozenset[str]:
         """The nodes whose slurmd refused at the last look; none if that is too old."""
-        ...
 
     def close(self) -> None:
         """Stop polling."""
-        ...
 
 
 class TcpSlurmdPorts:

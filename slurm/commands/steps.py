@@ -6,8 +6,7 @@ others have answered are not waited for.
 
 Seen on 22.05: with --no-kill and --wait=0 one dead node does not delay the other tasks of a step; a step that
 names a node which Slurm has already removed from the job is refused as a whole, so query only nodes that the
-job still has.
-"""
+job still has."""
 
 from __future__ import annotations
 
@@ -44,11 +43,9 @@ class Steps(Protocol):
 
     def steps(self, job_id: str) -> tuple[StepRow, ...]:
         """The steps of a job that srun made; () where it has none or is gone."""
-        ...
 
     def end_step(self, step_id: str, *, signal: str | None = None) -> None:
         """scancel of one step, or send it a signal. A step that is gone is no error."""
-        ...
 
     def ask(
         self,
@@ -61,12 +58,9 @@ class Steps(Protocol):
         alive: Callable[[], None] = lambda: None,
     ) -> QueryAnswers:
         """Run a line of sh on each of these nodes (of the job), in parallel; output after `ANSWER` counts.
-
         Ends when all have answered and ended, or when no further node answered for `quiet_s` (or three times
         what the last one took) after the first did, `limit_s` at most. `alive` is called several times a
-        second. Raises Unreachable if srun cannot be started.
-        """
-        ...
+        second. Raises Unreachable if srun cannot be started."""
 
 
 class InsideSteps(Steps, Protocol):
@@ -74,19 +68,14 @@ class InsideSteps(Steps, Protocol):
 
     def begin(self, job_id: str, nodes: Sequence[str], script: str) -> NodeQuery:
         """As `ask`, for at least one node, without waiting. Raises Unreachable if srun cannot be started."""
-        ...
 
     def doors(self, nodes: Sequence[str]) -> SlurmdPorts:
         """Poll the slurmd ports of these nodes from outside."""
-        ...
 
     def keep_nodes(self, job_id: str, nodes: Sequence[str]) -> None:
         """Shrink a running job to these nodes; the node of its script must be among them. Returns once Slurm
-        shows the change.
-
-        Raises the errors of `ftrun.slurm.client.errors`; then Slurm shows no change, or does not answer.
-        """
-        ...
+        shows the change. Raises the errors of `ftrun.slurm.client.errors`; then Slurm shows no change, or
+        does not answer."""
 
 
 class CommandSteps:
@@ -121,9 +110,7 @@ class CommandSteps:
         return TcpSlurmdPorts(lambda: self._addresses(nodes))
 
     def keep_nodes(self, job_id: str, nodes: Sequence[str]) -> None:
-        """See `InsideSteps.keep_nodes`. Slurm 22.05 without accounting does it once for each job, and refuses
-        after 5 s from then on.
-        """
+        """See `InsideSteps`. 22.05 without accounting does it once a job, then refuses after 5 s."""
         wanted = f"NodeList={fold(nodes)}"
         try:
             self._ask_slurm(Call.EFFECT, ["scontrol", "update", f"JobId={_number(job_id)}", wanted])

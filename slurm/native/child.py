@@ -13,8 +13,7 @@ shares no module with ftrun. Each request is one line of JSON on stdin; replies 
 
 It ends when stdin is closed. Standard library only, and no module of ftrun's: it may run on another
 interpreter, of Python 3.9 or later. Attribute names are those of pyslurm's tags v22.5.3 to v25.11.2 (compared
-in their sources).
-"""
+in their sources)."""
 
 from __future__ import annotations
 
@@ -55,15 +54,9 @@ class PyslurmClient:
         self._dialect = next(words for start, words in DIALECTS if version.startswith(start))
         self._users: dict[int, str] = {}
         self.verbs: dict[str, Callable[..., object]] = {
-            "jobs": self.jobs,
-            "nodes": self.nodes,
-            "partitions": self.partitions,
-            "cancel": self.cancel,
-            "hold": self.hold,
-            "release": self.release,
-            "exclude": self.exclude,
-            "node": self.node,
-        }
+            "jobs": self.jobs, "nodes": self.nodes, "partitions": self.partitions, "cancel": self.cancel,
+            "hold": self.hold, "release": self.release, "exclude": self.exclude, "node": self.node,
+        }  # fmt: skip
 
     def jobs(self, ids: list[int]) -> list[list[object]]:
         """A row (JOB) for each job of these numbers, all tasks and components of an array's or a heterogeneous job's included."""
@@ -148,9 +141,7 @@ class PyslurmClient:
         node.modify(wanted)
 
     def _plain(self, number: int) -> Any:
-        """The job, read at the last moment before an effect. pyslurm identifies a job by its number alone,
-        which is one task of an array.
-        """
+        """The job, read right before an effect: its number may be that of one task of an array."""
         job = self._slurm.Job.load(number)
         if job.array_id or job.heterogeneous_id:
             raise NotSupported("part of an array or of a heterogeneous job")

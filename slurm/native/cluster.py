@@ -1,16 +1,13 @@
 """`Cluster` by pyslurm in a child process, and by Slurm's commands for the rest. (I/O)
 
-The commands can do everything, so pyslurm serves only what it does clearly better: frequent queries and quick
-operations, that is the rows of jobs, nodes and partitions, and plain effects on one job or one node. The
-commands do submission (site filters run in sbatch), details of one job, accounting, signals, and arrays and
-heterogeneous jobs, whose members pyslurm cannot name.
+pyslurm serves only what it does clearly better: the rows of jobs, nodes and partitions, and plain effects on
+one job or one node. The commands do submission (site filters run in sbatch), details, accounting, signals, and
+arrays and heterogeneous jobs, whose members pyslurm cannot name.
 
-An error that Slurm returns through the child counts as Slurm's answer, as from a command; but "unreachable"
-is believed of a library only after a timeout. A failure of the child itself never reaches the caller: the
-commands do the read at once, or the effect if it has not begun; an effect that may have happened is reported
-as `OutcomeUnknown`. A child that fails repeatedly is not used for a while (`rows.Standing`); `speaking` says
-so.
-"""
+An error that Slurm returns through the child counts as Slurm's answer; but "unreachable" is believed of a
+library only after a timeout. If the child itself fails, the commands do the read, or the effect if it has not
+begun; an effect that may have happened is `OutcomeUnknown`. A child that fails repeatedly is not used for a
+while (`rows.ChildHealth`); `speaking` says so."""
 
 from __future__ import annotations
 
@@ -21,12 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ftrun.slurm.client.cluster import (
-    Cluster,
-    JobRow,
-    NodeRow,
-    PartitionRow,
-)
+from ftrun.slurm.client.cluster import Cluster, JobRow, NodeRow, PartitionRow
 from ftrun.slurm.client.errors import OutcomeUnknown, SlurmError, Unreachable
 from ftrun.slurm.client.nodeset import fold
 from ftrun.slurm.commands.cluster import JOB_ID, known_node, needs_drain
@@ -47,21 +39,17 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class ClientInUse:
-    """The client in use: `by` is "commands" or "pyslurm VERSION", `why` is the problem with pyslurm if it is
-    not used.
-    """
+    """`by`: "commands" or "pyslurm VERSION"; `why` pyslurm is not used, if so."""
 
     by: str
     why: str = ""
 
 
 class NativeCluster:
-    """A `Cluster` that uses pyslurm first, and `commands` for the rest.
-
-    `env` as for `CommandCluster`. `python`: the interpreter that has pyslurm (default: this one). `auto`: use
-    pyslurm only if it has exactly the cluster's release. `tell` is called when the client in use changes.
-    `argv` replaces the child's command line, `clock` (monotonic seconds) tells when to retry it.
-    """
+    """A `Cluster` that uses pyslurm first, and `commands` for the rest. `env` as for `CommandCluster`.
+    `python`: the interpreter that has pyslurm (default: this one). `auto`: use pyslurm only if it has exactly
+    the cluster's release. `tell` is called when the client in use changes. `argv` replaces the child's
+    command line, `clock` (monotonic seconds) tells when to retry it."""
 
     def __init__(
         self,
@@ -90,8 +78,6 @@ class NativeCluster:
         self.facts, self.ping, self.rights = commands.facts, commands.ping, commands.rights
         self.dependents, self.contended = commands.dependents, commands.contended
         self.reshape, self.set_dependency = commands.reshape, commands.set_dependency
-
-    # ----------------------------------------------------------------- by the child
 
     def jobs(self, job_ids: Collection[str]) -> Mapping[str, JobRow]:
         """See `Cluster.jobs`."""
@@ -177,12 +163,8 @@ class NativeCluster:
         else:
             otherwise()
 
-    # ----------------------------------------------------------------- asking
-
     def probe(self) -> ClientInUse:
-        """Check now whether the child works, whatever it did before. Raises SlurmError if Slurm does not
-        answer.
-        """
+        """Check now whether the child works, whatever it did before. Raises SlurmError."""
         with self._lock:
             self._standing = rows.ChildHealth()
         self.partitions()
@@ -247,20 +229,15 @@ class NativeCluster:
 
     def _verdict(self, told: SlurmAnswered, asked_s: float) -> SlurmError | None:
         """The error for Slurm's words; None if the commands should try as well, since pyslurm alone may be
-        the cause.
-
-        That is so for words that Slurm does not have, and for "unreachable" without a timeout. Nothing has
-        happened then.
-        """
+        the cause. That is so for words that Slurm does not have, and for "unreachable" without a timeout.
+        Nothing has happened then."""
         error = error_of_failure(Call.EFFECT if told.begun else Call.READ, stderr=told.words)
         if told.begun or not isinstance(error, Unreachable):
             return error
         return error if is_known(told.words) and self._clock() - asked_s >= QUICK_S else None
 
     def _ask(self, do: str, **words: object) -> object:
-        """The child's reply. Raises NotSupported if it is not to be used; SlurmAnswered, NoAnswer; Unreachable if Slurm is
-        not even configured.
-        """
+        """The child's reply. Raises NotSupported, SlurmAnswered, NoAnswer; Unreachable without slurm.conf."""
         check_configuration(self._env)
         with self._lock:
             if self._child is not None and not self._child.alive:
@@ -271,9 +248,7 @@ class NativeCluster:
             return self._child.ask(do, self._timeout_s, **words)
 
     def _start(self) -> None:
-        """Start a child of the right release that answers a first query. Raises NotSupported without one,
-        SlurmError if Slurm does not answer.
-        """
+        """Start a child of the right release that answers. Raises NotSupported, SlurmError."""
         if self._standing.barred(self._clock()):
             raise NotSupported(self.speaking.why)
         self.close()

@@ -47,11 +47,9 @@ class ChildHealth:
 
 
 def unfit(version: str, cluster: tuple[int, int, int], *, auto: bool) -> str:
-    """Why pyslurm of this version does not fit that cluster; "" if it may be tried.
-
-    pyslurm's version begins with that of the Slurm it was built for. A controller understands libraries some
-    releases older than itself, never a newer one; `auto` accepts neither.
-    """
+    """Why pyslurm of this version does not fit that cluster; "" if it may be tried. pyslurm's version begins
+    with that of the Slurm it was built for. A controller understands libraries some releases older than
+    itself, never a newer one; `auto` accepts neither."""
     built = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     release = cluster[:2]
     if built == release or (len(built) == 2 and not auto and built < release):
@@ -65,9 +63,7 @@ def numbers(job_ids: Iterable[str]) -> list[int]:
 
 
 def job_rows(told: Sequence[Sequence[object]], wanted: Collection[str]) -> dict[str, JobRow]:
-    """The rows that `squeue -r -j WANTED` would show, by their ids. Raises TypeError or ValueError for bad
-    rows.
-    """
+    """The rows of `squeue -r -j WANTED`, by their ids. Raises TypeError, ValueError for bad rows."""
     ids = set(wanted)
     rows = {}
     for one in told:
@@ -109,9 +105,7 @@ def _job(  # noqa: PLR0917 - one row of the child, in its order
 def _printed_ids(  # noqa: PLR0917 - the beginning of a row
     number: object, array: object, task: object, waiting: object, het: object, offset: object
 ) -> Iterable[str]:
-    """`7`, `7_3`, `7+1`; one for each task of an array that has no number of its own yet. Raises ValueError
-    if not all are named.
-    """
+    """`7`, `7_3`, `7+1`; one for each unnumbered task of an array. Raises ValueError if not all are named."""
     if het:
         return [f"{het}+{offset or 0}"]
     if not array:

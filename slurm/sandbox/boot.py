@@ -1,8 +1,7 @@
 """Starts the daemons of a sandbox, one by one. (I/O)
 
 Every daemon gets a session of its own, no terminal and no pipe of ours: a sandbox outlives the terminal it
-was started from, and whoever reads our output is not left waiting for a daemon to close it.
-"""
+was started from, and whoever reads our output is not left waiting for a daemon to close it."""
 
 from __future__ import annotations
 
@@ -25,18 +24,11 @@ START_TIMEOUT_S = 60.0
 # What the kernel calls /dev/null; a device of ours with these numbers is as harmless.
 NULL_DEVICE = os.makedev(1, 3)
 PACKAGES = {
-    "munged": "munge",
-    "slurmctld": "slurm-wlm",
-    "slurmd": "slurm-wlm",
-    "sinfo": "slurm-wlm",
-    "sshd": "openssh-server",
-    "ssh-keygen": "openssh-client",
-    "slurmdbd": "slurmdbd",
-    "sacctmgr": "slurm-wlm",
-    "mariadbd": "mariadb-server-core",
-    "mariadb-install-db": "mariadb-server-core",
+    "munged": "munge", "slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "sinfo": "slurm-wlm",
+    "sshd": "openssh-server", "ssh-keygen": "openssh-client", "slurmdbd": "slurmdbd",
+    "sacctmgr": "slurm-wlm", "mariadbd": "mariadb-server-core", "mariadb-install-db": "mariadb-server-core",
     "my_print_defaults": "mariadb-client-core",
-}
+}  # fmt: skip
 
 
 def put(path: Path, text: str, mode: int = 0o644) -> None:
@@ -62,10 +54,9 @@ def make_folder(path: Path, mode: int = 0o755) -> None:
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether a file or folder of a sandbox may be the work of another user: not ours or root's, a link, or left to others to write.
-
-    Root runs what the files of a sandbox say, so they are asked about before each use. A sticky folder is everybody's on purpose.
-    """
+    """Whether a file or folder of a sandbox may be the work of another user: not ours or root's, a link, or
+    left to others to write. Root runs what the files of a sandbox say, so they are asked about before each
+    use. A sticky folder is everybody's on purpose."""
     fact = path.lstat()
     by_all = bool(fact.st_mode & stat.S_IWOTH) and not fact.st_mode & stat.S_ISVTX
     by_group = bool(fact.st_mode & stat.S_IWGRP) and fact.st_gid not in (0, os.getegid())
@@ -120,10 +111,7 @@ def slurm_version() -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a machine allows its nodes: host names of their own, resolving them, and a UTS namespace at all.
-
-    `refused` says why not all of it.
-    """
+    """What a machine allows nodes: host names, resolving them, a UTS namespace; `refused`: why not all."""
 
     named: bool
     resolved: bool
@@ -135,15 +123,13 @@ NOT_ASKED_FOR = Names(named=False, resolved=False, marked=False, refused="not as
 
 
 def node_wrapper(plan: Plan, node: str) -> list[str]:
-    """The words before a command that let it run under a node's own name; none where that is refused.
-
-    A UTS namespace gives the host name, and marks whatever the node's processes leave behind. A mount
-    namespace with an /etc/hosts of the sandbox's own lets every node resolve every other: training scripts
-    meet at the first node's name, and newer slurmctlds answer an srun by the name of the host it runs on
-    (24.11 stands still for 10 s when it cannot). Where nobody could resolve the name, there is the mark alone.
-    Memory of a node's own is a tmpfs in that mount namespace: gone with the last process of the node, as it is
-    gone when a machine loses power.
-    """
+    """The words before a command that let it run under a node's own name; none where that is refused. A UTS
+    namespace gives the host name, and marks whatever the node's processes leave behind. A mount namespace
+    with an /etc/hosts of the sandbox's own lets every node resolve every other: training scripts meet at the
+    first node's name, and newer slurmctlds answer an srun by the name of the host it runs on (24.11 stands
+    still for 10 s when it cannot). Where nobody could resolve the name, there is the mark alone. Memory of a
+    node's own is a tmpfs in that mount namespace: gone with the last process of the node, as it is gone when
+    a machine loses power."""
     if not plan.marked:
         return []
     hosts, name = plan.hosts_path if plan.hosts else None, node if plan.uts else None
@@ -229,12 +215,9 @@ def _probe(wrapper: list[str], name: str) -> str:
 
 
 def gpu_files(folder: Path, count: int) -> tuple[str, bool]:
-    """Make or choose `count` device files to stand for GPUs.
-
-    Returns the File= expression and whether Slurm will number them (CUDA_VISIBLE_DEVICES is set), which
-    it does for character devices only: nodes of our own where we may make them, else the consoles, which
-    Slurm only looks at and never opens.
-    """
+    """Make or choose `count` device files to stand for GPUs. Returns the File= expression and whether Slurm
+    will number them (CUDA_VISIBLE_DEVICES is set), which it does for character devices only: nodes of our own
+    where we may make them, else the consoles, which Slurm only looks at and never opens."""
     devices = folder / "dev"
     shutil.rmtree(devices, ignore_errors=True)
     make_folder(devices)
@@ -326,11 +309,9 @@ def start_daemon(
     detach: bool = False,
     more: Mapping[str, str] | None = None,
 ) -> None:
-    """Run a daemon's start command, with `more` in its environment, and wait until it has gone to the background.
-
-    `detach` is for a program that stays in the foreground: it is left running. SandboxError with the last
-    line that the daemon said or logged when it refuses.
-    """
+    """Run a daemon's start command, with `more` in its environment, and wait until it has gone to the
+    background. `detach` is for a program that stays in the foreground: it is left running. SandboxError with
+    the last line that the daemon said or logged when it refuses."""
     said = Path(plan.folder) / "log" / "start.log"
     with open(said, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as output:
         before = output.tell()

@@ -1,8 +1,7 @@
 """The handle on one sandbox: ask it, hurt its nodes, stop its controller, take it down. (I/O)
 
 What is up is read from /proc and from Slurm, never remembered: a sandbox whose maker is dead, or whose
-daemons were killed one by one, can be loaded, looked at and taken down like any other.
-"""
+daemons were killed one by one, can be loaded, looked at and taken down like any other."""
 
 from __future__ import annotations
 
@@ -90,13 +89,9 @@ class Sandbox:
                 f"no sandbox in {path.parent}: make one with `ftrun sandbox up`", wrong_usage=True
             ) from None
 
-    # ---- asking -------------------------------------------------------------------------------------
-
     def env(self) -> dict[str, str]:
-        """os.environ for a client of this sandbox: its SLURM_CONF, daemons' folders in PATH.
-
-        Variables of another cluster (we may stand inside one of its jobs) are left out.
-        """
+        """os.environ for a client of this sandbox: its SLURM_CONF, daemons' folders in PATH. Variables of
+        another cluster (we may stand inside one of its jobs) are left out."""
         environment = dict(os.environ)
         if environment.get("SLURM_CONF") != str(self.conf):
             environment = {
@@ -115,11 +110,9 @@ class Sandbox:
         check: bool = False,
         cwd: Path | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command as a client of this sandbox, in `cwd` (default: the caller's folder).
-
-        Raises SandboxError when it takes longer than `timeout_s`, cannot be started, or, with `check`,
-        exits with another code than 0.
-        """
+        """Run a command as a client of this sandbox, in `cwd` (default: the caller's folder). Raises
+        SandboxError when it takes longer than `timeout_s`, cannot be started, or, with `check`, exits with
+        another code than 0."""
         if not self.conf.exists():
             raise SandboxError(f"no slurm.conf in {self.folder}: the sandbox is not up")
         words = [str(word) for word in command]
@@ -200,8 +193,6 @@ class Sandbox:
         names += [f"slurmd-{node}" for node in self.node_names]
         return names + ([f"sshd-{node}" for node in self.node_names] if self.plan.ssh else [])
 
-    # ---- hurting and mending nodes ------------------------------------------------------------------
-
     def break_node(self, node: str, how: str) -> None:
         """Hurt a node: crash, freeze, slurmd (only its slurmd dies) or drain."""
         if how not in HOWS:
@@ -240,11 +231,9 @@ class Sandbox:
         self.run(["scontrol", "update", f"nodename={node}", "state=drain", f"reason={reason}"], check=True)
 
     def mend(self, node: str, *, timeout_s: float = NODE_WAIT_S) -> None:
-        """Undo whatever was done to a node; returns when Slurm uses it again.
-
-        Thaws it, starts what is dead, resumes it where it is down or drained. While the controller is
-        dead or frozen only the processes are mended. SandboxError when Slurm does not take it back.
-        """
+        """Undo whatever was done to a node; returns when Slurm uses it again. Thaws it, starts what is dead,
+        resumes it where it is down or drained. While the controller is dead or frozen only the processes are
+        mended. SandboxError when Slurm does not take it back."""
         self.plan.index(node)
         sandbox_processes.send_until_stable(lambda: self.members().nodes[node], signal.SIGCONT)
         living = self.members().daemons
@@ -273,8 +262,6 @@ class Sandbox:
                 boot.start_slurmd(self.plan, node)
             self.run(["scontrol", "update", f"nodename={node}", "state=resume"], timeout_s=ASK_TIMEOUT_S)
             time.sleep(0.3)
-
-    # ---- the controller -----------------------------------------------------------------------------
 
     def start_controller(self) -> None:
         """Start slurmctld (and munged where it is dead) from the saved state; returns when it answers."""
@@ -326,14 +313,10 @@ class Sandbox:
                 raise SandboxError(f"slurmctld is still there after {CONTROLLER_WAIT_S:g} s")
             time.sleep(0.02)
 
-    # ---- the end ------------------------------------------------------------------------------------
-
     def down(self) -> int:
-        """End every process of the sandbox and remove sockets, keys and spools; logs and `shared` stay.
-
-        Works on a sandbox in any state, also twice. Returns the number of processes ended; SandboxError
-        when one resists SIGKILL (a process in uninterruptible sleep).
-        """
+        """End every process of the sandbox and remove sockets, keys and spools; logs and `shared` stay. Works
+        on a sandbox in any state, also twice. Returns the number of processes ended; SandboxError when one
+        resists SIGKILL (a process in uninterruptible sleep)."""
         ended, left = sandbox_processes.end(lambda: self.members().everything, DOWN_WAIT_S)
         if left:
             raise SandboxError(

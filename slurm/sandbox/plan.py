@@ -11,8 +11,7 @@ Facts the texts rest on (seen on Slurm 22.05 to 26.05):
 - a Slurm built without --enable-multiple-slurmd (SchedMD's own packages) refuses two nodes with one NodeHostname,
   and its slurmds refuse a credential that their munged has seen: each needs a munged of its own;
 - switch/none is the default everywhere and is no longer accepted by name in newer releases;
-- a GRES backed by a character device is counted and numbered, one backed by a plain file is only counted.
-"""
+- a GRES backed by a character device is counted and numbered, one backed by a plain file is only counted."""
 
 from __future__ import annotations
 
@@ -30,10 +29,8 @@ NODES_MAX = 1000
 
 
 class SandboxError(Exception):
-    """A sandbox could not do what was asked; one line: what is wrong and how to mend it.
-
-    `wrong_usage` is True where the caller or the machine lacks something (exit 2 on the command line).
-    """
+    """A sandbox could not do what was asked; one line: what is wrong and how to mend it. `wrong_usage` is
+    True where the caller or the machine lacks something (exit 2 on the command line)."""
 
     def __init__(self, message: str, *, wrong_usage: bool = False) -> None:
         super().__init__(message)
@@ -42,17 +39,15 @@ class SandboxError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that was decided when the sandbox was made.
-
-    `run_dir` holds sockets, keys and spools: `folder` itself, or a short folder in the temporary folder
-    where `folder` is too long for Unix sockets. `version` is Slurm's (major, minor). `gpu_files` is the
-    File= expression of gres.conf ("" without GPUs); `gpu_numbered` tells whether jobs see
-    CUDA_VISIBLE_DEVICES. `uts`: nodes have host names of their own; `hosts`: they can resolve them; `marked`:
-    every node lives in a UTS namespace of its own, named or not. `shm_mib`: every node has a /dev/shm of its own, so large
-    (0: that of the machine). `multiple_slurmd`: this Slurm allows several slurmds on one host; where it does not, each
-    node has a host name and a munged of its own. Ports: slurmctld `base_port`, then one per
-    slurmd, then one per sshd, then two for accounting.
-    """
+    """Everything that was decided when the sandbox was made. `run_dir` holds sockets, keys and spools:
+    `folder` itself, or a short folder in the temporary folder where `folder` is too long for Unix sockets.
+    `version` is Slurm's (major, minor). `gpu_files` is the File= expression of gres.conf ("" without GPUs);
+    `gpu_numbered` tells whether jobs see CUDA_VISIBLE_DEVICES. `uts`: nodes have host names of their own;
+    `hosts`: they can resolve them; `marked`: every node lives in a UTS namespace of its own, named or not.
+    `shm_mib`: every node has a /dev/shm of its own, so large (0: that of the machine). `multiple_slurmd`:
+    this Slurm allows several slurmds on one host; where it does not, each node has a host name and a munged
+    of its own. Ports: slurmctld `base_port`, then one per slurmd, then one per sshd, then two for
+    accounting."""
 
     name: str
     folder: str
@@ -98,8 +93,7 @@ class Plan:
 
     @property
     def munged_folders(self) -> dict[str, str]:
-        """Name of each munged -> the folder of its socket. A node that has one of its own sees that folder in
-        the place of the sandbox's."""
+        """Name of each munged -> its socket's folder, which a node sees in the sandbox's place."""
         names = ["munged", *(f"munged-{node}" for node in self.node_names if not self.multiple_slurmd)]
         return {name: f"{self.run_dir}/{name.replace('munged', 'munge')}" for name in names}
 
@@ -181,11 +175,9 @@ def usable_folder(folder: PurePath) -> None:
 
 
 def slurm_conf(plan: Plan) -> str:
-    """The text of slurm.conf: the sandbox's settings, overridden by `plan.conf`.
-
-    In `plan.conf` an empty value drops a default. `PartitionName` and `NodeSet` add lines to the default
-    partition `main`; a value of several lines gives several entries.
-    """
+    """The text of slurm.conf: the sandbox's settings, overridden by `plan.conf`. In `plan.conf` an empty
+    value drops a default. `PartitionName` and `NodeSet` add lines to the default partition `main`; a value of
+    several lines gives several entries."""
     settings = _settings(plan)
     extra: list[str] = []
     for key, value in plan.conf.items():

@@ -335,7 +335,6 @@ class Job:
             exit_code=self.exit_code,
             exit_signal=self.exit_signal,
             derived_exit_code=self.derived[0],
-            derived_exit_signal=self.derived[1],
             restarts=self.restarts,
             nodes=self.nodes,
             excluded=self.excluded,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks.runtime import paths
 from ftrun.slurm.sandbox.handle import Sandbox
+from tests import owned_paths
 from tests.slurm.post import FTRUN, Post
 
 pytestmark = pytest.mark.slurm
@@ -49,7 +49,7 @@ def amiss(roots: tuple[tuple[str, str], ...]) -> list[str]:
     told = []
     for path in sorted({path for _, folder in roots for path in _below(folder)}):
         fact = os.lstat(path)
-        row, mode = paths.row_of(path, roots), stat.S_IMODE(fact.st_mode)
+        row, mode = owned_paths.row_of(path, roots), stat.S_IMODE(fact.st_mode)
         if row is None:
             told.append(f"{path}: no row")
         elif stat.S_ISLNK(fact.st_mode):

@@ -222,9 +222,6 @@ def test_a_report_is_bounded(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["findings"][0]["severity"] == BAD
 
 
-# ---------------------------------------------------------------------- the process
-
-
 def _start(tmp_path: Path, root: Path, period_s: float) -> subprocess.Popen[bytes]:
     (tmp_path / "attempt").mkdir(exist_ok=True)
     packed = build_zipapp(str(tmp_path / "home"))

@@ -68,32 +68,20 @@ def _until(ready: Callable[[], bool], limit_s: float = 60.0) -> bool:
 
 
 SCRIPTS = {
-    "ends well": "exit 0",
-    "fails": "exit 1",
-    "fails with 7": "exit 7",
-    "fails with 255": "exit 255",
-    "137 that is no signal": "exit 137",
-    "hangs up": "kill -HUP $$",
-    "interrupted": "kill -INT $$",
-    "quits": "kill -QUIT $$",
-    "aborts": "kill -ABRT $$",
-    "killed": "kill -KILL $$",
-    "user signal": "kill -USR1 $$",
-    "segmentation fault": "kill -SEGV $$",
-    "broken pipe": "kill -PIPE $$",
-    "asked to end": "kill -TERM $$",
-    "real time": "kill -40 $$",
+    "ends well": "exit 0", "fails": "exit 1", "fails with 7": "exit 7", "fails with 255": "exit 255",
+    "137 that is no signal": "exit 137", "hangs up": "kill -HUP $$", "interrupted": "kill -INT $$",
+    "quits": "kill -QUIT $$", "aborts": "kill -ABRT $$", "killed": "kill -KILL $$",
+    "user signal": "kill -USR1 $$", "segmentation fault": "kill -SEGV $$", "broken pipe": "kill -PIPE $$",
+    "asked to end": "kill -TERM $$", "real time": "kill -40 $$",
     "reads and writes": "cat; echo out; echo err >&2; exit 3",
-    "a long text": "head -c 3000000 /dev/zero; exit 4",
-    "words": 'printf "<%s>" "$@"; exit 5',
+    "a long text": "head -c 3000000 /dev/zero; exit 4", "words": 'printf "<%s>" "$@"; exit 5',
     "nothing to read": "read x; echo $?",
     "its own group": '[ "$(cut -d" " -f5 /proc/$$/stat)" = $$ ] && echo leader',
     "signals as they were": "grep -E '^Sig(Blk|Ign)' /proc/self/status",
-    "environment": "env | grep -v ^_= | sort",
-    "files": "ls /proc/self/fd | wc -l",
+    "environment": "env | grep -v ^_= | sort", "files": "ls /proc/self/fd | wc -l",
     "folder and mask": "pwd; umask; ulimit -c",
     "broken pipe for real": "yes | head -1; exit ${PIPESTATUS-6}",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -33,18 +33,9 @@ class Run:
         self.log = folder / "log"
         hook = build_zipapp(str(folder / "home"))
         words = [
-            sys.executable,
-            "-IS",
-            hook,
-            "rank",
-            "--folder",
-            str(self.ranks),
-            "--",
-            sys.executable,
-            str(TRAIN),
-            "150",
-            str(folder),
-        ]
+            sys.executable, "-IS", hook, "rank", "--folder", str(self.ranks), "--", sys.executable,
+            str(TRAIN), "150", str(folder),
+        ]  # fmt: skip
         with self.log.open("ab") as stream:
             self.tasks = [
                 subprocess.Popen(

@@ -34,19 +34,9 @@ class SpanningShim(Shim):
         self._tool("srun", SRUN)
         (self.talk / "span.sh").write_bytes(SPAN_SH)
         words = (
-            "7",
-            "0.2",
-            str(folder),
-            "",
-            " n0 n1",
-            "",
-            "--no-kill --overlap",
-            "",
-            "",
-            "",
-            " 9:n4",
+            "7", "0.2", str(folder), "", " n0 n1", "", "--no-kill --overlap", "", "", "", " 9:n4",
             "n[0-1],n4",
-        )
+        )  # fmt: skip
         (self.talk / "shim.2").write_text("set -- " + " ".join(f"'{word}'" for word in words) + "\n")
         self.env |= {
             "FOLDER": str(folder),

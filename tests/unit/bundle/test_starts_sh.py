@@ -350,8 +350,9 @@ def test_the_world_is_what_a_plain_srun_makes(inside: Attempt, env: dict[str, st
 
 
 def test_a_meeting_place_is_chosen_anew(inside: Attempt) -> None:
-    """Port and address of a start differ from those of the one before; what the job's environment has stays. A first start finds nothing that
-    sbatch would not give it, for two trainings beside each other in one job would meet where each of them had found a place of its own."""
+    """Port and address of a start differ from those of the one before; what the job's environment has stays.
+    A first start finds nothing that sbatch would not give it, for two trainings beside each other in one job
+    would meet where each of them had found a place of its own."""
     plan(inside, "again|nodes=b,c", "end")
     inside.env["MASTER_PORT"] = "4711"
     lines = inside.run(
@@ -517,15 +518,9 @@ CALLS = [
 # What is told of elsewhere in this file, and what prints a page and ends.
 NOT_ASKED = {"nodelist", "exclude", "relative", "jobid", "het-group", "help", "usage", "version"}
 THROUGH = [
-    "--version",
-    "-V",
-    "--help",
-    "--usage",
-    "--jobid=8 -w n1 a",
-    "--jobid 8 a",
-    "--het-group=0 a",
+    "--version", "-V", "--help", "--usage", "--jobid=8 -w n1 a", "--jobid 8 a", "--het-group=0 a",
     "-n1 --jobid=8.0 a",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("words", "wanted"), CALLS, ids=[words for words, _ in CALLS])

@@ -22,20 +22,14 @@ from tests.unit import written
 PAGE = 4096
 
 WRITTEN = {
-    "saves/step_10.pt": ("torch", 10, None),
-    "saves/step_20.pt": ("torch", 20, None),
-    "saves/step_30.pt": ("torch", 30, None),
-    "dcp/step_100": ("dcp", 100, None),
-    "dcp/step_200": ("dcp", 200, None),
-    "dcp/step_300": ("dcp", 300, None),
-    "dcp/step_400": ("dcp", 400, None),
-    "megatron/iter_0000100": ("megatron", 100, 2),
-    "megatron/iter_0000200": ("megatron", 200, 2),
-    "zero1/global_step100": ("deepspeed", 100, 2),
-    "zero3/global_step100": ("deepspeed", 100, 2),
-    "pipeline/global_step100": ("deepspeed", 100, 4),
+    "saves/step_10.pt": ("torch", 10, None), "saves/step_20.pt": ("torch", 20, None),
+    "saves/step_30.pt": ("torch", 30, None), "dcp/step_100": ("dcp", 100, None),
+    "dcp/step_200": ("dcp", 200, None), "dcp/step_300": ("dcp", 300, None),
+    "dcp/step_400": ("dcp", 400, None), "megatron/iter_0000100": ("megatron", 100, 2),
+    "megatron/iter_0000200": ("megatron", 200, 2), "zero1/global_step100": ("deepspeed", 100, 2),
+    "zero3/global_step100": ("deepspeed", 100, 2), "pipeline/global_step100": ("deepspeed", 100, 4),
     "universal/global_step100_universal": ("deepspeed", 100, 2),
-}
+}  # fmt: skip
 NO_SUMS = {"saves/step_10.pt", "saves/step_20.pt"}
 # Nothing in DeepSpeed's universal form tells of these.
 UNIVERSAL = ("exp_avg.pt", "exp_avg_sq.pt", "step.pt", "optimizer_state.pt", "mp_rank_00_model_states.pt")

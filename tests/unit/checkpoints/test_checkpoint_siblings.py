@@ -123,7 +123,6 @@ def test_a_checkpoint_with_a_list_is_judged_by_that(tmp_path: Path) -> None:
     assert "step_30" == picked(tmp_path)[0]
 
 
-# ---------------------------------------------------------------------- the tests of SCR
 # What the Scalable Checkpoint/Restart library tries with its test program: four ranks, a file each, three checkpoints. Its cache, its copy on the
 # parallel file system and what it rebuilds are one folder here; what it cannot rebuild is what must be passed over.
 

@@ -26,19 +26,12 @@ ECC = (DATA / "npu-smi-ecc.txt").read_text()
 METRIC = (DATA / "amd-smi-metric.json").read_text()
 
 
-# --- AMD
-
 SOUND = {
-    "vendor": "0x1002",
-    "ras/umc_err_count": "ue: 0\nce: 3",
-    "ras/gfx_err_count": "ue: 0\nce: 0",
-    "ras/gpu_vram_bad_pages": "",
-    "hwmon/hwmon3/temp1_input": "41000",
-    "hwmon/hwmon3/temp1_label": "edge",
-    "hwmon/hwmon3/temp2_input": "44000",
-    "hwmon/hwmon3/temp2_label": "junction",
+    "vendor": "0x1002", "ras/umc_err_count": "ue: 0\nce: 3", "ras/gfx_err_count": "ue: 0\nce: 0",
+    "ras/gpu_vram_bad_pages": "", "hwmon/hwmon3/temp1_input": "41000", "hwmon/hwmon3/temp1_label": "edge",
+    "hwmon/hwmon3/temp2_input": "44000", "hwmon/hwmon3/temp2_label": "junction",
     "hwmon/hwmon3/temp2_crit": "100000",
-}
+}  # fmt: skip
 
 
 def cards(root: Path, *changes: dict[str, str]) -> amd.GpuFacts:
@@ -117,9 +110,6 @@ def test_a_throttled_card_is_degraded(tmp_path: Path) -> None:
     assert (DEGRADED, "card0") == (found.severity, found.device)
 
 
-# --- Ascend
-
-
 def health(word: str) -> str:
     return TABLE.replace("| OK            | 101.8", f"| {word:<13} | 101.8")
 
@@ -180,8 +170,6 @@ def test_chips_are_read_in_both_forms_of_the_table() -> None:
     assert [npu.Chip(0, "910B3", "OK", 43), npu.Chip(1, "910B3", "OK", 39)] == npu.chips(TABLE)
     assert [npu.Chip(0, "Ascend950PR", "Alarm", 41)] == npu.chips(NEW_TABLE)
 
-
-# --- DCGM
 
 HEALTHY = (
     "".join(FAILURE.splitlines(keepends=True)[:3])

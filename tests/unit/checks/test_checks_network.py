@@ -42,15 +42,10 @@ def adapter(root: Path, device: str, **files: str) -> Path:
     folder = root / "sys/class/infiniband" / device
     write(folder, hca_type="MT4129", board_id="MT_0000000838", fw_ver="28.39.1002")
     usual = {
-        "state": "4: ACTIVE",
-        "phys_state": "5: LinkUp",
-        "rate": "400 Gb/sec (4X NDR)",
-        "link_layer": "InfiniBand",
-        "counters__link_downed": "0",
-        "counters__symbol_error": "0",
-        "counters__port_rcv_errors": "0",
-        "hw_counters__out_of_sequence": "0",
-    }
+        "state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "400 Gb/sec (4X NDR)",
+        "link_layer": "InfiniBand", "counters__link_downed": "0", "counters__symbol_error": "0",
+        "counters__port_rcv_errors": "0", "hw_counters__out_of_sequence": "0",
+    }  # fmt: skip
     write(folder / "ports/1", **{**usual, **files})
     return folder / "ports/1"
 
@@ -58,9 +53,6 @@ def adapter(root: Path, device: str, **files: str) -> Path:
 DOWN = {"state": "1: DOWN", "phys_state": "3: Disabled", "rate": "2.5 Gb/sec (1X SDR)"}
 POLLING = {**DOWN, "phys_state": "2: Polling"}
 WAITING = {"state": "2: INIT", "rate": "400 Gb/sec (4X NDR)"}
-
-
-# --- ports
 
 
 @pytest.mark.parametrize(
@@ -134,9 +126,6 @@ def test_a_port_is_read_whole(tmp_path: Path) -> None:
     assert [expected] == rdma.ports(machine, {})
     only = ["symbol_error", "link_downed", "out_of_sequence"]
     assert {"mlx5_0/1": {"link_downed": 0, "out_of_sequence": 0}} == rdma.counters(machine, only)
-
-
-# --- counters
 
 
 def counted(before: int, after: int, counter: str = "symbol_error") -> Growth:
@@ -219,11 +208,8 @@ def test_nic_errors(before: dict[str, int], after: dict[str, int], expected: str
     assert expected == severity("nic-errors", Growth({"eth0": before}, {"eth0": after}, 1.0))
 
 
-# --- interfaces
-
-
 def card(name: str = "eth0", **changes: Any) -> Interface:
-    return Interface(name, "Ethernet", True, True, False, "up", 100_000, 9000, "full", 1)._replace(**changes)
+    return Interface(name, "Ethernet", True, True, False, "up", 100_000, 9000, "full")._replace(**changes)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +259,7 @@ def test_interfaces_are_read_from_the_tree(tmp_path: Path) -> None:
     """Cards have a device, virtual functions a parent; a speed that is not known is none."""
     net = tmp_path / "sys/class/net"
     write(net / "ens1", operstate="up", speed="200000", mtu="9000", flags="0x1003", type="1", duplex="full")
-    write(net / "ens1", device__vendor="0x15b3", statistics__rx_crc_errors="4", carrier_down_count="2")
+    write(net / "ens1", device__vendor="0x15b3", statistics__rx_crc_errors="4")
     write(
         net / "ens1v0", operstate="down", speed="-1", mtu="1500", flags="0x1002", type="1", device__physfn=""
     )
@@ -282,7 +268,7 @@ def test_interfaces_are_read_from_the_tree(tmp_path: Path) -> None:
     machine = Machine(str(tmp_path))
     docker, ens1, function = ethernet.interfaces(machine, {})
 
-    assert Interface("ens1", "Ethernet", True, True, False, "up", 200_000, 9000, "full", 2) == ens1
+    assert Interface("ens1", "Ethernet", True, True, False, "up", 200_000, 9000, "full") == ens1
     assert (False, False, None) == (docker.is_physical, function.is_physical, function.speed_mbps)
     assert {"ens1": {"rx_crc_errors": 4}} == ethernet.counters(machine, ["rx_crc_errors", "tx_errors"])
 
@@ -324,9 +310,6 @@ def test_no_bond_is_skipped() -> None:
     assert SKIPPED == severity("bond", [])
 
 
-# --- RoCE
-
-
 def roce(root: Path, device: str, kinds: list[str], trust: str = "") -> None:
     port = adapter(root, device, link_layer="Ethernet", rate="200 Gb/sec (4X HDR)")
     for index, kind in enumerate(kinds):
@@ -366,9 +349,6 @@ def test_ports_that_trust_differently_are_told(tmp_path: Path) -> None:
     roce(tmp_path, "mlx5_1", FULL, "pcp")
 
     assert NOTE == severity("roce-config", probed("roce-config", Machine(str(tmp_path))))
-
-
-# --- names, routes, peers, ports
 
 
 @pytest.mark.parametrize(

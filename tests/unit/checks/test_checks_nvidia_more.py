@@ -56,9 +56,6 @@ def test_an_answer_that_makes_no_sense_is_no_verdict(check: str, facts: Any, tex
     assert UNKNOWN == severity(check, facts(answer(text)))
 
 
-# --- the kernel's log
-
-
 def log(text: str, now_s: float = BOOTED_S + 9000) -> kernel_log_reader.Log:
     return kernel_log_reader.Log(kernel_log_reader.parsed(text, BOOTED_S), now_s)
 
@@ -144,8 +141,6 @@ def test_a_neighbour_s_gpu_is_no_matter_of_the_job() -> None:
         severity("gpu-xid", gone, devices="0"),
     )
 
-
-# --- driver, modes, memory
 
 PROPRIETARY = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Sat Aug 19 01:15:15 UTC 2025\nGCC version:  gcc version 12.2.0\n"
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (dvs-builder@host)  Tue Jan 14\n"
@@ -273,9 +268,6 @@ def test_a_process_is_known_by_its_cgroup(tmp_path: Path) -> None:
     assert procfs.owner_from(7, status, first) == procfs.owner_from(7, status, second)
     assert procfs.owner(Machine(str(tmp_path)), 8) is None
     assert procfs.owner_from(7, "odd", "") is None
-
-
-# --- fabric and links
 
 
 @pytest.mark.parametrize(

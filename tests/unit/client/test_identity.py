@@ -44,9 +44,6 @@ def _stranger(life: Life, *words: str, comment: str = "") -> str:
     return job
 
 
-# ---------------------------------------------------------------------- whose row it is
-
-
 def test_a_job_whose_comment_somebody_rewrote_is_still_ours() -> None:
     """The same user, name and time of submission."""
     assert _is_ours(replace(ROW, comment="mine"))
@@ -73,9 +70,6 @@ def test_a_job_that_never_showed_its_token_is_at_least_of_its_user() -> None:
     assert not _is_ours(replace(ROW, user="bob"), unseen)
     assert _is_ours(replace(ROW, user="bob"), unseen, user="root")
     assert not _is_ours(replace(ROW, comment="ftrun:r-0002:cd:1"), unseen)
-
-
-# ---------------------------------------------------------------------- what is done
 
 
 @pytest.mark.parametrize("comment", ["", "ftrun:r-9999:cd:1"], ids=["plain", "another-run"])

@@ -117,22 +117,9 @@ def test_rows_hold_any_text_and_end_times_only_of_what_ends() -> None:
     assert (row.start_time_s, row.end_time_s) == (1795228376.0, None)
     assert (row.time_limit_s, row.limit_end_s) == (86400.0, 1795314776.0)
     pending = [
-        "7",
-        "7",
-        "PENDING",
-        "BeginTime",
-        "",
-        "1",
-        "bob",
-        "main",
-        "5",
-        "N/A",
-        "NONE",
-        "0",
-        "UNLIMITED",
-        "x",
+        "7", "7", "PENDING", "BeginTime", "", "1", "bob", "main", "5", "N/A", "NONE", "0", "UNLIMITED", "x",
         "(null)",
-    ]
+    ]  # fmt: skip
     ended = [*RUNNING[:2], "NODE_FAIL", *RUNNING[3:]]
     waiting, over = parse.parse_jobs(squeue(pending, ended))
     assert (waiting.nodes, waiting.start_time_s, waiting.comment, waiting.reason) == (

@@ -73,9 +73,6 @@ def test_a_link_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
         compile_cache_node.ensure_private(str(tmp_path / "link"))
 
 
-# ---------------------------------------------------------------------- the command
-
-
 def test_the_command_gives_and_fills_and_says_what_it_did(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -166,9 +163,6 @@ def test_a_node_with_npus_has_the_folder_that_cann_wants_to_be_there(
     assert (node.local / "ascend").is_dir()
 
 
-# ---------------------------------------------------------------------- classes of nodes
-
-
 def test_nodes_with_another_driver_or_processor_share_nothing(tmp_path: Path) -> None:
     """The class is made from what compiled code rests on, and from nothing that changes by itself."""
     root = tmp_path / "root"
@@ -218,9 +212,6 @@ def test_versions_are_learned_from_those_who_use_the_cache(tmp_path: Path) -> No
         "python": "3.12",
     }
     assert compile_cache_node.framework_versions("/tmp/ftrun-cache-2", str(proc)) == {}
-
-
-# ---------------------------------------------------------------------- while the script runs
 
 
 class Looks:

@@ -214,7 +214,7 @@ class Site:
         status = REPLAYED if content in self.opened_before else GOOD
         self.opened_before.add(content)
         payload = told["payload"].encode()
-        return Credential(status, told["uid"], 0, told["at"], 3600.0, 0, payload)
+        return Credential(status, told["uid"], told["at"], payload)
 
     def look(self, nodes: Sequence[str]) -> Mapping[str, CheckReport]:
         return {node: self.truth[node] for node in nodes}

@@ -31,7 +31,7 @@ def job(number: str, attempt: int, state: JobState, **fields: str) -> JobDetails
     shown = {"UserId": f"ann({ANN})", "NumNodes": "2", "Partition": "main", "Account": "a", "QOS": "normal"}
     shown |= {"TRES": "cpu=64,mem=1T,node=2,billing=64", "OverSubscribe": "OK"}
     return JobDetails(
-        job_id=number, state=state, reason="", exit_code=0, exit_signal=0, derived_exit_code=0, derived_exit_signal=0,
+        job_id=number, state=state, reason="", exit_code=0, exit_signal=0, derived_exit_code=0,
         restarts=0, nodes=(), excluded=(), required=(), std_out="", std_err="", dependency="",
         comment=f"mine ftrun:llm-1:0badcafe:{attempt}", requeue=False, batch_host="", time_limit_s=3600.0, user="ann",
         fields={**shown, **fields},

@@ -41,11 +41,9 @@ QUICK = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ftrun.hooks impor
 
 
 class Node:
-    """A run's folder, and the processes that a test put on this machine.
-
-    They are in a group of their own, whose leader lives and says nothing, as a batch script's does. In the group of the tests they
-    would make those their kin, where whoever started the tests has gone: a sweep would end the other workers.
-    """
+    """A run's folder, and the processes that a test put on this machine. They are in a group of their own,
+    whose leader lives and says nothing, as a batch script's does. In the group of the tests they would make
+    those their kin, where whoever started the tests has gone: a sweep would end the other workers."""
 
     def __init__(self, folder: Path) -> None:
         self.run = folder / "runs" / "r1"
@@ -294,15 +292,8 @@ def test_the_line_of_a_sweep(
     monkeypatch.setenv("SLURM_JOB_ID", JOB)
     old = node.rank("0.1")
     words = [
-        "sweep",
-        "--attempt-folder",
-        str(node.attempt),
-        "--token",
-        "0.2",
-        "--node",
-        "n3",
-        "--spare-check",
-    ]
+        "sweep", "--attempt-folder", str(node.attempt), "--token", "0.2", "--node", "n3", "--spare-check",
+    ]  # fmt: skip
 
     assert 0 == main.main(words)
     assert {"node": "n3", "killed": [old.pid], "left": [], "unfit": ""} == json.loads(capfd.readouterr().out)
@@ -384,8 +375,6 @@ def _started(node: Node, row: dict[str, Any], place: str) -> subprocess.Popen[by
     return one
 
 
-# ---------------------------------------------------------------------- pure
-
 _STARTS = st.builds(
     Start,
     run=st.sampled_from(["/a", "/b"]),
@@ -451,9 +440,6 @@ def test_a_script_without_a_token_survives_its_old_srun(node: Node, tmp_path: Pa
     assert 1 == len(kill_stale.kill_stale(node.here("0.2"), 0.0).killed)
     assert _until((tmp_path / "went_on").exists)
     assert script.poll() is None
-
-
-# ---------------------------------------------------------------------- the guard
 
 
 @pytest.fixture

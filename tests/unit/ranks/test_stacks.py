@@ -79,17 +79,9 @@ class Step:
 
     def taken(self, capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
         base = [
-            "--attempt-folder",
-            str(self.attempt),
-            "--token",
-            "0.1",
-            "--out",
-            str(self.out),
-            "--job",
-            JOB,
-            "--node",
-            "n1",
-        ]
+            "--attempt-folder", str(self.attempt), "--token", "0.1", "--out", str(self.out), "--job", JOB,
+            "--node", "n1",
+        ]  # fmt: skip
         assert 0 == main.main(["stacks", *base, *words])
         assert json.loads(capfd.readouterr().out)["trouble"] is None
         table: dict[str, Any] = json.loads((self.out / "n1.json").read_text())
@@ -273,8 +265,6 @@ def test_a_folder_that_cannot_be_written_is_told(
     assert 0 == main.main(["stacks", *words])
     assert "file" in json.loads(capfd.readouterr().out)["trouble"]
 
-
-# ---------------------------------------------------------------------- pure
 
 PYSPY = """Process 4123: python train.py
 Python v3.11.2 (/usr/bin/python3.11)

@@ -68,9 +68,6 @@ def test_the_sluid_is_learned_from_the_environment_or_from_the_own_group() -> No
     assert own_job({}, group).sluid == ""
 
 
-# ---------------------------------------------------------------- real groups
-
-
 def _hierarchy(kind: str) -> Path | None:
     """Where a hierarchy of this kind is mounted and may be written."""
     for line in Path("/proc/mounts").read_text().splitlines():

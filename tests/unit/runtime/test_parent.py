@@ -21,9 +21,6 @@ HELPERS = {
         *("--attempt-folder", "{dir}/attempts/1", "--launch", "0", "--job", "1"),
         *("--base", "{dir}/base", "--to", "{dir}/to"),
     ],
-    "partner": [
-        *("--base", "{dir}/base", "--attempt-folder", "{dir}/attempts/1", "--job", "1", "--to", "{dir}/to"),
-    ],
 }
 STARTER = """
 import os, subprocess, sys

@@ -19,11 +19,11 @@ import pytest
 
 from ftrun.hooks.bundle import bytecode_cache, zipapp
 from ftrun.hooks.compile_cache import node
-from ftrun.hooks.runtime import paths
 from ftrun.hooks.runtime.ownership import RUNNER
 from ftrun.hooks.staging import workspace
 from ftrun.slurm.sandbox import boot, ports
 from ftrun.supervisor.store import run_dir
+from tests import owned_paths
 
 ME, ANOTHER = 12345, 23456
 OWNERS = {"me": ME, "root": 0, "another": ANOTHER}
@@ -150,9 +150,9 @@ def place() -> Iterator[Path]:
 
 @AS_USERS
 @pytest.mark.parametrize(
-    "row", [row for row in paths.ROWS if row.asked not in {"", *ELSEWHERE}], ids=lambda row: row.name
+    "row", [row for row in owned_paths.ROWS if row.asked not in {"", *ELSEWHERE}], ids=lambda row: row.name
 )
-def test_what_others_put_there_first_is_refused(place: Path, row: paths.Row) -> None:
+def test_what_others_put_there_first_is_refused(place: Path, row: owned_paths.Row) -> None:
     """Each path of the table x owner x mode x link, asked by an ordinary user."""
     probe, expected = FOLDERS[row.asked]
     wrong = []
@@ -169,10 +169,10 @@ def test_what_others_put_there_first_is_refused(place: Path, row: paths.Row) -> 
 
 def test_every_row_says_what_looks_at_it() -> None:
     """What lies where others write, or is run, is asked about, or the folder above it is; and this page knows each that asks."""
-    asked = {row.where: row.asked for row in paths.ROWS}
-    for row in paths.ROWS:
+    asked = {row.where: row.asked for row in owned_paths.ROWS}
+    for row in owned_paths.ROWS:
         assert row.asked in {"", *FOLDERS, *ELSEWHERE}, row.name
-        if row.lies == paths.SHARED:
+        if row.lies == owned_paths.SHARED:
             assert row.asked, row.name
         elif row.use == "run" and not row.asked:
             root = (

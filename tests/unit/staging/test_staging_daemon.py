@@ -417,9 +417,6 @@ def test_the_same_block_saves_without_a_job(tmp_path: Path, monkeypatch: pytest.
     assert sorted(os.listdir(tmp_path / "ckpt" / "step-5")) == ["0", "1"]
 
 
-# ---------------------------------------------------------------------- real processes
-
-
 DAEMON = ("ftrun.hooks.main", "staging-daemon")
 
 
@@ -541,9 +538,6 @@ def test_a_real_full_disk_keeps_the_old_checkpoint_and_loses_none(tmp_path: Path
     finally:
         own.kill()
         own.wait()
-
-
-# ---------------------------------------------------------------------- one name, again and again
 
 
 def save(nodes: Nodes, number: int, *names: str, token: str = "0.1") -> None:
@@ -761,9 +755,6 @@ def test_names_may_be_anything_that_a_file_can_have(nodes: Nodes) -> None:
     nodes.run(8)
     found = {os.fsencode(path): content for path, content in nodes.published()["step\n1"].items()}
     assert found == {name.encode() + one: one for name in nodes.names for one in inner}
-
-
-# ---------------------------------------------------------------------- a job is cancelled
 
 
 def _cancelled(top: Path, node: str, *more: str) -> list[str]:

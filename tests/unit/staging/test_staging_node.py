@@ -194,8 +194,6 @@ def test_a_file_that_is_a_folder_elsewhere_makes_no_set() -> None:
     assert merge.merge_parts(parts, ["a", "b"]).why == "x is a file on one node and a folder on another"
 
 
-# ---------------------------------------------------------------------- what dead jobs left
-
 USER = 61234  # nobody's, and needs no entry anywhere
 SLEEPS = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -237,3 +238,24 @@ def test_a_partner_that_stands_still_in_mid_copy_is_given_up(
     assert (done.kept, done.why) == (False, "stream: it takes nothing")
     assert time.monotonic() - began_s < 250.0  # it did not wait for the partner
     assert list(inventory.stored_parts(there)) == []
+
+
+def test_a_transfer_breaks_off_where_the_job_ends(
+    here: Home, there: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What time is left belongs to publishing, and no other transfer begins."""
+    part = sealed(here, "step-8", {"x": bytes(8 << 20)})
+    line = "import sys, time\nsys.stdin.buffer.readline()\ntime.sleep(300)"
+    monkeypatch.setattr(partner_client, "_remote_command", lambda *_: [sys.executable, "-c", line])
+    route, target = Route(), Target("n1", "7", there.base, "1G")
+    done: list[Sent] = []
+    thread = threading.Thread(target=lambda: done.append(send(part, target, route)), daemon=True)
+    thread.start()
+    time.sleep(1.0)
+    route.stop()
+    thread.join(60.0)
+    assert [one.kept for one in done] == [False]
+    assert (send(part, target, route).why, list(inventory.stored_parts(there))) == (
+        "stream: the job ends",
+        [],
+    )

@@ -441,8 +441,6 @@ def test_a_set_that_is_there_without_its_marker_is_torn_to_a_reader(tmp_path: Pa
     assert manifest.read(world.to.final) is not None
 
 
-# ---------------------------------------------------------------------- one name, again and again
-
 OWNER = b'{"run": "r-1", "attempt": "1"}'
 FOLDER = {"n0": {"a": b"one", "b": b"1"}, "n1": {"c": b"two"}, "n2": {}}
 NEWER = {"n0": {"a": b"ONE!", "b": b"2"}, "n1": {"c": b"TWO"}, "n2": {}}
@@ -803,8 +801,6 @@ def test_a_file_of_the_users_is_never_taken_for_ours(tmp_path: Path) -> None:
     assert not Path(f"{world.to.final}{manifest.MANIFEST}").exists()
 
 
-# ---------------------------------------------------------------------- real daemons, killed before each effect
-
 LANES = 4
 NODES = ("n0", "n1")
 LIMIT_S = 240.0
@@ -851,16 +847,9 @@ class Trial:
     def daemon(self, node: str, effects: int = 0) -> subprocess.Popen[bytes]:
         """Start one; it dies before that effect (0: never)."""
         words = [
-            "staging-daemon",
-            "--attempt-folder",
-            str(self.attempt),
-            "--launch",
-            "0",
-            "--job",
-            JOB,
-            "--node",
-            node,
-        ]
+            "staging-daemon", "--attempt-folder", str(self.attempt), "--launch", "0", "--job", JOB,
+            "--node", node,
+        ]  # fmt: skip
         words += ["--base", self.home(node).base, "--to", str(self.to), "--limit", "1G", "--wait", "5"]
         return subprocess.Popen([sys.executable, "-c", DRIVER, str(effects), str(self.top / "last"), *words])
 

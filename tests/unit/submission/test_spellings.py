@@ -14,7 +14,7 @@ import pytest
 
 from ftrun.slurm.client.directives import directives
 from ftrun.slurm.client.options import LONG, Ambiguous, OptionError, split
-from ftrun.slurm.client.releases import NAMED_ONLY, OPTIONAL, OPTIONS, REQUIRED, TRIED, Release, release_text
+from ftrun.slurm.client.releases import OPTIONAL, OPTIONS, REQUIRED, TRIED, Release, release_text
 from ftrun.supervisor.config import settings
 from tests.matrix.spellings import Spelling, kept
 from tests.unit.submission.test_submit import planned
@@ -26,6 +26,8 @@ RELEASES = [release for release, _ in TRIED]
 # Names that no page tells, and each release takes.
 UNTOLD = {"cluster", "gpus-per-socket", "tasks-per-node", "uid", "gid"}
 # Asked of sbatch itself; or of ftrun, which does not leave it as it was typed (docs/sbatch.md).
+# Options that `sbatch --help` of a release still lists although the program refuses them.
+NAMED_ONLY = (("power", (24, 11)), ("power", (26, 5)))
 NOT_THROUGH = {"help", "usage", "version", "autocomplete", "comment", "wrap", "wait"}
 
 
