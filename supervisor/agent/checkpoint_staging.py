@@ -31,6 +31,7 @@ from ftrun.supervisor.agent import release_nodes
 from ftrun.supervisor.agent.batch_channel import ResumeView, Started
 from ftrun.supervisor.agent.context import AgentContext, log_line
 from ftrun.supervisor.agent.node_liveness import NodeAnswers
+from ftrun.supervisor.config.settings import number_of, text_of
 from ftrun.supervisor.diagnosis import resumable
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.policy import staging
@@ -67,14 +68,14 @@ class StagingCoordinator:
     _end_s: float | None = None  # when the job's time is up (Unix seconds, None = unknown)
 
     def __post_init__(self) -> None:
-        where, told = self.ctx.where, str(self.settings.get("stage", ""))
+        where, told = self.ctx.where, text_of(self.settings, "stage")
         if told:
             run = os.path.basename(where.run_dir.rstrip("/"))
             self._run = replace.run_of(where.run_dir)
             self._to = os.path.join(submission_context.cwd(where.run_dir), os.path.expanduser(told)).rstrip(
                 "/"
             )
-            folder = str(self.settings.get("stage-dir", "/dev/shm"))  # noqa: S108  a setting's default
+            folder = text_of(self.settings, "stage-dir")
             self._base = records.base_of(folder, os.getuid(), run, where.job)
 
     # ------------------------------------------------------------------ while a start runs
@@ -115,7 +116,7 @@ class StagingCoordinator:
             self._pairs,
             self._jobs(),
             self._lost,
-            str(self.settings.get("stage-limit", "40%")),
+            text_of(self.settings, "stage-limit"),
             self._kept,
         )
         with contextlib.suppress(OSError):  # without the file there are no copies, and the run goes on
@@ -272,9 +273,9 @@ class StagingCoordinator:
             published=path,
             files=sums,
             trackers=self._trackers,
-            marker=str(self.settings.get("checkpoint-marker", "")),
+            marker=text_of(self.settings, "checkpoint-marker"),
             jobs=self._jobs(),
-            limit=str(self.settings.get("stage-limit", "40%")),
+            limit=text_of(self.settings, "stage-limit"),
             limit_s=TRAVEL_S + min(3.0 * travel_s, TRAVEL_MAX_S) if found.give else 0.0,
         )
 
@@ -285,7 +286,7 @@ class StagingCoordinator:
         return min((rate for rate in known if rate > 0), default=USUAL_BYTES_PER_S)
 
     def _wait_s(self) -> float:
-        return min(float(self.settings.get("stage-flush-timeout", 120.0)), WAIT_MAX_S)
+        return min(number_of(self.settings, "stage-flush-timeout"), WAIT_MAX_S)
 
     # ------------------------------------------------------------------ asking the nodes
 

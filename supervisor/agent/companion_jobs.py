@@ -33,6 +33,7 @@ from ftrun.supervisor.agent.batch_channel import Started
 from ftrun.supervisor.agent.context import AgentContext, log_line
 from ftrun.supervisor.agent.node_checks import FailureChecks
 from ftrun.supervisor.config.node_counts import Pool, parse_pool
+from ftrun.supervisor.config.settings import text_of
 from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.policy import queue, start_decision
 from ftrun.supervisor.store import attempt_dir, node_reports
@@ -448,7 +449,7 @@ def pool_with_idle_nodes(
     ctx: AgentContext, settings: Mapping[str, Any], count: int, exclude: Collection[str]
 ) -> Pool | None:
     """The pool, if it has enough idle nodes now."""
-    pool = parse_pool(str(settings.get("pool", "")))
+    pool = parse_pool(text_of(settings, "pool"))
     if pool is None:
         return None
     try:

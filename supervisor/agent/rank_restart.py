@@ -20,6 +20,7 @@ from ftrun.slurm.records import dataclass
 from ftrun.supervisor.agent.context import AgentContext, Suspicion, log_line
 from ftrun.supervisor.agent.start_monitor import StartMonitor
 from ftrun.supervisor.config import home, rungs
+from ftrun.supervisor.config.settings import number_of
 from ftrun.supervisor.diagnosis import suspicions
 from ftrun.supervisor.policy import ladder, start_decision
 from ftrun.supervisor.policy.policy_input import ClusterView
@@ -67,7 +68,7 @@ class RankRestart:
         if not dead:
             return None
         first_s = self.ctx.clock.mono_s()
-        wait_s = min(float(self.settings.get("log-quiet", 2.0)), SETTLE_MAX_S)
+        wait_s = min(number_of(self.settings, "log-quiet"), SETTLE_MAX_S)
         while self.ctx.clock.mono_s() - first_s < wait_s:
             self.ctx.rest(0.1)
             self.monitor.look()

@@ -24,6 +24,7 @@ from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.client.options import OptionError
 from ftrun.supervisor.agent.context import AgentContext, log_line
+from ftrun.supervisor.config.settings import number_of
 from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.submission import plan
 
@@ -65,9 +66,7 @@ class DrainedNodeRelease:
     _every_s: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._every_s = min(
-            LOOK_EVERY_S, max(2.0, float(self.settings.get("grow-min-interval", 1800.0)) / 4.0)
-        )
+        self._every_s = min(LOOK_EVERY_S, max(2.0, number_of(self.settings, "grow-min-interval") / 4.0))
 
     def look(self, used: Collection[str], aside: tuple[str, ...], *, busy: bool) -> tuple[str, ...]:
         """Those of `aside` that the job still has.

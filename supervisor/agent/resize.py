@@ -25,6 +25,7 @@ from ftrun.supervisor.agent.start_monitor import StartMonitor
 from ftrun.supervisor.agent.stop_start import CheckpointWait
 from ftrun.supervisor.config import recovery_order, rungs
 from ftrun.supervisor.config.node_counts import Sizes, sizes_of_settings
+from ftrun.supervisor.config.settings import number_of, text_of
 from ftrun.supervisor.diagnosis import suspicions
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.policy import elastic, estimates, save_request, start_decision
@@ -68,7 +69,7 @@ class GrowMonitor:
     ) -> None:
         self._ctx, self._monitor, self._settings, self._room = ctx, monitor, settings, room
         self._sizes = sizes_of_settings(settings)
-        self._min_stay_s = float(settings.get("grow-min-interval", 1800.0))
+        self._min_stay_s = number_of(settings, "grow-min-interval")
         self._every_s = min(LOOK_EVERY_S, max(2.0, self._min_stay_s / 4.0))
         self._next_s = self._sight_s = ctx.clock.mono_s()
         self._seen: tuple[save_request.CheckpointState, float] | None = None
@@ -164,7 +165,7 @@ class GrowMonitor:
             saved=self._saved(run),
             next_save_s=self._next_save_s(),
             busy=self._room.busy() or _busy(run),
-            wanted=str(self._settings.get("grow", "auto")) != "never",
+            wanted=text_of(self._settings, "grow") != "never",
         )
         if elastic.decide_growth(scene).word not in ("grow", "unknown", "price"):
             return scene
@@ -202,9 +203,7 @@ class GrowMonitor:
     def _free(self, run: Run) -> tuple[str, ...]:
         """Nodes of the job that the next start could use, unless they turn out to be bad."""
         used, out = set(self._monitor.started.nodes), set(self._room.aside())
-        back = _may_return(
-            run, out, self._ctx.clock.now_s(), float(self._settings.get("exclude-for", 86_400.0))
-        )
+        back = _may_return(run, out, self._ctx.clock.now_s(), number_of(self._settings, "exclude-for"))
         free = [node for node in self._ctx.nodes if node not in used and node not in out]
         back -= self._ctx.drained  # not repaired yet
         return (*free, *(node for node in self._ctx.nodes if node in back and node not in used))
@@ -350,7 +349,7 @@ class GrowMonitor:
 
     def _next_save_s(self) -> float:
         """Seconds until the next checkpoint; 0 if the script can be asked for one."""
-        if save_request.parse_save_signal(str(self._settings.get("save-signal", "")))[0]:
+        if save_request.parse_save_signal(text_of(self._settings, "save-signal"))[0]:
             return 0.0
         if flag_files.script_reads_save_file(self._ctx.where.place, self._monitor.started.token):
             return 0.0

@@ -18,6 +18,7 @@ from ftrun.supervisor.agent.context import AgentContext
 from ftrun.supervisor.config import recovery_order
 from ftrun.supervisor.config import rungs as config_rungs
 from ftrun.supervisor.config.node_counts import parse_pool
+from ftrun.supervisor.config.settings import text_of
 from ftrun.supervisor.model.types import Diagnosis
 from ftrun.supervisor.submission import companion
 
@@ -48,7 +49,7 @@ def companion_is_possible(ctx: AgentContext, settings: Mapping[str, Any], start:
         return False
     if idle_count(ctx):
         return True
-    pool = parse_pool(str(settings.get("pool", "")))
+    pool = parse_pool(text_of(settings, "pool"))
     try:
         return pool is not None and bool(
             companion.idle_pool_nodes(ctx.cluster, pool, ctx.cluster.nodes(), ctx.nodes)

@@ -25,6 +25,7 @@ from ftrun.supervisor.agent import node_liveness
 from ftrun.supervisor.agent.batch_channel import Started
 from ftrun.supervisor.agent.context import AgentContext, LaunchIdentity, Suspicion, log_line
 from ftrun.supervisor.agent.node_liveness import QUIET_S, SHUT_S, NodeAnswers, SweepRequest
+from ftrun.supervisor.config.settings import number_of, text_of
 from ftrun.supervisor.diagnosis import inputs, node_findings, suspicions
 from ftrun.supervisor.diagnosis.launch_monitor import LaunchMonitor
 from ftrun.supervisor.diagnosis.launch_state import LaunchState, StallVerdict, is_found_by_a_check
@@ -354,7 +355,7 @@ class HangMonitor:
 
     def _look_for_stragglers(self, mono_s: float) -> None:
         """Journal each node once that is steadily slower than its peers."""
-        wanted = str(self.settings.get("straggler", "warn"))
+        wanted = text_of(self.settings, "straggler")
         samples = self.watch.beats.samples()
         degraded = self._degraded()
         if wanted == "never" or not (samples or degraded):
@@ -363,7 +364,7 @@ class HangMonitor:
             self.slow,
             samples,
             mono_s,
-            ratio=float(self.settings.get("straggler-ratio", 1.3)),
+            ratio=number_of(self.settings, "straggler-ratio"),
             window_s=float(self.settings.get("straggler-window", straggler.WINDOW_S)),
         )
         slow = straggler.find_stragglers(self.slow)

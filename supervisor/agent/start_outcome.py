@@ -22,6 +22,7 @@ from ftrun.supervisor.agent.context import AgentContext, Suspicion
 from ftrun.supervisor.agent.node_checks import FailureChecks
 from ftrun.supervisor.agent.node_liveness import QUIET_S, SHUT_LONG_S, SHUT_S, NodeAnswers
 from ftrun.supervisor.agent.start_monitor import StartMonitor
+from ftrun.supervisor.config.settings import number_of
 from ftrun.supervisor.diagnosis import checkpoint_blame, node_findings, resumable, suspicions
 from ftrun.supervisor.diagnosis.evidence import written_before
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts
@@ -76,7 +77,7 @@ def settle_start(
     nodes = tuple(node for node in reach.answered if node not in aside)
     worth = worth and reach.known and bool(nodes) and node_findings.worth_checking(judged(reach))
     checked = worth and checks.finish(nodes, lambda: start_monitor.keep_alive(ctx, monitor))
-    quiet_s, longest_s = float(settings.get("log-quiet", 2.0)), float(settings.get("log-quiet-max", 10.0))
+    quiet_s, longest_s = number_of(settings, "log-quiet"), number_of(settings, "log-quiet-max")
     if lost:  # the log has long been quiet; later lines come from our own sweep
         return SettledStart(reach, checked)
     while True:

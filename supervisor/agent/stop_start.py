@@ -36,6 +36,7 @@ from ftrun.supervisor.agent.context import AgentContext, Suspicion, log_line
 from ftrun.supervisor.agent.removed_nodes import RemovedNodes
 from ftrun.supervisor.agent.start_monitor import HangMonitor, StartMonitor
 from ftrun.supervisor.agent.unattended import UnattendedJob
+from ftrun.supervisor.config.settings import number_of, text_of
 from ftrun.supervisor.diagnosis import suspicions
 from ftrun.supervisor.model.types import FaultClass
 from ftrun.supervisor.policy import save_request
@@ -128,7 +129,7 @@ def _emergency_save(
 ) -> None:
     """Ask the surviving processes for an emergency checkpoint, once, and wait a short time for it."""
     nodes = monitor.started.nodes
-    signal_name, to_script = save_request.parse_save_signal(str(settings.get("save-signal", "")))
+    signal_name, to_script = save_request.parse_save_signal(text_of(settings, "save-signal"))
     gone = [node for node in nodes if node in found.diagnosis.nodes]
     reads = found.diagnosis.fault is not FaultClass.HANG  # a process that hangs reads no file
     wanted, why = save_request.emergency_save(
@@ -137,12 +138,12 @@ def _emergency_save(
         listens=bool(signal_name)
         or (reads and flag_files.script_reads_save_file(ctx.where.place, monitor.started.token)),
         asked=False,
-        gasp_wait_s=float(settings.get("fault-save-timeout", 30.0)),
+        gasp_wait_s=number_of(settings, "fault-save-timeout"),
     )
     if not wanted:
         log_line(f"no last checkpoint is asked for: {why}")
         return
-    wait_s = float(settings.get("fault-save-timeout", 30.0))
+    wait_s = number_of(settings, "fault-save-timeout")
     known = checkpoint_state(ctx, monitor, settings, ctx.clock.mono_s(), None)
     ask = save_request.SaveRequest(save_request.Occasion.GASP, known[0], wait_s)
     ctx.journal.record("save.asked", occasion="gasp", why=why, known=known[0].to_json(), wait_s=wait_s)
@@ -180,9 +181,9 @@ class CheckpointWait:
         self._warned = False
         self._began_s = self._looked_s = ctx.clock.mono_s()
         self._seen = checkpoint_state(ctx, monitor, settings, self._began_s, None)
-        signal_name, to_script = save_request.parse_save_signal(str(settings.get("save-signal", "")))
+        signal_name, to_script = save_request.parse_save_signal(text_of(settings, "save-signal"))
         asks = bool(signal_name) or flag_files.script_reads_save_file(ctx.where.place, monitor.started.token)
-        wait_s = float(settings.get("save-wait", 120.0)) if asks else None
+        wait_s = number_of(settings, "save-wait") if asks else None
         self._ask = save_request.SaveRequest(occasion, self._seen[0], wait_s)
         self._token = _new_token(ctx, monitor)
         if asks:
@@ -221,16 +222,16 @@ def checkpoint_state(
     before: tuple[save_request.CheckpointState, float] | None,
 ) -> tuple[save_request.CheckpointState, float]:
     """What is known of checkpoints now, and since when (monotonic) it has been so."""
-    marker = str(settings.get("checkpoint-marker", ""))
+    marker = text_of(settings, "checkpoint-marker")
     path = checkpoints.newest_checkpoint(
-        str(settings.get("checkpoint", "")), marker=marker, cwd=submission_context.cwd(ctx.where.run_dir)
+        text_of(settings, "checkpoint"), marker=marker, cwd=submission_context.cwd(ctx.where.run_dir)
     )
     stamp = checkpoints.content_stamp(path) if path else ""
     same = before is not None and (before[0].path, before[0].stamp) == (path, stamp)
     since_s = before[1] if same and before is not None else mono_s
     step = checkpoints_names.step_of(path) if path else None
     cwd, logged = submission_context.cwd(ctx.where.run_dir), monitor.memory.saved_step
-    pattern = str(settings.get("checkpoint", ""))
+    pattern = text_of(settings, "checkpoint")
     older = "" if marker else checkpoints.overtaken_checkpoint(path, pattern, cwd=cwd)
     overtaken = save_request.CheckpointState(
         older, checkpoints.content_stamp(older), checkpoints_names.step_of(older)

@@ -35,6 +35,7 @@ from ftrun.supervisor.model.renamed_settings import new_name, new_value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from typing import Any
 
     from ftrun.supervisor.config.table import Value
 
@@ -71,6 +72,16 @@ def defaults() -> dict[str, Value]:
         key: list(row.default) if isinstance(row.default, list) else row.default
         for key, row in SETTINGS.items()
     }
+
+
+def number_of(values: Mapping[str, Any], key: str) -> float:
+    """A run's number, in seconds for a duration; the default where an older release knew no such setting."""
+    return float(values[key] if key in values else SETTINGS[key].default)  # type: ignore[arg-type]
+
+
+def text_of(values: Mapping[str, Any], key: str) -> str:
+    """The same of a text or a choice."""
+    return str(values[key] if key in values else SETTINGS[key].default)
 
 
 def lookup(key: str) -> Setting:

@@ -7,19 +7,15 @@ script inside it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
+from ftrun.slurm.client.cluster import JobRow
 from ftrun.slurm.client.parse import has_token
 from ftrun.supervisor.diagnosis.launch_state import LaunchState
+from ftrun.supervisor.model.run import Attempt
 from ftrun.supervisor.model.timers import Stopwatch, Stopwatches
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.model.run import Attempt
-
 
 BLIND_FOR_S = 30.0  # an outage; a shorter gap is a failed query
 T = TypeVar("T")

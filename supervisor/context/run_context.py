@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftrun.slurm.client.cluster import JobRow
+from ftrun.supervisor.config.settings import number_of
 from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.observations import LaunchObservations
 from ftrun.supervisor.context.services import Services
@@ -91,7 +92,7 @@ class RunContext:
     def watch_only(self) -> bool:
         """Whether ftrun may only observe this run (`observe`, or `retries` 0) and no user has asked for
         more."""
-        only = bool(self.settings.get("observe")) or int(self.settings.get("retries", 20)) == 0
+        only = bool(self.settings.get("observe")) or int(number_of(self.settings, "retries")) == 0
         return only and not self.run.wish
 
     # ------------------------------------------------------------------ the journal

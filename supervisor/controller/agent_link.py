@@ -16,8 +16,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ftrun.slurm.client.cluster import JobRow
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import end_attempt
 from ftrun.supervisor.model import agent_events
 from ftrun.supervisor.model.events import apply
@@ -25,12 +28,6 @@ from ftrun.supervisor.model.states import AGENT_KINDS
 from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import WITHOUT_SCRIPT
 from ftrun.supervisor.store import attempt_dir, journal, run_dir
-
-if TYPE_CHECKING:
-    from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-
 
 STILL_FOR_S = 30.0  # an agent whose counter stands still for this long is dead
 SILENT_FOR_S = 300.0  # without an agent

@@ -9,10 +9,12 @@ divergence in the log mark the checkpoints that the run must not resume from.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.cluster import JobState
+from ftrun.supervisor.config.settings import number_of
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.cluster_view import cluster_view, newer_checkpoint
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import (
     agent_link,
     arrays,
@@ -24,6 +26,7 @@ from ftrun.supervisor.controller import (
 from ftrun.supervisor.diagnosis import checkpoint_blame
 from ftrun.supervisor.diagnosis.checkpoint_blame import ResumePoint
 from ftrun.supervisor.diagnosis.evidence import written_before
+from ftrun.supervisor.diagnosis.facts import Facts
 from ftrun.supervisor.diagnosis.resumable import find_resume_point, write_divergence_files
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model import agent_events
@@ -32,12 +35,7 @@ from ftrun.supervisor.model.types import WITHOUT_SCRIPT, Diagnosis, FaultClass
 from ftrun.supervisor.policy import decide, policy_input
 from ftrun.supervisor.telemetry import divergence
 from ftrun.supervisor.telemetry.diverged_checkpoints import poison_of
-
-if TYPE_CHECKING:
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.diagnosis.facts import Facts
-    from ftrun.supervisor.telemetry.divergence import DivergenceSign
+from ftrun.supervisor.telemetry.divergence import DivergenceSign
 
 
 @dataclass
@@ -104,13 +102,13 @@ def _log_is_quiet(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     seen, settings = ctx.observations, ctx.settings
     waited = seen.per_start(observe.EndedScript).log_quiet.held_s(snapshot.mono_s)
     report = observe.read_logs(ctx, snapshot, fresh=True)
-    if waited >= float(settings.get("log-quiet-max", 10.0)):
+    if waited >= number_of(settings, "log-quiet-max"):
         return True
     quiet_since = seen.growth_seen_s if seen.growth_seen_s is not None else snapshot.mono_s - waited
     quiet_for = min(waited, snapshot.mono_s - quiet_since)
     if report is None:  # no log to wait for: only Slurm and the exit record count
         quiet_for = waited
-    return quiet_for >= float(settings.get("log-quiet", 2.0))
+    return quiet_for >= number_of(settings, "log-quiet")
 
 
 def _unseen_for_long(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:

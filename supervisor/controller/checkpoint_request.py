@@ -7,12 +7,16 @@ waits, so a takeover makes it longer and never shorter.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ftrun.hooks.checkpoints import names
 from ftrun.slurm.client.errors import RefusedForGood
+from ftrun.supervisor.config.settings import number_of, text_of
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.cluster_view import newest_checkpoint
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.model.timers import Intervals, Stopwatch, Stopwatches
 from ftrun.supervisor.policy import save_request
 from ftrun.supervisor.policy.save_request import (
@@ -22,13 +26,6 @@ from ftrun.supervisor.policy.save_request import (
     SaveVerdict,
 )
 from ftrun.supervisor.store import checkpoints, flag_files, run_dir, submission_context
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-
 
 SLURM = "slurm"
 
@@ -63,7 +60,7 @@ def request_checkpoint(
     SLURM if Slurm asks; `nodes` are the nodes that the job is to leave. Raises SlurmError: then the intent
     stays and `awaited` asks again.
     """
-    signal = str(ctx.settings.get("save-signal", "")) if by_signal else ""
+    signal = text_of(ctx.settings, "save-signal") if by_signal else ""
     ctx.services.fresh(snapshot)
     withdraw_node_request(ctx)
     ctx.record(
@@ -147,7 +144,7 @@ def newest_sight(ctx: RunContext, snapshot: ClusterSnapshot) -> CheckpointState:
         clocks.unchanged.restart(snapshot.mono_s)
     marked = bool(ctx.settings.get("checkpoint-marker"))
     aside, cwd = checkpoints.unchanged_since_set_aside(ctx.run.set_aside), submission_context.cwd(ctx.run_dir)
-    pattern = str(ctx.settings.get("checkpoint", ""))
+    pattern = text_of(ctx.settings, "checkpoint")
     before = "" if marked else checkpoints.overtaken_checkpoint(path, pattern, set_aside=aside, cwd=cwd)
     return CheckpointState(
         path=path,
@@ -181,7 +178,7 @@ def was_requested(ctx: RunContext, occasion: Occasion) -> bool:
 
 def save_wait_s(ctx: RunContext) -> float:
     """How long to wait for a new checkpoint."""
-    return float(ctx.settings.get("save-wait", 120.0))
+    return number_of(ctx.settings, "save-wait")
 
 
 def handles_signal(ctx: RunContext) -> bool:

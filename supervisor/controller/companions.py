@@ -17,26 +17,21 @@ rewrites comments, one with the user and the name of the run's own job.
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.slurm.client.parse import has_token
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.model.agent_events import COMPANION_JOB_KEY
 from ftrun.supervisor.model.job_rows import base_job_id
+from ftrun.supervisor.model.run import Attempt, Companion, Run
 from ftrun.supervisor.model.states import FINAL_STATES
 from ftrun.supervisor.model.timers import Intervals, Stopwatches
 from ftrun.supervisor.store import run_dir
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.model.run import Attempt, Companion, Run
-
 
 ABSENT_FOR_S = 60.0  # two answers that lack it must be this far apart (P6)
 FIND_FOR_S = 30.0  # how long an sbatch without a known outcome is looked up

@@ -14,20 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.model.job_rows import base_job_id, rows_of_attempt
+from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.timers import Intervals
 from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.submission.dependent_jobs import holdable, still_same
-
-if TYPE_CHECKING:
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.model.run import Run
-
 
 AGAIN_AFTER_S = 15.0
 

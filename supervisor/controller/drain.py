@@ -23,19 +23,16 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ftrun.slurm.client.errors import RefusedForGood, SlurmError
 from ftrun.slurm.records import replace
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.cluster_view import cluster_view
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import CLASS_RULES, FaultClass
 from ftrun.supervisor.policy import policy_input
-
-if TYPE_CHECKING:
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-
 
 ANSWERED_WITHIN_S = 7200.0  # a credential is valid for an hour; after two no answer can come
 SETTING = "site-spool"

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.records import replace
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import dependents, observe
 from ftrun.supervisor.model import job_rows
 from ftrun.supervisor.model.timers import Interval, Stopwatch
-
-if TYPE_CHECKING:
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-
 
 AGAIN_AFTER_S = 30.0
 

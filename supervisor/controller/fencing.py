@@ -14,27 +14,22 @@ attempts live, one query now and then serves all runs.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
-from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.parse import has_token
+from ftrun.supervisor.config.settings import text_of
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import observe
 from ftrun.supervisor.model import types
 from ftrun.supervisor.model.job_rows import base_job_id
+from ftrun.supervisor.model.run import Companion
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.timers import Stopwatch, Stopwatches
 from ftrun.supervisor.store import attempt_dir
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.model.run import Companion
-
 
 SEARCH_EVERY_S = 30.0  # how often orphans of all runs are looked for while one of them lives
 TOKEN_PREFIX = "ftrun"  # the head of every token
@@ -171,8 +166,8 @@ def silent_nodes(ctx: RunContext, snapshot: ClusterSnapshot) -> set[str]:
 
 def fence_wait_s(ctx: RunContext) -> float:
     """How long a node must be silent before it counts as fenced: the setting, else SlurmdTimeout + 30 s."""
-    value = ctx.settings.get("fence-wait", "")
-    return float(value) if value not in ("", None) else ctx.services.facts().slurmd_timeout_s + 30.0
+    value = text_of(ctx.settings, "fence-wait")
+    return float(value) if value else ctx.services.facts().slurmd_timeout_s + 30.0
 
 
 # ---------------------------------------------------------------------- claim and token

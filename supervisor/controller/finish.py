@@ -11,19 +11,16 @@ import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ftrun.slurm.client.cluster import JobRow
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import dependents, fencing
+from ftrun.supervisor.model.run import Attempt
 from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import Decision, FaultClass
 from ftrun.supervisor.store import attempt_dir, checkpoints, flag_files
-
-if TYPE_CHECKING:
-    from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.model.run import Attempt
-
 
 TAIL_BYTES = 1 << 16  # of the log, searched for an earlier final line
 A_DAY_S = 86_400.0

@@ -9,34 +9,30 @@ Once a launch is over, all reports of its nodes are read, with those of the chec
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import replace
+from ftrun.supervisor.config.settings import text_of
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.cluster_view import lost_nodes
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import checkpoint_request, observe
 from ftrun.supervisor.diagnosis import inputs, resumable, suspicions, unknown_cause
 from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.facts import Facts, LostCompanion, SbatchRefusal
 from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, NodeFacts
 from ftrun.supervisor.diagnosis.review import slurmstepd_reason
+from ftrun.supervisor.model.run import Attempt
 from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import UNKNOWN_TO_SLURM, UNWATCHED, Evidence, FaultClass, Topology
 from ftrun.supervisor.nodes.from_runs import entry_prefix
 from ftrun.supervisor.nodes.remote_checks import GIVEN_UP_AFTER_S, SshVisit
 from ftrun.supervisor.policy.save_request import STEPS_CANCELLED, Occasion
 from ftrun.supervisor.store import attempt_dir
+from ftrun.supervisor.store.attempt_dir import LaunchRecord
 from ftrun.supervisor.submission import in_allocation, plan
 from ftrun.supervisor.telemetry import log_watcher
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.model.run import Attempt
-    from ftrun.supervisor.store.attempt_dir import LaunchRecord
-
 
 HEALTHY_MAX = 4  # earlier launches whose logs show what is normal
 PINGED_LATE_S = 15.0  # Slurm pings three times in SlurmdTimeout, and takes its time
@@ -188,7 +184,7 @@ def ssh_checks_over(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
         missing = [node for node in attempt.used if node not in asked]
         if not missing or attempt_dir.has_tasks(ctx.run_dir, attempt.number):
             return True
-        after.visit = SshVisit(missing, str(ctx.settings.get("ssh-config", "")))
+        after.visit = SshVisit(missing, text_of(ctx.settings, "ssh-config"))
     waited_s = after.waited.held_s(snapshot.mono_s)
     if not after.visit.over and waited_s < GIVEN_UP_AFTER_S:
         return False

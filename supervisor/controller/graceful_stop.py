@@ -27,10 +27,12 @@ reaches it. A user's requests, and ends that already have their checkpoint, are 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.cluster import JobRow, JobState
+from ftrun.supervisor.config.settings import number_of
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.cluster_view import newest_checkpoint
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import end_attempt, leave_drained_nodes, observe
 from ftrun.supervisor.controller.checkpoint_request import (
     SLURM,
@@ -50,11 +52,6 @@ from ftrun.supervisor.policy import estimates, save_request
 from ftrun.supervisor.policy.save_request import CheckpointState, Occasion
 from ftrun.supervisor.store import checkpoints, flag_files, run_dir
 from ftrun.supervisor.submission import plan
-
-if TYPE_CHECKING:
-    from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
 
 
 @dataclass
@@ -227,7 +224,7 @@ def awaits_fault_checkpoint(ctx: RunContext, snapshot: ClusterSnapshot, row: Job
         return not awaited_verdict(ctx, snapshot).end
     if not _checkpoint_is_wanted(ctx, snapshot):
         return False
-    wait_s = float(ctx.settings.get("fault-save-timeout", 30.0))
+    wait_s = number_of(ctx.settings, "fault-save-timeout")
     request_checkpoint(ctx, snapshot, Occasion.GASP, wait_s)
     return True
 
@@ -252,6 +249,6 @@ def _checkpoint_is_wanted(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
         alive=len(attempt.used) - len(gone),
         listens=handles_signal(ctx) or reads,
         asked=False,
-        gasp_wait_s=float(ctx.settings.get("fault-save-timeout", 30.0)),
+        gasp_wait_s=number_of(ctx.settings, "fault-save-timeout"),
     )
     return wanted

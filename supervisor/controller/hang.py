@@ -27,11 +27,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.errors import SlurmError
+from ftrun.slurm.commands.steps import Steps
 from ftrun.slurm.records import dataclass, replace
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.model import job_rows, types
 from ftrun.supervisor.model.timers import Interval, Intervals
 from ftrun.supervisor.store import attempt_dir
@@ -45,13 +48,6 @@ from ftrun.supervisor.telemetry.hang_watch import (
     stacks_command,
 )
 from ftrun.supervisor.telemetry.log_watcher import LogWatcher, WatchReport
-
-if TYPE_CHECKING:
-    from ftrun.slurm.client.cluster import JobRow
-    from ftrun.slurm.commands.steps import Steps
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-
 
 ERRANDS_MAX = 4  # of all runs: a whole wide array may fall silent at once
 TASKS_EVERY_S = 5.0

@@ -12,10 +12,13 @@ service) goes first, and the request is dropped.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from ftrun.slurm.client.cluster import JobDetails, JobRow
 from ftrun.slurm.client.errors import RefusedForGood
+from ftrun.supervisor.config.settings import text_of
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.cluster_view import cluster_view, newest_checkpoint
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import agent_link, checkpoint_request, end_attempt
 from ftrun.supervisor.controller.checkpoint_request import (
     was_requested,
@@ -29,12 +32,6 @@ from ftrun.supervisor.policy import drained_nodes, save_request
 from ftrun.supervisor.policy.drained_nodes import DrainAction, DrainDecision, DrainInput
 from ftrun.supervisor.policy.save_request import Occasion
 from ftrun.supervisor.store import flag_files, run_dir
-
-if TYPE_CHECKING:
-    from ftrun.slurm.client.cluster import JobDetails, JobRow
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-
 
 AGENT = "agent"
 STEADY_S = 5.0  # how long a node must have been drained
@@ -146,7 +143,7 @@ def _course(
     ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow, drained: tuple[str, ...]
 ) -> DrainDecision:
     """What to do about these nodes. Raises SlurmError."""
-    setting, attempt = str(ctx.settings.get("drained", "leave")), ctx.attempt
+    setting, attempt = text_of(ctx.settings, "drained"), ctx.attempt
     if setting != "leave":
         return drained_nodes.decide_drained(DrainInput(setting, drained))
     nodes, view = snapshot.nodes or {}, cluster_view(ctx, snapshot)

@@ -14,19 +14,15 @@ undone (P5).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from ftrun.slurm.client.cluster import JobRow
 from ftrun.slurm.client.parse import has_token
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import accounting, exit_status, observe
 from ftrun.supervisor.model import job_rows, types
 from ftrun.supervisor.model.timers import Stopwatch
 from ftrun.supervisor.store import attempt_dir
-
-if TYPE_CHECKING:
-    from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-
 
 ABSENT_FOR_S = 60.0  # two answers that lack a job must be this far apart
 

@@ -14,21 +14,16 @@ stay. The journal has them, so that the next supervisor can do the same.
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING
 
-from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.slurm.records import dataclass, replace
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.cluster_view import cluster_view
+from ftrun.supervisor.context.run_context import RunContext
+from ftrun.supervisor.context.services import Services
 from ftrun.supervisor.policy import node_placement, policy_input
 from ftrun.supervisor.store import journal
-
-if TYPE_CHECKING:
-    from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.context.services import Services
-
 
 CANNOT_START = ("badconstraints", "reqnodenotavail", "nodesrequiredforjobaredown")
 

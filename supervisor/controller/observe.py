@@ -11,10 +11,13 @@ While the launch lives, its nodes' reports are read now and then, and new findin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ftrun.slurm.client.cluster import JobRow
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.diagnosis import inputs
 from ftrun.supervisor.diagnosis.launch_monitor import LaunchMonitor
 from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, NodeFacts, NodeFinding, facts_from_reports
@@ -23,17 +26,9 @@ from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import Evidence
 from ftrun.supervisor.store import attempt_dir, node_reports, run_dir
 from ftrun.supervisor.telemetry import log_watcher
+from ftrun.supervisor.telemetry.line_owner import KnownOwners
+from ftrun.supervisor.telemetry.log_watcher import WatchReport
 from ftrun.supervisor.telemetry.tail import LogPath
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.telemetry.line_owner import KnownOwners
-    from ftrun.supervisor.telemetry.log_watcher import WatchReport
-
 
 CLAIM_EXPECTED_WITHIN_S = 60.0  # P10
 PROGRESS_EVERY_S = 60.0

@@ -13,14 +13,18 @@ Arrays and heterogeneous jobs are left alone, and so is a run that ftrun may onl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.slurm.client.options import OptionError
-from ftrun.supervisor.config.node_counts import sizes_of_settings
+from ftrun.supervisor.config.node_counts import Sizes, sizes_of_settings
+from ftrun.supervisor.config.settings import number_of, text_of
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.cluster_view import cluster_view, newest_checkpoint
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import drain, finish
 from ftrun.supervisor.model import job_rows
 from ftrun.supervisor.model.errors import SubmitImpossible
@@ -30,15 +34,6 @@ from ftrun.supervisor.policy import queue
 from ftrun.supervisor.policy.queue import PendingJob, QueueClock, WaitSettings
 from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.submission import in_allocation, plan, sbatch_options
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.config.node_counts import Sizes
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-
 
 LOOK_EVERY_S = 5.0
 
@@ -125,9 +120,9 @@ def _sizes(ctx: RunContext) -> Sizes | None:
 def _patience(ctx: RunContext) -> WaitSettings:
     chosen = ctx.settings
     return WaitSettings(
-        float(chosen.get("resize-after", 270.0)),
-        float(chosen.get("queue-timeout", 1800.0)),
-        str(chosen.get("on-queue-timeout", "")),
+        number_of(chosen, "resize-after"),
+        number_of(chosen, "queue-timeout"),
+        text_of(chosen, "on-queue-timeout"),
     )
 
 

@@ -10,13 +10,16 @@ is ours, and no other job bears the run's token.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
 from ftrun.supervisor.config.node_counts import sizes_of_settings
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.cluster_view import cluster_view
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import (
     accounting,
     arrays,
@@ -34,17 +37,9 @@ from ftrun.supervisor.model import errors
 from ftrun.supervisor.model.timers import Stopwatch
 from ftrun.supervisor.model.types import Decision
 from ftrun.supervisor.policy import decide, elastic, node_placement, policy_input, queue
+from ftrun.supervisor.policy.policy_input import ClusterView
 from ftrun.supervisor.store import attempt_dir, checkpoints, run_dir
 from ftrun.supervisor.submission import array_spec, in_allocation, plan
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.policy.policy_input import ClusterView
-
 
 PARTITION_WITHIN_S = 60.0
 CANCEL_AGAIN_S = 15.0

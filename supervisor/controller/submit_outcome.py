@@ -13,18 +13,14 @@ only the time in which Slurm answered counts.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.parse import has_token
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import exit_status, fencing, finish
 from ftrun.supervisor.model.timers import Stopwatches
 from ftrun.supervisor.model.types import Decision
 from ftrun.supervisor.store import run_dir
-
-if TYPE_CHECKING:
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-
 
 LOOKUP_FOR_S = 30.0  # how long a submission with an unknown outcome is looked up
 

@@ -15,9 +15,11 @@ script has ended by itself and its job does not end, the supervisor ends the job
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.cluster import JobState
+from ftrun.supervisor.config.settings import number_of
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import end_attempt, observe
 from ftrun.supervisor.controller.hang import HangTarget, RemoteHangWatch
 from ftrun.supervisor.diagnosis.launch_state import StallVerdict, exit_grace_s
@@ -26,12 +28,7 @@ from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import Diagnosis
 from ftrun.supervisor.store import attempt_dir, run_dir
 from ftrun.supervisor.telemetry import hang_rules
-
-if TYPE_CHECKING:
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.telemetry.log_watcher import WatchReport
-
+from ftrun.supervisor.telemetry.log_watcher import WatchReport
 
 LOOK_EVERY_S = 2.0  # of the hang watch
 
@@ -102,7 +99,7 @@ def _end_where_the_script_is_over(ctx: RunContext, snapshot: ClusterSnapshot, di
         over.stop()
         return
     waited_s = over.held_s(snapshot.mono_s)
-    if waited_s >= float(ctx.settings.get("fault-grace", 60.0)) + exit_grace_s(ctx.settings):
+    if waited_s >= number_of(ctx.settings, "fault-grace") + exit_grace_s(ctx.settings):
         end_attempt.announce_end(
             ctx, f"{diagnosis.title}; its script ended {waited_s:.0f} s ago, and the job has not"
         )

@@ -17,19 +17,17 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from ftrun.supervisor.config.settings import number_of
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import hook_runner
+from ftrun.supervisor.model.run import Incident, Run
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.timers import Stopwatches
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store import submission_context
-
-if TYPE_CHECKING:
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.model.run import Incident, Run
-
 
 AT_ONCE_MAX = 8
 LOST_AFTER_S = 30.0  # after its limit: a parent without a record has died
@@ -132,7 +130,7 @@ def _start(ctx: RunContext, one: DueHook) -> None:
     run, folder = ctx.run, os.path.join(ctx.run_dir, "hooks")
     cwd = ctx.cwd
     cwd = cwd if os.path.isdir(cwd) else ctx.run_dir
-    limit_s = float(ctx.settings.get("hook-limit", 60.0))
+    limit_s = number_of(ctx.settings, "hook-limit")
     argv = [
         "-I",
         "-S",
@@ -169,7 +167,7 @@ def _running_hooks(ctx: RunContext) -> int:
 
 def _note_ends(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Journal the ends of commands that this supervisor or an earlier one started."""
-    limit_s = float(ctx.settings.get("hook-limit", 60.0))
+    limit_s = number_of(ctx.settings, "hook-limit")
     for key in [key for key, why in ctx.run.hooks.items() if not why]:
         hook = key.partition(".")[0]
         end = _end(os.path.join(ctx.run_dir, "hooks", f"{key}.end"))

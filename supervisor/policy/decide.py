@@ -25,7 +25,7 @@ run stops, and the reason says how sure the diagnosis is and which setting tries
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ftrun.hooks.runtime.formats import duration_text
 from ftrun.slurm.records import replace
@@ -34,6 +34,7 @@ from ftrun.supervisor.diagnosis.checkpoint_blame import AGAIN
 from ftrun.supervisor.diagnosis.class_defaults import UNSURE
 from ftrun.supervisor.diagnosis.known_ends import HELD
 from ftrun.supervisor.model import stop_conditions
+from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import (
     CLASS_RULES,
     UNLIMITED,
@@ -46,10 +47,6 @@ from ftrun.supervisor.model.types import (
 from ftrun.supervisor.policy import elastic
 from ftrun.supervisor.policy.node_placement import add_node_decisions
 from ftrun.supervisor.policy.policy_input import PolicyInput, Ruling
-
-if TYPE_CHECKING:
-    from ftrun.supervisor.model.run import Run
-
 
 HOLD_BUDGET = "preflight"
 HOLDS_MAX = 5

@@ -11,7 +11,7 @@ from typing import Any
 
 from ftrun.slurm.client.cluster import NodeRow, PartitionRow, Rights
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.config.settings import parse_policy_rule
+from ftrun.supervisor.config.settings import number_of, parse_policy_rule, text_of
 from ftrun.supervisor.model.run import Attempt, Incident, Run
 from ftrun.supervisor.model.types import CLASS_RULES, Decision, Diagnosis, FaultClass, Source
 
@@ -230,7 +230,6 @@ class Ruling:
 
 def limits_from(settings: Mapping[str, Any]) -> PolicyLimits:
     """The limits of the policy from validated settings (settings.py has defaults, units and meaning)."""
-    default = PolicyLimits()
     budgets = {
         fault.value: int(value)
         for fault in FaultClass
@@ -239,20 +238,15 @@ def limits_from(settings: Mapping[str, Any]) -> PolicyLimits:
     told = map(parse_policy_rule, settings.get("policy") or ())
     budgets |= {name: value for name, key, value in told if key == "budget" and isinstance(value, int)}
     return PolicyLimits(
-        retries=int(settings.get("retries", default.retries)),
+        retries=int(number_of(settings, "retries")),
         budgets=budgets,
-        exclude_for_s=float(settings.get("exclude-for", default.exclude_for_s)),
-        exclude_cap=_share(settings.get("exclude-cap", default.exclude_cap)),
-        drain=settings.get("drain", "auto") != "never",
+        exclude_for_s=number_of(settings, "exclude-for"),
+        exclude_cap=number_of(settings, "exclude-cap"),
+        drain=text_of(settings, "drain") != "never",
         ask_only=settings.get("drain") == "ask",
-        drain_cap=_share(settings.get("drain-cap", default.drain_cap)),
-        backoff_s=float(settings.get("backoff", default.backoff_s)),
-        backoff_max_s=float(settings.get("backoff-max", default.backoff_max_s)),
-        from_zero_max_s=float(settings.get("restart-from-zero-max", default.from_zero_max_s)),
-        observe=bool(settings.get("observe", default.observe)),
+        drain_cap=number_of(settings, "drain-cap"),
+        backoff_s=number_of(settings, "backoff"),
+        backoff_max_s=number_of(settings, "backoff-max"),
+        from_zero_max_s=number_of(settings, "restart-from-zero-max"),
+        observe=bool(settings.get("observe")),
     )
-
-
-def _share(value: Any) -> float:
-    text = str(value)
-    return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.config import home
+from ftrun.supervisor.config.settings import number_of
 from ftrun.supervisor.model import stop_conditions
 from ftrun.supervisor.model.stop_conditions import BadStopConditions, StopConditions
 from ftrun.supervisor.store import checkpoints
@@ -75,7 +76,7 @@ def with_due_stop(run: Run, run_dir: str, now_s: float) -> Run:
     if halt is None or run.wish == "cancel" or halt.token == run.halt.get("token"):
         return run
     step = run.attempt.last_step if run.attempt is not None else None
-    save_wait_s = float(run.settings.get("save-wait", 120.0))
+    save_wait_s = number_of(run.settings, "save-wait")
     if not halt.due(step=step, now_s=now_s, save_wait_s=save_wait_s):
         return replace(run, wish="", halt=halt.to_json())
     return replace(run, wish=halt.word, wish_by=halt.by, halt=halt.to_json())
