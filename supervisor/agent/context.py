@@ -28,7 +28,7 @@ from ftrun.slurm.client.cluster import Cluster
 from ftrun.slurm.commands.spanning import Span
 from ftrun.slurm.commands.steps import InsideSteps
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.agent.batch_channel import BatchChannel
+from ftrun.supervisor.agent.batch_channel import BatchChannel, write_counter
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts, facts_from_reports
 from ftrun.supervisor.model.events import apply, fold
 from ftrun.supervisor.model.run import Run
@@ -79,7 +79,7 @@ class AgentJournal:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self.path = os.path.join(folder, f"{launch}.jsonl")
         self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
-        self._pulse = os.path.join(folder, f"pulse.{launch}")
+        self._beat_path = os.path.join(folder, f"pulse.{launch}")
         self._beats = 0
         self._earlier: dict[int, bytes] = {}  # launch -> records of its agent, which has ended
 
@@ -156,11 +156,7 @@ class AgentJournal:
     def beat(self) -> None:
         """Tell the supervisor that the agent lives. Raises OSError."""
         self._beats += 1
-        descriptor = os.open(self._pulse, os.O_WRONLY | os.O_CREAT, 0o600)
-        try:
-            os.pwrite(descriptor, f"{self._beats:020d}\n".encode(), 0)
-        finally:
-            os.close(descriptor)
+        write_counter(self._beat_path, self._beats)
 
 
 class GivenUp(BaseException):

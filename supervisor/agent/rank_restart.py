@@ -3,7 +3,7 @@
 Where the framework lets a process join again, each rank has a parent (`hooks.ranks.rank_wrapper`) that
 reports its death and waits for `again` or `end`. Diagnosis and policy are the same as for a whole start,
 applied to the lines printed since the last such death. A rank is restarted only if it died alone: if others
-die within the settle time, the whole start is affected. After `end` the other ranks would wait forever, so
+die before the log is quiet, the whole start is affected. After `end` the other ranks would wait forever, so
 the agent ends the start and diagnoses it as any other; a process that ended confirms the fault (P7).
 """
 
@@ -26,7 +26,7 @@ from ftrun.supervisor.policy import ladder, start_decision
 from ftrun.supervisor.policy.policy_input import ClusterView
 from ftrun.supervisor.store import run_dir
 
-SETTLE_MAX_S = 20.0  # the parent waits a minute for the answer
+QUIET_MAX_S = 20.0  # the parent waits a minute for the answer
 _BYTES_MAX = 4096
 
 
@@ -68,7 +68,7 @@ class RankRestart:
         if not dead:
             return None
         first_s = self.ctx.clock.mono_s()
-        wait_s = min(number_of(self.settings, "log-quiet"), SETTLE_MAX_S)
+        wait_s = min(number_of(self.settings, "log-quiet"), QUIET_MAX_S)
         while self.ctx.clock.mono_s() - first_s < wait_s:
             self.ctx.rest(0.1)
             self.monitor.look()
@@ -145,7 +145,7 @@ class RankRestart:
             "start.decided", **start_decision.decision_record(incident, case, ruling, move)
         )
         log_line(f"start {started.number}: rank {first.rank}: {move.reason}")
-        self.ctx.rest(min(move.delay_s, SETTLE_MAX_S))
+        self.ctx.rest(min(move.delay_s, QUIET_MAX_S))
         self.ctx.journal.act("rank", lambda: self._answer(first, "again"))
         self.ctx.journal.record("rank.again", **_record_fields(first), incident=incident)
         return None

@@ -286,7 +286,7 @@ class GrowMonitor:
         now = elastic.decide_growth(replace(self._scene_at_begin, left_s=left_s, next_save_s=0.0))
         return "" if now.size == found.size else now.reason
 
-    def settled(self, reach: NodeAnswers) -> tuple[str, ...]:
+    def nodes_after_end(self, reach: NodeAnswers) -> tuple[str, ...]:
         """The nodes of the next start once this one is over.
 
         As many as before if one of the new nodes has failed meanwhile; () if one of the old ones has, which
@@ -298,7 +298,7 @@ class GrowMonitor:
         return nodes
 
     def _next_nodes(self, reach: NodeAnswers) -> tuple[str, ...]:
-        """The nodes of the next start, those of the present one first; see `settled`."""
+        """The nodes of the next start, those of the present one first; see `nodes_after_end`."""
         if not reach.known or self._found is None:
             return ()
         where, present = self._ctx.where, self._monitor.started.nodes

@@ -268,7 +268,7 @@ class StartLoop:
     ) -> bool:
         """Answer batch.sh. True = there is another start."""
         incident = start_outcome.incident_name(self.ctx, monitor.started)
-        after = start_outcome.settle_start(
+        after = start_outcome.check_ended_start(
             self.ctx,
             monitor,
             suspicion,
@@ -283,7 +283,7 @@ class StartLoop:
         if not reach.running:
             return self._end_job(monitor, incident, reach.why)
         if self._growth is not None and self._growth.nodes and suspicion is not None:
-            if nodes := self._growth.settled(reach):
+            if nodes := self._growth.nodes_after_end(reach):
                 return self._start_grown(
                     monitor, incident, nodes, self._diagnose(monitor, over, suspicion, reach)
                 )

@@ -6,7 +6,7 @@ and runs the failure checks (`node_checks`) on them, spares included. A sick nod
 sick spare is no spare. The checks are skipped where no finding could change what the log already says, and
 for a start that failed at once, which is a mistake in the script (batch.sh does the same).
 
-`settle_start` collects the answers, `collect_facts` puts all facts together for the diagnosis.
+`check_ended_start` collects the answers, `collect_facts` puts all facts together for the diagnosis.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ WORTH_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class SettledStart:
+class EndedStart:
     """Which nodes answer, and whether they were checked."""
 
     reach: NodeAnswers
     checked: bool
 
 
-def settle_start(
+def check_ended_start(
     ctx: AgentContext,
     monitor: StartMonitor,
     suspicion: Suspicion | None,
@@ -59,7 +59,7 @@ def settle_start(
     aside: tuple[str, ...],
     judged: Callable[[NodeAnswers], Diagnosis],
     heard: Callable[[NodeAnswers], None] = lambda _: None,
-) -> SettledStart:
+) -> EndedStart:
     """Ask and check the nodes while the last log lines come in, then wait until the log is quiet.
 
     `aside` are nodes that no later start uses, `judged` is the diagnosis so far, `heard` is called as soon as
@@ -79,13 +79,13 @@ def settle_start(
     checked = worth and checks.finish(nodes, lambda: start_monitor.keep_alive(ctx, monitor))
     quiet_s, longest_s = number_of(settings, "log-quiet"), number_of(settings, "log-quiet-max")
     if lost:  # the log has long been quiet; later lines come from our own sweep
-        return SettledStart(reach, checked)
+        return EndedStart(reach, checked)
     while True:
         ctx.rest(LOOK_S)
         known = monitor.look(fresh=True) is not None
         waited_s = ctx.clock.mono_s() - began_s
         if waited_s >= longest_s or (min(waited_s, monitor.quiet_s()) if known else waited_s) >= quiet_s:
-            return SettledStart(reach, checked)
+            return EndedStart(reach, checked)
 
 
 def refusal_limit_s(

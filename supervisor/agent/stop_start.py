@@ -200,9 +200,9 @@ class CheckpointWait:
         self._looked_s = mono_s
         self._seen = checkpoint_state(self._ctx, self._monitor, self._settings, mono_s, self._seen)
         verdict = save_request.save_verdict(self._ask, self._seen[0], mono_s - self._began_s)
-        if verdict.unsettled and not self._warned:
+        if verdict.still_written and not self._warned:
             self._warned = True
-            log_line(save_request.unsettled_warning(verdict))
+            log_line(save_request.still_written_warning(verdict))
         if verdict.end and self._ask.wait_s is not None:
             self.close()
             self._ctx.journal.record("save.done" if verdict.saved else "save.missed", why=verdict.reason)

@@ -15,7 +15,7 @@ from ftrun.slurm.client.cluster import JobRow
 from ftrun.slurm.client.parse import has_token
 from ftrun.supervisor.diagnosis.launch_state import LaunchState
 from ftrun.supervisor.model.run import Attempt
-from ftrun.supervisor.model.timers import Stopwatch, Stopwatches
+from ftrun.supervisor.model.timers import Intervals, Stopwatch, Stopwatches
 
 BLIND_FOR_S = 30.0  # an outage; a shorter gap is a failed query
 T = TypeVar("T")
@@ -62,6 +62,9 @@ class LaunchObservations(LaunchState):
     )  # node -> since when it does not respond to Slurm
     # Cache of `RunContext.rows`: the families and the attempt of the last call, and its rows.
     own: tuple[object, Attempt, tuple[JobRow, ...]] | None = None
+    # Of this launch, each by its name, or by (name, key): since when a condition holds; when a thing was done last.
+    stopwatches: Stopwatches = field(default_factory=Stopwatches)
+    intervals: Intervals = field(default_factory=Intervals)
     launch_slots: Slots = field(default_factory=Slots)
     start_slots: Slots = field(default_factory=Slots)
 
@@ -112,5 +115,5 @@ class LaunchObservations(LaunchState):
         """The observations for a later start in the same launch: nothing from the earlier logs counts."""
         self.start_slots.close()
         kept = ("attempt", "launch", "known_as", "submitted_s", "partition", "seen_s", "node_facts", "node_stamp", "blind",
-                "silent", "launch_slots")  # fmt: skip
+                "silent", "stopwatches", "intervals", "launch_slots")  # fmt: skip
         return LaunchObservations(start=start, **{name: getattr(self, name) for name in kept})

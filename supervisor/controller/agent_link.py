@@ -32,7 +32,7 @@ from ftrun.supervisor.store import attempt_dir, journal, run_dir
 STILL_FOR_S = 30.0  # an agent whose counter stands still for this long is dead
 SILENT_FOR_S = 300.0  # without an agent
 UNCLAIMED_FOR_S = 60.0  # a job runs without any sign of its script
-PULSE_EVERY_S = 2.0
+BEAT_EVERY_S = 2.0
 OPENS_WITHIN_S = 30.0  # its modules may come over a slow file system
 LOOK_EVERY_S = 5.0
 LOG_BYTES = 64 << 10  # of an agent's stderr, which is usually empty
@@ -45,9 +45,9 @@ class _Agent:
     """What is seen of the agent of one launch."""
 
     read_bytes: dict[int, int] = field(default_factory=dict)  # launch -> copied bytes of its journal
-    pulse: bytes = b""  # its counter as last seen
+    beat: bytes = b""  # its counter as last seen
     moved_s: float | None = None  # when the counter last moved
-    pulse_looked: Interval = field(default_factory=Interval)
+    beat_looked: Interval = field(default_factory=Interval)
     begins: Stopwatch = field(default_factory=Stopwatch)
     lacking: Stopwatch = field(default_factory=Stopwatch)
     log_looked: Interval = field(default_factory=Interval)
@@ -65,7 +65,7 @@ class _Script:
     batch_host: str = ""  # by Slurm, if there is no sign of the script
 
 
-def in_charge(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def agent_is_alive(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     """Whether the agent of the present launch lives or is about to begin.
 
     Then nothing else acts in its allocation.
@@ -88,11 +88,11 @@ def _lives(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     attempt, agent = ctx.attempt, ctx.observations.per_launch(_Agent)
     if agent.moved_s is None:
         agent.moved_s = snapshot.mono_s
-    if agent.pulse_looked.due(snapshot.mono_s, PULSE_EVERY_S):
+    if agent.beat_looked.due(snapshot.mono_s, BEAT_EVERY_S):
         path = os.path.join(_folder(ctx), f"pulse.{attempt.launch.number}")
         found = run_dir.read_untrusted(path, 64) or b""
-        if found and found != agent.pulse:
-            agent.pulse, agent.moved_s = found, snapshot.mono_s
+        if found and found != agent.beat:
+            agent.beat, agent.moved_s = found, snapshot.mono_s
     return snapshot.mono_s - agent.moved_s < STILL_FOR_S
 
 
@@ -141,7 +141,7 @@ def end_if_headless(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> 
         host = record.host if record is not None and record.host in attempt.nodes else ""
     else:
         host = _batch_host(ctx, snapshot)
-    if not host or not row.nodes or host in row.nodes or in_charge(ctx, snapshot):
+    if not host or not row.nodes or host in row.nodes or agent_is_alive(ctx, snapshot):
         script.headless.stop()
         return
     node = (snapshot.nodes or {}).get(host)

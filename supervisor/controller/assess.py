@@ -8,8 +8,6 @@ divergence in the log mark the checkpoints that the run must not resume from.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from ftrun.slurm.client.cluster import JobState
 from ftrun.supervisor.config.settings import number_of
 from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
@@ -30,19 +28,11 @@ from ftrun.supervisor.diagnosis.facts import Facts
 from ftrun.supervisor.diagnosis.resumable import find_resume_point, write_divergence_files
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model import agent_events
-from ftrun.supervisor.model.timers import Stopwatch
 from ftrun.supervisor.model.types import WITHOUT_SCRIPT, Diagnosis, FaultClass
 from ftrun.supervisor.policy import decide, policy_input
 from ftrun.supervisor.telemetry import divergence
 from ftrun.supervisor.telemetry.diverged_checkpoints import poison_of
 from ftrun.supervisor.telemetry.divergence import DivergenceSign
-
-
-@dataclass
-class _Clocks:
-    """Of one launch."""
-
-    requeued_unseen: Stopwatch = field(default_factory=Stopwatch)
 
 
 def assess_launch(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
@@ -87,8 +77,8 @@ def _case(
         step=ctx.observations.step if found is None or found.step is None else found.step,
         diverged=divergence.describe_divergence(found),
         older=loads.back,
-        stuck=loads.stuck,
-        own=loads.own,
+        no_checkpoint=loads.stuck,
+        own_checkpoints=loads.own,
         running_again=_running_again(ctx, snapshot),
         common=ctx.services.ledger.common_cause(ctx.run, diagnosis, snapshot.now_s),
         unseen=ctx.run_dir if _unseen(ctx) else "",
@@ -112,10 +102,7 @@ def _log_is_quiet(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
 
 
 def _unseen_for_long(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
-    if (
-        ctx.observations.per_launch(_Clocks).requeued_unseen.held_s(snapshot.mono_s)
-        < missing_jobs.ABSENT_FOR_S
-    ):
+    if ctx.observations.stopwatches["requeued, unseen"].held_s(snapshot.mono_s) < missing_jobs.ABSENT_FOR_S:
         return False
     return all(row.state.ended for row in ctx.services.cluster.find(ctx.attempt.token))
 

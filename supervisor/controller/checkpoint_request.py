@@ -17,7 +17,7 @@ from ftrun.supervisor.config.settings import number_of, text_of
 from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.cluster_view import newest_checkpoint
 from ftrun.supervisor.context.run_context import RunContext
-from ftrun.supervisor.model.timers import Intervals, Stopwatch, Stopwatches
+from ftrun.supervisor.model.timers import Stopwatch
 from ftrun.supervisor.policy import save_request
 from ftrun.supervisor.policy.save_request import (
     CheckpointState,
@@ -34,8 +34,6 @@ SLURM = "slurm"
 class _Clocks:
     """Of one launch."""
 
-    asked: Stopwatches = field(default_factory=Stopwatches)  # by token of the request
-    warned: Intervals = field(default_factory=Intervals)  # by token, too
     newest: tuple[str, str] = ("", "")  # path and stamp of the newest checkpoint
     unchanged: Stopwatch = field(default_factory=Stopwatch)  # since when that one is unchanged
 
@@ -118,11 +116,11 @@ def awaited_verdict(ctx: RunContext, snapshot: ClusterSnapshot) -> SaveVerdict:
         Occasion(request["occasion"]), CheckpointState.from_json(request["known"]), request["wait_s"]
     )
     now = newest_sight(ctx, snapshot)
-    waited_s = ctx.observations.per_launch(_Clocks).asked[request["token"]].held_s(snapshot.mono_s)
+    waited_s = ctx.observations.stopwatches["save asked", request["token"]].held_s(snapshot.mono_s)
     verdict = save_request.save_verdict(asking, now, waited_s)
     if not verdict.end:
-        if verdict.unsettled and ctx.observations.per_launch(_Clocks).warned[request["token"]].first():
-            ctx.record("warned", message=save_request.unsettled_warning(verdict))
+        if verdict.still_written and ctx.observations.intervals["save warned", request["token"]].first():
+            ctx.record("warned", message=save_request.still_written_warning(verdict))
         return verdict
     if verdict.saved:
         ctx.record("leave.saved", why=verdict.reason, path=verdict.path, waited_s=round(waited_s, 1))

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from ftrun.slurm.client.cluster import JobRow, JobState
@@ -30,30 +29,12 @@ from ftrun.supervisor.model.agent_events import COMPANION_JOB_KEY
 from ftrun.supervisor.model.job_rows import base_job_id
 from ftrun.supervisor.model.run import Attempt, Companion, Run
 from ftrun.supervisor.model.states import FINAL_STATES
-from ftrun.supervisor.model.timers import Intervals, Stopwatches
 from ftrun.supervisor.store import run_dir
 
 ABSENT_FOR_S = 60.0  # two answers that lack it must be this far apart (P6)
 FIND_FOR_S = 30.0  # how long an sbatch without a known outcome is looked up
 FIND_EVERY_S = 3.0
 AGAIN_EVERY_S = 30.0
-
-
-@dataclass
-class _Clocks:
-    """By a companion's mark; `indexed` by its job."""
-
-    indexed: Intervals = field(default_factory=Intervals)
-    kept: Stopwatches = field(default_factory=Stopwatches)
-    away: Stopwatches = field(default_factory=Stopwatches)
-    twins: Intervals = field(default_factory=Intervals)
-    ended: Intervals = field(default_factory=Intervals)
-    searched: Stopwatches = field(default_factory=Stopwatches)
-    asked: Intervals = field(default_factory=Intervals)
-
-
-def _clocks(ctx: RunContext) -> _Clocks:
-    return ctx.observations.per_launch(_Clocks)
 
 
 def job_ids(run: Run) -> tuple[str, ...]:
@@ -95,7 +76,7 @@ def reconcile_companions(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     for place in [_place(*found) for found in _left(ctx.run)]:
         # Each record makes a new `run`, so look the companion up again.
         attempt, one = next(found for found in _left(ctx.run) if _place(*found) == place)
-        if one.job and _clocks(ctx).indexed[one.job].first():
+        if one.job and ctx.observations.intervals["companion indexed", one.job].first():
             run_dir.index_job(ctx.services.home, one.job, ctx.run.id)
         row = _row(snapshot, one)
         held = row.nodes if row is not None else ()
@@ -111,11 +92,11 @@ def _released_but_alive(ctx: RunContext, snapshot: ClusterSnapshot, one: Compani
 
     The agent's scancel was lost.
     """
-    kept = _clocks(ctx).kept
+    kept = ctx.observations.stopwatches["companion kept", one.mark]
     if one.state not in ("ending", "ended"):
-        kept.stop(one.mark)
+        kept.stop()
         return ""
-    lasts = kept[one.mark].held_s(snapshot.mono_s) >= AGAIN_EVERY_S
+    lasts = kept.held_s(snapshot.mono_s) >= AGAIN_EVERY_S
     return "nobody wants it any more" if lasts else ""
 
 
@@ -140,7 +121,7 @@ def _follow(ctx: RunContext, snapshot: ClusterSnapshot, attempt: Attempt, one: C
         if _is_gone(ctx, snapshot, one):
             _record_step(ctx, "gone", attempt, one, state="", reason="Slurm does not know it any more")
         return
-    _clocks(ctx).away.stop(one.mark)
+    ctx.observations.stopwatches["companion away", one.mark].stop()
     if not _is_companion(ctx, snapshot, one, row):
         _record_step(ctx, "gone", attempt, one, state="", reason=f"job {one.job} is another one by now")
     elif row.state.ended:
@@ -155,7 +136,7 @@ def _follow(ctx: RunContext, snapshot: ClusterSnapshot, attempt: Attempt, one: C
 
 def _is_gone(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) -> bool:
     """Whether two answers far enough apart lack it and its mark finds nothing alive. Raises SlurmError."""
-    if _clocks(ctx).away[one.mark].held_s(snapshot.mono_s) < ABSENT_FOR_S:
+    if ctx.observations.stopwatches["companion away", one.mark].held_s(snapshot.mono_s) < ABSENT_FOR_S:
         return False
     cluster = ctx.services.cluster
     return cluster.ping() and all(row.state.ended for row in cluster.find(one.mark))
@@ -172,7 +153,7 @@ def _cancel_twins(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) ->
         row for row in cluster.find(one.mark) if has_token(row.comment, one.mark) and not row.state.ended
     ]
     twins = {base_job_id(row.raw_job_id or row.job_id) for row in living} - {one.job}
-    if twins and _clocks(ctx).twins[one.mark].due(snapshot.mono_s, AGAIN_EVERY_S):
+    if twins and ctx.observations.intervals["companion twins", one.mark].due(snapshot.mono_s, AGAIN_EVERY_S):
         for job in sorted(twins):
             ctx.services.act("companion", snapshot, functools.partial(cluster.cancel, job))
     return bool(twins)
@@ -188,7 +169,7 @@ def _is_companion(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion, ro
 
 
 def _end(ctx: RunContext, snapshot: ClusterSnapshot, attempt: Attempt, one: Companion, why: str) -> None:
-    ended = _clocks(ctx).ended[one.mark]
+    ended = ctx.observations.intervals["companion ended", one.mark]
     if one.state == "ended" and not ended.due(snapshot.mono_s, AGAIN_EVERY_S):
         return
     if one.state not in ("ending", "ended"):
@@ -212,9 +193,8 @@ def _search(ctx: RunContext, snapshot: ClusterSnapshot, attempt: Attempt, one: C
 
     Raises SlurmError.
     """
-    clocks = _clocks(ctx)
-    since_s = clocks.searched[one.mark].held_s(snapshot.mono_s)
-    if not clocks.asked[one.mark].due(snapshot.mono_s, FIND_EVERY_S):
+    since_s = ctx.observations.stopwatches["companion searched", one.mark].held_s(snapshot.mono_s)
+    if not ctx.observations.intervals["companion searched", one.mark].due(snapshot.mono_s, FIND_EVERY_S):
         return
     found = [row for row in ctx.services.cluster.find(one.mark) if has_token(row.comment, one.mark)]
     if found:

@@ -12,7 +12,6 @@ jobs that wait for an old id of ours that Slurm has reused wait for that other j
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
@@ -21,16 +20,10 @@ from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.model.job_rows import base_job_id, rows_of_attempt
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.states import State
-from ftrun.supervisor.model.timers import Intervals
 from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.submission.dependent_jobs import holdable, still_same
 
 AGAIN_AFTER_S = 15.0
-
-
-@dataclass
-class _Clocks:
-    moved: Intervals = field(default_factory=Intervals)  # by attempt that the dependents move to
 
 
 def hold(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
@@ -63,7 +56,7 @@ def move(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         return
     if ctx.run.state not in (State.QUEUED, State.RUNNING, State.SUSPECT):
         return
-    if not ctx.observations.per_launch(_Clocks).moved[attempt.number].due(snapshot.mono_s, AGAIN_AFTER_S):
+    if not ctx.observations.intervals["dependents moved", attempt.number].due(snapshot.mono_s, AGAIN_AFTER_S):
         return
     moved: set[str] = set()
     who = f"what waits for {ctx.run.id}"

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.records import replace
 from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import dependents, observe
 from ftrun.supervisor.model import job_rows
-from ftrun.supervisor.model.timers import Interval, Stopwatch
 
 AGAIN_AFTER_S = 30.0
-
-
-@dataclass
-class _Clocks:
-    told: Interval = field(default_factory=Interval)  # of a run that is only observed: the end was shown
-    cancelled: Stopwatch = field(default_factory=Stopwatch)
 
 
 def announce_end(ctx: RunContext, reason: str) -> None:
@@ -26,12 +17,11 @@ def announce_end(ctx: RunContext, reason: str) -> None:
 
     `cancel_job` does it. For a run that ftrun may only observe, just record it.
     """
-    clocks = ctx.observations.per_launch(_Clocks)
     if ctx.watch_only:
-        if clocks.told.first():
+        if ctx.observations.intervals["end observed"].first():
             ctx.record("observed", decision={"kind": "end", "reason": reason})
         return
-    clocks.cancelled.stop()
+    ctx.observations.stopwatches["cancelled"].stop()
     ctx.record("end.intended", reason=reason)
 
 
@@ -54,7 +44,7 @@ def cancel_job(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
 
 def repeat_cancel(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Cancel the job again if it has not ended for `AGAIN_AFTER_S`. Raises SlurmError."""
-    cancelled = ctx.observations.per_launch(_Clocks).cancelled
+    cancelled = ctx.observations.stopwatches["cancelled"]
     if cancelled.held_s(snapshot.mono_s) > AGAIN_AFTER_S:
         cancelled.restart(snapshot.mono_s)
         ctx.services.act("cancel", snapshot, lambda: ctx.services.cluster.cancel(ctx.attempt.job))

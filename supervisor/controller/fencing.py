@@ -15,7 +15,6 @@ attempts live, one query now and then serves all runs.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import partial
 
 from ftrun.slurm.client.cluster import JobRow, JobState
@@ -28,21 +27,11 @@ from ftrun.supervisor.model import types
 from ftrun.supervisor.model.job_rows import base_job_id
 from ftrun.supervisor.model.run import Companion
 from ftrun.supervisor.model.states import State
-from ftrun.supervisor.model.timers import Stopwatch, Stopwatches
 from ftrun.supervisor.store import attempt_dir
 
 SEARCH_EVERY_S = 30.0  # how often orphans of all runs are looked for while one of them lives
 TOKEN_PREFIX = "ftrun"  # the head of every token
 LIVE_STATES = frozenset({State.QUEUED, State.RUNNING, State.SUSPECT, State.ENDING})
-
-
-@dataclass
-class _Clocks:
-    """Of one launch."""
-
-    started_twice: Stopwatch = field(default_factory=Stopwatch)
-    absent: Stopwatch = field(default_factory=Stopwatch)
-    completing: Stopwatches = field(default_factory=Stopwatches)  # by node
 
 
 def is_fenced(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
@@ -93,11 +82,11 @@ def _heard_since(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
 
     That end says nothing of the first start: a node that died with it counts as responding for a while.
     """
-    return ctx.observations.per_launch(_Clocks).started_twice.held_s(snapshot.mono_s) >= fence_wait_s(ctx)
+    return ctx.observations.stopwatches["started twice"].held_s(snapshot.mono_s) >= fence_wait_s(ctx)
 
 
 def _job_over(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
-    row, absence = ctx.row(snapshot), ctx.observations.per_launch(_Clocks).absent
+    row, absence = ctx.row(snapshot), ctx.observations.stopwatches["absent"]
     if row is not None:
         absence.stop()
         return row.state.ended
@@ -155,7 +144,7 @@ def _others_complete(ctx: RunContext, snapshot: ClusterSnapshot, node: str) -> b
     """
     row = ctx.row(snapshot)
     done = row is None or row.state.ended
-    return done and ctx.observations.per_launch(_Clocks).completing[node].held_s(snapshot.mono_s) >= 5.0
+    return done and ctx.observations.stopwatches["completing", node].held_s(snapshot.mono_s) >= 5.0
 
 
 def silent_nodes(ctx: RunContext, snapshot: ClusterSnapshot) -> set[str]:

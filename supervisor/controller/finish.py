@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from ftrun.slurm.client.cluster import JobRow
@@ -18,7 +17,6 @@ from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import dependents, fencing
 from ftrun.supervisor.model.run import Attempt
-from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import Decision, FaultClass
 from ftrun.supervisor.store import attempt_dir, checkpoints, flag_files
 
@@ -27,14 +25,6 @@ A_DAY_S = 86_400.0
 STRAYS_FOR_S = 600.0
 STRAYS_EVERY_S = 15.0
 ALIVE_FOR_S = 15.0  # Slurm shows the end of a cancelled job within this time
-
-
-@dataclass
-class _LateJob:
-    """Of a submission that never got an answer."""
-
-    awaited: Stopwatch = field(default_factory=Stopwatch)
-    searched: Interval = field(default_factory=Interval)
 
 
 def end_run(ctx: RunContext, snapshot: ClusterSnapshot, decision: Decision, data: dict[str, Any]) -> None:
@@ -138,10 +128,10 @@ def stay_stopped(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     attempt = ctx.run.attempt
     if attempt is None or not _is_unanswered(attempt) or ctx.watch_only:
         return
-    late = ctx.observations.per_launch(_LateJob)
-    if late.awaited.held_s(snapshot.mono_s) <= STRAYS_FOR_S and late.searched.due(
-        snapshot.mono_s, STRAYS_EVERY_S
-    ):
+    seen = ctx.observations
+    if seen.stopwatches["late job"].held_s(snapshot.mono_s) <= STRAYS_FOR_S and seen.intervals[
+        "late job"
+    ].due(snapshot.mono_s, STRAYS_EVERY_S):
         if not attempt.closed:  # a late job then ends before the user's script begins (P4)
             fencing.close_attempt(ctx)
             ctx.record("attempt.closed")
@@ -154,7 +144,7 @@ def awaits_late_job(ctx: RunContext) -> bool:
         return False
     # Measured by our own clock from our first sight; another host's time stamp only tells old runs from new.
     clock = ctx.services.clock
-    awaited_s = ctx.observations.per_launch(_LateJob).awaited.held_s(clock.mono_s())
+    awaited_s = ctx.observations.stopwatches["late job"].held_s(clock.mono_s())
     return awaited_s <= STRAYS_FOR_S and clock.now_s() - ctx.run.last_at_s < A_DAY_S
 
 

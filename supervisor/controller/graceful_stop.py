@@ -46,7 +46,6 @@ from ftrun.supervisor.controller.checkpoint_request import (
 )
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.stop_conditions import HALT_FILE, BadStopConditions, StopConditions
-from ftrun.supervisor.model.timers import Intervals
 from ftrun.supervisor.model.types import MOVED_OFF, NEAR_TIME_LIMIT, WITHOUT_SCRIPT, FaultClass
 from ftrun.supervisor.policy import estimates, save_request
 from ftrun.supervisor.policy.save_request import CheckpointState, Occasion
@@ -66,13 +65,6 @@ class _Signal:
     """`plan.warning_ahead_s` of one start, once it was read."""
 
     ahead_s: tuple[float | None] | None = None
-
-
-@dataclass
-class _Told:
-    """Errors of `halt.json` that were reported."""
-
-    errors: Intervals = field(default_factory=Intervals)
 
 
 def check_stop_file(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
@@ -96,7 +88,7 @@ def _read(ctx: RunContext) -> StopConditions | None:
     try:
         return flag_files.read_halt(ctx.run_dir)
     except BadStopConditions as error:
-        if ctx.observations.per_launch(_Told).errors[str(error)].first():
+        if ctx.observations.intervals["bad stop conditions", str(error)].first():
             ctx.record("warned", message=f"{ctx.run_dir}/{HALT_FILE} is not obeyed: {error}")
         return None
 

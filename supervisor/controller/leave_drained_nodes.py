@@ -26,7 +26,6 @@ from ftrun.supervisor.controller.checkpoint_request import (
     withdraw_request,
 )
 from ftrun.supervisor.model.states import State
-from ftrun.supervisor.model.timers import Interval, Intervals, Stopwatches
 from ftrun.supervisor.model.types import MOVED_OFF
 from ftrun.supervisor.policy import drained_nodes, save_request
 from ftrun.supervisor.policy.drained_nodes import DrainAction, DrainDecision, DrainInput
@@ -39,15 +38,6 @@ LOOK_EVERY_S = 15.0
 PROMISED_FOR_S = 180.0  # how long a run that moves may need until its new job has the nodes
 NO_FEATURES = ("", "(null)")
 _GOING_ON = ("intended", "asked", "saved")
-
-
-@dataclass
-class _Clocks:
-    """Of one launch."""
-
-    drained: Stopwatches = field(default_factory=Stopwatches)  # by node
-    course: Interval = field(default_factory=Interval)
-    tidied: Intervals = field(default_factory=Intervals)  # by token of the request
 
 
 @dataclass
@@ -65,11 +55,11 @@ def leave_if_free(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> No
     if _under_way(ctx):
         _go_on(ctx, snapshot, row, drained)
         return
-    clocks = ctx.observations.per_launch(_Clocks)
-    for node in [node for node in clocks.drained if node not in drained]:
-        clocks.drained.stop(node)
-    steady = tuple(n for n in drained if clocks.drained[n].held_s(snapshot.mono_s) >= STEADY_S)
-    if not steady or not clocks.course.due(snapshot.mono_s, LOOK_EVERY_S):
+    seen = ctx.observations
+    for node in set(ctx.attempt.reach).difference(drained):
+        seen.stopwatches.stop(("drained", node))
+    steady = tuple(n for n in drained if seen.stopwatches["drained", n].held_s(snapshot.mono_s) >= STEADY_S)
+    if not steady or not seen.intervals["drained"].due(snapshot.mono_s, LOOK_EVERY_S):
         return
     course = _course(ctx, snapshot, row, steady)
     if course.act is DrainAction.WARN:
@@ -95,7 +85,7 @@ def remove_stale_request(ctx: RunContext) -> None:
     A supervisor may have died before it withdrew it.
     """
     requested = _under_way(ctx) and ctx.run.leaving.get("by") == AGENT
-    tidied = ctx.observations.per_launch(_Clocks).tidied[ctx.run.leaving.get("token", "")]
+    tidied = ctx.observations.intervals["leave tidied", ctx.run.leaving.get("token", "")]
     if not requested and tidied.first():
         withdraw_node_request(ctx)
 
@@ -114,7 +104,7 @@ def _go_on(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow, drained: tup
     elif request["stage"] == "saved":
         _drop(ctx, "it was not left in time")
     elif request.get("by") == AGENT:
-        if not agent_link.in_charge(ctx, snapshot) or ctx.attempt.launch.ladder_off:
+        if not agent_link.agent_is_alive(ctx, snapshot) or ctx.attempt.launch.ladder_off:
             _drop(ctx, "the agent can do nothing about it any more")
         elif request["stage"] == "intended":
             _leave_request(ctx, snapshot)
@@ -197,7 +187,7 @@ def _spares(ctx: RunContext, snapshot: ClusterSnapshot) -> int:
         or not swaps
         or attempt.launch.ladder_off
         or not attempt.launch.inside
-        or not agent_link.in_charge(ctx, snapshot)
+        or not agent_link.agent_is_alive(ctx, snapshot)
     ):
         return 0
     return sum(1 for node in attempt.unused if node in nodes and nodes[node].available)

@@ -41,15 +41,6 @@ TASK_LOGS_MAX = 64  # logs that are read of the failed tasks of one array
 
 
 @dataclass
-class _Clocks:
-    """Of one launch."""
-
-    unclaimed: Stopwatch = field(default_factory=Stopwatch)  # no sign of its script was seen
-    unclaimed_told: Interval = field(default_factory=Interval)
-    owner: Interval = field(default_factory=Interval)
-
-
-@dataclass
 class EndedScript:
     """Of one start: when its script ended, and how long its log has been awaited."""
 
@@ -136,8 +127,9 @@ def note_launch(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     if attempt_dir.has_tasks(ctx.run_dir, attempt.number):
         ctx.record("launch.seen", nodes=list(attempt.nodes))
         return
-    clocks = ctx.observations.per_launch(_Clocks)
-    if clocks.unclaimed.held_s(snapshot.mono_s) > CLAIM_EXPECTED_WITHIN_S and clocks.unclaimed_told.first():
+    seen = ctx.observations
+    unclaimed_s = seen.stopwatches["unclaimed"].held_s(snapshot.mono_s)
+    if unclaimed_s > CLAIM_EXPECTED_WITHIN_S and seen.intervals["unclaimed"].first():
         unseen = f"nothing seen of attempt {attempt.number} in {ctx.run_dir}"
         ctx.record("warned", message=f"{unseen}: do the nodes see this folder?")
 
@@ -179,7 +171,7 @@ def adopt_claim_holder(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) 
 
     sbatch may have made two jobs of one token. The one without the claim exits by itself.
     """
-    asked = ctx.observations.per_launch(_Clocks).owner
+    asked = ctx.observations.intervals["claim holder"]
     if not row.state.ended and not asked.due(snapshot.mono_s, OWNER_EVERY_S):
         return False
     owner = attempt_dir.claim_of_launch(ctx.run_dir, ctx.attempt.number, ctx.attempt.launch.number)

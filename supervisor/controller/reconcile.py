@@ -8,7 +8,6 @@ cannot be seen nothing moves: no answer means neither "healthy" nor "dead".
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
@@ -32,27 +31,18 @@ from ftrun.supervisor.controller import (
     observe,
     queued_job,
     resubmit,
-    submit_outcome,
     suspect,
+    unanswered_submission,
     user_requests,
 )
 from ftrun.supervisor.model import job_rows, types
 from ftrun.supervisor.model.states import State
-from ftrun.supervisor.model.timers import Interval, Stopwatches
 from ftrun.supervisor.store import attempt_dir, flag_files
 from ftrun.supervisor.store import run_dir as store_run_dir
 
 SUBMITTER_PATIENCE_S = 180.0  # how long an `ftrun sbatch` on another host may pause between its records
 AGENT_JOURNAL_EVERY_S = 1.0  # an agent's journal is on the shared file system
 STEPS_MAX = 6  # transitions of one run per snapshot
-
-
-@dataclass
-class _Clocks:
-    front: Stopwatches = field(
-        default_factory=Stopwatches
-    )  # by journal lengths: since when they are unchanged
-    inside: Interval = field(default_factory=Interval)
 
 
 class RunReconciler:
@@ -110,7 +100,7 @@ class RunReconciler:
         """
         ctx = self.ctx
         if ctx.writes and ctx.run.state in (State.RUNNING, State.SUSPECT):
-            if ctx.observations.per_launch(_Clocks).inside.due(snapshot.mono_s, AGENT_JOURNAL_EVERY_S):
+            if ctx.observations.intervals["agent journal"].due(snapshot.mono_s, AGENT_JOURNAL_EVERY_S):
                 agent_link.copy_journal(ctx)
                 observe.note_start(ctx)
             _watch(ctx, snapshot)
@@ -134,7 +124,7 @@ def _submitter_is_gone(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     writer = str(ctx.run.submitter.get("writer", ""))
     if writer and store_run_dir.provably_dead(writer):
         return True
-    unchanged = ctx.observations.per_launch(_Clocks).front[frozenset(ctx.read_lengths.items())]
+    unchanged = ctx.observations.stopwatches["submitter silent", frozenset(ctx.read_lengths.items())]
     return unchanged.held_s(snapshot.mono_s) >= SUBMITTER_PATIENCE_S
 
 
@@ -226,7 +216,7 @@ def _running(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
 
 def _watch(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     report = observe.read_logs(ctx, snapshot)
-    if agent_link.in_charge(ctx, snapshot):
+    if agent_link.agent_is_alive(ctx, snapshot):
         suspect.hand_over_to_agent(ctx)
     elif any("_" in row.job_id for row in ctx.rows(snapshot)):
         hang.detect_hung_tasks(ctx, snapshot)
@@ -266,7 +256,7 @@ def _ended(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
 
 HANDLERS: Mapping[State, Callable[[RunContext, ClusterSnapshot], None]] = {
     State.NEW: _new,
-    State.SUBMITTING: submit_outcome.resolve_submission,
+    State.SUBMITTING: unanswered_submission.resolve_submission,
     State.QUEUED: _queued,
     State.RUNNING: _running,
     State.SUSPECT: _running,

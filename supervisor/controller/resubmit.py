@@ -11,7 +11,6 @@ is ours, and no other job bears the run's token.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ftrun.slurm.client.cluster import JobRow, JobState
@@ -34,7 +33,6 @@ from ftrun.supervisor.controller import (
 from ftrun.supervisor.diagnosis import resumable
 from ftrun.supervisor.diagnosis.known_ends import LEFT_QUEUE
 from ftrun.supervisor.model import errors
-from ftrun.supervisor.model.timers import Stopwatch
 from ftrun.supervisor.model.types import Decision
 from ftrun.supervisor.policy import decide, elastic, node_placement, policy_input, queue
 from ftrun.supervisor.policy.policy_input import ClusterView
@@ -43,16 +41,6 @@ from ftrun.supervisor.submission import array_spec, in_allocation, plan
 
 PARTITION_WITHIN_S = 60.0
 CANCEL_AGAIN_S = 15.0
-
-
-@dataclass
-class _Clocks:
-    """Of one launch."""
-
-    cancelled: Stopwatch = field(default_factory=Stopwatch)
-    resumed_alive: Stopwatch = field(default_factory=Stopwatch)
-    no_partition: Stopwatch = field(default_factory=Stopwatch)
-    delayed: Stopwatch = field(default_factory=Stopwatch)
 
 
 def recover(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
@@ -94,7 +82,7 @@ def _out_of_the_queue(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     if row.state.ended:
         return not ctx.attempt.launch.requeued or _requeued_ended(ctx, snapshot, row)
     if row.state.pending:
-        cancelled = ctx.observations.per_launch(_Clocks).cancelled
+        cancelled = ctx.observations.stopwatches["requeued, cancelled"]
         if not cancelled.runs or cancelled.held_s(snapshot.mono_s) > CANCEL_AGAIN_S:
             cancelled.restart(snapshot.mono_s)
             dependents.hold(ctx, snapshot)
@@ -131,7 +119,7 @@ def _resumed_alive(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> b
             finish.end_run(ctx, snapshot, Decision("finish", "the script exited 0"), {"class": "healthy"})
             return True
     elif row.state is JobState.RUNNING:
-        if ctx.observations.per_launch(_Clocks).resumed_alive.held_s(snapshot.mono_s) >= finish.ALIVE_FOR_S:
+        if ctx.observations.stopwatches["resumed, alive"].held_s(snapshot.mono_s) >= finish.ALIVE_FOR_S:
             finish.follow_launch(ctx, row)
         return True
     return False
@@ -173,14 +161,14 @@ def _requeued_ended(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> 
 def _waited(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     decision = ctx.run.decision
     delay_s = float(decision.get("delay_s", 0.0))
-    delayed = ctx.observations.per_launch(_Clocks).delayed
+    delayed = ctx.observations.stopwatches["delayed"]
     return delay_s <= 0 or delayed.held_s(snapshot.mono_s) >= delay_s
 
 
 def _next_attempt(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     number, decision = run_dir.latest_attempt_number(ctx.run_dir) + 1, ctx.run.decision
     view = cluster_view(ctx, snapshot)
-    unseen = ctx.observations.per_launch(_Clocks).no_partition
+    unseen = ctx.observations.stopwatches["no partition"]
     if not view.partition and unseen.held_s(snapshot.mono_s) < PARTITION_WITHIN_S:
         return  # without the size of the partition it is unknown how many nodes may be excluded
     exclude, quarantined = _exclusions(ctx, snapshot, view)

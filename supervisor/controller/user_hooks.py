@@ -25,19 +25,11 @@ from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import hook_runner
 from ftrun.supervisor.model.run import Incident, Run
 from ftrun.supervisor.model.states import State
-from ftrun.supervisor.model.timers import Stopwatches
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store import submission_context
 
 AT_ONCE_MAX = 8
 LOST_AFTER_S = 30.0  # after its limit: a parent without a record has died
-
-
-@dataclass
-class _Clocks:
-    """Of one launch."""
-
-    unheard: Stopwatches = field(default_factory=Stopwatches)  # by key of a command
 
 
 @dataclass
@@ -175,7 +167,7 @@ def _note_ends(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
             _running_hooks(ctx)
             ctx.record("hook.ended", key=key, hook=hook, **end)
         elif (
-            ctx.observations.per_launch(_Clocks).unheard[key].held_s(snapshot.mono_s) > limit_s + LOST_AFTER_S
+            ctx.observations.stopwatches["hook unheard", key].held_s(snapshot.mono_s) > limit_s + LOST_AFTER_S
         ):
             ctx.record("hook.ended", key=key, hook=hook, code=None, why="unknown: it left no record")
 

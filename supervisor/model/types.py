@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from ftrun.slurm.records import dataclass
 
@@ -364,7 +364,7 @@ class ClassRule:
     """
 
     budget: int
-    exclude: str = "never"
+    exclude: Literal["always", "proven", "never"] = "never"
     drain: bool = False
     elsewhere: bool = False  # the second try goes to other nodes first
     back_off: float = (

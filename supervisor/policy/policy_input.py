@@ -112,8 +112,8 @@ class PolicyInput:
 
     `common` says why the fault is probably not the node's own ("" = it may be); then no node is drained for
     it. `diverged` says that the training had diverged ("" = it had not), and `older` is the checkpoint from
-    before that, to which the next start would go back. `stuck` says why no start could load anything, so that
-    the run must not begin from nothing; `own`: the run itself wrote all that would be lost. `step` is the
+    before that, to which the next start would go back. `no_checkpoint` says why no start could load anything, so that
+    the run must not begin from nothing; `own_checkpoints`: the run itself wrote all that would be lost. `step` is the
     highest step seen in this launch, or the one at which it diverged; `checkpoint` the newest complete
     checkpoint if it is newer than the best known before, else "". `running_again`: Slurm has already started
     the requeued job; `unseen` is the run's folder if the nodes of the job never saw it.
@@ -131,8 +131,8 @@ class PolicyInput:
     common: str = ""
     diverged: str = ""
     older: str = ""
-    stuck: str = ""
-    own: bool = False
+    no_checkpoint: str = ""
+    own_checkpoints: bool = False
     unseen: str = ""
 
     @property
@@ -158,7 +158,7 @@ class PolicyInput:
         """Nothing may be loaded, and little is lost by beginning anew. Not repeated if that comes to
         nothing.
         """
-        if not self.stuck or not self.own or self.trained_s > self.limits.from_zero_max_s:
+        if not self.no_checkpoint or not self.own_checkpoints or self.trained_s > self.limits.from_zero_max_s:
             return False
         last = [one for one in self.run.incidents if one.decision][-FROM_ZERO_TRIES:]
         return len(last) < FROM_ZERO_TRIES or not all(one.decision.get("fresh") for one in last)

@@ -27,7 +27,7 @@ from ftrun.supervisor.model.stop_conditions import TIME_LIMIT_MARGIN_S
 
 STEPS_CANCELLED = "slurm-cancelled"  # signature of what slurmstepd logs when the tasks get TERM
 QUIET_S = 5.0  # a checkpoint without a marker is complete after so long without a change
-UNSETTLED_S = 60.0  # after so long without a complete one a person is told
+STILL_WRITTEN_S = 60.0  # after so long without a complete one a person is told
 LIMIT_SHARE = 4  # 1/4 of a short time limit is reserved for saving
 LIMIT_MIN_S = 240.0  # below, the signal, which may come a minute early, could precede the script's handler
 EARLY_S = 60.0  # Slurm may send its warning so much early
@@ -91,14 +91,14 @@ class SaveRequest:
 class SaveVerdict:
     """Whether to end now or to wait. `saved`: a new checkpoint is complete, `path`; `reason` is for people.
 
-    `unsettled`: something new is there, and it does not come to rest.
+    `still_written`: something new is there, and it does not come to rest.
     """
 
     end: bool
     saved: bool
     reason: str
     path: str = ""
-    unsettled: bool = False
+    still_written: bool = False
 
 
 def save_verdict(ask: SaveRequest, now: CheckpointState, waited_s: float) -> SaveVerdict:
@@ -115,8 +115,8 @@ def save_verdict(ask: SaveRequest, now: CheckpointState, waited_s: float) -> Sav
         half = f"; {_name(now)} is still being written" if fresh else ""
         return SaveVerdict(True, False, f"no new complete checkpoint within {ask.wait_s:g} s{half}")
     if fresh:
-        unsettled = waited_s > UNSETTLED_S
-        return SaveVerdict(False, False, f"{_name(now)} is being written", unsettled=unsettled)
+        still_written = waited_s > STILL_WRITTEN_S
+        return SaveVerdict(False, False, f"{_name(now)} is being written", still_written=still_written)
     return SaveVerdict(False, False, "a new checkpoint is awaited")
 
 
@@ -131,7 +131,7 @@ def is_new(known: CheckpointState, now: CheckpointState) -> bool:
     return known.step is None or now.step is None or now.step > known.step
 
 
-def unsettled_warning(verdict: SaveVerdict) -> str:
+def still_written_warning(verdict: SaveVerdict) -> str:
     """What a person is told where no checkpoint ever comes to rest."""
     return (
         f"no checkpoint counts as complete: {verdict.reason} again and again, never {QUIET_S:g} s without a change."

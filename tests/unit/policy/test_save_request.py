@@ -101,8 +101,8 @@ def test_a_script_that_saves_all_the_time_has_saved_once_it_goes_on_to_the_next(
     assert (verdict.end, verdict.saved, verdict.path) == (True, True, new.path)
     for overtaken in (old, None):
         verdict = save_request.save_verdict(ask, replace(writing, overtaken=overtaken), 9.0)
-        assert (verdict.end, verdict.unsettled) == (False, False)
-        assert save_request.save_verdict(ask, replace(writing, overtaken=overtaken), 61.0).unsettled
+        assert (verdict.end, verdict.still_written) == (False, False)
+        assert save_request.save_verdict(ask, replace(writing, overtaken=overtaken), 61.0).still_written
 
 
 def test_a_checkpoint_is_overtaken_once_another_is_written_behind_it(tmp_path: Path) -> None:

@@ -12,24 +12,14 @@ only the time in which Slurm answered counts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from ftrun.slurm.client.parse import has_token
 from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import exit_status, fencing, finish
-from ftrun.supervisor.model.timers import Stopwatches
 from ftrun.supervisor.model.types import Decision
 from ftrun.supervisor.store import run_dir
 
 LOOKUP_FOR_S = 30.0  # how long a submission with an unknown outcome is looked up
-
-
-@dataclass
-class _Clocks:
-    """By the token of an attempt."""
-
-    looked_up: Stopwatches = field(default_factory=Stopwatches)
 
 
 def resolve_submission(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
@@ -55,7 +45,7 @@ def _record_found_job(ctx: RunContext, job: str, *, seen: bool) -> None:
 
 def _looked_for_s(ctx: RunContext, snapshot: ClusterSnapshot) -> float:
     """Seconds since this process's first lookup that Slurm answered."""
-    return ctx.observations.per_launch(_Clocks).looked_up[ctx.attempt.token].held_s(snapshot.mono_s)
+    return ctx.observations.stopwatches["submission looked up", ctx.attempt.token].held_s(snapshot.mono_s)
 
 
 def _not_submitted(ctx: RunContext, snapshot: ClusterSnapshot, why: str) -> None:
