@@ -310,11 +310,9 @@ class StagingCoordinator:
             log_line(f"{file}: {error.strerror}")
             return {}
         asked = tuple(dict.fromkeys((*nodes, *(holder for holder, _, _ in plan.give))))
-        found: list[dict[str, dict[str, Any]]] = []
         words = ["restore", "--base", self._base, "--plan", file]
         limit_s = LOOK_LIMIT_S + plan.limit_s
-        self.ctx.journal.act("restore", lambda: found.append(self._asked(asked, words, limit_s, limit_s)))
-        return found[0]
+        return self.ctx.journal.act("restore", lambda: self._asked(asked, words, limit_s, limit_s))
 
     def _asked(
         self, nodes: Sequence[str], words: Sequence[str], limit_s: float, quiet_s: float

@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, TypeVar
 
 from ftrun.slurm.client.cluster import Cluster
 from ftrun.slurm.commands.spanning import Span
@@ -44,8 +44,7 @@ from ftrun.supervisor.store.node_tools import RunOnThisNode, run_on_this_node
 EARLIER_MAX_BYTES = 1 << 24
 
 Record = dict[str, Any]
-
-
+T = TypeVar("T")
 StartReader = Callable[[str, Sequence[str]], subprocess.Popen[bytes] | None]
 BEAT_EVERY_S = 5.0
 
@@ -111,12 +110,13 @@ class AgentJournal:
         if not os.path.samestat(os.fstat(self._fd), os.stat(self.path)):
             raise JournalClosed(f"{self.path} is another file now")
 
-    def act(self, name: str, deed: Callable[[], None]) -> None:
+    def act(self, name: str, deed: Callable[[], T]) -> T:
         """Do one effect that was journalled before. Raises what the effect raises."""
         self._may_write()
         self._crash(f"{name}:before")
-        deed()
+        result = deed()
         self._crash(f"{name}:after")
+        return result
 
     def run(self) -> Run:
         """The run now. Raises OSError, IllegalEvent, BadRecord, JournalDamaged, JournalTooNew."""

@@ -121,22 +121,23 @@ def survives_node_loss(run_dir: str) -> bool:
 def _give_back(ctx: AgentContext, stay: list[str], gone: list[str], **more: str) -> str:
     """Why Slurm refused; "" = the nodes are given back. Raises OSError (journal), GivenUp."""
     ctx.journal.record("release.intended", nodes=stay, gone=gone, **more)
-    refused: list[str] = []
-    ctx.journal.act("release", lambda: _release(ctx, stay, refused))
+    refused = ctx.journal.act("release", lambda: _release(ctx, stay))
     if refused:
-        ctx.journal.record("release.refused", message=refused[0], **more)
-        return refused[0]
+        ctx.journal.record("release.refused", message=refused, **more)
+        return refused
     ctx.journal.record("release.done", nodes=stay, gone=gone, **more)
     return ""
 
 
-def _release(ctx: AgentContext, stay: list[str], refused: list[str]) -> None:
+def _release(ctx: AgentContext, stay: list[str]) -> str:
+    """Why Slurm refused; "" = it did not."""
     ctx.alive()
     try:
         ctx.steps.keep_nodes(ctx.where.job, stay)
     except SlurmError as error:
         log_line(f"nodes cannot be given back: {error.message}")
-        refused.append(error.message)
+        return error.message
+    return ""
 
 
 def _ends(message: str) -> str:

@@ -268,7 +268,7 @@ class StartLoop:
     ) -> bool:
         """Answer batch.sh. True = there is another start."""
         incident = start_outcome.incident_name(self.ctx, monitor.started)
-        after = start_outcome.check_ended_start(
+        reach, self._checked = start_outcome.check_ended_start(
             self.ctx,
             monitor,
             suspicion,
@@ -278,7 +278,6 @@ class StartLoop:
             judged=lambda reach: self._diagnose(monitor, over, suspicion, reach)[1],
             heard=lambda reach: self.early.ask(monitor.started, reach.silent, self.aside, checks),
         )
-        reach, self._checked = after.reach, after.checked
         self.stage.heard(monitor.started, reach)
         if not reach.running:
             return self._end_job(monitor, incident, reach.why)

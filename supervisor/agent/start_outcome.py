@@ -15,7 +15,6 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ftrun.slurm.records import dataclass
 from ftrun.supervisor.agent import resize, spanning_limits, start_monitor
 from ftrun.supervisor.agent.batch_channel import Started, StartEnd
 from ftrun.supervisor.agent.context import AgentContext, Suspicion
@@ -41,14 +40,6 @@ WORTH_S = 30.0
 """A start needs at least this time, and at least what the last one took to its first step."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndedStart:
-    """Which nodes answer, and whether they were checked."""
-
-    reach: NodeAnswers
-    checked: bool
-
-
 def check_ended_start(
     ctx: AgentContext,
     monitor: StartMonitor,
@@ -59,8 +50,9 @@ def check_ended_start(
     aside: tuple[str, ...],
     judged: Callable[[NodeAnswers], Diagnosis],
     heard: Callable[[NodeAnswers], None] = lambda _: None,
-) -> EndedStart:
-    """Ask and check the nodes while the last log lines come in, then wait until the log is quiet.
+) -> tuple[NodeAnswers, bool]:
+    """Ask and check the nodes while the last log lines come in, then wait until the log is quiet. Returns which
+    nodes answer, and whether they were checked.
 
     `aside` are nodes that no later start uses, `judged` is the diagnosis so far, `heard` is called as soon as
     it is known which nodes answer. Raises OSError (journal), GivenUp.
@@ -79,13 +71,13 @@ def check_ended_start(
     checked = worth and checks.finish(nodes, lambda: start_monitor.keep_alive(ctx, monitor))
     quiet_s, longest_s = number_of(settings, "log-quiet"), number_of(settings, "log-quiet-max")
     if lost:  # the log has long been quiet; later lines come from our own sweep
-        return EndedStart(reach, checked)
+        return reach, checked
     while True:
         ctx.rest(LOOK_S)
         known = monitor.look(fresh=True) is not None
         waited_s = ctx.clock.mono_s() - began_s
         if waited_s >= longest_s or (min(waited_s, monitor.quiet_s()) if known else waited_s) >= quiet_s:
-            return EndedStart(reach, checked)
+            return reach, checked
 
 
 def refusal_limit_s(
@@ -111,15 +103,11 @@ def _swept(ctx: AgentContext, monitor: StartMonitor, lost: tuple[str, ...], wait
     where = ctx.where
     token = f"{where.launch}.{monitor.started.number + 1}"
     ctx.journal.record("sweep.intended", nodes=list(ctx.nodes), token=token)
-    found: list[NodeAnswers] = []
     quiet_s = KNOWN_QUIET_S if monitor.unheard and not lost else QUIET_S
-    ctx.journal.act(
+    reach = ctx.journal.act(
         "sweep",
-        lambda: found.append(
-            start_monitor.query_all_nodes(ctx, token, monitor, quiet_s=quiet_s, lost=lost, shut_s=wait_s)
-        ),
+        lambda: start_monitor.query_all_nodes(ctx, token, monitor, quiet_s=quiet_s, lost=lost, shut_s=wait_s),
     )
-    reach = found[0]
     ctx.journal.record(
         "sweep.done",
         answered=list(reach.answered),
