@@ -86,18 +86,13 @@ class AgentJournal:
         """Write one record; it is durable when this returns. Raises OSError, JournalClosed."""
         self._may_write()
         self._check_path()
-        record: Record = {
-            "v": store_journal.VERSION,
-            "seq": len(self.records),
-            "at": round(self._now(), 3),
-            "kind": kind,
-            "submission": self.attempt,
+        numbers: dict[str, Any] = {
             "attempt": self.attempt,
             "job": self.job,
             "launch": self.launch,
             "start": self.start,
-            "data": data,
         }
+        record = store_journal.new_record(kind, numbers, data, seq=len(self.records), now_s=self._now())
         store_journal.append_record(self._fd, record)
         self.records.append(record)
         self._crash(f"record:after:{kind}")

@@ -31,7 +31,6 @@ from ftrun.supervisor.model.run import (
     Attempt,
     Budgets,
     Companion,
-    Exclusion,
     HangDecision,
     Incident,
     Record,
@@ -202,24 +201,14 @@ def _diagnosed(run: Run, record: Record) -> Run:
     data, owner = record["data"], _owner(run, record)
     if owner is None or any(one.id == data["incident"] for one in run.incidents):
         return run
-    diagnosis = data["diagnosis"]
     place = (record["launch"], record["start"])
     start = next((one for one in owner.begun if (one.launch, one.number) == place), None)
-    incident = Incident(
-        id=data["incident"],
-        attempt=owner.number,
-        launch=record["launch"],
+    incident = Incident.of(
+        record,
         start=record["start"],
-        fault=diagnosis["class"],
-        signature=diagnosis["signature"],
-        title=diagnosis["title"],
-        nodes=tuple(diagnosis["nodes"]),
         attempt_nodes=start.nodes if start is not None and start.nodes else owner.used,
-        step=data.get("step"),
-        first_evidence_at_s=data.get("first_evidence_at_s"),
         ended_at_s=start.over_at_s if start is not None else None,
         diagnosed_at_s=_at_s(record),
-        diagnosis=diagnosis,
     )
     # A copy may arrive late.
     ordered = sorted((*run.incidents, incident), key=lambda one: (one.attempt, one.launch, one.start))
@@ -240,16 +229,13 @@ def _decided(run: Run, record: Record) -> Run:
         spent, retries = dict(run.spent), run.retries + 1
         if data.get("class") in data["spent"]:
             spent[data["class"]] = spent.get(data["class"], 0) + 1
-    excluded = {e.node: e for e in run.excluded if e.until_s > record["at"]}
-    for node in data.get("exclude", ()):
-        excluded[node] = Exclusion(node, data["exclude_until_s"], data["reason"])
     run = replace(
         run,
         spent=spent,
         retries=retries,
         rungs=run.rungs if late else dict(data.get("used", {})),
         **progress_after(run.best_step, run.best_checkpoint, data),
-        excluded=tuple(excluded[node] for node in sorted(excluded)),
+        excluded=run.excluded_after(record),
         set_aside=_set_aside(run, data),
         sizes_aside=tuple(dict.fromkeys((*run.sizes_aside, *data.get("sizes_aside", ())))),
     )

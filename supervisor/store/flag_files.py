@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import dataclass, replace
@@ -97,14 +97,7 @@ class LeaveRequest:
 
 def write_leave(place: str, launch: int, wish: LeaveRequest) -> None:
     """Write the request into the attempt's folder `place`. Raises OSError."""
-    told = {
-        "v": VERSION,
-        "token": wish.token,
-        "nodes": list(wish.nodes),
-        "aside": list(wish.aside),
-        "why": wish.why,
-    }
-    home.write_atomically(_path(place, launch), (json.dumps(told) + "\n").encode())
+    home.write_atomically(_path(place, launch), (json.dumps({"v": VERSION, **asdict(wish)}) + "\n").encode())
 
 
 def read_leave(place: str, launch: int) -> LeaveRequest | None:
@@ -114,25 +107,19 @@ def read_leave(place: str, launch: int) -> LeaveRequest | None:
         return None
     try:
         told = json.loads(text)
-        return LeaveRequest(
-            str(told["token"]), _names(told["nodes"]), _names(told["aside"]), str(told["why"])
-        )
+        nodes, aside = (tuple(map(str, told[key])) for key in ("nodes", "aside"))
+        return LeaveRequest(str(told["token"]), nodes, aside, str(told["why"]))
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
 
 
 def remove_leave(place: str, launch: int) -> None:
     """Remove the request."""
-    with contextlib.suppress(OSError):
-        os.unlink(_path(place, launch))
+    _remove(_path(place, launch))
 
 
 def _path(place: str, launch: int) -> str:
     return os.path.join(place, f"leave.{launch}.json")
-
-
-def _names(found: Sequence[object]) -> tuple[str, ...]:
-    return tuple(str(name) for name in found)
 
 
 SAVE_FILE = "save-now"

@@ -98,18 +98,8 @@ class Journal:
         **data: object,
     ) -> Record:
         """Write one record and wait until it is on disk. Returns it. Raises OSError (disk full, quota)."""
-        record: Record = {
-            "v": VERSION,
-            "seq": self._seq,
-            "at": round(self._now(), 3),
-            "kind": kind,
-            "submission": attempt,
-            "attempt": attempt,
-            "job": job,
-            "launch": launch,
-            "start": start,
-            "data": data,
-        }
+        numbers: dict[str, Any] = {"attempt": attempt, "job": job, "launch": launch, "start": start}
+        record = new_record(kind, numbers, data, seq=self._seq, now_s=self._now())
         if self._fd < 0:  # not made anew: a file that is gone was the run's, which is gone with it
             self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         append_record(self._fd, record)
@@ -121,6 +111,12 @@ class Journal:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def new_record(kind: str, numbers: dict[str, Any], data: dict[str, Any], *, seq: int, now_s: float) -> Record:
+    """A record of this release; `numbers`: attempt, job, launch and start that it is about."""
+    head = {"v": VERSION, "seq": seq, "at": round(now_s, 3), "kind": kind}
+    return {**head, "submission": numbers["attempt"], **numbers, "data": data}
 
 
 def append_record(fd: int, *records: Record) -> None:

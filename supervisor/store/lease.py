@@ -22,6 +22,7 @@ import contextlib
 import os
 import re
 import threading
+import time
 from pathlib import Path
 from typing import Protocol
 
@@ -58,20 +59,14 @@ class SystemClock:
 
     def now_s(self) -> float:
         """Unix seconds."""
-        import time
-
         return time.time()
 
     def mono_s(self) -> float:
-        """CLOCK_BOOTTIME where there is one (it counts sleep), else the monotonic clock."""
-        import time
-
+        """CLOCK_BOOTTIME, which counts sleep."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
-        import time
-
         time.sleep(seconds)
 
 
