@@ -112,12 +112,7 @@ class StagingCoordinator:
     def _tell(self, token: str) -> None:
         where = self.ctx.where
         told = partner_map.Ring(
-            token,
-            self._pairs,
-            self._jobs(),
-            self._lost,
-            text_of(self.settings, "stage-limit"),
-            self._kept,
+            token, self._pairs, self._jobs(), self._lost, text_of(self.settings, "stage-limit"), self._kept
         )
         with contextlib.suppress(OSError):  # without the file there are no copies, and the run goes on
             partner_map.put_ring(where.place, told)

@@ -157,11 +157,7 @@ def collect_facts(
         )
     cwd = submission_context.cwd(ctx.where.run_dir)
     loads = resumable.find_resume_point(
-        settings,
-        run,
-        cwd,
-        more=[spoilt] if spoilt is not None else [],
-        run_dir=ctx.where.run_dir,
+        settings, run, cwd, more=[spoilt] if spoilt is not None else [], run_dir=ctx.where.run_dir
     )
     newest = loads.path
     before = run.best_checkpoint or resumed

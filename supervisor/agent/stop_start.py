@@ -269,11 +269,7 @@ class PreemptionNotice:
     """Watches one start for a preemption that nobody else handles."""
 
     def __init__(
-        self,
-        ctx: AgentContext,
-        monitor: StartMonitor,
-        settings: Mapping[str, Any],
-        unattended: UnattendedJob,
+        self, ctx: AgentContext, monitor: StartMonitor, settings: Mapping[str, Any], unattended: UnattendedJob
     ) -> None:
         self._ctx, self._monitor, self._settings = ctx, monitor, settings
         self._unattended = unattended

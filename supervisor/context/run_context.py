@@ -2,16 +2,16 @@
 
 Everything that must survive a crash is in the journal, and only `record` writes it. `observations` holds only
 what a new supervisor can find out again (log positions; how long a condition has held, by our own monotonic
-clock); losing it only makes ftrun more patient. The features of the loop receive this context and the
-snapshot; the context knows none of them.
+clock); losing it only makes ftrun more patient. The features of the loop receive this context with the
+present snapshot; it knows none of them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from ftrun.slurm.client.cluster import JobRow
 from ftrun.supervisor.config.settings import number_of
@@ -25,6 +25,7 @@ from ftrun.supervisor.model.states import State, next_state
 from ftrun.supervisor.store import journal, submission_context
 from ftrun.supervisor.store.lease import LeaseLost
 
+T = TypeVar("T")
 JUST_SUBMITTED_S = 20.0
 PROOF_LASTS_S = 1.0  # how long one check of the lease is enough for records; each effect checks by itself
 
@@ -40,6 +41,7 @@ class RunContext:
         self.run_dir = run_dir
         self.services = services
         self.observations = LaunchObservations()
+        self.snapshot = ClusterSnapshot(0.0, 0.0, None, None)  # of the present step
         self._submission: Mapping[str, Any] = {}
         self._journal: journal.Journal | None = None
         self._stays_open = False  # the journal stays open and uses one of the descriptors
@@ -174,18 +176,23 @@ class RunContext:
 
     # ------------------------------------------------------------------ the present launch
 
-    def row(self, snapshot: ClusterSnapshot) -> JobRow | None:
-        """The row of this attempt's job in the snapshot, if it is really ours.
+    def act(self, name: str, deed: Callable[[], T]) -> T:
+        """`Services.act` on the present snapshot."""
+        return self.services.act(name, self.snapshot, deed)
 
-        Tasks or components are combined into one.
+    def fresh(self) -> None:
+        """Refuse a stale snapshot. Raises Stale."""
+        self.services.fresh(self.snapshot)
+
+    def row(self, snapshot: ClusterSnapshot | None = None) -> JobRow | None:
+        """The row of this attempt's job in the present snapshot, or this one, if it is really ours. Tasks or
+        components are combined into one.
         """
         return job_rows.combine_rows(self.rows(snapshot))
 
-    def rows(self, snapshot: ClusterSnapshot) -> tuple[JobRow, ...]:
-        """All rows of this attempt's submission.
-
-        A row with another token means that Slurm has reused our job id.
-        """
+    def rows(self, snapshot: ClusterSnapshot | None = None) -> tuple[JobRow, ...]:
+        """All rows of this attempt's submission. A row with another token means that Slurm has reused our id."""
+        snapshot = snapshot or self.snapshot
         attempt, seen = self.attempt, self.observations
         if seen.own is None or seen.own[0] is not snapshot.families or seen.own[1] is not attempt:
             family = snapshot.families.get(attempt.job, ())

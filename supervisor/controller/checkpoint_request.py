@@ -14,17 +14,11 @@ from typing import Any
 from ftrun.hooks.checkpoints import names
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.supervisor.config.settings import number_of, text_of
-from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.cluster_view import newest_checkpoint
 from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.model.timers import Stopwatch
 from ftrun.supervisor.policy import save_request
-from ftrun.supervisor.policy.save_request import (
-    CheckpointState,
-    Occasion,
-    SaveRequest,
-    SaveVerdict,
-)
+from ftrun.supervisor.policy.save_request import CheckpointState, Occasion, SaveRequest, SaveVerdict
 from ftrun.supervisor.store import checkpoints, flag_files, run_dir, submission_context
 
 SLURM = "slurm"
@@ -40,7 +34,6 @@ class _Clocks:
 
 def request_checkpoint(
     ctx: RunContext,
-    snapshot: ClusterSnapshot,
     occasion: Occasion,
     wait_s: float | None,
     *,
@@ -59,29 +52,29 @@ def request_checkpoint(
     stays and `awaited` asks again.
     """
     signal = text_of(ctx.settings, "save-signal") if by_signal else ""
-    ctx.services.fresh(snapshot)
+    ctx.fresh()
     withdraw_node_request(ctx)
     ctx.record(
         "leave.intended",
-        token=str(int(snapshot.now_s * 1000)),
+        token=str(int(ctx.snapshot.now_s * 1000)),
         occasion=occasion.value,
         wait_s=wait_s,
         signal=signal,
         halt=halt,
-        known=known if known is not None else newest_sight(ctx, snapshot).to_json(),
+        known=known if known is not None else newest_sight(ctx).to_json(),
         unasked=unasked,
         by=by,
         nodes=list(nodes),
     )
     if by != SLURM:
-        _deliver_request(ctx, snapshot)
+        _deliver_request(ctx)
 
 
-def _deliver_request(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def _deliver_request(ctx: RunContext) -> None:
     """Write the file for scripts that poll, send the signal to scripts that handle it."""
     request = ctx.run.leaving
     try:
-        ctx.services.act("save-now", snapshot, lambda: flag_files.request_save(ctx.run_dir, request["token"]))
+        ctx.act("save-now", lambda: flag_files.request_save(ctx.run_dir, request["token"]))
     except OSError as error:
         ctx.record(
             "warned", message=f"{ctx.run_dir}/{flag_files.SAVE_FILE} cannot be written: {error.strerror}"
@@ -96,13 +89,13 @@ def _deliver_request(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
                 cluster.cancel(job, signal=name, batch=to_script)
 
         try:
-            ctx.services.act("signal", snapshot, send)
+            ctx.act("signal", send)
         except RefusedForGood as error:
             ctx.record("warned", message=f"the signal {request['signal']} cannot be sent: {error.message}")
     ctx.record("leave.asked", token=request["token"])
 
 
-def awaited_verdict(ctx: RunContext, snapshot: ClusterSnapshot) -> SaveVerdict:
+def awaited_verdict(ctx: RunContext) -> SaveVerdict:
     """What has become of the requested checkpoint; the end of the wait is journalled, once.
 
     Raises SlurmError.
@@ -111,12 +104,12 @@ def awaited_verdict(ctx: RunContext, snapshot: ClusterSnapshot) -> SaveVerdict:
     if request["stage"] in ("saved", "missed"):
         return SaveVerdict(True, request["stage"] == "saved", str(request.get("why", "")))
     if request["stage"] == "intended" and request.get("by") != SLURM:
-        _deliver_request(ctx, snapshot)
+        _deliver_request(ctx)
     asking = SaveRequest(
         Occasion(request["occasion"]), CheckpointState.from_json(request["known"]), request["wait_s"]
     )
-    now = newest_sight(ctx, snapshot)
-    waited_s = ctx.observations.stopwatches["save asked", request["token"]].held_s(snapshot.mono_s)
+    now = newest_sight(ctx)
+    waited_s = ctx.observations.stopwatches["save asked", request["token"]].held_s(ctx.snapshot.mono_s)
     verdict = save_request.save_verdict(asking, now, waited_s)
     if not verdict.end:
         if verdict.still_written and ctx.observations.intervals["save warned", request["token"]].first():
@@ -132,14 +125,14 @@ def awaited_verdict(ctx: RunContext, snapshot: ClusterSnapshot) -> SaveVerdict:
     return verdict
 
 
-def newest_sight(ctx: RunContext, snapshot: ClusterSnapshot) -> CheckpointState:
+def newest_sight(ctx: RunContext) -> CheckpointState:
     """The newest checkpoint as it is now, and for how long this process has seen it unchanged."""
     path = newest_checkpoint(ctx)
     stamp = checkpoints.content_stamp(path) if path else ""
     clocks = ctx.observations.per_launch(_Clocks)
     if clocks.newest != (path, stamp):
         clocks.newest = path, stamp
-        clocks.unchanged.restart(snapshot.mono_s)
+        clocks.unchanged.restart(ctx.snapshot.mono_s)
     marked = bool(ctx.settings.get("checkpoint-marker"))
     aside, cwd = checkpoints.unchanged_since_set_aside(ctx.run.set_aside), submission_context.cwd(ctx.run_dir)
     pattern = text_of(ctx.settings, "checkpoint")
@@ -149,7 +142,7 @@ def newest_sight(ctx: RunContext, snapshot: ClusterSnapshot) -> CheckpointState:
         stamp=stamp,
         step=names.step_of(path) if path else None,
         logged=ctx.observations.saved_step,
-        quiet_s=clocks.unchanged.held_s(snapshot.mono_s),
+        quiet_s=clocks.unchanged.held_s(ctx.snapshot.mono_s),
         marked=marked,
         overtaken=CheckpointState(before, checkpoints.content_stamp(before), names.step_of(before))
         if before

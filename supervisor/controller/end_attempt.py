@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.records import replace
-from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import dependents, observe
 from ftrun.supervisor.model import job_rows
@@ -25,26 +24,26 @@ def announce_end(ctx: RunContext, reason: str) -> None:
     ctx.record("end.intended", reason=reason)
 
 
-def cancel_job(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def cancel_job(ctx: RunContext) -> None:
     """Carry out an announced end: hold the dependents, then cancel the job. Raises SlurmError.
 
     Slurm is asked once more just before: a job that is already ending is left alone, and a user's cancel that
     came between our announcement and our act must count as the user's (P5).
     """
-    dependents.hold(ctx, snapshot)
+    dependents.hold(ctx)
     if not ctx.attempt.cancel_intended:
         families = job_rows.rows_by_submission(ctx.services.cluster.jobs((ctx.attempt.job,)))
-        row = ctx.row(replace(snapshot, families=families))
+        row = ctx.row(replace(ctx.snapshot, families=families))
         if row is None or row.state.ended or row.state is JobState.COMPLETING:
             return  # its end shows who ended it; an id that Slurm has reused is left alone
         ctx.record("cancel.intended", what=f"job {ctx.attempt.job}", own=True, logs=observe.log_sizes(ctx))
-    ctx.services.act("cancel", snapshot, lambda: ctx.services.cluster.cancel(ctx.attempt.job))
+    ctx.act("cancel", lambda: ctx.services.cluster.cancel(ctx.attempt.job))
     ctx.record("end.done")
 
 
-def repeat_cancel(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def repeat_cancel(ctx: RunContext) -> None:
     """Cancel the job again if it has not ended for `AGAIN_AFTER_S`. Raises SlurmError."""
     cancelled = ctx.observations.stopwatches["cancelled"]
-    if cancelled.held_s(snapshot.mono_s) > AGAIN_AFTER_S:
-        cancelled.restart(snapshot.mono_s)
-        ctx.services.act("cancel", snapshot, lambda: ctx.services.cluster.cancel(ctx.attempt.job))
+    if cancelled.held_s(ctx.snapshot.mono_s) > AGAIN_AFTER_S:
+        cancelled.restart(ctx.snapshot.mono_s)
+        ctx.act("cancel", lambda: ctx.services.cluster.cancel(ctx.attempt.job))

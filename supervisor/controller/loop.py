@@ -229,7 +229,7 @@ class Supervisor:
         if not self._guarded(run_dir, lambda: reconciler.step(accounting.with_ended_job(ctx, snapshot))):
             return
         self.services.ledger.follow(ctx.run)
-        if not self._guarded(run_dir, lambda: user_hooks.run_due_hooks(ctx, snapshot)):
+        if not self._guarded(run_dir, lambda: user_hooks.run_due_hooks(ctx)):
             return
         if snapshot.jobs is not None:
             self.services.seen(who=ctx.run.id, run=ctx.run.id)
@@ -354,7 +354,7 @@ class Supervisor:
             if ctx.run.state in _LIVE:
                 self._guarded(run_dir, lambda one=reconciler: one.glance(snapshot))  # type: ignore[misc]
             if run_dir in self.reconcilers and ctx.run.state in _LIVE:
-                over = observe.script_ended_now(ctx, snapshot) or over
+                over = observe.script_ended_now(ctx) or over
         self._next_glance_s = clock.mono_s() + GLANCE_SHARE * (time.thread_time() - cpu_s)
         return over
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ftrun.slurm.client.cluster import JobRow
-from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
 from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.diagnosis import inputs
 from ftrun.supervisor.diagnosis.launch_monitor import LaunchMonitor
@@ -105,9 +104,9 @@ def monitor_of(ctx: RunContext) -> LaunchMonitor:
     )
 
 
-def note_launch(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def note_launch(ctx: RunContext) -> None:
     """Journal the record that batch.sh wrote at the start; warn once if there is none (P10)."""
-    _note_silence(ctx, snapshot)
+    _note_silence(ctx)
     note_start(ctx)
     attempt = ctx.attempt
     if attempt.launch.claim_seen:
@@ -128,18 +127,18 @@ def note_launch(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         ctx.record("launch.seen", nodes=list(attempt.nodes))
         return
     seen = ctx.observations
-    unclaimed_s = seen.stopwatches["unclaimed"].held_s(snapshot.mono_s)
+    unclaimed_s = seen.stopwatches["unclaimed"].held_s(ctx.snapshot.mono_s)
     if unclaimed_s > CLAIM_EXPECTED_WITHIN_S and seen.intervals["unclaimed"].first():
         unseen = f"nothing seen of attempt {attempt.number} in {ctx.run_dir}"
         ctx.record("warned", message=f"{unseen}: do the nodes see this folder?")
 
 
-def _note_silence(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def _note_silence(ctx: RunContext) -> None:
     """Time the silence of each node: fencing counts from its start, long before Slurm gives the node up."""
     for node in ctx.attempt.reach:
-        row = (snapshot.nodes or {}).get(node)
+        row = (ctx.snapshot.nodes or {}).get(node)
         if row is not None and not row.responding:
-            ctx.observations.silent[node].held_s(snapshot.mono_s)
+            ctx.observations.silent[node].held_s(ctx.snapshot.mono_s)
         else:
             ctx.observations.silent.stop(node)
 
@@ -166,16 +165,16 @@ def note_start(ctx: RunContext) -> None:
         ctx.begin_start()
 
 
-def adopt_claim_holder(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
+def adopt_claim_holder(ctx: RunContext, row: JobRow) -> bool:
     """Whether another job with this attempt's token holds the claim; that job is adopted as the attempt's.
 
     sbatch may have made two jobs of one token. The one without the claim exits by itself.
     """
     asked = ctx.observations.intervals["claim holder"]
-    if not row.state.ended and not asked.due(snapshot.mono_s, OWNER_EVERY_S):
+    if not row.state.ended and not asked.due(ctx.snapshot.mono_s, OWNER_EVERY_S):
         return False
     owner = attempt_dir.claim_of_launch(ctx.run_dir, ctx.attempt.number, ctx.attempt.launch.number)
-    if owner is None or not owner.job or owner.job == ctx.attempt.job or len(ctx.rows(snapshot)) > 1:
+    if owner is None or not owner.job or owner.job == ctx.attempt.job or len(ctx.rows()) > 1:
         return False
     adopt_job(ctx, owner.job)
     return True
@@ -187,7 +186,7 @@ def adopt_job(ctx: RunContext, job: str) -> None:
     run_dir.index_job(ctx.services.home, job, ctx.run.id)
 
 
-def script_ended_now(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def script_ended_now(ctx: RunContext) -> bool:
     """True once in a launch.
 
     When its script has left the record of its end, so that Slurm is worth a query now.
@@ -195,7 +194,7 @@ def script_ended_now(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     attempt, over = ctx.attempt, ctx.observations.per_start(EndedScript).over
     if over.runs or not attempt_dir.script_has_ended(ctx.run_dir, attempt.number, attempt.launch.number):
         return False
-    over.restart(snapshot.mono_s)
+    over.restart(ctx.snapshot.mono_s)
     return True
 
 
@@ -205,7 +204,7 @@ def script_just_ended(ctx: RunContext) -> bool:
     return ended_s is not None and ctx.services.clock.mono_s() - ended_s < JUST_ENDED_S
 
 
-def read_logs(ctx: RunContext, snapshot: ClusterSnapshot, *, fresh: bool = False) -> WatchReport | None:
+def read_logs(ctx: RunContext, *, fresh: bool = False) -> WatchReport | None:
     """Read how the logs have grown.
 
     None while no log is known. First sightings and progress are journalled.
@@ -223,14 +222,14 @@ def read_logs(ctx: RunContext, snapshot: ClusterSnapshot, *, fresh: bool = False
         monitor.close()
         seen.step = seen.saved_step = None
     before = seen.step
-    report = monitor.look(snapshot.now_s, snapshot.mono_s, fresh=fresh)
+    report = monitor.look(ctx.snapshot.now_s, ctx.snapshot.mono_s, fresh=fresh)
     if report is None:
         return None
     for evidence in report.new:
         note_evidence(ctx, evidence)
     for evidence in report.others:
         _note_ignored(ctx, evidence)
-    if seen.step != before and watch.progress_told.due(snapshot.mono_s, PROGRESS_EVERY_S):
+    if seen.step != before and watch.progress_told.due(ctx.snapshot.mono_s, PROGRESS_EVERY_S):
         _note_progress(ctx, report, first=before is None)
     return report
 

@@ -78,15 +78,8 @@ TRANSITIONS: Mapping[State, Mapping[str, State]] = {
         "end.intended": State.ENDING,
         "run.stopped": State.STOPPED,
     },
-    State.ENDING: {
-        "job.requeued": State.SETTLING,
-        "job.ended": State.SETTLING,
-        "run.stopped": State.STOPPED,
-    },
-    State.SETTLING: {
-        "decided": State.RECOVERING,
-        **_OVER,
-    },
+    State.ENDING: {"job.requeued": State.SETTLING, "job.ended": State.SETTLING, "run.stopped": State.STOPPED},
+    State.SETTLING: {"decided": State.RECOVERING, **_OVER},
     State.RECOVERING: {
         "attempt.opened": State.SUBMITTING,
         "launch.kept": State.QUEUED,

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ftrun.hooks.checkpoints.diverged import Divergence
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.config import recovery_order
 from ftrun.supervisor.diagnosis import node_findings
@@ -25,10 +24,13 @@ from ftrun.supervisor.diagnosis.suspicions import GROWN
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import Diagnosis, Evidence, Topology
 from ftrun.supervisor.policy import decide, ladder, policy_input
-from ftrun.supervisor.signatures.catalog import Catalog
 from ftrun.supervisor.telemetry import divergence
-from ftrun.supervisor.telemetry.divergence import DivergenceSign
-from ftrun.supervisor.telemetry.progress import Progress
+
+if TYPE_CHECKING:
+    from ftrun.hooks.checkpoints.diverged import Divergence
+    from ftrun.supervisor.signatures.catalog import Catalog
+    from ftrun.supervisor.telemetry.divergence import DivergenceSign
+    from ftrun.supervisor.telemetry.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)
