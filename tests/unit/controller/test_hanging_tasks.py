@@ -12,11 +12,12 @@ import pytest
 
 from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-from ftrun.supervisor.context.observations import LaunchObservations, Slots
+from ftrun.supervisor.context.run_context import LaunchObservations
 from ftrun.supervisor.controller import hang
 from ftrun.supervisor.model import events, run
 from ftrun.supervisor.model.run import Attempt
 from ftrun.supervisor.model.states import State
+from ftrun.supervisor.model.timers import Slots
 from ftrun.supervisor.signatures import catalog as signatures_catalog
 
 SETTINGS = {"hang-min": 10.0, "hang-max": 60.0, "hang-grace": 40.0}

@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ftrun.supervisor.context.observations import LaunchObservations
+from ftrun.supervisor.context.run_context import LaunchObservations
 from ftrun.supervisor.controller import reconcile
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.timers import Interval, Intervals, Stopwatch, Stopwatches
