@@ -12,13 +12,13 @@ from ftrun.slurm.client.cluster import Cluster, ClusterFacts, SubmitRequest, Sub
 from ftrun.slurm.commands.steps import Steps
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.context.accounting_cache import AccountingCache
-from ftrun.supervisor.context.cluster_snapshot import ALL_RUNS, Lead
+from ftrun.supervisor.context.cluster_snapshot import ALL_RUNS
 from ftrun.supervisor.model.timers import Slots
 from ftrun.supervisor.nodes.ledger import NodeLedger
 from ftrun.supervisor.signatures import catalog as signatures_catalog
 from ftrun.supervisor.signatures.catalog import Catalog
 from ftrun.supervisor.store.crash_points import crash_plan
-from ftrun.supervisor.store.lease import Clock
+from ftrun.supervisor.store.lease import Clock, Lease
 from ftrun.supervisor.telemetry.tail import Descriptors
 
 JOURNALS_SHARE = 4  # the share of open files for journals is one in so many; logs have half
@@ -32,7 +32,7 @@ class Services:
     home: str
     cluster: Cluster
     clock: Clock
-    lead: Lead
+    lead: Lease
     crash: Callable[[str], None] = field(
         default_factory=lambda: crash_plan(os.environ.get("FTRUN_CRASH_AT", ""))
     )

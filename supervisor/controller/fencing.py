@@ -19,7 +19,6 @@ from functools import partial
 
 from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.parse import has_token
-from ftrun.supervisor.config.settings import text_of
 from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import observe
 from ftrun.supervisor.model import types
@@ -154,8 +153,8 @@ def silent_nodes(ctx: RunContext) -> set[str]:
 
 def fence_wait_s(ctx: RunContext) -> float:
     """How long a node must be silent before it counts as fenced: the setting, else SlurmdTimeout + 30 s."""
-    value = text_of(ctx.settings, "fence-wait")
-    return float(value) if value else ctx.services.facts().slurmd_timeout_s + 30.0
+    value = ctx.settings.get("fence-wait", "")
+    return float(value) if value not in ("", None) else ctx.services.facts().slurmd_timeout_s + 30.0
 
 
 # ---------------------------------------------------------------------- claim and token

@@ -111,11 +111,9 @@ class _Hands:
     errand: _StackRequest | None = None
 
     def record(self, kind: str, data: Mapping[str, Any]) -> None:
-        """See `WatchBackend.record`."""
         self.ctx.record(kind, **{**data, **self.watched.more})
 
     def runs(self) -> bool | None:
-        """See `WatchBackend.runs`."""
         try:
             known = self.ctx.services.cluster.jobs((self.ctx.attempt.job,))
         except SlurmError:
@@ -124,7 +122,6 @@ class _Hands:
         return all(row.state is JobState.RUNNING for row in found) if found else None
 
     def read(self) -> WatchReport | None:
-        """See `WatchBackend.read`."""
         return self.watched.read()
 
     def ask(self, folder: str) -> bool:
@@ -143,7 +140,6 @@ class _Hands:
         return True
 
     def answer(self) -> StacksAnswer | None:
-        """See `WatchBackend.answer`."""
         if self.errand is None or not self.errand.over:
             return None
         asked = tuple(node for _, nodes in self.errand.asked for node in nodes)

@@ -54,7 +54,6 @@ class _Backend:
         self._ctx = ctx
 
     def logs(self) -> list[LogPath]:
-        """See `MonitorBackend.logs`."""
         ctx, attempt = self._ctx, self._ctx.attempt
         tasks = attempt_dir.task_records(ctx.run_dir, attempt.number, attempt.failed_tasks[:TASK_LOGS_MAX])
         paths = log_watcher.launch_logs(ctx.run_dir, attempt.number, attempt.launch.number)
@@ -62,28 +61,22 @@ class _Backend:
         return paths + extra_logs(ctx)
 
     def named_logs(self) -> list[str]:
-        """See `MonitorBackend.named_logs`."""
         return [log.path for log in extra_logs(self._ctx)]
 
     def owners(self) -> KnownOwners:
-        """See `MonitorBackend.owners`."""
         attempt = self._ctx.attempt
         return log_watcher.known_owners(self._ctx.run_dir, attempt.number, attempt.launch.number)
 
     def family(self) -> tuple[Collection[str], Collection[str]]:
-        """See `MonitorBackend.family`."""
         return self._ctx.attempt.family
 
     def nodes(self) -> tuple[str, ...]:
-        """See `MonitorBackend.nodes`."""
         return self._ctx.attempt.used
 
     def reports_stamp(self) -> int:
-        """See `MonitorBackend.reports_stamp`."""
         return node_reports.folder_stamp(self._ctx.run_dir, self._ctx.attempt.number)
 
     def node_reports(self) -> NodeFacts:
-        """See `MonitorBackend.node_reports`."""
         return read_node_reports(self._ctx)
 
 

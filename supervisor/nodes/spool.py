@@ -22,7 +22,7 @@ import re
 import stat
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.nodes.drain_rules import ID
@@ -51,34 +51,6 @@ class WaitingRequest:
     name: str
     id: str
     uid: int
-
-
-class SpoolProtocol(Protocol):
-    """What the drain service needs of a spool."""
-
-    def look(self) -> tuple[list[WaitingRequest], int]:
-        """(waiting requests, how much rubbish was removed)."""
-        ...
-
-    def read(self, waiting: WaitingRequest) -> bytes | None:
-        """The credential of a request; None where it is gone."""
-        ...
-
-    def remove(self, name: str) -> bool:
-        """Remove what has this name."""
-        ...
-
-    def answered(self, request_id: str) -> bool:
-        """Whether there is an answer already."""
-        ...
-
-    def answer(self, request_id: str, facts: Mapping[str, Any]) -> None:
-        """Write an answer."""
-        ...
-
-    def forget_old_answers(self, now_s: float) -> None:
-        """Remove answers older than ANSWERS_KEPT_S."""
-        ...
 
 
 # ---------------------------------------------------------------------- the supervisor's side

@@ -11,7 +11,7 @@ from typing import Any
 
 from ftrun.slurm.client.cluster import NodeRow, PartitionRow, Rights
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.config.settings import number_of, parse_policy_rule, text_of
+from ftrun.supervisor.config.settings import number_of, parse_policy_rule
 from ftrun.supervisor.model.run import Attempt, Incident, Run
 from ftrun.supervisor.model.types import CLASS_RULES, Decision, Diagnosis, FaultClass, Source
 
@@ -242,7 +242,7 @@ def limits_from(settings: Mapping[str, Any]) -> PolicyLimits:
         budgets=budgets,
         exclude_for_s=number_of(settings, "exclude-for"),
         exclude_cap=number_of(settings, "exclude-cap"),
-        drain=text_of(settings, "drain") != "never",
+        drain=settings.get("drain") != "never",
         ask_only=settings.get("drain") == "ask",
         drain_cap=number_of(settings, "drain-cap"),
         backoff_s=number_of(settings, "backoff"),

@@ -43,15 +43,12 @@ class Clock(Protocol):
 
     def now_s(self) -> float:
         """Unix seconds: for people and for expiry, never for order."""
-        ...
 
     def mono_s(self) -> float:
         """Seconds that never jump and go on while the machine sleeps."""
-        ...
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
-        ...
 
 
 class SystemClock:

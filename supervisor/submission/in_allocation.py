@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 
 from ftrun.supervisor.config import settings
-from ftrun.supervisor.config.settings import number_of, text_of
+from ftrun.supervisor.config.settings import number_of
 from ftrun.supervisor.model.errors import SettingError, UserError
 from ftrun.supervisor.submission import library_env, resize, sbatch_options
 
@@ -152,7 +152,7 @@ def batch_facts(kept: Mapping[str, Any], shape: str, made: resize.ResizedSubmiss
         "agent": str(kept.get("python", "")) if with_agent(chosen, shape) else "",
         "labels": chosen.get("srun-label", "never"),
         "rejoin": "1" if chosen.get("rank-restart") else "",
-        "save_signal": text_of(chosen, "save-signal"),
+        "save_signal": chosen.get("save-signal", ""),
         "stage": _staged(chosen),
         **cache_facts(kept, shape),
     }
