@@ -28,6 +28,7 @@ from ftrun.supervisor.config.node_counts import Sizes, sizes_of_settings
 from ftrun.supervisor.config.settings import number_of, text_of
 from ftrun.supervisor.diagnosis import suspicions
 from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.model.types import CheckpointState
 from ftrun.supervisor.policy import elastic, estimates, save_request, start_decision
 from ftrun.supervisor.policy.elastic import GrowthDecision, GrowthInput
 from ftrun.supervisor.policy.save_request import Occasion
@@ -72,7 +73,8 @@ class GrowMonitor:
         self._min_stay_s = number_of(settings, "grow-min-interval")
         self._every_s = min(LOOK_EVERY_S, max(2.0, self._min_stay_s / 4.0))
         self._next_s = self._sight_s = ctx.clock.mono_s()
-        self._seen: tuple[save_request.CheckpointState, float] | None = None
+        self._watch = checkpoints.CheckpointWatch()
+        self._seen: CheckpointState | None = None
         self._saves: list[float] = [
             ctx.clock.mono_s()
         ]  # when a new checkpoint was seen; first: the begin of the start
@@ -334,8 +336,8 @@ class GrowMonitor:
             return
         self._sight_s = mono_s + min(SIGHT_EVERY_S, self._every_s)
         before = self._seen
-        self._seen = stop_start.checkpoint_state(self._ctx, self._monitor, self._settings, mono_s, before)
-        if before is not None and save_request.is_new(before[0], self._seen[0]):
+        self._seen = stop_start.checkpoint_state(self._ctx, self._monitor, self._settings, self._watch)
+        if before is not None and save_request.is_new(before, self._seen):
             self._saves = [*self._saves[-1:], mono_s] if len(self._saves) > 1 else [*self._saves, mono_s]
 
     def _saved(self, run: Run) -> bool:
@@ -343,7 +345,7 @@ class GrowMonitor:
         if len(self._saves) > 1 or self._monitor.memory.saved_step is not None:
             return True
         launch = self._monitor.started.launch
-        path = self._seen[0].path if self._seen is not None else ""
+        path = self._seen.path if self._seen is not None else ""
         before = run.best_checkpoint or launch.resume_from
         return bool(path) and checkpoints.is_newer(path, before, launch.started_s or 0.0)
 

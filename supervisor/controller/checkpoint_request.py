@@ -8,28 +8,18 @@ waits, so a takeover makes it longer and never shorter.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from ftrun.hooks.checkpoints import names
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.supervisor.config.settings import number_of, text_of
 from ftrun.supervisor.context.cluster_view import newest_checkpoint
 from ftrun.supervisor.context.run_context import RunContext
-from ftrun.supervisor.model.timers import Stopwatch
+from ftrun.supervisor.model.types import CheckpointState
 from ftrun.supervisor.policy import save_request
-from ftrun.supervisor.policy.save_request import CheckpointState, Occasion, SaveRequest, SaveVerdict
+from ftrun.supervisor.policy.save_request import Occasion, SaveRequest, SaveVerdict
 from ftrun.supervisor.store import checkpoints, flag_files, run_dir, submission_context
 
 SLURM = "slurm"
-
-
-@dataclass
-class _Clocks:
-    """Of one launch."""
-
-    newest: tuple[str, str] = ("", "")  # path and stamp of the newest checkpoint
-    unchanged: Stopwatch = field(default_factory=Stopwatch)  # since when that one is unchanged
 
 
 def request_checkpoint(
@@ -127,26 +117,14 @@ def awaited_verdict(ctx: RunContext) -> SaveVerdict:
 
 def newest_sight(ctx: RunContext) -> CheckpointState:
     """The newest checkpoint as it is now, and for how long this process has seen it unchanged."""
-    path = newest_checkpoint(ctx)
-    stamp = checkpoints.content_stamp(path) if path else ""
-    clocks = ctx.observations.per_launch(_Clocks)
-    if clocks.newest != (path, stamp):
-        clocks.newest = path, stamp
-        clocks.unchanged.restart(ctx.snapshot.mono_s)
-    marked = bool(ctx.settings.get("checkpoint-marker"))
-    aside, cwd = checkpoints.unchanged_since_set_aside(ctx.run.set_aside), submission_context.cwd(ctx.run_dir)
-    pattern = text_of(ctx.settings, "checkpoint")
-    before = "" if marked else checkpoints.overtaken_checkpoint(path, pattern, set_aside=aside, cwd=cwd)
-    return CheckpointState(
-        path=path,
-        stamp=stamp,
-        step=names.step_of(path) if path else None,
+    return ctx.observations.per_launch(checkpoints.CheckpointWatch).look(
+        newest_checkpoint(ctx),
+        text_of(ctx.settings, "checkpoint"),
+        marked=bool(ctx.settings.get("checkpoint-marker")),
+        set_aside=checkpoints.unchanged_since_set_aside(ctx.run.set_aside),
+        cwd=submission_context.cwd(ctx.run_dir),
         logged=ctx.observations.saved_step,
-        quiet_s=clocks.unchanged.held_s(ctx.snapshot.mono_s),
-        marked=marked,
-        overtaken=CheckpointState(before, checkpoints.content_stamp(before), names.step_of(before))
-        if before
-        else None,
+        mono_s=ctx.snapshot.mono_s,
     )
 
 
@@ -175,3 +153,10 @@ def save_wait_s(ctx: RunContext) -> float:
 def handles_signal(ctx: RunContext) -> bool:
     """Whether the script is known to save on a signal."""
     return bool(ctx.settings.get("save-signal"))
+
+
+def reads_save_file(ctx: RunContext) -> bool:
+    """Whether the present start of the script polls the file of requests."""
+    attempt = ctx.attempt
+    token = f"{attempt.launch.number}.{attempt.launch.start.number}"
+    return flag_files.script_reads_save_file(run_dir.attempt_dir(ctx.run_dir, attempt.number), token)

@@ -38,6 +38,7 @@ from ftrun.supervisor.controller.checkpoint_request import (
     awaited_verdict,
     handles_signal,
     newest_sight,
+    reads_save_file,
     request_checkpoint,
     save_wait_s,
     was_requested,
@@ -45,10 +46,16 @@ from ftrun.supervisor.controller.checkpoint_request import (
 )
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.stop_conditions import HALT_FILE, BadStopConditions, StopConditions
-from ftrun.supervisor.model.types import MOVED_OFF, NEAR_TIME_LIMIT, WITHOUT_SCRIPT, FaultClass
+from ftrun.supervisor.model.types import (
+    MOVED_OFF,
+    NEAR_TIME_LIMIT,
+    WITHOUT_SCRIPT,
+    CheckpointState,
+    FaultClass,
+)
 from ftrun.supervisor.policy import estimates, save_request
-from ftrun.supervisor.policy.save_request import CheckpointState, Occasion
-from ftrun.supervisor.store import checkpoints, flag_files, run_dir
+from ftrun.supervisor.policy.save_request import Occasion
+from ftrun.supervisor.store import checkpoints, flag_files
 from ftrun.supervisor.submission import plan
 
 
@@ -230,15 +237,10 @@ def _checkpoint_is_wanted(ctx: RunContext) -> bool:
     blamed = found.nodes if found is not None else ()
     gone = [n for n in attempt.used if n in blamed or (n in rows and not rows[n].responding)]
     hangs = attempt.hung is not None or found is None or found.fault is FaultClass.HANG
-    place = run_dir.attempt_dir(ctx.run_dir, attempt.number)
-    reads = not hangs and flag_files.script_reads_save_file(
-        place, f"{attempt.launch.number}.{attempt.launch.start.number}"
-    )
     wanted, _ = save_request.emergency_save(
         total=len(attempt.used),
         alive=len(attempt.used) - len(gone),
-        listens=handles_signal(ctx) or reads,
-        asked=False,
+        listens=handles_signal(ctx) or (not hangs and reads_save_file(ctx)),
         gasp_wait_s=number_of(ctx.settings, "fault-save-timeout"),
     )
     return wanted

@@ -68,14 +68,8 @@ def leave_if_free(ctx: RunContext, row: JobRow) -> None:
     elif course.act is DrainAction.SWAP:
         _request_agent(ctx, steady)
     elif course.act is DrainAction.LEAVE:
-        attempt = ctx.attempt
-        place = run_dir.attempt_dir(ctx.run_dir, attempt.number)
-        reads = flag_files.script_reads_save_file(
-            place, f"{attempt.launch.number}.{attempt.launch.start.number}"
-        )
-        wait_s = (
-            checkpoint_request.save_wait_s(ctx) if checkpoint_request.handles_signal(ctx) or reads else None
-        )
+        listens = checkpoint_request.handles_signal(ctx) or checkpoint_request.reads_save_file(ctx)
+        wait_s = checkpoint_request.save_wait_s(ctx) if listens else None
         checkpoint_request.request_checkpoint(ctx, Occasion.DRAIN, wait_s, nodes=steady)
         ctx.services.shared(Promises).nodes[ctx.run.id] = (ctx.snapshot.mono_s, len(steady))
 

@@ -394,3 +394,31 @@ CLASS_RULES: Mapping[FaultClass, ClassRule] = {
     FaultClass.CANCELLED: ClassRule(0),
     FaultClass.HEALTHY: ClassRule(1),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointState:
+    """What is known of checkpoints at one moment.
+
+    `path` is the newest complete one by the rule of `checkpoints.newest` ("" = none), `stamp` identifies one
+    writing of it (`checkpoints.stamp`), `step` is the one in its name (`checkpoints.step_of`), `logged` the
+    highest step that the log reports as saved. `quiet_s`: how long path and stamp have been unchanged;
+    `marked`: it has the marker; `overtaken`: the one before, of which the newest has taken the place.
+    """
+
+    path: str = ""
+    stamp: str = ""
+    step: int | None = None
+    logged: int | None = None
+    quiet_s: float = 0.0
+    marked: bool = False
+    overtaken: CheckpointState | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """What the journal keeps at the time of the request."""
+        return {"path": self.path, "stamp": self.stamp, "step": self.step, "logged": self.logged}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CheckpointState:
+        """The inverse of `to_json`."""
+        return cls(data.get("path", ""), data.get("stamp", ""), data.get("step"), data.get("logged"))

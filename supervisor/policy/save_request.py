@@ -18,12 +18,11 @@ asked once, for a short time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
 
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model.stop_conditions import TIME_LIMIT_MARGIN_S
+from ftrun.supervisor.model.types import CheckpointState
 
 STEPS_CANCELLED = "slurm-cancelled"  # signature of what slurmstepd logs when the tasks get TERM
 QUIET_S = 5.0  # a checkpoint without a marker is complete after so long without a change
@@ -46,34 +45,6 @@ class Occasion(StrEnum):
     TIMELIMIT = "timelimit"
     PREEMPT = "preempt"
     GASP = "gasp"
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointState:
-    """What is known of checkpoints at one moment.
-
-    `path` is the newest complete one by the rule of `checkpoints.newest` ("" = none), `stamp` identifies one
-    writing of it (`checkpoints.stamp`), `step` is the one in its name (`checkpoints.step_of`), `logged` the
-    highest step that the log reports as saved. `quiet_s`: how long path and stamp have been unchanged;
-    `marked`: it has the marker; `overtaken`: the one before, of which the newest has taken the place.
-    """
-
-    path: str = ""
-    stamp: str = ""
-    step: int | None = None
-    logged: int | None = None
-    quiet_s: float = 0.0
-    marked: bool = False
-    overtaken: CheckpointState | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """What the journal keeps at the time of the request."""
-        return {"path": self.path, "stamp": self.stamp, "step": self.step, "logged": self.logged}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> CheckpointState:
-        """The inverse of `to_json`."""
-        return cls(data.get("path", ""), data.get("stamp", ""), data.get("step"), data.get("logged"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,18 +118,14 @@ def _name(now: CheckpointState) -> str:
     return now.path.rstrip("/").rpartition("/")[2] if now.path else f"step {now.logged}, as the log says"
 
 
-def emergency_save(
-    *, total: int, alive: int, listens: bool, asked: bool, gasp_wait_s: float
-) -> tuple[bool, str]:
+def emergency_save(*, total: int, alive: int, listens: bool, gasp_wait_s: float) -> tuple[bool, str]:
     """Whether to ask the survivors of a fault for an emergency checkpoint, and why (not).
 
     `total` and `alive` count ranks, or nodes where ranks are unknown. `listens`: `save-signal` is set or a
-    heartbeat reads `save-now`. `asked`: this start was asked before. The wait is `gasp_wait_s`; 0 = never.
+    heartbeat reads `save-now`. The wait is `gasp_wait_s`; 0 = never.
     """
     if gasp_wait_s <= 0:
         return False, "fault-save-timeout=0: nobody is asked"
-    if asked:
-        return False, "asked once already"
     if not listens:
         return False, "nobody listens: neither save-signal nor a beat"
     if alive * 2 <= total:
