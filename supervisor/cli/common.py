@@ -15,6 +15,7 @@ from dataclasses import asdict, field, is_dataclass
 from datetime import datetime
 from enum import Enum
 from functools import cache
+from operator import attrgetter
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -276,6 +277,18 @@ def _plain_table(columns: Sequence[str], cells: list[list[str]]) -> None:
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     for line in lines:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def columns(of: object, names: str) -> dict[str, Any]:
+    """Attributes as JSON has them. `names`: words `key`, or `key=path.of.attributes` where these differ."""
+    found = {}
+    for word in names.split():
+        key, _, path = word.partition("=")
+        value = attrgetter(path or key)(of)
+        found[key] = (
+            list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+        )
+    return found
 
 
 def _to_json(value: object) -> Any:

@@ -84,14 +84,8 @@ def wait_until(run_dir: str, done: Callable[[Run], bool], *, patience_s: float |
 
 def run_facts(run: Run) -> dict[str, Any]:
     """The output of these commands with --json."""
-    return {
-        "run": run.id,
-        "state": run.state.value,
-        "paused": run.paused,
-        "wish": run.wish,
-        "halt": dict(run.halt),
-        "reason": run.final_reason,
-    }
+    facts = common.columns(run, "run=id paused wish halt reason=final_reason")
+    return facts | {"state": run.state.value}
 
 
 Names = Annotated[list[str] | None, argument("RUN|JOBID...", "Run ids, or any job ids of runs.")]
