@@ -118,17 +118,21 @@ def _follow(ctx: RunContext, attempt: Attempt, one: Companion, why: str) -> None
     row = _row(ctx, one)
     if row is None:
         if _is_gone(ctx, one):
-            _record_step(ctx, "gone", attempt, one, state="", reason="Slurm does not know it any more")
+            ctx.record(
+                "companion.gone", **_about(attempt, one), state="", reason="Slurm does not know it any more"
+            )
         return
     ctx.observations.stopwatches["companion away", one.mark].stop()
     if not _is_companion(ctx, one, row):
-        _record_step(ctx, "gone", attempt, one, state="", reason=f"job {one.job} is another one by now")
+        ctx.record(
+            "companion.gone", **_about(attempt, one), state="", reason=f"job {one.job} is another one by now"
+        )
     elif row.state.ended:
         if not _cancel_twins(ctx, one):
-            _record_step(ctx, "gone", attempt, one, state=row.state.value)
+            ctx.record("companion.gone", **_about(attempt, one), state=row.state.value)
     elif why:
         if row.nodes and not one.nodes:  # the next start must know where it was
-            _record_step(ctx, "here", attempt, one, nodes=list(row.nodes))
+            ctx.record("companion.here", **_about(attempt, one), nodes=list(row.nodes))
         if row.state is not JobState.COMPLETING:
             _end(ctx, attempt, one, why)
 
@@ -175,7 +179,7 @@ def _end(ctx: RunContext, attempt: Attempt, one: Companion, why: str) -> None:
         return
     if one.state not in ("ending", "ended"):
         ctx.fresh()
-        _record_step(ctx, "ended.intended", attempt, one, reason=why)
+        ctx.record("companion.ended.intended", **_about(attempt, one), reason=why)
     ended.last_s = ctx.snapshot.mono_s
     try:
         ctx.act("companion", lambda: ctx.services.cluster.cancel(one.job))
@@ -185,7 +189,7 @@ def _end(ctx: RunContext, attempt: Attempt, one: Companion, why: str) -> None:
             ctx.record("warned", message=told)
         return
     if one.state != "ended":
-        _record_step(ctx, "ended", attempt, one, reason=why)
+        ctx.record("companion.ended", **_about(attempt, one), reason=why)
 
 
 def _search(ctx: RunContext, attempt: Attempt, one: Companion) -> None:
@@ -200,21 +204,14 @@ def _search(ctx: RunContext, attempt: Attempt, one: Companion) -> None:
     found = [row for row in ctx.services.cluster.find(one.mark) if has_token(row.comment, one.mark)]
     if found:
         job = base_job_id(found[0].raw_job_id or found[0].job_id)
-        _record_step(ctx, "submitted", attempt, one, found=True, **{COMPANION_JOB_KEY: job})
+        ctx.record("companion.submitted", **{**_about(attempt, one), COMPANION_JOB_KEY: job}, found=True)
     elif one.state in ("failed", "ended") or since_s >= FIND_FOR_S:  # its agent knew the answer
-        _record_step(ctx, "gone", attempt, one, state="", reason=one.reason or "no job bears its mark")
+        ctx.record(
+            "companion.gone", **_about(attempt, one), state="", reason=one.reason or "no job bears its mark"
+        )
 
 
-def _record_step(ctx: RunContext, step: str, attempt: Attempt, one: Companion, **data: Any) -> None:
-    where = {"attempt": attempt.number, "launch": one.launch}
-    about = {COMPANION_JOB_KEY: one.job, **data, "number": one.number}
-    if step == "submitted":
-        ctx.record("companion.submitted", **where, **about)
-    elif step == "here":
-        ctx.record("companion.here", **where, **about)
-    elif step == "ended.intended":
-        ctx.record("companion.ended.intended", **where, **about)
-    elif step == "ended":
-        ctx.record("companion.ended", **where, **about)
-    else:
-        ctx.record("companion.gone", **where, **about)
+def _about(attempt: Attempt, one: Companion) -> dict[str, Any]:
+    """The fields of every record about a companion."""
+    where = {"attempt": attempt.number, "launch": one.launch, "number": one.number}
+    return {**where, COMPANION_JOB_KEY: one.job}
