@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field, is_dataclass
 from datetime import datetime
 from enum import Enum
@@ -19,6 +19,7 @@ from operator import attrgetter
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.config import settings, sources
@@ -277,6 +278,14 @@ def _plain_table(columns: Sequence[str], cells: list[list[str]]) -> None:
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     for line in lines:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def nodes_named(words: Iterable[str], option: str = "") -> tuple[str, ...]:
+    """The nodes of lists such as n[1-4], each once. Raises UserError, which names the option."""
+    try:
+        return tuple(dict.fromkeys(node for word in words for node in nodeset.expand(word)))
+    except ValueError as error:
+        raise UserError(f"{option}: {error}" if option else str(error)) from None
 
 
 def columns(of: object, names: str) -> dict[str, Any]:

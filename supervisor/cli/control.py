@@ -151,10 +151,7 @@ def pause(
         raise UserError("which run? name it, or a node with --node (see `ftrun pause --help`)")
     found = [common.find_run(name) for name in names or ()]
     if node:
-        try:
-            nodes = {name for text in node for name in nodeset.expand(text)}
-        except ValueError as error:
-            raise UserError(f"--node: {error}") from None
+        nodes = {*common.nodes_named(node, "--node")}
         found += [
             pair for pair in common.all_runs(common.home()) if _uses(pair[1], nodes) and pair not in found
         ]
