@@ -32,8 +32,8 @@ from ftrun.supervisor.agent import node_liveness, start_monitor
 from ftrun.supervisor.agent.batch_channel import Started
 from ftrun.supervisor.agent.context import AgentContext, log_line
 from ftrun.supervisor.agent.node_checks import FailureChecks
-from ftrun.supervisor.config.node_counts import Pool, parse_pool
-from ftrun.supervisor.config.settings import text_of
+from ftrun.supervisor.agent.spanning_limits import pool_with_idle_nodes
+from ftrun.supervisor.config.node_counts import Pool
 from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.policy import queue, start_decision
 from ftrun.supervisor.store import attempt_dir, node_reports
@@ -228,7 +228,6 @@ class Companions:
         self, number: int, count: int, away: tuple[str, ...], left_s: float | None, pool: Pool | None
     ) -> Any:
         """Raises SlurmError, SubmitImpossible."""
-        from ftrun.supervisor.submission import companion  # most launches ask for none
 
         where = self.ctx.where
         row = self.ctx.cluster.jobs((where.job,)).get(where.job)
@@ -429,24 +428,6 @@ def join(
         companions.end(found.number, why)
         exclude |= set(unfit)
     return JoinResult(why=f"the companion's nodes are unfit: {why}")
-
-
-def pool_with_idle_nodes(
-    ctx: AgentContext, settings: Mapping[str, Any], count: int, exclude: Collection[str]
-) -> Pool | None:
-    """The pool, if it has enough idle nodes now."""
-    pool = parse_pool(text_of(settings, "pool"))
-    if pool is None:
-        return None
-    try:
-        nodes = ctx.cluster.nodes()
-    except SlurmError:
-        return None
-    return (
-        pool
-        if len(companion.idle_pool_nodes(ctx.cluster, pool, nodes, {*exclude, *ctx.nodes})) >= count
-        else None
-    )
 
 
 def _asked(

@@ -1,7 +1,5 @@
 """Recovery inside the allocation, as a submission sees it: what is refused, what batch.sh gets. (I/O)
 
-Who may have it, what is refused, what batch.sh gets. (I/O)
-
 Whether a script can be started again in place depends on the arguments and the settings, so all of it is
 checked before sbatch is called, and one line says what is wrong. The rules of the recovery order are
 imported only where a setting asks for more than the defaults: most submissions do not.
