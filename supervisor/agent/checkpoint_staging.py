@@ -223,7 +223,6 @@ class StagingCoordinator:
         return all(node in one.at or publish.has_part(to, node) for node in one.expected)
 
     def _is_newest(self, one: StagedSet, run: Run) -> bool:
-        """Nothing on disk is newer."""
         there = resumable.newest_by_name(self.settings, run, submission_context.cwd(self.ctx.where.run_dir))
         step = names.step_of(there) if there else None
         return step is None or (one.step is not None and one.step >= step)
@@ -275,7 +274,6 @@ class StagingCoordinator:
         )
 
     def _bytes_per_s(self, wanted: staging.TransferPlan) -> float:
-        """The last measured rate of the slowest sender."""
         holders = {holder for holder, _, _ in wanted.give}
         known = (partner_map.read_copies(self.ctx.where.place, holder).bytes_per_s for holder in holders)
         return min((rate for rate in known if rate > 0), default=USUAL_BYTES_PER_S)

@@ -272,7 +272,6 @@ class AgentContext:
 
 
 def _signal_group(pid: int, name: str) -> None:
-    """Signal the script's process group, which batch.sh created."""
     if pid > 1:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, getattr(signal, f"SIG{name}"))

@@ -90,8 +90,6 @@ def ping_nodes(steps: InsideSteps, clock: Clock, ask: PingRequest, alive: Callab
 
 
 class _Stopwatch:
-    """Seconds in which the agent listened."""
-
     def __init__(self, clock: Clock) -> None:
         self._clock, self._at_s = clock, clock.mono_s()
         self.now_s = 0.0
@@ -133,8 +131,6 @@ class _Listener:
 
 
 class _RollCall:
-    """One roll call."""
-
     def __init__(self, steps: InsideSteps, clock: Clock, ask: PingRequest) -> None:
         self._steps, self._clock, self._ask = steps, clock, ask
         self._watch = _Stopwatch(clock)
@@ -186,7 +182,6 @@ class _RollCall:
         )
 
     def _investigate(self, missing: tuple[str, ...]) -> None:
-        """Investigate the missing nodes: look at their slurmd, ask them again."""
         first, ask = self._asked[0], self._ask
         self._note_shut(missing)
         if not missing or len(missing) > DOUBTED_MAX or not first.is_quiet(DOORS_S, 1.0):

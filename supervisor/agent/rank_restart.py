@@ -78,7 +78,6 @@ class RankRestart:
         return self._judge(dead)
 
     def _new_deaths(self) -> list[RankDeath]:
-        """The deaths that were not handled yet."""
         try:
             names = set(os.listdir(self._folder))
         except OSError:

@@ -218,7 +218,6 @@ class GrowMonitor:
             return None
 
     def _journal_refusal(self, found: GrowthDecision) -> None:
-        """Journal why the run does not grow, once for each kind of reason."""
         if found.word != self._told:
             self._told = found.word
             self._ctx.journal.record("grow.stays", word=found.word, reason=found.reason)
@@ -341,7 +340,6 @@ class GrowMonitor:
             self._saves = [*self._saves[-1:], mono_s] if len(self._saves) > 1 else [*self._saves, mono_s]
 
     def _saved(self, run: Run) -> bool:
-        """Whether this start has written a checkpoint."""
         if len(self._saves) > 1 or self._monitor.memory.saved_step is not None:
             return True
         launch = self._monitor.started.launch

@@ -249,7 +249,6 @@ class StartLoop:
             self.ctx.journal.record("ladder.off", why=self.off)
 
     def _unused_count(self, started: Started) -> int:
-        """How many nodes no start has used yet."""
         return len([node for node in self.ctx.nodes if node not in {*started.nodes, *self.aside}])
 
     def _silent_nodes(
@@ -443,7 +442,6 @@ class StartLoop:
     def _join_companion(
         self, monitor: StartMonitor, ruled: _Decision, reach: NodeAnswers, until_s: float
     ) -> companion_jobs.JoinResult:
-        """The companion's nodes for the next start."""
         run, now_s = ruled.case.run, self.ctx.clock.now_s()
         away = {*run.excluded_at(now_s), *ruled.ruling.decision.exclude, *reach.silent, *reach.unfit}
         count, why = ruled.move.missing, ruled.move.reason

@@ -48,8 +48,6 @@ _COLOURS = {EXIT_HEALTHY: "green", EXIT_RETRY: "yellow", EXIT_DO_NOT_RETRY: "red
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """The input of one diagnosis: log files (or stdin), and the record of the job."""
-
     name: str
     logs: tuple[str | LogPath, ...]
     known: SlurmRecord

@@ -96,7 +96,6 @@ def _candidate_or_kept(run_dir: str, now_s: float) -> Candidate | Kept:
 
 
 def _has_request(run_dir: str) -> bool:
-    """Whether a request waits that no supervisor has handled yet."""
     try:
         return any(name.endswith(".json") for name in os.listdir(os.path.join(run_dir, "requests")))
     except FileNotFoundError:

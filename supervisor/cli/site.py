@@ -269,7 +269,6 @@ def _round(
 
 
 def _checked(steps: list[str]) -> None:
-    """Raise UserError for a command that no shell accepts."""
     for text in steps:
         try:
             words = shlex.split(text)

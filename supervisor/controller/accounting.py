@@ -154,7 +154,6 @@ def _numbered(rows: Sequence[AccountingRow], attempt: Attempt) -> list[tuple[Acc
 
 
 def _last(kept: Kept) -> Kept:
-    """The newest row of each task or component."""
     return tuple({one.job_id: (one, launch) for one, launch in kept}.values())
 
 

@@ -41,8 +41,6 @@ _NUMBERS = frozenset({"attempt", "job", "job_id", "launch", "start", "agent_seq"
 
 @dataclass
 class _Agent:
-    """What is seen of the agent of one launch."""
-
     read_bytes: dict[int, int] = field(default_factory=dict)  # launch -> copied bytes of its journal
     beat: bytes = b""  # its counter as last seen
     moved_s: float | None = None  # when the counter last moved

@@ -162,7 +162,6 @@ def _note_loading(ctx: RunContext, diagnosis: Diagnosis) -> None:
 
 
 def _running_again(ctx: RunContext) -> bool:
-    """Whether Slurm has started the job that it requeued."""
     row = ctx.row()
     return (
         ctx.attempt.launch.requeued

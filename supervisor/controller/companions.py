@@ -212,6 +212,5 @@ def _search(ctx: RunContext, attempt: Attempt, one: Companion) -> None:
 
 
 def _about(attempt: Attempt, one: Companion) -> dict[str, Any]:
-    """The fields of every record about a companion."""
     where = {"attempt": attempt.number, "launch": one.launch, "number": one.number}
     return {**where, COMPANION_JOB_KEY: one.job}

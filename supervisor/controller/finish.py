@@ -148,7 +148,6 @@ def awaits_late_job(ctx: RunContext) -> bool:
 
 
 def _is_unanswered(attempt: Attempt) -> bool:
-    """Whether its submission never got an answer. (pure)"""
     return attempt.submission in ("unknown", "intended")
 
 

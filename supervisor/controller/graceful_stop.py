@@ -68,8 +68,6 @@ class _Ends:
 
 @dataclass
 class _Signal:
-    """`plan.warning_ahead_s` of one start, once it was read."""
-
     ahead_s: tuple[float | None] | None = None
 
 

@@ -261,7 +261,6 @@ class _Running:
 
 
 def _running(ctx: RunContext) -> list[_Running]:
-    """The tasks that Slurm shows running, by number."""
     live = ((job_rows.task_number(row), row) for row in ctx.rows() if row.state is JobState.RUNNING)
     return sorted((_Running(task, row) for task, row in live if task is not None), key=lambda one: one.number)
 

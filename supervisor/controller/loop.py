@@ -139,7 +139,6 @@ class Supervisor:
         return not self.reconcilers
 
     def _find_runs(self) -> None:
-        """Pick up new runs, and final ones that got a request."""
         try:
             run_dirs = store_run_dir.run_dirs(self.services.home)
         except OSError as error:

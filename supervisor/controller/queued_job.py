@@ -39,8 +39,6 @@ LOOK_EVERY_S = 5.0
 
 @dataclass
 class _Wait:
-    """Of one job in the queue."""
-
     clock: QueueClock = field(default_factory=QueueClock)
     outages: int = 0  # that the clock has accounted for
     looked: Interval = field(default_factory=Interval)

@@ -110,7 +110,6 @@ def _clear(ctx: RunContext, why: str) -> None:
 
 
 def _detect_hang(ctx: RunContext, report: WatchReport) -> None:
-    """End the launch if it hangs."""
     seen, attempt = ctx.observations, ctx.attempt
     watch = seen.per_start(_HangWatch)
     if not watch.looked.due(ctx.snapshot.mono_s, LOOK_EVERY_S):

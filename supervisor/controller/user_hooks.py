@@ -157,7 +157,6 @@ def _running_hooks(ctx: RunContext) -> int:
 
 
 def _note_ends(ctx: RunContext) -> None:
-    """Journal the ends of commands that this supervisor or an earlier one started."""
     limit_s = number_of(ctx.settings, "hook-limit")
     for key in [key for key, why in ctx.run.hooks.items() if not why]:
         hook = key.partition(".")[0]

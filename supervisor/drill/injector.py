@@ -61,7 +61,6 @@ class Injector:
             act(*([target_node(action, seen)] if action.has_target else []))
 
     def _occupy(self, nodes: int, *words: str) -> None:
-        """Submit another user's job, which takes so many nodes."""
         self.submit_plain(f"-N{nodes}", "--exclusive", "--output=/dev/null", *words)
 
     # ---- nodes and the controller

@@ -211,7 +211,6 @@ class Drill:
         )
 
     def _follow(self, inject: Injector) -> None:
-        """Perform the actions when they are due, until the runs are over."""
         began = acted = time.monotonic()
         actions = list(self.scenario.actions)
         while True:

@@ -177,14 +177,12 @@ def _over(run: Run, record: Record) -> Run:
 
 
 def _note(run: Run, record: Record) -> StartNote | None:
-    """The note of the start that a record is about."""
     owner, place = _owner(run, record), (record["launch"], record["start"])
     begun = owner.begun if owner is not None else ()
     return next((one for one in begun if (one.launch, one.number) == place), None)
 
 
 def _noted(run: Run, record: Record, **changes: Any) -> Run:
-    """Change that note, if there is one."""
     owner, note = _owner(run, record), _note(run, record)
     if owner is None or note is None:
         return run

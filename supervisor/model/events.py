@@ -233,7 +233,6 @@ def _dependents_moved(run: Run, record: Record) -> Run:
 
 
 def _progressed(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `Attempt` that a record of steps changes."""
     data = record["data"]
     return {
         "last_step": data.get("step"),
@@ -264,7 +263,6 @@ def _asked(
 
 
 def _tasks_failed(run: Run, record: Record) -> Run:
-    """Tasks of an array failed: they are to be repeated."""
     data, attempt = record["data"], run.attempts[-1]
     states = {int(task): state for task, state in data.get("states", {}).items()}
     return run.with_attempt(
@@ -403,7 +401,6 @@ def _incident_decided(run: Run, record: Record) -> Run:
 
 
 def _final(run: Run, record: Record) -> Run:
-    """Apply the end of the run."""
     data = record["data"]
     run = replace(
         run,

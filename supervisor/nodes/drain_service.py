@@ -199,7 +199,6 @@ class DrainService:
             )
 
     def _raise(self, case: _Case, rows: Mapping[str, NodeRow]) -> None:
-        """Put a waiting job ahead, or say why not."""
         asked, rule = case.request, self.rule
         if not rule.how or self.prefer is None:
             self._answer(case.waiting, case.key, "noted", "this site puts no job ahead of others", "")

@@ -172,7 +172,6 @@ def _time_limit(case: PolicyInput) -> Decision | None:
 
 
 def _left_to_slurm(case: PolicyInput) -> Decision | None:
-    """Slurm requeued the job without a node fault: it starts again by itself."""
     if not case.attempt.launch.requeued or case.attempt.ended_by_us or _held_after_launch_failure(case):
         return None
     reason = "requeued without a fault of a node: Slurm starts it again"
@@ -193,7 +192,6 @@ def _held_after_launch_failure(case: PolicyInput) -> bool:
 
 
 def _size_is_to_blame(case: PolicyInput) -> Decision | None:
-    """A new size of the run is to blame, not the script."""
     if case.run.retries >= case.limits.retries:
         return None
     size = elastic.size_to_exclude(case, sizes_of_settings(case.run.settings))
@@ -240,7 +238,6 @@ def _hopeless(case: PolicyInput) -> Decision | None:
 
 
 def _says_never(case: PolicyInput) -> bool:
-    """The diagnosis or the class rules out another try."""
     found = case.diagnosis
     return not found.retry and (found.action is Action.STOP or not case.limits.budget(found.fault))
 
@@ -251,7 +248,6 @@ def _unsure(case: PolicyInput) -> bool:
 
 
 def _has_worked(case: PolicyInput) -> bool:
-    """The script made steps or a checkpoint, in this launch or in an earlier one."""
     return (
         case.step is not None
         or case.progressed

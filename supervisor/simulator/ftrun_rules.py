@@ -134,7 +134,6 @@ class FtrunRules:
     # ------------------------------------------------------------------ inside the allocation
 
     def _inside(self, life: VirtualRun, fault: Fault, found: Diagnosis) -> bool:
-        """Recover inside the allocation. False where the agent cannot."""
         case = self._case(life, fault, found)
         silent = (fault.node,) if fault.cause.lost else ()
         place = self._place(life, fault, found, silent)

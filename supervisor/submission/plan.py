@@ -365,7 +365,6 @@ def _facts_of_checkpoints(spec: AttemptSpec) -> dict[str, str]:
 
 
 def _facts_of_run(context: Mapping[str, Any]) -> dict[str, str]:
-    """What the submitted file says about the run, the same in every attempt."""
     chosen = context["settings"]
     return {
         "run": context["run"],
