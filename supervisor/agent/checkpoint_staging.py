@@ -146,9 +146,7 @@ class StagingCoordinator:
 
     def resume(self, started: Started, nodes: Sequence[str], skip: Sequence[str]) -> ResumeView | None:
         """The staged set from which the next start on these nodes resumes; None = it chooses among published
-        checkpoints.
-
-        Raises OSError (journal), GivenUp.
+        checkpoints. Raises OSError (journal), GivenUp.
         """
         if not self._to:
             return None

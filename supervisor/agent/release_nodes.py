@@ -34,9 +34,7 @@ FOR_REPAIR = "so that they can be mended: Slurm starts nothing on them any more"
 
 def release_silent_nodes(ctx: AgentContext, silent: Collection[str]) -> str:
     """Give back the silent nodes of the job itself if Slurm would end the job for them. Returns why the job
-    cannot go on; "" = it can.
-
-    Raises OSError (journal), GivenUp.
+    cannot go on; "" = it can. Raises OSError (journal), GivenUp.
     """
     gone = [node for node in ctx.where.nodes if node in silent]
     if not gone or survives_node_loss(ctx.where.run_dir):

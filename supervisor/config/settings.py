@@ -101,9 +101,8 @@ def takes_value(key: str) -> bool:
 
 
 def parse(key: str, text: object) -> Value:
-    """The value of `key` from what a layer says: text, or a number, truth or list from TOML.
-
-    Raises SettingError. A list setting takes one element or a list of them.
+    """The value of `key` from what a layer says: text, or a number, truth or list from TOML. Raises
+    SettingError. A list setting takes one element or a list of them.
     """
     row = lookup(key)
     if key == "recover" and isinstance(text, (list, tuple)):  # in TOML a list reads better
@@ -145,9 +144,7 @@ def reach_of_value(key: str, value: Value) -> str:
 
 def parse_policy_rule(element: str) -> tuple[str, str, Value]:
     """(class or signature, key, value) of one element of `policy`: "network.budget-swap=2". The name itself
-    is not looked up.
-
-    Raises SettingError.
+    is not looked up. Raises SettingError.
     """
     left, equals, text = element.partition("=")
     name, dot, key = left.strip().rpartition(".")

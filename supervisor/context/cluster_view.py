@@ -19,9 +19,8 @@ _GIVEN_UP = frozenset({"down", "error", "fail"})
 
 
 def cluster_view(ctx: RunContext, snapshot: ClusterSnapshot) -> policy_input.ClusterView:
-    """What the policy may know of the cluster now.
-
-    Raises SlurmError if Slurm does not answer: then the policy must not decide yet.
+    """What the policy may know of the cluster now. Raises SlurmError if Slurm does not answer: then the
+    policy must not decide yet.
     """
     assert snapshot.nodes is not None
     row = ctx.row(snapshot)

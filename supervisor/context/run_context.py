@@ -204,9 +204,7 @@ class RunContext:
 
     def shut_out_rival(self) -> None:
         """Open our journal file now if an earlier leader may only be paused: its later records then do not
-        count.
-
-        Raises LeaseLost, Moved.
+        count. Raises LeaseLost, Moved.
         """
         rival = self._journal is None and self.services.lead.rival
         if rival and rival >= journal.newest_epoch(self._sizes):

@@ -169,9 +169,8 @@ def _batch_host(ctx: RunContext) -> str:
 
 
 def copy_journal(ctx: RunContext) -> None:
-    """Copy the agents' records of this attempt that the run does not have yet.
-
-    Raises LeaseLost, OSError (journal).
+    """Copy the agents' records of this attempt that the run does not have yet. Raises LeaseLost, OSError
+    (journal).
     """
     present, read = ctx.attempt.launch.number, ctx.observations.per_launch(_Agent).read_bytes
     for launch in range(present + 1):

@@ -86,9 +86,8 @@ def _deliver_request(ctx: RunContext) -> None:
 
 
 def awaited_verdict(ctx: RunContext) -> SaveVerdict:
-    """What has become of the requested checkpoint; the end of the wait is journalled, once.
-
-    Raises SlurmError.
+    """What has become of the requested checkpoint; the end of the wait is journalled, once. Raises
+    SlurmError.
     """
     request = ctx.run.leaving
     if request["stage"] in ("saved", "missed"):

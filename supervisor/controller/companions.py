@@ -194,9 +194,7 @@ def _end(ctx: RunContext, attempt: Attempt, one: Companion, why: str) -> None:
 
 def _search(ctx: RunContext, attempt: Attempt, one: Companion) -> None:
     """Its sbatch was announced without a recorded answer: find it by its mark, or note that it was never
-    made.
-
-    Raises SlurmError.
+    made. Raises SlurmError.
     """
     since_s = ctx.observations.stopwatches["companion searched", one.mark].held_s(ctx.snapshot.mono_s)
     if not ctx.observations.intervals["companion searched", one.mark].due(ctx.snapshot.mono_s, FIND_EVERY_S):

@@ -126,9 +126,8 @@ def _release(ctx: RunContext) -> set[str]:
 
 
 def _act_or_warn(ctx: RunContext, name: str, job: str, deed: Callable[[], None]) -> bool:
-    """One effect on a dependent. False if Slurm refused it, which is reported.
-
-    Raises Unreachable, OutcomeUnknown.
+    """One effect on a dependent. False if Slurm refused it, which is reported. Raises Unreachable,
+    OutcomeUnknown.
     """
     try:
         ctx.act(name, deed)

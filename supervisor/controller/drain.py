@@ -47,9 +47,7 @@ class _Tries:
 
 def drain_decided(ctx: RunContext, decision: Mapping[str, Any] | None = None) -> None:
     """Drain the nodes that the decision (by default the run's) names and that are not drained yet, or request
-    it.
-
-    Raises SlurmError if the pass is worth repeating.
+    it. Raises SlurmError if the pass is worth repeating.
     """
     decided = ctx.run.decision if decision is None else decision
     for node in decided.get("drain", ()):
@@ -60,9 +58,8 @@ def drain_decided(ctx: RunContext, decision: Mapping[str, Any] | None = None) ->
 
 
 def drain_for_agent(ctx: RunContext) -> None:
-    """Drain what the agent of the present launch decided, while the job goes on without those nodes.
-
-    Raises SlurmError.
+    """Drain what the agent of the present launch decided, while the job goes on without those nodes. Raises
+    SlurmError.
     """
     attempt, refused = ctx.attempt, ctx.run.undrained
     if ctx.watch_only:
@@ -112,9 +109,8 @@ def request_drains(ctx: RunContext, decision: Mapping[str, Any]) -> None:
 
 
 def request_priority(ctx: RunContext) -> None:
-    """Leave a request for the waiting job if another one was lost with a broken node.
-
-    Raises LeaseLost, Stale.
+    """Leave a request for the waiting job if another one was lost with a broken node. Raises LeaseLost,
+    Stale.
     """
     run = ctx.run
     last = run.incidents[-1] if run.incidents else None

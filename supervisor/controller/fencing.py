@@ -178,9 +178,8 @@ def is_closed(ctx: RunContext) -> bool:
 
 
 def close_attempt(ctx: RunContext, *, started: bool = True) -> attempt_dir.Claim | None:
-    """Take the newest attempt's next claim (see `attempt_dir.close`) after confirming the lease.
-
-    Raises LeaseLost.
+    """Take the newest attempt's next claim (see `attempt_dir.close`) after confirming the lease. Raises
+    LeaseLost.
     """
     number = ctx.run.attempt.number if ctx.run.attempt is not None else 1
     ctx.services.prove()

@@ -132,9 +132,8 @@ def stop_at_checkpoint(ctx: RunContext) -> None:
 
 
 def save_before_time_limit(ctx: RunContext, row: JobRow) -> None:
-    """Have the script save when the time limit is near: Slurm asks it if told to, else ftrun.
-
-    Raises SlurmError.
+    """Have the script save when the time limit is near: Slurm asks it if told to, else ftrun. Raises
+    SlurmError.
     """
     limit_s, end_s = row.time_limit_s, row.limit_end_s
     if ctx.watch_only or limit_s is None or end_s is None:
@@ -188,9 +187,8 @@ def _follow_time_limit_request(ctx: RunContext, left_s: float, *, near: bool) ->
 
 
 def handle_preemption(ctx: RunContext, row: JobRow) -> bool:
-    """Have a preempted script save, once in a launch. True while the job is in its grace time.
-
-    Raises SlurmError, OSError (journal).
+    """Have a preempted script save, once in a launch. True while the job is in its grace time. Raises
+    SlurmError, OSError (journal).
     """
     if ctx.watch_only or len(ctx.rows()) > 1 or not row.is_cut_short:
         return False

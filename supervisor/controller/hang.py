@@ -181,7 +181,6 @@ class RemoteHangWatch:
         self, report: WatchReport, *, over: bool, suspect: hang_rules.HangLimits | None = None
     ) -> types.HangVerdict | None:
         """The verdict if it hangs, else None. `over`: the script has ended; `suspect`: see `HangWatch.judge`.
-
         Raises OSError (journal), LeaseLost.
         """
         found = self._hands.rows()

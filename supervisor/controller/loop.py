@@ -240,9 +240,8 @@ class Supervisor:
             self._final[run_dir] = stamp
 
     def _guarded(self, run_dir: str, deed: Callable[[], None]) -> bool:
-        """Do something for one run so that a failure does not reach another run. False if it failed.
-
-        Raises LeaseLost.
+        """Do something for one run so that a failure does not reach another run. False if it failed. Raises
+        LeaseLost.
         """
         run_id = self.reconcilers[run_dir].ctx.run.id
         try:

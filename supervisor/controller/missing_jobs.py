@@ -77,10 +77,7 @@ def is_missing(ctx: RunContext) -> bool:
 
 
 def is_gone(ctx: RunContext) -> bool:
-    """Whether two answers far enough apart lack the job and its token finds nothing alive.
-
-    Raises SlurmError.
-    """
+    """Whether two answers far enough apart lack the job and its token finds nothing alive. Raises SlurmError."""
     cluster = ctx.services.cluster
     if not _due(ctx) or not cluster.ping():
         return False

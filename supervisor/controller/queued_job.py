@@ -173,9 +173,8 @@ def _ready(ctx: RunContext, sizes: Sizes) -> int:
 
 
 def _still_waits(ctx: RunContext) -> bool:
-    """Ask Slurm again just before a waiting job is ended: one that started meanwhile is left alone.
-
-    Raises SlurmError.
+    """Ask Slurm again just before a waiting job is ended: one that started meanwhile is left alone. Raises
+    SlurmError.
     """
     families = job_rows.rows_by_submission(ctx.services.cluster.jobs((ctx.attempt.job,)))
     found = families.get(ctx.attempt.job, ())
@@ -184,7 +183,6 @@ def _still_waits(ctx: RunContext) -> bool:
 
 def _resize_in_queue(ctx: RunContext, size: int, reason: str) -> None:
     """Make the waiting job itself smaller; if that is refused, the next pass starts a new attempt instead.
-
     Raises SlurmError: the next pass then asks what became of it.
     """
     cluster, attempt = ctx.services.cluster, ctx.attempt

@@ -48,9 +48,8 @@ class _HangWatch:
 
 
 def judge_live_start(ctx: RunContext, report: WatchReport) -> None:
-    """One pass over a live launch: suspect it or clear it, end it if it hangs.
-
-    Raises OSError (journal), LeaseLost.
+    """One pass over a live launch: suspect it or clear it, end it if it hangs. Raises OSError (journal),
+    LeaseLost.
     """
     _update_suspicion(ctx, report)
     if ctx.run.state in (State.RUNNING, State.SUSPECT):

@@ -22,9 +22,8 @@ LOOKUP_FOR_S = 30.0  # how long a submission with an unknown outcome is looked u
 
 
 def resolve_submission(ctx: RunContext) -> None:
-    """One pass over an attempt that is opened and not known to be submitted.
-
-    Raises SlurmError, OSError (journal).
+    """One pass over an attempt that is opened and not known to be submitted. Raises SlurmError, OSError
+    (journal).
     """
     attempt = ctx.attempt
     if attempt.submission == "opened":

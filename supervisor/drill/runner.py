@@ -91,10 +91,8 @@ def run_all(
     on_event: Callable[[Event], None],
     on_end: Callable[[Result], None],
 ) -> list[Result]:
-    """Run these drills, at most `lanes` at a time; the results are in their order.
-
-    Raises what `run_scenario` raises. Every drill has cleaned up before this returns or raises, on
-    KeyboardInterrupt too.
+    """Run these drills, at most `lanes` at a time; the results are in their order. Raises what `run_scenario`
+    raises. Every drill has cleaned up before this returns or raises, on KeyboardInterrupt too.
     """
     stop = threading.Event()
 

@@ -54,9 +54,7 @@ def fault_interval_s(run: Run, now_s: float, nodes: int) -> float:
 
 
 def node_hours(run: Run, now_s: float) -> float:
-    """Node-hours in which jobs of the run were running; without queue time, pauses and gaps between
-    attempts.
-    """
+    """Node-hours in which jobs of the run were running; without queue time, pauses and gaps between attempts."""
     return sum(_node_s(one, run, now_s) for one in run.attempts) / 3600.0
 
 

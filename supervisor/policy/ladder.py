@@ -142,9 +142,7 @@ class LadderInput:
 
     @property
     def out(self) -> tuple[str, ...]:
-        """Active nodes that no later start may use: set aside before, or blamed surely enough to be
-        excluded.
-        """
+        """Active nodes that no later start may use: set aside before, or blamed surely enough to be excluded."""
         bad = {*self.ruling.decision.exclude, *self.place.aside}
         return tuple(node for node in self.place.active if node in bad)
 

@@ -39,9 +39,7 @@ class PolicyLimits:
     observe: bool = False  # show what would be done, do nothing
 
     def drains(self, partition_size: int) -> int:
-        """How many nodes of a partition of this size ftrun may drain, all supervisors together; at least
-        one.
-        """
+        """How many nodes of a partition of this size ftrun may drain, all supervisors together; at least one."""
         return max(1, int(self.drain_cap * partition_size))
 
     def budget(self, fault: FaultClass) -> int:
@@ -155,9 +153,7 @@ class PolicyInput:
 
     @property
     def from_zero(self) -> bool:
-        """Nothing may be loaded, and little is lost by beginning anew. Not repeated if that comes to
-        nothing.
-        """
+        """Nothing may be loaded, and little is lost by beginning anew. Not repeated if that comes to nothing."""
         if not self.no_checkpoint or not self.own_checkpoints or self.trained_s > self.limits.from_zero_max_s:
             return False
         last = [one for one in self.run.incidents if one.decision][-FROM_ZERO_TRIES:]
@@ -195,9 +191,7 @@ class PolicyInput:
 
     @property
     def spent(self) -> Mapping[str, int]:
-        """The used budgets, after a refill by progress. Steps that were not saved do not excuse a time
-        limit.
-        """
+        """The used budgets, after a refill by progress. Steps that were not saved do not excuse a time limit."""
         if not self.progressed:
             return self.run.spent
         if self.saved:

@@ -144,9 +144,8 @@ def _has_checksum(line: bytes) -> bool:
 
 
 def parse_record(line: bytes) -> Any:
-    """The JSON of one line, without its newline and its checksum. A line of an older build has none.
-
-    Raises ValueError where the line is no JSON, or not the one that was written.
+    """The JSON of one line, without its newline and its checksum. A line of an older build has none. Raises
+    ValueError where the line is no JSON, or not the one that was written.
     """
     try:
         record = json.loads(line.decode("utf-8", "surrogateescape"))
@@ -158,9 +157,8 @@ def parse_record(line: bytes) -> Any:
 
 
 def read_run(run_dir: str) -> list[Record]:
-    """All records of a run that count, oldest first.
-
-    Raises JournalDamaged or JournalTooNew; a run without any record yields an empty list.
+    """All records of a run that count, oldest first. Raises JournalDamaged or JournalTooNew; a run without
+    any record yields an empty list.
     """
     files = _read_files(run_dir)
     limits = _limits(files)
@@ -169,9 +167,7 @@ def read_run(run_dir: str) -> list[Record]:
 
 def read_readable(run_dir: str) -> tuple[list[Record], list[str]]:
     """The records of a damaged run that can still be read, and a line for each thing that cannot. For people:
-    nobody may act on it.
-
-    Raises OSError.
+    nobody may act on it. Raises OSError.
     """
     files = _read_files(run_dir, believe_damaged=True)
     limits = _limits(files)

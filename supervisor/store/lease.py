@@ -118,7 +118,6 @@ class Lease:
 
     def acquire(self) -> bool:
         """Look once and, if the holder is gone, try once to take over. Call again until it returns True.
-
         Raises OSError where the home is gone or the lease cannot be written; then it is not held.
         """
         with contextlib.suppress(FileExistsError):

@@ -89,10 +89,9 @@ def spares_for_next(
 
     None where none were asked for.
 
-    `size` is how many nodes the attempt uses; 0 = as many as `view` says. Nodes that are down or busy
-    count, since they come back; drained or excluded ones do not. If Slurm refused the attempt `before` with
-    spares, the next one gets none. If Slurm does not show the partition, the next one gets as many as asked
-    for.
+    `size` is how many nodes the attempt uses; 0 = as many as `view` says. Nodes that are down or busy count,
+    since they come back; drained or excluded ones do not. If Slurm refused the attempt `before` with spares,
+    the next one gets none. If Slurm does not show the partition, the next one gets as many as asked for.
     """
     wanted = int(number_of(chosen, "spares"))
     if not wanted:
