@@ -1,4 +1,4 @@
-"""Nodes as facts for people and programs: what `ftrun nodes` and its sub-commands print. (pure)
+"""Nodes as facts for people and programs: what `ftrun nodes` and its sub-commands print. (I/O)
 
 Each function takes records of the ledger and rows of Slurm and returns plain values (the `--json` form).
 """
