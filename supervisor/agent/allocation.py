@@ -14,6 +14,7 @@ from ftrun.slurm.records import replace
 from ftrun.supervisor.agent.context import AgentContext
 from ftrun.supervisor.agent.node_liveness import NodeAnswers
 from ftrun.supervisor.config.node_counts import parse_pool, sizes_of_settings
+from ftrun.supervisor.config.settings import text_of
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import Diagnosis
 from ftrun.supervisor.policy import ladder, policy_input, queue, start_decision
@@ -83,7 +84,7 @@ def _to_be_had(
     """(idle nodes for a companion in the job's partitions, how many a companion could have from the pool). A
     companion uses only one of the two.
     """
-    pool = parse_pool(str(run.settings.get("pool", "")))
+    pool = parse_pool(text_of(run.settings, "pool"))
     if pool is None:
         return around.idle - but, 0
     try:

@@ -74,7 +74,7 @@ class BatchChannel:
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        self._pulse = 0
+        self._beats = 0
 
     def started(self, number: int) -> Started | None:
         """Start `number`; None while it has not begun."""
@@ -156,14 +156,10 @@ class BatchChannel:
         """An answer exists."""
         return os.path.exists(self._path("next", number))
 
-    def pulse(self) -> None:
+    def beat(self) -> None:
         """Write the heartbeat for batch.sh. Raises OSError."""
-        self._pulse += 1
-        descriptor = os.open(os.path.join(self.folder, "pulse"), os.O_WRONLY | os.O_CREAT, 0o600)
-        try:
-            os.pwrite(descriptor, f"{self._pulse:020d}\n".encode(), 0)
-        finally:
-            os.close(descriptor)
+        self._beats += 1
+        write_counter(os.path.join(self.folder, "pulse"), self._beats)
 
     def no_span(self, number: int) -> str:
         """Why an srun call in start `number` cannot span several jobs; "" if all of them can."""
@@ -180,6 +176,15 @@ class BatchChannel:
 
     def _path(self, what: str, number: int) -> str:
         return os.path.join(self.folder, f"{what}.{number}")
+
+
+def write_counter(path: str, number: int) -> None:
+    """Write a heartbeat: a counter that its readers see move. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        os.pwrite(descriptor, f"{number:020d}\n".encode(), 0)
+    finally:
+        os.close(descriptor)
 
 
 def parse_started(values: Mapping[str, str], number: int) -> Started:

@@ -19,6 +19,7 @@ from typing import Any
 from ftrun.hooks.runtime.ownership import RUNNER
 from ftrun.hooks.runtime.parent import environment_for_helper
 from ftrun.supervisor.agent.context import StartReader
+from ftrun.supervisor.config.settings import text_of
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.store import checkpoints, submission_context
 from ftrun.supervisor.store import run_dir as store_run_dir
@@ -46,7 +47,7 @@ class ChecksumReader:
         self, home: str, run_dir: str, settings: Mapping[str, Any], begin: StartReader | None
     ) -> None:
         self._home, self._run_dir, self._settings = home, run_dir, settings
-        self._begin = begin if settings.get("checkpoint-checksum", "auto") == "auto" else None
+        self._begin = begin if text_of(settings, "checkpoint-checksum") == "auto" else None
         self._words: tuple[str, ...] = ()
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -54,7 +55,7 @@ class ChecksumReader:
         """A start has begun: make the reader verify what the next start would load. `run` is called only if
         needed.
         """
-        pattern = str(self._settings.get("checkpoint", ""))
+        pattern = text_of(self._settings, "checkpoint")
         if not pattern or self._begin is None or self._settings.get("checkpoint-verify") == "name":
             return
         words = (
@@ -67,9 +68,9 @@ class ChecksumReader:
                 "--glob",
                 pattern,
             ),
-            *("--marker", str(self._settings.get("checkpoint-marker", ""))),
+            *("--marker", text_of(self._settings, "checkpoint-marker")),
             *("--skip", "\n".join(checkpoints.unchanged_since_set_aside(run().set_aside))),
-            *("--rate", str(self._settings.get("checkpoint-checksum-rate", "200M"))),
+            *("--rate", text_of(self._settings, "checkpoint-checksum-rate")),
         )
         if words != self._words or self._child is None or self._child.poll() is not None:
             self.close()

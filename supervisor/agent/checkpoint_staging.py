@@ -31,6 +31,7 @@ from ftrun.supervisor.agent import release_nodes
 from ftrun.supervisor.agent.batch_channel import ResumeView, Started
 from ftrun.supervisor.agent.context import AgentContext, log_line
 from ftrun.supervisor.agent.node_liveness import NodeAnswers
+from ftrun.supervisor.config.settings import number_of, text_of
 from ftrun.supervisor.diagnosis import resumable
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.policy import staging
@@ -67,14 +68,14 @@ class StagingCoordinator:
     _end_s: float | None = None  # when the job's time is up (Unix seconds, None = unknown)
 
     def __post_init__(self) -> None:
-        where, told = self.ctx.where, str(self.settings.get("stage", ""))
+        where, told = self.ctx.where, text_of(self.settings, "stage")
         if told:
             run = os.path.basename(where.run_dir.rstrip("/"))
             self._run = replace.run_of(where.run_dir)
             self._to = os.path.join(submission_context.cwd(where.run_dir), os.path.expanduser(told)).rstrip(
                 "/"
             )
-            folder = str(self.settings.get("stage-dir", "/dev/shm"))  # noqa: S108  a setting's default
+            folder = text_of(self.settings, "stage-dir")
             self._base = records.base_of(folder, os.getuid(), run, where.job)
 
     # ------------------------------------------------------------------ while a start runs
@@ -111,12 +112,7 @@ class StagingCoordinator:
     def _tell(self, token: str) -> None:
         where = self.ctx.where
         told = partner_map.Ring(
-            token,
-            self._pairs,
-            self._jobs(),
-            self._lost,
-            str(self.settings.get("stage-limit", "40%")),
-            self._kept,
+            token, self._pairs, self._jobs(), self._lost, text_of(self.settings, "stage-limit"), self._kept
         )
         with contextlib.suppress(OSError):  # without the file there are no copies, and the run goes on
             partner_map.put_ring(where.place, told)
@@ -150,9 +146,7 @@ class StagingCoordinator:
 
     def resume(self, started: Started, nodes: Sequence[str], skip: Sequence[str]) -> ResumeView | None:
         """The staged set from which the next start on these nodes resumes; None = it chooses among published
-        checkpoints.
-
-        Raises OSError (journal), GivenUp.
+        checkpoints. Raises OSError (journal), GivenUp.
         """
         if not self._to:
             return None
@@ -227,7 +221,6 @@ class StagingCoordinator:
         return all(node in one.at or publish.has_part(to, node) for node in one.expected)
 
     def _is_newest(self, one: StagedSet, run: Run) -> bool:
-        """Nothing on disk is newer."""
         there = resumable.newest_by_name(self.settings, run, submission_context.cwd(self.ctx.where.run_dir))
         step = names.step_of(there) if there else None
         return step is None or (one.step is not None and one.step >= step)
@@ -272,20 +265,19 @@ class StagingCoordinator:
             published=path,
             files=sums,
             trackers=self._trackers,
-            marker=str(self.settings.get("checkpoint-marker", "")),
+            marker=text_of(self.settings, "checkpoint-marker"),
             jobs=self._jobs(),
-            limit=str(self.settings.get("stage-limit", "40%")),
+            limit=text_of(self.settings, "stage-limit"),
             limit_s=TRAVEL_S + min(3.0 * travel_s, TRAVEL_MAX_S) if found.give else 0.0,
         )
 
     def _bytes_per_s(self, wanted: staging.TransferPlan) -> float:
-        """The last measured rate of the slowest sender."""
         holders = {holder for holder, _, _ in wanted.give}
         known = (partner_map.read_copies(self.ctx.where.place, holder).bytes_per_s for holder in holders)
         return min((rate for rate in known if rate > 0), default=USUAL_BYTES_PER_S)
 
     def _wait_s(self) -> float:
-        return min(float(self.settings.get("stage-flush-timeout", 120.0)), WAIT_MAX_S)
+        return min(number_of(self.settings, "stage-flush-timeout"), WAIT_MAX_S)
 
     # ------------------------------------------------------------------ asking the nodes
 
@@ -309,11 +301,9 @@ class StagingCoordinator:
             log_line(f"{file}: {error.strerror}")
             return {}
         asked = tuple(dict.fromkeys((*nodes, *(holder for holder, _, _ in plan.give))))
-        found: list[dict[str, dict[str, Any]]] = []
         words = ["restore", "--base", self._base, "--plan", file]
         limit_s = LOOK_LIMIT_S + plan.limit_s
-        self.ctx.journal.act("restore", lambda: found.append(self._asked(asked, words, limit_s, limit_s)))
-        return found[0]
+        return self.ctx.journal.act("restore", lambda: self._asked(asked, words, limit_s, limit_s))
 
     def _asked(
         self, nodes: Sequence[str], words: Sequence[str], limit_s: float, quiet_s: float

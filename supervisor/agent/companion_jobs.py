@@ -32,7 +32,8 @@ from ftrun.supervisor.agent import node_liveness, start_monitor
 from ftrun.supervisor.agent.batch_channel import Started
 from ftrun.supervisor.agent.context import AgentContext, log_line
 from ftrun.supervisor.agent.node_checks import FailureChecks
-from ftrun.supervisor.config.node_counts import Pool, parse_pool
+from ftrun.supervisor.agent.spanning_limits import pool_with_idle_nodes
+from ftrun.supervisor.config.node_counts import Pool
 from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.policy import queue, start_decision
 from ftrun.supervisor.store import attempt_dir, node_reports
@@ -53,10 +54,10 @@ LOOK_EVERY_S = 0.1
 SWEPT_S = 2.0  # wait so long for a sweep that was started ahead
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Companion:
-    """The state of one companion: `waiting`, `here` (`nodes` in Slurm's order) or `failed` (`reason`;
-    `lasts`: for as long as this job runs).
+    """One companion as the agent tracks it: `waiting`, `here` (`nodes` in Slurm's order) or `failed` (`reason`;
+    `lasts`: for as long as this job runs). `number` 0: none was submitted.
     """
 
     state: str
@@ -65,29 +66,14 @@ class Companion:
     job: str = ""
     reason: str = ""
     lasts: bool = False
-
-
-@dataclass
-class _Asked:
-    """A companion that was requested, as the agent tracks it."""
-
-    number: int
-    count: int
-    mark: str
-    asked_s: float  # monotonic, as all of these
-    job: str = ""
+    count: int = 0  # of the nodes that were asked for
+    mark: str = ""
+    asked_s: float = 0.0  # monotonic, as all of these
     next_s: float = 0.0
     running_s: float | None = None
     unseen_s: float | None = None
-    state: str = WAITING
-    nodes: tuple[str, ...] = ()
-    reason: str = ""
-    lasts: bool = False
     ahead: bool = False
     over: bool = False
-
-    def told(self) -> Companion:
-        return Companion(self.state, self.number, self.nodes, self.job, self.reason, self.lasts)
 
 
 @dataclass
@@ -96,7 +82,7 @@ class Companions:
 
     ctx: AgentContext
     settings: Mapping[str, Any]
-    _known: list[_Asked] = field(default_factory=list)
+    _known: list[Companion] = field(default_factory=list)
 
     def ask(
         self,
@@ -116,7 +102,7 @@ class Companions:
         """
         last = self._last
         if last is not None and last.state == WAITING:
-            return last.told()
+            return last
         away = tuple(dict.fromkeys((*self.ctx.nodes, *sorted(exclude))))
         try:
             number = self._claim_number()
@@ -125,7 +111,8 @@ class Companions:
             said = getattr(error, "message", "") or str(error)
             log_line(f"no companion: {said}")
             return Companion(FAILED, reason=said)
-        one = _Asked(number, count, request.token, self.ctx.clock.mono_s(), ahead=ahead)
+        mark, now_s = request.token, self.ctx.clock.mono_s()
+        one = Companion(WAITING, number, count=count, mark=mark, asked_s=now_s, ahead=ahead)
         self._known.append(one)
         self.ctx.expected = count if ahead else 0
         self.ctx.journal.record(
@@ -142,7 +129,7 @@ class Companions:
             self.ctx.journal.record("companion.submitted", number=number, job=one.job)
         elif one.reason:
             self._fail(one, one.reason)
-        return one.told()
+        return one
 
     def look(self) -> Companion:
         """The state of the latest companion; does not wait. Raises OSError (journal), GivenUp."""
@@ -151,7 +138,7 @@ class Companions:
             return Companion(FAILED, reason="none was asked for")
         if one.state == WAITING:
             self._look(one)
-        return one.told()
+        return one
 
     @property
     def expected(self) -> bool:
@@ -173,7 +160,7 @@ class Companions:
         self.ctx.coming, self.ctx.expected = (), 0
         if one.state == READY:
             self.ctx.spans = (*self.ctx.spans, Span(one.job, one.nodes))
-        return one.told()
+        return one
 
     def end_ahead(self, why: str) -> None:
         """End a companion that was requested ahead, because the decision is another one. Raises OSError
@@ -221,7 +208,7 @@ class Companions:
     # ------------------------------------------------------------------ asking
 
     @property
-    def _last(self) -> _Asked | None:
+    def _last(self) -> Companion | None:
         return self._known[-1] if self._known else None
 
     def _path(self, number: int, what: str) -> str:
@@ -241,7 +228,6 @@ class Companions:
         self, number: int, count: int, away: tuple[str, ...], left_s: float | None, pool: Pool | None
     ) -> Any:
         """Raises SlurmError, SubmitImpossible."""
-        from ftrun.supervisor.submission import companion  # most launches ask for none
 
         where = self.ctx.where
         row = self.ctx.cluster.jobs((where.job,)).get(where.job)
@@ -264,7 +250,7 @@ class Companions:
             pool=pool.option if pool is not None else "",
         )
 
-    def _submit(self, one: _Asked, request: Any) -> None:
+    def _submit(self, one: Companion, request: Any) -> None:
         try:
             one.job = self.ctx.cluster.submit(request).job_id
         except OutcomeUnknown as error:
@@ -274,7 +260,7 @@ class Companions:
 
     # ------------------------------------------------------------------ waiting
 
-    def _look(self, one: _Asked) -> None:
+    def _look(self, one: Companion) -> None:
         mono_s = self.ctx.clock.mono_s()
         if one.job and (nodes := self._announced(one)):
             self._is_here(one, nodes)
@@ -299,7 +285,7 @@ class Companions:
             one.unseen_s = None
             self._judge(one, row, mono_s)
 
-    def _row(self, one: _Asked) -> JobRow | None:
+    def _row(self, one: Companion) -> JobRow | None:
         """Raises SlurmError."""
         if one.job:
             return self.ctx.cluster.jobs((one.job,)).get(one.job)
@@ -309,7 +295,7 @@ class Companions:
             self.ctx.journal.record("companion.submitted", number=one.number, job=one.job)
         return found[0] if found else None
 
-    def _judge(self, one: _Asked, row: JobRow, mono_s: float) -> None:
+    def _judge(self, one: Companion, row: JobRow, mono_s: float) -> None:
         if row.state.ended or row.state is JobState.COMPLETING:
             self._fail(one, f"Slurm calls job {one.job} {row.state.value}")
         elif row.state.pending and (why := never_starts_reason(row.reason)):
@@ -320,7 +306,7 @@ class Companions:
             if row.nodes and mono_s - one.running_s >= SPEAKS_S:
                 self._is_here(one, row.nodes)
 
-    def _announced(self, one: _Asked) -> tuple[str, ...]:
+    def _announced(self, one: Companion) -> tuple[str, ...]:
         """The nodes that the companion's script reports; () if it has reported none."""
         told = attempt_dir.read_key_values(self._path(one.number, "here"))
         if told is None or told.get("job") != one.job:
@@ -329,7 +315,7 @@ class Companions:
             return nodeset.expand(told.get("nodes", ""))
         return ()
 
-    def _is_here(self, one: _Asked, nodes: tuple[str, ...]) -> None:
+    def _is_here(self, one: Companion, nodes: tuple[str, ...]) -> None:
         back = [node for node in nodes if node in self.ctx.where.nodes]
         if back:  # earlier findings may be repaired: check it anew
             node_reports.set_aside_reports(
@@ -344,13 +330,13 @@ class Companions:
 
     # ------------------------------------------------------------------ its end
 
-    def _fail(self, one: _Asked, reason: str) -> None:
+    def _fail(self, one: Companion, reason: str) -> None:
         one.state, one.reason = FAILED, reason
         log_line(f"companion {one.number}: {reason}")
         self.ctx.journal.record("companion.failed", number=one.number, job=one.job, reason=reason)
         self.end(one.number, reason)
 
-    def _end(self, one: _Asked) -> None:
+    def _end(self, one: Companion) -> None:
         """Tell the script by a file, and Slurm by `cancel`. If one fails the other works, and the script ends
         by its own rules anyway.
         """
@@ -442,24 +428,6 @@ def join(
         companions.end(found.number, why)
         exclude |= set(unfit)
     return JoinResult(why=f"the companion's nodes are unfit: {why}")
-
-
-def pool_with_idle_nodes(
-    ctx: AgentContext, settings: Mapping[str, Any], count: int, exclude: Collection[str]
-) -> Pool | None:
-    """The pool, if it has enough idle nodes now."""
-    pool = parse_pool(str(settings.get("pool", "")))
-    if pool is None:
-        return None
-    try:
-        nodes = ctx.cluster.nodes()
-    except SlurmError:
-        return None
-    return (
-        pool
-        if len(companion.idle_pool_nodes(ctx.cluster, pool, nodes, {*exclude, *ctx.nodes})) >= count
-        else None
-    )
 
 
 def _asked(

@@ -15,12 +15,12 @@ from typing import Any
 
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.commands.node_queries import NodeQuery
-from ftrun.supervisor.agent import companion_jobs, node_liveness
+from ftrun.supervisor.agent import node_liveness
 from ftrun.supervisor.agent.batch_channel import Started
 from ftrun.supervisor.agent.companion_jobs import READY, WAITING, Companions
 from ftrun.supervisor.agent.context import AgentContext, log_line
 from ftrun.supervisor.agent.node_checks import FailureChecks
-from ftrun.supervisor.agent.spanning_limits import SpanningLimits, idle_count
+from ftrun.supervisor.agent.spanning_limits import SpanningLimits, idle_count, pool_with_idle_nodes
 from ftrun.supervisor.config import recovery_order
 from ftrun.supervisor.config import rungs as config_rungs
 from ftrun.supervisor.model.types import FaultClass
@@ -59,7 +59,7 @@ class CompanionPrefetch:
         self._swept = None
         run, now_s = self.ctx.journal.run(), self.ctx.clock.now_s()
         away = {*run.excluded_at(now_s), *lost}
-        pool = companion_jobs.pool_with_idle_nodes(self.ctx, self.settings, count, away)
+        pool = pool_with_idle_nodes(self.ctx, self.settings, count, away)
         if run.wish or (pool is None and idle_count(self.ctx, away) < count):
             return
         why = f"{', '.join(gone)} cannot be replaced by a spare"

@@ -22,13 +22,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, TypeVar
 
 from ftrun.slurm.client.cluster import Cluster
 from ftrun.slurm.commands.spanning import Span
 from ftrun.slurm.commands.steps import InsideSteps
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.agent.batch_channel import BatchChannel
+from ftrun.supervisor.agent.batch_channel import BatchChannel, write_counter
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts, facts_from_reports
 from ftrun.supervisor.model.events import apply, fold
 from ftrun.supervisor.model.run import Run
@@ -44,8 +44,7 @@ from ftrun.supervisor.store.node_tools import RunOnThisNode, run_on_this_node
 EARLIER_MAX_BYTES = 1 << 24
 
 Record = dict[str, Any]
-
-
+T = TypeVar("T")
 StartReader = Callable[[str, Sequence[str]], subprocess.Popen[bytes] | None]
 BEAT_EVERY_S = 5.0
 
@@ -79,7 +78,7 @@ class AgentJournal:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self.path = os.path.join(folder, f"{launch}.jsonl")
         self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
-        self._pulse = os.path.join(folder, f"pulse.{launch}")
+        self._beat_path = os.path.join(folder, f"pulse.{launch}")
         self._beats = 0
         self._earlier: dict[int, bytes] = {}  # launch -> records of its agent, which has ended
 
@@ -87,18 +86,13 @@ class AgentJournal:
         """Write one record; it is durable when this returns. Raises OSError, JournalClosed."""
         self._may_write()
         self._check_path()
-        record: Record = {
-            "v": store_journal.VERSION,
-            "seq": len(self.records),
-            "at": round(self._now(), 3),
-            "kind": kind,
-            "submission": self.attempt,
+        numbers: dict[str, Any] = {
             "attempt": self.attempt,
             "job": self.job,
             "launch": self.launch,
             "start": self.start,
-            "data": data,
         }
+        record = store_journal.new_record(kind, numbers, data, seq=len(self.records), now_s=self._now())
         store_journal.append_record(self._fd, record)
         self.records.append(record)
         self._crash(f"record:after:{kind}")
@@ -111,12 +105,13 @@ class AgentJournal:
         if not os.path.samestat(os.fstat(self._fd), os.stat(self.path)):
             raise JournalClosed(f"{self.path} is another file now")
 
-    def act(self, name: str, deed: Callable[[], None]) -> None:
+    def act(self, name: str, deed: Callable[[], T]) -> T:
         """Do one effect that was journalled before. Raises what the effect raises."""
         self._may_write()
         self._crash(f"{name}:before")
-        deed()
+        result = deed()
         self._crash(f"{name}:after")
+        return result
 
     def run(self) -> Run:
         """The run now. Raises OSError, IllegalEvent, BadRecord, JournalDamaged, JournalTooNew."""
@@ -156,11 +151,7 @@ class AgentJournal:
     def beat(self) -> None:
         """Tell the supervisor that the agent lives. Raises OSError."""
         self._beats += 1
-        descriptor = os.open(self._pulse, os.O_WRONLY | os.O_CREAT, 0o600)
-        try:
-            os.pwrite(descriptor, f"{self._beats:020d}\n".encode(), 0)
-        finally:
-            os.close(descriptor)
+        write_counter(self._beat_path, self._beats)
 
 
 class GivenUp(BaseException):
@@ -281,7 +272,6 @@ class AgentContext:
 
 
 def _signal_group(pid: int, name: str) -> None:
-    """Signal the script's process group, which batch.sh created."""
     if pid > 1:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, getattr(signal, f"SIG{name}"))

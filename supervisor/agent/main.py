@@ -41,7 +41,7 @@ from ftrun.supervisor.store import run_dir
 from ftrun.supervisor.store.crash_points import crash_plan
 from ftrun.supervisor.store.lease import Clock, SystemClock
 
-PULSE_EVERY_S = 1.0
+BEAT_EVERY_S = 1.0
 STANDSTILL_S = 45.0
 """The worker may stall so long while batch.sh waits for an answer: longer than any call to Slurm."""
 
@@ -66,7 +66,7 @@ def main(words: list[str] | None = None) -> int:
             break
         if not shared.watch(channel):
             break
-        worker.join(PULSE_EVERY_S)
+        worker.join(BEAT_EVERY_S)
     sys.stderr.flush()
     os._exit(0)  # a worker blocked in a file system would block a normal exit
 
@@ -82,7 +82,7 @@ class Watchdog:
     def watch(self, channel: BatchChannel) -> bool:
         """One look of the watchdog: write the heartbeat. False once it has answered instead of the worker."""
         with contextlib.suppress(OSError):  # no space for a heartbeat: batch.sh rightly takes us for dead
-            channel.pulse()
+            channel.beat()
         if not self.is_stalled(channel):
             return True
         log_line(f"nothing has moved for {STANDSTILL_S:.0f} s: the job ends as its script did")

@@ -17,6 +17,7 @@ from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.commands.node_queries import NodeQuery
 from ftrun.supervisor.agent.batch_channel import Started
 from ftrun.supervisor.agent.context import AgentContext, log_line
+from ftrun.supervisor.config.settings import text_of
 from ftrun.supervisor.store.node_tools import node_command
 
 CHECKED = "checked"
@@ -106,5 +107,5 @@ class FailureChecks:
         words = ["post-failure-check", "--folder", os.path.join(where.place, "nodes")]
         words += ["--launch", str(where.launch)]
         words += ["--start", str(started.number), "--since", f"{started.launch.started_s or 0.0:.0f}"]
-        words += ["--settings", str(self._settings.get("checks", "")), *(["--root", root] if root else [])]
+        words += ["--settings", text_of(self._settings, "checks"), *(["--root", root] if root else [])]
         return node_command(where.home, [*words, "--within", f"{WITHIN_S:g}"], told=CHECKED)

@@ -58,7 +58,7 @@ UNSWEPT = "it could not be swept of what earlier starts left: no Python 3.9 ther
 
 @dataclass(frozen=True, slots=True)
 class PingRequest:
-    """One roll call: `line` runs on the `nodes` of `job`; `node` is our own.
+    """One roll call: `line` runs on the `nodes` of `job` and of its companions (`spans`); `node` is our own.
 
     `quiet_s`: how long after the last answer to wait for a silent node; `again`: whether silent nodes are
     asked a second time. `lost` were found silent just now and get no time of their own. `doubted` is called
@@ -75,6 +75,7 @@ class PingRequest:
     lost: tuple[str, ...] = ()
     doubted: Callable[[tuple[str, ...]], None] = lambda _: None
     shut_s: float = SHUT_S
+    spans: tuple[Span, ...] = ()
 
 
 def ping_nodes(steps: InsideSteps, clock: Clock, ask: PingRequest, alive: Callable[[], None]) -> QueryAnswers:
@@ -89,8 +90,6 @@ def ping_nodes(steps: InsideSteps, clock: Clock, ask: PingRequest, alive: Callab
 
 
 class _Stopwatch:
-    """Seconds in which the agent listened."""
-
     def __init__(self, clock: Clock) -> None:
         self._clock, self._at_s = clock, clock.mono_s()
         self.now_s = 0.0
@@ -132,8 +131,6 @@ class _Listener:
 
 
 class _RollCall:
-    """One roll call."""
-
     def __init__(self, steps: InsideSteps, clock: Clock, ask: PingRequest) -> None:
         self._steps, self._clock, self._ask = steps, clock, ask
         self._watch = _Stopwatch(clock)
@@ -185,7 +182,6 @@ class _RollCall:
         )
 
     def _investigate(self, missing: tuple[str, ...]) -> None:
-        """Investigate the missing nodes: look at their slurmd, ask them again."""
         first, ask = self._asked[0], self._ask
         self._note_shut(missing)
         if not missing or len(missing) > DOUBTED_MAX or not first.is_quiet(DOORS_S, 1.0):
@@ -248,28 +244,6 @@ class _RollCall:
 
 
 @dataclass(frozen=True, slots=True)
-class SweepRequest:
-    """What to ask, and what to sweep.
-
-    `nodes` are those of the job and of its companions (`spans`), `node` is our own. Everything of starts
-    before `token` (LAUNCH.START) is swept. `home` is $FTRUN_HOME, `place` the attempt's folder. The other
-    fields: see `Ask`.
-    """
-
-    home: str
-    place: str
-    token: str
-    job: str
-    nodes: tuple[str, ...]
-    node: str
-    quiet_s: float = QUIET_S
-    lost: tuple[str, ...] = ()
-    doubted: Callable[[tuple[str, ...]], None] = lambda _: None
-    shut_s: float = SHUT_S
-    spans: tuple[Span, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class NodeAnswers:
     """Which nodes answer.
 
@@ -295,12 +269,14 @@ def query_nodes(
     cluster: Cluster,
     steps: InsideSteps,
     clock: Clock,
-    sweep: SweepRequest,
+    sweep: PingRequest,
     *,
     alive: Callable[[], None] = lambda: None,
     own_node: RunOnThisNode = run_on_this_node,
 ) -> NodeAnswers:
-    """Ask all nodes. Never raises because Slurm does not answer: then `known` is False."""
+    """Ask and sweep all nodes (`sweep.line`: see `sweep_line`). Never raises because Slurm does not answer: then
+    `known` is False.
+    """
     job, nodes = sweep.job, sweep.nodes
     live: tuple[JobRow, ...] = ()
     leaves: dict[str, str] = {}
@@ -328,9 +304,7 @@ def query_nodes(
     if sweep.node not in there:
         return NodeAnswers(known=False, why=f"{sweep.node} is not among the job's nodes")
     again = len(there) > FLAT_NODES or sweep.quiet_s >= QUIET_S
-    ask = PingRequest(
-        job, there, sweep.node, _line(sweep), sweep.quiet_s, again, sweep.lost, sweep.doubted, sweep.shut_s
-    )
+    ask = replace(sweep, nodes=there, again=again)
     try:
         answers = dict(ping_nodes(steps, clock, ask, alive).answers)
         late = tuple(node for node in answers if not answers[node])
@@ -351,7 +325,7 @@ def query_nodes(
     )
 
 
-def _ended_companion_nodes(cluster: Cluster, sweep: SweepRequest, live: tuple[JobRow, ...]) -> frozenset[str]:
+def _ended_companion_nodes(cluster: Cluster, sweep: PingRequest, live: tuple[JobRow, ...]) -> frozenset[str]:
     """The nodes of companions that are over, except those that Slurm does not hear: these were lost and ended
     their companion.
     """
@@ -405,18 +379,14 @@ def job_is_running(cluster: Cluster, job: str) -> bool | None:
     return None if row is None else row.state is JobState.RUNNING
 
 
-def _sweep_own_node(row: JobRow | None, sweep: SweepRequest, own_node: RunOnThisNode) -> NodeAnswers:
+def _sweep_own_node(row: JobRow | None, sweep: PingRequest, own_node: RunOnThisNode) -> NodeAnswers:
     """The only node is our own; no need to ask Slurm."""
-    words = own_node(_line(sweep), sweep.job, sweep.node, LIMIT_S)
+    words = own_node(sweep.line, sweep.job, sweep.node, LIMIT_S)
     if words is None:
         return NodeAnswers(known=False, why="what earlier starts left could not be swept in time")
     why = unfit_reason(words) if words else ""  # batch.sh itself ends the script's processes here
     stuck = {sweep.node: why} if why else {}
     return NodeAnswers(answered=sweep.nodes, unfit=stuck, end_s=_end_s(row) if row is not None else None)
-
-
-def _line(sweep: SweepRequest) -> str:
-    return sweep_line(sweep.home, sweep.place, sweep.token, sweep.job)
 
 
 def sweep_line(home: str, place: str, token: str, job: str) -> str:

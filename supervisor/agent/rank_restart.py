@@ -3,7 +3,7 @@
 Where the framework lets a process join again, each rank has a parent (`hooks.ranks.rank_wrapper`) that
 reports its death and waits for `again` or `end`. Diagnosis and policy are the same as for a whole start,
 applied to the lines printed since the last such death. A rank is restarted only if it died alone: if others
-die within the settle time, the whole start is affected. After `end` the other ranks would wait forever, so
+die before the log is quiet, the whole start is affected. After `end` the other ranks would wait forever, so
 the agent ends the start and diagnoses it as any other; a process that ended confirms the fault (P7).
 """
 
@@ -20,12 +20,13 @@ from ftrun.slurm.records import dataclass
 from ftrun.supervisor.agent.context import AgentContext, Suspicion, log_line
 from ftrun.supervisor.agent.start_monitor import StartMonitor
 from ftrun.supervisor.config import home, rungs
+from ftrun.supervisor.config.settings import number_of
 from ftrun.supervisor.diagnosis import suspicions
 from ftrun.supervisor.policy import ladder, start_decision
 from ftrun.supervisor.policy.policy_input import ClusterView
 from ftrun.supervisor.store import run_dir
 
-SETTLE_MAX_S = 20.0  # the parent waits a minute for the answer
+QUIET_MAX_S = 20.0  # the parent waits a minute for the answer
 _BYTES_MAX = 4096
 
 
@@ -67,7 +68,7 @@ class RankRestart:
         if not dead:
             return None
         first_s = self.ctx.clock.mono_s()
-        wait_s = min(float(self.settings.get("log-quiet", 2.0)), SETTLE_MAX_S)
+        wait_s = min(number_of(self.settings, "log-quiet"), QUIET_MAX_S)
         while self.ctx.clock.mono_s() - first_s < wait_s:
             self.ctx.rest(0.1)
             self.monitor.look()
@@ -77,7 +78,6 @@ class RankRestart:
         return self._judge(dead)
 
     def _new_deaths(self) -> list[RankDeath]:
-        """The deaths that were not handled yet."""
         try:
             names = set(os.listdir(self._folder))
         except OSError:
@@ -144,7 +144,7 @@ class RankRestart:
             "start.decided", **start_decision.decision_record(incident, case, ruling, move)
         )
         log_line(f"start {started.number}: rank {first.rank}: {move.reason}")
-        self.ctx.rest(min(move.delay_s, SETTLE_MAX_S))
+        self.ctx.rest(min(move.delay_s, QUIET_MAX_S))
         self.ctx.journal.act("rank", lambda: self._answer(first, "again"))
         self.ctx.journal.record("rank.again", **_record_fields(first), incident=incident)
         return None

@@ -24,6 +24,7 @@ from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.client.options import OptionError
 from ftrun.supervisor.agent.context import AgentContext, log_line
+from ftrun.supervisor.config.settings import number_of
 from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.submission import plan
 
@@ -33,9 +34,7 @@ FOR_REPAIR = "so that they can be mended: Slurm starts nothing on them any more"
 
 def release_silent_nodes(ctx: AgentContext, silent: Collection[str]) -> str:
     """Give back the silent nodes of the job itself if Slurm would end the job for them. Returns why the job
-    cannot go on; "" = it can.
-
-    Raises OSError (journal), GivenUp.
+    cannot go on; "" = it can. Raises OSError (journal), GivenUp.
     """
     gone = [node for node in ctx.where.nodes if node in silent]
     if not gone or survives_node_loss(ctx.where.run_dir):
@@ -65,9 +64,7 @@ class DrainedNodeRelease:
     _every_s: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._every_s = min(
-            LOOK_EVERY_S, max(2.0, float(self.settings.get("grow-min-interval", 1800.0)) / 4.0)
-        )
+        self._every_s = min(LOOK_EVERY_S, max(2.0, number_of(self.settings, "grow-min-interval") / 4.0))
 
     def look(self, used: Collection[str], aside: tuple[str, ...], *, busy: bool) -> tuple[str, ...]:
         """Those of `aside` that the job still has.
@@ -122,22 +119,23 @@ def survives_node_loss(run_dir: str) -> bool:
 def _give_back(ctx: AgentContext, stay: list[str], gone: list[str], **more: str) -> str:
     """Why Slurm refused; "" = the nodes are given back. Raises OSError (journal), GivenUp."""
     ctx.journal.record("release.intended", nodes=stay, gone=gone, **more)
-    refused: list[str] = []
-    ctx.journal.act("release", lambda: _release(ctx, stay, refused))
+    refused = ctx.journal.act("release", lambda: _release(ctx, stay))
     if refused:
-        ctx.journal.record("release.refused", message=refused[0], **more)
-        return refused[0]
+        ctx.journal.record("release.refused", message=refused, **more)
+        return refused
     ctx.journal.record("release.done", nodes=stay, gone=gone, **more)
     return ""
 
 
-def _release(ctx: AgentContext, stay: list[str], refused: list[str]) -> None:
+def _release(ctx: AgentContext, stay: list[str]) -> str:
+    """Why Slurm refused; "" = it did not."""
     ctx.alive()
     try:
         ctx.steps.keep_nodes(ctx.where.job, stay)
     except SlurmError as error:
         log_line(f"nodes cannot be given back: {error.message}")
-        refused.append(error.message)
+        return error.message
+    return ""
 
 
 def _ends(message: str) -> str:

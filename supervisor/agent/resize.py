@@ -25,8 +25,10 @@ from ftrun.supervisor.agent.start_monitor import StartMonitor
 from ftrun.supervisor.agent.stop_start import CheckpointWait
 from ftrun.supervisor.config import recovery_order, rungs
 from ftrun.supervisor.config.node_counts import Sizes, sizes_of_settings
+from ftrun.supervisor.config.settings import number_of, text_of
 from ftrun.supervisor.diagnosis import suspicions
 from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.model.types import CheckpointState
 from ftrun.supervisor.policy import elastic, estimates, save_request, start_decision
 from ftrun.supervisor.policy.elastic import GrowthDecision, GrowthInput
 from ftrun.supervisor.policy.save_request import Occasion
@@ -68,10 +70,11 @@ class GrowMonitor:
     ) -> None:
         self._ctx, self._monitor, self._settings, self._room = ctx, monitor, settings, room
         self._sizes = sizes_of_settings(settings)
-        self._min_stay_s = float(settings.get("grow-min-interval", 1800.0))
+        self._min_stay_s = number_of(settings, "grow-min-interval")
         self._every_s = min(LOOK_EVERY_S, max(2.0, self._min_stay_s / 4.0))
         self._next_s = self._sight_s = ctx.clock.mono_s()
-        self._seen: tuple[save_request.CheckpointState, float] | None = None
+        self._watch = checkpoints.CheckpointWatch()
+        self._seen: CheckpointState | None = None
         self._saves: list[float] = [
             ctx.clock.mono_s()
         ]  # when a new checkpoint was seen; first: the begin of the start
@@ -164,7 +167,7 @@ class GrowMonitor:
             saved=self._saved(run),
             next_save_s=self._next_save_s(),
             busy=self._room.busy() or _busy(run),
-            wanted=str(self._settings.get("grow", "auto")) != "never",
+            wanted=text_of(self._settings, "grow") != "never",
         )
         if elastic.decide_growth(scene).word not in ("grow", "unknown", "price"):
             return scene
@@ -202,9 +205,7 @@ class GrowMonitor:
     def _free(self, run: Run) -> tuple[str, ...]:
         """Nodes of the job that the next start could use, unless they turn out to be bad."""
         used, out = set(self._monitor.started.nodes), set(self._room.aside())
-        back = _may_return(
-            run, out, self._ctx.clock.now_s(), float(self._settings.get("exclude-for", 86_400.0))
-        )
+        back = _may_return(run, out, self._ctx.clock.now_s(), number_of(self._settings, "exclude-for"))
         free = [node for node in self._ctx.nodes if node not in used and node not in out]
         back -= self._ctx.drained  # not repaired yet
         return (*free, *(node for node in self._ctx.nodes if node in back and node not in used))
@@ -217,7 +218,6 @@ class GrowMonitor:
             return None
 
     def _journal_refusal(self, found: GrowthDecision) -> None:
-        """Journal why the run does not grow, once for each kind of reason."""
         if found.word != self._told:
             self._told = found.word
             self._ctx.journal.record("grow.stays", word=found.word, reason=found.reason)
@@ -287,7 +287,7 @@ class GrowMonitor:
         now = elastic.decide_growth(replace(self._scene_at_begin, left_s=left_s, next_save_s=0.0))
         return "" if now.size == found.size else now.reason
 
-    def settled(self, reach: NodeAnswers) -> tuple[str, ...]:
+    def nodes_after_end(self, reach: NodeAnswers) -> tuple[str, ...]:
         """The nodes of the next start once this one is over.
 
         As many as before if one of the new nodes has failed meanwhile; () if one of the old ones has, which
@@ -299,7 +299,7 @@ class GrowMonitor:
         return nodes
 
     def _next_nodes(self, reach: NodeAnswers) -> tuple[str, ...]:
-        """The nodes of the next start, those of the present one first; see `settled`."""
+        """The nodes of the next start, those of the present one first; see `nodes_after_end`."""
         if not reach.known or self._found is None:
             return ()
         where, present = self._ctx.where, self._monitor.started.nodes
@@ -335,22 +335,21 @@ class GrowMonitor:
             return
         self._sight_s = mono_s + min(SIGHT_EVERY_S, self._every_s)
         before = self._seen
-        self._seen = stop_start.checkpoint_state(self._ctx, self._monitor, self._settings, mono_s, before)
-        if before is not None and save_request.is_new(before[0], self._seen[0]):
+        self._seen = stop_start.checkpoint_state(self._ctx, self._monitor, self._settings, self._watch)
+        if before is not None and save_request.is_new(before, self._seen):
             self._saves = [*self._saves[-1:], mono_s] if len(self._saves) > 1 else [*self._saves, mono_s]
 
     def _saved(self, run: Run) -> bool:
-        """Whether this start has written a checkpoint."""
         if len(self._saves) > 1 or self._monitor.memory.saved_step is not None:
             return True
         launch = self._monitor.started.launch
-        path = self._seen[0].path if self._seen is not None else ""
+        path = self._seen.path if self._seen is not None else ""
         before = run.best_checkpoint or launch.resume_from
         return bool(path) and checkpoints.is_newer(path, before, launch.started_s or 0.0)
 
     def _next_save_s(self) -> float:
         """Seconds until the next checkpoint; 0 if the script can be asked for one."""
-        if save_request.parse_save_signal(str(self._settings.get("save-signal", "")))[0]:
+        if save_request.parse_save_signal(text_of(self._settings, "save-signal"))[0]:
             return 0.0
         if flag_files.script_reads_save_file(self._ctx.where.place, self._monitor.started.token):
             return 0.0

@@ -17,7 +17,8 @@ from ftrun.slurm.client.errors import SlurmError
 from ftrun.supervisor.agent.context import AgentContext
 from ftrun.supervisor.config import recovery_order
 from ftrun.supervisor.config import rungs as config_rungs
-from ftrun.supervisor.config.node_counts import parse_pool
+from ftrun.supervisor.config.node_counts import Pool, parse_pool
+from ftrun.supervisor.config.settings import text_of
 from ftrun.supervisor.model.types import Diagnosis
 from ftrun.supervisor.submission import companion
 
@@ -39,6 +40,21 @@ def idle_count(ctx: AgentContext, but: Collection[str] = ()) -> int:
     return sum(row.state == "idle" and row.available and bool(own & {*row.partitions}) for row in others)
 
 
+def pool_with_idle_nodes(
+    ctx: AgentContext, settings: Mapping[str, Any], count: int, exclude: Collection[str] = ()
+) -> Pool | None:
+    """The pool, if it has enough idle nodes now."""
+    pool = parse_pool(text_of(settings, "pool"))
+    try:
+        if pool is not None:
+            away = {*exclude, *ctx.nodes}
+            idle = companion.idle_pool_nodes(ctx.cluster, pool, ctx.cluster.nodes(), away)
+            return pool if len(idle) >= count else None
+    except SlurmError:
+        pass
+    return None
+
+
 def companion_is_possible(ctx: AgentContext, settings: Mapping[str, Any], start: int) -> bool:
     """Whether some idle node could join as a companion, as far as one query to Slurm tells."""
     orders = recovery_order.rung_rules_from(settings).orders.values()
@@ -46,15 +62,7 @@ def companion_is_possible(ctx: AgentContext, settings: Mapping[str, Any], start:
         return False
     if not ctx.channel.calls(start) or ctx.channel.no_span(start):
         return False
-    if idle_count(ctx):
-        return True
-    pool = parse_pool(str(settings.get("pool", "")))
-    try:
-        return pool is not None and bool(
-            companion.idle_pool_nodes(ctx.cluster, pool, ctx.cluster.nodes(), ctx.nodes)
-        )
-    except SlurmError:
-        return False
+    return idle_count(ctx) > 0 or pool_with_idle_nodes(ctx, settings, 1) is not None
 
 
 @dataclass

@@ -249,7 +249,6 @@ class StartLoop:
             self.ctx.journal.record("ladder.off", why=self.off)
 
     def _unused_count(self, started: Started) -> int:
-        """How many nodes no start has used yet."""
         return len([node for node in self.ctx.nodes if node not in {*started.nodes, *self.aside}])
 
     def _silent_nodes(
@@ -268,7 +267,7 @@ class StartLoop:
     ) -> bool:
         """Answer batch.sh. True = there is another start."""
         incident = start_outcome.incident_name(self.ctx, monitor.started)
-        after = start_outcome.settle_start(
+        reach, self._checked = start_outcome.check_ended_start(
             self.ctx,
             monitor,
             suspicion,
@@ -278,12 +277,11 @@ class StartLoop:
             judged=lambda reach: self._diagnose(monitor, over, suspicion, reach)[1],
             heard=lambda reach: self.early.ask(monitor.started, reach.silent, self.aside, checks),
         )
-        reach, self._checked = after.reach, after.checked
         self.stage.heard(monitor.started, reach)
         if not reach.running:
             return self._end_job(monitor, incident, reach.why)
         if self._growth is not None and self._growth.nodes and suspicion is not None:
-            if nodes := self._growth.settled(reach):
+            if nodes := self._growth.nodes_after_end(reach):
                 return self._start_grown(
                     monitor, incident, nodes, self._diagnose(monitor, over, suspicion, reach)
                 )
@@ -444,7 +442,6 @@ class StartLoop:
     def _join_companion(
         self, monitor: StartMonitor, ruled: _Decision, reach: NodeAnswers, until_s: float
     ) -> companion_jobs.JoinResult:
-        """The companion's nodes for the next start."""
         run, now_s = ruled.case.run, self.ctx.clock.now_s()
         away = {*run.excluded_at(now_s), *ruled.ruling.decision.exclude, *reach.silent, *reach.unfit}
         count, why = ruled.move.missing, ruled.move.reason

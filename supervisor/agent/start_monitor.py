@@ -24,7 +24,8 @@ from ftrun.slurm.client.errors import SlurmError
 from ftrun.supervisor.agent import node_liveness
 from ftrun.supervisor.agent.batch_channel import Started
 from ftrun.supervisor.agent.context import AgentContext, LaunchIdentity, Suspicion, log_line
-from ftrun.supervisor.agent.node_liveness import QUIET_S, SHUT_S, NodeAnswers, SweepRequest
+from ftrun.supervisor.agent.node_liveness import QUIET_S, SHUT_S, NodeAnswers, PingRequest
+from ftrun.supervisor.config.settings import number_of, text_of
 from ftrun.supervisor.diagnosis import inputs, node_findings, suspicions
 from ftrun.supervisor.diagnosis.launch_monitor import LaunchMonitor
 from ftrun.supervisor.diagnosis.launch_state import LaunchState, StallVerdict, is_found_by_a_check
@@ -258,13 +259,49 @@ class StartMonitor:
 
 
 @dataclass
-class _WatchActions:
-    """What the agent does for its hang watch; see `WatchBackend`."""
+class HangMonitor:
+    """The hang watch and straggler watch of one start, and its `WatchBackend`. `read` reads its logs anew."""
 
     ctx: AgentContext
     started: Started
+    settings: Mapping[str, Any]
+    spares: Callable[[], int]
     read: Callable[[], WatchReport | None]
+    history: liveness.History = field(default_factory=liveness.History)
+    slow: straggler.History = field(default_factory=straggler.History)
+    watch: HangWatch = field(init=False)
     told: StacksAnswer | None = None
+    swap: straggler.StragglerAdvice | None = None  # a node that a spare shall replace
+    _seen: set[str] = field(default_factory=set)
+    _stamp: int = 0
+    _degraded_node: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.watch = HangWatch(
+            self,
+            self.ctx.where.place,
+            self.started.token,
+            hang_rules.hang_limits(self.settings),
+            self.ctx.clock.mono_s,
+            self.history,
+            from_begin=True,
+        )
+
+    def look(
+        self, report: WatchReport | None, suspect: hang_rules.HangLimits | None = None
+    ) -> types.HangVerdict | None:
+        """Judge what is seen now; `suspect`: see `HangWatch.judge`.
+
+        None if the hang watch is off, or it is too early for the next look. Raises OSError (journal).
+        """
+        if not self.watch.poll():
+            return None
+        self._look_for_stragglers(self.ctx.clock.mono_s())
+        verdict = self.watch.judge(report, suspect=suspect)
+        self.history = self.watch.history
+        return verdict
+
+    # ------------------------------------------------------------------ see `WatchBackend`
 
     def record(self, kind: str, data: Mapping[str, Any]) -> None:
         """See `WatchBackend.record`."""
@@ -294,51 +331,6 @@ class _WatchActions:
         """See `WatchBackend.answer`."""
         return self.told
 
-
-@dataclass
-class HangMonitor:
-    """The hang watch and straggler watch of one start. `read` reads its logs anew."""
-
-    ctx: AgentContext
-    started: Started
-    settings: Mapping[str, Any]
-    spares: Callable[[], int]
-    read: Callable[[], WatchReport | None]
-    history: liveness.History = field(default_factory=liveness.History)
-    slow: straggler.History = field(default_factory=straggler.History)
-    watch: HangWatch = field(init=False)
-    _hands: _WatchActions = field(init=False)
-    swap: straggler.StragglerAdvice | None = None  # a node that a spare shall replace
-    _seen: set[str] = field(default_factory=set)
-    _stamp: int = 0
-    _degraded_node: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._hands = _WatchActions(self.ctx, self.started, self.read)
-        self.watch = HangWatch(
-            self._hands,
-            self.ctx.where.place,
-            self.started.token,
-            hang_rules.hang_limits(self.settings),
-            self.ctx.clock.mono_s,
-            self.history,
-            from_begin=True,
-        )
-
-    def look(
-        self, report: WatchReport | None, suspect: hang_rules.HangLimits | None = None
-    ) -> types.HangVerdict | None:
-        """Judge what is seen now; `suspect`: see `HangWatch.judge`.
-
-        None if the hang watch is off, or it is too early for the next look. Raises OSError (journal).
-        """
-        if not self.watch.poll():
-            return None
-        self._look_for_stragglers(self.ctx.clock.mono_s())
-        verdict = self.watch.judge(report, suspect=suspect)
-        self.history = self.watch.history
-        return verdict
-
     # ------------------------------------------------------------------ stragglers
 
     def _degraded(self) -> Mapping[str, str]:
@@ -354,7 +346,7 @@ class HangMonitor:
 
     def _look_for_stragglers(self, mono_s: float) -> None:
         """Journal each node once that is steadily slower than its peers."""
-        wanted = str(self.settings.get("straggler", "warn"))
+        wanted = text_of(self.settings, "straggler")
         samples = self.watch.beats.samples()
         degraded = self._degraded()
         if wanted == "never" or not (samples or degraded):
@@ -363,7 +355,7 @@ class HangMonitor:
             self.slow,
             samples,
             mono_s,
-            ratio=float(self.settings.get("straggler-ratio", 1.3)),
+            ratio=number_of(self.settings, "straggler-ratio"),
             window_s=float(self.settings.get("straggler-window", straggler.WINDOW_S)),
         )
         slow = straggler.find_stragglers(self.slow)
@@ -408,21 +400,20 @@ def query_all_nodes(
     nodes: tuple[str, ...] = (),
 ) -> NodeAnswers:
     """Ask all nodes of the job and its companions (or `nodes`), and sweep them of everything older than
-    `token`; see `Sweep`. Raises GivenUp.
+    `token`; see `PingRequest`. Raises GivenUp.
     """
     where = ctx.where
-    sweep = SweepRequest(
-        where.home,
-        where.place,
-        token,
+    line = node_liveness.sweep_line(where.home, where.place, token, where.job)
+    sweep = PingRequest(
         where.job,
         nodes or ctx.nodes,
         where.node,
+        line,
         quiet_s,
-        lost,
-        doubted,
-        shut_s,
-        ctx.spans,
+        lost=lost,
+        doubted=doubted,
+        shut_s=shut_s,
+        spans=ctx.spans,
     )
     return node_liveness.query_nodes(
         ctx.cluster,

@@ -6,7 +6,7 @@ and runs the failure checks (`node_checks`) on them, spares included. A sick nod
 sick spare is no spare. The checks are skipped where no finding could change what the log already says, and
 for a start that failed at once, which is a mistake in the script (batch.sh does the same).
 
-`settle_start` collects the answers, `collect_facts` puts all facts together for the diagnosis.
+`check_ended_start` collects the answers, `collect_facts` puts all facts together for the diagnosis.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ftrun.slurm.records import dataclass
 from ftrun.supervisor.agent import resize, spanning_limits, start_monitor
 from ftrun.supervisor.agent.batch_channel import Started, StartEnd
 from ftrun.supervisor.agent.context import AgentContext, Suspicion
 from ftrun.supervisor.agent.node_checks import FailureChecks
 from ftrun.supervisor.agent.node_liveness import QUIET_S, SHUT_LONG_S, SHUT_S, NodeAnswers
 from ftrun.supervisor.agent.start_monitor import StartMonitor
+from ftrun.supervisor.config.settings import number_of
 from ftrun.supervisor.diagnosis import checkpoint_blame, node_findings, resumable, suspicions
 from ftrun.supervisor.diagnosis.evidence import written_before
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts
@@ -40,15 +40,7 @@ WORTH_S = 30.0
 """A start needs at least this time, and at least what the last one took to its first step."""
 
 
-@dataclass(frozen=True, slots=True)
-class SettledStart:
-    """Which nodes answer, and whether they were checked."""
-
-    reach: NodeAnswers
-    checked: bool
-
-
-def settle_start(
+def check_ended_start(
     ctx: AgentContext,
     monitor: StartMonitor,
     suspicion: Suspicion | None,
@@ -58,8 +50,9 @@ def settle_start(
     aside: tuple[str, ...],
     judged: Callable[[NodeAnswers], Diagnosis],
     heard: Callable[[NodeAnswers], None] = lambda _: None,
-) -> SettledStart:
-    """Ask and check the nodes while the last log lines come in, then wait until the log is quiet.
+) -> tuple[NodeAnswers, bool]:
+    """Ask and check the nodes while the last log lines come in, then wait until the log is quiet. Returns which
+    nodes answer, and whether they were checked.
 
     `aside` are nodes that no later start uses, `judged` is the diagnosis so far, `heard` is called as soon as
     it is known which nodes answer. Raises OSError (journal), GivenUp.
@@ -76,15 +69,15 @@ def settle_start(
     nodes = tuple(node for node in reach.answered if node not in aside)
     worth = worth and reach.known and bool(nodes) and node_findings.worth_checking(judged(reach))
     checked = worth and checks.finish(nodes, lambda: start_monitor.keep_alive(ctx, monitor))
-    quiet_s, longest_s = float(settings.get("log-quiet", 2.0)), float(settings.get("log-quiet-max", 10.0))
+    quiet_s, longest_s = number_of(settings, "log-quiet"), number_of(settings, "log-quiet-max")
     if lost:  # the log has long been quiet; later lines come from our own sweep
-        return SettledStart(reach, checked)
+        return reach, checked
     while True:
         ctx.rest(LOOK_S)
         known = monitor.look(fresh=True) is not None
         waited_s = ctx.clock.mono_s() - began_s
         if waited_s >= longest_s or (min(waited_s, monitor.quiet_s()) if known else waited_s) >= quiet_s:
-            return SettledStart(reach, checked)
+            return reach, checked
 
 
 def refusal_limit_s(
@@ -110,15 +103,11 @@ def _swept(ctx: AgentContext, monitor: StartMonitor, lost: tuple[str, ...], wait
     where = ctx.where
     token = f"{where.launch}.{monitor.started.number + 1}"
     ctx.journal.record("sweep.intended", nodes=list(ctx.nodes), token=token)
-    found: list[NodeAnswers] = []
     quiet_s = KNOWN_QUIET_S if monitor.unheard and not lost else QUIET_S
-    ctx.journal.act(
+    reach = ctx.journal.act(
         "sweep",
-        lambda: found.append(
-            start_monitor.query_all_nodes(ctx, token, monitor, quiet_s=quiet_s, lost=lost, shut_s=wait_s)
-        ),
+        lambda: start_monitor.query_all_nodes(ctx, token, monitor, quiet_s=quiet_s, lost=lost, shut_s=wait_s),
     )
-    reach = found[0]
     ctx.journal.record(
         "sweep.done",
         answered=list(reach.answered),
@@ -168,11 +157,7 @@ def collect_facts(
         )
     cwd = submission_context.cwd(ctx.where.run_dir)
     loads = resumable.find_resume_point(
-        settings,
-        run,
-        cwd,
-        more=[spoilt] if spoilt is not None else [],
-        run_dir=ctx.where.run_dir,
+        settings, run, cwd, more=[spoilt] if spoilt is not None else [], run_dir=ctx.where.run_dir
     )
     newest = loads.path
     before = run.best_checkpoint or resumed

@@ -29,15 +29,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from ftrun.hooks.checkpoints import names as checkpoints_names
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.commands.steps import StepRow
 from ftrun.supervisor.agent.context import AgentContext, Suspicion, log_line
 from ftrun.supervisor.agent.removed_nodes import RemovedNodes
 from ftrun.supervisor.agent.start_monitor import HangMonitor, StartMonitor
 from ftrun.supervisor.agent.unattended import UnattendedJob
+from ftrun.supervisor.config.settings import number_of, text_of
 from ftrun.supervisor.diagnosis import suspicions
-from ftrun.supervisor.model.types import FaultClass
+from ftrun.supervisor.model.types import CheckpointState, FaultClass
 from ftrun.supervisor.policy import save_request
 from ftrun.supervisor.policy.save_request import STEPS_CANCELLED, Occasion
 from ftrun.supervisor.store import checkpoints, flag_files, submission_context
@@ -128,39 +128,28 @@ def _emergency_save(
 ) -> None:
     """Ask the surviving processes for an emergency checkpoint, once, and wait a short time for it."""
     nodes = monitor.started.nodes
-    signal_name, to_script = save_request.parse_save_signal(str(settings.get("save-signal", "")))
     gone = [node for node in nodes if node in found.diagnosis.nodes]
     reads = found.diagnosis.fault is not FaultClass.HANG  # a process that hangs reads no file
     wanted, why = save_request.emergency_save(
         total=len(nodes),
         alive=len(nodes) - len(gone),
-        listens=bool(signal_name)
-        or (reads and flag_files.script_reads_save_file(ctx.where.place, monitor.started.token)),
-        asked=False,
-        gasp_wait_s=float(settings.get("fault-save-timeout", 30.0)),
+        listens=_listens(ctx, monitor, settings, reads=reads),
+        gasp_wait_s=number_of(settings, "fault-save-timeout"),
     )
     if not wanted:
         log_line(f"no last checkpoint is asked for: {why}")
         return
-    wait_s = float(settings.get("fault-save-timeout", 30.0))
-    known = checkpoint_state(ctx, monitor, settings, ctx.clock.mono_s(), None)
-    ask = save_request.SaveRequest(save_request.Occasion.GASP, known[0], wait_s)
-    ctx.journal.record("save.asked", occasion="gasp", why=why, known=known[0].to_json(), wait_s=wait_s)
-    token = _new_token(ctx, monitor)
-    try:
-        ctx.journal.act("save", lambda: _ask(ctx, monitor, token, signal_name, to_script=to_script))
-        began_s = ctx.clock.mono_s()
-        seen = known
+    wait = CheckpointWait(ctx, monitor, settings, Occasion.GASP, why)
+    with contextlib.closing(wait):
         while True:
             monitor.look()
-            seen = checkpoint_state(ctx, monitor, settings, ctx.clock.mono_s(), seen)
-            verdict = save_request.save_verdict(ask, seen[0], ctx.clock.mono_s() - began_s)
-            if verdict.end or ctx.channel.over(monitor.started.number) is not None:
+            verdict = wait.look()
+            if verdict.end:
+                return
+            if ctx.channel.over(monitor.started.number) is not None:
                 break
             ctx.rest(0.5)
-    finally:
-        flag_files.withdraw_save(ctx.where.run_dir, token)
-    ctx.journal.record("save.done" if verdict.saved else "save.missed", why=verdict.reason)
+    ctx.journal.record("save.missed", why=verdict.reason)
 
 
 class CheckpointWait:
@@ -173,120 +162,122 @@ class CheckpointWait:
         ctx: AgentContext,
         monitor: StartMonitor,
         settings: Mapping[str, Any],
-        occasion: save_request.Occasion = save_request.Occasion.SWAP,
-        why: str = "a spare is to take a slow node's place",
+        occasion: Occasion,
+        why: str,
     ) -> None:
         self._ctx, self._monitor, self._settings = ctx, monitor, settings
         self._warned = False
-        self._began_s = self._looked_s = ctx.clock.mono_s()
-        self._seen = checkpoint_state(ctx, monitor, settings, self._began_s, None)
-        signal_name, to_script = save_request.parse_save_signal(str(settings.get("save-signal", "")))
-        asks = bool(signal_name) or flag_files.script_reads_save_file(ctx.where.place, monitor.started.token)
-        wait_s = float(settings.get("save-wait", 120.0)) if asks else None
-        self._ask = save_request.SaveRequest(occasion, self._seen[0], wait_s)
-        self._token = _new_token(ctx, monitor)
+        self._watch = checkpoints.CheckpointWatch()
+        self._gasp = occasion is Occasion.GASP
+        self._seen = known = checkpoint_state(ctx, monitor, settings, self._watch)
+        asks = self._gasp or _listens(ctx, monitor, settings)
+        wait_s = number_of(settings, "fault-save-timeout" if self._gasp else "save-wait") if asks else None
+        self._request = save_request.SaveRequest(occasion, known, wait_s)
+        self._token = f"{monitor.started.token} {ctx.clock.now_s():.3f}"
         if asks:
-            known = self._seen[0].to_json()
-            ctx.journal.record("save.asked", occasion=occasion.value, why=why, known=known, wait_s=wait_s)
-            ctx.journal.act("save", lambda: _ask(ctx, monitor, self._token, signal_name, to_script=to_script))
+            ctx.journal.record(
+                "save.asked", occasion=occasion.value, why=why, known=known.to_json(), wait_s=wait_s
+            )
+            ctx.journal.act("save", self._ask)
+        self._began_s = self._looked_s = ctx.clock.mono_s()
+
+    def _ask(self) -> None:
+        ctx, pid = self._ctx, self._monitor.started.pid
+        name, to_script = save_request.parse_save_signal(text_of(self._settings, "save-signal"))
+        flag_files.request_save(ctx.where.run_dir, self._token, beside=True)
+        if name and to_script:
+            with contextlib.suppress(ProcessLookupError, AttributeError):
+                os.kill(pid, getattr(signal, f"SIG{name}"))
+        elif name:
+            try:
+                for step in script_steps(ctx.steps.steps(ctx.where.job)):
+                    ctx.steps.end_step(step.id, signal=name)
+            except SlurmError as error:
+                log_line(f"{name} could not be sent: {error.message}")
 
     def look(self) -> save_request.SaveVerdict:
         """Whether the checkpoint is complete, or will not come. Raises OSError (journal)."""
-        mono_s, seen = self._ctx.clock.mono_s(), self._seen[0]
-        fresh = save_request.is_new(self._ask.known, seen) or self._monitor.memory.saved_step != seen.logged
-        if mono_s - self._looked_s < (WRITING_EVERY_S if fresh else SIGHT_EVERY_S):
+        mono_s, seen = self._ctx.clock.mono_s(), self._seen
+        fresh = (
+            save_request.is_new(self._request.known, seen) or self._monitor.memory.saved_step != seen.logged
+        )
+        every_s = 0.0 if self._gasp else WRITING_EVERY_S if fresh else SIGHT_EVERY_S
+        if mono_s - self._looked_s < every_s:
             return save_request.SaveVerdict(False, False, "a new checkpoint is awaited")
         self._looked_s = mono_s
-        self._seen = checkpoint_state(self._ctx, self._monitor, self._settings, mono_s, self._seen)
-        verdict = save_request.save_verdict(self._ask, self._seen[0], mono_s - self._began_s)
-        if verdict.unsettled and not self._warned:
+        self._seen = checkpoint_state(self._ctx, self._monitor, self._settings, self._watch)
+        verdict = save_request.save_verdict(self._request, self._seen, mono_s - self._began_s)
+        if verdict.still_written and not self._warned:
             self._warned = True
-            log_line(save_request.unsettled_warning(verdict))
-        if verdict.end and self._ask.wait_s is not None:
+            log_line(save_request.still_written_warning(verdict))
+        if verdict.end and self._request.wait_s is not None:
             self.close()
             self._ctx.journal.record("save.done" if verdict.saved else "save.missed", why=verdict.reason)
         return verdict
 
     def close(self) -> None:
         """Withdraw the request, also when the start has ended meanwhile."""
-        if self._ask.wait_s is not None:
+        if self._request.wait_s is not None:
             flag_files.withdraw_save(self._ctx.where.run_dir, self._token)
 
 
 def checkpoint_state(
-    ctx: AgentContext,
-    monitor: StartMonitor,
-    settings: Mapping[str, Any],
-    mono_s: float,
-    before: tuple[save_request.CheckpointState, float] | None,
-) -> tuple[save_request.CheckpointState, float]:
-    """What is known of checkpoints now, and since when (monotonic) it has been so."""
-    marker = str(settings.get("checkpoint-marker", ""))
-    path = checkpoints.newest_checkpoint(
-        str(settings.get("checkpoint", "")), marker=marker, cwd=submission_context.cwd(ctx.where.run_dir)
-    )
-    stamp = checkpoints.content_stamp(path) if path else ""
-    same = before is not None and (before[0].path, before[0].stamp) == (path, stamp)
-    since_s = before[1] if same and before is not None else mono_s
-    step = checkpoints_names.step_of(path) if path else None
+    ctx: AgentContext, monitor: StartMonitor, settings: Mapping[str, Any], watch: checkpoints.CheckpointWatch
+) -> CheckpointState:
+    """What is known of checkpoints now."""
+    pattern, marker = text_of(settings, "checkpoint"), text_of(settings, "checkpoint-marker")
     cwd, logged = submission_context.cwd(ctx.where.run_dir), monitor.memory.saved_step
-    pattern = str(settings.get("checkpoint", ""))
-    older = "" if marker else checkpoints.overtaken_checkpoint(path, pattern, cwd=cwd)
-    overtaken = save_request.CheckpointState(
-        older, checkpoints.content_stamp(older), checkpoints_names.step_of(older)
-    )
-    now = save_request.CheckpointState(
-        path,
-        stamp,
-        step,
-        logged,
-        mono_s - since_s,
-        marked=bool(marker),
-        overtaken=overtaken if older else None,
-    )
-    return now, since_s
+    path, mono_s = checkpoints.newest_checkpoint(pattern, marker=marker, cwd=cwd), ctx.clock.mono_s()
+    return watch.look(path, pattern, marked=bool(marker), cwd=cwd, logged=logged, mono_s=mono_s)
 
 
-def _new_token(ctx: AgentContext, monitor: StartMonitor) -> str:
-    return f"{monitor.started.token} {ctx.clock.now_s():.3f}"
+def _listens(
+    ctx: AgentContext, monitor: StartMonitor, settings: Mapping[str, Any], *, reads: bool = True
+) -> bool:
+    """Whether the script can be asked for a checkpoint: it handles a signal, or `reads` the file."""
+    if save_request.parse_save_signal(text_of(settings, "save-signal"))[0]:
+        return True
+    return reads and flag_files.script_reads_save_file(ctx.where.place, monitor.started.token)
 
 
-def _ask(ctx: AgentContext, monitor: StartMonitor, token: str, signal_name: str, *, to_script: bool) -> None:
-    flag_files.request_save(ctx.where.run_dir, token, beside=True)
-    if signal_name and to_script:
-        with contextlib.suppress(ProcessLookupError, AttributeError):
-            os.kill(monitor.started.pid, getattr(signal, f"SIG{signal_name}"))
-    elif signal_name:
-        try:
-            for step in script_steps(ctx.steps.steps(ctx.where.job)):
-                ctx.steps.end_step(step.id, signal=signal_name)
-        except SlurmError as error:
-            log_line(f"{signal_name} could not be sent: {error.message}")
+class _Watcher:
+    """Watches one start, and may wait for its next checkpoint."""
+
+    def __init__(self, ctx: AgentContext, monitor: StartMonitor, settings: Mapping[str, Any]) -> None:
+        self._ctx, self._monitor, self._settings = ctx, monitor, settings
+        self._wait: CheckpointWait | None = None
+
+    def _checkpoint(self, occasion: Occasion, why: str) -> save_request.SaveVerdict:
+        """Whether the next checkpoint is complete; the wait for it begins at the first call."""
+        if self._wait is None:
+            self._wait = CheckpointWait(self._ctx, self._monitor, self._settings, occasion, why)
+        return self._wait.look()
+
+    def close(self) -> None:
+        """Withdraw the request."""
+        if self._wait is not None:
+            self._wait.close()
+            self._wait = None
 
 
-class PreemptionNotice:
+class PreemptionNotice(_Watcher):
     """Watches one start for a preemption that nobody else handles."""
 
     def __init__(
-        self,
-        ctx: AgentContext,
-        monitor: StartMonitor,
-        settings: Mapping[str, Any],
-        unattended: UnattendedJob,
+        self, ctx: AgentContext, monitor: StartMonitor, settings: Mapping[str, Any], unattended: UnattendedJob
     ) -> None:
-        self._ctx, self._monitor, self._settings = ctx, monitor, settings
+        super().__init__(ctx, monitor, settings)
         self._unattended = unattended
         self._seen_s: float | None = None
         self._over = False
-        self._boundary: CheckpointWait | None = None
 
     def look(self) -> None:
         """Ask the script once to save, if Slurm preempts the job and nobody has asked. Raises OSError
         (journal), GivenUp.
         """
-        if self._boundary is not None:
-            if self._boundary.look().end:
-                self._boundary = None
+        if self._wait is not None:
+            if self._wait.look().end:
+                self._wait = None
             return
         report, mono_s = self._monitor.memory.report, self._ctx.clock.mono_s()
         if self._over:
@@ -299,10 +290,7 @@ class PreemptionNotice:
         elif mono_s - self._seen_s >= SUPERVISORS_S:
             self._over = True
             if self._preempted() and not self._asked():
-                why = "Slurm wants the nodes for another job"
-                self._boundary = CheckpointWait(
-                    self._ctx, self._monitor, self._settings, Occasion.PREEMPT, why
-                )
+                self._checkpoint(Occasion.PREEMPT, "Slurm wants the nodes for another job")
 
     def _preempted(self) -> bool:
         job = self._ctx.where.job
@@ -319,14 +307,8 @@ class PreemptionNotice:
         place = (told.get("occasion"), told.get("attempt"), told.get("launch"))
         return place == (Occasion.PREEMPT.value, where.attempt, where.launch)
 
-    def close(self) -> None:
-        """Withdraw the request."""
-        if self._boundary is not None:
-            self._boundary.close()
-            self._boundary = None
 
-
-class DrainMonitor:
+class DrainMonitor(_Watcher):
     """Watches one start for drained nodes.
 
     `against` says why no spare can replace these nodes now ("" = one can); its second argument are spares
@@ -340,10 +322,10 @@ class DrainMonitor:
         settings: Mapping[str, Any],
         against: Callable[[Suspicion, tuple[str, ...]], str],
     ) -> None:
-        self._ctx, self._monitor, self._settings, self._against = ctx, monitor, settings, against
+        super().__init__(ctx, monitor, settings)
+        self._against = against
         self._next_s = 0.0
-        self._new_token: LeaveRequest | None = None
-        self._boundary: CheckpointWait | None = None
+        self._request: LeaveRequest | None = None
         self._answered: set[str] = set()
         self._unattended = UnattendedJob(ctx, monitor.started, settings)
         self._notice = PreemptionNotice(ctx, monitor, settings, self._unattended)
@@ -352,7 +334,7 @@ class DrainMonitor:
     @property
     def waits(self) -> bool:
         """Nodes shall be replaced at the next checkpoint."""
-        return self._new_token is not None
+        return self._request is not None
 
     def look(self) -> Suspicion | None:
         """Why to end this start now; None = go on. Raises OSError (journal), GivenUp."""
@@ -366,28 +348,24 @@ class DrainMonitor:
             found = flag_files.read_leave(where.place, where.launch)
             if found is not None and (found.token in self._answered or not self._used_nodes(found)):
                 found = None
-            if found is None or (self._new_token is not None and found.token != self._new_token.token):
-                self._withdraw()
-            self._new_token = found
-        if self._new_token is None:
+            if found is None or (self._request is not None and found.token != self._request.token):
+                super().close()
+            self._request = found
+        if self._request is None:
             return None
-        if self._boundary is None:
-            self._boundary = CheckpointWait(
-                self._ctx, self._monitor, self._settings, Occasion.DRAIN, self._new_token.why
-            )
-        verdict = self._boundary.look()
+        verdict = self._checkpoint(Occasion.DRAIN, self._request.why)
         if not verdict.end:
             return None
         found = flag_files.read_leave(where.place, where.launch)
-        if found is None or found.token != self._new_token.token:  # the request changed since the last look
-            self._withdraw()
-            self._new_token = None
+        if found is None or found.token != self._request.token:  # the request changed since the last look
+            super().close()
+            self._request = None
             return None
-        return self._decide_move(self._new_token, verdict.reason, saved=verdict.saved)
+        return self._decide_move(self._request, verdict.reason, saved=verdict.saved)
 
     def _decide_move(self, wish: LeaveRequest, reason: str, *, saved: bool) -> Suspicion | None:
         self._answered.add(wish.token)
-        self._new_token = self._boundary = None
+        self._request = self._wait = None
         nodes = self._used_nodes(wish)
         found = Suspicion(suspicions.drained_suspicion(nodes, f"{', '.join(nodes)}: {wish.why}"), 0.0)
         out = tuple(node for node in wish.aside if node not in self._monitor.started.nodes)
@@ -403,16 +381,11 @@ class DrainMonitor:
 
     def close(self) -> None:
         """Withdraw all requests."""
-        self._withdraw()
+        super().close()
         self._notice.close()
 
-    def _withdraw(self) -> None:
-        if self._boundary is not None:
-            self._boundary.close()
-            self._boundary = None
 
-
-class StragglerSwap:
+class StragglerSwap(_Watcher):
     """Watches one start for a straggler to replace. `against` says why no spare can replace it now ("" = one
     can).
     """
@@ -425,9 +398,8 @@ class StragglerSwap:
         hangs: HangMonitor,
         against: Callable[[Suspicion], str],
     ) -> None:
-        self._ctx, self._monitor, self._settings = ctx, monitor, settings
+        super().__init__(ctx, monitor, settings)
         self._hangs, self._against = hangs, against
-        self._boundary: CheckpointWait | None = None
 
     @property
     def waits(self) -> bool:
@@ -438,12 +410,10 @@ class StragglerSwap:
         """Why to end this start now; None = go on. Raises OSError (journal), GivenUp."""
         swap = self._hangs.swap
         if swap is None:
-            self._boundary = None
+            self._wait = None
             return None
         wanted = Suspicion(suspicions.slow_suspicion(swap.node, swap.reason), 0.0)
-        if self._boundary is None:
-            self._boundary = CheckpointWait(self._ctx, self._monitor, self._settings)
-        verdict = self._boundary.look()
+        verdict = self._checkpoint(Occasion.SWAP, "a spare is to take a slow node's place")
         if not verdict.end:
             return None
         self._hangs.swap = None
@@ -451,9 +421,3 @@ class StragglerSwap:
             log_line(f"{wanted.diagnosis.nodes[0]} stays: {why}")
             return None
         return wanted
-
-    def close(self) -> None:
-        """Withdraw the request."""
-        if self._boundary is not None:
-            self._boundary.close()
-            self._boundary = None

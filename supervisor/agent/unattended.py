@@ -18,6 +18,7 @@ from typing import Any
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.supervisor.agent.batch_channel import Started
 from ftrun.supervisor.agent.context import AgentContext, log_line
+from ftrun.supervisor.config.settings import text_of
 from ftrun.supervisor.policy import drained_nodes
 from ftrun.supervisor.store import flag_files
 from ftrun.supervisor.store.flag_files import LeaveRequest
@@ -31,7 +32,7 @@ class UnattendedJob:
 
     def __init__(self, ctx: AgentContext, started: Started, settings: Mapping[str, Any]) -> None:
         self._ctx, self._started = ctx, started
-        self._leaves = str(settings.get("drained", "leave")) == "leave"
+        self._leaves = text_of(settings, "drained") == "leave"
         self._next_s = ctx.clock.mono_s()
         self._holder: Holder | None = None
         self._asks = 0

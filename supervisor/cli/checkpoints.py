@@ -163,7 +163,6 @@ def _show(found: Inventory, *, titled: bool) -> None:
 
 
 def _next(found: Inventory) -> str:
-    """The path that the next start takes; "" for none."""
     return found.choice.chosen.found.path if found.choice.chosen else ""
 
 

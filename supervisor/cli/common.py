@@ -10,14 +10,16 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field, is_dataclass
 from datetime import datetime
 from enum import Enum
 from functools import cache
+from operator import attrgetter
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.config import settings, sources
@@ -276,6 +278,26 @@ def _plain_table(columns: Sequence[str], cells: list[list[str]]) -> None:
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     for line in lines:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def nodes_named(words: Iterable[str], option: str = "") -> tuple[str, ...]:
+    """The nodes of lists such as n[1-4], each once. Raises UserError, which names the option."""
+    try:
+        return tuple(dict.fromkeys(node for word in words for node in nodeset.expand(word)))
+    except ValueError as error:
+        raise UserError(f"{option}: {error}" if option else str(error)) from None
+
+
+def columns(of: object, names: str) -> dict[str, Any]:
+    """Attributes as JSON has them. `names`: words `key`, or `key=path.of.attributes` where these differ."""
+    found = {}
+    for word in names.split():
+        key, _, path = word.partition("=")
+        value = attrgetter(path or key)(of)
+        found[key] = (
+            list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+        )
+    return found
 
 
 def _to_json(value: object) -> Any:

@@ -84,14 +84,8 @@ def wait_until(run_dir: str, done: Callable[[Run], bool], *, patience_s: float |
 
 def run_facts(run: Run) -> dict[str, Any]:
     """The output of these commands with --json."""
-    return {
-        "run": run.id,
-        "state": run.state.value,
-        "paused": run.paused,
-        "wish": run.wish,
-        "halt": dict(run.halt),
-        "reason": run.final_reason,
-    }
+    facts = common.columns(run, "run=id paused wish halt reason=final_reason")
+    return facts | {"state": run.state.value}
 
 
 Names = Annotated[list[str] | None, argument("RUN|JOBID...", "Run ids, or any job ids of runs.")]
@@ -157,10 +151,7 @@ def pause(
         raise UserError("which run? name it, or a node with --node (see `ftrun pause --help`)")
     found = [common.find_run(name) for name in names or ()]
     if node:
-        try:
-            nodes = {name for text in node for name in nodeset.expand(text)}
-        except ValueError as error:
-            raise UserError(f"--node: {error}") from None
+        nodes = {*common.nodes_named(node, "--node")}
         found += [
             pair for pair in common.all_runs(common.home()) if _uses(pair[1], nodes) and pair not in found
         ]

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import argument, option
@@ -49,8 +48,6 @@ _COLOURS = {EXIT_HEALTHY: "green", EXIT_RETRY: "yellow", EXIT_DO_NOT_RETRY: "red
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """The input of one diagnosis: log files (or stdin), and the record of the job."""
-
     name: str
     logs: tuple[str | LogPath, ...]
     known: SlurmRecord
@@ -93,7 +90,7 @@ def diagnose(
     Exit status: 0 nothing failed, 10 a retry makes sense, 11 a retry would fail again, 12 unknown cause, 2
     wrong usage.
     """
-    hosts = _nodes(nodes)
+    hosts = common.nodes_named([nodes], "--nodes")
     if ranks_per_node and not hosts:
         raise UserError("--ranks-per-node needs --nodes, in the order of the ranks")
     catalog = common.load_catalog()
@@ -230,13 +227,6 @@ def _status(found: Diagnosis) -> int:
     if found.fault is FaultClass.UNKNOWN:
         return EXIT_UNKNOWN
     return EXIT_RETRY if found.retry else EXIT_DO_NOT_RETRY
-
-
-def _nodes(text: str) -> tuple[str, ...]:
-    try:
-        return nodeset.expand(text)
-    except ValueError as error:
-        raise UserError(f"--nodes: {error}") from None
 
 
 def _files(arguments: list[str]) -> Iterator[str]:

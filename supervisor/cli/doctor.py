@@ -303,7 +303,6 @@ def _file_system(path: str) -> str:
 
 
 def _logout() -> Finding:
-    """Does a supervisor outlive the login session?"""
     check = "life after logout"
     loginctl = shutil.which("loginctl")
     if loginctl is None:

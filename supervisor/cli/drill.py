@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import argument, option
@@ -39,16 +39,6 @@ COLUMNS = (
     "VERDICT",
 )
 REFRESH_PER_S = 4
-
-
-class View(Protocol):
-    """Shows events while drills run; called from several threads."""
-
-    def event(self, event: Event) -> None:
-        """Show an event; a passing one is only the present state of a drill."""
-
-    def over(self, result: Result) -> None:
-        """Show that a drill has ended."""
 
 
 class _Plain:
@@ -121,7 +111,7 @@ class _Screen:
 
 
 @contextmanager
-def live(*, several: bool, json: bool) -> Iterator[View]:
+def live(*, several: bool, json: bool) -> Iterator[_Plain | _Screen]:
     """A view for the terminal or for a pipe."""
     if json or not common.is_terminal():
         yield _Plain(several=several, to_stderr=json)

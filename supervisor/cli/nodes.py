@@ -248,10 +248,7 @@ def _load_view() -> NodesView:
 
 def _named_nodes(scene: NodesView, names: list[str]) -> list[str]:
     """The named nodes, each once. Raises UserError for one that neither the ledger nor Slurm knows."""
-    try:
-        wanted = list(dict.fromkeys(node for name in names for node in nodeset.expand(name)))
-    except ValueError as error:
-        raise UserError(str(error)) from None
+    wanted = list(common.nodes_named(names))
     if not wanted:
         raise UserError("no node is named")
     strange = [name for name in wanted if name not in scene.rows and name not in scene.book.nodes]

@@ -201,13 +201,9 @@ def _nodes(nodelist: str, partition: str) -> tuple[str, ...]:
     from ftrun.slurm.client.errors import SlurmError
     from ftrun.slurm.commands.cluster import CommandCluster
 
-    named: tuple[str, ...] = ()
-    try:
-        named = nodeset.expand(nodelist)
-    except ValueError as error:
-        raise UserError(f"--nodelist: {error}") from None
+    named = common.nodes_named([nodelist], "--nodelist")
     if not partition:
-        return tuple(dict.fromkeys(named))
+        return named
     try:
         known = CommandCluster(dict(os.environ)).partitions()
     except SlurmError as error:

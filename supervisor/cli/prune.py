@@ -26,7 +26,7 @@ from ftrun.supervisor.store import journal
 from ftrun.supervisor.store import run_dir as store_run_dir
 
 _HIDDEN = ".removing-"
-SETTLED_AFTER_S = (
+NO_LATE_JOB_AFTER_S = (
     900.0  # until then a submission without an answer may still make a job, which must be cancelled
 )
 
@@ -84,7 +84,11 @@ def _candidate_or_kept(run_dir: str, now_s: float) -> Candidate | Kept:
     if _has_request(run_dir):
         return Kept(name, "a request waits for it")
     attempt = run.attempt
-    if attempt and attempt.submission in {"unknown", "intended"} and now_s - run.last_at_s < SETTLED_AFTER_S:
+    if (
+        attempt
+        and attempt.submission in {"unknown", "intended"}
+        and now_s - run.last_at_s < NO_LATE_JOB_AFTER_S
+    ):
         return Kept(name, "a late job of it may still appear in Slurm")
     return Candidate(
         name, run_dir, run.state.value, run.last_at_s, _size(run_dir), (*run.job_ids, *run.companion_ids)
@@ -92,7 +96,6 @@ def _candidate_or_kept(run_dir: str, now_s: float) -> Candidate | Kept:
 
 
 def _has_request(run_dir: str) -> bool:
-    """Whether a request waits that no supervisor has handled yet."""
     try:
         return any(name.endswith(".json") for name in os.listdir(os.path.join(run_dir, "requests")))
     except FileNotFoundError:

@@ -76,7 +76,6 @@ def _cells(row: dict[str, Any]) -> list[object]:
 
 
 def _why(row: dict[str, Any]) -> str:
-    """The reason of the last decision or of the end, and the state inside the job."""
     inside = view_run.inside_text(row["inside"])
     trouble = view_checkpoints.staging_problem(row["staged"]) if row["staged"] else ""
     staged = f"checkpoints in memory: {trouble}" if trouble else ""
@@ -205,7 +204,6 @@ def _beside_words(inside: dict[str, Any]) -> str:
 
 
 def _starts(facts: dict[str, Any]) -> None:
-    """Print the starts of the script inside attempts that had more than one."""
     rows = [
         [
             f"{a['attempt']}.{s['start']}",
@@ -225,7 +223,6 @@ def _starts(facts: dict[str, Any]) -> None:
 
 
 def _loaded(facts: dict[str, Any]) -> None:
-    """Print which checkpoints were passed over, and which are not loaded because training had diverged."""
     for a in facts["attempts"]:
         starts = [(f"{a['attempt']}.{s['start']}", s["passed_over"]) for s in a["starts"]]
         for name, passed in starts or [(a["attempt"], a["passed_over"])]:
@@ -241,7 +238,6 @@ def _loaded(facts: dict[str, Any]) -> None:
 
 
 def _held(facts: dict[str, Any]) -> None:
-    """Print the companion jobs of the attempts."""
     rows = [
         [
             a["attempt"],

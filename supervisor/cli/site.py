@@ -208,7 +208,7 @@ def recheck(
     from ftrun.supervisor.store import append_log
 
     settings, home, cluster = _service()
-    wanted = _named(nodes or [])
+    wanted = common.nodes_named(nodes or [])
     round_ = _round(home, cluster, settings, wanted, dry=dry_run)
     try:
         rights = cluster.rights()
@@ -239,16 +239,8 @@ def recheck(
     return EXIT_ATTENTION if any(line.state in ATTENTION for line in lines) else 0
 
 
-def _named(words: list[str]) -> list[str]:
-    """The nodes of lists such as n[1-4]. Raises UserError."""
-    try:
-        return [node for word in words for node in nodeset.expand(word)]
-    except ValueError as error:
-        raise UserError(str(error)) from None
-
-
 def _round(
-    home: str, cluster: CommandCluster, settings: Config, nodes: list[str], *, dry: bool
+    home: str, cluster: CommandCluster, settings: Config, nodes: tuple[str, ...], *, dry: bool
 ) -> RecheckRound:
     from ftrun.supervisor.nodes.recheck_loop import RecheckRound
     from ftrun.supervisor.nodes.recheck_rules import RecheckRules
@@ -277,7 +269,6 @@ def _round(
 
 
 def _checked(steps: list[str]) -> None:
-    """Raise UserError for a command that no shell accepts."""
     for text in steps:
         try:
             words = shlex.split(text)

@@ -145,7 +145,6 @@ def _run_loop(
 
 
 def _check_options(*, once: bool, as_job: bool, sbatch_options: str, text: str, json: bool) -> None:
-    """Raise UserError for options that exclude each other."""
     if once + as_job + bool(text) > 1:
         raise UserError("supervise: give only one of --once, --as-job and --print")
     if sbatch_options and not as_job:

@@ -28,6 +28,8 @@ from ftrun.hooks.checkpoints.layouts import layout_of
 from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, QUICK, Choice, Inspection
 from ftrun.hooks.checkpoints.selection import Request, choose, mark_diverged, newness
 from ftrun.slurm.records import dataclass, replace
+from ftrun.supervisor.cli import common
+from ftrun.supervisor.config.settings import text_of
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.store import checkpoints, submission_context
 from ftrun.supervisor.store import run_dir as store_run_dir
@@ -66,10 +68,10 @@ def place_of_run(run_dir: str, run: Run) -> Place:
     cwd = submission_context.cwd(run_dir) or "/"
     return Place(
         run.id,
-        tuple(str(run.settings.get("checkpoint", "")).splitlines()),
+        tuple(text_of(run.settings, "checkpoint").splitlines()),
         cwd,
         run=run.id,
-        marker=str(run.settings.get("checkpoint-marker", "")),
+        marker=text_of(run.settings, "checkpoint-marker"),
         aside=tuple(os.path.join(cwd, path) for path in checkpoints.unchanged_since_set_aside(run.set_aside)),
         poisons=run.poisoned,
         run_dir=run_dir,
@@ -243,15 +245,7 @@ def _read(path: str) -> dict[str, Any]:
 def verified_facts(run_dir: str) -> list[dict[str, Any]]:
     """Each verified checkpoint, the last one last: result, time (Unix seconds), duration."""
     return [
-        {
-            "path": one.path,
-            "state": one.state,
-            "level": one.level,
-            "why": one.why,
-            "size_bytes": one.size_bytes,
-            "at": one.at_s,
-            "seconds": one.seconds,
-        }
+        common.columns(one, "path state level why size_bytes at=at_s seconds")
         for one in deep_results.load_all(run_dir)
     ]
 

@@ -1,4 +1,4 @@
-"""Nodes as facts for people and programs: what `ftrun nodes` and its sub-commands print. (pure)
+"""Nodes as facts for people and programs: what `ftrun nodes` and its sub-commands print. (I/O)
 
 Each function takes records of the ledger and rows of Slurm and returns plain values (the `--json` form).
 """
@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftrun.slurm.client.cluster import NodeRow
+from ftrun.supervisor.cli import common
 from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.nodes.history import NodeHistory, NodeRecord, strike_key
 from ftrun.supervisor.nodes.lemon_score import WINDOW_S, Score, score
-from ftrun.supervisor.policy.correlated_failures import CommonCause
 
 UNKNOWN = ""
 
@@ -46,75 +46,40 @@ def node_facts(record: NodeRecord, row: NodeRow | None, now_s: float) -> dict[st
     """Everything about one node."""
     return node_row(record, row, now_s) | {
         "open_strikes": [
-            {
-                "at": strike.at_s,
-                "until": strike.until_s,
-                "run": strike.run,
-                "class": strike.fault,
-                "signature": strike.signature,
-                "device": strike.device,
-                "serial": strike.serial,
-            }
+            common.columns(strike, "at=at_s until=until_s run class=fault signature device serial")
             for strike in record.strikes
         ],
         "strikes_taken_back": record.faded,
         "lies": record.lies,
         "served_hours": round(record.served_h, 2),
         "devices": [
-            {
-                "device": device.device,
-                "serial": device.serial,
-                "strikes": device.strikes,
-                "incidents": device.incidents,
-                "replaced": device.replaced,
-            }
-            for device in record.devices
+            common.columns(device, "device serial strikes incidents replaced") for device in record.devices
         ],
         "signals": score_facts(score(record, now_s))["signals"],
         "history": [
-            entry_facts(entry, common=strike_key(entry) in record.common) for entry in record.history
+            entry_facts(entry, shared=strike_key(entry) in record.common) for entry in record.history
         ],
     }
 
 
-def entry_facts(entry: NodeEntry, *, common: bool) -> dict[str, Any]:
-    """One entry of the ledger. `common`: it is not counted as a fault of the node."""
-    return {
-        "at": entry.at_s,
-        "what": entry.what,
-        "run": entry.run,
-        "class": entry.fault,
-        "signature": entry.signature,
-        "device": entry.device,
-        "serial": entry.serial,
-        "common": common,
-        "detail": dict(entry.detail),
-    }
+def entry_facts(entry: NodeEntry, *, shared: bool) -> dict[str, Any]:
+    """One entry of the ledger. `shared`: it is not counted as a fault of the node."""
+    facts = common.columns(entry, "at=at_s what run class=fault signature device serial detail")
+    return facts | {"common": shared}
 
 
 def score_facts(found: Score) -> dict[str, Any]:
     """The score of one node with its signals."""
-    return {
-        "node": found.node,
-        "score": found.score,
-        "lemon": found.lemon,
-        "runs": found.runs,
-        "signals": dict(found.signals) | {"single_node_share": found.share},
-    }
+    facts = common.columns(found, "node score lemon runs")
+    return facts | {"signals": dict(found.signals) | {"single_node_share": found.share}}
 
 
 def correlated_facts(book: NodeHistory, now_s: float) -> list[dict[str, Any]]:
     """Faults that several nodes had together in the last weeks, newest last."""
-    recent: list[CommonCause] = [cause for cause in book.common if cause.until_s >= now_s - WINDOW_S]
     return [
-        {
-            "at": cause.at_s,
-            "fault": cause.like,
-            "where": cause.where,
-            "nodes": list(cause.nodes),
-            "sentence": cause.sentence,
-        }
-        for cause in recent
+        common.columns(cause, "at=at_s fault=like where nodes sentence")
+        for cause in book.common
+        if cause.until_s >= now_s - WINDOW_S
     ]
 
 

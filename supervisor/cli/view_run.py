@@ -16,7 +16,7 @@ from ftrun.slurm.client import nodeset
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.config.node_counts import sizes_of_settings
 from ftrun.supervisor.model.agent_events import companion_job_of
-from ftrun.supervisor.model.run import Attempt, Companion, Incident, Run, StartNote
+from ftrun.supervisor.model.run import Attempt, Companion, Incident, Run
 from ftrun.supervisor.model.stop_conditions import StopConditions
 from ftrun.supervisor.model.types import CLASS_RULES, UNLIMITED, FaultClass
 from ftrun.supervisor.policy import estimates
@@ -25,19 +25,9 @@ from ftrun.supervisor.policy.policy_input import limits_from
 
 def companion_facts(one: Companion) -> dict[str, Any]:
     """One companion of an attempt. `since`: when it was requested or joined (Unix time)."""
-    return {
-        "companion": one.number,
-        "launch": one.launch,
-        "job": one.job,
-        "nodes": list(one.nodes),
-        "nodes_asked": one.nodes_asked,
-        "pool": one.pool,
-        "state": one.state,
-        "since": one.here_at_s if one.here_at_s is not None else one.asked_at_s,
-        "ended_at": one.gone_at_s,
-        "end_state": one.end_state,
-        "reason": one.reason,
-    }
+    facts = common.columns(one, "companion=number launch job nodes nodes_asked pool state since=asked_at_s")
+    facts |= common.columns(one, "ended_at=gone_at_s end_state reason")
+    return facts | ({"since": one.here_at_s} if one.here_at_s is not None else {})
 
 
 _HOW = {
@@ -192,88 +182,66 @@ def growth_text(facts: Mapping[str, Any]) -> str:
 
 def run_facts(run: Run, now_s: float) -> dict[str, Any]:
     """Everything about one run."""
-    return run_row(run, now_s) | {
-        "settings": dict(run.settings),
-        "jobs": list(run.job_ids),
-        "companion_jobs": list(run.companion_ids),
-        "attempts": [attempt_facts(a, _full(run)) for a in run.attempts],
-        "incidents": [incident_facts(i) for i in run.incidents],
-        "budgets": budgets(run),
-        "exclusions": [
-            {"node": e.node, "until": e.until_s, "why": e.why} for e in run.excluded if e.until_s > now_s
-        ],
-        "checkpoints_set_aside": [path for path, _ in run.set_aside],
-        "divergences": [one._asdict() for one in run.poisoned],
-        "best_step": run.best_step,
-        "best_checkpoint": run.best_checkpoint,
-        "drained": list(run.drained),
-        "exit_code": run.exit_code,
-        "tasks_given_up": [
-            {"tasks": list(lot.tasks), "class": lot.fault, "title": lot.title} for lot in run.given_up
-        ],
-        "final_class": run.final_class,
-        "rungs_used": dict(run.rungs),
-    }
+    told = common.columns(
+        run,
+        "settings jobs=job_ids companion_jobs=companion_ids best_step best_checkpoint drained exit_code final_class"
+        " rungs_used=rungs",
+    )
+    return (
+        run_row(run, now_s)
+        | told
+        | {
+            "attempts": [attempt_facts(a, _full(run)) for a in run.attempts],
+            "incidents": [incident_facts(i) for i in run.incidents],
+            "budgets": budgets(run),
+            "exclusions": [
+                {"node": e.node, "until": e.until_s, "why": e.why} for e in run.excluded if e.until_s > now_s
+            ],
+            "checkpoints_set_aside": [path for path, _ in run.set_aside],
+            "divergences": [one._asdict() for one in run.poisoned],
+            "tasks_given_up": [
+                {"tasks": list(lot.tasks), "class": lot.fault, "title": lot.title} for lot in run.given_up
+            ],
+        }
+    )
 
 
 def attempt_facts(attempt: Attempt, full: int = 0) -> dict[str, Any]:
     """One attempt: where it ran, how it ended. `full`: full size of the run, 0 if it has only one."""
-    return {
-        "attempt": attempt.number,
-        "job": attempt.job,
-        "launch": attempt.launch.number,
-        "nodes": list(attempt.nodes),
-        "size": attempt.size,
-        "submission": attempt.submission,
-        "submitted_at": attempt.submitted_at_s,
-        "started_at": attempt.launch.running_seen_at_s,
-        "ended_at": attempt.launch.end.at_s,
-        "end_state": attempt.launch.end.state,
-        "end_reason": attempt.launch.end.reason,
-        "exit_code": attempt.launch.end.exit_code,
-        "exit_signal": attempt.launch.end.exit_signal,
-        "ended_by_ftrun": attempt.end_intended,
-        "excluded": list(attempt.excluded),
-        "resumed_from": attempt.launch.start.resume_from,
-        "passed_over": attempt.launch.start.passed_over,
-        "last_step": attempt.last_step,
+    facts = common.columns(
+        attempt,
+        "attempt=number job launch=launch.number nodes size submission submitted_at=submitted_at_s"
+        " started_at=launch.running_seen_at_s ended_at=launch.end.at_s end_state=launch.end.state"
+        " end_reason=launch.end.reason exit_code=launch.end.exit_code exit_signal=launch.end.exit_signal"
+        " ended_by_ftrun=end_intended excluded resumed_from=launch.start.resume_from"
+        " passed_over=launch.start.passed_over last_step tasks failed_tasks",
+    )
+    return facts | {
         "inside": _inside(attempt, full),
         "companions": [companion_facts(one) for one in attempt.companions],
-        "starts": [_start_facts(one) for one in attempt.begun],
-        "tasks": list(attempt.tasks),
-        "failed_tasks": list(attempt.failed_tasks),
+        "starts": [common.columns(one, _START) for one in attempt.begun],
     }
 
 
-def _start_facts(start: StartNote) -> dict[str, Any]:
-    """One start of the script inside a launch, as its agent recorded it."""
-    return {
-        "launch": start.launch,
-        "start": start.number,
-        "nodes": list(start.nodes),
-        "begun_at": start.begun_at_s,
-        "ended_at": start.over_at_s,
-        "code": start.code,
-        "signal": start.signal,
-        "ended_by_ftrun": start.by_us,
-        "resumed_from": start.resume_from,
-        "passed_over": start.passed_over,
-    }
+# One start of the script inside a launch, as its agent recorded it.
+_START = (
+    "launch start=number nodes begun_at=begun_at_s ended_at=over_at_s code signal ended_by_ftrun=by_us"
+    " resumed_from=resume_from passed_over"
+)
+
+
+_MOMENTS = {
+    "evidence": "first_evidence_at_s", "end": "ended_at_s", "diagnosis": "diagnosed_at_s", "decision": "decided_at_s",
+    "stopped": "stopped_at_s", "placed": "placed_at_s", "running": "running_again_at_s", "first_step": "first_step_at_s",
+}  # fmt: skip
+_PHASES = (*pairwise(_MOMENTS), ("decision", "running"))
 
 
 def incident_facts(incident: Incident) -> dict[str, Any]:
     """One fault with its phases in seconds; None for a phase that has not come or was not seen."""
     decision = incident.decision
-    return {
-        "incident": incident.id,
-        "attempt": incident.attempt,
-        "start": incident.start,
+    return common.columns(incident, "incident=id attempt start class=fault signature title nodes step") | {
         "inside": incident.id.count(".") > 1,
-        "class": incident.fault,
-        "signature": incident.signature,
-        "title": incident.title,
-        "nodes": list(incident.nodes),
-        "step": incident.step,
         "action": decision.get("kind", ""),
         "rung": _rung(decision),
         "path": [list(step) for step in incident.path],
@@ -283,14 +251,10 @@ def incident_facts(incident: Incident) -> dict[str, Any]:
         "notes": list(decision.get("notes", ())),
         "diagnosis": dict(incident.diagnosis),
         "seconds": {
-            "evidence_to_end": _between(incident.first_evidence_at_s, incident.ended_at_s),
-            "end_to_diagnosis": _between(incident.ended_at_s, incident.diagnosed_at_s),
-            "diagnosis_to_decision": _between(incident.diagnosed_at_s, incident.decided_at_s),
-            "decision_to_stopped": _between(incident.decided_at_s, incident.stopped_at_s),
-            "stopped_to_placed": _between(incident.stopped_at_s, incident.placed_at_s),
-            "placed_to_running": _between(incident.placed_at_s, incident.running_again_at_s),
-            "decision_to_running": _between(incident.decided_at_s, incident.running_again_at_s),
-            "running_to_first_step": _between(incident.running_again_at_s, incident.first_step_at_s),
+            f"{first}_to_{last}": _between(
+                getattr(incident, _MOMENTS[first]), getattr(incident, _MOMENTS[last])
+            )
+            for first, last in _PHASES
         },
     }
 

@@ -65,9 +65,7 @@ class GlobalBatch:
 
 def parse_sizes(said: str, listed: str) -> Sizes | None:
     """Parse `nodes` (MIN-MAX or MIN-MAX:UNIT) and `nodes-valid` (a list of numbers) into sizes; None if both
-    are empty.
-
-    Raises SettingError in one line.
+    are empty. Raises SettingError in one line.
     """
     if not said and not listed:
         return None

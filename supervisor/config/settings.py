@@ -35,6 +35,7 @@ from ftrun.supervisor.model.renamed_settings import new_name, new_value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from typing import Any
 
     from ftrun.supervisor.config.table import Value
 
@@ -73,6 +74,16 @@ def defaults() -> dict[str, Value]:
     }
 
 
+def number_of(values: Mapping[str, Any], key: str) -> float:
+    """A run's number, in seconds for a duration; the default where an older release knew no such setting."""
+    return float(values[key] if key in values else SETTINGS[key].default)  # type: ignore[arg-type]
+
+
+def text_of(values: Mapping[str, Any], key: str) -> str:
+    """The same of a text or a choice."""
+    return str(values[key] if key in values else SETTINGS[key].default)
+
+
 def lookup(key: str) -> Setting:
     """The row of `key`. Raises SettingError with its name of today, else the nearest one."""
     row = SETTINGS.get(key)
@@ -90,9 +101,8 @@ def takes_value(key: str) -> bool:
 
 
 def parse(key: str, text: object) -> Value:
-    """The value of `key` from what a layer says: text, or a number, truth or list from TOML.
-
-    Raises SettingError. A list setting takes one element or a list of them.
+    """The value of `key` from what a layer says: text, or a number, truth or list from TOML. Raises
+    SettingError. A list setting takes one element or a list of them.
     """
     row = lookup(key)
     if key == "recover" and isinstance(text, (list, tuple)):  # in TOML a list reads better
@@ -134,9 +144,7 @@ def reach_of_value(key: str, value: Value) -> str:
 
 def parse_policy_rule(element: str) -> tuple[str, str, Value]:
     """(class or signature, key, value) of one element of `policy`: "network.budget-swap=2". The name itself
-    is not looked up.
-
-    Raises SettingError.
+    is not looked up. Raises SettingError.
     """
     left, equals, text = element.partition("=")
     name, dot, key = left.strip().rpartition(".")

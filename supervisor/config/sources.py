@@ -174,9 +174,7 @@ def load(
     own: Iterable[tuple[str, str | None]] = (),
 ) -> Config:
     """All layers. `script` are the arguments of the #FTRUN lines, `own` the --ft- options without that
-    prefix.
-
-    Raises UserError (exit 2) in one line that names the place and the nearest right name or value.
+    prefix. Raises UserError (exit 2) in one line that names the place and the nearest right name or value.
     """
     config = Config()
     site = env.get("FTRUN_SITE_CONFIG")

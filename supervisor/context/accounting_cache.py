@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.errors import RefusedForGood, SlurmError
+from ftrun.slurm.commands.accounting import Accounting, AccountingRow
 from ftrun.supervisor.model.job_rows import base_job_id
-
-if TYPE_CHECKING:
-    from ftrun.slurm.commands.accounting import Accounting, AccountingRow
-
 
 GIVE_UP_S = 45.0  # no run waits longer for an answer
 AGAIN_AFTER_S = 15.0  # between two queries

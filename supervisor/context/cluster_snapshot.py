@@ -1,10 +1,9 @@
-"""One snapshot of the cluster, its freshness, and the right to act on it. (pure)"""
+"""One snapshot of the cluster, and its freshness. (pure)"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Protocol
 
 from ftrun.slurm.client.cluster import JobRow, NodeRow
 from ftrun.slurm.records import dataclass
@@ -15,29 +14,6 @@ ALL_RUNS = ""
 
 class Stale(Exception):
     """The snapshot is too old to act on: take a new one first."""
-
-
-class Lead(Protocol):
-    """The right to act (see `store.lease`)."""
-
-    @property
-    def epoch(self) -> int:
-        """The epoch held; 0 = none."""
-        ...
-
-    @property
-    def writer(self) -> str:
-        """The name of this process."""
-        ...
-
-    @property
-    def rival(self) -> int:
-        """The newest earlier epoch whose holder may still wake up and write; 0 = none."""
-        ...
-
-    def confirm(self) -> None:
-        """Confirm that we may act now. Raises LeaseLost."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

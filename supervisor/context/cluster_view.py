@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
+from ftrun.slurm.client.cluster import JobRow
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.supervisor.config.node_counts import sizes_of_settings
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.diagnosis import resumable
 from ftrun.supervisor.policy import policy_input, queue
 from ftrun.supervisor.store import checkpoints
 from ftrun.supervisor.submission import in_allocation
-
-if TYPE_CHECKING:
-    from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-
 
 SILENT_FOR_S = 15.0
 _GIVEN_UP = frozenset({"down", "error", "fail"})
 
 
 def cluster_view(ctx: RunContext, snapshot: ClusterSnapshot) -> policy_input.ClusterView:
-    """What the policy may know of the cluster now.
-
-    Raises SlurmError if Slurm does not answer: then the policy must not decide yet.
+    """What the policy may know of the cluster now. Raises SlurmError if Slurm does not answer: then the
+    policy must not decide yet.
     """
     assert snapshot.nodes is not None
     row = ctx.row(snapshot)

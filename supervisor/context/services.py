@@ -1,10 +1,4 @@
-"""What all runs of one supervisor share: cluster, clock, lease, and the one way to carry out an effect. (I/O)
-
-An effect is intent, act, fact: the intent is journalled and synced, the lease is confirmed, the act is done
-once, the fact is journalled. `Services.act` does the middle part: it refuses to act on a snapshot older than
-`STALE_AFTER_S`, and it is where tests crash the supervisor (FTRUN_CRASH_AT=<effect>:before|after[:n] or
-record:after[:kind][:n]).
-"""
+"""What all runs of one supervisor share: cluster, clock, lease, catalogue, ledger, its own log. (I/O)"""
 
 from __future__ import annotations
 
@@ -18,13 +12,13 @@ from ftrun.slurm.client.cluster import Cluster, ClusterFacts, SubmitRequest, Sub
 from ftrun.slurm.commands.steps import Steps
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.context.accounting_cache import AccountingCache
-from ftrun.supervisor.context.cluster_snapshot import ALL_RUNS, STALE_AFTER_S, ClusterSnapshot, Lead, Stale
-from ftrun.supervisor.context.observations import Slots
+from ftrun.supervisor.context.cluster_snapshot import ALL_RUNS
+from ftrun.supervisor.model.timers import Slots
 from ftrun.supervisor.nodes.ledger import NodeLedger
 from ftrun.supervisor.signatures import catalog as signatures_catalog
 from ftrun.supervisor.signatures.catalog import Catalog
 from ftrun.supervisor.store.crash_points import crash_plan
-from ftrun.supervisor.store.lease import Clock
+from ftrun.supervisor.store.lease import Clock, Lease
 from ftrun.supervisor.telemetry.tail import Descriptors
 
 JOURNALS_SHARE = 4  # the share of open files for journals is one in so many; logs have half
@@ -38,7 +32,7 @@ class Services:
     home: str
     cluster: Cluster
     clock: Clock
-    lead: Lead
+    lead: Lease
     crash: Callable[[str], None] = field(
         default_factory=lambda: crash_plan(os.environ.get("FTRUN_CRASH_AT", ""))
     )
@@ -95,27 +89,10 @@ class Services:
             self._catalog = signatures_catalog.load(extra)
         return self._catalog
 
-    def act(self, name: str, snapshot: ClusterSnapshot, deed: Callable[[], T]) -> T:
-        """Do one effect that the journal has announced. Raises LeaseLost, Stale, or what `deed` raises."""
-        self.fresh(snapshot)
-        self.prove()
-        self.crash(f"{name}:before")
-        result = deed()
-        self.crash(f"{name}:after")
-        return result
-
     def submit(self, request: SubmitRequest) -> Submitted:
         """Call sbatch; from here on the call counts as made. Raises SlurmError."""
         self.uncalled.discard(request.token)
         return self.cluster.submit(request)
-
-    def fresh(self, snapshot: ClusterSnapshot) -> None:
-        """Refuse a stale snapshot.
-
-        A supervisor that was paused must look again before it decides or acts (P8). Raises Stale.
-        """
-        if self.clock.mono_s() - snapshot.mono_s > STALE_AFTER_S:
-            raise Stale(f"seen at {snapshot.mono_s:.0f} s")
 
     def prove(self, *, within_s: float = 0.0) -> None:
         """Confirm that we still lead, before each effect. Raises LeaseLost.

@@ -18,18 +18,14 @@ decide.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.parse import has_token
+from ftrun.slurm.commands.accounting import AccountingRow
 from ftrun.slurm.records import replace
-
-if TYPE_CHECKING:
-    from ftrun.slurm.commands.accounting import AccountingRow
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.model.run import Attempt
-
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+from ftrun.supervisor.context.run_context import RunContext
+from ftrun.supervisor.model.run import Attempt
 
 SUBMITTED_WITHIN_S = 60.0  # sbatch answers within this time after Slurm's own submit time
 PENDING, ENDED, LOST, UNKNOWN = "pending", "ended", "lost", "unknown"
@@ -158,7 +154,6 @@ def _numbered(rows: Sequence[AccountingRow], attempt: Attempt) -> list[tuple[Acc
 
 
 def _last(kept: Kept) -> Kept:
-    """The newest row of each task or component."""
     return tuple({one.job_id: (one, launch) for one, launch in kept}.values())
 
 

@@ -16,8 +16,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ftrun.slurm.client.cluster import JobRow
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import end_attempt
 from ftrun.supervisor.model import agent_events
 from ftrun.supervisor.model.events import apply
@@ -26,16 +28,10 @@ from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import WITHOUT_SCRIPT
 from ftrun.supervisor.store import attempt_dir, journal, run_dir
 
-if TYPE_CHECKING:
-    from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-
-
 STILL_FOR_S = 30.0  # an agent whose counter stands still for this long is dead
 SILENT_FOR_S = 300.0  # without an agent
 UNCLAIMED_FOR_S = 60.0  # a job runs without any sign of its script
-PULSE_EVERY_S = 2.0
+BEAT_EVERY_S = 2.0
 OPENS_WITHIN_S = 30.0  # its modules may come over a slow file system
 LOOK_EVERY_S = 5.0
 LOG_BYTES = 64 << 10  # of an agent's stderr, which is usually empty
@@ -45,12 +41,10 @@ _NUMBERS = frozenset({"attempt", "job", "job_id", "launch", "start", "agent_seq"
 
 @dataclass
 class _Agent:
-    """What is seen of the agent of one launch."""
-
     read_bytes: dict[int, int] = field(default_factory=dict)  # launch -> copied bytes of its journal
-    pulse: bytes = b""  # its counter as last seen
+    beat: bytes = b""  # its counter as last seen
     moved_s: float | None = None  # when the counter last moved
-    pulse_looked: Interval = field(default_factory=Interval)
+    beat_looked: Interval = field(default_factory=Interval)
     begins: Stopwatch = field(default_factory=Stopwatch)
     lacking: Stopwatch = field(default_factory=Stopwatch)
     log_looked: Interval = field(default_factory=Interval)
@@ -68,38 +62,38 @@ class _Script:
     batch_host: str = ""  # by Slurm, if there is no sign of the script
 
 
-def in_charge(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def agent_is_alive(ctx: RunContext) -> bool:
     """Whether the agent of the present launch lives or is about to begin.
 
     Then nothing else acts in its allocation.
     """
-    return _lives(ctx, snapshot) if ctx.attempt.launch.inside else _begins(ctx, snapshot)
+    return _lives(ctx) if ctx.attempt.launch.inside else _begins(ctx)
 
 
-def _begins(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def _begins(ctx: RunContext) -> bool:
     """Whether batch.sh has just started an agent that has journalled nothing yet."""
     attempt = ctx.attempt
     if attempt.launch.no_agent or not attempt.launch.claim_seen or attempt.launch.end.at_s is not None:
         return False
-    if ctx.observations.per_launch(_Agent).begins.held_s(snapshot.mono_s) >= OPENS_WITHIN_S:
+    if ctx.observations.per_launch(_Agent).begins.held_s(ctx.snapshot.mono_s) >= OPENS_WITHIN_S:
         return False
     folder = run_dir.attempt_dir(ctx.run_dir, attempt.number)
     return os.path.exists(os.path.join(folder, f"agent.{attempt.launch.number}.log"))
 
 
-def _lives(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def _lives(ctx: RunContext) -> bool:
     attempt, agent = ctx.attempt, ctx.observations.per_launch(_Agent)
     if agent.moved_s is None:
-        agent.moved_s = snapshot.mono_s
-    if agent.pulse_looked.due(snapshot.mono_s, PULSE_EVERY_S):
+        agent.moved_s = ctx.snapshot.mono_s
+    if agent.beat_looked.due(ctx.snapshot.mono_s, BEAT_EVERY_S):
         path = os.path.join(_folder(ctx), f"pulse.{attempt.launch.number}")
         found = run_dir.read_untrusted(path, 64) or b""
-        if found and found != agent.pulse:
-            agent.pulse, agent.moved_s = found, snapshot.mono_s
-    return snapshot.mono_s - agent.moved_s < STILL_FOR_S
+        if found and found != agent.beat:
+            agent.beat, agent.moved_s = found, ctx.snapshot.mono_s
+    return ctx.snapshot.mono_s - agent.moved_s < STILL_FOR_S
 
 
-def note_absence(ctx: RunContext, snapshot: ClusterSnapshot, *, over: bool = False) -> None:
+def note_absence(ctx: RunContext, *, over: bool = False) -> None:
     """Record once why nothing is restarted inside this launch: its agent never wrote anything, or is dead.
 
     `over`: the launch is over.
@@ -108,13 +102,13 @@ def note_absence(ctx: RunContext, snapshot: ClusterSnapshot, *, over: bool = Fal
     if (
         attempt.launch.no_agent
         or not attempt.launch.claim_seen
-        or (attempt.launch.inside and (over or _lives(ctx, snapshot)))
+        or (attempt.launch.inside and (over or _lives(ctx)))
     ):
         agent.lacking.stop()
         return
     if not over:
-        waited_s = agent.lacking.held_s(snapshot.mono_s)
-        if waited_s < OPENS_WITHIN_S or not agent.log_looked.due(snapshot.mono_s, LOOK_EVERY_S):
+        waited_s = agent.lacking.held_s(ctx.snapshot.mono_s)
+        if waited_s < OPENS_WITHIN_S or not agent.log_looked.due(ctx.snapshot.mono_s, LOOK_EVERY_S):
             return
     if attempt.launch.inside:
         ctx.record("agent.absent", why="the agent beside the script shows no sign of life any more")
@@ -130,7 +124,7 @@ def note_absence(ctx: RunContext, snapshot: ClusterSnapshot, *, over: bool = Fal
         ctx.record("agent.absent", why=f"the agent beside the script has not begun its work{words}")
 
 
-def end_if_headless(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
+def end_if_headless(ctx: RunContext, row: JobRow) -> None:
     """End a job that goes on without the node of its batch script: no process runs the script any more.
 
     With `--no-kill` Slurm takes a lost node out of a job, even the first one, and leaves the job RUNNING to
@@ -143,39 +137,40 @@ def end_if_headless(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> 
         record = attempt_dir.launch_record(ctx.run_dir, attempt.number, attempt.launch.number)
         host = record.host if record is not None and record.host in attempt.nodes else ""
     else:
-        host = _batch_host(ctx, snapshot)
-    if not host or not row.nodes or host in row.nodes or in_charge(ctx, snapshot):
+        host = _batch_host(ctx)
+    if not host or not row.nodes or host in row.nodes or agent_is_alive(ctx):
         script.headless.stop()
         return
-    node = (snapshot.nodes or {}).get(host)
+    node = (ctx.snapshot.nodes or {}).get(host)
     if node is not None and node.responding:
         life = (seen.start, seen.steps_seen, None if attempt.launch.inside else seen.growth_seen_s)
         if script.life != life:
             script.life = life
-            script.headless.restart(snapshot.mono_s)
-        if script.headless.held_s(snapshot.mono_s) < (STILL_FOR_S if attempt.launch.inside else SILENT_FOR_S):
+            script.headless.restart(ctx.snapshot.mono_s)
+        if script.headless.held_s(ctx.snapshot.mono_s) < (
+            STILL_FOR_S if attempt.launch.inside else SILENT_FOR_S
+        ):
             return
     end_attempt.announce_end(ctx, f"{host} was lost, which the batch script ran on: {WITHOUT_SCRIPT}")
 
 
-def _batch_host(ctx: RunContext, snapshot: ClusterSnapshot) -> str:
+def _batch_host(ctx: RunContext) -> str:
     """The node that the script was to begin on, by Slurm; asked if there is no sign of the script for long.
 
     A node may be lost before the script has written anything; then no record names it. Raises SlurmError.
     """
     script = ctx.observations.per_launch(_Script)
-    if script.unclaimed.held_s(snapshot.mono_s) < UNCLAIMED_FOR_S:
+    if script.unclaimed.held_s(ctx.snapshot.mono_s) < UNCLAIMED_FOR_S:
         return ""
-    if script.host_asked.due(snapshot.mono_s, UNCLAIMED_FOR_S):
+    if script.host_asked.due(ctx.snapshot.mono_s, UNCLAIMED_FOR_S):
         details = ctx.services.cluster.details(ctx.attempt.job)
         script.batch_host = details.batch_host if details is not None else ""
     return script.batch_host
 
 
 def copy_journal(ctx: RunContext) -> None:
-    """Copy the agents' records of this attempt that the run does not have yet.
-
-    Raises LeaseLost, OSError (journal).
+    """Copy the agents' records of this attempt that the run does not have yet. Raises LeaseLost, OSError
+    (journal).
     """
     present, read = ctx.attempt.launch.number, ctx.observations.per_launch(_Agent).read_bytes
     for launch in range(present + 1):
@@ -192,11 +187,7 @@ def _copy_launch(ctx: RunContext, launch: int) -> None:
             problem = _copy(ctx, launch, record)
         if problem:
             ctx.services.tell(
-                "agent.record-left-out",
-                run=ctx.run.id,
-                attempt=attempt.number,
-                launch=launch,
-                why=problem,
+                "agent.record-left-out", run=ctx.run.id, attempt=attempt.number, launch=launch, why=problem
             )
         read[launch] = end
 

@@ -11,28 +11,24 @@ If tasks write into one log, their lines cannot be told apart: then one diagnosi
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import replace
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import gather_facts
 from ftrun.supervisor.diagnosis.facts import Facts
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model import job_rows
+from ftrun.supervisor.model.types import Diagnosis
 from ftrun.supervisor.policy import decide
+from ftrun.supervisor.policy.policy_input import PolicyInput
 from ftrun.supervisor.store import attempt_dir
+from ftrun.supervisor.store.attempt_dir import LaunchRecord
 from ftrun.supervisor.submission import array_spec
 
-if TYPE_CHECKING:
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.model.types import Diagnosis
-    from ftrun.supervisor.policy.policy_input import PolicyInput
-    from ftrun.supervisor.store.attempt_dir import LaunchRecord
 
-
-def note_failed(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def note_failed(ctx: RunContext) -> None:
     """Journal failed tasks: Slurm forgets those of a long array before its last task ends. Raises OSError."""
-    ended = job_rows.failed_tasks(ctx.rows(snapshot), ctx.attempt.ended_tasks)
+    ended = job_rows.failed_tasks(ctx.rows(), ctx.attempt.ended_tasks)
     failed = sorted(set(ended) - set(ctx.attempt.failed_tasks))
     if failed:
         ctx.record("tasks.failed", tasks=failed, states={str(task): ended[task] for task in failed})

@@ -8,58 +8,38 @@ divergence in the log mark the checkpoints that the run must not resume from.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
 from ftrun.slurm.client.cluster import JobState
+from ftrun.supervisor.config.settings import number_of
 from ftrun.supervisor.context.cluster_view import cluster_view, newer_checkpoint
-from ftrun.supervisor.controller import (
-    agent_link,
-    arrays,
-    finish,
-    gather_facts,
-    missing_jobs,
-    observe,
-)
+from ftrun.supervisor.context.run_context import RunContext
+from ftrun.supervisor.controller import agent_link, arrays, finish, gather_facts, missing_jobs, observe
 from ftrun.supervisor.diagnosis import checkpoint_blame
 from ftrun.supervisor.diagnosis.checkpoint_blame import ResumePoint
 from ftrun.supervisor.diagnosis.evidence import written_before
+from ftrun.supervisor.diagnosis.facts import Facts
 from ftrun.supervisor.diagnosis.resumable import find_resume_point, write_divergence_files
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model import agent_events
-from ftrun.supervisor.model.timers import Stopwatch
 from ftrun.supervisor.model.types import WITHOUT_SCRIPT, Diagnosis, FaultClass
 from ftrun.supervisor.policy import decide, policy_input
 from ftrun.supervisor.telemetry import divergence
 from ftrun.supervisor.telemetry.diverged_checkpoints import poison_of
-
-if TYPE_CHECKING:
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.diagnosis.facts import Facts
-    from ftrun.supervisor.telemetry.divergence import DivergenceSign
+from ftrun.supervisor.telemetry.divergence import DivergenceSign
 
 
-@dataclass
-class _Clocks:
-    """Of one launch."""
-
-    requeued_unseen: Stopwatch = field(default_factory=Stopwatch)
-
-
-def assess_launch(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def assess_launch(ctx: RunContext) -> None:
     """Assess a launch that is over: one pass per snapshot; decides once the log is quiet."""
     agent_link.copy_journal(ctx)  # the agent's decisions come first
     attempt = ctx.attempt
-    if attempt.submission != "refused" and not _log_is_quiet(ctx, snapshot):
+    if attempt.submission != "refused" and not _log_is_quiet(ctx):
         return
-    if attempt.launch.requeued and ctx.row(snapshot) is None and not _unseen_for_long(ctx, snapshot):
+    if attempt.launch.requeued and ctx.row() is None and not _unseen_for_long(ctx):
         return  # first see whether Slurm has started it again
-    if not gather_facts.ssh_checks_over(ctx, snapshot):
+    if not gather_facts.ssh_checks_over(ctx):
         return
-    facts, diagnosis = _diagnosis(ctx, snapshot)
+    facts, diagnosis = _diagnosis(ctx)
     _note_loading(ctx, diagnosis)
-    case = _case(ctx, snapshot, facts, diagnosis)
+    case = _case(ctx, facts, diagnosis)
     if case.diagnosis.fault is not FaultClass.HEALTHY:
         ctx.record(
             "diagnosed",
@@ -68,63 +48,61 @@ def assess_launch(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
             step=case.step,
             first_evidence_at_s=gather_facts.first_evidence_s(ctx, case.diagnosis.signature),
         )
-    _journal_ruling(ctx, snapshot, case, decide.decide(case))
+    _journal_ruling(ctx, case, decide.decide(case))
 
 
-def _case(
-    ctx: RunContext, snapshot: ClusterSnapshot, facts: Facts, diagnosis: Diagnosis
-) -> policy_input.PolicyInput:
+def _case(ctx: RunContext, facts: Facts, diagnosis: Diagnosis) -> policy_input.PolicyInput:
     """What the policy decides on: the diagnosis, the run's history, the cluster, the checkpoints."""
     attempt = facts.attempt
     assert attempt is not None
-    found, loads = note_divergence(ctx, snapshot), checkpoint_to_load(ctx)
+    found, loads = note_divergence(ctx), checkpoint_to_load(ctx)
     case = policy_input.PolicyInput(
         run=agent_events.without_last_decision(ctx.run, attempt.incident),
         attempt=attempt,
         diagnosis=diagnosis,
         checkpoint=newer_checkpoint(ctx, loads.path),
-        cluster=cluster_view(ctx, snapshot),
+        cluster=cluster_view(ctx, ctx.snapshot),
         limits=policy_input.limits_from(ctx.settings),
-        now_s=snapshot.now_s,
+        now_s=ctx.snapshot.now_s,
         step=ctx.observations.step if found is None or found.step is None else found.step,
         diverged=divergence.describe_divergence(found),
         older=loads.back,
-        stuck=loads.stuck,
-        own=loads.own,
-        running_again=_running_again(ctx, snapshot),
-        common=ctx.services.ledger.common_cause(ctx.run, diagnosis, snapshot.now_s),
+        no_checkpoint=loads.stuck,
+        own_checkpoints=loads.own,
+        running_again=_running_again(ctx),
+        common=ctx.services.ledger.common_cause(ctx.run, diagnosis, ctx.snapshot.now_s),
         unseen=ctx.run_dir if _unseen(ctx) else "",
     )
     return arrays.with_task_diagnoses(ctx, case, facts) if attempt.failed_tasks else case
 
 
-def _log_is_quiet(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def _log_is_quiet(ctx: RunContext) -> bool:
     """Read the log again. True once it has been quiet for long enough."""
-    observe.note_launch(ctx, snapshot)
+    observe.note_launch(ctx)
     seen, settings = ctx.observations, ctx.settings
-    waited = seen.per_start(observe.EndedScript).log_quiet.held_s(snapshot.mono_s)
-    report = observe.read_logs(ctx, snapshot, fresh=True)
-    if waited >= float(settings.get("log-quiet-max", 10.0)):
+    waited = seen.per_start(observe.EndedScript).log_quiet.held_s(ctx.snapshot.mono_s)
+    report = observe.read_logs(ctx, fresh=True)
+    if waited >= number_of(settings, "log-quiet-max"):
         return True
-    quiet_since = seen.growth_seen_s if seen.growth_seen_s is not None else snapshot.mono_s - waited
-    quiet_for = min(waited, snapshot.mono_s - quiet_since)
+    quiet_since = seen.growth_seen_s if seen.growth_seen_s is not None else ctx.snapshot.mono_s - waited
+    quiet_for = min(waited, ctx.snapshot.mono_s - quiet_since)
     if report is None:  # no log to wait for: only Slurm and the exit record count
         quiet_for = waited
-    return quiet_for >= float(settings.get("log-quiet", 2.0))
+    return quiet_for >= number_of(settings, "log-quiet")
 
 
-def _unseen_for_long(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def _unseen_for_long(ctx: RunContext) -> bool:
     if (
-        ctx.observations.per_launch(_Clocks).requeued_unseen.held_s(snapshot.mono_s)
+        ctx.observations.stopwatches["requeued, unseen"].held_s(ctx.snapshot.mono_s)
         < missing_jobs.ABSENT_FOR_S
     ):
         return False
     return all(row.state.ended for row in ctx.services.cluster.find(ctx.attempt.token))
 
 
-def _diagnosis(ctx: RunContext, snapshot: ClusterSnapshot) -> tuple[Facts, Diagnosis]:
+def _diagnosis(ctx: RunContext) -> tuple[Facts, Diagnosis]:
     """The facts of the end and their cause; the last lines of the logs count only if the cause is unknown."""
-    facts = gather_facts.facts_of_end(ctx, snapshot)
+    facts = gather_facts.facts_of_end(ctx)
     found = diagnose(facts)
     if found.fault is FaultClass.UNKNOWN:
         facts = gather_facts.with_last_lines(ctx, facts)
@@ -132,7 +110,7 @@ def _diagnosis(ctx: RunContext, snapshot: ClusterSnapshot) -> tuple[Facts, Diagn
     return facts, found
 
 
-def note_divergence(ctx: RunContext, snapshot: ClusterSnapshot) -> DivergenceSign | None:
+def note_divergence(ctx: RunContext) -> DivergenceSign | None:
     """Journal, once, that the training of the last start had diverged; its agent may have done so before.
 
     Returns the sign of divergence, None if training was healthy.
@@ -151,7 +129,7 @@ def note_divergence(ctx: RunContext, snapshot: ClusterSnapshot) -> DivergenceSig
             ctx.run_dir,
             name=name,
             resumed_from=attempt.launch.start.resume_from,
-            now_s=snapshot.now_s,
+            now_s=ctx.snapshot.now_s,
         )
         ctx.record("checkpoint.poisoned", **divergence.divergence_data(found, spoilt))
         write_divergence_files(ctx.run_dir, ctx.run.poisoned)
@@ -183,9 +161,8 @@ def _note_loading(ctx: RunContext, diagnosis: Diagnosis) -> None:
         ctx.record("checkpoint.taken-back", paths=[path for path in back if path in known])
 
 
-def _running_again(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
-    """Whether Slurm has started the job that it requeued."""
-    row = ctx.row(snapshot)
+def _running_again(ctx: RunContext) -> bool:
+    row = ctx.row()
     return (
         ctx.attempt.launch.requeued
         and row is not None
@@ -213,12 +190,7 @@ def _unseen(ctx: RunContext) -> bool:
     return attempt.launch.end.at_s - attempt.launch.running_seen_at_s > 60.0
 
 
-def _journal_ruling(
-    ctx: RunContext,
-    snapshot: ClusterSnapshot,
-    case: policy_input.PolicyInput,
-    ruling: policy_input.Ruling,
-) -> None:
+def _journal_ruling(ctx: RunContext, case: policy_input.PolicyInput, ruling: policy_input.Ruling) -> None:
     """Journal the ruling: the record itself moves the run to recovering, finished or stopped."""
     decision = ruling.decision
     wished = bool(ctx.run.wish) and decision.kind == "stop"
@@ -239,4 +211,4 @@ def _journal_ruling(
     if decision.kind in ("resubmit", "keep"):
         ctx.record("decided", **data)
         return
-    finish.end_run(ctx, snapshot, decision, data)
+    finish.end_run(ctx, decision, data)

@@ -7,45 +7,23 @@ waits, so a takeover makes it longer and never shorter.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ftrun.hooks.checkpoints import names
 from ftrun.slurm.client.errors import RefusedForGood
+from ftrun.supervisor.config.settings import number_of, text_of
 from ftrun.supervisor.context.cluster_view import newest_checkpoint
-from ftrun.supervisor.model.timers import Intervals, Stopwatch, Stopwatches
+from ftrun.supervisor.context.run_context import RunContext
+from ftrun.supervisor.model.types import CheckpointState
 from ftrun.supervisor.policy import save_request
-from ftrun.supervisor.policy.save_request import (
-    CheckpointState,
-    Occasion,
-    SaveRequest,
-    SaveVerdict,
-)
+from ftrun.supervisor.policy.save_request import Occasion, SaveRequest, SaveVerdict
 from ftrun.supervisor.store import checkpoints, flag_files, run_dir, submission_context
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-
 
 SLURM = "slurm"
 
 
-@dataclass
-class _Clocks:
-    """Of one launch."""
-
-    asked: Stopwatches = field(default_factory=Stopwatches)  # by token of the request
-    warned: Intervals = field(default_factory=Intervals)  # by token, too
-    newest: tuple[str, str] = ("", "")  # path and stamp of the newest checkpoint
-    unchanged: Stopwatch = field(default_factory=Stopwatch)  # since when that one is unchanged
-
-
 def request_checkpoint(
     ctx: RunContext,
-    snapshot: ClusterSnapshot,
     occasion: Occasion,
     wait_s: float | None,
     *,
@@ -63,30 +41,30 @@ def request_checkpoint(
     SLURM if Slurm asks; `nodes` are the nodes that the job is to leave. Raises SlurmError: then the intent
     stays and `awaited` asks again.
     """
-    signal = str(ctx.settings.get("save-signal", "")) if by_signal else ""
-    ctx.services.fresh(snapshot)
+    signal = text_of(ctx.settings, "save-signal") if by_signal else ""
+    ctx.fresh()
     withdraw_node_request(ctx)
     ctx.record(
         "leave.intended",
-        token=str(int(snapshot.now_s * 1000)),
+        token=str(int(ctx.snapshot.now_s * 1000)),
         occasion=occasion.value,
         wait_s=wait_s,
         signal=signal,
         halt=halt,
-        known=known if known is not None else newest_sight(ctx, snapshot).to_json(),
+        known=known if known is not None else newest_sight(ctx).to_json(),
         unasked=unasked,
         by=by,
         nodes=list(nodes),
     )
     if by != SLURM:
-        _deliver_request(ctx, snapshot)
+        _deliver_request(ctx)
 
 
-def _deliver_request(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def _deliver_request(ctx: RunContext) -> None:
     """Write the file for scripts that poll, send the signal to scripts that handle it."""
     request = ctx.run.leaving
     try:
-        ctx.services.act("save-now", snapshot, lambda: flag_files.request_save(ctx.run_dir, request["token"]))
+        ctx.act("save-now", lambda: flag_files.request_save(ctx.run_dir, request["token"]))
     except OSError as error:
         ctx.record(
             "warned", message=f"{ctx.run_dir}/{flag_files.SAVE_FILE} cannot be written: {error.strerror}"
@@ -101,31 +79,30 @@ def _deliver_request(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
                 cluster.cancel(job, signal=name, batch=to_script)
 
         try:
-            ctx.services.act("signal", snapshot, send)
+            ctx.act("signal", send)
         except RefusedForGood as error:
             ctx.record("warned", message=f"the signal {request['signal']} cannot be sent: {error.message}")
     ctx.record("leave.asked", token=request["token"])
 
 
-def awaited_verdict(ctx: RunContext, snapshot: ClusterSnapshot) -> SaveVerdict:
-    """What has become of the requested checkpoint; the end of the wait is journalled, once.
-
-    Raises SlurmError.
+def awaited_verdict(ctx: RunContext) -> SaveVerdict:
+    """What has become of the requested checkpoint; the end of the wait is journalled, once. Raises
+    SlurmError.
     """
     request = ctx.run.leaving
     if request["stage"] in ("saved", "missed"):
         return SaveVerdict(True, request["stage"] == "saved", str(request.get("why", "")))
     if request["stage"] == "intended" and request.get("by") != SLURM:
-        _deliver_request(ctx, snapshot)
+        _deliver_request(ctx)
     asking = SaveRequest(
         Occasion(request["occasion"]), CheckpointState.from_json(request["known"]), request["wait_s"]
     )
-    now = newest_sight(ctx, snapshot)
-    waited_s = ctx.observations.per_launch(_Clocks).asked[request["token"]].held_s(snapshot.mono_s)
+    now = newest_sight(ctx)
+    waited_s = ctx.observations.stopwatches["save asked", request["token"]].held_s(ctx.snapshot.mono_s)
     verdict = save_request.save_verdict(asking, now, waited_s)
     if not verdict.end:
-        if verdict.unsettled and ctx.observations.per_launch(_Clocks).warned[request["token"]].first():
-            ctx.record("warned", message=save_request.unsettled_warning(verdict))
+        if verdict.still_written and ctx.observations.intervals["save warned", request["token"]].first():
+            ctx.record("warned", message=save_request.still_written_warning(verdict))
         return verdict
     if verdict.saved:
         ctx.record("leave.saved", why=verdict.reason, path=verdict.path, waited_s=round(waited_s, 1))
@@ -137,28 +114,16 @@ def awaited_verdict(ctx: RunContext, snapshot: ClusterSnapshot) -> SaveVerdict:
     return verdict
 
 
-def newest_sight(ctx: RunContext, snapshot: ClusterSnapshot) -> CheckpointState:
+def newest_sight(ctx: RunContext) -> CheckpointState:
     """The newest checkpoint as it is now, and for how long this process has seen it unchanged."""
-    path = newest_checkpoint(ctx)
-    stamp = checkpoints.content_stamp(path) if path else ""
-    clocks = ctx.observations.per_launch(_Clocks)
-    if clocks.newest != (path, stamp):
-        clocks.newest = path, stamp
-        clocks.unchanged.restart(snapshot.mono_s)
-    marked = bool(ctx.settings.get("checkpoint-marker"))
-    aside, cwd = checkpoints.unchanged_since_set_aside(ctx.run.set_aside), submission_context.cwd(ctx.run_dir)
-    pattern = str(ctx.settings.get("checkpoint", ""))
-    before = "" if marked else checkpoints.overtaken_checkpoint(path, pattern, set_aside=aside, cwd=cwd)
-    return CheckpointState(
-        path=path,
-        stamp=stamp,
-        step=names.step_of(path) if path else None,
+    return ctx.observations.per_launch(checkpoints.CheckpointWatch).look(
+        newest_checkpoint(ctx),
+        text_of(ctx.settings, "checkpoint"),
+        marked=bool(ctx.settings.get("checkpoint-marker")),
+        set_aside=checkpoints.unchanged_since_set_aside(ctx.run.set_aside),
+        cwd=submission_context.cwd(ctx.run_dir),
         logged=ctx.observations.saved_step,
-        quiet_s=clocks.unchanged.held_s(snapshot.mono_s),
-        marked=marked,
-        overtaken=CheckpointState(before, checkpoints.content_stamp(before), names.step_of(before))
-        if before
-        else None,
+        mono_s=ctx.snapshot.mono_s,
     )
 
 
@@ -181,9 +146,16 @@ def was_requested(ctx: RunContext, occasion: Occasion) -> bool:
 
 def save_wait_s(ctx: RunContext) -> float:
     """How long to wait for a new checkpoint."""
-    return float(ctx.settings.get("save-wait", 120.0))
+    return number_of(ctx.settings, "save-wait")
 
 
 def handles_signal(ctx: RunContext) -> bool:
     """Whether the script is known to save on a signal."""
     return bool(ctx.settings.get("save-signal"))
+
+
+def reads_save_file(ctx: RunContext) -> bool:
+    """Whether the present start of the script polls the file of requests."""
+    attempt = ctx.attempt
+    token = f"{attempt.launch.number}.{attempt.launch.start.number}"
+    return flag_files.script_reads_save_file(run_dir.attempt_dir(ctx.run_dir, attempt.number), token)

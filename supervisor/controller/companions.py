@@ -17,48 +17,23 @@ rewrites comments, one with the user and the name of the run's own job.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator
+from typing import Any
 
-from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.slurm.client.parse import has_token
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.model.agent_events import COMPANION_JOB_KEY
 from ftrun.supervisor.model.job_rows import base_job_id
+from ftrun.supervisor.model.run import Attempt, Companion, Run
 from ftrun.supervisor.model.states import FINAL_STATES
-from ftrun.supervisor.model.timers import Intervals, Stopwatches
 from ftrun.supervisor.store import run_dir
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.model.run import Attempt, Companion, Run
-
 
 ABSENT_FOR_S = 60.0  # two answers that lack it must be this far apart (P6)
 FIND_FOR_S = 30.0  # how long an sbatch without a known outcome is looked up
 FIND_EVERY_S = 3.0
 AGAIN_EVERY_S = 30.0
-
-
-@dataclass
-class _Clocks:
-    """By a companion's mark; `indexed` by its job."""
-
-    indexed: Intervals = field(default_factory=Intervals)
-    kept: Stopwatches = field(default_factory=Stopwatches)
-    away: Stopwatches = field(default_factory=Stopwatches)
-    twins: Intervals = field(default_factory=Intervals)
-    ended: Intervals = field(default_factory=Intervals)
-    searched: Stopwatches = field(default_factory=Stopwatches)
-    asked: Intervals = field(default_factory=Intervals)
-
-
-def _clocks(ctx: RunContext) -> _Clocks:
-    return ctx.observations.per_launch(_Clocks)
 
 
 def job_ids(run: Run) -> tuple[str, ...]:
@@ -95,32 +70,32 @@ def reason_to_end(run: Run, attempt: Attempt, one: Companion, held: Collection[s
     return ""
 
 
-def reconcile_companions(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def reconcile_companions(ctx: RunContext) -> None:
     """Record what is gone, and end what is unwanted. Raises SlurmError, Stale, OSError (journal)."""
     for place in [_place(*found) for found in _left(ctx.run)]:
         # Each record makes a new `run`, so look the companion up again.
         attempt, one = next(found for found in _left(ctx.run) if _place(*found) == place)
-        if one.job and _clocks(ctx).indexed[one.job].first():
+        if one.job and ctx.observations.intervals["companion indexed", one.job].first():
             run_dir.index_job(ctx.services.home, one.job, ctx.run.id)
-        row = _row(snapshot, one)
+        row = _row(ctx, one)
         held = row.nodes if row is not None else ()
-        why = reason_to_end(ctx.run, attempt, one, held) or _released_but_alive(ctx, snapshot, one)
+        why = reason_to_end(ctx.run, attempt, one, held) or _released_but_alive(ctx, one)
         if one.job:
-            _follow(ctx, snapshot, attempt, one, why)
+            _follow(ctx, attempt, one, why)
         elif why:
-            _search(ctx, snapshot, attempt, one)
+            _search(ctx, attempt, one)
 
 
-def _released_but_alive(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) -> str:
+def _released_but_alive(ctx: RunContext, one: Companion) -> str:
     """Why to end a companion that its agent has released and Slurm still has.
 
     The agent's scancel was lost.
     """
-    kept = _clocks(ctx).kept
+    kept = ctx.observations.stopwatches["companion kept", one.mark]
     if one.state not in ("ending", "ended"):
-        kept.stop(one.mark)
+        kept.stop()
         return ""
-    lasts = kept[one.mark].held_s(snapshot.mono_s) >= AGAIN_EVERY_S
+    lasts = kept.held_s(ctx.snapshot.mono_s) >= AGAIN_EVERY_S
     return "nobody wants it any more" if lasts else ""
 
 
@@ -135,38 +110,42 @@ def _place(attempt: Attempt, one: Companion) -> tuple[int, int, int]:
     return attempt.number, one.launch, one.number
 
 
-def _row(snapshot: ClusterSnapshot, one: Companion) -> JobRow | None:
-    return next((row for row in snapshot.families.get(one.job, ()) if row.job_id == one.job), None)
+def _row(ctx: RunContext, one: Companion) -> JobRow | None:
+    return next((row for row in ctx.snapshot.families.get(one.job, ()) if row.job_id == one.job), None)
 
 
-def _follow(ctx: RunContext, snapshot: ClusterSnapshot, attempt: Attempt, one: Companion, why: str) -> None:
-    row = _row(snapshot, one)
+def _follow(ctx: RunContext, attempt: Attempt, one: Companion, why: str) -> None:
+    row = _row(ctx, one)
     if row is None:
-        if _is_gone(ctx, snapshot, one):
-            _record_step(ctx, "gone", attempt, one, state="", reason="Slurm does not know it any more")
+        if _is_gone(ctx, one):
+            ctx.record(
+                "companion.gone", **_about(attempt, one), state="", reason="Slurm does not know it any more"
+            )
         return
-    _clocks(ctx).away.stop(one.mark)
-    if not _is_companion(ctx, snapshot, one, row):
-        _record_step(ctx, "gone", attempt, one, state="", reason=f"job {one.job} is another one by now")
+    ctx.observations.stopwatches["companion away", one.mark].stop()
+    if not _is_companion(ctx, one, row):
+        ctx.record(
+            "companion.gone", **_about(attempt, one), state="", reason=f"job {one.job} is another one by now"
+        )
     elif row.state.ended:
-        if not _cancel_twins(ctx, snapshot, one):
-            _record_step(ctx, "gone", attempt, one, state=row.state.value)
+        if not _cancel_twins(ctx, one):
+            ctx.record("companion.gone", **_about(attempt, one), state=row.state.value)
     elif why:
         if row.nodes and not one.nodes:  # the next start must know where it was
-            _record_step(ctx, "here", attempt, one, nodes=list(row.nodes))
+            ctx.record("companion.here", **_about(attempt, one), nodes=list(row.nodes))
         if row.state is not JobState.COMPLETING:
-            _end(ctx, snapshot, attempt, one, why)
+            _end(ctx, attempt, one, why)
 
 
-def _is_gone(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) -> bool:
+def _is_gone(ctx: RunContext, one: Companion) -> bool:
     """Whether two answers far enough apart lack it and its mark finds nothing alive. Raises SlurmError."""
-    if _clocks(ctx).away[one.mark].held_s(snapshot.mono_s) < ABSENT_FOR_S:
+    if ctx.observations.stopwatches["companion away", one.mark].held_s(ctx.snapshot.mono_s) < ABSENT_FOR_S:
         return False
     cluster = ctx.services.cluster
     return cluster.ping() and all(row.state.ended for row in cluster.find(one.mark))
 
 
-def _cancel_twins(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) -> bool:
+def _cancel_twins(ctx: RunContext, one: Companion) -> bool:
     """Cancel, now and then until it is gone, another job with its mark. True if there is one. Raises
     SlurmError.
 
@@ -177,68 +156,59 @@ def _cancel_twins(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) ->
         row for row in cluster.find(one.mark) if has_token(row.comment, one.mark) and not row.state.ended
     ]
     twins = {base_job_id(row.raw_job_id or row.job_id) for row in living} - {one.job}
-    if twins and _clocks(ctx).twins[one.mark].due(snapshot.mono_s, AGAIN_EVERY_S):
+    if twins and ctx.observations.intervals["companion twins", one.mark].due(
+        ctx.snapshot.mono_s, AGAIN_EVERY_S
+    ):
         for job in sorted(twins):
-            ctx.services.act("companion", snapshot, functools.partial(cluster.cancel, job))
+            ctx.act("companion", functools.partial(cluster.cancel, job))
     return bool(twins)
 
 
-def _is_companion(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion, row: JobRow) -> bool:
+def _is_companion(ctx: RunContext, one: Companion, row: JobRow) -> bool:
     if has_token(row.comment, one.mark):
         return True
-    own = ctx.row(snapshot) if ctx.run.attempt is not None else None
+    own = ctx.row() if ctx.run.attempt is not None else None
     known = ctx.attempt.known_as or ((own.user, own.name) if own is not None else ())
     rewritten = "ftrun:" not in row.comment and ":companion:" not in row.comment
     return rewritten and (row.user, row.name) == known
 
 
-def _end(ctx: RunContext, snapshot: ClusterSnapshot, attempt: Attempt, one: Companion, why: str) -> None:
-    ended = _clocks(ctx).ended[one.mark]
-    if one.state == "ended" and not ended.due(snapshot.mono_s, AGAIN_EVERY_S):
+def _end(ctx: RunContext, attempt: Attempt, one: Companion, why: str) -> None:
+    ended = ctx.observations.intervals["companion ended", one.mark]
+    if one.state == "ended" and not ended.due(ctx.snapshot.mono_s, AGAIN_EVERY_S):
         return
     if one.state not in ("ending", "ended"):
-        ctx.services.fresh(snapshot)
-        _record_step(ctx, "ended.intended", attempt, one, reason=why)
-    ended.last_s = snapshot.mono_s
+        ctx.fresh()
+        ctx.record("companion.ended.intended", **_about(attempt, one), reason=why)
+    ended.last_s = ctx.snapshot.mono_s
     try:
-        ctx.services.act("companion", snapshot, lambda: ctx.services.cluster.cancel(one.job))
+        ctx.act("companion", lambda: ctx.services.cluster.cancel(one.job))
     except RefusedForGood as error:
         told = f"companion job {one.job} cannot be ended: {error.message}"
         if told not in ctx.run.warnings:
             ctx.record("warned", message=told)
         return
     if one.state != "ended":
-        _record_step(ctx, "ended", attempt, one, reason=why)
+        ctx.record("companion.ended", **_about(attempt, one), reason=why)
 
 
-def _search(ctx: RunContext, snapshot: ClusterSnapshot, attempt: Attempt, one: Companion) -> None:
+def _search(ctx: RunContext, attempt: Attempt, one: Companion) -> None:
     """Its sbatch was announced without a recorded answer: find it by its mark, or note that it was never
-    made.
-
-    Raises SlurmError.
+    made. Raises SlurmError.
     """
-    clocks = _clocks(ctx)
-    since_s = clocks.searched[one.mark].held_s(snapshot.mono_s)
-    if not clocks.asked[one.mark].due(snapshot.mono_s, FIND_EVERY_S):
+    since_s = ctx.observations.stopwatches["companion searched", one.mark].held_s(ctx.snapshot.mono_s)
+    if not ctx.observations.intervals["companion searched", one.mark].due(ctx.snapshot.mono_s, FIND_EVERY_S):
         return
     found = [row for row in ctx.services.cluster.find(one.mark) if has_token(row.comment, one.mark)]
     if found:
         job = base_job_id(found[0].raw_job_id or found[0].job_id)
-        _record_step(ctx, "submitted", attempt, one, found=True, **{COMPANION_JOB_KEY: job})
+        ctx.record("companion.submitted", **{**_about(attempt, one), COMPANION_JOB_KEY: job}, found=True)
     elif one.state in ("failed", "ended") or since_s >= FIND_FOR_S:  # its agent knew the answer
-        _record_step(ctx, "gone", attempt, one, state="", reason=one.reason or "no job bears its mark")
+        ctx.record(
+            "companion.gone", **_about(attempt, one), state="", reason=one.reason or "no job bears its mark"
+        )
 
 
-def _record_step(ctx: RunContext, step: str, attempt: Attempt, one: Companion, **data: Any) -> None:
-    where = {"attempt": attempt.number, "launch": one.launch}
-    about = {COMPANION_JOB_KEY: one.job, **data, "number": one.number}
-    if step == "submitted":
-        ctx.record("companion.submitted", **where, **about)
-    elif step == "here":
-        ctx.record("companion.here", **where, **about)
-    elif step == "ended.intended":
-        ctx.record("companion.ended.intended", **where, **about)
-    elif step == "ended":
-        ctx.record("companion.ended", **where, **about)
-    else:
-        ctx.record("companion.gone", **where, **about)
+def _about(attempt: Attempt, one: Companion) -> dict[str, Any]:
+    where = {"attempt": attempt.number, "launch": one.launch, "number": one.number}
+    return {**where, COMPANION_JOB_KEY: one.job}

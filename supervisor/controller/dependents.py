@@ -12,32 +12,20 @@ jobs that wait for an old id of ours that Slurm has reused wait for that other j
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.model.job_rows import base_job_id, rows_of_attempt
+from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.states import State
-from ftrun.supervisor.model.timers import Intervals
 from ftrun.supervisor.store import submission_context
 from ftrun.supervisor.submission.dependent_jobs import holdable, still_same
-
-if TYPE_CHECKING:
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.model.run import Run
-
 
 AGAIN_AFTER_S = 15.0
 
 
-@dataclass
-class _Clocks:
-    moved: Intervals = field(default_factory=Intervals)  # by attempt that the dependents move to
-
-
-def hold(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def hold(ctx: RunContext) -> None:
     """Hold the dependents of this attempt's job before we end it.
 
     Not if a user cancels: that end is intended.
@@ -51,7 +39,7 @@ def hold(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
             return
         ctx.record("dependents.held", jobs=sorted(waiting), waits=waiting, since=since)
     for job in _unchanged_jobs(ctx, ctx.attempt.dependents_held):
-        _act_or_warn(ctx, snapshot, "hold", job, partial(cluster.hold, job))
+        _act_or_warn(ctx, "hold", job, partial(cluster.hold, job))
 
 
 def _unchanged_jobs(ctx: RunContext, jobs: Iterable[str]) -> list[str]:
@@ -60,21 +48,23 @@ def _unchanged_jobs(ctx: RunContext, jobs: Iterable[str]) -> list[str]:
     return still_same(ctx.services.cluster, jobs, since)
 
 
-def move(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def move(ctx: RunContext) -> None:
     """Once attempt n has a job, make the dependents of earlier attempts depend on it."""
     attempt = ctx.attempt if ctx.run.attempt else None
     if attempt is None or attempt.number == 1 or attempt.dependents_moved or not attempt.job:
         return
     if ctx.run.state not in (State.QUEUED, State.RUNNING, State.SUSPECT):
         return
-    if not ctx.observations.per_launch(_Clocks).moved[attempt.number].due(snapshot.mono_s, AGAIN_AFTER_S):
+    if not ctx.observations.intervals["dependents moved", attempt.number].due(
+        ctx.snapshot.mono_s, AGAIN_AFTER_S
+    ):
         return
     moved: set[str] = set()
     who = f"what waits for {ctx.run.id}"
     try:
         for old in _earlier_jobs(ctx):
-            moved |= _move_from(ctx, snapshot, old)
-        moved |= _release(ctx, snapshot)
+            moved |= _move_from(ctx, old)
+        moved |= _release(ctx)
     except (Unreachable, OutcomeUnknown) as error:
         ctx.services.unseen(error.message, who=who, run=ctx.run.id)
         return
@@ -82,10 +72,10 @@ def move(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     ctx.record("dependents.moved", jobs=sorted(moved), to=attempt.job)
 
 
-def release(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def release(ctx: RunContext) -> None:
     """The run is over: release the held dependents; they see the run's real outcome."""
     if _held(ctx.run):
-        ctx.record("dependents.moved", jobs=sorted(_release(ctx, snapshot)), to="")
+        ctx.record("dependents.moved", jobs=sorted(_release(ctx)), to="")
 
 
 def are_left(run: Run) -> bool:
@@ -104,7 +94,7 @@ def _earlier_jobs(ctx: RunContext) -> list[str]:
     return sorted({a.job for a in earlier[since:] if a.job} - {ctx.attempt.job})
 
 
-def _move_from(ctx: RunContext, snapshot: ClusterSnapshot, old: str) -> set[str]:
+def _move_from(ctx: RunContext, old: str) -> set[str]:
     """Move the dependents of one old job, held ones too, whose dependency Slurm may regard as fulfilled by
     now."""
     cluster, new = ctx.services.cluster, ctx.attempt.job
@@ -114,7 +104,7 @@ def _move_from(ctx: RunContext, snapshot: ClusterSnapshot, old: str) -> set[str]
     done = set()
     for job, text in sorted({**written, **live}.items()):
         deed = partial(cluster.set_dependency, job, submission_context.replace_job(text, old, new))
-        if _act_or_warn(ctx, snapshot, "dependency", job, deed):
+        if _act_or_warn(ctx, "dependency", job, deed):
             done.add(job)
     return done
 
@@ -126,24 +116,21 @@ def _id_is_reused(ctx: RunContext, old: str) -> bool:
     return bool(shown) and not any(rows_of_attempt(shown, attempt, user=user) for attempt in mine)
 
 
-def _release(ctx: RunContext, snapshot: ClusterSnapshot) -> set[str]:
+def _release(ctx: RunContext) -> set[str]:
     cluster = ctx.services.cluster
     return {
         job
         for job in _unchanged_jobs(ctx, sorted(_held(ctx.run)))
-        if _act_or_warn(ctx, snapshot, "release", job, partial(cluster.release, job))
+        if _act_or_warn(ctx, "release", job, partial(cluster.release, job))
     }
 
 
-def _act_or_warn(
-    ctx: RunContext, snapshot: ClusterSnapshot, name: str, job: str, deed: Callable[[], None]
-) -> bool:
-    """One effect on a dependent. False if Slurm refused it, which is reported.
-
-    Raises Unreachable, OutcomeUnknown.
+def _act_or_warn(ctx: RunContext, name: str, job: str, deed: Callable[[], None]) -> bool:
+    """One effect on a dependent. False if Slurm refused it, which is reported. Raises Unreachable,
+    OutcomeUnknown.
     """
     try:
-        ctx.services.act(name, snapshot, deed)
+        ctx.act(name, deed)
     except (RefusedForGood, RefusedForNow) as error:
         past_tense = {"hold": "held", "dependency": "moved to the new attempt", "release": "released"}[name]
         ctx.record(

@@ -23,19 +23,15 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ftrun.slurm.client.errors import RefusedForGood, SlurmError
 from ftrun.slurm.records import replace
 from ftrun.supervisor.context.cluster_view import cluster_view
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import CLASS_RULES, FaultClass
 from ftrun.supervisor.policy import policy_input
-
-if TYPE_CHECKING:
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-
 
 ANSWERED_WITHIN_S = 7200.0  # a credential is valid for an hour; after two no answer can come
 SETTING = "site-spool"
@@ -49,26 +45,21 @@ class _Tries:
     of: Counter[str] = field(default_factory=Counter)
 
 
-def drain_decided(
-    ctx: RunContext, snapshot: ClusterSnapshot, decision: Mapping[str, Any] | None = None
-) -> None:
+def drain_decided(ctx: RunContext, decision: Mapping[str, Any] | None = None) -> None:
     """Drain the nodes that the decision (by default the run's) names and that are not drained yet, or request
-    it.
-
-    Raises SlurmError if the pass is worth repeating.
+    it. Raises SlurmError if the pass is worth repeating.
     """
     decided = ctx.run.decision if decision is None else decision
     for node in decided.get("drain", ()):
         tries = ctx.observations.per_launch(_Tries).of[node]
         if node not in ctx.run.drained and tries < TRIES_MAX:
-            _drain(ctx, snapshot, node, decided, last=tries + 1 >= TRIES_MAX)
-    request_drains(ctx, snapshot, decided)
+            _drain(ctx, node, decided, last=tries + 1 >= TRIES_MAX)
+    request_drains(ctx, decided)
 
 
-def drain_for_agent(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
-    """Drain what the agent of the present launch decided, while the job goes on without those nodes.
-
-    Raises SlurmError.
+def drain_for_agent(ctx: RunContext) -> None:
+    """Drain what the agent of the present launch decided, while the job goes on without those nodes. Raises
+    SlurmError.
     """
     attempt, refused = ctx.attempt, ctx.run.undrained
     if ctx.watch_only:
@@ -76,25 +67,23 @@ def drain_for_agent(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     for incident in ctx.run.incidents:
         if incident.inside and (incident.attempt, incident.launch) == (attempt.number, attempt.launch.number):
             left = [n for n in incident.decision.get("drain", ()) if (incident.id, n) not in refused]
-            drain_decided(ctx, snapshot, {**incident.decision, "drain": left})
+            drain_decided(ctx, {**incident.decision, "drain": left})
 
 
-def _drain(
-    ctx: RunContext, snapshot: ClusterSnapshot, node: str, decision: Mapping[str, Any], *, last: bool
-) -> None:
-    row = (snapshot.nodes or {}).get(node)
+def _drain(ctx: RunContext, node: str, decision: Mapping[str, Any], *, last: bool) -> None:
+    row = (ctx.snapshot.nodes or {}).get(node)
     if row is not None and row.drained and row.reason.startswith(f"ftrun: {ctx.run.id} "):
         ctx.record("drain.done", node=node, reason=row.reason)  # this run did it and could not record it
         return
     tries = ctx.observations.per_launch(_Tries).of
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(snapshot.now_s))
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ctx.snapshot.now_s))
     reason = f"ftrun: {ctx.run.id} {decision.get('signature') or decision.get('class')} {stamp}"
     ctx.record("drain.intended", node=node, reason=reason)
     tries[node] += 1
     try:
-        if _cap_is_reached(ctx, snapshot):
+        if _cap_is_reached(ctx):
             raise RefusedForGood("the drain cap was reached in the meantime")
-        ctx.services.act("drain", snapshot, partial(ctx.services.cluster.drain, node, reason))
+        ctx.act("drain", partial(ctx.services.cluster.drain, node, reason))
     except SlurmError as error:
         if not isinstance(error, RefusedForGood) and not last:
             raise
@@ -105,24 +94,23 @@ def _drain(
         ctx.record("drain.done", node=node, reason=reason)
 
 
-def _cap_is_reached(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def _cap_is_reached(ctx: RunContext) -> bool:
     """Whether ftrun's drains have reached the cap by now, whoever made them. Raises SlurmError."""
-    fresh = dataclasses.replace(snapshot, nodes=dict(ctx.services.cluster.nodes()))
+    fresh = dataclasses.replace(ctx.snapshot, nodes=dict(ctx.services.cluster.nodes()))
     view = cluster_view(ctx, fresh)
     return view.ftrun_drains >= policy_input.limits_from(ctx.settings).drains(len(view.partition))
 
 
-def request_drains(ctx: RunContext, snapshot: ClusterSnapshot, decision: Mapping[str, Any]) -> None:
+def request_drains(ctx: RunContext, decision: Mapping[str, Any]) -> None:
     """Leave a request for every node that the decision wants drained by the site. Raises LeaseLost, Stale."""
     for node in decision.get("ask", ()):
         about = {"node": node, "incident": str(decision.get("incident", ""))}
-        _ask_once(ctx, snapshot, about, decision, node=node)
+        _ask_once(ctx, about, decision, node=node)
 
 
-def request_priority(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
-    """Leave a request for the waiting job if another one was lost with a broken node.
-
-    Raises LeaseLost, Stale.
+def request_priority(ctx: RunContext) -> None:
+    """Leave a request for the waiting job if another one was lost with a broken node. Raises LeaseLost,
+    Stale.
     """
     run = ctx.run
     last = run.incidents[-1] if run.incidents else None
@@ -132,17 +120,11 @@ def request_priority(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     if last is None or last.attempt != lost.number or not CLASS_RULES[FaultClass(last.fault)].drain:
         return
     decision = {"class": last.fault, "signature": last.diagnosis.get("signature", "")}
-    _ask_once(ctx, snapshot, {"job": ctx.attempt.job}, decision, lost=lost.job)
+    _ask_once(ctx, {"job": ctx.attempt.job}, decision, lost=lost.job)
 
 
 def _ask_once(
-    ctx: RunContext,
-    snapshot: ClusterSnapshot,
-    about: Mapping[str, str],
-    decision: Mapping[str, Any],
-    *,
-    node: str = "",
-    lost: str = "",
+    ctx: RunContext, about: Mapping[str, str], decision: Mapping[str, Any], *, node: str = "", lost: str = ""
 ) -> None:
     """Leave one request about this, announced first; one that was announced and never left is left now."""
     before = [
@@ -157,22 +139,16 @@ def _ask_once(
         ctx.record("raise.asked", step="intended", id=request_id, node="", lost=lost)
     elif not before:
         ctx.record("drain.asked", step="intended", id=request_id, **about)
-    _leave_request(ctx, snapshot, request_id, decision, node=node, lost=lost)
+    _leave_request(ctx, request_id, decision, node=node, lost=lost)
 
 
 def _leave_request(
-    ctx: RunContext,
-    snapshot: ClusterSnapshot,
-    request_id: str,
-    decision: Mapping[str, Any],
-    *,
-    node: str = "",
-    lost: str = "",
+    ctx: RunContext, request_id: str, decision: Mapping[str, Any], *, node: str = "", lost: str = ""
 ) -> None:
     kind = "raise.asked" if lost else "drain.asked"
-    put = partial(_sign_and_leave, ctx, request_id, snapshot.now_s, decision, node=node, lost=lost)
+    put = partial(_sign_and_leave, ctx, request_id, ctx.snapshot.now_s, decision, node=node, lost=lost)
     try:
-        ctx.services.act("ask", snapshot, put)
+        ctx.act("ask", put)
     except SlurmError as error:
         ctx.record(kind, step="failed", id=request_id, node=node, why=error.message)
     except OSError as error:

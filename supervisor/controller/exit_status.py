@@ -12,19 +12,15 @@ the script.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
+from ftrun.slurm.client.cluster import JobRow
 from ftrun.slurm.client.parse import has_token
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import accounting, arrays, observe
 from ftrun.supervisor.model.types import CLOSED, STARTED_TWICE
 from ftrun.supervisor.store import attempt_dir
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.context.run_context import RunContext
-
 
 _ENDED_BY_SLURM = frozenset({9, 15})  # the signals that remove an abandoned start from its node
 

@@ -14,58 +14,40 @@ attempts live, one query now and then serves all runs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
-from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.parse import has_token
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import observe
 from ftrun.supervisor.model import types
 from ftrun.supervisor.model.job_rows import base_job_id
+from ftrun.supervisor.model.run import Companion
 from ftrun.supervisor.model.states import State
-from ftrun.supervisor.model.timers import Stopwatch, Stopwatches
 from ftrun.supervisor.store import attempt_dir
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.model.run import Companion
-
 
 SEARCH_EVERY_S = 30.0  # how often orphans of all runs are looked for while one of them lives
 TOKEN_PREFIX = "ftrun"  # the head of every token
 LIVE_STATES = frozenset({State.QUEUED, State.RUNNING, State.SUSPECT, State.ENDING})
 
 
-@dataclass
-class _Clocks:
-    """Of one launch."""
-
-    started_twice: Stopwatch = field(default_factory=Stopwatch)
-    absent: Stopwatch = field(default_factory=Stopwatch)
-    completing: Stopwatches = field(default_factory=Stopwatches)  # by node
-
-
-def is_fenced(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def is_fenced(ctx: RunContext) -> bool:
     """Whether law P6 is met: the launch has ended and every node of it is clear.
 
     A node is clear if it responds without the job, or is silent, excluded and fenced.
     """
     if ctx.attempt.launch.over:
         return True
-    if not _job_over(ctx, snapshot) or _take_up_unseen_launch(ctx, snapshot):
+    if not _job_over(ctx) or _take_up_unseen_launch(ctx):
         return False
-    if ctx.attempt.launch.end.reason == types.STARTED_TWICE and not _heard_since(ctx, snapshot):
+    if ctx.attempt.launch.end.reason == types.STARTED_TWICE and not _heard_since(ctx):
         return False
-    if not all(_companion_over(ctx, snapshot, one) for one in ctx.attempt.companions):
+    if not all(_companion_over(ctx, one) for one in ctx.attempt.companions):
         return False
-    if not all(_node_clear(ctx, snapshot, node) for node in _ever_used(ctx)):
+    if not all(_node_clear(ctx, node) for node in _ever_used(ctx)):
         return False
-    fenced = sorted(silent_nodes(ctx, snapshot))
+    fenced = sorted(silent_nodes(ctx))
     ctx.record("attempt.over", fenced=fenced)
     return True
 
@@ -85,35 +67,35 @@ def _ever_used(ctx: RunContext) -> set[str]:
     return {*attempt.nodes, *brought, *(n for record in records if record is not None for n in record.nodes)}
 
 
-def _companion_over(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) -> bool:
+def _companion_over(ctx: RunContext, one: Companion) -> bool:
     """Slurm no longer has the companion, or its nodes have been silent for so long that its processes
     count as dead."""
-    rows = [(snapshot.nodes or {}).get(node) for node in one.nodes]
+    rows = [(ctx.snapshot.nodes or {}).get(node) for node in one.nodes]
     silenced = bool(rows) and not any(row is not None and row.responding for row in rows)
-    return one.gone or (silenced and all(_node_clear(ctx, snapshot, node) for node in one.nodes))
+    return one.gone or (silenced and all(_node_clear(ctx, node) for node in one.nodes))
 
 
-def _heard_since(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def _heard_since(ctx: RunContext) -> bool:
     """Whether the nodes have been watched for long enough since the second start ended.
 
     That end says nothing of the first start: a node that died with it counts as responding for a while.
     """
-    return ctx.observations.per_launch(_Clocks).started_twice.held_s(snapshot.mono_s) >= fence_wait_s(ctx)
+    return ctx.observations.stopwatches["started twice"].held_s(ctx.snapshot.mono_s) >= fence_wait_s(ctx)
 
 
-def _job_over(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
-    row, absence = ctx.row(snapshot), ctx.observations.per_launch(_Clocks).absent
+def _job_over(ctx: RunContext) -> bool:
+    row, absence = ctx.row(), ctx.observations.stopwatches["absent"]
     if row is not None:
         absence.stop()
         return row.state.ended
     if ctx.attempt.launch.end.state == "GONE":
         return True
-    if absence.held_s(snapshot.mono_s) < 60.0:
+    if absence.held_s(ctx.snapshot.mono_s) < 60.0:
         return False
     return all(row.state.ended for row in ctx.services.cluster.find(ctx.attempt.token))
 
 
-def _take_up_unseen_launch(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def _take_up_unseen_launch(ctx: RunContext) -> bool:
     """Whether there was another launch than the known one; it is assessed before the attempt counts as over.
 
     The requeued job started again while no supervisor watched, and Slurm has forgotten it since; or sbatch
@@ -122,7 +104,7 @@ def _take_up_unseen_launch(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     if _adopt_second_job(ctx):
         return True
     launch = attempt_dir.latest_claimed_launch(ctx.run_dir, ctx.attempt)
-    if ctx.row(snapshot) is not None or launch <= ctx.attempt.launch.number:
+    if ctx.row() is not None or launch <= ctx.attempt.launch.number:
         return False
     record = attempt_dir.launch_record(ctx.run_dir, ctx.attempt.number, launch)
     nodes = record.nodes if record is not None and record.nodes else ctx.attempt.nodes
@@ -142,31 +124,31 @@ def _adopt_second_job(ctx: RunContext) -> bool:
     return True
 
 
-def _node_clear(ctx: RunContext, snapshot: ClusterSnapshot, node: str) -> bool:
-    assert snapshot.nodes is not None
-    row = snapshot.nodes.get(node)
+def _node_clear(ctx: RunContext, node: str) -> bool:
+    assert ctx.snapshot.nodes is not None
+    row = ctx.snapshot.nodes.get(node)
     if row is None:
         return True  # Slurm has no such node any more
     if row.responding:
         ctx.observations.silent.stop(node)
-        return "completing" not in row.flags or _others_complete(ctx, snapshot, node)
-    return ctx.observations.silent[node].held_s(snapshot.mono_s) >= fence_wait_s(ctx)
+        return "completing" not in row.flags or _others_complete(ctx, node)
+    return ctx.observations.silent[node].held_s(ctx.snapshot.mono_s) >= fence_wait_s(ctx)
 
 
-def _others_complete(ctx: RunContext, snapshot: ClusterSnapshot, node: str) -> bool:
+def _others_complete(ctx: RunContext, node: str) -> bool:
     """Whether it is another job that completes: COMPLETING is the node's flag for any job.
 
     Once ours has ended, or Slurm has forgotten it (which comes later), the flag is another job's.
     """
-    row = ctx.row(snapshot)
+    row = ctx.row()
     done = row is None or row.state.ended
-    return done and ctx.observations.per_launch(_Clocks).completing[node].held_s(snapshot.mono_s) >= 5.0
+    return done and ctx.observations.stopwatches["completing", node].held_s(ctx.snapshot.mono_s) >= 5.0
 
 
-def silent_nodes(ctx: RunContext, snapshot: ClusterSnapshot) -> set[str]:
+def silent_nodes(ctx: RunContext) -> set[str]:
     """The nodes of the attempt that do not respond to Slurm."""
-    assert snapshot.nodes is not None
-    return {n for n in ctx.attempt.reach if n in snapshot.nodes and not snapshot.nodes[n].responding}
+    assert ctx.snapshot.nodes is not None
+    return {n for n in ctx.attempt.reach if n in ctx.snapshot.nodes and not ctx.snapshot.nodes[n].responding}
 
 
 def fence_wait_s(ctx: RunContext) -> float:
@@ -196,36 +178,35 @@ def is_closed(ctx: RunContext) -> bool:
 
 
 def close_attempt(ctx: RunContext, *, started: bool = True) -> attempt_dir.Claim | None:
-    """Take the newest attempt's next claim (see `attempt_dir.close`) after confirming the lease.
-
-    Raises LeaseLost.
+    """Take the newest attempt's next claim (see `attempt_dir.close`) after confirming the lease. Raises
+    LeaseLost.
     """
     number = ctx.run.attempt.number if ctx.run.attempt is not None else 1
     ctx.services.prove()
     return attempt_dir.close_attempt(ctx.run_dir, number, ctx.services.lead.epoch, started=started)
 
 
-def cancel_all(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def cancel_all(ctx: RunContext) -> bool:
     """Cancel every live job that bears the run's token. True if there was one. Raises SlurmError, Stale."""
     living = [row for row in ctx.services.cluster.find(ctx.run.token) if not row.state.ended]
-    _cancel(ctx, snapshot, living)
+    _cancel(ctx, living)
     return bool(living)
 
 
-def cancel_seen(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def cancel_seen(ctx: RunContext) -> None:
     """Cancel the orphans that this snapshot shows beside the present attempt. Raises SlurmError, Stale."""
     if ctx.run.state not in LIVE_STATES or ctx.watch_only or not ctx.attempt.job:
         return
-    _cancel(ctx, snapshot, [row for row in snapshot.tokens if _is_orphan(ctx, row)])
+    _cancel(ctx, [row for row in ctx.snapshot.tokens if _is_orphan(ctx, row)])
 
 
-def _cancel(ctx: RunContext, snapshot: ClusterSnapshot, rows: Iterable[JobRow]) -> None:
+def _cancel(ctx: RunContext, rows: Iterable[JobRow]) -> None:
     """Cancel these jobs of the run, each announced and recorded."""
     for row in rows:
         job = row.raw_job_id or row.job_id
         own = job == ctx.attempt.job  # then its end counts as ours, too
         ctx.record("cancel.intended", what=f"stray job {job} ({row.comment})", own=own)
-        ctx.services.act("cancel", snapshot, partial(ctx.services.cluster.cancel, job))
+        ctx.act("cancel", partial(ctx.services.cluster.cancel, job))
         ctx.record("cancel.done", what=f"stray job {job}")
 
 

@@ -10,20 +10,14 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ftrun.slurm.client.cluster import JobRow
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import dependents, fencing
-from ftrun.supervisor.model.timers import Interval, Stopwatch
+from ftrun.supervisor.model.run import Attempt
 from ftrun.supervisor.model.types import Decision, FaultClass
 from ftrun.supervisor.store import attempt_dir, checkpoints, flag_files
-
-if TYPE_CHECKING:
-    from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.model.run import Attempt
-
 
 TAIL_BYTES = 1 << 16  # of the log, searched for an earlier final line
 A_DAY_S = 86_400.0
@@ -32,23 +26,15 @@ STRAYS_EVERY_S = 15.0
 ALIVE_FOR_S = 15.0  # Slurm shows the end of a cancelled job within this time
 
 
-@dataclass
-class _LateJob:
-    """Of a submission that never got an answer."""
-
-    awaited: Stopwatch = field(default_factory=Stopwatch)
-    searched: Interval = field(default_factory=Interval)
-
-
-def end_run(ctx: RunContext, snapshot: ClusterSnapshot, decision: Decision, data: dict[str, Any]) -> None:
+def end_run(ctx: RunContext, decision: Decision, data: dict[str, Any]) -> None:
     """End the run.
 
     Whatever of it could still start is found by its token, since a snapshot may lack a row, and cancelled.
     """
     if not ctx.watch_only:
-        fencing.cancel_all(ctx, snapshot)
+        fencing.cancel_all(ctx)
     if decision.kind == "finish" or ctx.run.wish != "pause":  # dependents of a paused run keep waiting
-        dependents.release(ctx, snapshot)
+        dependents.release(ctx)
     attempt = ctx.attempt
     last = ctx.run.incidents[-1] if ctx.run.incidents else None
     if decision.kind == "stop" and last is not None and last.fault == FaultClass.CHECKPOINT:
@@ -120,35 +106,35 @@ def _write_final_line(ctx: RunContext, fields: Mapping[str, Any], *, paused: boo
     return launch.stdout
 
 
-def release_dependents(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def release_dependents(ctx: RunContext) -> None:
     """Release what still waits for a final run.
 
     An earlier release of ftrun recorded only what it could release.
     """
     if dependents.are_left(ctx.run):
-        dependents.release(ctx, snapshot)
+        dependents.release(ctx)
 
 
-def cancelled_in_queue(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def cancelled_in_queue(ctx: RunContext) -> None:
     """A user cancelled the job before it began: the run is over (P5)."""
     decision = Decision("stop", "the job was cancelled by a person while it waited in the queue")
-    end_run(ctx, snapshot, decision, {"class": "cancelled"})
+    end_run(ctx, decision, {"class": "cancelled"})
 
 
-def stay_stopped(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def stay_stopped(ctx: RunContext) -> None:
     """Cancel a job of a stopped run that appears late: its submission never got an answer."""
-    release_dependents(ctx, snapshot)
+    release_dependents(ctx)
     attempt = ctx.run.attempt
     if attempt is None or not _is_unanswered(attempt) or ctx.watch_only:
         return
-    late = ctx.observations.per_launch(_LateJob)
-    if late.awaited.held_s(snapshot.mono_s) <= STRAYS_FOR_S and late.searched.due(
-        snapshot.mono_s, STRAYS_EVERY_S
-    ):
+    seen = ctx.observations
+    if seen.stopwatches["late job"].held_s(ctx.snapshot.mono_s) <= STRAYS_FOR_S and seen.intervals[
+        "late job"
+    ].due(ctx.snapshot.mono_s, STRAYS_EVERY_S):
         if not attempt.closed:  # a late job then ends before the user's script begins (P4)
             fencing.close_attempt(ctx)
             ctx.record("attempt.closed")
-        fencing.cancel_all(ctx, snapshot)
+        fencing.cancel_all(ctx)
 
 
 def awaits_late_job(ctx: RunContext) -> bool:
@@ -157,12 +143,11 @@ def awaits_late_job(ctx: RunContext) -> bool:
         return False
     # Measured by our own clock from our first sight; another host's time stamp only tells old runs from new.
     clock = ctx.services.clock
-    awaited_s = ctx.observations.per_launch(_LateJob).awaited.held_s(clock.mono_s())
+    awaited_s = ctx.observations.stopwatches["late job"].held_s(clock.mono_s())
     return awaited_s <= STRAYS_FOR_S and clock.now_s() - ctx.run.last_at_s < A_DAY_S
 
 
 def _is_unanswered(attempt: Attempt) -> bool:
-    """Whether its submission never got an answer. (pure)"""
     return attempt.submission in ("unknown", "intended")
 
 

@@ -9,34 +9,29 @@ Once a launch is over, all reports of its nodes are read, with those of the chec
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import replace
+from ftrun.supervisor.config.settings import text_of
 from ftrun.supervisor.context.cluster_view import lost_nodes
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import checkpoint_request, observe
 from ftrun.supervisor.diagnosis import inputs, resumable, suspicions, unknown_cause
 from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.facts import Facts, LostCompanion, SbatchRefusal
 from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, NodeFacts
 from ftrun.supervisor.diagnosis.review import slurmstepd_reason
+from ftrun.supervisor.model.run import Attempt
 from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import UNKNOWN_TO_SLURM, UNWATCHED, Evidence, FaultClass, Topology
 from ftrun.supervisor.nodes.from_runs import entry_prefix
 from ftrun.supervisor.nodes.remote_checks import GIVEN_UP_AFTER_S, SshVisit
 from ftrun.supervisor.policy.save_request import STEPS_CANCELLED, Occasion
 from ftrun.supervisor.store import attempt_dir
+from ftrun.supervisor.store.attempt_dir import LaunchRecord
 from ftrun.supervisor.submission import in_allocation, plan
 from ftrun.supervisor.telemetry import log_watcher
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.model.run import Attempt
-    from ftrun.supervisor.store.attempt_dir import LaunchRecord
-
 
 HEALTHY_MAX = 4  # earlier launches whose logs show what is normal
 PINGED_LATE_S = 15.0  # Slurm pings three times in SlurmdTimeout, and takes its time
@@ -52,14 +47,14 @@ class _SshChecks:
     told: Interval = field(default_factory=Interval)
 
 
-def facts_of_end(ctx: RunContext, snapshot: ClusterSnapshot) -> Facts:
+def facts_of_end(ctx: RunContext) -> Facts:
     """The facts of a launch that is over; their `attempt` is the attempt as its last start alone made it.
 
     Raises OSError.
     """
     run, run_dir, seen = ctx.run, ctx.run_dir, ctx.observations
     attempt = _attempt_as_ended(ctx)
-    lost = _lost_before_end(ctx, snapshot) if attempt.submission == "done" else ()
+    lost = _lost_before_end(ctx) if attempt.submission == "done" else ()
     end = attempt.launch.end
     place = run_dir, attempt.number, attempt.launch.number
     found = Facts(
@@ -71,7 +66,7 @@ def facts_of_end(ctx: RunContext, snapshot: ClusterSnapshot) -> Facts:
         wish=run.wish,
         end_offsets=attempt.end_offsets,
         forgotten=(end.state, end.reason) == ("GONE", UNKNOWN_TO_SLURM),
-        now_s=snapshot.now_s,
+        now_s=ctx.snapshot.now_s,
     )
     if attempt.submission == "refused":
         return replace(found, refusal=_refusal(ctx))
@@ -101,7 +96,7 @@ def facts_of_end(ctx: RunContext, snapshot: ClusterSnapshot) -> Facts:
             cwd=ctx.cwd,
         ),
         near_limit=checkpoint_request.was_requested(ctx, Occasion.TIMELIMIT),
-        nodes=_nodes_of_end(ctx, snapshot, lost),
+        nodes=_nodes_of_end(ctx, lost),
         gone=_gone(attempt),
         suspicion=suspicion,
         rank_ended=rank_ended,
@@ -171,7 +166,7 @@ def first_evidence_s(ctx: RunContext, signature: str) -> float | None:
     return min((at for at in (*lines, *found) if at is not None), default=None)
 
 
-def ssh_checks_over(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def ssh_checks_over(ctx: RunContext) -> bool:
     """False while the nodes of an ended start are being checked over SSH."""
     attempt, after = ctx.attempt, ctx.observations.per_start(_SshChecks)
     if ctx.settings.get("after-checks") != "ssh" or attempt.launch.end.state not in _WORTH_SSH_CHECKS:
@@ -188,8 +183,8 @@ def ssh_checks_over(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
         missing = [node for node in attempt.used if node not in asked]
         if not missing or attempt_dir.has_tasks(ctx.run_dir, attempt.number):
             return True
-        after.visit = SshVisit(missing, str(ctx.settings.get("ssh-config", "")))
-    waited_s = after.waited.held_s(snapshot.mono_s)
+        after.visit = SshVisit(missing, text_of(ctx.settings, "ssh-config"))
+    waited_s = after.waited.held_s(ctx.snapshot.mono_s)
     if not after.visit.over and waited_s < GIVEN_UP_AFTER_S:
         return False
     if after.told.first():
@@ -288,14 +283,16 @@ def _gone(attempt: Attempt) -> tuple[LostCompanion, ...]:
     )
 
 
-def _lost_before_end(ctx: RunContext, snapshot: ClusterSnapshot) -> tuple[str, ...]:
+def _lost_before_end(ctx: RunContext) -> tuple[str, ...]:
     """The lost nodes, less those that Slurm gave up so late that they were still alive when the job ended.
 
     Both times are by Slurm's clock.
     """
-    assert snapshot.nodes is not None
+    assert ctx.snapshot.nodes is not None
     end_s, timeout_s = ctx.attempt.launch.end.slurm_at_s, ctx.services.facts().slurmd_timeout_s
-    rows = {node: snapshot.nodes[node] for node in lost_nodes(ctx, snapshot) if node in ctx.attempt.used}
+    rows = {
+        node: ctx.snapshot.nodes[node] for node in lost_nodes(ctx, ctx.snapshot) if node in ctx.attempt.used
+    }
     alive_s = timeout_s + timeout_s / 3 + PINGED_LATE_S  # the longest time before Slurm gives a node up
     return tuple(
         node
@@ -318,7 +315,7 @@ def _attached_evidence(ctx: RunContext) -> tuple[Evidence, ...]:
     return inputs.extra_evidence(named, ctx.services.catalog(), ctx.observations.evidence)
 
 
-def _nodes_of_end(ctx: RunContext, snapshot: ClusterSnapshot, lost: Collection[str] = ()) -> NodeFacts:
+def _nodes_of_end(ctx: RunContext, lost: Collection[str] = ()) -> NodeFacts:
     """What the nodes report once the launch is over, less what was there before. `lost` nodes report
     nothing."""
     attempt, seen = ctx.attempt, ctx.observations
@@ -327,8 +324,8 @@ def _nodes_of_end(ctx: RunContext, snapshot: ClusterSnapshot, lost: Collection[s
     visit = seen.per_start(_SshChecks).visit
     told = observe.read_node_reports(ctx, visit.reports if visit is not None else {})
     facts = replace(told.survived(seen.survived), silent=frozenset(lost))
-    if not facts.odd(snapshot.now_s):
+    if not facts.odd(ctx.snapshot.now_s):
         return facts
     entries = ctx.services.ledger.entries()
     launch = entry_prefix(ctx.run, attempt.number, attempt.launch.number)
-    return facts.noted_before(entries, ctx.run.id, launch, snapshot.now_s)
+    return facts.noted_before(entries, ctx.run.id, launch, ctx.snapshot.now_s)

@@ -27,16 +27,18 @@ reaches it. A user's requests, and ends that already have their checkpoint, are 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.cluster import JobRow, JobState
+from ftrun.supervisor.config.settings import number_of
 from ftrun.supervisor.context.cluster_view import newest_checkpoint
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import end_attempt, leave_drained_nodes, observe
 from ftrun.supervisor.controller.checkpoint_request import (
     SLURM,
     awaited_verdict,
     handles_signal,
     newest_sight,
+    reads_save_file,
     request_checkpoint,
     save_wait_s,
     was_requested,
@@ -44,17 +46,17 @@ from ftrun.supervisor.controller.checkpoint_request import (
 )
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.stop_conditions import HALT_FILE, BadStopConditions, StopConditions
-from ftrun.supervisor.model.timers import Intervals
-from ftrun.supervisor.model.types import MOVED_OFF, NEAR_TIME_LIMIT, WITHOUT_SCRIPT, FaultClass
+from ftrun.supervisor.model.types import (
+    MOVED_OFF,
+    NEAR_TIME_LIMIT,
+    WITHOUT_SCRIPT,
+    CheckpointState,
+    FaultClass,
+)
 from ftrun.supervisor.policy import estimates, save_request
-from ftrun.supervisor.policy.save_request import CheckpointState, Occasion
-from ftrun.supervisor.store import checkpoints, flag_files, run_dir
+from ftrun.supervisor.policy.save_request import Occasion
+from ftrun.supervisor.store import checkpoints, flag_files
 from ftrun.supervisor.submission import plan
-
-if TYPE_CHECKING:
-    from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
 
 
 @dataclass
@@ -66,19 +68,10 @@ class _Ends:
 
 @dataclass
 class _Signal:
-    """`plan.warning_ahead_s` of one start, once it was read."""
-
     ahead_s: tuple[float | None] | None = None
 
 
-@dataclass
-class _Told:
-    """Errors of `halt.json` that were reported."""
-
-    errors: Intervals = field(default_factory=Intervals)
-
-
-def check_stop_file(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def check_stop_file(ctx: RunContext) -> None:
     """Journal what `halt.json` says, and that its condition holds. Raises OSError (journal)."""
     if ctx.run.final:
         return
@@ -89,7 +82,7 @@ def check_stop_file(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     known = StopConditions.from_json(ctx.run.halt)
     if not known.wanted or ctx.run.wish:
         return
-    why = known.due(step=ctx.observations.step, now_s=snapshot.now_s, save_wait_s=save_wait_s(ctx))
+    why = known.due(step=ctx.observations.step, now_s=ctx.snapshot.now_s, save_wait_s=save_wait_s(ctx))
     if why:
         ctx.record("halt.due", want=known.word, by=known.by, why=why)
 
@@ -99,26 +92,26 @@ def _read(ctx: RunContext) -> StopConditions | None:
     try:
         return flag_files.read_halt(ctx.run_dir)
     except BadStopConditions as error:
-        if ctx.observations.per_launch(_Told).errors[str(error)].first():
+        if ctx.observations.intervals["bad stop conditions", str(error)].first():
             ctx.record("warned", message=f"{ctx.run_dir}/{HALT_FILE} is not obeyed: {error}")
         return None
 
 
-def serve_live_attempt(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
+def serve_live_attempt(ctx: RunContext, row: JobRow) -> None:
     """Do what a user, a preemption, a drain or the time limit asks of a live attempt. Raises SlurmError."""
     leave_drained_nodes.remove_stale_request(ctx)
     if ctx.run.wish == "cancel":
         end_attempt.announce_end(ctx, f"cancel by {ctx.run.wish_by or 'request'}")
     elif ctx.run.wish:
-        stop_at_checkpoint(ctx, snapshot)
-    elif not handle_preemption(ctx, snapshot, row):
-        leave_drained_nodes.leave_if_free(ctx, snapshot, row)
+        stop_at_checkpoint(ctx)
+    elif not handle_preemption(ctx, row):
+        leave_drained_nodes.leave_if_free(ctx, row)
         if ctx.run.state is State.ENDING:
             return
-        save_before_time_limit(ctx, snapshot, row)
+        save_before_time_limit(ctx, row)
 
 
-def stop_at_checkpoint(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def stop_at_checkpoint(ctx: RunContext) -> None:
     """One pass over a live attempt that a user wants to stop or pause: ask it, wait, end it."""
     run, report = ctx.run, ctx.observations.report
     if report is not None and report.behind:
@@ -128,26 +121,27 @@ def stop_at_checkpoint(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         halt = StopConditions(after_checkpoint=True)
     occasion = Occasion.PAUSE if run.wish == "pause" else Occasion.STOP
     if not was_requested(ctx, occasion) or run.leaving.get("halt") != halt.token:
-        wait_s = halt.wait_s(now_s=snapshot.now_s, save_wait_s=save_wait_s(ctx), listens=handles_signal(ctx))
-        request_checkpoint(ctx, snapshot, occasion, wait_s, halt=halt.token)
+        wait_s = halt.wait_s(
+            now_s=ctx.snapshot.now_s, save_wait_s=save_wait_s(ctx), listens=handles_signal(ctx)
+        )
+        request_checkpoint(ctx, occasion, wait_s, halt=halt.token)
         return
-    verdict = awaited_verdict(ctx, snapshot)
+    verdict = awaited_verdict(ctx)
     if verdict.end:
         end_attempt.announce_end(ctx, f"{run.wish} by {run.wish_by or 'request'}; {verdict.reason}")
 
 
-def save_before_time_limit(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
-    """Have the script save when the time limit is near: Slurm asks it if told to, else ftrun.
-
-    Raises SlurmError.
+def save_before_time_limit(ctx: RunContext, row: JobRow) -> None:
+    """Have the script save when the time limit is near: Slurm asks it if told to, else ftrun. Raises
+    SlurmError.
     """
     limit_s, end_s = row.time_limit_s, row.limit_end_s
     if ctx.watch_only or limit_s is None or end_s is None:
         return
-    left_s = end_s - snapshot.now_s
+    left_s = end_s - ctx.snapshot.now_s
     near = save_request.limit_is_near(limit_s, left_s, save_wait_s(ctx))
     if was_requested(ctx, Occasion.TIMELIMIT):
-        _follow_time_limit_request(ctx, snapshot, left_s, near=near)
+        _follow_time_limit_request(ctx, left_s, near=near)
         return
     if not (ctx.settings.get("checkpoint") or handles_signal(ctx)):
         return
@@ -158,14 +152,13 @@ def save_before_time_limit(ctx: RunContext, snapshot: ClusterSnapshot, row: JobR
     slurms = bool(ahead_s) and save_request.warning_is_due(ahead_s or 0.0, left_s)
     if not near and not slurms:
         return
-    known = newest_sight(ctx, snapshot)
+    known = newest_sight(ctx)
     written_s = checkpoints.modified_s(known.path) if known.path else None
     by_itself = known.logged is not None or (written_s or 0.0) > (ctx.attempt.launch.started_at_s or 0.0)
     if slurms and written_s is not None and save_request.warning_is_due(ahead_s or 0.0, end_s - written_s):
         known = CheckpointState()  # the checkpoint for Slurm's signal is there already
     request_checkpoint(
         ctx,
-        snapshot,
         Occasion.TIMELIMIT,
         max(left_s, 0.0),
         by_signal=ahead_s is None,
@@ -175,35 +168,32 @@ def save_before_time_limit(ctx: RunContext, snapshot: ClusterSnapshot, row: JobR
     )
 
 
-def _follow_time_limit_request(
-    ctx: RunContext, snapshot: ClusterSnapshot, left_s: float, *, near: bool
-) -> None:
+def _follow_time_limit_request(ctx: RunContext, left_s: float, *, near: bool) -> None:
     """What becomes of a script that was asked to save before its time limit."""
     request = ctx.run.leaving
     if request["stage"] == "missed":
         return
-    verdict = awaited_verdict(ctx, snapshot)
+    verdict = awaited_verdict(ctx)
     if not verdict.end and near and request.get("by") == SLURM:
-        if not save_request.is_new(CheckpointState.from_json(request["known"]), newest_sight(ctx, snapshot)):
+        if not save_request.is_new(CheckpointState.from_json(request["known"]), newest_sight(ctx)):
             more = {"known": request["known"], "unasked": request["unasked"]}
-            request_checkpoint(ctx, snapshot, Occasion.TIMELIMIT, max(left_s, 0.0), by_signal=False, **more)
+            request_checkpoint(ctx, Occasion.TIMELIMIT, max(left_s, 0.0), by_signal=False, **more)
         return
-    ends = estimates.estimate_run(ctx.run, snapshot.now_s)
+    ends = estimates.estimate_run(ctx.run, ctx.snapshot.now_s)
     work_s = (ends.target - ends.step) * ends.step_s if ends is not None else None
     vain = save_request.work_is_lost(work_s=work_s, left_s=left_s, unasked=bool(request.get("unasked", True)))
     if verdict.saved and vain and newest_checkpoint(ctx) and ctx.run.state is State.RUNNING:
         end_attempt.announce_end(ctx, f"{NEAR_TIME_LIMIT}; {verdict.reason}")
 
 
-def handle_preemption(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
-    """Have a preempted script save, once in a launch. True while the job is in its grace time.
-
-    Raises SlurmError, OSError (journal).
+def handle_preemption(ctx: RunContext, row: JobRow) -> bool:
+    """Have a preempted script save, once in a launch. True while the job is in its grace time. Raises
+    SlurmError, OSError (journal).
     """
-    if ctx.watch_only or len(ctx.rows(snapshot)) > 1 or not row.is_cut_short:
+    if ctx.watch_only or len(ctx.rows()) > 1 or not row.is_cut_short:
         return False
     if was_requested(ctx, Occasion.PREEMPT):
-        awaited_verdict(ctx, snapshot)
+        awaited_verdict(ctx)
         return True
     asked_for = ctx.observations.per_launch(_Ends).asked_for
     if row.planned_end_s in asked_for:
@@ -212,46 +202,41 @@ def handle_preemption(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -
     asked_for.add(row.planned_end_s)  # once per new end: many jobs may share a reservation
     if details is None or not details.is_preempted:
         return False
-    left_s = max((row.planned_end_s or snapshot.now_s) - snapshot.now_s, 0.0)
+    left_s = max((row.planned_end_s or ctx.snapshot.now_s) - ctx.snapshot.now_s, 0.0)
     by_slurm = ctx.services.facts().preemption_signals and plan.signal_ahead_s(ctx.run_dir) is not None
-    request_checkpoint(ctx, snapshot, Occasion.PREEMPT, round(left_s, 1), by_signal=not by_slurm)
+    request_checkpoint(ctx, Occasion.PREEMPT, round(left_s, 1), by_signal=not by_slurm)
     return True
 
 
-def awaits_fault_checkpoint(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
+def awaits_fault_checkpoint(ctx: RunContext, row: JobRow) -> bool:
     """Whether the announced end waits for a last checkpoint. Raises SlurmError, OSError (journal)."""
-    if ctx.run.wish or row.state is not JobState.RUNNING or len(ctx.rows(snapshot)) > 1:
+    if ctx.run.wish or row.state is not JobState.RUNNING or len(ctx.rows()) > 1:
         return False
     if was_requested(ctx, Occasion.GASP):
-        observe.read_logs(ctx, snapshot)  # the log may show that it has saved
-        return not awaited_verdict(ctx, snapshot).end
-    if not _checkpoint_is_wanted(ctx, snapshot):
+        observe.read_logs(ctx)  # the log may show that it has saved
+        return not awaited_verdict(ctx).end
+    if not _checkpoint_is_wanted(ctx):
         return False
-    wait_s = float(ctx.settings.get("fault-save-timeout", 30.0))
-    request_checkpoint(ctx, snapshot, Occasion.GASP, wait_s)
+    wait_s = number_of(ctx.settings, "fault-save-timeout")
+    request_checkpoint(ctx, Occasion.GASP, wait_s)
     return True
 
 
-def _checkpoint_is_wanted(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def _checkpoint_is_wanted(ctx: RunContext) -> bool:
     attempt, found = ctx.attempt, ctx.observations.provisional
     why = attempt.end_intended
     if attempt.cancel_intended or WITHOUT_SCRIPT in why:
         return False
     if why.startswith((NEAR_TIME_LIMIT, MOVED_OFF)):
         return False
-    rows = snapshot.nodes or {}
+    rows = ctx.snapshot.nodes or {}
     blamed = found.nodes if found is not None else ()
     gone = [n for n in attempt.used if n in blamed or (n in rows and not rows[n].responding)]
     hangs = attempt.hung is not None or found is None or found.fault is FaultClass.HANG
-    place = run_dir.attempt_dir(ctx.run_dir, attempt.number)
-    reads = not hangs and flag_files.script_reads_save_file(
-        place, f"{attempt.launch.number}.{attempt.launch.start.number}"
-    )
     wanted, _ = save_request.emergency_save(
         total=len(attempt.used),
         alive=len(attempt.used) - len(gone),
-        listens=handles_signal(ctx) or reads,
-        asked=False,
-        gasp_wait_s=float(ctx.settings.get("fault-save-timeout", 30.0)),
+        listens=handles_signal(ctx) or (not hangs and reads_save_file(ctx)),
+        gasp_wait_s=number_of(ctx.settings, "fault-save-timeout"),
     )
     return wanted

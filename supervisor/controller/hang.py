@@ -27,11 +27,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.errors import SlurmError
+from ftrun.slurm.commands.steps import Steps
 from ftrun.slurm.records import dataclass, replace
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.model import job_rows, types
 from ftrun.supervisor.model.timers import Interval, Intervals
 from ftrun.supervisor.store import attempt_dir
@@ -45,13 +48,6 @@ from ftrun.supervisor.telemetry.hang_watch import (
     stacks_command,
 )
 from ftrun.supervisor.telemetry.log_watcher import LogWatcher, WatchReport
-
-if TYPE_CHECKING:
-    from ftrun.slurm.client.cluster import JobRow
-    from ftrun.slurm.commands.steps import Steps
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-
 
 ERRANDS_MAX = 4  # of all runs: a whole wide array may fall silent at once
 TASKS_EVERY_S = 5.0
@@ -72,7 +68,7 @@ class HangTarget:
     token: str
     nodes: tuple[str, ...]
     mine: Callable[[Sequence[JobRow]], tuple[JobRow, ...]]
-    read: Callable[[ClusterSnapshot], WatchReport | None]
+    read: Callable[[], WatchReport | None]
     more: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -111,26 +107,22 @@ class _Hands:
     """What a supervisor does for its watch; see `WatchBackend`."""
 
     ctx: RunContext
-    snapshot: ClusterSnapshot
     watched: HangTarget
     errand: _StackRequest | None = None
 
     def record(self, kind: str, data: Mapping[str, Any]) -> None:
-        """See `WatchBackend.record`."""
         self.ctx.record(kind, **{**data, **self.watched.more})
 
     def runs(self) -> bool | None:
-        """See `WatchBackend.runs`."""
         try:
             known = self.ctx.services.cluster.jobs((self.ctx.attempt.job,))
         except SlurmError:
             return None
-        found = self.rows(replace(self.snapshot, families=job_rows.rows_by_submission(known)))
+        found = self.rows(replace(self.ctx.snapshot, families=job_rows.rows_by_submission(known)))
         return all(row.state is JobState.RUNNING for row in found) if found else None
 
     def read(self) -> WatchReport | None:
-        """See `WatchBackend.read`."""
-        return self.watched.read(self.snapshot)
+        return self.watched.read()
 
     def ask(self, folder: str) -> bool:
         """See `WatchBackend.ask`. A run that ftrun may only observe is not disturbed."""
@@ -142,21 +134,18 @@ class _Hands:
         asked = tuple(self._parties())
         lines = {job: self._line(job, folder) for job, _ in asked}
         errand = _StackRequest(asked)
-        services.act(
-            "stacks", self.snapshot, lambda: services.in_background(lambda: errand.run(steps, lines))
-        )
+        self.ctx.act("stacks", lambda: services.in_background(lambda: errand.run(steps, lines)))
         self.errand = errand
         errands.pending.append(errand)  # not before `act`: an errand that never began is never over
         return True
 
     def answer(self) -> StacksAnswer | None:
-        """See `WatchBackend.answer`."""
         if self.errand is None or not self.errand.over:
             return None
         asked = tuple(node for _, nodes in self.errand.asked for node in nodes)
         return StacksAnswer(asked, tuple(self.errand.answered))
 
-    def rows(self, snapshot: ClusterSnapshot) -> tuple[JobRow, ...]:
+    def rows(self, snapshot: ClusterSnapshot | None = None) -> tuple[JobRow, ...]:
         """The rows of the launch or task that is watched."""
         return self.watched.mine(self.ctx.rows(snapshot))
 
@@ -172,8 +161,8 @@ class _Hands:
         Several for a heterogeneous job, and for a start that uses companions.
         """
         found = []
-        joined = (row for job in self.ctx.attempt.joined for row in self.snapshot.families.get(job, ()))
-        for row in (*self.rows(self.snapshot), *joined):
+        joined = (row for job in self.ctx.attempt.joined for row in self.ctx.snapshot.families.get(job, ()))
+        for row in (*self.rows(), *joined):
             used = self.watched.nodes or row.nodes
             nodes = tuple(node for node in row.nodes if node in used)
             if row.state is JobState.RUNNING and nodes:
@@ -184,30 +173,17 @@ class _Hands:
 class RemoteHangWatch:
     """The watch over one launch or task, from the supervisor's host."""
 
-    def __init__(
-        self,
-        ctx: RunContext,
-        snapshot: ClusterSnapshot,
-        watched: HangTarget,
-        limits: hang_rules.HangLimits | None,
-    ) -> None:
-        self._hands = _Hands(ctx, snapshot, watched)
+    def __init__(self, ctx: RunContext, watched: HangTarget, limits: hang_rules.HangLimits | None) -> None:
+        self._hands = _Hands(ctx, watched)
         self._watch = HangWatch(self._hands, watched.place, watched.token, limits, ctx.services.clock.mono_s)
 
     def look(
-        self,
-        snapshot: ClusterSnapshot,
-        report: WatchReport,
-        *,
-        over: bool,
-        suspect: hang_rules.HangLimits | None = None,
+        self, report: WatchReport, *, over: bool, suspect: hang_rules.HangLimits | None = None
     ) -> types.HangVerdict | None:
         """The verdict if it hangs, else None. `over`: the script has ended; `suspect`: see `HangWatch.judge`.
-
         Raises OSError (journal), LeaseLost.
         """
-        self._hands.snapshot = snapshot
-        found = self._hands.rows(snapshot)
+        found = self._hands.rows()
         runs = bool(found) and all(row.state is JobState.RUNNING for row in found)
         if not self._watch.poll():
             return None
@@ -238,13 +214,13 @@ class TaskWatch:
             task.watcher.close()
 
 
-def detect_hung_tasks(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def detect_hung_tasks(ctx: RunContext) -> None:
     """One pass over the live tasks: journal which of them hang. Raises OSError (journal), LeaseLost."""
     watch, attempt = ctx.observations.per_start(TaskWatch), ctx.attempt
     limits = hang_rules.hang_limits(ctx.settings, from_afar=True)
-    if limits is None or not watch.looked.due(snapshot.mono_s, TASKS_EVERY_S):
+    if limits is None or not watch.looked.due(ctx.snapshot.mono_s, TASKS_EVERY_S):
         return
-    running = [one.number for one in _running(ctx, snapshot)]
+    running = [one.number for one in _running(ctx)]
     for task in [task for task in watch.tasks if task not in running]:
         watch.tasks.pop(task).watcher.close()
     known = attempt_dir.task_records(ctx.run_dir, attempt.number, running[:TASKS_MAX])
@@ -257,26 +233,24 @@ def detect_hung_tasks(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         if live is None or live.launch != launch.number:
             if live is not None:
                 live.watcher.close()
-            live = watch.tasks[task] = _live(ctx, snapshot, task, launch, limits)
+            live = watch.tasks[task] = _live(ctx, task, launch, limits)
         over = attempt_dir.task_has_ended(ctx.run_dir, attempt.number, task, launch.number)
-        live.afar.look(snapshot, live.watcher.poll(snapshot.now_s), over=over)
+        live.afar.look(live.watcher.poll(ctx.snapshot.now_s), over=over)
 
 
-def _live(
-    ctx: RunContext, snapshot: ClusterSnapshot, task: int, launch: LaunchRecord, limits: hang_rules.HangLimits
-) -> LiveTask:
+def _live(ctx: RunContext, task: int, launch: LaunchRecord, limits: hang_rules.HangLimits) -> LiveTask:
     watcher = LogWatcher(log_watcher.recorded_logs(launch), catalog=ctx.services.catalog())
 
     def mine(found: Sequence[JobRow]) -> tuple[JobRow, ...]:
         return tuple(row for row in found if job_rows.task_number(row) == task)
 
-    def read(now: ClusterSnapshot) -> WatchReport:
-        return watcher.poll(now.now_s, fresh=True)
+    def read() -> WatchReport:
+        return watcher.poll(ctx.snapshot.now_s, fresh=True)
 
     place = attempt_dir.task_dir(ctx.run_dir, ctx.attempt.number, task)
     more = {"task": task, "task_launch": launch.number}
     watched = HangTarget(place, f"{launch.number}.1", launch.nodes, mine, read, more)
-    return LiveTask(launch.number, watcher, RemoteHangWatch(ctx, snapshot, watched, limits))
+    return LiveTask(launch.number, watcher, RemoteHangWatch(ctx, watched, limits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,27 +259,26 @@ class _Running:
     row: JobRow
 
 
-def _running(ctx: RunContext, snapshot: ClusterSnapshot) -> list[_Running]:
-    """The tasks that Slurm shows running, by number."""
-    live = ((job_rows.task_number(row), row) for row in ctx.rows(snapshot) if row.state is JobState.RUNNING)
+def _running(ctx: RunContext) -> list[_Running]:
+    live = ((job_rows.task_number(row), row) for row in ctx.rows() if row.state is JobState.RUNNING)
     return sorted((_Running(task, row) for task, row in live if task is not None), key=lambda one: one.number)
 
 
-def cancel_hung_tasks(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def cancel_hung_tasks(ctx: RunContext) -> None:
     """Cancel each task that hangs and still runs. Raises SlurmError, LeaseLost, Stale."""
     attempt, watch = ctx.attempt, ctx.observations.per_start(TaskWatch)
     if not attempt.hung_tasks or ctx.watch_only:
         return
-    for one in _running(ctx, snapshot):
+    for one in _running(ctx):
         task, known = one.number, attempt.hung_tasks.get(one.number)
         if known is None or not _is_still(ctx, task, known.launch):
             continue
-        if not watch.ended[task, known.launch].due(snapshot.mono_s, AGAIN_S):
+        if not watch.ended[task, known.launch].due(ctx.snapshot.mono_s, AGAIN_S):
             continue
         if task not in attempt.ended_tasks:
             live = watch.tasks.get(task)
             ctx.record("tasks.end.intended", task=task, logs=live.watcher.sizes() if live else {})
-        ctx.services.act("cancel", snapshot, partial(ctx.services.cluster.cancel, one.row.job_id))
+        ctx.act("cancel", partial(ctx.services.cluster.cancel, one.row.job_id))
         ctx.record("tasks.end.done", task=task)
 
 

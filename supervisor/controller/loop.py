@@ -139,7 +139,6 @@ class Supervisor:
         return not self.reconcilers
 
     def _find_runs(self) -> None:
-        """Pick up new runs, and final ones that got a request."""
         try:
             run_dirs = store_run_dir.run_dirs(self.services.home)
         except OSError as error:
@@ -229,7 +228,7 @@ class Supervisor:
         if not self._guarded(run_dir, lambda: reconciler.step(accounting.with_ended_job(ctx, snapshot))):
             return
         self.services.ledger.follow(ctx.run)
-        if not self._guarded(run_dir, lambda: user_hooks.run_due_hooks(ctx, snapshot)):
+        if not self._guarded(run_dir, lambda: user_hooks.run_due_hooks(ctx)):
             return
         if snapshot.jobs is not None:
             self.services.seen(who=ctx.run.id, run=ctx.run.id)
@@ -241,9 +240,8 @@ class Supervisor:
             self._final[run_dir] = stamp
 
     def _guarded(self, run_dir: str, deed: Callable[[], None]) -> bool:
-        """Do something for one run so that a failure does not reach another run. False if it failed.
-
-        Raises LeaseLost.
+        """Do something for one run so that a failure does not reach another run. False if it failed. Raises
+        LeaseLost.
         """
         run_id = self.reconcilers[run_dir].ctx.run.id
         try:
@@ -354,7 +352,7 @@ class Supervisor:
             if ctx.run.state in _LIVE:
                 self._guarded(run_dir, lambda one=reconciler: one.glance(snapshot))  # type: ignore[misc]
             if run_dir in self.reconcilers and ctx.run.state in _LIVE:
-                over = observe.script_ended_now(ctx, snapshot) or over
+                over = observe.script_ended_now(ctx) or over
         self._next_glance_s = clock.mono_s() + GLANCE_SHARE * (time.thread_time() - cpu_s)
         return over
 

@@ -14,19 +14,14 @@ undone (P5).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from ftrun.slurm.client.cluster import JobRow
 from ftrun.slurm.client.parse import has_token
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import accounting, exit_status, observe
 from ftrun.supervisor.model import job_rows, types
 from ftrun.supervisor.model.timers import Stopwatch
 from ftrun.supervisor.store import attempt_dir
-
-if TYPE_CHECKING:
-    from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-
 
 ABSENT_FOR_S = 60.0  # two answers that lack a job must be this far apart
 
@@ -39,18 +34,18 @@ class _Absence:
     unwatched: bool = False  # Slurm had the time to forget the job before we noticed
 
 
-def note_seen(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
+def note_seen(ctx: RunContext, row: JobRow) -> None:
     """Slurm shows the job."""
     ctx.observations.partition = row.partition or ctx.observations.partition
-    ctx.observations.seen_s = snapshot.mono_s
+    ctx.observations.seen_s = ctx.snapshot.mono_s
     ctx.observations.per_launch(_Absence).lacking.stop()
 
 
-def handle_missing_job(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def handle_missing_job(ctx: RunContext) -> None:
     """The job's row is missing: wait, and record its end once it is really gone. Raises SlurmError."""
-    note_missing(ctx, snapshot)
-    if not is_gone(ctx, snapshot):
-        _adopt_another(ctx, snapshot)
+    note_missing(ctx)
+    if not is_gone(ctx):
+        _adopt_another(ctx)
         return
     answer = accounting.verdict(ctx)
     if answer in (accounting.PENDING, accounting.ENDED):
@@ -68,12 +63,12 @@ def handle_missing_job(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     exit_status.record_end(ctx, "job.ended", "GONE", reason, accounting.nodes_of(ctx), launch=launch)
 
 
-def note_missing(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def note_missing(ctx: RunContext) -> None:
     """Slurm does not show the job: note since when, and whether a supervisor could have seen why."""
     absence = ctx.observations.per_launch(_Absence)
     if not absence.lacking.runs:
-        absence.lacking.restart(snapshot.mono_s)
-        absence.unwatched = _unwatched(ctx, snapshot)
+        absence.lacking.restart(ctx.snapshot.mono_s)
+        absence.unwatched = _unwatched(ctx)
 
 
 def is_missing(ctx: RunContext) -> bool:
@@ -81,20 +76,17 @@ def is_missing(ctx: RunContext) -> bool:
     return ctx.observations.per_launch(_Absence).lacking.runs
 
 
-def is_gone(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
-    """Whether two answers far enough apart lack the job and its token finds nothing alive.
-
-    Raises SlurmError.
-    """
+def is_gone(ctx: RunContext) -> bool:
+    """Whether two answers far enough apart lack the job and its token finds nothing alive. Raises SlurmError."""
     cluster = ctx.services.cluster
-    if not _due(ctx, snapshot) or not cluster.ping():
+    if not _due(ctx) or not cluster.ping():
         return False
     return all(row.state.ended for row in cluster.find(ctx.attempt.token))
 
 
-def _adopt_another(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def _adopt_another(ctx: RunContext) -> None:
     """If Slurm has lost the known job but shows another with its token (sbatch made two), adopt that one."""
-    if not _due(ctx, snapshot):
+    if not _due(ctx):
         return
     rows = [row for row in ctx.services.cluster.find(ctx.attempt.token) if not row.state.ended]
     jobs = sorted(
@@ -104,9 +96,9 @@ def _adopt_another(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         observe.adopt_job(ctx, jobs[0])
 
 
-def _due(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def _due(ctx: RunContext) -> bool:
     lacking = ctx.observations.per_launch(_Absence).lacking
-    return lacking.runs and lacking.held_s(snapshot.mono_s) >= ABSENT_FOR_S
+    return lacking.runs and lacking.held_s(ctx.snapshot.mono_s) >= ABSENT_FOR_S
 
 
 def left_the_queue(ctx: RunContext) -> bool:
@@ -131,13 +123,13 @@ def _never_started(ctx: RunContext) -> bool:
     return attempt_dir.claim_of_launch(run_dir, attempt.number, attempt.launch.number) is None
 
 
-def _unwatched(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def _unwatched(ctx: RunContext) -> bool:
     """Whether Slurm had the time to forget the job since a supervisor (this one, or by the journal
     another) saw it."""
     attempt, age_s = ctx.attempt, ctx.services.facts().min_job_age_s
     if ctx.observations.seen_s is not None:
-        return snapshot.mono_s - ctx.observations.seen_s >= age_s
+        return ctx.snapshot.mono_s - ctx.observations.seen_s >= age_s
     times_s = (attempt.submitted_at_s, attempt.launch.running_seen_at_s, attempt.launch.end.at_s)
     return exit_status.may_be_forgotten(
-        max((at for at in times_s if at is not None), default=None), snapshot.now_s, age_s
+        max((at for at in times_s if at is not None), default=None), ctx.snapshot.now_s, age_s
     )

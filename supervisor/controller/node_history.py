@@ -14,21 +14,15 @@ stay. The journal has them, so that the next supervisor can do the same.
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING
 
-from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.context.cluster_view import cluster_view
+from ftrun.supervisor.context.run_context import RunContext
+from ftrun.supervisor.context.services import Services
 from ftrun.supervisor.policy import node_placement, policy_input
 from ftrun.supervisor.store import journal
-
-if TYPE_CHECKING:
-    from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.context.services import Services
-
 
 CANNOT_START = ("badconstraints", "reqnodenotavail", "nodesrequiredforjobaredown")
 
@@ -59,22 +53,22 @@ def forget_pending_exclusions(services: Services) -> None:
     services.shared(_FirstJobs).done.clear()
 
 
-def keep_off_quarantined(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
+def keep_off_quarantined(ctx: RunContext, row: JobRow) -> None:
     """One pass over a job in the queue. Raises SlurmError if the pass is worth repeating."""
     attempt, known = ctx.attempt, ctx.services.shared(_FirstJobs).done
     first = attempt.number == 1 and not attempt.launch.number and attempt.launch.running_seen_at_s is None
-    if not first or ctx.watch_only or row.state is not JobState.PENDING or _in_parts(ctx, snapshot, row):
+    if not first or ctx.watch_only or row.state is not JobState.PENDING or _in_parts(ctx, row):
         return
     exclusion = known.get(ctx.run.token) or _from_journal(ctx)
     if exclusion is None:
-        exclusion = _chosen(ctx, snapshot, row)
+        exclusion = _chosen(ctx, row)
         if exclusion.nodes:
             _announce(ctx, exclusion)
     elif exclusion.done and exclusion.nodes and _cannot_start(row):
         exclusion = replace(exclusion, nodes=(), back=exclusion.nodes, done=False)
         _announce(ctx, exclusion)
     if not exclusion.done:
-        _carry_out(ctx, snapshot, exclusion)
+        _carry_out(ctx, exclusion)
         exclusion = replace(exclusion, done=True)
     known[ctx.run.token] = exclusion
 
@@ -85,20 +79,20 @@ def _cannot_start(row: JobRow) -> bool:
     return any(words in reason for words in CANNOT_START)
 
 
-def _in_parts(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
+def _in_parts(ctx: RunContext, row: JobRow) -> bool:
     """Tasks of an array and components of a heterogeneous job have lists of their own.
 
     They are left alone.
     """
-    return len(ctx.rows(snapshot)) > 1 or not row.job_id.isdigit()
+    return len(ctx.rows()) > 1 or not row.job_id.isdigit()
 
 
-def _chosen(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> PendingExclusion:
+def _chosen(ctx: RunContext, row: JobRow) -> PendingExclusion:
     """The nodes to exclude; usually none, and then Slurm is not asked."""
-    avoided = ctx.services.ledger.quarantined(ctx.run, snapshot.now_s)
+    avoided = ctx.services.ledger.quarantined(ctx.run, ctx.snapshot.now_s)
     if not avoided:
         return PendingExclusion()
-    view = cluster_view(ctx, snapshot)
+    view = cluster_view(ctx, ctx.snapshot)
     details = ctx.services.cluster.details(ctx.attempt.job)
     if details is None or details.state is not JobState.PENDING or len(view.partition) == 0:
         return PendingExclusion()
@@ -118,7 +112,7 @@ def _announce(ctx: RunContext, exclusion: PendingExclusion) -> None:
     ctx.record("exclude.intended", nodes=list(exclusion.nodes), before=list(exclusion.before))
 
 
-def _carry_out(ctx: RunContext, snapshot: ClusterSnapshot, exclusion: PendingExclusion) -> None:
+def _carry_out(ctx: RunContext, exclusion: PendingExclusion) -> None:
     """Change the list. A job that has started meanwhile keeps its nodes."""
     cluster, job = ctx.services.cluster, ctx.attempt.job
     details = cluster.details(job)
@@ -126,7 +120,7 @@ def _carry_out(ctx: RunContext, snapshot: ClusterSnapshot, exclusion: PendingExc
     names = sorted({*now, *(set(exclusion.nodes) - set(required))} - set(exclusion.back))
     try:
         if names != sorted(now):
-            ctx.services.act("exclude", snapshot, lambda: cluster.exclude(job, names))
+            ctx.act("exclude", lambda: cluster.exclude(job, names))
     except RefusedForGood as error:
         ctx.record("exclude.refused", message=error.message)
     else:

@@ -11,10 +11,12 @@ While the launch lives, its nodes' reports are read now and then, and new findin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ftrun.slurm.client.cluster import JobRow
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.diagnosis import inputs
 from ftrun.supervisor.diagnosis.launch_monitor import LaunchMonitor
 from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, NodeFacts, NodeFinding, facts_from_reports
@@ -23,17 +25,9 @@ from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import Evidence
 from ftrun.supervisor.store import attempt_dir, node_reports, run_dir
 from ftrun.supervisor.telemetry import log_watcher
+from ftrun.supervisor.telemetry.line_owner import KnownOwners
+from ftrun.supervisor.telemetry.log_watcher import WatchReport
 from ftrun.supervisor.telemetry.tail import LogPath
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.telemetry.line_owner import KnownOwners
-    from ftrun.supervisor.telemetry.log_watcher import WatchReport
-
 
 CLAIM_EXPECTED_WITHIN_S = 60.0  # P10
 PROGRESS_EVERY_S = 60.0
@@ -43,15 +37,6 @@ JUST_ENDED_S = 20.0  # Slurm shows the end of a job soon after that of its scrip
 RECORDS_MAX = 50  # findings of one launch that become records; the reports hold the others
 NO_REPORTS: Mapping[str, Mapping[str, object]] = {}
 TASK_LOGS_MAX = 64  # logs that are read of the failed tasks of one array
-
-
-@dataclass
-class _Clocks:
-    """Of one launch."""
-
-    unclaimed: Stopwatch = field(default_factory=Stopwatch)  # no sign of its script was seen
-    unclaimed_told: Interval = field(default_factory=Interval)
-    owner: Interval = field(default_factory=Interval)
 
 
 @dataclass
@@ -69,7 +54,6 @@ class _Backend:
         self._ctx = ctx
 
     def logs(self) -> list[LogPath]:
-        """See `MonitorBackend.logs`."""
         ctx, attempt = self._ctx, self._ctx.attempt
         tasks = attempt_dir.task_records(ctx.run_dir, attempt.number, attempt.failed_tasks[:TASK_LOGS_MAX])
         paths = log_watcher.launch_logs(ctx.run_dir, attempt.number, attempt.launch.number)
@@ -77,28 +61,22 @@ class _Backend:
         return paths + extra_logs(ctx)
 
     def named_logs(self) -> list[str]:
-        """See `MonitorBackend.named_logs`."""
         return [log.path for log in extra_logs(self._ctx)]
 
     def owners(self) -> KnownOwners:
-        """See `MonitorBackend.owners`."""
         attempt = self._ctx.attempt
         return log_watcher.known_owners(self._ctx.run_dir, attempt.number, attempt.launch.number)
 
     def family(self) -> tuple[Collection[str], Collection[str]]:
-        """See `MonitorBackend.family`."""
         return self._ctx.attempt.family
 
     def nodes(self) -> tuple[str, ...]:
-        """See `MonitorBackend.nodes`."""
         return self._ctx.attempt.used
 
     def reports_stamp(self) -> int:
-        """See `MonitorBackend.reports_stamp`."""
         return node_reports.folder_stamp(self._ctx.run_dir, self._ctx.attempt.number)
 
     def node_reports(self) -> NodeFacts:
-        """See `MonitorBackend.node_reports`."""
         return read_node_reports(self._ctx)
 
 
@@ -119,9 +97,9 @@ def monitor_of(ctx: RunContext) -> LaunchMonitor:
     )
 
 
-def note_launch(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def note_launch(ctx: RunContext) -> None:
     """Journal the record that batch.sh wrote at the start; warn once if there is none (P10)."""
-    _note_silence(ctx, snapshot)
+    _note_silence(ctx)
     note_start(ctx)
     attempt = ctx.attempt
     if attempt.launch.claim_seen:
@@ -141,18 +119,19 @@ def note_launch(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     if attempt_dir.has_tasks(ctx.run_dir, attempt.number):
         ctx.record("launch.seen", nodes=list(attempt.nodes))
         return
-    clocks = ctx.observations.per_launch(_Clocks)
-    if clocks.unclaimed.held_s(snapshot.mono_s) > CLAIM_EXPECTED_WITHIN_S and clocks.unclaimed_told.first():
+    seen = ctx.observations
+    unclaimed_s = seen.stopwatches["unclaimed"].held_s(ctx.snapshot.mono_s)
+    if unclaimed_s > CLAIM_EXPECTED_WITHIN_S and seen.intervals["unclaimed"].first():
         unseen = f"nothing seen of attempt {attempt.number} in {ctx.run_dir}"
         ctx.record("warned", message=f"{unseen}: do the nodes see this folder?")
 
 
-def _note_silence(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def _note_silence(ctx: RunContext) -> None:
     """Time the silence of each node: fencing counts from its start, long before Slurm gives the node up."""
     for node in ctx.attempt.reach:
-        row = (snapshot.nodes or {}).get(node)
+        row = (ctx.snapshot.nodes or {}).get(node)
         if row is not None and not row.responding:
-            ctx.observations.silent[node].held_s(snapshot.mono_s)
+            ctx.observations.silent[node].held_s(ctx.snapshot.mono_s)
         else:
             ctx.observations.silent.stop(node)
 
@@ -179,16 +158,16 @@ def note_start(ctx: RunContext) -> None:
         ctx.begin_start()
 
 
-def adopt_claim_holder(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
+def adopt_claim_holder(ctx: RunContext, row: JobRow) -> bool:
     """Whether another job with this attempt's token holds the claim; that job is adopted as the attempt's.
 
     sbatch may have made two jobs of one token. The one without the claim exits by itself.
     """
-    asked = ctx.observations.per_launch(_Clocks).owner
-    if not row.state.ended and not asked.due(snapshot.mono_s, OWNER_EVERY_S):
+    asked = ctx.observations.intervals["claim holder"]
+    if not row.state.ended and not asked.due(ctx.snapshot.mono_s, OWNER_EVERY_S):
         return False
     owner = attempt_dir.claim_of_launch(ctx.run_dir, ctx.attempt.number, ctx.attempt.launch.number)
-    if owner is None or not owner.job or owner.job == ctx.attempt.job or len(ctx.rows(snapshot)) > 1:
+    if owner is None or not owner.job or owner.job == ctx.attempt.job or len(ctx.rows()) > 1:
         return False
     adopt_job(ctx, owner.job)
     return True
@@ -200,7 +179,7 @@ def adopt_job(ctx: RunContext, job: str) -> None:
     run_dir.index_job(ctx.services.home, job, ctx.run.id)
 
 
-def script_ended_now(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def script_ended_now(ctx: RunContext) -> bool:
     """True once in a launch.
 
     When its script has left the record of its end, so that Slurm is worth a query now.
@@ -208,7 +187,7 @@ def script_ended_now(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     attempt, over = ctx.attempt, ctx.observations.per_start(EndedScript).over
     if over.runs or not attempt_dir.script_has_ended(ctx.run_dir, attempt.number, attempt.launch.number):
         return False
-    over.restart(snapshot.mono_s)
+    over.restart(ctx.snapshot.mono_s)
     return True
 
 
@@ -218,7 +197,7 @@ def script_just_ended(ctx: RunContext) -> bool:
     return ended_s is not None and ctx.services.clock.mono_s() - ended_s < JUST_ENDED_S
 
 
-def read_logs(ctx: RunContext, snapshot: ClusterSnapshot, *, fresh: bool = False) -> WatchReport | None:
+def read_logs(ctx: RunContext, *, fresh: bool = False) -> WatchReport | None:
     """Read how the logs have grown.
 
     None while no log is known. First sightings and progress are journalled.
@@ -236,14 +215,14 @@ def read_logs(ctx: RunContext, snapshot: ClusterSnapshot, *, fresh: bool = False
         monitor.close()
         seen.step = seen.saved_step = None
     before = seen.step
-    report = monitor.look(snapshot.now_s, snapshot.mono_s, fresh=fresh)
+    report = monitor.look(ctx.snapshot.now_s, ctx.snapshot.mono_s, fresh=fresh)
     if report is None:
         return None
     for evidence in report.new:
         note_evidence(ctx, evidence)
     for evidence in report.others:
         _note_ignored(ctx, evidence)
-    if seen.step != before and watch.progress_told.due(snapshot.mono_s, PROGRESS_EVERY_S):
+    if seen.step != before and watch.progress_told.due(ctx.snapshot.mono_s, PROGRESS_EVERY_S):
         _note_progress(ctx, report, first=before is None)
     return report
 

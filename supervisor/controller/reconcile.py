@@ -8,7 +8,6 @@ cannot be seen nothing moves: no answer means neither "healthy" nor "dead".
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
@@ -32,27 +31,18 @@ from ftrun.supervisor.controller import (
     observe,
     queued_job,
     resubmit,
-    submit_outcome,
     suspect,
+    unanswered_submission,
     user_requests,
 )
 from ftrun.supervisor.model import job_rows, types
 from ftrun.supervisor.model.states import State
-from ftrun.supervisor.model.timers import Interval, Stopwatches
 from ftrun.supervisor.store import attempt_dir, flag_files
 from ftrun.supervisor.store import run_dir as store_run_dir
 
 SUBMITTER_PATIENCE_S = 180.0  # how long an `ftrun sbatch` on another host may pause between its records
 AGENT_JOURNAL_EVERY_S = 1.0  # an agent's journal is on the shared file system
 STEPS_MAX = 6  # transitions of one run per snapshot
-
-
-@dataclass
-class _Clocks:
-    front: Stopwatches = field(
-        default_factory=Stopwatches
-    )  # by journal lengths: since when they are unchanged
-    inside: Interval = field(default_factory=Interval)
 
 
 class RunReconciler:
@@ -76,32 +66,33 @@ class RunReconciler:
     def step(self, snapshot: ClusterSnapshot) -> None:
         """Move on as far as the snapshot allows. Raises LeaseLost, Stale, OSError (journal)."""
         ctx = self.ctx
+        ctx.snapshot = snapshot
         ctx.catch_up()
-        if _submitter_is_writing(ctx, snapshot):
+        if _submitter_is_writing(ctx):
             return
         ctx.shut_out_rival()
         final = ctx.run.final
         user_requests.take_requests(ctx)
         if ctx.run.state in (State.SETTLING, State.RECOVERING):
             flag_files.clear_save_requests(ctx.run_dir)  # the request was meant for a launch that is over
-        graceful_stop.check_stop_file(ctx, snapshot)
+        graceful_stop.check_stop_file(ctx)
         ctx.observations.looked(seen=snapshot.jobs is not None, mono_s=snapshot.mono_s)
-        if snapshot.jobs is None or snapshot.nodes is None:
+        if ctx.snapshot.jobs is None or ctx.snapshot.nodes is None:
             return
         if final and not ctx.run.final:
             return  # a request has just resumed it; the snapshot does not cover its job
-        fencing.cancel_seen(ctx, snapshot)
-        dependents.move(ctx, snapshot)
-        companions.reconcile_companions(ctx, snapshot)
+        fencing.cancel_seen(ctx)
+        dependents.move(ctx)
+        companions.reconcile_companions(ctx)
         drain.note_answers(ctx)
         for _ in range(STEPS_MAX):
             before = (ctx.run.state, len(ctx.run.attempts))
-            HANDLERS[ctx.run.state](ctx, snapshot)
+            HANDLERS[ctx.run.state](ctx)
             if (ctx.run.state, len(ctx.run.attempts)) == before:
                 return
             if ctx.run.state in (State.QUEUED, State.SUBMITTING):
                 return  # the snapshot is older than this job
-            ctx.services.fresh(snapshot)
+            ctx.fresh()
 
     def glance(self, snapshot: ClusterSnapshot) -> None:
         """Read the log of a live attempt between two snapshots.
@@ -109,17 +100,18 @@ class RunReconciler:
         Records and announces; carries out nothing.
         """
         ctx = self.ctx
+        ctx.snapshot = snapshot
         if ctx.writes and ctx.run.state in (State.RUNNING, State.SUSPECT):
-            if ctx.observations.per_launch(_Clocks).inside.due(snapshot.mono_s, AGENT_JOURNAL_EVERY_S):
+            if ctx.observations.intervals["agent journal"].due(ctx.snapshot.mono_s, AGENT_JOURNAL_EVERY_S):
                 agent_link.copy_journal(ctx)
                 observe.note_start(ctx)
-            _watch(ctx, snapshot)
+            _watch(ctx)
 
 
 # ---------------------------------------------------------------------- submitting
 
 
-def _submitter_is_writing(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def _submitter_is_writing(ctx: RunContext) -> bool:
     """Whether `ftrun sbatch` still writes.
 
     If we appended first, readers would ignore its later records (P8).
@@ -127,18 +119,18 @@ def _submitter_is_writing(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     state, attempt = ctx.run.state, ctx.run.attempt
     first = attempt is None or (attempt.number == 1 and not ctx.run.incidents)
     early = state is State.NEW or (state is State.SUBMITTING and first)
-    return early and not ctx.writes and not _submitter_is_gone(ctx, snapshot)
+    return early and not ctx.writes and not _submitter_is_gone(ctx)
 
 
-def _submitter_is_gone(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def _submitter_is_gone(ctx: RunContext) -> bool:
     writer = str(ctx.run.submitter.get("writer", ""))
     if writer and store_run_dir.provably_dead(writer):
         return True
-    unchanged = ctx.observations.per_launch(_Clocks).front[frozenset(ctx.read_lengths.items())]
-    return unchanged.held_s(snapshot.mono_s) >= SUBMITTER_PATIENCE_S
+    unchanged = ctx.observations.stopwatches["submitter silent", frozenset(ctx.read_lengths.items())]
+    return unchanged.held_s(ctx.snapshot.mono_s) >= SUBMITTER_PATIENCE_S
 
 
-def _new(ctx: RunContext, _snapshot: ClusterSnapshot) -> None:
+def _new(ctx: RunContext) -> None:
     """`ftrun sbatch` died before it opened an attempt.
 
     No sbatch was called, and none can be once attempt 1 is closed.
@@ -153,17 +145,17 @@ def _new(ctx: RunContext, _snapshot: ClusterSnapshot) -> None:
 # ---------------------------------------------------------------------- in Slurm's hands
 
 
-def _queued(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
-    row = ctx.row(snapshot)
+def _queued(ctx: RunContext) -> None:
+    row = ctx.row()
     if row is None:
-        missing_jobs.handle_missing_job(ctx, snapshot)
+        missing_jobs.handle_missing_job(ctx)
         return
-    missing_jobs.note_seen(ctx, snapshot, row)
+    missing_jobs.note_seen(ctx, row)
     if row.state.ended and row.restarts not in (None, ctx.attempt.launch.number):
         _started(ctx, row)  # another launch than expected: it ended between two snapshots, or in the queue
     elif row.state.ended:
-        _ended(ctx, snapshot, row)
-    elif observe.adopt_claim_holder(ctx, snapshot, row):
+        _ended(ctx, row)
+    elif observe.adopt_claim_holder(ctx, row):
         pass  # its row comes with the next snapshot
     elif row.state.live:
         _started(ctx, row)
@@ -172,8 +164,8 @@ def _queued(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     elif ctx.run.wish:
         end_attempt.announce_end(ctx, f"{ctx.run.wish} by {ctx.run.wish_by or 'request'}")
     else:
-        node_history.keep_off_quarantined(ctx, snapshot, row)
-        queued_job.review_queued_job(ctx, snapshot, row)
+        node_history.keep_off_quarantined(ctx, row)
+        queued_job.review_queued_job(ctx, row)
 
 
 def _started(ctx: RunContext, row: JobRow) -> None:
@@ -195,78 +187,78 @@ def _started(ctx: RunContext, row: JobRow) -> None:
     ctx.begin_launch(launch)
 
 
-def _running(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
-    row = ctx.row(snapshot)
+def _running(ctx: RunContext) -> None:
+    row = ctx.row()
     if row is None:
-        missing_jobs.handle_missing_job(ctx, snapshot)
+        missing_jobs.handle_missing_job(ctx)
         return
-    missing_jobs.note_seen(ctx, snapshot, row)
+    missing_jobs.note_seen(ctx, row)
     agent_link.copy_journal(ctx)
-    observe.note_launch(ctx, snapshot)
+    observe.note_launch(ctx)
     if row.state.ended and not ctx.started_again(row):
-        _ended(ctx, snapshot, row)
+        _ended(ctx, row)
         return
-    drain.drain_for_agent(ctx, snapshot)
-    if len(ctx.rows(snapshot)) > 1:
-        arrays.note_failed(ctx, snapshot)
+    drain.drain_for_agent(ctx)
+    if len(ctx.rows()) > 1:
+        arrays.note_failed(ctx)
     elif row.state.pending or ctx.started_again(row):  # a cancel in the queue: see `resubmit`
         lost_track = row.state.pending and row.restarts == ctx.attempt.launch.number
         reason = types.LOST_TRACK if lost_track else row.reason
         exit_status.record_end(ctx, "job.requeued", row.state.value, reason, ())
         return
     if row.state is JobState.RUNNING:
-        _watch(ctx, snapshot)
-        hang.cancel_hung_tasks(ctx, snapshot)
-        if len(ctx.rows(snapshot)) == 1 and ctx.run.state in (State.RUNNING, State.SUSPECT):
-            agent_link.end_if_headless(ctx, snapshot, row)
-            agent_link.note_absence(ctx, snapshot)
+        _watch(ctx)
+        hang.cancel_hung_tasks(ctx)
+        if len(ctx.rows()) == 1 and ctx.run.state in (State.RUNNING, State.SUSPECT):
+            agent_link.end_if_headless(ctx, row)
+            agent_link.note_absence(ctx)
     if ctx.run.state in (State.RUNNING, State.SUSPECT):
-        graceful_stop.serve_live_attempt(ctx, snapshot, row)
+        graceful_stop.serve_live_attempt(ctx, row)
 
 
-def _watch(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
-    report = observe.read_logs(ctx, snapshot)
-    if agent_link.in_charge(ctx, snapshot):
+def _watch(ctx: RunContext) -> None:
+    report = observe.read_logs(ctx)
+    if agent_link.agent_is_alive(ctx):
         suspect.hand_over_to_agent(ctx)
-    elif any("_" in row.job_id for row in ctx.rows(snapshot)):
-        hang.detect_hung_tasks(ctx, snapshot)
+    elif any("_" in row.job_id for row in ctx.rows()):
+        hang.detect_hung_tasks(ctx)
     elif report is not None:
-        suspect.judge_live_start(ctx, snapshot, report)  # not for an array: one broken task must not end it
+        suspect.judge_live_start(ctx, report)  # not for an array: one broken task must not end it
 
 
-def _ending(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
-    row = ctx.row(snapshot)
+def _ending(ctx: RunContext) -> None:
+    row = ctx.row()
     if row is None:
-        missing_jobs.handle_missing_job(ctx, snapshot)
+        missing_jobs.handle_missing_job(ctx)
         return
-    missing_jobs.note_seen(ctx, snapshot, row)
+    missing_jobs.note_seen(ctx, row)
     if row.state.ended:
-        _ended(ctx, snapshot, row)
+        _ended(ctx, row)
     elif row.state.live and ctx.started_again(row):  # the launch that we were ending is over
         exit_status.record_end(ctx, "job.requeued", row.state.value, row.reason, ())
     elif ctx.attempt.end_done:
-        end_attempt.repeat_cancel(ctx, snapshot)
-    elif not graceful_stop.awaits_fault_checkpoint(ctx, snapshot, row):
-        end_attempt.cancel_job(ctx, snapshot)
+        end_attempt.repeat_cancel(ctx)
+    elif not graceful_stop.awaits_fault_checkpoint(ctx, row):
+        end_attempt.cancel_job(ctx)
 
 
-def _ended(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
-    if observe.adopt_claim_holder(ctx, snapshot, row):
+def _ended(ctx: RunContext, row: JobRow) -> None:
+    if observe.adopt_claim_holder(ctx, row):
         return
-    observe.note_launch(ctx, snapshot)
-    agent_link.note_absence(ctx, snapshot, over=True)
+    observe.note_launch(ctx)
+    agent_link.note_absence(ctx, over=True)
     if ctx.submission.get("array"):
-        arrays.note_failed(ctx, snapshot)
+        arrays.note_failed(ctx)
     state, ours = row.state.value, ctx.attempt.ended_tasks
-    theirs = row.state is JobState.CANCELLED and job_rows.cancelled_by_others(ctx.rows(snapshot), ours)
+    theirs = row.state is JobState.CANCELLED and job_rows.cancelled_by_others(ctx.rows(), ours)
     if ctx.attempt.failed_tasks and row.state in (JobState.COMPLETED, JobState.CANCELLED) and not theirs:
         state = JobState.FAILED.value
     exit_status.record_end(ctx, "job.ended", state, row.reason, row.nodes, row=row)
 
 
-HANDLERS: Mapping[State, Callable[[RunContext, ClusterSnapshot], None]] = {
+HANDLERS: Mapping[State, Callable[[RunContext], None]] = {
     State.NEW: _new,
-    State.SUBMITTING: submit_outcome.resolve_submission,
+    State.SUBMITTING: unanswered_submission.resolve_submission,
     State.QUEUED: _queued,
     State.RUNNING: _running,
     State.SUSPECT: _running,

@@ -10,13 +10,14 @@ is ours, and no other job bears the run's token.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
 from ftrun.supervisor.config.node_counts import sizes_of_settings
 from ftrun.supervisor.context.cluster_view import cluster_view
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import (
     accounting,
     arrays,
@@ -31,39 +32,20 @@ from ftrun.supervisor.controller import (
 from ftrun.supervisor.diagnosis import resumable
 from ftrun.supervisor.diagnosis.known_ends import LEFT_QUEUE
 from ftrun.supervisor.model import errors
-from ftrun.supervisor.model.timers import Stopwatch
 from ftrun.supervisor.model.types import Decision
 from ftrun.supervisor.policy import decide, elastic, node_placement, policy_input, queue
+from ftrun.supervisor.policy.policy_input import ClusterView
 from ftrun.supervisor.store import attempt_dir, checkpoints, run_dir
 from ftrun.supervisor.submission import array_spec, in_allocation, plan
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.policy.policy_input import ClusterView
-
 
 PARTITION_WITHIN_S = 60.0
 CANCEL_AGAIN_S = 15.0
 
 
-@dataclass
-class _Clocks:
-    """Of one launch."""
-
-    cancelled: Stopwatch = field(default_factory=Stopwatch)
-    resumed_alive: Stopwatch = field(default_factory=Stopwatch)
-    no_partition: Stopwatch = field(default_factory=Stopwatch)
-    delayed: Stopwatch = field(default_factory=Stopwatch)
-
-
-def recover(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def recover(ctx: RunContext) -> None:
     """One pass over a run whose next step is decided."""
     if (wish := decide.requested_stop(ctx.run)) is not None:
-        finish.end_run(ctx, snapshot, wish, {"class": "cancelled"})
+        finish.end_run(ctx, wish, {"class": "cancelled"})
         return
     kind = ctx.run.decision.get("kind", "resubmit")
     if kind == "keep":
@@ -72,12 +54,12 @@ def recover(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     if ctx.attempt.submission == "done":
         if ctx.run.decision.get("older_checkpoint"):
             finish.exclude_checkpoint(ctx)
-        drain.drain_decided(ctx, snapshot)
-        if not _out_of_the_queue(ctx, snapshot) or not fencing.is_fenced(ctx, snapshot):
+        drain.drain_decided(ctx)
+        if not _out_of_the_queue(ctx) or not fencing.is_fenced(ctx):
             return
-    if not _waited(ctx, snapshot) or not fencing.is_closed(ctx) or fencing.cancel_all(ctx, snapshot):
+    if not _waited(ctx) or not fencing.is_closed(ctx) or fencing.cancel_all(ctx):
         return
-    _next_attempt(ctx, snapshot)
+    _next_attempt(ctx)
 
 
 def _follow_requeue(ctx: RunContext) -> None:
@@ -86,28 +68,28 @@ def _follow_requeue(ctx: RunContext) -> None:
     ctx.begin_launch(ctx.attempt.launch.number)
 
 
-def _out_of_the_queue(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def _out_of_the_queue(ctx: RunContext) -> bool:
     """Whether the job can no longer start (again) by itself."""
-    row = ctx.row(snapshot)
+    row = ctx.row()
     if row is None:
-        return _job_stays_gone(ctx, snapshot)
-    missing_jobs.note_seen(ctx, snapshot, row)
-    if ctx.run.decision.get("resumed") and _resumed_alive(ctx, snapshot, row):
+        return _job_stays_gone(ctx)
+    missing_jobs.note_seen(ctx, row)
+    if ctx.run.decision.get("resumed") and _resumed_alive(ctx, row):
         return False
-    if ctx.run.decision.get("queued") and not queued_job.may_leave_queue(ctx, snapshot, row):
+    if ctx.run.decision.get("queued") and not queued_job.may_leave_queue(ctx, row):
         return False
     if row.state.ended:
-        return not ctx.attempt.launch.requeued or _requeued_ended(ctx, snapshot, row)
+        return not ctx.attempt.launch.requeued or _requeued_ended(ctx, row)
     if row.state.pending:
-        cancelled = ctx.observations.per_launch(_Clocks).cancelled
-        if not cancelled.runs or cancelled.held_s(snapshot.mono_s) > CANCEL_AGAIN_S:
-            cancelled.restart(snapshot.mono_s)
-            dependents.hold(ctx, snapshot)
+        cancelled = ctx.observations.stopwatches["requeued, cancelled"]
+        if not cancelled.runs or cancelled.held_s(ctx.snapshot.mono_s) > CANCEL_AGAIN_S:
+            cancelled.restart(ctx.snapshot.mono_s)
+            dependents.hold(ctx)
             # An intent without its act would make a user's cancel look like ours.
-            ctx.services.fresh(snapshot)
+            ctx.fresh()
             what = f"{'waiting' if ctx.run.decision.get('queued') else 'requeued'} job {row.job_id}"
             ctx.record("cancel.intended", what=what, own=True)
-            ctx.services.act("cancel", snapshot, lambda: ctx.services.cluster.cancel(ctx.attempt.job))
+            ctx.act("cancel", lambda: ctx.services.cluster.cancel(ctx.attempt.job))
             ctx.record("cancel.done", what=what)
         return False
     if ctx.attempt.launch.requeued and row.state is JobState.RUNNING and ctx.started_again(row):
@@ -115,7 +97,7 @@ def _out_of_the_queue(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     return False
 
 
-def _resumed_alive(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
+def _resumed_alive(ctx: RunContext, row: JobRow) -> bool:
     """A user resumed a run whose job had not ended when it was stopped. True if that job goes on or has
     completed.
 
@@ -133,31 +115,31 @@ def _resumed_alive(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> b
         )
         data = exit_status.launch_exit(ctx, row.state.value, row.reason, row.nodes, job=job, launch=launch)
         if data["state"] == "COMPLETED":
-            finish.end_run(ctx, snapshot, Decision("finish", "the script exited 0"), {"class": "healthy"})
+            finish.end_run(ctx, Decision("finish", "the script exited 0"), {"class": "healthy"})
             return True
     elif row.state is JobState.RUNNING:
-        if ctx.observations.per_launch(_Clocks).resumed_alive.held_s(snapshot.mono_s) >= finish.ALIVE_FOR_S:
+        if ctx.observations.stopwatches["resumed, alive"].held_s(ctx.snapshot.mono_s) >= finish.ALIVE_FOR_S:
             finish.follow_launch(ctx, row)
         return True
     return False
 
 
-def _job_stays_gone(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def _job_stays_gone(ctx: RunContext) -> bool:
     """Slurm does not show the job. True = go on.
 
     A job that a user cancelled in the queue while no supervisor watched is not submitted again (P5).
     """
-    missing_jobs.note_missing(ctx, snapshot)
+    missing_jobs.note_missing(ctx)
     if ctx.run.decision.get("resumed") or not missing_jobs.left_the_queue(ctx):
         return True
-    answer = accounting.verdict(ctx) if missing_jobs.is_gone(ctx, snapshot) else accounting.PENDING
+    answer = accounting.verdict(ctx) if missing_jobs.is_gone(ctx) else accounting.PENDING
     if answer == accounting.UNKNOWN:
         decision = Decision("stop", f"the job was {LEFT_QUEUE.title}", advice=LEFT_QUEUE.advice)
-        finish.end_run(ctx, snapshot, decision, {"class": "cancelled", "signature": LEFT_QUEUE.signature})
+        finish.end_run(ctx, decision, {"class": "cancelled", "signature": LEFT_QUEUE.signature})
     return answer == accounting.LOST
 
 
-def _requeued_ended(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
+def _requeued_ended(ctx: RunContext, row: JobRow) -> bool:
     """The requeued job is over.
 
     By us, by a user in the queue, or after a launch that no supervisor saw. True = go on.
@@ -167,7 +149,7 @@ def _requeued_ended(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> 
     if row.state is JobState.CANCELLED and ctx.run.decision.get("resumed"):
         return True  # the user who resumed the run took the cancel back
     if row.state is JobState.CANCELLED and not row.nodes:
-        finish.cancelled_in_queue(ctx, snapshot)
+        finish.cancelled_in_queue(ctx)
         return False
     if row.nodes and ctx.started_again(row):
         finish.follow_launch(ctx, row)
@@ -175,26 +157,26 @@ def _requeued_ended(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> 
     return True
 
 
-def _waited(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def _waited(ctx: RunContext) -> bool:
     decision = ctx.run.decision
     delay_s = float(decision.get("delay_s", 0.0))
-    delayed = ctx.observations.per_launch(_Clocks).delayed
-    return delay_s <= 0 or delayed.held_s(snapshot.mono_s) >= delay_s
+    delayed = ctx.observations.stopwatches["delayed"]
+    return delay_s <= 0 or delayed.held_s(ctx.snapshot.mono_s) >= delay_s
 
 
-def _next_attempt(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def _next_attempt(ctx: RunContext) -> None:
     number, decision = run_dir.latest_attempt_number(ctx.run_dir) + 1, ctx.run.decision
-    view = cluster_view(ctx, snapshot)
-    unseen = ctx.observations.per_launch(_Clocks).no_partition
-    if not view.partition and unseen.held_s(snapshot.mono_s) < PARTITION_WITHIN_S:
+    view = cluster_view(ctx, ctx.snapshot)
+    unseen = ctx.observations.stopwatches["no partition"]
+    if not view.partition and unseen.held_s(ctx.snapshot.mono_s) < PARTITION_WITHIN_S:
         return  # without the size of the partition it is unknown how many nodes may be excluded
-    exclude, quarantined = _exclusions(ctx, snapshot, view)
+    exclude, quarantined = _exclusions(ctx, view)
     tasks = arrays.tasks_to_repeat(ctx) if ctx.submission.get("array") else ()
-    if ctx.services.act("open", snapshot, lambda: run_dir.open_attempt(ctx.run_dir, number)) is None:
+    if ctx.act("open", lambda: run_dir.open_attempt(ctx.run_dir, number)) is None:
         return  # another process made it: only its maker may submit it (P4)
     more: dict[str, Any] = {"tasks": list(tasks)} if tasks else {}
     more |= {"quarantined": quarantined} if quarantined else {}
-    size, spares = next_size_and_spares(ctx, snapshot, view, exclude)
+    size, spares = next_size_and_spares(ctx, view, exclude)
     more |= {"size": size} if size else {}
     more |= {"spares": spares} if spares is not None else {}
     ctx.record("attempt.opened", attempt=number, job_id="", launch=0, excluded=list(exclude), **more)
@@ -209,24 +191,22 @@ def _next_attempt(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         return
     ctx.services.uncalled.add(spec.token)
     ctx.record("submit.intended", token=spec.token)
-    _submit(ctx, snapshot, request)
+    _submit(ctx, request)
     if ctx.attempt.submission == "done":
-        dependents.move(ctx, snapshot)
+        dependents.move(ctx)
 
 
-def _exclusions(
-    ctx: RunContext, snapshot: ClusterSnapshot, view: ClusterView
-) -> tuple[tuple[str, ...], list[str]]:
+def _exclusions(ctx: RunContext, view: ClusterView) -> tuple[tuple[str, ...], list[str]]:
     """The nodes that the next attempt excludes, and which of them only for what the ledger says."""
     # If no attempt ever had nodes, it is unknown how many the job needs and how many it can do without.
     placed = any(attempt.nodes for attempt in ctx.run.attempts)
-    quarantined = ctx.services.ledger.quarantined(ctx.run, snapshot.now_s) if placed else ()
+    quarantined = ctx.services.ledger.quarantined(ctx.run, ctx.snapshot.now_s) if placed else ()
     cap = policy_input.limits_from(ctx.settings).exclude_cap
     exclude = node_placement.nodes_to_exclude(
         view,
-        node_placement.within_cap(view, ctx.services.ledger.excluded(ctx.run, snapshot.now_s), cap),
+        node_placement.within_cap(view, ctx.services.ledger.excluded(ctx.run, ctx.snapshot.now_s), cap),
         ctx.run.decision.get("avoid", ()),
-        fencing.silent_nodes(ctx, snapshot),
+        fencing.silent_nodes(ctx),
         quarantined=quarantined,
         cap=cap,
     )
@@ -234,7 +214,7 @@ def _exclusions(
 
 
 def next_size_and_spares(
-    ctx: RunContext, snapshot: ClusterSnapshot, view: ClusterView, exclude: Sequence[str]
+    ctx: RunContext, view: ClusterView, exclude: Sequence[str]
 ) -> tuple[int, int | None]:
     """(nodes of the next attempt, 0 if the run has only one size; its spares, None if the run has none)."""
     sizes, attempt = sizes_of_settings(ctx.settings), ctx.attempt
@@ -242,7 +222,7 @@ def next_size_and_spares(
     if sizes is None:
         return 0, in_allocation.spares_for_next(ctx.settings, attempt, view, exclude)
     sizes = sizes.without(ctx.run.sizes_aside)
-    view = queue.with_same_devices(view, snapshot.nodes or {}, ctx.run)
+    view = queue.with_same_devices(view, ctx.snapshot.nodes or {}, ctx.run)
     if size not in sizes.all:
         now = queue.run_size(ctx.run, sizes)
         worth = elastic.usable_sizes(sizes, ctx.run.sizes_aside)
@@ -293,9 +273,9 @@ def _narrowed(ctx: RunContext, tasks: tuple[int, ...]) -> str:
     return array_spec.narrowed_array(spec, tasks) if spec else ""
 
 
-def _submit(ctx: RunContext, snapshot: ClusterSnapshot, request: Any) -> None:
+def _submit(ctx: RunContext, request: Any) -> None:
     try:
-        answer = ctx.services.act("submit", snapshot, lambda: ctx.services.submit(request))
+        answer = ctx.act("submit", lambda: ctx.services.submit(request))
     except (RefusedForGood, RefusedForNow, Unreachable) as error:
         ctx.record("submit.refused", message=error.message, for_good=isinstance(error, RefusedForGood))
     except OutcomeUnknown as error:

@@ -15,9 +15,10 @@ script has ended by itself and its job does not end, the supervisor ends the job
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.cluster import JobState
+from ftrun.supervisor.config.settings import number_of
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import end_attempt, observe
 from ftrun.supervisor.controller.hang import HangTarget, RemoteHangWatch
 from ftrun.supervisor.diagnosis.launch_state import StallVerdict, exit_grace_s
@@ -26,12 +27,7 @@ from ftrun.supervisor.model.timers import Interval, Stopwatch
 from ftrun.supervisor.model.types import Diagnosis
 from ftrun.supervisor.store import attempt_dir, run_dir
 from ftrun.supervisor.telemetry import hang_rules
-
-if TYPE_CHECKING:
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.telemetry.log_watcher import WatchReport
-
+from ftrun.supervisor.telemetry.log_watcher import WatchReport
 
 LOOK_EVERY_S = 2.0  # of the hang watch
 
@@ -51,24 +47,23 @@ class _HangWatch:
     looked: Interval = field(default_factory=Interval)
 
 
-def judge_live_start(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport) -> None:
-    """One pass over a live launch: suspect it or clear it, end it if it hangs.
-
-    Raises OSError (journal), LeaseLost.
+def judge_live_start(ctx: RunContext, report: WatchReport) -> None:
+    """One pass over a live launch: suspect it or clear it, end it if it hangs. Raises OSError (journal),
+    LeaseLost.
     """
-    _update_suspicion(ctx, snapshot, report)
+    _update_suspicion(ctx, report)
     if ctx.run.state in (State.RUNNING, State.SUSPECT):
-        _detect_hang(ctx, snapshot, report)
+        _detect_hang(ctx, report)
 
 
-def _update_suspicion(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport) -> None:
+def _update_suspicion(ctx: RunContext, report: WatchReport) -> None:
     """Suspect or clear the live attempt by its log. Does nothing while it does not run or cannot be read."""
-    row = ctx.row(snapshot)
+    row = ctx.row()
     if not report.readable or report.behind or row is None or row.state is not JobState.RUNNING:
         ctx.observations.per_start(_OverdueJob).over.stop()
         return
     suspected = ctx.run.state is not State.RUNNING
-    seen = observe.monitor_of(ctx).judge(snapshot.now_s, snapshot.mono_s, suspected=suspected)
+    seen = observe.monitor_of(ctx).judge(ctx.snapshot.now_s, ctx.snapshot.mono_s, suspected=suspected)
     found = ctx.observations.suspicion
     if seen is StallVerdict.WELL:
         _clear(ctx, "what was seen is not fatal")
@@ -78,7 +73,7 @@ def _update_suspicion(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchR
         if not suspected:
             cause = {"signature": found.signature, "title": found.title}
             ctx.record("fault.suspected", step=ctx.observations.step, **cause)
-        _end_where_the_script_is_over(ctx, snapshot, found)
+        _end_where_the_script_is_over(ctx, found)
 
 
 def hand_over_to_agent(ctx: RunContext) -> None:
@@ -92,7 +87,7 @@ def hand_over_to_agent(ctx: RunContext) -> None:
     _clear(ctx, "the agent beside the script lives: it judges")
 
 
-def _end_where_the_script_is_over(ctx: RunContext, snapshot: ClusterSnapshot, diagnosis: Diagnosis) -> None:
+def _end_where_the_script_is_over(ctx: RunContext, diagnosis: Diagnosis) -> None:
     """The script's own end confirms the suspicion.
 
     Its job should end soon after checks and hooks, else end it.
@@ -101,8 +96,8 @@ def _end_where_the_script_is_over(ctx: RunContext, snapshot: ClusterSnapshot, di
     if attempt_dir.exit_record(ctx.run_dir, attempt.number, attempt.launch.number) is None:
         over.stop()
         return
-    waited_s = over.held_s(snapshot.mono_s)
-    if waited_s >= float(ctx.settings.get("fault-grace", 60.0)) + exit_grace_s(ctx.settings):
+    waited_s = over.held_s(ctx.snapshot.mono_s)
+    if waited_s >= number_of(ctx.settings, "fault-grace") + exit_grace_s(ctx.settings):
         end_attempt.announce_end(
             ctx, f"{diagnosis.title}; its script ended {waited_s:.0f} s ago, and the job has not"
         )
@@ -113,11 +108,10 @@ def _clear(ctx: RunContext, why: str) -> None:
         ctx.record("fault.survived", why=why)
 
 
-def _detect_hang(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport) -> None:
-    """End the launch if it hangs."""
+def _detect_hang(ctx: RunContext, report: WatchReport) -> None:
     seen, attempt = ctx.observations, ctx.attempt
     watch = seen.per_start(_HangWatch)
-    if not watch.looked.due(snapshot.mono_s, LOOK_EVERY_S):
+    if not watch.looked.due(ctx.snapshot.mono_s, LOOK_EVERY_S):
         return
     if watch.afar is None:
         watched = HangTarget(
@@ -125,14 +119,12 @@ def _detect_hang(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport
             f"{attempt.launch.number}.{attempt.launch.start.number}",
             attempt.used,
             tuple,
-            lambda now: observe.read_logs(ctx, now, fresh=True),
+            lambda: observe.read_logs(ctx, fresh=True),
         )
-        watch.afar = RemoteHangWatch(
-            ctx, snapshot, watched, hang_rules.hang_limits(ctx.settings, from_afar=True)
-        )
+        watch.afar = RemoteHangWatch(ctx, watched, hang_rules.hang_limits(ctx.settings, from_afar=True))
     lost = any(node in seen.silent for node in attempt.used)
     suspect = observe.monitor_of(ctx).suspect_limits(lost=lost, from_afar=True)
     over = attempt_dir.script_has_ended(ctx.run_dir, attempt.number, attempt.launch.number)
-    verdict = watch.afar.look(snapshot, report, over=over, suspect=suspect)
+    verdict = watch.afar.look(report, over=over, suspect=suspect)
     if verdict is not None:
         end_attempt.announce_end(ctx, f"it hangs: {verdict.reason}")

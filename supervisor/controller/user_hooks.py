@@ -17,29 +17,18 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from ftrun.supervisor.config.settings import number_of
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import hook_runner
+from ftrun.supervisor.model.run import Incident, Run
 from ftrun.supervisor.model.states import State
-from ftrun.supervisor.model.timers import Stopwatches
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store import submission_context
 
-if TYPE_CHECKING:
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-    from ftrun.supervisor.model.run import Incident, Run
-
-
 AT_ONCE_MAX = 8
 LOST_AFTER_S = 30.0  # after its limit: a parent without a record has died
-
-
-@dataclass
-class _Clocks:
-    """Of one launch."""
-
-    unheard: Stopwatches = field(default_factory=Stopwatches)  # by key of a command
 
 
 @dataclass
@@ -109,17 +98,17 @@ def hook_environment(run: Run, run_dir: str, one: DueHook) -> dict[str, str]:
     return {f"FTRUN_{name}": " ".join(str(value).replace("\0", " ").split()) for name, value in told.items()}
 
 
-def run_due_hooks(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
+def run_due_hooks(ctx: RunContext) -> None:
     """Journal the ends of commands and start what is due. Raises LeaseLost, Stale, OSError (journal)."""
     if not any(ctx.settings.get(name) for name in ("on-fault", "on-give-up", "pre-hook", "post-hook")):
         return
     _note_those_in_the_job(ctx)
-    _note_ends(ctx, snapshot)
+    _note_ends(ctx)
     for one in due_hooks(ctx.run):
         if _running_hooks(ctx) >= AT_ONCE_MAX:
             return
         ctx.record("hook.intended", key=one.key, hook=one.hook)
-        ctx.services.act("hook", snapshot, partial(_start, ctx, one))
+        ctx.act("hook", partial(_start, ctx, one))
 
 
 def has_pending_hooks(ctx: RunContext) -> bool:
@@ -132,7 +121,7 @@ def _start(ctx: RunContext, one: DueHook) -> None:
     run, folder = ctx.run, os.path.join(ctx.run_dir, "hooks")
     cwd = ctx.cwd
     cwd = cwd if os.path.isdir(cwd) else ctx.run_dir
-    limit_s = float(ctx.settings.get("hook-limit", 60.0))
+    limit_s = number_of(ctx.settings, "hook-limit")
     argv = [
         "-I",
         "-S",
@@ -167,9 +156,8 @@ def _running_hooks(ctx: RunContext) -> int:
     return len(pids)
 
 
-def _note_ends(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
-    """Journal the ends of commands that this supervisor or an earlier one started."""
-    limit_s = float(ctx.settings.get("hook-limit", 60.0))
+def _note_ends(ctx: RunContext) -> None:
+    limit_s = number_of(ctx.settings, "hook-limit")
     for key in [key for key, why in ctx.run.hooks.items() if not why]:
         hook = key.partition(".")[0]
         end = _end(os.path.join(ctx.run_dir, "hooks", f"{key}.end"))
@@ -177,7 +165,8 @@ def _note_ends(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
             _running_hooks(ctx)
             ctx.record("hook.ended", key=key, hook=hook, **end)
         elif (
-            ctx.observations.per_launch(_Clocks).unheard[key].held_s(snapshot.mono_s) > limit_s + LOST_AFTER_S
+            ctx.observations.stopwatches["hook unheard", key].held_s(ctx.snapshot.mono_s)
+            > limit_s + LOST_AFTER_S
         ):
             ctx.record("hook.ended", key=key, hook=hook, code=None, why="unknown: it left no record")
 

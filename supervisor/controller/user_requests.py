@@ -13,14 +13,10 @@ import json
 import os
 import stat
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import finish
 from ftrun.supervisor.model.states import State
-
-if TYPE_CHECKING:
-    from ftrun.supervisor.context.run_context import RunContext
-
 
 WANTS = frozenset({"cancel", "stop", "pause", "clear", "resume"})
 UNREADABLE = ("unreadable", "", False)

@@ -42,7 +42,9 @@ class Injector:
         return self._box
 
     def do(self, action: Action, seen: Observation) -> None:
-        """Perform one action of a scenario. Raises NoSandbox, SandboxError."""
+        """Perform one action of a scenario: one of this class, or one of the sandbox. Raises NoSandbox,
+        SandboxError.
+        """
         if action.do == "ftrun":
             self.ftrun(*(word.replace("{run}", seen.run.id) for word in action.words))
         elif action.do == "scancel":
@@ -54,28 +56,14 @@ class Injector:
             self.scancel_named(STRANGERS)
         elif action.do == "urgent_job":
             self._occupy(len(self.box.node_names), "--partition=urgent", "--wrap=sleep 4")
-        elif action.has_target:
-            getattr(self, action.do)(target_node(action, seen))
         else:
-            getattr(self, action.do)()
+            act = getattr(self if hasattr(self, action.do) else self.box, action.do)
+            act(*([target_node(action, seen)] if action.has_target else []))
 
     def _occupy(self, nodes: int, *words: str) -> None:
-        """Submit another user's job, which takes so many nodes."""
         self.submit_plain(f"-N{nodes}", "--exclusive", "--output=/dev/null", *words)
 
     # ---- nodes and the controller
-
-    def crash(self, node: str) -> None:
-        """Let the node lose power."""
-        self.box.crash(node)
-
-    def freeze(self, node: str) -> None:
-        """Stop every process of the node."""
-        self.box.freeze(node)
-
-    def mend(self, node: str) -> None:
-        """Undo `crash` or `freeze`."""
-        self.box.mend(node)
 
     def counters(self, nodes: Sequence[str]) -> str:
         """Give these nodes a memory controller without errors; return the folder for `ftrun-hook watch
@@ -122,14 +110,6 @@ class Injector:
     def drain(self, node: str) -> None:
         """Drain the node as an administrator does."""
         self._run(["scontrol", "update", f"nodename={node}", "state=drain", "reason=kernel update"])
-
-    def stop_controller(self) -> None:
-        """Stop slurmctld."""
-        self.box.stop_controller()
-
-    def start_controller(self) -> None:
-        """Start slurmctld again."""
-        self.box.start_controller()
 
     # ---- ftrun's own processes
 

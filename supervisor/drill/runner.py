@@ -91,10 +91,8 @@ def run_all(
     on_event: Callable[[Event], None],
     on_end: Callable[[Result], None],
 ) -> list[Result]:
-    """Run these drills, at most `lanes` at a time; the results are in their order.
-
-    Raises what `run_scenario` raises. Every drill has cleaned up before this returns or raises, on
-    KeyboardInterrupt too.
+    """Run these drills, at most `lanes` at a time; the results are in their order. Raises what `run_scenario`
+    raises. Every drill has cleaned up before this returns or raises, on KeyboardInterrupt too.
     """
     stop = threading.Event()
 
@@ -211,7 +209,6 @@ class Drill:
         )
 
     def _follow(self, inject: Injector) -> None:
-        """Perform the actions when they are due, until the runs are over."""
         began = acted = time.monotonic()
         actions = list(self.scenario.actions)
         while True:

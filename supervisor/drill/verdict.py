@@ -71,7 +71,6 @@ def _listed(things: Sequence[Any], nothing: str) -> str:
 
 
 def _ends(scenario: Scenario, outcome: Outcome) -> Iterator[Check]:
-    """Check the end of every run of the drill."""
     for one in outcome.runs:
         wanted = scenario.expect.end if one is outcome.runs[0] else "finished"
         seen = f"{one.state.value} {one.final_reason}".strip()
@@ -81,7 +80,6 @@ def _ends(scenario: Scenario, outcome: Outcome) -> Iterator[Check]:
 
 
 def _recovery(expect: Expectation, run: Run) -> Iterator[Check]:
-    """Check what was diagnosed and decided."""
     classes = [incident.fault for incident in run.incidents]
     held = _same_classes(classes, expect.classes)
     yield Check(f"diagnosed as {_listed(expect.classes, 'nothing')}", held, _listed(classes, "nothing"))
@@ -171,7 +169,6 @@ def _processes_kept(trace: Trace) -> Check:
 
 
 def _nodes(expect: Expectation, outcome: Outcome) -> Iterator[Check]:
-    """Check which nodes are blamed, drained and avoided."""
     run, trace, hurt = outcome.runs[0], outcome.traces[0], outcome.hurt_nodes
     blamed = run.incidents[0].nodes if run.incidents else ()
     if expect.blamed == "hurt":

@@ -11,6 +11,7 @@ from typing import Any
 
 import ftrun.hooks
 from ftrun.supervisor import drill_trainer
+from ftrun.supervisor.config.settings import text_of
 from ftrun.supervisor.drill.scenario import Scenario
 from ftrun.supervisor.drill_trainer import trainer
 
@@ -59,7 +60,7 @@ def plan_of(one: Scenario, work: Path, *, hurt: bool, host: str) -> dict[str, An
         **stage,
         "folder": str(work),
         "shares": one.ranks,
-        "marker": one.settings.get("checkpoint-marker", ""),
+        "marker": text_of(one.settings, "checkpoint-marker"),
         "host": host,
         "faults": [asdict(fault) for fault in (one.faults if hurt else ())],
     }

@@ -92,10 +92,9 @@ def write_part(folder: str, rank: int, size: int, state: Mapping[str, Any], pad_
 
 
 def read_part(folder: str, rank: int, size: int) -> tuple[dict[str, Any], list[str]]:
-    """(the step and this rank's share of the weights, zeros elsewhere; the files read).
-
-    Raises RuntimeError for a torn or foreign file. Every file says how many ranks wrote; a rank beyond these
-    reads nothing, and does not know the step.
+    """(the step and this rank's share of the weights, zeros elsewhere; the files read). Raises RuntimeError
+    for a torn or foreign file. Every file says how many ranks wrote; a rank beyond these reads nothing, and
+    does not know the step.
     """
     state: dict[str, Any] = {"step": 0, "weights": [0] * WIDTH}
     read: list[str] = []

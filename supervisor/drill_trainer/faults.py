@@ -118,7 +118,6 @@ def _be_killed(_trainer: Victim) -> None:
 
 
 def _be_slow(trainer: Victim) -> None:
-    """Make each step on this rank slower from now on."""
     trainer.slowness = SLOW_FACTOR
 
 
@@ -190,7 +189,6 @@ class InjectedError(Exception):
 
 
 def _raise_error(trainer: Victim) -> None:
-    """Raise in the training loop."""
     raise InjectedError(f"injected at step {trainer.step + 1}")
 
 
@@ -205,8 +203,6 @@ def _raise_from_thread(_trainer: Victim) -> None:
 
 
 def _raise_in_handler(trainer: Victim) -> None:
-    """Let the handler of a signal raise."""
-
     def handler(*_: Any) -> None:
         _raise_error(trainer)
 
@@ -225,8 +221,6 @@ def _read_nowhere(_trainer: Victim) -> None:
 
 
 def _get_signal(number: int) -> Callable[[Victim], None]:
-    """Send the own process a signal with its usual effect."""
-
     def strike_with(_trainer: Victim) -> None:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

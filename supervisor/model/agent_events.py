@@ -31,7 +31,6 @@ from ftrun.supervisor.model.run import (
     Attempt,
     Budgets,
     Companion,
-    Exclusion,
     HangDecision,
     Incident,
     Record,
@@ -153,17 +152,10 @@ def _begun(run: Run, record: Record) -> Run:
 
 def _ending(run: Run, record: Record) -> Run:
     """The agent is about to end this start: it may die first, and the script may report success."""
-    owner, place = _owner(run, record), (record["launch"], record["start"])
-    if owner is None:
+    note = _note(run, record)
+    if note is None or note.over_at_s is not None:
         return run
-    ends = record["data"].get("logs", {})
-    begun = (
-        replace(one, by_us=True, end_offsets=one.end_offsets or ends)
-        if (one.launch, one.number) == place and one.over_at_s is None
-        else one
-        for one in owner.begun
-    )
-    return _with_owner(run, record, begun=tuple(begun))
+    return _noted(run, record, by_us=True, end_offsets=note.end_offsets or record["data"].get("logs", {}))
 
 
 def _hung(run: Run, record: Record) -> Run:
@@ -179,19 +171,22 @@ def _hung(run: Run, record: Record) -> Run:
 
 
 def _over(run: Run, record: Record) -> Run:
-    data, owner = record["data"], _owner(run, record)
-    if owner is None:
+    data = record["data"]
+    code, signal, by_us = data.get("code"), data.get("signal"), bool(data.get("by_us"))
+    return _noted(run, record, over_at_s=_at_s(record), code=code, signal=signal, by_us=by_us)
+
+
+def _note(run: Run, record: Record) -> StartNote | None:
+    owner, place = _owner(run, record), (record["launch"], record["start"])
+    begun = owner.begun if owner is not None else ()
+    return next((one for one in begun if (one.launch, one.number) == place), None)
+
+
+def _noted(run: Run, record: Record, **changes: Any) -> Run:
+    owner, note = _owner(run, record), _note(run, record)
+    if owner is None or note is None:
         return run
-    ended = {
-        "over_at_s": _at_s(record),
-        "code": data.get("code"),
-        "signal": data.get("signal"),
-        "by_us": bool(data.get("by_us")),
-    }
-    begun = (
-        replace(one, **ended) if (one.launch, one.number) == (record["launch"], record["start"]) else one
-        for one in owner.begun
-    )
+    begun = (replace(one, **changes) if one is note else one for one in owner.begun)
     return _with_owner(run, record, begun=tuple(begun))
 
 
@@ -202,24 +197,13 @@ def _diagnosed(run: Run, record: Record) -> Run:
     data, owner = record["data"], _owner(run, record)
     if owner is None or any(one.id == data["incident"] for one in run.incidents):
         return run
-    diagnosis = data["diagnosis"]
-    place = (record["launch"], record["start"])
-    start = next((one for one in owner.begun if (one.launch, one.number) == place), None)
-    incident = Incident(
-        id=data["incident"],
-        attempt=owner.number,
-        launch=record["launch"],
+    start = _note(run, record)
+    incident = Incident.of(
+        record,
         start=record["start"],
-        fault=diagnosis["class"],
-        signature=diagnosis["signature"],
-        title=diagnosis["title"],
-        nodes=tuple(diagnosis["nodes"]),
         attempt_nodes=start.nodes if start is not None and start.nodes else owner.used,
-        step=data.get("step"),
-        first_evidence_at_s=data.get("first_evidence_at_s"),
         ended_at_s=start.over_at_s if start is not None else None,
         diagnosed_at_s=_at_s(record),
-        diagnosis=diagnosis,
     )
     # A copy may arrive late.
     ordered = sorted((*run.incidents, incident), key=lambda one: (one.attempt, one.launch, one.start))
@@ -240,16 +224,13 @@ def _decided(run: Run, record: Record) -> Run:
         spent, retries = dict(run.spent), run.retries + 1
         if data.get("class") in data["spent"]:
             spent[data["class"]] = spent.get(data["class"], 0) + 1
-    excluded = {e.node: e for e in run.excluded if e.until_s > record["at"]}
-    for node in data.get("exclude", ()):
-        excluded[node] = Exclusion(node, data["exclude_until_s"], data["reason"])
     run = replace(
         run,
         spent=spent,
         retries=retries,
         rungs=run.rungs if late else dict(data.get("used", {})),
         **progress_after(run.best_step, run.best_checkpoint, data),
-        excluded=tuple(excluded[node] for node in sorted(excluded)),
+        excluded=run.excluded_after(record),
         set_aside=_set_aside(run, data),
         sizes_aside=tuple(dict.fromkeys((*run.sizes_aside, *data.get("sizes_aside", ())))),
     )
@@ -278,11 +259,7 @@ def _growth(run: Run, record: Record) -> Run:
     run = _with_owner(run, record, growth=str(data["reason"]), growth_failed=failed)
     if "rung" not in data or run.attempt is None or not _of_present(run, record):
         return run
-    place = (record["launch"], record["start"])
-    begun = tuple(
-        replace(one, grown=True) if (one.launch, one.number) == place else one for one in run.attempt.begun
-    )
-    run = run.with_attempt(begun=begun).with_launch(aside=tuple(data.get("aside", ())))
+    run = _noted(run, record, grown=True).with_launch(aside=tuple(data.get("aside", ())))
     if _judged_by_us(run, record):
         return run
     return replace(

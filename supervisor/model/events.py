@@ -2,8 +2,7 @@
 
 `fold(records)` is the only way from a journal to a `Run`; `apply(run, record)` returns the next one. All
 that the supervisor has to remember beyond one round is in the run, so a new supervisor goes on from the
-same value. `agent_events` folds what the agent inside a live allocation wrote. `unlisted_moves` checks a
-journal against the tables of `states.PARTS`.
+same value. `agent_events` folds what the agent inside a live allocation wrote.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from ftrun.supervisor.model.errors import UnreadableRun
 from ftrun.supervisor.model.renamed_settings import rename_settings
 from ftrun.supervisor.model.run import (
     Attempt,
-    Exclusion,
     GivenUpTasks,
     Incident,
     Launch,
@@ -26,7 +24,7 @@ from ftrun.supervisor.model.run import (
     Run,
     progress_after,
 )
-from ftrun.supervisor.model.states import AGENT_KINDS, PART_TRANSITIONS, SaveStage, next_state
+from ftrun.supervisor.model.states import AGENT_KINDS, SaveStage, next_state
 
 
 class BadRecord(UnreadableRun):
@@ -56,34 +54,6 @@ def fold(run_id: str, records: Iterable[Record]) -> Run:
                 f"{kind!r} makes no sense in the journal: {type(error).__name__}: {error}"
             ) from error
     return run
-
-
-def unlisted_moves(run_id: str, records: Iterable[Record]) -> list[str]:
-    """Return a sentence for each move of a part that `states.PARTS` does not list. Raises as `apply` does."""
-    run, found = Run(run_id), []
-    for record in records:
-        after, before = apply(run, record), _states_of_parts(run)
-        for (name, place), state in _states_of_parts(after).items():
-            was = before.get((name, place), PART_TRANSITIONS[name].first)
-            if not PART_TRANSITIONS[name].allows(was, record["kind"], state):
-                found.append(
-                    f"{record['kind']} moves the {name} of {place or 'the run'} from {was!r} to {state!r}"
-                )
-        run = after
-    return found
-
-
-def _states_of_parts(run: Run) -> dict[tuple[str, str], str]:
-    """(name of the part, whose it is) -> state."""
-    states: dict[tuple[str, str], str] = {("save", ""): run.save_stage}
-    for attempt in run.attempts:
-        place = f"attempt {attempt.number}"
-        states["submission", place] = attempt.submission
-        states["end", place] = attempt.end_state
-        states["resize", place] = attempt.resize_state
-        for one in attempt.companions:
-            states["companion", f"companion {attempt.number}.{one.launch}.{one.number}"] = one.state
-    return states
 
 
 # ---------------------------------------------------------------------- submissions and launches
@@ -263,7 +233,6 @@ def _dependents_moved(run: Run, record: Record) -> Run:
 
 
 def _progressed(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `Attempt` that a record of steps changes."""
     data = record["data"]
     return {
         "last_step": data.get("step"),
@@ -294,7 +263,6 @@ def _asked(
 
 
 def _tasks_failed(run: Run, record: Record) -> Run:
-    """Tasks of an array failed: they are to be repeated."""
     data, attempt = record["data"], run.attempts[-1]
     states = {int(task): state for task, state in data.get("states", {}).items()}
     return run.with_attempt(
@@ -385,24 +353,14 @@ def _leaving(stage: SaveStage) -> Callable[[Run, Record], Run]:
 def _diagnosed(run: Run, record: Record) -> Run:
     """Add the incident of a judged launch; one that is judged anew keeps what it cost before."""
     data = record["data"]
-    diagnosis = data["diagnosis"]
     attempt = run.attempt
     assert attempt is not None
     known = next((i for i in run.incidents if i.id == data["incident"]), None)
-    incident = Incident(
-        id=data["incident"],
-        attempt=record["attempt"],
-        launch=record["launch"],
-        fault=diagnosis["class"],
-        signature=diagnosis["signature"],
-        title=diagnosis["title"],
-        nodes=tuple(diagnosis["nodes"]),
+    incident = Incident.of(
+        record,
         attempt_nodes=attempt.used,
-        step=data.get("step"),
-        first_evidence_at_s=data.get("first_evidence_at_s"),
         ended_at_s=attempt.launch.end.at_s,
         diagnosed_at_s=record["at"],
-        diagnosis=diagnosis,
         start=attempt.launch.start.number,
         path=known.path if known is not None else (),
         before=known.before if known is not None else None,
@@ -415,12 +373,6 @@ def _decided(run: Run, record: Record) -> Run:
     """Apply a decision: what is done, and the budgets and exclusions from now on."""
     data = record["data"]
     spent = dict(data["spent"])  # the budgets after this decision, written out: the fold needs no policy
-    # What is over by the clock of who decides stays over, whatever another host's clock says.
-    excluded = {e.node: e for e in run.excluded if e.until_s > record["at"]}
-    for node in data.get("exclude", ()):
-        excluded[node] = Exclusion(node, data["exclude_until_s"], data["reason"])
-    for node in data.get("relax", ()):
-        excluded.pop(node, None)
     run = replace(
         run,
         decision=data,
@@ -428,7 +380,7 @@ def _decided(run: Run, record: Record) -> Run:
         retries=data["retries"],
         rungs=data.get("used", run.rungs),
         **progress_after(run.best_step, run.best_checkpoint, data),
-        excluded=tuple(excluded[node] for node in sorted(excluded)),
+        excluded=run.excluded_after(record),
         sizes_aside=(*run.sizes_aside, data["aside"]) if data.get("aside") else run.sizes_aside,
     )
     if run.attempts:
@@ -449,7 +401,6 @@ def _incident_decided(run: Run, record: Record) -> Run:
 
 
 def _final(run: Run, record: Record) -> Run:
-    """Apply the end of the run."""
     data = record["data"]
     run = replace(
         run,

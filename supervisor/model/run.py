@@ -381,6 +381,24 @@ class Incident:
     path: tuple[tuple[str, str], ...] = ()  # each rung that the agent considered, and why it was taken or not
     before: Budgets | None = None  # where the agent decided first: the budgets without that decision
 
+    @classmethod
+    def of(cls, record: Record, **more: Any) -> Incident:
+        """The incident of a record that holds a diagnosis; `more`: the fields that are not in it."""
+        data, diagnosis = record["data"], record["data"]["diagnosis"]
+        return cls(
+            id=data["incident"],
+            attempt=record["attempt"],
+            launch=record["launch"],
+            fault=diagnosis["class"],
+            signature=diagnosis["signature"],
+            title=diagnosis["title"],
+            nodes=tuple(diagnosis["nodes"]),
+            step=data.get("step"),
+            first_evidence_at_s=data.get("first_evidence_at_s"),
+            diagnosis=diagnosis,
+            **more,
+        )
+
     @property
     def inside(self) -> bool:
         """The agent decided it, to go on inside the allocation."""
@@ -478,6 +496,13 @@ class Run:
     def excluded_at(self, now_s: float) -> tuple[str, ...]:
         """The nodes excluded at a time, sorted."""
         return tuple(sorted({e.node for e in self.excluded if e.until_s > now_s}))
+
+    def excluded_after(self, record: Record) -> tuple[Exclusion, ...]:
+        """The exclusions after a decision. What is over by the clock of who decides stays over."""
+        data, kept = record["data"], {e.node: e for e in self.excluded if e.until_s > record["at"]}
+        for node in data.get("exclude", ()):
+            kept[node] = Exclusion(node, data["exclude_until_s"], data["reason"])
+        return tuple(kept[node] for node in sorted(kept) if node not in data.get("relax", ()))
 
 
 def max_step(one: int | None, other: int | None) -> int | None:

@@ -14,8 +14,8 @@ no Slurm, no files and no time.
     finished    the user's script came to its end
     stopped     going on makes no sense, or a person said stop; the record has the reason
 
-Five parts of a run have states of their own; PARTS has their tables. `events.unlisted_moves` checks a
-journal against them. The fold does not refuse a move that they lack: an unforeseen order of records must
+Five parts of a run have states of their own; PART_TRANSITIONS has their tables, and tests check journals
+against them. The fold does not refuse a move that they lack: an unforeseen order of records must
 not stop the supervision of a live run.
 """
 
@@ -78,15 +78,8 @@ TRANSITIONS: Mapping[State, Mapping[str, State]] = {
         "end.intended": State.ENDING,
         "run.stopped": State.STOPPED,
     },
-    State.ENDING: {
-        "job.requeued": State.SETTLING,
-        "job.ended": State.SETTLING,
-        "run.stopped": State.STOPPED,
-    },
-    State.SETTLING: {
-        "decided": State.RECOVERING,
-        **_OVER,
-    },
+    State.ENDING: {"job.requeued": State.SETTLING, "job.ended": State.SETTLING, "run.stopped": State.STOPPED},
+    State.SETTLING: {"decided": State.RECOVERING, **_OVER},
     State.RECOVERING: {
         "attempt.opened": State.SUBMITTING,
         "launch.kept": State.QUEUED,
@@ -231,116 +224,34 @@ PART_TRANSITIONS: Mapping[str, Part] = {
 # ---------------------------------------------------------------------- records that do not move the run
 
 # The agent inside a live allocation journals these, and the supervisor copies them.
-AGENT_KINDS = frozenset(
-    {
-        "agent.opened",
-        "ladder.off",
-        "slurm.unanswered",
-        "start.begun",
-        "start.over",
-        "checkpoint.poisoned",
-        "start.diagnosed",
-        "start.decided",
-        "start.stopped",
-        "start.placed",
-        "start.first-step",
-        "start.left",
-        "start.stays",
-        "grow.stays",
-        "grow.begun",
-        "grow.dropped",
-        "dependents.held",
-        "hang.suspected",
-        "hang.decided",
-        "stacks.taken",
-        "save.asked",
-        "save.done",
-        "save.missed",
-        "straggler.seen",
-        "rank.died",
-        "rank.again",
-        "rank.left",
-        "start.end.intended",
-        "steps.cancel.intended",
-        "steps.cancel.done",
-        "script.end.intended",
-        "script.end.done",
-        "stage.paired",
-        "restore.intended",
-        "restore.done",
-        "restore.failed",
-        "sweep.intended",
-        "sweep.done",
-        "nodes.checked",
-        "release.intended",
-        "release.done",
-        "release.refused",
-        "companion.intended",
-        "companion.submitted",
-        "companion.here",
-        "companion.failed",
-        "companion.ended.intended",
-        "companion.ended",
-        "companion.gone",
-    }
-)
+AGENT_KINDS = frozenset({
+    "agent.opened", "ladder.off", "slurm.unanswered", "start.begun", "start.over",
+    "checkpoint.poisoned", "start.diagnosed", "start.decided", "start.stopped", "start.placed",
+    "start.first-step", "start.left", "start.stays", "grow.stays", "grow.begun", "grow.dropped",
+    "dependents.held", "hang.suspected", "hang.decided", "stacks.taken", "save.asked", "save.done",
+    "save.missed", "straggler.seen", "rank.died", "rank.again", "rank.left", "start.end.intended",
+    "steps.cancel.intended", "steps.cancel.done", "script.end.intended", "script.end.done",
+    "stage.paired", "restore.intended", "restore.done", "restore.failed", "sweep.intended",
+    "sweep.done", "nodes.checked", "release.intended", "release.done", "release.refused",
+    "companion.intended", "companion.submitted", "companion.here", "companion.failed",
+    "companion.ended.intended", "companion.ended", "companion.gone",
+})  # fmt: skip
 
 IGNORED_SUFFIX = "!"
 """Suffix of the key of a line that is no evidence, because another job wrote it (`line.ignored`)."""
 
 # Records that do not move the run. They may appear in any state.
-NON_MOVING_KINDS = AGENT_KINDS | frozenset(
-    {
-        "journal.opened",
-        "run.created",
-        "submit.intended",
-        "submit.unknown",
-        "job.adopted",
-        "launch.seen",
-        "evidence",
-        "line.ignored",
-        "tasks.failed",
-        "tasks.given-up",
-        "tasks.end.intended",
-        "tasks.end.done",
-        "launch.progress",
-        "diagnosed",
-        "end.done",
-        "drain.intended",
-        "drain.done",
-        "drain.refused",
-        "drain.asked",
-        "raise.asked",
-        "cancel.intended",
-        "cancel.done",
-        "exclude.intended",
-        "exclude.done",
-        "exclude.refused",
-        "resize.intended",
-        "resize.done",
-        "resize.refused",
-        "queue.waited",
-        "dependents.moved",
-        "attempt.over",
-        "attempt.closed",
-        "agent.absent",
-        "request.seen",
-        "halt.set",
-        "halt.due",
-        "leave.intended",
-        "leave.asked",
-        "leave.saved",
-        "leave.missed",
-        "leave.dropped",
-        "warned",
-        "observed",
-        "checkpoint.set-aside",
-        "checkpoint.taken-back",
-        "final.line",
-        "hook.intended",
-        "hook.ended",
-    }
-)
+NON_MOVING_KINDS = AGENT_KINDS | frozenset({
+    "journal.opened", "run.created", "submit.intended", "submit.unknown", "job.adopted", "launch.seen",
+    "evidence", "line.ignored", "tasks.failed", "tasks.given-up", "tasks.end.intended",
+    "tasks.end.done", "launch.progress", "diagnosed", "end.done", "drain.intended", "drain.done",
+    "drain.refused", "drain.asked", "raise.asked", "cancel.intended", "cancel.done", "exclude.intended",
+    "exclude.done", "exclude.refused", "resize.intended", "resize.done", "resize.refused",
+    "queue.waited", "dependents.moved", "attempt.over", "attempt.closed", "agent.absent",
+    "request.seen", "halt.set", "halt.due", "leave.intended", "leave.asked", "leave.saved",
+    "leave.missed", "leave.dropped", "warned", "observed", "checkpoint.set-aside",
+    "checkpoint.taken-back", "final.line", "hook.intended", "hook.ended",
+})  # fmt: skip
 
 
 class IllegalEvent(UnreadableRun):

@@ -10,6 +10,7 @@ end: `ftrun resume` goes on with the budgets as they were.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from ftrun.slurm.records import dataclass
@@ -56,15 +57,7 @@ class StopConditions:
 
     def to_json(self) -> dict[str, Any]:
         """What stands in the file and in the journal."""
-        return {
-            "token": self.token,
-            "pause": self.pause,
-            "now": self.now,
-            "after_checkpoint": self.after_checkpoint,
-            "at_step": self.at_step,
-            "before_s": self.before_s,
-            "by": self.by,
-        }
+        return asdict(self)
 
     @classmethod
     def from_json(cls, data: object) -> StopConditions:

@@ -1,14 +1,16 @@
-"""Stopwatches and intervals of the loop. (pure)
+"""Stopwatches and intervals of the loop, and slots for what a feature remembers. (pure)
 
-All times are those of the loop's monotonic clock, which the caller passes in. A feature declares a
-dataclass of stopwatches and intervals and gets its one object of that type from its holder
-(`context.observations.Slots`).
+All times are those of the loop's monotonic clock, which the caller passes in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections import defaultdict
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -55,19 +57,42 @@ class Interval:
         return self.due(0.0, float("inf"))
 
 
-class Stopwatches(dict[Hashable, Stopwatch]):
+class Stopwatches(defaultdict[Hashable, Stopwatch]):
     """One stopwatch for each key."""
 
-    def __missing__(self, key: Hashable) -> Stopwatch:
-        return self.setdefault(key, Stopwatch())
+    def __init__(self) -> None:
+        super().__init__(Stopwatch)
 
     def stop(self, key: Hashable) -> None:
         """The condition does not hold for this key."""
         self.pop(key, None)
 
 
-class Intervals(dict[Hashable, Interval]):
+class Intervals(defaultdict[Hashable, Interval]):
     """One interval for each key."""
 
-    def __missing__(self, key: Hashable) -> Interval:
-        return self.setdefault(key, Interval())
+    def __init__(self) -> None:
+        super().__init__(Interval)
+
+
+class Slots:
+    """One object of each class, made when it is first asked for.
+
+    A feature declares the class. No other feature names it, so none can touch what is in it, and the holder
+    of the slots knows no feature.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[type, Any] = {}
+
+    def of(self, kind: type[T], make: Callable[[], T] | None = None) -> T:
+        """The object of this class; made by `make` where the class asks for arguments."""
+        if kind not in self._made:
+            self._made[kind] = kind() if make is None else make()
+        return cast("T", self._made[kind])
+
+    def close(self) -> None:
+        """Close what can be closed."""
+        for made in self._made.values():
+            if hasattr(made, "close"):
+                made.close()

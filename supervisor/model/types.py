@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from ftrun.slurm.records import dataclass
 
@@ -364,7 +364,7 @@ class ClassRule:
     """
 
     budget: int
-    exclude: str = "never"
+    exclude: Literal["always", "proven", "never"] = "never"
     drain: bool = False
     elsewhere: bool = False  # the second try goes to other nodes first
     back_off: float = (
@@ -394,3 +394,31 @@ CLASS_RULES: Mapping[FaultClass, ClassRule] = {
     FaultClass.CANCELLED: ClassRule(0),
     FaultClass.HEALTHY: ClassRule(1),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointState:
+    """What is known of checkpoints at one moment.
+
+    `path` is the newest complete one by the rule of `checkpoints.newest` ("" = none), `stamp` identifies one
+    writing of it (`checkpoints.stamp`), `step` is the one in its name (`checkpoints.step_of`), `logged` the
+    highest step that the log reports as saved. `quiet_s`: how long path and stamp have been unchanged;
+    `marked`: it has the marker; `overtaken`: the one before, of which the newest has taken the place.
+    """
+
+    path: str = ""
+    stamp: str = ""
+    step: int | None = None
+    logged: int | None = None
+    quiet_s: float = 0.0
+    marked: bool = False
+    overtaken: CheckpointState | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """What the journal keeps at the time of the request."""
+        return {"path": self.path, "stamp": self.stamp, "step": self.step, "logged": self.logged}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CheckpointState:
+        """The inverse of `to_json`."""
+        return cls(data.get("path", ""), data.get("stamp", ""), data.get("step"), data.get("logged"))

@@ -25,7 +25,7 @@ from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.nodes import drain_rules, history, ledger
 from ftrun.supervisor.nodes.drain_rules import BadRequest, DrainHistory, DrainRequest, Limits
 from ftrun.supervisor.nodes.recheck_rules import CheckNodes, CheckReport
-from ftrun.supervisor.nodes.spool import SpoolProtocol, WaitingRequest
+from ftrun.supervisor.nodes.spool import Spool, WaitingRequest
 from ftrun.supervisor.policy import priority_boost
 from ftrun.supervisor.policy.priority_boost import NO_RULE, BoostRule
 from ftrun.supervisor.store.append_log import AppendLog
@@ -75,7 +75,7 @@ class DrainService:
 
     home: str
     cluster: Cluster
-    spool: SpoolProtocol
+    spool: Spool
     look: CheckNodes
     limits: Limits
     opened: Callable[[bytes], munge.Credential | None]
@@ -199,7 +199,6 @@ class DrainService:
             )
 
     def _raise(self, case: _Case, rows: Mapping[str, NodeRow]) -> None:
-        """Put a waiting job ahead, or say why not."""
         asked, rule = case.request, self.rule
         if not rule.how or self.prefer is None:
             self._answer(case.waiting, case.key, "noted", "this site puts no job ahead of others", "")

@@ -197,7 +197,6 @@ class RecheckRound:
             self._note("reworded", row.name, reason=after)
 
     def _step(self, row: NodeRow) -> str:
-        """Run the next command, once. Returns it for people."""
         number = self._memory(row.name).steps
         command = [word.replace("{node}", row.name) for word in shlex.split(self.steps[number])]
         self._note("step.intended", row.name, number=number, command=command)

@@ -22,7 +22,7 @@ import re
 import stat
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.nodes.drain_rules import ID
@@ -53,34 +53,6 @@ class WaitingRequest:
     uid: int
 
 
-class SpoolProtocol(Protocol):
-    """What the drain service needs of a spool."""
-
-    def look(self) -> tuple[list[WaitingRequest], int]:
-        """(waiting requests, how much rubbish was removed)."""
-        ...
-
-    def read(self, waiting: WaitingRequest) -> bytes | None:
-        """The credential of a request; None where it is gone."""
-        ...
-
-    def remove(self, name: str) -> bool:
-        """Remove what has this name."""
-        ...
-
-    def answered(self, request_id: str) -> bool:
-        """Whether there is an answer already."""
-        ...
-
-    def answer(self, request_id: str, facts: Mapping[str, Any]) -> None:
-        """Write an answer."""
-        ...
-
-    def forget_old_answers(self, now_s: float) -> None:
-        """Remove answers older than ANSWERS_KEPT_S."""
-        ...
-
-
 # ---------------------------------------------------------------------- the supervisor's side
 
 
@@ -91,17 +63,8 @@ def spool_owner(spool: str) -> int:
 
 def put_request(spool: str, request_id: str, credential: bytes) -> None:
     """Put a request there, whole or not at all; repeating does no harm. Raises OSError."""
-    temporary, path = os.path.join(spool, f".{request_id}.tmp"), os.path.join(spool, f"{request_id}.req")
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(temporary)  # left by an interrupted try
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    try:
-        os.write(fd, credential)
-        os.fchmod(fd, 0o644)  # a drain service without root has to read it; nobody else can open it
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.rename(temporary, path)
+    # 0644: a drain service without root has to read it; nobody else can open it.
+    _put(os.path.join(spool, f".{request_id}.tmp"), os.path.join(spool, f"{request_id}.req"), credential)
 
 
 def read_answer(spool: str, request_id: str) -> dict[str, Any] | None:
@@ -210,17 +173,7 @@ class Spool:
     def answer(self, request_id: str, facts: Mapping[str, Any]) -> None:
         """Write an answer, whole or not at all. Raises OSError."""
         body = json.dumps({"schema": SCHEMA, "id": request_id, **facts}).encode() + b"\n"
-        temporary = f".{request_id}.tmp"
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=self._answers)
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=self._answers)
-        try:
-            os.write(fd, body)
-            os.fchmod(fd, 0o644)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.rename(temporary, f"{request_id}.json", src_dir_fd=self._answers, dst_dir_fd=self._answers)
+        _put(f".{request_id}.tmp", f"{request_id}.json", body, at=self._answers)
 
     def forget_old_answers(self, now_s: float) -> None:
         """Remove answers older than ANSWERS_KEPT_S."""
@@ -229,6 +182,20 @@ class Spool:
                 with contextlib.suppress(OSError):
                     if now_s - entry.stat(follow_symlinks=False).st_mtime > ANSWERS_KEPT_S:
                         os.unlink(entry.name, dir_fd=self._answers)
+
+
+def _put(temporary: str, path: str, content: bytes, *, at: int | None = None) -> None:
+    """Write a file, 0644, whole or not at all. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary, dir_fd=at)  # left by an interrupted try
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=at)
+    try:
+        os.write(fd, content)
+        os.fchmod(fd, 0o644)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.rename(temporary, path, src_dir_fd=at, dst_dir_fd=at)
 
 
 def _content(fd: int, uid: int) -> bytes | None:

@@ -28,9 +28,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class CommonCause:
-    """One cause behind failures of several nodes. `where` is a switch or block; "" = the job or the
-    cluster.
-    """
+    """One cause behind failures of several nodes. `where` is a switch or block; "" = the job or the cluster."""
 
     at_s: float
     until_s: float

@@ -25,7 +25,7 @@ run stops, and the reason says how sure the diagnosis is and which setting tries
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ftrun.hooks.runtime.formats import duration_text
 from ftrun.slurm.records import replace
@@ -34,6 +34,7 @@ from ftrun.supervisor.diagnosis.checkpoint_blame import AGAIN
 from ftrun.supervisor.diagnosis.class_defaults import UNSURE
 from ftrun.supervisor.diagnosis.known_ends import HELD
 from ftrun.supervisor.model import stop_conditions
+from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import (
     CLASS_RULES,
     UNLIMITED,
@@ -46,10 +47,6 @@ from ftrun.supervisor.model.types import (
 from ftrun.supervisor.policy import elastic
 from ftrun.supervisor.policy.node_placement import add_node_decisions
 from ftrun.supervisor.policy.policy_input import PolicyInput, Ruling
-
-if TYPE_CHECKING:
-    from ftrun.supervisor.model.run import Run
-
 
 HOLD_BUDGET = "preflight"
 HOLDS_MAX = 5
@@ -95,14 +92,14 @@ def _stop(case: PolicyInput, reason: str, *notes: str) -> Decision:
     return Decision("stop", reason, advice=case.diagnosis.advice, notes=notes)
 
 
-def _wished(case: PolicyInput) -> Decision | None:
+def _requested(case: PolicyInput) -> Decision | None:
     wish = requested_stop(case.run)
     return replace(wish, advice=case.diagnosis.advice) if wish is not None else None
 
 
-def _left(case: PolicyInput) -> Decision | None:
+def _stopped_on_request(case: PolicyInput) -> Decision | None:
     """A script that was asked to save and exit, and exits 0, has not reached its end."""
-    return _wished(case) if stop_conditions.stopped_on_request(case.run, case.attempt, case.step) else None
+    return _requested(case) if stop_conditions.stopped_on_request(case.run, case.attempt, case.step) else None
 
 
 def _finished(case: PolicyInput) -> Decision | None:
@@ -155,7 +152,7 @@ def are_checks_waived(decision: Mapping[str, Any], spent: Mapping[str, int]) -> 
     return bool(decision.get("anyway")) or spent.get(HOLD_BUDGET, 0) >= HOLDS_MAX
 
 
-def _held(case: PolicyInput) -> Decision | None:
+def _held_by_checks(case: PolicyInput) -> Decision | None:
     """The script was not started: no fault of the run, so no budget of its classes is spent."""
     if not case.diagnosis.signature.startswith(HELD) or case.spent.get(HOLD_BUDGET, 0) >= HOLDS_MAX:
         return None
@@ -174,8 +171,7 @@ def _time_limit(case: PolicyInput) -> Decision | None:
     )
 
 
-def _kept(case: PolicyInput) -> Decision | None:
-    """Slurm requeued the job without a node fault: it starts again by itself."""
+def _left_to_slurm(case: PolicyInput) -> Decision | None:
     if not case.attempt.launch.requeued or case.attempt.ended_by_us or _held_after_launch_failure(case):
         return None
     reason = "requeued without a fault of a node: Slurm starts it again"
@@ -195,8 +191,7 @@ def _held_after_launch_failure(case: PolicyInput) -> bool:
     return "launchfail" in words and "held" in words
 
 
-def _of_the_size(case: PolicyInput) -> Decision | None:
-    """A new size of the run is to blame, not the script."""
+def _size_is_to_blame(case: PolicyInput) -> Decision | None:
     if case.run.retries >= case.limits.retries:
         return None
     size = elastic.size_to_exclude(case, sizes_of_settings(case.run.settings))
@@ -209,14 +204,14 @@ def _nothing_to_load(case: PolicyInput) -> Decision | None:
     """There are checkpoints, but none may be loaded. If much would be lost, only the user may decide to begin
     from nothing.
     """
-    if not case.stuck or case.from_zero:
+    if not case.no_checkpoint or case.from_zero:
         return None
     lost = "what was there before the run began is not thrown away"
-    if case.own:
+    if case.own_checkpoints:
         limit = duration_text(case.limits.from_zero_max_s)
         lost = f"{duration_text(case.trained_s)} of training are not thrown away (restart-from-zero-max: {limit})"
     advice = "Mend one of them, or say --ft-checkpoint-fresh to begin from nothing."
-    return replace(_stop(case, f"{case.summary}; {case.stuck}; {lost}"), advice=advice)
+    return replace(_stop(case, f"{case.summary}; {case.no_checkpoint}; {lost}"), advice=advice)
 
 
 def _once_more(case: PolicyInput) -> Decision | None:
@@ -243,7 +238,6 @@ def _hopeless(case: PolicyInput) -> Decision | None:
 
 
 def _says_never(case: PolicyInput) -> bool:
-    """The diagnosis or the class rules out another try."""
     found = case.diagnosis
     return not found.retry and (found.action is Action.STOP or not case.limits.budget(found.fault))
 
@@ -254,7 +248,6 @@ def _unsure(case: PolicyInput) -> bool:
 
 
 def _has_worked(case: PolicyInput) -> bool:
-    """The script made steps or a checkpoint, in this launch or in an earlier one."""
     return (
         case.step is not None
         or case.progressed
@@ -372,15 +365,15 @@ def _resubmit(case: PolicyInput) -> Decision:
 
 
 RULES: tuple[Callable[[PolicyInput], Decision | None], ...] = (
-    _left,
+    _stopped_on_request,
     _finished,
-    _wished,
+    _requested,
     _cancelled,
     _watch_only,
-    _held,
+    _held_by_checks,
     _time_limit,
-    _kept,
-    _of_the_size,
+    _left_to_slurm,
+    _size_is_to_blame,
     _nothing_to_load,
     _once_more,
     _hopeless,
@@ -392,7 +385,7 @@ RULES: tuple[Callable[[PolicyInput], Decision | None], ...] = (
 )
 
 
-def _only_watched(case: PolicyInput, ruling: Ruling) -> Ruling | None:
+def _observed_only(case: PolicyInput, ruling: Ruling) -> Ruling | None:
     """`observe`: show what would be done. A job that Slurm requeues goes on."""
     decision = ruling.decision
     if not case.limits.observe or decision.kind not in ("resubmit", "keep"):
@@ -403,7 +396,7 @@ def _only_watched(case: PolicyInput, ruling: Ruling) -> Ruling | None:
     return replace(ruling, decision=stop, would=decision)
 
 
-def _blind(case: PolicyInput, ruling: Ruling) -> Ruling | None:
+def _never_seen(case: PolicyInput, ruling: Ruling) -> Ruling | None:
     """The run left no record (P10): exit and progress are unknown, and another attempt would show no more.
 
     A node of the job that was lost explains that: it may have died before the job's script began.
@@ -415,14 +408,14 @@ def _blind(case: PolicyInput, ruling: Ruling) -> Ruling | None:
     return replace(ruling, decision=replace(decision, kind="stop", reason=reason), would=decision)
 
 
-VETOES: tuple[Callable[[PolicyInput, Ruling], Ruling | None], ...] = (_only_watched, _blind)
+VETOES: tuple[Callable[[PolicyInput, Ruling], Ruling | None], ...] = (_observed_only, _never_seen)
 
 
 def _vetoed(case: PolicyInput, ruling: Ruling) -> Ruling:
     return next((vetoed for veto in VETOES if (vetoed := veto(case, ruling)) is not None), ruling)
 
 
-_LAST_WORDS = (_left, _finished, _wished, _cancelled)  # these hold whatever Slurm does
+_LAST_WORDS = (_stopped_on_request, _finished, _requested, _cancelled)  # these hold whatever Slurm does
 
 
 def _delay_s(case: PolicyInput, rule: ClassRule) -> float:

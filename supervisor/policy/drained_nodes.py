@@ -13,13 +13,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
+from ftrun.slurm.client.cluster import NodeRow
 from ftrun.slurm.records import dataclass
-
-if TYPE_CHECKING:
-    from ftrun.slurm.client.cluster import NodeRow
-
 
 OURS = "ftrun:"  # prefix of drain reasons of ftrun
 _NOT_AT_ONCE = frozenset(

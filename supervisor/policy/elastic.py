@@ -22,19 +22,14 @@ whatever the size is and even if it worked before (some of its nodes are others 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator
 
 from ftrun.hooks.runtime.formats import duration_text
 from ftrun.slurm.records import dataclass
+from ftrun.supervisor.config.node_counts import Sizes
+from ftrun.supervisor.model.run import Attempt, Run
 from ftrun.supervisor.model.types import FaultClass
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from ftrun.supervisor.config.node_counts import Sizes
-    from ftrun.supervisor.model.run import Attempt, Run
-    from ftrun.supervisor.policy.policy_input import PolicyInput
-
+from ftrun.supervisor.policy.policy_input import PolicyInput
 
 MARGIN = 2.0
 """A growth must bring so many times its price: rates are uncertain, and a restart may fail."""

@@ -15,16 +15,14 @@ from __future__ import annotations
 
 import math
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ftrun.slurm.records import dataclass
+from ftrun.supervisor.config.settings import number_of
+from ftrun.supervisor.model.run import Attempt, Run
 from ftrun.supervisor.model.stop_conditions import TIME_LIMIT_MARGIN_S
 from ftrun.supervisor.model.types import FaultClass
 from ftrun.supervisor.policy.save_request import LIMIT_SHARE
-
-if TYPE_CHECKING:
-    from ftrun.supervisor.model.run import Attempt, Run
-
 
 F = FaultClass
 NOT_FAULTS = frozenset({F.HEALTHY, F.CANCELLED, F.TIMELIMIT, F.USER_CODE, F.DATA, F.CONFIG})
@@ -56,9 +54,7 @@ def fault_interval_s(run: Run, now_s: float, nodes: int) -> float:
 
 
 def node_hours(run: Run, now_s: float) -> float:
-    """Node-hours in which jobs of the run were running; without queue time, pauses and gaps between
-    attempts.
-    """
+    """Node-hours in which jobs of the run were running; without queue time, pauses and gaps between attempts."""
     return sum(_node_s(one, run, now_s) for one in run.attempts) / 3600.0
 
 
@@ -153,7 +149,7 @@ def estimate_run(run: Run, now_s: float) -> RunEstimate | None:
         now_s=now_s,
         started_s=attempt.launch.started_at_s,
         limit_s=attempt.launch.limit_s,
-        save_wait_s=float(run.settings.get("save-wait", 120.0)),
+        save_wait_s=number_of(run.settings, "save-wait"),
     )
 
 

@@ -32,18 +32,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.config.node_counts import whole_units
+from ftrun.supervisor.config.node_counts import Sizes, whole_units
 from ftrun.supervisor.config.recovery_order import RungRules
 from ftrun.supervisor.config.rungs import Rung
 from ftrun.supervisor.model.types import CLASS_RULES, FaultClass
 from ftrun.supervisor.policy.policy_input import PolicyInput, Ruling
-
-if TYPE_CHECKING:
-    from ftrun.supervisor.config.node_counts import Sizes
-
 
 F = FaultClass
 PROCESS_FAULTS = frozenset(
@@ -147,9 +142,7 @@ class LadderInput:
 
     @property
     def out(self) -> tuple[str, ...]:
-        """Active nodes that no later start may use: set aside before, or blamed surely enough to be
-        excluded.
-        """
+        """Active nodes that no later start may use: set aside before, or blamed surely enough to be excluded."""
         bad = {*self.ruling.decision.exclude, *self.place.aside}
         return tuple(node for node in self.place.active if node in bad)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ftrun.slurm.client.cluster import NodeRow, PartitionRow, Rights
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.config.settings import parse_policy_rule
+from ftrun.supervisor.config.settings import number_of, parse_policy_rule
 from ftrun.supervisor.model.run import Attempt, Incident, Run
 from ftrun.supervisor.model.types import CLASS_RULES, Decision, Diagnosis, FaultClass, Source
 
@@ -39,9 +39,7 @@ class PolicyLimits:
     observe: bool = False  # show what would be done, do nothing
 
     def drains(self, partition_size: int) -> int:
-        """How many nodes of a partition of this size ftrun may drain, all supervisors together; at least
-        one.
-        """
+        """How many nodes of a partition of this size ftrun may drain, all supervisors together; at least one."""
         return max(1, int(self.drain_cap * partition_size))
 
     def budget(self, fault: FaultClass) -> int:
@@ -112,8 +110,8 @@ class PolicyInput:
 
     `common` says why the fault is probably not the node's own ("" = it may be); then no node is drained for
     it. `diverged` says that the training had diverged ("" = it had not), and `older` is the checkpoint from
-    before that, to which the next start would go back. `stuck` says why no start could load anything, so that
-    the run must not begin from nothing; `own`: the run itself wrote all that would be lost. `step` is the
+    before that, to which the next start would go back. `no_checkpoint` says why no start could load anything, so that
+    the run must not begin from nothing; `own_checkpoints`: the run itself wrote all that would be lost. `step` is the
     highest step seen in this launch, or the one at which it diverged; `checkpoint` the newest complete
     checkpoint if it is newer than the best known before, else "". `running_again`: Slurm has already started
     the requeued job; `unseen` is the run's folder if the nodes of the job never saw it.
@@ -131,8 +129,8 @@ class PolicyInput:
     common: str = ""
     diverged: str = ""
     older: str = ""
-    stuck: str = ""
-    own: bool = False
+    no_checkpoint: str = ""
+    own_checkpoints: bool = False
     unseen: str = ""
 
     @property
@@ -155,10 +153,8 @@ class PolicyInput:
 
     @property
     def from_zero(self) -> bool:
-        """Nothing may be loaded, and little is lost by beginning anew. Not repeated if that comes to
-        nothing.
-        """
-        if not self.stuck or not self.own or self.trained_s > self.limits.from_zero_max_s:
+        """Nothing may be loaded, and little is lost by beginning anew. Not repeated if that comes to nothing."""
+        if not self.no_checkpoint or not self.own_checkpoints or self.trained_s > self.limits.from_zero_max_s:
             return False
         last = [one for one in self.run.incidents if one.decision][-FROM_ZERO_TRIES:]
         return len(last) < FROM_ZERO_TRIES or not all(one.decision.get("fresh") for one in last)
@@ -195,9 +191,7 @@ class PolicyInput:
 
     @property
     def spent(self) -> Mapping[str, int]:
-        """The used budgets, after a refill by progress. Steps that were not saved do not excuse a time
-        limit.
-        """
+        """The used budgets, after a refill by progress. Steps that were not saved do not excuse a time limit."""
         if not self.progressed:
             return self.run.spent
         if self.saved:
@@ -230,7 +224,6 @@ class Ruling:
 
 def limits_from(settings: Mapping[str, Any]) -> PolicyLimits:
     """The limits of the policy from validated settings (settings.py has defaults, units and meaning)."""
-    default = PolicyLimits()
     budgets = {
         fault.value: int(value)
         for fault in FaultClass
@@ -239,20 +232,15 @@ def limits_from(settings: Mapping[str, Any]) -> PolicyLimits:
     told = map(parse_policy_rule, settings.get("policy") or ())
     budgets |= {name: value for name, key, value in told if key == "budget" and isinstance(value, int)}
     return PolicyLimits(
-        retries=int(settings.get("retries", default.retries)),
+        retries=int(number_of(settings, "retries")),
         budgets=budgets,
-        exclude_for_s=float(settings.get("exclude-for", default.exclude_for_s)),
-        exclude_cap=_share(settings.get("exclude-cap", default.exclude_cap)),
-        drain=settings.get("drain", "auto") != "never",
+        exclude_for_s=number_of(settings, "exclude-for"),
+        exclude_cap=number_of(settings, "exclude-cap"),
+        drain=settings.get("drain") != "never",
         ask_only=settings.get("drain") == "ask",
-        drain_cap=_share(settings.get("drain-cap", default.drain_cap)),
-        backoff_s=float(settings.get("backoff", default.backoff_s)),
-        backoff_max_s=float(settings.get("backoff-max", default.backoff_max_s)),
-        from_zero_max_s=float(settings.get("restart-from-zero-max", default.from_zero_max_s)),
-        observe=bool(settings.get("observe", default.observe)),
+        drain_cap=number_of(settings, "drain-cap"),
+        backoff_s=number_of(settings, "backoff"),
+        backoff_max_s=number_of(settings, "backoff-max"),
+        from_zero_max_s=number_of(settings, "restart-from-zero-max"),
+        observe=bool(settings.get("observe")),
     )
-
-
-def _share(value: Any) -> float:
-    text = str(value)
-    return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)

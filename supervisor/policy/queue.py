@@ -30,18 +30,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from ftrun.slurm.client.cluster import NodeRow
 from ftrun.slurm.records import dataclass, replace
+from ftrun.supervisor.config.node_counts import Sizes
+from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.policy import elastic
-from ftrun.supervisor.policy.policy_input import PROOF_SOURCES
-
-if TYPE_CHECKING:
-    from ftrun.slurm.client.cluster import NodeRow
-    from ftrun.supervisor.config.node_counts import Sizes
-    from ftrun.supervisor.model.run import Run
-    from ftrun.supervisor.policy.policy_input import ClusterView
-
+from ftrun.supervisor.policy.policy_input import PROOF_SOURCES, ClusterView
 
 REQUESTED_WAITS = ("jobheld", "begintime", "dependency", "jobarraytasklimit")
 """Waits that somebody asked for; `DependencyNeverSatisfied` is handled separately."""

@@ -18,16 +18,15 @@ asked once, for a short time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
 
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model.stop_conditions import TIME_LIMIT_MARGIN_S
+from ftrun.supervisor.model.types import CheckpointState
 
 STEPS_CANCELLED = "slurm-cancelled"  # signature of what slurmstepd logs when the tasks get TERM
 QUIET_S = 5.0  # a checkpoint without a marker is complete after so long without a change
-UNSETTLED_S = 60.0  # after so long without a complete one a person is told
+STILL_WRITTEN_S = 60.0  # after so long without a complete one a person is told
 LIMIT_SHARE = 4  # 1/4 of a short time limit is reserved for saving
 LIMIT_MIN_S = 240.0  # below, the signal, which may come a minute early, could precede the script's handler
 EARLY_S = 60.0  # Slurm may send its warning so much early
@@ -49,34 +48,6 @@ class Occasion(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointState:
-    """What is known of checkpoints at one moment.
-
-    `path` is the newest complete one by the rule of `checkpoints.newest` ("" = none), `stamp` identifies one
-    writing of it (`checkpoints.stamp`), `step` is the one in its name (`checkpoints.step_of`), `logged` the
-    highest step that the log reports as saved. `quiet_s`: how long path and stamp have been unchanged;
-    `marked`: it has the marker; `overtaken`: the one before, of which the newest has taken the place.
-    """
-
-    path: str = ""
-    stamp: str = ""
-    step: int | None = None
-    logged: int | None = None
-    quiet_s: float = 0.0
-    marked: bool = False
-    overtaken: CheckpointState | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """What the journal keeps at the time of the request."""
-        return {"path": self.path, "stamp": self.stamp, "step": self.step, "logged": self.logged}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> CheckpointState:
-        """The inverse of `to_json`."""
-        return cls(data.get("path", ""), data.get("stamp", ""), data.get("step"), data.get("logged"))
-
-
-@dataclass(frozen=True, slots=True)
 class SaveRequest:
     """A checkpoint was requested. `known`: the state at that time; `wait_s`: the longest wait, None = until
     there is one.
@@ -91,14 +62,14 @@ class SaveRequest:
 class SaveVerdict:
     """Whether to end now or to wait. `saved`: a new checkpoint is complete, `path`; `reason` is for people.
 
-    `unsettled`: something new is there, and it does not come to rest.
+    `still_written`: something new is there, and it does not come to rest.
     """
 
     end: bool
     saved: bool
     reason: str
     path: str = ""
-    unsettled: bool = False
+    still_written: bool = False
 
 
 def save_verdict(ask: SaveRequest, now: CheckpointState, waited_s: float) -> SaveVerdict:
@@ -115,8 +86,8 @@ def save_verdict(ask: SaveRequest, now: CheckpointState, waited_s: float) -> Sav
         half = f"; {_name(now)} is still being written" if fresh else ""
         return SaveVerdict(True, False, f"no new complete checkpoint within {ask.wait_s:g} s{half}")
     if fresh:
-        unsettled = waited_s > UNSETTLED_S
-        return SaveVerdict(False, False, f"{_name(now)} is being written", unsettled=unsettled)
+        still_written = waited_s > STILL_WRITTEN_S
+        return SaveVerdict(False, False, f"{_name(now)} is being written", still_written=still_written)
     return SaveVerdict(False, False, "a new checkpoint is awaited")
 
 
@@ -131,7 +102,7 @@ def is_new(known: CheckpointState, now: CheckpointState) -> bool:
     return known.step is None or now.step is None or now.step > known.step
 
 
-def unsettled_warning(verdict: SaveVerdict) -> str:
+def still_written_warning(verdict: SaveVerdict) -> str:
     """What a person is told where no checkpoint ever comes to rest."""
     return (
         f"no checkpoint counts as complete: {verdict.reason} again and again, never {QUIET_S:g} s without a change."
@@ -147,18 +118,14 @@ def _name(now: CheckpointState) -> str:
     return now.path.rstrip("/").rpartition("/")[2] if now.path else f"step {now.logged}, as the log says"
 
 
-def emergency_save(
-    *, total: int, alive: int, listens: bool, asked: bool, gasp_wait_s: float
-) -> tuple[bool, str]:
+def emergency_save(*, total: int, alive: int, listens: bool, gasp_wait_s: float) -> tuple[bool, str]:
     """Whether to ask the survivors of a fault for an emergency checkpoint, and why (not).
 
     `total` and `alive` count ranks, or nodes where ranks are unknown. `listens`: `save-signal` is set or a
-    heartbeat reads `save-now`. `asked`: this start was asked before. The wait is `gasp_wait_s`; 0 = never.
+    heartbeat reads `save-now`. The wait is `gasp_wait_s`; 0 = never.
     """
     if gasp_wait_s <= 0:
         return False, "fault-save-timeout=0: nobody is asked"
-    if asked:
-        return False, "asked once already"
     if not listens:
         return False, "nobody listens: neither save-signal nor a beat"
     if alive * 2 <= total:

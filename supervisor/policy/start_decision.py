@@ -133,8 +133,8 @@ def policy_input_of(
         checkpoint=seen.checkpoint,
         diverged=divergence.describe_divergence(seen.diverged),
         older=loads.back,
-        stuck=loads.stuck,
-        own=loads.own,
+        no_checkpoint=loads.stuck,
+        own_checkpoints=loads.own,
     )
 
 

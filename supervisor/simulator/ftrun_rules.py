@@ -134,7 +134,6 @@ class FtrunRules:
     # ------------------------------------------------------------------ inside the allocation
 
     def _inside(self, life: VirtualRun, fault: Fault, found: Diagnosis) -> bool:
-        """Recover inside the allocation. False where the agent cannot."""
         case = self._case(life, fault, found)
         silent = (fault.node,) if fault.cause.lost else ()
         place = self._place(life, fault, found, silent)
@@ -302,8 +301,8 @@ class FtrunRules:
 
     def _submit_again(self, life: VirtualRun, fault: Fault, found: Diagnosis) -> None:
         fence_s = float(self.settings["fence-wait"] or life.scenario["lost-after"] + FENCE_S)
-        settle_s = float(self.settings["log-quiet"])
-        life.spend("detection", max(fence_s, settle_s) if fault.cause.lost else settle_s)
+        log_quiet_s = float(self.settings["log-quiet"])
+        life.spend("detection", max(fence_s, log_quiet_s) if fault.cause.lost else log_quiet_s)
         self._note(life, "job.ended", state="FAILED", exit_code=1, nodes=[])
         case = self._case(life, fault, found)
         ruling = decide.decide(case)

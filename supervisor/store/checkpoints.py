@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable
 
 from ftrun.hooks.checkpoints.names import is_temporary, step_of
+from ftrun.supervisor.model.types import CheckpointState
 
 OVERTAKEN_S = 1.0
 
@@ -39,17 +40,45 @@ def complete_checkpoints(
 
 
 def overtaken_checkpoint(
-    newest: str, pattern: str, *, marker: str = "", set_aside: tuple[str, ...] = (), cwd: str = "/"
+    newest: str, pattern: str, *, set_aside: tuple[str, ...] = (), cwd: str = "/"
 ) -> str:
     """The checkpoint before `newest`, if its last write lies `OVERTAKEN_S` before that of `newest`: the script
     has gone on to another one. "" if there is none. All times are the file system's.
     """
-    found = complete_checkpoints(pattern, marker=marker, set_aside=set_aside, cwd=cwd)
+    found = complete_checkpoints(pattern, set_aside=set_aside, cwd=cwd)
     before = max((path for path in found if path != newest), key=_rank, default="")
     if not newest or not before or not is_newer(newest, before, 0.0):
         return ""
     then_s, now_s = _written_s(before), _written_s(newest)
     return before if then_s and now_s - then_s >= OVERTAKEN_S else ""
+
+
+class CheckpointWatch:
+    """For how long one process has seen the newest checkpoint of a launch unchanged."""
+
+    def __init__(self) -> None:
+        self._newest: tuple[str, str] | None = None  # path and stamp
+        self._since_s = 0.0
+
+    def look(
+        self,
+        path: str,
+        pattern: str,
+        *,
+        marked: bool,
+        set_aside: tuple[str, ...] = (),
+        cwd: str,
+        logged: int | None,
+        mono_s: float,
+    ) -> CheckpointState:
+        """What is known of checkpoints now; `path` is the newest one."""
+        stamp = content_stamp(path) if path else ""
+        if self._newest != (path, stamp):
+            self._newest, self._since_s = (path, stamp), mono_s
+        before = "" if marked else overtaken_checkpoint(path, pattern, set_aside=set_aside, cwd=cwd)
+        overtaken = CheckpointState(before, content_stamp(before), step_of(before)) if before else None
+        step, quiet_s = step_of(path) if path else None, mono_s - self._since_s
+        return CheckpointState(path, stamp, step, logged, quiet_s, marked=marked, overtaken=overtaken)
 
 
 def _written_s(path: str) -> float:

@@ -18,11 +18,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.config import home
+from ftrun.supervisor.config.settings import number_of
 from ftrun.supervisor.model import stop_conditions
 from ftrun.supervisor.model.stop_conditions import BadStopConditions, StopConditions
 from ftrun.supervisor.store import checkpoints
@@ -75,7 +76,7 @@ def with_due_stop(run: Run, run_dir: str, now_s: float) -> Run:
     if halt is None or run.wish == "cancel" or halt.token == run.halt.get("token"):
         return run
     step = run.attempt.last_step if run.attempt is not None else None
-    save_wait_s = float(run.settings.get("save-wait", 120.0))
+    save_wait_s = number_of(run.settings, "save-wait")
     if not halt.due(step=step, now_s=now_s, save_wait_s=save_wait_s):
         return replace(run, wish="", halt=halt.to_json())
     return replace(run, wish=halt.word, wish_by=halt.by, halt=halt.to_json())
@@ -96,14 +97,7 @@ class LeaveRequest:
 
 def write_leave(place: str, launch: int, wish: LeaveRequest) -> None:
     """Write the request into the attempt's folder `place`. Raises OSError."""
-    told = {
-        "v": VERSION,
-        "token": wish.token,
-        "nodes": list(wish.nodes),
-        "aside": list(wish.aside),
-        "why": wish.why,
-    }
-    home.write_atomically(_path(place, launch), (json.dumps(told) + "\n").encode())
+    home.write_atomically(_path(place, launch), (json.dumps({"v": VERSION, **asdict(wish)}) + "\n").encode())
 
 
 def read_leave(place: str, launch: int) -> LeaveRequest | None:
@@ -113,25 +107,19 @@ def read_leave(place: str, launch: int) -> LeaveRequest | None:
         return None
     try:
         told = json.loads(text)
-        return LeaveRequest(
-            str(told["token"]), _names(told["nodes"]), _names(told["aside"]), str(told["why"])
-        )
+        nodes, aside = (tuple(map(str, told[key])) for key in ("nodes", "aside"))
+        return LeaveRequest(str(told["token"]), nodes, aside, str(told["why"]))
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
 
 
 def remove_leave(place: str, launch: int) -> None:
     """Remove the request."""
-    with contextlib.suppress(OSError):
-        os.unlink(_path(place, launch))
+    _remove(_path(place, launch))
 
 
 def _path(place: str, launch: int) -> str:
     return os.path.join(place, f"leave.{launch}.json")
-
-
-def _names(found: Sequence[object]) -> tuple[str, ...]:
-    return tuple(str(name) for name in found)
 
 
 SAVE_FILE = "save-now"

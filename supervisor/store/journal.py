@@ -98,18 +98,8 @@ class Journal:
         **data: object,
     ) -> Record:
         """Write one record and wait until it is on disk. Returns it. Raises OSError (disk full, quota)."""
-        record: Record = {
-            "v": VERSION,
-            "seq": self._seq,
-            "at": round(self._now(), 3),
-            "kind": kind,
-            "submission": attempt,
-            "attempt": attempt,
-            "job": job,
-            "launch": launch,
-            "start": start,
-            "data": data,
-        }
+        numbers: dict[str, Any] = {"attempt": attempt, "job": job, "launch": launch, "start": start}
+        record = new_record(kind, numbers, data, seq=self._seq, now_s=self._now())
         if self._fd < 0:  # not made anew: a file that is gone was the run's, which is gone with it
             self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         append_record(self._fd, record)
@@ -121,6 +111,12 @@ class Journal:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def new_record(kind: str, numbers: dict[str, Any], data: dict[str, Any], *, seq: int, now_s: float) -> Record:
+    """A record of this release; `numbers`: attempt, job, launch and start that it is about."""
+    head = {"v": VERSION, "seq": seq, "at": round(now_s, 3), "kind": kind}
+    return {**head, "submission": numbers["attempt"], **numbers, "data": data}
 
 
 def append_record(fd: int, *records: Record) -> None:
@@ -148,9 +144,8 @@ def _has_checksum(line: bytes) -> bool:
 
 
 def parse_record(line: bytes) -> Any:
-    """The JSON of one line, without its newline and its checksum. A line of an older build has none.
-
-    Raises ValueError where the line is no JSON, or not the one that was written.
+    """The JSON of one line, without its newline and its checksum. A line of an older build has none. Raises
+    ValueError where the line is no JSON, or not the one that was written.
     """
     try:
         record = json.loads(line.decode("utf-8", "surrogateescape"))
@@ -162,9 +157,8 @@ def parse_record(line: bytes) -> Any:
 
 
 def read_run(run_dir: str) -> list[Record]:
-    """All records of a run that count, oldest first.
-
-    Raises JournalDamaged or JournalTooNew; a run without any record yields an empty list.
+    """All records of a run that count, oldest first. Raises JournalDamaged or JournalTooNew; a run without
+    any record yields an empty list.
     """
     files = _read_files(run_dir)
     limits = _limits(files)
@@ -173,9 +167,7 @@ def read_run(run_dir: str) -> list[Record]:
 
 def read_readable(run_dir: str) -> tuple[list[Record], list[str]]:
     """The records of a damaged run that can still be read, and a line for each thing that cannot. For people:
-    nobody may act on it.
-
-    Raises OSError.
+    nobody may act on it. Raises OSError.
     """
     files = _read_files(run_dir, believe_damaged=True)
     limits = _limits(files)

@@ -22,6 +22,7 @@ import contextlib
 import os
 import re
 import threading
+import time
 from pathlib import Path
 from typing import Protocol
 
@@ -42,15 +43,12 @@ class Clock(Protocol):
 
     def now_s(self) -> float:
         """Unix seconds: for people and for expiry, never for order."""
-        ...
 
     def mono_s(self) -> float:
         """Seconds that never jump and go on while the machine sleeps."""
-        ...
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
-        ...
 
 
 class SystemClock:
@@ -58,20 +56,14 @@ class SystemClock:
 
     def now_s(self) -> float:
         """Unix seconds."""
-        import time
-
         return time.time()
 
     def mono_s(self) -> float:
-        """CLOCK_BOOTTIME where there is one (it counts sleep), else the monotonic clock."""
-        import time
-
+        """CLOCK_BOOTTIME, which counts sleep."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
-        import time
-
         time.sleep(seconds)
 
 
@@ -126,7 +118,6 @@ class Lease:
 
     def acquire(self) -> bool:
         """Look once and, if the holder is gone, try once to take over. Call again until it returns True.
-
         Raises OSError where the home is gone or the lease cannot be written; then it is not held.
         """
         with contextlib.suppress(FileExistsError):

@@ -70,15 +70,12 @@ def run_on_this_node(line: str, job: str, node: str, limit_s: float) -> tuple[st
     return tuple(line.split(" ", 2)[2] for line in lines if line.count(" ") >= 2)
 
 
-LINK = TOOLS_LINK
-
-
 def install_node_tools(home: str) -> str:
     """Put the node side into `home`, let the link lead to it, and return its path. Raises OSError, also where
     there is no such home: one that was removed is not made again.
     """
     os.stat(home)
-    path, link = build_zipapp(home), os.path.join(home, LINK)
+    path, link = build_zipapp(home), os.path.join(home, TOOLS_LINK)
     name = os.path.basename(path)
     with contextlib.suppress(OSError):
         if os.readlink(link) == name:

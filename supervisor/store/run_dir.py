@@ -51,9 +51,8 @@ def run_name(job_name: str) -> str:
 
 
 def create_run(home: str, job_name: str) -> str:
-    """Make a new run folder and return its path. The number is the next free one of this name.
-
-    Raises OSError where the folder cannot be written (quota, full, read-only).
+    """Make a new run folder and return its path. The number is the next free one of this name. Raises OSError
+    where the folder cannot be written (quota, full, read-only).
     """
     name = run_name(job_name)
     runs = os.path.join(home, "runs")

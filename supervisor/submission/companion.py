@@ -167,7 +167,6 @@ def companion_call(
 
 
 def _facts_of_run(kept: Mapping[str, Any], env: Mapping[str, str], run_dir: str) -> dict[str, str]:
-    """What the script of each companion of the run says."""
     slurm = sbatch_process.slurm_facts(env, kept.get("cwd", ""))
     return {
         "_ft_pack": store_run_dir.tools_name(os.path.dirname(os.path.dirname(run_dir))),

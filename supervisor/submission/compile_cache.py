@@ -136,7 +136,6 @@ def _class_of(place: str, name: str) -> NodeClass:
 
 
 def _last_starts(run_dir: str, attempts: int) -> Iterator[CacheFill]:
-    """The reports of the last launch that left any, by node."""
     for attempt in range(attempts, 0, -1):
         folder = node_reports.folder(run_dir, attempt)
         named = [

@@ -1,7 +1,5 @@
 """Recovery inside the allocation, as a submission sees it: what is refused, what batch.sh gets. (I/O)
 
-Who may have it, what is refused, what batch.sh gets. (I/O)
-
 Whether a script can be started again in place depends on the arguments and the settings, so all of it is
 checked before sbatch is called, and one line says what is wrong. The rules of the recovery order are
 imported only where a setting asks for more than the defaults: most submissions do not.
@@ -16,6 +14,7 @@ from __future__ import annotations
 import os
 
 from ftrun.supervisor.config import settings
+from ftrun.supervisor.config.settings import number_of
 from ftrun.supervisor.model.errors import SettingError, UserError
 from ftrun.supervisor.submission import library_env, resize, sbatch_options
 
@@ -90,12 +89,11 @@ def spares_for_next(
 
     None where none were asked for.
 
-    `size` is how many nodes the attempt uses; 0 = as many as `view` says. Nodes that are down or busy
-    count, since they come back; drained or excluded ones do not. If Slurm refused the attempt `before` with
-    spares, the next one gets none. If Slurm does not show the partition, the next one gets as many as asked
-    for.
+    `size` is how many nodes the attempt uses; 0 = as many as `view` says. Nodes that are down or busy count,
+    since they come back; drained or excluded ones do not. If Slurm refused the attempt `before` with spares,
+    the next one gets none. If Slurm does not show the partition, the next one gets as many as asked for.
     """
-    wanted = int(chosen.get("spares", 0))
+    wanted = int(number_of(chosen, "spares"))
     if not wanted:
         return None
     if before.launch.end.state == "REFUSED":

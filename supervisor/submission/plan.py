@@ -26,6 +26,7 @@ import os
 from ftrun.slurm.client.directives import drop_directives
 from ftrun.slurm.client.options import CommandLine, OptionError
 from ftrun.supervisor.config import home
+from ftrun.supervisor.config.settings import number_of, text_of
 from ftrun.supervisor.model.errors import SubmitImpossible
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store import submission_context
@@ -282,7 +283,7 @@ def signal_option(settings: Mapping[str, Any], given: SbatchOptions) -> str:
     if not name or given.shape == "het" or given.signal:
         return ""
     limit_s = parse_seconds(given.get("time", "SBATCH_TIMELIMIT"))
-    ahead_s = save_request.warning_s(limit_s, float(settings.get("save-wait", 120.0)))
+    ahead_s = save_request.warning_s(limit_s, number_of(settings, "save-wait"))
     return f"{'B:' if to_script else ''}{name}@{ahead_s}" if ahead_s else ""
 
 
@@ -364,7 +365,6 @@ def _facts_of_checkpoints(spec: AttemptSpec) -> dict[str, str]:
 
 
 def _facts_of_run(context: Mapping[str, Any]) -> dict[str, str]:
-    """What the submitted file says about the run, the same in every attempt."""
     chosen = context["settings"]
     return {
         "run": context["run"],
@@ -376,13 +376,13 @@ def _facts_of_run(context: Mapping[str, Any]) -> dict[str, str]:
         "checkpoint_fresh": "1" if chosen.get("checkpoint-fresh") else "",
         "resume_arg": "\n".join(chosen["resume-arg"]),
         "resume_env": "\n".join(chosen["resume-env"]),
-        "pre_hook": chosen.get("pre-hook", ""),
-        "post_hook": chosen.get("post-hook", ""),
+        "pre_hook": text_of(chosen, "pre-hook"),
+        "post_hook": text_of(chosen, "post-hook"),
         "hook_limit_s": f"{chosen.get('hook-limit', 60.0):.0f}",
         "watch": monitor_period(chosen),
         "after": "" if chosen.get("after-checks") == "never" else "1",
         "before": _before(chosen),
-        "checks": chosen.get("checks", ""),
+        "checks": text_of(chosen, "checks"),
         "timeouts": library_env.export_lines(library_env.COLLECTIVES, chosen.get("timeouts", "never")),
     }
 
@@ -398,5 +398,5 @@ def monitor_period(chosen: Mapping[str, Any]) -> str:
     """Period of the node monitor and its delay after the script's start, in seconds; "" = none."""
     if chosen.get("watch") == "never":
         return ""
-    period_s = float(chosen.get("watch-period", 60.0))
+    period_s = number_of(chosen, "watch-period")
     return f"{period_s:g} {min(period_s / 2, 30.0):g}"

@@ -133,7 +133,6 @@ def _meant(what: str, given: SbatchOptions) -> tuple[int, int, int]:
 
 
 def _nodes(what: str, text: str, tasks: int, per_node: int) -> int:
-    """How many nodes the user means."""
     if text:
         digits, suffix = (text[:-1], text[-1].lower()) if text[-1].lower() in _SUFFIXES else (text, "")
         first, dash, last = digits.partition("-")
@@ -167,7 +166,6 @@ def _in_proportion(what: str, name: str, number: int, full: int, nodes: int) -> 
 
 
 def _all_gpus(what: str, text: str, full: int, nodes: int) -> str:
-    """--gpus for this many nodes."""
     return ",".join(_gpus(what, part, full, nodes) for part in text.split(","))
 
 

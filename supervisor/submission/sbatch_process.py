@@ -68,9 +68,8 @@ def slurm_facts(env: Mapping[str, str], cwd: str) -> dict[str, str]:
 def run(
     sbatch: str, argv: Sequence[str], env: Mapping[bytes, bytes], *, stdin: int | None = None
 ) -> SbatchResult:
-    """Call sbatch, pass its output on and keep it. `stdin` is a file descriptor (default: ours).
-
-    Raises OSError where it cannot be started (arguments too long, no such program).
+    """Call sbatch, pass its output on and keep it. `stdin` is a file descriptor (default: ours). Raises
+    OSError where it cannot be started (arguments too long, no such program).
     """
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()

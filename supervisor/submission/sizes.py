@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from ftrun.supervisor.config import node_counts
 from ftrun.supervisor.config.node_counts import Sizes, sizes_of_settings
-from ftrun.supervisor.config.settings import SETTINGS
+from ftrun.supervisor.config.settings import SETTINGS, number_of
 from ftrun.supervisor.model.errors import SettingError, SubmitImpossible
 from ftrun.supervisor.submission import resize
 
@@ -101,13 +101,13 @@ def _refuse_sizes(known: Sizes, chosen: Mapping[str, Any], given: SbatchOptions)
 
 
 def _batch(known: Sizes | None, chosen: Mapping[str, Any], given: SbatchOptions) -> GlobalBatch | None:
-    whole, micro = int(chosen.get("global-batch", 0)), int(chosen.get("micro-batch", 0))
+    whole, micro = int(number_of(chosen, "global-batch")), int(number_of(chosen, "micro-batch"))
     if not whole and not micro:
         return None
     full, tasks = resize.requested_nodes(given)
     per_node = _gpus_per_node(given, full, tasks) or tasks
     return node_counts.plan_batch(
-        known or Sizes((full,)), whole, micro, per_node, replicas=int(chosen.get("replicas", 0))
+        known or Sizes((full,)), whole, micro, per_node, replicas=int(number_of(chosen, "replicas"))
     )
 
 

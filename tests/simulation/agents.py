@@ -238,7 +238,7 @@ class Agent:
                 self.world.trace("  agent: the watchdog answers")
                 self.gone = True
                 return
-        self.launch.after(main.PULSE_EVERY_S, self._watch)
+        self.launch.after(main.BEAT_EVERY_S, self._watch)
 
     # ------------------------------------------------------------------ its end
 

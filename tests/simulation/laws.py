@@ -25,6 +25,7 @@ from ftrun.supervisor.store import checkpoints, journal
 from tests.fake_slurm.options import read_options
 from tests.simulation.holder import named
 from tests.simulation.saved import spoilt
+from tests.unit import moves
 
 if TYPE_CHECKING:
     from ftrun.supervisor.model.run import Run
@@ -632,7 +633,7 @@ class Laws:
         self.told = self.records()
         if run is None:
             return
-        for move in events.unlisted_moves(run.id, self.told):
+        for move in moves.unlisted_moves(run.id, self.told):
             self.breach(f"a move that no table has: {move}")
         plan = self.world.plan
         if not run.final and plan.watch_only and any(start.hung and start.training for start in self.starts):

@@ -30,7 +30,7 @@ from ftrun.slurm.sandbox.plan import SandboxError
 from ftrun.supervisor.drill import injector
 from ftrun.supervisor.model import events
 from ftrun.supervisor.model.run import Run
-from ftrun.supervisor.store import journal, lease, node_tools
+from ftrun.supervisor.store import journal, lease
 from ftrun.supervisor.store import run_dir as store_run_dir
 
 FTRUN = (sys.executable, "-m", "ftrun.supervisor")
@@ -65,7 +65,7 @@ def _put_node_side(home: Path) -> None:
         (tools / name).write_bytes(content)
         (tools / name).chmod(0o755 if name.endswith(".pyz") else 0o644)
         if name.endswith(".pyz"):
-            (home / node_tools.LINK).symlink_to(name)
+            (home / store_run_dir.TOOLS_LINK).symlink_to(name)
 
 
 class Post:

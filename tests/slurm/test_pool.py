@@ -9,7 +9,7 @@ import pytest
 
 from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.sandbox.handle import Sandbox
-from ftrun.supervisor.agent import companion_jobs
+from ftrun.supervisor.agent import spanning_limits
 from ftrun.supervisor.agent.companion_jobs import READY
 from ftrun.supervisor.config import node_counts
 from ftrun.supervisor.submission import companion
@@ -40,13 +40,13 @@ def test_a_companion_is_borrowed_from_the_pool_and_given_back(
         reserve(at, "spare", "n3")
     companions = _companions(at, "-wn[0-1]")
     at.plain("-N1", "-wn2", "--exclusive", "--wrap", "sleep 300")
-    chosen = companion_jobs.pool_with_idle_nodes(companions.ctx, {"pool": f"{kind}:spare"}, 1, ())
+    chosen = spanning_limits.pool_with_idle_nodes(companions.ctx, {"pool": f"{kind}:spare"}, 1, ())
     assert chosen == node_counts.Pool(kind, "spare")
     companions.ask(1, (), 600.0, "a node is missing", pool=chosen)
     found = _settled(at, companions)
     assert (found.state, found.nodes) == (READY, ("n3",)), found
     assert companions.ctx.journal.records[0]["data"]["pool"] == f"{kind}:spare"
-    assert companion_jobs.pool_with_idle_nodes(companions.ctx, {"pool": f"{kind}:spare"}, 1, ()) is None, (
+    assert spanning_limits.pool_with_idle_nodes(companions.ctx, {"pool": f"{kind}:spare"}, 1, ()) is None, (
         "it is lent"
     )
     companions.end(found.number, "the test is over")

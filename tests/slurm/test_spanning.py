@@ -11,7 +11,7 @@ from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.commands.spanning import Span, SpanningSteps
 from ftrun.slurm.commands.steps import CommandSteps
 from ftrun.slurm.sandbox.handle import Sandbox
-from ftrun.supervisor.agent.node_liveness import SweepRequest, query_nodes
+from ftrun.supervisor.agent.node_liveness import PingRequest, query_nodes, sweep_line
 from ftrun.supervisor.store.lease import SystemClock
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import Post, posts, queue
@@ -43,9 +43,8 @@ class Two:
     def reach(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
         """(answered, silent, gone) of a roll call over both jobs."""
         place = str(self.post.folder / "home/runs/r/attempts/1")
-        sweep = SweepRequest(
-            str(self.post.home), place, "0.2", self.main, self.nodes, "n0", spans=tuple(self.spans)
-        )
+        line = sweep_line(str(self.post.home), place, "0.2", self.main)
+        sweep = PingRequest(self.main, self.nodes, "n0", line, spans=tuple(self.spans))
         cluster = CommandCluster(self.box.env())
         found = query_nodes(cluster, self.steps, SystemClock(), sweep)
         return found.answered, found.silent, found.gone

@@ -31,7 +31,7 @@ RECHECK_EVERY_S = 45.0
 GONE_WITHIN_S = 60.0
 # Between the trainer's last word and the supervisor's some seconds may lie; whether a job is left is asked of Slurm at the end.
 NOT_YET = ("nothing was trained to the end", "no job of the training is left")
-SETTLED_AFTER_S = (
+NO_LATE_JOB_AFTER_S = (
     3.0  # what a law finds wrong is looked at once more: a checkpoint is moved into place before it is noted
 )
 SETTINGS = {
@@ -148,7 +148,7 @@ class Ours(Side):
     def _drill_laws(self, run: model_run.Run, *, live: bool) -> None:
         wrong = self._broken(run)
         if live and any(wrong.values()):
-            time.sleep(SETTLED_AFTER_S)
+            time.sleep(NO_LATE_JOB_AFTER_S)
             wrong = self._broken(self.run())
         for law, why in wrong.items():
             self._note(law, [why] if why else [])

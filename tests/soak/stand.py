@@ -200,12 +200,12 @@ class Side:
     def _strike_outside(self, kind: str, node: str) -> None:
         doer, box = self.doer, self.box
         acts: dict[str, Callable[[], None]] = {
-            "node-crash": lambda: doer.crash(node),
-            "node-frozen": lambda: doer.freeze(node),
+            "node-crash": lambda: doer.box.crash(node),
+            "node-frozen": lambda: doer.box.freeze(node),
             "slurmd-killed": lambda: box.slurmd_kill(node),
             "drain": lambda: doer.drain(node),
             "controller-killed": box.kill_controller,
-            "controller-down": doer.stop_controller,
+            "controller-down": doer.box.stop_controller,
             "controller-hangs": box.pause_controller,
             "preemption": self._urgent_job,
             "supervisor-killed": self._kill_supervisor,
@@ -237,7 +237,7 @@ class Side:
         kind = blow.kind.name
         node = next((where for other, _, where in self.struck if other is blow), "")
         if kind in {"controller-killed", "controller-down"}:
-            self.doer.start_controller()
+            self.doer.box.start_controller()
         elif kind == "controller-hangs":
             self.box.continue_controller()
         elif kind == "preemption":
@@ -296,7 +296,7 @@ class Side:
         """Whatever is still broken is repaired."""
         with contextlib.suppress(SandboxError):
             self.box.continue_controller()
-            self.doer.start_controller()
+            self.doer.box.start_controller()
         for number in range(len(self._faults)):
             if (self.work / f"bad-node-{number}").exists():
                 (self.work / f"bad-node-{number}").write_text("")

@@ -24,11 +24,12 @@ from ftrun.supervisor.config import settings
 from ftrun.supervisor.controller.loop import Supervisor
 from ftrun.supervisor.model import events
 from ftrun.supervisor.model import run as model_run
-from ftrun.supervisor.store import journal, node_tools, run_dir, submission_context
+from ftrun.supervisor.store import journal, run_dir, submission_context
 from ftrun.supervisor.store.lease import Lease
 from ftrun.supervisor.submission import plan
 from tests.fake_slurm.cluster import Clock, Engine, MemoryCluster, Timing
 from tests.fake_slurm.records import Launch
+from tests.unit import moves
 
 TIMING = Timing(kill_wait_s=2.0, slurmd_timeout_s=20.0, requeue_delay_s=12.0, min_job_age_s=300.0)
 TIMED_OUT = (
@@ -117,7 +118,7 @@ def put_node_side(home: str) -> None:
     """Leave it in a home as a supervisor has before: else each life would pack it, and start a process that compiles it."""
     name, content = _node_side()
     Path(home).mkdir(mode=0o700, exist_ok=True)
-    link = Path(home, node_tools.LINK)
+    link = Path(home, run_dir.TOOLS_LINK)
     link.parent.mkdir()
     link.with_name(name).write_bytes(content)
     link.symlink_to(name)
@@ -274,7 +275,7 @@ class Life:
             sizes = {one.name: one.stat().st_size for one in found}
         if self._told is None or self._told[0] != sizes:
             records = journal.read_run(self.run_dir)
-            assert not events.unlisted_moves(os.path.basename(self.run_dir), records)
+            assert not moves.unlisted_moves(os.path.basename(self.run_dir), records)
             self._told = sizes, events.fold(os.path.basename(self.run_dir), records)
         return self._told[1]
 

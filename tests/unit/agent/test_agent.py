@@ -593,7 +593,8 @@ def test_a_node_that_slurm_took_from_the_job_is_silent_without_being_asked(
     stage = make(wanted=3)
     stage.life.launches[-1].job.nodes = stage.nodes[:2]
     where = stage.ctx.where
-    sweep = node_liveness.SweepRequest(where.home, where.place, "0.2", where.job, stage.nodes, stage.nodes[0])
+    line = node_liveness.sweep_line(where.home, where.place, "0.2", where.job)
+    sweep = node_liveness.PingRequest(where.job, stage.nodes, stage.nodes[0], line)
     found = node_liveness.query_nodes(stage.life.cluster, stage.steps, SystemClock(), sweep)
 
     assert found.silent == (stage.nodes[2],)
@@ -605,7 +606,8 @@ def test_a_step_that_not_even_our_own_node_answers_tells_nothing(make: Callable[
     stage = make(wanted=3)
     stage.steps.silent = set(stage.nodes)
     where = stage.ctx.where
-    sweep = node_liveness.SweepRequest(where.home, where.place, "0.2", where.job, stage.nodes, stage.nodes[0])
+    line = node_liveness.sweep_line(where.home, where.place, "0.2", where.job)
+    sweep = node_liveness.PingRequest(where.job, stage.nodes, stage.nodes[0], line)
 
     assert not node_liveness.query_nodes(stage.life.cluster, stage.steps, SystemClock(), sweep).known
 

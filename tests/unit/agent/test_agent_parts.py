@@ -122,9 +122,8 @@ class _Asked:
 def _reached(
     row: JobRow, steps: _Asked, quiet_s: float = 3.0, *, preempted: bool = False
 ) -> node_liveness.NodeAnswers:
-    sweep = node_liveness.SweepRequest(
-        "/home", "/home/runs/r/attempts/1", "0.2", "7", row.nodes, row.nodes[0], quiet_s
-    )
+    line = node_liveness.sweep_line("/home", "/home/runs/r/attempts/1", "0.2", "7")
+    sweep = node_liveness.PingRequest("7", row.nodes, row.nodes[0], line, quiet_s)
     cluster = _Cluster(row, preempted=preempted)
     return node_liveness.query_nodes(cast("Any", cluster), cast("Any", steps), SystemClock(), sweep)
 

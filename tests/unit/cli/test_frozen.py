@@ -18,6 +18,7 @@ from ftrun.supervisor.model.states import State
 from ftrun.supervisor.store import journal
 from ftrun.supervisor.store.lease import Lease, SystemClock
 from tests.fake_slurm.cluster import Engine, MemoryCluster
+from tests.unit import moves
 
 FROZEN = Path(__file__).resolve().parents[2] / "frozen"
 RUNS = sorted(path for path in FROZEN.glob("v*/*/*") if path.is_dir())
@@ -58,7 +59,7 @@ def test_a_frozen_run_folds_to_the_same_facts(run_dir: Path) -> None:
 @pytest.mark.parametrize("run_dir", RUNS, ids=IDS)
 def test_the_parts_of_a_frozen_run_move_by_their_tables(run_dir: Path) -> None:
     """The tables of the parts of a run have every move that a released ftrun wrote."""
-    assert [] == events.unlisted_moves(run_dir.name, journal.read_run(str(run_dir)))
+    assert [] == moves.unlisted_moves(run_dir.name, journal.read_run(str(run_dir)))
 
 
 @pytest.mark.parametrize("run_dir", RUNS, ids=IDS)

@@ -301,7 +301,7 @@ def test_a_cancel_before_ours_is_a_persons(tmp_path: Path, monkeypatch: pytest.M
     life = Life(tmp_path)
     _standing_still(life)
     # Announced by a glance: carried out at the next look.
-    monkeypatch.setitem(reconcile.HANDLERS, State.ENDING, lambda ctx, world: None)
+    monkeypatch.setitem(reconcile.HANDLERS, State.ENDING, lambda ctx: None)
     life.until("ending")
     life.engine.end(life.engine.jobs[1], JobState.CANCELLED)
     monkeypatch.undo()

@@ -430,7 +430,7 @@ def test_a_process_that_was_started_again_alone_is_an_incident_of_its_own(tmp_pa
 
 def test_a_drain_that_was_refused_is_not_asked_for_again(tmp_path: Path) -> None:
     """Neither at the next look nor by the next supervisor."""
-    life, agent = begun(tmp_path, drain_cap="0%")
+    life, agent = begun(tmp_path, drain_cap=0.0)
     life.cluster.drain("n4", "ftrun: another 2026-01-01T00:00:00Z")
     agent.decide(1, ["n1", "n2", "n3"], drain=["n0"])
     agent.live(5)

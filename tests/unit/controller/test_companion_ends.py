@@ -419,10 +419,8 @@ def test_a_start_over_two_jobs_is_watched_in_both(tmp_path: Path) -> None:
     supervisor = company.life.supervisor
     (reconciler,) = supervisor.reconcilers.values()
     ctx = reconciler.ctx
-    world = supervisor._snapshot
-    assert world is not None
-    watched = hang.HangTarget("place", "0.2", ctx.attempt.used, tuple, lambda world: None)
-    hands = hang._Hands(ctx, world, watched)
+    watched = hang.HangTarget("place", "0.2", ctx.attempt.used, tuple, lambda: None)
+    hands = hang._Hands(ctx, watched)
 
     assert hands._parties() == [("1", tuple(company.own[1:])), (str(job.number), job.nodes)]
     assert hands._line(str(job.number), "folder") == hands._line("1", "folder")

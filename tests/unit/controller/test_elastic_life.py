@@ -469,8 +469,9 @@ def test_a_new_job_does_not_take_the_size_that_a_growth_ran_into(
     life.train(1, 5)
     nodes = tuple(life.engine.nodes)
     run = replace(life.run, sizes_aside=aside)
-    ctx: Any = SimpleNamespace(run=run, attempt=life.attempt, settings=run.settings)
+    world = SimpleNamespace(nodes={})
+    ctx: Any = SimpleNamespace(run=run, attempt=life.attempt, settings=run.settings, snapshot=world)
     view = ClusterView(nodes, frozenset(nodes), frozenset(nodes))
-    size = resubmit.next_size_and_spares(ctx, SimpleNamespace(nodes={}), view, ())[0]  # type: ignore[arg-type]
+    size = resubmit.next_size_and_spares(ctx, view, ())[0]
 
     assert size == (3 if aside else 4)

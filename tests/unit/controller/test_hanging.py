@@ -11,6 +11,7 @@ import pytest
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import Unreachable
 from ftrun.supervisor.context.cluster_snapshot import Stale
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import hang
 from ftrun.supervisor.store import run_dir
 from tests.fake_slurm import faults
@@ -322,23 +323,25 @@ def test_only_a_few_stacks_are_taken_at_a_time(tmp_path: Path) -> None:
     assert "stacks.taken" in life.kinds()
 
 
-def test_stacks_that_could_not_be_begun_are_not_waited_for(tmp_path: Path) -> None:
+def test_stacks_that_could_not_be_begun_are_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What was seen too long ago is not acted on; such a moment keeps nobody from taking stacks later."""
     life, steps = Life(tmp_path, **SHORT), StackSteps()
     services = life.supervisor.services
     services.steps, services.in_background = steps, lambda deed: deed()
-    act = services.act
+    act = RunContext.act
 
-    def stale(name: str, snapshot: Any, deed: Any) -> Any:
+    def stale(self: RunContext, name: str, deed: Any) -> Any:
         if name == "stacks":
             raise Stale("seen long ago")
-        return act(name, snapshot, deed)
+        return act(self, name, deed)
 
     life.until("running")
     life.train(1, 12)
-    services.act = stale  # type: ignore[method-assign]
+    monkeypatch.setattr(RunContext, "act", stale)
     life.live(60)
-    services.act = act  # type: ignore[method-assign]
+    monkeypatch.undo()
     life.live(60)
 
     assert "stacks.taken" in life.kinds()

@@ -12,11 +12,12 @@ import pytest
 
 from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-from ftrun.supervisor.context.observations import LaunchObservations, Slots
+from ftrun.supervisor.context.run_context import LaunchObservations
 from ftrun.supervisor.controller import hang
 from ftrun.supervisor.model import events, run
 from ftrun.supervisor.model.run import Attempt
 from ftrun.supervisor.model.states import State
+from ftrun.supervisor.model.timers import Slots
 from ftrun.supervisor.signatures import catalog as signatures_catalog
 
 SETTINGS = {"hang-min": 10.0, "hang-max": 60.0, "hang-grace": 40.0}
@@ -44,7 +45,7 @@ class Array:
         )
         catalog = signatures_catalog.load()
         self.services = SimpleNamespace(
-            cluster=cluster, steps=None, shared=Slots().of, home=str(folder), catalog=lambda: catalog, act=self._act,
+            cluster=cluster, steps=None, shared=Slots().of, home=str(folder), catalog=lambda: catalog,
             clock=SimpleNamespace(mono_s=lambda: self.now_s),
         )  # fmt: skip
         self.run_dir, self.settings, self.watch_only, self.observations = (
@@ -77,7 +78,7 @@ class Array:
     def watch(self) -> hang.TaskWatch:
         return self.observations.per_start(hang.TaskWatch)
 
-    def _act(self, _name: str, _world: object, deed: Callable[[], None]) -> None:
+    def act(self, _name: str, deed: Callable[[], None]) -> None:
         deed()
 
     def live(self, seconds: int) -> None:
@@ -86,9 +87,9 @@ class Array:
             self.now_s += 1.0
             for task in self.steps:
                 self._tell(task)
-            world = ClusterSnapshot(self.now_s, self.now_s, {}, {})
-            hang.detect_hung_tasks(cast("Any", self), world)
-            hang.cancel_hung_tasks(cast("Any", self), world)
+            self.snapshot = ClusterSnapshot(self.now_s, self.now_s, {}, {})
+            hang.detect_hung_tasks(cast("Any", self))
+            hang.cancel_hung_tasks(cast("Any", self))
 
     def _tell(self, task: int) -> None:
         stands = task in self.hung

@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ftrun.supervisor.context.observations import LaunchObservations
+from ftrun.supervisor.context.run_context import LaunchObservations
 from ftrun.supervisor.controller import reconcile
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.timers import Interval, Intervals, Stopwatch, Stopwatches
@@ -34,7 +34,7 @@ def test_every_state_has_a_handler() -> None:
 
 def test_the_context_knows_no_feature() -> None:
     """What takes the context is not imported by it, nor by what it is made of, be it for types alone."""
-    features, context = set(), {"run_context", "services", "observations", "launch_state", "timers"}
+    features, context = set(), {"run_context", "services", "launch_state", "timers"}
     used: dict[str, set[str]] = {}
     for path in (ROOT / "supervisor").rglob("*.py"):
         names = {

@@ -262,7 +262,7 @@ def test_a_finished_run_whose_dependents_an_earlier_release_left_noted_as_held_c
     (reconciler,) = life.supervisor.reconcilers.values()
     reconciler.ctx.record("dependents.held", jobs=["99"], waits={"99": "afterok:1"})
     with monkeypatch.context() as earlier:
-        earlier.setattr(dependents, "release", lambda ctx, world: None)
+        earlier.setattr(dependents, "release", lambda ctx: None)
         life.exit(0)
         life.until("finished")
     life.begin_anew()

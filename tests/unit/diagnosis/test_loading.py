@@ -291,7 +291,14 @@ def zero(
     run = Run("r", State.SETTLING, attempts=(attempt,), incidents=incidents)
     limits = PolicyLimits(from_zero_max_s=limit_s)
     case = PolicyInput(
-        run, attempt, diagnosis(fault), ClusterView(), limits, NOW, stuck="none of 2: a, b", own=own
+        run,
+        attempt,
+        diagnosis(fault),
+        ClusterView(),
+        limits,
+        NOW,
+        no_checkpoint="none of 2: a, b",
+        own_checkpoints=own,
     )
     return decide(case)
 

@@ -20,7 +20,7 @@ from ftrun.supervisor.nodes import drain_rules
 from ftrun.supervisor.nodes.drain_rules import BadRequest, DrainRequest, Limits
 from ftrun.supervisor.nodes.drain_service import DrainService, drain_service_dir
 from ftrun.supervisor.nodes.recheck_rules import CheckReport
-from ftrun.supervisor.nodes.spool import WaitingRequest
+from ftrun.supervisor.nodes.spool import Spool, WaitingRequest
 from ftrun.supervisor.store.append_log import AppendLog
 from tests.fake_slurm.cluster import Engine, MemoryCluster
 
@@ -152,7 +152,7 @@ def test_what_was_switched_off_or_rebooted_is_not_sick(flag: str) -> None:
     assert flag in why
 
 
-class MemorySpool:
+class MemorySpool(Spool):
     """A spool in memory: name -> (whose, content)."""
 
     def __init__(self) -> None:

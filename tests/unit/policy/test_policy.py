@@ -231,7 +231,7 @@ def test_nothing_below_half_says_that_all_hope_is_lost(
 def test_the_settings_of_a_run_become_limits() -> None:
     """Defaults are the design's numbers; a budget that is set counts, one that is not falls back to its class."""
     limits = limits_from(
-        defaults() | {"budget-hang": 7, "drain-cap": "20%", "exclude-cap": 0.5, "drain": "never"}
+        defaults() | {"budget-hang": 7, "drain-cap": 0.2, "exclude-cap": 0.5, "drain": "never"}
     )
 
     assert (20, 7, 1) == (limits.retries, limits.budget(F.HANG), limits.budget(F.UNKNOWN))

@@ -20,8 +20,9 @@ from ftrun.supervisor.config import home, settings
 from ftrun.supervisor.model import errors
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.stop_conditions import HALT_FILE, BadStopConditions, StopConditions
+from ftrun.supervisor.model.types import CheckpointState
 from ftrun.supervisor.policy import estimates, save_request
-from ftrun.supervisor.policy.save_request import CheckpointState, Occasion, SaveRequest
+from ftrun.supervisor.policy.save_request import Occasion, SaveRequest
 from ftrun.supervisor.store import checkpoints, flag_files
 from ftrun.supervisor.submission import plan
 from ftrun.supervisor.submission.sbatch_options import SbatchOptions
@@ -101,8 +102,8 @@ def test_a_script_that_saves_all_the_time_has_saved_once_it_goes_on_to_the_next(
     assert (verdict.end, verdict.saved, verdict.path) == (True, True, new.path)
     for overtaken in (old, None):
         verdict = save_request.save_verdict(ask, replace(writing, overtaken=overtaken), 9.0)
-        assert (verdict.end, verdict.unsettled) == (False, False)
-        assert save_request.save_verdict(ask, replace(writing, overtaken=overtaken), 61.0).unsettled
+        assert (verdict.end, verdict.still_written) == (False, False)
+        assert save_request.save_verdict(ask, replace(writing, overtaken=overtaken), 61.0).still_written
 
 
 def test_a_checkpoint_is_overtaken_once_another_is_written_behind_it(tmp_path: Path) -> None:
@@ -149,18 +150,15 @@ def test_what_the_journal_keeps_of_a_sight_is_enough_to_go_on(known: CheckpointS
     total=st.integers(1, 64),
     alive=st.integers(0, 64),
     listens=st.booleans(),
-    asked=st.booleans(),
     gasp_wait_s=st.sampled_from([0.0, 30.0]),
 )
-def test_survivors_are_asked_once_when_they_are_most_and_somebody_listens(
-    total: int, alive: int, listens: bool, asked: bool, gasp_wait_s: float
+def test_survivors_are_asked_when_they_are_most_and_somebody_listens(
+    total: int, alive: int, listens: bool, gasp_wait_s: float
 ) -> None:
     """In no other case, and the reason is always told."""
-    ask, why = save_request.emergency_save(
-        total=total, alive=alive, listens=listens, asked=asked, gasp_wait_s=gasp_wait_s
-    )
+    ask, why = save_request.emergency_save(total=total, alive=alive, listens=listens, gasp_wait_s=gasp_wait_s)
 
-    assert ask == (alive * 2 > total and listens and not asked and gasp_wait_s > 0)
+    assert ask == (alive * 2 > total and listens and gasp_wait_s > 0)
     assert why
 
 

@@ -108,7 +108,7 @@ def test_the_node_side_lies_behind_one_link(tmp_path: Path) -> None:
     """Jobs find the newest version by the link and keep the file that it led to; putting it there again changes nothing."""
     home = str(tmp_path)
     first = node_tools.install_node_tools(home)
-    link = tmp_path / node_tools.LINK
+    link = tmp_path / run_dir.TOOLS_LINK
     assert os.path.realpath(link) == os.path.realpath(first)
 
     link.unlink()

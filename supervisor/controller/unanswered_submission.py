@@ -12,44 +12,28 @@ only the time in which Slurm answered counts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
 from ftrun.slurm.client.parse import has_token
+from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import exit_status, fencing, finish
-from ftrun.supervisor.model.timers import Stopwatches
 from ftrun.supervisor.model.types import Decision
 from ftrun.supervisor.store import run_dir
-
-if TYPE_CHECKING:
-    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
-    from ftrun.supervisor.context.run_context import RunContext
-
 
 LOOKUP_FOR_S = 30.0  # how long a submission with an unknown outcome is looked up
 
 
-@dataclass
-class _Clocks:
-    """By the token of an attempt."""
-
-    looked_up: Stopwatches = field(default_factory=Stopwatches)
-
-
-def resolve_submission(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
-    """One pass over an attempt that is opened and not known to be submitted.
-
-    Raises SlurmError, OSError (journal).
+def resolve_submission(ctx: RunContext) -> None:
+    """One pass over an attempt that is opened and not known to be submitted. Raises SlurmError, OSError
+    (journal).
     """
     attempt = ctx.attempt
     if attempt.submission == "opened":
-        _not_submitted(ctx, snapshot, "sbatch was not called")
+        _not_submitted(ctx, "sbatch was not called")
         return
     found = [row for row in ctx.services.cluster.find(attempt.token) if has_token(row.comment, attempt.token)]
     if found:
         _record_found_job(ctx, found[0].raw_job_id or found[0].job_id, seen=True)
-    elif _looked_for_s(ctx, snapshot) >= LOOKUP_FOR_S:
-        _not_submitted(ctx, snapshot, "no job bears its token")
+    elif _looked_for_s(ctx) >= LOOKUP_FOR_S:
+        _not_submitted(ctx, "no job bears its token")
 
 
 def _record_found_job(ctx: RunContext, job: str, *, seen: bool) -> None:
@@ -57,12 +41,12 @@ def _record_found_job(ctx: RunContext, job: str, *, seen: bool) -> None:
     run_dir.index_job(ctx.services.home, job, ctx.run.id)
 
 
-def _looked_for_s(ctx: RunContext, snapshot: ClusterSnapshot) -> float:
+def _looked_for_s(ctx: RunContext) -> float:
     """Seconds since this process's first lookup that Slurm answered."""
-    return ctx.observations.per_launch(_Clocks).looked_up[ctx.attempt.token].held_s(snapshot.mono_s)
+    return ctx.observations.stopwatches["submission looked up", ctx.attempt.token].held_s(ctx.snapshot.mono_s)
 
 
-def _not_submitted(ctx: RunContext, snapshot: ClusterSnapshot, why: str) -> None:
+def _not_submitted(ctx: RunContext, why: str) -> None:
     """Close the attempt before it counts as lost: a late job of it then does not start (P4)."""
     taken = fencing.close_attempt(ctx, started=False)
     if taken is not None and taken.job:
@@ -70,27 +54,27 @@ def _not_submitted(ctx: RunContext, snapshot: ClusterSnapshot, why: str) -> None
     elif ctx.attempt.number == 1 and not ctx.run.incidents:
         reason = f"the submission did not come about: {why}"
         ctx.record("run.abandoned", reason=reason, **{"class": "scheduler"})
-    elif _maybe_cancelled(ctx, snapshot):
+    elif _maybe_cancelled(ctx):
         reason = (
             f"nobody looked for the job of attempt {ctx.attempt.number} until Slurm could have forgotten it: "
             "a person may have cancelled it"
         )
         advice = f"If nobody cancelled it, ftrun resume {ctx.run.id} goes on with the run."
         signature = {"class": "cancelled", "signature": "slurm.unseen-submission"}
-        finish.end_run(ctx, snapshot, Decision("stop", reason, advice=advice), signature)
+        finish.end_run(ctx, Decision("stop", reason, advice=advice), signature)
     else:
         last = ctx.run.incidents[-1].decision if ctx.run.incidents else {}
         decision = {"kind": "resubmit", "reason": why, "exclude": [], "class": last.get("class", "")}
         ctx.record("submit.lost", why=why, decision=decision | {"avoid": list(last.get("avoid", ()))})
 
 
-def _maybe_cancelled(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+def _maybe_cancelled(ctx: RunContext) -> bool:
     """Whether the first lookup came late enough for a user to cancel the job and Slurm to forget it."""
     if ctx.attempt.submission == "opened" or ctx.run.wish:
         return False
     if ctx.attempt.token in ctx.services.uncalled:  # no other process calls sbatch for it
         return False
-    age_s, looked_for_s = ctx.services.facts().min_job_age_s, _looked_for_s(ctx, snapshot)
+    age_s, looked_for_s = ctx.services.facts().min_job_age_s, _looked_for_s(ctx)
     if ctx.observations.attempt == ctx.attempt.number:  # it was opened by this very process
         return ctx.observations.answered_s - looked_for_s >= age_s
-    return exit_status.may_be_forgotten(ctx.attempt.intended_at_s, snapshot.now_s - looked_for_s, age_s)
+    return exit_status.may_be_forgotten(ctx.attempt.intended_at_s, ctx.snapshot.now_s - looked_for_s, age_s)
