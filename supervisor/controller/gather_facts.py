@@ -103,6 +103,7 @@ def facts_of_end(ctx: RunContext, snapshot: ClusterSnapshot) -> Facts:
         near_limit=checkpoint_request.was_requested(ctx, Occasion.TIMELIMIT),
         nodes=_nodes_of_end(ctx, snapshot, lost),
         gone=_gone(attempt),
+        suspects=ctx.services.ledger.suspects(run),
         suspicion=suspicion,
         rank_ended=rank_ended,
         told_inside=next((one.diagnosis for one in run.incidents if one.id == attempt.incident), {}),

@@ -135,6 +135,7 @@ class Input(StrEnum):
     GONE = "gone"
     FINDINGS = "findings"
     SILENT = "silent"
+    SUSPECTS = "suspects"
     TOLD_INSIDE = "told-inside"
     LAST_WORDS = "last-words"
 
@@ -200,6 +201,7 @@ def _inputs(facts: Facts) -> frozenset[Input]:
         Input.GONE: facts.gone,
         Input.FINDINGS: facts.nodes.findings,
         Input.SILENT: facts.silent,
+        Input.SUSPECTS: facts.suspects,
         Input.TOLD_INSIDE: facts.told_inside,
         Input.LAST_WORDS: facts.last_words,
     }

@@ -62,7 +62,8 @@ class Facts:
     `given_up` tasks, and `tasks`, the diagnoses of the tasks that stand for all.
 
     The nodes: `nodes` is what their reports say at `now_s` (Unix seconds), `silent` the nodes that do not
-    answer a step, `gone` the companions that are over.
+    answer a step, `gone` the companions that are over. `suspects`: node -> the arithmetic by which failures
+    for no known cause follow it (`nodes/repeat_failures`).
 
     `suspicion` is why ftrun ended the start (None = it did not, or not for a fault). `rank_ended`: one rank
     had ended by itself before that. `told_inside` is the diagnosis of this end that the agent inside the job
@@ -92,6 +93,7 @@ class Facts:
     now_s: float = 0.0
     silent: tuple[str, ...] = ()
     gone: tuple[LostCompanion, ...] = ()
+    suspects: Mapping[str, str] = field(default_factory=dict)
     suspicion: Diagnosis | None = None
     rank_ended: bool = False
     told_inside: Mapping[str, Any] = field(default_factory=dict)

@@ -181,10 +181,13 @@ def _to_ask(case: PolicyInput, exclude: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _to_avoid(case: PolicyInput, exclude: tuple[str, ...]) -> tuple[str, ...]:
-    """All nodes of the attempt, if no culprit is excluded and enough others are idle: other nodes first, but
-    never at the price of a queue.
+    """The suspects of a class that excludes nobody. Else all nodes of the attempt, if no culprit is excluded
+    and enough others are idle: other nodes first, but never at the price of a queue.
     """
-    if exclude or not CLASS_RULES[case.diagnosis.fault].elsewhere:
+    rule = CLASS_RULES[case.diagnosis.fault]
+    if case.culprits and rule.exclude == "never" and len(case.culprits) < max(2, len(case.attempt.nodes)):
+        return case.culprits
+    if exclude or not rule.elsewhere:
         return ()
     gone = set(case.attempt.nodes) | set(case.run.excluded_at(case.now_s))
     others = case.cluster.idle - gone

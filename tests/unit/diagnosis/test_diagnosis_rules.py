@@ -200,6 +200,7 @@ def test_every_rule_answers_somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
             ended=Ended("COMPLETED"),
             given_up=(GivenUpTasks((2,), "user-code", "", "a mistake in the script"),),
         ),
+        _facts(*BUG, suspects={NODES[0]: "it fails more often than chance"}),
         _facts(ended=Ended("TIMEOUT")),
         _facts(ended=Ended("OUT_OF_MEMORY")),
         _facts(ended=None, attempt=None),
