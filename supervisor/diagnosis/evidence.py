@@ -138,6 +138,7 @@ class Input(StrEnum):
     SUSPECTS = "suspects"
     TOLD_INSIDE = "told-inside"
     LAST_WORDS = "last-words"
+    OPINION = "opinion"
 
 
 ODD_STATES = frozenset({"CANCELLED", "GONE", "REVOKED"})
@@ -204,6 +205,7 @@ def _inputs(facts: Facts) -> frozenset[Input]:
         Input.SUSPECTS: facts.suspects,
         Input.TOLD_INSIDE: facts.told_inside,
         Input.LAST_WORDS: facts.last_words,
+        Input.OPINION: facts.opinion,
     }
     return frozenset(name for name, value in there.items() if value)
 

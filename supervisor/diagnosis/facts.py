@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts
-from ftrun.supervisor.model.types import Diagnosis, Evidence, Proof, Topology
+from ftrun.supervisor.model.types import Diagnosis, Evidence, Opinion, Proof, Topology
 
 if TYPE_CHECKING:
     from ftrun.supervisor.diagnosis.checkpoint_blame import ResumedCheckpoint
@@ -67,7 +67,7 @@ class Facts:
 
     `suspicion` is why ftrun ended the start (None = it did not, or not for a fault). `rank_ended`: one rank
     had ended by itself before that. `told_inside` is the diagnosis of this end that the agent inside the job
-    journalled before it died.
+    journalled before it died. `opinion` is a second opinion that the user wanted.
     """
 
     evidence: Sequence[Evidence]
@@ -97,3 +97,4 @@ class Facts:
     suspicion: Diagnosis | None = None
     rank_ended: bool = False
     told_inside: Mapping[str, Any] = field(default_factory=dict)
+    opinion: Opinion | None = None

@@ -28,7 +28,15 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor.diagnosis import blame, context_rules, known_ends, rank_deaths, review, suspect_nodes
+from ftrun.supervisor.diagnosis import (
+    blame,
+    context_rules,
+    known_ends,
+    rank_deaths,
+    review,
+    second_opinion,
+    suspect_nodes,
+)
 from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, clamp_confidence, plain, proofs
 from ftrun.supervisor.diagnosis.evidence import Case, Input, case_of
 from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, FaultClass, Role, Source
@@ -464,4 +472,6 @@ RULES: tuple[Rule, ...] = (
          "the history names a node only where nothing else does", Input.SUSPECTS),
     Rule("worth-a-look", Part.REVIEW, review.add_suspicious_lines,
          "only what stays unknown", Input.LAST_WORDS),
+    Rule("second-opinion", Part.REVIEW, second_opinion.add_second_opinion,
+         "a guess counts for least: only where all else left the cause open", Input.OPINION),
 )  # fmt: skip

@@ -339,6 +339,8 @@ NON_MOVING_KINDS = AGENT_KINDS | frozenset(
         "final.line",
         "hook.intended",
         "hook.ended",
+        "opinion.asked",
+        "opinion.answered",
     }
 )
 

@@ -105,7 +105,7 @@ def _to_exclude(case: PolicyInput) -> tuple[tuple[str, ...], tuple[str, ...]]:
     outside = tuple(node for node in case.diagnosis.nodes if node not in case.attempt.nodes)
     notes = tuple(f"{node} is not of this attempt: not blamed" for node in outside)
     rule = CLASS_RULES[case.diagnosis.fault].exclude
-    if not case.culprits or rule == "never":
+    if not case.culprits or rule == "never" or case.diagnosis.opinion is not None:
         return (), notes
     if len(case.culprits) == len(case.attempt.nodes) > 1:
         return (), (*notes, "every node of the attempt is affected: the job or the cluster, not a node")
@@ -185,7 +185,8 @@ def _to_avoid(case: PolicyInput, exclude: tuple[str, ...]) -> tuple[str, ...]:
     and enough others are idle: other nodes first, but never at the price of a queue.
     """
     rule = CLASS_RULES[case.diagnosis.fault]
-    if case.culprits and rule.exclude == "never" and len(case.culprits) < max(2, len(case.attempt.nodes)):
+    only_suspect = rule.exclude == "never" or case.diagnosis.opinion is not None
+    if case.culprits and only_suspect and len(case.culprits) < max(2, len(case.attempt.nodes)):
         return case.culprits
     if exclude or not rule.elsewhere:
         return ()
