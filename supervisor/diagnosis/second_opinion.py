@@ -1,9 +1,9 @@
 """What becomes of a second opinion: where nothing else is known, a guess with a name on it. (pure)
 
-An opinion is text about text (`opinion/`). It is the diagnosis only where the cause is unknown or a guess, and no
-signature matched; beside a signature it is shown and changes nothing. It may then move class and retry, and name one
-node of the start as a suspect. Its confidence stays below what could stop a run that had worked, the policy pays for
-it from the budget of `unknown`, and no node is excluded or drained for it.
+An opinion is text about text (`opinion/`). It becomes the diagnosis only where the cause is unknown or a guess, no
+signature says what it was and no node is named: then it may move class and retry, and name one node of the start as a
+suspect. Elsewhere it is shown and changes nothing. Its confidence stays below what could stop a run that had worked,
+the policy pays for it from the budget of `unknown`, and no node is excluded or drained for it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def add_second_opinion(case: Case, found: Diagnosis) -> Diagnosis | None:
     if opinion is None or not is_open(found):
         return None
     told = f"second opinion, a guess by {opinion.by or 'a language model'}: {opinion.words}"
-    if found.signature or found.nodes:
+    says_what = bool(found.signature) and found.fault is not FaultClass.UNKNOWN
+    if says_what or found.nodes:
         return replace(found, rests_on=(*found.rests_on, f"{told} (shown only: evidence outweighs it)"))
     default = CLASS_DEFAULTS[opinion.fault]
     return replace(

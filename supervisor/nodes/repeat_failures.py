@@ -132,6 +132,25 @@ def starts_of(entries: Iterable[NodeEntry], since_s: float = float("-inf")) -> l
     return sorted(found, key=lambda start: (start.at_s, start.run, sorted(start.nodes)))
 
 
+class Tally:
+    """Starts, counted as they come, the oldest first."""
+
+    def __init__(self, starts: Iterable[Start] = ()) -> None:
+        self._works: dict[str, _Work] = {}
+        self.nodes: set[str] = set()
+        for start in starts:
+            self.add(start)
+
+    def add(self, start: Start) -> None:
+        """Count one more."""
+        self._works.setdefault(start.work, _Work()).add(start)
+        self.nodes |= start.nodes
+
+    def association(self, node: str) -> Association | None:
+        """How failures go with the node; None where no work can tell."""
+        return _association(self._works.values(), node, len(self.nodes))
+
+
 def associations(
     starts: Sequence[Start], since_s: Mapping[str, float] | None = None
 ) -> dict[str, Association]:
@@ -139,14 +158,13 @@ def associations(
 
     `starts` are oldest first. `since_s`: node -> only starts after this time (Unix seconds) count for it.
     """
-    since_s = since_s or {}
-    works = _works(starts)
-    tested = len({node for start in starts for node in start.nodes})
+    since_s, every = since_s or {}, Tally(starts)
     found: dict[str, Association] = {}
     for node in sorted({node for start in starts if start.failed for node in start.nodes}):
-        cut_s = since_s.get(node, float("-inf"))
-        of_node = _works(start for start in starts if start.at_s > cut_s) if cut_s > 0 else works
-        known = _association(of_node, node, tested)
+        tally = every
+        if node in since_s:
+            tally = Tally(start for start in starts if start.at_s > since_s[node])
+        known = tally.association(node)
         if known is not None and known.failed >= SUSPECT_LEAST:
             found[node] = known
     return found
@@ -161,9 +179,9 @@ def strike_times_s(starts: Sequence[Start], found: Association, since_s: float) 
         return ()
     times = found.failed_at_s
     for place in range(EXCLUDE_LEAST - 1, len(times) - 1):
-        known = (one for one in starts if since_s < one.at_s < times[place + 1])
-        then = _association(_works(known), found.node, found.tested)
-        if then is not None and then.excluded:
+        known = Tally(one for one in starts if since_s < one.at_s < times[place + 1])
+        then = known.association(found.node)
+        if then is not None and replace(then, tested=found.tested).excluded:
             return times[place:]
     return times[-1:]
 
@@ -231,13 +249,6 @@ class _Table:
         ways = math.comb(failed + passed, here)
         most = min(failed, here)
         return [math.comb(failed, n) * math.comb(passed, here - n) / ways for n in range(most + 1)]
-
-
-def _works(starts: Iterable[Start]) -> tuple[_Work, ...]:
-    works: dict[str, _Work] = {}
-    for start in starts:
-        works.setdefault(start.work, _Work()).add(start)
-    return tuple(works.values())
 
 
 def _association(works: Iterable[_Work], node: str, tested: int) -> Association | None:

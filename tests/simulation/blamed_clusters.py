@@ -21,11 +21,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from ftrun.supervisor.nodes.repeat_failures import Start, associations
+from ftrun.supervisor.nodes.repeat_failures import SUSPECT_LEAST, Start, Tally
 
 HOUR_S = 3600.0
 EXCLUDED_FOR_S = 24 * HOUR_S
 SIZES = (8, 64, 512)
+EVERYTHING = 0.05
+"""How often all nodes are judged, as a share of the starts."""
 FLAKY = (0.0, 0.02, 0.05, 0.1, 0.3)
 
 
@@ -74,6 +76,7 @@ class Cluster:
         self.last: dict[str, tuple[str, ...]] = {}
         self.outages = sorted(self.dice.uniform(0, 2000) * HOUR_S for _ in range(self.dice.randint(0, 8)))
         self.until_s: dict[str, float] = {}  # excluded nodes
+        self.failures: dict[str, int] = {}
         self.busy: list[tuple[float, tuple[str, ...]]] = []
 
     def _work(self, number: int, job_nodes: int) -> Work:
@@ -119,7 +122,7 @@ class Cluster:
     def live(self, runs: int, *, enough: bool = False) -> Outcome:
         """Let so many runs be submitted. `enough`: until the bad node is excluded."""
         out, order = Outcome(), count()
-        starts: list[Start] = []
+        tally = Tally()
         on_bad: set[str] = set()
         events: list[tuple[float, int, Work, int, str]] = []  # time, order, work, attempt, run
         for work in self.works:
@@ -128,8 +131,7 @@ class Cluster:
         while events and out.runs < runs:
             now_s, _, work, attempt, run = heapq.heappop(events)
             while ended and ended[0][0] <= now_s:
-                starts.append(heapq.heappop(ended)[2])
-                self._look(starts, out, on_bad)
+                self._look(heapq.heappop(ended)[2], tally, out, on_bad)
             if enough and out.found_after is not None:
                 break
             if attempt == 1:
@@ -155,24 +157,32 @@ class Cluster:
                 heapq.heappush(events, (end_s + pause_h * HOUR_S, next(order), work, 1, ""))
         return out
 
-    def _look(self, starts: list[Start], out: Outcome, on_bad: set[str]) -> None:
-        """What a supervisor does whenever a start has ended."""
-        last = starts[-1]
+    def _look(self, last: Start, tally: Tally, out: Outcome, on_bad: set[str]) -> None:
+        """What a supervisor does whenever a start has ended.
+
+        A supervisor judges all nodes each time. Here those of a start that failed are judged, and now and then
+        all, since successes elsewhere move little: else a thousand clusters take hours.
+        """
+        tally.add(last)
+        for node in last.nodes if last.failed else ():
+            self.failures[node] = self.failures.get(node, 0) + 1
         if last.failed and self.bad_node in last.nodes:
             on_bad.add(last.run)
-        if self.bad_node and not (last.failed and self.bad_node in last.nodes):
-            return  # only the bad node matters, and nothing else excludes it
-        if not last.failed and len(starts) % 4:  # a success moves little
-            return
-        for node, found in associations(starts).items():
+        everything = not self.bad and self.dice.random() < EVERYTHING
+        for node in self.names if everything else last.nodes if last.failed else ():
+            if self.failures.get(node, 0) < SUSPECT_LEAST or (self.bad and node != self.bad_node):
+                continue
+            found = tally.association(node)
+            if found is None:
+                continue
+            if found.suspect and node == self.bad_node and out.suspected_after is None:
+                out.suspected_after = len(on_bad)
             if found.suspect:
-                if node == self.bad_node and out.suspected_after is None:
-                    out.suspected_after = len(on_bad)
                 out.suspected.add(node)
             if found.excluded and self.until_s.get(node, 0.0) <= last.at_s:
-                if node == self.bad_node and out.found_after is None:
-                    out.found_after = len(on_bad)
-                elif node != self.bad_node and found.failed_at_s[-1] + EXCLUDED_FOR_S > last.at_s:
+                if node == self.bad_node:
+                    out.found_after = out.found_after or len(on_bad)
+                elif found.failed_at_s[-1] + EXCLUDED_FOR_S > last.at_s:
                     out.excluded.append((out.runs, node))
                     self.until_s[node] = found.failed_at_s[-1] + EXCLUDED_FOR_S
 
