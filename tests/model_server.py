@@ -47,7 +47,7 @@ def drips(piece: bytes, every_s: float) -> Answer:
         to.send_response(200)
         to.end_headers()
         try:
-            for _ in range(600):
+            for _piece in range(600):
                 to.wfile.write(piece)
                 to.wfile.flush()
                 time.sleep(every_s)
