@@ -207,7 +207,7 @@ def _with_opinion(
     except NoAnswer as error:
         print(f"ftrun: no second opinion: {error}", file=sys.stderr)
         return found
-    return diagnose_facts(replace(facts, opinion=opinion))
+    return diagnose_facts(replace(facts, second_opinion=opinion))
 
 
 def _to_json(case: _Case, found: Diagnosis) -> dict[str, Any]:

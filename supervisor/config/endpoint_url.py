@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+import re
+
 from ftrun.supervisor.model.errors import SettingError
+
+_URL = re.compile(
+    r"(?P<scheme>https?)://(?P<place>(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9._-]+))(?::[0-9]{1,5})?)"
+    r"(?P<path>/[!-\"$->A-~]*)?"
+)
 
 
 def parse_endpoint_url(key: str, text: str) -> tuple[str, str, str]:
     """(address of chat completions, host, host and port) of `https://models.example.org/v1`. Raises
     SettingError.
     """
-    import urllib.parse
-
-    wanted = f"{key}: an address such as https://models.example.org/v1 is wanted"
-    try:
-        parts = urllib.parse.urlsplit(text)
-        host = parts.hostname or ""
-        _ = parts.port
-    except ValueError:
-        raise SettingError(wanted) from None
-    if parts.username is not None or parts.password is not None:
+    if "@" in text.partition("://")[2].partition("/")[0]:
         raise SettingError(f"{key}: no user or key in the address; see {key}-key-file")
-    plain = all("!" <= sign <= "~" for sign in text)
-    if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment or not plain:
-        raise SettingError(wanted)
-    path = parts.path.rstrip("/")
+    found = _URL.fullmatch(text)
+    if found is None:
+        raise SettingError(f"{key}: an address such as https://models.example.org/v1 is wanted")
+    path = (found["path"] or "").rstrip("/")
     path = path if path.endswith("/chat/completions") else f"{path or '/v1'}/chat/completions"
-    return f"{parts.scheme}://{parts.netloc}{path}", host, parts.netloc
+    return f"{found['scheme']}://{found['place']}{path}", found["six"] or found["host"], found["place"]

@@ -61,7 +61,7 @@ def assess_launch(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     with_opinion = gather_facts.with_opinion(ctx, snapshot, facts, diagnosis)
     if with_opinion is None:
         return  # it is awaited, for seconds at most
-    if with_opinion.opinion is not None:
+    if with_opinion.second_opinion is not None:
         facts, diagnosis = with_opinion, diagnose(with_opinion)
     _note_loading(ctx, diagnosis)
     case = _case(ctx, snapshot, facts, diagnosis)

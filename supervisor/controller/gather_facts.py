@@ -119,7 +119,7 @@ def facts_of_end(ctx: RunContext, snapshot: ClusterSnapshot) -> Facts:
         near_limit=checkpoint_request.was_requested(ctx, Occasion.TIMELIMIT),
         nodes=_nodes_of_end(ctx, snapshot, lost),
         gone=_gone(attempt),
-        suspects=ctx.services.ledger.suspects(run),
+        suspects=ctx.services.ledger.suspects(run) if end.state != "COMPLETED" else {},
         suspicion=suspicion,
         rank_ended=rank_ended,
         told_inside=next((one.diagnosis for one in run.incidents if one.id == attempt.incident), {}),
@@ -162,7 +162,7 @@ def with_opinion(ctx: RunContext, snapshot: ClusterSnapshot, facts: Facts, found
             _ask(ctx, snapshot, facts, found, asking)
             return None
         if known["over"]:
-            return replace(facts, opinion=Opinion.from_json(known)) if "class" in known else facts
+            return replace(facts, second_opinion=Opinion.from_json(known)) if "class" in known else facts
         if asking.asked is None:
             raise NoAnswer("an earlier supervisor asked and ended before the answer; nobody is asked twice")
         if not asking.asked[0].over:
@@ -172,7 +172,7 @@ def with_opinion(ctx: RunContext, snapshot: ClusterSnapshot, facts: Facts, found
         ctx.record("opinion.answered", incident=attempt.incident, error=str(error))
         return facts
     ctx.record("opinion.answered", incident=attempt.incident, **opinion.to_json())
-    return replace(facts, opinion=opinion)
+    return replace(facts, second_opinion=opinion)
 
 
 def _ask(ctx: RunContext, snapshot: ClusterSnapshot, facts: Facts, found: Diagnosis, asking: _Asking) -> None:

@@ -205,7 +205,7 @@ def _inputs(facts: Facts) -> frozenset[Input]:
         Input.SUSPECTS: facts.suspects,
         Input.TOLD_INSIDE: facts.told_inside,
         Input.LAST_WORDS: facts.last_words,
-        Input.OPINION: facts.opinion,
+        Input.OPINION: facts.second_opinion,
     }
     return frozenset(name for name, value in there.items() if value)
 

@@ -67,7 +67,7 @@ class Facts:
 
     `suspicion` is why ftrun ended the start (None = it did not, or not for a fault). `rank_ended`: one rank
     had ended by itself before that. `told_inside` is the diagnosis of this end that the agent inside the job
-    journalled before it died. `opinion` is a second opinion that the user wanted.
+    journalled before it died. `second_opinion` is what a model said that the user named.
     """
 
     evidence: Sequence[Evidence]
@@ -97,4 +97,4 @@ class Facts:
     suspicion: Diagnosis | None = None
     rank_ended: bool = False
     told_inside: Mapping[str, Any] = field(default_factory=dict)
-    opinion: Opinion | None = None
+    second_opinion: Opinion | None = None

@@ -34,7 +34,7 @@ def is_open(found: Diagnosis) -> bool:
 
 def add_second_opinion(case: Case, found: Diagnosis) -> Diagnosis | None:
     """The diagnosis with the opinion; None where it was not asked for."""
-    opinion = case.facts.opinion
+    opinion = case.facts.second_opinion
     if opinion is None or not is_open(found):
         return None
     told = f"second opinion, a guess by {opinion.by or 'a language model'}: {opinion.words}"

@@ -395,7 +395,7 @@ class NodeLedger:
         known = {entry.id for entry in self._reader.entries()}
         lacking = [entry for entry in told if entry.id not in known]
         noted = append_entries(self._home, *lacking, writer=self._writer)
-        if noted and any(entry.what == ENDED for entry in lacking):
+        if noted and any(one.what == ENDED and one.detail["result"] == "failed" for one in lacking):
             self._keep_submissions_off(run, now_s)
         if noted is self._failing:
             self._tell("ledger.written-again" if noted else "ledger.not-written", run=run.id)

@@ -220,7 +220,11 @@ def main() -> None:
                             cases = [(seed, nodes, job_nodes, bad, quiet) for seed in range(options.clusters)]
                             _power(cases[0], pool.map(with_bad_node, cases, chunksize=1))
             return
-        outcomes = pool.map(healthy, [(seed, options.runs) for seed in range(options.clusters)], chunksize=4)
+        outcomes: list[Outcome] = []
+        for seed in range(0, options.clusters, 100):
+            seeds = range(seed, min(seed + 100, options.clusters))
+            outcomes += pool.map(healthy, [(one, options.runs) for one in seeds], chunksize=4)
+            _rate(f"the first {len(outcomes)}", outcomes)
     for place, size in enumerate(SIZES):
         _rate(f"{size} nodes", outcomes[place :: len(SIZES)])
     _rate("all", outcomes)
@@ -233,7 +237,8 @@ def _rate(name: str, outcomes: Sequence[Outcome]) -> None:
     suspects = sum(len(one.suspected) for one in outcomes)
     print(
         f"{name}: {len(outcomes)} clusters, {runs} runs, {failed:.0%} of starts failed; {bad} false exclusions in"
-        f" {clusters} clusters ({1000 * bad / max(1, runs):.3f} per 1,000 runs); {suspects} nodes ever suspect"
+        f" {clusters} clusters ({1000 * bad / max(1, runs):.3f} per 1,000 runs); {suspects} nodes ever suspect",
+        flush=True,
     )
 
 

@@ -27,7 +27,7 @@ def test_the_model_is_asked_once_and_its_suspect_is_avoided(
     with model_server(says(completion(text))) as server:
         post = make_post(make_sandbox(nodes=3), f"second-opinion = '{server.url}'\n")
         post.supervise()
-        job = post.sbatch(DIES_ONCE, "-N1", f"--output={post.work}/%j.log")
+        job = post.sbatch(DIES_ONCE, "-N1", "--ft-agent=never", f"--output={post.work}/%j.log")
         run = post.until_state("finished", job=job)
 
         (first, second), (incident,) = run.attempts, run.incidents

@@ -201,7 +201,7 @@ def test_every_rule_answers_somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
             ended=Ended("COMPLETED"),
             given_up=(GivenUpTasks((2,), "user-code", "", "a mistake in the script"),),
         ),
-        _facts("something odd", opinion=Opinion(FaultClass.NETWORK, retry=True)),
+        _facts("something odd", second_opinion=Opinion(FaultClass.NETWORK, retry=True)),
         _facts(*BUG, suspects={NODES[0]: "it fails more often than chance"}),
         _facts(ended=Ended("TIMEOUT")),
         _facts(ended=Ended("OUT_OF_MEMORY")),

@@ -21,7 +21,7 @@ def opinion(fault: FaultClass = F.HARDWARE_GPU, *, retry: bool = True, suspect: 
 
 
 def judged(found: Diagnosis, said: Opinion | None) -> Diagnosis | None:
-    return add_second_opinion(case_of(Facts((), Topology(nodes=NODES), load(), opinion=said)), found)
+    return add_second_opinion(case_of(Facts((), Topology(nodes=NODES), load(), second_opinion=said)), found)
 
 
 def test_it_is_a_guess_with_a_name_on_it() -> None:
