@@ -13,19 +13,25 @@ import glob
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from ftrun.hooks.runtime.ownership import private_folders
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import argument, option
+from ftrun.supervisor.config import sources
 from ftrun.supervisor.diagnosis import inputs, unknown_cause
 from ftrun.supervisor.diagnosis.facts import Facts
 from ftrun.supervisor.diagnosis.inputs import SlurmRecord
 from ftrun.supervisor.diagnosis.rules import diagnose as diagnose_facts
+from ftrun.supervisor.diagnosis.second_opinion import is_open
 from ftrun.supervisor.model.errors import EXIT_USAGE, UserError
 from ftrun.supervisor.model.types import Diagnosis, FaultClass, Proof, Topology
+from ftrun.supervisor.opinion import inquiry
+from ftrun.supervisor.opinion.endpoint import Endpoint, NoAnswer
 from ftrun.supervisor.telemetry.line_owner import NO_OWNERS_KNOWN, KnownOwners
 from ftrun.supervisor.telemetry.tail import LogPath
 
@@ -80,6 +86,12 @@ def diagnose(
             "LOG",
         ),
     ] = None,
+    second_opinion: Annotated[
+        bool,
+        option(
+            "--second-opinion", "Where the cause stays open, ask the model of the setting second-opinion."
+        ),
+    ] = False,
 ) -> int:
     """Say what went wrong with a job, which node is to blame, and whether a retry makes sense.
 
@@ -95,13 +107,16 @@ def diagnose(
         raise UserError("--ranks-per-node needs --nodes, in the order of the ranks")
     catalog = common.load_catalog()
     like = list(_files(healthy or []))
+    endpoint = _endpoint() if second_opinion else None
     status = EXIT_HEALTHY
     unread = False
     for number, case in enumerate(_cases(logs, each=each)):
-        found, complete = _diagnose_case(case, _topology(case, hosts, ranks_per_node), catalog, like)
+        facts, found, complete = _diagnose_case(case, _topology(case, hosts, ranks_per_node), catalog, like)
         unread = unread or not complete
         if found is None:
             continue
+        if endpoint is not None:
+            found = _with_opinion(case, facts, found, endpoint)
         if as_json:
             common.print_json(_to_json(case, found))
         else:
@@ -136,15 +151,15 @@ def _topology(case: _Case, hosts: tuple[str, ...], ranks_per_node: int) -> Topol
 
 def _diagnose_case(
     case: _Case, topology: Topology, catalog: Catalog, healthy: Sequence[str]
-) -> tuple[Diagnosis | None, bool]:
-    """The diagnosis of one case (None if nothing could be read), and whether all of it could be read."""
+) -> tuple[Facts, Diagnosis | None, bool]:
+    """The facts of one case, their diagnosis (None if nothing could be read), and whether all could be read."""
     given = sys.stdin.buffer.read() if STDIN in case.logs else None
     logs = [log for log in case.logs if log != STDIN]
     gathered = inputs.read_attempt_files(logs, catalog=catalog, stdin=given, ours=case.ours)
     for line in (*case.notes, *gathered.unread):
         print(f"ftrun: {line}", file=sys.stderr)
     if gathered.unread and len(gathered.unread) == len(case.logs):
-        return None, False
+        return Facts((), topology, catalog), None, False
     record = gathered.record or case.known
     if not topology.nodes and record.nodes:
         topology = replace(topology, nodes=record.nodes)
@@ -158,8 +173,38 @@ def _diagnose_case(
         lines = unknown_cause.suspicious_lines(
             plain, topology, step_offset_bytes=offset_bytes, healthy=[LogPath(path) for path in healthy]
         )
-        found = diagnose_facts(replace(facts, last_words=lines))
-    return found, not gathered.unread
+        facts = replace(facts, last_words=lines)
+        found = diagnose_facts(facts)
+    return facts, found, not gathered.unread
+
+
+def _endpoint() -> tuple[Endpoint, str, dict[str, str]]:
+    """Whom to ask for a second opinion, the home that counts the questions, the environment. Raises UserError."""
+    env = dict(os.environ)
+    settings = sources.load(os.getcwd(), env)
+    endpoint = Endpoint.of(settings.values)
+    if endpoint is None:
+        raise UserError("--second-opinion: nobody to ask; set second-opinion (docs/second-opinion.md)")
+    return endpoint, settings.home(env), env
+
+
+def _with_opinion(
+    case: _Case, facts: Facts, found: Diagnosis, asked: tuple[Endpoint, str, dict[str, str]]
+) -> Diagnosis:
+    """The diagnosis with a second opinion, where it is open; without an answer, the reason is on stderr."""
+    if not is_open(found):
+        return found
+    endpoint, home, env = asked
+    logs = [LogPath(log) if isinstance(log, str) else log for log in case.logs if log != STDIN]
+    question = inquiry.question_of_end(facts, found, logs)
+    if not os.path.isdir(home):
+        private_folders(home)
+    try:
+        opinion = inquiry.ask_and_wait(endpoint, question, home, env, time.time())
+    except NoAnswer as error:
+        print(f"ftrun: no second opinion: {error}", file=sys.stderr)
+        return found
+    return diagnose_facts(replace(facts, second_opinion=opinion))
 
 
 def _to_json(case: _Case, found: Diagnosis) -> dict[str, Any]:
@@ -177,6 +222,7 @@ def _to_json(case: _Case, found: Diagnosis) -> dict[str, Any]:
         "because": found.because or found.suspicious,
         "consequences": found.consequences,
         "advice": found.advice,
+        **({"second_opinion": found.opinion.to_json()} if found.opinion is not None else {}),
     }
 
 

@@ -22,7 +22,7 @@ from ftrun.supervisor.model import errors, events, states
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.states import AGENT_KINDS
-from ftrun.supervisor.model.types import Action, FaultClass
+from ftrun.supervisor.model.types import Action, FaultClass, Opinion
 from ftrun.supervisor.policy.what_if import what_if
 from ftrun.supervisor.store import attempt_dir as store_attempt_dir
 from ftrun.supervisor.store import journal, submission_context
@@ -107,6 +107,8 @@ _LINE_OF_KIND = {
     "leave.dropped": lambda d: f"the request was withdrawn: {d['why']}",
     "start.stays": lambda d: f"{nodeset.fold(d['nodes'])} is not left: {d['why']}",
     "hook.ended": lambda d: f"{d['hook']}: " + (f"exit {d['code']}" if d["why"] == "itself" else f"ended by {d['why']}" if d["code"] is not None else d["why"]),
+    "opinion.asked": lambda d: f"asks {d['by']} for a second opinion about {d['lines']} lines of its logs, redacted",
+    "opinion.answered": lambda d: f"no second opinion: {d['error']}" if "error" in d else f"second opinion, a guess by {d['by']}: {Opinion.from_json(d).words}",
     "warned": lambda d: f"warning: {d['message']}",
     "observed": lambda d: f"observe: would {d['decision']['kind']}: {d['decision']['reason']}",
     "attempt.over": lambda d: "proven over" + (f"; fenced: {', '.join(d['fenced'])}" if d.get("fenced") else ""),

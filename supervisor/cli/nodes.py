@@ -81,6 +81,9 @@ def nodes(
         print("no node has a history yet")
     for cause in together:
         print(f"{_clock(cause['at'])}  {cause['sentence']}")
+    for found in (row["association"] for row in rows):
+        if found and found["suspect"]:
+            print(f"{'avoided' if found['excluded'] else 'suspected'}: {found['sentence']}")
     if scene.pool:
         lent = {one["node"]: f"lent to {run}" for one in pooled if (run := one["borrowed_by"])}
         told = [f"{n['node']} {lent.get(n['node'], n['slurm'] or 'not seen')}" for n in pooled]
@@ -132,6 +135,8 @@ def show(
         f"{facts['strikes']} strikes open, {facts['strikes_taken_back']} taken back, {facts['lies']} after a passed recheck;"
         f" {facts['served_hours']:g} hours served; score {facts['score']:g}{', a lemon' if facts['lemon'] else ''}"
     )
+    if facts["association"]:
+        print(facts["association"]["sentence"])
     if facts["devices"]:
         print()
         rows = [
@@ -287,9 +292,15 @@ def _cells(row: dict[str, Any]) -> list[object]:
         row["last_fault"] or None,
         _clock(row["last_fault_at"]),
         _clock(row["quarantined_until"]),
-        row["why"] or None,
+        _why(row),
         f"{row['score']:g}" + (" lemon" if row["lemon"] else ""),
     ]
+
+
+def _why(row: dict[str, Any]) -> str | None:
+    """Why the node is avoided; the arithmetic of failures that follow it has a line of its own."""
+    found = row["association"]
+    return "failures follow it" if found and row["why"] == found["sentence"] else row["why"] or None
 
 
 def _history_row(entry: dict[str, Any]) -> list[object]:

@@ -37,8 +37,29 @@ def node_row(record: NodeRecord, row: NodeRow | None, now_s: float) -> dict[str,
         "quarantined": until_s > now_s,
         "quarantined_until": until_s if until_s > now_s else None,
         "why": record.why if until_s > now_s else "",
+        "association": association_facts(record),
         "score": found.score,
         "lemon": found.lemon,
+    }
+
+
+def association_facts(record: NodeRecord) -> dict[str, Any] | None:
+    """How failures for no known cause go with the node; None where too few are known to tell."""
+    found = record.association
+    if found is None:
+        return None
+    return {
+        "failed": found.failed,
+        "starts": found.starts,
+        "failed_elsewhere": found.failed_elsewhere,
+        "starts_elsewhere": found.starts_elsewhere,
+        "chance": found.chance,
+        "nodes_tested": found.tested,
+        "chance_corrected": found.corrected,
+        "suspect": found.suspect,
+        "excluded": found.excluded,
+        "runs": list(found.runs),
+        "sentence": found.sentence,
     }
 
 
@@ -85,6 +106,10 @@ def correlated_facts(book: NodeHistory, now_s: float) -> list[dict[str, Any]]:
 
 def names_to_show(book: NodeHistory, rows: Mapping[str, NodeRow], *, every: bool) -> list[str]:
     """The nodes of the table: those with a history, those that ftrun drained, or all."""
-    told = {name for name, record in book.nodes.items() if record.history or every}
+    told = {
+        name
+        for name, record in book.nodes.items()
+        if record.history or every or (record.association is not None and record.association.suspect)
+    }
     drained = {name for name, row in rows.items() if row.reason.startswith("ftrun:") or every}
     return sorted(told | drained)

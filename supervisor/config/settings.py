@@ -262,6 +262,10 @@ def _refuse_form(key: str, text: str) -> None:
                 else "a size such as 200G or a share such as 40%"
             )
             raise SettingError(f"{key}: {wanted} is wanted, not {text!r}") from None
+    elif key == "second-opinion":
+        from ftrun.supervisor.config.endpoint_url import parse_endpoint_url
+
+        parse_endpoint_url(key, text)
     elif key == "recover":
         from ftrun.supervisor.config.rungs import parse_order
 

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 INT, DURATION, SHARE, NUMBER, FLAG, TEXT, LIST, CHOICE = (
     "int", "duration", "share", "number", "flag", "text", "list", "choice"
 )  # fmt: skip
-NOTHING, RUNS, READS, WRITES = "", "runs", "reads", "writes"
-"""What a value can do. RUNS: a command, an interpreter, or what a program obeys; READS, WRITES: a path."""
+NOTHING, RUNS, READS, WRITES, SENDS = "", "runs", "reads", "writes", "sends"
+"""What a value can do. RUNS: a command, an interpreter, or what a program obeys; READS, WRITES: a path; SENDS: an
+address that data leave for.
+"""
 BELOW, OPTION = "below", "option"
 """Forms of values that are harmless all the same: a path below the job's working folder; an option with what
 ftrun puts in.
@@ -233,6 +235,15 @@ TABLE = (
     Setting("fault-save-timeout", DURATION, 30.0, "The same after a fault that left most processes alive; 0: they are not asked."),
     Setting("timeouts", CHOICE, "auto", "Let the libraries of collectives record what they do and write it down at their own time-out, by"
             " variables that the user did not set (docs/timeouts.md); no time-out is lowered.", choices=("auto", "never")),
+    Setting("second-opinion", TEXT, "", "Ask a language model where a failure stays unexplained (docs/second-opinion.md): the address of an"
+            " OpenAI-compatible endpoint, such as https://models.example.org/v1. It gets at most 8 KB of redacted log lines. Empty: off, and nothing leaves.",
+            scope="admin", value_name="URL", reach=SENDS),
+    Setting("second-opinion-model", TEXT, "", "The model that is asked, by its name there.", scope="admin", value_name="NAME", reach=NOTHING),
+    Setting("second-opinion-key-file", TEXT, "", "File with the key of that endpoint, which only you can read. Without it: the variable FTRUN_SECOND_OPINION_KEY.",
+            scope="admin", value_name="FILE", reach=READS),
+    Setting("second-opinion-plain-http", FLAG, False, "Let the lines and the key leave this host without encryption.", scope="admin"),
+    Setting("second-opinion-limit", DURATION, 20.0, "How long an answer is waited for; then the run goes on without it.", least=1, scope="admin"),
+    Setting("second-opinion-per-day", INT, 20, "How many questions may be asked within 24 hours, for all runs of a home.", scope="admin"),
     Setting("claim-wait", DURATION, 120.0, "How long a later attempt waits on its node for the run's folder before it gives up."),
     Setting("backoff", DURATION, 5.0, "Pause before a new attempt after a fault that time may heal; doubled each time."),
     Setting("backoff-max", DURATION, 600.0, "Longest such pause."),

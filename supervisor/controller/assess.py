@@ -38,6 +38,11 @@ def assess_launch(ctx: RunContext) -> None:
     if not gather_facts.ssh_checks_over(ctx):
         return
     facts, diagnosis = _diagnosis(ctx)
+    with_opinion = gather_facts.with_opinion(ctx, facts, diagnosis)
+    if with_opinion is None:
+        return  # it is awaited, for seconds at most
+    if with_opinion.second_opinion is not None:
+        facts, diagnosis = with_opinion, diagnose(with_opinion)
     _note_loading(ctx, diagnosis)
     case = _case(ctx, facts, diagnosis)
     if case.diagnosis.fault is not FaultClass.HEALTHY:

@@ -58,7 +58,7 @@ def launch_exit(
     started_at_s: float | None = None,
 ) -> dict[str, Any]:
     """What `job.ended` and `job.requeued` say: state, reason, nodes, exit_code, exit_signal,
-    derived_exit_code, preempted.
+    derived_exit_code, preempted; partition where no record has told it.
 
     `state`, `reason` and `started_at_s` are Slurm's; `job` is the id to ask Slurm about, "" if it knows none.
     Raises SlurmError.
@@ -68,6 +68,8 @@ def launch_exit(
         unseen = attempt_dir.launch_record(run_dir, attempt.number, launch)
         nodes = unseen.nodes if unseen is not None else ()
     data: dict[str, Any] = {"state": state, "reason": reason, "nodes": list(nodes or attempt.nodes)}
+    if not attempt.partition and ctx.observations.partition:  # it was over before it was seen running
+        data["partition"] = ctx.observations.partition
     details = ctx.services.cluster.details(job) if job else None
     written = attempt_dir.exit_record(run_dir, attempt.number, launch)
     if details is not None and has_token(details.comment, attempt.token):

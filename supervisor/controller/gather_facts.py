@@ -9,8 +9,10 @@ Once a launch is over, all reports of its nodes are read, with those of the chec
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from ftrun.slurm.records import replace
 from ftrun.supervisor.config.settings import text_of
@@ -22,11 +24,25 @@ from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.facts import Facts, LostCompanion, SbatchRefusal
 from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, NodeFacts
 from ftrun.supervisor.diagnosis.review import slurmstepd_reason
+from ftrun.supervisor.diagnosis.second_opinion import is_open
+from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.run import Attempt
 from ftrun.supervisor.model.timers import Interval, Stopwatch
-from ftrun.supervisor.model.types import UNKNOWN_TO_SLURM, UNWATCHED, Evidence, FaultClass, Topology
+from ftrun.supervisor.model.types import (
+    UNKNOWN_TO_SLURM,
+    UNWATCHED,
+    Diagnosis,
+    Evidence,
+    FaultClass,
+    Opinion,
+    Topology,
+)
 from ftrun.supervisor.nodes.from_runs import entry_prefix
 from ftrun.supervisor.nodes.remote_checks import GIVEN_UP_AFTER_S, SshVisit
+from ftrun.supervisor.opinion import inquiry
+from ftrun.supervisor.opinion.answer import BadAnswer
+from ftrun.supervisor.opinion.endpoint import Endpoint, NoAnswer, Request
+from ftrun.supervisor.opinion.question import Question
 from ftrun.supervisor.policy.save_request import STEPS_CANCELLED, Occasion
 from ftrun.supervisor.store import attempt_dir
 from ftrun.supervisor.store.attempt_dir import LaunchRecord
@@ -45,6 +61,13 @@ class _SshChecks:
     visit: SshVisit | None = None
     waited: Stopwatch = field(default_factory=Stopwatch)
     told: Interval = field(default_factory=Interval)
+
+
+@dataclass
+class _Asking:
+    """Of one start: the question that is under way."""
+
+    asked: tuple[Request, Question, Endpoint] | None = None
 
 
 def facts_of_end(ctx: RunContext) -> Facts:
@@ -98,6 +121,7 @@ def facts_of_end(ctx: RunContext) -> Facts:
         near_limit=checkpoint_request.was_requested(ctx, Occasion.TIMELIMIT),
         nodes=_nodes_of_end(ctx, lost),
         gone=_gone(attempt),
+        suspects=ctx.services.ledger.suspects(run) if end.state != "COMPLETED" else {},
         suspicion=suspicion,
         rank_ended=rank_ended,
         told_inside=next((one.diagnosis for one in run.incidents if one.id == attempt.incident), {}),
@@ -123,6 +147,56 @@ def with_last_lines(ctx: RunContext, facts: Facts) -> Facts:
         ours=log_watcher.known_owners(*place).having(*attempt.family),
     )
     return replace(facts, last_words=last)
+
+
+def with_opinion(ctx: RunContext, facts: Facts, found: Diagnosis) -> Facts | None:
+    """The facts with a second opinion, where the user wants one and `found` is open; None while it is awaited.
+
+    The journal has question and answer, so that no supervisor asks about an incident again.
+    """
+    attempt, run = ctx.attempt, ctx.run
+    single = attempt.submission == "done" and not attempt.launch.requeued and not attempt.failed_tasks
+    if not ctx.settings.get("second-opinion") or not is_open(found) or not single or run.wish:
+        return facts
+    asking, known = ctx.observations.per_start(_Asking), run.opinions.get(attempt.incident)
+    try:
+        if known is None:
+            _ask(ctx, facts, found, asking)
+            return None
+        if known["over"]:
+            return replace(facts, second_opinion=Opinion.from_json(known)) if "class" in known else facts
+        if asking.asked is None:
+            raise NoAnswer("an earlier supervisor asked and ended before the answer; nobody is asked twice")
+        if not asking.asked[0].over:
+            return None
+        opinion = inquiry.opinion_of(*asking.asked)
+    except (NoAnswer, BadAnswer, UserError) as error:
+        ctx.record("opinion.answered", incident=attempt.incident, error=str(error))
+        return facts
+    ctx.record("opinion.answered", incident=attempt.incident, **opinion.to_json())
+    return replace(facts, second_opinion=opinion)
+
+
+def _ask(ctx: RunContext, facts: Facts, found: Diagnosis, asking: _Asking) -> None:
+    """Announce a question and send it beside the loop. Raises NoAnswer where nobody may be asked."""
+    endpoint = Endpoint.of(ctx.settings)
+    assert endpoint is not None
+    place = ctx.run_dir, ctx.attempt.number, ctx.attempt.launch.number
+    logs = log_watcher.launch_logs(*place) + observe.extra_logs(ctx)
+    users = (str(ctx.run.submitter.get("user", "")),)
+    question = inquiry.question_of_end(facts, found, logs, users=users)
+    ctx.fresh()
+    if not inquiry.spend_one(ctx.services.home, endpoint.per_day, ctx.snapshot.now_s):
+        raise NoAnswer(inquiry.budget_used_up(endpoint))
+    ctx.record(
+        "opinion.asked",
+        incident=ctx.attempt.incident,
+        by=endpoint.by,
+        question=question.digest,
+        lines=question.lines,
+    )
+    send = partial(Request, endpoint, question.body(endpoint.model), os.environ)
+    asking.asked = ctx.act("opinion", send), question, endpoint
 
 
 def facts_of_task(

@@ -135,8 +135,10 @@ class Input(StrEnum):
     GONE = "gone"
     FINDINGS = "findings"
     SILENT = "silent"
+    SUSPECTS = "suspects"
     TOLD_INSIDE = "told-inside"
     LAST_WORDS = "last-words"
+    OPINION = "opinion"
 
 
 ODD_STATES = frozenset({"CANCELLED", "GONE", "REVOKED"})
@@ -200,8 +202,10 @@ def _inputs(facts: Facts) -> frozenset[Input]:
         Input.GONE: facts.gone,
         Input.FINDINGS: facts.nodes.findings,
         Input.SILENT: facts.silent,
+        Input.SUSPECTS: facts.suspects,
         Input.TOLD_INSIDE: facts.told_inside,
         Input.LAST_WORDS: facts.last_words,
+        Input.OPINION: facts.second_opinion,
     }
     return frozenset(name for name, value in there.items() if value)
 

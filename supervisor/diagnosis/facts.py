@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts
-from ftrun.supervisor.model.types import Diagnosis, Evidence, Proof, Topology
+from ftrun.supervisor.model.types import Diagnosis, Evidence, Opinion, Proof, Topology
 
 if TYPE_CHECKING:
     from ftrun.supervisor.diagnosis.checkpoint_blame import ResumedCheckpoint
@@ -62,11 +62,12 @@ class Facts:
     `given_up` tasks, and `tasks`, the diagnoses of the tasks that stand for all.
 
     The nodes: `nodes` is what their reports say at `now_s` (Unix seconds), `silent` the nodes that do not
-    answer a step, `gone` the companions that are over.
+    answer a step, `gone` the companions that are over. `suspects`: node -> the arithmetic by which failures
+    for no known cause follow it (`nodes/repeat_failures`).
 
     `suspicion` is why ftrun ended the start (None = it did not, or not for a fault). `rank_ended`: one rank
     had ended by itself before that. `told_inside` is the diagnosis of this end that the agent inside the job
-    journalled before it died.
+    journalled before it died. `second_opinion` is what a model said that the user named.
     """
 
     evidence: Sequence[Evidence]
@@ -92,6 +93,8 @@ class Facts:
     now_s: float = 0.0
     silent: tuple[str, ...] = ()
     gone: tuple[LostCompanion, ...] = ()
+    suspects: Mapping[str, str] = field(default_factory=dict)
     suspicion: Diagnosis | None = None
     rank_ended: bool = False
     told_inside: Mapping[str, Any] = field(default_factory=dict)
+    second_opinion: Opinion | None = None

@@ -28,7 +28,15 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor.diagnosis import blame, context_rules, known_ends, rank_deaths, review
+from ftrun.supervisor.diagnosis import (
+    blame,
+    context_rules,
+    known_ends,
+    rank_deaths,
+    review,
+    second_opinion,
+    suspect_nodes,
+)
 from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, clamp_confidence, plain, proofs
 from ftrun.supervisor.diagnosis.evidence import Case, Input, case_of
 from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, FaultClass, Role, Source
@@ -460,6 +468,10 @@ RULES: tuple[Rule, ...] = (
          "after the nodes: bad hardware is no such end", Input.OUR_END),
     Rule("told-inside", Part.REVIEW, review.agent_diagnosis,
          "only where all others name nobody", Input.TOLD_INSIDE),
+    Rule("suspect-nodes", Part.REVIEW, suspect_nodes.add_suspect_nodes,
+         "the history names a node only where nothing else does", Input.SUSPECTS),
     Rule("worth-a-look", Part.REVIEW, review.add_suspicious_lines,
          "only what stays unknown", Input.LAST_WORDS),
+    Rule("second-opinion", Part.REVIEW, second_opinion.add_second_opinion,
+         "a guess counts for least: only where all else left the cause open", Input.OPINION),
 )  # fmt: skip

@@ -87,6 +87,20 @@ def suspicious_lines(
     return tuple(Proof(line.file, line.number, line.text, "") for line in odd_lines(last, usual))
 
 
+def last_lines(logs: Sequence[LogPath], topology: Topology, *, size_bytes: int) -> tuple[str, ...]:
+    """The last lines of the logs, about `size_bytes` of them, file by file; each file gets an equal share."""
+    files = [[line.text for line, _ in _lines(log, topology)] for log in logs[:FILES_MAX]]
+    files = [lines for lines in files if lines]
+    found: list[str] = []
+    for lines in files:
+        room_bytes, kept = size_bytes // len(files), 0
+        while kept < len(lines) and room_bytes > 0:
+            kept += 1
+            room_bytes -= len(lines[-kept]) + 1
+        found += lines[len(lines) - kept :]
+    return tuple(found)
+
+
 def _lines(log: LogPath, topology: Topology) -> list[tuple[Line, int]]:
     """The lines at the end of a file with their offsets. The number is 0 where the file is too long to
     count.

@@ -193,7 +193,7 @@ def _ended(run: Run, record: Record) -> Run:
     known, told = set(run.attempts[-1].nodes), data.get("nodes")
     if told and not set(told) < known:  # Slurm takes lost nodes out of a job that goes on
         run = run.with_attempt(nodes=tuple(told))
-    return run
+    return run.with_attempt(partition=data["partition"]) if data.get("partition") else run
 
 
 def _moved(run: Run, record: Record) -> Run:
@@ -470,8 +470,18 @@ _OF_PERSONS: Mapping[str, Callable[[Run, Record], Run]] = {
     "warned": lambda run, record: replace(run, warnings=(*run.warnings, record["data"]["message"])),
 }
 
+
+def _opinion(run: Run, record: Record) -> Run:
+    """A second opinion was asked for, or came: each incident has one question."""
+    data = record["data"]
+    over = record["kind"] == "opinion.answered"
+    return replace(run, opinions={**run.opinions, data["incident"]: {**data, "over": over}})
+
+
 _OF_DECISIONS: Mapping[str, Callable[[Run, Record], Run]] = {
     "tasks.given-up": _tasks_given_up,
+    "opinion.asked": _opinion,
+    "opinion.answered": _opinion,
     "diagnosed": _diagnosed,
     "decided": _decided,
     "drain.done": lambda run, record: replace(run, drained=(*run.drained, record["data"]["node"])),

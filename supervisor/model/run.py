@@ -448,6 +448,9 @@ class Run:
     evidence_seen: frozenset[str] = frozenset()
     hooks: Mapping[str, str] = field(default_factory=dict)  # the user's commands: key -> what ended it
     asked: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of the site's service, by request
+    opinions: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict
+    )  # incident -> asked, then answered
     last_at_s: float = 0.0
 
     @property

@@ -251,6 +251,7 @@ NON_MOVING_KINDS = AGENT_KINDS | frozenset({
     "request.seen", "halt.set", "halt.due", "leave.intended", "leave.asked", "leave.saved",
     "leave.missed", "leave.dropped", "warned", "observed", "checkpoint.set-aside",
     "checkpoint.taken-back", "final.line", "hook.intended", "hook.ended",
+    "opinion.asked", "opinion.answered",
 })  # fmt: skip
 
 

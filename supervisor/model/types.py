@@ -185,6 +185,44 @@ class Loading:
 
 
 @dataclass(frozen=True, slots=True)
+class Opinion:
+    """What a language model that the user chose said of an end (docs/second-opinion.md): a guess by text.
+
+    `suspect` is a node of the job, "" = none; `by` names model and host.
+    """
+
+    fault: FaultClass
+    retry: bool
+    suspect: str = ""
+    reason: str = ""
+    by: str = ""
+
+    @property
+    def words(self) -> str:
+        """The opinion in one line."""
+        where = f", suspects {self.suspect}" if self.suspect else ""
+        again = "a retry makes sense" if self.retry else "a retry would fail again"
+        reason = f": {self.reason}" if self.reason else ""
+        return f"{self.fault.value}, {again}{where}{reason}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The opinion as journal data."""
+        return {
+            "class": self.fault.value,
+            "retry": self.retry,
+            "suspect": self.suspect,
+            "reason": self.reason,
+            "by": self.by,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Opinion:
+        """The opinion of a record. Raises LookupError, ValueError."""
+        reason, by = str(data.get("reason", "")), str(data.get("by", ""))
+        return cls(FaultClass(data["class"]), data["retry"] is True, str(data["suspect"]), reason, by)
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """The cause chosen from the evidence.
 
@@ -209,6 +247,7 @@ class Diagnosis:
     sources: tuple[Source, ...] = ()  # the distinct sources that agree on the cause
     suspicious: tuple[Proof, ...] = ()  # for `unknown`: the lines a person should look at
     loading: Loading | None = None  # of a start that failed before its first new step
+    opinion: Opinion | None = None  # class and retry are those of a second opinion: the budget is unknown's
 
     def to_json(self) -> dict[str, Any]:
         """A diagnosis as the surface of `diagnose --json` names its parts."""
@@ -227,6 +266,7 @@ class Diagnosis:
             "rests_on": list(self.rests_on),
             "sources": [source.value for source in self.sources],
             **({"loading": dataclasses.asdict(self.loading)} if self.loading is not None else {}),
+            **({"opinion": self.opinion.to_json()} if self.opinion is not None else {}),
         }
 
 

@@ -1,4 +1,4 @@
-"""Ledger entries of a run, made from its journal: faults, exclusions, drains, hours served. (pure)
+"""Ledger entries of a run, made from its journal: faults, exclusions, drains, hours, how starts ended. (pure)
 
 The run's journal is the truth; entries are derived from it, with ids made of the run's token and their
 subject. A supervisor that died between journal and ledger derives the same entries again, and they count
@@ -17,9 +17,12 @@ from typing import Any
 
 from ftrun.slurm.records import replace
 from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, parse_report
+from ftrun.supervisor.diagnosis.suspect_nodes import OF_NO_NODE
 from ftrun.supervisor.model.node_entry import NodeEntry, canonical_device, finite_number
 from ftrun.supervisor.model.run import Attempt, Incident, Run
+from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.types import CLASS_RULES, FaultClass
+from ftrun.supervisor.nodes.repeat_failures import ENDED
 
 EVIDENCE_CHARACTERS = 200
 HOUR_S = 3600.0
@@ -27,8 +30,12 @@ CARDS_BY = "gpu-check"  # the check that lists every card
 CARDS_MAX = 32
 FINDINGS_MAX = 32
 
+PASSED = frozenset({FaultClass.PREEMPTED, FaultClass.TIMELIMIT})
+"""Classes of ends that say nothing against a start that made steps."""
+
 _PCI = re.compile(r"\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.0)?\b")
 _UUID = re.compile(r"\bGPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
+_DIGITS = re.compile(r"\d+")
 _PORT = re.compile(r"\b(?:mlx[45]_\d+|hfi1_\d+|bnxt_re\d+)\b")
 
 
@@ -43,6 +50,8 @@ def entries_mark(run: Run) -> tuple[Any, ...]:
         len(run.attempts),
         (attempt.launch.number, attempt.launch.end.at_s) if attempt else None,
         sum(one.gone for attempt in run.attempts for one in attempt.companions),
+        run.final,
+        attempt is not None and _got_further(run, attempt),
     )
 
 
@@ -50,6 +59,7 @@ def entries_of(run: Run) -> list[NodeEntry]:
     """Every entry that the journal of a run gives rise to, oldest first."""
     found = [entry for incident in run.incidents for entry in _of_incident(run, incident)]
     found += [entry for attempt in run.attempts for entry in _served(run, attempt)]
+    found += _ended(run)
     return sorted(found, key=lambda entry: (round(entry.at_s, 3), entry.id))
 
 
@@ -138,6 +148,51 @@ def _served(run: Run, attempt: Attempt) -> Iterator[NodeEntry]:
         id=f"{run.token}:{attempt.number}.{attempt.launch.number}:served",
         run=run.id,
         detail={"hours": round((end_s - attempt.launch.started_at_s) / HOUR_S, 4)},
+    )
+
+
+def _ended(run: Run) -> Iterator[NodeEntry]:
+    """How each start ended whose end tells something about its nodes (see `repeat_failures`)."""
+    if run.settings.get("observe") or run.given_up or any(one.failed_tasks for one in run.attempts):
+        return  # an observed run holds nothing against nodes; tasks of an array have nodes of their own
+    for incident in run.incidents:
+        fault, at_s = _fault(incident.fault), incident.diagnosed_at_s
+        attempt = next((one for one in run.attempts if one.number == incident.attempt), None)
+        failed = fault in OF_NO_NODE
+        if attempt is not None and (failed or (fault in PASSED and incident.step is not None)):
+            how = _start_ended(run, attempt, incident.id, at_s, failed=failed)
+            yield replace(how, nodes=incident.attempt_nodes)
+    for attempt in run.attempts:
+        end = attempt.launch.end
+        if run.state is State.FINISHED and attempt is run.attempt and end.state == "COMPLETED":
+            yield _start_ended(run, attempt, f"{attempt.incident}:end", end.at_s or run.last_at_s)
+        elif _got_further(run, attempt):
+            at_s = attempt.stepped_at_s or attempt.opened_at_s
+            yield _start_ended(run, attempt, f"{attempt.number}:further", at_s)
+
+
+def _got_further(run: Run, attempt: Attempt) -> bool:
+    """Whether the attempt came further than where an earlier one had failed."""
+    failed = [
+        one for one in run.incidents if one.attempt < attempt.number and _fault(one.fault) in OF_NO_NODE
+    ]
+    if not failed or attempt.last_step is None:
+        return False
+    return attempt.last_step > max((-1 if one.step is None else one.step) for one in failed)
+
+
+def _start_ended(run: Run, attempt: Attempt, name: str, at_s: float, *, failed: bool = False) -> NodeEntry:
+    """The last start of the attempt. Work is alike by the name of its job, but for numbers, where it ran, and
+    its size.
+    """
+    work = f"{_DIGITS.sub('#', run.name)}@{attempt.partition}x{len(attempt.used)}"
+    return NodeEntry(
+        at_s=at_s,
+        what=ENDED,
+        nodes=attempt.used,
+        id=f"{run.token}:{name}:{ENDED}",
+        run=run.id,
+        detail={"result": "failed" if failed else "passed", "work": work},
     )
 
 

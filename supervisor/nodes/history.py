@@ -14,18 +14,22 @@ reader computes the same.
   strikes of the old one.
 - The same fault on several nodes of one switch within `window_s` points at the switch; on many nodes, at
   the job or the cluster. Neither is a strike (`common`).
+- Failures for no known cause that follow one node over many starts are strikes as well (`repeat_failures`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model import node_entry
 from ftrun.supervisor.model.node_entry import NodeEntry
+from ftrun.supervisor.model.types import FaultClass
+from ftrun.supervisor.nodes import repeat_failures
+from ftrun.supervisor.nodes.repeat_failures import Association
 from ftrun.supervisor.policy.correlated_failures import CommonCause, Failure, common_causes
 
 DAY_S = 86_400.0
@@ -95,6 +99,7 @@ class NodeRecord:
     devices: tuple[DeviceRecord, ...] = ()
     history: tuple[NodeEntry, ...] = ()
     common: frozenset[str] = frozenset()  # keys of incidents that are not this node's fault
+    association: Association | None = None  # how failures for no known cause go with it
 
     @property
     def quarantined_until_s(self) -> float:
@@ -112,6 +117,8 @@ class NodeRecord:
         if self.excluded_until_s >= self.quarantined_until_s > 0:
             return self.excluded_why
         strike = max(self.strikes, key=lambda s: s.until_s, default=None)
+        if strike is not None and strike.signature == repeat_failures.SIGNATURE and self.association:
+            return self.association.sentence
         return (strike.signature or strike.fault) if strike else ""
 
 
@@ -121,6 +128,12 @@ class NodeHistory:
 
     nodes: Mapping[str, NodeRecord] = field(default_factory=dict)
     common: tuple[CommonCause, ...] = ()
+
+    @property
+    def suspects(self) -> dict[str, Association]:
+        """The nodes that failures seem to follow."""
+        found = {name: record.association for name, record in self.nodes.items()}
+        return {name: one for name, one in found.items() if one is not None and one.suspect}
 
     def quarantined(self, now_s: float) -> tuple[str, ...]:
         """The nodes to avoid now: a person's exclusions, then those with most strikes, then the newest."""
@@ -139,10 +152,14 @@ def fold_entries(
     """The record of every node that an entry names; `domains`: leaf switch or block -> its nodes."""
     rules = rules or QuarantineRules()
     ordered = _in_order(entries)
+    together = _associations(ordered)
+    ordered = sorted((*ordered, *_repeat_strikes(ordered, together)), key=_order)
     common = common_causes(failures(ordered), rules.window_s, rules.many, rules.several, domains or {})
     innocent = {(node, key) for cause in common for node, key in cause.failures}
     built: dict[str, _Builder] = {}
     for entry in ordered:
+        if entry.what == repeat_failures.ENDED:
+            continue
         served_h = max(0.0, _number(entry.detail.get("hours"))) if entry.what == "served" else None
         for node in entry.nodes:
             builder = built.get(node)
@@ -152,7 +169,44 @@ def fold_entries(
                 builder.serve(served_h, entry)
             else:
                 builder.take(entry, common=(node, strike_key(entry)) in innocent)
-    return NodeHistory({name: built[name].record() for name in sorted(built)}, common)
+    for node in together:
+        built.setdefault(node, _Builder(node, rules))
+    records = {name: replace(built[name].record(), association=together.get(name)) for name in sorted(built)}
+    return NodeHistory(records, common)
+
+
+def _associations(ordered: Sequence[NodeEntry]) -> dict[str, Association]:
+    """How failures for no known cause go with the nodes, as of the newest entry."""
+    newest_s = ordered[-1].at_s if ordered else 0.0
+    starts = repeat_failures.starts_of(ordered, newest_s - repeat_failures.KEPT_S)
+    return repeat_failures.associations(starts, _released_s(ordered)) if starts else {}
+
+
+def _released_s(entries: Iterable[NodeEntry]) -> dict[str, float]:
+    """Node -> when a person last released it: what was before is forgiven."""
+    return {node: entry.at_s for entry in entries if entry.what == "released" for node in entry.nodes}
+
+
+def _repeat_strikes(ordered: Sequence[NodeEntry], together: Mapping[str, Association]) -> Iterable[NodeEntry]:
+    """A strike for each failure with which a node was, or still was, to be avoided."""
+    excluded = [found for found in together.values() if found.excluded]
+    if not excluded:
+        return
+    starts = repeat_failures.starts_of(ordered, ordered[-1].at_s - repeat_failures.KEPT_S)
+    released = _released_s(ordered)
+    for found in excluded:
+        since_s = released.get(found.node, float("-inf"))
+        for at_s in repeat_failures.strike_times_s(starts, found, since_s):
+            yield NodeEntry(
+                at_s,
+                "incident",
+                (found.node,),
+                id=f"{repeat_failures.SIGNATURE}:{found.node}:{at_s}",
+                run=found.runs[-1] if found.runs else "",
+                signature=repeat_failures.SIGNATURE,
+                fault=FaultClass.UNKNOWN.value,
+                detail={"strike": True, "title": found.sentence},
+            )
 
 
 def may_be_common(entries: Iterable[NodeEntry], rules: QuarantineRules) -> bool:

@@ -39,7 +39,8 @@ from ftrun.supervisor.nodes.history import (
     fold_entries,
     may_be_common,
 )
-from ftrun.supervisor.store import journal, node_reports, run_dir
+from ftrun.supervisor.nodes.repeat_failures import ENDED, SIGNATURE
+from ftrun.supervisor.store import journal, node_reports, run_dir, user_exclusions
 
 SCHEMA = 1
 A_DAY_S = 86_400.0
@@ -394,6 +395,8 @@ class NodeLedger:
         known = {entry.id for entry in self._reader.entries()}
         lacking = [entry for entry in told if entry.id not in known]
         noted = append_entries(self._home, *lacking, writer=self._writer)
+        if noted and any(one.what == ENDED and one.detail["result"] == "failed" for one in lacking):
+            self._keep_submissions_off(run, now_s)
         if noted is self._failing:
             self._tell("ledger.written-again" if noted else "ledger.not-written", run=run.id)
             self._failing = not noted
@@ -401,6 +404,22 @@ class NodeLedger:
             self._tidied_s = now_s
             compact(self._home, now_s, keep_s)
         return noted
+
+    def _keep_submissions_off(self, run: Run, now_s: float) -> None:
+        """Let `ftrun sbatch` avoid the nodes that failures follow: a job that dies at once leaves such a node
+        idle, so the next one would start there without ever waiting in the queue.
+        """
+        if run.settings.get("quarantine", "auto") == "never":
+            return
+        known = user_exclusions.read_exclusions(self._home, now_s)
+        for node, record in self._history(run).nodes.items():
+            until_s = max((s.until_s for s in record.strikes if s.signature == SIGNATURE), default=0.0)
+            if until_s > now_s and node not in known and record.association is not None:
+                try:
+                    user_exclusions.write_exclusions(self._home, [node], until_s)
+                except OSError as error:
+                    self._tell("ledger.not-written", run=run.id, why=str(error))
+                self._tell("node.excluded", node=node, why=record.association.sentence)
 
     def _reported(self, run: Run, now_s: float) -> list[NodeEntry]:
         """Entries from the node reports of the launch that is over.
@@ -467,6 +486,12 @@ class NodeLedger:
         if refused or run.settings.get("quarantine", "auto") == "never":
             return ()
         return self._history(run).quarantined(now_s)
+
+    def suspects(self, run: Run) -> dict[str, str]:
+        """The nodes that failures for no known cause follow over starts and runs, and the arithmetic of each."""
+        if run.settings.get("quarantine", "auto") == "never":
+            return {}
+        return {node: found.sentence for node, found in self._history(run).suspects.items()}
 
     def excluded(self, run: Run, now_s: float) -> tuple[str, ...]:
         """The run's own exclusions, newest first, less the nodes that a person has released since."""

@@ -231,7 +231,7 @@ def _hopeless(case: PolicyInput) -> Decision | None:
         return None
     if not _unsure(case):
         return _stop(case, f"{case.summary}: trying again cannot succeed")
-    if _has_worked(case) or case.diagnosis.fault.value in case.limits.budgets:
+    if _has_worked(case) or case.paid_by.value in case.limits.budgets:
         return None
     again = f"and no step was ever seen; {_setting(case)}=1 tries again"
     return _stop(case, f"{case.summary}: only {case.diagnosis.confidence:.2f} sure, {again}")
@@ -239,7 +239,7 @@ def _hopeless(case: PolicyInput) -> Decision | None:
 
 def _says_never(case: PolicyInput) -> bool:
     found = case.diagnosis
-    return not found.retry and (found.action is Action.STOP or not case.limits.budget(found.fault))
+    return not found.retry and (found.action is Action.STOP or not case.limits.budget(case.paid_by))
 
 
 def _unsure(case: PolicyInput) -> bool:
@@ -257,7 +257,7 @@ def _has_worked(case: PolicyInput) -> bool:
 
 
 def _setting(case: PolicyInput) -> str:
-    return f"--ft-budget-{case.diagnosis.fault.value}"
+    return f"--ft-budget-{case.paid_by.value}"
 
 
 def _goes_back(case: PolicyInput) -> bool:
@@ -272,7 +272,7 @@ def _goes_back(case: PolicyInput) -> bool:
 
 def _raised_by_user(case: PolicyInput) -> bool:
     """The user gave a budget to a class that has none: the user knows better."""
-    fault = case.diagnosis.fault
+    fault = case.paid_by
     if fault is FaultClass.CANCELLED:
         return False
     return not CLASS_RULES[fault].budget and case.limits.budget(fault) > 0
@@ -306,7 +306,7 @@ def _ceiling(case: PolicyInput) -> Decision | None:
 
 
 def _budget(case: PolicyInput) -> Decision | None:
-    fault, used, allowed = case.diagnosis.fault, _used(case), _allowed(case)
+    fault, used, allowed = case.paid_by, _used(case), _allowed(case)
     if used < allowed:
         return None
     if not allowed:
@@ -317,11 +317,11 @@ def _budget(case: PolicyInput) -> Decision | None:
 
 
 def _used(case: PolicyInput) -> int:
-    return case.spent.get(case.diagnosis.fault.value, 0)
+    return case.spent.get(case.paid_by.value, 0)
 
 
 def _allowed(case: PolicyInput) -> int:
-    fault = case.diagnosis.fault
+    fault = case.paid_by
     if not CLASS_RULES[fault].budget and (case.diagnosis.retry or _goes_back(case)):
         return max(case.limits.budget(fault), 1)
     if _unsure(case):
@@ -333,7 +333,7 @@ def _spends(case: PolicyInput) -> str:
     """The class that pays; "" if it has no budget of its own. A time limit without a newer checkpoint
     counts.
     """
-    fault = case.diagnosis.fault
+    fault = case.paid_by
     fruitless = fault is FaultClass.TIMELIMIT and not case.saved
     return fault.value if fruitless or case.limits.budget(fault) < UNLIMITED else ""
 
@@ -359,7 +359,7 @@ def _resubmit(case: PolicyInput) -> Decision:
     rule = CLASS_RULES[case.diagnosis.fault]
     back = case.older or "its beginning"
     reason = f"{case.summary}: {case.diverged}, back to {back}" if _goes_back(case) else case.summary
-    if _unsure(case) and case.diagnosis.fault.value not in case.limits.budgets and not _goes_back(case):
+    if _unsure(case) and case.paid_by.value not in case.limits.budgets and not _goes_back(case):
         reason += f": only {case.diagnosis.confidence:.2f} sure, and it had worked: once more"
     return Decision("resubmit", reason, spends=_spends(case), delay_s=_delay_s(case, rule))
 

@@ -105,7 +105,7 @@ def _to_exclude(case: PolicyInput) -> tuple[tuple[str, ...], tuple[str, ...]]:
     outside = tuple(node for node in case.diagnosis.nodes if node not in case.attempt.nodes)
     notes = tuple(f"{node} is not of this attempt: not blamed" for node in outside)
     rule = CLASS_RULES[case.diagnosis.fault].exclude
-    if not case.culprits or rule == "never":
+    if not case.culprits or rule == "never" or case.diagnosis.opinion is not None:
         return (), notes
     if len(case.culprits) == len(case.attempt.nodes) > 1:
         return (), (*notes, "every node of the attempt is affected: the job or the cluster, not a node")
@@ -181,10 +181,14 @@ def _to_ask(case: PolicyInput, exclude: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _to_avoid(case: PolicyInput, exclude: tuple[str, ...]) -> tuple[str, ...]:
-    """All nodes of the attempt, if no culprit is excluded and enough others are idle: other nodes first, but
-    never at the price of a queue.
+    """The suspects of a class that excludes nobody. Else all nodes of the attempt, if no culprit is excluded
+    and enough others are idle: other nodes first, but never at the price of a queue.
     """
-    if exclude or not CLASS_RULES[case.diagnosis.fault].elsewhere:
+    rule = CLASS_RULES[case.diagnosis.fault]
+    only_suspect = rule.exclude == "never" or case.diagnosis.opinion is not None
+    if case.culprits and only_suspect and len(case.culprits) < max(2, len(case.attempt.nodes)):
+        return case.culprits
+    if exclude or not rule.elsewhere:
         return ()
     gone = set(case.attempt.nodes) | set(case.run.excluded_at(case.now_s))
     others = case.cluster.idle - gone

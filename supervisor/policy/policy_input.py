@@ -174,6 +174,11 @@ class PolicyInput:
         return self.step is not None and (self.run.best_step is None or self.step > self.run.best_step)
 
     @property
+    def paid_by(self) -> FaultClass:
+        """The class whose budget pays for a retry. What only a second opinion says is unknown all the same."""
+        return self.diagnosis.fault if self.diagnosis.opinion is None else FaultClass.UNKNOWN
+
+    @property
     def exclude_until_s(self) -> float:
         """When an exclusion made now ends (Unix seconds)."""
         return self.now_s + max(self.limits.exclude_for_s, EXCLUDE_FOR_MIN_S)

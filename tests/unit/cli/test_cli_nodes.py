@@ -154,3 +154,37 @@ def test_a_ledger_that_cannot_be_written_is_said_so(home: str, capsys: pytest.Ca
 
     assert 1 == main(["nodes", "exclude", "gpu1"])
     assert f"the ledger cannot be written: {folder}" in capsys.readouterr().err
+
+
+def test_the_arithmetic_of_failures_that_follow_a_node_is_shown(
+    home: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the table, of one node, and as JSON: counts, the chance, and among how many nodes."""
+    begin_s = time.time() - DAY
+    words = ("b c d e b d c a " * 5).split()
+    starts = [
+        NodeEntry(
+            begin_s + 600 * number,
+            "ended",
+            (f"gpu-{word}",),
+            id=f"s{number}",
+            run=f"r{number}",
+            detail={"result": "failed" if word == "a" else "passed", "work": "train@mainx1"},
+        )
+        for number, word in enumerate(words)
+    ]
+    assert ledger.append_entries(home, *starts)
+
+    assert main(["nodes"]) == 0
+    printed = capsys.readouterr().out
+    (row,) = [line for line in printed.splitlines() if line.startswith("gpu-a")]
+    assert "failures follow it" in row
+    assert "avoided: 5 of 5 starts on gpu-a failed for no known cause, 0 of 35 of the same work" in printed
+    assert "among 5 nodes" in printed
+    assert main(["nodes", "show", "gpu-a"]) == 0
+    assert "by chance 1 in" in capsys.readouterr().out
+    found = _json(capsys, "show", "gpu-a")
+    assert found["quarantined"]
+    assert found["association"]["excluded"]
+    assert found["association"]["chance_corrected"] == pytest.approx(5 * found["association"]["chance"])
+    assert _json(capsys, "show", "gpu1")["association"] is None

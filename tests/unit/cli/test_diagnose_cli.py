@@ -6,12 +6,14 @@ import gzip
 import io
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ftrun.supervisor.cli import main
+from tests.model_server import ModelServer, model_server, says
 
 KEYS = [
     "file", "class", "retry", "action", "nodes", "exclude", "confidence", "signature", "title", "because", "consequences",
@@ -188,3 +190,48 @@ def test_the_common_ends_of_a_job_are_known(
     (found,) = _json(capsys)
 
     assert (fault, nodes) == (found["class"], found["nodes"])
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
+    """A model server that this user has named in the settings, and a home that does not exist yet."""
+    monkeypatch.setenv("FTRUN_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("FTRUN_SITE_CONFIG", str(tmp_path / "none.toml"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    with model_server() as server:
+        monkeypatch.setenv("FTRUN_SECOND_OPINION", server.url)
+        yield server
+
+
+def test_a_second_opinion_is_shown_as_what_it_is(
+    tmp_path: Path, model: ModelServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the cause is open; with the words of the log that do not say who is meant."""
+    log = tmp_path / "odd.log"
+    log.write_text("my password=hunter2\nsrun: error: n1: task 3: Exited with exit code 1\n")
+    words = ["diagnose", str(log), "--nodes", "n1,n2", "--second-opinion"]
+    assert main(words) == 10
+    shown = capsys.readouterr().out
+    assert "second opinion, a guess by 127.0.0.1" in shown
+    assert "network" in shown.splitlines()[0]
+    assert "suspected: n1" in shown
+    assert "hunter2" not in str(model.requests)
+    assert main([*words, "--json"]) == 10
+    (found,) = _json(capsys)
+    assert (found["second_opinion"]["class"], found["exclude"]) == ("network", False)
+    assert list(found)[: len(KEYS)] == KEYS
+
+    model.answer = says(b"", 503)
+    assert main(words) == 12
+    assert "no second opinion: it answered 503" in capsys.readouterr().err
+
+
+def test_a_second_opinion_is_not_asked_for_what_is_known(
+    logs: Path, model: ModelServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor unless somebody is named to be asked, which is one line."""
+    assert main(["diagnose", str(logs / "gpu.out.gz"), "--second-opinion"]) == 10
+    assert model.requests == []
+    os.environ.pop("FTRUN_SECOND_OPINION")
+    assert main(["diagnose", str(logs / "gpu.out.gz"), "--second-opinion"]) == 2
+    assert "set second-opinion" in capsys.readouterr().err
