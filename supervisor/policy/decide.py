@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from ftrun.hooks.runtime.formats import duration_text
 from ftrun.slurm.records import replace
 from ftrun.supervisor.config.node_counts import sizes_of_settings
+from ftrun.supervisor.config.rungs import Rung
 from ftrun.supervisor.diagnosis.checkpoint_blame import AGAIN
 from ftrun.supervisor.diagnosis.class_defaults import UNSURE
 from ftrun.supervisor.diagnosis.known_ends import HELD
@@ -318,7 +319,9 @@ def _budget(case: PolicyInput) -> Decision | None:
         return None
     if not allowed:
         return _stop(case, f"{case.summary}; budget-{fault.value}=0: not tried again")
-    used_up = f"{used} of {allowed} retries for {fault.value} used without progress ({_setting(case)})"
+    in_place = sum(case.run.rungs.get(f"{rung.value}:{fault.value}", 0) for rung in (Rung.RANK, Rung.STEP))
+    free = f" and {in_place} restart{'s' if in_place > 1 else ''} in the same job" if in_place else ""
+    used_up = f"{used} of {allowed} retries for {fault.value}{free} used without progress ({_setting(case)})"
     guess = f" (only {case.diagnosis.confidence:.2f} sure)" if _unsure(case) else ""
     return _stop(case, f"{case.summary}{guess}; {used_up}")
 
