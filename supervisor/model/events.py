@@ -172,7 +172,7 @@ def _started(run: Run, record: Record) -> Run:
     )
     last = run.incidents[-1] if run.incidents else None
     if last is not None and last.running_again_at_s is None and last.awaits_launch:
-        incident = replace(run.incidents[-1], running_again_at_s=record["at"])
+        incident = last.with_phase("running_again_at_s", record["at"])
         run = replace(run, incidents=(*run.incidents[:-1], incident))
     return run
 
@@ -252,7 +252,7 @@ def _progress(run: Run, record: Record) -> Run:
     run = run.with_attempt(**_progressed(record))
     last = run.incidents[-1] if run.incidents else None
     if data.get("first_step") and last is not None and last.first_step_at_s is None and last.awaits_launch:
-        incident = replace(run.incidents[-1], first_step_at_s=record["at"])
+        incident = last.with_phase("first_step_at_s", record["at"])
         run = replace(run, incidents=(*run.incidents[:-1], incident))
     return run
 

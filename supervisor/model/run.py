@@ -386,10 +386,31 @@ class Incident:
         """The agent decided it, to go on inside the allocation."""
         return "rung" in self.decision
 
+    def with_phase(self, name: str, at_s: float) -> Incident:
+        """This incident with the time of one of PHASES, in their order: two processes note them, each when it
+        looks, and a clock may be set back.
+        """
+        place = PHASES.index(name)
+        before = [known for one in PHASES[:place] if (known := getattr(self, one)) is not None]
+        behind = [known for one in PHASES[place + 1 :] if (known := getattr(self, one)) is not None]
+        return replace(self, **{name: max([min([at_s, *behind]), *before])})
+
     @property
     def awaits_launch(self) -> bool:
         """Whether a new launch was decided; until then late observations are of the one that failed."""
         return self.decided_at_s is not None and not self.inside
+
+
+PHASES = (
+    "ended_at_s",
+    "diagnosed_at_s",
+    "decided_at_s",
+    "stopped_at_s",
+    "placed_at_s",
+    "running_again_at_s",
+    "first_step_at_s",
+)
+"""The phases of an incident, in the order in which they happen."""
 
 
 @dataclass(frozen=True, slots=True)
