@@ -9,8 +9,9 @@ not count. `ulimit` counts by comparison only, since its thresholds are one vend
 
 A check that fails on most nodes points to the site or to the check: it is reported once and held against no
 node. If more than half of the nodes that answer are bad, each in its own way, a shared cause is likelier than
-so much bad luck, and no node is blamed either. A job of one node has no peers: every failure there counts as
-the site's until another node shows otherwise. Unknown, skipped or missing results are held against no node.
+so much bad luck, and no node is blamed either. A job of one node has no peers but those of earlier jobs
+(`past_checks`): without them every failure there counts as the site's. Unknown, skipped or missing results
+are held against no node.
 
 A node may report that it cannot reach others, and be at fault itself. Such a report is believed from two or
 more nodes that are more than half of all that report.
@@ -124,7 +125,7 @@ def _by_check(reports: Mapping[str, Rows], severity: str) -> Counter[str]:
 
 def find_outliers(reports: Mapping[str, Rows]) -> tuple[Outlier, ...]:
     """The nodes whose values differ from most of their model, by the table; each device separately."""
-    makes = {node: _make(rows) for node, rows in reports.items()}
+    makes = {node: model_of(rows) for node, rows in reports.items()}
     told: dict[tuple[str, str, str], dict[str, Row]] = {}
     for node, rows in reports.items():
         for row in rows:
@@ -138,7 +139,7 @@ def find_outliers(reports: Mapping[str, Rows]) -> tuple[Outlier, ...]:
     return tuple(found)
 
 
-def _make(rows: Rows) -> str:
+def model_of(rows: Rows) -> str:
     """The machine model in the node's firmware; "" if unknown."""
     makes = (row.get("evidence") for row in rows if row["check"] == "versions" and row["device"] == "product")
     return next((str(evidence[0]) for evidence in makes if evidence), "")
