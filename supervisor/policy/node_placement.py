@@ -195,4 +195,6 @@ def _to_avoid(case: PolicyInput, exclude: tuple[str, ...]) -> tuple[str, ...]:
     suspects = frozenset(case.culprits)
     usable = [node for node in mine if node in case.cluster.available and node not in case.cluster.lost]
     kept = sorted(usable, key=lambda node: node in suspects)[:wanted]
-    return tuple(node for node in mine if node not in kept) if others and len(kept) == wanted else ()
+    if not others or len(kept) < wanted or (kept and case.cluster.nodes_least):
+        return ()  # a run that may have another size takes what it can get
+    return tuple(node for node in mine if node not in kept)
