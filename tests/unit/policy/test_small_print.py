@@ -129,7 +129,10 @@ def test_in_an_almost_full_partition_a_job_goes_elsewhere_with_what_is_idle(faul
     suspect = rule(diagnosis(fault, nodes=("n1",), exclude=False), view=few).decision
 
     assert (NODES[2:], True) == (decision.avoid, "as far as they are idle" in decision.reason)
-    assert () == rule(diagnosis(fault), view=cluster(idle=few.idle, lost=frozenset(), nodes_least=2)).decision.avoid  # more nodes are worth more
+    assert (
+        ()
+        == rule(diagnosis(fault), view=cluster(idle=few.idle, lost=frozenset(), nodes_least=2)).decision.avoid
+    )  # more nodes are worth more
     if not suspect.exclude:
         assert {"n1"} < set(suspect.avoid)
         assert 2 == len(suspect.avoid)
