@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 
 HOLD_BUDGET = "preflight"
+HELD_STATES = frozenset({"SPECIAL_EXIT", "REQUEUE_HOLD"})
+"""States of a job that waits in the queue until somebody releases it."""
 HOLDS_MAX = 5
 """How many attempts in a row, without progress in between, the checks may hold."""
 
@@ -131,7 +133,7 @@ def _watch_only(case: PolicyInput) -> Decision | None:
     """`retries=0`: ftrun starts nothing; a job that Slurm requeues is left to Slurm."""
     if case.limits.retries:
         return None
-    if case.attempt.launch.requeued and not case.attempt.ended_by_us and not _held_after_launch_failure(case):
+    if case.attempt.launch.requeued and not case.attempt.ended_by_us and not _held_by_slurm(case):
         return Decision("keep", "requeued by Slurm; retries=0: left as it is")
     return _stop(case, f"{case.summary}; retries=0: watched and diagnosed, not resubmitted")
 
@@ -177,7 +179,7 @@ def _time_limit(case: PolicyInput) -> Decision | None:
 
 def _kept(case: PolicyInput) -> Decision | None:
     """Slurm requeued the job without a node fault: it starts again by itself."""
-    if not case.attempt.launch.requeued or case.attempt.ended_by_us or _held_after_launch_failure(case):
+    if not case.attempt.launch.requeued or case.attempt.ended_by_us or _held_by_slurm(case):
         return None
     reason = "requeued without a fault of a node: Slurm starts it again"
     if case.diagnosis.fault is FaultClass.HEALTHY:
@@ -190,8 +192,12 @@ def _kept(case: PolicyInput) -> Decision | None:
     return Decision("keep", reason, spends=_spends(case))
 
 
-def _held_after_launch_failure(case: PolicyInput) -> bool:
-    """Slurm gave up on a node and holds the job for good. A hold by a person is different, and respected."""
+def _held_by_slurm(case: PolicyInput) -> bool:
+    """Slurm gave up on a node, or on a script that ended with a code of the site's RequeueExitHold, and holds
+    the job for good. A hold by a person is different, and respected: nothing is wrong then.
+    """
+    if case.attempt.launch.end.state in HELD_STATES and case.diagnosis.fault is not FaultClass.HEALTHY:
+        return True
     words = case.attempt.launch.end.reason.lower().replace("_", "").replace(" ", "")
     return "launchfail" in words and "held" in words
 

@@ -150,6 +150,21 @@ def test_a_heterogeneous_job_comes_back_whole(slurm_sandbox: Sandbox, make_post:
     assert [bad[0]] * 2 == re.findall(r"ExcNodeList=(\S+)", shown)
 
 
+@pytest.mark.parametrize("agent", ["never", "auto"])
+def test_a_script_that_slurm_holds_for_its_exit_code_goes_on(
+    agent: str, make_sandbox: Callable[..., Sandbox], make_post: Callable[..., Post]
+) -> None:
+    """RequeueExitHold: the job would wait in SPECIAL_EXIT until a person releases it. It is taken out of the queue, and the next attempt runs."""
+    at = make_post(make_sandbox(nodes=2, conf={"RequeueExitHold": "3"}))
+    body = 'echo "step 1 loss 2.5"\n[ "$FTRUN_ATTEMPT" = 1 ] && exit 3\nexit 0\n'
+    job = at.sbatch(body, "-N1", f"--ft-agent={agent}")
+    at.supervise()
+    run = at.until_state("finished", "stopped")
+
+    assert ("finished", 2) == (run.state.value, len(run.attempts)), at.story()
+    assert not at.call("squeue", "-h", "-j", job, code=None).strip().startswith(job)
+
+
 def test_doctor_warns_where_slurm_cannot_end_a_script(
     make_sandbox: Callable[..., Sandbox], make_post: Callable[..., Post]
 ) -> None:
