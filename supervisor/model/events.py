@@ -110,6 +110,7 @@ def _opened(run: Run, record: Record) -> Run:
         tasks=tuple(data.get("tasks", ())),
         spares_asked=data.get("spares"),
         size=int(data.get("size", 0)),
+        launch=Launch(log_sizes=data.get("log_sizes", {})),
     )
     return replace(run, attempts=(*run.attempts, attempt), decision={}, final_reason="", final_class="")
 

@@ -141,7 +141,7 @@ class Launch:
     start_seen: int = 1  # the newest start whose own record we have read
     log_sizes: Mapping[str, int] = field(
         default_factory=dict
-    )  # other logs -> bytes, when that start was seen
+    )  # other logs -> bytes, before that start, or before the attempt
 
     def next(self, number: int) -> Launch:
         """A new launch of the same attempt; Slurm's last word on times and end stands until the next."""
@@ -151,6 +151,7 @@ class Launch:
             running_seen_at_s=self.running_seen_at_s,
             limit_s=self.limit_s,
             end=self.end,
+            log_sizes=self.log_sizes,
         )
 
 

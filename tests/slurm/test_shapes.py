@@ -182,3 +182,32 @@ def _saved(state: Path, kept: Path, token: str) -> bool:
         return False
     shutil.copytree(state, kept)
     return True
+
+
+APPENDS = """
+at=$FTRUN_ATTEMPT.$FTRUN_START
+echo "--- $at" >>all.log
+[ "$at" = 1.1 ] && { echo "RuntimeError: CUDA error: uncorrectable ECC error encountered" >>all.log; sleep 1; exit 1; }
+for i in 1 2 3; do echo "step $i loss 2.5" >>all.log; sleep 1; done
+[ -e failed ] || { touch failed; exit 7; }
+exit 0
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--ft-agent=never",), ("--ft-policy=cuda-ecc.recover=step,resubmit",)],
+    ids=["supervisor", "agent"],
+)
+def test_an_appended_log_accuses_no_later_start(
+    words: tuple[str, ...], slurm_sandbox: Sandbox, make_post: Callable[..., Post]
+) -> None:
+    """All attempts append to one `--ft-log`: the GPU's error of the first is nobody's after it, and blames no second node."""
+    at = make_post(slurm_sandbox)
+    at.sbatch(APPENDS, "-N1", f"--ft-log={at.work}/all.log", *words)
+    at.supervise()
+    run = at.until_state("finished", "stopped")
+
+    assert "finished" == run.state.value, at.story()
+    assert ["hardware-gpu", "unknown"] == [one.fault for one in run.incidents], at.story()
+    assert () == run.incidents[1].nodes
