@@ -211,3 +211,20 @@ def test_an_appended_log_accuses_no_later_start(
     assert "finished" == run.state.value, at.story()
     assert ["hardware-gpu", "unknown"] == [one.fault for one in run.incidents], at.story()
     assert () == run.incidents[1].nodes
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"), [(3, "as far as they are idle"), (2, "too few other nodes are idle")]
+)
+def test_a_retry_in_an_almost_full_partition_leaves_what_it_can(
+    nodes: int, words: str, make_sandbox: Callable[..., Sandbox], make_post: Callable[..., Post]
+) -> None:
+    """Two nodes failed without a word: the next attempt has the one that is idle, without a wait; and the stop counts what was tried."""
+    at = make_post(make_sandbox(nodes=nodes))
+    at.sbatch("exit 3\n", "-N2", "--ft-recover=step,resubmit")
+    at.supervise()
+    run = at.until_state("stopped")
+
+    assert words in str(run.incidents[1].decision["reason"]), at.story()
+    assert (nodes == 3) == ("n2" in run.attempts[1].nodes)
+    assert "1 of 1 retries for unknown and 1 restart in the same job used" in run.final_reason
