@@ -9,7 +9,7 @@
 
 # shellcheck disable=SC1007,SC1090,SC2119,SC2120,SC3013  # -ef: dash, bash and busybox have it
 
-unset -f printf read date readlink scontrol command exec 2>/dev/null
+unset -f printf read date readlink scontrol sleep timeout grep sort command exec 2>/dev/null
 _ft_talk=${0%/bin/srun}
 
 _ft_nl='
@@ -310,7 +310,6 @@ _ft_list_ghosts() {
         _ft_ghosts= _ft_names=
         _ft_list=$(_ft_bounded 10 "${_ft_real%/*}/scontrol" -o show step "$SLURM_JOB_ID" 2>/dev/null) || return 1
         IFS=$_ft_nl
-        set -f
         for _ft_c in $_ft_list; do
             case $_ft_c in *" State=RUNNING "*" NodeList="*" SrunHost:Pid="*) ;; *) continue ;; esac
             _ft_i=${_ft_c##*:} _ft_rest=${_ft_c#*StepId=}
@@ -319,7 +318,6 @@ _ft_list_ghosts() {
             _ft_names=$_ft_names,${_ft_rest%% *}
         done
         unset IFS
-        set +f
         [ -n "$_ft_ghosts" ] || return 1
     done
     _ft_names=${_ft_names#,}
