@@ -48,7 +48,7 @@ test-accounting:
 # What other recovery services bring along: their faults, scripts and options (docs/vendors.md).
 test-vendors:
 	.ci/env dev
-	.venv/bin/python -m pytest -q -n 2 --dist loadfile -m vendors tests/slurm/test_vendors.py
+	.venv/bin/python -m pytest -q -n 2 --dist loadfile -m vendors tests/slurm/test_vendors.py tests/slurm/test_vendors_scr.py
 	.venv/bin/python -m pytest -q -n 0 -m drills tests/slurm/test_drills.py -k nvrx
 
 # How far one fault and one submission walk through the code: functions, files, changes of file. WALK="--list" names them, WALK=--json.

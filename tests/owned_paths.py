@@ -57,6 +57,8 @@ ROWS = (
     Row("lease", "{home}/lease/**", 0o600, "read"),
     Row("ledger of nodes", "{home}/nodes/**", 0o600, "read"),
     Row("questions to a language model", "{home}/opinions", 0o600, "read"),
+    Row("results of checks", "{home}/checks", 0o700, "read"),
+    Row("results of a kind of node", "{home}/checks/*", 0o600, "read"),
     Row("supervisor's state", "{home}/supervisor*", 0o600, "read"),
     Row("rechecks", "{home}/recheck/**", 0o600, "read"),
     Row("journal of the site's service", "{home}/operator/**", 0o600, "read"),

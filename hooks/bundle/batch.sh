@@ -725,8 +725,8 @@ _ft_is_read() { dd if=/dev/null of="$1" oflag=nonblock conv=notrunc,nocreat 2>/d
 # Where it was asked for, the nodes are checked before the script starts, for 20 s at most. Where a minority of them is bad the job
 # ends here, and the supervisor sends the next attempt elsewhere. Only one status says so; everything else starts the script.
 _ft_look_before() {
-    [ -n "$_ft_before" ] && [ "$_ft_place" = "$_ft_whole" ] && [ "$_ft_patience" -gt 0 ] || return
-    ( trap - EXIT TERM; _ft_on_nodes preflight --settings "$_ft_checks" ${FTRUN_WATCH_ROOT:+--root "$FTRUN_WATCH_ROOT"} ) </dev/null >/dev/null 2>&1 &
+    [ -n "$_ft_before" ] && [ "$_ft_patience" -gt 0 ] || return
+    ( trap - EXIT TERM; _ft_on_all_nodes preflight --settings "$_ft_checks" ${FTRUN_WATCH_ROOT:+--root "$FTRUN_WATCH_ROOT"} ) </dev/null >/dev/null 2>&1 &
     _ft_watcher=$!
     _ft_within 20 "$_ft_watcher"
     [ "$_ft_status" -eq 124 ] && kill "$_ft_watcher" 2>/dev/null
@@ -750,8 +750,9 @@ _ft_doubt_hook() {
 _ft_sum_up() {
     _ft_find_hook || exit 0
     [ "$_ft_before" = hold ] || set -- --report-only
-    exec /bin/sh -c "$_ft_node_side" ftrun-hook "$_ft_runner" "$_ft_hook" preflight --verdict --nodes "${SLURM_JOB_NUM_NODES:-1}" \
-        --folder "$_ft_place/nodes" --launch "$_ft_launch" "$@"
+    _ft_count_nodes
+    exec /bin/sh -c "$_ft_node_side" ftrun-hook "$_ft_runner" "$_ft_hook" preflight --verdict --nodes "$_ft_n" --settings "$_ft_checks" \
+        --history "${_ft_dir%/runs/*}/checks" --folder "$_ft_place/nodes" --launch "$_ft_launch" "$@"
 }
 
 # The watch begins late: most jobs have made their first step by then, and short ones never pay for it. In a job with an agent the
@@ -847,13 +848,99 @@ _ft_user_hook() {
         umask 077
         command exec >"$_ft_place/$_ft_which.$_ft_launch.log" 2>&1 || command exec >/dev/null 2>&1
         umask "$_ft_i"
+        if [ "$_ft_which" = pre-hook ] && [ -n "$_ft_prehook_nodes" ]; then
+            _ft_find_clients
+            # The shape of the job is not the shape of this step.
+            for _ft_c in `env | sed -n 's/^\(SLURM_[A-Za-z0-9_]*\)=.*/\1/p'`; do
+                case $_ft_c in SLURM_CONF* | SLURM_JWT | SLURM_SACK_* | SLURM_JOB_ID | SLURM_ARRAY_* | SLURM_CLUSTER_NAME | SLURM_SUBMIT_* | SLURM_RESTART_COUNT) ;; *) set -- "$@" "$_ft_c" ;; esac
+            done
+            _ft_size_components
+            _ft_become "/proc/$$/environ" 1 $# "$@" /bin/sh '' '' -c "$_ft_everywhere" ftrun-hook "${_ft_bin:+$_ft_bin/}srun" "$_ft_sizes" \
+                "$_ft_on_each" "$_ft_command" "$_ft_place/nodes" "pre-hook.$_ft_launch"
+        fi
         _ft_become "/proc/$$/environ" 1 $# "$@" /bin/sh '' '' -c "$_ft_command"
     ) </dev/null 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
     _ft_hook_pid=$!
     set +m
     _ft_hook_await
-    printf 'code=%s\nwhy=%s\n' "$_ft_status" "$_ft_why" | _ft_write "$_ft_place/$_ft_which.$_ft_launch" &
+    _ft_code=$_ft_status _ft_held=
+    if [ "$_ft_which" = pre-hook ] && [ -n "$_ft_prehook_holds" ] && [ "$_ft_code" -ne 0 ] && [ "$_ft_why" != signal ]; then
+        _ft_held=1
+        [ "$_ft_prehook_holds$_ft_prehook_nodes" != nodesall ] || { _ft_blame_nodes_of_hook & _ft_within 10 $!; }
+    fi
+    printf 'code=%s\nwhy=%s\n%s' "$_ft_code" "$_ft_why" "${_ft_held:+held=1$_ft_nl}" | _ft_write "$_ft_place/$_ft_which.$_ft_launch" &
     _ft_within 10 $!
+    [ -n "$_ft_held" ] || return 0
+    _ft_say "attempt $_ft_attempt of $_ft_run ends here: pre-hook failed, and pre-hook-failed is hold; see $_ft_place/pre-hook.$_ft_launch.log" 2>&8
+    [ -z "$_ft_keep" ] || _ft_close_stage
+    _ft_rc=1 _ft_sig=0
+    _ft_leave
+}
+
+# What runs a command on each node: $1 srun, $2 words "component:nodes", and what a node does with the rest. Status: the highest of all.
+# shellcheck disable=SC2016
+_ft_everywhere='
+srun=$1 sizes=$2
+shift 2
+pids= code=0
+for s in $sizes; do
+    n=${s#*:} s=${s%%:*}
+    "$srun" --jobid="$SLURM_JOB_ID" ${s:+--het-group="$s"} --job-name=ftrun --overlap --nodes="$n" --ntasks="$n" --ntasks-per-node=1 --mem=0 \
+        --cpu-bind=none --mpi=none --input=none --export=ALL --kill-on-bad-exit=0 --no-kill --wait=0 --quiet --label \
+        /bin/sh -c "$1" ftrun-hook "$2" "$3" "$4" &
+    pids="$pids $!"
+done
+for p in $pids; do
+    wait "$p"
+    c=$?
+    [ "$c" -le "$code" ] || code=$c
+done
+exit "$code"'
+
+# What a node does: it runs command $1, and leaves in folder $2 a record $3 of how that ended; one without a code is not over.
+# shellcheck disable=SC2016
+_ft_on_each='
+umask=`umask`
+umask 077
+mkdir "$2" 2>/dev/null
+to=$2/$3.${SLURMD_NODENAME:-`uname -n`}
+echo code= >"$to"
+umask "$umask"
+/bin/sh -c "$1"
+c=$?
+umask 077
+echo "code=$c" >"$to.tmp" && mv -f "$to.tmp" "$to"
+exit "$c"'
+
+_ft_size_components() { # words "component:nodes" into _ft_sizes; a job with but one component has no number
+    _ft_sizes=:${SLURM_JOB_NUM_NODES:-1}
+    [ -n "${SLURM_HET_SIZE-}" ] || return 0
+    _ft_sizes= _ft_k=0
+    while [ "$_ft_k" -lt "$SLURM_HET_SIZE" ]; do
+        eval "_ft_sizes=\"\$_ft_sizes \$_ft_k:\${SLURM_JOB_NUM_NODES_HET_GROUP_$_ft_k:-1}\""
+        _ft_k=$((_ft_k + 1))
+    done
+}
+
+# Where the command failed, or was not over in time, on at most half of several nodes: the record by which the next attempt avoids them.
+_ft_blame_nodes_of_hook() {
+    _ft_count_nodes
+    _ft_text= _ft_k=0 _ft_c=0
+    for _ft_i in "$_ft_place/nodes/pre-hook.$_ft_launch".*; do
+        case $_ft_i in *.tmp) continue ;; esac
+        { read -r _ft_line <"$_ft_i"; } 2>/dev/null || continue
+        _ft_c=$((_ft_c + 1))
+        case $_ft_line in
+            code=0) continue ;;
+            code=) _ft_line="not over within ${_ft_hook_limit%%.*} s" ;;
+            *) _ft_line="ended with ${_ft_line#code=}" ;;
+        esac
+        _ft_k=$((_ft_k + 1))
+        _ft_text="$_ft_text${_ft_text:+, }\"${_ft_i##*/pre-hook."$_ft_launch".}\": {\"check\": \"pre-hook\", \"fault\": \"node\", \"device\": \"\", \"message\": \"$_ft_line\"}"
+    done
+    [ "$_ft_k" -gt 0 ] && [ $((_ft_k * 2)) -le "$_ft_n" ] || return 0
+    printf '{"schema": 1, "launch": %s, "held": true, "nodes": %s, "answered": %s, "bad": {%s}, "site": []}\n' "$_ft_launch" "$_ft_n" "$_ft_c" "$_ft_text" |
+        _ft_write "$_ft_place/preflight.$_ft_launch"
 }
 
 _ft_begin_with_hook() { # once, however often the script is started

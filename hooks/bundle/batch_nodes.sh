@@ -45,7 +45,7 @@ _ft_on_nodes() {
     _ft_find_hook || exit 0
     _ft_find_clients
     PATH=$PATH:$_ft_path
-    _ft_n=${SLURM_JOB_NUM_NODES:-1}
+    eval "_ft_n=\${SLURM_JOB_NUM_NODES${_ft_part:+_HET_GROUP_$_ft_part}:-1}"
     # The shape of the job is not the shape of this step.
     for _ft_i in $(env | sed -n 's/^\(SLURM_[A-Za-z0-9_]*\)=.*/\1/p'); do
         case $_ft_i in SLURM_CONF* | SLURM_JWT | SLURM_SACK_* | SLURM_JOB_ID) ;; *) unset "$_ft_i" ;; esac
@@ -54,9 +54,33 @@ _ft_on_nodes() {
     trap '' USR2
     # A group of its own: signals that are sent to the shell's group are for the script.
     # shellcheck disable=SC2046
-    exec $(command -v setsid) "${_ft_bin:+$_ft_bin/}srun" --jobid="$SLURM_JOB_ID" --job-name=ftrun --overlap --nodes="$_ft_n" --ntasks="$_ft_n" --ntasks-per-node=1 \
+    exec $(command -v setsid) "${_ft_bin:+$_ft_bin/}srun" --jobid="$SLURM_JOB_ID" ${_ft_part:+--het-group="$_ft_part"} --job-name=ftrun --overlap --nodes="$_ft_n" --ntasks="$_ft_n" --ntasks-per-node=1 \
         --mem=0 --cpu-bind=none --mpi=none --input=none --export=NONE --kill-on-bad-exit=0 --no-kill --wait=0 --quiet \
         /bin/sh -c "c='$_ft_c'$_ft_node_side" "${_ft_agent:-ftrun-hook}" "$_ft_runner" "$_ft_hook" "$@" --folder "$_ft_place/nodes" --launch "$_ft_launch"
+}
+
+# The same on the nodes of all components of the job, side by side; ends with the last of them.
+_ft_on_all_nodes() {
+    _ft_part=
+    [ -n "${SLURM_HET_SIZE-}" ] || _ft_on_nodes "$@"
+    _ft_part=0 _ft_parts=
+    trap 'kill $_ft_parts 2>/dev/null' TERM
+    while [ "$_ft_part" -lt "$SLURM_HET_SIZE" ]; do
+        ( trap - TERM; _ft_on_nodes "$@" ) &
+        _ft_parts="$_ft_parts $!"
+        _ft_part=$((_ft_part + 1))
+    done
+    for _ft_i in $_ft_parts; do wait "$_ft_i"; done
+    exit 0
+}
+
+_ft_count_nodes() { # those of all components of the job, into _ft_n
+    _ft_n=${SLURM_JOB_NUM_NODES:-1}
+    _ft_k=1
+    while [ "$_ft_k" -lt "${SLURM_HET_SIZE:-1}" ]; do
+        eval "_ft_n=\$((_ft_n + \${SLURM_JOB_NUM_NODES_HET_GROUP_$_ft_k:-0}))"
+        _ft_k=$((_ft_k + 1))
+    done
 }
 # shellcheck disable=SC2016
 _ft_node_side='

@@ -9,7 +9,7 @@
 
 # shellcheck disable=SC1007,SC1090,SC2119,SC2120,SC3013  # -ef: dash, bash and busybox have it
 
-unset -f printf read date readlink scontrol command exec 2>/dev/null
+unset -f printf read date readlink scontrol sleep timeout grep sort command exec 2>/dev/null
 _ft_talk=${0%/bin/srun}
 
 _ft_nl='
@@ -283,6 +283,64 @@ _ft_is_labelled() {
     esac
 }
 
+# A slurmctld that was killed within seconds of a step's end comes back with that step running: what a later srun asks for is never
+# free. Such a ghost is a step whose srun was one of this start's and is gone, and of which no node has a process any more. Only --overlap
+# goes through then, for this call and all later ones. Asks Slurm only where an earlier srun of this start is over.
+_ft_pass_ghosts() {
+    [ "$FTRUN_START" = 1 ] && [ -z "$_ft_spans$_ft_alone" ] || return 0
+    if [ ! -e "$_ft_talk/ghost" ]; then
+        _ft_over=
+        { while read -r _ft_c _ft_i _ft_rest; do [ -d "/proc/$_ft_i" ] || _ft_over="$_ft_over $_ft_i"; done <"$_ft_talk/calls.1"; } 2>/dev/null
+        [ -n "$_ft_over" ] && _ft_list_ghosts && _ft_prove_ghosts || return 0
+        echo "srun: ftrun: Slurm shows step$_ft_ghosts as running, which is over on all its nodes; this step shares its resources (--overlap)" >&2
+        { true >"$_ft_talk/ghost"; } 2>/dev/null
+    fi
+    _ft_front="--overlap $_ft_front"
+}
+
+_ft_bounded() { # the other words, for $1 seconds at most
+    if command -v timeout >/dev/null; then timeout "$@"; else shift && "$@"; fi
+}
+
+# The steps of the job that Slurm shows as running for longer than a step takes to end, and whose srun was one of $_ft_over: their ids into
+# _ft_ghosts, their nodes into _ft_names. 1: none.
+_ft_list_ghosts() {
+    for _ft_n in 1 2 3 4 5 6 7 8 9 10 11; do
+        [ "$_ft_n" -eq 1 ] || sleep 0.5
+        _ft_ghosts= _ft_names=
+        _ft_list=$(_ft_bounded 10 "${_ft_real%/*}/scontrol" -o show step "$SLURM_JOB_ID" 2>/dev/null) || return 1
+        IFS=$_ft_nl
+        for _ft_c in $_ft_list; do
+            case $_ft_c in *" State=RUNNING "*" NodeList="*" SrunHost:Pid="*) ;; *) continue ;; esac
+            _ft_i=${_ft_c##*:} _ft_rest=${_ft_c#*StepId=}
+            case "$_ft_over " in *" ${_ft_i%% *} "*) ;; *) continue ;; esac
+            _ft_ghosts="$_ft_ghosts ${_ft_rest%% *}" _ft_rest=${_ft_c#* NodeList=}
+            _ft_names=$_ft_names,${_ft_rest%% *}
+        done
+        unset IFS
+        [ -n "$_ft_ghosts" ] || return 1
+    done
+    _ft_names=${_ft_names#,}
+}
+
+# 0: each node of these steps says that it has neither their slurmstepd nor a process of theirs.
+_ft_prove_ghosts() {
+    _ft_list=$("${_ft_real%/*}/scontrol" show hostnames "$_ft_names" 2>/dev/null | sort -u) && [ -n "$_ft_list" ] || return 1
+    _ft_n=$(printf '%s\n' "$_ft_list" | grep -c .)
+    # shellcheck disable=SC2086
+    _ft_list=$(_ft_bounded 60 "$_ft_real" --jobid="$SLURM_JOB_ID" --job-name=ftrun --overlap --nodelist="$_ft_names" --nodes="$_ft_n" --ntasks="$_ft_n" --ntasks-per-node=1 \
+        --mem=0 --cpu-bind=none --mpi=none --input=none --export=NONE --kill-on-bad-exit=0 --wait=0 --quiet --immediate=20 /bin/sh -c "$_ft_ghost_side" ftrun-ghost $_ft_ghosts 2>/dev/null)
+    [ "$(printf '%s\n' "$_ft_list" | grep -c '^none$')" -eq "$_ft_n" ]
+}
+# shellcheck disable=SC2016
+_ft_ghost_side='
+for s; do
+    j=${s%%.*} s=${s#*.}
+    grep -qs "^slurmstepd: \[$j\.$s[].]" /proc/[0-9]*/cmdline && exit
+    for p in $(grep -lsz "^SLURM_JOB_ID=$j\$" /proc/[0-9]*/environ); do grep -qsz "^SLURM_STEP_ID=$s\$" "$p" && exit; done
+done
+echo none'
+
 case ${FTRUN_START-} in '' | *[!0-9]*) exec "$_ft_real" "$@" ;; esac
 [ -r "$_ft_talk/shim.$FTRUN_START" ] || exec "$_ft_real" "$@"
 _ft_take_brief
@@ -300,6 +358,7 @@ _ft_look "$@"
 [ -z "$_ft_through" ] || exec "$_ft_real" "$@"
 _ft_weigh_own
 
+_ft_pass_ghosts
 { printf '%s %s %s\n' "$(date +%s)" "$$" "$*" >>"$_ft_talk/calls.$FTRUN_START"; } 2>/dev/null
 # Who asks for a companion must know whether every call can do with one; one node is always in one job.
 [ -z "$_ft_lone" ] || [ "$_ft_want" = 1 ] || { printf '%s\n' "$_ft_lone" >>"$_ft_talk/nospan.$FTRUN_START"; } 2>/dev/null

@@ -7,8 +7,8 @@ compared. If the model is unknown, or a value is so low that the node must be of
 does not count. `ulimit` counts by comparison only, since its thresholds are one vendor's advice.
 
 A check that fails on most nodes points to the site or to the check, and if more than half of the nodes that
-answer are bad a shared cause is likelier: neither is held against a node. A job of one node has no peers:
-every failure there counts as the site's. Unknown, skipped or missing results are held against no node. That a
+answer are bad a shared cause is likelier: neither is held against a node. A job of one node has no peers
+but those of earlier jobs (`past_checks`): without them every failure counts as the site's. Unknown, skipped or missing results are held against no node. That a
 node cannot be reached is believed from two or more nodes that are more than half of all that report."""
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _by_check(reports: Mapping[str, Rows], severity: str) -> Counter[str]:
 
 def find_outliers(reports: Mapping[str, Rows]) -> tuple[Outlier, ...]:
     """The nodes whose values differ from most of their model, by the table; each device separately."""
-    makes = {node: _make(rows) for node, rows in reports.items()}
+    makes = {node: model_of(rows) for node, rows in reports.items()}
     told: dict[tuple[str, str, str], dict[str, Row]] = {}
     for node, rows in reports.items():
         for row in rows:
@@ -123,7 +123,7 @@ def find_outliers(reports: Mapping[str, Rows]) -> tuple[Outlier, ...]:
     return tuple(found)
 
 
-def _make(rows: Rows) -> str:
+def model_of(rows: Rows) -> str:
     """The machine model in the node's firmware; "" if unknown."""
     makes = (row.get("evidence") for row in rows if row["check"] == "versions" and row["device"] == "product")
     return next((str(evidence[0]) for evidence in makes if evidence), "")

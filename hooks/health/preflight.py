@@ -3,13 +3,15 @@
 batch.sh makes two calls. The first runs on every node at once and writes a report into the attempt's folder;
 bad results are checked twice. The second, `--verdict`, runs on the first node when all are done or time is
 up, and reads the reports: what a minority of the nodes shows is those nodes' fault, what most of them show is
-the site's, and missing or unknown results are held against no node (see `outliers`). Only its status
+the site's, and missing or unknown results are held against no node (see `outliers`). The only node of a job is
+compared with nodes of its kind in earlier jobs (see `past_checks`). Only its status
 EXIT_HELD keeps the script from starting; a defect of ours, a full disk or a crashed Python let it start. Each
 call imports only what it needs: the job waits."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import glob
 import os
 import sys
@@ -71,8 +73,22 @@ def _summed_up(words: argparse.Namespace) -> int:
         if report is not None:
             reports[path[len(start) : -len(".json")]] = report["findings"]
     found = verdict(reports, words.nodes, _nodes())
+    earlier = 0
+    if words.history:
+        from ftrun.hooks.health import past_checks
+
+        now_s, partition = time.time(), os.environ.get("SLURM_JOB_PARTITION", "")
+        if words.nodes == len(reports) == 1:
+            (rows,) = reports.values()
+            past = past_checks.read(
+                past_checks.file_of(words.history, rows, partition, words.settings), now_s
+            )
+            found = past_checks.verdict_by_past(reports, past)
+            earlier = len(past.keys() - reports.keys())
+        with contextlib.suppress(OSError):  # then later jobs know less
+            past_checks.add(words.history, partition, words.settings, reports, now_s)
     held = bool(found.bad) and not words.report_only
-    for line in [*_items(reports), *_told(found, len(reports), words.nodes, held=held)]:
+    for line in [*_items(reports), *_told(found, len(reports), words.nodes, earlier, held=held)]:
         print(f"ftrun: preflight: {line}", file=sys.stderr)
     record = {
         "schema": SCHEMA,
@@ -121,8 +137,10 @@ def _nodes() -> Sequence[str]:
         return ()
 
 
-def _told(found: Verdict, answered: int, nodes: int, *, held: bool) -> Sequence[str]:
-    """What the job's log says beside the items: nothing if all is well."""
+def _told(found: Verdict, answered: int, nodes: int, earlier: int, *, held: bool) -> Sequence[str]:
+    """What the job's log says beside the items: nothing if all is well. `earlier`: the nodes of its kind with
+    which the only node of the job was compared.
+    """
     lines = []
     if answered < nodes:
         lines.append(
@@ -135,6 +153,8 @@ def _told(found: Verdict, answered: int, nodes: int, *, held: bool) -> Sequence[
     for node in sorted(found.bad)[:NAMED_MAX]:
         first = found.bad[node][0]
         lines.append(f"{node}: {first['check']}: {first['message']}")
+    if found.bad and nodes == 1:
+        lines.append(f"compared with {earlier} nodes of its kind in earlier jobs")
     if len(found.bad) > NAMED_MAX:
         lines.append(f"and {len(found.bad) - NAMED_MAX} more nodes")
     if found.bad:
@@ -157,5 +177,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--settings", default="", metavar="FILE", help=text)
     add("--verdict", action="store_true", help="sum up the reports of all nodes")
     add("--nodes", type=int, default=1, help="with --verdict: how many nodes the job has")
+    text = "with --verdict: folder of earlier results, with which the only node of a job is compared"
+    add("--history", default="", metavar="DIR", help=text)
     add("--report-only", action="store_true", help="with --verdict: hold no script")
     return parser

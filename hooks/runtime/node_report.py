@@ -27,10 +27,14 @@ def parse_report(text: str) -> Optional[dict[str, Any]]:
         return None
     if not isinstance(report, dict) or report.get("schema") != SCHEMA:
         return None
-    findings = report.get("findings")
+    return report if parse_findings(report.get("findings")) is not None else None
+
+
+def parse_findings(findings: object) -> Optional[list[dict[str, Any]]]:
+    """`findings` as those of a report; None if they have another form."""
     if not isinstance(findings, list) or not all(_is_finding(one) for one in findings):
         return None
-    return report
+    return findings
 
 
 def _is_finding(one: object) -> bool:

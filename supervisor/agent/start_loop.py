@@ -9,7 +9,7 @@ supervisor takes over.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -89,6 +89,7 @@ class StartLoop:
     _growth: GrowMonitor | None = None
     _silences: History = field(default_factory=History)  # log silences of earlier starts
     _survived: set[str] = field(default_factory=set)  # findings after which some start went on
+    _log_sizes: Mapping[str, int] = field(default_factory=dict)  # of --ft-log, as the start before left them
     _checked: bool = False  # the nodes were checked after the last failed start
     _checks: FailureChecks | None = None  # the checks after the present start
     companions: Companions = field(init=False)
@@ -132,6 +133,7 @@ class StartLoop:
                     monitor, over, suspicion, checks
                 ):
                     return
+                self._log_sizes = monitor.extra_log_sizes()
             finally:
                 monitor.close()
                 checks.let_go()
@@ -162,9 +164,16 @@ class StartLoop:
             lambda: self._silent_nodes(started, doubted),
             clock=self.ctx.clock,
             survived=self._survived,
+            log_sizes=self._log_sizes if started.number > 1 else self._sizes_before(),
             companions=lambda: tuple(span.job for span in (*self.ctx.spans, *self.ctx.coming)),
         )
         return monitor
+
+    def _sizes_before(self) -> Mapping[str, int]:
+        """How long the logs of `--ft-log` were before this attempt."""
+        attempt = self.ctx.journal.run().attempt
+        ours = attempt is not None and attempt.number == self.ctx.where.attempt
+        return attempt.launch.log_sizes if attempt is not None and ours else {}
 
     # ------------------------------------------------------------------ while it runs
 

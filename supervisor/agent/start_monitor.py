@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from ftrun.slurm.client.errors import SlurmError
@@ -62,8 +63,9 @@ class StartMonitor:
     """Monitors one start.
 
     `silent` asks the nodes and returns those of the start that do not answer, None if unknown. `survived` are
-    findings after which a start of this launch went on; this start adds its own. `companions` are the jobs
-    that hold nodes for this one.
+    findings after which a start of this launch went on; this start adds its own. `log_sizes`: what stood in
+    the logs of `--ft-log` before this start (bytes by file). `companions` are the jobs that hold nodes for
+    this one.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class StartMonitor:
         *,
         clock: Clock,
         survived: set[str] | None = None,
+        log_sizes: Mapping[str, int] = MappingProxyType({}),
         companions: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         self._where = where
@@ -83,6 +86,7 @@ class StartMonitor:
         self._settings, self._catalog, self._silent = settings, catalog, silent
         self._clock, self._companions = clock, companions
         self._judged_s: float | None = None
+        self._log_sizes = log_sizes
         self.memory = LaunchState(attempt=where.attempt, launch=where.launch)
         if survived is not None:
             self.memory.survived = survived
@@ -101,7 +105,7 @@ class StartMonitor:
     def logs(self) -> list[LogPath]:
         """See `MonitorBackend.logs`."""
         return log_watcher.recorded_logs(self.started.launch) + [
-            LogPath(path) for path in sorted(self.named_logs())
+            LogPath(path, self._log_sizes.get(path, 0)) for path in sorted(self.named_logs())
         ]
 
     def named_logs(self) -> list[str]:
@@ -174,6 +178,10 @@ class StartMonitor:
             return []
         since_s = self.started.launch.started_s or 0.0
         return inputs.find_extra_logs(self._settings, submission_context.cwd(self._where.run_dir), since_s)
+
+    def extra_log_sizes(self) -> dict[str, int]:
+        """How long each file of `--ft-log` is now, in bytes."""
+        return inputs.extra_log_sizes(self._settings, submission_context.cwd(self._where.run_dir))
 
     def close(self) -> None:
         """Close the log files."""

@@ -266,8 +266,12 @@ TABLE = (
             " starts on others instead."),
     Setting("checks", TEXT, "", "File with thresholds of the checks before the script, as JSON; {node} in it is the node's name. Default:"
             " /etc/ftrun/checks.json of each node, where there is one.", value_name="FILE", reach=READS),
-    Setting("pre-hook", TEXT, "", "Command that each attempt runs on its first node before the script (docs/hooks.md).",
-            value_name="COMMAND", reach=RUNS),
+    Setting("pre-hook", TEXT, "", "Command that each attempt runs before the script (docs/hooks.md).", value_name="COMMAND",
+            reach=RUNS),
+    Setting("pre-hook-where", CHOICE, "first-node", "Where pre-hook runs: on the first node of the job, or on all its nodes at once, of"
+            " all components.", choices=("first-node", "all-nodes")),
+    Setting("pre-hook-failed", CHOICE, "start", "What becomes of the script where pre-hook fails or takes longer than its limit: start, or hold ="
+            " it is not started, and the next attempt avoids the nodes that failed.", choices=("start", "hold")),
     Setting("post-hook", TEXT, "", "Command that each attempt runs on its first node after the script, however that ended.",
             value_name="COMMAND", reach=RUNS),
     Setting("on-fault", TEXT, "", "Command that the supervisor runs once a fault is diagnosed and the next step is decided.",

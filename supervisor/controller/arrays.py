@@ -10,7 +10,7 @@ If tasks write into one log, their lines cannot be told apart: then one diagnosi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ftrun.slurm.records import replace
 from ftrun.supervisor.context.run_context import RunContext
@@ -41,17 +41,15 @@ def task_diagnoses(ctx: RunContext, facts: Facts, whole: Diagnosis) -> dict[int,
     """
     attempt, run_dir = ctx.attempt, ctx.run_dir
     launches = attempt_dir.task_records(run_dir, attempt.number, attempt.failed_tasks)
-    unable = _unable_to_load(ctx)
+    unstarted = _facts_of_unstarted(ctx, facts, launches)
     share = _share_a_log(launches.values())
-    if share and not unable:
+    if share and not unstarted:
         return {}
     found = {}
     for task in attempt.failed_tasks:
-        known = (
-            None if share else gather_facts.facts_of_task(facts, attempt, task, run_dir, launches.get(task))
-        )
-        if task in unable:
-            known = Facts((), facts.topology, facts.catalog, unloadable=unable[task])
+        known = unstarted.get(task)
+        if known is None and not share:
+            known = gather_facts.facts_of_task(facts, attempt, task, run_dir, launches.get(task))
         found[task] = diagnose(known) if known is not None else whole
     return found
 
@@ -91,18 +89,32 @@ def _share_a_log(launches: Iterable[LaunchRecord]) -> bool:
     return len(set(logs)) < len(logs)
 
 
-def _unable_to_load(ctx: RunContext) -> dict[int, str]:
-    """The failed tasks that found no checkpoint that they may load, and why, by their own records.
-
-    Their script did not run.
-    """
+def _facts_of_unstarted(
+    ctx: RunContext, facts: Facts, launches: Mapping[int, LaunchRecord]
+) -> dict[int, Facts]:
+    """The failed tasks whose script did not run, and why, by their own records."""
     attempt, found = ctx.attempt, {}
     for task in attempt.failed_tasks:
-        is_over = attempt_dir.task_exit(ctx.run_dir, attempt.number, task) is not None
-        if attempt.task_states.get(task, "FAILED") == "FAILED" and not is_over:
-            why = attempt_dir.why_no_checkpoint_for_task(ctx.run_dir, attempt.number, task)
-            if why:
-                found[task] = why
+        place = ctx.run_dir, attempt.number, task
+        if attempt.task_states.get(task, "FAILED") != "FAILED" or attempt_dir.task_exit(*place) is not None:
+            continue
+        held, file = attempt_dir.prelaunch_hold_of_task(
+            *place, launches[task].nodes if task in launches else ()
+        )
+        stuck, hook_hold = (
+            attempt_dir.why_no_checkpoint_for_task(*place),
+            attempt_dir.hook_hold_of_task(*place),
+        )
+        if held is not None or stuck or hook_hold:
+            found[task] = Facts(
+                (),
+                facts.topology,
+                facts.catalog,
+                held=held,
+                held_file=file,
+                unloadable=stuck,
+                hook_hold=hook_hold,
+            )
     return found
 
 

@@ -97,8 +97,12 @@ def facts_of_end(ctx: RunContext) -> Facts:
         held = attempt_dir.prelaunch_hold(*place, attempt.nodes)
         found = replace(found, held=held, held_file=attempt_dir.prelaunch_path(*place))
     if attempt.launch.end.state == "FAILED" and attempt.launch.start.number <= 1:
-        found = replace(found, unloadable=attempt_dir.why_no_checkpoint(*place))
-    if found.held is not None or found.unloadable:
+        found = replace(
+            found,
+            unloadable=attempt_dir.why_no_checkpoint(*place),
+            hook_hold=attempt_dir.hook_hold(*place),
+        )
+    if found.held is not None or found.unloadable or found.hook_hold:
         return found  # the script was not started: there is nothing else to read
     if attempt.launch.end.state == "COMPLETED":
         found = replace(found, given_up=run.given_up)

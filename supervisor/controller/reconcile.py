@@ -42,6 +42,7 @@ from ftrun.supervisor.store import run_dir as store_run_dir
 
 SUBMITTER_PATIENCE_S = 180.0  # how long an `ftrun sbatch` on another host may pause between its records
 AGENT_JOURNAL_EVERY_S = 1.0  # an agent's journal is on the shared file system
+_HELD = frozenset({JobState.SPECIAL_EXIT, JobState.REQUEUE_HOLD})
 STEPS_MAX = 6  # transitions of one run per snapshot
 
 
@@ -159,6 +160,11 @@ def _queued(ctx: RunContext) -> None:
         pass  # its row comes with the next snapshot
     elif row.state.live:
         _started(ctx, row)
+    elif row.state in _HELD and attempt_dir.script_has_ended(
+        ctx.run_dir, ctx.attempt.number, ctx.attempt.launch.number
+    ):
+        observe.note_launch(ctx)  # it started, failed and was held between two snapshots
+        exit_status.record_end(ctx, "job.requeued", row.state.value, row.reason, ())
     elif "launch failed requeued held" in row.reason.lower():
         ctx.record("job.requeued", state=row.state.value, reason=row.reason)
     elif ctx.run.wish:

@@ -29,7 +29,7 @@ from ftrun.supervisor.controller import (
     missing_jobs,
     queued_job,
 )
-from ftrun.supervisor.diagnosis import resumable
+from ftrun.supervisor.diagnosis import inputs, resumable
 from ftrun.supervisor.diagnosis.known_ends import LEFT_QUEUE
 from ftrun.supervisor.model import errors
 from ftrun.supervisor.model.types import Decision
@@ -179,6 +179,8 @@ def _next_attempt(ctx: RunContext) -> None:
     size, spares = next_size_and_spares(ctx, view, exclude)
     more |= {"size": size} if size else {}
     more |= {"spares": spares} if spares is not None else {}
+    sizes = inputs.extra_log_sizes(ctx.settings, ctx.cwd)  # what earlier attempts wrote is not this one's
+    more |= {"log_sizes": sizes} if sizes else {}
     ctx.record("attempt.opened", attempt=number, job_id="", launch=0, excluded=list(exclude), **more)
     if spares is not None and spares < ctx.settings["spares"]:
         ctx.record("warned", message=in_allocation.fewer_spares_message(spares, ctx.settings["spares"]))

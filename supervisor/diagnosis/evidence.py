@@ -128,6 +128,7 @@ class Input(StrEnum):
     ODD_END = "odd-end"  # Slurm or ftrun marks the end: its state or reason says more than a failure
     HELD = "held"
     UNLOADABLE = "unloadable"
+    HOOK_HOLD = "hook-hold"
     GIVEN_UP = "given-up"
     RESUMED = "resumed"
     OUR_END = "our-end"  # ftrun announced the end or a cancel, or asked to save before the time limit
@@ -194,6 +195,7 @@ def _inputs(facts: Facts) -> frozenset[Input]:
         Input.ODD_END: end is not None and (end.state in ODD_STATES or end.reason in ODD_REASONS),
         Input.HELD: facts.held,
         Input.UNLOADABLE: facts.unloadable,
+        Input.HOOK_HOLD: facts.hook_hold,
         Input.GIVEN_UP: facts.given_up,
         Input.RESUMED: facts.resumed,
         Input.OUR_END: attempt is not None

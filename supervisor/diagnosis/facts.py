@@ -58,7 +58,8 @@ class Facts:
     job any more, too soon to have forgotten one that ended.
 
     Ends without a start of the script: `refusal` by sbatch; `held` by the checks before the script
-    (`held_file` is their record); `unloadable` says why no checkpoint could be loaded. For an array: the
+    (`held_file` is their record); `unloadable` says why no checkpoint could be loaded, `hook_hold` how the
+    user's pre-hook failed, where that keeps the script from starting. For an array: the
     `given_up` tasks, and `tasks`, the diagnoses of the tasks that stand for all.
 
     The nodes: `nodes` is what their reports say at `now_s` (Unix seconds), `silent` the nodes that do not
@@ -87,6 +88,7 @@ class Facts:
     held: PrelaunchHold | None = None
     held_file: str = ""
     unloadable: str = ""
+    hook_hold: str = ""
     given_up: tuple[GivenUpTasks, ...] = ()
     tasks: tuple[Diagnosis, ...] = ()
     nodes: NodeFacts = field(default_factory=NodeFacts)

@@ -454,6 +454,13 @@ def find_extra_logs(settings: Mapping[str, Any], base: str, since_s: float) -> l
     return [path for path in found if _written_s(path) >= since_s - 1.0]
 
 
+def extra_log_sizes(settings: Mapping[str, Any], base: str) -> dict[str, int]:
+    """The files that `--ft-log` names, relative to `base`, with their sizes in bytes; {} for none."""
+    if not settings.get("log"):
+        return {}
+    return {path: log_watcher.file_size(path) for path in find_extra_logs(settings, base, float("-inf"))}
+
+
 def extra_evidence(
     paths: Sequence[str], catalog: Catalog, evidence: Sequence[Evidence]
 ) -> tuple[Evidence, ...]:

@@ -44,11 +44,14 @@ NAMED_MAX = 8  # nodes whose findings are quoted as proof
 
 def surest_task_diagnosis(case: Case) -> Diagnosis | None:
     """The surest task diagnosis that accuses a node, else the surest. It accuses the nodes of all tasks of
-    its kind.
+    its kind. Tasks that their checks held stand for all only where no script failed: they cost no budget.
     """
     if not case.facts.tasks:
         return None
-    main = max(case.facts.tasks, key=lambda cause: (cause.exclude, cause.confidence))
+    main = max(
+        case.facts.tasks,
+        key=lambda cause: (not cause.signature.startswith(HELD), cause.exclude, cause.confidence),
+    )
     if len(case.facts.tasks) == 1:
         return main
     same = [cause for cause in case.facts.tasks if (cause.fault, cause.action) == (main.fault, main.action)]
@@ -139,6 +142,21 @@ def no_loadable_checkpoint(case: Case) -> Diagnosis | None:
     """A job or array task found no checkpoint that it may load, and did not start its script."""
     why = case.facts.unloadable
     return replace(_NOTHING_TO_LOAD, title=why) if why else None
+
+
+def held_by_hook(case: Case) -> Diagnosis | None:
+    """The user's pre-hook failed, which was to keep the script from starting. It may have been its node."""
+    how = case.facts.hook_hold
+    if not how:
+        return None
+    return recorded_end(
+        FaultClass.UNKNOWN,
+        "pre-hook.failed",
+        f"the script was not started: pre-hook {how}",
+        ("pre-hook-failed=hold",),
+        advice="its output is in pre-hook.*.log of the attempt's folder",
+        sources=(Source.EXIT,),
+    )
 
 
 def tasks_given_up(case: Case) -> Diagnosis | None:

@@ -430,6 +430,8 @@ RULES: tuple[Rule, ...] = (
          "the script did not run: only its checks know why", Input.HELD),
     Rule("unloadable", Part.END, known_ends.no_loadable_checkpoint,
          "the script did not run: nothing could be loaded", Input.UNLOADABLE),
+    Rule("hook-hold", Part.END, known_ends.held_by_hook,
+         "the script did not run: the user's pre-hook failed", Input.HOOK_HOLD),
     Rule("given-up", Part.END, known_ends.tasks_given_up,
          "the tasks that are left ended well", Input.GIVEN_UP),
     Rule("finished", Part.CAUSE, finished, "the script's own verdict outweighs every line"),

@@ -147,7 +147,7 @@ def _begun(run: Run, record: Record) -> Run:
         start.launch,
         start.number,
     )
-    return _changed(run, last.id, running_again_at_s=start.begun_at_s) if last and follows else run
+    return _with_phase(run, last.id, "running_again_at_s", start.begun_at_s) if last and follows else run
 
 
 def _ending(run: Run, record: Record) -> Run:
@@ -310,13 +310,18 @@ def _changed(run: Run, incident_id: str, **changes: Any) -> Run:
     return replace(run, incidents=tuple(incidents))
 
 
+def _with_phase(run: Run, incident_id: str, name: str, at_s: float) -> Run:
+    incidents = (one.with_phase(name, at_s) if one.id == incident_id else one for one in run.incidents)
+    return replace(run, incidents=tuple(incidents))
+
+
 def _phase(name: str) -> Callable[[Run, Record], Run]:
     """Note the time of a phase of an incident; only its first record counts."""
 
     def apply(run: Run, record: Record) -> Run:
         wanted = record["data"].get("incident", "")
         if any(one.id == wanted and getattr(one, name) is None for one in run.incidents):
-            return _changed(run, wanted, **{name: _at_s(record)})
+            return _with_phase(run, wanted, name, _at_s(record))
         return run
 
     return apply

@@ -80,6 +80,7 @@ def _opened(run: Run, record: Record) -> Run:
         tasks=tuple(data.get("tasks", ())),
         spares_asked=data.get("spares"),
         size=int(data.get("size", 0)),
+        launch=Launch(log_sizes=data.get("log_sizes", {})),
     )
     return replace(run, attempts=(*run.attempts, attempt), decision={}, final_reason="", final_class="")
 
@@ -142,7 +143,7 @@ def _started(run: Run, record: Record) -> Run:
     )
     last = run.incidents[-1] if run.incidents else None
     if last is not None and last.running_again_at_s is None and last.awaits_launch:
-        incident = replace(run.incidents[-1], running_again_at_s=record["at"])
+        incident = last.with_phase("running_again_at_s", record["at"])
         run = replace(run, incidents=(*run.incidents[:-1], incident))
     return run
 
@@ -222,7 +223,7 @@ def _progress(run: Run, record: Record) -> Run:
     run = run.with_attempt(**_progressed(record))
     last = run.incidents[-1] if run.incidents else None
     if data.get("first_step") and last is not None and last.first_step_at_s is None and last.awaits_launch:
-        incident = replace(run.incidents[-1], first_step_at_s=record["at"])
+        incident = last.with_phase("first_step_at_s", record["at"])
         run = replace(run, incidents=(*run.incidents[:-1], incident))
     return run
 

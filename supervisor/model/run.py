@@ -141,7 +141,7 @@ class Launch:
     start_seen: int = 1  # the newest start whose own record we have read
     log_sizes: Mapping[str, int] = field(
         default_factory=dict
-    )  # other logs -> bytes, when that start was seen
+    )  # other logs -> bytes, before that start, or before the attempt
 
     def next(self, number: int) -> Launch:
         """A new launch of the same attempt; Slurm's last word on times and end stands until the next."""
@@ -151,6 +151,7 @@ class Launch:
             running_seen_at_s=self.running_seen_at_s,
             limit_s=self.limit_s,
             end=self.end,
+            log_sizes=self.log_sizes,
         )
 
 
@@ -404,10 +405,31 @@ class Incident:
         """The agent decided it, to go on inside the allocation."""
         return "rung" in self.decision
 
+    def with_phase(self, name: str, at_s: float) -> Incident:
+        """This incident with the time of one of PHASES, in their order: two processes note them, each when it
+        looks, and a clock may be set back.
+        """
+        place = PHASES.index(name)
+        before = [known for one in PHASES[:place] if (known := getattr(self, one)) is not None]
+        behind = [known for one in PHASES[place + 1 :] if (known := getattr(self, one)) is not None]
+        return replace(self, **{name: max([min([at_s, *behind]), *before])})
+
     @property
     def awaits_launch(self) -> bool:
         """Whether a new launch was decided; until then late observations are of the one that failed."""
         return self.decided_at_s is not None and not self.inside
+
+
+PHASES = (
+    "ended_at_s",
+    "diagnosed_at_s",
+    "decided_at_s",
+    "stopped_at_s",
+    "placed_at_s",
+    "running_again_at_s",
+    "first_step_at_s",
+)
+"""The phases of an incident, in the order in which they happen."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from typing import Any
 from ftrun.hooks.runtime.formats import duration_text
 from ftrun.slurm.records import replace
 from ftrun.supervisor.config.node_counts import sizes_of_settings
+from ftrun.supervisor.config.rungs import Rung
 from ftrun.supervisor.diagnosis.checkpoint_blame import AGAIN
 from ftrun.supervisor.diagnosis.class_defaults import UNSURE
 from ftrun.supervisor.diagnosis.known_ends import HELD
@@ -49,6 +50,8 @@ from ftrun.supervisor.policy.node_placement import add_node_decisions
 from ftrun.supervisor.policy.policy_input import PolicyInput, Ruling
 
 HOLD_BUDGET = "preflight"
+HELD_STATES = frozenset({"SPECIAL_EXIT", "REQUEUE_HOLD"})
+"""States of a job that waits in the queue until somebody releases it."""
 HOLDS_MAX = 5
 """How many attempts in a row, without progress in between, the checks may hold."""
 
@@ -127,7 +130,7 @@ def _watch_only(case: PolicyInput) -> Decision | None:
     """`retries=0`: ftrun starts nothing; a job that Slurm requeues is left to Slurm."""
     if case.limits.retries:
         return None
-    if case.attempt.launch.requeued and not case.attempt.ended_by_us and not _held_after_launch_failure(case):
+    if case.attempt.launch.requeued and not case.attempt.ended_by_us and not _held_by_slurm(case):
         return Decision("keep", "requeued by Slurm; retries=0: left as it is")
     return _stop(case, f"{case.summary}; retries=0: watched and diagnosed, not resubmitted")
 
@@ -172,7 +175,8 @@ def _time_limit(case: PolicyInput) -> Decision | None:
 
 
 def _left_to_slurm(case: PolicyInput) -> Decision | None:
-    if not case.attempt.launch.requeued or case.attempt.ended_by_us or _held_after_launch_failure(case):
+    """Slurm requeued the job without a node fault: it starts again by itself."""
+    if not case.attempt.launch.requeued or case.attempt.ended_by_us or _held_by_slurm(case):
         return None
     reason = "requeued without a fault of a node: Slurm starts it again"
     if case.diagnosis.fault is FaultClass.HEALTHY:
@@ -185,8 +189,12 @@ def _left_to_slurm(case: PolicyInput) -> Decision | None:
     return Decision("keep", reason, spends=_spends(case))
 
 
-def _held_after_launch_failure(case: PolicyInput) -> bool:
-    """Slurm gave up on a node and holds the job for good. A hold by a person is different, and respected."""
+def _held_by_slurm(case: PolicyInput) -> bool:
+    """Slurm gave up on a node, or on a script that ended with a code of the site's RequeueExitHold, and holds
+    the job for good. A hold by a person is different, and respected: nothing is wrong then.
+    """
+    if case.attempt.launch.end.state in HELD_STATES and case.diagnosis.fault is not FaultClass.HEALTHY:
+        return True
     words = case.attempt.launch.end.reason.lower().replace("_", "").replace(" ", "")
     return "launchfail" in words and "held" in words
 
@@ -311,7 +319,9 @@ def _budget(case: PolicyInput) -> Decision | None:
         return None
     if not allowed:
         return _stop(case, f"{case.summary}; budget-{fault.value}=0: not tried again")
-    used_up = f"{used} of {allowed} retries for {fault.value} used without progress ({_setting(case)})"
+    in_place = sum(case.run.rungs.get(f"{rung.value}:{fault.value}", 0) for rung in (Rung.RANK, Rung.STEP))
+    free = f" and {in_place} restart{'s' if in_place > 1 else ''} in the same job" if in_place else ""
+    used_up = f"{used} of {allowed} retries for {fault.value}{free} used without progress ({_setting(case)})"
     guess = f" (only {case.diagnosis.confidence:.2f} sure)" if _unsure(case) else ""
     return _stop(case, f"{case.summary}{guess}; {used_up}")
 

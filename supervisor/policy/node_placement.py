@@ -32,7 +32,9 @@ def add_node_decisions(case: PolicyInput, decision: Decision) -> Decision:
     if exclude:
         reason += f"; without {', '.join(exclude)}"
     elif avoid:
-        reason += "; on other nodes first"
+        reason += f"; on other nodes first{'' if len(avoid) == len(case.attempt.nodes) else ', as far as they are idle'}"
+    elif CLASS_RULES[case.diagnosis.fault].elsewhere and case.cluster.partition:
+        reason += "; too few other nodes are idle to go elsewhere"
     return replace(
         decision,
         reason=reason,
@@ -181,8 +183,10 @@ def _to_ask(case: PolicyInput, exclude: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _to_avoid(case: PolicyInput, exclude: tuple[str, ...]) -> tuple[str, ...]:
-    """The suspects of a class that excludes nobody. Else all nodes of the attempt, if no culprit is excluded
-    and enough others are idle: other nodes first, but never at the price of a queue.
+    """The suspects of a class that excludes nobody. Else the nodes of the attempt, if no culprit is excluded:
+    other nodes first, but never at the price of a queue.
+
+    Where fewer others are idle than the job needs, it keeps so many of its own, suspects last.
     """
     rule = CLASS_RULES[case.diagnosis.fault]
     only_suspect = rule.exclude == "never" or case.diagnosis.opinion is not None
@@ -190,6 +194,12 @@ def _to_avoid(case: PolicyInput, exclude: tuple[str, ...]) -> tuple[str, ...]:
         return case.culprits
     if exclude or not rule.elsewhere:
         return ()
-    gone = set(case.attempt.nodes) | set(case.run.excluded_at(case.now_s))
-    others = case.cluster.idle - gone
-    return tuple(case.attempt.nodes) if len(others) >= case.cluster.nodes_needed else ()
+    mine = case.attempt.nodes
+    others = case.cluster.idle - {*mine, *case.run.excluded_at(case.now_s)}
+    wanted = max(0, case.cluster.nodes_needed - len(others))
+    suspects = frozenset(case.culprits)
+    usable = [node for node in mine if node in case.cluster.available and node not in case.cluster.lost]
+    kept = sorted(usable, key=lambda node: node in suspects)[:wanted]
+    if not others or len(kept) < wanted or (kept and case.cluster.nodes_least):
+        return ()  # a run that may have another size takes what it can get
+    return tuple(node for node in mine if node not in kept)

@@ -309,10 +309,22 @@ def prelaunch_hold(
     """
     if script_has_ended(run_dir, attempt, launch):
         return None
+    return _prelaunch_hold(prelaunch_path(run_dir, attempt, launch), nodes)
+
+
+def prelaunch_hold_of_task(
+    run_dir: str, attempt: int, task: int, nodes: Sequence[str]
+) -> tuple[types.PrelaunchHold | None, str]:
+    """The same of the last launch of a task of an array that has left no record of its script's end; and
+    where it stands.
+    """
+    path = str(_of_task(run_dir, attempt, task, "preflight.{}")[1])
+    return _prelaunch_hold(path, nodes), path
+
+
+def _prelaunch_hold(path: str, nodes: Sequence[str]) -> types.PrelaunchHold | None:
     try:
-        table = json.loads(
-            store_run_dir.read_untrusted(prelaunch_path(run_dir, attempt, launch), _RECORD_BYTES_MAX) or b""
-        )
+        table = json.loads(store_run_dir.read_untrusted(path, _RECORD_BYTES_MAX) or b"")
     except (ValueError, RecursionError):
         return None
     return types.parse_prelaunch_hold(table, nodes)
@@ -321,6 +333,25 @@ def prelaunch_hold(
 def prelaunch_path(run_dir: str, attempt: int, launch: int) -> str:
     """Where that record lies."""
     return str(_dir(run_dir, attempt) / f"preflight.{launch}")
+
+
+def hook_hold(run_dir: str, attempt: int, launch: int) -> str:
+    """How the pre-hook ended that kept the script from starting; "" if it did not."""
+    return _hook_hold(_dir(run_dir, attempt) / f"pre-hook.{launch}")
+
+
+def hook_hold_of_task(run_dir: str, attempt: int, task: int) -> str:
+    """The same of the last launch of a task of an array."""
+    return _hook_hold(_of_task(run_dir, attempt, task, "pre-hook.{}")[1])
+
+
+def _hook_hold(path: Path) -> str:
+    told = read_key_values(path) or {}
+    if told.get("held") != "1":
+        return ""
+    return (
+        "took longer than its limit" if told.get("why") == "limit" else f"ended with {told.get('code', '')}"
+    )
 
 
 def read_key_values(path: Path | str) -> dict[str, str] | None:

@@ -46,6 +46,8 @@ _VARIABLES = {
     "_ft_cluster": "cluster",
     "_ft_array": "array",
     "_ft_prehook": "pre_hook",
+    "_ft_prehook_nodes": "pre_hook_nodes",
+    "_ft_prehook_holds": "pre_hook_holds",
     "_ft_posthook": "post_hook",
     "_ft_hook_limit": "hook_limit_s",
     "_ft_watch": "watch",
@@ -88,7 +90,9 @@ def compose(script: bytes, attempt: Mapping[str, str]) -> bytes:
       ("1": without a loadable checkpoint the script starts from nothing, "once": at the first launch only),
       checkpoint_had ("1": the run had one);
     - resume_arg, resume_env;
-    - pre_hook, post_hook (shell commands), hook_limit_s (seconds);
+    - pre_hook, post_hook (shell commands), hook_limit_s (seconds), pre_hook_nodes ("all": it runs on every
+      node), pre_hook_holds ("nodes": where it fails the script does not start, and a minority of nodes that
+      failed is blamed; "nobody": the same, and no node is blamed);
     - watch ("PERIOD DELAY", seconds), after ("1": check the nodes of a failed script), before ("hold":
       check the nodes first, and a bad minority keeps the script from starting; "report": check them first
       and start anyway), checks (a file of thresholds);

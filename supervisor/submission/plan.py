@@ -349,6 +349,8 @@ def _facts(
         facts |= sizes.size_facts(chosen, given, spec.size)
     if spec.anyway and facts["before"]:
         facts["before"] = "report"
+    if spec.anyway and facts["pre_hook_holds"]:
+        facts["pre_hook_holds"] = "nobody"
     return facts
 
 
@@ -377,6 +379,8 @@ def _facts_of_run(context: Mapping[str, Any]) -> dict[str, str]:
         "resume_arg": "\n".join(chosen["resume-arg"]),
         "resume_env": "\n".join(chosen["resume-env"]),
         "pre_hook": text_of(chosen, "pre-hook"),
+        "pre_hook_nodes": "all" if text_of(chosen, "pre-hook-where") == "all-nodes" else "",
+        "pre_hook_holds": "nodes" if text_of(chosen, "pre-hook-failed") == "hold" else "",
         "post_hook": text_of(chosen, "post-hook"),
         "hook_limit_s": f"{chosen.get('hook-limit', 60.0):.0f}",
         "watch": monitor_period(chosen),

@@ -187,17 +187,21 @@ def with_excluded(
 
     own, named, files = (value_of_each(name, changed, head) for name in ("exclude", "nodelist", "nodefile"))
     changed = with_parts_for(changed, own, named, files)
-    for part in range(changed.components):
+    wanted = [_expanded(named[part], files[part], cwd) for part in range(changed.components)]
+    taken = {*exclude, *(node for nodes in wanted for node in nodes)}  # components have no node in common
+    spares = [node for node in idle if node not in taken]
+    for part, nodes in enumerate(wanted):
         merged = ",".join(filter(None, (node_list(own[part] or "", cwd), nodeset.fold(exclude))))
-        wanted = _expanded(named[part], files[part], cwd)
         changed = changed.with_option("exclude", merged, part)
-        if set(wanted) & set(exclude):
-            changed = changed.with_option("nodelist", nodeset.fold(_substituted(wanted, exclude, idle)), part)
+        if set(nodes) & set(exclude):
+            changed = changed.with_option(
+                "nodelist", nodeset.fold(_substituted(nodes, exclude, spares)), part
+            )
     return changed
 
 
-def _substituted(wanted: Sequence[str], exclude: Sequence[str], idle: Sequence[str]) -> list[str]:
-    spares = [node for node in idle if node not in wanted and node not in exclude]
+def _substituted(wanted: Sequence[str], exclude: Sequence[str], spares: list[str]) -> list[str]:
+    """The nodes with one of `spares`, which is taken from there, in the place of each excluded one."""
     bad = [node for node in wanted if node in exclude]
     if len(spares) < len(bad):
         raise SubmitImpossible(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -61,3 +62,42 @@ def test_a_job_that_is_started_again_while_it_runs_runs_once(
     assert "done" == post.ledger()[-1]
     assert len(run.attempts) == 2, post.story()
     assert run.attempts[0].launch.end.reason == "started twice by Slurm"
+
+
+STEPS = """
+while [ ! -e step ]; do sleep 0.2; done
+srun -N2 sleep 8
+touch over
+while [ ! -e go ]; do sleep 0.2; done
+srun -N2 sh -c 'echo second $SLURMD_NODENAME' >>second
+srun -N2 sh -c 'echo third $SLURMD_NODENAME' >>second
+"""
+
+
+@side_by_side
+def test_a_step_that_only_slurm_still_sees_keeps_no_later_one_waiting(
+    make_sandbox: MakeSandbox, make_post: MakePost
+) -> None:
+    """slurmctld is killed right after a step's end, and comes back with that step running: the next srun of the same start goes through, and says why."""
+    # Nodes are asked for processes of that job; other sandboxes of this machine have jobs of low numbers.
+    box = make_sandbox(nodes=2, conf={"FirstJobId": str(1_000_000 + os.getpid())})
+    post = make_post(box)
+    job = post.sbatch(STEPS, "-N2", "--ntasks-per-node=1")
+    post.supervise()
+    post.until_state("running", within_s=PATIENCE_S)
+    (post.work / "step").touch()
+    post.until((post.work / "over").exists, "the step is over", within_s=PATIENCE_S)
+    box.kill_controller()
+    box.start_controller()
+    post.until(
+        lambda: f"{job}.0 " in post.call("squeue", "-s", "-h", "-j", job, code=None), "the ghost is there"
+    )
+    (post.work / "go").touch()
+    began_s = time.monotonic()
+    run = post.until_state("finished", within_s=PATIENCE_S)
+
+    assert time.monotonic() - began_s < 60.0
+    said = (post.work / "second").read_text().split()
+    assert sorted(said) == sorted(["second", "n0", "second", "n1", "third", "n0", "third", "n1"])
+    assert 1 == post.job_log().count(f"srun: ftrun: Slurm shows step {job}.0 as running")
+    assert (1, ()) == (len(run.attempts), run.incidents)

@@ -150,6 +150,21 @@ def test_a_heterogeneous_job_comes_back_whole(slurm_sandbox: Sandbox, make_post:
     assert [bad[0]] * 2 == re.findall(r"ExcNodeList=(\S+)", shown)
 
 
+@pytest.mark.parametrize("agent", ["never", "auto"])
+def test_a_script_that_slurm_holds_for_its_exit_code_goes_on(
+    agent: str, make_sandbox: Callable[..., Sandbox], make_post: Callable[..., Post]
+) -> None:
+    """RequeueExitHold: the job would wait in SPECIAL_EXIT until a person releases it. It is taken out of the queue, and the next attempt runs."""
+    at = make_post(make_sandbox(nodes=2, conf={"RequeueExitHold": "3"}))
+    body = 'echo "step 1 loss 2.5"\n[ "$FTRUN_ATTEMPT" = 1 ] && exit 3\nexit 0\n'
+    job = at.sbatch(body, "-N1", f"--ft-agent={agent}")
+    at.supervise()
+    run = at.until_state("finished", "stopped")
+
+    assert ("finished", 2) == (run.state.value, len(run.attempts)), at.story()
+    assert not at.call("squeue", "-h", "-j", job, code=None).strip().startswith(job)
+
+
 def test_doctor_warns_where_slurm_cannot_end_a_script(
     make_sandbox: Callable[..., Sandbox], make_post: Callable[..., Post]
 ) -> None:
@@ -167,3 +182,49 @@ def _saved(state: Path, kept: Path, token: str) -> bool:
         return False
     shutil.copytree(state, kept)
     return True
+
+
+APPENDS = """
+at=$FTRUN_ATTEMPT.$FTRUN_START
+echo "--- $at" >>all.log
+[ "$at" = 1.1 ] && { echo "RuntimeError: CUDA error: uncorrectable ECC error encountered" >>all.log; sleep 1; exit 1; }
+for i in 1 2 3; do echo "step $i loss 2.5" >>all.log; sleep 1; done
+[ -e failed ] || { touch failed; exit 7; }
+exit 0
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--ft-agent=never",), ("--ft-policy=cuda-ecc.recover=step,resubmit",)],
+    ids=["supervisor", "agent"],
+)
+def test_an_appended_log_accuses_no_later_start(
+    words: tuple[str, ...], slurm_sandbox: Sandbox, make_post: Callable[..., Post]
+) -> None:
+    """All attempts append to one `--ft-log`: the GPU's error of the first is nobody's after it, and blames no second node."""
+    at = make_post(slurm_sandbox)
+    at.sbatch(APPENDS, "-N1", f"--ft-log={at.work}/all.log", *words)
+    at.supervise()
+    run = at.until_state("finished", "stopped")
+
+    assert "finished" == run.state.value, at.story()
+    assert ["hardware-gpu", "unknown"] == [one.fault for one in run.incidents], at.story()
+    assert () == run.incidents[1].nodes
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"), [(3, "as far as they are idle"), (2, "too few other nodes are idle")]
+)
+def test_a_retry_in_an_almost_full_partition_leaves_what_it_can(
+    nodes: int, words: str, make_sandbox: Callable[..., Sandbox], make_post: Callable[..., Post]
+) -> None:
+    """Two nodes failed without a word: the next attempt has the one that is idle, without a wait; and the stop counts what was tried."""
+    at = make_post(make_sandbox(nodes=nodes))
+    at.sbatch("exit 3\n", "-N2", "--ft-recover=step,resubmit")
+    at.supervise()
+    run = at.until_state("stopped")
+
+    assert words in str(run.incidents[1].decision["reason"]), at.story()
+    assert (nodes == 3) == ("n2" in run.attempts[1].nodes)
+    assert "1 of 1 retries for unknown and 1 restart in the same job used" in run.final_reason

@@ -695,17 +695,6 @@ def test_a_start_that_its_agent_set_out_to_end_was_ended_by_it_should_the_agent_
         assert start.by_us is by_us
 
 
-PHASES = (
-    "ended_at_s",
-    "diagnosed_at_s",
-    "decided_at_s",
-    "stopped_at_s",
-    "placed_at_s",
-    "running_again_at_s",
-    "first_step_at_s",
-)
-
-
 @pytest.mark.parametrize("late", range(9))
 def test_what_a_supervisor_sees_late_of_a_start_that_failed_is_no_phase_of_going_on(late: int) -> None:
     """On a busy machine its look at the first launch may come while the agent still decides: the incident has the agent's times alone, in their order."""
@@ -722,9 +711,26 @@ def test_what_a_supervisor_sees_late_of_a_start_that_failed_is_no_phase_of_going
         {"kind": "launch.progress", "data": {"step": 1, "loss": 2.5, "first_step": True}, "at": 104.6},
     ]
     (incident,) = _folded([*BEFORE[:3], *agent[:late], *seen, *agent[late:]]).incidents
-    phases = [getattr(incident, name) for name in PHASES]
+    phases = [getattr(incident, name) for name in model_run.PHASES]
 
     assert phases == [101.0, 102.0, 103.0, 104.0, 105.0, 106.0, 107.0]
+
+
+@given(st.lists(st.tuples(st.sampled_from(model_run.PHASES[3:]), st.floats(100.0, 109.0)), max_size=6))
+def test_phases_of_an_incident_stand_in_their_order_whoever_noted_them_when(
+    noted: list[tuple[str, float]],
+) -> None:
+    """The agent sees a first step before the supervisor has seen the new job, or a clock is set back: no phase is later than the next one."""
+    agent = _agents(1)
+    for number, record in enumerate(agent):
+        record["data"] |= {"agent_seq": number, "at_s": 90.0 + number}
+    incident = _folded([*BEFORE[:3], *agent]).incidents[0]
+    for name, at_s in noted:
+        incident = incident.with_phase(name, at_s)
+    phases = [known for name in model_run.PHASES if (known := getattr(incident, name)) is not None]
+
+    assert {name for name, _ in noted} <= {name for name in model_run.PHASES if getattr(incident, name)}
+    assert phases == sorted(phases)
 
 
 def _costs(run: model_run.Run) -> tuple[Any, ...]:

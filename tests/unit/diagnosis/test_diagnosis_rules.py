@@ -139,6 +139,7 @@ ORDER: dict[tuple[str, str], Facts] = {
         ),
     ),
     ("unloadable", "log"): _facts(*BUG, unloadable="none of 3 may be loaded"),
+    ("hook-hold", "log"): _facts(*BUG, hook_hold="ended with 3"),
     ("tasks", "log"): _facts(*BUG, tasks=(diagnosis(FaultClass.NETWORK),)),
     ("finished", "log"): _facts(*BUG, ended=Ended("COMPLETED", exit_code=0)),
     ("hardware-of-lost-node", "node-lost"): _facts(XID, ended=Ended("NODE_FAIL", nodes_down=("n1",))),

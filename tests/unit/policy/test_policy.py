@@ -175,6 +175,16 @@ def test_a_guess_after_progress_is_tried_once(fault: F, how: dict[str, Any], run
     assert "cannot succeed" not in second.decision.reason
 
 
+def test_the_words_of_a_spent_budget_count_the_restarts_in_the_job() -> None:
+    """They cost none of the class's retries, but a person who counts the starts of the script sees them."""
+    used = {"spent": {"unknown": 1}, "rungs": {"step": 2, "step:unknown": 1, "step:hang": 1}}
+    reason = rule(diagnosis(F.UNKNOWN), run=used).decision.reason
+    plain = rule(diagnosis(F.UNKNOWN), run={"spent": {"unknown": 1}}).decision.reason
+
+    assert "1 of 1 retries for unknown and 1 restart in the same job used without progress" in reason
+    assert "1 of 1 retries for unknown used without progress" in plain
+
+
 @pytest.mark.parametrize("fault", NEVER)
 def test_a_guess_before_any_step_stops_without_a_verdict(fault: F) -> None:
     """What never made a step is not tried again for a guess, and the last line does not claim more than is known."""

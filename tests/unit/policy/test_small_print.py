@@ -112,10 +112,30 @@ def test_without_a_culprit_the_second_try_goes_elsewhere_first(fault: F) -> None
 
 
 @pytest.mark.parametrize("fault", sorted(ELSEWHERE))
-@pytest.mark.parametrize("idle", [frozenset(), frozenset({"n5", "n6", "n7"}), frozenset(NODES)])
+@pytest.mark.parametrize("idle", [frozenset(), frozenset({"n5", "n6"}), frozenset(NODES)])
 def test_elsewhere_is_never_a_longer_queue(fault: F, idle: frozenset[str]) -> None:
-    """Where fewer idle nodes are left than the job needs, its own nodes are as good as any."""
-    assert () == rule(diagnosis(fault), view=cluster(idle=idle)).decision.avoid
+    """Where fewer nodes are left than the job needs, of the idle ones and of its own that are well, its own are as good as any, and the reason says so."""
+    decision = rule(diagnosis(fault), view=cluster(idle=idle)).decision
+
+    assert () == decision.avoid
+    assert "too few other nodes are idle" in decision.reason
+
+
+@pytest.mark.parametrize("fault", sorted(ELSEWHERE))
+def test_in_an_almost_full_partition_a_job_goes_elsewhere_with_what_is_idle(fault: F) -> None:
+    """It keeps as many of its own nodes as it lacks, those that are well, and of these the suspects last."""
+    few = cluster(idle=frozenset({"n5", "n6"}), lost=frozenset())
+    decision = rule(diagnosis(fault), view=few).decision
+    suspect = rule(diagnosis(fault, nodes=("n1",), exclude=False), view=few).decision
+
+    assert (NODES[2:], True) == (decision.avoid, "as far as they are idle" in decision.reason)
+    assert (
+        ()
+        == rule(diagnosis(fault), view=cluster(idle=few.idle, lost=frozenset(), nodes_least=2)).decision.avoid
+    )  # more nodes are worth more
+    if not suspect.exclude:
+        assert {"n1"} < set(suspect.avoid)
+        assert 2 == len(suspect.avoid)
 
 
 def test_a_checkpoint_that_cannot_be_loaded_is_set_aside() -> None:

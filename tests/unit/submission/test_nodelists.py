@@ -60,3 +60,17 @@ def test_each_component_keeps_the_nodes_that_it_leaves_out() -> None:
         split(["-H", "job.sh"]), [split(["-x", "n0"]), split([])], ["n7"], []
     )
     assert plain.argv()[:3] == ["-H", "--exclude=n0,n7", "job.sh"]
+
+
+def test_a_stand_in_is_no_node_of_another_component() -> None:
+    """sbatch refuses components that have a node in common; each stand-in is used once."""
+    changed = sbatch_options.with_excluded(
+        split(["-w", "n0", ":", "-w", "n1", ":", "-w", "n2", "job.sh"]),
+        NOTHING,
+        ["n1", "n2"],
+        ["n0", "n3", "n4"],
+    )
+
+    assert ["n0", "n3", "n4"] == [
+        sbatch_options.value_of_each("nodelist", changed, NOTHING)[part] for part in range(3)
+    ]

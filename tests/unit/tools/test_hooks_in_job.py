@@ -45,6 +45,18 @@ def test_a_command_that_cannot_be_run_costs_nothing(attempt: Attempt) -> None:  
     assert "0" != record(attempt, "post-hook.0")["code"]
 
 
+def test_a_command_that_fails_may_hold_the_start(attempt: Attempt) -> None:  # noqa: F811
+    """Where the user says so the script does not run, the job ends with 1 and says why; one that is well holds nothing, and the last command has nothing to say then."""
+    attempt.values |= {"pre_hook": "exit 4", "post_hook": "echo post >>order", "pre_hook_holds": "nodes", "hook_limit_s": "20"}  # fmt: skip
+    code, _, said = attempt.run(SCRIPT)
+
+    assert 1 == code
+    assert "pre-hook failed, and pre-hook-failed is hold" in said
+    assert {"code": "4", "why": "itself", "held": "1"} == record(attempt, "pre-hook.0")
+    assert not (attempt.folder / "order").exists()
+    assert not (attempt.place / "exit.0").exists()
+
+
 @pytest.mark.parametrize("attempt", ["dash"], indirect=True)
 def test_a_command_that_hangs_is_ended_at_its_limit(attempt: Attempt) -> None:  # noqa: F811
     """With all that it started, be it that it ignores the asking; then the script begins."""
