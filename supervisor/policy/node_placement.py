@@ -188,17 +188,16 @@ def _to_avoid(case: PolicyInput, exclude: tuple[str, ...]) -> tuple[str, ...]:
 
     Where fewer others are idle than the job needs, it keeps so many of its own, suspects last.
     """
-    rule = CLASS_RULES[case.diagnosis.fault]
+    rule, mine, needed = CLASS_RULES[case.diagnosis.fault], case.attempt.nodes, case.cluster.nodes_needed
+    others = case.cluster.idle - {*mine, *case.run.excluded_at(case.now_s)}
+    usable = [node for node in mine if node in case.cluster.available and node not in case.cluster.lost]
+    suspects = frozenset(case.culprits)
     only_suspect = rule.exclude == "never" or case.diagnosis.opinion is not None
-    if case.culprits and only_suspect and len(case.culprits) < max(2, len(case.attempt.nodes)):
-        return case.culprits
+    if suspects and only_suspect and len(suspects) < max(2, len(mine)):
+        return case.culprits if len(others) + len({*usable} - suspects) >= needed else ()
     if exclude or not rule.elsewhere:
         return ()
-    mine = case.attempt.nodes
-    others = case.cluster.idle - {*mine, *case.run.excluded_at(case.now_s)}
-    wanted = max(0, case.cluster.nodes_needed - len(others))
-    suspects = frozenset(case.culprits)
-    usable = [node for node in mine if node in case.cluster.available and node not in case.cluster.lost]
+    wanted = max(0, needed - len(others))
     kept = sorted(usable, key=lambda node: node in suspects)[:wanted]
     if not others or len(kept) < wanted or (kept and case.cluster.nodes_least):
         return ()  # a run that may have another size takes what it can get

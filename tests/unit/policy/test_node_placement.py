@@ -303,7 +303,8 @@ def _nodes_are_treated_lawfully(
     assert not drain or set(found.sources) & PROOF_SOURCES
     assert set(drain) <= view.lost or set(found.sources) & PROOF_SOURCES - {Source.SLURM}
     assert set(avoid) <= set(attempt["nodes"])
-    assert not avoid or len(view.idle - set(avoid)) >= view.nodes_needed
+    own = set(attempt["nodes"]) & view.available - view.lost
+    assert not avoid or len((view.idle | own) - set(avoid)) >= view.nodes_needed
 
 
 def _the_job_stays_schedulable(
