@@ -856,7 +856,7 @@ _ft_user_hook() {
             done
             _ft_size_components
             _ft_become "/proc/$$/environ" 1 $# "$@" /bin/sh '' '' -c "$_ft_everywhere" ftrun-hook "${_ft_bin:+$_ft_bin/}srun" "$_ft_sizes" \
-                "$_ft_on_each" "$_ft_command" "$_ft_place/nodes" "pre-hook.$_ft_launch"
+                "$_ft_on_each" "$_ft_command" "$_ft_place/nodes" "pre-hook.$_ft_launch" "${_ft_hook_limit%%.*}"
         fi
         _ft_become "/proc/$$/environ" 1 $# "$@" /bin/sh '' '' -c "$_ft_command"
     ) </dev/null 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
@@ -864,6 +864,8 @@ _ft_user_hook() {
     set +m
     _ft_hook_await
     _ft_code=$_ft_status _ft_held=
+    # On all nodes each of them ends its own.
+    case $_ft_which$_ft_prehook_nodes$_ft_code in pre-hookall124 | pre-hookall137) [ "$_ft_why" = signal ] || _ft_why=limit ;; esac
     if [ "$_ft_which" = pre-hook ] && [ -n "$_ft_prehook_holds" ] && [ "$_ft_code" -ne 0 ] && [ "$_ft_why" != signal ]; then
         _ft_held=1
         [ "$_ft_prehook_holds$_ft_prehook_nodes" != nodesall ] || { _ft_blame_nodes_of_hook & _ft_within 10 $!; }
@@ -887,7 +889,7 @@ for s in $sizes; do
     n=${s#*:} s=${s%%:*}
     "$srun" --jobid="$SLURM_JOB_ID" ${s:+--het-group="$s"} --job-name=ftrun --overlap --nodes="$n" --ntasks="$n" --ntasks-per-node=1 --mem=0 \
         --cpu-bind=none --mpi=none --input=none --export=ALL --kill-on-bad-exit=0 --no-kill --wait=0 --quiet --label \
-        /bin/sh -c "$1" ftrun-hook "$2" "$3" "$4" &
+        /bin/sh -c "$1" ftrun-hook "$2" "$3" "$4" "$5" &
     pids="$pids $!"
 done
 for p in $pids; do
@@ -897,7 +899,8 @@ for p in $pids; do
 done
 exit "$code"'
 
-# What a node does: it runs command $1, and leaves in folder $2 a record $3 of how that ended; one without a code is not over.
+# What a node does: it runs command $1 for $4 seconds at most, since srun may leave what it started, and leaves in folder $2 a record $3
+# of how that ended; one without a code is not over.
 # shellcheck disable=SC2016
 _ft_on_each='
 umask=`umask`
@@ -906,7 +909,7 @@ mkdir "$2" 2>/dev/null
 to=$2/$3.${SLURMD_NODENAME:-`uname -n`}
 echo code= >"$to"
 umask "$umask"
-/bin/sh -c "$1"
+if command -v timeout >/dev/null; then timeout -k 2 "$4" /bin/sh -c "$1"; else /bin/sh -c "$1"; fi
 c=$?
 umask 077
 echo "code=$c" >"$to.tmp" && mv -f "$to.tmp" "$to"
@@ -932,7 +935,7 @@ _ft_blame_nodes_of_hook() {
         _ft_c=$((_ft_c + 1))
         case $_ft_line in
             code=0) continue ;;
-            code=) _ft_line="not over within ${_ft_hook_limit%%.*} s" ;;
+            code= | code=124 | code=137) _ft_line="not over within ${_ft_hook_limit%%.*} s" ;;
             *) _ft_line="ended with ${_ft_line#code=}" ;;
         esac
         _ft_k=$((_ft_k + 1))
@@ -953,6 +956,7 @@ _ft_begin_with_hook() { # once, however often the script is started
 _ft_hook_await() { # how the command ended into _ft_status, and into _ft_why what ended it: itself, limit or signal
     _ft_why=itself
     _ft_quarters=$((${_ft_hook_limit%%.*} * 4))
+    [ "$_ft_which$_ft_prehook_nodes" != pre-hookall ] || _ft_quarters=$((_ft_quarters + 20))
     for _ft_nap in 0.01 0.02 0.05 0.1; do
         _ft_is_over "$_ft_hook_pid" && return
         sleep "$_ft_nap"

@@ -93,6 +93,8 @@ def test_a_pre_hook_runs_on_all_nodes_and_may_hold_the_start(post: Post) -> None
     )
     het = ("-N1", "-w", "n0", "--oversubscribe", ":", "-N1", "-w", "n2", "--oversubscribe")
     parts = post.sbatch("echo trained\n", *words[1:], "--ft-pre-hook-failed=hold", *het, name="parts.sh")
+    hangs = "[ $SLURMD_NODENAME != n1 ] || { trap '' TERM; sleep 7531; }"
+    stuck = post.sbatch("echo trained\n", "-N2", "-w", "n[0-1]", "--oversubscribe", "--ft-pre-hook", hangs, "--ft-pre-hook-where=all-nodes", "--ft-hook-limit=2", name="stuck.sh")  # fmt: skip
     never = post.sbatch("echo trained\n", "-N1", "--oversubscribe", "--ft-pre-hook=sleep 600", "--ft-hook-limit=2", "--ft-pre-hook-failed=hold", name="never.sh")  # fmt: skip
 
     assert (1, "finished") == _brief(post.until_state("finished", "stopped", job=told))
@@ -106,6 +108,8 @@ def test_a_pre_hook_runs_on_all_nodes_and_may_hold_the_start(post: Post) -> None
     assert (1, "finished") == _brief(post.until_state("finished", "stopped", job=parts))
     log = Path(post.run_dir(parts), "attempts", "1", "pre-hook.0.log").read_text()
     assert {"0: here n0 pre-hook", "0: here n2 pre-hook"} <= set(log.splitlines()), log
+    assert (1, "finished") == _brief(post.until_state("finished", "stopped", job=stuck))
+    assert "limit" == post.run(stuck).hooks["pre-hook.1.0"]
     run = post.until_state("finished", "stopped", job=never)
     assert (2, "stopped") == _brief(run), post.story()
     assert "pre-hook took longer than its limit" in run.final_reason
