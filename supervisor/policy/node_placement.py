@@ -183,22 +183,21 @@ def _to_ask(case: PolicyInput, exclude: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _to_avoid(case: PolicyInput, exclude: tuple[str, ...]) -> tuple[str, ...]:
-    """The suspects of a class that excludes nobody. Else the nodes of the attempt, if no culprit is excluded:
-    other nodes first, but never at the price of a queue.
-
+    """The nodes of the attempt, if no culprit is excluded: other nodes first, but never at the price of a queue.
     Where fewer others are idle than the job needs, it keeps so many of its own, suspects last.
+
+    Of a class that does not go elsewhere and excludes nobody: its suspects.
     """
     rule, mine, needed = CLASS_RULES[case.diagnosis.fault], case.attempt.nodes, case.cluster.nodes_needed
     others = case.cluster.idle - {*mine, *case.run.excluded_at(case.now_s)}
     usable = [node for node in mine if node in case.cluster.available and node not in case.cluster.lost]
     suspects = frozenset(case.culprits)
+    if rule.elsewhere and not exclude and others:
+        wanted = max(0, needed - len(others))
+        kept = sorted(usable, key=lambda node: node in suspects)[:wanted]
+        # A run that may have another size takes what it can get.
+        if len(kept) == wanted and not (kept and case.cluster.nodes_least):
+            return tuple(node for node in mine if node not in kept)
     only_suspect = rule.exclude == "never" or case.diagnosis.opinion is not None
-    if suspects and only_suspect and len(suspects) < max(2, len(mine)):
-        return case.culprits if len(others) + len({*usable} - suspects) >= needed else ()
-    if exclude or not rule.elsewhere:
-        return ()
-    wanted = max(0, needed - len(others))
-    kept = sorted(usable, key=lambda node: node in suspects)[:wanted]
-    if not others or len(kept) < wanted or (kept and case.cluster.nodes_least):
-        return ()  # a run that may have another size takes what it can get
-    return tuple(node for node in mine if node not in kept)
+    few = only_suspect and len(suspects) < max(2, len(mine))
+    return case.culprits if few and len(others) + len({*usable} - suspects) >= needed else ()
