@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.config import sources
 from ftrun.supervisor.drill import scenario, workload
 from ftrun.supervisor.drill.injector import Injector
@@ -152,12 +153,13 @@ def test_what_a_drill_sets_are_settings_of_today(one: Scenario, tmp_path: Path) 
 
 
 def test_actions_of_drills_exist_and_wait_for_what_can_be_observed() -> None:
-    """An action is a method of the injector, but for those that it spells out; a condition is one that is known."""
+    """An action is a method of the injector or the sandbox, if not spelled out; a condition is one that is known."""
     spelled_out = {"ftrun", "scancel", "occupy", "vacate", "urgent_job"}
     actions = [action for s in all_scenarios() for action in s.actions]
 
     assert {a.do for a in actions} <= set(scenario.ACTIONS)
-    assert all(callable(getattr(Injector, do)) for do in set(scenario.ACTIONS) - spelled_out)
+    plain = set(scenario.ACTIONS) - spelled_out
+    assert all(callable(getattr(Injector, do, None) or getattr(Sandbox, do)) for do in plain)
     assert {name for a in actions for name in a.when} <= {*CONDITIONS, "step", "start"}
 
 
