@@ -42,6 +42,7 @@ COMMANDS = {
     "partner": ("staging.partner_client", "keep a copy of staged checkpoints in another node's memory"),
     "restore": ("staging.restore", "build the folder that a start on this node resumes from"),
     "pair-test": ("health.pair_test", "test the network between the nodes of a job, in pairs"),
+    "host": ("cluster.cmd_host", "carry out a request of `ftrun cluster` on this host"),
     "version": ("version", "print the version and the Python it runs on"),
 }
 
