@@ -28,6 +28,7 @@ from ftrun.supervisor.agent.context import AgentContext, AgentJournal, JournalCl
 from tests.fake_slurm.cluster import MemoryCluster
 from tests.fake_slurm.records import Launch
 from tests.fake_slurm.steps import MemorySteps
+from tests.simulation import stacks
 
 if TYPE_CHECKING:
     from tests.simulation.inside import Inside
@@ -341,6 +342,9 @@ class Agent:
 
     def _play(self, launch: Launch, node: str, script: str) -> list[str]:
         """What a task of the agent's own step does and says on a node."""
+        taken = stacks.take(self.world, launch, node, script)
+        if taken:
+            return list(taken)
         found = re.search(r" sweep .*--token (\S+)", script)
         if found is None:
             return re.findall(r'"\$SLURMD_NODENAME" "(\w+)"', script)  # with a fixed word, once it has ended

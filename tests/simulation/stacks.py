@@ -19,8 +19,6 @@ from tests.fake_slurm.steps import MemorySteps
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["beside", "steps_of"]
-
 TAKES_S = 4.0
 WAITS = "all_reduce (distributed/distributed_c10d.py:2488)"
 
@@ -33,21 +31,22 @@ def beside(world: World) -> Callable[[Callable[[], None]], None]:
 def steps_of(world: World) -> MemorySteps:
     """Steps that nothing of a plan's client befalls."""
     cluster = MemoryCluster(world.engine, seed=world.plan.seed)
+    return MemorySteps(cluster, lambda _seconds: None, lambda *asked: take(world, *asked))
 
-    def play(launch: Launch, node: str, script: str) -> Sequence[str]:
-        found = re.search(r" stacks .*--out (\S+)", script)
-        if found is None or world.nodes_blind:
-            return []
-        start = next((one for one in reversed(world.laws.starts) if one.host(node) is launch), None)
-        stands = start is not None and (start.hung or start.stuck_s is not None)
-        row = {
-            "rank": str((start.nodes if start is not None and node in start.nodes else launch.nodes).index(node)), "pid": 1, "digest": "same" if stands else str(world.clock.now()),
-            "moved": not stands, "state": "S", "cpu_s": 0.0, "bytes": 0, "cpu_all_s": 1.0, "bytes_all": 0, "top": [WAITS],
-        }  # fmt: skip
-        folder = Path(found[1])
-        folder.mkdir(parents=True, exist_ok=True)
-        table = {"at_s": world.clock.now(), "apart_s": 3.0, "ranks": [row]}
-        (folder / f"{node}.json").write_text(json.dumps(table))
-        return ["taken"]
 
-    return MemorySteps(cluster, lambda _seconds: None, play)
+def take(world: World, launch: Launch, node: str, script: str) -> Sequence[str]:
+    """What a node answers that is asked for the stacks of its ranks, once their table is written; nothing to anything else."""
+    found = re.search(r" stacks .*--out (\S+)", script)
+    if found is None or world.nodes_blind:
+        return []
+    start = next((one for one in reversed(world.laws.starts) if one.host(node) is launch), None)
+    stands = start is not None and (start.hung or start.stuck_s is not None)
+    row = {
+        "rank": str((start.nodes if start is not None and node in start.nodes else launch.nodes).index(node)), "pid": 1, "digest": "same" if stands else str(world.clock.now()),
+        "moved": not stands, "state": "S", "cpu_s": 0.0, "bytes": 0, "cpu_all_s": 1.0, "bytes_all": 0, "top": [WAITS],
+    }  # fmt: skip
+    folder = Path(found[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    table = {"at_s": world.clock.now(), "apart_s": 3.0, "ranks": [row]}
+    (folder / f"{node}.json").write_text(json.dumps(table))
+    return ["taken"]
