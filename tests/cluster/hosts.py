@@ -45,6 +45,7 @@ mount --bind "$2" /mnt
 chmod 755 /run; mkdir /run/sshd
 mount -t proc proc /proc
 for file in hosts passwd group; do mount --bind /mnt/etc/$file /etc/$file; done
+mount -o remount,bind,ro /
 ip link set lo up
 until ip -4 addr show dev eth0 2>/dev/null | grep -q inet; do sleep 0.02; done
 cd /

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.hosts import Hosts
+from tests.cluster.hosts import ROOT, Hosts
 
 pytestmark = pytest.mark.slurm
 PLACES = (
@@ -78,6 +78,16 @@ def _left(hosts: Hosts) -> dict[str, list[str]]:
 
 def _nothing(hosts: Hosts) -> dict[str, list[str]]:
     return {name: [] for name in hosts.names}
+
+
+@pytest.mark.parametrize("path", ["/usr/lib", "/etc", "/lib64", "/opt", str(ROOT)])
+def test_no_host_can_write_what_is_the_machines(hosts: Hosts, path: str) -> None:
+    """Whatever a test or ftrun does on a host as root: programs, libraries, settings and sources of the machine stay as they are."""
+    tried = hosts.run("h1", ["touch", f"{path}/ftrun-was-here"], user="root")
+    there = Path(path, "ftrun-was-here").exists()
+    Path(path, "ftrun-was-here").unlink(missing_ok=True)
+
+    assert (1, False) == (tried.returncode, there)
 
 
 def test_a_cluster_comes_up_runs_on_all_hosts_and_leaves_nothing(hosts: Hosts) -> None:
