@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.hosts import ROOT, Hosts
+from tests.cluster.hosts import ALICE, ROOT, Hosts
 
 pytestmark = pytest.mark.slurm
 PLACES = (
@@ -45,11 +45,21 @@ RUNAWAY = "setsid sh -c 'env -i sleep 4711 </dev/null >/dev/null 2>&1 & exit' ; 
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[Hosts]:
     """Three hosts; each test leaves them without a cluster."""
+    yield from _made(3, ALICE)
+
+
+@pytest.fixture
+def hosts_of_root() -> Iterator[Hosts]:
+    """Two hosts on which root says what is said."""
+    yield from _made(2, "root")
+
+
+def _made(count: int, user: str) -> Iterator[Hosts]:
     if os.geteuid():
         pytest.skip("hosts are network namespaces, which root alone can make")
     folder = Path(tempfile.mkdtemp(prefix="ftrun-hosts-"))
     folder.chmod(0o755)
-    made = Hosts(folder, 3)
+    made = Hosts(folder, count, user)
     try:
         made.up()
         yield made
@@ -292,6 +302,22 @@ def test_one_machine_is_a_cluster(hosts: Hosts) -> None:
     assert 0 == up.returncode, up.stderr
     assert "h2\n" == ran.stdout
     assert _nothing(hosts) == _left(hosts)
+
+
+@pytest.mark.cluster
+def test_a_cluster_of_root_runs_the_jobs_of_other_users(hosts_of_root: Hosts) -> None:
+    """Every user of the hosts is a client of it, each job runs as its user, and nobody but root reads the key."""
+    up = hosts_of_root.ftrun("h1", "cluster", "up", "h[1-2]")
+    conf = {"SLURM_CONF": "/var/tmp/ftrun-0/default/etc/slurm.conf"}
+    words = ["sh", "-c", "cd /tmp && srun -N2 id -un; cat /var/tmp/ftrun-0/default/key/munge.key"]
+    ran = hosts_of_root.run("h1", words, env=conf, user=ALICE)
+    down = hosts_of_root.ftrun("h1", "cluster", "down")
+
+    assert 0 == up.returncode, up.stderr
+    assert "alice\nalice\n" == ran.stdout
+    assert "Permission denied" in ran.stderr
+    assert 0 == down.returncode, down.stderr
+    assert _nothing(hosts_of_root) == _left(hosts_of_root)
 
 
 def _wait(look: Callable[[], bool], limit_s: float = 60.0) -> None:
