@@ -5,7 +5,7 @@ MIB ?= 1024
 RUNS ?= 10000
 HOURS ?= 1
 
-.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting test-vendors
+.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster
 
 check:
 	.ci/env dev
@@ -44,6 +44,11 @@ test-slurm-matrix:
 test-accounting:
 	.ci/env accounting
 	.venv/bin/python -m pytest -q -m accounting tests/slurm
+
+# A cluster on hosts of the tests' own (network namespaces with an sshd each), cut at each effect, with a host that dies. As root.
+test-cluster:
+	.ci/env dev
+	.venv/bin/python -m pytest -q -n 0 -m "slurm or cluster" tests/cluster
 
 # What other recovery services bring along: their faults, scripts and options (docs/vendors.md).
 test-vendors:

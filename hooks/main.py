@@ -40,6 +40,7 @@ COMMANDS = {
     "cache": ("compile_cache.cmd", "fill this node's compile caches, or merge them into the run's"),
     "restore": ("staging.restore", "build the folder that a start on this node resumes from"),
     "pair-test": ("health.pair_test", "test the network between the nodes of a job, in pairs"),
+    "host": ("cluster.cmd_host", "carry out a request of `ftrun cluster` on this host"),
     "version": ("version", "print the version and the Python it runs on"),
 }
 

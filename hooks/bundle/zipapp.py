@@ -64,6 +64,21 @@ sys.exit(main.main(told["argv"] + ["--settings", settings]))
 """
 
 
+# As LOADER, for a command whose request nobody else may read: it goes with the packed hooks and is a file in memory there.
+REQUEST_LOADER = """
+import json, os, sys
+told = json.loads(sys.stdin.buffer.readline())
+def kept(content):
+    number = os.memfd_create("ftrun-hook")
+    with open(number, "wb", closefd=False) as stream:
+        stream.write(content)
+    return "/proc/self/fd/%d" % number
+sys.path.insert(0, kept(sys.stdin.buffer.read()))
+from ftrun.hooks import main
+sys.exit(main.main(told["argv"] + ["--request", kept(json.dumps(told["request"]).encode())]))
+"""
+
+
 def build_zipapp(home: str) -> str:
     """Return the path of `<home>/tools/ftrun-hook-<version>-<hash>.<sha256>.pyz`, built if it is missing or
     may be another user's work. `python3 PATH check ...` is `ftrun-hook check ...` on a node with Python 3.9
@@ -107,6 +122,24 @@ def remote_input(arguments: Sequence[str], settings: Mapping[str, Mapping[str, A
     """The input of REMOTE_COMMAND: hooks, arguments of `ftrun-hook check`, thresholds over the node's own."""
     head = json.dumps({"argv": list(arguments), "settings": settings, "site": SITES_OWN})
     return f"exec({LOADER!r})\n{head}\n".encode() + zipapp_bytes()
+
+
+def request_input(arguments: Sequence[str], request: Mapping[str, Any], packed: bytes) -> bytes:
+    """The input of REMOTE_COMMAND for a command that takes `--request FILE`; `packed`: of `packed_rooms`."""
+    head = json.dumps({"argv": list(arguments), "request": request})
+    return f"exec({REQUEST_LOADER!r})\n{head}\n".encode() + packed
+
+
+def packed_rooms(*rooms: str) -> bytes:
+    """The zipapp with these rooms of hooks/ alone, for commands that need no more: it is sent with each request."""
+    wanted = tuple(f"{room}/" for room in rooms)
+    return zipapp_bytes(
+        {
+            name: source
+            for name, source in _sources()
+            if "/" not in name or name == ENTRY or name.startswith(wanted)
+        }
+    )
 
 
 def _zipped(files: dict[str, bytes]) -> bytes:

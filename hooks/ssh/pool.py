@@ -18,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 from ftrun.hooks.bundle import zipapp
 from ftrun.hooks.checks.runner import BUDGETS_S
@@ -86,12 +86,14 @@ class NodePool:
         self,
         nodes: Iterable[str],
         command: str,
-        stdin: bytes = b"",
+        stdin: Union[bytes, Mapping[str, bytes]] = b"",
         told: Callable[[Answer], None] = lambda _answer: None,
     ) -> dict[str, Answer]:
-        """Run one command in the login shell of each node, with `stdin` as its input. Calls `told` for each
-        answer as it arrives. Returns an answer for every node, in the order given. Raises OSError if
-        `ssh_config` cannot be read."""
+        """Run one command in the login shell of each node, with `stdin` as its input, the same for all or by node. Calls
+        `told` for each answer as it arrives.
+
+        Returns an answer for every node, in the order given. Raises OSError if `ssh_config` cannot be read.
+        """
         order = list(dict.fromkeys(nodes))
         site = _SharedState(self.ssh_config)
         done: dict[str, Answer] = {}
@@ -104,7 +106,7 @@ class NodePool:
         return {node: done[node] for node in order}
 
     def _answers(
-        self, order: Sequence[str], site: _SharedState, command: str, stdin: bytes
+        self, order: Sequence[str], site: _SharedState, command: str, stdin: Union[bytes, Mapping[str, bytes]]
     ) -> Iterator[Answer]:
         waiting = deque(order)
         living: dict[str, _NodeConnection] = {}
@@ -112,7 +114,8 @@ class NodePool:
         while waiting or living:
             while waiting and len(living) < self.at_once:
                 node = waiting.popleft()
-                living[node] = _NodeConnection(node, site, self, command, stdin)
+                own = stdin if isinstance(stdin, bytes) else stdin[node]
+                living[node] = _NodeConnection(node, site, self, command, own)
                 living[node].start(inbox)
             soonest = min(visit.give_up_s for visit in living.values()) - time.monotonic()
             try:

@@ -15,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ftrun.slurm.client.releases import since
+from ftrun.slurm.cluster.conf import cgroup_conf_text
 from ftrun.slurm.records import dataclass
 from ftrun.slurm.sandbox import processes
-from ftrun.slurm.sandbox.plan import Plan, SandboxError, cgroup_conf, gres_conf, hosts_file, slurm_conf
+from ftrun.slurm.sandbox.plan import Plan, SandboxError, gres_conf, hosts_file, slurm_conf
 
 SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin")
 START_TIMEOUT_S = 60.0
@@ -246,7 +247,7 @@ def make_folders(plan: Plan) -> None:
     for name, text in (
         ("slurm.conf", slurm_conf(plan)),
         ("gres.conf", gres_conf(plan)),
-        ("cgroup.conf", cgroup_conf(plan.version)),
+        ("cgroup.conf", cgroup_conf_text(plan.version)),
         ("hosts", hosts_file(plan, _machine_hosts())),
     ):
         put(folder / name, text)

@@ -6,12 +6,10 @@ maker was killed half-way can still be understood and taken down.
 
 Facts the texts rest on (seen on Slurm 22.05 to 26.05):
 - slurmd binds 0.0.0.0, so every node needs a port of its own although the addresses differ;
-- CgroupPlugin=disabled exists in newer releases only and kills a 22.05 slurmd, which is content with an
-  explicit cgroup/v1 as long as no plugin asks for a controller;
 - a Slurm built without --enable-multiple-slurmd (SchedMD's own packages) refuses two nodes with one NodeHostname,
-  and its slurmds refuse a credential that their munged has seen: each needs a munged of its own;
-- switch/none is the default everywhere and is no longer accepted by name in newer releases;
-- a GRES backed by a character device is counted and numbered, one backed by a plain file is only counted."""
+  and its slurmds refuse a credential that their munged has seen: each needs a munged of its own.
+Those on which every Slurm of ftrun's own rests are in `slurm.cluster.conf`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +18,12 @@ import json
 from collections.abc import Mapping
 from pathlib import PurePath
 
-from ftrun.slurm.client.releases import since
+from ftrun.slurm.cluster.conf import (
+    FORBIDDEN_IN_PATHS,
+    common_settings,
+    gres_conf_text,
+    slurm_conf_text,
+)
 from ftrun.slurm.records import dataclass
 
 # Stepd sockets are `<spool>/<node>/<node>_<job>.<step>` and a Unix socket's path ends at 107 bytes.
@@ -167,7 +170,7 @@ class Plan:
 
 def usable_folder(folder: PurePath) -> None:
     """Raise SandboxError where slurm.conf could not hold the folder's path."""
-    if any(character in str(folder) for character in " \t\n#%,=\"'\\"):
+    if any(character in str(folder) for character in FORBIDDEN_IN_PATHS):
         raise SandboxError(
             f"slurm.conf cannot hold the path {str(folder)!r}: choose a folder without spaces or # % , =",
             wrong_usage=True,
@@ -187,26 +190,28 @@ def slurm_conf(plan: Plan) -> str:
             settings[key] = value
         else:
             settings.pop(key, None)
-    gres = f" Gres=gpu:{plan.gpus}" if plan.gpus else ""
-    nodes = [
-        f"NodeName={node} NodeHostname={plan.host if plan.multiple_slurmd else node} NodeAddr={plan.address(node)} Port={plan.slurmd_port(node)}"
-        f" CPUs=16 RealMemory=64000 Feature=sandbox{gres} State=UNKNOWN"
-        for node in plan.node_names
-    ]
-    lines = [f"{key}={value}" for key, value in settings.items()]
     partition = "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP"
-    return "\n".join([*lines, *nodes, partition, *extra]) + "\n"
+    return slurm_conf_text(settings, (_node(plan, node) for node in plan.node_names), [partition, *extra])
+
+
+def _node(plan: Plan, node: str) -> dict[str, str]:
+    return {
+        "NodeName": node,
+        "NodeHostname": plan.host if plan.multiple_slurmd else node,
+        "NodeAddr": plan.address(node),
+        "Port": str(plan.slurmd_port(node)),
+        "CPUs": "16",
+        "RealMemory": "64000",
+        "Feature": "sandbox",
+        **({"Gres": f"gpu:{plan.gpus}"} if plan.gpus else {}),
+        "State": "UNKNOWN",
+    }
 
 
 def _settings(plan: Plan) -> dict[str, str]:
-    settings = {
-        "ClusterName": plan.cluster,
+    settings = common_settings(plan.cluster, plan.user, plan.munge_socket) | {
         "SlurmctldHost": f"{plan.host}(127.0.0.1)",
         "SlurmctldPort": str(plan.base_port),
-        "SlurmUser": plan.user,
-        "SlurmdUser": plan.user,
-        "AuthType": "auth/munge",
-        "CredType": "cred/munge",
         # A requeued job may not start before its old credential expired: 120 s unless told otherwise.
         "AuthInfo": f"socket={plan.munge_socket},cred_expire=5",
         "StateSaveLocation": f"{plan.run_dir}/state",
@@ -215,27 +220,13 @@ def _settings(plan: Plan) -> dict[str, str]:
         "SlurmdPidFile": f"{plan.run_dir}/run/slurmd-%n.pid",
         "SlurmctldLogFile": f"{plan.folder}/log/slurmctld.log",
         "SlurmdLogFile": f"{plan.folder}/log/slurmd-%n.log",
-        "ProctrackType": "proctrack/linuxproc",
-        "TaskPlugin": "task/none",
-        "JobAcctGatherType": "jobacct_gather/none",
-        "MpiDefault": "none",
-        "MailProg": "/bin/true",
-        "SelectType": "select/cons_tres",
-        "SelectTypeParameters": "CR_Core",
-        "SlurmdParameters": "config_overrides",
-        "ReturnToService": "2",
         "SlurmctldTimeout": "30",
         "SlurmdTimeout": str(plan.slurmd_timeout_s),
         # slurmctld takes no node's answer while it waits for a dead one's, which lasts some MessageTimeouts.
         # A SlurmdTimeout below three of them lets healthy nodes go down with the dead (seen on 24.11 in 40 %
         # of crashes with 6 and 5, never with 10 and 3). With these a crashed node is down after 17 s.
         "MessageTimeout": "3",
-        # No forwarding: a healthy node whose answer had to come through a dead one is believed dead too.
-        "TreeWidth": "65533",
         "KillWait": "2",
-        "MinJobAge": "300",
-        "OverTimeLimit": "0",
-        "InactiveLimit": "0",
         "SchedulerParameters": "sched_interval=1,bf_interval=1,batch_sched_delay=0",
     }
     if plan.gpus:
@@ -254,16 +245,9 @@ def _settings(plan: Plan) -> dict[str, str]:
 
 def gres_conf(plan: Plan) -> str:
     """The text of gres.conf; empty without GPUs."""
-    return f"AutoDetect=off\nName=gpu File={plan.gpu_files}\n" if plan.gpus else ""
+    return gres_conf_text({"gpu": plan.gpu_files} if plan.gpus else {})
 
 
 def hosts_file(plan: Plan, machine: str) -> str:
     """The text of the sandbox's /etc/hosts: the machine's own, and the nodes before it."""
     return "".join(f"{plan.address(node)} {node}\n" for node in plan.node_names) + machine
-
-
-def cgroup_conf(version: tuple[int, int]) -> str:
-    """The text of cgroup.conf for a release: no release may look for cgroups that it cannot have."""
-    return (
-        "CgroupPlugin=disabled\n" if since("cgroup-plugin-disabled", version) else "CgroupPlugin=cgroup/v1\n"
-    )

@@ -22,10 +22,23 @@ from collections.abc import Callable, Sequence
 
 from ftrun.supervisor.model.errors import EXIT_INTERNAL, UserError
 
-KEEP_UMASK = ("sbatch", "sandbox", "drill", "simulate")
+KEEP_UMASK = ("sbatch", "sandbox", "cluster", "drill", "simulate")
 """Commands that keep the caller's umask: the job or the command that they execute inherits it. They set the
 modes of their own files.
 """
+
+ASKS_NO_SLURM = (
+    "sandbox",
+    "cluster",
+    "catalog",
+    "config",
+    "trust",
+    "completion",
+    "diagnose",
+    "simulate",
+    "__complete",
+)
+"""Commands that ask no Slurm, or choose it themselves: they are not made clients of the user's cluster."""
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
@@ -58,6 +71,10 @@ def _dispatch(arguments: list[str]) -> int:
 
         print(f"ftrun {metadata.version('ftrun')}")
         return 0
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in ASKS_NO_SLURM:
+        from ftrun.supervisor.cluster import choice
+
+        os.environ.update(choice.changes(os.environ))
     from ftrun.supervisor.cli import app
 
     return app.run(arguments)

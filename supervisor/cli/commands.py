@@ -46,6 +46,7 @@ COMMANDS: Mapping[str, Command] = {
     "simulate": Command(
         "simulate", "simulate", "What faults would cost a run under different policies, on a virtual cluster."
     ),
+    "cluster": Command("cluster", "app", "A private, real Slurm on your own hosts, over SSH, without root."),
     "sandbox": Command("sandbox", "app", "A disposable real Slurm on this machine: try things, break nodes."),
     "drill": Command(
         "drill", "drill", "Inject faults into a real training job on a real Slurm, and watch it recover."

@@ -17,13 +17,13 @@ from ftrun.slurm.client import nodeset
 from ftrun.slurm.client.cluster import NodeRow
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.cli import common, view_nodes
+from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.config import node_counts, sources
 from ftrun.supervisor.config.settings import parse
 from ftrun.supervisor.model.errors import SettingError, UserError
 from ftrun.supervisor.model.node_entry import NodeEntry
-from ftrun.supervisor.nodes import ledger, lemon_score
+from ftrun.supervisor.nodes import ledger, lemon_score, node_facts
 from ftrun.supervisor.nodes.history import NodeHistory, NodeRecord, QuarantineRules, fold_entries
 from ftrun.supervisor.store import user_exclusions
 from ftrun.supervisor.submission import companion
@@ -66,9 +66,9 @@ def nodes(
     if context.invoked_subcommand is not None:
         return
     scene = _load_view()
-    names = view_nodes.names_to_show(scene.book, scene.rows, every=every)
-    rows = [view_nodes.node_row(scene.record(name), scene.rows.get(name), scene.now_s) for name in names]
-    together = view_nodes.correlated_facts(scene.book, scene.now_s)
+    names = node_facts.names_to_show(scene.book, scene.rows, every=every)
+    rows = [node_facts.node_row(scene.record(name), scene.rows.get(name), scene.now_s) for name in names]
+    together = node_facts.correlated_facts(scene.book, scene.now_s)
     pooled = _pooled(scene)
     if json:
         pool = {"pool": scene.pool, "nodes": pooled}
@@ -105,7 +105,7 @@ def _pooled(scene: NodesView) -> list[dict[str, str]]:
     return [
         {
             "node": node,
-            "slurm": view_nodes.slurm_state(scene.rows.get(node)),
+            "slurm": node_facts.slurm_state(scene.rows.get(node)),
             "borrowed_by": lent.get(node, ""),
         }
         for node in scene.pooled
@@ -124,7 +124,7 @@ def show(
     if len(wanted) > 1:
         raise UserError(f"give one node: {node!r} names {len(wanted)}")
     (node,) = wanted
-    facts = view_nodes.node_facts(scene.record(node), scene.rows.get(node), scene.now_s)
+    facts = node_facts.node_facts(scene.record(node), scene.rows.get(node), scene.now_s)
     if json:
         common.print_json(facts | {"slurm_unseen": scene.unseen})
         return
@@ -161,7 +161,7 @@ def show_lemons(
     chosen = [s for s in scores if s.lemon or (every and s.score > 0)]
     chosen.sort(key=lambda s: (-s.score, s.node))
     rows = [
-        view_nodes.score_facts(s) | {"slurm": view_nodes.slurm_state(scene.rows.get(s.node))} for s in chosen
+        node_facts.score_facts(s) | {"slurm": node_facts.slurm_state(scene.rows.get(s.node))} for s in chosen
     ]
     if json:
         common.print_json({"lemon_at": lemon_score.LEMON_AT, "slurm_unseen": scene.unseen, "nodes": rows})

@@ -17,6 +17,7 @@ import os
 import sys
 
 from ftrun.slurm.client.options import OptionError
+from ftrun.supervisor.cluster import choice
 from ftrun.supervisor.model.errors import UnreadableRun, UserError
 from ftrun.supervisor.store import journal, submission_context
 from ftrun.supervisor.store import run_dir as store_run_dir
@@ -36,12 +37,16 @@ _REVIVE_EVERY = 30  # looks
 def main(argv: Sequence[str]) -> int:
     """Do what `sbatch ARGV` does, as a supervised run. Returns the exit status. Raises UserError."""
     asked = Submission(argv, submission_context.environment_of_process())
+    own = {key: asked.env.get(key) for key in choice.VARIABLES}
+    asked.use_cluster(choice.changes(asked.env))
     if not asked.sbatch:
         raise UserError(
             "sbatch was not found: load Slurm's client commands, or add their folder to PATH", _NO_PROGRAM
         )
     try:
         arguments.read_submission(asked)
+        if wanted := asked.config.text("cluster"):
+            asked.use_cluster({**own, **choice.changes(asked.env, wanted)})
         for line in asked.config.ignored:
             print_notice(line)
         if asked.config.values["stage"]:

@@ -84,6 +84,8 @@ TABLE = (
             " 0: watch and diagnose, never start again."),
     Setting("observe", FLAG, False, "Watch, diagnose and decide, but do nothing; the decisions are shown."),
     Setting("name", TEXT, "", "First half of the run's id; default: the job's name.", scope="once", reach=NOTHING),
+    Setting("cluster", TEXT, "", "Which of your own clusters the run is submitted to (docs/cluster.md); none: none of them. Default: that of this host, where no"
+            " other Slurm is configured.", scope="once", reach=NOTHING, value_name="NAME"),
     Setting("checkpoint", TEXT, "", "Where the script writes its checkpoints: a glob, relative to the job's working folder.",
             value_name="GLOB", reach=READS, tame=BELOW),
     Setting("checkpoint-marker", TEXT, "", "What makes a checkpoint complete: the name of a file inside a checkpoint folder, or a"

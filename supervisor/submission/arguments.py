@@ -59,6 +59,19 @@ class Submission:
         self.script_path = ""
         self.config = sources.Config()
 
+    def use_cluster(self, changes: Mapping[str, str | None]) -> None:
+        """Submit as a client of the Slurm to which these variables lead (None: without it); to the job they are the user's own."""
+        for key, value in changes.items():
+            for env in (os.environ, self.env):
+                if value is None:
+                    env.pop(key, None)
+                else:
+                    env[key] = value
+            self.raw_env.pop(os.fsencode(key), None)
+            if value is not None:
+                self.raw_env[os.fsencode(key)] = os.fsencode(value)
+        self.sbatch = sbatch_process.find_sbatch(self.env.get("PATH", os.defpath))
+
     @property
     def source(self) -> str:
         """Where the script comes from: file, stdin or wrap."""

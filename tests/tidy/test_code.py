@@ -38,9 +38,12 @@ READS_A_CLOCK = {"now", "utcnow", "today"}
 # Read once from a shipped file when imported: a constant for whoever uses it.
 CONSTANTS = {"ftrun.hooks.bundle.shell"}
 
-# Third-party client -> the one module that may import it.  The command line is typer's, all of it.
+# Third-party client -> the module that may import it.  The command line is typer's, all of it.
 CLIENTS = {
-    "ClusterShell": {"slurm/client/nodeset.py"},
+    "ClusterShell": {
+        "slurm/client/nodeset.py",
+        "supervisor/cluster/hosts.py",
+    },  # the latter for groups, which are files
     "apprise": {"supervisor/notify.py"},
     "hyperscan": {"supervisor/signatures/prefilter.py"},
     "paramiko": {"hooks/ssh/pool.py"},

@@ -19,7 +19,7 @@ import pytest
 
 from ftrun.hooks.bundle import bytecode_cache, zipapp
 from ftrun.hooks.compile_cache import node
-from ftrun.hooks.runtime.ownership import RUNNER
+from ftrun.hooks.runtime.ownership import RUNNER, private_folder, why_untrusted
 from ftrun.hooks.staging import workspace
 from ftrun.slurm.sandbox import boot, ports
 from ftrun.supervisor.store import run_dir
@@ -97,6 +97,18 @@ def _base(case: Case) -> bool:
     return stat.S_IMODE(case.path.stat().st_mode) == 0o700
 
 
+def _plan(case: Case) -> bool:
+    return not why_untrusted(str(case.path))
+
+
+def _private(case: Case) -> bool:
+    try:
+        private_folder(str(case.path))
+    except OSError:
+        return False
+    return stat.S_IMODE(case.path.stat().st_mode) == 0o700
+
+
 def _sandbox(case: Case) -> bool:
     return not boot.is_foreign(case.path)
 
@@ -130,11 +142,14 @@ FOLDERS: dict[str, tuple[Callable[[Case], bool], Callable[..., bool]]] = {
     "compile_cache.node.ensure_private": (_own, _expected_private),
     "staging.workspace.open_base": (_base, _expected_private),
     "boot.is_foreign": (_sandbox, _expected_trusted),
+    "ownership.why_untrusted": (_plan, _expected_trusted),
+    "ownership.private_folder": (_private, _expected_private),
     "ports": (_lock, _expected_lock),
 }
 ELSEWHERE = {
     "ownership.RUNNER": "test_the_node_side_is_run_only_where_nobody_else_can_have_written_it",
     "compiled.load": "test_what_is_compiled_is_loaded_only_where_nobody_else_can_have_written_it",
+    "cluster.choice.changes": "tests/unit/cluster/test_choice.py: test_the_claim_of_another_user_chooses_nothing",
     "made anew": "its name is drawn at random and made exclusively",
 }
 
@@ -175,11 +190,8 @@ def test_every_row_says_what_looks_at_it() -> None:
         if row.lies == owned_paths.SHARED:
             assert row.asked, row.name
         elif row.use == "run" and not row.asked:
-            root = (
-                "{cache-base}/ftrun-<uid>"
-                if row.where.startswith("{cache-base}")
-                else row.where.partition("/")[0]
-            )
+            top = row.where.partition("/")[0]
+            root = f"{top}/ftrun-<uid>" if top in {"{cache-base}", "{var-tmp}"} else top
             assert asked[root], row.name
 
 

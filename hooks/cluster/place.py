@@ -1,0 +1,111 @@
+"""The folder of a cluster on this host: its files written, its keys removed, the ends of its logs. (I/O)
+
+`/var/tmp/ftrun-<uid>/<name>` has etc/ (configuration), key/ (munge's key), munge/ (its socket), bin/ (what stands before slurmstepd),
+run/, state/, spool/ and log/. Only the user can enter it; where root made the cluster everybody can, but for key/ and state/.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import stat
+import sys
+from typing import Any
+
+from ftrun.hooks.cluster.errors import HostError
+from ftrun.hooks.runtime.ownership import private_folder
+
+FOLDERS = ("etc", "key", "munge", "bin", "run", "state", "spool", "log")
+PRIVATE = ("key", "state")
+KEPT_BY_REMOVE = ("log",)
+LOG_BYTES = 64 << 10
+
+BEFORE_STEPD = """\
+#!{python} -IS
+# slurmd starts this in the place of slurmstepd: a step adopts the orphans of its tasks, so that none outlives it.
+import ctypes, os, signal, sys
+try:
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER; survives exec
+except Exception:
+    pass
+for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a task would inherit that
+    signal.signal(number, signal.SIG_DFL)
+os.execv({stepd!r}, [{stepd!r}, *sys.argv[1:]])
+"""
+
+
+def place(step: dict[str, Any]) -> dict[str, Any]:
+    """Make the folder and write `files` (path below it -> text), the `key` (base64) and what stands before the program `stepd`.
+
+    Raises HostError, OSError; NotPrivate where another user made the folder.
+    """
+    folder = open_folder(step["folder"])
+    for name, text in step["files"].items():
+        write_file(os.path.join(folder, name), text.encode(), 0o644)
+    write_file(os.path.join(folder, "key", "munge.key"), base64.b64decode(step["key"]), 0o600)
+    if step.get("stepd"):
+        text = BEFORE_STEPD.format(python=sys.executable, stepd=step["stepd"])
+        write_file(os.path.join(folder, "bin", "slurmstepd"), text.encode(), 0o755)
+    return {"folder": folder}
+
+
+def open_folder(folder: str) -> str:
+    """Make the cluster's folder with its subfolders, or check that it is this user's. Returns it."""
+    shared = os.geteuid() == 0  # root's cluster runs the jobs of all users
+    private_folder(os.path.dirname(folder))
+    private_folder(folder)
+    for name in FOLDERS:
+        private_folder(os.path.join(folder, name))
+    if shared:
+        public = [os.path.join(folder, name) for name in FOLDERS if name not in PRIVATE]
+        for path in (os.path.dirname(folder), folder, *public):
+            os.chmod(path, 0o755)  # noqa: S103
+    return folder
+
+
+def remove(step: dict[str, Any]) -> dict[str, Any]:
+    """Remove the cluster's folder but for its logs: keys first. Returns {"logs": their folder or ""}."""
+    folder = step["folder"]
+    if not _is_own(folder):
+        return {"logs": ""}
+    names = sorted(os.listdir(folder), key=lambda name: name != "key")
+    for name in names:
+        if name not in KEPT_BY_REMOVE:
+            shutil.rmtree(os.path.join(folder, name))
+    return {"logs": os.path.join(folder, "log")}
+
+
+def logs(step: dict[str, Any]) -> dict[str, str]:
+    """The ends of the logs by file name: `lines` each, of those whose name contains `daemon`."""
+    folder = os.path.join(step["folder"], "log")
+    if not os.path.isdir(folder):
+        raise HostError(f"there are no logs in {folder}")
+    found = {}
+    for name in sorted(os.listdir(folder)):
+        if step.get("daemon", "") in name:
+            with open(os.path.join(folder, name), "rb") as stream:
+                stream.seek(max(0, os.fstat(stream.fileno()).st_size - LOG_BYTES))
+                lines = stream.read().decode("utf-8", "replace").splitlines()
+            found[name] = "\n".join(lines[-int(step["lines"]) :])
+    return found
+
+
+def _is_own(folder: str) -> bool:
+    try:
+        fact = os.lstat(folder)
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISDIR(fact.st_mode) or fact.st_uid != os.geteuid():
+        raise HostError(f"{folder} is not this user's: nothing in it was removed")
+    return True
+
+
+def write_file(path: str, content: bytes, mode: int) -> None:
+    """Write a file atomically, with this mode whatever the umask. Raises OSError."""
+    draft = f"{path}.new"
+    number = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(number, "wb") as stream:
+        stream.write(content)
+        os.fchmod(stream.fileno(), mode)
+    os.replace(draft, path)

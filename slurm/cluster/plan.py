@@ -1,0 +1,168 @@
+"""A private Slurm on a user's own hosts: its plan, and slurm.conf from it. (pure)
+
+All that `ftrun cluster up` decides stands in the plan, which is written before the first effect: who was killed half-way goes on
+from it. `folder` lies on the local disk of each host and has the same path on all of them, because slurm.conf is one text for all.
+
+A node is called as its host calls itself, so that training scripts, which meet at the name of the first node, find it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+
+from ftrun.slurm.cluster.conf import common_settings, slurm_conf_text
+from ftrun.slurm.records import dataclass
+
+LOCALHOST = "localhost"
+"""How a user names this machine; it is reached without SSH, and cannot be one of several hosts."""
+SOCKET_PATH_MAX = 107
+"""Bytes of the path of a Unix socket; that of a step is `<spool>/<node>_<job>.<step>`."""
+STEP_NAME_LENGTH = len("_4294967295.4294967295")
+SRUN_PORTS = 200
+FIRST_SRUN_PORT = 10
+PORT_COUNT = FIRST_SRUN_PORT + SRUN_PORTS
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host. `name`: as it calls itself, and its node's name; `target`: how SSH calls it; `address`: where the other hosts reach it.
+
+    `topology`: sockets, cores of a socket, threads of a core. `gres`: name -> how many. `kind`: of its accelerators, "" for none.
+    """
+
+    name: str
+    target: str
+    address: str
+    cpus: int
+    topology: tuple[int, int, int]
+    memory_mib: int
+    gres: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that was decided when a cluster was made.
+
+    `token`: tells this cluster from an earlier one of the same name. `hosts`: the first one runs slurmctld. `version`: Slurm's (major,
+    minor). `bound`: each host resolves its own name to its address, so its daemons listen on that address alone. `programs`: host -> name
+    of a program of Slurm or munge -> its path. `subreaper`: the hosts on which a step can adopt the orphans of its tasks.
+    """
+
+    name: str
+    token: str
+    user: str
+    uid: int
+    folder: str
+    base_port: int
+    version: tuple[int, int]
+    bound: bool
+    hosts: tuple[Host, ...]
+    programs: Mapping[str, Mapping[str, str]]
+    subreaper: tuple[str, ...]
+    slurmd_timeout_s: int = 60
+
+    @property
+    def head(self) -> Host:
+        """The host of slurmctld."""
+        return self.hosts[0]
+
+    @property
+    def slurm_conf_path(self) -> str:
+        """The path of slurm.conf on each host."""
+        return f"{self.folder}/etc/slurm.conf"
+
+    @property
+    def munge_socket(self) -> str:
+        """The path of munged's socket on each host."""
+        return f"{self.folder}/munge/munge.sock"
+
+    @property
+    def slurmctld_port(self) -> int:
+        """The port of slurmctld."""
+        return self.base_port
+
+    @property
+    def slurmd_port(self) -> int:
+        """The port of slurmd on each host."""
+        return self.base_port + 1
+
+    @property
+    def srun_ports(self) -> tuple[int, int]:
+        """The first and the last port on which an srun listens."""
+        return self.base_port + FIRST_SRUN_PORT, self.base_port + PORT_COUNT - 1
+
+    def to_json(self) -> str:
+        """The text of cluster.json."""
+        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        """The plan in a cluster.json. Raises ValueError where it is none."""
+        try:
+            fields = json.loads(text)
+            known = {field.name for field in dataclasses.fields(Plan)}
+            fields = {key: value for key, value in fields.items() if key in known}
+            hosts = tuple(Host(**{**row, "topology": tuple(row["topology"])}) for row in fields.pop("hosts"))
+            version = (int(fields["version"][0]), int(fields["version"][1]))
+            subreaper = tuple(fields["subreaper"])
+            return Plan(**{**fields, "hosts": hosts, "version": version, "subreaper": subreaper})
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            raise ValueError(f"no plan of a cluster: {error}") from error
+
+
+def longest_socket_path(folder: str, names: tuple[str, ...]) -> int:
+    """The length of the longest path of a step's socket below `folder`, in bytes."""
+    return len(f"{folder}/spool/") + max(map(len, names), default=0) + STEP_NAME_LENGTH
+
+
+def slurm_conf(plan: Plan) -> str:
+    """The text of slurm.conf, the same for all hosts."""
+    first, last = plan.srun_ports
+    settings = common_settings(f"ftrun-{plan.name}", plan.user, plan.munge_socket) | {
+        "SlurmctldHost": f"{plan.head.name}({plan.head.address})",
+        "SlurmctldPort": str(plan.slurmctld_port),
+        "SlurmdPort": str(plan.slurmd_port),
+        "SrunPortRange": f"{first}-{last}",
+        "StateSaveLocation": f"{plan.folder}/state",
+        "SlurmdSpoolDir": f"{plan.folder}/spool",
+        "SlurmctldPidFile": f"{plan.folder}/run/slurmctld.pid",
+        "SlurmdPidFile": f"{plan.folder}/run/slurmd.pid",
+        "SlurmctldLogFile": f"{plan.folder}/log/slurmctld.log",
+        "SlurmdLogFile": f"{plan.folder}/log/slurmd.log",
+        "SlurmctldTimeout": "30",
+        "SlurmdTimeout": str(plan.slurmd_timeout_s),
+        "MessageTimeout": "10",
+    }
+    if plan.bound:
+        settings["CommunicationParameters"] = "NoInAddrAny,NoCtldInAddrAny"
+    gres = sorted({name for host in plan.hosts for name in host.gres})
+    if gres:
+        settings["GresTypes"] = ",".join(gres)
+    return slurm_conf_text(settings, map(_node, plan.hosts), _partitions(plan))
+
+
+def _node(host: Host) -> dict[str, str]:
+    row = {"NodeName": host.name, "NodeAddr": host.address, "CPUs": str(host.cpus)}
+    sockets, cores, threads = host.topology
+    if sockets * cores * threads == host.cpus:
+        row |= {"Sockets": str(sockets), "CoresPerSocket": str(cores), "ThreadsPerCore": str(threads)}
+    row["RealMemory"] = str(host.memory_mib)
+    if host.kind:
+        row["Feature"] = host.kind
+    if host.gres:
+        row["Gres"] = ",".join(f"{name}:{count}" for name, count in sorted(host.gres.items()))
+    return row | {"State": "UNKNOWN"}
+
+
+def _partitions(plan: Plan) -> list[str]:
+    """One for all hosts, and one for each kind of accelerator where there are several."""
+    lines = ["PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP"]
+    kinds = sorted({host.kind for host in plan.hosts if host.kind})
+    if len({host.kind for host in plan.hosts}) > 1:
+        for kind in kinds:
+            names = ",".join(host.name for host in plan.hosts if host.kind == kind)
+            lines.append(f"PartitionName={kind} Nodes={names} MaxTime=INFINITE State=UP")
+    return lines

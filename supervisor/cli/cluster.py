@@ -1,0 +1,324 @@
+"""`ftrun cluster`: a private, real Slurm on your own hosts, over SSH. (I/O)"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import time
+from typing import Annotated, Self
+
+import typer
+
+from ftrun.slurm.client.nodeset import fold
+from ftrun.slurm.cluster.plan import Plan
+from ftrun.supervisor.cli import common
+from ftrun.supervisor.cli.options import Json, argument, option
+from ftrun.supervisor.cluster import choice, hosts, lifecycle
+from ftrun.supervisor.cluster import survey as cluster_survey
+from ftrun.supervisor.cluster.state import ClusterState, known
+from ftrun.supervisor.cluster.survey import Survey
+from ftrun.supervisor.model.errors import UserError
+
+app = typer.Typer(help="A private, real Slurm on your own hosts, over SSH.", no_args_is_help=True)
+
+DEFAULT = "default"
+EXIT_FAILED = 1
+
+NameOption = Annotated[
+    str, option("--name", "Which cluster [default: FTRUN_CLUSTER, else the only one, else `default`].")
+]
+HostsArgument = Annotated[
+    list[str] | None, argument("[HOSTS]...", "gpu[01-08], @group of ClusterShell, or localhost.")
+]
+HostfileOption = Annotated[
+    str, option("--hostfile", "A file with `host` or `host slots=8` on each line.", "FILE")
+]
+PortOption = Annotated[
+    int,
+    option(
+        "--base-port", "The first of 210 ports that the hosts use between them.", "PORT", min=1024, max=65_000
+    ),
+]
+SharedOption = Annotated[str, option("--shared", "A folder that all hosts see [default: your home].", "DIR")]
+PublicOption = Annotated[
+    bool, option("--allow-public", "Permit daemons to listen on addresses that the internet reaches.")
+]
+
+
+@app.command()
+def survey(  # noqa: PLR0917 - options, never positions
+    words: HostsArgument = None,
+    hostfile: HostfileOption = "",
+    base_port: PortOption = lifecycle.BASE_PORT,
+    shared: SharedOption = "",
+    allow_public: PublicOption = False,
+    as_json: Json = False,
+) -> int:
+    """Look at hosts side by side, and say what follows; change nothing. Exit 1 if one of them cannot be part of a cluster."""
+    targets = hosts.targets(words or [], hostfile)
+    with _Progress("surveying", len(targets)) as progress:
+        found = cluster_survey.survey(
+            targets, base_port, shared, allow_public=allow_public, told=progress.step
+        )
+    if as_json:
+        common.print_json({"hosts": found.facts, "findings": found.findings, "shared": found.shared})
+    else:
+        _show_survey(found)
+    return EXIT_FAILED if found.bad else 0
+
+
+@app.command()
+def up(  # noqa: PLR0917 - options, never positions
+    words: HostsArgument = None,
+    hostfile: HostfileOption = "",
+    name: NameOption = "",
+    base_port: PortOption = lifecycle.BASE_PORT,
+    shared: SharedOption = "",
+    partial: Annotated[
+        bool, option("--partial", "Go on without the hosts that cannot be part of it.")
+    ] = False,
+    allow_public: PublicOption = False,
+    as_json: Json = False,
+) -> None:
+    """Bring a cluster up on these hosts, or mend it; return when all its nodes are usable."""
+    began_s = time.monotonic()
+    wish = lifecycle.Wish(hosts.targets(words or [], hostfile), base_port, shared, partial, allow_public)
+    state = _state(name)
+    plan, found = lifecycle.up(state, wish, _say)
+    took_s = time.monotonic() - began_s
+    if as_json:
+        common.print_json(
+            {"name": plan.name, "hosts": [host.name for host in plan.hosts], "took_s": round(took_s, 2)}
+        )
+        return
+    for one in found.findings if found else ():
+        if one.level == "note":
+            print(f"  note: {one.target}: {one.topic}: {one.text}")
+    gpus = sum(sum(host.gres.values()) for host in plan.hosts)
+    with_them = f" with {gpus} accelerators" if gpus else ""
+    print(
+        f"cluster {plan.name} is up after {took_s:.1f} s: {len(plan.hosts)} nodes{with_them}, Slurm {_version(plan)}"
+    )
+    if choice.is_here(plan):
+        print(f"  ftrun sbatch -N {len(plan.hosts)} train.sh")
+    print("  ftrun cluster run -- sinfo")
+
+
+@app.command()
+def status(name: NameOption = "", as_json: Json = False) -> int:
+    """Show the hosts of a cluster, their daemons and nodes; exit 1 if not all daemons live."""
+    state = _state(name)
+    plan = state.existing_plan()
+    rows = lifecycle.status(plan)
+    alive = lifecycle.is_up(plan, rows)
+    if as_json:
+        done = [row for row in state.journal() if row.get("token") == plan.token]
+        common.print_json(
+            {"name": plan.name, "up": alive, "slurm": _version(plan), "hosts": rows, "journal": done}
+        )
+        return 0 if alive else EXIT_FAILED
+    print(
+        f"cluster {plan.name}: {'up' if alive else 'not all up'}, Slurm {_version(plan)}, controller on {plan.head.name}"
+    )
+    cells = [
+        [
+            row.host,
+            row.unreached or row.state,
+            *(_daemon(row, one) for one in ("munged", "slurmctld", "slurmd")),
+            row.reason or None,
+        ]
+        for row in rows
+    ]
+    common.print_table(["HOST", "NODE", "MUNGED", "SLURMCTLD", "SLURMD", "REASON"], cells)
+    return 0 if alive else EXIT_FAILED
+
+
+@app.command()
+def down(
+    name: NameOption = "",
+    force: Annotated[
+        bool, option("--force", "Even if jobs run: they are ended, and nothing submits them again.")
+    ] = False,
+) -> None:
+    """Take a cluster down: no process, key or claim is left on any host; logs stay."""
+    state = _state(name)
+    ended = lifecycle.down(state, _say, force=force)
+    print(f"cluster {state.name} is down: {ended} processes ended")
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def run(
+    command: Annotated[list[str], argument("-- CMD [ARGS]...", "The command and its arguments.")],
+    name: NameOption = "",
+) -> None:
+    """Run a command as a client of a cluster, over SSH on its first host if this machine is none; exit as the command does."""
+    _exec(_state(name).existing_plan(), command)
+
+
+@app.command()
+def shell(name: NameOption = "") -> None:
+    """Open your shell as a client of a cluster."""
+    plan = _state(name).existing_plan()
+    _exec(plan, [os.environ.get("SHELL") or "/bin/sh"] if choice.is_here(plan) else [])
+
+
+@app.command()
+def env(name: NameOption = "") -> None:
+    """Print the variables that make a shell a client of a cluster: eval "$(ftrun cluster env)"."""
+    for key, value in choice.variables(_state(name).existing_plan().folder).items():
+        print(f"export {key}={shlex.quote(value)}")
+
+
+@app.command()
+def logs(
+    daemon: Annotated[str, argument("[DAEMON]", "slurmctld, slurmd, munged or start [default: all].")] = "",
+    name: NameOption = "",
+    lines: Annotated[int, option("--lines", "How many lines of each.", min=1)] = 20,
+    as_json: Json = False,
+) -> int:
+    """Print the ends of the daemons' logs on all hosts."""
+    answers = lifecycle.logs(_state(name).existing_plan(), daemon, lines)
+    if as_json:
+        common.print_json(
+            {target: answer.done[0] if answer.ok else answer.failed for target, answer in answers.items()}
+        )
+        return 0
+    for target, answer in answers.items():
+        if not answer.ok:
+            print(f"ftrun: {target}: {answer.failed}", file=sys.stderr)
+        for file, text in (answer.done[0] if answer.ok else {}).items():
+            print(f"==> {target} {file} <==\n{text}")
+    return 0 if all(answer.ok for answer in answers.values()) else EXIT_FAILED
+
+
+@app.command("list")
+def list_clusters(as_json: Json = False) -> None:
+    """List your clusters that were made from here."""
+    plans = [plan for state in known() if (plan := state.plan()) is not None]
+    if as_json:
+        common.print_json(
+            [
+                {"name": plan.name, "hosts": [host.name for host in plan.hosts], "slurm": _version(plan)}
+                for plan in plans
+            ]
+        )
+        return
+    common.print_table(
+        ["NAME", "HOSTS", "SLURM"],
+        [[plan.name, fold(host.name for host in plan.hosts), _version(plan)] for plan in plans],
+    )
+
+
+def _state(name: str) -> ClusterState:
+    """The cluster that is meant: the one named, that of FTRUN_CLUSTER, the only one, or `default`."""
+    if name or os.environ.get("FTRUN_CLUSTER"):
+        return ClusterState(name or os.environ["FTRUN_CLUSTER"])
+    there = known()
+    return there[0] if len(there) == 1 else ClusterState(DEFAULT)
+
+
+def _exec(plan: Plan, command: list[str]) -> None:
+    # exec, not a child: the command owns the terminal, the signals and the exit status.
+    environment = dict(os.environ) | choice.variables(plan.folder)
+    if choice.is_here(plan):
+        words = command
+    else:
+        exports = [f"{key}={value}" for key, value in choice.variables(plan.folder).items()]
+        remote = (
+            shlex.join(["env", *exports, *command])
+            if command
+            else f'{shlex.join(["exec", "env", *exports])} "$SHELL" -l'
+        )
+        words = ["ssh", *(["-t"] if sys.stdin.isatty() else []), plan.head.target, remote]
+    program = shutil.which(words[0], path=environment["PATH"])
+    if program is None:
+        raise UserError(f"{words[0]}: command not found", 127)
+    sys.stdout.flush()
+    try:
+        os.execve(program, words, environment)  # noqa: S606 - no shell is wanted
+    except OSError as error:
+        raise UserError(f"{program}: {error.strerror}", 126) from error
+
+
+def _say(line: str) -> None:
+    print(f"ftrun: {line} ...", file=sys.stderr, flush=True)
+
+
+class _Progress:
+    """A bar on a terminal while hosts answer; nothing elsewhere."""
+
+    def __init__(self, title: str, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        self._bar = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+        self._task = self._bar.add_task(title, total=total)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def step(self, _host: str) -> None:
+        """One host more has answered."""
+        self._bar.advance(self._task)
+
+
+def _show_survey(found: Survey) -> None:
+    rows = [
+        [
+            target,
+            one["host"],
+            one["system"],
+            one["arch"],
+            one["cpus"],
+            f"{one['memory_mib'] / 1024:.1f} GiB",
+            ", ".join(f"{len(row['files'])} {row['kind']}" for row in one["gres"].values()) or None,
+            one["python"],
+            f"{one['clock_offset_s']:+.1f} s",
+            one["slurm"]["version"] or None,
+            one["cgroup"] or None,
+        ]
+        for target, one in found.facts.items()
+    ]
+    names = [
+        "HOST",
+        "NAME",
+        "SYSTEM",
+        "ARCH",
+        "CPUS",
+        "MEMORY",
+        "ACCELERATORS",
+        "PYTHON",
+        "CLOCK",
+        "SLURM",
+        "CGROUP",
+    ]
+    common.print_table(names, rows)
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for one in found.findings:
+        alike.setdefault((one.level, one.topic, one.text), []).append(one.target)
+    for (level, topic, text), targets in alike.items():
+        print(f"{level}: {fold(targets)}: {topic}: {text}")
+
+
+def _version(plan: Plan) -> str:
+    return f"{plan.version[0]}.{plan.version[1]:02d}"
+
+
+def _daemon(row: lifecycle.HostStatus, name: str) -> str | None:
+    one = row.daemons.get(name)
+    if one is None:
+        return None
+    return "frozen" if one["frozen"] else _duration(one["up_s"])
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

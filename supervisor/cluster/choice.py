@@ -1,0 +1,84 @@
+"""Which cluster a command uses where the user named none: that of this host, if no other Slurm is configured. (I/O)
+
+A host of a cluster has its claim, a symbolic link that names the cluster and its folder. So this needs no settings, works on every host
+of the cluster, and costs one readlink. Every `ftrun sbatch` passes here, so the module imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ftrun.hooks.cluster import claim
+from ftrun.hooks.runtime.ownership import why_untrusted
+from ftrun.supervisor.model.errors import UserError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ftrun.slurm.cluster.plan import Plan
+
+CONFIGURED = (
+    "/etc/slurm/slurm.conf",
+    "/etc/slurm-llnl/slurm.conf",
+    "/usr/local/etc/slurm.conf",
+    "/opt/slurm/etc/slurm.conf",
+    "/run/slurm/conf/slurm.conf",
+    "/var/spool/slurmd/conf-cache/slurm.conf",
+)
+"""Where an administrator puts slurm.conf, or slurmd what it got from the controller."""
+VARIABLES = ("SLURM_CONF",)
+"""The variables that make a command a client of a cluster."""
+NONE = "none"
+
+
+def changes(env: Mapping[str, str], wanted: str = "") -> dict[str, str]:
+    """The variables that make a command a client of the cluster `wanted` (default: FTRUN_CLUSTER); {} where it uses another Slurm.
+
+    Without a wish it is the cluster of this host, unless the environment or the machine configures another Slurm; then one line on stderr
+    says so, once for each cluster. Raises UserError where the cluster that is wanted is not here.
+    """
+    name = wanted or env.get("FTRUN_CLUSTER", "")
+    if name == NONE or "SLURM_JOB_ID" in env:
+        return {}
+    if not name and (
+        any(env.get(key) for key in ("SLURM_CONF", "SLURM_CONF_SERVER"))
+        or any(map(os.path.exists, CONFIGURED))
+    ):
+        return {}
+    held = claim.held()
+    folder = str(held.get("folder", ""))
+    is_ours = held.get("uid") in (os.geteuid(), 0) and not (
+        folder and why_untrusted(f"{folder}/etc/slurm.conf")
+    )
+    if name and (held.get("name") != name or not folder):
+        raise UserError(
+            f"this machine is no host of a cluster {name!r}: `ftrun cluster run --name {name} -- ftrun ...` goes to one"
+        )
+    if not folder or not is_ours:
+        return {}
+    if not name:
+        _say_once(folder, str(held.get("name")))
+    return variables(folder)
+
+
+def variables(folder: str) -> dict[str, str]:
+    """The variables of a client of the cluster in `folder`."""
+    return {"SLURM_CONF": f"{folder}/etc/slurm.conf"}
+
+
+def is_here(plan: Plan) -> bool:
+    """Whether this machine is a host of the cluster."""
+    return claim.held().get("token") == plan.token
+
+
+def _say_once(folder: str, name: str) -> None:
+    try:
+        os.close(os.open(f"{folder}/run/said.{os.geteuid()}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except OSError:
+        return
+    print(
+        f"ftrun: no other Slurm is configured here: using your cluster {name} (FTRUN_CLUSTER=none: not)",
+        file=sys.stderr,
+    )

@@ -1,0 +1,233 @@
+"""What follows from the facts of a survey: a line for each thing that a user should know before a cluster is made. (pure)
+
+A finding is `bad` where no cluster can be made with that host, and a `note` where something will be missing or different.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ftrun.slurm.client.releases import OLDEST
+from ftrun.slurm.cluster.plan import LOCALHOST, SOCKET_PATH_MAX, longest_socket_path
+from ftrun.slurm.records import dataclass
+
+BAD, NOTE = "bad", "note"
+CLOCK_BAD_S = 60.0
+CLOCK_NOTE_S = 2.0
+FREE_MIB_LEAST = 512
+OPEN_FILES_LEAST = 4096
+
+Facts = Mapping[str, Any]
+"""The facts of one host, as `hooks/cluster/survey.py` tells them, with `clock_offset_s` and `clock_within_s` of the asker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is so on a host (`target`, as the user names it), and what follows. `topic`: what it is about, in a word or two."""
+
+    target: str
+    level: str
+    topic: str
+    text: str
+
+
+def of_hosts(facts: Mapping[str, Facts], unreached: Mapping[str, str], allow_public: bool) -> list[Finding]:
+    """The findings of the hosts that answered, and of those that did not (target -> why)."""
+    found = [Finding(target, BAD, "ssh", f"cannot be asked: {why}") for target, why in unreached.items()]
+    head = next(iter(facts.values()), {})
+    names = Counter(one["host"] for one in facts.values())
+    for target, one in facts.items():
+        found += [
+            Finding(target, level, topic, text)
+            for level, topic, text in (
+                *_of_user(one, head),
+                *_of_slurm(one, head),
+                *_of_network(target, one, allow_public),
+                *_of_machine(one),
+            )
+        ]
+        if names[one["host"]] > 1:
+            found.append(
+                Finding(
+                    target,
+                    BAD,
+                    "name",
+                    f"calls itself {one['host']}, as another host does: give it a name of its own (hostname)",
+                )
+            )
+    return found
+
+
+def of_reach(answers: Mapping[str, Mapping[str, Any]], shared: str) -> list[Finding]:
+    """The findings of `reach`, by target."""
+    found = []
+    for target, one in answers.items():
+        if one["busy"]:
+            ports = ", ".join(map(str, one["busy"]))
+            found.append(
+                Finding(
+                    target,
+                    BAD,
+                    "ports",
+                    f"port {ports} is taken by another program: choose others by --base-port",
+                )
+            )
+        if one["bad_address"]:
+            found.append(Finding(target, BAD, "address", f"cannot be listened on: {one['bad_address']}"))
+        for name, why in sorted(one["unreached"].items()):
+            found.append(
+                Finding(
+                    target,
+                    BAD,
+                    "firewall",
+                    f"does not reach {name} ({why}): Slurm's daemons must reach each other",
+                )
+            )
+        if one["share"]:
+            found.append(Finding(target, BAD, "shared folder", f"cannot be written: {one['share']}"))
+        if one["unshared"]:
+            others = ", ".join(sorted(one["unshared"]))
+            text = f"{shared} is not the folder that {others} sees: runs, logs and checkpoints need one that all hosts see (--shared DIR names it)"
+            found.append(Finding(target, BAD, "shared folder", text))
+        for name, address in sorted(one["unresolved"].items()):
+            text = f"finds {address or 'no address'} for the name {name}: a training that meets there by that name does not (/etc/hosts)"
+            found.append(Finding(target, NOTE, "names", text))
+    return found
+
+
+def _of_user(one: Facts, head: Facts) -> Iterable[tuple[str, str, str]]:
+    if not one["user"]:
+        yield BAD, "user", f"user id {one['uid']} has no entry in passwd: Slurm refuses to run as it"
+    for fact, told in (("user", "user"), ("uid", "user id"), ("gid", "group id")):
+        if one[fact] != head[fact]:
+            yield (
+                BAD,
+                "user",
+                f"{told} {one[fact]}, and {head[fact]} on {head['host']}: it has to be the same everywhere",
+            )
+    if one["home"] != head["home"]:
+        yield (
+            NOTE,
+            "home",
+            f"is {one['home']}, and {head['home']} on {head['host']}: paths below it differ in jobs",
+        )
+
+
+def _of_slurm(one: Facts, head: Facts) -> Iterable[tuple[str, str, str]]:
+    missing = [name for name in NEEDED if name not in one["slurm"]["programs"]]
+    if missing:
+        yield (
+            BAD,
+            "Slurm",
+            f"{', '.join(missing)} not found: install Slurm and munge (Debian, Ubuntu: slurm-wlm)",
+        )
+        return
+    version = release(one["slurm"]["version"])
+    if version is None:
+        yield BAD, "Slurm", "slurmd -V tells no version"
+    elif version < OLDEST:
+        yield BAD, "Slurm", f"{one['slurm']['version']} is too old: {OLDEST[0]}.{OLDEST[1]:02d} at least"
+    elif version != release(head["slurm"]["version"]):
+        yield (
+            BAD,
+            "Slurm",
+            f"{one['slurm']['version']}, and {head['slurm']['version']} on {head['host']}: one release is needed everywhere",
+        )
+
+
+NEEDED = ("munged", "slurmctld", "slurmd", "slurmstepd", "srun", "sbatch", "scontrol", "sinfo", "squeue")
+"""The programs of Slurm and munge without which there is no cluster."""
+
+
+def release(version: str) -> tuple[int, int] | None:
+    """(major, minor) of what `slurmd -V` says; None for no version."""
+    parts = version.split(".")
+    if len(parts) < 2 or not parts[0].isdigit() or not parts[1].isdigit():
+        return None
+    return int(parts[0]), int(parts[1])
+
+
+def _of_network(target: str, one: Facts, allow_public: bool) -> Iterable[tuple[str, str, str]]:
+    address = address_of(target, one)
+    if not address:
+        yield BAD, "address", "no IPv4 address but that of the loopback"
+        return
+    listening = [address] if one["own_name"] == address else sorted({address, *one["addresses"]})
+    public = [found for found in listening if ipaddress.ip_address(found).is_global]
+    if public:
+        yield (
+            NOTE if allow_public else BAD,
+            "address",
+            f"Slurm would listen on {', '.join(public)}, which the whole internet reaches: --allow-public permits it",
+        )
+    elif one["own_name"] != address:
+        own = one["own_name"] or "nothing"
+        yield (
+            NOTE,
+            "address",
+            f"its own name means {own} there, not {address}: daemons listen on all of its addresses (/etc/hosts)",
+        )
+
+
+def _of_machine(one: Facts) -> Iterable[tuple[str, str, str]]:
+    offset, within = one["clock_offset_s"], one["clock_within_s"]
+    if abs(offset) - within > CLOCK_BAD_S:
+        yield (
+            BAD,
+            "clock",
+            f"is {offset:+.0f} s off: munge refuses what comes from another time (set it: NTP)",
+        )
+    elif abs(offset) - within > CLOCK_NOTE_S:
+        yield NOTE, "clock", f"is {offset:+.1f} s off: times in logs do not agree"
+    if not one["subreaper"]:
+        yield NOTE, "processes", "its Python has no ctypes: what leaves its process group can outlive a step"
+    if one["var_tmp_free_mib"] < FREE_MIB_LEAST:
+        yield (
+            BAD,
+            "disk",
+            f"{one['var_tmp_free_mib']} MiB are free in /var/tmp: Slurm's state needs {FREE_MIB_LEAST}",
+        )
+    if 0 <= one["open_files"] < OPEN_FILES_LEAST:
+        yield NOTE, "limits", f"{one['open_files']} open files at most: a large srun needs more (limits.conf)"
+    if one["memlock"] >= 0 and one["gres"]:
+        yield (
+            NOTE,
+            "limits",
+            f"{one['memlock'] >> 20} MiB may be locked in memory: RDMA needs no limit (memlock in limits.conf)",
+        )
+    if one["dies_at_logout"] and not one["linger"]:
+        yield BAD, "logout", "logind ends the daemons when you log out: loginctl enable-linger"
+    if one["claim"]:
+        whose = (
+            f"cluster {one['claim']['name']} of {one['claim']['user']}"
+            if one["claim"].get("name")
+            else "something unknown"
+        )
+        yield BAD, "claim", f"belongs to {whose}: take that one down first"
+
+
+def address_of(target: str, one: Facts) -> str:
+    """The address by which the other hosts reach this one: where its own name leads, else where SSH found it, else its first."""
+    if target == LOCALHOST:
+        own = str(one["own_name"])
+        is_private = own.startswith("127.") or (
+            own in one["addresses"] and not ipaddress.ip_address(own).is_global
+        )
+        return own if is_private else "127.0.0.1"
+    for candidate in (one["own_name"], one["called_at"]):
+        if candidate in one["addresses"]:
+            return str(candidate)
+    return str(one["addresses"][0]) if one["addresses"] else ""
+
+
+def socket_path_problem(folder: str, facts: Mapping[str, Facts]) -> str:
+    """Why the folder is too long for the sockets of steps; "" if it is not."""
+    length = longest_socket_path(folder, tuple(one["host"] for one in facts.values()))
+    return (
+        f"{folder} is too long: the socket of a step would have {length} of {SOCKET_PATH_MAX} bytes"
+        if length > SOCKET_PATH_MAX
+        else ""
+    )

@@ -1,0 +1,346 @@
+"""Bring a cluster up, ask how it is, take it down: intent, act, fact. (I/O)
+
+Every effect on a host can be repeated, and the plan is kept before the first one. So whoever was killed in the middle of `up` says it
+again, and the second one does what is missing; `down` ends whatever there is of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import getpass
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ftrun.slurm.cluster.conf import cgroup_conf_text
+from ftrun.slurm.cluster.plan import Host, Plan, slurm_conf
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.cluster import findings, remote
+from ftrun.supervisor.cluster.findings import Facts
+from ftrun.supervisor.cluster.hosts import Target
+from ftrun.supervisor.cluster.remote import HostAnswer
+from ftrun.supervisor.cluster.state import ClusterState
+from ftrun.supervisor.cluster.survey import Survey, survey
+from ftrun.supervisor.model.errors import UserError
+
+EXIT_FAILED = 1
+BASE_PORT = 17_817
+READY_S = 60.0
+MEMORY_LEFT_SHARE = 0.02
+"""The part of a host's memory that no job is promised: kernel and daemons live there."""
+
+Told = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the user asked of `up`."""
+
+    targets: tuple[Target, ...]
+    base_port: int = BASE_PORT
+    shared: str = ""
+    partial: bool = False
+    allow_public: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HostStatus:
+    """One host: its daemons (name -> {"pid", "up_s", "frozen"}), Slurm's word on its node, and why it could not be asked."""
+
+    host: str
+    target: str
+    daemons: Mapping[str, Any]
+    processes: int
+    state: str
+    reason: str
+    unreached: str
+
+
+def up(state: ClusterState, wish: Wish, told: Told) -> tuple[Plan, Survey | None]:
+    """Bring the cluster up, or mend what was begun, and return when all its nodes are usable. `told` hears each stage.
+
+    Returns the plan, and the survey of a new cluster. Raises UserError: what is wrong and how to mend it.
+    """
+    with state.lock():
+        plan, found = state.plan(), None
+        if plan is not None:
+            _same_hosts(plan, wish)
+            told(f"cluster {plan.name} was begun on these hosts: mending what is missing")
+        else:
+            plan, found = _new_plan(state.name, wish, told)
+            state.record("plan.intent", token=plan.token, hosts=[host.target for host in plan.hosts])
+            state.keep_plan(plan)
+            state.record("plan.done", token=plan.token)
+        _claim(state, plan, told)
+        _start(state, plan, told)
+        return plan, found
+
+
+def _same_hosts(plan: Plan, wish: Wish) -> None:
+    wanted = {target.name for target in wish.targets}
+    living = {host.target for host in plan.hosts}
+    if wanted != living and not (wish.partial and living < wanted):
+        names = ",".join(host.target for host in plan.hosts)
+        raise UserError(
+            f"cluster {plan.name} is there with other hosts ({names}): take it down first, or choose another --name"
+        )
+
+
+def _new_plan(name: str, wish: Wish, told: Told) -> tuple[Plan, Survey]:
+    told(f"surveying {len(wish.targets)} hosts")
+    found = survey(wish.targets, wish.base_port, wish.shared, allow_public=wish.allow_public)
+    if found.bad:
+        lines = [
+            f"{one.target}: {one.topic}: {one.text}" for one in found.findings if one.level == findings.BAD
+        ]
+        if not wish.partial or len(found.bad) == len(wish.targets):
+            more = f" (and {len(lines) - 1} more: ftrun cluster survey)" if len(lines) > 1 else ""
+            rest = "; --partial goes on without it" if 0 < len(found.bad) < len(wish.targets) else ""
+            raise UserError(f"nothing was changed: {lines[0]}{more}{rest}", EXIT_FAILED)
+        for line in lines:
+            told(f"left out: {line}")
+    return make_plan(name, wish, found.without(found.bad)), found
+
+
+def make_plan(name: str, wish: Wish, found: Survey) -> Plan:
+    """The plan for the hosts of a survey without bad ones. Raises UserError where the cluster's folder has too long a path."""
+    facts = found.facts
+    head = next(iter(facts.values()))
+    folder = f"/var/tmp/ftrun-{head['uid']}/{name}"  # noqa: S108  opened by `place`, which refuses another user's
+    if problem := findings.socket_path_problem(folder, facts):
+        raise UserError(problem)
+    slots = {target.name: target.slots for target in wish.targets}
+    version = findings.release(head["slurm"]["version"])
+    if version is None:
+        raise UserError(f"{head['host']}: slurmd tells no version", EXIT_FAILED)
+    return Plan(
+        name=name,
+        token=os.urandom(8).hex(),
+        user=head["user"],
+        uid=head["uid"],
+        folder=folder,
+        base_port=wish.base_port,
+        version=version,
+        bound=all(one["own_name"] == findings.address_of(target, one) for target, one in facts.items()),
+        hosts=tuple(_host(target, one, slots[target]) for target, one in facts.items()),
+        programs={one["host"]: one["slurm"]["programs"] for one in facts.values()},
+        subreaper=tuple(one["host"] for one in facts.values() if one["subreaper"]),
+    )
+
+
+def _host(target: str, one: Facts, slots: int) -> Host:
+    gres = {name: len(row["files"]) for name, row in one["gres"].items()}
+    gres = {name: min(count, slots or count) for name, count in gres.items()}
+    cpus = one["cpus"] if gres or not slots else min(slots, one["cpus"])
+    return Host(
+        name=one["host"],
+        target=target,
+        address=findings.address_of(target, one),
+        cpus=cpus,
+        topology=tuple(one["topology"]),
+        memory_mib=int(one["memory_mib"] * (1 - MEMORY_LEFT_SHARE)),
+        gres=gres,
+        kind=next((row["kind"] for row in one["gres"].values()), ""),
+    )
+
+
+def _claim(state: ClusterState, plan: Plan, told: Told) -> None:
+    told("claiming the hosts")
+    claim = {
+        "do": "claim",
+        "token": plan.token,
+        "name": plan.name,
+        "user": plan.user,
+        "since_s": round(time.time(), 3),
+        "by": f"{getpass.getuser()}@{os.uname().nodename}",
+        "folder": plan.folder,
+    }
+    state.record("claim.intent", token=plan.token)
+    answers = remote.ask({host.target: [claim] for host in plan.hosts})
+    refused = [answer for answer in answers.values() if not answer.ok]
+    if refused:
+        state.record("claim.failed", token=plan.token, why=_lines(refused))
+        _give_back(
+            state,
+            plan,
+            [target for target, answer in answers.items() if answer.ok and answer.done[0]["taken"]],
+        )
+        raise UserError(f"nothing was started: {_lines(refused)}", EXIT_FAILED)
+    state.record("claim.done", token=plan.token)
+
+
+def _give_back(state: ClusterState, plan: Plan, taken: Sequence[str]) -> None:
+    """Release the claims of an `up` that was refused; a cluster that never had a host is forgotten."""
+    release = {"do": "release", "token": plan.token}
+    answers = remote.ask({target: [release] for target in taken}) if taken else {}
+    if len(taken) == len([target for target, answer in answers.items() if answer.ok]) and not _was_started(
+        state, plan
+    ):
+        state.forget()
+
+
+def _was_started(state: ClusterState, plan: Plan) -> bool:
+    return any(row["kind"] == "start.intent" and row.get("token") == plan.token for row in state.journal())
+
+
+def _start(state: ClusterState, plan: Plan, told: Told) -> None:
+    told(f"starting munged, slurmctld on {plan.head.name} and {len(plan.hosts)} slurmd")
+    state.record("start.intent", token=plan.token)
+    place = _placing(state, plan)
+    first = {
+        host.target: [
+            place(host),
+            _starting(plan, host, "munged", *(["slurmctld"] if host is plan.head else [])),
+        ]
+        for host in plan.hosts
+    }
+    _carry_out(state, plan, first)
+    state.record("controller.done", token=plan.token)
+    _carry_out(state, plan, {host.target: [_starting(plan, host, "slurmd")] for host in plan.hosts})
+    told("waiting until all nodes are idle")
+    answer = remote.ask({plan.head.target: [_nodes_step(plan, READY_S)]})[plan.head.target]
+    if not answer.ok:
+        raise _failed(state, plan, answer.failed)
+    missing = [
+        f"{name} is {row['state']}{why(row)}"
+        for name, row in answer.done[0].items()
+        if not is_usable(row["state"])
+    ]
+    if missing:
+        raise _failed(state, plan, "; ".join(missing))
+    state.record("up.done", token=plan.token)
+
+
+def is_usable(node_state: str) -> bool:
+    """Whether Slurm starts jobs on a node of that state, or would."""
+    return node_state in {"idle", "mixed", "allocated"}
+
+
+def why(row: Mapping[str, str]) -> str:
+    """The reason of a node's state in parentheses; "" without one."""
+    return f" ({row['reason']})" if row["reason"] else ""
+
+
+def _carry_out(state: ClusterState, plan: Plan, requests: Mapping[str, Sequence[remote.Step]]) -> None:
+    failed = [answer for answer in remote.ask(requests).values() if not answer.ok]
+    if failed:
+        raise _failed(state, plan, _lines(failed))
+
+
+def _failed(state: ClusterState, plan: Plan, reason: str) -> UserError:
+    state.record("start.failed", token=plan.token, why=reason)
+    return UserError(
+        f"cluster {plan.name} is half up: {reason}; say `up` again when that is mended, or `ftrun cluster down`",
+        EXIT_FAILED,
+    )
+
+
+def _placing(state: ClusterState, plan: Plan) -> Callable[[Host], dict[str, Any]]:
+    key = base64.b64encode(state.key()).decode()
+    files = {"etc/slurm.conf": slurm_conf(plan), "etc/cgroup.conf": cgroup_conf_text(plan.version)}
+
+    def place(host: Host) -> dict[str, Any]:
+        stepd = plan.programs[host.name]["slurmstepd"] if host.name in plan.subreaper else ""
+        return {"do": "place", "folder": plan.folder, "files": files, "key": key, "stepd": stepd}
+
+    return place
+
+
+def _starting(plan: Plan, host: Host, *daemons: str) -> dict[str, Any]:
+    return {
+        "do": "start",
+        "daemons": daemons,
+        "token": plan.token,
+        "folder": plan.folder,
+        "programs": plan.programs[host.name],
+        "address": host.address,
+        "slurmd_port": plan.slurmd_port,
+        "gres": host.gres,
+    }
+
+
+def _nodes_step(plan: Plan, wait_s: float = 0.0) -> dict[str, Any]:
+    return {"do": "nodes", "folder": plan.folder, "programs": plan.programs[plan.head.name], "wait_s": wait_s}
+
+
+def status(plan: Plan) -> list[HostStatus]:
+    """How each host is, by its own word and by Slurm's."""
+    own = {"do": "status", "token": plan.token, "folder": plan.folder}
+    requests = {
+        host.target: [own, *([_nodes_step(plan)] if host is plan.head else [])] for host in plan.hosts
+    }
+    answers = remote.ask(requests)
+    from_head = answers[plan.head.target].done
+    nodes = from_head[1] if len(from_head) > 1 else {}
+    rows = []
+    for host in plan.hosts:
+        answer, node = answers[host.target], nodes.get(host.name, {"state": "unknown", "reason": ""})
+        one: dict[str, Any] = answer.done[0] if answer.done else {"daemons": {}, "processes": 0}
+        rows.append(
+            HostStatus(
+                host=host.name,
+                target=host.target,
+                daemons=one["daemons"],
+                processes=one["processes"],
+                state=node["state"],
+                reason=node["reason"],
+                unreached="" if answer.done else answer.failed,
+            )
+        )
+    return rows
+
+
+def is_up(plan: Plan, rows: Sequence[HostStatus]) -> bool:
+    """Whether all daemons live."""
+    wanted = {
+        host.name: {"munged", "slurmd", *(["slurmctld"] if host is plan.head else [])} for host in plan.hosts
+    }
+    return all(wanted[row.host] <= set(row.daemons) for row in rows)
+
+
+def down(state: ClusterState, told: Told, *, force: bool = False) -> int:
+    """End all processes of the cluster on all hosts, remove keys, files and claims; logs stay. Returns how many processes were ended.
+
+    Raises UserError where jobs are there (unless `force`), or a host could not be asked: then the plan stays, and `down` is said again.
+    """
+    with state.lock():
+        plan = state.existing_plan()
+        if not force:
+            _refuse_jobs(plan)
+        told(f"ending all processes of cluster {plan.name} on {len(plan.hosts)} hosts")
+        state.record("down.intent", token=plan.token)
+        own = {"token": plan.token, "folder": plan.folder}
+        steps = [{"do": "stop", **own}, {"do": "remove", **own}, {"do": "release", **own}]
+        answers = remote.ask({host.target: steps for host in plan.hosts})
+        failed = [answer for answer in answers.values() if not answer.ok]
+        if failed:
+            state.record("down.failed", token=plan.token, why=_lines(failed))
+            raise UserError(
+                f"not all of cluster {plan.name} is down: {_lines(failed)}; say `down` again", EXIT_FAILED
+            )
+        state.forget()
+        ended = sum(int(answer.done[0]["ended"]) for answer in answers.values())
+        state.record("down.done", token=plan.token, ended=ended)
+        return ended
+
+
+def _refuse_jobs(plan: Plan) -> None:
+    step = {"do": "jobs", "folder": plan.folder, "programs": plan.programs[plan.head.name]}
+    answer = remote.ask({plan.head.target: [step]})[plan.head.target]
+    if answer.ok and answer.done[0]:
+        jobs = answer.done[0]
+        raise UserError(
+            f"{len(jobs)} jobs are there ({', '.join(jobs[:5])}): end them first (scancel), or say --force",
+            EXIT_FAILED,
+        )
+
+
+def logs(plan: Plan, daemon: str, lines: int) -> dict[str, HostAnswer]:
+    """The ends of the logs on each host, by target."""
+    step = {"do": "logs", "folder": plan.folder, "daemon": daemon, "lines": lines}
+    return remote.ask({host.target: [step] for host in plan.hosts})
+
+
+def _lines(answers: Sequence[HostAnswer]) -> str:
+    return "; ".join(f"{answer.target}: {answer.failed}" for answer in answers)

@@ -1,0 +1,1 @@
+"""`ftrun cluster` on real hosts: network namespaces with an sshd each (`hosts.Hosts`). As root."""

@@ -1,0 +1,245 @@
+"""Hosts for the tests of clusters: each has its own network, name, processes, mounts and IPC, an address and an sshd. As root.
+
+The hosts hang on a bridge in a network namespace of its own, so nothing of the machine's own network changes, several tests have the
+same addresses side by side, and all is gone with the last process. `/mnt` is the folder that all hosts see (a bind mount): homes lie
+there. `/tmp`, `/var/tmp` and `/run` are each host's own. A host dies as a machine without power does: all its processes at once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+NETWORK = "10.83.0"
+ALICE, ALICE_UID = "alice", 61_001
+WAIT_S = 30.0
+QUIET: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+
+INIT = """\
+import os, signal, subprocess, sys
+subprocess.Popen(["/usr/sbin/sshd", "-f", sys.argv[1], "-E", "/run/sshd.log"], stdin=subprocess.DEVNULL)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+while True:
+    try:
+        os.wait()
+    except ChildProcessError:
+        signal.pause()
+"""
+
+# Waits for its network before the sshd starts: the veth is put into the namespace from outside.
+BOOT = """\
+set -e
+mount --make-rprivate /
+hostname "$1"
+mount --bind "$2" /mnt
+{open_root}for folder in /tmp /var/tmp /run; do mount -t tmpfs -o mode=1777 host "$folder"; done
+chmod 755 /run; mkdir /run/sshd
+mount -t proc proc /proc
+for file in hosts passwd group; do mount --bind /mnt/etc/$file /etc/$file; done
+mount -o remount,bind,ro /
+ip link set lo up
+until ip -4 addr show dev eth0 2>/dev/null | grep -q inet; do sleep 0.02; done
+cd /
+exec {python} -IS /mnt/etc/init.py /mnt/etc/sshd-"$1"
+"""
+
+# An ordinary user may not enter root's home; where the tests' own Python lies there, the hosts have an open one with nothing else in it.
+OPEN_ROOT = """\
+mount -t tmpfs host /tmp; mkdir /tmp/python; mount --bind {prefix} /tmp/python
+mount -t tmpfs -o mode=755 host /root; mkdir -p {prefix}; mount --move /tmp/python {prefix}
+"""
+
+
+class Hosts:
+    """`count` hosts h1, h2, ... at 10.83.0.1 and so on; `user` is root or alice, and logs in from each host to each other."""
+
+    def __init__(self, folder: Path, count: int, user: str = ALICE) -> None:
+        self.folder = folder
+        self.user = user
+        self.names = [f"h{index}" for index in range(1, count + 1)]
+        self.home = f"/mnt/home/{user}"
+        self._switch: subprocess.Popen[bytes] | None = None
+        self._hosts: dict[str, subprocess.Popen[bytes]] = {}
+
+    def address(self, name: str) -> str:
+        """The address of a host."""
+        return f"{NETWORK}.{int(name[1:])}"
+
+    def up(self) -> None:
+        """Start all hosts; returns when each lets the user in."""
+        self._write_files()
+        self._switch = subprocess.Popen(["unshare", "--net", "sleep", "infinity"], **QUIET)
+        _until(
+            lambda: os.readlink(f"/proc/{self._pid(self._switch)}/ns/net") != os.readlink("/proc/self/ns/net")
+        )
+        self._in_switch("ip link add br0 type bridge && ip link set br0 up && ip link set lo up")
+        for name in self.names:
+            self.boot(name)
+
+    def boot(self, name: str) -> None:
+        """Start a host, also one that died: its /tmp, /var/tmp and /run are empty then."""
+        is_hidden = self.user == ALICE and sys.base_prefix.startswith("/root/")
+        open_root = OPEN_ROOT.format(prefix=sys.base_prefix) if is_hidden else ""
+        script = BOOT.format(python=sys.executable, open_root=open_root)
+        words = [
+            "unshare",
+            "--net",
+            "--uts",
+            "--ipc",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "sh",
+            "-c",
+            script,
+        ]
+        self._hosts[name] = subprocess.Popen([*words, "boot", name, str(self.folder)], **QUIET)
+        pid = _until(lambda: _child_of(self._hosts[name].pid))
+        veth = f"v{name}"
+        self._in_switch(
+            f"ip link add {veth} type veth peer name eth0 netns {pid} && ip link set {veth} master br0 up"
+            f" && nsenter --target {pid} --net sh -c 'ip addr add {self.address(name)}/24 dev eth0 && ip link set eth0 address 02:00:00:00:00:{int(name[1:]):02x} up'"
+        )
+        listening = f"import socket; socket.create_connection(('{self.address(name)}', 22), 1)"
+        _until(lambda: self.run(name, [sys.executable, "-c", listening]).returncode == 0)
+
+    def die(self, name: str) -> None:
+        """All processes of a host are gone at once."""
+        os.kill(_child_of(self._hosts[name].pid), signal.SIGKILL)
+        self._hosts.pop(name).wait(WAIT_S)
+
+    def down(self) -> None:
+        """End all hosts."""
+        for name in list(self._hosts):
+            self.die(name)
+        if self._switch is not None:
+            self._switch.kill()
+            self._switch.wait(WAIT_S)
+
+    def run(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float = 120.0,
+        user: str = "",
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on a host as the user, as after a login, in the user's home."""
+        return subprocess.run(
+            [*self.words(name, user), *self._environment(env or {}, user), *command],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False,
+        )  # fmt: skip
+
+    def start(
+        self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        """As `run`, in the background."""
+        return subprocess.Popen(
+            [*self.words(name), *self._environment(env or {}), *command],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def ftrun(
+        self, name: str, *arguments: str, env: Mapping[str, str] | None = None, timeout_s: float = 120.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run ftrun on a host."""
+        return self.run(name, [str(ROOT / ".venv/bin/ftrun"), *arguments], env=env, timeout_s=timeout_s)
+
+    def words(self, name: str, user: str = "") -> list[str]:
+        """The words before a command that let it run on a host as the user."""
+        pid = _child_of(self._hosts[name].pid)
+        words = [
+            "nsenter",
+            f"--target={pid}",
+            "--net",
+            "--uts",
+            "--ipc",
+            "--mount",
+            "--pid",
+            f"--wdns={self.home}",
+            "--",
+        ]
+        if (user or self.user) != ALICE:
+            return words
+        return [*words, "setpriv", f"--reuid={ALICE_UID}", f"--regid={ALICE_UID}", "--clear-groups", "--"]
+
+    def processes(self, name: str) -> list[str]:
+        """The command lines of a host's processes, without its init and its sshd."""
+        script = "for f in /proc/[0-9]*/cmdline; do tr '\\0' ' ' <$f 2>/dev/null; echo; done"
+        lines = self.run(name, ["sh", "-c", script], user="root").stdout.splitlines()
+        ours = ("/mnt/etc/init.py", "sshd:", "sh -c for f in", "/usr/sbin/sshd")
+        return [line.strip() for line in lines if line.strip() and not any(word in line for word in ours)]
+
+    def _environment(self, more: Mapping[str, str], user: str = "") -> list[str]:
+        own = {
+            "HOME": self.home,
+            "USER": user or self.user,
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+        }
+        return ["env", "-i", *(f"{key}={value}" for key, value in {**own, **more}.items())]
+
+    def _pid(self, process: subprocess.Popen[bytes] | None) -> int:
+        assert process is not None
+        return process.pid
+
+    def _in_switch(self, script: str) -> None:
+        subprocess.run(
+            ["nsenter", f"--target={self._pid(self._switch)}", "--net", "sh", "-c", script],
+            check=True,
+            timeout=WAIT_S,
+        )
+
+    def _write_files(self) -> None:
+        etc, home = self.folder / "etc", self.folder / "home" / self.user
+        etc.mkdir()
+        (home / ".ssh").mkdir(parents=True)
+        names = "".join(f"{self.address(name)} {name}\n" for name in self.names)
+        (etc / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
+        others = [
+            line for line in Path("/etc/passwd").read_text().splitlines() if not line.startswith("root:")
+        ]
+        own = [f"root:*:0:0:root:{'/mnt/home/root' if self.user == 'root' else '/root'}:/bin/sh"]
+        own += [f"{ALICE}:*:{ALICE_UID}:{ALICE_UID}::/mnt/home/{ALICE}:/bin/sh"]
+        (etc / "passwd").write_text("\n".join([*own, *others]) + "\n")
+        (etc / "group").write_text(Path("/etc/group").read_text() + f"{ALICE}:x:{ALICE_UID}:\n")
+        (etc / "init.py").write_text(INIT)
+        for path in (etc / "host_key", home / ".ssh" / "id_ed25519"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+        shutil.copy(home / ".ssh" / "id_ed25519.pub", etc / "authorized_keys")
+        key = " ".join((etc / "host_key.pub").read_text().split()[:2])
+        known = "".join(f"{name},{self.address(name)} {key}\n" for name in self.names)
+        (home / ".ssh" / "known_hosts").write_text(known)
+        for name in self.names:
+            (etc / f"sshd-{name}").write_text(
+                f"ListenAddress {self.address(name)}\nHostKey /mnt/etc/host_key\nAuthorizedKeysFile /mnt/etc/authorized_keys\n"
+                "UsePAM no\nStrictModes no\nPermitRootLogin prohibit-password\nPasswordAuthentication no\nUseDNS no\nMaxStartups 100\n"
+            )
+        if self.user == ALICE:
+            for path in (home, *home.rglob("*")):
+                os.chown(path, ALICE_UID, ALICE_UID)
+
+
+def _child_of(pid: int) -> int:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(text[0]) if text else 0
+
+
+def _until(look: Callable[[], Any]) -> Any:
+    give_up_s = time.monotonic() + WAIT_S
+    while not (found := look()):
+        if time.monotonic() > give_up_s:
+            raise TimeoutError("a host does not come up")
+        time.sleep(0.02)
+    return found

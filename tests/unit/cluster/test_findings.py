@@ -1,0 +1,145 @@
+"""What follows from the facts of hosts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ftrun.slurm.cluster.plan import Plan, slurm_conf
+from ftrun.supervisor.cluster import findings
+from ftrun.supervisor.cluster.hosts import Target
+from ftrun.supervisor.cluster.lifecycle import Wish, make_plan
+from ftrun.supervisor.cluster.survey import Survey
+from ftrun.supervisor.model.errors import UserError
+
+PROGRAMS = {name: f"/usr/bin/{name}" for name in findings.NEEDED}
+
+
+def _facts(host: str, **changes: Any) -> dict[str, Any]:
+    number = int(host[1:])
+    return {
+        "host": host,
+        "system": "Debian",
+        "user": "alice",
+        "uid": 1000,
+        "gid": 1000,
+        "home": "/home/alice",
+        "addresses": [f"10.0.0.{number}"],
+        "called_at": f"10.0.0.{number}",
+        "own_name": f"10.0.0.{number}",
+        "cpus": 8,
+        "topology": [1, 4, 2],
+        "memory_mib": 1000,
+        "gres": {},
+        "subreaper": True,
+        "memlock": -1,
+        "open_files": -1,
+        "dies_at_logout": False,
+        "linger": False,
+        "slurm": {"version": "24.11.5", "programs": PROGRAMS},
+        "var_tmp_free_mib": 10_000,
+        "claim": {},
+        "clock_offset_s": 0.0,
+        "clock_within_s": 0.1,
+        **changes,
+    }
+
+
+def _found(allow_public: bool = False, **changes: Any) -> list[tuple[str, str, str]]:
+    facts = {"h1": _facts("h1"), "h2": _facts("h2", **changes)}
+    return [(one.target, one.level, one.topic) for one in findings.of_hosts(facts, {}, allow_public)]
+
+
+def test_two_hosts_alike_have_no_findings() -> None:
+    """Nothing is said where nothing follows."""
+    assert [] == _found()
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "topic"),
+    [
+        ({"user": "bob"}, "bad", "user"),
+        ({"uid": 1001}, "bad", "user"),
+        ({"home": "/users/alice"}, "note", "home"),
+        ({"slurm": {"version": "", "programs": {}}}, "bad", "Slurm"),
+        ({"slurm": {"version": "21.08.5", "programs": PROGRAMS}}, "bad", "Slurm"),
+        ({"slurm": {"version": "24.05.1", "programs": PROGRAMS}}, "bad", "Slurm"),
+        ({"own_name": "127.0.1.1"}, "note", "address"),
+        ({"addresses": [], "called_at": "", "own_name": ""}, "bad", "address"),
+        ({"addresses": ["8.8.8.8"], "own_name": "8.8.8.8"}, "bad", "address"),
+        ({"addresses": ["10.0.0.2", "8.8.8.8"], "own_name": "127.0.1.1"}, "bad", "address"),
+        ({"clock_offset_s": 600.0}, "bad", "clock"),
+        ({"clock_offset_s": -5.0}, "note", "clock"),
+        ({"clock_offset_s": 5.0, "clock_within_s": 4.0}, "", ""),
+        ({"subreaper": False}, "note", "processes"),
+        ({"var_tmp_free_mib": 10}, "bad", "disk"),
+        ({"dies_at_logout": True}, "bad", "logout"),
+        ({"dies_at_logout": True, "linger": True}, "", ""),
+        ({"claim": {"name": "x", "user": "bob"}}, "bad", "claim"),
+    ],
+)
+def test_each_fact_that_matters_is_told(changes: dict[str, Any], level: str, topic: str) -> None:
+    """One finding for it, of that host alone."""
+    assert ([("h2", level, topic)] if level else []) == _found(**changes)
+
+
+def test_a_public_address_is_permitted_by_its_option() -> None:
+    """It stays a note."""
+    assert [("h2", "note", "address")] == _found(allow_public=True, addresses=["8.8.8.8"], own_name="8.8.8.8")
+
+
+def test_two_hosts_of_one_name_are_refused() -> None:
+    """Nodes are called as hosts call themselves."""
+    facts = {"a": _facts("h1"), "b": _facts("h1")}
+
+    assert ["name", "name"] == [one.topic for one in findings.of_hosts(facts, {}, False)]
+
+
+def _plan(**changes: Any) -> Plan:
+    facts = {"h1": _facts("h1"), "user@h2": _facts("h2", **changes)}
+    wish = Wish((Target("h1"), Target("user@h2", 4)))
+    return make_plan("mine", wish, Survey(facts, (), ""))
+
+
+def test_the_configuration_follows_the_facts() -> None:
+    """Addresses, sizes, accelerators with at most the slots of the hostfile, a partition for each kind where kinds differ."""
+    gpus = {"gpu": {"kind": "nvidia", "files": [f"/dev/nvidia{number}" for number in range(8)]}}
+    lines = slurm_conf(_plan(gres=gpus)).splitlines()
+
+    assert "SlurmctldHost=h1(10.0.0.1)" in lines
+    assert "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny" in lines
+    assert "GresTypes=gpu" in lines
+    assert (
+        "NodeName=h2 NodeAddr=10.0.0.2 CPUs=8 Sockets=1 CoresPerSocket=4 ThreadsPerCore=2 RealMemory=980 Feature=nvidia Gres=gpu:4 State=UNKNOWN"
+        in lines
+    )
+    assert "PartitionName=nvidia Nodes=h2 MaxTime=INFINITE State=UP" in lines
+
+
+def test_slots_are_processors_where_there_is_no_accelerator() -> None:
+    """The topology is left out where it would contradict them."""
+    assert (
+        "NodeName=h2 NodeAddr=10.0.0.2 CPUs=4 RealMemory=980 State=UNKNOWN"
+        in slurm_conf(_plan()).splitlines()
+    )
+
+
+def test_a_host_whose_name_leads_elsewhere_listens_everywhere() -> None:
+    """slurmd would bind to what its own name means."""
+    assert "CommunicationParameters" not in slurm_conf(_plan(own_name="127.0.1.1"))
+
+
+def test_a_plan_is_what_was_written() -> None:
+    """As JSON and back."""
+    plan = _plan()
+    assert plan == Plan.from_json(plan.to_json())
+    with pytest.raises(ValueError, match="no plan"):
+        Plan.from_json("{}")
+
+
+def test_a_folder_that_is_too_long_for_sockets_is_refused() -> None:
+    """Before anything is done."""
+    facts = {"h1": _facts("h1") | {"host": "h" * 64}}
+    with pytest.raises(UserError, match="too long"):
+        make_plan("mine", Wish((Target("h1"),)), Survey(facts, (), ""))
