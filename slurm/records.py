@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["dataclass", "replace"]
+__all__ = ["columns", "dataclass", "replace"]
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,3 +149,15 @@ def _get_state(self: Any) -> list[Any]:
 def _set_state(self: Any, state: list[Any]) -> None:
     for field, value in zip(dataclasses.fields(self), state, strict=True):
         object.__setattr__(self, field.name, value)
+
+
+def columns(of: object, names: str) -> dict[str, Any]:
+    """Attributes as JSON has them. `names`: words `key`, or `key=path.of.attributes` where these differ."""
+    found = {}
+    for word in names.split():
+        key, _, path = word.partition("=")
+        value = operator.attrgetter(path or key)(of)
+        found[key] = (
+            list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+        )
+    return found

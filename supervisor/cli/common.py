@@ -15,7 +15,6 @@ from dataclasses import asdict, field, is_dataclass
 from datetime import datetime
 from enum import Enum
 from functools import cache
-from operator import attrgetter
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -286,18 +285,6 @@ def nodes_named(words: Iterable[str], option: str = "") -> tuple[str, ...]:
         return tuple(dict.fromkeys(node for word in words for node in nodeset.expand(word)))
     except ValueError as error:
         raise UserError(f"{option}: {error}" if option else str(error)) from None
-
-
-def columns(of: object, names: str) -> dict[str, Any]:
-    """Attributes as JSON has them. `names`: words `key`, or `key=path.of.attributes` where these differ."""
-    found = {}
-    for word in names.split():
-        key, _, path = word.partition("=")
-        value = attrgetter(path or key)(of)
-        found[key] = (
-            list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
-        )
-    return found
 
 
 def _to_json(value: object) -> Any:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
+from ftrun.slurm import records
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import replace
 from ftrun.supervisor.cli import common, view_run
@@ -84,7 +85,7 @@ def wait_until(run_dir: str, done: Callable[[Run], bool], *, patience_s: float |
 
 def run_facts(run: Run) -> dict[str, Any]:
     """The output of these commands with --json."""
-    facts = common.columns(run, "run=id paused wish halt reason=final_reason")
+    facts = records.columns(run, "run=id paused wish halt reason=final_reason")
     return facts | {"state": run.state.value}
 
 

@@ -27,8 +27,8 @@ from ftrun.hooks.checkpoints.inspection import compared_with_siblings, inspect
 from ftrun.hooks.checkpoints.layouts import layout_of
 from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, QUICK, Choice, Inspection
 from ftrun.hooks.checkpoints.selection import Request, choose, mark_diverged, newness
+from ftrun.slurm import records
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor.cli import common
 from ftrun.supervisor.config.settings import text_of
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.store import checkpoints, submission_context
@@ -245,7 +245,7 @@ def _read(path: str) -> dict[str, Any]:
 def verified_facts(run_dir: str) -> list[dict[str, Any]]:
     """Each verified checkpoint, the last one last: result, time (Unix seconds), duration."""
     return [
-        common.columns(one, "path state level why size_bytes at=at_s seconds")
+        records.columns(one, "path state level why size_bytes at=at_s seconds")
         for one in deep_results.load_all(run_dir)
     ]
 

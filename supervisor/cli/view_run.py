@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
+from ftrun.slurm import records
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.config.node_counts import sizes_of_settings
@@ -25,8 +26,8 @@ from ftrun.supervisor.policy.policy_input import limits_from
 
 def companion_facts(one: Companion) -> dict[str, Any]:
     """One companion of an attempt. `since`: when it was requested or joined (Unix time)."""
-    facts = common.columns(one, "companion=number launch job nodes nodes_asked pool state since=asked_at_s")
-    facts |= common.columns(one, "ended_at=gone_at_s end_state reason")
+    facts = records.columns(one, "companion=number launch job nodes nodes_asked pool state since=asked_at_s")
+    facts |= records.columns(one, "ended_at=gone_at_s end_state reason")
     return facts | ({"since": one.here_at_s} if one.here_at_s is not None else {})
 
 
@@ -182,7 +183,7 @@ def growth_text(facts: Mapping[str, Any]) -> str:
 
 def run_facts(run: Run, now_s: float) -> dict[str, Any]:
     """Everything about one run."""
-    told = common.columns(
+    told = records.columns(
         run,
         "settings jobs=job_ids companion_jobs=companion_ids best_step best_checkpoint drained exit_code final_class"
         " rungs_used=rungs",
@@ -208,7 +209,7 @@ def run_facts(run: Run, now_s: float) -> dict[str, Any]:
 
 def attempt_facts(attempt: Attempt, full: int = 0) -> dict[str, Any]:
     """One attempt: where it ran, how it ended. `full`: full size of the run, 0 if it has only one."""
-    facts = common.columns(
+    facts = records.columns(
         attempt,
         "attempt=number job launch=launch.number nodes size submission submitted_at=submitted_at_s"
         " started_at=launch.running_seen_at_s ended_at=launch.end.at_s end_state=launch.end.state"
@@ -219,7 +220,7 @@ def attempt_facts(attempt: Attempt, full: int = 0) -> dict[str, Any]:
     return facts | {
         "inside": _inside(attempt, full),
         "companions": [companion_facts(one) for one in attempt.companions],
-        "starts": [common.columns(one, _START) for one in attempt.begun],
+        "starts": [records.columns(one, _START) for one in attempt.begun],
     }
 
 
@@ -240,7 +241,7 @@ _PHASES = (*pairwise(_MOMENTS), ("decision", "running"))
 def incident_facts(incident: Incident) -> dict[str, Any]:
     """One fault with its phases in seconds; None for a phase that has not come or was not seen."""
     decision = incident.decision
-    return common.columns(incident, "incident=id attempt start class=fault signature title nodes step") | {
+    return records.columns(incident, "incident=id attempt start class=fault signature title nodes step") | {
         "inside": incident.id.count(".") > 1,
         "action": decision.get("kind", ""),
         "rung": _rung(decision),

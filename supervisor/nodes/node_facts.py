@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ftrun.slurm import records
 from ftrun.slurm.client.cluster import NodeRow
-from ftrun.supervisor.cli import common
 from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.nodes.history import NodeHistory, NodeRecord, strike_key
 from ftrun.supervisor.nodes.lemon_score import WINDOW_S, Score, score
@@ -67,14 +67,14 @@ def node_facts(record: NodeRecord, row: NodeRow | None, now_s: float) -> dict[st
     """Everything about one node."""
     return node_row(record, row, now_s) | {
         "open_strikes": [
-            common.columns(strike, "at=at_s until=until_s run class=fault signature device serial")
+            records.columns(strike, "at=at_s until=until_s run class=fault signature device serial")
             for strike in record.strikes
         ],
         "strikes_taken_back": record.faded,
         "lies": record.lies,
         "served_hours": round(record.served_h, 2),
         "devices": [
-            common.columns(device, "device serial strikes incidents replaced") for device in record.devices
+            records.columns(device, "device serial strikes incidents replaced") for device in record.devices
         ],
         "signals": score_facts(score(record, now_s))["signals"],
         "history": [
@@ -85,20 +85,20 @@ def node_facts(record: NodeRecord, row: NodeRow | None, now_s: float) -> dict[st
 
 def entry_facts(entry: NodeEntry, *, shared: bool) -> dict[str, Any]:
     """One entry of the ledger. `shared`: it is not counted as a fault of the node."""
-    facts = common.columns(entry, "at=at_s what run class=fault signature device serial detail")
+    facts = records.columns(entry, "at=at_s what run class=fault signature device serial detail")
     return facts | {"common": shared}
 
 
 def score_facts(found: Score) -> dict[str, Any]:
     """The score of one node with its signals."""
-    facts = common.columns(found, "node score lemon runs")
+    facts = records.columns(found, "node score lemon runs")
     return facts | {"signals": dict(found.signals) | {"single_node_share": found.share}}
 
 
 def correlated_facts(book: NodeHistory, now_s: float) -> list[dict[str, Any]]:
     """Faults that several nodes had together in the last weeks, newest last."""
     return [
-        common.columns(cause, "at=at_s fault=like where nodes sentence")
+        records.columns(cause, "at=at_s fault=like where nodes sentence")
         for cause in book.common
         if cause.until_s >= now_s - WINDOW_S
     ]
