@@ -404,9 +404,12 @@ def _only_watched(case: PolicyInput, ruling: Ruling) -> Ruling | None:
 
 
 def _blind(case: PolicyInput, ruling: Ruling) -> Ruling | None:
-    """The run left no record (P10): exit and progress are unknown, and another attempt would show no more."""
-    decision = ruling.decision
-    if not case.unseen or decision.kind != "resubmit":
+    """The run left no record (P10): exit and progress are unknown, and another attempt would show no more.
+
+    A node of the job that was lost explains that: it may have died before the job's script began.
+    """
+    decision, lost = ruling.decision, case.diagnosis.fault is FaultClass.NODE and case.culprits
+    if not case.unseen or lost or decision.kind != "resubmit":
         return None
     reason = f"{decision.reason}; not resubmitted: {case.unseen} was never seen from the nodes"
     return replace(ruling, decision=replace(decision, kind="stop", reason=reason), would=decision)

@@ -291,6 +291,21 @@ LIVES: dict[str, Plan] = {
         hidden=(HiddenRows(146.02417546197233, 200.0, "look"),),
         calm_s=532.0,
     ),
+    # Given up without need: its node died just before Slurm gave it to the job, so no node had seen the run's folder.
+    "begun-on-a-dead-node": Plan(
+        seed=30440,
+        nodes=4,
+        wanted=2,
+        least=1,
+        steps=10,
+        settings=(("backoff", 0.0), ("fence-wait", 10.0), ("lease", 40.0), ("poll", 2.0)),
+        slurm=(SlurmFault("crash", 121.7, 90.0),),
+        outages=(Outage(0, "crash", 98.1, 1457.7),),
+        strangers=((1, 187.6, 200.0), (0, 96.4, 30.0), (2, 48.0, 30.0), (3, 27.1, 2000.0)),
+        haunted=2,
+        crowded_s=111.7,
+        calm_s=2027.1,
+    ),
     # P7: a node thaws and writes its last words into the log of its successor, which loads in silence.
     "thawed-into-its-successor-s-log": Plan(
         seed=1,

@@ -364,6 +364,8 @@ def test_what_ran_and_left_no_record_is_not_tried_again() -> None:
     assert blind.decision.reason.endswith(
         "not resubmitted: /home/ann/.ftrun/runs/r was never seen from the nodes"
     )
+    died = rule(diagnosis(F.NODE, nodes=("n1",)), unseen="/home/ann/.ftrun/runs/r")
+    assert died.decision.kind == "resubmit"  # the node may have died before the script began
     assert (
         "finish"
         == rule(
