@@ -181,15 +181,16 @@ def _to_ask(case: PolicyInput, exclude: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _to_avoid(case: PolicyInput, exclude: tuple[str, ...]) -> tuple[str, ...]:
-    """The suspects of a class that excludes nobody. Else all nodes of the attempt, if no culprit is excluded
-    and enough others are idle: other nodes first, but never at the price of a queue.
+    """The suspects of a class that excludes nobody; else all nodes of the attempt, if no culprit is excluded.
+
+    Only where enough others are idle: other nodes first, but never at the price of a queue.
     """
-    rule = CLASS_RULES[case.diagnosis.fault]
+    rule, excluded = CLASS_RULES[case.diagnosis.fault], set(case.run.excluded_at(case.now_s))
     only_suspect = rule.exclude == "never" or case.diagnosis.opinion is not None
-    if case.culprits and only_suspect and len(case.culprits) < max(2, len(case.attempt.nodes)):
-        return case.culprits
-    if exclude or not rule.elsewhere:
+    names = case.attempt.nodes
+    if case.culprits and only_suspect and len(case.culprits) < max(2, len(names)):
+        names = case.culprits
+    elif exclude or not rule.elsewhere:
         return ()
-    gone = set(case.attempt.nodes) | set(case.run.excluded_at(case.now_s))
-    others = case.cluster.idle - gone
-    return tuple(case.attempt.nodes) if len(others) >= case.cluster.nodes_needed else ()
+    others = case.cluster.idle - set(names) - excluded
+    return tuple(names) if len(others) >= case.cluster.nodes_needed else ()
