@@ -51,7 +51,6 @@ def entries_mark(run: Run) -> tuple[Any, ...]:
         (attempt.launch.number, attempt.launch.end.at_s) if attempt else None,
         sum(one.gone for attempt in run.attempts for one in attempt.companions),
         run.final,
-        attempt is not None and _got_further(run, attempt),
     )
 
 
@@ -155,30 +154,24 @@ def _ended(run: Run) -> Iterator[NodeEntry]:
     """How each start ended whose end tells something about its nodes (see `repeat_failures`)."""
     if run.settings.get("observe") or run.given_up or any(one.failed_tasks for one in run.attempts):
         return  # an observed run holds nothing against nodes; tasks of an array have nodes of their own
+    furthest: dict[int, int] = {}  # attempt -> the highest step at which it had failed so
     for incident in run.incidents:
         fault, at_s = _fault(incident.fault), incident.diagnosed_at_s
         attempt = next((one for one in run.attempts if one.number == incident.attempt), None)
-        failed = fault in OF_NO_NODE
-        if attempt is not None and (failed or (fault in PASSED and incident.step is not None)):
-            how = _start_ended(run, attempt, incident.id, at_s, failed=failed)
+        if attempt is None:
+            continue
+        failed, step = fault in OF_NO_NODE, -1 if incident.step is None else incident.step
+        earlier = [highest for number, highest in furthest.items() if number < incident.attempt]
+        if (fault in PASSED and step >= 0) or (earlier and step > max(earlier)):
+            passed = _start_ended(run, attempt, f"{incident.id}:further", at_s - 0.001)
+            yield replace(passed, nodes=incident.attempt_nodes)
+        if failed:
+            how = _start_ended(run, attempt, incident.id, at_s, failed=True)
             yield replace(how, nodes=incident.attempt_nodes)
-    for attempt in run.attempts:
-        end = attempt.launch.end
-        if run.state is State.FINISHED and attempt is run.attempt and end.state == "COMPLETED":
-            yield _start_ended(run, attempt, f"{attempt.incident}:end", end.at_s or run.last_at_s)
-        elif _got_further(run, attempt):
-            at_s = attempt.stepped_at_s or attempt.opened_at_s
-            yield _start_ended(run, attempt, f"{attempt.number}:further", at_s)
-
-
-def _got_further(run: Run, attempt: Attempt) -> bool:
-    """Whether the attempt came further than where an earlier one had failed."""
-    failed = [
-        one for one in run.incidents if one.attempt < attempt.number and _fault(one.fault) in OF_NO_NODE
-    ]
-    if not failed or attempt.last_step is None:
-        return False
-    return attempt.last_step > max((-1 if one.step is None else one.step) for one in failed)
+            furthest[incident.attempt] = max(step, furthest.get(incident.attempt, -1))
+    last = run.attempt
+    if run.state is State.FINISHED and last is not None and last.launch.end.state == "COMPLETED":
+        yield _start_ended(run, last, f"{last.incident}:end", last.launch.end.at_s or run.last_at_s)
 
 
 def _start_ended(run: Run, attempt: Attempt, name: str, at_s: float, *, failed: bool = False) -> NodeEntry:

@@ -202,6 +202,7 @@ def test_every_rule_answers_somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
             ended=Ended("COMPLETED"),
             given_up=(GivenUpTasks((2,), "user-code", "", "a mistake in the script"),),
         ),
+        _facts("something odd", last_words=(Proof("job.log", 7, "something odd", ""),)),
         _facts("something odd", second_opinion=Opinion(FaultClass.NETWORK, retry=True)),
         _facts(*BUG, suspects={NODES[0]: "it fails more often than chance"}),
         _facts(ended=Ended("TIMEOUT")),
