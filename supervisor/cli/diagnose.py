@@ -21,7 +21,7 @@ from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import argument, option
-from ftrun.supervisor.diagnosis import inputs, unknown_cause
+from ftrun.supervisor.diagnosis import inputs, log_text, unknown_cause
 from ftrun.supervisor.diagnosis.facts import Facts
 from ftrun.supervisor.diagnosis.inputs import SlurmRecord
 from ftrun.supervisor.diagnosis.rules import diagnose as diagnose_facts
@@ -153,7 +153,8 @@ def _diagnose_case(
         topology = replace(topology, nodes=record.nodes)
     report = gathered.report
     topology = report.seats.added_to(topology)
-    facts = Facts(report.evidence, topology, catalog, record.ended, report.progress)
+    text = log_text.read_log_text(logs, given or b"")
+    facts = Facts(report.evidence, topology, catalog, record.ended, report.progress, text=text)
     found = diagnose_facts(facts)
     if found.fault is FaultClass.UNKNOWN:
         offset_bytes = report.progress.offset_bytes if report.progress is not None else 0

@@ -137,6 +137,7 @@ class Input(StrEnum):
     SILENT = "silent"
     TOLD_INSIDE = "told-inside"
     LAST_WORDS = "last-words"
+    TEXT = "text"  # the lines of the logs as they stand
 
 
 ODD_STATES = frozenset({"CANCELLED", "GONE", "REVOKED"})
@@ -202,6 +203,7 @@ def _inputs(facts: Facts) -> frozenset[Input]:
         Input.SILENT: facts.silent,
         Input.TOLD_INSIDE: facts.told_inside,
         Input.LAST_WORDS: facts.last_words,
+        Input.TEXT: facts.text,
     }
     return frozenset(name for name, value in there.items() if value)
 

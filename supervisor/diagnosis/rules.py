@@ -28,7 +28,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor.diagnosis import blame, context_rules, known_ends, rank_deaths, review
+from ftrun.supervisor.diagnosis import blame, context_rules, known_ends, rank_deaths, review, statements
 from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, clamp_confidence, plain, proofs
 from ftrun.supervisor.diagnosis.evidence import Case, Input, case_of
 from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, FaultClass, Role, Source
@@ -298,6 +298,8 @@ def text_alone(case: Case) -> Diagnosis | None:
             words = ["a traceback, and an exception that no signature knows"]
             return plain(FaultClass.USER_CODE, "a program of Python gave up", words, confidence=0.3)
         return _unknown(case, "it failed, and no line says why", ["only consequences were seen"])
+    if case.facts.text and not case.log.finished:
+        return statements.text_without_cause(case, statements.read_statements(case))
     words = ["the log tells of a good end" if case.log.finished else "no line tells of a failure"]
     return plain(FaultClass.HEALTHY, "no failure seen", words, confidence=0.9 if case.log.finished else 0.7)
 
@@ -436,6 +438,8 @@ RULES: tuple[Rule, ...] = (
     Rule("log", Part.CAUSE, log_cause, "a line that can be a cause says more than what follows"),
     Rule("cut-off", Part.CAUSE, context_rules.cut_off, "only lost connections, and no end on record"),
     Rule("job-forgotten", Part.CAUSE, job_forgotten, "before the exit, which only follows; after the log's own cause"),
+    Rule("statement", Part.CAUSE, statements.stated_cause,
+         "words that no signature knows say less than a signature, and more than a number", Input.TEXT),
     Rule("launch-failure", Part.CAUSE, launch_failure, "Slurm's reason, where the log has none"),
     Rule("requeued", Part.CAUSE, requeued, "only where nothing was wrong, so after the log"),
     Rule("exit-record", Part.CAUSE, exit_record, "a number says little, so after everything with words"),

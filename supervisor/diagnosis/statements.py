@@ -1,0 +1,208 @@
+"""What a log says in words that no signature knows. (pure)
+
+The second layer under the signatures (`signatures.grammar`). It is asked where no signature explains an end,
+and it answers with less confidence than any signature would. It never leads to a drain. Each statement is
+evidence of its own kind: the diagnosis quotes the line, its subject and its predicate.
+
+A log is not healthy because nothing in it is known. Health is earned: by steps after the last scary line, by
+a good end, by words that take the scary ones back. Where nothing speaks for health and nothing against it,
+the confidence says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ftrun.slurm.records import replace
+from ftrun.supervisor.diagnosis import names
+from ftrun.supervisor.diagnosis.blame import admitted
+from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, clamp_confidence, plain
+from ftrun.supervisor.model.types import Action, Blame, Diagnosis, FaultClass, Proof, Role, Source
+from ftrun.supervisor.signatures.grammar import Found, load_grammar, spoken_lines
+from ftrun.supervisor.telemetry.line_prefix import Spoken, peeled
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.diagnosis.evidence import Case
+    from ftrun.supervisor.diagnosis.log_text import TextLine
+
+
+READ_MAX = 4000
+"""How many lines are read as statements: the first and the last of a longer text."""
+
+SIGNATURE = "statement."
+"""Signatures of such a diagnosis are this plus the id of the reading."""
+
+HEALTHY_WITH_SIGN, HEALTHY_AFTER_STEPS, HEALTHY_UNSAID = 0.75, 0.7, 0.4
+"""How sure a text without a known fault is healthy: it tells of a good end, it tells of steps, it tells
+nothing.
+"""
+
+_QUIET = frozenset("widnt")
+
+
+class Statement(NamedTuple):
+    """A line that says that something failed. `at` is its place among the text's lines."""
+
+    found: Found
+    line: TextLine
+    spoken: Spoken
+    at: int
+
+
+def read_statements(case: Case) -> list[Statement]:
+    """The statements of a text in written order, without those that steps followed or that a signature calls
+    harmless.
+    """
+    text = case.facts.text
+    grammar = load_grammar()
+    known = _known_places(case)
+    steps_end = case.progress.offset_bytes if case.progress is not None and case.progress.steps_seen > 1 else 0
+    texts = [line.text for line in text]
+    places = list(spoken_lines(texts, grammar))
+    if len(places) > READ_MAX:
+        places = [*places[: READ_MAX // 4], *places[-(READ_MAX - READ_MAX // 4) :]]
+    told = []
+    for at in places:
+        line = text[at]
+        if (line.file, line.number) in known or line.offset_bytes < steps_end:
+            continue
+        spoken = peeled(line.text)
+        found = grammar.read(spoken.text, loud=spoken.level not in _QUIET)
+        if found is None or (found.reading.only_before_steps and case.trained):
+            continue
+        told.append(Statement(found, line, spoken, at))
+    return told
+
+
+def _known_places(case: Case) -> frozenset[tuple[str, int]]:
+    """The lines that a signature calls harmless, or a consequence."""
+    by_id = case.facts.catalog.by_id
+    return frozenset(
+        (line.file, line.line)
+        for line in case.lines
+        if line.signature in by_id
+        and line.line
+        and (
+            by_id[line.signature].role in {Role.INFO, Role.CONSEQUENCE}
+            or by_id[line.signature].fault is FaultClass.HEALTHY
+        )
+    )
+
+
+def stated_cause(case: Case) -> Diagnosis | None:
+    """The weightiest statement of a log without a known cause. A run that ftrun looks after is not stopped by
+    it: there, a class that would stop it stays unknown.
+    """
+    if case.log.finished or (case.ended is not None and not case.ended.failed and not case.ended.by_us):
+        return None
+    told = read_statements(case)
+    best = max(told, key=lambda one: (one.found.reading.weight, -one.at), default=None)
+    if best is None or (case.ended is None and _health_after(case, best)):
+        return None
+    if best.found.reading.fault is FaultClass.UNKNOWN:
+        return None
+    return _diagnosis(case, best, told)
+
+
+def _diagnosis(case: Case, best: Statement, told: Sequence[Statement]) -> Diagnosis:
+    reading = best.found.reading
+    same = [one for one in told if one.found.reading.id == reading.id]
+    who = _accused(case, best, same)
+    rivals = {one.found.reading.fault for one in told if one.found.reading.weight >= 40} - {reading.fault}
+    confidence = reading.confidence * (0.8 if rivals else 1.0)
+    default = CLASS_DEFAULTS[reading.fault]
+    words = [f"no signature knows this log; its words read as {reading.id.replace('-', ' ')}"]
+    if best.found.subject:
+        words[0] += f": {best.found.subject!r} and {best.found.predicate!r}"
+    if rivals:
+        words.append(f"could also be: {', '.join(sorted(fault.value for fault in rivals))}")
+    supervised = case.facts.attempt is not None and not reading.retry
+    found = Diagnosis(
+        fault=FaultClass.UNKNOWN if supervised else reading.fault,
+        retry=reading.retry or supervised,
+        action=_action(reading.exclude and bool(who), retry=reading.retry or supervised),
+        nodes=who,
+        exclude=reading.exclude and (bool(who) or reading.who == "self"),
+        confidence=clamp_confidence(confidence),
+        signature=SIGNATURE + reading.id,
+        title=f"its words tell of {reading.fault.value}: {best.found.sentence.strip()[:120]}",
+        because=tuple(
+            Proof(one.line.file, one.line.number, one.line.text, SIGNATURE + reading.id) for one in same[:5]
+        ),
+        advice=default.advice,
+        blame=Blame.NODE if who else Blame.UNKNOWN,
+        rests_on=tuple(words),
+        sources=(Source.LOG,),
+    )
+    return found
+
+
+def _action(elsewhere: bool, *, retry: bool) -> Action:
+    if elsewhere:
+        return Action.EXCLUDE
+    return Action.RESUBMIT if retry else Action.STOP
+
+
+def _accused(case: Case, best: Statement, same: Sequence[Statement]) -> tuple[str, ...]:
+    """Whom the statement means: the host that it calls silent, or the one that speaks of itself."""
+    who = best.found.reading.who
+    if not who:
+        return ()
+    texts = [line.text for line in case.facts.text]
+    named: list[str] = []
+    for one in same:
+        told = names.accused_hosts(one.spoken.text)
+        if who == "self":
+            told = ((one.spoken.host,) if one.spoken.host else ()) or told
+        if not told and one is best:
+            told = names.recorded_hosts(texts, one.at)
+        named += told
+    if not named and who == "self":
+        named = [host] if (host := names.asked_host(texts)) else []
+    if not named and best.spoken.rank is not None and who == "self":
+        named = [f"rank {best.spoken.rank}"]
+    if not named and (ranks := names.accused_ranks(best.found.sentence)):
+        named = [f"rank {ranks[0]}"]
+    found = tuple(dict.fromkeys(node for name in named if (node := admitted(name, case.topology))))
+    return found if len(found) <= _NAMED_MAX else ()
+
+
+_NAMED_MAX = 4
+
+
+def _health_after(case: Case, last: Statement) -> bool:
+    """Whether the text goes on to a good end behind the statement."""
+    text = case.facts.text
+    grammar = load_grammar()
+    after = [line.text for line in text[last.at + 1 :] if line.file == last.line.file][-_END_LINES:]
+    return any(grammar.health.search(one) for one in after)
+
+
+_END_LINES = 15
+
+
+def text_without_cause(case: Case, told: Sequence[Statement]) -> Diagnosis:
+    """A text without a record and without a cause: what speaks for health, and how sure that is."""
+    grammar = load_grammar()
+    texts = [line.text for line in case.facts.text]
+    ends_well = any(grammar.health.search(text) for text in texts[-_END_LINES:])
+    if told and not ends_well:
+        last = told[-1]
+        found = plain(
+            FaultClass.UNKNOWN,
+            f"something failed, in words that tell no class: {last.found.sentence.strip()[:120]}",
+            ["words of failure, and no sign of health after them"],
+            confidence=0.25,
+            sources=(Source.LOG,),
+        )
+        proofs = tuple(Proof(one.line.file, one.line.number, one.line.text, "") for one in told[-5:])
+        return replace(found, suspicious=proofs)
+    if ends_well:
+        words, confidence = "the text ends well, as its words tell", HEALTHY_WITH_SIGN
+    elif case.trained:
+        words, confidence = "steps, and no word of failure after them", HEALTHY_AFTER_STEPS
+    else:
+        words, confidence = "no line tells of a failure, and none of health", HEALTHY_UNSAID
+    return plain(FaultClass.HEALTHY, "no failure seen", [words], confidence=confidence)
