@@ -31,7 +31,7 @@ from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.diagnosis import blame, context_rules, known_ends, rank_deaths, review, statements
 from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, clamp_confidence, plain, proofs
 from ftrun.supervisor.diagnosis.evidence import Case, Input, case_of
-from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, FaultClass, Role, Source
+from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, FaultClass, Layer, Role, Source
 
 if TYPE_CHECKING:
     from ftrun.supervisor.diagnosis.facts import Facts
@@ -45,10 +45,19 @@ TOLD_BY_SLURM = frozenset({FaultClass.PREEMPTED, FaultClass.TIMELIMIT, FaultClas
 TRACEBACK = "python-traceback"
 """The signature of the first line of a traceback."""
 
-NAMELESS = 0.5
-"""The least confidence in broken hardware that costs a node although no line names it: a wrong set-up can
-look like a sick node.
+NAMELESS = 0.44
+"""The least confidence in a sick machine that costs a node although no line names it: a wrong set-up can look
+like one.
 """
+
+OF_MACHINES = frozenset({Layer.HARDWARE, Layer.NETWORK, Layer.NODE, Layer.RUNTIME})
+"""Layers whose lines tell of the machine on which they were printed."""
+
+SEEN_FROM_AFAR = frozenset({"node-unreachable", "ray-node-died", "node-maintenance-event", "slurm-node-said-down"})
+"""Signatures of a machine that others miss. Without its name, nobody knows which one to leave out."""
+
+MEASURED_BY_SLURM = frozenset({"slurm-node-rebooted", "slurm-kill-task-failed", "slurm-stepd-unkillable"})
+"""Signatures of a machine's state that Slurm's daemon there reported."""
 
 STATES_OF_OTHERS = frozenset({"PREEMPTED", "TIMEOUT", "DEADLINE", "CANCELLED"})
 """States in which Slurm ended the job for a reason that has nothing to do with a node."""
@@ -330,7 +339,7 @@ def _by_signature(case: Case, signature: Signature) -> Diagnosis:
         who = blame.find_culprits(signature.blame, lines, case.topology)
     sources = _agreeing(case, signature, lines)
     confidence, words = _earned(case, signature, lines, sources)
-    broken = signature.fault in HARDWARE and confidence >= NAMELESS
+    broken = _is_measured(signature) and confidence >= NAMELESS
     to_elsewhere = signature.action in {Action.DRAIN, Action.EXCLUDE}
     found = Diagnosis(
         fault=signature.fault,
@@ -348,6 +357,17 @@ def _by_signature(case: Case, signature: Signature) -> Diagnosis:
         sources=sources,
     )
     return context_rules.in_context(found, lines, case)
+
+
+def _is_measured(signature: Signature) -> bool:
+    """Whether the line tells of a state measured on a machine: then Slurm knows which one it was."""
+    if signature.fault in HARDWARE or signature.id in MEASURED_BY_SLURM:
+        return True
+    here = signature.layer in OF_MACHINES and signature.id not in SEEN_FROM_AFAR
+    return here and signature.fault in {FaultClass.NODE, FaultClass.NETWORK} and signature.blame in {
+        Blame.NODE,
+        Blame.DEVICE,
+    }
 
 
 def _agreeing(case: Case, signature: Signature, lines: Sequence[Evidence]) -> tuple[Source, ...]:
@@ -448,6 +468,10 @@ RULES: tuple[Rule, ...] = (
     Rule("checkpoint", Part.REVIEW, review.review_checkpoint,
          "needs the log's cause: a checkpoint may not load", Input.RESUMED),
     Rule("counted", Part.REVIEW, with_consequences, "the other lines of the log count for its cause only"),
+    Rule("sentence", Part.REVIEW, statements.sentence_before_type,
+         "the words of an exception say more than its type", Input.TEXT),
+    Rule("named-beside", Part.REVIEW, statements.named_beside,
+         "a name beside the lines of the cause, where they name nobody", Input.TEXT),
     Rule("cancelled-by-us", Part.REVIEW, review.cancelled_by_us,
          "our own cancel is no person's", Input.OUR_END),
     Rule("put-back", Part.REVIEW, review.requeued_then_gone,

@@ -19,7 +19,7 @@ from ftrun.slurm.records import replace
 from ftrun.supervisor.diagnosis import names
 from ftrun.supervisor.diagnosis.blame import admitted
 from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, clamp_confidence, plain
-from ftrun.supervisor.model.types import Action, Blame, Diagnosis, FaultClass, Proof, Role, Source
+from ftrun.supervisor.model.types import Action, Blame, Diagnosis, FaultClass, Proof, Source
 from ftrun.supervisor.signatures.grammar import Found, load_grammar, spoken_lines
 from ftrun.supervisor.telemetry.line_prefix import Spoken, peeled
 
@@ -39,7 +39,17 @@ HEALTHY_WITH_SIGN, HEALTHY_AFTER_STEPS, HEALTHY_UNSAID = 0.75, 0.7, 0.4
 nothing.
 """
 
+SURE_WORDS = 46
+"""A statement of less weight needs a word of severity, or a level: programs say much that is wrong and go on."""
+
+_LOUD = frozenset("efcs")
+_SEVERE = re.compile(
+    r"error|fatal|exception|abort|fail(?:ed|ure)|critical|panic|exit|\bE:|错误|失败|エラー|失敗|fehler|erreur|falló|errore|erro\b|ошибка|오류",
+    re.IGNORECASE,
+)
 _QUIET = frozenset("widnt")
+_DATA = re.compile(r"""\s*(?::::\w+ |[{\[] ?["'][\w/ ]+["']: ?(?:[\d"'\[{]|nan|true|false|null))""")
+"""Metrics and settings as JSON: names of errors with their numbers."""
 
 
 class Statement(NamedTuple):
@@ -68,26 +78,24 @@ def read_statements(case: Case) -> list[Statement]:
         line = text[at]
         if (line.file, line.number) in known or line.offset_bytes < steps_end:
             continue
+        if _DATA.match(line.text):
+            continue
         spoken = peeled(line.text)
         found = grammar.read(spoken.text, loud=spoken.level not in _QUIET)
         if found is None or (found.reading.only_before_steps and case.trained):
+            continue
+        if found.reading.weight < SURE_WORDS and spoken.level not in _LOUD and not _SEVERE.search(spoken.text):
             continue
         told.append(Statement(found, line, spoken, at))
     return told
 
 
 def _known_places(case: Case) -> frozenset[tuple[str, int]]:
-    """The lines that a signature calls harmless, or a consequence."""
-    by_id = case.facts.catalog.by_id
+    """The lines that a signature knows: what they mean has been judged. Of a wrapper, the words still count."""
     return frozenset(
         (line.file, line.line)
-        for line in case.lines
-        if line.signature in by_id
-        and line.line
-        and (
-            by_id[line.signature].role in {Role.INFO, Role.CONSEQUENCE}
-            or by_id[line.signature].fault is FaultClass.HEALTHY
-        )
+        for line in case.facts.evidence
+        if line.line and line.signature not in WRAPPERS | TYPED | ECHOES
     )
 
 
@@ -104,6 +112,49 @@ def stated_cause(case: Case) -> Diagnosis | None:
     if best.found.reading.fault is FaultClass.UNKNOWN:
         return None
     return _diagnosis(case, best, told)
+
+
+def sentence_before_type(case: Case, found: Diagnosis) -> Diagnosis | None:
+    """A cause that only says that a program gave up: what its words tell counts for more. Of an exception with
+    a type of its own, only the words of its own line.
+    """
+    if case.facts.attempt is not None or found.signature not in WRAPPERS | TYPED:
+        return None
+    own = {(proof.file, proof.line) for proof in found.because}
+    told = [
+        one
+        for one in read_statements(case)
+        if one.found.reading.weight >= (OUTWEIGHS if found.signature in WRAPPERS else OUTWEIGHS_TYPED)
+        and (found.signature in WRAPPERS or (one.line.file, one.line.number) in own)
+    ]
+    best = max(told, key=lambda one: (one.found.reading.weight, -one.at), default=None)
+    if best is None or best.found.reading.fault in {found.fault, FaultClass.UNKNOWN}:
+        return None
+    said = _diagnosis(case, best, told)
+    words = (*said.rests_on, f"{found.signature} alone says no more than that it ended")
+    return replace(said, rests_on=words, consequences=found.consequences)
+
+
+WRAPPERS = frozenset(
+    {
+        *("python-exception", "python-glued-errors", "fatal-word", "native-exception", "language-error"),
+        *("make-echo", "batch-exit-code", "workflow-task-failed", "slurm-task-exit", "slurm-task-aborted"),
+        *("mpi-program-gave-up", "mpi-rank-aborted", "slurm-step-task-failure", "workflow-ended-from-outside"),
+        *("killed-by-exit-code", "killed-bare", "mpi-rank-killed", "torch-dump-signal", "workflow-killed"),
+    }
+)
+"""Signatures that say that something ended, not why."""
+
+ECHOES = frozenset({"python-traceback", "child-failed"})
+"""Signatures of lines around the words of an exception."""
+
+TYPED = frozenset(
+    {"python-value-error", "python-name-error", "python-assertion", "python-key"}
+)
+"""Signatures of exceptions whose type says little."""
+
+OUTWEIGHS, OUTWEIGHS_TYPED = 42, 68
+"""The least weight of a statement that counts for more than those."""
 
 
 def _diagnosis(case: Case, best: Statement, told: Sequence[Statement]) -> Diagnosis:
@@ -181,6 +232,56 @@ def _health_after(case: Case, last: Statement) -> bool:
 
 
 _END_LINES = 15
+
+
+# ---- names beside the lines of a signature
+
+
+def named_beside(case: Case, found: Diagnosis) -> Diagnosis | None:
+    """The host or rank of a cause whose own lines do not name it: the verb's object, the prefix, the fields of
+    the same record, the prompt, the rank whose traceback stands above.
+    """
+    if found.nodes or found.signature.startswith(SIGNATURE) or found.blame not in {Blame.NODE, Blame.DEVICE}:
+        return None
+    signature = case.facts.catalog.by_id.get(found.signature)
+    lines = case.log.lines_of(found.signature)
+    if signature is None or not lines:
+        return None
+    texts = [line.text for line in case.facts.text]
+    places = {(line.file, line.number): at for at, line in enumerate(case.facts.text) if line.number}
+    named: list[str] = []
+    for line in lines[:_LINES_READ]:
+        spoken = peeled(line.text)
+        at = places.get((line.file, line.line))
+        told = names.accused_hosts(spoken.text) if found.blame is Blame.NODE else ()
+        told = told or ((spoken.host,) if spoken.host and names.is_host_name(spoken.host) else ())
+        if not told and at is not None:
+            told = names.recorded_hosts(texts, at)
+        if not told and spoken.rank is None and at is not None:
+            told = _rank_above(texts, at)
+        elif not told and spoken.rank is not None:
+            told = (f"rank {spoken.rank}",)
+        named += told
+    named = named or ([host] if (host := names.asked_host(texts)) else [])
+    who = tuple(dict.fromkeys(node for name in named if (node := admitted(name, case.topology))))
+    if not who or len(who) > _NAMED_MAX:
+        return None
+    return replace(
+        found,
+        nodes=who,
+        exclude=found.exclude or (signature.exclude and found.fault is not FaultClass.NETWORK),
+        rests_on=(*found.rests_on, f"the lines beside it name {', '.join(who)}"),
+    )
+
+
+_LINES_READ = 5
+_BLOCK_LINES = 30
+
+
+def _rank_above(texts: Sequence[str], at: int) -> tuple[str, ...]:
+    """The one rank that printed the block of lines above; () for none or several."""
+    ranks = {peeled(text).rank for text in texts[max(0, at - _BLOCK_LINES) : at]} - {None}
+    return (f"rank {ranks.pop()}",) if len(ranks) == 1 else ()
 
 
 def text_without_cause(case: Case, told: Sequence[Statement]) -> Diagnosis:

@@ -190,7 +190,7 @@ def _reading(row: Mapping[str, Any], subjects: Mapping[str, object], predicates:
 
 _RULER = re.compile(r"^[\s|]*[-=*#+~_]{8,}[\s|]*$")
 _BOX_LINES = 40
-_FRAME = re.compile(r'^\s*(?:File "|at [\w.$<>]+\(|#\d+ +0x|\[\d+\] +func=|frame #\d+)')
+_FRAME = re.compile(r'^(?:\S{0,40}[:\]] {0,4})?\s*(?:File "|at [\w.$<>]+\(|#\d+ +0x|\[\d+\] +func=|frame #\d+)')
 _CODE = re.compile(r"^\s+(?:raise|return|self\.|if |for |with |assert |def |\w+ ?= ?|\w+\(|[\^~]+\s*$)")
 _IGNORED = re.compile(r"^Exception ignored in|^Exception in thread .{0,60}monitor|--- Logging error ---")
 _SOURCE_LINES = 20
