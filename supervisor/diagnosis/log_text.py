@@ -47,7 +47,7 @@ class TextLine(NamedTuple):
 
 def read_log_text(logs: Sequence[str | LogPath], stdin: bytes = b"") -> tuple[TextLine, ...]:
     """The first and last lines of these logs, and of `stdin`. What cannot be read is left out."""
-    found = list(text_lines("<stdin>", stdin)) if stdin else []
+    found = _of_bytes("<stdin>", stdin) if stdin else []
     for log in logs[:FILES_MAX]:
         path = log if isinstance(log, LogPath) else LogPath(log)
         try:
@@ -65,6 +65,17 @@ def text_lines(file: str, content: bytes, *, number: int = 1, offset_bytes: int 
             yield TextLine(file, number, text, offset_bytes)
         offset_bytes += len(raw) + 1
         number += 1 if number else 0
+
+
+def _of_bytes(file: str, content: bytes) -> list[TextLine]:
+    tail = len(content) - END_BYTES
+    if tail <= HEAD_BYTES:
+        return list(text_lines(file, content))
+    number = content.count(b"\n", 0, tail) + 1
+    return [
+        *text_lines(file, content[:HEAD_BYTES]),
+        *text_lines(file, content[tail:], number=number, offset_bytes=tail),
+    ]
 
 
 def _read(log: LogPath) -> list[TextLine]:

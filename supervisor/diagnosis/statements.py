@@ -48,7 +48,7 @@ _SEVERE = re.compile(
     re.IGNORECASE,
 )
 _QUIET = frozenset("widnt")
-_DATA = re.compile(r"""\s*(?::::\w+ |[{\[] ?["'][\w/ ]+["']: ?(?:[\d"'\[{]|nan|true|false|null))""")
+_DATA = re.compile(r"""\s*(?:[\w.]+: [\[{]|:::\w+ |[{\[] ?["'][\w/ ]+["']: ?(?:[\d"'\[{]|nan|true|false|null))""")
 """Metrics and settings as JSON: names of errors with their numbers."""
 
 
@@ -76,6 +76,8 @@ def read_statements(case: Case) -> list[Statement]:
     told = []
     for at in places:
         line = text[at]
+        if any(grammar.again.search(after) for after in texts[at + 1 : at + 3]):
+            continue
         if (line.file, line.number) in known or line.offset_bytes < steps_end:
             continue
         if _DATA.match(line.text):

@@ -16,6 +16,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,7 +78,8 @@ class Found(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Grammar:
     """The compiled words. `gate` finds every line with any predicate; `calm`, `box` and `health` are what takes
-    a statement back: words in its line, in the box around it, or an end that went well.
+    a statement back: words in its line, in the box around it, or an end that went well. `supposed`: it is told
+    as possible only. `again`: the next line tries once more.
     """
 
     subjects: Mapping[str, re.Pattern[str]]
@@ -87,6 +89,8 @@ class Grammar:
     calm: re.Pattern[str]
     box: re.Pattern[str]
     health: re.Pattern[str]
+    supposed: re.Pattern[str]
+    again: re.Pattern[str]
 
     def read(self, text: str, *, loud: bool = True) -> Found | None:
         """The weightiest reading of a line without prefixes. `loud`: its level is no warning or remark."""
@@ -101,15 +105,20 @@ class Grammar:
 
     def _read_sentence(self, sentence: str, *, loud: bool) -> Found | None:
         quiet = not loud or self.calm.search(sentence) is not None
+        if quiet and self.supposed.search(sentence):
+            return None
         told = {
-            name: match for name, pattern in self.predicates.items() if (match := pattern.search(sentence))
+            name: match
+            for name, pattern in self.predicates.items()
+            if (match := pattern.search(sentence)) and not _is_denied(sentence, match)
         }
+        supposed = self.supposed.search(sentence) is not None
         for reading in self.readings:
-            if quiet and not reading.any_level:
+            if supposed if reading.any_level else quiet:
                 continue
             if reading.phrase is not None:
                 match = reading.phrase.search(sentence)
-                if match:
+                if match and not _is_denied(sentence, match):
                     return Found(reading, sentence, "", match[0])
                 continue
             for name in reading.predicate:
@@ -133,6 +142,22 @@ class Grammar:
         return None
 
 
+_NONE_BEFORE = re.compile(r"(?:^|[\s(\[,;:])(?:no|0|zero|none|without|never|any)\s(?:[\w/-]+\s){0,2}$", re.IGNORECASE)
+_NONE_AFTER = re.compile(
+    r"[\w \-/()'\"]{0,40}[:=]+ *(?:0+(?:\.0+)?|none|false|off|no|null|\[\]|\{\}|n/a|0%)(?![\w.]|\s*(?:of|/|out)\b)"
+    r"|(?:\s+\w+){0,2}\s*\(0\)",
+    re.IGNORECASE,
+)
+
+
+def _is_denied(sentence: str, match: re.Match[str]) -> bool:
+    """Whether the words around a predicate say that it did not happen: "0 lost", "lost: 0", "no X errors"."""
+    return bool(
+        _NONE_BEFORE.search(sentence[max(0, match.start() - 40) : match.start()])
+        or _NONE_AFTER.match(sentence, match.end())
+    )
+
+
 @cache
 def load_grammar() -> Grammar:
     """Our grammar, read once a process. Raises ValueError (one line) for a wrong file."""
@@ -154,11 +179,13 @@ def parse_grammar(table: Mapping[str, Any]) -> Grammar:
         calm=re.compile(calm["line"], re.IGNORECASE),
         box=re.compile(calm["box"], re.IGNORECASE),
         health=re.compile(calm["health"], re.IGNORECASE),
+        supposed=re.compile(calm["supposed"], re.IGNORECASE),
+        again=re.compile(calm["again"], re.IGNORECASE),
     )
 
 
 def _words(words: str, *, plural: bool = False) -> re.Pattern[str]:
-    return re.compile(rf"(?<![a-z])(?:{words}){'s?' if plural else ''}(?![a-z])", re.IGNORECASE)
+    return re.compile(rf"(?<![a-z_])(?:{words}){'s?' if plural else ''}(?![a-z_])", re.IGNORECASE)
 
 
 def _reading(row: Mapping[str, Any], subjects: Mapping[str, object], predicates: Mapping[str, object]) -> Reading:
@@ -220,12 +247,10 @@ def spoken_lines(texts: Sequence[str], grammar: Grammar) -> Iterator[int]:
 
 
 def _calm_boxes(texts: Sequence[str], grammar: Grammar) -> Iterator[int]:
-    begin = None
-    for at, text in enumerate(texts):
-        if not _RULER.match(text):
-            continue
-        if begin is not None and 1 < at - begin <= _BOX_LINES:
-            inside = " ".join(texts[begin + 1 : at])
-            if grammar.box.search(inside):
-                yield from range(begin, at + 1)
-        begin = at
+    """The lines of boxes between rulers that calm themselves. A box may be cut off at either end of the text."""
+    rulers = [-1, *(at for at, text in enumerate(texts) if _RULER.match(text)), len(texts)]
+    if len(rulers) == 2:
+        return
+    for begin, end in pairwise(rulers):
+        if 1 < end - begin <= _BOX_LINES and grammar.box.search(" ".join(texts[begin + 1 : end])):
+            yield from range(max(0, begin), min(end + 1, len(texts)))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
 
-from ftrun.supervisor.diagnosis import inputs
+from ftrun.supervisor.diagnosis import inputs, log_text
 from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.facts import Facts
 from ftrun.supervisor.diagnosis.rules import diagnose
@@ -86,6 +86,7 @@ def judge(tally: Tally, made: Format, log: bytes, catalog: signatures_catalog.Ca
         signature = catalog.by_id[one.signature]
         if signature.role in ROLES and signature.fault is not FaultClass.HEALTHY:
             tally.hits[one.signature, signature.role.value] += one.count
+    lines = log_text.read_log_text([], log)
     for name, ended in ENDS.items():
         found = diagnose(
             Facts(
@@ -94,6 +95,7 @@ def judge(tally: Tally, made: Format, log: bytes, catalog: signatures_catalog.Ca
                 ended=ended,
                 catalog=catalog,
                 progress=report.progress,
+                text=lines,
             )
         )
         _note(tally, made, name, found)
