@@ -47,7 +47,7 @@ _PROMPT = re.compile(r"^(?:\(\S+\) ?)?\[?[\w.-]+@(?P<name>[A-Za-z][\w.-]*)[ :~\]
 _UNAME = re.compile(r"^Linux (?P<name>[A-Za-z][\w.-]*) \d+\.\d+")
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}$")
 _RANK = re.compile(r"\brank[ :=#]*(\d{1,6})\b", re.IGNORECASE)
-_FILE = re.compile(r"\.(?:py|c|cc|cpp|h|hpp|cu|so|sh|yaml|yml|json|txt|log|out|err|go|rs|java|f90|toml|com/\S*)$|^v?\d|^0x|^(?:rank|task|step|error|errno|exit|code|line|pid|port|gpu|cuda|mlx|ib|eth|cpu|core|thread|worker|job|stage|epoch|hl|nd|lane|slot|dimm|channel|attempt|signal|sig|type|version|python|cann|device|npu|ens|enp|hsn|nvme|sd|qp|socket|chip|ost|mdt|nccl|http)s?[-_]?\d*(?:_\d+)*$", re.IGNORECASE)
+_FILE = re.compile(r"\.(?:py|c|cc|cpp|h|hpp|cu|so|sh|yaml|yml|json|txt|log|out|err|go|rs|java|f90|toml|com/\S*)$|^v?\d|^0x|^(?:rank|task|step|error|errno|exit|code|line|pid|port|gpu|cuda|mlx|ib|eth|cpu|core|thread|worker|job|stage|epoch|hl|nd|lane|slot|dimm|channel|attempt|signal|sig|type|version|python|cann|device|npu|ens|enp|hsn|nvme|sd|qp|socket|chip|ost|mdt|nccl|http|ipv|ata|bar|tcp|md|x|sha|utf|int|float|bf|fp)s?[-_]?\d*(?:_\d+)*$", re.IGNORECASE)
 
 
 def is_host_name(name: str) -> bool:

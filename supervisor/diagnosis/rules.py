@@ -28,9 +28,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor.diagnosis import blame, context_rules, known_ends, rank_deaths, review, statements
+from ftrun.supervisor.diagnosis import blame, context_rules, known_ends, rank_deaths, review, setup_rules, statements
 from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, clamp_confidence, plain, proofs
-from ftrun.supervisor.diagnosis.evidence import Case, Input, case_of
+from ftrun.supervisor.diagnosis.evidence import IGNORED, LOGGER, Case, Input, case_of
 from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, FaultClass, Layer, Role, Source
 
 if TYPE_CHECKING:
@@ -44,6 +44,9 @@ TOLD_BY_SLURM = frozenset({FaultClass.PREEMPTED, FaultClass.TIMELIMIT, FaultClas
 
 TRACEBACK = "python-traceback"
 """The signature of the first line of a traceback."""
+
+REPORTED_ONLY = frozenset({LOGGER, IGNORED})
+"""Signatures of tracebacks that Python prints and goes on after."""
 
 NAMELESS = 0.44
 """The least confidence in a sick machine that costs a node although no line names it: a wrong set-up can look
@@ -302,7 +305,8 @@ def text_alone(case: Case) -> Diagnosis | None:
     """A text without a record of an end, and without a line that can be a cause."""
     if case.ended is not None:
         return None
-    if case.log.consequences and not case.log.finished:
+    reported = case.log.noted & REPORTED_ONLY and {line.signature for line in case.log.spoken} == {TRACEBACK}
+    if case.log.consequences and not case.log.finished and not reported:
         if {line.signature for line in case.log.spoken} == {TRACEBACK}:
             words = ["a traceback, and an exception that no signature knows"]
             return plain(FaultClass.USER_CODE, "a program of Python gave up", words, confidence=0.3)
@@ -470,6 +474,8 @@ RULES: tuple[Rule, ...] = (
     Rule("counted", Part.REVIEW, with_consequences, "the other lines of the log count for its cause only"),
     Rule("sentence", Part.REVIEW, statements.sentence_before_type,
          "the words of an exception say more than its type", Input.TEXT),
+    Rule("set-up", Part.REVIEW, setup_rules.judge_setup,
+         "before names: a set-up blames nobody", Input.TEXT),
     Rule("named-beside", Part.REVIEW, statements.named_beside,
          "a name beside the lines of the cause, where they name nobody", Input.TEXT),
     Rule("cancelled-by-us", Part.REVIEW, review.cancelled_by_us,

@@ -19,6 +19,7 @@ from ftrun.slurm.records import replace
 from ftrun.supervisor.diagnosis import names
 from ftrun.supervisor.diagnosis.blame import admitted
 from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, clamp_confidence, plain
+from ftrun.supervisor.diagnosis.setup_rules import waits_for_ever
 from ftrun.supervisor.model.types import Action, Blame, Diagnosis, FaultClass, Proof, Source
 from ftrun.supervisor.signatures.grammar import Found, load_grammar, spoken_lines
 from ftrun.supervisor.telemetry.line_prefix import Spoken, peeled
@@ -76,7 +77,7 @@ def read_statements(case: Case) -> list[Statement]:
     told = []
     for at in places:
         line = text[at]
-        if any(grammar.again.search(after) for after in texts[at + 1 : at + 3]):
+        if any(grammar.again.search(after) for after in texts[at : at + 3]):
             continue
         if (line.file, line.number) in known or line.offset_bytes < steps_end:
             continue
@@ -252,6 +253,8 @@ def named_beside(case: Case, found: Diagnosis) -> Diagnosis | None:
     texts = [line.text for line in case.facts.text]
     places = {(line.file, line.number): at for at, line in enumerate(case.facts.text) if line.number}
     named: list[str] = []
+    if found.blame is Blame.CLUSTER or found.fault is FaultClass.CONFIG:
+        return None
     for line in lines[:_LINES_READ]:
         spoken = peeled(line.text)
         at = places.get((line.file, line.line))
@@ -291,6 +294,9 @@ def text_without_cause(case: Case, told: Sequence[Statement]) -> Diagnosis:
     grammar = load_grammar()
     texts = [line.text for line in case.facts.text]
     ends_well = any(grammar.health.search(text) for text in texts[-_END_LINES:])
+    endless = waits_for_ever(case) if not ends_well else None
+    if endless is not None:
+        return endless
     if told and not ends_well:
         last = told[-1]
         found = plain(

@@ -96,6 +96,7 @@ class Grammar:
         """The weightiest reading of a line without prefixes. `loud`: its level is no warning or remark."""
         if not self.gate.search(text):
             return None
+        loud = loud and self.calm.search(text, 0, SENTENCE_CHARS) is None
         found = (
             one
             for sentence in _SENTENCE.split(text)
@@ -104,9 +105,6 @@ class Grammar:
         return max(found, key=lambda one: one.reading.weight, default=None)
 
     def _read_sentence(self, sentence: str, *, loud: bool) -> Found | None:
-        quiet = not loud or self.calm.search(sentence) is not None
-        if quiet and self.supposed.search(sentence):
-            return None
         told = {
             name: match
             for name, pattern in self.predicates.items()
@@ -114,7 +112,7 @@ class Grammar:
         }
         supposed = self.supposed.search(sentence) is not None
         for reading in self.readings:
-            if supposed if reading.any_level else quiet:
+            if supposed if reading.any_level else not loud:
                 continue
             if reading.phrase is not None:
                 match = reading.phrase.search(sentence)
@@ -218,6 +216,7 @@ def _reading(row: Mapping[str, Any], subjects: Mapping[str, object], predicates:
 _RULER = re.compile(r"^[\s|]*[-=*#+~_]{8,}[\s|]*$")
 _BOX_LINES = 40
 _FRAME = re.compile(r'^(?:\S{0,40}[:\]] {0,4})?\s*(?:File "|at [\w.$<>]+\(|#\d+ +0x|\[\d+\] +func=|frame #\d+)')
+_SOURCE = re.compile(r"^\s*(?:--?[a-z][\w-]*[ =,\]]|class \w+|def \w+\(|raise \w|import |from \w+ import|#(?!\d)|//|\* )")
 _CODE = re.compile(r"^\s+(?:raise|return|self\.|if |for |with |assert |def |\w+ ?= ?|\w+\(|[\^~]+\s*$)")
 _IGNORED = re.compile(r"^Exception ignored in|^Exception in thread .{0,60}monitor|--- Logging error ---")
 _SOURCE_LINES = 20
@@ -235,6 +234,8 @@ def spoken_lines(texts: Sequence[str], grammar: Grammar) -> Iterator[int]:
         if ignored:
             over = ignored < _SOURCE_LINES and text[:1].strip() and re.match(r"[\w.]*(?:Error|Exception)\b", text)
             ignored = 0 if over else ignored - 1
+            continue
+        if _SOURCE.match(text):
             continue
         if _FRAME.search(text):
             under_frame = True
