@@ -50,15 +50,16 @@ _RAY_DEATH = re.compile(
 )
 _RAY_PREEMPTED = re.compile(r"node was preempted|preempt(?:ed|ion) (?:notice|by|:)|drain.{0,40}preempt", re.IGNORECASE)
 _PROLOG_MISSING = re.compile(r"(?:prolog|epilog|plugstack|plugin)\S*.{0,120}(?:No such file|not found|does not exist)|No such file.{0,80}prolog", re.IGNORECASE)
-_OF_GPU = re.compile(r"\bxid|gpu|nvidia|nvlink|ecc|dcgm|rocm|amdgpu", re.IGNORECASE)
+_SEERS = ("health-check", "pcie-")
+_OF_GPU = re.compile(r"(?<![a-z])xid|gpu|nvidia|nvlink|ecc|dcgm|rocm|amdgpu", re.IGNORECASE)
 
 
 def judge_setup(case: Case, found: Diagnosis) -> Diagnosis | None:
     """A fault of the set-up in the clothes of another; None where nothing tells of one."""
-    if case.facts.attempt is not None:
+    if case.facts.attempt is not None or not case.facts.text:
         return None
     own = [proof.text for proof in found.because]
-    for rule in (_health_check, _ray_node_removed, _prolog_not_there):
+    for rule in (_part_that_failed, _ray_node_removed, _prolog_not_there):
         better = rule(case, found, own)
         if better is not None:
             return better
@@ -90,11 +91,11 @@ def _is_set_up(found: Diagnosis, why: str, advice: str) -> Diagnosis:
     )
 
 
-def _health_check(_case: Case, found: Diagnosis, own: Sequence[str]) -> Diagnosis | None:
-    """A health check tells of what it found: errors of a GPU are the GPU's."""
-    if not found.signature.startswith("health-check") or not any(_OF_GPU.search(text) for text in own):
+def _part_that_failed(_case: Case, found: Diagnosis, own: Sequence[str]) -> Diagnosis | None:
+    """The class is that of the part that failed, not of the check or the bus that saw it."""
+    if not found.signature.startswith(_SEERS) or not any(_OF_GPU.search(text) for text in own):
         return None
-    why = "the check found errors of a GPU: the class is that of the part, not of the checker"
+    why = "the part that failed is a GPU: the class is that of the part, not of what saw it"
     return replace(found, fault=FaultClass.HARDWARE_GPU, rests_on=(*found.rests_on, why))
 
 

@@ -34,7 +34,7 @@ SUBJECT_BEFORE, SUBJECT_AFTER = 90, 70
 CONFIDENCE_MAX = 0.55
 """No statement is surer: most signatures are."""
 
-_SENTENCE = re.compile(r"(?<=[.!?;。；！])\s+|\s+[|]\s+")
+_SENTENCE = re.compile(r"(?<=[.!?;。；！])(?<!\.\.)\s+|\s+[|]\s+")
 _KEYS = frozenset(
     {
         *("id", "subject", "predicate", "phrase", "class", "retry", "exclude", "who", "weight"),
