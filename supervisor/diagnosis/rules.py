@@ -48,7 +48,7 @@ TRACEBACK = "python-traceback"
 REPORTED_ONLY = frozenset({LOGGER, IGNORED})
 """Signatures of tracebacks that Python prints and goes on after."""
 
-NAMELESS = 0.44
+NAMELESS = 0.5
 """The least confidence in a sick machine that costs a node although no line names it: a wrong set-up can look
 like one.
 """
@@ -368,10 +368,8 @@ def _is_measured(signature: Signature) -> bool:
     if signature.fault in HARDWARE or signature.id in MEASURED_BY_SLURM:
         return True
     here = signature.layer in OF_MACHINES and signature.id not in SEEN_FROM_AFAR
-    return here and signature.fault in {FaultClass.NODE, FaultClass.NETWORK} and signature.blame in {
-        Blame.NODE,
-        Blame.DEVICE,
-    }
+    of_one = signature.role is Role.CAUSE and signature.blame in {Blame.NODE, Blame.DEVICE}
+    return here and of_one and signature.fault in {FaultClass.NODE, FaultClass.NETWORK}
 
 
 def _agreeing(case: Case, signature: Signature, lines: Sequence[Evidence]) -> tuple[Source, ...]:

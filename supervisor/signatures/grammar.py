@@ -183,7 +183,8 @@ def parse_grammar(table: Mapping[str, Any]) -> Grammar:
 
 
 def _words(words: str, *, plural: bool = False) -> re.Pattern[str]:
-    return re.compile(rf"(?<![a-z_])(?:{words}){'s?' if plural else ''}(?![a-z_])", re.IGNORECASE)
+    end = r"s?(?![a-z0-9_])" if plural else "(?![a-z_])"
+    return re.compile(rf"(?<![a-z_])(?:{words}){end}", re.IGNORECASE)
 
 
 def _reading(row: Mapping[str, Any], subjects: Mapping[str, object], predicates: Mapping[str, object]) -> Reading:
