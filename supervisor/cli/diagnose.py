@@ -69,7 +69,8 @@ def diagnose(
         str, option("--nodes --nodelist", "The nodes of the job (n[1-4],n7): no other is blamed.", "LIST")
     ] = "",
     ended_with: Annotated[
-        str, option("--exit", "The exit status of the job: 1, or 0:9 as Slurm writes a signal.", "CODE[:SIGNAL]")
+        str,
+        option("--exit", "The exit status of the job: 1, or 0:9 as Slurm writes a signal.", "CODE[:SIGNAL]"),
     ] = "",
     state: Annotated[
         str, option("--state", "Slurm's state of the job: FAILED, NODE_FAIL, TIMEOUT ...", "STATE")
@@ -253,7 +254,9 @@ def _told_end(ended_with: str, state: str) -> Ended | None:
         raise UserError(f"--exit {ended_with}: it must be a number such as 1, or 0:9 for signal 9")
     known = parse_state(state or ("FAILED" if int(code or 0) or int(signal or 0) else "COMPLETED"))
     if not known.ended:
-        raise UserError(f"--state {state}: no state of a job that has ended; Slurm says COMPLETED, FAILED, TIMEOUT ...")
+        raise UserError(
+            f"--state {state}: no state of a job that has ended; Slurm says COMPLETED, FAILED, TIMEOUT ..."
+        )
     return Ended(known.value, exit_code=int(code or 0), exit_signal=int(signal or 0))
 
 

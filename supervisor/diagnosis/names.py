@@ -27,7 +27,7 @@ _OBJECT = re.compile(
     r"|(?:cannot|can't|could not|unable to|failed to) (?:reach|contact|ping)"
     r"|(?:waiting|timed out|time-?out) (?:for|on) (?:a )?(?:\w+ )?(?:reply|response|answer|heartbeat)?s? ?(?:from|of)?"
     r"|(?:node[_ -]?fail(?:ure|ed)|failure|fault|failed|crash(?:ed)?|error|died|lost|dead|killed)(?: \w+)? on"
-    r"|(?:marking|marked|declar(?:ed|ing)|removing|draining|set(?:ting)?) (?=.{0,80}\b(?:dead|lost|down|offline|failed|unhealthy))"
+    r"|(?:marking|marked|declared|removing|draining|set(?:ting)?) (?=.{0,80}\b(?:dead|lost|down|offline|failed|unhealthy))"
     r"|remote daemon|route to|to child|from host|from node)"
     rf")[ :=(\[\"'<]+{_A}[\[\"'<(]?(?P<name>{NAME})",
     re.IGNORECASE,
@@ -38,16 +38,24 @@ _SUBJECT = re.compile(
     r"(?:down|died|dead|lost|disconnected|unresponsive|unreachable|not responding|responding|respond|answer|answering|offline|rebooted|crashed|failed|unhealthy|gone|missing|unavailable|reachable|powered off|timed out|shepherd|node[_ -]?fail\w*)\b",
     re.IGNORECASE,
 )
-_KEYED = re.compile(rf"\b(?:node|host|hostname|machine|server|nodename|ip|instance)s?[ :=]+[\"'<\[(]?(?P<name>{NAME})", re.IGNORECASE)
+_KEYED = re.compile(
+    rf"\b(?:node|host|hostname|machine|server|nodename|ip|instance)s?[ :=]+[\"'<\[(]?(?P<name>{NAME})",
+    re.IGNORECASE,
+)
 _FIELD = re.compile(
     rf"^\W*(?:node(?:name|s|list)?|host ?(?:name|s)?|exec(?:ution)?[_ ]hosts?|task distribution|machine|server|failed node|system name|computer)\s*[:=]\s*(?P<name>{NAME})",
     re.IGNORECASE,
 )
-_PROMPT = re.compile(r"^(?:\(\S+\) ?)?\[?[\w.-]+@(?P<name>[A-Za-z][\w.-]*)[ :~\]].{0,80}[$#%>](?:\s|$)|^(?P<bare>[A-Za-z][\w-]*\d[\w.-]*)(?::\S{0,60})?[#$>%] ?\S")
+_PROMPT = re.compile(
+    r"^(?:\(\S+\) ?)?\[?[\w.-]+@(?P<name>[A-Za-z][\w.-]*)[ :~\]].{0,80}[$#%>](?:\s|$)|^(?P<bare>[A-Za-z][\w-]*\d[\w.-]*)(?::\S{0,60})?[#$>%] ?\S"
+)
 _UNAME = re.compile(r"^Linux (?P<name>[A-Za-z][\w.-]*) \d+\.\d+")
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}$")
 _RANK = re.compile(r"\brank[ :=#]*(\d{1,6})\b", re.IGNORECASE)
-_FILE = re.compile(r"\.(?:py|c|cc|cpp|h|hpp|cu|so|sh|yaml|yml|json|txt|log|out|err|go|rs|java|f90|toml|com/\S*)$|^v?\d|^0x|^(?:rank|task|step|error|errno|exit|code|line|pid|port|gpu|cuda|mlx|ib|eth|cpu|core|thread|worker|job|stage|epoch|hl|nd|lane|slot|dimm|channel|attempt|signal|sig|type|version|python|cann|device|npu|ens|enp|hsn|nvme|sd|qp|socket|chip|ost|mdt|nccl|http|ipv|ata|bar|tcp|md|x|sha|utf|int|float|bf|fp)s?[-_]?\d*(?:_\d+)*$", re.IGNORECASE)
+_FILE = re.compile(
+    r"\.(?:py|c|cc|cpp|h|hpp|cu|so|sh|yaml|yml|json|txt|log|out|err|go|rs|java|f90|toml|com/\S*)$|^v?\d|^0x|^(?:rank|task|step|error|errno|exit|code|line|pid|port|gpu|cuda|mlx|ib|eth|cpu|core|thread|worker|job|stage|epoch|hl|nd|lane|slot|dimm|channel|attempt|signal|sig|type|version|python|cann|device|npu|ens|enp|hsn|nvme|sd|qp|socket|chip|ost|mdt|nccl|http|ipv|ata|bar|tcp|md|x|sha|utf|int|float|bf|fp)s?[-_]?\d*(?:_\d+)*$",
+    re.IGNORECASE,
+)
 
 
 def is_host_name(name: str) -> bool:
@@ -72,7 +80,10 @@ def accused_ranks(sentence: str) -> tuple[int, ...]:
 
 def recorded_hosts(texts: Sequence[str], at: int) -> tuple[str, ...]:
     """The hosts of the record around line `at`: the nearest labelled line, above before below."""
-    near = [*range(at, max(-1, at - RECORD_LINES - 1), -1), *range(at + 1, min(len(texts), at + RECORD_LINES + 1))]
+    near = [
+        *range(at, max(-1, at - RECORD_LINES - 1), -1),
+        *range(at + 1, min(len(texts), at + RECORD_LINES + 1)),
+    ]
     for place in near:
         found = _FIELD.match(texts[place])
         if found:

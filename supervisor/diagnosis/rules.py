@@ -28,7 +28,15 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor.diagnosis import blame, context_rules, known_ends, rank_deaths, review, setup_rules, statements
+from ftrun.supervisor.diagnosis import (
+    blame,
+    context_rules,
+    known_ends,
+    rank_deaths,
+    review,
+    setup_rules,
+    statements,
+)
 from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, clamp_confidence, plain, proofs
 from ftrun.supervisor.diagnosis.evidence import IGNORED, LOGGER, Case, Input, case_of
 from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, FaultClass, Layer, Role, Source
@@ -56,7 +64,9 @@ like one.
 OF_MACHINES = frozenset({Layer.HARDWARE, Layer.NETWORK, Layer.NODE, Layer.RUNTIME})
 """Layers whose lines tell of the machine on which they were printed."""
 
-SEEN_FROM_AFAR = frozenset({"node-unreachable", "ray-node-died", "node-maintenance-event", "slurm-node-said-down"})
+SEEN_FROM_AFAR = frozenset(
+    {"node-unreachable", "ray-node-died", "node-maintenance-event", "slurm-node-said-down"}
+)
 """Signatures of a machine that others miss. Without its name, nobody knows which one to leave out."""
 
 MEASURED_BY_SLURM = frozenset({"slurm-node-rebooted", "slurm-kill-task-failed", "slurm-stepd-unkillable"})

@@ -8,7 +8,7 @@ the node that is called dead. What fails before the first step for such a reason
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import replace
@@ -39,17 +39,24 @@ _DOWNLOAD = re.compile(
 )
 _BAR = re.compile(r"(?:^|\s)(\d{1,2})%\|.{0,60}\| ?\S+/\S+ \[(?:\d+:)?\d+:\d\d<(?:(\d+):)?(\d+):(\d\d)")
 _PREPARES = re.compile(
-    r"token|map|build|index|prepar|filter|preprocess|extract|cach|generat|load|pack|convert|scan|collat|resampl|split",
+    r"token|map|build|index|prepar|filter|preprocess|extract|cache|caching|generating|load|pack|convert|scan|collat|resampl|split",
     re.IGNORECASE,
 )
 _LIMIT_S = 600
-_WILL_RETRY = re.compile(r"timed? ?out.{0,120}(?:will retry|retrying)|(?:will retry|retrying).{0,80}timed? ?out", re.IGNORECASE)
+_WILL_RETRY = re.compile(
+    r"timed? ?out.{0,120}(?:will retry|retrying)|(?:will retry|retrying).{0,80}timed? ?out", re.IGNORECASE
+)
 _RAY_DEATH = re.compile(
     r"(?:Actor|Task|Worker|actor|task|worker|ObjectRef|step)\b.{0,120}(?:died|dead|failed|unavailable|lost|crashed)|Traceback|Error\b|exception",
     re.IGNORECASE,
 )
-_RAY_PREEMPTED = re.compile(r"node was preempted|preempt(?:ed|ion) (?:notice|by|:)|drain.{0,40}preempt", re.IGNORECASE)
-_PROLOG_MISSING = re.compile(r"(?:prolog|epilog|plugstack|plugin)\S*.{0,120}(?:No such file|not found|does not exist)|No such file.{0,80}prolog", re.IGNORECASE)
+_RAY_PREEMPTED = re.compile(
+    r"node was preempted|preempt(?:ed|ion) (?:notice|by|:)|drain.{0,40}preempt", re.IGNORECASE
+)
+_PROLOG_MISSING = re.compile(
+    r"(?:prolog|epilog|plugstack|plugin)\S*.{0,120}(?:No such file|not found|does not exist)|No such file.{0,80}prolog",
+    re.IGNORECASE,
+)
 _SEERS = ("health-check", "pcie-")
 _OF_GPU = re.compile(r"(?<![a-z])xid|gpu|nvidia|nvlink|ecc|dcgm|rocm|amdgpu", re.IGNORECASE)
 
@@ -59,17 +66,16 @@ def judge_setup(case: Case, found: Diagnosis) -> Diagnosis | None:
     if case.facts.attempt is not None or not case.facts.text:
         return None
     own = [proof.text for proof in found.because]
-    for rule in (_part_that_failed, _ray_node_removed, _prolog_not_there):
-        better = rule(case, found, own)
-        if better is not None:
-            return better
+    told = _first(OF_ANY_TIME, case, found, own)
+    if told is not None:
+        return told
     if found.fault not in _DISGUISED or case.trained or (case.ended is not None and not case.ended.failed):
         return None
-    for rule in (_busy_preparing, _impossible_address, _refused, _download):
-        better = rule(case, found, own)
-        if better is not None:
-            return better
-    return None
+    return _first(BEFORE_STEPS, case, found, own)
+
+
+def _first(rules: Sequence[Rule], case: Case, found: Diagnosis, own: Sequence[str]) -> Diagnosis | None:
+    return next((better for rule in rules if (better := rule(case, found, own)) is not None), None)
 
 
 def _texts(case: Case) -> list[str]:
@@ -152,13 +158,15 @@ def _busy_preparing(case: Case, found: Diagnosis, own: Sequence[str]) -> Diagnos
     return None
 
 
-def _impossible_address(case: Case, found: Diagnosis, own: Sequence[str]) -> Diagnosis | None:
+def _impossible_address(_case: Case, found: Diagnosis, own: Sequence[str]) -> Diagnosis | None:
     """An address that no other node can reach."""
     told = next((match[0] for text in own if (match := _IMPOSSIBLE.search(text))), None)
     if told is None:
         return None
     why = f"{told.strip()} cannot be reached from another node: a bridge, a tunnel or a placeholder"
-    return _is_set_up(found, why, "Choose the interface (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME) and MASTER_ADDR.")
+    return _is_set_up(
+        found, why, "Choose the interface (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME) and MASTER_ADDR."
+    )
 
 
 def _refused(case: Case, found: Diagnosis, own: Sequence[str]) -> Diagnosis | None:
@@ -184,6 +192,11 @@ def _download(_case: Case, found: Diagnosis, own: Sequence[str]) -> Diagnosis | 
     return _is_set_up(found, why, "Download on a login node first, or set the proxy.")
 
 
+Rule = Callable[["Case", Diagnosis, Sequence[str]], "Diagnosis | None"]
+OF_ANY_TIME: tuple[Rule, ...] = (_part_that_failed, _ray_node_removed, _prolog_not_there)
+BEFORE_STEPS: tuple[Rule, ...] = (_busy_preparing, _impossible_address, _refused, _download)
+
+
 def waits_for_ever(case: Case) -> Diagnosis | None:
     """The same time-out, retried over and over before the first step, is no health."""
     texts = _texts(case)
@@ -204,7 +217,9 @@ def waits_for_ever(case: Case) -> Diagnosis | None:
     told = next((match[0] for text in waiting if (match := _IMPOSSIBLE.search(text))), None)
     if told is None:
         return found
-    return _is_set_up(found, f"{told.strip()} cannot be reached from another node", "Choose the interface and MASTER_ADDR.")
+    return _is_set_up(
+        found, f"{told.strip()} cannot be reached from another node", "Choose the interface and MASTER_ADDR."
+    )
 
 
 _REPEATED = 3

@@ -45,11 +45,13 @@ SURE_WORDS = 46
 
 _LOUD = frozenset("efcs")
 _SEVERE = re.compile(
-    r"error|fatal|exception|abort|fail(?:ed|ure)|critical|panic|exit|\bE:|错误|失败|エラー|失敗|fehler|erreur|falló|errore|erro\b|ошибка|오류",
+    r"error|fatal|exception|abort|fail(?:ed|ure)|critical|panic|exit|\bE:|错误|失败|エラー|失敗|fehler|erreur|falló|errore|ошибка|오류",
     re.IGNORECASE,
 )
 _QUIET = frozenset("widnt")
-_DATA = re.compile(r"""\s*(?:[\w.]+: [\[{]|:::\w+ |[{\[] ?["'][\w/ ]+["']: ?(?:[\d"'\[{]|nan|true|false|null))""")
+_DATA = re.compile(
+    r"""\s*(?:[\w.]+: [\[{]|:::\w+ |[{\[] ?["'][\w/ ]+["']: ?(?:[\d"'\[{]|nan|true|false|null))"""
+)
 """Metrics and settings as JSON: names of errors with their numbers."""
 
 
@@ -69,7 +71,9 @@ def read_statements(case: Case) -> list[Statement]:
     text = case.facts.text
     grammar = load_grammar()
     known = _known_places(case)
-    steps_end = case.progress.offset_bytes if case.progress is not None and case.progress.steps_seen > 1 else 0
+    steps_end = (
+        case.progress.offset_bytes if case.progress is not None and case.progress.steps_seen > 1 else 0
+    )
     texts = [line.text for line in text]
     places = list(spoken_lines(texts, grammar))
     if len(places) > READ_MAX:
@@ -87,7 +91,11 @@ def read_statements(case: Case) -> list[Statement]:
         found = grammar.read(spoken.text, loud=spoken.level not in _QUIET)
         if found is None or (found.reading.only_before_steps and case.trained):
             continue
-        if found.reading.weight < SURE_WORDS and spoken.level not in _LOUD and not _SEVERE.search(spoken.text):
+        if (
+            found.reading.weight < SURE_WORDS
+            and spoken.level not in _LOUD
+            and not _SEVERE.search(spoken.text)
+        ):
             continue
         told.append(Statement(found, line, spoken, at))
     return told
@@ -142,7 +150,12 @@ WRAPPERS = frozenset(
     {
         *("python-exception", "python-glued-errors", "fatal-word", "native-exception", "language-error"),
         *("make-echo", "batch-exit-code", "workflow-task-failed", "slurm-task-exit", "slurm-task-aborted"),
-        *("mpi-program-gave-up", "mpi-rank-aborted", "slurm-step-task-failure", "workflow-ended-from-outside"),
+        *(
+            "mpi-program-gave-up",
+            "mpi-rank-aborted",
+            "slurm-step-task-failure",
+            "workflow-ended-from-outside",
+        ),
         *("killed-by-exit-code", "killed-bare", "mpi-rank-killed", "torch-dump-signal", "workflow-killed"),
     }
 )
@@ -151,9 +164,7 @@ WRAPPERS = frozenset(
 ECHOES = frozenset({"python-traceback", "child-failed"})
 """Signatures of lines around the words of an exception."""
 
-TYPED = frozenset(
-    {"python-value-error", "python-name-error", "python-assertion", "python-key"}
-)
+TYPED = frozenset({"python-value-error", "python-name-error", "python-assertion", "python-key"})
 """Signatures of exceptions whose type says little."""
 
 OUTWEIGHS, OUTWEIGHS_TYPED = 42, 68
@@ -173,7 +184,7 @@ def _diagnosis(case: Case, best: Statement, told: Sequence[Statement]) -> Diagno
     if rivals:
         words.append(f"could also be: {', '.join(sorted(fault.value for fault in rivals))}")
     supervised = case.facts.attempt is not None and not reading.retry
-    found = Diagnosis(
+    return Diagnosis(
         fault=FaultClass.UNKNOWN if supervised else reading.fault,
         retry=reading.retry or supervised,
         action=_action(reading.exclude and bool(who), retry=reading.retry or supervised),
@@ -190,7 +201,6 @@ def _diagnosis(case: Case, best: Statement, told: Sequence[Statement]) -> Diagno
         rests_on=tuple(words),
         sources=(Source.LOG,),
     )
-    return found
 
 
 def _action(elsewhere: bool, *, retry: bool) -> Action:
@@ -253,7 +263,7 @@ def named_beside(case: Case, found: Diagnosis) -> Diagnosis | None:
     texts = [line.text for line in case.facts.text]
     places = {(line.file, line.number): at for at, line in enumerate(case.facts.text) if line.number}
     named: list[str] = []
-    if found.blame is Blame.CLUSTER or found.fault is FaultClass.CONFIG:
+    if found.fault is FaultClass.CONFIG:
         return None
     for line in lines[:_LINES_READ]:
         spoken = peeled(line.text)

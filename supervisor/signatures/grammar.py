@@ -140,7 +140,9 @@ class Grammar:
         return None
 
 
-_NONE_BEFORE = re.compile(r"(?:^|[\s(\[,;:])(?:no|0|zero|none|without|never|any)\s(?:[\w/-]+\s){0,2}$", re.IGNORECASE)
+_NONE_BEFORE = re.compile(
+    r"(?:^|[\s(\[,;:])(?:no|0|zero|none|without|never|any)\s(?:[\w/-]+\s){0,2}$", re.IGNORECASE
+)
 _NONE_AFTER = re.compile(
     r"[\w \-/()'\"]{0,40}[:=]+ *(?:0+(?:\.0+)?|none|false|off|no|null|\[\]|\{\}|n/a|0%)(?![\w.]|\s*(?:of|/|out)\b)"
     r"|(?:\s+\w+){0,2}\s*\(0\)",
@@ -187,7 +189,9 @@ def _words(words: str, *, plural: bool = False) -> re.Pattern[str]:
     return re.compile(rf"(?<![a-z_])(?:{words}){end}", re.IGNORECASE)
 
 
-def _reading(row: Mapping[str, Any], subjects: Mapping[str, object], predicates: Mapping[str, object]) -> Reading:
+def _reading(
+    row: Mapping[str, Any], subjects: Mapping[str, object], predicates: Mapping[str, object]
+) -> Reading:
     unknown = set(row) - _KEYS
     if unknown:
         raise ValueError(f"reading {row.get('id')}: unknown key {min(unknown)!r}")
@@ -216,8 +220,12 @@ def _reading(row: Mapping[str, Any], subjects: Mapping[str, object], predicates:
 
 _RULER = re.compile(r"^[\s|]*[-=*#+~_]{8,}[\s|]*$")
 _BOX_LINES = 40
-_FRAME = re.compile(r'^(?:\S{0,40}[:\]] {0,4})?\s*(?:File "|at [\w.$<>]+\(|#\d+ +0x|\[\d+\] +func=|frame #\d+)')
-_SOURCE = re.compile(r"^\s*(?:--?[a-z][\w-]*[ =,\]]|class \w+|def \w+\(|raise \w|import |from \w+ import|#(?!\d)|//|\* )")
+_FRAME = re.compile(
+    r'^(?:\S{0,40}[:\]] {0,4})?\s*(?:File "|at [\w.$<>]+\(|#\d+ +0x|\[\d+\] +func=|frame #\d+)'
+)
+_SOURCE = re.compile(
+    r"^\s*(?:--?[a-z][\w-]*[ =,\]]|class \w+|def \w+\(|raise \w|import |from \w+ import|#(?!\d)|//|\* )"
+)
 _CODE = re.compile(r"^\s+(?:raise|return|self\.|if |for |with |assert |def |\w+ ?= ?|\w+\(|[\^~]+\s*$)")
 _IGNORED = re.compile(r"^Exception ignored in|^Exception in thread .{0,60}monitor|--- Logging error ---")
 _SOURCE_LINES = 20
@@ -233,7 +241,11 @@ def spoken_lines(texts: Sequence[str], grammar: Grammar) -> Iterator[int]:
         if _IGNORED.search(text):
             ignored = _SOURCE_LINES
         if ignored:
-            over = ignored < _SOURCE_LINES and text[:1].strip() and re.match(r"[\w.]*(?:Error|Exception)\b", text)
+            over = (
+                ignored < _SOURCE_LINES
+                and text[:1].strip()
+                and re.match(r"[\w.]*(?:Error|Exception)\b", text)
+            )
             ignored = 0 if over else ignored - 1
             continue
         if _SOURCE.match(text):

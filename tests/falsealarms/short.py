@@ -12,13 +12,14 @@ UNKNOWN_MAX: what nobody knows may be called unknown if the confidence says so.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from random import Random
 
 from ftrun.supervisor.model.types import Diagnosis, FaultClass
 from tests.falsealarms.dice import Dice
 
+Format = Callable[[Dice], Iterator[str]]
 UNKNOWN_MAX = 0.3
 REMARKS = Path(__file__).with_name("remarks.txt")
 CUT_BYTES = 1 << 16
@@ -40,14 +41,16 @@ def is_false_alarm(found: Diagnosis) -> bool:
     return found.fault is not FaultClass.HEALTHY
 
 
-def cut_logs(formats: dict[str, object], made_text: object, count: int, seed: int) -> Iterator[tuple[str, bytes]]:
+def cut_logs(
+    formats: Mapping[str, Format], made_text: Callable[[Format, int, int], bytes], count: int, seed: int
+) -> Iterator[tuple[str, bytes]]:
     """So many windows with scary words, from all formats in turn: (format, text)."""
     chance = Random(seed)
     names = list(formats)
     made = 0
     while made < count:
         name = names[made % len(names)]
-        lines = made_text(formats[name], chance.randrange(1 << 30), CUT_BYTES).splitlines(keepends=True)  # type: ignore[operator]
+        lines = made_text(formats[name], chance.randrange(1 << 30), CUT_BYTES).splitlines(keepends=True)
         scary = [at for at, line in enumerate(lines) if SCARY.search(line.decode("utf-8", "replace"))]
         size = chance.randint(*LINES)
         begin = max(0, (chance.choice(scary) if scary else 0) - chance.randrange(size))

@@ -14,8 +14,8 @@ from ftrun.supervisor.controller import assess
 from ftrun.supervisor.diagnosis import rules, suspicions
 from ftrun.supervisor.diagnosis.checkpoint_blame import ResumedCheckpoint
 from ftrun.supervisor.diagnosis.class_defaults import Ended
-from ftrun.supervisor.diagnosis.log_text import text_lines
 from ftrun.supervisor.diagnosis.facts import Facts, LostCompanion, SbatchRefusal
+from ftrun.supervisor.diagnosis.log_text import text_lines
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts, NodeFinding
 from ftrun.supervisor.diagnosis.rules import RULES, Part, diagnose
 from ftrun.supervisor.model.run import Attempt, GivenUpTasks, Launch, LaunchEnd
@@ -85,7 +85,10 @@ INVALID = "srun: error: Unable to confirm allocation for job 7: Invalid job id s
 SILENT_NODE = "launcher: no reply from node n1 after 60 s"
 SICK_GPU = "RuntimeError: accelerator 3 does not respond"
 CHECK = "ERROR:  nhc:  Health check failed:  check_xid_errors:  Found Xid 79 on GPU 3"
-DRIVER = ("Linux n1 5.14.0-70.el9.x86_64 #1 SMP", "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
+DRIVER = (
+    "Linux n1 5.14.0-70.el9.x86_64 #1 SMP",
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
+)
 ODD = (Proof("job.log", 3, "what is this", ""),)
 LIVED = Attempt(1, 0.0, job="7", nodes=NODES, launch=Launch(end=LaunchEnd("FAILED")), submission="done")
 REQUEUED = replace(LIVED, launch=replace(LIVED.launch, requeued=True))

@@ -107,9 +107,16 @@ def test_no_statement_is_surer_than_signatures_are() -> None:
                 "subject": {},
                 "predicate": {"dead": "dead"},
                 "reading": [
-                    {"id": "x", "predicate": ["dead"], "class": "node", "retry": True, "weight": 1, "confidence": 0.9}
+                    {
+                        "id": "x",
+                        "predicate": ["dead"],
+                        "class": "node",
+                        "retry": True,
+                        "weight": 1,
+                        "confidence": 0.9,
+                    }
                 ],
-                "calm": {name: "a^" for name in ("line", "box", "health", "supposed", "again")},
+                "calm": dict.fromkeys(("line", "box", "health", "supposed", "again"), "a^"),
             }
         )
 
@@ -133,7 +140,23 @@ def test_boxes_frames_and_ignored_exceptions_are_not_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["=", "-", "a", "a ", "is ", "not ", "node ", "n7 ", "1.", "a-", "connection to ", "exceeded ", "[(", "…"]
+    "piece",
+    [
+        "=",
+        "-",
+        "a",
+        "a ",
+        "is ",
+        "not ",
+        "node ",
+        "n7 ",
+        "1.",
+        "a-",
+        "connection to ",
+        "exceeded ",
+        "[(",
+        "…",
+    ],
 )
 def test_whatever_a_line_holds_it_is_read_in_bounded_time(piece: str) -> None:
     """A user who writes for it gets no more than a moment."""
