@@ -26,10 +26,14 @@ _OBJECT = re.compile(
     r"|(?:could ?n.t|cannot|can't|could not|unable to|failed to|failure to|failing to) (?:re-?connect|connect|reach|contact|communicate|forward|ping|talk|ssh|hear)(?: \S+){0,5}? (?:to|with|from|child)"
     r"|(?:cannot|can't|could not|unable to|failed to) (?:reach|contact|ping)"
     r"|(?:waiting|timed out|time-?out) (?:for|on) (?:a )?(?:\w+ )?(?:reply|response|answer|heartbeat)?s? ?(?:from|of)?"
-    r"|(?:node[_ -]?fail(?:ure|ed)|failure|fault|failed|crash(?:ed)?|error|died|lost|dead|killed)(?: \w+)? on"
     r"|(?:marking|marked|declared|removing|draining|set(?:ting)?) (?=.{0,80}\b(?:dead|lost|down|offline|failed|unhealthy))"
     r"|remote daemon|route to|to child|from host|from node)"
     rf")[ :=(\[\"'<]+{_A}[\[\"'<(]?(?P<name>{NAME})",
+    re.IGNORECASE,
+)
+_PLACE = re.compile(
+    r"\b(?:(?:node[_ -]?fail(?:ure|ed)|failure|fault|failed|crash(?:ed)?|error|died|lost|dead|killed)(?: \w+)? on)"
+    rf"[ :=(\[\"'<]+{_A}[\[\"'<(]?(?P<name>{NAME})",
     re.IGNORECASE,
 )
 _SUBJECT = re.compile(
@@ -52,20 +56,22 @@ _PROMPT = re.compile(
 _UNAME = re.compile(r"^Linux (?P<name>[A-Za-z][\w.-]*) \d+\.\d+")
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}$")
 _RANK = re.compile(r"\brank[ :=#]*(\d{1,6})\b", re.IGNORECASE)
+_DEVICE = re.compile(r"(?:gpu|cuda|npu|tpu|hpu|card|dev)[-_:]?\d$", re.IGNORECASE)
 _FILE = re.compile(
-    r"\.(?:py|c|cc|cpp|h|hpp|cu|so|sh|yaml|yml|json|txt|log|out|err|go|rs|java|f90|toml|com/\S*)$|^v?\d|^0x|^(?:rank|task|step|error|errno|exit|code|line|pid|port|gpu|cuda|mlx|ib|eth|cpu|core|thread|worker|job|stage|epoch|hl|nd|lane|slot|dimm|channel|attempt|signal|sig|type|version|python|cann|device|npu|ens|enp|hsn|nvme|sd|qp|socket|chip|ost|mdt|nccl|http|ipv|ata|bar|tcp|md|x|sha|utf|int|float|bf|fp)s?[-_]?\d*(?:_\d+)*$",
+    r"\.(?:py|c|cc|cpp|h|hpp|cu|so|sh|yaml|yml|json|txt|log|out|err|go|rs|java|f90|toml|com/\S*)$|^v?\d|^0x|^(?:rank|task|step|error|errno|exit|code|line|pid|port|mlx|ib|eth|cpu|core|thread|worker|job|stage|epoch|hl|nd|lane|slot|dimm|channel|attempt|signal|sig|type|version|python|cann|device|ens|enp|hsn|nvme|sd|qp|socket|chip|ost|mdt|nccl|http|ipv|ata|bar|tcp|md|x|sha|utf|int|float|bf|fp)s?[-_]?\d*(?:_\d+)*$",
     re.IGNORECASE,
 )
 
 
 def is_host_name(name: str) -> bool:
     """Whether a word can be a host's name: it has a digit, or is an address."""
-    return bool(_ADDRESS.match(name) or (re.search(r"\d", name) and not _FILE.search(name)))
+    no_host = _FILE.search(name) or _DEVICE.match(name)
+    return bool(_ADDRESS.match(name) or (re.search(r"\d", name) and not no_host))
 
 
 def accused_hosts(sentence: str) -> tuple[str, ...]:
     """The hosts that a sentence calls silent or lost; () where it names none. Slurm's lists are unfolded."""
-    for form in (_OBJECT, _SUBJECT, _KEYED):
+    for form in (_OBJECT, _SUBJECT, _PLACE, _KEYED):
         names = [found["name"] for found in form.finditer(sentence)]
         told = tuple(dict.fromkeys(one for name in names for one in _unfolded(name) if is_host_name(one)))
         if told:

@@ -88,8 +88,8 @@ def read_statements(case: Case) -> list[Statement]:
         if _DATA.match(line.text):
             continue
         spoken = peeled(line.text)
-        found = grammar.read(spoken.text, loud=spoken.level not in _QUIET)
-        if found is None or (found.reading.only_before_steps and case.trained):
+        found = grammar.read(spoken.text, loud=spoken.level not in _QUIET, trained=case.trained)
+        if found is None:
             continue
         if (
             found.reading.weight < SURE_WORDS

@@ -92,19 +92,21 @@ class Grammar:
     supposed: re.Pattern[str]
     again: re.Pattern[str]
 
-    def read(self, text: str, *, loud: bool = True) -> Found | None:
-        """The weightiest reading of a line without prefixes. `loud`: its level is no warning or remark."""
+    def read(self, text: str, *, loud: bool = True, trained: bool = False) -> Found | None:
+        """The weightiest reading of a line without prefixes. `loud`: its level is no warning or remark. `trained`:
+        steps were done before it.
+        """
         if not self.gate.search(text):
             return None
         loud = loud and self.calm.search(text, 0, SENTENCE_CHARS) is None
         found = (
             one
             for sentence in _SENTENCE.split(text)
-            if (one := self._read_sentence(sentence[:SENTENCE_CHARS], loud=loud)) is not None
+            if (one := self._read_sentence(sentence[:SENTENCE_CHARS], loud=loud, trained=trained)) is not None
         )
         return max(found, key=lambda one: one.reading.weight, default=None)
 
-    def _read_sentence(self, sentence: str, *, loud: bool) -> Found | None:
+    def _read_sentence(self, sentence: str, *, loud: bool, trained: bool) -> Found | None:
         told = {
             name: match
             for name, pattern in self.predicates.items()
@@ -112,7 +114,7 @@ class Grammar:
         }
         supposed = self.supposed.search(sentence) is not None
         for reading in self.readings:
-            if supposed if reading.any_level else not loud:
+            if (supposed if reading.any_level else not loud) or (trained and reading.only_before_steps):
                 continue
             if reading.phrase is not None:
                 match = reading.phrase.search(sentence)
