@@ -15,7 +15,7 @@ CUTS, REMARKS = 200, 160
 CUT_SENSE = frozenset(
     {
         *("nccl-setup", "c10d-socket-no-route", "python-module-missing", "storage-full", "sinfo-node-down"),
-        *("nvidia-nvlink-inactive", "noise-pip-retries"),
+        "nvidia-nvlink-inactive",
     }
 )
 """Signatures whose line is a failure unless the lines that were cut off show otherwise: a sample that a model
