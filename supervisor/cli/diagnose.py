@@ -29,6 +29,7 @@ from ftrun.supervisor.diagnosis.inputs import SlurmRecord
 from ftrun.supervisor.diagnosis.rules import diagnose as diagnose_facts
 from ftrun.supervisor.model.errors import EXIT_USAGE, UserError
 from ftrun.supervisor.model.types import Diagnosis, FaultClass, Proof, Topology
+from ftrun.supervisor.signatures.grammar_file import load_grammar
 from ftrun.supervisor.telemetry.line_owner import NO_OWNERS_KNOWN, KnownOwners
 from ftrun.supervisor.telemetry.tail import LogPath
 
@@ -166,7 +167,9 @@ def _diagnose_case(
     report = gathered.report
     topology = report.seats.added_to(topology)
     text = log_text.read_log_text(logs, given or b"")
-    facts = Facts(report.evidence, topology, catalog, record.ended, report.progress, text=text)
+    facts = Facts(
+        report.evidence, topology, catalog, record.ended, report.progress, text=text, grammar=load_grammar()
+    )
     found = diagnose_facts(facts)
     if found.fault is FaultClass.UNKNOWN:
         offset_bytes = report.progress.offset_bytes if report.progress is not None else 0

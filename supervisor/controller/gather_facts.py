@@ -25,6 +25,7 @@ from ftrun.supervisor.model.types import UNKNOWN_TO_SLURM, UNWATCHED, Evidence, 
 from ftrun.supervisor.nodes.from_runs import entry_prefix
 from ftrun.supervisor.nodes.remote_checks import GIVEN_UP_AFTER_S, SshVisit
 from ftrun.supervisor.policy.save_request import STEPS_CANCELLED, Occasion
+from ftrun.supervisor.signatures.grammar_file import load_grammar
 from ftrun.supervisor.store import attempt_dir
 from ftrun.supervisor.submission import in_allocation, plan
 from ftrun.supervisor.telemetry import log_watcher
@@ -139,7 +140,7 @@ def with_last_lines(ctx: RunContext, facts: Facts) -> Facts:
         if owner_of(line.text, ours) is not LineOwner.FOREIGN
         and line.offset_bytes < facts.end_offsets.get(line.file, line.offset_bytes + 1)
     )
-    return replace(facts, last_words=last, text=mine)
+    return replace(facts, last_words=last, text=mine, grammar=load_grammar())
 
 
 def facts_of_task(

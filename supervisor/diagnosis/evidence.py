@@ -203,7 +203,7 @@ def _inputs(facts: Facts) -> frozenset[Input]:
         Input.SILENT: facts.silent,
         Input.TOLD_INSIDE: facts.told_inside,
         Input.LAST_WORDS: facts.last_words,
-        Input.TEXT: facts.text,
+        Input.TEXT: facts.text and facts.grammar is not None,
     }
     return frozenset(name for name, value in there.items() if value)
 

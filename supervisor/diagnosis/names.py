@@ -75,7 +75,9 @@ def accused_hosts(sentence: str) -> tuple[str, ...]:
         names = [found["name"] for found in form.finditer(sentence)]
         told = tuple(dict.fromkeys(one for name in names for one in _unfolded(name) if is_host_name(one)))
         if told:
-            return told[:1] if form is _OBJECT else told
+            # A name that is only mentioned is meant if it is the only one.
+            mentioned = form is _KEYED and len(told) > 1
+            return () if mentioned else told[:1] if form is _OBJECT else told
     return ()
 
 

@@ -321,7 +321,7 @@ def text_alone(case: Case) -> Diagnosis | None:
             words = ["a traceback, and an exception that no signature knows"]
             return plain(FaultClass.USER_CODE, "a program of Python gave up", words, confidence=0.3)
         return _unknown(case, "it failed, and no line says why", ["only consequences were seen"])
-    if case.facts.text and not case.log.finished:
+    if Input.TEXT in case.inputs and not case.log.finished:
         return statements.text_without_cause(case, statements.read_statements(case))
     words = ["the log tells of a good end" if case.log.finished else "no line tells of a failure"]
     return plain(FaultClass.HEALTHY, "no failure seen", words, confidence=0.9 if case.log.finished else 0.7)

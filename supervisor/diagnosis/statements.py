@@ -21,7 +21,7 @@ from ftrun.supervisor.diagnosis.blame import admitted
 from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, clamp_confidence, plain
 from ftrun.supervisor.diagnosis.setup_rules import waits_for_ever
 from ftrun.supervisor.model.types import Action, Blame, Diagnosis, FaultClass, Proof, Source
-from ftrun.supervisor.signatures.grammar import Found, load_grammar, spoken_lines
+from ftrun.supervisor.signatures.grammar import Found, Grammar, spoken_lines
 from ftrun.supervisor.telemetry.line_prefix import Spoken, peeled
 
 if TYPE_CHECKING:
@@ -69,7 +69,9 @@ def read_statements(case: Case) -> list[Statement]:
     harmless.
     """
     text = case.facts.text
-    grammar = load_grammar()
+    if not text:
+        return []
+    grammar = _grammar(case)
     known = _known_places(case)
     steps_end = (
         case.progress.offset_bytes if case.progress is not None and case.progress.steps_seen > 1 else 0
@@ -99,6 +101,11 @@ def read_statements(case: Case) -> list[Statement]:
             continue
         told.append(Statement(found, line, spoken, at))
     return told
+
+
+def _grammar(case: Case) -> Grammar:
+    assert case.facts.grammar is not None, "rules of statements need Input.TEXT"
+    return case.facts.grammar
 
 
 def _known_places(case: Case) -> frozenset[tuple[str, int]]:
@@ -227,7 +234,7 @@ def _accused(case: Case, best: Statement, same: Sequence[Statement]) -> tuple[st
         named = [host] if (host := names.asked_host(texts)) else []
     if not named and best.spoken.rank is not None and who == "self":
         named = [f"rank {best.spoken.rank}"]
-    if not named and (ranks := names.accused_ranks(best.found.sentence)):
+    if not named and len(ranks := names.accused_ranks(best.found.sentence)) == 1:
         named = [f"rank {ranks[0]}"]
     found = tuple(dict.fromkeys(node for name in named if (node := admitted(name, case.topology))))
     return found if len(found) <= _NAMED_MAX else ()
@@ -239,7 +246,7 @@ _NAMED_MAX = 4
 def _health_after(case: Case, last: Statement) -> bool:
     """Whether the text goes on to a good end behind the statement."""
     text = case.facts.text
-    grammar = load_grammar()
+    grammar = _grammar(case)
     after = [line.text for line in text[last.at + 1 :] if line.file == last.line.file][-_END_LINES:]
     return any(grammar.health.search(one) for one in after)
 
@@ -269,13 +276,15 @@ def named_beside(case: Case, found: Diagnosis) -> Diagnosis | None:
         spoken = peeled(line.text)
         at = places.get((line.file, line.line))
         told = names.accused_hosts(spoken.text) if found.blame is Blame.NODE else ()
-        told = told or ((spoken.host,) if spoken.host and names.is_host_name(spoken.host) else ())
+        own = found.blame is Blame.DEVICE  # a line about another node only has its reporter in front
+        if own and not told and names.is_host_name(spoken.host):
+            told = (spoken.host,)
         if not told and at is not None:
             told = names.recorded_hosts(texts, at)
-        if not told and spoken.rank is None and at is not None:
-            told = _rank_above(texts, at)
-        elif not told and spoken.rank is not None:
+        if own and not told and spoken.rank is not None:
             told = (f"rank {spoken.rank}",)
+        elif own and not told and at is not None:
+            told = _rank_above(texts, at)
         named += told
     named = named or ([host] if (host := names.asked_host(texts)) else [])
     who = tuple(dict.fromkeys(node for name in named if (node := admitted(name, case.topology))))
@@ -301,7 +310,7 @@ def _rank_above(texts: Sequence[str], at: int) -> tuple[str, ...]:
 
 def text_without_cause(case: Case, told: Sequence[Statement]) -> Diagnosis:
     """A text without a record and without a cause: what speaks for health, and how sure that is."""
-    grammar = load_grammar()
+    grammar = _grammar(case)
     texts = [line.text for line in case.facts.text]
     ends_well = any(grammar.health.search(text) for text in texts[-_END_LINES:])
     endless = waits_for_ever(case) if not ends_well else None

@@ -1,4 +1,4 @@
-"""A grammar of failure statements: what failed, what became of it, what that means. (I/O)
+"""A grammar of failure statements: what failed, what became of it, what that means. (pure)
 
 Signatures know sentences; the grammar knows words, and reads a sentence that no signature knows. A *subject*
 (a device, a host, a file) and a *predicate* (does not answer, is full, is not found) in one sentence make a
@@ -13,17 +13,12 @@ level INFO) count then.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model.types import FaultClass
-
-FILE = Path(__file__).parents[1] / "catalog" / "grammar" / "statements.toml"
 
 SENTENCE_CHARS = 400
 """A sentence is read up to here."""
@@ -158,12 +153,6 @@ def _is_denied(sentence: str, match: re.Match[str]) -> bool:
         _NONE_BEFORE.search(sentence[max(0, match.start() - 40) : match.start()])
         or _NONE_AFTER.match(sentence, match.end())
     )
-
-
-@cache
-def load_grammar() -> Grammar:
-    """Our grammar, read once a process. Raises ValueError (one line) for a wrong file."""
-    return parse_grammar(tomllib.loads(FILE.read_text("utf-8")))
 
 
 def parse_grammar(table: Mapping[str, Any]) -> Grammar:

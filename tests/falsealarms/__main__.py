@@ -24,6 +24,7 @@ from ftrun.supervisor.diagnosis.facts import Facts
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model.types import Diagnosis, FaultClass, Role, Topology
 from ftrun.supervisor.signatures import catalog as signatures_catalog
+from ftrun.supervisor.signatures.grammar_file import load_grammar
 from tests.falsealarms import computing, machine, training
 from tests.falsealarms.dice import Dice
 
@@ -96,6 +97,7 @@ def judge(tally: Tally, made: Format, log: bytes, catalog: signatures_catalog.Ca
                 catalog=catalog,
                 progress=report.progress,
                 text=lines,
+                grammar=load_grammar(),
             )
         )
         _note(tally, made, name, found)

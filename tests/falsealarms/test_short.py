@@ -7,6 +7,7 @@ from ftrun.supervisor.diagnosis.facts import Facts
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model.types import Diagnosis, Topology
 from ftrun.supervisor.signatures import catalog
+from ftrun.supervisor.signatures.grammar_file import load_grammar
 from tests.falsealarms import __main__ as alarms
 from tests.falsealarms import short
 
@@ -28,7 +29,9 @@ def _judged(log: bytes) -> Diagnosis:
     report = inputs.read_attempt_files([], catalog=known, stdin=log).report
     text = log_text.read_log_text([], log)
     seats = report.seats.added_to(Topology())
-    return diagnose(Facts(report.evidence, seats, known, progress=report.progress, text=text))
+    return diagnose(
+        Facts(report.evidence, seats, known, progress=report.progress, text=text, grammar=load_grammar())
+    )
 
 
 def test_pieces_of_healthy_logs_are_not_called_failures_for_their_words() -> None:

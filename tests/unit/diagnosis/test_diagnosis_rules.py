@@ -37,6 +37,7 @@ from ftrun.supervisor.model.types import (
 )
 from ftrun.supervisor.policy import start_decision
 from ftrun.supervisor.signatures import catalog
+from ftrun.supervisor.signatures.grammar_file import load_grammar
 from ftrun.supervisor.signatures.scanner import Scanner
 from ftrun.supervisor.telemetry.progress import Progress
 from tests.unit.cases import diagnosis
@@ -111,7 +112,7 @@ def _facts(*lines: str, **more: Any) -> Facts:
 def _read(*lines: str, **more: Any) -> Facts:
     """The facts of a text alone, with its lines as they stand."""
     text = tuple(text_lines("job.log", "\n".join(lines).encode()))
-    known: dict[str, Any] = {"ended": None, "attempt": None, "text": text} | more
+    known: dict[str, Any] = {"ended": None, "attempt": None, "text": text, "grammar": load_grammar()} | more
     return replace(_facts(*lines, **known), topology=Topology())
 
 

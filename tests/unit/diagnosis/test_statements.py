@@ -15,8 +15,10 @@ from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model.run import Attempt, Launch, LaunchEnd
 from ftrun.supervisor.model.types import Action, Diagnosis, FaultClass, Topology
 from ftrun.supervisor.signatures import catalog
+from ftrun.supervisor.signatures.grammar_file import load_grammar
 
 CATALOG = catalog.load()
+GRAMMAR = load_grammar()
 FAILED = Ended("FAILED", "NonZeroExitCode", exit_code=1)
 STEPS = "".join(f"step {step} loss 2.{step}\n" for step in range(1, 9))
 
@@ -30,7 +32,16 @@ def read(
     topology = report.seats.added_to(Topology(nodes=tuple(nodes.split())))
     text = log_text.read_log_text([], log)
     return diagnose(
-        Facts(report.evidence, topology, CATALOG, ended, report.progress, attempt=attempt, text=text)
+        Facts(
+            report.evidence,
+            topology,
+            CATALOG,
+            ended,
+            report.progress,
+            attempt=attempt,
+            text=text,
+            grammar=GRAMMAR,
+        )
     )
 
 

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from ftrun.supervisor.model.types import FaultClass
-from ftrun.supervisor.signatures.grammar import CONFIDENCE_MAX, load_grammar, parse_grammar, spoken_lines
+from ftrun.supervisor.signatures.grammar import CONFIDENCE_MAX, parse_grammar, spoken_lines
+from ftrun.supervisor.signatures.grammar_file import load_grammar
 from ftrun.supervisor.telemetry.line_prefix import peeled
 
 GRAMMAR = load_grammar()
