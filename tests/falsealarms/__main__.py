@@ -27,6 +27,7 @@ from ftrun.supervisor.signatures import catalog as signatures_catalog
 from ftrun.supervisor.signatures.grammar_file import load_grammar
 from tests.falsealarms import computing, machine, training
 from tests.falsealarms.dice import Dice
+from tests.falsealarms.short import UNKNOWN_MAX
 
 MIB = 1 << 20
 Format = Callable[[Dice], Iterator[str]]
@@ -105,7 +106,11 @@ def judge(tally: Tally, made: Format, log: bytes, catalog: signatures_catalog.Ca
 
 def _note(tally: Tally, made: Format, end: str, found: Diagnosis) -> None:
     stop = not found.retry and found.fault is not FaultClass.HEALTHY
-    wrong = found.fault is not FaultClass.HEALTHY if end == "no record" else bool(found.signature)
+    # What nobody knows may be called unknown if the confidence says so (short.py).
+    guess = found.fault is FaultClass.UNKNOWN and found.confidence <= UNKNOWN_MAX
+    wrong = (
+        found.fault is not FaultClass.HEALTHY and not guess if end == "no record" else bool(found.signature)
+    )
     tally.stops += stop
     tally.exclusions += found.exclude
     tally.blamed += len(found.nodes)
