@@ -49,6 +49,14 @@ _SEVERE = re.compile(
     re.IGNORECASE,
 )
 _QUIET = frozenset("widnt")
+_KERNEL = re.compile(r"^(?:<\d+>)?\[ *\d+\.\d{4,6}\]|\bkernel: ")
+_OF_KERNELS = frozenset(
+    {
+        *(FaultClass.HARDWARE_GPU, FaultClass.HARDWARE_OTHER, FaultClass.NETWORK, FaultClass.NODE),
+        *(FaultClass.STORAGE, FaultClass.OOM_HOST),
+    }
+)
+"""What a kernel can tell of. Of a job's settings or program it knows nothing."""
 _DATA = re.compile(
     r"""\s*(?:[\w.]+: [\[{]|:::\w+ |[{\[] ?["'][\w/ ]+["']: ?(?:[\d"'\[{]|nan|true|false|null))"""
 )
@@ -91,7 +99,7 @@ def read_statements(case: Case) -> list[Statement]:
             continue
         spoken = peeled(line.text)
         found = grammar.read(spoken.text, loud=spoken.level not in _QUIET, trained=case.trained)
-        if found is None:
+        if found is None or (_KERNEL.search(line.text) and found.reading.fault not in _OF_KERNELS):
             continue
         if (
             found.reading.weight < SURE_WORDS
