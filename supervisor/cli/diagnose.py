@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ftrun.hooks.runtime.ownership import private_folders
+from ftrun.slurm.client.parse import parse_state
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import argument, option
 from ftrun.supervisor.config import sources
-from ftrun.supervisor.diagnosis import inputs, unknown_cause
+from ftrun.supervisor.diagnosis import inputs, log_text, unknown_cause
+from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.facts import Facts
 from ftrun.supervisor.diagnosis.inputs import SlurmRecord
 from ftrun.supervisor.diagnosis.rules import diagnose as diagnose_facts
@@ -32,6 +34,7 @@ from ftrun.supervisor.model.errors import EXIT_USAGE, UserError
 from ftrun.supervisor.model.types import Diagnosis, FaultClass, Proof, Topology
 from ftrun.supervisor.opinion import inquiry
 from ftrun.supervisor.opinion.endpoint import Endpoint, NoAnswer
+from ftrun.supervisor.signatures.grammar_file import load_grammar
 from ftrun.supervisor.telemetry.line_owner import NO_OWNERS_KNOWN, KnownOwners
 from ftrun.supervisor.telemetry.tail import LogPath
 
@@ -67,7 +70,14 @@ def diagnose(
     each: Annotated[bool, option("--each", "Diagnose every file by itself.")] = False,
     as_json: Annotated[bool, option("--json", "Print one JSON object for each case.")] = False,
     nodes: Annotated[
-        str, option("--nodes", "The nodes of the job (n[1-4],n7): no other is blamed.", "LIST")
+        str, option("--nodes --nodelist", "The nodes of the job (n[1-4],n7): no other is blamed.", "LIST")
+    ] = "",
+    ended_with: Annotated[
+        str,
+        option("--exit", "The exit status of the job: 1, or 0:9 as Slurm writes a signal.", "CODE[:SIGNAL]"),
+    ] = "",
+    state: Annotated[
+        str, option("--state", "Slurm's state of the job: FAILED, NODE_FAIL, TIMEOUT ...", "STATE")
     ] = "",
     ranks_per_node: Annotated[
         int,
@@ -103,6 +113,7 @@ def diagnose(
     wrong usage.
     """
     hosts = common.nodes_named([nodes], "--nodes")
+    told = _told_end(ended_with, state)
     if ranks_per_node and not hosts:
         raise UserError("--ranks-per-node needs --nodes, in the order of the ranks")
     catalog = common.load_catalog()
@@ -111,6 +122,8 @@ def diagnose(
     status = EXIT_HEALTHY
     unread = False
     for number, case in enumerate(_cases(logs, each=each)):
+        if told is not None:
+            case = replace(case, known=SlurmRecord(told, case.known.nodes))  # noqa: PLW2901
         facts, found, complete = _diagnose_case(case, _topology(case, hosts, ranks_per_node), catalog, like)
         unread = unread or not complete
         if found is None:
@@ -165,7 +178,10 @@ def _diagnose_case(
         topology = replace(topology, nodes=record.nodes)
     report = gathered.report
     topology = report.seats.added_to(topology)
-    facts = Facts(report.evidence, topology, catalog, record.ended, report.progress)
+    text = log_text.read_log_text(logs, given or b"")
+    facts = Facts(
+        report.evidence, topology, catalog, record.ended, report.progress, text=text, grammar=load_grammar()
+    )
     found = diagnose_facts(facts)
     if found.fault is FaultClass.UNKNOWN:
         offset_bytes = report.progress.offset_bytes if report.progress is not None else 0
@@ -273,6 +289,21 @@ def _status(found: Diagnosis) -> int:
     if found.fault is FaultClass.UNKNOWN:
         return EXIT_UNKNOWN
     return EXIT_RETRY if found.retry else EXIT_DO_NOT_RETRY
+
+
+def _told_end(ended_with: str, state: str) -> Ended | None:
+    """The end that the user tells of; None for nothing. Raises UserError for words that Slurm does not use."""
+    if not ended_with and not state:
+        return None
+    code, _, signal = ended_with.partition(":")
+    if ended_with and not (code.isdecimal() and (signal or "0").isdecimal()):
+        raise UserError(f"--exit {ended_with}: it must be a number such as 1, or 0:9 for signal 9")
+    known = parse_state(state or ("FAILED" if int(code or 0) or int(signal or 0) else "COMPLETED"))
+    if not known.ended:
+        raise UserError(
+            f"--state {state}: no state of a job that has ended; Slurm says COMPLETED, FAILED, TIMEOUT ..."
+        )
+    return Ended(known.value, exit_code=int(code or 0), exit_signal=int(signal or 0))
 
 
 def _files(arguments: list[str]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from ftrun.supervisor.config.settings import text_of
 from ftrun.supervisor.context.cluster_view import lost_nodes
 from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import checkpoint_request, observe
-from ftrun.supervisor.diagnosis import inputs, resumable, suspicions, unknown_cause
+from ftrun.supervisor.diagnosis import inputs, log_text, resumable, suspicions, unknown_cause
 from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.facts import Facts, LostCompanion, SbatchRefusal
 from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, NodeFacts
@@ -44,10 +44,12 @@ from ftrun.supervisor.opinion.answer import BadAnswer
 from ftrun.supervisor.opinion.endpoint import Endpoint, NoAnswer, Request
 from ftrun.supervisor.opinion.question import Question
 from ftrun.supervisor.policy.save_request import STEPS_CANCELLED, Occasion
+from ftrun.supervisor.signatures.grammar_file import load_grammar
 from ftrun.supervisor.store import attempt_dir
 from ftrun.supervisor.store.attempt_dir import LaunchRecord
 from ftrun.supervisor.submission import in_allocation, plan
 from ftrun.supervisor.telemetry import log_watcher
+from ftrun.supervisor.telemetry.line_owner import LineOwner, owner_of
 
 HEALTHY_MAX = 4  # earlier launches whose logs show what is normal
 PINGED_LATE_S = 15.0  # Slurm pings three times in SlurmdTimeout, and takes its time
@@ -133,7 +135,9 @@ def facts_of_end(ctx: RunContext) -> Facts:
 
 
 def with_last_lines(ctx: RunContext, facts: Facts) -> Facts:
-    """The same facts, with new or odd lines among the last ones: for an end without a cause."""
+    """The same facts, with the lines of the logs as they stand, and those of them that are new or odd: for an
+    end without a cause.
+    """
     attempt, report = ctx.attempt, ctx.observations.report
     progress = report.progress if report is not None else None
     place = ctx.run_dir, attempt.number, attempt.launch.number
@@ -143,14 +147,23 @@ def with_last_lines(ctx: RunContext, facts: Facts) -> Facts:
         if incident.fault != FaultClass.UNKNOWN
     ]
     healthy = (log for one in explained[-HEALTHY_MAX:] for log in log_watcher.start_logs(ctx.run_dir, *one))
+    logs = log_watcher.launch_logs(*place) + observe.extra_logs(ctx)
+    ours = log_watcher.known_owners(*place).having(*attempt.family)
     last = unknown_cause.suspicious_lines(
-        log_watcher.launch_logs(*place) + observe.extra_logs(ctx),
+        logs,
         facts.topology,
         step_offset_bytes=progress.offset_bytes if progress is not None else 0,
         healthy=list(healthy),
-        ours=log_watcher.known_owners(*place).having(*attempt.family),
+        ours=ours,
     )
-    return replace(facts, last_words=last)
+    text = log_text.read_log_text(logs)
+    mine = tuple(
+        line
+        for line in text
+        if owner_of(line.text, ours) is not LineOwner.FOREIGN
+        and line.offset_bytes < facts.end_offsets.get(line.file, line.offset_bytes + 1)
+    )
+    return replace(facts, last_words=last, text=mine, grammar=load_grammar())
 
 
 def with_opinion(ctx: RunContext, facts: Facts, found: Diagnosis) -> Facts | None:

@@ -90,7 +90,7 @@ def with_learned_ranks(evidence: Sequence[Evidence], topology: Topology) -> Topo
     topology = topology if topology.nodes else replace(topology, nodes=_asked_at(evidence))
     for line in evidence:
         rank, host = _seat(line)
-        node = _admitted(host, topology)
+        node = admitted(host, topology)
         if rank is not None and node:
             told[rank] = node if told.get(rank, node) == node else ""
     return replace(topology, rank_node={**told, **topology.rank_node}) if told else topology
@@ -140,7 +140,7 @@ def writer_of(line: Evidence, topology: Topology) -> str | None:
     """Who wrote `line`: a host, or "rank N" where the host is unknown; None where the line does not say."""
     label = LABEL.match(line.text) if topology.nodes else None
     for name in [*_names_in(line), *([label["host"]] if label else [])]:
-        known = _admitted(name, topology)
+        known = admitted(name, topology)
         if known:
             return known
     return topology.nodes[0] if len(topology.nodes) == 1 else _by_file(line, topology)
@@ -204,7 +204,7 @@ def _absent_nodes(
 
 
 def _ranks(ranks: Sequence[int], topology: Topology, words: str) -> Culprits:
-    names = [_admitted(f"rank {rank}", topology) for rank in ranks]
+    names = [admitted(f"rank {rank}", topology) for rank in ranks]
     told = ", ".join(
         f"rank {rank}" + (f" on {name}" if name and not name.startswith("rank ") else "")
         for rank, name in zip(ranks, names, strict=True)
@@ -230,7 +230,7 @@ def _located(blame: Blame, line: Evidence, topology: Topology) -> Sequence[str |
     listed = line.captures.get("host", "")
     if "[" in listed or "," in listed:
         try:
-            return [_admitted(name, topology) for name in nodeset.expand(listed)]
+            return [admitted(name, topology) for name in nodeset.expand(listed)]
         except ValueError:
             return ()
     return (writer_of(line, topology) if blame is Blame.DEVICE else _named_node(line, topology),)
@@ -246,7 +246,7 @@ def _named_node(line: Evidence, topology: Topology) -> str | None:
     names += [f"rank {rank}" for rank in ranks if rank.isdigit()]
     syslog = SYSLOG_PREFIX.search(line.text)
     names.append(syslog["host"] if syslog else "")
-    known = next((node for name in names if (node := _admitted(name, topology))), None)
+    known = next((node for name in names if (node := admitted(name, topology))), None)
     return known or (topology.nodes[0] if len(topology.nodes) == 1 else _by_file(line, topology))
 
 
@@ -254,11 +254,11 @@ def _in_most_pairs(lines: Sequence[Evidence], topology: Topology) -> Culprits:
     pairs: set[tuple[str, str]] = set()
     peers: list[str | None] = []
     for line in lines:
-        peer = _admitted(line.captures.get("peer") or line.captures.get("ip") or "", topology)
+        peer = admitted(line.captures.get("peer") or line.captures.get("ip") or "", topology)
         if peer is None:
             continue
         peers.append(peer)
-        witness = _admitted(line.captures.get("host") or "", topology) or writer_of(line, topology) or ""
+        witness = admitted(line.captures.get("host") or "", topology) or writer_of(line, topology) or ""
         if witness != peer:
             pairs.add((witness, peer))
     # With unknown nodes, a text may be one victim's excerpt: the victim reports all pairs, so it is in all.
@@ -325,7 +325,7 @@ def _seat(line: Evidence) -> tuple[int | None, str]:
     return (rank_of(line), prefix["host"]) if prefix else (None, "")
 
 
-def _admitted(name: str, topology: Topology) -> str | None:
+def admitted(name: str, topology: Topology) -> str | None:
     """`name` as a node of the attempt; unchanged where the attempt's nodes are unknown."""
     if not name or name in NOBODY or name.startswith(NOBODYS):
         return None

@@ -241,7 +241,7 @@ _LISTEN = re.compile(r"failed to listen on any local")
 
 
 def _daemon_alone(found: Diagnosis, _lines: Sequence[Evidence], case: Case) -> Diagnosis | None:
-    """A node that only mpirun misses may be well. Blame it only if another line names that host too."""
+    """A node that only mpirun misses may be well. It is left out only if another line names that host too."""
     if not found.nodes:
         return None
     others = [line for line, of in case.log.causes if of.id not in DAEMONS] + list(case.log.spoken)
@@ -250,9 +250,9 @@ def _daemon_alone(found: Diagnosis, _lines: Sequence[Evidence], case: Case) -> D
         return None
     words = (
         *found.rests_on,
-        "nothing but mpirun's own word speaks against that node: it is not blamed for it",
+        "nothing but mpirun's own word speaks against that node: a lead, and no reason to leave it out",
     )
-    return replace(found, nodes=(), exclude=False, blame=Blame.UNKNOWN, rests_on=words)
+    return replace(found, exclude=False, action=Action.RESUBMIT, rests_on=words)
 
 
 def _starts_nowhere(found: Diagnosis, _lines: Sequence[Evidence], case: Case) -> Diagnosis | None:

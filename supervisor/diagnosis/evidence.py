@@ -140,6 +140,7 @@ class Input(StrEnum):
     TOLD_INSIDE = "told-inside"
     LAST_WORDS = "last-words"
     OPINION = "opinion"
+    TEXT = "text"  # the lines of the logs as they stand
 
 
 ODD_STATES = frozenset({"CANCELLED", "GONE", "REVOKED"})
@@ -208,6 +209,7 @@ def _inputs(facts: Facts) -> frozenset[Input]:
         Input.TOLD_INSIDE: facts.told_inside,
         Input.LAST_WORDS: facts.last_words,
         Input.OPINION: facts.second_opinion,
+        Input.TEXT: facts.text and facts.grammar is not None,
     }
     return frozenset(name for name, value in there.items() if value)
 

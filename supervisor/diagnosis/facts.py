@@ -18,9 +18,11 @@ from ftrun.supervisor.model.types import Diagnosis, Evidence, Opinion, Proof, To
 
 if TYPE_CHECKING:
     from ftrun.supervisor.diagnosis.checkpoint_blame import ResumedCheckpoint
+    from ftrun.supervisor.diagnosis.log_text import TextLine
     from ftrun.supervisor.model.run import Attempt, GivenUpTasks
     from ftrun.supervisor.model.types import PrelaunchHold
     from ftrun.supervisor.signatures.catalog import Catalog
+    from ftrun.supervisor.signatures.grammar import Grammar
     from ftrun.supervisor.telemetry.progress import Progress
 
 
@@ -49,7 +51,8 @@ class Facts:
 
     The log: `evidence` in any order (signatures that the catalog does not know are ignored), `topology`,
     `progress`, and `resumed`, the checkpoint that the start loaded. `last_words` are the lines of an
-    unexplained end that a person should read.
+    unexplained end that a person should read, `text` the first and last lines of its logs as they
+    stand, and `grammar` how to read them.
 
     The end: `ended` (None = still alive, or a text without a record). `attempt` is the run's journal of it,
     `requeues` whether Slurm requeues a job that lost a node, `wish` what a person asked for, `near_limit`
@@ -78,6 +81,8 @@ class Facts:
     progress: Progress | None = None
     resumed: ResumedCheckpoint | None = None
     last_words: tuple[Proof, ...] = ()
+    text: tuple[TextLine, ...] = ()
+    grammar: Grammar | None = None
     attempt: Attempt | None = None
     requeues: bool = True
     wish: str = ""

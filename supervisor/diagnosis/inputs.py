@@ -18,13 +18,11 @@ torch.distributed.elastic.multiprocessing.errors, scontrol(1), sacct(1).
 from __future__ import annotations
 
 import glob
-import gzip
 import io
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
@@ -39,6 +37,7 @@ from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.config.home import home_dir
 from ftrun.supervisor.diagnosis import flight_recorder
 from ftrun.supervisor.diagnosis.class_defaults import Ended
+from ftrun.supervisor.diagnosis.log_text import opened_log
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.types import Source
 from ftrun.supervisor.store import attempt_dir
@@ -246,7 +245,6 @@ ATTACHMENT_HEAD_BYTES = 4096
 """A live run may have thousands of logs, and each one is checked, so little is read."""
 
 STDIN = "<stdin>"
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _SOURCES = {FileKind.KERNEL: Source.KERNEL, FileKind.DEVICE: Source.COUNTER}
 
 
@@ -284,7 +282,7 @@ def read_attempt_files(
                 reading.dumps.append(flight_recorder.read_dump(Path(path)))
                 reading.dump_paths.append(path)
                 continue
-            with _opened(path) as stream:
+            with opened_log(path) as stream:
                 reading.take(path, _up_to(stream, log.end_offset_bytes), log.start_offset_bytes)
         except flight_recorder.BadDump as error:
             reading.unread.append(str(error))
@@ -421,27 +419,6 @@ def _chunks(stream: IO[bytes]) -> Iterator[bytes]:
 def _is_dump(path: str) -> bool:
     with open(path, "rb") as stream:
         return flight_recorder.looks_like_dump(stream.read(ATTACHMENT_HEAD_BYTES))
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[IO[bytes]]:
-    """The unpacked content of a file. Raises OSError, EOFError or ValueError where it cannot be read."""
-    with open(path, "rb") as plain:
-        magic = plain.read(4)
-        plain.seek(0)
-        if magic.startswith(_GZIP):
-            with gzip.open(plain) as unpacked:
-                yield cast("IO[bytes]", unpacked)
-        elif magic == _ZSTD:
-            import zstandard
-
-            try:
-                with zstandard.open(plain, "rb") as unpacked:
-                    yield unpacked
-            except zstandard.ZstdError as error:
-                raise ValueError(str(error)) from None
-        else:
-            yield plain
 
 
 def find_extra_logs(settings: Mapping[str, Any], base: str, since_s: float) -> list[str]:

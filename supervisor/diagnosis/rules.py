@@ -35,11 +35,13 @@ from ftrun.supervisor.diagnosis import (
     rank_deaths,
     review,
     second_opinion,
+    setup_rules,
+    statements,
     suspect_nodes,
 )
 from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, clamp_confidence, plain, proofs
-from ftrun.supervisor.diagnosis.evidence import Case, Input, case_of
-from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, FaultClass, Role, Source
+from ftrun.supervisor.diagnosis.evidence import IGNORED, LOGGER, Case, Input, case_of
+from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, FaultClass, Layer, Role, Source
 
 if TYPE_CHECKING:
     from ftrun.supervisor.diagnosis.facts import Facts
@@ -53,10 +55,24 @@ TOLD_BY_SLURM = frozenset({FaultClass.PREEMPTED, FaultClass.TIMELIMIT, FaultClas
 TRACEBACK = "python-traceback"
 """The signature of the first line of a traceback."""
 
+REPORTED_ONLY = frozenset({LOGGER, IGNORED})
+"""Signatures of tracebacks that Python prints and goes on after."""
+
 NAMELESS = 0.5
-"""The least confidence in broken hardware that costs a node although no line names it: a wrong set-up can
-look like a sick node.
+"""The least confidence in a sick machine that costs a node although no line names it: a wrong set-up can look
+like one.
 """
+
+OF_MACHINES = frozenset({Layer.HARDWARE, Layer.NETWORK, Layer.NODE, Layer.RUNTIME})
+"""Layers whose lines tell of the machine on which they were printed."""
+
+SEEN_FROM_AFAR = frozenset(
+    {"node-unreachable", "ray-node-died", "node-maintenance-event", "slurm-node-said-down"}
+)
+"""Signatures of a machine that others miss. Without its name, nobody knows which one to leave out."""
+
+MEASURED_BY_SLURM = frozenset({"slurm-node-rebooted", "slurm-kill-task-failed", "slurm-stepd-unkillable"})
+"""Signatures of a machine's state that Slurm's daemon there reported."""
 
 STATES_OF_OTHERS = frozenset({"PREEMPTED", "TIMEOUT", "DEADLINE", "CANCELLED"})
 """States in which Slurm ended the job for a reason that has nothing to do with a node."""
@@ -301,11 +317,14 @@ def text_alone(case: Case) -> Diagnosis | None:
     """A text without a record of an end, and without a line that can be a cause."""
     if case.ended is not None:
         return None
-    if case.log.consequences and not case.log.finished:
+    reported = case.log.noted & REPORTED_ONLY and {line.signature for line in case.log.spoken} == {TRACEBACK}
+    if case.log.consequences and not case.log.finished and not reported:
         if {line.signature for line in case.log.spoken} == {TRACEBACK}:
             words = ["a traceback, and an exception that no signature knows"]
             return plain(FaultClass.USER_CODE, "a program of Python gave up", words, confidence=0.3)
         return _unknown(case, "it failed, and no line says why", ["only consequences were seen"])
+    if Input.TEXT in case.inputs and not case.log.finished:
+        return statements.text_without_cause(case, statements.read_statements(case))
     words = ["the log tells of a good end" if case.log.finished else "no line tells of a failure"]
     return plain(FaultClass.HEALTHY, "no failure seen", words, confidence=0.9 if case.log.finished else 0.7)
 
@@ -336,7 +355,7 @@ def _by_signature(case: Case, signature: Signature) -> Diagnosis:
         who = blame.find_culprits(signature.blame, lines, case.topology)
     sources = _agreeing(case, signature, lines)
     confidence, words = _earned(case, signature, lines, sources)
-    broken = signature.fault in HARDWARE and confidence >= NAMELESS
+    broken = _is_measured(signature) and confidence >= NAMELESS
     to_elsewhere = signature.action in {Action.DRAIN, Action.EXCLUDE}
     found = Diagnosis(
         fault=signature.fault,
@@ -354,6 +373,15 @@ def _by_signature(case: Case, signature: Signature) -> Diagnosis:
         sources=sources,
     )
     return context_rules.in_context(found, lines, case)
+
+
+def _is_measured(signature: Signature) -> bool:
+    """Whether the line tells of a state measured on a machine: then Slurm knows which one it was."""
+    if signature.fault in HARDWARE or signature.id in MEASURED_BY_SLURM:
+        return True
+    here = signature.layer in OF_MACHINES and signature.id not in SEEN_FROM_AFAR
+    of_one = signature.role is Role.CAUSE and signature.blame in {Blame.NODE, Blame.DEVICE}
+    return here and of_one and signature.fault in {FaultClass.NODE, FaultClass.NETWORK}
 
 
 def _agreeing(case: Case, signature: Signature, lines: Sequence[Evidence]) -> tuple[Source, ...]:
@@ -446,6 +474,8 @@ RULES: tuple[Rule, ...] = (
     Rule("log", Part.CAUSE, log_cause, "a line that can be a cause says more than what follows"),
     Rule("cut-off", Part.CAUSE, context_rules.cut_off, "only lost connections, and no end on record"),
     Rule("job-forgotten", Part.CAUSE, job_forgotten, "before the exit, which only follows; after the log's own cause"),
+    Rule("statement", Part.CAUSE, statements.stated_cause,
+         "words that no signature knows say less than a signature, and more than a number", Input.TEXT),
     Rule("launch-failure", Part.CAUSE, launch_failure, "Slurm's reason, where the log has none"),
     Rule("requeued", Part.CAUSE, requeued, "only where nothing was wrong, so after the log"),
     Rule("exit-record", Part.CAUSE, exit_record, "a number says little, so after everything with words"),
@@ -454,6 +484,12 @@ RULES: tuple[Rule, ...] = (
     Rule("checkpoint", Part.REVIEW, review.review_checkpoint,
          "needs the log's cause: a checkpoint may not load", Input.RESUMED),
     Rule("counted", Part.REVIEW, with_consequences, "the other lines of the log count for its cause only"),
+    Rule("sentence", Part.REVIEW, statements.sentence_before_type,
+         "the words of an exception say more than its type", Input.TEXT),
+    Rule("set-up", Part.REVIEW, setup_rules.judge_setup,
+         "before names: a set-up blames nobody", Input.TEXT),
+    Rule("named-beside", Part.REVIEW, statements.named_beside,
+         "a name beside the lines of the cause, where they name nobody", Input.TEXT),
     Rule("cancelled-by-us", Part.REVIEW, review.cancelled_by_us,
          "our own cancel is no person's", Input.OUR_END),
     Rule("put-back", Part.REVIEW, review.requeued_then_gone,

@@ -18,14 +18,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
 
-from ftrun.supervisor.diagnosis import inputs
+from ftrun.supervisor.diagnosis import inputs, log_text
 from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.facts import Facts
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.model.types import Diagnosis, FaultClass, Role, Topology
 from ftrun.supervisor.signatures import catalog as signatures_catalog
+from ftrun.supervisor.signatures.grammar_file import load_grammar
 from tests.falsealarms import computing, machine, training
 from tests.falsealarms.dice import Dice
+from tests.falsealarms.short import UNKNOWN_MAX
 
 MIB = 1 << 20
 Format = Callable[[Dice], Iterator[str]]
@@ -86,6 +88,7 @@ def judge(tally: Tally, made: Format, log: bytes, catalog: signatures_catalog.Ca
         signature = catalog.by_id[one.signature]
         if signature.role in ROLES and signature.fault is not FaultClass.HEALTHY:
             tally.hits[one.signature, signature.role.value] += one.count
+    lines = log_text.read_log_text([], log)
     for name, ended in ENDS.items():
         found = diagnose(
             Facts(
@@ -94,6 +97,8 @@ def judge(tally: Tally, made: Format, log: bytes, catalog: signatures_catalog.Ca
                 ended=ended,
                 catalog=catalog,
                 progress=report.progress,
+                text=lines,
+                grammar=load_grammar(),
             )
         )
         _note(tally, made, name, found)
@@ -101,7 +106,11 @@ def judge(tally: Tally, made: Format, log: bytes, catalog: signatures_catalog.Ca
 
 def _note(tally: Tally, made: Format, end: str, found: Diagnosis) -> None:
     stop = not found.retry and found.fault is not FaultClass.HEALTHY
-    wrong = found.fault is not FaultClass.HEALTHY if end == "no record" else bool(found.signature)
+    # What nobody knows may be called unknown if the confidence says so (short.py).
+    guess = found.fault is FaultClass.UNKNOWN and found.confidence <= UNKNOWN_MAX
+    wrong = (
+        found.fault is not FaultClass.HEALTHY and not guess if end == "no record" else bool(found.signature)
+    )
     tally.stops += stop
     tally.exclusions += found.exclude
     tally.blamed += len(found.nodes)

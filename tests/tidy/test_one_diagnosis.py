@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[2] / "supervisor"
 DIAGNOSIS = {
     "diagnosis/checkpoint_blame.py", "diagnosis/class_defaults.py", "diagnosis/context_rules.py", "diagnosis/facts.py",
     "diagnosis/known_ends.py", "diagnosis/node_findings.py", "diagnosis/rank_deaths.py", "diagnosis/review.py",
-    "diagnosis/rules.py", "diagnosis/second_opinion.py", "diagnosis/suspect_nodes.py", "diagnosis/suspicions.py",
+    "diagnosis/rules.py", "diagnosis/second_opinion.py", "diagnosis/setup_rules.py", "diagnosis/statements.py",
+    "diagnosis/suspect_nodes.py", "diagnosis/suspicions.py",
 }  # fmt: skip
 # A simulated fault has no evidence: what ftrun would say of it is made from its description.
 SIMULATED = {"simulator/ftrun_rules.py"}

@@ -15,6 +15,7 @@ from ftrun.supervisor.diagnosis import rules, suspicions
 from ftrun.supervisor.diagnosis.checkpoint_blame import ResumedCheckpoint
 from ftrun.supervisor.diagnosis.class_defaults import Ended
 from ftrun.supervisor.diagnosis.facts import Facts, LostCompanion, SbatchRefusal
+from ftrun.supervisor.diagnosis.log_text import text_lines
 from ftrun.supervisor.diagnosis.node_findings import NodeFacts, NodeFinding
 from ftrun.supervisor.diagnosis.rules import RULES, Part, diagnose
 from ftrun.supervisor.model.run import Attempt, GivenUpTasks, Launch, LaunchEnd
@@ -37,6 +38,7 @@ from ftrun.supervisor.model.types import (
 )
 from ftrun.supervisor.policy import start_decision
 from ftrun.supervisor.signatures import catalog
+from ftrun.supervisor.signatures.grammar_file import load_grammar
 from ftrun.supervisor.signatures.scanner import Scanner
 from ftrun.supervisor.telemetry.progress import Progress
 from tests.unit.cases import diagnosis
@@ -82,6 +84,13 @@ KILLED = (
     "0: ConnectionResetError: [Errno 104] Connection reset by peer",
 )
 INVALID = "srun: error: Unable to confirm allocation for job 7: Invalid job id specified"
+SILENT_NODE = "launcher: no reply from node n1 after 60 s"
+SICK_GPU = "RuntimeError: accelerator 3 does not respond"
+CHECK = "ERROR:  nhc:  Health check failed:  check_xid_errors:  Found Xid 79 on GPU 3"
+DRIVER = (
+    "Linux n1 5.14.0-70.el9.x86_64 #1 SMP",
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
+)
 ODD = (Proof("job.log", 3, "what is this", ""),)
 LIVED = Attempt(1, 0.0, job="7", nodes=NODES, launch=Launch(end=LaunchEnd("FAILED")), submission="done")
 REQUEUED = replace(LIVED, launch=replace(LIVED.launch, requeued=True))
@@ -99,6 +108,13 @@ def _evidence(*lines: str) -> tuple[Evidence, ...]:
 def _facts(*lines: str, **more: Any) -> Facts:
     known: dict[str, Any] = {"ended": FAILED, "attempt": LIVED, "now_s": 1000.0} | more
     return Facts(_evidence(*lines), SEATS, CATALOG, **known)
+
+
+def _read(*lines: str, **more: Any) -> Facts:
+    """The facts of a text alone, with its lines as they stand."""
+    text = tuple(text_lines("job.log", "\n".join(lines).encode()))
+    known: dict[str, Any] = {"ended": None, "attempt": None, "text": text, "grammar": load_grammar()} | more
+    return replace(_facts(*lines, **known), topology=Topology())
 
 
 # ---- the list itself
@@ -164,6 +180,7 @@ ORDER: dict[tuple[str, str], Facts] = {
     ("companion-over", "nodes"): _facts(gone=GONE, nodes=replace(BAD, nodes=("n0", "n1", "n2", "n3"))),
     ("nodes", "left-as-asked"): _facts(ended=OURS, nodes=BAD, attempt=AT_ITS_LIMIT),
     ("left-as-asked", "told-inside"): _facts(near_limit=True, told_inside=INSIDE),
+    ("statement", "exit-record"): _read(SILENT_NODE, ended=FAILED),
     ("told-inside", "worth-a-look"): _facts(told_inside=INSIDE, last_words=ODD),
 }
 
@@ -210,6 +227,9 @@ def test_every_rule_answers_somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
         _facts(ended=None, attempt=None),
         _facts(*CUT_OFF, ended=None, attempt=None),
         _facts(ended=Ended("GONE")),
+        _read(SICK_GPU),
+        _read(CHECK),
+        _read(*DRIVER),
         _facts(*BUG, resumed=ResumedCheckpoint("/ckpt/step-5", trained=True)),
         _facts(ended=Ended("CANCELLED"), attempt=replace(LIVED, cancel_intended=True)),
         _facts(ended=replace(FAILED, nodes_down=("n1",)), silent=("n1",)),

@@ -123,15 +123,17 @@ def test_the_prompt_at_which_a_report_was_asked_for_names_its_machine() -> None:
     assert judged("root@n7:~# nvidia-smi", other, lost).nodes == ()
 
 
-def test_a_doubtful_line_that_names_no_node_costs_none() -> None:
-    """A node that nothing names is left out only for hardware that is likely to be broken: a set-up can look like a sick node."""
+def test_a_line_that_names_no_node_costs_one_only_if_it_was_measured_there() -> None:
+    """Slurm knows on which node a state was measured. A doubtful line, and what others miss, may be a set-up."""
     doubtful = judged("Failed to initialize NVML: Unknown Error")
+    missed = judged("scheduler: a node went down")
     driver = judged("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
     sure = judged(
         "[Mon Jan  5 10:11:00 2026] NVRM: Xid (PCI:0000:3b:00): 79, pid=811, GPU has fallen off the bus."
     )
 
-    assert (doubtful.exclude, driver.exclude) == (False, False)
+    assert (doubtful.exclude, missed.exclude) == (False, False)
+    assert (driver.exclude, driver.nodes) == (True, ())
     assert sure.exclude
 
 
@@ -255,12 +257,12 @@ def test_a_help_text_of_mpi_names_its_host_lines_below() -> None:
     assert (peer.nodes, peer.exclude) == (("n13",), False)
 
 
-def test_a_node_that_only_mpirun_misses_is_not_blamed() -> None:
+def test_a_node_that_only_mpirun_misses_is_a_lead_and_is_not_left_out() -> None:
     """Mpirun cannot tell a dead node from its own helper that died there; another line that speaks against the node can."""
     alone = judged(*DAEMON_LOST)
     slurm = judged(*DAEMON_LOST, "srun: error: Node failure on n07")
 
-    assert (alone.fault, alone.retry, alone.nodes, alone.exclude) == (FaultClass.NODE, True, (), False)
+    assert (alone.fault, alone.retry, alone.nodes, alone.exclude) == (FaultClass.NODE, True, ("n07",), False)
     assert slurm.nodes == ("n07",)
 
 
