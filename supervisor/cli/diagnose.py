@@ -121,9 +121,7 @@ def diagnose(
     endpoint = _endpoint() if second_opinion else None
     status = EXIT_HEALTHY
     unread = False
-    for number, case in enumerate(_cases(logs, each=each)):
-        if told is not None:
-            case = replace(case, known=SlurmRecord(told, case.known.nodes))  # noqa: PLW2901
+    for number, case in enumerate(_cases(logs, each=each, told=told)):
         facts, found, complete = _diagnose_case(case, _topology(case, hosts, ranks_per_node), catalog, like)
         unread = unread or not complete
         if found is None:
@@ -138,8 +136,10 @@ def diagnose(
     return EXIT_USAGE if unread else status
 
 
-def _cases(arguments: list[str], *, each: bool) -> list[_Case]:
-    """The cases that the arguments name. Raises UserError for an argument that names none."""
+def _cases(arguments: list[str], *, each: bool, told: Ended | None) -> list[_Case]:
+    """The cases that the arguments name, each with the end that the user tells of. Raises UserError for an
+    argument that names none.
+    """
     jobs = [word for word in arguments if _JOB.fullmatch(word) and not os.path.exists(word)]
     cases = []
     for job in jobs:
@@ -150,6 +150,8 @@ def _cases(arguments: list[str], *, each: bool) -> list[_Case]:
         cases += [_Case(path, (path,), _NOTHING) for path in files]
     elif files:
         cases.append(_Case(", ".join(files), tuple(files), _NOTHING))
+    if told is not None:
+        return [replace(case, known=SlurmRecord(told, case.known.nodes)) for case in cases]
     return cases
 
 

@@ -192,12 +192,13 @@ def _to_avoid(case: PolicyInput, exclude: tuple[str, ...]) -> tuple[str, ...]:
     others = case.cluster.idle - {*mine, *case.run.excluded_at(case.now_s)}
     usable = [node for node in mine if node in case.cluster.available and node not in case.cluster.lost]
     suspects = frozenset(case.culprits)
-    if rule.elsewhere and not exclude and others:
+    guessed = case.diagnosis.opinion is not None  # a guess costs no other node
+    if rule.elsewhere and not exclude and not guessed and others:
         wanted = max(0, needed - len(others))
         kept = sorted(usable, key=lambda node: node in suspects)[:wanted]
         # A run that may have another size takes what it can get.
         if len(kept) == wanted and not (kept and case.cluster.nodes_least):
-            return tuple(node for node in mine if node not in kept)
-    only_suspect = rule.exclude == "never" or case.diagnosis.opinion is not None
-    few = only_suspect and len(suspects) < max(2, len(mine))
+            stays = frozenset(kept)
+            return tuple(node for node in mine if node not in stays)
+    few = (guessed or rule.exclude == "never") and len(suspects) < max(2, len(mine))
     return case.culprits if few and len(others) + len({*usable} - suspects) >= needed else ()

@@ -3,7 +3,7 @@
 Signatures know sentences; the grammar knows words, and reads a sentence that no signature knows. A *subject*
 (a device, a host, a file) and a *predicate* (does not answer, is full, is not found) in one sentence make a
 *reading*: a class of fault, whether a retry makes sense, and whether the host that is named or the one that
-speaks may be at fault. The words are data, in `catalog/grammar/statements.toml`.
+speaks may be at fault. The words are data, in `statements.toml`.
 
 A line says nothing if something in it takes it back ("will be retried", "0 errors"), if a box around it
 does, or if its level is a warning or less; only readings with `any_level` (Slurm's kin report a preemption at

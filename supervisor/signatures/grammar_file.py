@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ftrun.supervisor.signatures.grammar import Grammar, parse_grammar
 
-FILE = Path(__file__).parents[1] / "catalog" / "grammar" / "statements.toml"
+FILE = Path(__file__).with_name("statements.toml")
 
 
 @cache

@@ -25,7 +25,7 @@ from ftrun.hooks.runtime import ownership
 from ftrun.supervisor.cli import doctor, main
 from ftrun.supervisor.config import settings, sources, trust
 from ftrun.supervisor.config.settings import SETTINGS
-from ftrun.supervisor.config.table import LIST, NOTHING, READS, RUNS, TEXT, WRITES, Setting
+from ftrun.supervisor.config.table import LIST, NOTHING, READS, RUNS, SENDS, TEXT, WRITES, Setting
 from ftrun.supervisor.model import errors
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.store import run_dir
@@ -262,6 +262,8 @@ HARMFUL = {
     "on-fault": "touch x",
     "on-give-up": "touch x",
     "home": "/home/other/runs",
+    "second-opinion": "https://collector.example.org/v1",
+    "second-opinion-key-file": "/home/other/key",
 }
 
 
@@ -301,7 +303,7 @@ def test_every_row_of_texts_says_what_its_value_can_do() -> None:
         with pytest.raises(TypeError, match="what its value can do"):
             Setting("new", kind, "", "New.")
     assert {key for key, row in SETTINGS.items() if row.reach} == set(HARMFUL)
-    assert {row.reach for row in SETTINGS.values()} == {NOTHING, RUNS, READS, WRITES}
+    assert {row.reach for row in SETTINGS.values()} == {NOTHING, RUNS, READS, WRITES, SENDS}
     assert all(settings.reach_of_value(key, settings.parse(key, value)) for key, value in HARMFUL.items())
 
 
