@@ -30,7 +30,7 @@ def heard(life: Life, count: int = 1) -> list[dict[str, Any]]:
     deadline = time.monotonic() + 60
     while len(ends(life)) < count:
         assert time.monotonic() < deadline, life.kinds()
-        life.live(0.1, step_s=0.1)
+        life.live(0.02, step_s=0.02)
         time.sleep(0.02)
     return ends(life)
 
@@ -142,7 +142,7 @@ def test_a_command_that_hangs_or_is_missing_holds_up_nothing(tmp_path: Path) -> 
     """The next attempt runs while the command still does; one that cannot be started is told, too."""
     life = Life(tmp_path, on_fault="exec sleep 321", hook_limit=1.0)
     fail(life)
-    life.live(30)
+    life.live(12)
     assert ("running", 2) == (life.run.state.value, life.attempt.number)
     (end,) = heard(life)
 
