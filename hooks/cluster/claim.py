@@ -10,9 +10,12 @@ from __future__ import annotations
 import json
 import os
 import stat
-from typing import Any
 
 from ftrun.hooks.cluster.errors import HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 PATH = "/var/tmp/ftrun-cluster.claim"  # noqa: S108
 FIELDS = ("token", "name", "user", "since_s", "by", "folder")

@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import sys
 
-from ftrun.hooks.cluster import claim
-from ftrun.hooks.runtime.ownership import why_untrusted
 from ftrun.supervisor.model.errors import UserError
 
 TYPE_CHECKING = False
@@ -47,6 +45,9 @@ def changes(env: Mapping[str, str], wanted: str = "") -> dict[str, str]:
         or any(map(os.path.exists, CONFIGURED))
     ):
         return {}
+    from ftrun.hooks.cluster import claim  # not where another Slurm is used
+    from ftrun.hooks.runtime.ownership import why_untrusted
+
     held = claim.held()
     folder = str(held.get("folder", ""))
     is_ours = held.get("uid") in (os.geteuid(), 0) and not (
@@ -70,6 +71,8 @@ def variables(folder: str) -> dict[str, str]:
 
 def is_here(plan: Plan) -> bool:
     """Whether this machine is a host of the cluster."""
+    from ftrun.hooks.cluster import claim
+
     return claim.held().get("token") == plan.token
 
 
