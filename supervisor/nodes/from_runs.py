@@ -158,7 +158,7 @@ def _ended(run: Run) -> Iterator[NodeEntry]:
     for incident in run.incidents:
         fault, at_s = _fault(incident.fault), incident.diagnosed_at_s
         attempt = next((one for one in run.attempts if one.number == incident.attempt), None)
-        if attempt is None:
+        if attempt is None or incident.decided_at_s is None:  # it may be diagnosed anew
             continue
         failed, step = fault in OF_NO_NODE, -1 if incident.step is None else incident.step
         earlier = [highest for number, highest in furthest.items() if number < incident.attempt]

@@ -359,7 +359,9 @@ class Laws:
         if world.plan.nodes - len(excluded) < self._size(attempt):
             self.breach(f"attempt {attempt} excludes so many nodes that it cannot run: {sorted(excluded)}")
         self._kept_out(attempt, excluded)
-        decided = [record["data"] for record in self.records() if record["kind"] == "decided"]
+        # A run that was stopped, and is resumed by a person, goes on as its decision would have had it.
+        kinds = ("decided", "observed")
+        decided = [record["data"] for record in self.records() if record["kind"] in kinds]
         avoided = set(decided[-1].get("avoid", ())) if decided else set()
         nodes = world.engine.nodes
         # What no job can be placed on costs the run nothing: lost nodes, and those that are drained already.

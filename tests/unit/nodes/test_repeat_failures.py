@@ -15,7 +15,7 @@ from ftrun.supervisor.diagnosis.facts import Facts
 from ftrun.supervisor.diagnosis.rules import diagnose
 from ftrun.supervisor.diagnosis.suspect_nodes import add_suspect_nodes
 from ftrun.supervisor.model.node_entry import NodeEntry
-from ftrun.supervisor.model.run import Attempt, Launch, LaunchEnd, Run
+from ftrun.supervisor.model.run import Attempt, Incident, Launch, LaunchEnd, Run
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.types import Action, Topology
 from ftrun.supervisor.nodes import from_runs, ledger
@@ -33,9 +33,15 @@ from ftrun.supervisor.nodes.repeat_failures import (
 from ftrun.supervisor.signatures.catalog import load
 from ftrun.supervisor.store import user_exclusions
 from tests.simulation.blamed_clusters import Cluster
-from tests.unit.cases import DAY, NODES, NOW, F, cluster, diagnosis, incident, rule
+from tests.unit import cases
+from tests.unit.cases import DAY, NODES, NOW, F, cluster, diagnosis, rule
 
 HOUR = 3600.0
+
+
+def incident(fault: F, **changes: Any) -> Incident:
+    """A fault that was decided on: before that it may be diagnosed anew."""
+    return cases.incident(fault, **{"decided_at_s": NOW, **changes})
 
 
 def starts(words: str, *, work: str = "w", begin_s: float = 0.0) -> list[Start]:
