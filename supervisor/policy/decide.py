@@ -403,19 +403,20 @@ def _only_watched(case: PolicyInput, ruling: Ruling) -> Ruling | None:
     return replace(ruling, decision=stop, would=decision)
 
 
-def _blind(case: PolicyInput, ruling: Ruling) -> Ruling | None:
+def _never_seen(case: PolicyInput, ruling: Ruling) -> Ruling | None:
     """The run left no record (P10): exit and progress are unknown, and another attempt would show no more.
 
     A node of the job that was lost explains that: it may have died before the job's script began.
     """
-    decision, lost = ruling.decision, case.diagnosis.fault is FaultClass.NODE and case.culprits
-    if not case.unseen or lost or decision.kind != "resubmit":
+    decision = ruling.decision
+    node_was_lost = case.diagnosis.fault is FaultClass.NODE and bool(case.culprits)
+    if not case.unseen or node_was_lost or decision.kind != "resubmit":
         return None
     reason = f"{decision.reason}; not resubmitted: {case.unseen} was never seen from the nodes"
     return replace(ruling, decision=replace(decision, kind="stop", reason=reason), would=decision)
 
 
-VETOES: tuple[Callable[[PolicyInput, Ruling], Ruling | None], ...] = (_only_watched, _blind)
+VETOES: tuple[Callable[[PolicyInput, Ruling], Ruling | None], ...] = (_only_watched, _never_seen)
 
 
 def _vetoed(case: PolicyInput, ruling: Ruling) -> Ruling:
