@@ -411,8 +411,9 @@ def _never_seen(case: PolicyInput, ruling: Ruling) -> Ruling | None:
 
     A node of the job that was lost explains that: it may have died before the job's script began.
     """
-    decision, lost = ruling.decision, case.diagnosis.fault is FaultClass.NODE and case.culprits
-    if not case.unseen or lost or decision.kind != "resubmit":
+    decision = ruling.decision
+    node_was_lost = case.diagnosis.fault is FaultClass.NODE and bool(case.culprits)
+    if not case.unseen or node_was_lost or decision.kind != "resubmit":
         return None
     reason = f"{decision.reason}; not resubmitted: {case.unseen} was never seen from the nodes"
     return replace(ruling, decision=replace(decision, kind="stop", reason=reason), would=decision)

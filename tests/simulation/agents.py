@@ -342,9 +342,8 @@ class Agent:
 
     def _play(self, launch: Launch, node: str, script: str) -> list[str]:
         """What a task of the agent's own step does and says on a node."""
-        taken = stacks.take(self.world, launch, node, script)
-        if taken:
-            return list(taken)
+        if answer := stacks.write_stacks(self.world, launch, node, script):
+            return answer
         found = re.search(r" sweep .*--token (\S+)", script)
         if found is None:
             return re.findall(r'"\$SLURMD_NODENAME" "(\w+)"', script)  # with a fixed word, once it has ended

@@ -1,14 +1,14 @@
-"""The steps by which a simulated supervisor has the stacks of ranks taken. (I/O)
+"""How simulated nodes answer who asks for the stacks of their ranks: the supervisor, or the agent in the job. (I/O)
 
-How it thinks. The tasks write the tables that `ftrun-hook stacks` writes: ranks of a start that stands still wait in a collective, where they waited; those of any other
-are elsewhere at each look. A node that does not answer has no table. What takes seconds is an event of its own, so the tick goes on meanwhile.
+A node writes the table that `ftrun-hook stacks` writes: ranks of a start that stands still wait in a collective, where they waited; those of any other
+are elsewhere at each look. A node that does not answer has no table. What takes the supervisor seconds is an event of its own, so the tick goes on meanwhile.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,11 +31,13 @@ def beside(world: World) -> Callable[[Callable[[], None]], None]:
 def steps_of(world: World) -> MemorySteps:
     """Steps that nothing of a plan's client befalls."""
     cluster = MemoryCluster(world.engine, seed=world.plan.seed)
-    return MemorySteps(cluster, lambda _seconds: None, lambda *asked: take(world, *asked))
+    return MemorySteps(
+        cluster, lambda _seconds: None, lambda launch, node, script: write_stacks(world, launch, node, script)
+    )
 
 
-def take(world: World, launch: Launch, node: str, script: str) -> Sequence[str]:
-    """What a node answers that is asked for the stacks of its ranks, once their table is written; nothing to anything else."""
+def write_stacks(world: World, launch: Launch, node: str, script: str) -> list[str]:
+    """Write the node's table if `script` asks for stacks, and return the node's answer; [] for any other script and from a blind node."""
     found = re.search(r" stacks .*--out (\S+)", script)
     if found is None or world.nodes_blind:
         return []

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -25,6 +26,7 @@ from ftrun.hooks.runtime.host import Machine
 from ftrun.hooks.runtime.job_cgroup import NO_JOB, OwnJob, job_and_step, own_job
 from ftrun.hooks.staging import workspace
 
+Seen = TypeVar("Seen")
 UID = 2000
 JOB, SLUID, OTHER = "4242", "s4ADM82P719R00", "s5K1KKYAYG5D00"  # the first SLUID is one that 26.05.5 made
 OWN = OwnJob(JOB, SLUID)
@@ -118,12 +120,13 @@ def _as_user(*words: str) -> list[str]:
     return ["/usr/bin/setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", *words]
 
 
-def _wait_until(holds: Callable[[], bool]) -> None:
-    """A busy machine gives a new process little time: nothing is asked of it before it is what it is to be."""
+def _wait_until(look: Callable[[], Seen]) -> Seen:
+    """The first true value of `look`. A busy machine gives a new process little time: nothing is asked of it before it is what it is to be."""
     give_up = time.monotonic() + 60
-    while not holds():
+    while not (seen := look()):
         assert time.monotonic() < give_up
         time.sleep(0.1)
+    return seen
 
 
 def _is_of_user(pid: int) -> bool:
@@ -133,17 +136,10 @@ def _is_of_user(pid: int) -> bool:
 
 def _strangers(pid: int) -> list[str]:
     """What stranger-load finds of this process alone, once it is seen to compute: the machine may be busy with others."""
-    found: list[str] = []
-
-    def is_seen() -> bool:
-        found[:] = _look_for(pid)
-        return bool(found)
-
-    _wait_until(is_seen)
-    return found
+    return _wait_until(lambda: _stranger_load(pid))
 
 
-def _look_for(pid: int) -> list[str]:
+def _stranger_load(pid: int) -> list[str]:
     thresholds = {**catalogue.CHECKS["stranger-load"].thresholds, "window_s": 0.5, "user": "1"}
     facts = processes.probe_strangers(Machine(), thresholds)
     facts = facts._replace(busy=tuple(one for one in facts.busy if one.pid == pid))
