@@ -20,7 +20,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 NETWORK = "10.83.0"
 ALICE, ALICE_UID = "alice", 61_001
-WAIT_S = 30.0
+WAIT_S = 120.0
 QUIET: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
 
 INIT = """\
@@ -115,8 +115,13 @@ class Hosts:
 
     def die(self, name: str) -> None:
         """All processes of a host are gone at once."""
-        os.kill(_child_of(self._hosts[name].pid), signal.SIGKILL)
-        self._hosts.pop(name).wait(WAIT_S)
+        host = self._hosts.pop(name)
+        init = _child_of(host.pid)
+        if init:
+            os.kill(init, signal.SIGKILL)
+        else:  # it never came up; a signal to 0 would end the tests themselves
+            host.kill()
+        host.wait(WAIT_S)
 
     def down(self) -> None:
         """End all hosts."""
