@@ -11,7 +11,8 @@ that it recovered or was late.
 
 Sources: the messages in the kernel's own source (mm/memory-failure.c, kernel/watchdog.c, drivers/nvme,
 drivers/scsi, fs/*, net/*), in the drivers of NVIDIA/Mellanox (mlx5_core), AMD (amdgpu), Intel (habanalabs,
-i40e, ice), and in public logs of clusters."""
+i40e, ice), and in public logs of clusters.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from ftrun.hooks.runtime.finding import BAD, DEGRADED, NOTE, OK
 class Rule(NamedTuple):
     """One kind of line. `severity` is "ok" for lines that say nothing against the node; `fault` is "" where
     nobody is to blame. One of `words` stands in each line that `expression` matches; () where that cannot be
-    told."""
+    told.
+    """
 
     severity: str
     fault: str

@@ -125,7 +125,8 @@ def _never_started(ctx: RunContext) -> bool:
 
 def _unwatched(ctx: RunContext) -> bool:
     """Whether Slurm had the time to forget the job since a supervisor (this one, or by the journal
-    another) saw it."""
+    another) saw it.
+    """
     attempt, age_s = ctx.attempt, ctx.services.facts().min_job_age_s
     if ctx.observations.seen_s is not None:
         return ctx.snapshot.mono_s - ctx.observations.seen_s >= age_s
