@@ -396,6 +396,8 @@ class Laws:
                 held |= dict.fromkeys(data.get("exclude", ()), data.get("exclude_until_s", 0.0))
                 for node in data.get("relax", ()):
                     held.pop(node, None)
+        # One that is drained gets no job: leaving it out, too, may only keep the job from starting at all.
+        held = {node: until_s for node, until_s in held.items() if not world.engine.nodes[node].drained}
         due = {node for node, until_s in held.items() if until_s > now_s + max(world.plan.skews_s) + 60.0}
         room = min(int(world.exclude_cap * world.plan.nodes), world.plan.nodes - world.plan.wanted) - len(
             excluded
