@@ -11,7 +11,7 @@ import importlib
 import os
 import sys
 
-from ftrun.hooks.runtime.host import UsageError
+from ftrun.hooks.runtime import UsageError
 
 # Command -> (module below ftrun.hooks, help). The module is imported when its command is called, and its `main`
 # takes the remaining arguments.

@@ -23,7 +23,7 @@ from ftrun.hooks.checkpoints.model import Found
 from ftrun.hooks.checkpoints.resume_view import REPAIRED, resume_root
 from ftrun.hooks.checkpoints.selection import Request, Selection, select, why_lost
 from ftrun.hooks.checkpoints.shard_repair import select_repaired
-from ftrun.hooks.runtime.host import UsageError
+from ftrun.hooks.runtime import UsageError
 
 LIMIT_S = 8.0  # batch.sh waits for 10
 PASSED_MAX = 20

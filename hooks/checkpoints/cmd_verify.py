@@ -28,9 +28,9 @@ from ftrun.hooks.checkpoints.inspection import YOUNG_S, inspect, tree_of
 from ftrun.hooks.checkpoints.listing import DeadlinePassed
 from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, WRITING
 from ftrun.hooks.checkpoints.selection import Request, select
+from ftrun.hooks.runtime import UsageError
 from ftrun.hooks.runtime.command_line import parser_of
 from ftrun.hooks.runtime.formats import parse_bytes
-from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.runtime.parent import Parent
 from ftrun.hooks.runtime.procfs import lower_priority
 

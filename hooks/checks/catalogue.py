@@ -13,8 +13,9 @@ import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ftrun.hooks.runtime import UsageError
 from ftrun.hooks.runtime.finding import OWN_FAULT, TIERS, Check, Finding, Judge, Probe, Thresholds
-from ftrun.hooks.runtime.host import Machine, UsageError
+from ftrun.hooks.runtime.host import Machine
 
 NVIDIA_S = 14.0
 """How long a check that asks nvidia-smi may take: the first to ask waits for the tool, the others for the first."""

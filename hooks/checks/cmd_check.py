@@ -10,9 +10,10 @@ from typing import Any
 
 from ftrun.hooks.checks import catalogue, runner, thresholds
 from ftrun.hooks.checks.catalogue import entry
-from ftrun.hooks.runtime.command_line import node_name, parser_of
+from ftrun.hooks.runtime import UsageError
+from ftrun.hooks.runtime.command_line import parser_of
 from ftrun.hooks.runtime.finding import BAD, SKIPPED, TIERS, worst
-from ftrun.hooks.runtime.host import UsageError
+from ftrun.hooks.runtime.slurm_env import node_name
 
 EXIT_BAD = 1
 """Something on this node is bad: no job should run here."""

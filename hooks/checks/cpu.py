@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.runtime import state_dir
+from ftrun.hooks.runtime import device_counters
+from ftrun.hooks.runtime.device_counters import Growth
 from ftrun.hooks.runtime.finding import Finding, Thresholds, degraded, note, ok, skipped
 from ftrun.hooks.runtime.host import Machine
-from ftrun.hooks.runtime.state_dir import Growth
 
 FOLDER = "/sys/devices/system/cpu"
 DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp")
@@ -43,7 +43,7 @@ def probe_frequency(machine: Machine, thresholds: Thresholds) -> FrequencyFacts:
     counts = {
         f"{FOLDER}/{name}/thermal_throttle/{one}": (name, one) for name in processors for one in COUNTERS
     }
-    throttled = state_dir.over_time(lambda: state_dir.read_counts(machine, counts), thresholds)
+    throttled = device_counters.over_time(lambda: device_counters.read_counts(machine, counts), thresholds)
     online, present = (members(machine.peek(f"{FOLDER}/{name}") or "") for name in ("online", "present"))
     smt = (machine.peek(f"{FOLDER}/smt/control") or "").strip()
     return FrequencyFacts(clocks, throttled, len(online), len(present - online), smt in ("off", "forceoff"))
@@ -99,7 +99,7 @@ def _limits(clocks: Sequence[Clock], thresholds: Thresholds) -> list[Finding]:
 
 
 def _heat(throttled: Growth, thresholds: Thresholds) -> list[Finding]:
-    new = {name: sum(state_dir.growth_of(throttled, name).values()) for name in throttled.after}
+    new = {name: sum(device_counters.growth_of(throttled, name).values()) for name in throttled.after}
     hot = {name: count for name, count in new.items() if count > thresholds["throttles"]}
     if hot:
         name = max(hot, key=lambda one: hot[one])

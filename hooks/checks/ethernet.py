@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.runtime import state_dir
+from ftrun.hooks.runtime import device_counters
+from ftrun.hooks.runtime.device_counters import Growth
 from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped, unknown
 from ftrun.hooks.runtime.host import Machine
-from ftrun.hooks.runtime.state_dir import Growth
 
 FOLDER = "/sys/class/net"
 FIELDS = ("operstate", "speed", "mtu", "flags", "type", "duplex", "bonding_slave/state")
@@ -49,7 +49,7 @@ def interfaces(machine: Machine, _thresholds: Thresholds) -> list[Interface]:
 def counters(machine: Machine, only: Sequence[str]) -> dict[str, dict[str, int]]:
     """Interface -> counter -> count, of the counters in `only` and of interfaces with a device behind them."""
     names = [name for name in machine.names(FOLDER) if machine.names(f"{FOLDER}/{name}/device")]
-    return state_dir.read_counts(
+    return device_counters.read_counts(
         machine, {f"{FOLDER}/{name}/statistics/{one}": (name, one) for name in names for one in only}
     )
 
@@ -146,7 +146,7 @@ NIC_LIMITS = {
 
 def probe_nic_errors(machine: Machine, thresholds: Thresholds) -> Growth:
     """Two readings."""
-    return state_dir.over_time(lambda: counters(machine, list(NIC_LIMITS)), thresholds)
+    return device_counters.over_time(lambda: counters(machine, list(NIC_LIMITS)), thresholds)
 
 
 def judge_nic_errors(facts: Growth, thresholds: Thresholds) -> Sequence[Finding]:
@@ -160,7 +160,7 @@ def judge_nic_errors(facts: Growth, thresholds: Thresholds) -> Sequence[Finding]
 
 def growth_faults(device: str, facts: Growth, limits: Mapping[str, int]) -> list[Finding]:
     """Degraded for counters that grew by their limit, a note for slower growth; nothing without any."""
-    more = state_dir.growth_of(facts, device)
+    more = device_counters.growth_of(facts, device)
     span = f" in {facts.seconds:.0f} s" if facts.seconds else ""
     told = tuple(f"{name} +{count}{span}, {facts.after[device][name]} in all" for name, count in more.items())
     over = [name for name, count in more.items() if count >= limits.get(name, 1)]

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
 from ftrun.hooks.checks.ethernet import growth_faults
-from ftrun.hooks.runtime import state_dir
+from ftrun.hooks.runtime import device_counters
+from ftrun.hooks.runtime.device_counters import Growth
 from ftrun.hooks.runtime.finding import Finding, Thresholds, bad, degraded, note, ok, skipped
 from ftrun.hooks.runtime.host import Machine
-from ftrun.hooks.runtime.state_dir import Growth
 
 FOLDER = "/sys/class/infiniband"
 RATE = re.compile(r"([\d.]+) Gb/sec \((\d+)X ?(\w*)\)")
@@ -71,7 +71,7 @@ def ports(machine: Machine, _thresholds: Thresholds) -> list[Port]:
 def counters(machine: Machine, only: Sequence[str]) -> dict[str, dict[str, int]]:
     """Port -> counter -> count, of those counters in `only` that the port has; some drivers print "N/A (no PMA)"."""
     groups = ("counters", "hw_counters")
-    return state_dir.read_counts(
+    return device_counters.read_counts(
         machine,
         {
             f"{_folder(name)}/{group}/{one}": (name, one)
@@ -193,7 +193,7 @@ PACKET_LIMITS = {
 
 def probe_errors(machine: Machine, thresholds: Thresholds) -> Growth:
     """Two readings."""
-    return state_dir.over_time(lambda: counters(machine, [*LINK_LIMITS, *PACKET_LIMITS]), thresholds)
+    return device_counters.over_time(lambda: counters(machine, [*LINK_LIMITS, *PACKET_LIMITS]), thresholds)
 
 
 def judge_errors(facts: Growth, thresholds: Thresholds) -> Sequence[Finding]:
@@ -231,7 +231,7 @@ class FlapsFacts(NamedTuple):
 
 def probe_flaps(machine: Machine, thresholds: Thresholds) -> FlapsFacts:
     """Two readings of one counter."""
-    growth = state_dir.over_time(lambda: counters(machine, [FLAP_COUNTER]), thresholds)
+    growth = device_counters.over_time(lambda: counters(machine, [FLAP_COUNTER]), thresholds)
     return FlapsFacts(growth, machine.uptime_s())
 
 
@@ -246,7 +246,7 @@ def judge_flaps(facts: FlapsFacts, thresholds: Thresholds) -> Sequence[Finding]:
 
 def _flaps_faults(port: str, facts: FlapsFacts, thresholds: Thresholds) -> list[Finding]:
     total = facts.growth.after[port].get(FLAP_COUNTER, 0)
-    fresh = state_dir.growth_of(facts.growth, port).get(FLAP_COUNTER, 0)
+    fresh = device_counters.growth_of(facts.growth, port).get(FLAP_COUNTER, 0)
     line = (f"{FLAP_COUNTER} {total}",)
     if fresh:
         message = f"its link fell {fresh} time(s) since the last reading"

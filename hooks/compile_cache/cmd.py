@@ -13,9 +13,8 @@ from typing import Any
 
 from ftrun.hooks.compile_cache import exchange, node
 from ftrun.hooks.compile_cache.node import ForeignFolder, Index, Location
-from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.command_line import node_name
-from ftrun.hooks.runtime.host import UsageError
+from ftrun.hooks.runtime import UsageError, node_report
+from ftrun.hooks.runtime.slurm_env import node_name
 
 EXIT_FOREIGN = 71
 FILL_S, MERGE_S, MEND_S = 20.0, 120.0, 5.0

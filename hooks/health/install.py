@@ -21,7 +21,8 @@ import zipfile
 from collections.abc import Sequence
 
 from ftrun.hooks.health import epilog, health_check, prolog, slurm_hook
-from ftrun.hooks.runtime.host import USUAL_PATH, UsageError
+from ftrun.hooks.runtime import UsageError
+from ftrun.hooks.runtime.host import USUAL_PATH
 
 LIMITS_S = {
     "prolog": prolog.DEFAULTS["within_s"],

@@ -25,12 +25,13 @@ from typing import Any, NamedTuple, Optional
 from ftrun.hooks.checks import catalogue, kernel_log_reader
 from ftrun.hooks.checks import thresholds as checks_thresholds
 from ftrun.hooks.compile_cache.periodic_merge import PeriodicMerge
-from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.command_line import END, MEANT_FOR_OTHERS, handle_end_signals, node_name, parser_of
+from ftrun.hooks.runtime import UsageError, node_report
+from ftrun.hooks.runtime.command_line import END, MEANT_FOR_OTHERS, handle_end_signals, parser_of
+from ftrun.hooks.runtime.device_counters import Growth
 from ftrun.hooks.runtime.finding import BAD, DEGRADED, OK, SEVERITIES, SKIPPED, UNKNOWN, Check, Finding, worst
-from ftrun.hooks.runtime.host import Machine, UsageError
+from ftrun.hooks.runtime.host import Machine
 from ftrun.hooks.runtime.parent import Parent
-from ftrun.hooks.runtime.state_dir import Growth
+from ftrun.hooks.runtime.slurm_env import node_name
 
 USUAL_PERIOD_S = 60.0
 LOOK_LIMIT_S = 20.0

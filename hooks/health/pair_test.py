@@ -43,9 +43,11 @@ from ftrun.hooks.health.rendezvous import (
     SocketBoard,
     wait_for_notes,
 )
-from ftrun.hooks.runtime.command_line import node_name, parser_of
+from ftrun.hooks.runtime import UsageError
+from ftrun.hooks.runtime.command_line import parser_of
 from ftrun.hooks.runtime.finding import BAD, NOTE, OK, UNKNOWN, Finding
-from ftrun.hooks.runtime.host import Machine, NoAnswer, UsageError
+from ftrun.hooks.runtime.host import Machine, NoAnswer
+from ftrun.hooks.runtime.slurm_env import node_name
 
 
 class Pair(NamedTuple):

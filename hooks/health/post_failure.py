@@ -13,7 +13,8 @@ import time
 
 from ftrun.hooks.checks import catalogue, runner, thresholds
 from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.command_line import node_name, parser_of
+from ftrun.hooks.runtime.command_line import parser_of
+from ftrun.hooks.runtime.slurm_env import node_name
 
 WITHIN_S = 12.0
 NOT_AFTERWARDS = frozenset(

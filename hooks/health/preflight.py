@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 from ftrun.hooks.checks import thresholds
 from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.command_line import node_name, parser_of
+from ftrun.hooks.runtime.command_line import parser_of
 from ftrun.hooks.runtime.finding import SEVERITIES, TIERS
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 from ftrun.hooks.runtime.node_report import SCHEMA, parse_report
+from ftrun.hooks.runtime.slurm_env import node_name
 
 if TYPE_CHECKING:
     from ftrun.hooks.health.outliers import Verdict

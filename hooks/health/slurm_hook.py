@@ -13,8 +13,7 @@ from __future__ import annotations
 import os
 import time
 
-from ftrun.hooks.runtime.command_line import node_name
-from ftrun.hooks.runtime.slurm_env import Job, job_of
+from ftrun.hooks.runtime.slurm_env import Job, job_of, node_name
 from ftrun.hooks.runtime.state_dir import StateDir
 
 TYPE_CHECKING = False

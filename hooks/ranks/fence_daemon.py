@@ -17,9 +17,10 @@ import sys
 import time
 
 from ftrun.hooks.compile_cache.periodic_merge import HAS_MERGER, PeriodicMerge
-from ftrun.hooks.runtime.command_line import handle_end_signals, node_name, own_command, parse_options
-from ftrun.hooks.runtime.host import UsageError
+from ftrun.hooks.runtime import UsageError
+from ftrun.hooks.runtime.command_line import handle_end_signals, own_command, parse_options
 from ftrun.hooks.runtime.parent import Parent, environment_for_helper
+from ftrun.hooks.runtime.slurm_env import node_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -20,11 +20,12 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Optional
 
-from ftrun.hooks.runtime.command_line import node_name, parser_of
-from ftrun.hooks.runtime.host import UsageError
+from ftrun.hooks.runtime import UsageError
+from ftrun.hooks.runtime.command_line import parser_of
 from ftrun.hooks.runtime.job_cgroup import own_job
 from ftrun.hooks.runtime.procfs import environments, read_text
 from ftrun.hooks.runtime.procfs import user_processes as listed
+from ftrun.hooks.runtime.slurm_env import node_name
 from ftrun.hooks.runtime.start_processes import (
     CLOSED,
     PresentStart,

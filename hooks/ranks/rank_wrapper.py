@@ -18,9 +18,9 @@ import signal
 import sys
 import time
 
-from ftrun.hooks.runtime import start_processes
-from ftrun.hooks.runtime.command_line import node_name, parse_options
-from ftrun.hooks.runtime.host import UsageError
+from ftrun.hooks.runtime import UsageError, start_processes
+from ftrun.hooks.runtime.command_line import parse_options
+from ftrun.hooks.runtime.slurm_env import node_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

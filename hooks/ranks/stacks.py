@@ -36,10 +36,11 @@ from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks.ranks import kill_stale
 from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.command_line import node_name, parser_of
+from ftrun.hooks.runtime.command_line import parser_of
 from ftrun.hooks.runtime.host import Machine, NoAnswer
 from ftrun.hooks.runtime.procfs import environments
 from ftrun.hooks.runtime.procfs import user_processes as listed
+from ftrun.hooks.runtime.slurm_env import node_name
 from ftrun.hooks.runtime.start_processes import PresentStart, Process, parse_environment
 
 USUAL_LIMIT_S = 20.0

@@ -1,4 +1,4 @@
-"""What commands of `ftrun-hook` share: their options, the name of this node, and how one runs another. (I/O)"""
+"""What commands of `ftrun-hook` share: their options, and how one runs another. (I/O)"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from ftrun.hooks.runtime.host import UsageError
+from ftrun.hooks.runtime import UsageError
 from ftrun.hooks.runtime.ownership import RUNNER
 
 TYPE_CHECKING = False
@@ -72,11 +72,6 @@ def handle_end_signals(leave: Callable[..., object]) -> None:
         signal.signal(number, leave)
     for number in MEANT_FOR_OTHERS:
         signal.signal(number, signal.SIG_IGN)
-
-
-def node_name(told: str = "") -> str:
-    """The name `told`; without one Slurm's name of this node, else the host's without its domain."""
-    return told or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
 
 
 def own_command(*arguments: str) -> list[str]:

@@ -362,7 +362,3 @@ def _whole(path: str) -> bytes:
 
 def _text(content: bytes) -> str:
     return content[:OUTPUT_BYTES_MAX].decode("utf-8", "replace")
-
-
-class UsageError(Exception):
-    """A hook was called wrongly: the message says in one line what is wrong and how to fix it."""

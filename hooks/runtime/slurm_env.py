@@ -1,4 +1,4 @@
-"""The job of a prolog or epilog, from the environment that Slurm sets for them. (pure)
+"""The job of a prolog or epilog, and the name of a node, from the environment that Slurm sets. (pure)
 
 A job may be failed for a device only if it uses that device. A job without devices is never failed for one; a
 job with some of the node's devices is checked for these. Unique names (UUIDs) come before numbers, since
@@ -10,6 +10,8 @@ slurm.conf(5), "PROLOG AND EPILOG SCRIPTS".
 """
 
 from __future__ import annotations
+
+import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,3 +70,8 @@ def _listed(text: str) -> str:
         else:
             parts.append(part.strip())
     return ",".join(parts)
+
+
+def node_name(told: str = "") -> str:
+    """The name `told`; without one Slurm's name of this node, else the host's without its domain."""
+    return told or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]

@@ -22,12 +22,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
-from ftrun.hooks.runtime import node_report
-from ftrun.hooks.runtime.command_line import handle_end_signals, node_name, parser_of
+from ftrun.hooks.runtime import UsageError, node_report
+from ftrun.hooks.runtime.command_line import handle_end_signals, parser_of
 from ftrun.hooks.runtime.formats import parse_amount, parse_bytes
-from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.runtime.parent import Parent
 from ftrun.hooks.runtime.procfs import lower_priority
+from ftrun.hooks.runtime.slurm_env import node_name
 from ftrun.hooks.runtime.start_processes import token_of
 from ftrun.hooks.runtime.wakeup_fifo import WakeupListener
 from ftrun.hooks.staging import inventory, local, publish, records, replace, sealing

@@ -27,9 +27,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, BinaryIO, Optional
 
-from ftrun.hooks.runtime import channel
+from ftrun.hooks.runtime import UsageError, channel
 from ftrun.hooks.runtime.command_line import parser_of
-from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.staging import inventory
 from ftrun.hooks.staging.records import File, Home, Seal, is_inner_path, read_seal, seal_json
 

@@ -19,8 +19,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 from ftrun.hooks.checkpoints import names
-from ftrun.hooks.runtime.command_line import node_name, parser_of
-from ftrun.hooks.runtime.host import UsageError
+from ftrun.hooks.runtime import UsageError
+from ftrun.hooks.runtime.command_line import parser_of
+from ftrun.hooks.runtime.slurm_env import node_name
 from ftrun.hooks.staging import copy, inventory
 from ftrun.hooks.staging.inventory import StoredPart
 from ftrun.hooks.staging.partner_client import Route, Target, send

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
+from ftrun.hooks.runtime import UsageError
 from ftrun.hooks.runtime.finding import TIERS
-from ftrun.hooks.runtime.host import UsageError
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import replace
 from ftrun.supervisor.cli import common

@@ -91,6 +91,25 @@ def test_the_front_door_loads_nothing_heavy() -> None:
     assert set() == tops & {"argparse", "dataclasses", "json", "subprocess", "inspect", "typing"}
 
 
+def test_a_prolog_loads_next_to_nothing() -> None:
+    """Every job waits for it: on a node of known health it costs hardly more than its interpreter."""
+    code = "import sys; before = set(sys.modules); import ftrun.hooks.main, ftrun.hooks.health.prolog; print(*sys.modules.keys() - before)"
+    words = [sys.executable, "-c", code]
+    loaded = subprocess.run(words, cwd="/", capture_output=True, text=True, check=True).stdout.split()
+
+    assert set() == {
+        "argparse",
+        "collections",
+        "contextlib",
+        "enum",
+        "json",
+        "re",
+        "signal",
+        "subprocess",
+        "typing",
+    } & set(loaded)
+
+
 @pytest.mark.parametrize("target", PROJECT["project"]["scripts"].values())
 def test_the_console_scripts_point_at_functions(target: str) -> None:
     """Each console script names a function that exists."""

@@ -17,7 +17,7 @@ import pytest
 
 from ftrun.hooks.bundle.zipapp import build_zipapp
 from ftrun.hooks.ranks import rank_wrapper
-from ftrun.hooks.runtime.host import UsageError
+from ftrun.hooks.runtime import UsageError
 
 MEMORY_MAX_KIB = 12 * 1024
 

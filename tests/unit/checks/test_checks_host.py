@@ -18,10 +18,10 @@ import pytest
 
 from ftrun.hooks.checks import clock, cpu, processes
 from ftrun.hooks.main import main
+from ftrun.hooks.runtime.device_counters import Growth
 from ftrun.hooks.runtime.finding import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN
 from ftrun.hooks.runtime.host import Machine
 from ftrun.hooks.runtime.procfs import Process
-from ftrun.hooks.runtime.state_dir import Growth
 from tests.unit.checked import probed, severities, told, tree
 
 CHRONY = "7F000001,127.0.0.1,4,1795250641.232410724,{offset},-0.000000402,0.000000402,-0.040,-0.000,1.146,{delay},{spread},2.0,{leap}\n"

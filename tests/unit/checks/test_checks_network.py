@@ -18,9 +18,9 @@ from ftrun.hooks.checks import ethernet, job_hosts, rdma, reachability
 from ftrun.hooks.checks.catalogue import CHECKS
 from ftrun.hooks.checks.ethernet import Interface
 from ftrun.hooks.checks.rdma import Port
+from ftrun.hooks.runtime.device_counters import Growth, growth_of
 from ftrun.hooks.runtime.finding import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN
 from ftrun.hooks.runtime.host import Machine, NoAnswer
-from ftrun.hooks.runtime.state_dir import Growth, growth_of
 from tests.unit.checked import probed, severity
 
 DATA = Path(__file__).parents[2] / "data" / "checks"

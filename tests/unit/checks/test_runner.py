@@ -18,8 +18,9 @@ import pytest
 from ftrun.hooks.checks import catalogue, runner
 from ftrun.hooks.checks.thresholds import of_job
 from ftrun.hooks.main import main
+from ftrun.hooks.runtime import UsageError
 from ftrun.hooks.runtime.finding import BAD, OK, SKIPPED, UNKNOWN, Check, Finding
-from ftrun.hooks.runtime.host import NoAnswer, UsageError
+from ftrun.hooks.runtime.host import NoAnswer
 
 Judge = Callable[[Any, Mapping[str, Any]], Sequence[Finding]]
 

@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 from ftrun.hooks import main
 from ftrun.hooks.bundle.zipapp import build_zipapp
 from ftrun.hooks.ranks import fence_daemon, kill_stale
-from ftrun.hooks.runtime import procfs
-from ftrun.hooks.runtime.host import UsageError
+from ftrun.hooks.runtime import UsageError, procfs
 from ftrun.hooks.runtime.start_processes import (
     PresentStart,
     Process,
