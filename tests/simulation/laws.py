@@ -124,7 +124,11 @@ class Laws:
     def stepped(self, start: Start) -> None:
         """Only the newest start trains; an old one may go on behind its fence until its slurmd is back."""
         for newer in self.starts[self.starts.index(start) + 1 :]:
-            if newer.training and newer.alive and not self._behind_fence(start):
+            if (
+                newer.training
+                and newer.alive
+                and not (self._behind_fence(start) or self._behind_fence(newer))
+            ):
                 self.breach(f"{start} makes step {start.step} beside {newer}")
 
     def _behind_fence(self, start: Start) -> bool:
@@ -303,8 +307,17 @@ class Laws:
         start = agent.inside.start
         if what not in ("steps.cancel:before", "script.end:before") or start.over:
             return
-        if self._is_well(start) and not (self._moved_off(start) or self._grows(start)):
+        if self._is_well(start) and not (
+            self._moved_off(start) or self._grows(start) or self._mended_meanwhile(start)
+        ):
             self.breach(f"the agent ends {start} ({what}) although it is healthy")
+
+    def _mended_meanwhile(self, start: Start) -> bool:
+        """A node of it came back after the end was announced, while Slurm was slow to answer: the steps may have been told."""
+        announced = [r["at"] for r in self.agent_records(start) if r["kind"] == "start.end.intended"]
+        return bool(announced) and any(
+            self.world.mended_s.get(node, 0.0) >= announced[-1] for node in start.nodes
+        )
 
     def _grows(self, start: Start) -> bool:
         """More nodes are there for it, and what it has done is saved but for what was made since the last look."""
