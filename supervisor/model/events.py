@@ -376,7 +376,7 @@ def _decided(run: Run, record: Record) -> Run:
     data = record["data"]
     spent = dict(data["spent"])  # the budgets after this decision, written out: the fold needs no policy
     # A job that is kept may be lost before its next launch: that is decided anew, and counts once.
-    before = run.budgets if data["kind"] == "keep" else None
+    before = run.budgets if data.get("kind") == "keep" else None
     run = replace(
         run,
         decision=data,
