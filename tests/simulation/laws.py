@@ -422,7 +422,12 @@ class Laws:
         room = min(int(world.exclude_cap * world.plan.nodes), world.plan.nodes - world.plan.wanted) - len(
             excluded
         )
-        if due - excluded and room > 0:
+        up = {
+            one.name
+            for one in world.engine.nodes.values()
+            if not (one.down or one.not_responding or one.drained)
+        }
+        if due - excluded and room > 0 and len(up - due - excluded) >= self._size(attempt):
             self.breach(
                 f"attempt {attempt} may use {sorted(due - excluded)}, which were decided to be left out"
             )
