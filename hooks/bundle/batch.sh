@@ -79,6 +79,19 @@ _ft_is_closed() {
     return 1
 }
 
+# 0: another job holds a launch of this attempt, whichever: sbatch made two jobs, and one was requeued before it could claim its first.
+_ft_is_theirs() {
+    set +f
+    for _ft_k in "$_ft_place/claim" "$_ft_place"/claim.*; do
+        _ft_theirs=$(readlink "$_ft_k" 2>/dev/null)
+        case $_ft_theirs in
+            '' | closed.* | "$_ft_cluster.${SLURM_JOB_ID-}".*) ;;
+            *) return 0 ;;
+        esac
+    done
+    return 1
+}
+
 # Makes link $1 with content $2.  0: it is there and says so (a network file system may report our own success as a
 # failure).  1: it says something else.  2: cannot be read and cannot be made.
 _ft_link() {
@@ -94,8 +107,10 @@ _ft_link() {
 _ft_try_claim() {
     _ft_make_place
     _ft_is_closed && return 1
+    _ft_is_theirs && return 1
     _ft_name_of "$_ft_launch" "$_ft_place"
     _ft_link "$_ft_claim" "$_ft_mine" || return
+    _ft_is_theirs && return 1 # of two that claim different launches at once, neither may go on unseen
     _ft_link "$_ft_place/start.$_ft_launch" "$_ft_this"
     case $? in
         1) return 3 ;;

@@ -170,7 +170,11 @@ class Start:
         for earlier in names[:-1]:
             if _readlink(self.folder / earlier).startswith("closed."):
                 return "taken"
-        mine = f"{self.world.cluster_name}.{self.launch.job_id}.{number}.{self.token}"
+        own = f"{self.world.cluster_name}.{self.launch.job_id}."
+        held = [_readlink(path) for path in (self.folder / "claim", *self.folder.glob("claim.*"))]
+        if any(one and not one.startswith(("closed.", own)) for one in held):
+            return "taken"
+        mine = f"{own}{number}.{self.token}"
         try:
             os.symlink(mine, self.folder / names[-1])
         except FileExistsError:

@@ -211,6 +211,18 @@ def test_an_attempt_that_is_somebody_elses_does_not_run(attempt: Attempt, theirs
     assert attempt.claim() == theirs
 
 
+@pytest.mark.parametrize(("held", "restart", "own"), [("claim.1", "0", "claim"), ("claim", "1", "claim.1")])
+def test_an_attempt_of_which_another_job_holds_any_launch_does_not_run(
+    attempt: Attempt, held: str, restart: str, own: str
+) -> None:
+    """sbatch may make two jobs of one attempt, and one may be requeued before its script begins: their launches differ then."""
+    os.symlink("c.6.1.ftrun:r-0001:ab:1", attempt.place / held)
+    attempt.env["SLURM_RESTART_COUNT"] = restart
+
+    assert attempt.run("#!/bin/sh\necho hi\n")[:2] == (0, "")
+    assert not (attempt.place / own).is_symlink()
+
+
 def test_a_launch_after_a_closed_one_does_not_run(attempt: Attempt) -> None:
     """Closing an attempt holds for every later launch of it."""
     os.symlink("c.7.0.ftrun:r-0001:ab:1", attempt.place / "claim")
