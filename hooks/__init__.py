@@ -1,7 +1,8 @@
 """What runs on the nodes: standard library only, Python 3.9. (pure)
 
 Training code imports `beat` and `stage` from here: `from ftrun.hooks import beat, stage`. Each is loaded on
-first use. `main` is the command `ftrun-hook`."""
+first use. `main` is the command `ftrun-hook`.
+"""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # type checkers cannot see that the module `beat` is callable

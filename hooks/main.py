@@ -2,7 +2,8 @@
 
 A hook runs inside a job or a prolog, and a defect in it must never cost a healthy job. So an internal error
 prints one line and exits 0. Only wrong usage exits 2: the administrator who configures the hook sees it
-before any job depends on it."""
+before any job depends on it.
+"""
 
 from __future__ import annotations
 

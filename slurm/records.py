@@ -6,7 +6,8 @@ __init__; the others are shared. Special cases (own methods under these names, a
 are no argument or are not compared) go to the standard library, as does every other kind of dataclass.
 
 Folding a journal replaces records of some thirty fields for each line, so `replace` fills a draft, a writable
-object with the same slots, and then turns it into the record."""
+object with the same slots, and then turns it into the record.
+"""
 
 from __future__ import annotations
 

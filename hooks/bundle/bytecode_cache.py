@@ -7,7 +7,8 @@ the zipapp (this user or root), no other user may write it, and it carries the z
 sources in the zipapp are used.
 
 A process reads the table at the front, and the code of a module when it imports it: the fence daemon needs
-few modules, and it runs beside the ranks for days."""
+few modules, and it runs beside the ranks for days.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def cache_path(packed: str) -> str:
 
 def install_or_compile(packed: str) -> bool:
     """Load modules from the cache file from now on; create it first if it is missing. A child process creates
-    it, since an interpreter does not give that memory back."""
+    it, since an interpreter does not give that memory back.
+    """
     if install_finder(packed):
         return True
     try:
@@ -96,7 +98,8 @@ def _digest(packed: str) -> bytes:
 
 class _Finder:
     """An import finder and loader for the modules of a cache file. `table`: name -> (whether it is a package,
-    offset of its code behind `start`, its length, its CRC)."""
+    offset of its code behind `start`, its length, its CRC).
+    """
 
     def __init__(
         self, packed: str, descriptor: int, start: int, table: dict[str, tuple[bool, int, int, int]]

@@ -1,6 +1,7 @@
 """The shell scripts that ftrun submits, assembled: batch.sh, the srun shim, and the companion's script. (I/O)
 
-They are assembled once, at import. Long parts, and parts that two scripts share, have files of their own."""
+They are assembled once, at import. Long parts, and parts that two scripts share, have files of their own.
+"""
 
 from __future__ import annotations
 

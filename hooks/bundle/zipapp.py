@@ -3,7 +3,8 @@
 A node may have no ftrun, and a supervisor may be newer than what a node has. So the supervisor builds the
 node side from its own sources and names it by their hash: two versions can coexist, and a job keeps the one
 that it started with. The bytes do not depend on who builds them or when, so concurrent builders replace a
-file by itself."""
+file by itself.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +83,8 @@ sys.exit(main.main(told["argv"] + ["--request", kept(json.dumps(told["request"])
 def build_zipapp(home: str) -> str:
     """Return the path of `<home>/tools/ftrun-hook-<version>-<hash>.<sha256>.pyz`, built if it is missing or
     may be another user's work. `python3 PATH check ...` is `ftrun-hook check ...` on a node with Python 3.9
-    and nothing else. Raises OSError if the folder cannot be written."""
+    and nothing else. Raises OSError if the folder cannot be written.
+    """
     sources = dict(_sources())
     folder, name = os.path.join(home, "tools"), f"ftrun-hook-{_version()}-{_hash(sources)}."
     private_folders(folder)

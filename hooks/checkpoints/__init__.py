@@ -4,4 +4,5 @@ From the lowest: `model` (states, levels, layouts), `names`, `listing` (reading 
 readers of formats (`*_reader`, `zstd`); the layouts of frameworks (`layout_*`) and their table (`layouts`);
 `file_check` (one file), `inspection` (one checkpoint), `deep_results` (earlier complete reads); `find`,
 `diverged*`, `selection` (which one a start loads), `resume_view` and `shard_repair` (what it loads instead);
-the commands `cmd_pick` and `cmd_verify`."""
+the commands `cmd_pick` and `cmd_verify`.
+"""

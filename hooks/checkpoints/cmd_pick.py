@@ -6,7 +6,8 @@ no Python, a file system that hangs, a defect of ours. So the answer is printed 
 
 A line each: `from=` the checkpoint, as the user would write it; `use=` what to load instead, such as a view
 with a repaired shard; `step=`; `root=` the folder to load the newest from; `why=`; `passed=` PATH: WHY for
-each rejected one; `stuck=` why the run must not begin from nothing; `end=1`."""
+each rejected one; `stuck=` why the run must not begin from nothing; `end=1`.
+"""
 
 from __future__ import annotations
 

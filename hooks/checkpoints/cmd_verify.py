@@ -7,7 +7,8 @@ a time, at a limited rate, without filling the page cache, and is the first vict
 checkpoint is read once; if a newer one appears, the child ends.
 
 The result is stored in the run's folder (`deep_results`), where each start looks. Nothing depends on it: if
-this process fails, hangs or is killed, the next start inspects on the quick level."""
+this process fails, hangs or is killed, the next start inspects on the quick level.
+"""
 
 from __future__ import annotations
 

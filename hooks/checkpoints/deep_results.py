@@ -2,7 +2,8 @@
 
 A complete read takes minutes, so it is done once, in the background. A result is valid for exactly the files
 that were read: not after a change of size, time of writing or time of change of any of them. A result that
-cannot be read or understood does not count."""
+cannot be read or understood does not count.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ KEPT_MAX = 200
 
 class DeepResult(NamedTuple):
     """A checkpoint inspected on the deep level: `identity` of its files; the `level` reached (deep if
-    something in it has checksums); when it was inspected (Unix seconds), in how many seconds."""
+    something in it has checksums); when it was inspected (Unix seconds), in how many seconds.
+    """
 
     path: str
     identity: str

@@ -2,7 +2,8 @@
 
 A training that prints NaN diverged some time before, and what it saved since then is useless, however
 complete. A `Divergence` covers the checkpoints from a step on (from a time on if steps are unknown) until the
-training was over. A checkpoint that a later start writes at that step is good."""
+training was over. A checkpoint that a later start writes at that step is good.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ UNKNOWN = "-"
 
 class Divergence(NamedTuple):
     """One divergence: its name (a file name), the first step and time that are not trusted (Unix seconds;
-    None: unknown), and when the diverged training was over."""
+    None: unknown), and when the diverged training was over.
+    """
 
     name: str
     step: Optional[int]

@@ -6,7 +6,8 @@ begun, or for a quarter of an hour if no start is recorded. One that existed is 
 touches it afterwards trusts it.
 
 Beside `diverged/NAME` is NAME.seen with the paths of the checkpoints that existed, a line each; NAME is
-`<attempt>.<launch>.<start>`."""
+`<attempt>.<launch>.<start>`.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ decides; a file of an unknown kind must only have bytes.
 
 Source of safetensors: the format's description in huggingface/safetensors: eight bytes of length,
 little-endian; a JSON object from tensors to `data_offsets` [begin, end) after the header; the loader refuses
-a file whose tensors do not end at its last byte."""
+a file whose tensors do not end at its last byte.
+"""
 
 from __future__ import annotations
 

@@ -69,7 +69,8 @@ def _find_at(candidate: Candidate, *, named: bool) -> Iterable[Found]:
 def _is_one(folder: Candidate) -> bool:
     """Whether it bears a step, or is a link (`latest`) to one of those beside it: no folder of checkpoints.
     Where a metric has a slash in its name, Lightning makes a folder of what stands before it:
-    `epoch=1-val/loss=0.3.ckpt`."""
+    `epoch=1-val/loss=0.3.ckpt`.
+    """
     is_of_metric = folder.names and all("=" in name and name.endswith(".ckpt") for name in folder.names)
     if "=" in folder.name and is_of_metric:
         return False

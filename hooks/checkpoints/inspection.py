@@ -9,7 +9,8 @@ A folder without a known layout must have what its two nearest neighbours by ste
 only if that is older, since a run that continues with fewer ranks has smaller sets. Only certain parts are
 compared: one of several files with the same name except for a number, or a file with a hundredth of the
 folder's bytes. A part is truncated if it has less than `CUT` of the smallest part beside it, or if it is
-smaller while the others are of one size, as tensors are."""
+smaller while the others are of one size, as tensors are.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def inspect(
     """Inspect one checkpoint at a level (QUICK or DEEP). Never raises. `now_s`: the present time (Unix
     seconds), compared with times of writing. `before_s`: a deadline (monotonic); what was not read by then
     counts as sound, and `level` says so. `marker`: the user's completeness marker. `run_dir`: the run's
-    folder with earlier results of the deep level ("": none)."""
+    folder with earlier results of the deep level ("": none).
+    """
     try:
         look = partial(_inspect, level=level, marker=marker, now_s=now_s, before_s=before_s, run_dir=run_dir)
         return listing.map_parallel(look, [found], before_s)[0]

@@ -8,7 +8,8 @@ parameters have no file, so layers may have gaps. A universal checkpoint has a f
 below `zero/`.
 
 Sources: deepspeed/runtime/engine.py, runtime/pipe/module.py, checkpoint/ds_to_universal.py, runtime/zero/ of
-0.19."""
+0.19.
+"""
 
 from __future__ import annotations
 

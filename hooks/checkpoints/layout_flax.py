@@ -6,7 +6,8 @@ Arrays of several processes are beside it in `checkpoint_100_gda` folders of Orb
 checked here.
 
 Sources: flax/training/checkpoints.py (save_checkpoint, names), flax/serialization.py (its extension types),
-files written by flax 0.12; the MessagePack specification (formats by their first byte)."""
+files written by flax 0.12; the MessagePack specification (formats by their first byte).
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ Both loops keep FSDP's or DeepSpeed's checkpoint in a folder of its own, which i
 Sources: transformers/trainer.py (_save_checkpoint, _save_optimizer_and_scheduler, _load_rng_state,
 _load_optimizer_and_scheduler), folders written by 5.23; accelerate/{checkpointing,accelerator}.py,
 accelerate/utils/fsdp_utils.py, folders written by 1.15; huggingface_hub/serialization and
-transformers/modeling_utils.py (names, index)."""
+transformers/modeling_utils.py (names, index).
+"""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ TRAINER_FOLDERS: Folders = {
 def _is_transformers(candidate: Candidate) -> bool:
     """A folder with the Trainer's state, or with its name and what only the Trainer writes. Hand-written
     loops have folders of that name, too, and an optimizer.pt in them; all of them without the state. The
-    Trainer's output folder has its state too in the end: where checkpoints lie in it, it is none."""
+    Trainer's output folder has its state too in the end: where checkpoints lie in it, it is none.
+    """
     has = candidate.names
     if any(TRAINER_FOLDER.fullmatch(name) and has[name] for name in has):
         return False
@@ -134,7 +136,8 @@ def _loaded_files(tree: Tree) -> dict[str, Need]:
 
 def _check_state(tree: Tree, folders: Folders) -> None:
     """Raises Damaged if all weights are missing, or the optimizer of an existing scheduler. No library writes
-    the rest alone, and some resume without a message. DeepSpeed's folders have both in them."""
+    the rest alone, and some resume without a message. DeepSpeed's folders have both in them.
+    """
     tops = {name.partition("/")[0] for name in tree.files}
     if any(pattern.fullmatch(top) and folders[pattern] is DEEPSPEED for top in tops for pattern in folders):
         return

@@ -7,7 +7,8 @@ into the shards. The tracker file beside the folders names the one that the next
 another one proves nothing, since users edit it.
 
 Sources: megatron/training/checkpointing.py, megatron/core/dist_checkpointing/ (core 0.16 and the state of
-August 2026)."""
+August 2026).
+"""
 
 from __future__ import annotations
 

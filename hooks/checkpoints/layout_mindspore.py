@@ -15,7 +15,8 @@ the CRC-32 of everything before. Nothing is proven of a file that begins otherwi
 
 Sources: mindspore/train/callback/_checkpoint.py, mindspore/train/serialization.py,
 mindspore/ccsrc/utils/checkpoint.proto and files of MindSpore 2.10; MindFormers' core/callback (rank folders,
-meta.json), tools/resume_ckpt.py, checkpoint/{checkpoint,metadata,utils}.py of 2.1."""
+meta.json), tools/resume_ckpt.py, checkpoint/{checkpoint,metadata,utils}.py of 2.1.
+"""
 
 from __future__ import annotations
 
@@ -144,7 +145,8 @@ def _of_rank(path: str, folder: str) -> str:
     """The same step's file in another rank's folder, by path from the folder of both. The name may have the
     rank in it (`llama_rank_0-2_400.ckpt`), and a number where a run began anew beside older files
     (`llama_rank_0_1-2_400.ckpt`), which not all ranks need to have: there the step decides, if one file alone
-    has it."""
+    has it.
+    """
     base = os.path.dirname(os.path.dirname(path))
     own, name = os.path.basename(os.path.dirname(path)), os.path.basename(path)
     named = re.sub(rf"(?<![A-Za-z]){own}(?![0-9])", folder, name)

@@ -7,7 +7,8 @@ is one shard; every such folder has one of the same name.
 
 Sources: nemo/lightning/pytorch/callbacks/model_checkpoint.py, nemo/lightning/ckpt_utils.py,
 nemo/utils/callbacks/nemo_model_checkpoint.py, nemo/core/connectors/save_restore_connector.py (1.x to
-September 2025)."""
+September 2025).
+"""
 
 from __future__ import annotations
 

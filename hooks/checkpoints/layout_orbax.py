@@ -7,7 +7,8 @@ counts, and the arrays and chunks of zarr in the metadata. If Orbax was told to 
 value, chunks are not counted.
 
 Sources: orbax/checkpoint/_src/path/{atomicity,temporary_paths}.py, _src/metadata (the JSON files), the zarr
-specifications 2 and 3; folders written by Orbax 0.12."""
+specifications 2 and 3; folders written by Orbax 0.12.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +108,8 @@ def _expect_item(tree: Tree) -> Expected:
 
 def _expect_ocdbt(tree: Tree) -> Expected:
     """The files in the tree's nodes with their least sizes; of a large tree only the bytes of all values.
-    Raises Damaged where a node is not there, or where fewer bytes lie there than the manifest counts."""
+    Raises Damaged where a node is not there, or where fewer bytes lie there than the manifest counts.
+    """
     root = ocdbt_reader.newest_root(tree.read(MANIFEST, ocdbt_reader.MANIFEST_BYTES_MAX))
     if root is None or _is_outside(root.place.name):
         return Expected({}, "an OCDBT manifest")

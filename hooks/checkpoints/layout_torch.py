@@ -13,7 +13,8 @@ torch.serialization._legacy_save (before 1.6);
 torch/distributed/checkpoint/{filesystem,metadata,state_dict_saver}.py of 2.13 (async_save and FSDP's state
 dicts end in the same writer); lightning/fabric/utilities/cloud_io.py (_atomic_save),
 lightning/pytorch/strategies/{fsdp,model_parallel,deepspeed}.py,
-lightning/pytorch/callbacks/model_checkpoint.py (names), files written by 2.6."""
+lightning/pytorch/callbacks/model_checkpoint.py (names), files written by 2.6.
+"""
 
 from __future__ import annotations
 

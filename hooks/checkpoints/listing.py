@@ -6,7 +6,8 @@ start.
 
 A start waits for the result, so files are read in parallel. The deep level runs in the background: it reads
 one file at a time, at a limited rate, and drops what it has read from the page cache. A process does one or
-the other for its whole life."""
+the other for its whole life.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +78,8 @@ class Candidate:
 
 class Tree(NamedTuple):
     """All files of a checkpoint by path from `base`: the folder itself, or the folder of a single file.
-    `before_s`: the deadline for reading them (monotonic)."""
+    `before_s`: the deadline for reading them (monotonic).
+    """
 
     path: str
     base: str
@@ -199,7 +201,8 @@ def list_tree(path: str, before_s: float) -> Tree:
 def map_parallel(function: Callable[[A], B], items: Sequence[A], before_s: float) -> Sequence[B]:
     """The function's values in order, computed in parallel. Raises its first exception, or DeadlinePassed
     (`before_s`: monotonic). With a deadline even a single item is processed by a thread, so a file system
-    that hangs does not hold the caller."""
+    that hangs does not hold the caller.
+    """
     if before_s == math.inf and (len(items) < 2 or _Pace.threads == 1):
         return [function(item) for item in items]
     values: dict[int, B] = {}
@@ -233,7 +236,8 @@ def map_parallel(function: Callable[[A], B], items: Sequence[A], before_s: float
 
 def _list_folder(top: str, short: str, above: Above) -> tuple[list[tuple[str, bool]], Above]:
     """The entries of a folder (path from the top, whether it is a folder), and all folders above them. Links
-    to folders are followed, since a resume view consists of them, but never into a folder above."""
+    to folders are followed, since a resume view consists of them, but never into a folder above.
+    """
     path = os.path.join(top, short)
     facts = os.stat(path)
     if (facts.st_dev, facts.st_ino) in above:

@@ -2,7 +2,8 @@
 
 `.ftrun-manifest.json` names every file with its size and, if known, its SHA-256; `.ftrun-complete` is written
 last and has the SHA-256 of the manifest. For a checkpoint that is one file NAME both are beside it as
-NAME.ftrun-manifest.json and NAME.ftrun-complete. Without its marker a manifest does not count."""
+NAME.ftrun-manifest.json and NAME.ftrun-complete. Without its marker a manifest does not count.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class Entry(NamedTuple):
 
 class Manifest(NamedTuple):
     """The files of a checkpoint by path; its step, and the processes and nodes that wrote it, if known. `by`:
-    the run, attempt and start that published a staged set."""
+    the run, attempt and start that published a staged set.
+    """
 
     files: Mapping[str, Entry]
     step: Optional[int] = None
@@ -77,7 +79,8 @@ def write_marker(checkpoint: str) -> None:
 def read(checkpoint: str) -> Optional[Manifest]:
     """The manifest of a checkpoint; None without one. Raises Damaged if its marker does not fit, OSError. A
     published set with a manifest and no marker is incomplete. A manifest that a user had made for a complete
-    checkpoint does not count without its marker."""
+    checkpoint does not count without its marker.
+    """
     path = place_of(checkpoint, MANIFEST)
     try:
         text = read_part(path, 0, READ_BYTES_MAX)

@@ -6,7 +6,8 @@ failed start, which sets it aside. So a checkpoint is `complete` unless somethin
 
 A layout describes the checkpoints of one framework: how to recognise one, where they are in a folder of
 checkpoints, and which files a complete one has. It is a `Layout` in a module `layout_<framework>`, with a row
-in the table of `layouts`."""
+in the table of `layouts`.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ LEVELS = (RULE, QUICK, DEEP)
 class Found(NamedTuple):
     """A checkpoint: its absolute path, the name of its layout, its step (None: unknown). `root`: the folder
     with the tracker file (`latest`, `latest_checkpointed_iteration.txt`) that the framework loads from; ""
-    for none."""
+    for none.
+    """
 
     path: str
     layout: str
@@ -46,7 +48,8 @@ class Found(NamedTuple):
 class Inspection(NamedTuple):
     """The result of an inspection. `why`: one line that names the decisive file; `level`: the level reached.
     `written_s`: when its youngest file was written (Unix seconds by the file system's clock; 0 without
-    files). `shards`: the number of files. `world`: how many processes wrote it, if its metadata says so."""
+    files). `shards`: the number of files. `world`: how many processes wrote it, if its metadata says so.
+    """
 
     found: Found
     state: str
@@ -87,7 +90,8 @@ def damage(content: bytes, why: str) -> Damaged:
 class Need(NamedTuple):
     """The requirements on one file. `kind`: how to read it (file_check.READERS), "" for by its name.
     `size_bytes`: its exact size; `size_min_bytes`: its least size; `may_be_empty`: it may have no byte at
-    all. `sha256`: its checksum for the deep level, in hexadecimal digits ("": unknown)."""
+    all. `sha256`: its checksum for the deep level, in hexadecimal digits ("": unknown).
+    """
 
     kind: str = ""
     size_bytes: Optional[int] = None
@@ -103,7 +107,8 @@ UNASKED = Need(size_min_bytes=0, may_be_empty=True)
 class Expected(NamedTuple):
     """The files that a good checkpoint must have, by path in its folder. Other files need only be sound.
     `sure`: the list comes from metadata, so a complete set is proven; `by`: from what it is known ("world
-    size 8 in common.pt"), or what is unknown."""
+    size 8 in common.pt"), or what is unknown.
+    """
 
     needs: Mapping[str, Need]
     by: str
@@ -117,7 +122,8 @@ class Layout(NamedTuple):
     OSError. `within`: glob patterns from a folder of checkpoints to candidates. `trackers`: names of the
     files beside checkpoints that name the one to load. `temporary(path)`: whether it is unfinished by its
     name. `step(candidate)`: called if the name has no step, or first if the number in the name is not the
-    step (`step_first`). `tree(path, before_s)`: its files, if they are not those in the path."""
+    step (`step_first`). `tree(path, before_s)`: its files, if they are not those in the path.
+    """
 
     name: str
     recognise: Callable[[Candidate], bool]

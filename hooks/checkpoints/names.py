@@ -1,7 +1,8 @@
 """What names of checkpoints and their files mean: a step, a temporary file, a note. (pure)
 
 `step_of` and `is_temporary` have the same rules as hooks/bundle/batch.sh, which works without Python;
-tests/unit/bundle/test_batch_sh.py compares them."""
+tests/unit/bundle/test_batch_sh.py compares them.
+"""
 
 from __future__ import annotations
 

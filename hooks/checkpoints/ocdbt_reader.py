@@ -9,7 +9,8 @@ children, or the places of its values. A file name has a base, which is a prefix
 nodes. A small tree is walked; of a large one only the bytes are counted. What is not understood proves nothing.
 
 Source: tensorstore's description of the format (kvstore/ocdbt/index.rst), its kvstore/ocdbt/format; files
-written by Orbax 0.5 and 0.12."""
+written by Orbax 0.5 and 0.12.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ pickletools.genops walks the opcodes on a stack of inert values: a class is its 
 with arguments. Anything invalid raises Broken and nothing else, and needs no more memory than the given
 bytes.
 
-Source: the documentation of each opcode in Python's pickletools."""
+Source: the documentation of each opcode in Python's pickletools.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +112,8 @@ def _run(machine: _Machine, content: bytes, at: int) -> tuple[Any, int]:
 def number_after(content: bytes, key: str) -> Optional[int]:
     """The whole number (or truth) that is stored right behind a text in a pickle, without walking it. None
     where the text has no number behind it, or not always the same one. Keys of a dict are written so, by
-    every protocol from 2 on."""
+    every protocol from 2 on.
+    """
     told = {_int(found[1]) for found in re.finditer(_key_of(key) + NUMBER, content, re.DOTALL)}
     return told.pop() if len(told) == 1 else None
 

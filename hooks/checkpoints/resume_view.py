@@ -4,7 +4,8 @@ Megatron and DeepSpeed get a folder and read the newest checkpoint's name in a t
 the highest step. If the user's own folder leads them to the chosen checkpoint, it is used. If not (the newest
 is torn or poisoned, or a crash came between checkpoint and tracker), they get a resume view: a private folder
 of the run with a link to the chosen checkpoint and a tracker file that names it. The user's files are not
-changed. A view is for loading only."""
+changed. A view is for loading only.
+"""
 
 from __future__ import annotations
 

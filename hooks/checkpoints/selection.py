@@ -6,7 +6,8 @@ it) and was not written by a diverged training; none is inspected after it. Nobo
 start, so an incomplete one is broken, however young it is.
 
 A run that never had a complete checkpoint begins from nothing. But if there are checkpoints and none may be
-loaded, the answer is `stuck`, unless the user allowed to discard the progress."""
+loaded, the answer is `stuck`, unless the user allowed to discard the progress.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class Request(NamedTuple):
     """The user's patterns and marker, their working folder, the checkpoints set aside, and the divergences.
     `had`: the run had a complete checkpoint once; `began_s`: when it was first submitted (Unix seconds);
     `fresh`: it may begin from nothing in any case; `before_s`: the deadline (monotonic); `run_dir`: the run's
-    folder, "" for none."""
+    folder, "" for none.
+    """
 
     patterns: Sequence[str]
     cwd: str
@@ -49,7 +51,8 @@ class Request(NamedTuple):
 
 class Selection(NamedTuple):
     """The checkpoint to load (None: none) and why; the rejected ones, newest first. `stuck`: why the run must
-    not begin at all ("" if it may); `inspected`: all inspections, newest first."""
+    not begin at all ("" if it may); `inspected`: all inspections, newest first.
+    """
 
     chosen: Optional[Inspection]
     why: str
@@ -113,7 +116,8 @@ def mark_diverged(inspected: Iterable[Inspection], request: Request) -> list[Ins
 
 def why_lost(selection: Selection, request: Request) -> str:
     """Why a run without checkpoints must not begin from nothing; "" if it may. It must not if it had some and
-    even their folder is gone, as without a mounted file system."""
+    even their folder is gone, as without a mounted file system.
+    """
     if selection.inspected or selection.stuck or request.fresh or not request.had:
         return selection.stuck
     folders = [_folder(pattern, request.cwd) for pattern in request.patterns]

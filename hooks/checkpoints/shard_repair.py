@@ -7,7 +7,8 @@ torn or missing shard of a newer checkpoint than the chosen one, only if checksu
 - a complete earlier checkpoint of the run has both files under the same names with equal checksums, and here
   all remaining files that were equal there are equal again.
 
-Names only select candidates. The view is inspected before it is loaded. The user's files are not changed."""
+Names only select candidates. The view is inspected before it is loaded. The user's files are not changed.
+"""
 
 from __future__ import annotations
 
@@ -170,7 +171,8 @@ def _link_view(tree: Tree, instead: Mapping[str, str], view: str) -> None:
 
 def plan_repair(broken: Collection[str], *, here: Sums, listed: Sums, earlier: Sums) -> RepairPlan:
     """Find a twin for each broken shard, all or none. Checksums: of the sound files of this checkpoint
-    (`here`), of its manifest (`listed`), and of a complete checkpoint of the same run (`earlier`)."""
+    (`here`), of its manifest (`listed`), and of a complete checkpoint of the same run (`earlier`).
+    """
     instead, proofs = {}, []
     for name in sorted(broken):
         source, proof = _by_manifest(name, here, listed), "the manifest's checksum"

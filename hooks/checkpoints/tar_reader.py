@@ -3,7 +3,8 @@
 A tar has no directory, but a header before each member with its size and a checksum of the header, and two
 blocks of zeros at the end. Walking the headers reads 512 bytes for each member, however large it is.
 
-Source: POSIX.1-2001 ustar and pax as Python's tarfile reads them."""
+Source: POSIX.1-2001 ustar and pax as Python's tarfile reads them.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ in front, so its end is known once the fourth pickle is walked. A small plain pi
 begins otherwise proves nothing: its suffix has other uses.
 
 Source: torch.serialization (_legacy_save, _legacy_load) and the storages' own _write_file: a little-endian
-length of 8 bytes, then elements."""
+length of 8 bytes, then elements.
+"""
 
 from __future__ import annotations
 

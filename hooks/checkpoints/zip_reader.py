@@ -9,7 +9,8 @@ has its beginning, so such a file is read backwards. Anything that is no zip end
 write other formats. (The standard library's zipfile reads neither these nor holes.)
 
 Sources: PKWARE's APPNOTE.TXT 6.3; torch's writer keeps records uncompressed, each with a data descriptor, and
-always adds the zip64 end. With torch.serialization.set_crc32_options(False) all checksums are 0."""
+always adds the zip64 end. With torch.serialization.set_crc32_options(False) all checksums are 0.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +130,8 @@ def check_records(source: OpenFile, found: Directory, level: str, before_s: floa
 def read_directory(source: OpenFile, end: int, begin: Optional[int] = None) -> Directory:
     """Read the directory of the zip that ends at byte `end` of an open file. Raises Damaged, OSError.
     `begin`: where it begins at the earliest; None for one of many zips behind each other, of which less is
-    read at once."""
+    read at once.
+    """
     tail_at = max(begin or 0, end - (ENDS_BYTES if begin is None else TAIL_BYTES))
     tail = source.read(tail_at, end - tail_at)
     size, offset, count, directory_end = _find_end(tail, tail_at)

@@ -1,7 +1,8 @@
 """Decompresses a small zstd frame by the system's libzstd, since the standard library can only from Python 3.14. (I/O)
 
 libzstd is part of nearly every Linux: package managers, systemd and the kernel's tools use it. Where it is
-missing a frame is not understood, which proves nothing of a checkpoint."""
+missing a frame is not understood, which proves nothing of a checkpoint.
+"""
 
 from __future__ import annotations
 

@@ -60,7 +60,8 @@ def probe_gpu(machine: Machine, _thresholds: Thresholds) -> GpuFacts:
 
 def judge_gpu(facts: GpuFacts, thresholds: Thresholds) -> Sequence[Finding]:
     """Bad when cards are missing, or lost data, or memory cannot be set aside; degraded for heat and
-    throttling."""
+    throttling.
+    """
     if not facts.cards and not thresholds["expected"]:
         return [skipped("no AMD GPU here")]
     count = len(facts.cards)
@@ -180,7 +181,8 @@ def probe_memory(machine: Machine, _thresholds: Thresholds) -> MemoryFacts:
 
 def judge_memory(facts: MemoryFacts, thresholds: Thresholds) -> Sequence[Finding]:
     """Degraded where strangers hold the driver, or memory is taken and no job is around; a note where the job
-    itself may have taken it."""
+    itself may have taken it.
+    """
     if not facts.memory:
         return [skipped("no AMD GPU tells of its memory here")]
     found = [_stranger(pid, one) for pid, one in facts.owners.items() if _is_stranger(one, thresholds)]

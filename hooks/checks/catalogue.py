@@ -3,7 +3,8 @@
 The table has all that is needed to choose checks and to see whether their requirements are missing. The file of
 a check is imported when the check runs, so a node without GPUs never loads the checks of GPUs. Its section
 in checks.md documents it, in paragraphs that begin with "How it thinks.", "Thresholds:", "Files:" or "Formats:",
-and "Checked against:". The command line and the documents print that text."""
+and "Checked against:". The command line and the documents print that text.
+"""
 
 from __future__ import annotations
 

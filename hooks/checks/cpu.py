@@ -51,7 +51,8 @@ def probe_frequency(machine: Machine, thresholds: Thresholds) -> FrequencyFacts:
 
 def judge_frequency(facts: FrequencyFacts, thresholds: Thresholds) -> Sequence[Finding]:
     """Degraded for a wrong governor, a low limit, heat now, or processors that are missing; a note for heat
-    since boot."""
+    since boot.
+    """
     found = [*_governors(facts.clocks, thresholds), *_limits(facts.clocks, thresholds)]
     found += _heat(facts.throttled, thresholds)
     expected = int(thresholds["expected"])

@@ -1,7 +1,8 @@
 """The checks of network cards and their bonds, from /sys/class/net and /proc/net/bonding. (I/O)
 
 Checked against: the kernel's ABI page for sysfs-class-net, and /sys of Linux 6.1. An interface that is down
-has no speed: reading it is an error, which is None here, as is the -1 of drivers that do not know."""
+has no speed: reading it is an error, which is None here, as is the -1 of drivers that do not know.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +85,8 @@ SLOW_MBPS = 100
 
 def judge_link(found: Sequence[Interface], thresholds: Thresholds) -> Sequence[Finding]:
     """Bad when an expected interface is missing, down or slower; degraded when another that is set up has no
-    carrier."""
+    carrier.
+    """
     expected: Mapping[str, int] = thresholds["expected"]
     by_name = {one.name: one for one in found}
     told = [

@@ -2,7 +2,8 @@
 
 A resolver that waits for a dead server does so for half a minute and longer, so each name is
 asked by a thread of its own in a process that can be left behind; what had no answer in time has none. Most
-nodes have no host to ask for: what that takes is imported then."""
+nodes have no host to ask for: what that takes is imported then.
+"""
 
 from __future__ import annotations
 

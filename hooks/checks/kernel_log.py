@@ -25,7 +25,8 @@ def probe_kernel_log(machine: Machine, _thresholds: Thresholds) -> Log:
 
 def judge_kernel_log(log: Log, thresholds: Thresholds) -> Sequence[Finding]:
     """A finding for each kind of fault and device; a note for what is old, and for errors that nobody
-    knows."""
+    knows.
+    """
     if not log.lines:
         return [skipped(f"the kernel's log cannot be read: {log.why_not}")]
     since = thresholds["since_s"] or log.now_s - thresholds["recent_s"]

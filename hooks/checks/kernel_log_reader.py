@@ -10,7 +10,8 @@ mount. A process may call itself "Oops: " and crash. So of such lines the kernel
 others; whoever reads them reads nothing that a user wrote.
 
 Checked against: `dmesg -r` and `journalctl -k -o short-monotonic` of Debian 12; the caller's column of
-kernels built with CONFIG_PRINTK_CALLER."""
+kernels built with CONFIG_PRINTK_CALLER.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ PLAIN = re.compile(r"[\w./:+@-]*")
 class Line(NamedTuple):
     """One line: when it was written (seconds of the epoch; None where the log does not say), and its text
     without the time. `level` is syslog's, 0 emergency ... 3 error ... 7 debug; None where the log does not
-    say."""
+    say.
+    """
 
     at_s: Optional[float]
     text: str

@@ -11,7 +11,8 @@ that it recovered or was late.
 
 Sources: the messages in the kernel's own source (mm/memory-failure.c, kernel/watchdog.c, drivers/nvme,
 drivers/scsi, fs/*, net/*), in the drivers of NVIDIA/Mellanox (mlx5_core), AMD (amdgpu), Intel (habanalabs,
-i40e, ice), and in public logs of clusters."""
+i40e, ice), and in public logs of clusters.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from ftrun.hooks.runtime.finding import BAD, DEGRADED, NOTE, OK
 class Rule(NamedTuple):
     """One kind of line. `severity` is "ok" for lines that say nothing against the node; `fault` is "" where
     nobody is to blame. One of `words` stands in each line that `expression` matches; () where that cannot be
-    told."""
+    told.
+    """
 
     severity: str
     fault: str
@@ -80,6 +82,7 @@ TABLE: tuple[tuple[str, str, str, str], ...] = (
     (BAD, _GPU, "the GPU is lost", r"amdgpu.*(?:device lost from bus|GPU reset\(\d+\) failed|Fatal error during GPU init|GPU Recovery Failed|hw_init of IP block|PSP firmware loading failed)|hw_init of IP block|habanalabs.*(?:Device heartbeat failed|Failed to reset)|amdgpu.*PSP load \w+ failed|\*ERROR\* PSP load \w+ failed"),
     (DEGRADED, _GPU, "the GPU was reset or hangs", r"amdgpu.*(?:GPU reset begin|poison is consumed|Poison is created|MES(?:\(\d+\))? failed to respond|cp might be in an unrecoverable state|SMU: I'm not done|Failed to send message|Ring \S+ reset failed|deferred hardware errors|Accelerator Check Architecture)|amdgpu_job_timedout|amdgpu.*ring \S+ timeout|qcm fence wait loop timeout|habanalabs.*Going to (?:hard|compute)-reset"),
     # Networks.
+    (BAD, _NETWORK, "the driver could not take the adapter", r"(?:mlx[45]_core|bnxt_en|ice|i40e|ixgbe|igb|qede|ionic|ena|hfi1|cxi_core|irdma|be2net)\b.*(?:probe of [0-9a-f:.]{7,16} failed with error|load_one failed|probe_one:?.* failed|probe with driver \w+ failed)"),
     (BAD, _NETWORK, "the adapter's firmware has failed", r"mlx5_core.*(?:health compromised|health recovery flow aborted|assert_var\[0\] 0x(?!0+\b)|severity\([0-3]\) ERROR|unrecoverable hardware error|handling bad device here|pre-initializing state, aborting)|mlx4_core.*Internal error detected|bnxt_en.*Firmware not responding|hfi1.*Please REBOOT|efa.*didn't send any completion|gve .*AQ commands timed out"),
     (BAD, _NETWORK, "the adapter's module or cable is broken", r"Port module event\[error\]|hfi1.*QSFP cable temperature|SENSOR_ALERT.*fatal state|adapter has been stopped because it has over ?heated"),
     (DEGRADED, _NETWORK, "the adapter did not answer a command", r"mlx5_core.*(?:timeout\. Will cause a leak|status internal error|High temperature on sensors|TX timeout detected|Error cqe on|did not return all pages)"),
@@ -141,6 +144,7 @@ WORDS: tuple[tuple[str, ...], ...] = (
     ("reaches threshold value", "uncorrectable hardware errors", "}uncorrectable hardware error(ERREVENT"),
     ("*ERROR* PSP load ", "Device heartbeat failed", "Failed to reset", "Fatal error during GPU init", "GPU Recovery Failed", "GPU reset(", "PSP firmware loading failed", "PSP load ", "device lost from bus", "hw_init of IP block"),
     (" failed to respond", " reset failed", " timeout", "Accelerator Check Architecture", "Failed to send message", "GPU reset begin", "Poison is created", "SMU: I'm not done", "amdgpu_job_timedout", "cp might be in an unrecoverable state", "deferred hardware errors", "habanalabs", "poison is consumed", "qcm fence wait loop timeout"),
+    (" failed with error", "load_one failed", "probe with driver ", "probe_one"),
     ("AQ commands timed out", "Firmware not responding", "Internal error detected", "Please REBOOT", "didn't send any completion", "mlx5_core"),
     ("Port module event[error]", "QSFP cable temperature", "SENSOR_ALERT", "adapter has been stopped because it has over"),
     ("Error cqe on", "High temperature on sensors", "TX timeout detected", "did not return all pages", "status internal error", "timeout. Will cause a leak"),

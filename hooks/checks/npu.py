@@ -44,7 +44,8 @@ class Chip(NamedTuple):
 
 class NpuFacts(NamedTuple):
     """What the tools printed: the table, and by NPU id the memory's errors, the codes of sick ones, the state
-    of the link. `is_installed` tells a node without npu-smi from one whose npu-smi prints nothing."""
+    of the link. `is_installed` tells a node without npu-smi from one whose npu-smi prints nothing.
+    """
 
     table: str
     ecc: Mapping[int, str] = {}
@@ -86,7 +87,8 @@ def codes(text: str) -> list[str]:
 
 def judge_npu(facts: NpuFacts, thresholds: Thresholds) -> Sequence[Finding]:
     """Bad when chips are missing, critical, or bear a code that isolates; degraded for other alarms, errors
-    and links."""
+    and links.
+    """
     found, expected = chips(facts.table), int(thresholds["expected"])
     if not facts.is_installed and not expected:
         return [skipped("npu-smi is not here")]

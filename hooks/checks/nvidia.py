@@ -137,7 +137,8 @@ PENDING = {
 
 def judge_mode(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Finding]:
     """Bad where no program is let in; degraded where a mode is not the expected one, or not that of the other
-    GPUs."""
+    GPUs.
+    """
     mine = nvidia_smi.chosen(answer.gpus, nvidia_smi.tokens(thresholds))
     usual = {mode: str(thresholds[mode]) or _usual_mode(mine, field) for mode, field in MODES.items()}
     return nvidia_smi.judged(
@@ -332,7 +333,8 @@ def _recovery_faults(gpu: nvidia_smi.Gpu) -> list[Finding]:
 
 def judge_temperature(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Finding]:
     """Bad at the heat of a shutdown, degraded at that of a slowdown, a note when close to it or far above the
-    others."""
+    others.
+    """
     told = [one for one in (gpu.number("temperature/gpu_temp") for gpu in answer.gpus) if one is not None]
     import statistics  # where there are GPUs
 
@@ -401,7 +403,8 @@ THROTTLE_REASONS = {
 
 def judge_throttle(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Finding]:
     """Degraded when the machine slows a GPU down, or a busy one runs far below its clock for no told
-    reason."""
+    reason.
+    """
     return nvidia_smi.judged(answer, thresholds, lambda gpu: _throttle_faults(gpu, thresholds), _clock)
 
 

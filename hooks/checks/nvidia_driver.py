@@ -164,7 +164,8 @@ def probe_driver(machine: Machine, thresholds: Thresholds) -> DriverFacts:
 
 def judge_driver(facts: DriverFacts, thresholds: Thresholds) -> Sequence[Finding]:
     """Bad when module and library differ; degraded for a version that the site does not want; a note for GPUs
-    that differ."""
+    that differ.
+    """
     answer = facts.answer
     found = MODULE_VERSION.search(facts.module)
     module = found.group(1) if found else ""

@@ -7,7 +7,8 @@ check called gpu-check is the one to say so.
 
 The names of the fields were checked against documents of the schemas v11, v12 (A100 with MIG, driver 535) and
 v13 (Blackwell, driver 590) in Telegraf's public test data; the meaning of exit codes against nvidia-smi's
-manual. No GPU was at hand."""
+manual. No GPU was at hand.
+"""
 
 from __future__ import annotations
 
@@ -135,7 +136,8 @@ def tokens(thresholds: Mapping[str, Any]) -> list[str]:
 def chosen(gpus: Sequence[Gpu], wanted: Sequence[str]) -> list[Gpu]:
     """The GPUs that a job's devices name; all where they name all that can be seen, or cannot be told apart.
     A job in a device cgroup sees its own GPUs only, numbered anew, while Slurm may name them by the node's
-    numbers."""
+    numbers.
+    """
     if not wanted:
         return list(gpus)
     found = [gpu for gpu in gpus if any(_names(gpu, token) for token in wanted)]

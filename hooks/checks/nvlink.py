@@ -40,7 +40,8 @@ def probe_nvlink(machine: Machine, thresholds: Thresholds) -> NvlinkFacts:
 
 def links(text: str) -> dict[int, dict[int, float]]:
     """GPU -> link -> speed in GB/s, 0 for one that is not up. A link with a word that is not known is left
-    out. Where all links of a GPU are said to be down in one line, its link 0 stands for them."""
+    out. Where all links of a GPU are said to be down in one line, its link 0 stands for them.
+    """
     found: dict[int, dict[int, float]] = {}
     place = -1
     for line in text.splitlines():
@@ -72,7 +73,8 @@ def errors(text: str) -> dict[int, dict[str, int]]:
 
 def judge_nvlink(facts: NvlinkFacts, thresholds: Thresholds) -> Sequence[Finding]:
     """Bad when a GPU has fewer links up than its equals or the site's number; degraded when links recover or
-    count errors."""
+    count errors.
+    """
     nothing = nvidia_smi.unread(facts.answer, thresholds)
     if nothing:
         return nothing
@@ -158,7 +160,8 @@ def probe_fabric(machine: Machine, thresholds: Thresholds) -> FabricFacts:
 
 def judge_fabric(facts: FabricFacts, thresholds: Thresholds) -> Sequence[Finding]:
     """Bad when a GPU has not joined or its fabric is unhealthy, or when older GPUs have a manager that
-    failed."""
+    failed.
+    """
     nothing = nvidia_smi.unread(facts.answer, thresholds)
     if nothing:
         return nothing

@@ -2,7 +2,8 @@
 
 Checked against: the kernel's ABI page for sysfs-class-infiniband; trees of mlx5 adapters in the public test
 data of leptonai's gpud ("4: ACTIVE", "5: LinkUp", "400 Gb/sec (4X NDR)") and of Prometheus' procfs. A rate of
-"2.5 Gb/sec (1X SDR)" is that of a port which is down."""
+"2.5 Gb/sec (1X SDR)" is that of a port which is down.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ FIELDS = ("state", "phys_state", "rate", "link_layer")
 class Port(NamedTuple):
     """One port. `state` and `physical` are words (ACTIVE, LinkUp), "" where not told; `rate_gbps` and `lanes`
     are None then. `kind` is the adapter's model and firmware family: ports of one kind and link layer should
-    be equal."""
+    be equal.
+    """
 
     name: str
     state: str
@@ -116,7 +118,8 @@ def _state(text: str) -> str:
 
 def judge_port(found: Sequence[Port], thresholds: Thresholds) -> Sequence[Finding]:
     """Bad when an expected port is not active, or a link waits for its subnet manager; degraded when its
-    equals are up."""
+    equals are up.
+    """
     if not found and not thresholds["ports"]:
         return [skipped("no RDMA port here")]
     missing = [name for name in thresholds["ports"] if not any(_is_named(port, name) for port in found)]

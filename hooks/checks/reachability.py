@@ -19,7 +19,8 @@ UNRESOLVED_SHOWN = 5
 
 def judge_dns(found: Mapping[str, str], _thresholds: Thresholds) -> Sequence[Finding]:
     """Bad when a host has no address; degraded when it has this node's loopback only, which is right for this
-    node alone."""
+    node alone.
+    """
     if not found:
         return [skipped("no hosts are named, and no job is around")]
     lost = [

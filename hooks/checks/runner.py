@@ -5,7 +5,8 @@ worker, a child process, runs one check at a time; at a check's deadline the wor
 others do the rest. Most checks read a few small files, and a process costs more than that: so one worker runs
 check after check, and another starts only when a check waits, by design or because of the machine. An error
 of the check itself (a defect of ours, a tool of an unknown version) is `unknown`: it is reported, and never
-held against the node."""
+held against the node.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def run(
 ) -> list[Report]:
     """Run `chosen` and return their reports in that order. `settings` holds thresholds by the name of the
     check, over what the job around us implies (`thresholds.of_job`), over its defaults; `{"enabled": false}`
-    switches one off. Ends within `budget_s`; what had no time is unknown."""
+    switches one off. Ends within `budget_s`; what had no time is unknown.
+    """
     give_up = time.monotonic() + budget_s
     with _shelf() as shelf:
         return _run(chosen, settings or {}, give_up, root, shelf)
@@ -309,7 +311,8 @@ def report_of(
 ) -> dict[str, Any]:
     """The report of a node, as files of an attempt hold it: the names of the checks, every finding, and the
     worst of all. `kind` says on what occasion it was made (check, preflight, after, watch), `at_s` when
-    (seconds of the epoch)."""
+    (seconds of the epoch).
+    """
     found = [one for report in reports for one in report.findings]
     return {
         "schema": SCHEMA,

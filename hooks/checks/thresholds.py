@@ -3,7 +3,8 @@
 A check that runs inside a job, in its step or in Slurm's prolog, judges the accelerators of that job. If
 Slurm hands out shares of a GPU (gres `shard` and `mps`), processes of other jobs on it are legitimate, too.
 Settings of the site take precedence. A device whose vendor's tool is not on the node is not reported as
-missing."""
+missing.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ SHARES = ("SLURM_SHARDS_ON_NODE", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
 def read(path: str, node: str) -> Optional[dict[str, dict[str, Any]]]:
     """The thresholds in a file, or in the site's own if none is named; a missing file sets nothing. {node} in
     its name is this node's. None if a file cannot be read: it may be the one that disables a check, so no
-    check may run then."""
+    check may run then.
+    """
     path = path.replace("{node}", node) or SITES_OWN
     if not os.path.exists(path):
         return {}

@@ -77,7 +77,8 @@ def stop(step: dict[str, Any]) -> dict[str, Any]:
 
 def nodes_of_slurm(step: dict[str, Any]) -> dict[str, Any]:
     """Node -> {"state", "reason"} as sinfo on this host says; waits at most `wait_s` until none is in a state other than idle, mixed
-    or allocated. Raises HostError where Slurm does not answer."""
+    or allocated. Raises HostError where Slurm does not answer.
+    """
     give_up_s = time.monotonic() + float(step.get("wait_s", 0))
     while True:
         rows = [

@@ -1,7 +1,8 @@
 """`ftrun-hook cache`: fills or merges the compile caches of a run on this node. (I/O)
 
 `fill` runs before a start, `merge` during or after one, each within a time limit. An error here must not cost
-a job, so the exit status is 0, except for a folder of another user: no start may run code from there."""
+a job, so the exit status is 0, except for a folder of another user: no start may run code from there.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ a damaged entry is left out, and what takes too long is left for the framework t
 
 The nodes of a job compile the same code. The leader adds its entries first, so the others find little to add.
 Packs are only added. The leader alone compacts them: if there are many, if they exceed the limit, or if one
-is damaged. A node that reads a pack while it is removed loses only warm entries."""
+is damaged. A node that reads a pack while it is removed loses only warm entries.
+"""
 
 from __future__ import annotations
 

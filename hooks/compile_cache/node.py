@@ -8,7 +8,8 @@ only with nodes of the same processor, instruction sets, C library, accelerators
 Python and the frameworks are read from the processes that use the cache.
 
 Sources: /proc/driver/nvidia (driver's README, chapter on /proc), /sys/module/amdgpu/version,
-/usr/local/Ascend/driver/version.info."""
+/usr/local/Ascend/driver/version.info.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ class Known(NamedTuple):
 
 class Index(NamedTuple):
     """What a node knows of the packs: the files of each; under "" those of removed packs, not shared again.
-    `taken`: the packs with nothing left for this node; `filled`, `filled_bytes`: what was taken from them."""
+    `taken`: the packs with nothing left for this node; `filled`, `filled_bytes`: what was taken from them.
+    """
 
     epoch: int
     node_class: str
@@ -120,7 +122,8 @@ def refuse(location: Location, why: str) -> None:
 def ensure_private(local: str) -> bool:
     """Make the folder and the user's folder above it, private to this user. Raises ForeignFolder. Returns
     whether nobody else could write into it before. A folder that cannot be made is foreign as well: anybody
-    could make it later."""
+    could make it later.
+    """
     above = os.path.dirname(local)
     try:
         open_before = (ownership.is_own_folder(above) and ownership.why_untrusted(above)) or (
@@ -233,7 +236,8 @@ def torn_reason_of_file(local: str, path: str, size: int) -> str:
 def remove_torn(location: Location, index: Index, until_s: float) -> list[str]:
     """Remove incomplete entries until `until_s` (monotonic), newest first; returns a line for each. No
     process may be writing here. Entries from packs are not read again. The newest entries are the likely
-    ones: their writer may have died."""
+    ones: their writer may have died.
+    """
     known = index.files()
     unknown = [
         (fact.st_mtime_ns, path, fact.st_size)

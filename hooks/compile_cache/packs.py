@@ -10,7 +10,8 @@ those of every entry: damage is detected before it reaches a node, and costs onl
 
     ftrun-cache 1 <bytes of the header> <sha256 of the header>
     {"class", "facts", "writers", "made_s", "node", "epoch", "entries": [[...], ...]}
-    <bytes of the first entry><bytes of the second>..."""
+    <bytes of the first entry><bytes of the second>...
+"""
 
 from __future__ import annotations
 
@@ -207,7 +208,8 @@ def write_pack(
     folder: str, scratch: str, about: Mapping[str, Any], put: Callable[[BinaryIO], Sequence[Entry]]
 ) -> Optional[str]:
     """Write what `put` writes into a stream as a pack in `folder`; returns its name, None if it is empty.
-    `about`: the header without its entries. Raises OSError; then nothing of the pack is left."""
+    `about`: the header without its entries. Raises OSError; then nothing of the pack is left.
+    """
     made_s = float(about["made_s"])
     name = f"{int(made_s * 1000):013d}-{os.urandom(4).hex()}{SUFFIX}"
     # The entries are collected on the node, since the header describes them.

@@ -3,7 +3,8 @@
 Frameworks compile most in the first minutes, so the first merges come early and later ones rarely. The first
 node of the job begins; the others follow over a time that grows with their number, so that a thousand nodes
 neither write the same entries nor read one folder at once. Each merge is a process with the lowest priority;
-one that hangs is abandoned."""
+one that hangs is abandoned.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ The job is over and the next one waits, so nothing here may affect more than thi
 logged; the node is drained, and leftover processes are killed, only if the site has enabled that.
 
 Memory that staged checkpoints of the job still hold is freed by a child process under the job's user id, so
-it can delete only what that user could."""
+it can delete only what that user could.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ Slurm leaves the action to the health check, and kills it after 60 s. The status
 ignore it, newer ones keep a node from registering after boot until it is 0, without any cap. Findings are
 stored for the prolog and logged. The node is drained only if the site has enabled that, for checks that were
 bad in two runs in a row, under the cap, and never if the node has a drain reason already. Counters are
-compared with those of the last run."""
+compared with those of the last run.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 What root runs before every job must not lie where users write, nor on a file system that may hang, nor change
 while a job starts. So the hooks are copied as a whole, into a folder named by their content, and compiled.
 Only then the three small scripts that Slurm calls are put in place, each by one rename; a prolog that is
-running continues with the copy it started with."""
+running continues with the copy it started with.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ hang, so a child reads it that can be abandoned. Our own ancestors have the job'
 well, because Slurm sets it for the epilog.
 
 Checked against: processes that outlived `setsid` jobs under proctrack/linuxproc of 22.05; cgroup paths as in
-job_cgroup."""
+job_cgroup.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ SHOWN_MAX = 8
 
 def is_of_job(job: str, cluster: str, environment: str, cgroup: str, own: OwnJob = NO_JOB) -> bool:
     """Whether a process with this environment (NUL-separated) and cgroup belongs to the job, and is no hook
-    of Slurm. `own` is the job that the caller was started for."""
+    of Slurm. `own` is the job that the caller was started for.
+    """
     if job_and_step(cgroup, own)[0] == job:
         return True
     told = dict(word.partition("=")[::2] for word in environment.split("\0"))

@@ -7,7 +7,8 @@ and when they are gone.
 
 All nodes look at the same wall-clock moment, so that a collective waits once. A child process runs each family
 of checks and may hang; one that costs much, hangs or has found something is asked less often. The monitor
-exits with status 0 at SIGUSR2 and SIGTERM, and when its parent has gone or the attempt is over."""
+exits with status 0 at SIGUSR2 and SIGTERM, and when its parent has gone or the attempt is over.
+"""
 
 from __future__ import annotations
 
@@ -211,7 +212,8 @@ def _present(family: Family, root: str) -> list[Check]:
 
 def checks_by_family(root: str = "/") -> dict[str, list[str]]:
     """Family -> the names of its checks that a monitor on this machine runs; families without any are left
-    out. The kernel log is a name of its own, "log", if this user may read it."""
+    out. The kernel log is a name of its own, "log", if this user may read it.
+    """
     found = {family.name: [check.name for check in _present(family, root)] for family in FAMILIES}
     if not kernel_log_reader.read(Machine(root)).why_not:
         found["kernel log"].append("log")

@@ -9,7 +9,8 @@ does not count. `ulimit` counts by comparison only, since its thresholds are one
 A check that fails on most nodes points to the site or to the check, and if more than half of the nodes that
 answer are bad a shared cause is likelier: neither is held against a node. A job of one node has no peers
 but those of earlier jobs (`past_checks`): without them every failure counts as the site's. Unknown, skipped or missing results are held against no node. That a
-node cannot be reached is believed from two or more nodes that are more than half of all that report."""
+node cannot be reached is believed from two or more nodes that are more than half of all that report.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class Comparison(NamedTuple):
     """How the values of a check are compared. `kind`: text or value are equal, or the value is at least
     `amount` of the median ("least"), or within `amount` of it ("apart"). `counts`: whether an outlier may be
     excluded for it, if it has at least `floor` of the median: below that it is no broken node, but one of
-    another kind."""
+    another kind.
+    """
 
     kind: str
     amount: float
@@ -71,7 +73,8 @@ class Outlier(NamedTuple):
 class Verdict(NamedTuple):
     """The result of the comparison. `bad`: the blamed nodes and why, gravest first; `site`: checks that fail
     on most nodes; `many`: bad nodes that are too many to blame; `odd`: all outliers, blamed or not;
-    `everywhere`: checks that are degraded on every node."""
+    `everywhere`: checks that are degraded on every node.
+    """
 
     bad: Mapping[str, Rows]
     site: tuple[str, ...]
@@ -82,7 +85,8 @@ class Verdict(NamedTuple):
 
 def verdict(reports: Mapping[str, Rows], nodes: int, names: Collection[str] = ()) -> Verdict:
     """Which nodes to blame. `reports`: the findings of each node that reported; `nodes`: how many the attempt
-    has; `names`: their names, if peers may put blame on nodes without a report."""
+    has; `names`: their names, if peers may put blame on nodes without a report.
+    """
     failing = _by_check(reports, BAD)
     site = tuple(sorted(check for check, count in failing.items() if count * 2 > len(reports)))
     worse = _by_check(reports, DEGRADED)

@@ -17,7 +17,8 @@ different steps; of an odd number of nodes the last one is tested with the first
 A test measures plain TCP for some time: round trip, and bytes per second in both directions, which the
 receiver counts. On the wire: one line of JSON {"token", "want": "echo" | "swallow" | "pour", "seconds"}, then
 bytes. After "swallow" the server answers with one line: the bytes received and the seconds from the first to
-the last."""
+the last.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ class Measurement(NamedTuple):
 class Outcome(NamedTuple):
     """The conclusion from both rounds. `bad`: node -> why; `between`: pairs that fail together and are good
     with others; `untried`: nodes without a result; `site`: why no node is named although something failed, or
-    ""."""
+    "".
+    """
 
     bad: Mapping[str, str]
     between: tuple[tuple[str, str], ...]
@@ -104,7 +106,8 @@ def evaluate(
 ) -> Outcome:
     """The conclusion from both rounds. A test is bad below `share` of the usual bandwidth or above `slower`
     times the usual round trip. A planned test without an answer is in `first` with a `why`, and is missing in
-    `second`: there it says nothing about the suspect."""
+    `second`: there it says nothing about the suspect.
+    """
     good, suspects = _sorted_out(first, share, slower)
     if suspects and not good:
         return Outcome(

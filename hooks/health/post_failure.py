@@ -2,7 +2,8 @@
 
 The job's processes, with their ports and memory, may still be there. So what a node needs *before* a job is
 not checked, only what shows that the node itself is broken. The report in the attempt's folder is written
-before time is up, with `unknown` for checks that did not answer."""
+before time is up, with `unknown` for checks that did not answer.
+"""
 
 from __future__ import annotations
 

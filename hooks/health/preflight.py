@@ -6,7 +6,8 @@ up, and reads the reports: what a minority of the nodes shows is those nodes' fa
 the site's, and missing or unknown results are held against no node (see `outliers`). The only node of a job is
 compared with nodes of its kind in earlier jobs (see `past_checks`). Only its status
 EXIT_HELD keeps the script from starting; a defect of ours, a full disk or a crashed Python let it start. Each
-call imports only what it needs: the job waits."""
+call imports only what it needs: the job waits.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +109,8 @@ def _summed_up(words: argparse.Namespace) -> int:
 def _items(reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     """A line for each of the six items that users of managed clusters know: name, verdict, and where, if not
     everywhere. Without the reason: words such as "Name or service not known" in the job's log would be taken
-    for the job's own. The reports have them."""
+    for the job's own. The reports have them.
+    """
     lines = []
     for name in SIX:
         told = {node: [one for one in rows if one["check"] == name] for node, rows in reports.items()}

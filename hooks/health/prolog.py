@@ -6,7 +6,8 @@ accelerators on a node of known health it starts no check at all.
 
 Slurm drains the node and requeues the job (held, unless `nohold_on_prolog_fail`) for any status but 0. So the
 hook first drains the node itself, under the cap and with a reason that `ftrun recheck` knows; if it does not,
-the job starts."""
+the job starts.
+"""
 
 from __future__ import annotations
 

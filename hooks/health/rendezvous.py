@@ -2,7 +2,8 @@
 
 Nodes must know of each other before they can test anything. A note is written once and never changes, so
 readers may cache it. With a shared folder no worker depends on another; without one, one of them stores the
-notes and serves them over TCP, each connection in a thread of its own."""
+notes and serves them over TCP, each connection in a thread of its own.
+"""
 
 from __future__ import annotations
 

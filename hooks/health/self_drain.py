@@ -8,7 +8,8 @@ Slurm nothing is done. If Slurm falls silent between the drain and the second lo
 the caller keeps the reason, and `settle` takes the second look later.
 
 Checked against: sinfo(1) and scontrol(1) of 22.05, as root on real nodes; Slurm keeps the reason that a node
-already has when it drains the node for a failed prolog."""
+already has when it drains the node for a failed prolog.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def is_ours(reason: str) -> bool:
 def is_within_cap(found: Sequence[Row], node: str, cap: float) -> bool:
     """Whether `node` may be out of service: in each of its partitions, fewer nodes have an earlier reason of
     ftrun than the cap allows. The cap is a share; one node always may. A reason without a time counts as
-    earlier than one with it."""
+    earlier than one with it.
+    """
     own = next((row.reason for row in found if row.node == node), "")
     mine = (_at(own) if is_ours(own) else "~", node)
     for partition in {row.partition for row in found if row.node == node}:

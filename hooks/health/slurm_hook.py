@@ -5,7 +5,8 @@ empty a cluster. So one status means "refused" (`EXIT_REFUSED`), and everything 
 word in the settings, a check that hangs, a full folder, a Slurm that does not answer. A node is refused only
 for a `bad` finding that was found twice, and only after the node was drained under the cap (`self_drain`).
 
-A settings file that cannot be read may be the one that disables a check, so nothing runs then."""
+A settings file that cannot be read may be the one that disables a check, so nothing runs then.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ class Hook:
 def open_hook(name: str, arguments: Sequence[str], defaults: Mapping[str, Any]) -> Optional[Hook]:
     """The hook as its arguments, the settings and the environment define it; None if it is switched off.
     Arguments: --settings FILE, --state FOLDER, --within SECONDS, --drain, --report. Unknown ones are reported
-    and ignored."""
+    and ignored.
+    """
     words, flags = _words(name, arguments)
     switch = os.environ.get("FTRUN_HOOKS", "")
     path = words.get("--settings", SETTINGS)
@@ -95,7 +97,8 @@ def run_checks(
     """Run checks by name (all of the tier without names); bad results are checked a second time. Returns
     their findings. Checks of devices judge the job's own (see `thresholds.of_job`), and do not run for a job
     without any. `more`: thresholds of this call, over the defaults and under the site's. The report is stored
-    under the hook's name."""
+    under the hook's name.
+    """
     from ftrun.hooks.checks import catalogue, runner
 
     chosen = catalogue.checks("burn-in" if names else tier)

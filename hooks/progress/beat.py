@@ -23,7 +23,8 @@ often, down to every 15 s.
   tells a straggler from the ranks that wait for it.
 - **No progress.** After STILL_S without a call the thread adds where the training thread is (a digest of its
   stack and its innermost frames), and processor time and bytes of this process and its children.
-- **Saving.** Ranks see a request at different steps: let one call `save_wanted` and broadcast the answer."""
+- **Saving.** Ranks see a request at different steps: let one call `save_wanted` and broadcast the answer.
+"""
 
 from __future__ import annotations
 

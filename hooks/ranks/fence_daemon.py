@@ -6,7 +6,8 @@ another start, or the attempt is closed, it sends KILL to all processes of earli
 may write a last checkpoint. A link that cannot be read, or a folder that is gone, changes nothing.
 
 It uses almost no memory: a child process imports what it needs, kills, and exits. The node monitor and the
-staging daemon can run as its children, so that all of them need one step of Slurm."""
+staging daemon can run as its children, so that all of them need one step of Slurm.
+"""
 
 from __future__ import annotations
 

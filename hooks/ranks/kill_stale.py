@@ -7,7 +7,8 @@ Then the sweep looks again, because a process may have forked meanwhile. A pid t
 is left alone.
 
 A process whose environment cannot be read in time (`procfs.environments`) is attributed by its relatives.
-Processes that cannot die are reported."""
+Processes that cannot die are reported.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ terminal.
 
 When the rank ends abnormally, the wrapper writes a file into a folder that the agent watches and waits up to
 a minute for the answer, `again` or `end`. Without one, in a start that is over, or after a signal that asks for
-the job's end, it exits as the rank did."""
+the job's end, it exits as the rank did.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ function of every frame, and the line of all but the innermost.
 
 Formats: py-spy 0.3 and 0.4, `dump` (`Thread 41 (idle): "MainThread"`, ` wait (threading.py:320)`);
 faulthandler of Python 3.9 to 3.14 (`Thread 0x... (most recent call first):`, ` File "threading.py", line 320
-in wait`): the main thread comes last."""
+in wait`): the main thread comes last.
+"""
 
 from __future__ import annotations
 
@@ -208,7 +209,8 @@ class Rank:
 def _moved(looks: Sequence[Mapping[str, Any]], cpu_s: float, moved_bytes: int) -> Optional[bool]:
     """Whether a rank was elsewhere at the second look; None if that is unknown. The kernel knows no
     functions. It shows a rank that computes in one place, or in several if the rank waits for its
-    interpreter's lock now and then: so only of an idle one it tells whether that moved."""
+    interpreter's lock now and then: so only of an idle one it tells whether that moved.
+    """
     first, last = looks[0], looks[-1]
     if first["source"] != last["source"] or len(looks) < 2:
         return None
@@ -236,7 +238,8 @@ def processes_of_task(
     folder: str, token: str, job: str, node: str
 ) -> Mapping[int, tuple[Process, Mapping[str, str]]]:
     """The processes of an array task on this node, with their variables. A task has no starts that could be
-    fenced, so the environment alone identifies its processes."""
+    fenced, so the environment alone identifies its processes.
+    """
     processes = listed()
     told = {pid: parse_environment(text) for pid, text, _ in environments(sorted(processes))}
     names = {folder, os.path.realpath(folder)}

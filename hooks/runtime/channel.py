@@ -6,7 +6,8 @@
 connections that the step's node opens to the node of srun, so that direction is known to be open, and the
 step knows the address. The sender, which started the step, listens there and accepts only the caller that
 presents the secret it received over the step's own output; it drops all other callers. The stream is as plain
-as that of sbcast or srun; the receiver verifies it by checksums exchanged over the step."""
+as that of sbcast or srun; the receiver verifies it by checksums exchanged over the step.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +101,8 @@ def exchange(
 ) -> Optional[int]:
     """Send `stdin` to a command and collect what it prints in `texts` (stdout, stderr) until it ends. Returns
     its exit code, -1 if a signal ended it or the connection broke, None when time is up. Output beyond
-    OUTPUT_BYTES_MAX is read and dropped."""
+    OUTPUT_BYTES_MAX is read and dropped.
+    """
     waker = select.poll()
     waker.register(channel.fileno(), select.POLLIN)
     rest = memoryview(stdin)

@@ -52,7 +52,8 @@ def parser_of(command: str, description: str, *shared: str) -> argparse.Argument
 
 def parse_options(command: str, arguments: list[str], *names: str) -> tuple[dict[str, str], list[str]]:
     """The values of these options, and the words after `--`. Raises UsageError. For commands that live as
-    long as the job: argparse would be a fifth of their memory."""
+    long as the job: argparse would be a fifth of their memory.
+    """
     found: dict[str, str] = {}
     waiting = list(arguments)
     while waiting:

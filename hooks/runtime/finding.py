@@ -6,7 +6,8 @@ device is missing is skipped, with the reason. Data that cannot be read in time 
 verdict on the node. Only `bad` keeps a job away.
 
 A check builds its findings with `bad`, `degraded` and the like. It names neither itself nor its own fault
-class: the catalogue adds both."""
+class: the catalogue adds both.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ class Check(NamedTuple):
     """A check of one thing. `needs` names commands and absolute paths without which it is skipped. `limit_s`
     bounds probe and judge together. `thresholds` are the defaults of what a site may set. `probe(machine,
     thresholds)` returns what `judge(facts, thresholds)` takes; `judge` returns at least one finding. `file`
-    is the module below `hooks/checks` that holds both, "" for none."""
+    is the module below `hooks/checks` that holds both, "" for none.
+    """
 
     name: str
     title: str

@@ -4,7 +4,8 @@ A unit is a power of 1024, however it is spelled (G, GB, GiB). The caller says w
 such as the memory of a node.
 
 In node lists widths are kept (n01 is not n1), several brackets in one name multiply, and text that is no list
-is refused, not guessed."""
+is refused, not guessed.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ without a time limit. What may hang in the kernel is read by a child process tha
 process that can itself be abandoned a thread does it, which costs a twentieth. Modules that only some checks
 need are imported late, because all nodes of a job start at the same moment.
 
-`UsageError` is the only error of a hook that is not swallowed."""
+`UsageError` is the only error of a hook that is not swallowed.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ class Output(NamedTuple):
 class Machine:
     """This machine. `root` ("/" except in tests) is where /proc, /sys and /etc are; `deadline_s` is
     monotonic. `shelf` is a folder where checks that run in parallel cache answers of slow commands.
-    `disposable`: this process may be abandoned itself with whatever hangs in it."""
+    `disposable`: this process may be abandoned itself with whatever hangs in it.
+    """
 
     def __init__(
         self,
@@ -200,7 +202,8 @@ class Machine:
 
     def ask(self, question: Callable[[], bytes], limit_s: float, about: str) -> Optional[bytes]:
         """The answer of a function that may hang in the kernel, run in a child process; None if it raises
-        OSError. Raises NoAnswer when time is up; a child that cannot be killed is left to the kernel."""
+        OSError. Raises NoAnswer when time is up; a child that cannot be killed is left to the kernel.
+        """
         answer = self.ask_all({about: question}, limit_s)[about]
         if isinstance(answer, NoAnswer):
             raise answer

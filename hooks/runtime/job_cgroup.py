@@ -6,7 +6,8 @@ version 2. From 26.05 on version 2 names it by the job's SLUID, `s4ADM82P719R00`
 and tasks as SLURM_JOB_SLUID, and in the path of their own cgroup. So `own_sluid` learns the SLUID of the one job
 that a caller belongs to, and `job_and_step` gives it that job's id. Another job keeps its SLUID for a name.
 
-Checked against: SLURM_JOB_SLUID of 26.05.5; cgroup paths of 22.05; those of 26.05 by cgroup.conf(5)."""
+Checked against: SLURM_JOB_SLUID of 26.05.5; cgroup paths of 22.05; those of 26.05 by cgroup.conf(5).
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ A hung mount blocks any process that touches it in the kernel, forever. So a chi
 all in parallel, and the table of mounts is read from /proc, which never touches them. A question returns its
 errno, since that distinguishes a stale handle from a dead server.
 
-Format of /proc/mounts: fstab(5) and proc(5); blanks in a path are written as octal."""
+Format of /proc/mounts: fstab(5) and proc(5); blanks in a path are written as octal.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 A reader checks the form of a report and trusts nothing else in it. The folder lies on a shared file system
 and may be gone: a removed run folder stays removed, so a writer creates `nodes` at most. A reader sees a
 whole report or none. What a sick node can write is bounded: one file for each kind, and a limited number of
-findings in it, worst first."""
+findings in it, worst first.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 A file that another user of the same machine can write must never be run, read as settings, or followed as a
 link. As with git's safe.directory and sshd's StrictModes, a path is trusted if it belongs to this user or
 root and no other user may write it. A group counts as private to this user by the convention that it has the
-user's name. The fence daemon keeps this module loaded for days, so it imports almost nothing."""
+user's name. The fence daemon keeps this module loaded for days, so it imports almost nothing.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ class NotPrivate(OSError):
 def why_untrusted(path: str, *, uid: Optional[int] = None, follow: bool = False) -> str:
     """Why another user may have written what lies at `path`; "" if only `uid` (default: this user) and root
     can have. A link is distrusted unless `follow`; then its target counts. A file that cannot be examined is
-    distrusted, too."""
+    distrusted, too.
+    """
     try:
         fact = os.stat(path) if follow else os.lstat(path)
     except OSError as error:
@@ -124,7 +126,8 @@ def is_own_folder(path: str) -> bool:
 def private_folder(path: str) -> str:
     """Create the folder, or check the existing one: this user's, mode 0700 whatever the umask, no link.
     Returns `path`. Raises NotPrivate, OSError. A folder of this user that others could enter is closed to
-    them; a caller that must not use its earlier content checks first."""
+    them; a caller that must not use its earlier content checks first.
+    """
     try:  # noqa: SIM105
         os.mkdir(path, 0o700)
     except FileExistsError:
@@ -148,7 +151,8 @@ def private_folder(path: str) -> str:
 def private_folders(path: str) -> str:
     """As `private_folder`, and missing parents are created private as well. Returns `path`. Raises
     NotPrivate, OSError. os.makedirs gives its mode to the last folder alone, and leaves the parents to the
-    umask."""
+    umask.
+    """
     above = os.path.dirname(path)
     if above and not os.path.isdir(above):
         private_folders(above)

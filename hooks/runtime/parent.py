@@ -3,7 +3,8 @@
 Whoever starts a helper hands over its own pid in the helper's environment. A helper that only asked for its
 parent once it runs would, where that one has died meanwhile, take the process that adopted it for its parent,
 and wait for its end for ever. Where nobody hands over a pid (slurmstepd, a shell, an older build) the present
-parent counts, unless that is init, which starts no helper."""
+parent counts, unless that is init, which starts no helper.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ below the folder /proc/PID/fdinfo tells whether the file is open for writing (`f
 A process in another mount namespace may show the same path for another file: the device number differs.
 
 Fields of /proc/PID/stat: proc(5). The name is in parentheses and may contain anything, so fields are counted
-from the last parenthesis. Checked against: /proc of Linux 6.1."""
+from the last parenthesis. Checked against: /proc of Linux 6.1.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ KERNEL_THREAD = 0x00200000  # PF_KTHREAD of the kernel's sched.h
 class Process(NamedTuple):
     """One process: the letter of its state, CPU time in ticks, and its start time (ticks since boot: with the
     pid, its identity). `switches`: how often it gave up the processor, which a hung process cannot do;
-    `parent`: the pid of the process that must reap it."""
+    `parent`: the pid of the process that must reap it.
+    """
 
     pid: int
     uid: int
@@ -55,7 +57,8 @@ def all_processes(machine: Machine) -> dict[int, Process]:
 
 def quick_processes(machine: Machine, *, first: bool = False) -> dict[int, Process]:
     """As `listed`, in a third of the time: `uid` is -1 and `switches` 0 until `known` fills them in. `first`:
-    use the first listing that checks running in parallel share. Raises NoAnswer if listing takes too long."""
+    use the first listing that checks running in parallel share. Raises NoAnswer if listing takes too long.
+    """
 
     def all_of_them() -> list[Process]:
         folder = machine.path("/proc")
@@ -191,7 +194,8 @@ def user_processes(root: str = "/proc", uid: Optional[int] = None) -> dict[int, 
 
 def environments(pids: Iterable[int], *, empty: bool = False) -> Iterator[tuple[int, str, str]]:
     """Pid, environment and command line of each process; those that hang are left out. Unless `empty`, so are
-    those that may not be read or have no environment."""
+    those that may not be read or have no environment.
+    """
     waiting, hung = list(pids), 0
     while waiting and hung < HUNG_MAX:
         done = 0
@@ -251,7 +255,8 @@ def lower_priority(*, idle: bool = False) -> None:
     """Lower our priority: nice 10 for the processor, the lowest of the best-effort class for disks
     (ioprio_set(2)). Nice 19 would leave a hundredth of a core beside a trainer that keeps all cores busy, and
     staged checkpoints would never be published. `idle`: the very lowest of both, for work that no process
-    waits for."""
+    waits for.
+    """
     with contextlib.suppress(OSError):
         os.nice(NICE_IDLE if idle else NICE)
     numbers = {"x86_64": 251, "aarch64": 30, "ppc64le": 273}

@@ -6,7 +6,8 @@ Slurm numbers devices by its own list and a tool may number them otherwise.
 
 Checked against: the environment of Prolog and Epilog on Slurm 22.05 (SLURM_JOB_GPUS, CUDA_VISIBLE_DEVICES,
 ROCR_VISIBLE_DEVICES, ZE_AFFINITY_MASK are all set for a job with a GPU, none for a job without);
-slurm.conf(5), "PROLOG AND EPILOG SCRIPTS"."""
+slurm.conf(5), "PROLOG AND EPILOG SCRIPTS".
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ NO_DEVICE = frozenset({"", "NoDevFiles", "none", "None", "-1", "void"})
 class Job:
     """A Slurm job. `id` is "" outside a job, `uid` -1 if unknown, `devices` in the form of
     CUDA_VISIBLE_DEVICES, "" for none. No NamedTuple: every job of the node would wait for the import of
-    typing."""
+    typing.
+    """
 
     __slots__ = ("cluster", "devices", "id", "uid")
 

@@ -8,7 +8,8 @@ minute; so only a later token, or the word that the attempt is closed, proves th
 
 A process without its environment (`env -i`, a title) belongs to the start of its nearest ancestor that has
 one, else to that of the rest of its process group or Slurm step, if they agree. A group whose leader lives and
-has no token may be the batch script's own, and the batch step holds all starts: neither decides anything."""
+has no token may be the batch script's own, and the batch step holds all starts: neither decides anything.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ waits while json is imported.
 Counters (`over_time`, `grown`) only grow, and may have counted since the driver was loaded a year ago; only
 the growth describes the present. The node monitor and the prolog pass an older reading as `before`; otherwise
 two readings a moment apart are compared. A counter that decreased was reset or wrapped around, and says
-nothing."""
+nothing.
+"""
 
 from __future__ import annotations
 

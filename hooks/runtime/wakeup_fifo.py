@@ -1,6 +1,7 @@
 """Wakes the staging daemon of this node: a byte through a named pipe in the job's folder. (I/O)
 
-The staging daemon polls anyway; a wakeup only saves the wait. So every error here is ignored."""
+The staging daemon polls anyway; a wakeup only saves the wait. So every error here is ignored.
+"""
 
 from __future__ import annotations
 

@@ -1,3 +1,4 @@
 """Commands on many nodes over SSH, with the user's own configuration. (pure)
 
-Start with `pool`. Of hooks it imports runtime, bundle and checks."""
+Start with `pool`. Of hooks it imports runtime, bundle and checks.
+"""

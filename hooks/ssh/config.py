@@ -4,7 +4,8 @@ The files are read as `ssh` reads them: the user's, then the machine's, and the 
 parses the blocks (the caller passes its parser in); it does not know `Include`, so included files are
 inserted first. For words that it does not know (`Match exec`, newer ones) `ssh -G` is called for each host,
 which is slower and as exact as ssh. A file that another user could have written is refused, as ssh refuses
-the user's own: its ProxyCommand would run as this user."""
+the user's own: its ProxyCommand would run as this user.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ class Hop(NamedTuple):
 
 class Config:
     """The configuration in `path`, by default the user's and the machine's; `read` parses text into an object
-    with `lookup(host)`. Raises OSError if `path` cannot be read, or a file may be another user's work."""
+    with `lookup(host)`. Raises OSError if `path` cannot be read, or a file may be another user's work.
+    """
 
     def __init__(self, path: str, read: Callable[[str], Any]) -> None:
         self._path = path

@@ -3,7 +3,8 @@
 A line counts for a host if one of its patterns matches and none of its negated ones does; a hashed name is
 one pattern. Keys marked `@revoked` are kept: such a key is refused whatever else is known. Certificate
 authorities are not supported, so a host that shows only a certificate is unknown, which is refused, never
-trusted."""
+trusted.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ the way to it, so `unreachable` is no verdict. Host keys are checked against the
 hosts are refused: what is sent and believed here may decide where jobs run. Connections to jump hosts
 (ProxyJump) are opened once and shared, since a thousand logins at one host look like an attack.
 
-An abandoned command continues on its node: SSH has no way to end it that every server supports."""
+An abandoned command continues on its node: SSH has no way to end it that every server supports.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ START_S = 10.0
 class Answer(NamedTuple):
     """The answer of a node. `state`: answered (the command ended: `exit_code`, -1 for a signal), unreachable
     (no connection, or it broke), refused (host key or login), timeout (connected, and the command did not
-    end). `why`: one line, "" for answered."""
+    end). `why`: one line, "" for answered.
+    """
 
     node: str
     state: str
@@ -72,7 +74,8 @@ class NodeReport(NamedTuple):
 class NodePool:
     """Runs commands on nodes. `ssh_config`: a file in place of ~/.ssh/config and /etc/ssh/ssh_config; at most
     `at_once` nodes in parallel; for each node, `connect_s` limits the login and `run_s` the command, in
-    seconds."""
+    seconds.
+    """
 
     def __init__(
         self, ssh_config: str = "", at_once: int = 32, connect_s: float = 5.0, run_s: float = 60.0
@@ -142,7 +145,8 @@ def check_nodes(
 ) -> dict[str, NodeReport]:
     """Run the checks of a tier (or those named) on nodes that need only Python 3.9; what is sent stays in
     memory there. `settings`: thresholds by check, over the node's own in /etc/ftrun; `kind`: the occasion
-    that the reports name. The pool's `run_s` is raised to the time limit of the tier."""
+    that the reports name. The pool's `run_s` is raised to the time limit of the tier.
+    """
     ways = probes or NodePool()
     budget_s = BUDGETS_S[tier]
     patient = NodePool(ways.ssh_config, ways.at_once, ways.connect_s, max(ways.run_s, budget_s + START_S))

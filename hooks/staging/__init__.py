@@ -10,4 +10,5 @@
 - `partner_client` (a thread of the daemon), `partner_server`, `partner_map`: copies in another node's memory.
 - `restore`: what a start resumes from.
 
-May import of hooks the runtime and checkpoints."""
+May import of hooks the runtime and checkpoints.
+"""

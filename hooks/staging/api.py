@@ -8,7 +8,8 @@
 The pause ends with the block: `folder` is in the node's memory, and ftrun publishes it in the background. Each
 rank reports when it begins and when it is done, so a complete part is sealed at once, and that of a rank that
 died is known to be incomplete. Without a staging daemon the block saves to FTRUN_STAGE_TO, else `to`: into a
-draft, which the last rank renames. Errors inside the block are the caller's."""
+draft, which the last rank renames. Errors inside the block are the caller's.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def stage(
     """The folder to save the checkpoint of `step` into, as seen by this rank. `ranks`: how many ranks save
     something (default: all). `name` of the checkpoint (default: step-<step>). `to`: where it is saved outside
     a job of ftrun. Raises OSError if the folder cannot be made, ValueError for a name that cannot be a
-    checkpoint's."""
+    checkpoint's.
+    """
     own = name or f"step-{step}"
     if "/" in own or not records.is_set(own, is_folder=True):
         raise ValueError(f"{own!r} is no name for a checkpoint")
@@ -61,7 +63,8 @@ def _places(name: str) -> tuple[str, str]:
 @contextlib.contextmanager
 def _marked(folder: str, marks: str, ranks: tuple[int, int], step: str) -> Iterator[None]:
     """Mark that this rank begins to save a step, is done, or failed; without marks the files alone count.
-    `ranks`: how many ranks of this node save something, and whether this one saves for all nodes."""
+    `ranks`: how many ranks of this node save something, and whether this one saves for all nodes.
+    """
     os.makedirs(folder, exist_ok=True)
     rank = str(_number(RANKS, 0))
     _say(marks, rank, records.DONE, None)

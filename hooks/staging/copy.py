@@ -7,7 +7,8 @@ A copy must not disturb the trainer, and costs more processor than disk. So one 
 checksum, another one writes, with four buffers between them, and both together take one core at most. A large
 file bypasses the page cache (O_DIRECT), which saves a copy and leaves nothing in the cache. Some file systems
 are much slower that way, so both ways are tried with real files and their speeds remembered. Data in the page
-cache is written out and dropped on the way. Size and times show whether the source changed meanwhile."""
+cache is written out and dropped on the way. Size and times show whether the source changed meanwhile.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ buffers, and leaves nothing in the page cache. It lives as long as the job on th
 it, it continues from its files, and at the end it frees the memory.
 
 USR2: the job is over and everything is reported; clear up and exit. TERM: the job is being ended; publish
-what is complete in the time before Slurm kills."""
+what is complete in the time before Slurm kills.
+"""
 
 from __future__ import annotations
 

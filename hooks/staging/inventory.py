@@ -1,7 +1,8 @@
 """Sealed parts in the memory of this node, its own and copies of others', and the free room. (I/O)
 
 A file counts as unchanged while it has the size, modification time and inode in the seal, since writing into
-a held file changes its time. So no content is read to verify it."""
+a held file changes its time. So no content is read to verify it.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ def first_changed(part: StoredPart) -> Optional[str]:
 
 def summed(part: StoredPart, cores: int = 1, only: Optional[Collection[str]] = None) -> StoredPart:
     """The part with the checksums of all files, or of the files `only`; missing ones are computed. `cores`:
-    the number of reading threads. Raises OSError, copy.Changed."""
+    the number of reading threads. Raises OSError, copy.Changed.
+    """
     from concurrent import futures  # a sweep and an epilog sum nothing
 
     from ftrun.hooks.staging import copy

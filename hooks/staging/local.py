@@ -5,7 +5,8 @@ so a restarted daemon continues. The seal of a part that changes is taken back: 
 saves again under this name, and unchanged files may remain from the previous save.
 
 A published part only makes a resume faster: `--keep` of them stay, fewer if room is short. An unpublished part
-is dropped only if room is short, the oldest first. The newest part always stays."""
+is dropped only if room is short, the oldest first. The newest part always stays.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def to_drop(
 ) -> list[DropCandidate]:
     """The parts to drop, of `held` in order of age, oldest first. `over_bytes`: by how much the node exceeds
     its limit (<= 0: it does not). `wanted_bytes`: how much must go for one more part to fit; only published
-    parts are dropped for that."""
+    parts are dropped for that.
+    """
     published = [one for one in held if one.is_published]
     gone = published[: max(0, len(published) - keep)]
     newest = held[-1:]

@@ -7,7 +7,8 @@ A name that is saved again (`last`) may show the present save on one node and th
 none begins the next save before all have finished this one. So the node that is about to assemble a set first
 writes down its parts (`asked.json`), and each node of one confirms that its part is that one and still
 unchanged some time later: a node with an older save would by then have begun the newer one. If the nodes'
-counts of saves differ, that time is long. A set with files of one node only needs no confirmation."""
+counts of saves differ, that time is long. A set with files of one node only needs no confirmation.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ TAKEOVERS_MAX = 12
 class MergedSet(NamedTuple):
     """A set: its files with the node that each is taken from, and the nodes whose part or report is missing.
     `why`: why it can never be published ("" if it can). `key` identifies these parts, so that two sets never
-    mix. `is_again`: a node saw the name saved before in this start."""
+    mix. `is_again`: a node saw the name saved before in this start.
+    """
 
     files: Mapping[str, tuple[File, str]]
     missing: Sequence[str]
@@ -102,7 +104,8 @@ def unconfirmed_nodes(disk: Disk, to: Publishing, parts: Mapping[str, Seal], nod
 
 class ConsensusRequest(NamedTuple):
     """A request to confirm that this node's part is `own` (a `generation`). `word`: the confirmation;
-    `is_even`: all nodes count the same number of saves; `save`: the highest count."""
+    `is_even`: all nodes count the same number of saves; `save`: the highest count.
+    """
 
     own: str
     word: str

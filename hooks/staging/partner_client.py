@@ -8,7 +8,8 @@ that node's name, and removes what no start will need.
 There is one transport: a step of srun starts `ftrun-hook receive` (partner_server) on the partner, and
 messages go through srun's stdin and stdout. Files go over a TCP connection that the step opens to this node
 (`runtime.channel`). If that fails they go through srun too, which is slow: slurmstepd forwards a kilobyte at
-a time. A transfer without progress is given up, and the part counts as not copied."""
+a time. A transfer without progress is given up, and the part counts as not copied.
+"""
 
 from __future__ import annotations
 
@@ -252,7 +253,8 @@ class PeerLost(Exception):
 class Target(NamedTuple):
     """The receiver of a part: a node of Slurm job `job`. `base`: the folder of the run's job on each node;
     `limit`: how much it may take there; `keep`: the (token, set) pairs that the sender still has (None: all
-    copies there stay)."""
+    copies there stay).
+    """
 
     node: str
     job: str

@@ -1,7 +1,8 @@
 """Which node keeps whose copies (`ring.json`), and the reports of the nodes (`copies/<node>.json`). (I/O)
 
 The agent replaces `ring.json` in the attempt's folder whenever a start begins or nodes are lost. Each node
-reports which of its parts its partner has, and whose copies it keeps."""
+reports which of its parts its partner has, and whose copies it keeps.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ BYTES_MAX = 1 << 24
 class Ring(NamedTuple):
     """The agent's instructions. `token`: the start that they are for; `to`: node -> its partner; `jobs`: node
     -> its Slurm job; `lost`: nodes that are gone, whose copies are to be published; `kept`: lost node -> the
-    holder of its copies; `limit`: how much of a node's memory may be taken."""
+    holder of its copies; `limit`: how much of a node's memory may be taken.
+    """
 
     token: str = ""
     to: Mapping[str, str] = {}
@@ -32,7 +34,8 @@ class Ring(NamedTuple):
 
 class Copies(NamedTuple):
     """A node's report: `partner` has `given`, (token, set) each; it has `kept`, (node, token, set) each.
-    `way`: how the last part was sent, at `bytes_per_s`; `why`: the last error."""
+    `way`: how the last part was sent, at `bytes_per_s`; `why`: the last error.
+    """
 
     partner: str = ""
     given: Sequence[tuple[str, str]] = ()
@@ -59,7 +62,8 @@ def read_ring(attempt_folder: str) -> Optional[Ring]:
 
 class RingFile:
     """The ring, read again only when it changed: a thousand nodes look once a second. Opening the file makes
-    a network file system revalidate its attributes."""
+    a network file system revalidate its attributes.
+    """
 
     def __init__(self, attempt_folder: str) -> None:
         self._folder = attempt_folder

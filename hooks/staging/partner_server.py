@@ -11,7 +11,8 @@ and verified part gets its seal; the next receiver removes what a dead one left.
             {"file": path, "size_bytes": n, "line": true} and n bytes over that connection, or
             {"file": path, "size_bytes": n, "line": false} and n bytes; ...
             {"end": true}
-    here:   {"done": true, "linked_bytes": n} or {"done": false, "why": why}"""
+    here:   {"done": true, "linked_bytes": n} or {"done": false, "why": why}
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ and sets are named by their content, so no node writes into what another reads. 
 when all of it is synchronised, and its marker last. `replace` decides about an existing checkpoint of that name.
 
 Hard links put the files of all parts into one folder; without such links the files are renamed. A process that
-dies after any effect leaves the old complete set or the new one, and the next poll continues."""
+dies after any effect leaves the old complete set or the new one, and the next poll continues.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +107,8 @@ def seal_check_of(marker: str) -> Judge:
 
 class Outcome(NamedTuple):
     """The result of an attempt to publish: PUBLISHED, WAITING or REFUSED, and why. `for_good`: it is final.
-    `is_unsure`: it waits for nodes to confirm that all parts are of one save."""
+    `is_unsure`: it waits for nodes to confirm that all parts are of one save.
+    """
 
     state: str
     why: str = ""
@@ -118,7 +120,8 @@ def copy_and_publish(
     disk: Disk, to: Publishing, seal: Seal, source: str, *, owner: bytes, pace: copy.Pace
 ) -> Seal:
     """Copy a sealed part from `source` to the shared file system; returns its seal with all checksums.
-    `owner`: the content of owner.json. Raises OSError; copy.Changed if the part is not as it was sealed."""
+    `owner`: the content of owner.json. Raises OSError; copy.Changed if the part is not as it was sealed.
+    """
     own = merge.generation(seal)
     target = to.incoming(seal.node, own)
     disk.make(to.parts)
@@ -362,7 +365,8 @@ def parts_of(to: Publishing) -> dict[str, Seal]:
 
 def is_published(to: str, seal: Seal, owner: bytes = b"{}") -> Optional[bool]:
     """Whether a part with checksums is in the published set of its name; `owner` as in `copy_and_publish`.
-    False if another save of this run is published there, None if no save is. Raises OSError."""
+    False if another save of this run is published there, None if no save is. Raises OSError.
+    """
     run, found = Own.of(owner, seal.token).run, None
     for name in (seal.name, replace.alias_of(seal.name, run)):
         try:
@@ -393,7 +397,8 @@ def clear_gone(
     disk: Disk, to: str, run: str, is_over: Callable[[Mapping[str, object], Publishing], bool]
 ) -> None:
     """Finish interrupted removals, and remove pending sets of earlier starts of this run; raises nothing.
-    `is_over(owner, set)` decides by the owner.json of a set."""
+    `is_over(owner, set)` decides by the owner.json of a set.
+    """
     with contextlib.suppress(OSError):
         for name in os.listdir(f"{to}/{records.PUBLISHING}"):
             path = f"{to}/{records.PUBLISHING}/{name}"

@@ -10,7 +10,8 @@ every five seconds without progress the next node may assemble it too, so a dead
 A node that saves nothing looks like a node whose ranks are late. So it first reports that a part may still
 come: then a set can be published if its format proves that it is complete; later, that it has nothing
 (`EmptyParts`). The end of a start does not wait for nodes whose report stands still, nor for lost ones
-(`PeerNodes`): the holder of a lost node's copies publishes them in that node's name, and is waited for."""
+(`PeerNodes`): the holder of a lost node's copies publishes them in that node's name, and is waited for.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +103,8 @@ class EmptyParts:
     ) -> Optional[bool]:
         """What to report now: True, there is nothing; False, something may still come; None, no report.
         `since_s`: when the set was first seen on other nodes, or its start ended; `seen`: when each set was
-        first seen."""
+        first seen.
+        """
         token, waited_s = key[0], now_s - since_s
         if phase == sealing.LIVE:
             return self._live(key, waited_s, seen)
@@ -134,7 +136,8 @@ CHECK_S = 30.0
 
 class PublisherConfig(NamedTuple):
     """Where and for whom to publish; `rate` in bytes per second (0: no limit). `wait_s`: how much later a
-    node's ranks may save than others', if the format proves nothing."""
+    node's ranks may save than others', if the format proves nothing.
+    """
 
     attempt_folder: str
     launch: int
@@ -150,7 +153,8 @@ class SetState:
     """What this node knows of one set. `pushed`: the generation of the part that it has copied ("": none).
     `seen_s`, `whole_s`: since when the set is pending, and since when all parts are there. `refused`: the
     records with which it was refused last; `is_open`: a part may come all the same. `is_wanted`: the part is
-    to be copied once more. `checked_s`: when it was last seen to be published."""
+    to be copied once more. `checked_s`: when it was last seen to be published.
+    """
 
     def __init__(self) -> None:
         self.pushed = ""
@@ -459,7 +463,8 @@ class Publisher:
 
     def _want_again(self, part: LocalPart, to: Publishing, now_s: float) -> None:
         """Another node saves a set again, or late, after this node's part was published. The part is copied
-        once more if it is still the same after a long time, or at the end."""
+        once more if it is still the same after a long time, or at the end.
+        """
         over_s = self._over.get(to.token)
         is_over = over_s is not None and self.starts.phase(to.token) == sealing.ENDED
         state = self._sets[to.token, to.name]

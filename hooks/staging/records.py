@@ -25,7 +25,8 @@ On the shared file system, below the folder that sets are published to:
     .ftrun-sets/<set>.<sum>/             a set whose name is a link (see replace)
     <set>/.ftrun-manifest.json, <set>/.ftrun-complete
 
-In the attempt's folder: `stage/<node>.json`, the report of a node."""
+In the attempt's folder: `stage/<node>.json`, the report of a node.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ class Seal(NamedTuple):
     set is a single file. `proven`: its ranks reported that they are done, or its writers are alive; otherwise
     only the layout can prove that it is complete. `sealed_s`: Unix seconds by the node's clock, for display
     only. `save`: how often this node saw the name saved in this start. A part without files means that this
-    node has nothing of the set. `is_alone`: one rank saved for all nodes."""
+    node has nothing of the set. `is_alone`: one rank saved for all nodes.
+    """
 
     name: str
     token: str

@@ -12,7 +12,8 @@ run. At every moment a reader finds the complete old set or the complete new one
   format. The new manifest is written last.
 
 A node first renames the new set to a name of its own, so two nodes never replace with the same set, and the
-old set that comes out is never mistaken for the new one."""
+old set that comes out is never mistaken for the new one.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ class Own(NamedTuple):
 
 class Occupant(NamedTuple):
     """What is at `path`: one of FREE, OURS (it may be replaced), LATER (of a later start), OTHERS. `why`: in
-    words, "" if the path is free. `listed`: its manifest as it is on disk, b"" without one."""
+    words, "" if the path is free. `listed`: its manifest as it is on disk, b"" without one.
+    """
 
     path: str
     state: str

@@ -5,7 +5,8 @@ a node sends the parts that others need into their memory, waits for those that 
 a folder of links. A file in memory that is unchanged and has the checksum of the published file is a hard link,
 which survives later drops; any other file is a symbolic link to the published one. So nothing that is in
 memory is read from the shared file system. If a file is missing, no view is made, and the start reads the
-published checkpoint."""
+published checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ class Plan(NamedTuple):
     node -> the nodes whose parts it needs. `published`: the published checkpoint; if "", a view needs the
     parts of all `nodes`; `files`: its files with their SHA-256, {"": sum} for one file; `trackers`: those of
     TRACKERS that the script writes; `marker`: its completeness marker. `jobs`, `limit`: as in
-    `partner_map.Ring`; `limit_s`: the time limit for transfers."""
+    `partner_map.Ring`; `limit_s`: the time limit for transfers.
+    """
 
     start: str
     token: str
@@ -71,7 +73,8 @@ class Made(NamedTuple):
 def find_plan(home: Home) -> dict[str, Any]:
     """What is on this node. `parts`: a row [node, token, set, bytes, proven, is one file, sealed at (Unix
     seconds)] for each unchanged part; `trackers`: those that the script wrote; `growing`: a part is about to
-    be sealed."""
+    be sealed.
+    """
     rows, tokens = [], inventory.listed(f"{home.base}/stage")
     for part in inventory.stored_parts(home):
         seal = part.seal

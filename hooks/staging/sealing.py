@@ -6,7 +6,8 @@ that died in the middle. So a part whose writers are gone, or whose start failed
 becomes a checkpoint only if its layout proves that it is complete, or if the script ended well.
 
 A name that is saved again has all its files already, so no missing file shows that a rank is still to come. So
-the daemon waits for files that are unchanged since the previous save."""
+the daemon waits for files that are unchanged since the previous save.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ WAIT, SEAL, UNPROVEN, GIVEN_UP = "wait", "seal", "unproven", "given up"
 
 class Marks(NamedTuple):
     """What the ranks of this node reported on a set. `local`: how many of them will report (0: unknown);
-    `dead`: begun, and gone. `is_alone`: one rank said that it saves for all nodes."""
+    `dead`: begun, and gone. `is_alone`: one rank said that it saves for all nodes.
+    """
 
     begun: Collection[str] = ()
     done: Collection[str] = ()
@@ -42,7 +44,8 @@ class Marks(NamedTuple):
 class Growth(NamedTuple):
     """What was observed of a part over time. `still_s`: how long nothing changed. `open_by`: the processes
     with a file open for writing. `has_lost_writer`: a process that was seen writing is gone. `stale`: for a
-    name that is saved again, how many files are unchanged since the previous save."""
+    name that is saved again, how many files are unchanged since the previous save.
+    """
 
     files: Mapping[str, File]
     still_s: float

@@ -1,7 +1,8 @@
 """The report of a node on its staged checkpoints, and the small files that a node reads. (I/O)
 
 People read the report to find out why there is no checkpoint. So a refused set stays in it with the reason,
-even after it was dropped."""
+even after it was dropped.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ frees the memory. Locks are visible in all containers, processes are not: a fold
 is left alone until it has not been touched for a day.
 
 The Epilog runs as root, but the user can replace any folder by a link at any moment. So a child process takes
-the user's id before it looks, and can remove nothing that the user could not remove."""
+the user's id before it looks, and can remove nothing that the user could not remove.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ def _room_bytes(base: str) -> int:
 
 def clear_dead(above: str, own: str = "", *, over: str = "") -> list[str]:
     """Remove this user's folders in `above` whose job is gone, but never `own`; raises nothing. `over`: a job
-    that has ended according to Slurm. Returns the names of the removed folders."""
+    that has ended according to Slurm. Returns the names of the removed folders.
+    """
     found: list[str] = []
     if not is_own_folder(above):
         return found
@@ -160,7 +162,8 @@ def _here() -> str:
 
 def clear_as_user(stage_dir: str, uid: int, job: str, limit_s: float) -> list[str]:
     """Remove what ended jobs of this user, `job` among them, left below `stage_dir`. Returns the names of the
-    folders, none if that takes longer than `limit_s`; raises nothing."""
+    folders, none if that takes longer than `limit_s`; raises nothing.
+    """
     above = f"{stage_dir.rstrip('/')}/ftrun-{uid}"
 
     def cleared() -> bytes:

@@ -10,7 +10,8 @@ Rules that callers rely on:
 - A row that is missing from an answer is *unknown*, not *ended* (squeue silently drops missing ids).
 - `Unreachable` means: keep the last state and do nothing.
 - A job's identity is (cluster, job id, token, restarts), never the id alone: ids are reused after a
-  controller crash."""
+  controller crash.
+"""
 
 from __future__ import annotations
 
@@ -147,7 +148,8 @@ class JobDetails:
     @property
     def is_preempted(self) -> bool:
         """Slurm has taken its nodes for another job. True from the first moment of the grace time [tried on
-        22.05], and after an end in it, whatever state that end has; not for a job that was requeued."""
+        22.05], and after an end in it, whatever state that end has; not for a job that was requeued.
+        """
         return self.fields.get("PreemptTime", "None") not in {"", "None", "N/A", "Unknown"}
 
 
@@ -237,7 +239,8 @@ class ClusterFacts:
 class SubmitRequest:
     """One call of sbatch: arguments after the word `sbatch`, the script's bytes or None (script is in argv),
     and the exact context of the child process (protocol P2). `env` is the whole environment, nothing is
-    added."""
+    added.
+    """
 
     token: str
     argv: tuple[str, ...]
@@ -263,18 +266,21 @@ class Submitted:
 
 class Cluster(Protocol):
     """The operations of a cluster. Every method may raise the errors of `ftrun.slurm.client.errors`.
-    Implementations retry reads a few times if that is safe; effects never."""
+    Implementations retry reads a few times if that is safe; effects never.
+    """
 
     def submit(self, request: SubmitRequest) -> Submitted:
         """Call sbatch once. Raises RefusedForGood, RefusedForNow or Unreachable (no job exists),
-        OutcomeUnknown (call find() before any other submission of this run)."""
+        OutcomeUnknown (call find() before any other submission of this run).
+        """
 
     def find(self, token: str) -> tuple[JobRow, ...]:
         """Every job of this user with the token in its comment, in any state that Slurm remembers."""
 
     def jobs(self, job_ids: Collection[str]) -> Mapping[str, JobRow]:
         """The rows of these jobs, in one call whatever their number. A missing id is unknown (not ended). An
-        array id or het leader id yields the rows of all its tasks or components, under their own ids."""
+        array id or het leader id yields the rows of all its tasks or components, under their own ids.
+        """
 
     def details(self, job_id: str) -> JobDetails | None:
         """One job in full; None when Slurm does not know the id (any more)."""
@@ -301,7 +307,8 @@ class Cluster(Protocol):
         self, job_id: str, *, signal: str | None = None, full: bool = False, batch: bool = False
     ) -> None:
         """scancel, or send a signal: to the tasks of its steps, with `batch` to the batch script instead,
-        with `full` to both. A job that is gone already is no error."""
+        with `full` to both. A job that is gone already is no error.
+        """
 
     def hold(self, job_id: str) -> None:
         """Keep a pending job from starting."""
@@ -320,7 +327,8 @@ class Cluster(Protocol):
 
     def drain(self, node: str, reason: str) -> None:
         """Drain a node. Raises RefusedForGood if this user may not. Never overwrites another reason: raises
-        RefusedForGood if the node is drained or down with one already (see `NodeRow.spoken_for`)."""
+        RefusedForGood if the node is drained or down with one already (see `NodeRow.spoken_for`).
+        """
 
     def resume(self, node: str, reason: str) -> bool:
         """Return a node to service if its present reason is exactly this one; False (nothing done) otherwise."""

@@ -3,7 +3,8 @@
 sbatch joins the words of all lines before it parses them, so an option may be on one line and its value on
 the next. Only lines with an option to be removed are rewritten.
 
-`ftrun sbatch` imports this module at startup, so it imports nothing but the option table."""
+`ftrun sbatch` imports this module at startup, so it imports nothing but the option table.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 def directives(script: bytes) -> list[list[str]]:
     """The arguments in the script's #SBATCH lines, a list for each component of a heterogeneous job (one at
     least). Parsing ends at the first line that is neither empty nor a comment, as in sbatch. An unmatched
-    quote, at which sbatch stops with its own message, ends the list."""
+    quote, at which sbatch stops with its own message, ends the list.
+    """
     components: list[list[str]] = [[]]
     for _, text in _directive_lines(script):
         words, starts_component = _words(text)
@@ -37,7 +39,8 @@ def drop_directives(
     extra: Mapping[str, int] | None = None,
 ) -> bytes:
     """The script without these options in its #SBATCH lines; every other byte stays. A line with other
-    options as well is rewritten with what is left. Raises OptionError if sbatch would refuse."""
+    options as well is rewritten with what is left. Raises OptionError if sbatch would refuse.
+    """
     lines = script.split(b"\n")
     head: list[tuple[int, list[str], bool]] = []
     for number, text in _directive_lines(script):

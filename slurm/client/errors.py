@@ -7,14 +7,16 @@
     └── Unreachable         Slurm did not hear us: nothing happened, nothing is known
 
 Only `Unreachable` and `RefusedForNow` are safe to repeat blindly, and only reads are repeated without
-asking: an `OutcomeUnknown` submission is looked up by its token first (protocol: never run one run twice)."""
+asking: an `OutcomeUnknown` submission is looked up by its token first (protocol: never run one run twice).
+"""
 
 from __future__ import annotations
 
 
 class SlurmError(Exception):
     """Slurm, or the connection to it, refused or failed. `message` is one line for a person; `output` is the
-    command's stderr, verbatim; `exit_code` is its exit status, if there was one."""
+    command's stderr, verbatim; `exit_code` is its exit status, if there was one.
+    """
 
     def __init__(self, message: str, *, output: str = "", exit_code: int | None = None) -> None:
         super().__init__(message)

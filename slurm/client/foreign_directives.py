@@ -7,7 +7,8 @@ inserts its own commands in front of the script, and must know what they request
 options that ftrun itself reads are translated. Source: src/sbatch/xlate.c of Slurm, tried on 22.05, 24.11 and
 26.05.
 
-`ftrun sbatch` imports this module for scripts with such lines, so it imports only the parser of words."""
+`ftrun sbatch` imports this module for scripts with such lines, so it imports only the parser of words.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ _TERM = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
 def expand(text: str) -> tuple[str, ...]:
     """Node names in a Slurm node list: `n[0-2,5],gpu-a` -> ("n0", "n1", "n2", "n5", "gpu-a") as a sorted
     tuple. `(null)`, `None assigned` and their like are the empty list. A list without brackets keeps its
-    order. Raises ValueError for text that is no node list."""
+    order. Raises ValueError for text that is no node list.
+    """
     text = text.strip()
     if text.lower() in _EMPTY:
         return ()

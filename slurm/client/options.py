@@ -10,7 +10,8 @@ and that word is the script. So the split must know of all options whether they 
 - sbatch applies the script's directives first, then SBATCH_* variables, then the command line.
 - Other words stay as they were typed.
 
-`ftrun sbatch` imports this module at startup, so it imports nothing but that table."""
+`ftrun sbatch` imports this module at startup, so it imports nothing but that table.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +92,8 @@ LONG, SHORT = _tables()
 
 class Word:
     """One option as typed: its tokens (one or two), and the (name, value) pairs in it (several in `-Hn4`). A
-    value is None where the option has none. The separator `:` and the end mark `--` have no pairs."""
+    value is None where the option has none. The separator `:` and the end mark `--` have no pairs.
+    """
 
     __slots__ = ("options", "tokens")
 
@@ -111,7 +113,8 @@ class CommandLine:
     """The arguments of sbatch, split: option words, script (None = stdin or --wrap), the script's arguments.
     A value: every change returns a new one. `own` holds the (name, value) pairs that were not sbatch's. Where
     a name is asked for, it is the long one of the table; `component` counts the parts of a heterogeneous job
-    from 0."""
+    from 0.
+    """
 
     __slots__ = ("own", "script", "script_args", "words")
 
@@ -223,7 +226,8 @@ def split(
     """Split `argv` (without the word `sbatch`) as sbatch of `version` does. `extra` adds options by long name
     (see `plugin_options`). `own` is asked about each `--ft-NAME` before the script, by NAME: True = it takes
     a value (the next word, unless `=` gave it). These come out in `.own` and in no word. Raises OptionError
-    where sbatch would refuse; Ambiguous and UnknownOption can pass with a version or `extra`."""
+    where sbatch would refuse; Ambiguous and UnknownOption can pass with a version or `extra`.
+    """
     words: list[Word] = []
     owned: list[tuple[str, str | None]] = []
     at = 0
@@ -330,7 +334,8 @@ def _spell(name: str, value: str | None) -> str:
 def plugin_options(help_text: str) -> dict[str, int]:
     """Options in the text of `sbatch --help` that the table lacks: SPANK plugins' and a newer Slurm's.
     Returns long name -> NONE, REQUIRED or OPTIONAL. The help writes `--name`, `--name=value`,
-    `--name[=value]`."""
+    `--name[=value]`.
+    """
     found: dict[str, int] = {}
     for line in help_text.splitlines():
         words = line.split()

@@ -8,7 +8,8 @@ Formats were compared on Slurm 22.05, 24.11 and 26.05, and only what agrees in a
 - `scontrol show job` does not escape anything: a comment or a command line may contain ` JobState=FAILED`. So
   fields that Slurm prints before the free text are taken from their first occurrence, those after it from
   their last.
-- Times are Unix seconds, because every call sets SLURM_TIME_FORMAT=%s."""
+- Times are Unix seconds, because every call sets SLURM_TIME_FORMAT=%s.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +131,8 @@ def parse_jobs(text: str) -> tuple[JobRow, ...]:
 def parse_nodes(text: str) -> dict[str, NodeRow]:
     """Rows of `sinfo -h -O NODE_FORMAT`: nodes that agree in all that is asked for share one. A node in
     several partitions has a row for each: they are joined. The reason is why a node is held back now; one
-    that outlived its drain is left out."""
+    that outlived its drain is left out.
+    """
     nodes: dict[str, NodeRow] = {}
     for names, state_text, since, partition, gres, reason in _rows(text, 6):
         own: tuple[str, ...] = (partition.rstrip("*"),) if _text(partition) else ()
@@ -191,7 +193,8 @@ def _printed_id(fields: Mapping[str, str]) -> str:
 def parse_details(text: str, job_id: str) -> JobDetails | None:
     """The record of `scontrol -d -o show job ID` that `job_id` names ("7", "7_3", "7+1"); None when there is
     none. For an array's or a het job's bare id Slurm prints all members: the one whose number it is stands
-    for it."""
+    for it.
+    """
     records = [_fields(part) for part in re.split(r"(?:^|\n)(?=JobId=\d)", text) if part.startswith("JobId=")]
     for fields in records:
         if job_id in {_printed_id(fields), fields.get("JobId")}:
@@ -228,7 +231,8 @@ def _details(fields: Mapping[str, str]) -> JobDetails:
 def parse_node_usage(shown: str, told: str) -> tuple[NodeUsage, ...]:
     """Stays from `squeue -h -t all -O STAY_ROW` and from `sacct -X -D -n -P -o STAY_FORMAT`, oldest first,
     without duplicates. Neither contains text that users choose, so no user can claim another's node by the
-    name of a job."""
+    name of a job.
+    """
     lines = (line.split("|", 4) for line in told.splitlines() if line.count("|") >= 4)
     stays = [_stay(*fields) for fields in lines]
     for job_id, uid, word, start, end, nodes in _rows(shown, 6):
@@ -315,7 +319,8 @@ def parse_submitted(stdout: str) -> tuple[str, str] | None:
 @functools.lru_cache(maxsize=8192)  # each poll brings the same comments
 def has_token(comment: str, token: str) -> bool:
     """Whether the comment contains this token as a whole word, or as the head of a longer token. `mine
-    ftrun:r:1` and `ftrun:r:1:2` contain `ftrun:r:1`; `ftrun:r:12` does not."""
+    ftrun:r:1` and `ftrun:r:1:2` contain `ftrun:r:1`; `ftrun:r:12` does not.
+    """
     return re.search(rf"(?<![\w.:-]){re.escape(token)}(?![\w.-])", comment) is not None
 
 
@@ -339,7 +344,8 @@ def depends_on(dependency: str, job_id: str) -> bool:
 def parse_dependencies(text: str) -> dict[str, str]:
     """Job id -> dependency in the form that Slurm takes, from `squeue -O DEPENDENCY_FORMAT`. Ids are those
     that an update takes: an array's own for tasks that have not started, a heterogeneous job's leader. Jobs
-    without a dependency are left out."""
+    without a dependency are left out.
+    """
     rows = (
         (re.split(r"_\[|\+", job_id)[0], clean_dependency(dependency))
         for job_id, dependency in _rows(text, 2)
@@ -353,7 +359,8 @@ _LEAF = re.compile(r"^(?:SwitchName=(\S+) Level=0|BlockName=(\S+))\b.*? Nodes=(\
 def parse_topology(text: str) -> dict[str, tuple[str, ...]]:
     """Leaf switch or block -> its nodes; {} without topology. Other lines are skipped. topology/tree prints
     `SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[0-1]` for each switch, with a higher level above the leaves;
-    topology/block prints `BlockName=b0 BlockIndex=0 Nodes=n[0-17] BlockSize=18`."""
+    topology/block prints `BlockName=b0 BlockIndex=0 Nodes=n[0-17] BlockSize=18`.
+    """
     found = {}
     for switch, block, nodes in _LEAF.findall(text):
         try:

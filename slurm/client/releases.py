@@ -4,7 +4,8 @@ ftrun requests only what agrees in all releases and parses tolerantly; differenc
 are listed in docs/releases.md, as a checklist for a new release. `make test-slurm-matrix` runs the suites on
 each of TRIED.
 
-`ftrun sbatch` imports this module at startup, so it imports nothing."""
+`ftrun sbatch` imports this module at startup, so it imports nothing.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ Meaning of the rows (tried on 22.05):
 - The user who cancelled a job is named: "CANCELLED by 1000". A controller that restarts without its state
   closes unknown jobs as plain CANCELLED, and assigns the same ids again: one id may stand for several jobs.
 - The comment is stored only if AccountingStoreFlags has job_comment; the typed line (SubmitLine, from 21.08)
-  always is."""
+  always is.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ _NO_NODES = frozenset({"", "None assigned", "(null)", "None", "Unknown"})
 @dataclass(frozen=True, slots=True)
 class AccountingRow:
     """One launch of one job in accounting. Times are Unix seconds, None without one (yet). `by`: the user id
-    that cancelled it, None if no user did or none is named."""
+    that cancelled it, None if no user did or none is named.
+    """
 
     job_id: str  # as squeue prints it: "7", "7_3", "7+1"
     raw_job_id: str  # the plain number
@@ -65,7 +67,8 @@ class AccountingRow:
     @property
     def given_up(self) -> bool:
         """The controller restarted without it: no user ended it, and its outcome is unknown. A job that Slurm
-        itself cancels names no user either, but its dependency."""
+        itself cancels names no user either, but its dependency.
+        """
         by_slurm = self.reason.startswith("Dependency")
         return self.state is JobState.CANCELLED and self.by is None and not by_slurm
 

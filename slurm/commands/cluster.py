@@ -3,7 +3,8 @@
 Each query is one call (two if some of the jobs are not this user's), whatever the number of jobs or nodes,
 because sites count calls to their controller. Each call has its own timeout. `parse` reads the output and
 `answers` classifies failures; this module makes the calls. Reads are repeated if Slurm could not be reached
-and that failed quickly; effects are never repeated here."""
+and that failed quickly; effects are never repeated here.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ _WAITS = frozenset({"Resources", "Priority"})
 class CommandCluster:
     """A `Cluster` on the machine's own Slurm commands. `env` supplies SLURM_CONF and PATH (default: this
     process's environment). `timeout_s` bounds a read or an effect, `submit_timeout_s` one sbatch (which
-    itself waits while the controller is busy). `user` is whose jobs are meant (default: the caller)."""
+    itself waits while the controller is busy). `user` is whose jobs are meant (default: the caller).
+    """
 
     def __init__(
         self,
@@ -61,7 +63,8 @@ class CommandCluster:
 
     def submit(self, request: SubmitRequest) -> Submitted:
         """One sbatch, in exactly the request's context (see `Cluster.submit`). `request.argv` must not ask
-        sbatch to hide the job id (`--quiet`), to wait (`--wait`) or to only test."""
+        sbatch to hide the job id (`--quiet`), to wait (`--wait`) or to only test.
+        """
         process.check_configuration(request.env)
         answer = process.run(
             [process.tool("sbatch", request.env), *request.argv],
@@ -85,7 +88,8 @@ class CommandCluster:
         """The rows of these jobs by their own ids. Words that are no job ids are unknown, as missing ones
         are. For a list of ids squeue fetches the jobs of all users, and compares each job with each id; for
         one user the controller sends only that user's jobs. So the first call asks for this user's jobs, and
-        a second one, by id, for the rest: jobs of others, and jobs that are gone."""
+        a second one, by id, for the rest: jobs of others, and jobs that are gone.
+        """
         wanted = {job_id for job_id in job_ids if JOB_ID.fullmatch(job_id)}
         if len(wanted) < 2:
             return self._listed(wanted)
@@ -174,7 +178,8 @@ class CommandCluster:
     def rights(self) -> Rights:
         """Whether this user may drain: root, SlurmUser, or AdminLevel=Administrator in accounting. An
         operator may not: Slurm refuses node updates below Administrator in every version from 22.05 to
-        26.05."""
+        26.05.
+        """
         if os.geteuid() == 0:
             return Rights(True, "root")
         me = pwd.getpwuid(os.geteuid()).pw_name
@@ -200,7 +205,8 @@ class CommandCluster:
     ) -> None:
         """scancel; with `signal`, send that instead: to the steps, with `batch` to the batch script, with
         `full` to both. A job that is gone is no error. A heterogeneous job is cancelled as a whole whichever
-        component is named: while it is pending Slurm takes nothing less."""
+        component is named: while it is pending Slurm takes nothing less.
+        """
         whole = _checked(job_id)
         if signal is None:
             whole = whole.split("+", 1)[0]
@@ -261,7 +267,8 @@ class CommandCluster:
 
     def _read(self, argv: Sequence[str], accept: Callable[[str], bool] | None = None) -> Answer:
         """The output of a read, retried at most twice, and only after quick failures to reach Slurm. `accept`
-        recognises in stderr that a failed command did answer ("there is no such job")."""
+        recognises in stderr that a failed command did answer ("there is no such job").
+        """
         began = time.monotonic()
         try:
             return self._ask(Call.READ, argv, accept)

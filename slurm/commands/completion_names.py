@@ -1,6 +1,7 @@
 """Names for shell completion: partitions, nodes, accounts, QOS, reservations. (I/O)
 
-Each kind is one query that any user may make. Without an answer in time there are no names."""
+Each kind is one query that any user may make. Without an answer in time there are no names.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ submission as refused that Slurm has accepted (a run would run twice). So, in th
 For a read, 1 and 2 are the same: nothing has changed and nothing is known.
 
 The phrases were seen on 22.05, 24.11 and 26.05 or stand in Slurm's list of errors; the tests compare this
-table with that list for each release."""
+table with that list for each release.
+"""
 
 from __future__ import annotations
 
@@ -179,7 +180,8 @@ def _kind_of(text: str) -> type[SlurmError] | None:
 
 def _limit_kind(text: str) -> type[SlurmError] | None:
     """Limits of accounts and QOS: a full queue empties, a size above the limit stays above it. Slurm names
-    the limit on a line of its own; without one it can be either, and waiting is the cheaper mistake."""
+    the limit on a line of its own; without one it can be either, and waiting is the cheaper mistake.
+    """
     names = _LIMIT.findall(text)
     if not names and _POLICY not in text.lower():
         return None

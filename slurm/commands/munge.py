@@ -2,7 +2,8 @@
 
 A credential says which user of the cluster made it and when; no user can make one for another. If it is
 restricted to a user, only that user can decode it, so others can neither read it nor use it up. The status
-codes are munge's (munge.h)."""
+codes are munge's (munge.h).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _KEYS = "STATUS,UID,ENCODE_TIME"
 @dataclass(frozen=True, slots=True)
 class Credential:
     """An authentic credential. `status`: GOOD, EXPIRED, REWOUND (from the future) or REPLAYED (opened on this
-    host before); `encoded_s` is Unix time by the clock of the host that made it."""
+    host before); `encoded_s` is Unix time by the clock of the host that made it.
+    """
 
     status: int
     uid: int

@@ -4,7 +4,8 @@ srun forwards the output of tasks at once, but gives up a node only after its ow
 connection, more than 10 s without an answer). So the caller decides which nodes to wait for: answers are
 available as they arrive, and so is the end of a node's line. An unwanted query is abandoned, and ends by
 itself in parallel with later work. The step runs in /, so that a node with a hung shared file system can
-still answer."""
+still answer.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +130,8 @@ def _dismiss_srun(child: subprocess.Popen[bytes]) -> None:
 
 def parse_answers(text: str, nodes: Collection[str]) -> QueryAnswers:
     """The answers in the tasks' output. (pure) A task prints `ANSWER NODE`, then `ANSWER NODE WORDS` for each
-    answer, and `ENDED NODE` at the end. Each line names its node, since the output of the tasks is mixed."""
+    answer, and `ENDED NODE` at the end. Each line names its node, since the output of the tasks is mixed.
+    """
     answers: dict[str, list[str]] = {}
     told, ended = [], set()
     for line in text.splitlines():

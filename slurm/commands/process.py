@@ -1,7 +1,8 @@
 """Runs one Slurm command as a child, with a timeout and, for sbatch, in the context of another process. (I/O)
 
 There are two environments: commands whose output ftrun parses get `reading_env`, in which no variable of the
-caller can change a format or a filter; sbatch gets the environment of the submission, unchanged."""
+caller can change a format or a filter; sbatch gets the environment of the submission, unchanged.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ def tool(name: str, env: Mapping[str, str]) -> str:
 def check_configuration(env: Mapping[str, str]) -> None:
     """Raises Unreachable when SLURM_CONF names no readable file: Slurm's commands would retry for 60 s.
     Without SLURM_CONF nothing is checked: the file may come from the controller (configless), and then there
-    is none."""
+    is none.
+    """
     path = env.get("SLURM_CONF")
     if path and not os.access(path, os.R_OK):
         raise Unreachable(
@@ -81,7 +83,8 @@ def run(
 ) -> Answer:
     """Run a command to its end or to the timer. Raises RefusedForGood where the context cannot be made,
     Unreachable or RefusedForNow where the command cannot be started (its arguments too long:
-    RefusedForGood)."""
+    RefusedForGood).
+    """
     report, complain = os.pipe()
     prepare = _preparation(context, complain) if context is not None else None
     try:

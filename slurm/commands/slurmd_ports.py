@@ -6,7 +6,8 @@ node's processes are gone. A restart of slurmd looks the same for a second or tw
 the caller keeps looking. Only a refusal counts: a timeout, an unknown name, or an accepted connection mean
 nothing here.
 
-A thread does all of this: name resolution may take long, and no caller waits for it."""
+A thread does all of this: name resolution may take long, and no caller waits for it.
+"""
 
 from __future__ import annotations
 

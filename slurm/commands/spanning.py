@@ -3,7 +3,8 @@
 Callers that query nodes or end steps need not know which job has a node: the main job stands for all. Each
 job gets a step of its own, in parallel, and the answers are merged. A companion may be over by then: srun
 says so at once, and its nodes are silent like any other node without an answer; that is no error of this
-query or the others. The set of companions may change between two calls."""
+query or the others. The set of companions may change between two calls.
+"""
 
 from __future__ import annotations
 

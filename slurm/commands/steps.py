@@ -6,7 +6,8 @@ others have answered are not waited for.
 
 Seen on 22.05: with --no-kill and --wait=0 one dead node does not delay the other tasks of a step; a step that
 names a node which Slurm has already removed from the job is refused as a whole, so query only nodes that the
-job still has."""
+job still has.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ class Steps(Protocol):
         """Run a line of sh on each of these nodes (of the job), in parallel; output after `ANSWER` counts.
         Ends when all have answered and ended, or when no further node answered for `quiet_s` (or three times
         what the last one took) after the first did, `limit_s` at most. `alive` is called several times a
-        second. Raises Unreachable if srun cannot be started."""
+        second. Raises Unreachable if srun cannot be started.
+        """
 
 
 class InsideSteps(Steps, Protocol):
@@ -75,7 +77,8 @@ class InsideSteps(Steps, Protocol):
     def keep_nodes(self, job_id: str, nodes: Sequence[str]) -> None:
         """Shrink a running job to these nodes; the node of its script must be among them. Returns once Slurm
         shows the change. Raises the errors of `ftrun.slurm.client.errors`; then Slurm shows no change, or
-        does not answer."""
+        does not answer.
+        """
 
 
 class CommandSteps:

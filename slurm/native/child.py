@@ -13,7 +13,8 @@ shares no module with ftrun. Each request is one line of JSON on stdin; replies 
 
 It ends when stdin is closed. Standard library only, and no module of ftrun's: it may run on another
 interpreter, of Python 3.9 or later. Attribute names are those of pyslurm's tags v22.5.3 to v25.11.2 (compared
-in their sources)."""
+in their sources).
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ arrays and heterogeneous jobs, whose members pyslurm cannot name.
 An error that Slurm returns through the child counts as Slurm's answer; but "unreachable" is believed of a
 library only after a timeout. If the child itself fails, the commands do the read, or the effect if it has not
 begun; an effect that may have happened is `OutcomeUnknown`. A child that fails repeatedly is not used for a
-while (`rows.ChildHealth`); `speaking` says so."""
+while (`rows.ChildHealth`); `speaking` says so.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ class NativeCluster:
     """A `Cluster` that uses pyslurm first, and `commands` for the rest. `env` as for `CommandCluster`.
     `python`: the interpreter that has pyslurm (default: this one). `auto`: use pyslurm only if it has exactly
     the cluster's release. `tell` is called when the client in use changes. `argv` replaces the child's
-    command line, `clock` (monotonic seconds) tells when to retry it."""
+    command line, `clock` (monotonic seconds) tells when to retry it.
+    """
 
     def __init__(
         self,
@@ -230,7 +232,8 @@ class NativeCluster:
     def _verdict(self, told: SlurmAnswered, asked_s: float) -> SlurmError | None:
         """The error for Slurm's words; None if the commands should try as well, since pyslurm alone may be
         the cause. That is so for words that Slurm does not have, and for "unreachable" without a timeout.
-        Nothing has happened then."""
+        Nothing has happened then.
+        """
         error = error_of_failure(Call.EFFECT if told.begun else Call.READ, stderr=told.words)
         if told.begun or not isinstance(error, Unreachable):
             return error

@@ -4,7 +4,8 @@ The kernel can kill the child; nothing else is expected of it. It may hang, die,
 to another request, half a line, or endless lines, on either output. Each of these raises `NoAnswer`, after
 which the child is gone; the only difference is whether an effect may have begun (the child announces it at
 the last moment). Writing has a timeout as well: a child that does not read would block a long request. Other
-threads run during the wait."""
+threads run during the wait.
+"""
 
 from __future__ import annotations
 

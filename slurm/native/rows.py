@@ -49,7 +49,8 @@ class ChildHealth:
 def unfit(version: str, cluster: tuple[int, int, int], *, auto: bool) -> str:
     """Why pyslurm of this version does not fit that cluster; "" if it may be tried. pyslurm's version begins
     with that of the Slurm it was built for. A controller understands libraries some releases older than
-    itself, never a newer one; `auto` accepts neither."""
+    itself, never a newer one; `auto` accepts neither.
+    """
     built = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     release = cluster[:2]
     if built == release or (len(built) == 2 and not auto and built < release):

@@ -2,7 +2,8 @@
 
 The database lies in the sandbox's folder, listens on loopback and knows one user with a random password.
 It gives up durability for speed: it dies with the sandbox. Every user of the sandbox may charge the
-account `sandbox`; its maker is known to it from the start."""
+account `sandbox`; its maker is known to it from the start.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ WAIT_S = 90.0
 def start(plan: Plan) -> None:
     """Make the database, start it and slurmdbd, register the cluster; run before the first slurmctld.
     slurmctld refuses its very first start while slurmdbd is away. SandboxError with the reason when one of
-    them does not come up."""
+    them does not come up.
+    """
     password = secrets.token_hex(16)
     _start_database(plan, password)
     conf = Path(plan.folder) / "slurmdbd.conf"

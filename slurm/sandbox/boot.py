@@ -1,7 +1,8 @@
 """Starts the daemons of a sandbox, one by one. (I/O)
 
 Every daemon gets a session of its own, no terminal and no pipe of ours: a sandbox outlives the terminal it
-was started from, and whoever reads our output is not left waiting for a daemon to close it."""
+was started from, and whoever reads our output is not left waiting for a daemon to close it.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ def make_folder(path: Path, mode: int = 0o755) -> None:
 def is_foreign(path: Path) -> bool:
     """Whether a file or folder of a sandbox may be the work of another user: not ours or root's, a link, or
     left to others to write. Root runs what the files of a sandbox say, so they are asked about before each
-    use. A sticky folder is everybody's on purpose."""
+    use. A sticky folder is everybody's on purpose.
+    """
     fact = path.lstat()
     by_all = bool(fact.st_mode & stat.S_IWOTH) and not fact.st_mode & stat.S_ISVTX
     by_group = bool(fact.st_mode & stat.S_IWGRP) and fact.st_gid not in (0, os.getegid())
@@ -130,7 +132,8 @@ def node_wrapper(plan: Plan, node: str) -> list[str]:
     first node's name, and newer slurmctlds answer an srun by the name of the host it runs on (24.11 stands
     still for 10 s when it cannot). Where nobody could resolve the name, there is the mark alone. Memory of a
     node's own is a tmpfs in that mount namespace: gone with the last process of the node, as it is gone when
-    a machine loses power."""
+    a machine loses power.
+    """
     if not plan.marked:
         return []
     hosts, name = plan.hosts_path if plan.hosts else None, node if plan.uts else None
@@ -218,7 +221,8 @@ def _probe(wrapper: list[str], name: str) -> str:
 def gpu_files(folder: Path, count: int) -> tuple[str, bool]:
     """Make or choose `count` device files to stand for GPUs. Returns the File= expression and whether Slurm
     will number them (CUDA_VISIBLE_DEVICES is set), which it does for character devices only: nodes of our own
-    where we may make them, else the consoles, which Slurm only looks at and never opens."""
+    where we may make them, else the consoles, which Slurm only looks at and never opens.
+    """
     devices = folder / "dev"
     shutil.rmtree(devices, ignore_errors=True)
     make_folder(devices)
@@ -312,7 +316,8 @@ def start_daemon(
 ) -> None:
     """Run a daemon's start command, with `more` in its environment, and wait until it has gone to the
     background. `detach` is for a program that stays in the foreground: it is left running. SandboxError with
-    the last line that the daemon said or logged when it refuses."""
+    the last line that the daemon said or logged when it refuses.
+    """
     said = Path(plan.folder) / "log" / "start.log"
     with open(said, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as output:
         before = output.tell()

@@ -1,7 +1,8 @@
 """The handle on one sandbox: ask it, hurt its nodes, stop its controller, take it down. (I/O)
 
 What is up is read from /proc and from Slurm, never remembered: a sandbox whose maker is dead, or whose
-daemons were killed one by one, can be loaded, looked at and taken down like any other."""
+daemons were killed one by one, can be loaded, looked at and taken down like any other.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +92,8 @@ class Sandbox:
 
     def env(self) -> dict[str, str]:
         """os.environ for a client of this sandbox: its SLURM_CONF, daemons' folders in PATH. Variables of
-        another cluster (we may stand inside one of its jobs) are left out."""
+        another cluster (we may stand inside one of its jobs) are left out.
+        """
         environment = dict(os.environ)
         if environment.get("SLURM_CONF") != str(self.conf):
             environment = {
@@ -112,7 +114,8 @@ class Sandbox:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command as a client of this sandbox, in `cwd` (default: the caller's folder). Raises
         SandboxError when it takes longer than `timeout_s`, cannot be started, or, with `check`, exits with
-        another code than 0."""
+        another code than 0.
+        """
         if not self.conf.exists():
             raise SandboxError(f"no slurm.conf in {self.folder}: the sandbox is not up")
         words = [str(word) for word in command]
@@ -233,7 +236,8 @@ class Sandbox:
     def mend(self, node: str, *, timeout_s: float = NODE_WAIT_S) -> None:
         """Undo whatever was done to a node; returns when Slurm uses it again. Thaws it, starts what is dead,
         resumes it where it is down or drained. While the controller is dead or frozen only the processes are
-        mended. SandboxError when Slurm does not take it back."""
+        mended. SandboxError when Slurm does not take it back.
+        """
         self.plan.index(node)
         sandbox_processes.send_until_stable(lambda: self.members().nodes[node], signal.SIGCONT)
         living = self.members().daemons
@@ -316,7 +320,8 @@ class Sandbox:
     def down(self) -> int:
         """End every process of the sandbox and remove sockets, keys and spools; logs and `shared` stay. Works
         on a sandbox in any state, also twice. Returns the number of processes ended; SandboxError when one
-        resists SIGKILL (a process in uninterruptible sleep)."""
+        resists SIGKILL (a process in uninterruptible sleep).
+        """
         ended, left = sandbox_processes.end(lambda: self.members().everything, DOWN_WAIT_S)
         if left:
             raise SandboxError(

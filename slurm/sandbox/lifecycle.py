@@ -2,7 +2,8 @@
 
 Nothing outside the folder is touched, except a short folder for sockets in the temporary folder where the
 path would be too long for them. Works as root (jobs run as the user who submitted them) and as an ordinary
-user (every job runs as that user). Several sandboxes live side by side. Nodes can be hurt on demand."""
+user (every job runs as that user). Several sandboxes live side by side. Nodes can be hurt on demand.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def up(  # noqa: PLR0917 - all but the folder are given by name
     With `shm_mib` every node has a /dev/shm of its own, so large, which is gone when the node crashes. A
     living sandbox with the same nodes in that folder is returned as it is; a dead one is cleaned up first.
     `on_start` is called once all checks have passed and daemons are about to start. Raises SandboxError: what
-    is missing and what to install, or what went wrong."""
+    is missing and what to install, or what went wrong.
+    """
     folder = Path(folder).absolute()
     usable_folder(folder)
     if not 1 <= nodes <= NODES_MAX or not 0 <= gpus <= 64:

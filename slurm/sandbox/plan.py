@@ -33,7 +33,8 @@ NODES_MAX = 1000
 
 class SandboxError(Exception):
     """A sandbox could not do what was asked; one line: what is wrong and how to mend it. `wrong_usage` is
-    True where the caller or the machine lacks something (exit 2 on the command line)."""
+    True where the caller or the machine lacks something (exit 2 on the command line).
+    """
 
     def __init__(self, message: str, *, wrong_usage: bool = False) -> None:
         super().__init__(message)
@@ -50,7 +51,8 @@ class Plan:
     `shm_mib`: every node has a /dev/shm of its own, so large (0: that of the machine). `multiple_slurmd`:
     this Slurm allows several slurmds on one host; where it does not, each node has a host name and a munged
     of its own. Ports: slurmctld `base_port`, then one per slurmd, then one per sshd, then two for
-    accounting."""
+    accounting.
+    """
 
     name: str
     folder: str
@@ -180,7 +182,8 @@ def usable_folder(folder: PurePath) -> None:
 def slurm_conf(plan: Plan) -> str:
     """The text of slurm.conf: the sandbox's settings, overridden by `plan.conf`. In `plan.conf` an empty
     value drops a default. `PartitionName` and `NodeSet` add lines to the default partition `main`; a value of
-    several lines gives several entries."""
+    several lines gives several entries.
+    """
     settings = _settings(plan)
     extra: list[str] = []
     for key, value in plan.conf.items():

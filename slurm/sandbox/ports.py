@@ -3,7 +3,8 @@
 Two sandboxes that come up together must not choose the same range: the choice is made under one lock of
 the user, and the lock is kept until the daemons have bound their ports. A lock of all users would be in
 everybody's hands. The search starts at a random place, so that the sandbox of another user that comes up at
-the same moment, or one with dead nodes (whose ports look free), is unlikely to be run over."""
+the same moment, or one with dead nodes (whose ports look free), is unlikely to be run over.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def _open_own(path: Path) -> int | None:
 
 def port_range(count: int, base_port: int | None) -> int:
     """The first of `count` consecutive free TCP ports; `base_port` itself when given and free. Call it under
-    `user_lock`. SandboxError when the wanted range, or every range, is taken."""
+    `user_lock`. SandboxError when the wanted range, or every range, is taken.
+    """
     if base_port is not None:
         busy = _first_busy(base_port, count)
         if busy is not None:

@@ -9,7 +9,8 @@ Rules, from the surest to the widest; a process belongs to a node when any of th
 5. it is a descendant of any of these.
 A process that is just becoming another program shows neither arguments nor environment nor files: whoever ends
 processes looks again until no such is left. Another sandbox's processes fulfil none of the rules. The caller and its ancestors never belong to a sandbox, and
-a shell or a supervisor that merely has SLURM_CONF set is a client, not a part."""
+a shell or a supervisor that merely has SLURM_CONF set is a client, not a part.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ class Process:
 class Members:
     """The processes of a sandbox at one moment. `daemons` maps a daemon's name (slurmctld, munged, munged-n0,
     slurmd-n0, sshd-n0, slurmdbd, mariadbd) to its processes; `nodes` maps a node to all its processes,
-    daemons included; `clients` are Slurm's own commands that talk to this sandbox from outside of it."""
+    daemons included; `clients` are Slurm's own commands that talk to this sandbox from outside of it.
+    """
 
     daemons: Mapping[str, frozenset[Process]]
     nodes: Mapping[str, frozenset[Process]]
@@ -132,7 +134,8 @@ def send_until_stable(
 
 def end(find: Callable[[], Iterable[Process]], wait_s: float) -> tuple[int, frozenset[Process]]:
     """Stop and then kill what `find` finds until nothing is left. Returns how many processes were ended and
-    those that resisted SIGKILL for `wait_s` seconds."""
+    those that resisted SIGKILL for `wait_s` seconds.
+    """
     ended: set[tuple[int, int]] = set()
     deadline = time.monotonic() + wait_s
     while True:

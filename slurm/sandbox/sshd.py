@@ -1,7 +1,8 @@
 """One sshd for every node of a sandbox, on the node's own address. (I/O)
 
 `ssh -F FOLDER/ssh/config n0` works without a word about keys or hosts. All nodes share one host key; the
-user's key, the known hosts and the client configuration lie in the sandbox's folder."""
+user's key, the known hosts and the client configuration lie in the sandbox's folder.
+"""
 
 from __future__ import annotations
 

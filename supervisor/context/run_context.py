@@ -178,7 +178,8 @@ class RunContext:
     @property
     def watch_only(self) -> bool:
         """Whether ftrun may only observe this run (`observe`, or `retries` 0) and no user has asked for
-        more."""
+        more.
+        """
         only = bool(self.settings.get("observe")) or int(number_of(self.settings, "retries")) == 0
         return only and not self.run.wish
 

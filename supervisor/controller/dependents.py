@@ -96,7 +96,8 @@ def _earlier_jobs(ctx: RunContext) -> list[str]:
 
 def _move_from(ctx: RunContext, old: str) -> set[str]:
     """Move the dependents of one old job, held ones too, whose dependency Slurm may regard as fulfilled by
-    now."""
+    now.
+    """
     cluster, new = ctx.services.cluster, ctx.attempt.job
     written = {job: text for a in ctx.run.attempts if a.job == old for job, text in a.dependents_held.items()}
     written = {job: written[job] for job in _unchanged_jobs(ctx, written)}

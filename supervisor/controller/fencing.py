@@ -69,7 +69,8 @@ def _ever_used(ctx: RunContext) -> set[str]:
 
 def _companion_over(ctx: RunContext, one: Companion) -> bool:
     """Slurm no longer has the companion, or its nodes have been silent for so long that its processes
-    count as dead."""
+    count as dead.
+    """
     rows = [(ctx.snapshot.nodes or {}).get(node) for node in one.nodes]
     silenced = bool(rows) and not any(row is not None and row.responding for row in rows)
     return one.gone or (silenced and all(_node_clear(ctx, node) for node in one.nodes))

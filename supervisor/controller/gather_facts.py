@@ -408,7 +408,8 @@ def _attached_evidence(ctx: RunContext) -> tuple[Evidence, ...]:
 
 def _nodes_of_end(ctx: RunContext, lost: Collection[str] = ()) -> NodeFacts:
     """What the nodes report once the launch is over, less what was there before. `lost` nodes report
-    nothing."""
+    nothing.
+    """
     attempt, seen = ctx.attempt, ctx.observations
     if attempt_dir.has_tasks(ctx.run_dir, attempt.number):
         return NodeFacts()  # each task has nodes of its own

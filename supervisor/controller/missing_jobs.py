@@ -32,13 +32,16 @@ class _Absence:
 
     lacking: Stopwatch = field(default_factory=Stopwatch)
     unwatched: bool = False  # Slurm had the time to forget the job before we noticed
+    ended_row: JobRow | None = None  # Slurm showed this end, which is not recorded yet
 
 
 def note_seen(ctx: RunContext, row: JobRow) -> None:
     """Slurm shows the job."""
     ctx.observations.partition = row.partition or ctx.observations.partition
     ctx.observations.seen_s = ctx.snapshot.mono_s
-    ctx.observations.per_launch(_Absence).lacking.stop()
+    absence = ctx.observations.per_launch(_Absence)
+    absence.lacking.stop()
+    absence.ended_row = row if row.state.ended and not ctx.started_again(row) else None
 
 
 def handle_missing_job(ctx: RunContext) -> None:
@@ -61,6 +64,16 @@ def handle_missing_job(ctx: RunContext) -> None:
     if launch != ctx.attempt.launch.number:
         ctx.begin_launch(launch)  # its log begins elsewhere
     exit_status.record_end(ctx, "job.ended", "GONE", reason, accounting.nodes_of(ctx), launch=launch)
+
+
+def forgotten_end(ctx: RunContext) -> JobRow | None:
+    """The row of an end that Slurm showed and then forgot, before its exit could be asked for; None while the job may come back.
+
+    What it showed still counts: a user's cancel is never undone (P5). Raises SlurmError.
+    """
+    note_missing(ctx)
+    row = ctx.observations.per_launch(_Absence).ended_row
+    return row if row is not None and is_gone(ctx) else None
 
 
 def note_missing(ctx: RunContext) -> None:
@@ -125,7 +138,8 @@ def _never_started(ctx: RunContext) -> bool:
 
 def _unwatched(ctx: RunContext) -> bool:
     """Whether Slurm had the time to forget the job since a supervisor (this one, or by the journal
-    another) saw it."""
+    another) saw it.
+    """
     attempt, age_s = ctx.attempt, ctx.services.facts().min_job_age_s
     if ctx.observations.seen_s is not None:
         return ctx.snapshot.mono_s - ctx.observations.seen_s >= age_s

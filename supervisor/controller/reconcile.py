@@ -149,7 +149,7 @@ def _new(ctx: RunContext) -> None:
 def _queued(ctx: RunContext) -> None:
     row = ctx.row()
     if row is None:
-        missing_jobs.handle_missing_job(ctx)
+        _missing(ctx)
         return
     missing_jobs.note_seen(ctx, row)
     if row.state.ended and row.restarts not in (None, ctx.attempt.launch.number):
@@ -174,6 +174,14 @@ def _queued(ctx: RunContext) -> None:
         queued_job.review_queued_job(ctx, row)
 
 
+def _missing(ctx: RunContext) -> None:
+    row = missing_jobs.forgotten_end(ctx)
+    if row is not None:
+        _ended(ctx, row)
+    else:
+        missing_jobs.handle_missing_job(ctx)
+
+
 def _started(ctx: RunContext, row: JobRow) -> None:
     launch = (
         row.restarts
@@ -196,7 +204,7 @@ def _started(ctx: RunContext, row: JobRow) -> None:
 def _running(ctx: RunContext) -> None:
     row = ctx.row()
     if row is None:
-        missing_jobs.handle_missing_job(ctx)
+        _missing(ctx)
         return
     missing_jobs.note_seen(ctx, row)
     agent_link.copy_journal(ctx)
@@ -235,7 +243,7 @@ def _watch(ctx: RunContext) -> None:
 def _ending(ctx: RunContext) -> None:
     row = ctx.row()
     if row is None:
-        missing_jobs.handle_missing_job(ctx)
+        _missing(ctx)
         return
     missing_jobs.note_seen(ctx, row)
     if row.state.ended:

@@ -40,7 +40,8 @@ class _Children:
 
 class DueHook(NamedTuple):
     """A command to run once: its key in the journal, the setting that holds it, the facts for its
-    variables."""
+    variables.
+    """
 
     key: str
     hook: str

@@ -56,7 +56,8 @@ def take_requests(ctx: RunContext) -> None:
 
 def _read(path: str) -> tuple[str, str, bool] | None:
     """(what is wanted, by whom, whether the conditions are in halt.json); None if the file is unreadable
-    now."""
+    now.
+    """
     try:
         fd = os.open(path, _FLAGS)
     except OSError as error:

@@ -78,7 +78,8 @@ def rank_death(case: Case) -> Diagnosis | None:
 
 def _follows(line: Evidence, death: Evidence, case: Case, alone: bool) -> bool:
     """Whether a line that could be a cause may follow from the death of a rank. `alone`: it aborted or
-    crashed."""
+    crashed.
+    """
     fault = next(of.fault for one, of in case.log.causes if one is line)
     if line.signature in OWN_DEATHS or fault is FaultClass.UNKNOWN:
         return True

@@ -113,7 +113,8 @@ def _plain_begun(here: Stand, *words: str) -> tuple[str, float]:
 
 def _bare(here: Stand, job: str, *words: str, like_s: float) -> tuple[str, float]:
     """Milliseconds from `scancel` of a job to the first line of the job that `sbatch` put in its place. It begins in the same
-    part of the second as the moment `like_s`."""
+    part of the second as the moment `like_s`.
+    """
     time.sleep((like_s - time.time()) % 1.0)
     asked = time.time()
     here.call("scancel", job)

@@ -314,7 +314,8 @@ class Engine:
 
     def mend_node(self, name: str) -> None:
         """Thaw, reboot or restart the daemon. Frozen processes go on at once; the controller's orders reach the node
-        `register_s` later, and until then an old rank writes beside a new attempt."""
+        `register_s` later, and until then an old rank writes beside a new attempt.
+        """
         node = self.nodes[name]
         node.fault = ""
         node.fault_count += 1

@@ -29,7 +29,8 @@ ALIVE_EVERY_S = 1.0
 
 class MemorySteps:
     """`Steps` on the engine of `cluster`, with the rights and the luck of that client. `sleep` lets the caller's time pass. `releases` is how often in a
-    launch a job may give nodes back: once, as 22.05 without accounting has it."""
+    launch a job may give nodes back: once, as 22.05 without accounting has it.
+    """
 
     def __init__(
         self, cluster: MemoryCluster, sleep: Callable[[float], None], play: Play, *, releases: int = 1

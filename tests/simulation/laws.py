@@ -360,7 +360,7 @@ class Laws:
             self.breach(f"attempt {attempt} excludes so many nodes that it cannot run: {sorted(excluded)}")
         self._kept_out(attempt, excluded)
         # A run that was stopped, and is resumed by a person, goes on as its decision would have had it.
-        kinds = ("decided", "observed")
+        kinds = ("decided", "observed", "run.stopped")
         decided = [record["data"] for record in self.records() if record["kind"] in kinds]
         avoided = set(decided[-1].get("avoid", ())) if decided else set()
         nodes = world.engine.nodes

@@ -159,7 +159,8 @@ class SlurmFault:
 @dataclass(frozen=True, slots=True)
 class SubmitFault:
     """What befalls the sbatch of one attempt: the fields of `Faults` that begin with submit_, without that word, or `copied`:
-    a second job of the same token appears `for_s` later."""
+    a second job of the same token appears `for_s` later.
+    """
 
     attempt: int
     kind: str
@@ -178,7 +179,8 @@ class HiddenRows:
 @dataclass(frozen=True, slots=True)
 class Outage:
     """A node is lost at a time, whether a job is on it or not. `kind` as `crash`, `freeze`, `slurmd` of `JobFault`, or
-    `drain` by an administrator: what runs there goes on."""
+    `drain` by an administrator: what runs there goes on.
+    """
 
     node: int
     kind: str

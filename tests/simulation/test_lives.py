@@ -59,7 +59,8 @@ class _Progress:
 
 def _broken(plan: Plan, *, show: bool = False) -> list[str]:
     """The laws that a life broke; a life in which only supervisors died ends as it does without their deaths, or better:
-    what Slurm repeats by itself while nobody watches spends no budget."""
+    what Slurm repeats by itself while nobody watches spends no budget.
+    """
     if show:
         print(plan)
     outcome, broken, _ = live(plan, show=show)

@@ -30,7 +30,8 @@ EACH = ("USR1", "INT", "QUIT", "HUP", "USR2", "ALRM", "CONT", "URG", "PROF", "TE
 @dataclass(frozen=True)
 class Row:
     """One line of the table. `acts` are done to all jobs in turn: `await TEXT` in all logs, `go`, or a command to
-    which the job ids are added."""
+    which the job ids are added.
+    """
 
     name: str
     script: str

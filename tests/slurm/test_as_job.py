@@ -38,7 +38,8 @@ def test_the_supervisors_job_is_started_again_where_its_node_dies(
     make_sandbox: Callable[..., Sandbox], make_post: Callable[..., Post]
 ) -> None:
     """Its node crashes and Slurm starts it on another one; it takes the lease over, and recovers the run that failed meanwhile. Asked for twice, it is one job; when
-    nothing is left to look after it ends."""
+    nothing is left to look after it ends.
+    """
     box = make_sandbox(nodes=4)
     post = make_post(box, "lease = 5\nidle-exit = 3\n")
     run_job = post.sbatch(BODY, "-N1", "--ft-agent=never")

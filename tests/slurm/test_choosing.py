@@ -65,6 +65,7 @@ def test_a_new_attempt_goes_back_behind_the_divergence(
     assert ["step_10.pt"] == [file.name for file in view.iterdir()]
 
 
+@pytest.mark.drills
 @side_by_side
 def test_a_start_in_place_goes_back_behind_the_divergence(
     make_sandbox: Callable[..., Sandbox], make_post: Callable[[Sandbox], Post]

@@ -32,7 +32,8 @@ def test_a_node_dies_strangers_have_the_others_and_the_run_goes_on_smaller(
     make_sandbox: Callable[..., Sandbox], make_post: Callable[[Sandbox], Post], gpus: str, sizes: list[int]
 ) -> None:
     """After `resize-after`, with one job at a time: the waiting one is made smaller and keeps its place, or gives way to another where GPUs were counted
-    for the whole job; the script is told its size, a plain srun makes the tasks of this size, and the batch stays the same."""
+    for the whole job; the script is told its size, a plain srun makes the tasks of this size, and the batch stays the same.
+    """
     box = make_sandbox(nodes=3, gpus=2)
     at = make_post(box)
     words = (
@@ -82,7 +83,8 @@ def test_a_node_dies_and_the_others_go_on_in_the_same_job(
     tasks: tuple[str, ...],
 ) -> None:
     """With no spare and no idle node: the script is told its size, a plain srun makes the tasks of this size and finds the GPUs of its nodes, and the
-    batch stays the same."""
+    batch stays the same.
+    """
     box = make_sandbox(nodes=2, gpus=2)
     at = make_post(box)
     words = ("-N2", "--no-requeue", "--ft-nodes=1-2", gpus, *BATCH[:2], *tasks)

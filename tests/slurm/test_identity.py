@@ -45,7 +45,8 @@ def test_runs_whose_ids_belong_to_other_jobs_go_on_and_leave_those_alone(
     make_sandbox: MakeSandbox, make_post: MakePost
 ) -> None:
     """A controller that lost its state gives the ids of a running and of a waiting job to others, of the same user and the same name: neither they nor
-    what waits for them is cancelled, held or changed, and both runs finish by another attempt."""
+    what waits for them is cancelled, held or changed, and both runs finish by another attempt.
+    """
     box = make_sandbox(nodes=4)
     running, waiting = make_post(box), make_post(box)
     jobs = [running.sbatch(TWICE, "-N1"), waiting.sbatch(TWICE, "-N1", "--hold")]

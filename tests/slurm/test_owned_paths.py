@@ -73,7 +73,9 @@ def _below(folder: str) -> Iterator[str]:
         yield from (os.path.join(above, name) for name in (*folders, *files))
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o002, 0o077])
+@pytest.mark.parametrize(
+    "umask", [0o000, *(pytest.param(one, marks=pytest.mark.drills) for one in (0o002, 0o077))]
+)
 def test_all_that_a_run_leaves_is_the_users_alone(
     slurm_sandbox: Sandbox, make_post: Callable[..., Post], umask: int
 ) -> None:

@@ -47,9 +47,11 @@ def test_all_components_of_a_heterogeneous_job_are_checked(post: Post) -> None:
     assert [("start", "2")] == [tuple(line.split()[:2]) for line in post.ledger()]
 
 
+@pytest.mark.drills
 def test_a_job_of_one_node_is_compared_with_its_kind(post: Post) -> None:
     """Without earlier jobs it starts; after three nodes that were well it is held; what the node before it showed, too, is the site's.
-    The tasks of an array are held likewise, and come back without that node."""
+    The tasks of an array are held likewise, and come back without that node.
+    """
     post.supervise()
     sick = _sick(post, "n1")
     words = ("--oversubscribe", "--ft-preflight", sick)

@@ -127,7 +127,8 @@ def test_a_run_whose_job_slurm_would_end_goes_on_without_its_dead_node(
 
 class Returning:
     """A run of three nodes with nothing else in its sandbox. Its first start fails when it is told to; in each later one every node counts, and the first one
-    saves; it ends when it is told to."""
+    saves; it ends when it is told to.
+    """
 
     BODY = """
     echo "told $FTRUN_NNODES of $SLURM_JOB_NODELIST"

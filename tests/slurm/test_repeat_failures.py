@@ -31,6 +31,7 @@ def _told(post: Post, *words: str) -> Any:
     return json.loads(post.ftrun("nodes", *words, "--json"))
 
 
+@pytest.mark.drills
 def test_a_node_on_which_every_job_dies_is_avoided_by_the_next_run(
     make_sandbox: Callable[..., Sandbox], make_post: Callable[..., Post]
 ) -> None:

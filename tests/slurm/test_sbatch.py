@@ -280,7 +280,8 @@ SUBMIT_IN_A_CORNER = """
 
 def test_the_second_attempt_finds_the_context_of_the_first(desk: Desk) -> None:
     """Environment, exported functions, limits, umask, nice, folder and arguments: plain, attempt 1 and attempt 2, which
-    another process submits from another folder with an empty environment."""
+    another process submits from another folder with an empty environment.
+    """
     write(desk, "corner/look.sh", LOOK)
     corner = ("bash", "-c", textwrap.dedent(SUBMIT_IN_A_CORNER), "x")
     args = ("-o", "{}.out", "look.sh", "a b", "$x", "")

@@ -150,7 +150,7 @@ def test_a_heterogeneous_job_comes_back_whole(slurm_sandbox: Sandbox, make_post:
     assert [bad[0]] * 2 == re.findall(r"ExcNodeList=(\S+)", shown)
 
 
-@pytest.mark.parametrize("agent", ["never", "auto"])
+@pytest.mark.parametrize("agent", [pytest.param("never", marks=pytest.mark.drills), "auto"])
 def test_a_script_that_slurm_holds_for_its_exit_code_goes_on(
     agent: str, make_sandbox: Callable[..., Sandbox], make_post: Callable[..., Post]
 ) -> None:
@@ -196,7 +196,10 @@ exit 0
 
 @pytest.mark.parametrize(
     "words",
-    [("--ft-agent=never",), ("--ft-policy=cuda-ecc.recover=step,resubmit",)],
+    [
+        pytest.param(("--ft-agent=never",), marks=pytest.mark.drills),
+        ("--ft-policy=cuda-ecc.recover=step,resubmit",),
+    ],
     ids=["supervisor", "agent"],
 )
 def test_an_appended_log_accuses_no_later_start(
@@ -214,7 +217,11 @@ def test_an_appended_log_accuses_no_later_start(
 
 
 @pytest.mark.parametrize(
-    ("nodes", "words"), [(3, "as far as they are idle"), (2, "too few other nodes are idle")]
+    ("nodes", "words"),
+    [
+        (3, "as far as they are idle"),
+        pytest.param(2, "too few other nodes are idle", marks=pytest.mark.drills),
+    ],
 )
 def test_a_retry_in_an_almost_full_partition_leaves_what_it_can(
     nodes: int, words: str, make_sandbox: Callable[..., Sandbox], make_post: Callable[..., Post]

@@ -96,7 +96,8 @@ def site() -> Iterator[Site]:
 
 def test_a_sick_node_takes_no_job_and_the_cap_leaves_the_others_to_work(site: Site) -> None:
     """The first node is drained with ftrun's reason and its job waits for another, not held; on the next one, beyond the
-    cap, the same finding costs nothing."""
+    cap, the same finding costs nothing.
+    """
     site.settings(SICK | NOTHING)
     refused = site.submit("n0", "true")
     wait(lambda: site.nodes()["n0"][0] == "drained")

@@ -490,7 +490,8 @@ def test_the_user_s_commands_run_around_each_start_and_beside_the_supervisor(
     make: Make, boxes: Boxes
 ) -> None:
     """Before and after the script of each attempt; at the fault and at the stop, once, with a supervisor that lives for one look
-    at a time. None of them changes what becomes of the run, be it that it hangs or fails."""
+    at a time. None of them changes what becomes of the run, be it that it hangs or fails.
+    """
     post = make("hook-limit = 3\nretries = 1\n")
     told = 'echo "$FTRUN_HOOK $FTRUN_ATTEMPT $FTRUN_FAULT $FTRUN_DECISION" >>told; '
     words = ["--ft-pre-hook", told + "sleep 300", "--ft-post-hook", told + "exit 9"]

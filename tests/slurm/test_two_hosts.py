@@ -75,7 +75,8 @@ def test_another_host_takes_over_in_seconds_and_who_sleeps_acts_no_more(
     slurm_sandbox: Sandbox, make_post: Callable[..., Post], record_property: Callable[[str, object], None]
 ) -> None:
     """kill -9 of the holder, then SIGSTOP of its heir, each with a fault of the run after it: within two terms of the lease another host leads and recovers
-    the run; one sbatch for each attempt, one live job at a time, and the sleeper that wakes up writes and submits nothing."""
+    the run; one sbatch for each attempt, one live job at a time, and the sleeper that wakes up writes and submits nothing.
+    """
     post = make_post(slurm_sandbox, f"lease = {TERM_S:g}\n")
     job = post.sbatch(BODY, "-N1", "--ft-agent=never")
     one = Host(post, "login1")

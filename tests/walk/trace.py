@@ -75,7 +75,8 @@ class Trace:
 
 def with_details(trace: Trace, plumbing: Collection[Function] = ()) -> list[Function]:
     """The functions of the walk, in the order of their first entry: all but `plumbing`, what runs anyway; yet with those of it that call,
-    directly or not, what does not run anyway."""
+    directly or not, what does not run anyway.
+    """
     walk = _closed({one for one in trace.order if one not in plumbing}, trace.order)
     return [one for one in trace.order if one in walk]
 

@@ -249,7 +249,8 @@ def test_a_process_of_an_earlier_start_ends_itself(place: Path) -> None:
 )
 def test_nobody_else_is_ended(place: Path, case: str) -> None:
     """A start that is the present one, cannot be known, is fenced by nobody or is another job's goes on; nor
-    does the one before it, which a network file system may go on showing for a minute, end it."""
+    does the one before it, which a network file system may go on showing for a minute, end it.
+    """
     env = _env(place, SLURM_JOB_ID="41")
     if case == "the one before":
         (place / "current").unlink()

@@ -352,7 +352,8 @@ def test_the_world_is_what_a_plain_srun_makes(inside: Attempt, env: dict[str, st
 def test_a_meeting_place_is_chosen_anew(inside: Attempt) -> None:
     """Port and address of a start differ from those of the one before; what the job's environment has stays.
     A first start finds nothing that sbatch would not give it, for two trainings beside each other in one job
-    would meet where each of them had found a place of its own."""
+    would meet where each of them had found a place of its own.
+    """
     plan(inside, "again|nodes=b,c", "end")
     inside.env["MASTER_PORT"] = "4711"
     lines = inside.run(

@@ -11,7 +11,8 @@ from tests.unit.lives import TIMED_OUT, Life
 
 def test_a_node_lost_right_after_a_fatal_line_is_not_waited_for(tmp_path: Path) -> None:
     """P7: a fatal line, one step that may have been under way, and no progress for `fault-grace`: the run
-    need not wait for Slurm to give the lost node up; and the blame is the node's, not the line's."""
+    need not wait for Slurm to give the lost node up; and the blame is the node's, not the line's.
+    """
     life = Life(tmp_path, fault_grace=20.0)
     life.until("running")
     life.train(1, 10)

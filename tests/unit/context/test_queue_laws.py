@@ -96,7 +96,8 @@ def test_a_cancel_in_the_queue_that_came_after_the_decision_is_obeyed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resumed: bool
 ) -> None:
     """P5: whoever stands still or dies before the requeued job is taken out of the queue does not bring back what a person
-    cancelled there meanwhile; a person's resume does."""
+    cancelled there meanwhile; a person's resume does.
+    """
     life = Life(tmp_path)
     _requeued(life, hold=True)
     monkeypatch.setattr(life.supervisor.services, "crash", _dies_at("record:after:diagnosed"))
@@ -544,7 +545,8 @@ def test_what_a_lost_node_put_into_the_queue_and_left_it_was_cancelled(
     code: int,
 ) -> None:
     """P5: Slurm requeues what a lost node ends, unless it was told not to; gone from there without another start is a person's doing.
-    What was preempted or ran out of time may have ended by that; and who exits 0 when told to leave has not finished."""
+    What was preempted or ran out of time may have ended by that; and who exits 0 when told to leave has not finished.
+    """
     life = Life(tmp_path)
     life.engine.requeue_default = default
     kept = submission_context.load(life.run_dir)

@@ -225,7 +225,8 @@ def test_node_hours_follow_the_sizes_of_the_starts() -> None:
 @dataclass
 class Month:
     """Thirty days of a run of 64 nodes under the real rule. Eight nodes come and go, each in `comes_s` and `goes_s` on average; one that goes while it is used
-    costs a restart at the size that is left."""
+    costs a restart at the size that is left.
+    """
 
     seed: int
     comes_s: float
@@ -282,7 +283,8 @@ class Month:
 )
 def test_a_cluster_that_flaps_makes_no_run_thrash(comes_s: float, goes_s: float, seed: int) -> None:
     """Nodes come and go every few minutes for a month: never two planned changes within grow-min-interval, some forty of them in all, and all
-    restarts together, those that the vanishing nodes force included, cost less than 2 % of the time."""
+    restarts together, those that the vanishing nodes force included, cost less than 2 % of the time.
+    """
     month = Month(seed, comes_s, goes_s)
     month.live()
 

@@ -43,7 +43,8 @@ QUICK = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ftrun.hooks impor
 class Node:
     """A run's folder, and the processes that a test put on this machine. They are in a group of their own,
     whose leader lives and says nothing, as a batch script's does. In the group of the tests they would make
-    those their kin, where whoever started the tests has gone: a sweep would end the other workers."""
+    those their kin, where whoever started the tests has gone: a sweep would end the other workers.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.run = folder / "runs" / "r1"

@@ -19,7 +19,8 @@ def record(attempt: Attempt, name: str) -> dict[str, str]:  # noqa: F811
 
 def test_commands_run_before_and_after_the_script(attempt: Attempt) -> None:  # noqa: F811
     """Once each, in this order, with what the script is told and how it ended; their words stay out of the job's log, and the
-    job ends as the script ended."""
+    job ends as the script ended.
+    """
     attempt.env["SLURM_JOB_NODELIST"] = "n[1-2]"
     told = 'echo "$FTRUN_HOOK $FTRUN_ATTEMPT $FTRUN_NODES [$FTRUN_EXIT_CODE]" | tee -a order; exit 7'
     attempt.values |= {"pre_hook": told, "post_hook": told, "hook_limit_s": "20"}

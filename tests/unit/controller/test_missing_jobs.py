@@ -1,0 +1,30 @@
+"""Laws of a job that Slurm's answers lack: what they showed of its end still counts. (I/O)"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ftrun.slurm.client.errors import Unreachable
+from tests.unit.lives import TIMING, Life
+
+
+def _unreachable(_job: str) -> None:
+    raise Unreachable("Unable to contact slurm controller (connect failure)")
+
+
+def test_a_users_cancel_that_slurm_showed_once_is_not_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exit could not be asked for until Slurm had forgotten the job."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 5)
+    monkeypatch.setattr(life.cluster, "details", _unreachable)
+    life.cluster.cancel(life.attempt.job)
+    life.live(TIMING.min_job_age_s + 10)
+    monkeypatch.undo()
+    life.until("stopped")
+
+    assert ("CANCELLED", 1) == (life.attempt.launch.end.state, len(life.launches))
