@@ -132,7 +132,7 @@ def bundle(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Make a bundle of Slurm from packages of Debian or Ubuntu, for hosts without Slurm; as an ordinary user.
+    """Make a bundle of Slurm from packages of Debian or Ubuntu, for hosts without Slurm; nothing is installed.
 
     `up` makes one by itself where it needs one and none is kept. This makes a new one, with the newest packages.
     """

@@ -1,4 +1,4 @@
-"""Makes a bundle of Slurm from packages of Debian or Ubuntu, without root and without installing any. (I/O)
+"""Makes a bundle of Slurm from packages of Debian or Ubuntu, never as root and without installing any. (I/O)
 
 apt downloads the packages and all that they depend on, as if nothing were installed. It has a configuration and folders of its own, and
 verifies the packages by the keys of the machine's distribution. They are read as streams: nothing of them is written but the bundle. Which
@@ -13,6 +13,7 @@ import io
 import json
 import os
 import platform
+import pwd
 import re
 import shutil
 import struct
@@ -80,7 +81,7 @@ class Found:
 def made_bundle(arch: str, suite: str, told: Told) -> bytes:
     """A bundle for hosts of an architecture, from a suite of this machine's distribution ("": of SUITES). Raises UserError."""
     if os.geteuid() == 0:
-        raise UserError("make a bundle as an ordinary user: nothing of it needs root", EXIT_FAILED)
+        return as_apt(lambda: made_bundle(arch, suite, told))
     missing = [name for name in ("apt-get", "dpkg-deb") if shutil.which(name) is None]
     if missing or arch not in DEBIAN_NAMES:
         why = f"{missing[0]} is missing here" if missing else f"none is known for {arch}"
@@ -168,6 +169,41 @@ def packed_bundle(files: Mapping[str, bytes], facts: Mapping[str, object]) -> by
             row.size, row.mode = len(content), 0o755
             stream.addfile(row, io.BytesIO(content))
     return output.getvalue()
+
+
+def as_apt(work: Callable[[], bytes]) -> bytes:
+    """What `work` returns, done in a child process as the user of apt's own downloads: none of it is done as root. Raises UserError."""
+    try:
+        user = pwd.getpwnam("_apt")
+    except KeyError:
+        raise _failed(
+            "there is no user _apt: make it as an ordinary user (ftrun cluster bundle --out FILE)"
+        ) from None
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(user.pw_gid)
+            os.setuid(user.pw_uid)
+            os.chdir("/")
+            try:
+                answer = b"+" + work()
+            except UserError as error:
+                answer = error.message.encode()
+            with open(theirs, "wb") as stream:
+                stream.write(answer)
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    with open(ours, "rb") as stream:
+        answer = stream.read()
+    os.waitpid(child, 0)
+    if not answer.startswith(b"+"):
+        raise UserError(
+            answer.decode() or "no bundle of Slurm can be made: the child process died", EXIT_FAILED
+        )
+    return answer[1:]
 
 
 def _library(found: Found, name: str) -> bytes | None:

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import pwd
 import shutil
 import struct
 import subprocess
@@ -21,6 +22,7 @@ import pytest
 from ftrun.hooks.cluster import unpack
 from ftrun.hooks.cluster.errors import HostError
 from ftrun.supervisor.cluster import bundle, elf, packages
+from ftrun.supervisor.cluster.findings import NEEDED
 from ftrun.supervisor.model.errors import UserError
 
 # A program that says its version: the loader of these bundles runs shell scripts.
@@ -306,19 +308,37 @@ def test_a_bundle_has_each_plugin_whose_libraries_are_there_and_no_library_more(
     shell = Path(os.path.realpath("/bin/sh")).read_bytes()
     names, loader = elf.needed(shell)
     whole = {name: _elf() for name in [*names, loader, "libz.so.1.2", "libx.so.1"]}
-    programs = dict.fromkeys(packages.NEEDED, shell)
+    programs = dict.fromkeys(NEEDED, shell)
     plugins = {"good.so": _elf("libz.so.1"), "bad.so": _elf("libnone.so.1")}
     found = packages.Found(programs, plugins, whole, {"libz.so.1": "libz.so.1.2"})
 
     files, its_loader = packages.chosen_files(found)
 
     assert loader == its_loader
-    assert {f"real/{name}" for name in packages.NEEDED} | {"plugins/good.so", "lib/libz.so.1"} | {
+    assert {f"real/{name}" for name in NEEDED} | {"plugins/good.so", "lib/libz.so.1"} | {
         f"lib/{name}" for name in [*names, loader]
     } == set(files)
     del whole["libc.so.6"]
     with pytest.raises(UserError, match=r"lack libc\.so\.6"):
         packages.chosen_files(found)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_nothing_is_made_as_root() -> None:
+    """It is the user of apt who does it; what goes wrong is told all the same."""
+    user = pwd.getpwnam("_apt")
+
+    def refused() -> bytes:
+        raise UserError("no network")
+
+    def itself() -> bytes:
+        return f"{os.geteuid()} {os.getgroups()} {os.getcwd()}".encode()
+
+    assert f"{user.pw_uid} [] /".encode() == packages.as_apt(itself)
+    with pytest.raises(UserError, match="no network"):
+        packages.as_apt(refused)
+    with pytest.raises(UserError, match="the child process died"):
+        packages.as_apt(lambda: bytes(1 // 0))
 
 
 def _elf(*names: str) -> bytes:
