@@ -63,7 +63,9 @@ def make(told: Told, arch: str = "", suite: str = "", out: str = "") -> Bundle:
 
 def choose(files: Sequence[str], architectures: Collection[str], told: Told) -> dict[str, Bundle]:
     """A bundle for each architecture: of `files`, else the newest that is kept, else one made now. Raises UserError."""
-    named = {one.arch: one for one in map(_taken, files)}
+    named = {one.arch: one for one in map(taken, files)}
+    if strange := sorted(set(named) - set(architectures)):
+        raise UserError(f"{named[strange[0]].path} is for {strange[0]}, and no host is", EXIT_FAILED)
     found = {arch: named.get(arch) or _newest(arch) or make(told, arch) for arch in sorted(architectures)}
     if len({release(one.version) for one in found.values()}) > 1:
         versions = ", ".join(f"{one.version} for {one.arch}" for one in found.values())
@@ -71,6 +73,12 @@ def choose(files: Sequence[str], architectures: Collection[str], told: Told) -> 
             f"one release of Slurm is needed everywhere, and the bundles are of {versions}", EXIT_FAILED
         )
     return found
+
+
+def taken(path: str) -> Bundle:
+    """A bundle that the user names, kept: a later `up` finds it. Raises UserError."""
+    found = read(path)
+    return found if Path(found.path).parent == folder() else _kept(Path(path).read_bytes())
 
 
 def spread(plan: Plan) -> list[remote.HostAnswer]:
@@ -92,10 +100,11 @@ def spread(plan: Plan) -> list[remote.HostAnswer]:
 
 def read(path: str) -> Bundle:
     """The bundle in a file. Raises UserError where it is none, damaged, not what its name says, or another user can have written it."""
-    if why := why_untrusted(path, follow=True):
-        raise UserError(f"{why}: its programs are not run")
     try:
-        return _understood(path, Path(path).read_bytes())
+        packed = Path(path).read_bytes()
+        if why := why_untrusted(path, follow=True):
+            raise UserError(f"{why}: its programs are not run")
+        return _understood(path, packed)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
 
@@ -123,12 +132,6 @@ def _newest(arch: str) -> Bundle | None:
         if match and match[2] == arch:
             rows.append((release(match[1]) or (0, 0), path.stat().st_mtime, str(path)))
     return read(max(rows)[2]) if rows else None
-
-
-def _taken(path: str) -> Bundle:
-    """A bundle that the user names, kept: a later `up` finds it."""
-    found = read(path)
-    return found if Path(found.path).parent == folder() else _kept(Path(path).read_bytes())
 
 
 def _kept(packed: bytes) -> Bundle:

@@ -90,7 +90,7 @@ def _same_hosts(plan: Plan, wish: Wish) -> None:
         raise UserError(
             f"cluster {plan.name} is there with other hosts ({names}): take it down first, or choose another --name"
         )
-    if {bundle.read(path).name for path in wish.bundles} - set(plan.bundles.values()):
+    if {bundle.taken(path).name for path in wish.bundles} - set(plan.bundles.values()):
         raise UserError(f"cluster {plan.name} is there with another Slurm: take it down first")
 
 

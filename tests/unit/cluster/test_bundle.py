@@ -271,6 +271,8 @@ class TestKept:
         assert {"aarch64", "x86_64"} == set(bundle.choose([here, other], ["x86_64", "aarch64"], print))
         with pytest.raises(UserError, match="one release"):
             bundle.choose([here, older], ["x86_64", "aarch64"], print)
+        with pytest.raises(UserError, match="is for aarch64, and no host is"):
+            bundle.choose([other], ["x86_64"], print)
 
     def test_a_wrong_hash_or_name_is_refused(self, tmp_path: Path) -> None:
         """What was replaced in the cache, and what would name a folder elsewhere."""
@@ -279,6 +281,8 @@ class TestKept:
 
         with pytest.raises(UserError, match="not the bundle that its name says"):
             bundle.choose([], ["x86_64"], print)
+        with pytest.raises(UserError, match=r"none\.tgz: No such file"):
+            bundle.read(str(tmp_path / "none.tgz"))
         with pytest.raises(UserError, match="no bundle"):
             bundle.read(self._file(tmp_path / "b.tgz", version="../../24.11"))
 
