@@ -45,7 +45,7 @@ test-accounting:
 	.ci/env accounting
 	.venv/bin/python -m pytest -q -m accounting tests/slurm
 
-# A cluster on hosts of the tests' own (network namespaces with an sshd each), cut at each effect, with a host that dies. As root.
+# A cluster on hosts of the tests' own (network namespaces with an sshd each), cut at each effect, with a host that dies; and on hosts without Slurm, by a bundle of downloaded packages. As root.
 test-cluster:
 	.ci/env dev
 	.venv/bin/python -m pytest -q -n 0 -m "slurm or cluster" tests/cluster

@@ -70,6 +70,8 @@ ROWS = (
         OWN,
         "ownership.why_untrusted",
     ),
+    Row("bundles of Slurm", "{home}/bundles/**", 0o600, "run", OWN, "ownership.why_untrusted"),
+    Row("a bundle in the making", "{tmp}/ftrun-bundle-*/**", 0o755, "run", SHARED, "made anew"),
     Row("claim on a host", "{var-tmp}/ftrun-cluster.claim", 0o777, "read", SHARED, "cluster.choice.changes"),
     Row(
         "a user's clusters on a host",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, Callable
 
-from ftrun.hooks.cluster import claim, daemons, place, reach, survey
+from ftrun.hooks.cluster import claim, daemons, place, reach, survey, unpack
 from ftrun.hooks.cluster.errors import HostError
 from ftrun.hooks.runtime.command_line import parser_of
 
@@ -19,6 +19,7 @@ STEPS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "unmark": reach.unmark,
     "claim": claim.take,
     "release": claim.release,
+    "unpack": unpack.unpack,
     "place": place.place,
     "start": daemons.start,
     "nodes": daemons.nodes_of_slurm,

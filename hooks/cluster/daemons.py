@@ -132,7 +132,8 @@ def _command(step: dict[str, Any], daemon: str) -> list[str]:
         ]
     command = [program, "-f", f"{folder}/etc/slurm.conf"]
     wrapper = f"{folder}/bin/slurmstepd"
-    return [*command, "-d", wrapper] if daemon == "slurmd" and os.path.exists(wrapper) else command
+    stepd = wrapper if os.path.exists(wrapper) else step["programs"]["slurmstepd"]
+    return [*command, "-d", stepd] if daemon == "slurmd" else command
 
 
 def _environment(step: dict[str, Any], daemon: str = "") -> dict[str, str]:

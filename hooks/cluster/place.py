@@ -1,7 +1,7 @@
 """The folder of a cluster on this host: its files written, its keys removed, the ends of its logs. (I/O)
 
-`/var/tmp/ftrun-<uid>/<name>` has etc/ (configuration), key/ (munge's key), munge/ (its socket), bin/ (what stands before slurmstepd),
-run/, state/, spool/ and log/. Only the user can enter it; where root made the cluster everybody can, but for key/ and state/.
+`/var/tmp/ftrun-<uid>/<name>` has etc/ (configuration), key/ (munge's key), munge/ (its socket), bin/ (links to the commands of Slurm, and what
+stands before slurmstepd), run/, state/, spool/ and log/. Only the user can enter it; where root made the cluster everybody can, but for key/ and state/.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 from ftrun.hooks.cluster.errors import HostError
+from ftrun.hooks.cluster.survey import DAEMONS
 from ftrun.hooks.runtime.ownership import private_folder
 
 FOLDERS = ("etc", "key", "munge", "bin", "run", "state", "spool", "log")
@@ -36,16 +37,21 @@ os.execv({stepd!r}, [{stepd!r}, *sys.argv[1:]])
 
 
 def place(step: dict[str, Any]) -> dict[str, Any]:
-    """Make the folder and write `files` (path below it -> text), the `key` (base64) and what stands before the program `stepd`.
+    """Make the folder and write `files` (path below it -> text), the `key` (base64), and what stands before slurmstepd if `adopts`.
 
-    Raises HostError, OSError; NotPrivate where another user made the folder.
+    bin/ gets a link to each of `programs` (name -> path) that is no daemon, etc/plugins leads to `plugins` ("" for none). Raises HostError, OSError; NotPrivate where another user made the folder.
     """
     folder = open_folder(step["folder"])
     for name, text in step["files"].items():
         write_file(os.path.join(folder, name), text.encode(), 0o644)
     write_file(os.path.join(folder, "key", "munge.key"), base64.b64decode(step["key"]), 0o600)
-    if step.get("stepd"):
-        text = BEFORE_STEPD.format(python=sys.executable, stepd=step["stepd"])
+    for name, path in step["programs"].items():
+        if name not in DAEMONS:
+            _link(os.path.join(folder, "bin", name), path)
+    if step["plugins"]:
+        _link(os.path.join(folder, "etc", "plugins"), step["plugins"])
+    if step["adopts"]:
+        text = BEFORE_STEPD.format(python=sys.executable, stepd=step["programs"]["slurmstepd"])
         write_file(os.path.join(folder, "bin", "slurmstepd"), text.encode(), 0o755)
     return {"folder": folder}
 
@@ -99,6 +105,15 @@ def _is_own(folder: str) -> bool:
     if not stat.S_ISDIR(fact.st_mode) or fact.st_uid != os.geteuid():
         raise HostError(f"{folder} is not this user's: nothing in it was removed")
     return True
+
+
+def _link(path: str, target: str) -> None:
+    """Make a symbolic link, or let the one that is there lead to `target`."""
+    draft = f"{path}.new"
+    if os.path.islink(draft):
+        os.unlink(draft)
+    os.symlink(target, draft)
+    os.replace(draft, path)
 
 
 def write_file(path: str, content: bytes, mode: int) -> None:

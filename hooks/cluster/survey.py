@@ -31,7 +31,21 @@ SLURM_PROGRAMS = (
     "sinfo",
     "squeue",
     "scancel",
+    "salloc",
+    "sattach",
+    "sbcast",
+    "sacct",
+    "sacctmgr",
+    "sdiag",
+    "sprio",
+    "sreport",
+    "sshare",
+    "sstat",
+    "strigger",
+    "munge",
+    "unmunge",
 )
+DAEMONS = ("slurmctld", "slurmd", "slurmstepd", "munged")
 SBIN = (
     "/usr/local/sbin",
     "/usr/sbin",

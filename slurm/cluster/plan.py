@@ -49,6 +49,7 @@ class Plan:
     `token`: tells this cluster from an earlier one of the same name. `hosts`: the first one runs slurmctld. `version`: Slurm's (major,
     minor). `bound`: each host resolves its own name to its address, so its daemons listen on that address alone. `programs`: host -> name
     of a program of Slurm or munge -> its path. `subreaper`: the hosts on which a step can adopt the orphans of its tasks.
+    `bundles`: host -> name of the bundle of Slurm that it uses; empty where all use an installed one.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Plan:
     programs: Mapping[str, Mapping[str, str]]
     subreaper: tuple[str, ...]
     slurmd_timeout_s: int = 60
+    bundles: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def head(self) -> Host:
@@ -78,6 +80,10 @@ class Plan:
     def munge_socket(self) -> str:
         """The path of munged's socket on each host."""
         return f"{self.folder}/munge/munge.sock"
+
+    def bundle_folder(self, name: str) -> str:
+        """The path of a bundle on the hosts that use it: beside the clusters of this user."""
+        return f"{self.folder.rpartition('/')[0]}/{name}"
 
     @property
     def slurmctld_port(self) -> int:
@@ -136,6 +142,8 @@ def slurm_conf(plan: Plan) -> str:
         "SlurmdTimeout": str(plan.slurmd_timeout_s),
         "MessageTimeout": "10",
     }
+    if plan.bundles:  # a link, so that hosts of several architectures have one text
+        settings["PluginDir"] = f"{plan.folder}/etc/plugins"
     if plan.bound:
         settings["CommunicationParameters"] = "NoInAddrAny,NoCtldInAddrAny"
     gres = sorted({name for host in plan.hosts for name in host.gres})

@@ -15,6 +15,7 @@ from ftrun.slurm.client.nodeset import fold
 from ftrun.slurm.cluster.plan import Plan
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, argument, option
+from ftrun.supervisor.cluster import bundle as cluster_bundle
 from ftrun.supervisor.cluster import choice, hosts, lifecycle
 from ftrun.supervisor.cluster import survey as cluster_survey
 from ftrun.supervisor.cluster.state import ClusterState, known
@@ -80,11 +81,24 @@ def up(  # noqa: PLR0917 - options, never positions
         bool, option("--partial", "Go on without the hosts that cannot be part of it.")
     ] = False,
     allow_public: PublicOption = False,
+    bundles: Annotated[
+        list[str] | None,
+        option(
+            "--bundle",
+            "Use the Slurm of a bundle, whatever is installed; once for each architecture of the hosts.",
+            "FILE",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Bring a cluster up on these hosts, or mend it; return when all its nodes are usable."""
+    """Bring a cluster up on these hosts, or mend it; return when all its nodes are usable.
+
+    Slurm is taken from the hosts where all have one release of 22.05 or newer installed, else from a bundle.
+    """
     began_s = time.monotonic()
-    wish = lifecycle.Wish(hosts.targets(words or [], hostfile), base_port, shared, partial, allow_public)
+    wish = lifecycle.Wish(
+        hosts.targets(words or [], hostfile), base_port, shared, partial, allow_public, tuple(bundles or ())
+    )
     state = _state(name)
     plan, found = lifecycle.up(state, wish, _say)
     took_s = time.monotonic() - began_s
@@ -104,6 +118,29 @@ def up(  # noqa: PLR0917 - options, never positions
     if choice.is_here(plan):
         print(f"  ftrun sbatch -N {len(plan.hosts)} train.sh")
     print("  ftrun cluster run -- sinfo")
+
+
+@app.command()
+def bundle(
+    out: Annotated[str, option("--out", "Write it to a file, to be carried elsewhere.", "FILE")] = "",
+    arch: Annotated[
+        str, option("--arch", "For hosts of another architecture: x86_64, aarch64, ppc64le.", "ARCH")
+    ] = "",
+    suite: Annotated[
+        str,
+        option("--suite", "The suite of this distribution [default: Debian: trixie, Ubuntu: noble].", "NAME"),
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Make a bundle of Slurm from packages of Debian or Ubuntu, for hosts without Slurm; nothing is installed.
+
+    `up` makes one by itself where it needs one and none is kept. This makes a new one, with the newest packages.
+    """
+    made = cluster_bundle.make(_say, arch, suite, out)
+    if as_json:
+        common.print_json(made)
+    else:
+        print(f"{made.path}: Slurm {made.version} for {made.arch}, {os.path.getsize(made.path) >> 20} MiB")
 
 
 @app.command()
@@ -167,8 +204,7 @@ def shell(name: NameOption = "") -> None:
 @app.command()
 def env(name: NameOption = "") -> None:
     """Print the variables that make a shell a client of a cluster: eval "$(ftrun cluster env)"."""
-    for key, value in choice.variables(_state(name).existing_plan().folder).items():
-        print(f"export {key}={shlex.quote(value)}")
+    print(_exports(_state(name).existing_plan()))
 
 
 @app.command()
@@ -221,16 +257,13 @@ def _state(name: str) -> ClusterState:
 
 def _exec(plan: Plan, command: list[str]) -> None:
     # exec, not a child: the command owns the terminal, the signals and the exit status.
-    environment = dict(os.environ) | choice.variables(plan.folder)
+    environment = dict(os.environ)
     if choice.is_here(plan):
+        environment |= choice.variables(plan.folder, environment.get("PATH", os.defpath))
         words = command
     else:
-        exports = [f"{key}={value}" for key, value in choice.variables(plan.folder).items()]
-        remote = (
-            shlex.join(["env", *exports, *command])
-            if command
-            else f'{shlex.join(["exec", "env", *exports])} "$SHELL" -l'
-        )
+        last = shlex.join(command) if command else '"$SHELL"'
+        remote = shlex.join(["/bin/sh", "-c", f"{_exports(plan)}; exec {last}"])
         words = ["ssh", *(["-t"] if sys.stdin.isatty() else []), plan.head.target, remote]
     program = shutil.which(words[0], path=environment["PATH"])
     if program is None:
@@ -240,6 +273,13 @@ def _exec(plan: Plan, command: list[str]) -> None:
         os.execve(program, words, environment)  # noqa: S606 - no shell is wanted
     except OSError as error:
         raise UserError(f"{program}: {error.strerror}", 126) from error
+
+
+def _exports(plan: Plan) -> str:
+    """For a shell: what makes it a client of the cluster."""
+    rest = {"PATH": ':"$PATH"'}
+    rows = choice.variables(plan.folder, "").items()
+    return "; ".join(f"export {key}={shlex.quote(value)}{rest.get(key, '')}" for key, value in rows)
 
 
 def _say(line: str) -> None:

@@ -26,7 +26,7 @@ CONFIGURED = (
     "/var/spool/slurmd/conf-cache/slurm.conf",
 )
 """Where an administrator puts slurm.conf, or slurmd what it got from the controller."""
-VARIABLES = ("SLURM_CONF",)
+VARIABLES = ("SLURM_CONF", "PATH")
 """The variables that make a command a client of a cluster."""
 NONE = "none"
 
@@ -61,12 +61,13 @@ def changes(env: Mapping[str, str], wanted: str = "") -> dict[str, str]:
         return {}
     if not name:
         _say_once(folder, str(held.get("name")))
-    return variables(folder)
+    return variables(folder, env.get("PATH", os.defpath))
 
 
-def variables(folder: str) -> dict[str, str]:
-    """The variables of a client of the cluster in `folder`."""
-    return {"SLURM_CONF": f"{folder}/etc/slurm.conf"}
+def variables(folder: str, path: str) -> dict[str, str]:
+    """The variables of a client of the cluster in `folder`, whose PATH is `path`: Slurm's commands are in its bin/."""
+    others = [one for one in path.split(os.pathsep) if one != f"{folder}/bin"] if path else []
+    return {"SLURM_CONF": f"{folder}/etc/slurm.conf", "PATH": os.pathsep.join([f"{folder}/bin", *others])}
 
 
 def is_here(plan: Plan) -> bool:

@@ -7,6 +7,7 @@ again, and the second one does what is missing; `down` ends whatever there is of
 from __future__ import annotations
 
 import base64
+import dataclasses
 import getpass
 import os
 import time
@@ -16,7 +17,8 @@ from typing import Any
 from ftrun.slurm.cluster.conf import cgroup_conf_text
 from ftrun.slurm.cluster.plan import Host, Plan, slurm_conf
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.cluster import findings, remote
+from ftrun.supervisor.cluster import bundle, findings, remote
+from ftrun.supervisor.cluster.bundle import Bundle
 from ftrun.supervisor.cluster.findings import Facts
 from ftrun.supervisor.cluster.hosts import Target
 from ftrun.supervisor.cluster.remote import HostAnswer
@@ -35,13 +37,14 @@ Told = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the user asked of `up`."""
+    """What the user asked of `up`. `bundles`: files of bundles of Slurm, to be used whatever the hosts have installed."""
 
     targets: tuple[Target, ...]
     base_port: int = BASE_PORT
     shared: str = ""
     partial: bool = False
     allow_public: bool = False
+    bundles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,8 @@ def up(state: ClusterState, wish: Wish, told: Told) -> tuple[Plan, Survey | None
             state.keep_plan(plan)
             state.record("plan.done", token=plan.token)
         _claim(state, plan, told)
+        if plan.bundles:
+            _spread(state, plan, told)
         _start(state, plan, told)
         return plan, found
 
@@ -85,6 +90,8 @@ def _same_hosts(plan: Plan, wish: Wish) -> None:
         raise UserError(
             f"cluster {plan.name} is there with other hosts ({names}): take it down first, or choose another --name"
         )
+    if {bundle.taken(path).name for path in wish.bundles} - set(plan.bundles.values()):
+        raise UserError(f"cluster {plan.name} is there with another Slurm: take it down first")
 
 
 def _new_plan(name: str, wish: Wish, told: Told) -> tuple[Plan, Survey]:
@@ -100,21 +107,29 @@ def _new_plan(name: str, wish: Wish, told: Told) -> tuple[Plan, Survey]:
             raise UserError(f"nothing was changed: {lines[0]}{more}{rest}", EXIT_FAILED)
         for line in lines:
             told(f"left out: {line}")
-    return make_plan(name, wish, found.without(found.bad)), found
+    usable = found.without(found.bad)
+    bundles: dict[str, Bundle] = {}
+    if wish.bundles or findings.without_slurm(usable.facts):
+        bundles = bundle.choose(wish.bundles, {one["arch"] for one in usable.facts.values()}, told)
+    return make_plan(name, wish, usable, bundles), found
 
 
-def make_plan(name: str, wish: Wish, found: Survey) -> Plan:
-    """The plan for the hosts of a survey without bad ones. Raises UserError where the cluster's folder has too long a path."""
+def make_plan(name: str, wish: Wish, found: Survey, bundles: Mapping[str, Bundle]) -> Plan:
+    """The plan for the hosts of a survey without bad ones, with these bundles by architecture; none: with what is installed.
+
+    Raises UserError where the cluster's folder has too long a path.
+    """
     facts = found.facts
     head = next(iter(facts.values()))
     folder = f"/var/tmp/ftrun-{head['uid']}/{name}"  # noqa: S108  opened by `place`, which refuses another user's
     if problem := findings.socket_path_problem(folder, facts):
         raise UserError(problem)
     slots = {target.name: target.slots for target in wish.targets}
-    version = findings.release(head["slurm"]["version"])
+    used = {one["host"]: bundles[one["arch"]] for one in facts.values()} if bundles else {}
+    version = findings.release(used[head["host"]].version if used else head["slurm"]["version"])
     if version is None:
         raise UserError(f"{head['host']}: slurmd tells no version", EXIT_FAILED)
-    return Plan(
+    plan = Plan(
         name=name,
         token=os.urandom(8).hex(),
         user=head["user"],
@@ -126,7 +141,13 @@ def make_plan(name: str, wish: Wish, found: Survey) -> Plan:
         hosts=tuple(_host(target, one, slots[target]) for target, one in facts.items()),
         programs={one["host"]: one["slurm"]["programs"] for one in facts.values()},
         subreaper=tuple(one["host"] for one in facts.values() if one["subreaper"]),
+        bundles={host: one.name for host, one in used.items()},
     )
+    programs = {
+        host: {name: f"{plan.bundle_folder(one.name)}/bin/{name}" for name in one.programs}
+        for host, one in used.items()
+    }
+    return dataclasses.replace(plan, programs=programs) if used else plan
 
 
 def _host(target: str, one: Facts, slots: int) -> Host:
@@ -182,6 +203,14 @@ def _give_back(state: ClusterState, plan: Plan, taken: Sequence[str]) -> None:
 
 def _was_started(state: ClusterState, plan: Plan) -> bool:
     return any(row["kind"] == "start.intent" and row.get("token") == plan.token for row in state.journal())
+
+
+def _spread(state: ClusterState, plan: Plan, told: Told) -> None:
+    told("unpacking Slurm on the hosts that do not have it yet")
+    state.record("bundle.intent", token=plan.token, bundles=sorted(set(plan.bundles.values())))
+    if failed := bundle.spread(plan):
+        raise _failed(state, plan, _lines(failed))
+    state.record("bundle.done", token=plan.token)
 
 
 def _start(state: ClusterState, plan: Plan, told: Told) -> None:
@@ -241,8 +270,16 @@ def _placing(state: ClusterState, plan: Plan) -> Callable[[Host], dict[str, Any]
     files = {"etc/slurm.conf": slurm_conf(plan), "etc/cgroup.conf": cgroup_conf_text(plan.version)}
 
     def place(host: Host) -> dict[str, Any]:
-        stepd = plan.programs[host.name]["slurmstepd"] if host.name in plan.subreaper else ""
-        return {"do": "place", "folder": plan.folder, "files": files, "key": key, "stepd": stepd}
+        name = plan.bundles.get(host.name, "")
+        return {
+            "do": "place",
+            "folder": plan.folder,
+            "files": files,
+            "key": key,
+            "programs": plan.programs[host.name],
+            "plugins": f"{plan.bundle_folder(name)}/plugins" if name else "",
+            "adopts": host.name in plan.subreaper,
+        }
 
     return place
 

@@ -41,6 +41,7 @@ set -e
 mount --make-rprivate /
 hostname "$1"
 mount --bind "$2" /mnt
+[ ! -e /mnt/etc/hidden ] || while read -r path; do mount --bind /dev/null "$path"; done </mnt/etc/hidden
 {open_root}for folder in /tmp /var/tmp /run; do mount -t tmpfs -o mode=1777 host "$folder"; done
 chmod 755 /run; mkdir /run/sshd
 mount -t proc proc /proc
@@ -62,8 +63,10 @@ mount -t tmpfs -o mode=755 host /root; mkdir -p {prefix}; mount --move /tmp/pyth
 class Hosts:
     """`count` hosts h1, h2, ... at 10.83.0.1 and so on; `user` is root or alice, and logs in from each host to each other."""
 
-    def __init__(self, folder: Path, count: int, user: str = ALICE) -> None:
+    def __init__(self, folder: Path, count: int, user: str = ALICE, hidden: Sequence[str] = ()) -> None:
+        """`hidden`: files of this machine that the hosts do not have."""
         self.folder = folder
+        self.hidden = hidden
         self.user = user
         self.names = [f"h{index}" for index in range(1, count + 1)]
         self.home = f"/mnt/home/{user}"
@@ -87,9 +90,7 @@ class Hosts:
 
     def boot(self, name: str) -> None:
         """Start a host, also one that died: its /tmp, /var/tmp and /run are empty then."""
-        is_hidden = self.user == ALICE and sys.base_prefix.startswith("/root/")
-        open_root = OPEN_ROOT.format(prefix=sys.base_prefix) if is_hidden else ""
-        script = BOOT.format(python=sys.executable, open_root=open_root)
+        script = BOOT.format(python=sys.executable, open_root=self._open_root())
         words = [
             "unshare",
             "--net",
@@ -146,6 +147,19 @@ class Hosts:
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False,
         )  # fmt: skip
 
+    def outside(self, command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+        """Run a command as the user on no host: in this machine's network, where / is read-only and /tmp is its own."""
+        script = (
+            f"set -e; mount --make-rprivate /; mount --bind {self.folder} /mnt\n{self._open_root()}"
+            'mount -t tmpfs -o mode=1777 host /tmp; mount -o remount,bind,ro /; cd "$HOME"; exec "$@"'
+        )
+        run_as = ["setpriv", f"--reuid={ALICE_UID}", f"--regid={ALICE_UID}", "--clear-groups", "--"]
+        return subprocess.run(
+            [*self._environment({}), "unshare", "--mount", "sh", "-c", script, "outside",
+             *(run_as if self.user == ALICE else []), *command],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False,
+        )  # fmt: skip
+
     def start(
         self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:
@@ -195,6 +209,10 @@ class Hosts:
         }
         return ["env", "-i", *(f"{key}={value}" for key, value in {**own, **more}.items())]
 
+    def _open_root(self) -> str:
+        is_closed = self.user == ALICE and sys.base_prefix.startswith("/root/")
+        return OPEN_ROOT.format(prefix=sys.base_prefix) if is_closed else ""
+
     def _pid(self, process: subprocess.Popen[bytes] | None) -> int:
         assert process is not None
         return process.pid
@@ -220,6 +238,7 @@ class Hosts:
         (etc / "passwd").write_text("\n".join([*own, *others]) + "\n")
         (etc / "group").write_text(Path("/etc/group").read_text() + f"{ALICE}:x:{ALICE_UID}:\n")
         (etc / "init.py").write_text(INIT)
+        (etc / "hidden").write_text("".join(f"{path}\n" for path in self.hidden))
         for path in (etc / "host_key", home / ".ssh" / "id_ed25519"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
         shutil.copy(home / ".ssh" / "id_ed25519.pub", etc / "authorized_keys")
