@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, Callable
 
-from ftrun.hooks.cluster import claim, daemons, place, reach, survey
+from ftrun.hooks.cluster import claim, daemons, place, reach, share, survey
 from ftrun.hooks.cluster.errors import HostError
 from ftrun.hooks.runtime.command_line import parser_of
 
@@ -21,6 +21,9 @@ STEPS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "release": claim.release,
     "place": place.place,
     "start": daemons.start,
+    "serve": share.serve,
+    "mount": share.mount,
+    "unmount": share.unmount,
     "nodes": daemons.nodes_of_slurm,
     "jobs": daemons.jobs_of_slurm,
     "status": daemons.status,

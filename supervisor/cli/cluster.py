@@ -15,7 +15,7 @@ from ftrun.slurm.client.nodeset import fold
 from ftrun.slurm.cluster.plan import Plan
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, argument, option
-from ftrun.supervisor.cluster import choice, hosts, lifecycle
+from ftrun.supervisor.cluster import choice, hosts, lifecycle, share, site_file
 from ftrun.supervisor.cluster import survey as cluster_survey
 from ftrun.supervisor.cluster.state import ClusterState, known
 from ftrun.supervisor.cluster.survey import Survey
@@ -42,6 +42,14 @@ PortOption = Annotated[
     ),
 ]
 SharedOption = Annotated[str, option("--shared", "A folder that all hosts see [default: your home].", "DIR")]
+ShareOption = Annotated[
+    str,
+    option(
+        "--share",
+        "A folder of the first host that all hosts shall see: the others mount it, by sshfs.",
+        "DIR",
+    ),
+]
 PublicOption = Annotated[
     bool, option("--allow-public", "Permit daemons to listen on addresses that the internet reaches.")
 ]
@@ -53,14 +61,16 @@ def survey(  # noqa: PLR0917 - options, never positions
     hostfile: HostfileOption = "",
     base_port: PortOption = lifecycle.BASE_PORT,
     shared: SharedOption = "",
+    share_dir: ShareOption = "",
     allow_public: PublicOption = False,
     as_json: Json = False,
 ) -> int:
     """Look at hosts side by side, and say what follows; change nothing. Exit 1 if one of them cannot be part of a cluster."""
     targets = hosts.targets(words or [], hostfile)
+    folder = share.checked_folder(share_dir, shared, [one.name for one in targets])
     with _Progress("surveying", len(targets)) as progress:
         found = cluster_survey.survey(
-            targets, base_port, shared, allow_public=allow_public, told=progress.step
+            targets, base_port, shared, share=folder, allow_public=allow_public, told=progress.step
         )
     if as_json:
         common.print_json({"hosts": found.facts, "findings": found.findings, "shared": found.shared})
@@ -76,6 +86,7 @@ def up(  # noqa: PLR0917 - options, never positions
     name: NameOption = "",
     base_port: PortOption = lifecycle.BASE_PORT,
     shared: SharedOption = "",
+    share_dir: ShareOption = "",
     partial: Annotated[
         bool, option("--partial", "Go on without the hosts that cannot be part of it.")
     ] = False,
@@ -84,7 +95,9 @@ def up(  # noqa: PLR0917 - options, never positions
 ) -> None:
     """Bring a cluster up on these hosts, or mend it; return when all its nodes are usable."""
     began_s = time.monotonic()
-    wish = lifecycle.Wish(hosts.targets(words or [], hostfile), base_port, shared, partial, allow_public)
+    targets = hosts.targets(words or [], hostfile)
+    folder = share.checked_folder(share_dir, shared, [one.name for one in targets])
+    wish = lifecycle.Wish(targets, base_port, shared, folder, partial, allow_public)
     state = _state(name)
     plan, found = lifecycle.up(state, wish, _say)
     took_s = time.monotonic() - began_s
@@ -167,7 +180,7 @@ def shell(name: NameOption = "") -> None:
 @app.command()
 def env(name: NameOption = "") -> None:
     """Print the variables that make a shell a client of a cluster: eval "$(ftrun cluster env)"."""
-    for key, value in choice.variables(_state(name).existing_plan().folder).items():
+    for key, value in _variables(_state(name).existing_plan()).items():
         print(f"export {key}={shlex.quote(value)}")
 
 
@@ -219,13 +232,17 @@ def _state(name: str) -> ClusterState:
     return there[0] if len(there) == 1 else ClusterState(DEFAULT)
 
 
+def _variables(plan: Plan) -> dict[str, str]:
+    return choice.variables(plan.folder, os.environ, has_settings=bool(site_file.files(plan)))
+
+
 def _exec(plan: Plan, command: list[str]) -> None:
     # exec, not a child: the command owns the terminal, the signals and the exit status.
-    environment = dict(os.environ) | choice.variables(plan.folder)
+    environment = dict(os.environ) | _variables(plan)
     if choice.is_here(plan):
         words = command
     else:
-        exports = [f"{key}={value}" for key, value in choice.variables(plan.folder).items()]
+        exports = [f"{key}={value}" for key, value in _variables(plan).items()]
         remote = (
             shlex.join(["env", *exports, *command])
             if command

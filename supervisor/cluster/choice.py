@@ -26,7 +26,7 @@ CONFIGURED = (
     "/var/spool/slurmd/conf-cache/slurm.conf",
 )
 """Where an administrator puts slurm.conf, or slurmd what it got from the controller."""
-VARIABLES = ("SLURM_CONF",)
+VARIABLES = ("SLURM_CONF", "FTRUN_SITE_CONFIG")
 """The variables that make a command a client of a cluster."""
 NONE = "none"
 
@@ -61,12 +61,19 @@ def changes(env: Mapping[str, str], wanted: str = "") -> dict[str, str]:
         return {}
     if not name:
         _say_once(folder, str(held.get("name")))
-    return variables(folder)
+    return variables(folder, env, has_settings=None)
 
 
-def variables(folder: str) -> dict[str, str]:
-    """The variables of a client of the cluster in `folder`."""
-    return {"SLURM_CONF": f"{folder}/etc/slurm.conf"}
+def variables(folder: str, env: Mapping[str, str], *, has_settings: bool | None) -> dict[str, str]:
+    """The variables of a client of the cluster in `folder`; `has_settings`: whether it has some there (None: this host shows it)."""
+    from ftrun.slurm.cluster.plan import SETTINGS  # not where another Slurm is used
+
+    if has_settings is None:
+        has_settings = os.path.exists(f"{folder}/{SETTINGS}")
+    found = {"SLURM_CONF": f"{folder}/etc/slurm.conf"}
+    if has_settings and not env.get("FTRUN_SITE_CONFIG"):
+        found["FTRUN_SITE_CONFIG"] = f"{folder}/{SETTINGS}"
+    return found
 
 
 def is_here(plan: Plan) -> bool:

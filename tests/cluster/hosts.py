@@ -2,7 +2,8 @@
 
 The hosts hang on a bridge in a network namespace of its own, so nothing of the machine's own network changes, several tests have the
 same addresses side by side, and all is gone with the last process. `/mnt` is the folder that all hosts see (a bind mount): homes lie
-there. `/tmp`, `/var/tmp` and `/run` are each host's own. A host dies as a machine without power does: all its processes at once.
+there. `/tmp`, `/var/tmp` and `/run` are each host's own, and so is its disk `/srv`, which survives its death. A host dies as a machine without
+power does: all its processes at once.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ set -e
 mount --make-rprivate /
 hostname "$1"
 mount --bind "$2" /mnt
+mkdir -p "/mnt/disks/$1"; chmod 1777 "/mnt/disks/$1"; mount --bind "/mnt/disks/$1" /srv
 {open_root}for folder in /tmp /var/tmp /run; do mount -t tmpfs -o mode=1777 host "$folder"; done
 chmod 755 /run; mkdir /run/sshd
 mount -t proc proc /proc
@@ -234,6 +236,32 @@ class Hosts:
         if self.user == ALICE:
             for path in (home, *home.rglob("*")):
                 os.chown(path, ALICE_UID, ALICE_UID)
+
+
+def left(hosts: Hosts) -> dict[str, list[str]]:
+    """What a cluster left behind by host: processes, files but for logs, the claim; keys and marks in the shared folder."""
+    find = ["sh", "-c", "find /mnt/home -name munge.key -o -name '.ftrun-reach*'"]
+    shared = hosts.run(hosts.names[0], find, user="root").stdout.split()
+    return {name: left_on(hosts, name) + shared for name in hosts.names}
+
+
+def left_on(hosts: Hosts, name: str) -> list[str]:
+    """What a cluster left behind on one host alone."""
+    find = ["sh", "-c", "find /var/tmp /tmp -mindepth 1 ! -type d ! -path '*/log/*'"]
+    return hosts.processes(name) + hosts.run(name, find, user="root").stdout.split()
+
+
+def nothing(hosts: Hosts) -> dict[str, list[str]]:
+    """What `left` says where a cluster left nothing behind."""
+    return {name: [] for name in hosts.names}
+
+
+def wait(look: Callable[[], bool], limit_s: float = 60.0) -> None:
+    """Wait until something is so. Raises AssertionError when time is up."""
+    give_up_s = time.monotonic() + limit_s
+    while not look():
+        assert time.monotonic() < give_up_s, "it does not come"
+        time.sleep(0.2)
 
 
 def _child_of(pid: int) -> int:

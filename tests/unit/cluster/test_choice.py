@@ -83,3 +83,12 @@ def test_what_is_no_claim_chooses_nothing(conf: str, text: str) -> None:
         Path(claim.PATH).write_text("x")
 
     assert {} == choice.changes({})
+
+
+def test_the_settings_of_the_cluster_come_with_it_unless_others_are_named(conf: str) -> None:
+    """They lie beside its slurm.conf."""
+    settings = Path(conf).with_name("ftrun.toml")
+    settings.write_text("")
+
+    assert {"SLURM_CONF": conf, "FTRUN_SITE_CONFIG": str(settings)} == choice.changes({})
+    assert {"SLURM_CONF": conf} == choice.changes({"FTRUN_SITE_CONFIG": "/own.toml"})
