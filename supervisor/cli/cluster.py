@@ -50,6 +50,22 @@ ShareOption = Annotated[
         "DIR",
     ),
 ]
+FenceOption = Annotated[
+    str,
+    option(
+        "--fence-command",
+        "Command that cuts off a node which Slurm has given up ({node} is its name), such as power off by ipmitool or a cloud's CLI.",
+        "COMMAND",
+    ),
+]
+RepairOption = Annotated[
+    list[str] | None,
+    option(
+        "--repair-command",
+        "Command that `ftrun recheck` tries on a drained node that fails ({node}); may be given several times.",
+        "COMMAND",
+    ),
+]
 PublicOption = Annotated[
     bool, option("--allow-public", "Permit daemons to listen on addresses that the internet reaches.")
 ]
@@ -91,13 +107,18 @@ def up(  # noqa: PLR0917 - options, never positions
         bool, option("--partial", "Go on without the hosts that cannot be part of it.")
     ] = False,
     allow_public: PublicOption = False,
+    fence_command: FenceOption = "",
+    repair_commands: RepairOption = None,
     as_json: Json = False,
 ) -> None:
     """Bring a cluster up on these hosts, or mend it; return when all its nodes are usable."""
     began_s = time.monotonic()
     targets = hosts.targets(words or [], hostfile)
     folder = share.checked_folder(share_dir, shared, [one.name for one in targets])
-    wish = lifecycle.Wish(targets, base_port, shared, folder, partial, allow_public)
+    commands = site_file.checked(fence_command), *map(site_file.checked, repair_commands or [])
+    wish = lifecycle.Wish(
+        targets, base_port, shared, folder, partial, allow_public, commands[0], commands[1:]
+    )
     state = _state(name)
     plan, found = lifecycle.up(state, wish, _say)
     took_s = time.monotonic() - began_s

@@ -7,6 +7,7 @@ again, and the second one does what is missing; `down` ends whatever there is of
 from __future__ import annotations
 
 import base64
+import dataclasses
 import getpass
 import os
 import time
@@ -43,6 +44,8 @@ class Wish:
     share: str = ""
     partial: bool = False
     allow_public: bool = False
+    fence_command: str = ""
+    repair_commands: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ def up(state: ClusterState, wish: Wish, told: Told) -> tuple[Plan, Survey | None
         plan, found = state.plan(), None
         if plan is not None:
             _same_hosts(plan, wish)
+            plan = _with_commands(state, plan, wish)
             told(f"cluster {plan.name} was begun on these hosts: mending what is missing")
         else:
             plan, found = _new_plan(state.name, wish, told)
@@ -76,6 +80,15 @@ def up(state: ClusterState, wish: Wish, told: Told) -> tuple[Plan, Survey | None
         _claim(state, plan, told)
         _start(state, plan, told)
         return plan, found
+
+
+def _with_commands(state: ClusterState, plan: Plan, wish: Wish) -> Plan:
+    """The plan with the commands that are wished anew, kept."""
+    fence, repair = wish.fence_command or plan.fence_command, wish.repair_commands or plan.repair_commands
+    changed = dataclasses.replace(plan, fence_command=fence, repair_commands=repair)
+    if changed != plan:
+        state.keep_plan(changed)
+    return changed
 
 
 def _same_hosts(plan: Plan, wish: Wish) -> None:
@@ -135,6 +148,8 @@ def make_plan(name: str, wish: Wish, found: Survey) -> Plan:
         subreaper=tuple(one["host"] for one in facts.values() if one["subreaper"]),
         shared=wish.share or wish.shared,
         share=wish.share,
+        fence_command=wish.fence_command,
+        repair_commands=wish.repair_commands,
     )
 
 

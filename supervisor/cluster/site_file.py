@@ -6,9 +6,11 @@ Clients of the cluster read it by FTRUN_SITE_CONFIG (`choice`). What /etc/ftrun/
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 
 from ftrun.slurm.cluster.plan import SETTINGS, Plan
+from ftrun.supervisor.model.errors import UserError
 
 RUNS = ".ftrun"
 """The folder of all runs in a folder that is shared for them."""
@@ -27,3 +29,15 @@ def files(plan: Plan) -> Mapping[str, str]:
         return {}
     lines = [f"{key} = {json.dumps(value)}" for key, value in rows.items()]
     return {SETTINGS: "\n".join(["# Written by `ftrun cluster up`.", *lines]) + "\n"}
+
+
+def checked(command: str) -> str:
+    """A command of the user for one node, as it is; "" for none. Raises UserError where it is none."""
+    if command:
+        try:
+            shlex.split(command)
+        except ValueError as error:
+            raise UserError(f"{command}: {error}") from None
+        if "{node}" not in command:
+            raise UserError(f"{command}: {{node}} has to stand where the name of the node belongs")
+    return command
