@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import sys
 import time
 from typing import Annotated, Self
@@ -15,11 +14,10 @@ from ftrun.slurm.client.nodeset import fold
 from ftrun.slurm.cluster.plan import Plan
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, argument, option
-from ftrun.supervisor.cluster import choice, hosts, lifecycle, share, site_file
+from ftrun.supervisor.cluster import choice, hosts, lifecycle, on_head_host, share, site_file
 from ftrun.supervisor.cluster import survey as cluster_survey
 from ftrun.supervisor.cluster.state import ClusterState, known
 from ftrun.supervisor.cluster.survey import Survey
-from ftrun.supervisor.model.errors import UserError
 
 app = typer.Typer(help="A private, real Slurm on your own hosts, over SSH.", no_args_is_help=True)
 
@@ -135,7 +133,7 @@ def up(  # noqa: PLR0917 - options, never positions
     print(
         f"cluster {plan.name} is up after {took_s:.1f} s: {len(plan.hosts)} nodes{with_them}, Slurm {_version(plan)}"
     )
-    if choice.is_here(plan):
+    if choice.is_here(plan) or choice.elsewhere(os.environ) == plan.name:
         print(f"  ftrun sbatch -N {len(plan.hosts)} train.sh")
     print("  ftrun cluster run -- sinfo")
 
@@ -201,7 +199,7 @@ def shell(name: NameOption = "") -> None:
 @app.command()
 def env(name: NameOption = "") -> None:
     """Print the variables that make a shell a client of a cluster: eval "$(ftrun cluster env)"."""
-    for key, value in _variables(_state(name).existing_plan()).items():
+    for key, value in on_head_host.variables(_state(name).existing_plan()).items():
         print(f"export {key}={shlex.quote(value)}")
 
 
@@ -253,31 +251,14 @@ def _state(name: str) -> ClusterState:
     return there[0] if len(there) == 1 else ClusterState(DEFAULT)
 
 
-def _variables(plan: Plan) -> dict[str, str]:
-    return choice.variables(plan.folder, os.environ, has_settings=bool(site_file.files(plan)))
-
-
 def _exec(plan: Plan, command: list[str]) -> None:
-    # exec, not a child: the command owns the terminal, the signals and the exit status.
-    environment = dict(os.environ) | _variables(plan)
+    exports = on_head_host.variables(plan)
     if choice.is_here(plan):
-        words = command
-    else:
-        exports = [f"{key}={value}" for key, value in _variables(plan).items()]
-        remote = (
-            shlex.join(["env", *exports, *command])
-            if command
-            else f'{shlex.join(["exec", "env", *exports])} "$SHELL" -l'
-        )
-        words = ["ssh", *(["-t"] if sys.stdin.isatty() else []), plan.head.target, remote]
-    program = shutil.which(words[0], path=environment["PATH"])
-    if program is None:
-        raise UserError(f"{words[0]}: command not found", 127)
-    sys.stdout.flush()
-    try:
-        os.execve(program, words, environment)  # noqa: S606 - no shell is wanted
-    except OSError as error:
-        raise UserError(f"{program}: {error.strerror}", 126) from error
+        on_head_host.execute(command, dict(os.environ) | exports)
+    words = shlex.join(["env", *(f"{key}={value}" for key, value in exports.items()), *command])
+    on_head_host.execute(
+        on_head_host.ssh_words(plan, words if command else f'exec {words} "$SHELL" -l'), os.environ
+    )
 
 
 def _say(line: str) -> None:

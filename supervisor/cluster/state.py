@@ -3,6 +3,7 @@
 <home>/cluster/<name>/cluster.json    the plan; there from before the first effect until `down` is complete
                       munge.key       0600, as long
                       share.json      0600, as long: the keys of a folder that the head host shares
+                      said            commands run on the first host, and that was said
                       journal.jsonl   intent before each effect, fact after it; stays
                       lock            held while a command changes the cluster
 """
@@ -25,6 +26,8 @@ from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.store.crash_points import crash_plan
 
 KEY_BYTES = 1024
+SAID = "said"
+"""There once a user was told that commands run on the first host."""
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,22}[a-z0-9])?")
 
 
@@ -88,7 +91,7 @@ class ClusterState:
 
     def forget(self) -> None:
         """Remove keys and plan: nothing of the cluster lives any more."""
-        for name in ("munge.key", "share.json", "cluster.json"):
+        for name in ("munge.key", "share.json", SAID, "cluster.json"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.folder, name))
 

@@ -26,7 +26,8 @@ QUIET: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
 
 INIT = """\
 import os, signal, subprocess, sys
-subprocess.Popen(["/usr/sbin/sshd", "-f", sys.argv[1], "-E", "/run/sshd.log"], stdin=subprocess.DEVNULL)
+if sys.argv[1]:
+    subprocess.Popen(["/usr/sbin/sshd", "-f", sys.argv[1], "-E", "/run/sshd.log"], stdin=subprocess.DEVNULL)
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
 while True:
@@ -51,7 +52,7 @@ mount -o remount,bind,ro /
 ip link set lo up
 until ip -4 addr show dev eth0 2>/dev/null | grep -q inet; do sleep 0.02; done
 cd /
-exec {python} -IS /mnt/etc/init.py /mnt/etc/sshd-"$1"
+exec {python} -IS /mnt/etc/init.py "$3"
 """
 
 # An ordinary user may not enter root's home; where the tests' own Python lies there, the hosts have an open one with nothing else in it.
@@ -87,8 +88,9 @@ class Hosts:
         for name in self.names:
             self.boot(name)
 
-    def boot(self, name: str) -> None:
+    def boot(self, name: str, *, with_sshd: bool = True) -> None:
         """Start a host, also one that died: its /tmp, /var/tmp and /run are empty then."""
+        sshd_config = f"/mnt/etc/sshd-{name}" if with_sshd else ""
         is_hidden = self.user == ALICE and sys.base_prefix.startswith("/root/")
         open_root = OPEN_ROOT.format(prefix=sys.base_prefix) if is_hidden else ""
         script = BOOT.format(python=sys.executable, open_root=open_root)
@@ -105,7 +107,7 @@ class Hosts:
             "-c",
             script,
         ]
-        self._hosts[name] = subprocess.Popen([*words, "boot", name, str(self.folder)], **QUIET)
+        self._hosts[name] = subprocess.Popen([*words, "boot", name, str(self.folder), sshd_config], **QUIET)
         pid = _until(lambda: _child_of(self._hosts[name].pid))
         veth = f"v{name}"
         self._in_switch(
@@ -113,6 +115,8 @@ class Hosts:
             f" && nsenter --target {pid} --net sh -c 'ip addr add {self.address(name)}/24 dev eth0 && ip link set eth0 address 02:00:00:00:00:{int(name[1:]):02x} up'"
         )
         listening = f"import socket; socket.create_connection(('{self.address(name)}', 22), 1)"
+        if not with_sshd:
+            listening = "assert ' /mnt/etc/init.py ' in open('/proc/1/cmdline').read().replace('\\0', ' ')"
         _until(lambda: self.run(name, [sys.executable, "-c", listening]).returncode == 0)
 
     def die(self, name: str) -> None:
