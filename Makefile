@@ -5,7 +5,7 @@ MIB ?= 1024
 RUNS ?= 10000
 HOURS ?= 1
 
-.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster
+.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster upgrade-drill
 
 check:
 	.ci/env dev
@@ -49,6 +49,11 @@ test-accounting:
 test-cluster:
 	.ci/env dev
 	.venv/bin/python -m pytest -q -n 0 -m "slurm or cluster" tests/cluster
+
+# Runs that an older ftrun began go on under this one. OLD=<a checkout of it, with its .venv made by .ci/env>.
+upgrade-drill:
+	.ci/env dev
+	FTRUN_OLD=$(OLD) .venv/bin/python -m pytest -q -n 0 -m drills tests/slurm/test_upgrade.py
 
 # What other recovery services bring along: their faults, scripts and options (docs/vendors.md).
 test-vendors:

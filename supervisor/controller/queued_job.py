@@ -148,14 +148,17 @@ def _pending(
         never_s = 0.0
     else:
         never_s = wait.never_starts.held_s(ctx.snapshot.mono_s)
-    relaxed = wait.relaxed.since_s
+    relaxed, now_s = wait.relaxed.since_s, ctx.snapshot.now_s
+    still = {*ctx.run.excluded_at(now_s), *ctx.services.ledger.quarantined(ctx.run, now_s)}
+    expired = {one.node for one in ctx.run.excluded}.intersection(attempt.excluded) - still
     return PendingJob(
         reason=row.reason,
         waited_s=waited_s,
         size=attempt.size or (sizes.full if sizes is not None else row.node_count),
         spares=in_allocation.spares_of(ctx.settings, attempt),
         first=first,
-        kept_off=queue.release_order(ctx.run, attempt.excluded, ctx.snapshot.now_s),
+        kept_off=queue.release_order(ctx.run, attempt.excluded, now_s),
+        expired=tuple(sorted(expired)),
         relaxed_s=ctx.snapshot.mono_s - relaxed if relaxed is not None else float("inf"),
         never_s=never_s,
         sized_s=waited_s - attempt.sized_at_s,

@@ -79,6 +79,9 @@ def _out_of_the_queue(ctx: RunContext) -> bool:
     if ctx.run.decision.get("queued") and not queued_job.may_leave_queue(ctx, row):
         return False
     if row.state.ended:
+        if _was_cancelled_after_all(ctx, row):
+            finish.end_run(ctx, Decision("stop", "the job was cancelled by a person"), {"class": "cancelled"})
+            return False
         return not ctx.attempt.launch.requeued or _requeued_ended(ctx, row)
     if row.state.pending:
         cancelled = ctx.observations.stopwatches["requeued, cancelled"]
@@ -95,6 +98,13 @@ def _out_of_the_queue(ctx: RunContext) -> bool:
     if ctx.attempt.launch.requeued and row.state is JobState.RUNNING and ctx.started_again(row):
         finish.follow_launch(ctx, row)
     return False
+
+
+def _was_cancelled_after_all(ctx: RunContext, row: JobRow) -> bool:
+    """Whether Slurm shows again a job that its answers lacked, and a user had cancelled it (P5)."""
+    attempt, forgotten = ctx.attempt, ctx.attempt.launch.end.state == "GONE"
+    ours = attempt.ended_by_us or attempt.cancel_intended or ctx.run.decision.get("resumed")
+    return row.state is JobState.CANCELLED and forgotten and not ours
 
 
 def _resumed_alive(ctx: RunContext, row: JobRow) -> bool:

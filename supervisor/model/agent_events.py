@@ -29,7 +29,6 @@ from ftrun.hooks.checkpoints.diverged import Divergence
 from ftrun.slurm.records import replace
 from ftrun.supervisor.model.run import (
     Attempt,
-    Budgets,
     Companion,
     HangDecision,
     Incident,
@@ -67,8 +66,8 @@ def apply_agent_record(run: Run, record: Record) -> Run:
 
 
 def without_last_decision(run: Run, incident_id: str) -> Run:
-    """Return the run without its agent's decision about this incident: the supervisor decides it anew, and it
-    counts once.
+    """Return the run without the decision about this incident that the agent took, or that kept a job which is lost: the
+    supervisor decides it anew, and it counts once.
 
     Only the very last decision can be taken back; later decisions rest on earlier ones.
     """
@@ -218,7 +217,7 @@ def _decided(run: Run, record: Record) -> Run:
     late = _judged_by_us(run, record)
     if late and known is not None and known.decision:
         return run
-    before = Budgets(run.spent, run.retries, run.best_step, run.best_checkpoint)
+    before = run.budgets
     spent, retries = dict(data["spent"]), data["retries"]
     if late:
         spent, retries = dict(run.spent), run.retries + 1

@@ -16,6 +16,7 @@ from ftrun.supervisor.model.errors import UnreadableRun
 from ftrun.supervisor.model.renamed_settings import rename_settings
 from ftrun.supervisor.model.run import (
     Attempt,
+    Budgets,
     GivenUpTasks,
     Incident,
     Launch,
@@ -374,6 +375,8 @@ def _decided(run: Run, record: Record) -> Run:
     """Apply a decision: what is done, and the budgets and exclusions from now on."""
     data = record["data"]
     spent = dict(data["spent"])  # the budgets after this decision, written out: the fold needs no policy
+    # A job that is kept may be lost before its next launch: that is decided anew, and counts once.
+    before = run.budgets if data["kind"] == "keep" else None
     run = replace(
         run,
         decision=data,
@@ -386,18 +389,19 @@ def _decided(run: Run, record: Record) -> Run:
     )
     if run.attempts:
         run = run.with_attempt(judged=record["launch"])
-    return _incident_decided(_at_step(run, data), record)
+    return _incident_decided(_at_step(run, data), record, before)
 
 
 def _at_step(run: Run, data: Mapping[str, Any]) -> Run:
     return run if data.get("step") is None or not run.attempts else run.with_attempt(last_step=data["step"])
 
 
-def _incident_decided(run: Run, record: Record) -> Run:
+def _incident_decided(run: Run, record: Record, before: Budgets | None = None) -> Run:
     data = record["data"]
     if not run.incidents or run.incidents[-1].id != data.get("incident"):
         return run
-    incident = replace(run.incidents[-1], decision=data, decided_at_s=record["at"])
+    last = run.incidents[-1]
+    incident = replace(last, decision=data, decided_at_s=record["at"], before=last.before or before)
     return replace(run, incidents=(*run.incidents[:-1], incident))
 
 

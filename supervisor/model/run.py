@@ -380,7 +380,7 @@ class Incident:
     stopped_at_s: float | None = None  # inside the allocation: nothing of that start is left on its nodes ...
     placed_at_s: float | None = None  # ... and the nodes of the next one are chosen
     path: tuple[tuple[str, str], ...] = ()  # each rung that the agent considered, and why it was taken or not
-    before: Budgets | None = None  # where the agent decided first: the budgets without that decision
+    before: Budgets | None = None  # where it may be decided once more: the budgets without the first decision
 
     @classmethod
     def of(cls, record: Record, **more: Any) -> Incident:
@@ -495,6 +495,11 @@ class Run:
     def paused(self) -> bool:
         """It was stopped to be resumed, for no fault of its own."""
         return self.state is State.STOPPED and self.wish == "pause"
+
+    @property
+    def budgets(self) -> Budgets:
+        """What is used up by now."""
+        return Budgets(self.spent, self.retries, self.best_step, self.best_checkpoint)
 
     @property
     def job_ids(self) -> tuple[str, ...]:

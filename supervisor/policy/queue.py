@@ -103,7 +103,7 @@ class PendingJob:
     since the last change of its excluded nodes; `never_s`: since its reason is one that time does not
     resolve. `starts_in_s`: when Slurm expects to start it, None if unknown. `resized`: it was made smaller in
     place. `spares`: extra nodes that it asks for. `first`: nothing of this run ever ran. `kept_off`: its
-    excluded nodes in the order of release (see `tiers`).
+    excluded nodes in the order of release (see `release_order`). `expired`: those of them whose exclusion is over.
     """
 
     reason: str
@@ -112,6 +112,7 @@ class PendingJob:
     spares: int = 0
     first: bool = False
     kept_off: tuple[tuple[str, ...], ...] = ()
+    expired: tuple[str, ...] = ()
     relaxed_s: float = float("inf")
     never_s: float = 0.0
     sized_s: float = float("inf")
@@ -153,7 +154,11 @@ def decide_wait(pending: PendingJob, ready: int, sizes: Sizes | None, patience: 
     if pending.resized and _plain(pending.reason).startswith("badconstraints"):
         told = "Slurm does not take the job as it was made smaller in the queue"
         return QueueAction("anew", told, pending.size) if pending.never_s >= LOOKED_AT_S else STAY
-    may_relax = cannot_start(pending.reason) and not pending.first and pending.relaxed_s >= RELAX_EVERY_S
+    may_relax = not pending.first and pending.relaxed_s >= RELAX_EVERY_S
+    if may_relax and pending.expired:
+        told = f"no longer kept off {', '.join(pending.expired)} (the exclusion is over)"
+        return QueueAction("relax", told, nodes=pending.expired)
+    may_relax = may_relax and cannot_start(pending.reason)
     if may_relax and pending.kept_off and pending.kept_off[0]:
         return _relax(pending, "under suspicion only")
     smaller = _smaller(pending, ready, sizes, patience)

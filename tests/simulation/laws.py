@@ -65,10 +65,12 @@ class Laws:
         )  # when sbatch was called last, and when the run was called over
         # Jobs that a person cancelled before ftrun meant to -> when, if they were known to wait then.
         self.person_ended: dict[int, float | None] = {}
+        self.cancelled_s: dict[int, float] = {}
         self.shown: dict[
             int, tuple[float, JobState]
         ] = {}  # jobs that an answer told of -> when last, the state
         self.whole: dict[str, tuple[int, float]] = {}  # checkpoints that were saved whole -> their step, when
+        self.sick: dict[str, int] = {}  # those that a diverged training wrote -> the diagnoses before that
         self.resumed_times = 0
         self.told: list[journal.Record] = []  # the journal at the end
         self.unloadable: dict[str, str] = {}  # checkpoints that a start failed to load -> their stamp
@@ -78,6 +80,7 @@ class Laws:
         self.went_on_s = float("-inf")  # when a process that stood still went on last
         self.hit_late = False  # a cancel that was long on its way met a launch that it was not meant for
         self.used_up = False  # the run stopped since its budgets are really used up
+        self.unlooked = False  # it stopped once since nobody had looked in time: a person may have cancelled
         self.wished_s: float | None = None  # since when a request of the user lies there
         self.halted_s: float | None = None  # since when a person has wanted it left, now or later
         self._sizes: dict[str, int] = {}  # of the journal as it was read last
@@ -130,6 +133,7 @@ class Laws:
             self.whole[path] = (start.step, self.world.clock.now())
         else:
             self.whole.pop(path, None)
+            self.sick[path] = self._looks_taken(self.records())
 
     def not_loaded(self, start: Start, path: str) -> None:
         """What could not be loaded is set aside: no later attempt is given the same writing of it."""
@@ -158,12 +162,13 @@ class Laws:
         aside |= {(path, stamp) for data in told for path, stamp in data["set_aside"]}
         poisons = self._poisons(start)
         # What nobody looked at (the first submission had no answer, and the run was given up) nobody can know.
-        looked = any(record["kind"] in ("diagnosed", "start.diagnosed") for record in inside)
+        # Nor what a rank that was frozen wrote after the last look.
+        looked = self._looks_taken(inside) > self.sick.get(path, 0)
         if start.sick_from is not None and not start.launch.restarts and looked:
             self.breach(f"{start} resumes from {path}, which a diverged training wrote")
         # Two starts that made no step from one checkpoint speak against it, though it be whole: that is a choice (docs/policy.md).
-        fruitless = any("from the same checkpoint" in str(r["data"].get("reason")) for r in self.records())
-        fruitless = fruitless or any(data["older_checkpoint"] for data in told)
+        decided = [record["data"] for record in self.records() if record["kind"] == "decided"]
+        fruitless = any(data["older_checkpoint"] for data in (*decided, *told))
         newest = max(
             (
                 step
@@ -181,6 +186,10 @@ class Laws:
         if start.step < newest and not start.launch.restarts:
             self.breach(f"{start} resumes at step {start.step} of {path or 'nothing'}, {newest} was saved")
         self.world.trace(f"  {start} resumes at step {start.step}")
+
+    @staticmethod
+    def _looks_taken(records: Iterable[journal.Record]) -> int:
+        return sum(record["kind"] in ("diagnosed", "start.diagnosed") for record in records)
 
     def _poisons(self, start: Start | None = None) -> tuple[Divergence, ...]:
         """The divergences that were noted, by the supervisor or by the agent of a start."""
@@ -362,7 +371,7 @@ class Laws:
         # A run that was stopped, and is resumed by a person, goes on as its decision would have had it.
         kinds = ("decided", "observed", "run.stopped")
         decided = [record["data"] for record in self.records() if record["kind"] in kinds]
-        avoided = set(decided[-1].get("avoid", ())) if decided else set()
+        avoided = set(next((data["avoid"] for data in reversed(decided) if data.get("avoid")), ()))
         nodes = world.engine.nodes
         # What no job can be placed on costs the run nothing: lost nodes, and those that are drained already.
         usable = {
@@ -387,6 +396,8 @@ class Laws:
                 held |= dict.fromkeys(data.get("exclude", ()), data.get("exclude_until_s", 0.0))
                 for node in data.get("relax", ()):
                     held.pop(node, None)
+        # One that is drained gets no job: leaving it out, too, may only keep the job from starting at all.
+        held = {node: until_s for node, until_s in held.items() if not world.engine.nodes[node].drained}
         due = {node for node, until_s in held.items() if until_s > now_s + max(world.plan.skews_s) + 60.0}
         room = min(int(world.exclude_cap * world.plan.nodes), world.plan.nodes - world.plan.wanted) - len(
             excluded
@@ -403,7 +414,13 @@ class Laws:
         if job is None or job.state.ended:
             return  # long on its way: Slurm refuses it
         if not self._first_attempt(job):
-            self.breach(f"the list of a job is changed that is none of a first attempt: {job}")
+            run, latest_s = self.run(), self.world.clock.now() + max(*self.world.plan.skews_s, 0.0)
+            still = {one.node for one in run.excluded if one.until_s > latest_s} if run is not None else set()
+            if set(nodes) - set(job.excluded) or (set(job.excluded) - set(nodes)) & still:
+                self.breach(
+                    f"a later attempt is kept off other nodes than before, and not since time is up: {job}"
+                )
+            return
         if len(nodes) > max(1, int(self.world.exclude_cap * plan.nodes)):
             self.breach(f"a waiting job is kept off {nodes}: more than the cap")
         if plan.nodes - len(nodes) < plan.wanted:
@@ -573,7 +590,10 @@ class Laws:
     def looks(self, rows: Iterable[JobRow]) -> None:
         """A supervisor is told of jobs."""
         for row in rows:
-            self.shown[int(row.raw_job_id or row.job_id)] = (self.world.clock.now(), row.state)
+            number = int(row.raw_job_id or row.job_id)
+            self.shown[number] = (self.world.clock.now(), row.state)
+            if row.state.live and self.cancelled_s.get(number, float("inf")) <= self.world.crashed_s:
+                self.person_ended.pop(number, None)  # the controller forgot the cancel when it crashed
 
     def person_cancels(self, job: Job) -> None:
         """A person ends a job that ftrun has not meant to end; its companions are none of its jobs."""
@@ -589,7 +609,8 @@ class Laws:
             began_s = [start.launch.started_s for start in self.starts if start.launch.job is job]
             told = not began_s or (state is JobState.PENDING and shown_s > max(began_s))
             waited = job.state is JobState.PENDING and told
-            self.person_ended[job.number] = self.world.clock.now() if waited else None
+            self.cancelled_s[job.number] = now_s = self.world.clock.now()
+            self.person_ended[job.number] = now_s if waited else None
 
     def _left_a_trace(self, number: int) -> bool:
         """Somebody could know that a person ended it: an answer said so, or the words that slurmstepd leaves in the job's log.
@@ -662,6 +683,9 @@ class Laws:
         self.used_up = run.state is State.STOPPED and self._spent(run)
         # A job that the controller forgot in the queue while nobody watched looks as one that a person cancelled there.
         forgotten = bool(self.world.lost_waiting) and "gone from the queue unstarted" in run.final_reason
+        self.unlooked = any(
+            "until Slurm could have forgotten it" in str(r["data"].get("reason")) for r in self.records()
+        )
         forgotten = forgotten or self._looked_too_late(run.final_reason)
         asked = (
             self.wished_s is not None or self.halted_s is not None or bool(self.person_ended)

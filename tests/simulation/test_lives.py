@@ -63,9 +63,9 @@ def _broken(plan: Plan, *, show: bool = False) -> list[str]:
     """
     if show:
         print(plan)
-    outcome, broken, _ = live(plan, show=show)
-    if not broken and plan.crash_only:
-        undisturbed, _, world = live(plan.without_supervisor_faults())
-        if undisturbed != outcome and not (outcome == "finished" and world.laws.used_up):
+    outcome, broken, world = live(plan, show=show)
+    if not broken and plan.crash_only and not world.laws.unlooked:
+        undisturbed, _, other = live(plan.without_supervisor_faults())
+        if undisturbed != outcome and not (outcome == "finished" and other.laws.used_up):
             broken = [f"the run is {outcome}; where no supervisor dies, it is {undisturbed}"]
     return broken

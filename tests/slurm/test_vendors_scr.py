@@ -241,9 +241,9 @@ def test_12_a_halt_ends_the_run_behind_its_next_set_and_a_person_goes_on_from_th
     case.post.ftrun("stop", case.post.run().id)
     halted = case.go("stopped", "finished")
     assert "stopped" == halted.state.value
-    assert case.is_published(30)
+    newest = max(step for step in range(10, 200, 10) if case.is_published(step))
     (case.post.work / "slow").unlink()
     case.post.ftrun("resume", case.post.run().id)
     case.post.until_state("finished")
 
-    assert case.starts()[-1][1] >= 30
+    assert case.starts()[-1][1] >= newest > 10

@@ -28,3 +28,20 @@ def test_a_users_cancel_that_slurm_showed_once_is_not_undone(
     life.until("stopped")
 
     assert ("CANCELLED", 1) == (life.attempt.launch.end.state, len(life.launches))
+
+
+def test_a_users_cancel_that_slurm_shows_late_is_not_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm's answers lacked the job for a while, so the run was to be submitted again."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 5)
+    monkeypatch.setattr(life.cluster, "jobs", lambda *_: ())
+    monkeypatch.setattr(life.cluster, "find", lambda *_: ())
+    life.cluster.cancel(life.attempt.job)
+    life.until("recovering")
+    monkeypatch.undo()
+    life.until("stopped")
+
+    assert ("cancelled", 1) == (life.run.final_class, len(life.launches))

@@ -161,6 +161,16 @@ def test_what_is_in_the_way_is_given_back_softest_first() -> None:
     assert moved(1.0, ready=0, **both, first=True).kind == "notify"
 
 
+def test_a_node_whose_exclusion_is_over_is_given_back_whatever_slurm_says() -> None:
+    """The list of a waiting job would else outlive the exclusion, and a run that needs the node waits for ever."""
+    over: dict[str, Any] = {"reason": "Resources", "expired": ("n3",), "kept_off": (("n3",),)}
+
+    assert moved(40.0, **over).nodes == ("n3",)
+    assert moved(40.0, **over, first=True).kind == "stay"
+    assert moved(40.0, **over, relaxed_s=RELAX_EVERY_S - 1).kind != "relax"
+    assert moved(40.0, reason="Resources", kept_off=(("n3",),)).kind != "relax"
+
+
 def test_a_proven_node_is_not_given_back_because_others_are_down_for_a_moment() -> None:
     """Only once the run has waited for as long as it may, or where Slurm says never."""
     down: dict[str, Any] = {
