@@ -5,7 +5,7 @@ MIB ?= 1024
 RUNS ?= 10000
 HOURS ?= 1
 
-.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster upgrade-drill
+.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster upgrade-drill
 
 check:
 	.ci/env dev
@@ -101,6 +101,11 @@ bench-scale:
 bench-caches:
 	.ci/env dev
 	.venv/bin/python -m tests.bench caches $(BENCH)
+
+# HOSTS=4: fewer than 16 hosts. As root: each is a network namespace with an sshd (docs/benchmarks.md).
+bench-cluster:
+	.ci/env dev
+	.venv/bin/python -m tests.bench cluster $(if $(HOSTS),--hosts $(HOSTS)) $(BENCH)
 
 # HOURS=1 SEED=7 SOAK="--nodes 8 --every-s 120": a training is hurt for hours, under ftrun and under its rivals at once (docs/soak.md).
 soak:

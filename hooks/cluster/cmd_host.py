@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, Callable
 
-from ftrun.hooks.cluster import claim, daemons, place, reach, survey, unpack
+from ftrun.hooks.cluster import claim, daemons, place, reach, share, survey, unpack
 from ftrun.hooks.cluster.errors import HostError
 from ftrun.hooks.runtime.command_line import parser_of
 
@@ -22,6 +22,9 @@ STEPS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "unpack": unpack.unpack,
     "place": place.place,
     "start": daemons.start,
+    "serve": share.serve,
+    "mount": share.mount,
+    "unmount": share.unmount,
     "nodes": daemons.nodes_of_slurm,
     "jobs": daemons.jobs_of_slurm,
     "status": daemons.status,

@@ -20,6 +20,9 @@ LOCALHOST = "localhost"
 SOCKET_PATH_MAX = 107
 """Bytes of the path of a Unix socket; that of a step is `<spool>/<node>_<job>.<step>`."""
 STEP_NAME_LENGTH = len("_4294967295.4294967295")
+SHARE_PORT = 3
+SETTINGS = "etc/ftrun.toml"
+"""The settings of ftrun that a cluster brings along, below its folder."""
 SRUN_PORTS = 200
 FIRST_SRUN_PORT = 10
 PORT_COUNT = FIRST_SRUN_PORT + SRUN_PORTS
@@ -50,6 +53,8 @@ class Plan:
     minor). `bound`: each host resolves its own name to its address, so its daemons listen on that address alone. `programs`: host -> name
     of a program of Slurm or munge -> its path. `subreaper`: the hosts on which a step can adopt the orphans of its tasks.
     `bundles`: host -> name of the bundle of Slurm that it uses; empty where all use an installed one.
+    `shared`: the folder that all hosts see and in which runs are kept, "" for the user's home; `share`: the same where it is the head
+    host's own and the others mount it. `fence_command`, `repair_commands`: as the settings say (`docs/settings.md`), "" and () for none.
     """
 
     name: str
@@ -65,6 +70,10 @@ class Plan:
     subreaper: tuple[str, ...]
     slurmd_timeout_s: int = 60
     bundles: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    shared: str = ""
+    share: str = ""
+    fence_command: str = ""
+    repair_commands: tuple[str, ...] = ()
 
     @property
     def head(self) -> Host:
@@ -96,6 +105,11 @@ class Plan:
         return self.base_port + 1
 
     @property
+    def share_port(self) -> int:
+        """The port of the sshd that serves `share`, on the head host."""
+        return self.base_port + SHARE_PORT
+
+    @property
     def srun_ports(self) -> tuple[int, int]:
         """The first and the last port on which an srun listens."""
         return self.base_port + FIRST_SRUN_PORT, self.base_port + PORT_COUNT - 1
@@ -114,6 +128,7 @@ class Plan:
             hosts = tuple(Host(**{**row, "topology": tuple(row["topology"])}) for row in fields.pop("hosts"))
             version = (int(fields["version"][0]), int(fields["version"][1]))
             subreaper = tuple(fields["subreaper"])
+            fields["repair_commands"] = tuple(fields.get("repair_commands", ()))
             return Plan(**{**fields, "hosts": hosts, "version": version, "subreaper": subreaper})
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise ValueError(f"no plan of a cluster: {error}") from error

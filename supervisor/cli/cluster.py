@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import sys
 import time
 from typing import Annotated, Self
@@ -16,11 +15,10 @@ from ftrun.slurm.cluster.plan import Plan
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.cluster import bundle as cluster_bundle
-from ftrun.supervisor.cluster import choice, hosts, lifecycle
+from ftrun.supervisor.cluster import choice, hosts, lifecycle, on_head_host, share, site_file
 from ftrun.supervisor.cluster import survey as cluster_survey
 from ftrun.supervisor.cluster.state import ClusterState, known
 from ftrun.supervisor.cluster.survey import Survey
-from ftrun.supervisor.model.errors import UserError
 
 app = typer.Typer(help="A private, real Slurm on your own hosts, over SSH.", no_args_is_help=True)
 
@@ -43,6 +41,38 @@ PortOption = Annotated[
     ),
 ]
 SharedOption = Annotated[str, option("--shared", "A folder that all hosts see [default: your home].", "DIR")]
+ShareOption = Annotated[
+    str,
+    option(
+        "--share",
+        "A folder of the first host that all hosts shall see: the others mount it, by sshfs.",
+        "DIR",
+    ),
+]
+FenceOption = Annotated[
+    str,
+    option(
+        "--fence-command",
+        "Command that cuts off a node which Slurm has given up ({node} is its name), such as power off by ipmitool or a cloud's CLI.",
+        "COMMAND",
+    ),
+]
+RepairOption = Annotated[
+    list[str] | None,
+    option(
+        "--repair-command",
+        "Command that `ftrun recheck` tries on a drained node that fails ({node}); may be given several times.",
+        "COMMAND",
+    ),
+]
+BundleOption = Annotated[
+    list[str] | None,
+    option(
+        "--bundle",
+        "Use the Slurm of a bundle, whatever is installed; once for each architecture of the hosts.",
+        "FILE",
+    ),
+]
 PublicOption = Annotated[
     bool, option("--allow-public", "Permit daemons to listen on addresses that the internet reaches.")
 ]
@@ -54,14 +84,16 @@ def survey(  # noqa: PLR0917 - options, never positions
     hostfile: HostfileOption = "",
     base_port: PortOption = lifecycle.BASE_PORT,
     shared: SharedOption = "",
+    share_dir: ShareOption = "",
     allow_public: PublicOption = False,
     as_json: Json = False,
 ) -> int:
     """Look at hosts side by side, and say what follows; change nothing. Exit 1 if one of them cannot be part of a cluster."""
     targets = hosts.targets(words or [], hostfile)
+    folder = share.checked_folder(share_dir, shared, [one.name for one in targets])
     with _Progress("surveying", len(targets)) as progress:
         found = cluster_survey.survey(
-            targets, base_port, shared, allow_public=allow_public, told=progress.step
+            targets, base_port, shared, share=folder, allow_public=allow_public, told=progress.step
         )
     if as_json:
         common.print_json({"hosts": found.facts, "findings": found.findings, "shared": found.shared})
@@ -77,18 +109,14 @@ def up(  # noqa: PLR0917 - options, never positions
     name: NameOption = "",
     base_port: PortOption = lifecycle.BASE_PORT,
     shared: SharedOption = "",
+    share_dir: ShareOption = "",
     partial: Annotated[
         bool, option("--partial", "Go on without the hosts that cannot be part of it.")
     ] = False,
     allow_public: PublicOption = False,
-    bundles: Annotated[
-        list[str] | None,
-        option(
-            "--bundle",
-            "Use the Slurm of a bundle, whatever is installed; once for each architecture of the hosts.",
-            "FILE",
-        ),
-    ] = None,
+    fence_command: FenceOption = "",
+    repair_commands: RepairOption = None,
+    bundles: BundleOption = None,
     as_json: Json = False,
 ) -> None:
     """Bring a cluster up on these hosts, or mend it; return when all its nodes are usable.
@@ -96,8 +124,17 @@ def up(  # noqa: PLR0917 - options, never positions
     Slurm is taken from the hosts where all have one release of 22.05 or newer installed, else from a bundle.
     """
     began_s = time.monotonic()
+    targets = hosts.targets(words or [], hostfile)
     wish = lifecycle.Wish(
-        hosts.targets(words or [], hostfile), base_port, shared, partial, allow_public, tuple(bundles or ())
+        targets=targets,
+        base_port=base_port,
+        shared=shared,
+        share=share.checked_folder(share_dir, shared, [one.name for one in targets]),
+        partial=partial,
+        allow_public=allow_public,
+        fence_command=site_file.checked(fence_command),
+        repair_commands=tuple(map(site_file.checked, repair_commands or [])),
+        bundles=tuple(bundles or ()),
     )
     state = _state(name)
     plan, found = lifecycle.up(state, wish, _say)
@@ -115,7 +152,7 @@ def up(  # noqa: PLR0917 - options, never positions
     print(
         f"cluster {plan.name} is up after {took_s:.1f} s: {len(plan.hosts)} nodes{with_them}, Slurm {_version(plan)}"
     )
-    if choice.is_here(plan):
+    if choice.is_here(plan) or choice.elsewhere(os.environ) == plan.name:
         print(f"  ftrun sbatch -N {len(plan.hosts)} train.sh")
     print("  ftrun cluster run -- sinfo")
 
@@ -204,7 +241,7 @@ def shell(name: NameOption = "") -> None:
 @app.command()
 def env(name: NameOption = "") -> None:
     """Print the variables that make a shell a client of a cluster: eval "$(ftrun cluster env)"."""
-    print(_exports(_state(name).existing_plan()))
+    print(on_head_host.exports(_state(name).existing_plan()))
 
 
 @app.command()
@@ -256,30 +293,11 @@ def _state(name: str) -> ClusterState:
 
 
 def _exec(plan: Plan, command: list[str]) -> None:
-    # exec, not a child: the command owns the terminal, the signals and the exit status.
-    environment = dict(os.environ)
     if choice.is_here(plan):
-        environment |= choice.variables(plan.folder, environment.get("PATH", os.defpath))
-        words = command
-    else:
-        last = shlex.join(command) if command else '"$SHELL"'
-        remote = shlex.join(["/bin/sh", "-c", f"{_exports(plan)}; exec {last}"])
-        words = ["ssh", *(["-t"] if sys.stdin.isatty() else []), plan.head.target, remote]
-    program = shutil.which(words[0], path=environment["PATH"])
-    if program is None:
-        raise UserError(f"{words[0]}: command not found", 127)
-    sys.stdout.flush()
-    try:
-        os.execve(program, words, environment)  # noqa: S606 - no shell is wanted
-    except OSError as error:
-        raise UserError(f"{program}: {error.strerror}", 126) from error
-
-
-def _exports(plan: Plan) -> str:
-    """For a shell: what makes it a client of the cluster."""
-    rest = {"PATH": ':"$PATH"'}
-    rows = choice.variables(plan.folder, "").items()
-    return "; ".join(f"export {key}={shlex.quote(value)}{rest.get(key, '')}" for key, value in rows)
+        on_head_host.execute(command, dict(os.environ) | on_head_host.variables(plan, os.environ))
+    last = shlex.join(command) if command else '"$SHELL"'
+    script = f"{on_head_host.exports(plan)}\nexec {last}"
+    on_head_host.execute(on_head_host.ssh_words(plan, f"exec /bin/sh -c {shlex.quote(script)}"), os.environ)
 
 
 def _say(line: str) -> None:

@@ -93,7 +93,7 @@ def of_reach(answers: Mapping[str, Mapping[str, Any]], shared: str) -> list[Find
             found.append(Finding(target, BAD, "shared folder", f"cannot be written: {one['share']}"))
         if one["unshared"]:
             others = ", ".join(sorted(one["unshared"]))
-            text = f"{shared} is not the folder that {others} sees: runs, logs and checkpoints need one that all hosts see (--shared DIR names it)"
+            text = f"{shared} is not the folder that {others} sees: runs, logs and checkpoints need one that all hosts see (--shared DIR names it, --share DIR makes one by sshfs)"
             found.append(Finding(target, BAD, "shared folder", text))
         for name, address in sorted(one["unresolved"].items()):
             text = f"finds {address or 'no address'} for the name {name}: a training that meets there by that name does not (/etc/hosts)"

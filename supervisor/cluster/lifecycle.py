@@ -17,7 +17,7 @@ from typing import Any
 from ftrun.slurm.cluster.conf import cgroup_conf_text
 from ftrun.slurm.cluster.plan import Host, Plan, slurm_conf
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.cluster import bundle, findings, remote
+from ftrun.supervisor.cluster import bundle, findings, remote, share, site_file
 from ftrun.supervisor.cluster.bundle import Bundle
 from ftrun.supervisor.cluster.findings import Facts
 from ftrun.supervisor.cluster.hosts import Target
@@ -42,8 +42,11 @@ class Wish:
     targets: tuple[Target, ...]
     base_port: int = BASE_PORT
     shared: str = ""
+    share: str = ""
     partial: bool = False
     allow_public: bool = False
+    fence_command: str = ""
+    repair_commands: tuple[str, ...] = ()
     bundles: tuple[str, ...] = ()
 
 
@@ -69,6 +72,7 @@ def up(state: ClusterState, wish: Wish, told: Told) -> tuple[Plan, Survey | None
         plan, found = state.plan(), None
         if plan is not None:
             _same_hosts(plan, wish)
+            plan = _with_commands(state, plan, wish)
             told(f"cluster {plan.name} was begun on these hosts: mending what is missing")
         else:
             plan, found = _new_plan(state.name, wish, told)
@@ -82,6 +86,15 @@ def up(state: ClusterState, wish: Wish, told: Told) -> tuple[Plan, Survey | None
         return plan, found
 
 
+def _with_commands(state: ClusterState, plan: Plan, wish: Wish) -> Plan:
+    """The plan with the commands that are wished anew, kept."""
+    fence, repair = wish.fence_command or plan.fence_command, wish.repair_commands or plan.repair_commands
+    changed = dataclasses.replace(plan, fence_command=fence, repair_commands=repair)
+    if changed != plan:
+        state.keep_plan(changed)
+    return changed
+
+
 def _same_hosts(plan: Plan, wish: Wish) -> None:
     wanted = {target.name for target in wish.targets}
     living = {host.target for host in plan.hosts}
@@ -92,11 +105,17 @@ def _same_hosts(plan: Plan, wish: Wish) -> None:
         )
     if {bundle.taken(path).name for path in wish.bundles} - set(plan.bundles.values()):
         raise UserError(f"cluster {plan.name} is there with another Slurm: take it down first")
+    if wish.share and wish.share != plan.share:
+        raise UserError(
+            f"cluster {plan.name} shares {plan.share or 'no folder'}: take it down first, then bring it up with --share"
+        )
 
 
 def _new_plan(name: str, wish: Wish, told: Told) -> tuple[Plan, Survey]:
     told(f"surveying {len(wish.targets)} hosts")
-    found = survey(wish.targets, wish.base_port, wish.shared, allow_public=wish.allow_public)
+    found = survey(
+        wish.targets, wish.base_port, wish.shared, share=wish.share, allow_public=wish.allow_public
+    )
     if found.bad:
         lines = [
             f"{one.target}: {one.topic}: {one.text}" for one in found.findings if one.level == findings.BAD
@@ -142,6 +161,10 @@ def make_plan(name: str, wish: Wish, found: Survey, bundles: Mapping[str, Bundle
         programs={one["host"]: one["slurm"]["programs"] for one in facts.values()},
         subreaper=tuple(one["host"] for one in facts.values() if one["subreaper"]),
         bundles={host: one.name for host, one in used.items()},
+        shared=wish.share or wish.shared,
+        share=wish.share,
+        fence_command=wish.fence_command,
+        repair_commands=wish.repair_commands,
     )
     programs = {
         host: {name: f"{plan.bundle_folder(one.name)}/bin/{name}" for name in one.programs}
@@ -220,13 +243,18 @@ def _start(state: ClusterState, plan: Plan, told: Told) -> None:
     first = {
         host.target: [
             place(host),
+            *share.serving(state, plan, host),
             _starting(plan, host, "munged", *(["slurmctld"] if host is plan.head else [])),
         ]
         for host in plan.hosts
     }
     _carry_out(state, plan, first)
     state.record("controller.done", token=plan.token)
-    _carry_out(state, plan, {host.target: [_starting(plan, host, "slurmd")] for host in plan.hosts})
+    last = {
+        host.target: [*share.mounting(state, plan, host), _starting(plan, host, "slurmd")]
+        for host in plan.hosts
+    }
+    _carry_out(state, plan, last)
     told("waiting until all nodes are idle")
     answer = remote.ask({plan.head.target: [_nodes_step(plan, READY_S)]})[plan.head.target]
     if not answer.ok:
@@ -268,6 +296,7 @@ def _failed(state: ClusterState, plan: Plan, reason: str) -> UserError:
 def _placing(state: ClusterState, plan: Plan) -> Callable[[Host], dict[str, Any]]:
     key = base64.b64encode(state.key()).decode()
     files = {"etc/slurm.conf": slurm_conf(plan), "etc/cgroup.conf": cgroup_conf_text(plan.version)}
+    files |= site_file.files(plan)
 
     def place(host: Host) -> dict[str, Any]:
         name = plan.bundles.get(host.name, "")
@@ -331,7 +360,13 @@ def status(plan: Plan) -> list[HostStatus]:
 def is_up(plan: Plan, rows: Sequence[HostStatus]) -> bool:
     """Whether all daemons live."""
     wanted = {
-        host.name: {"munged", "slurmd", *(["slurmctld"] if host is plan.head else [])} for host in plan.hosts
+        host.name: {
+            "munged",
+            "slurmd",
+            *(["slurmctld"] if host is plan.head else []),
+            *share.daemons(plan, host),
+        }
+        for host in plan.hosts
     }
     return all(wanted[row.host] <= set(row.daemons) for row in rows)
 
@@ -348,8 +383,18 @@ def down(state: ClusterState, told: Told, *, force: bool = False) -> int:
         told(f"ending all processes of cluster {plan.name} on {len(plan.hosts)} hosts")
         state.record("down.intent", token=plan.token)
         own = {"token": plan.token, "folder": plan.folder}
-        steps = [{"do": "stop", **own}, {"do": "remove", **own}, {"do": "release", **own}]
-        answers = remote.ask({host.target: steps for host in plan.hosts})
+        if plan.share:  # while the head host still serves it: what was written last gets there
+            remote.ask({host.target: share.unmounting(plan, host, lazy=False) for host in plan.hosts})
+        steps = {
+            host.target: [
+                {"do": "stop", **own},
+                *share.unmounting(plan, host, lazy=True),
+                {"do": "remove", **own},
+                {"do": "release", **own},
+            ]
+            for host in plan.hosts
+        }
+        answers = remote.ask(steps)
         failed = [answer for answer in answers.values() if not answer.ok]
         if failed:
             state.record("down.failed", token=plan.token, why=_lines(failed))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from ftrun.slurm.cluster.plan import FIRST_SRUN_PORT
+from ftrun.slurm.cluster.plan import FIRST_SRUN_PORT, SHARE_PORT
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.cluster import findings, remote
+from ftrun.supervisor.cluster import share as share_folder
 from ftrun.supervisor.cluster.findings import BAD, Facts, Finding
 from ftrun.supervisor.cluster.hosts import Target
 
@@ -43,20 +44,28 @@ def survey(
     base_port: int,
     shared: str = "",
     *,
+    share: str = "",
     allow_public: bool = False,
     told: Told = lambda _: None,
 ) -> Survey:
-    """Ask all hosts, then let those that can be part of a cluster call each other. Changes nothing. Raises UserError."""
+    """Ask all hosts, then let those that can be part of a cluster call each other. Changes nothing. Raises UserError.
+
+    `shared`: the folder that they should all see, by default the home; with `share` they will see that one, and none is looked for.
+    """
     names = [target.name for target in targets]
-    answers = remote.ask({name: [{"do": "survey"}] for name in names}, SURVEY_S, lambda one: told(one.target))
+    answers = remote.ask(
+        {name: [{"do": "survey", "share": share}] for name in names}, SURVEY_S, lambda one: told(one.target)
+    )
     facts = {name: _with_clock(answer.done[0], answer) for name, answer in answers.items() if answer.ok}
     unreached = {name: answer.failed for name, answer in answers.items() if not answer.ok}
     found = findings.of_hosts(facts, unreached, allow_public)
+    if share and facts:
+        found += share_folder.findings_of(facts, share)
     bad = {one.target for one in found if one.level == BAD}
     good = {name: one for name, one in facts.items() if name not in bad}
-    where = shared or str(next(iter(good.values()), {}).get("home", ""))
+    where = "" if share else shared or str(next(iter(good.values()), {}).get("home", ""))
     if len(good) > 1 or (good and base_port):
-        found += _reach(good, base_port, where if len(good) > 1 else "")
+        found += _reach(good, base_port, where if len(good) > 1 else "", [SHARE_PORT] if share else [])
     order = {name: index for index, name in enumerate(names)}
     return Survey(facts, tuple(sorted(found, key=lambda one: (one.level, order[one.target]))), where)
 
@@ -67,8 +76,10 @@ def _with_clock(one: Facts, answer: remote.HostAnswer) -> Facts:
     return {**one, "clock_offset_s": one["clock_s"] - (answer.at_s - within_s), "clock_within_s": within_s}
 
 
-def _reach(facts: Mapping[str, Facts], base_port: int, shared: str) -> list[Finding]:
-    ports = [base_port, base_port + 1, base_port + FIRST_SRUN_PORT]
+def _reach(
+    facts: Mapping[str, Facts], base_port: int, shared: str, more_ports: Sequence[int]
+) -> list[Finding]:
+    ports = [base_port + port for port in (0, 1, FIRST_SRUN_PORT, *more_ports)]
     hosts = {one["host"]: findings.address_of(target, one) for target, one in facts.items()}
     token = os.urandom(8).hex()
     steps = {

@@ -2,7 +2,8 @@
 
 The hosts hang on a bridge in a network namespace of its own, so nothing of the machine's own network changes, several tests have the
 same addresses side by side, and all is gone with the last process. `/mnt` is the folder that all hosts see (a bind mount): homes lie
-there. `/tmp`, `/var/tmp` and `/run` are each host's own. A host dies as a machine without power does: all its processes at once.
+there. `/tmp`, `/var/tmp` and `/run` are each host's own, and so is its disk `/srv`, which survives its death. A host dies as a machine without
+power does: all its processes at once.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ QUIET: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
 
 INIT = """\
 import os, signal, subprocess, sys
-subprocess.Popen(["/usr/sbin/sshd", "-f", sys.argv[1], "-E", "/run/sshd.log"], stdin=subprocess.DEVNULL)
+if sys.argv[1]:
+    subprocess.Popen(["/usr/sbin/sshd", "-f", sys.argv[1], "-E", "/run/sshd.log"], stdin=subprocess.DEVNULL)
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
 while True:
@@ -42,6 +44,7 @@ mount --make-rprivate /
 hostname "$1"
 mount --bind "$2" /mnt
 [ ! -e /mnt/etc/hidden ] || while read -r path; do mount --bind /dev/null "$path"; done </mnt/etc/hidden
+mkdir -p "/mnt/disks/$1"; chmod 1777 "/mnt/disks/$1"; mount --bind "/mnt/disks/$1" /srv
 {open_root}for folder in /tmp /var/tmp /run; do mount -t tmpfs -o mode=1777 host "$folder"; done
 chmod 755 /run; mkdir /run/sshd
 mount -t proc proc /proc
@@ -50,7 +53,7 @@ mount -o remount,bind,ro /
 ip link set lo up
 until ip -4 addr show dev eth0 2>/dev/null | grep -q inet; do sleep 0.02; done
 cd /
-exec {python} -IS /mnt/etc/init.py /mnt/etc/sshd-"$1"
+exec {python} -IS /mnt/etc/init.py "$3"
 """
 
 # An ordinary user may not enter root's home; where the tests' own Python lies there, the hosts have an open one with nothing else in it.
@@ -88,8 +91,9 @@ class Hosts:
         for name in self.names:
             self.boot(name)
 
-    def boot(self, name: str) -> None:
+    def boot(self, name: str, *, with_sshd: bool = True) -> None:
         """Start a host, also one that died: its /tmp, /var/tmp and /run are empty then."""
+        sshd_config = f"/mnt/etc/sshd-{name}" if with_sshd else ""
         script = BOOT.format(python=sys.executable, open_root=self._open_root())
         words = [
             "unshare",
@@ -104,7 +108,7 @@ class Hosts:
             "-c",
             script,
         ]
-        self._hosts[name] = subprocess.Popen([*words, "boot", name, str(self.folder)], **QUIET)
+        self._hosts[name] = subprocess.Popen([*words, "boot", name, str(self.folder), sshd_config], **QUIET)
         pid = _until(lambda: _child_of(self._hosts[name].pid))
         veth = f"v{name}"
         self._in_switch(
@@ -112,6 +116,8 @@ class Hosts:
             f" && nsenter --target {pid} --net sh -c 'ip addr add {self.address(name)}/24 dev eth0 && ip link set eth0 address 02:00:00:00:00:{int(name[1:]):02x} up'"
         )
         listening = f"import socket; socket.create_connection(('{self.address(name)}', 22), 1)"
+        if not with_sshd:
+            listening = "assert ' /mnt/etc/init.py ' in open('/proc/1/cmdline').read().replace('\\0', ' ')"
         _until(lambda: self.run(name, [sys.executable, "-c", listening]).returncode == 0)
 
     def die(self, name: str) -> None:
@@ -253,6 +259,32 @@ class Hosts:
         if self.user == ALICE:
             for path in (home, *home.rglob("*")):
                 os.chown(path, ALICE_UID, ALICE_UID)
+
+
+def left(hosts: Hosts) -> dict[str, list[str]]:
+    """What a cluster left behind by host: processes, files but for logs, the claim; keys and marks in the shared folder."""
+    find = ["sh", "-c", "find /mnt/home -name munge.key -o -name '.ftrun-reach*'"]
+    shared = hosts.run(hosts.names[0], find, user="root").stdout.split()
+    return {name: left_on(hosts, name) + shared for name in hosts.names}
+
+
+def left_on(hosts: Hosts, name: str) -> list[str]:
+    """What a cluster left behind on one host alone."""
+    find = ["sh", "-c", "find /var/tmp /tmp -mindepth 1 ! -type d ! -path '*/log/*'"]
+    return hosts.processes(name) + hosts.run(name, find, user="root").stdout.split()
+
+
+def nothing(hosts: Hosts) -> dict[str, list[str]]:
+    """What `left` says where a cluster left nothing behind."""
+    return {name: [] for name in hosts.names}
+
+
+def wait(look: Callable[[], bool], limit_s: float = 60.0) -> None:
+    """Wait until something is so. Raises AssertionError when time is up."""
+    give_up_s = time.monotonic() + limit_s
+    while not look():
+        assert time.monotonic() < give_up_s, "it does not come"
+        time.sleep(0.2)
 
 
 def _child_of(pid: int) -> int:

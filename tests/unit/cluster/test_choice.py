@@ -37,7 +37,7 @@ def test_the_commands_of_the_cluster_stand_first_in_path_and_once(conf: str) -> 
 
     assert _variables(conf, "/a:/b") == first
     assert first == choice.changes({"PATH": first["PATH"], "FTRUN_CLUSTER": "mine"})
-    assert choice.variables("/f", "")["PATH"] == "/f/bin"
+    assert choice.variables("/f", {"PATH": ""}, has_settings=False)["PATH"] == "/f/bin"
 
 
 def test_the_cluster_of_this_host_is_used_and_said_once(
@@ -96,3 +96,12 @@ def test_what_is_no_claim_chooses_nothing(conf: str, text: str) -> None:
         Path(claim.PATH).write_text("x")
 
     assert {} == choice.changes({})
+
+
+def test_the_settings_of_the_cluster_come_with_it_unless_others_are_named(conf: str) -> None:
+    """They lie beside its slurm.conf."""
+    settings = Path(conf).with_name("ftrun.toml")
+    settings.write_text("")
+
+    assert {**_variables(conf), "FTRUN_SITE_CONFIG": str(settings)} == choice.changes({})
+    assert _variables(conf) == choice.changes({"FTRUN_SITE_CONFIG": "/own.toml"})
