@@ -45,9 +45,9 @@ test-accounting:
 	.ci/env accounting
 	.venv/bin/python -m pytest -q -m accounting tests/slurm
 
-# A cluster on hosts of the tests' own (network namespaces with an sshd each), cut at each effect, with a host that dies. As root.
+# A cluster on hosts of the tests' own (network namespaces with an sshd and a cron each), cut at each effect, with hosts that die. As root.
 test-cluster:
-	.ci/env dev
+	.ci/env cluster
 	.venv/bin/python -m pytest -q -n 0 -m "slurm or cluster" tests/cluster
 
 # What other recovery services bring along: their faults, scripts and options (docs/vendors.md).

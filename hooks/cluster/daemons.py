@@ -1,29 +1,38 @@
 """The daemons of a cluster on this host: munged, slurmctld on the head host, slurmd. (I/O)
 
 Each is started where it is not alive, in a session of its own, with the environment of nobody: what a daemon inherits, steps inherit
-from it. A daemon's start returns 0 even where it dies right after, so it counts as started once it answers: munged by its socket,
+from it. One that lives with another slurm.conf than that of now is started again: jobs and steps outlive that. A daemon's start returns 0 even where it dies right after, so it counts as started once it answers: munged by its socket,
 slurmctld by `scontrol ping`, slurmd by its port.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import hashlib
 import os
+import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from ftrun.hooks.cluster.errors import HostError
-from ftrun.hooks.cluster.members import MARK, end, mark_of, members
+from ftrun.hooks.cluster.init_system import environment, scope_words
+from ftrun.hooks.cluster.members import MARK, end, mark_of, members, variable_of
 from ftrun.hooks.cluster.place import write_file
 from ftrun.hooks.cluster.survey import SBIN, accelerators
 
 START_S = 60.0
 READY_S = 60.0
+END_S = 30.0
+LOCK_S = 90.0
 POLL_S = 0.05
 ASK_S = 20.0
 LAST_LINES = 2
 LISTENING = "0A"  # TCP_LISTEN, as /proc/net/tcp writes it
+CONF_MARK = "FTRUN_CLUSTER_CONF"
+"""The variable of a daemon that tells with which slurm.conf it was started."""
 
 
 def start(step: dict[str, Any]) -> dict[str, Any]:
@@ -35,16 +44,43 @@ def start(step: dict[str, Any]) -> dict[str, Any]:
     """
     started = []
     missing: dict[str, int] = {}
-    for daemon in step["daemons"]:
-        if members(step["token"], step["folder"]).daemons.get(daemon):
-            _await_ready(step, daemon)
-            continue
-        if daemon == "slurmd":
-            missing = _write_gres(step)
-        _start_daemon(step, daemon)
-        _await_ready(step, daemon)
-        started.append(daemon)
+    with starting(step["folder"], LOCK_S):
+        for daemon in step["daemons"]:
+            living = members(step["token"], step["folder"]).daemons.get(daemon, [])
+            if living and (
+                daemon == "munged" or variable_of(living[0].pid, CONF_MARK) == _conf_hash(step["folder"])
+            ):
+                await_ready(step, daemon)
+                continue
+            if living:
+                _end_daemon(step, daemon)
+            if daemon == "slurmd":
+                missing = _write_gres(step)
+            start_daemon(step, daemon)
+            await_ready(step, daemon)
+            started.append(daemon)
     return {"started": started, "missing": missing}
+
+
+@contextlib.contextmanager
+def starting(folder: str, limit_s: float) -> Iterator[None]:
+    """Hold the right to start daemons of a cluster here: one process has it at a time. Raises HostError after `limit_s`."""
+    number = os.open(os.path.join(folder, "run", "start.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    give_up_s = time.monotonic() + limit_s
+    try:
+        while True:
+            try:
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= give_up_s:
+                    raise HostError(
+                        "another command or the keeper starts daemons here: say it again"
+                    ) from None
+            time.sleep(POLL_S)
+        yield
+    finally:
+        os.close(number)
 
 
 def status(step: dict[str, Any]) -> dict[str, Any]:
@@ -75,34 +111,8 @@ def stop(step: dict[str, Any]) -> dict[str, Any]:
     return {"ended": ended}
 
 
-def nodes_of_slurm(step: dict[str, Any]) -> dict[str, Any]:
-    """Node -> {"state", "reason"} as sinfo on this host says; waits at most `wait_s` until none is in a state other than idle, mixed
-    or allocated. Raises HostError where Slurm does not answer.
-    """
-    give_up_s = time.monotonic() + float(step.get("wait_s", 0))
-    while True:
-        rows = [
-            line.split("|", 2) for line in _ask(step, ["sinfo", "-h", "-N", "-o", "%N|%T|%E"]).splitlines()
-        ]
-        found = {
-            row[0]: {"state": row[1], "reason": "" if row[2] == "none" else row[2]}
-            for row in rows
-            if len(row) == 3
-        }
-        if (
-            all(row["state"] in {"idle", "mixed", "allocated"} for row in found.values())
-            or time.monotonic() > give_up_s
-        ):
-            return found
-        time.sleep(POLL_S)
-
-
-def jobs_of_slurm(step: dict[str, Any]) -> list[str]:
-    """The numbers of the jobs that run or wait. Raises HostError where Slurm does not answer."""
-    return _ask(step, ["squeue", "-h", "-o", "%i"]).split()
-
-
-def _ask(step: dict[str, Any], command: list[str]) -> str:
+def ask_slurm(step: dict[str, Any], command: list[str]) -> str:
+    """What a client of Slurm prints on this host. Raises HostError where it fails."""
     program = step["programs"].get(command[0], command[0])
     try:
         done = subprocess.run(
@@ -113,7 +123,8 @@ def _ask(step: dict[str, Any], command: list[str]) -> str:
     except subprocess.TimeoutExpired:
         raise HostError(f"{command[0]} got no answer within {ASK_S:g} s") from None
     if done.returncode:
-        raise HostError(f"{command[0]}: {' '.join(done.stderr.decode('utf-8', 'replace').split())}")
+        said = done.stderr or done.stdout  # scontrol says on stdout that it does not know a node
+        raise HostError(f"{command[0]}: {' '.join(said.decode('utf-8', 'replace').split())}")
     return done.stdout.decode("utf-8", "replace")
 
 
@@ -135,32 +146,63 @@ def _command(step: dict[str, Any], daemon: str) -> list[str]:
     return [*command, "-d", wrapper] if daemon == "slurmd" and os.path.exists(wrapper) else command
 
 
+def path_of_daemons() -> str:
+    """PATH with the folders of daemons, which an ordinary user's lacks."""
+    return os.pathsep.join(
+        dict.fromkeys([*filter(None, os.environ.get("PATH", "").split(os.pathsep)), *SBIN])
+    )
+
+
 def _environment(step: dict[str, Any], daemon: str = "") -> dict[str, str]:
     kept = {
         key: value
         for key, value in os.environ.items()
         if key in {"HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME"}
     }
-    path = os.pathsep.join(
-        dict.fromkeys([*filter(None, os.environ.get("PATH", "").split(os.pathsep)), *SBIN])
-    )
-    kept |= {"PATH": path, "SLURM_CONF": f"{step['folder']}/etc/slurm.conf"}
-    return {**kept, MARK: mark_of(step["token"], daemon)} if daemon else kept
+    kept |= {"PATH": path_of_daemons(), "SLURM_CONF": f"{step['folder']}/etc/slurm.conf"}
+    if not daemon:
+        return kept
+    return {**kept, MARK: mark_of(step["token"], daemon), CONF_MARK: _conf_hash(step["folder"])}
 
 
-def _start_daemon(step: dict[str, Any], daemon: str) -> None:
+def _conf_hash(folder: str) -> str:
+    with open(os.path.join(folder, "etc", "slurm.conf"), "rb") as stream:
+        return hashlib.sha256(stream.read()).hexdigest()[:16]
+
+
+def _end_daemon(step: dict[str, Any], daemon: str) -> None:
+    """End a daemon as Slurm means it, so that it saves its state. Raises HostError where it does not end."""
+    give_up_s = time.monotonic() + END_S
+    asked = False
+    while rows := members(step["token"], step["folder"]).daemons.get(daemon):
+        pids = {one.pid for one in rows}
+        for one in () if asked else rows:
+            if one.parent not in pids:  # its helpers end with it
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one.pid, signal.SIGTERM)
+        asked = True
+        if time.monotonic() > give_up_s:
+            raise HostError(f"{daemon} ({rows[0].pid}) does not end within {END_S:g} s")
+        time.sleep(POLL_S)
+
+
+def start_daemon(step: dict[str, Any], daemon: str) -> None:
+    """Start one daemon. Raises HostError with its last words where it refuses; it may die right after, too."""
     folder = step["folder"]
     said = os.path.join(folder, "log", "start.log")
     # What an earlier process left behind keeps a new one from binding its socket.
     for name in ("munge/munge.sock",) if daemon == "munged" else ():
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(folder, name))
+    scope, env = scope_words(), _environment(step, daemon)
+    if scope:
+        env = {"XDG_RUNTIME_DIR": environment()["XDG_RUNTIME_DIR"], **env}
     with open(said, "ab") as output:
         before = output.tell()
         process = subprocess.Popen(
-            _command(step, daemon),
+            [*scope, *_command(step, daemon)],
             stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            cwd=folder, env=_environment(step, daemon), start_new_session=True,
+            cwd=folder, env=env, start_new_session=True,
         )  # fmt: skip
         try:
             exit_code = process.wait(START_S)
@@ -174,7 +216,8 @@ def _start_daemon(step: dict[str, Any], daemon: str) -> None:
         )
 
 
-def _await_ready(step: dict[str, Any], daemon: str) -> None:
+def await_ready(step: dict[str, Any], daemon: str) -> None:
+    """Wait until a daemon answers. Raises HostError where it ends or does not."""
     give_up_s = time.monotonic() + READY_S
     while not _is_ready(step, daemon):
         # A daemon forks before it is one: it is missed only where it is still missing a moment later.
@@ -190,7 +233,7 @@ def _await_ready(step: dict[str, Any], daemon: str) -> None:
 def _is_ready(step: dict[str, Any], daemon: str) -> bool:
     if daemon == "slurmctld":
         try:
-            _ask(step, ["scontrol", "ping"])
+            ask_slurm(step, ["scontrol", "ping"])
         except HostError:
             return False
         return True

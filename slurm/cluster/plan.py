@@ -49,6 +49,8 @@ class Plan:
     `token`: tells this cluster from an earlier one of the same name. `hosts`: the first one runs slurmctld. `version`: Slurm's (major,
     minor). `bound`: each host resolves its own name to its address, so its daemons listen on that address alone. `programs`: host -> name
     of a program of Slurm or munge -> its path. `subreaper`: the hosts on which a step can adopt the orphans of its tasks.
+    `leaving`: hosts that are being removed: no longer in slurm.conf, and there may still be something on them. `kept_by`: host -> who starts
+    what is dead on it, by itself: systemd, cron, or "" for nobody.
     """
 
     name: str
@@ -63,6 +65,18 @@ class Plan:
     programs: Mapping[str, Mapping[str, str]]
     subreaper: tuple[str, ...]
     slurmd_timeout_s: int = 60
+    leaving: tuple[Host, ...] = ()
+    kept_by: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def everywhere(self) -> tuple[Host, ...]:
+        """All hosts on which something of the cluster may be."""
+        return (*self.hosts, *self.leaving)
+
+    @property
+    def unkept(self) -> tuple[Host, ...]:
+        """The hosts that do not come back by themselves after a reboot."""
+        return tuple(host for host in self.hosts if not self.kept_by.get(host.name))
 
     @property
     def head(self) -> Host:
@@ -105,10 +119,15 @@ class Plan:
             fields = json.loads(text)
             known = {field.name for field in dataclasses.fields(Plan)}
             fields = {key: value for key, value in fields.items() if key in known}
-            hosts = tuple(Host(**{**row, "topology": tuple(row["topology"])}) for row in fields.pop("hosts"))
+            hosts, leaving = (
+                tuple(Host(**{**row, "topology": tuple(row["topology"])}) for row in rows)
+                for rows in (fields.pop("hosts"), fields.pop("leaving", ()))
+            )
             version = (int(fields["version"][0]), int(fields["version"][1]))
             subreaper = tuple(fields["subreaper"])
-            return Plan(**{**fields, "hosts": hosts, "version": version, "subreaper": subreaper})
+            return Plan(
+                **{**fields, "hosts": hosts, "leaving": leaving, "version": version, "subreaper": subreaper}
+            )
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise ValueError(f"no plan of a cluster: {error}") from error
 

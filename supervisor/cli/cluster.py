@@ -13,38 +13,34 @@ import typer
 
 from ftrun.slurm.client.nodeset import fold
 from ftrun.slurm.cluster.plan import Plan
-from ftrun.supervisor.cli import common
+from ftrun.supervisor.cli import cluster_hosts, common
+from ftrun.supervisor.cli.cluster_hosts import (
+    HostfileOption,
+    HostsArgument,
+    NameOption,
+    PortOption,
+    PublicOption,
+    SharedOption,
+    say,
+    state_of,
+)
 from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.cluster import choice, hosts, lifecycle
 from ftrun.supervisor.cluster import survey as cluster_survey
-from ftrun.supervisor.cluster.state import ClusterState, known
+from ftrun.supervisor.cluster.state import known
 from ftrun.supervisor.cluster.survey import Survey
 from ftrun.supervisor.model.errors import UserError
 
 app = typer.Typer(help="A private, real Slurm on your own hosts, over SSH.", no_args_is_help=True)
 
-DEFAULT = "default"
 EXIT_FAILED = 1
+STARTS_SHOWN = 3
+"""How many starts by its keeper `status` tells of each host."""
 
-NameOption = Annotated[
-    str, option("--name", "Which cluster [default: FTRUN_CLUSTER, else the only one, else `default`].")
-]
-HostsArgument = Annotated[
-    list[str] | None, argument("[HOSTS]...", "gpu[01-08], @group of ClusterShell, or localhost.")
-]
-HostfileOption = Annotated[
-    str, option("--hostfile", "A file with `host` or `host slots=8` on each line.", "FILE")
-]
-PortOption = Annotated[
-    int,
-    option(
-        "--base-port", "The first of 210 ports that the hosts use between them.", "PORT", min=1024, max=65_000
-    ),
-]
-SharedOption = Annotated[str, option("--shared", "A folder that all hosts see [default: your home].", "DIR")]
-PublicOption = Annotated[
-    bool, option("--allow-public", "Permit daemons to listen on addresses that the internet reaches.")
-]
+app.command()(cluster_hosts.add)
+app.command()(cluster_hosts.remove)
+app.command()(cluster_hosts.drain)
+app.command()(cluster_hosts.resume)
 
 
 @app.command()
@@ -85,8 +81,8 @@ def up(  # noqa: PLR0917 - options, never positions
     """Bring a cluster up on these hosts, or mend it; return when all its nodes are usable."""
     began_s = time.monotonic()
     wish = lifecycle.Wish(hosts.targets(words or [], hostfile), base_port, shared, partial, allow_public)
-    state = _state(name)
-    plan, found = lifecycle.up(state, wish, _say)
+    state = state_of(name)
+    plan, found = lifecycle.up(state, wish, say)
     took_s = time.monotonic() - began_s
     if as_json:
         common.print_json(
@@ -104,14 +100,16 @@ def up(  # noqa: PLR0917 - options, never positions
     if choice.is_here(plan):
         print(f"  ftrun sbatch -N {len(plan.hosts)} train.sh")
     print("  ftrun cluster run -- sinfo")
+    for line in cluster_hosts.unkept(plan):
+        print(line)
 
 
 @app.command()
 def status(name: NameOption = "", as_json: Json = False) -> int:
     """Show the hosts of a cluster, their daemons and nodes; exit 1 if not all daemons live."""
-    state = _state(name)
+    state = state_of(name)
     plan = state.existing_plan()
-    rows = lifecycle.status(plan)
+    rows = lifecycle.status(state, plan)
     alive = lifecycle.is_up(plan, rows)
     if as_json:
         done = [row for row in state.journal() if row.get("token") == plan.token]
@@ -126,12 +124,20 @@ def status(name: NameOption = "", as_json: Json = False) -> int:
         [
             row.host,
             row.unreached or row.state,
+            _duration(row.up_s) if row.up_s else None,
             *(_daemon(row, one) for one in ("munged", "slurmctld", "slurmd")),
+            row.kept_by or "nobody",
             row.reason or None,
         ]
         for row in rows
     ]
-    common.print_table(["HOST", "NODE", "MUNGED", "SLURMCTLD", "SLURMD", "REASON"], cells)
+    titles = ["HOST", "NODE", "UP", "MUNGED", "SLURMCTLD", "SLURMD", "KEPT BY", "REASON"]
+    common.print_table(titles, cells)
+    for row in rows:
+        for one in row.done[-STARTS_SHOWN:]:
+            print(cluster_hosts.told(row.host, one))
+    for line in cluster_hosts.unkept(plan):
+        print(line)
     return 0 if alive else EXIT_FAILED
 
 
@@ -143,8 +149,8 @@ def down(
     ] = False,
 ) -> None:
     """Take a cluster down: no process, key or claim is left on any host; logs stay."""
-    state = _state(name)
-    ended = lifecycle.down(state, _say, force=force)
+    state = state_of(name)
+    ended = lifecycle.down(state, say, force=force)
     print(f"cluster {state.name} is down: {ended} processes ended")
 
 
@@ -154,20 +160,20 @@ def run(
     name: NameOption = "",
 ) -> None:
     """Run a command as a client of a cluster, over SSH on its first host if this machine is none; exit as the command does."""
-    _exec(_state(name).existing_plan(), command)
+    _exec(state_of(name).existing_plan(), command)
 
 
 @app.command()
 def shell(name: NameOption = "") -> None:
     """Open your shell as a client of a cluster."""
-    plan = _state(name).existing_plan()
+    plan = state_of(name).existing_plan()
     _exec(plan, [os.environ.get("SHELL") or "/bin/sh"] if choice.is_here(plan) else [])
 
 
 @app.command()
 def env(name: NameOption = "") -> None:
     """Print the variables that make a shell a client of a cluster: eval "$(ftrun cluster env)"."""
-    for key, value in choice.variables(_state(name).existing_plan().folder).items():
+    for key, value in choice.variables(state_of(name).existing_plan().folder).items():
         print(f"export {key}={shlex.quote(value)}")
 
 
@@ -179,7 +185,7 @@ def logs(
     as_json: Json = False,
 ) -> int:
     """Print the ends of the daemons' logs on all hosts."""
-    answers = lifecycle.logs(_state(name).existing_plan(), daemon, lines)
+    answers = lifecycle.logs(state_of(name).existing_plan(), daemon, lines)
     if as_json:
         common.print_json(
             {target: answer.done[0] if answer.ok else answer.failed for target, answer in answers.items()}
@@ -211,14 +217,6 @@ def list_clusters(as_json: Json = False) -> None:
     )
 
 
-def _state(name: str) -> ClusterState:
-    """The cluster that is meant: the one named, that of FTRUN_CLUSTER, the only one, or `default`."""
-    if name or os.environ.get("FTRUN_CLUSTER"):
-        return ClusterState(name or os.environ["FTRUN_CLUSTER"])
-    there = known()
-    return there[0] if len(there) == 1 else ClusterState(DEFAULT)
-
-
 def _exec(plan: Plan, command: list[str]) -> None:
     # exec, not a child: the command owns the terminal, the signals and the exit status.
     environment = dict(os.environ) | choice.variables(plan.folder)
@@ -240,10 +238,6 @@ def _exec(plan: Plan, command: list[str]) -> None:
         os.execve(program, words, environment)  # noqa: S606 - no shell is wanted
     except OSError as error:
         raise UserError(f"{program}: {error.strerror}", 126) from error
-
-
-def _say(line: str) -> None:
-    print(f"ftrun: {line} ...", file=sys.stderr, flush=True)
 
 
 class _Progress:

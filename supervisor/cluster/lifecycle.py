@@ -7,16 +7,18 @@ again, and the second one does what is missing; `down` ends whatever there is of
 from __future__ import annotations
 
 import base64
+import dataclasses
 import getpass
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ftrun.hooks.cluster.nodes import SETTLED
 from ftrun.slurm.cluster.conf import cgroup_conf_text
 from ftrun.slurm.cluster.plan import Host, Plan, slurm_conf
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.cluster import findings, remote
+from ftrun.supervisor.cluster import findings, remote, watch
 from ftrun.supervisor.cluster.findings import Facts
 from ftrun.supervisor.cluster.hosts import Target
 from ftrun.supervisor.cluster.remote import HostAnswer
@@ -46,7 +48,11 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
-    """One host: its daemons (name -> {"pid", "up_s", "frozen"}), Slurm's word on its node, and why it could not be asked."""
+    """One host: its daemons (name -> {"pid", "up_s", "frozen"}), Slurm's word on its node, and why it could not be asked.
+
+    `kept_by`: who starts what is dead there (systemd, cron, ssh), "" for nobody. `up_s`: since when the host is up. `done`: what was started
+    again there, by whom and when, the last of it.
+    """
 
     host: str
     target: str
@@ -55,6 +61,9 @@ class HostStatus:
     state: str
     reason: str
     unreached: str
+    kept_by: str
+    up_s: float
+    done: Sequence[Mapping[str, Any]]
 
 
 def up(state: ClusterState, wish: Wish, told: Told) -> tuple[Plan, Survey | None]:
@@ -72,9 +81,16 @@ def up(state: ClusterState, wish: Wish, told: Told) -> tuple[Plan, Survey | None
             state.record("plan.intent", token=plan.token, hosts=[host.target for host in plan.hosts])
             state.keep_plan(plan)
             state.record("plan.done", token=plan.token)
-        _claim(state, plan, told)
-        _start(state, plan, told)
-        return plan, found
+        return settle(state, plan, told), found
+
+
+def settle(state: ClusterState, plan: Plan, told: Told) -> Plan:
+    """Make the hosts what the plan says: claimed, with their files and daemons; what is so already stays. Raises UserError.
+
+    Returns the plan with who looks after the daemons of each host. `state` is locked. Daemons that live with another slurm.conf than the plan's are started again.
+    """
+    claim(state, plan, told)
+    return _start(state, plan, told)
 
 
 def _same_hosts(plan: Plan, wish: Wish) -> None:
@@ -83,13 +99,19 @@ def _same_hosts(plan: Plan, wish: Wish) -> None:
     if wanted != living and not (wish.partial and living < wanted):
         names = ",".join(host.target for host in plan.hosts)
         raise UserError(
-            f"cluster {plan.name} is there with other hosts ({names}): take it down first, or choose another --name"
+            f"cluster {plan.name} is there with other hosts ({names}): `ftrun cluster add` or `remove` changes them, another --name makes another"
         )
 
 
 def _new_plan(name: str, wish: Wish, told: Told) -> tuple[Plan, Survey]:
     told(f"surveying {len(wish.targets)} hosts")
     found = survey(wish.targets, wish.base_port, wish.shared, allow_public=wish.allow_public)
+    refuse_bad(found, wish, told)
+    return make_plan(name, wish, found.without(found.bad)), found
+
+
+def refuse_bad(found: Survey, wish: Wish, told: Told) -> None:
+    """Raise UserError where hosts are bad, unless the wish goes on with the rest of them."""
     if found.bad:
         lines = [
             f"{one.target}: {one.topic}: {one.text}" for one in found.findings if one.level == findings.BAD
@@ -100,7 +122,6 @@ def _new_plan(name: str, wish: Wish, told: Told) -> tuple[Plan, Survey]:
             raise UserError(f"nothing was changed: {lines[0]}{more}{rest}", EXIT_FAILED)
         for line in lines:
             told(f"left out: {line}")
-    return make_plan(name, wish, found.without(found.bad)), found
 
 
 def make_plan(name: str, wish: Wish, found: Survey) -> Plan:
@@ -145,9 +166,10 @@ def _host(target: str, one: Facts, slots: int) -> Host:
     )
 
 
-def _claim(state: ClusterState, plan: Plan, told: Told) -> None:
+def claim(state: ClusterState, plan: Plan, told: Told, hosts: Sequence[Host] = ()) -> None:
+    """Claim hosts (default: all) for the cluster. Raises UserError where another cluster has one: then none was claimed anew."""
     told("claiming the hosts")
-    claim = {
+    step = {
         "do": "claim",
         "token": plan.token,
         "name": plan.name,
@@ -157,16 +179,16 @@ def _claim(state: ClusterState, plan: Plan, told: Told) -> None:
         "folder": plan.folder,
     }
     state.record("claim.intent", token=plan.token)
-    answers = remote.ask({host.target: [claim] for host in plan.hosts})
+    answers = remote.ask({host.target: [step] for host in hosts or plan.hosts})
     refused = [answer for answer in answers.values() if not answer.ok]
     if refused:
-        state.record("claim.failed", token=plan.token, why=_lines(refused))
+        state.record("claim.failed", token=plan.token, why=failures(refused))
         _give_back(
             state,
             plan,
             [target for target, answer in answers.items() if answer.ok and answer.done[0]["taken"]],
         )
-        raise UserError(f"nothing was started: {_lines(refused)}", EXIT_FAILED)
+        raise UserError(f"nothing was started: {failures(refused)}", EXIT_FAILED)
     state.record("claim.done", token=plan.token)
 
 
@@ -184,7 +206,7 @@ def _was_started(state: ClusterState, plan: Plan) -> bool:
     return any(row["kind"] == "start.intent" and row.get("token") == plan.token for row in state.journal())
 
 
-def _start(state: ClusterState, plan: Plan, told: Told) -> None:
+def _start(state: ClusterState, plan: Plan, told: Told) -> Plan:
     told(f"starting munged, slurmctld on {plan.head.name} and {len(plan.hosts)} slurmd")
     state.record("start.intent", token=plan.token)
     place = _placing(state, plan)
@@ -197,9 +219,18 @@ def _start(state: ClusterState, plan: Plan, told: Told) -> None:
     }
     _carry_out(state, plan, first)
     state.record("controller.done", token=plan.token)
-    _carry_out(state, plan, {host.target: [_starting(plan, host, "slurmd")] for host in plan.hosts})
+    answers = _carry_out(
+        state,
+        plan,
+        {host.target: [_starting(plan, host, "slurmd"), _looking_after(plan, host)] for host in plan.hosts},
+    )
+    plan = dataclasses.replace(
+        plan, kept_by={host.name: answers[host.target].done[1]["by"] for host in plan.hosts}
+    )
+    state.keep_plan(plan)
+    state.record("keepers.done", token=plan.token, kept_by=plan.kept_by)
     told("waiting until all nodes are idle")
-    answer = remote.ask({plan.head.target: [_nodes_step(plan, READY_S)]})[plan.head.target]
+    answer = remote.ask({plan.head.target: [slurm_step(plan, "nodes", wait_s=READY_S)]})[plan.head.target]
     if not answer.ok:
         raise _failed(state, plan, answer.failed)
     missing = [
@@ -210,11 +241,13 @@ def _start(state: ClusterState, plan: Plan, told: Told) -> None:
     if missing:
         raise _failed(state, plan, "; ".join(missing))
     state.record("up.done", token=plan.token)
+    watch.ensure(state, plan)
+    return plan
 
 
 def is_usable(node_state: str) -> bool:
-    """Whether Slurm starts jobs on a node of that state, or would."""
-    return node_state in {"idle", "mixed", "allocated"}
+    """Whether Slurm starts jobs on a node of that state, or would if nobody had drained it."""
+    return node_state in SETTLED
 
 
 def why(row: Mapping[str, str]) -> str:
@@ -222,10 +255,14 @@ def why(row: Mapping[str, str]) -> str:
     return f" ({row['reason']})" if row["reason"] else ""
 
 
-def _carry_out(state: ClusterState, plan: Plan, requests: Mapping[str, Sequence[remote.Step]]) -> None:
-    failed = [answer for answer in remote.ask(requests).values() if not answer.ok]
+def _carry_out(
+    state: ClusterState, plan: Plan, requests: Mapping[str, Sequence[remote.Step]]
+) -> dict[str, HostAnswer]:
+    answers = remote.ask(requests)
+    failed = [answer for answer in answers.values() if not answer.ok]
     if failed:
-        raise _failed(state, plan, _lines(failed))
+        raise _failed(state, plan, failures(failed))
+    return answers
 
 
 def _failed(state: ClusterState, plan: Plan, reason: str) -> UserError:
@@ -260,23 +297,34 @@ def _starting(plan: Plan, host: Host, *daemons: str) -> dict[str, Any]:
     }
 
 
-def _nodes_step(plan: Plan, wait_s: float = 0.0) -> dict[str, Any]:
-    return {"do": "nodes", "folder": plan.folder, "programs": plan.programs[plan.head.name], "wait_s": wait_s}
+def _looking_after(plan: Plan, host: Host) -> dict[str, Any]:
+    daemons = ("munged", *(["slurmctld"] if host is plan.head else []), "slurmd")
+    wish = {**_starting(plan, host, *daemons), "name": plan.name, "node": host.name}
+    return {"do": "look_after", "keep": wish}
 
 
-def status(plan: Plan) -> list[HostStatus]:
+def slurm_step(plan: Plan, what: str, **more: Any) -> dict[str, Any]:
+    """A step for the controller's host that asks Slurm, or tells it something."""
+    return {"do": what, "folder": plan.folder, "programs": plan.programs[plan.head.name], **more}
+
+
+def status(state: ClusterState, plan: Plan) -> list[HostStatus]:
     """How each host is, by its own word and by Slurm's."""
-    own = {"do": "status", "token": plan.token, "folder": plan.folder}
+    own = {"token": plan.token, "folder": plan.folder}
+    both = [{"do": "status", **own}, {"do": "kept", **own}]
     requests = {
-        host.target: [own, *([_nodes_step(plan)] if host is plan.head else [])] for host in plan.hosts
+        host.target: [*both, *([slurm_step(plan, "nodes")] if host is plan.head else [])]
+        for host in plan.hosts
     }
     answers = remote.ask(requests)
     from_head = answers[plan.head.target].done
-    nodes = from_head[1] if len(from_head) > 1 else {}
+    nodes = from_head[2] if len(from_head) > 2 else {}
+    is_watched = watch.is_alive(state, plan)
     rows = []
     for host in plan.hosts:
         answer, node = answers[host.target], nodes.get(host.name, {"state": "unknown", "reason": ""})
         one: dict[str, Any] = answer.done[0] if answer.done else {"daemons": {}, "processes": 0}
+        kept: dict[str, Any] = answer.done[1] if len(answer.done) > 1 else {"by": "", "up_s": 0, "done": []}
         rows.append(
             HostStatus(
                 host=host.name,
@@ -286,6 +334,9 @@ def status(plan: Plan) -> list[HostStatus]:
                 state=node["state"],
                 reason=node["reason"],
                 unreached="" if answer.done else answer.failed,
+                kept_by=kept["by"] or (watch.BY if is_watched and host in plan.unkept else ""),
+                up_s=kept["up_s"],
+                done=kept["done"],
             )
         )
     return rows
@@ -310,24 +361,31 @@ def down(state: ClusterState, told: Told, *, force: bool = False) -> int:
             _refuse_jobs(plan)
         told(f"ending all processes of cluster {plan.name} on {len(plan.hosts)} hosts")
         state.record("down.intent", token=plan.token)
-        own = {"token": plan.token, "folder": plan.folder}
-        steps = [{"do": "stop", **own}, {"do": "remove", **own}, {"do": "release", **own}]
-        answers = remote.ask({host.target: steps for host in plan.hosts})
+        answers = remote.ask({host.target: leaving_steps(plan) for host in plan.everywhere})
         failed = [answer for answer in answers.values() if not answer.ok]
         if failed:
-            state.record("down.failed", token=plan.token, why=_lines(failed))
+            state.record("down.failed", token=plan.token, why=failures(failed))
             raise UserError(
-                f"not all of cluster {plan.name} is down: {_lines(failed)}; say `down` again", EXIT_FAILED
+                f"not all of cluster {plan.name} is down: {failures(failed)}; say `down` again", EXIT_FAILED
             )
         state.forget()
-        ended = sum(int(answer.done[0]["ended"]) for answer in answers.values())
+        watch.await_end(state)
+        ended = sum(int(answer.done[1]["ended"]) for answer in answers.values())
         state.record("down.done", token=plan.token, ended=ended)
         return ended
 
 
+def leaving_steps(plan: Plan) -> list[remote.Step]:
+    """The steps after which nothing of the cluster is on a host but logs; the second one answers {"ended": how many processes}.
+
+    Who starts what is dead goes first: it must never start anything again.
+    """
+    own = {"token": plan.token, "folder": plan.folder}
+    return [{"do": what, **own} for what in ("let_go", "stop", "remove", "release")]
+
+
 def _refuse_jobs(plan: Plan) -> None:
-    step = {"do": "jobs", "folder": plan.folder, "programs": plan.programs[plan.head.name]}
-    answer = remote.ask({plan.head.target: [step]})[plan.head.target]
+    answer = remote.ask({plan.head.target: [slurm_step(plan, "jobs")]})[plan.head.target]
     if answer.ok and answer.done[0]:
         jobs = answer.done[0]
         raise UserError(
@@ -342,5 +400,6 @@ def logs(plan: Plan, daemon: str, lines: int) -> dict[str, HostAnswer]:
     return remote.ask({host.target: [step] for host in plan.hosts})
 
 
-def _lines(answers: Sequence[HostAnswer]) -> str:
+def failures(answers: Sequence[HostAnswer]) -> str:
+    """What failed on which hosts, in one line."""
     return "; ".join(f"{answer.target}: {answer.failed}" for answer in answers)
