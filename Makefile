@@ -4,8 +4,9 @@ FROM ?= 0
 MIB ?= 1024
 RUNS ?= 10000
 HOURS ?= 1
+ROUNDS ?= 50
 
-.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster
+.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds
 
 check:
 	.ci/env dev
@@ -49,6 +50,11 @@ test-accounting:
 test-cluster:
 	.ci/env cluster
 	.venv/bin/python -m pytest -q -n 0 -m "slurm or cluster" tests/cluster
+
+# ROUNDS=50: so often a cluster comes up on three hosts and goes, and nothing of it is left. As root.
+test-cluster-rounds:
+	.ci/env cluster
+	FTRUN_CLUSTER_ROUNDS=$(ROUNDS) .venv/bin/python -m pytest -q -n 0 -m "slurm or cluster" tests/cluster/test_keeping.py -k many_times
 
 # What other recovery services bring along: their faults, scripts and options (docs/vendors.md).
 test-vendors:

@@ -2,45 +2,53 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import shlex
 import shutil
 import sys
 import time
-from typing import Annotated, Self
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Self
 
 import typer
 
 from ftrun.slurm.client.nodeset import fold
 from ftrun.slurm.cluster.plan import Plan
-from ftrun.supervisor.cli import cluster_hosts, common
-from ftrun.supervisor.cli.cluster_hosts import (
-    HostfileOption,
-    HostsArgument,
-    NameOption,
-    PortOption,
-    PublicOption,
-    SharedOption,
-    say,
-    state_of,
-)
+from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, argument, option
-from ftrun.supervisor.cluster import choice, hosts, lifecycle
+from ftrun.supervisor.cluster import choice, hosts, lifecycle, membership
 from ftrun.supervisor.cluster import survey as cluster_survey
-from ftrun.supervisor.cluster.state import known
+from ftrun.supervisor.cluster.state import ClusterState, known
 from ftrun.supervisor.cluster.survey import Survey
 from ftrun.supervisor.model.errors import UserError
 
 app = typer.Typer(help="A private, real Slurm on your own hosts, over SSH.", no_args_is_help=True)
 
+DEFAULT = "default"
 EXIT_FAILED = 1
 STARTS_SHOWN = 3
 """How many starts by its keeper `status` tells of each host."""
 
-app.command()(cluster_hosts.add)
-app.command()(cluster_hosts.remove)
-app.command()(cluster_hosts.drain)
-app.command()(cluster_hosts.resume)
+NameOption = Annotated[
+    str, option("--name", "Which cluster [default: FTRUN_CLUSTER, else the only one, else `default`].")
+]
+HostsArgument = Annotated[
+    list[str] | None, argument("[HOSTS]...", "gpu[01-08], @group of ClusterShell, or localhost.")
+]
+HostfileOption = Annotated[
+    str, option("--hostfile", "A file with `host` or `host slots=8` on each line.", "FILE")
+]
+PortOption = Annotated[
+    int,
+    option(
+        "--base-port", "The first of 210 ports that the hosts use between them.", "PORT", min=1024, max=65_000
+    ),
+]
+SharedOption = Annotated[str, option("--shared", "A folder that all hosts see [default: your home].", "DIR")]
+PublicOption = Annotated[
+    bool, option("--allow-public", "Permit daemons to listen on addresses that the internet reaches.")
+]
 
 
 @app.command()
@@ -81,8 +89,8 @@ def up(  # noqa: PLR0917 - options, never positions
     """Bring a cluster up on these hosts, or mend it; return when all its nodes are usable."""
     began_s = time.monotonic()
     wish = lifecycle.Wish(hosts.targets(words or [], hostfile), base_port, shared, partial, allow_public)
-    state = state_of(name)
-    plan, found = lifecycle.up(state, wish, say)
+    state = _state(name)
+    plan, found = lifecycle.up(state, wish, _say)
     took_s = time.monotonic() - began_s
     if as_json:
         common.print_json(
@@ -100,14 +108,14 @@ def up(  # noqa: PLR0917 - options, never positions
     if choice.is_here(plan):
         print(f"  ftrun sbatch -N {len(plan.hosts)} train.sh")
     print("  ftrun cluster run -- sinfo")
-    for line in cluster_hosts.unkept(plan):
+    for line in _unkept(plan):
         print(line)
 
 
 @app.command()
 def status(name: NameOption = "", as_json: Json = False) -> int:
     """Show the hosts of a cluster, their daemons and nodes; exit 1 if not all daemons live."""
-    state = state_of(name)
+    state = _state(name)
     plan = state.existing_plan()
     rows = lifecycle.status(state, plan)
     alive = lifecycle.is_up(plan, rows)
@@ -135,8 +143,8 @@ def status(name: NameOption = "", as_json: Json = False) -> int:
     common.print_table(titles, cells)
     for row in rows:
         for one in row.done[-STARTS_SHOWN:]:
-            print(cluster_hosts.told(row.host, one))
-    for line in cluster_hosts.unkept(plan):
+            print(_told(row.host, one))
+    for line in _unkept(plan):
         print(line)
     return 0 if alive else EXIT_FAILED
 
@@ -149,9 +157,76 @@ def down(
     ] = False,
 ) -> None:
     """Take a cluster down: no process, key or claim is left on any host; logs stay."""
-    state = state_of(name)
-    ended = lifecycle.down(state, say, force=force)
+    state = _state(name)
+    ended = lifecycle.down(state, _say, force=force)
     print(f"cluster {state.name} is down: {ended} processes ended")
+
+
+@app.command()
+def add(  # noqa: PLR0917 - options, never positions
+    words: HostsArgument = None,
+    hostfile: HostfileOption = "",
+    name: NameOption = "",
+    shared: SharedOption = "",
+    allow_public: PublicOption = False,
+    as_json: Json = False,
+) -> None:
+    """Add hosts to a living cluster; return when they are usable. Jobs go on."""
+    began_s = time.monotonic()
+    targets = hosts.targets(words or [], hostfile)
+    state = _state(name)
+    wish = lifecycle.Wish(targets, state.existing_plan().base_port, shared, allow_public=allow_public)
+    plan, new = membership.add(state, wish, _say)
+    took_s = time.monotonic() - began_s
+    if as_json:
+        added = [host.name for host in new]
+        everyone = [host.name for host in plan.hosts]
+        common.print_json({"name": plan.name, "added": added, "hosts": everyone, "took_s": round(took_s, 2)})
+        return
+    what = fold(host.name for host in new) if new else "nobody"
+    print(f"cluster {plan.name} has {len(plan.hosts)} nodes: {what} was added in {took_s:.1f} s")
+
+
+@app.command()
+def remove(
+    words: HostsArgument = None,
+    hostfile: HostfileOption = "",
+    name: NameOption = "",
+    force: Annotated[
+        bool,
+        option(
+            "--force", "Even if jobs run on them (they end as with a node that died) or one cannot be asked."
+        ),
+    ] = False,
+) -> None:
+    """Take hosts out of a cluster: no process, key or claim is left on them; jobs on the others go on."""
+    names = [target.name for target in hosts.targets(words or [], hostfile)]
+    plan, notes = membership.remove(_state(name), names, _say, force=force)
+    for note in notes:
+        print(f"ftrun: note: {note}", file=sys.stderr)
+    print(f"cluster {plan.name} has {len(plan.hosts)} nodes: {fold(names)} was removed")
+
+
+@app.command()
+def drain(
+    words: HostsArgument = None,
+    hostfile: HostfileOption = "",
+    name: NameOption = "",
+    reason: Annotated[str, option("--reason", "What others should know [default: by whom].", "TEXT")] = "",
+) -> None:
+    """Let no more jobs start on hosts of a cluster; those that run go on."""
+    names = [target.name for target in hosts.targets(words or [], hostfile)]
+    by = f"by {getpass.getuser()}@{os.uname().nodename}"
+    nodes = membership.drain(_state(name), names, reason or by)
+    print(f"{fold(nodes)} takes no more jobs; `ftrun cluster resume` ends that")
+
+
+@app.command()
+def resume(words: HostsArgument = None, hostfile: HostfileOption = "", name: NameOption = "") -> None:
+    """Let jobs start again on hosts that were drained, or are down."""
+    names = [target.name for target in hosts.targets(words or [], hostfile)]
+    nodes = membership.resume(_state(name), names)
+    print(f"{fold(nodes)} takes jobs")
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -160,20 +235,20 @@ def run(
     name: NameOption = "",
 ) -> None:
     """Run a command as a client of a cluster, over SSH on its first host if this machine is none; exit as the command does."""
-    _exec(state_of(name).existing_plan(), command)
+    _exec(_state(name).existing_plan(), command)
 
 
 @app.command()
 def shell(name: NameOption = "") -> None:
     """Open your shell as a client of a cluster."""
-    plan = state_of(name).existing_plan()
+    plan = _state(name).existing_plan()
     _exec(plan, [os.environ.get("SHELL") or "/bin/sh"] if choice.is_here(plan) else [])
 
 
 @app.command()
 def env(name: NameOption = "") -> None:
     """Print the variables that make a shell a client of a cluster: eval "$(ftrun cluster env)"."""
-    for key, value in choice.variables(state_of(name).existing_plan().folder).items():
+    for key, value in choice.variables(_state(name).existing_plan().folder).items():
         print(f"export {key}={shlex.quote(value)}")
 
 
@@ -185,7 +260,7 @@ def logs(
     as_json: Json = False,
 ) -> int:
     """Print the ends of the daemons' logs on all hosts."""
-    answers = lifecycle.logs(state_of(name).existing_plan(), daemon, lines)
+    answers = lifecycle.logs(_state(name).existing_plan(), daemon, lines)
     if as_json:
         common.print_json(
             {target: answer.done[0] if answer.ok else answer.failed for target, answer in answers.items()}
@@ -215,6 +290,18 @@ def list_clusters(as_json: Json = False) -> None:
         ["NAME", "HOSTS", "SLURM"],
         [[plan.name, fold(host.name for host in plan.hosts), _version(plan)] for plan in plans],
     )
+
+
+def _state(name: str) -> ClusterState:
+    """The cluster that is meant: the one named, that of FTRUN_CLUSTER, the only one, or `default`."""
+    if name or os.environ.get("FTRUN_CLUSTER"):
+        return ClusterState(name or os.environ["FTRUN_CLUSTER"])
+    there = known()
+    return there[0] if len(there) == 1 else ClusterState(DEFAULT)
+
+
+def _say(line: str) -> None:
+    print(f"ftrun: {line} ...", file=sys.stderr, flush=True)
 
 
 def _exec(plan: Plan, command: list[str]) -> None:
@@ -316,3 +403,19 @@ def _duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def _unkept(plan: Plan) -> Iterator[str]:
+    """A line about the hosts that do not come back by themselves, if there are any."""
+    if plan.unkept:
+        names = fold(host.name for host in plan.unkept)
+        yield f"note: {names}: neither systemd with linger nor cron: does not come back by itself after a reboot; {os.uname().nodename} starts what is dead there over SSH while it can"
+
+
+def _told(host: str, one: Mapping[str, Any]) -> str:
+    """One line about what the keeper of a host did."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one["at_s"]))
+    if one["did"] == "left":
+        return f"{at}  {host} left the cluster, by {one['by']}: {one['why']}"
+    what = "started" if one["did"] == "started" else "did not start"
+    return f"{at}  {host}: {one['by']} {what} {one['daemon']}: {one['why']}"

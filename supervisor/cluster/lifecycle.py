@@ -368,6 +368,7 @@ def down(state: ClusterState, told: Told, *, force: bool = False) -> int:
             raise UserError(
                 f"not all of cluster {plan.name} is down: {failures(failed)}; say `down` again", EXIT_FAILED
             )
+        state.record("down.ended", token=plan.token)
         state.forget()
         watch.await_end(state)
         ended = sum(int(answer.done[1]["ended"]) for answer in answers.values())

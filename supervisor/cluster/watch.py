@@ -37,14 +37,17 @@ def watch(state: ClusterState) -> None:
         if not is_mine:
             return
         first = state.plan()
-        while (plan := _same(state, first)) is not None and plan.unkept:
+        while True:  # `up` has just seen all daemons alive: a pause comes first
+            next_s = time.monotonic() + PERIOD_S
+            while time.monotonic() < next_s and _same(state, first) is not None:
+                time.sleep(LOOK_S)
+            plan = _same(state, first)
+            if plan is None or not plan.unkept:
+                return
             by = f"{getpass.getuser()}@{os.uname().nodename} over SSH"
             step = {"do": "run_keeper", "folder": plan.folder, "by": by}
             with contextlib.suppress(UserError):
                 remote.ask({host.target: [step] for host in plan.unkept}, ASK_S)
-            next_s = time.monotonic() + PERIOD_S
-            while time.monotonic() < next_s and _same(state, first) is not None:
-                time.sleep(LOOK_S)
 
 
 def _same(state: ClusterState, first: Plan | None) -> Plan | None:

@@ -109,7 +109,7 @@ def test_an_up_that_was_cut_is_mended_by_the_next(hosts: Hosts, place: str) -> N
     assert nothing(hosts) == left(hosts)
 
 
-@pytest.mark.parametrize("place", ["down.intent"])
+@pytest.mark.parametrize("place", ["down.intent", "down.ended"])
 def test_a_down_that_was_cut_is_ended_by_the_next(cluster: Hosts, place: str) -> None:
     """kill -9 behind the intent; then a host that cannot be asked; the next `down` ends it all the same."""
     cluster.ftrun("h1", "cluster", "down", env={"FTRUN_CRASH_AT": f"record:after:{place}"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from typing import Any
@@ -14,6 +15,7 @@ from tests.cluster.hosts import Hosts, left, left_on, nothing, wait
 pytestmark = [pytest.mark.slurm, pytest.mark.cluster]
 CRON = True
 FOLDER = "/var/tmp/ftrun-61001/default"
+ROUNDS = int(os.environ.get("FTRUN_CLUSTER_ROUNDS", "3"))
 CRON_S = 90.0
 """cron looks once a minute."""
 
@@ -117,6 +119,16 @@ def test_after_down_and_after_removal_nobody_starts_anything(cluster: Hosts) -> 
     assert [] == gone
     assert 0 == down.returncode, down.stderr
     assert nothing(cluster) == left(cluster)
+
+
+def test_up_and_down_many_times_leave_nothing(hosts: Hosts) -> None:
+    """FTRUN_CLUSTER_ROUNDS times (`make test-cluster-rounds`): no process, file, key, claim or line of cron, and as many processes as before."""
+    for number in range(ROUNDS):
+        up = hosts.ftrun("h1", "cluster", "up", "h[1-3]")
+        down = hosts.ftrun(f"h{number % 3 + 1}", "cluster", "down")
+
+        assert (0, 0) == (up.returncode, down.returncode), (number, up.stderr, down.stderr)
+        assert nothing(hosts) == left(hosts), number
 
 
 def test_a_host_that_was_removed_while_it_was_off_leaves_when_it_is_back(cluster: Hosts) -> None:

@@ -46,14 +46,17 @@ def test_hosts_without_cron_are_looked_after_over_ssh_and_it_is_said_what_that_m
     assert nothing(hosts) == left(hosts)
 
 
-def test_down_ends_who_looks_after_the_hosts_also_where_it_hangs_on_a_frozen_one(hosts: Hosts) -> None:
-    """A host that froze in the middle is no reason to leave a process behind."""
+def test_a_down_that_met_a_frozen_host_is_said_again(hosts: Hosts) -> None:
+    """It says which host does not answer, and keeps the plan; after the thaw nothing is left, also nobody who looks after the hosts."""
     up = hosts.ftrun("h1", "cluster", "up", "h[2-3]")
     assert 0 == up.returncode, up.stderr
     hosts.send("h3", signal.SIGSTOP)
+    frozen = hosts.ftrun("h1", "cluster", "down")
     hosts.send("h3", signal.SIGCONT)
     down = hosts.ftrun("h1", "cluster", "down")
 
+    assert 1 == frozen.returncode
+    assert "not all of cluster default is down: h3: " in frozen.stderr
     assert 0 == down.returncode, down.stderr
     assert nothing(hosts) == left(hosts)
 
