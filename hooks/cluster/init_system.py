@@ -28,9 +28,13 @@ def systemd_mode() -> Optional[str]:
 
 def systemctl(*words: str) -> bool:
     """Whether systemctl did this."""
+    return _works(["systemctl", _mode(), "--quiet", *words])
+
+
+def _works(command: list[str]) -> bool:
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run(
-            ["systemctl", _mode(), "--quiet", *words],
+            command,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             env=environment(), timeout=ASK_S, check=False,
         )  # fmt: skip
@@ -40,10 +44,11 @@ def systemctl(*words: str) -> bool:
 
 def scope_words() -> list[str]:
     """The words before a daemon's command that give it a scope of its own, which outlives the session and the unit that it is started
-    from (KillUserProcesses); [] where there is no systemd for this user.
+    from (KillUserProcesses); [] where systemd makes none for this user.
     """
     mode = systemd_mode()
-    return [] if mode is None else ["systemd-run", mode, "--scope", "--quiet", "--collect", "--"]
+    words = ["systemd-run", mode, "--scope", "--quiet", "--collect", "--"] if mode else []
+    return words if words and _works([*words, "true"]) else []
 
 
 def environment() -> dict[str, str]:

@@ -70,7 +70,7 @@ def _kept(step: dict[str, Any]) -> dict[str, Any]:
     if not dead and memory.is_time("asked", ASK_EVERY_S) and _is_node(step, memory) is False:
         return _left(step)
     if memory.is_time("touched", TOUCH_EVERY_S):
-        _touch(step["folder"])
+        _touch(step)
     memory.save()
     return {"started": started, "failed": failed, "postponed": postponed, "left": False}
 
@@ -147,11 +147,16 @@ def _lines(folder: str) -> list[dict[str, Any]]:
     return found
 
 
-def _touch(folder: str) -> None:
+def _touch(step: dict[str, Any]) -> None:
     """Let nothing of the cluster look forgotten: systemd-tmpfiles removes from /var/tmp what nobody used for 30 days."""
     with contextlib.suppress(OSError):
         os.utime(claim.PATH, follow_symlinks=False)
-    for path, _, names in os.walk(folder):
-        for name in (".", *names):
-            with contextlib.suppress(OSError):
-                os.utime(os.path.join(path, name), follow_symlinks=False)
+    above = os.path.dirname(step["folder"]) + os.sep
+    bundles = {
+        os.path.dirname(os.path.dirname(one)) for one in step["programs"].values() if one.startswith(above)
+    }
+    for folder in (step["folder"], *bundles):
+        for path, _, names in os.walk(folder):
+            for name in (".", *names):
+                with contextlib.suppress(OSError):
+                    os.utime(os.path.join(path, name), follow_symlinks=False)

@@ -282,7 +282,7 @@ def left_on(hosts: Hosts, name: str) -> list[str]:
     find = [
         "sh",
         "-c",
-        "find /var/tmp /tmp /var/spool/cron -mindepth 1 ! -type d ! -path '*/log/*'; find /mnt/home -path '*systemd*'",
+        "find /var/tmp /tmp /var/spool/cron -mindepth 1 ! -type d ! -path '*/log/*'; find /mnt/home -path '*systemd*' ! -type d",
     ]
     return hosts.processes(name) + hosts.run(name, find, user="root").stdout.split()
 
