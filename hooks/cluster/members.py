@@ -74,6 +74,16 @@ def members(token: str, folder: str) -> Members:
     )
 
 
+def variable_of(pid: int, name: str) -> str:
+    """A variable in the environment of a living daemon; "" without one."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as stream:
+        for one in stream.read().split(b"\0"):
+            key, _, value = one.partition(b"=")
+            if key.decode("utf-8", "replace") == name:
+                return value.decode("utf-8", "replace")
+    return ""
+
+
 def _is_daemon(words: list[str], folder: str) -> bool:
     """Whether this is the daemon itself and no step, nor the ssh of a sshfs: its command line names a file of the cluster."""
     return any(folder in word for word in words) and os.path.basename(words[0]) not in {"slurmstepd", "ssh"}

@@ -1,7 +1,8 @@
 """The folder of a cluster on this host: its files written, its keys removed, the ends of its logs. (I/O)
 
 `/var/tmp/ftrun-<uid>/<name>` has etc/ (configuration), key/ (munge's key), munge/ (its socket), bin/ (links to the commands of Slurm, and what
-stands before slurmstepd), run/, state/, spool/ and log/. Only the user can enter it; where root made the cluster everybody can, but for key/ and state/.
+stands before slurmstepd), keep/ (what looks after the daemons), run/, state/, spool/ and log/. Only the user can enter it; where root made
+the cluster everybody can, but for PRIVATE.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import stat
 import sys
 from typing import Any
 
+from ftrun.hooks.cluster import claim
 from ftrun.hooks.cluster.errors import HostError
 from ftrun.hooks.cluster.survey import DAEMONS
 from ftrun.hooks.runtime.ownership import private_folder
 
-FOLDERS = ("etc", "key", "munge", "bin", "run", "state", "spool", "log")
-PRIVATE = ("key", "state")
+FOLDERS = ("etc", "key", "munge", "bin", "keep", "run", "state", "spool", "log")
+PRIVATE = ("key", "state", "keep")
 KEPT_BY_REMOVE = ("log",)
 LOG_BYTES = 64 << 10
 
@@ -71,9 +73,12 @@ def open_folder(folder: str) -> str:
 
 
 def remove(step: dict[str, Any]) -> dict[str, Any]:
-    """Remove the cluster's folder but for its logs: keys first. Returns {"logs": their folder or ""}."""
-    folder = step["folder"]
-    if not _is_own(folder):
+    """Remove the cluster's folder but for its logs: keys first. Returns {"logs": their folder or ""}.
+
+    A cluster of another `token` that has this host with a folder of the same name keeps it.
+    """
+    folder, theirs = step["folder"], claim.held()
+    if not _is_own(folder) or (theirs.get("folder") == folder and theirs.get("token") != step["token"]):
         return {"logs": ""}
     names = sorted(os.listdir(folder), key=lambda name: name != "key")
     for name in names:

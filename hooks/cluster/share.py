@@ -17,10 +17,11 @@ import shutil
 import socket
 import subprocess
 import time
-from typing import Any
+from typing import Any, Callable
 
 from ftrun.hooks.cluster.errors import HostError
-from ftrun.hooks.cluster.members import MARK, mark_of, members
+from ftrun.hooks.cluster.launch import POLL_S, launch
+from ftrun.hooks.cluster.members import members
 from ftrun.hooks.cluster.place import write_file
 from ftrun.hooks.cluster.survey import kind_of_folder, search_path
 from ftrun.hooks.runtime.host import Machine
@@ -32,13 +33,12 @@ SERVE_S = 20.0
 MOUNT_S = 40.0
 UNMOUNT_S = 20.0
 ALIVE_S = 40.0
-POLL_S = 0.05
 ASK_AGAIN_S = 1.0
 GONE = (errno.ENOTCONN, errno.ECONNABORTED)
 MADE = "share.made"
 
 SSHD_CONFIG = """\
-Port {port}
+Port {share_port}
 ListenAddress {address}
 HostKey {folder}/key/share_host
 AuthorizedKeysFile {folder}/key/share_allowed
@@ -75,63 +75,72 @@ OPTIONS = {
 }
 
 
-def serve(step: dict[str, Any]) -> dict[str, Any]:
-    """Serve `share` from this host: make it where it is missing, and start the cluster's sshd unless it lives.
+def serve(step: dict[str, Any]) -> bool:
+    """Serve `share` from this host: make it where it is missing, and start the cluster's sshd unless it lives. Returns whether it was dead.
 
-    The step has `token`, `folder`, `share`, `user`, `address`, `port`, `host_key` and `allowed` (a private and a public key). Returns
-    {"started": whether it was dead}. Raises HostError, OSError.
+    The step has `token`, `folder`, `share`, `user`, `address`, `share_port`, and in `share_keys` a private and a public key, `host_key`
+    and `allowed`. Raises HostError, OSError.
     """
-    folder, share = step["folder"], step["share"]
+    folder, share, keys = step["folder"], step["share"], step["share_keys"]
     if not os.path.isdir(share):
         private_folders(share)
     _allows_writing(share)
-    _write(step, "key/share_host", step["host_key"], 0o600)
-    _write(step, "key/share_allowed", f"restrict {step['allowed']}\n", 0o600)
+    _write(step, "key/share_host", keys["host_key"], 0o600)
+    _write(step, "key/share_allowed", f"restrict {keys['allowed']}\n", 0o600)
     _write(step, "etc/share_sshd", SSHD_CONFIG.format(**step), 0o600)
     if members(step["token"], folder).daemons.get("sshd"):
-        return {"started": False}
+        return False
     program = shutil.which("sshd", path=search_path())
     if program is None:
         raise HostError("sshd was not found: it serves the folder (Debian, Ubuntu: openssh-server)")
     command = [program, "-f", f"{folder}/etc/share_sshd", "-E", f"{folder}/log/share.log"]
-    _run(step, command, SERVE_S, "sshd")
+    launch(step, "sshd", command, log="share", limit_s=SERVE_S)
     give_up_s = time.monotonic() + SERVE_S
-    while not _answers(step["address"], step["port"]):
+    while not _answers(step["address"], step["share_port"]):
         if time.monotonic() > give_up_s:
             raise HostError(f"sshd does not serve {share}: {folder}/log/share.log says why")
         time.sleep(POLL_S)
-    return {"started": True}
+    return True
 
 
-def mount(step: dict[str, Any]) -> dict[str, Any]:
-    """Mount `share` of the head host here, unless it is mounted and answers.
+def is_served(step: dict[str, Any]) -> bool:
+    """Whether the head host answers where it serves the folder."""
+    return _answers(step["head"], step["share_port"])
 
-    The step has `token`, `folder`, `share`, `user`, `head` (its address), `port`, `key` (private) and `known` (the head's public key).
-    Returns {"mounted": whether it was not}. Raises HostError, OSError.
+
+def mount(step: dict[str, Any]) -> bool:
+    """Mount `share` of the head host here, unless it is mounted and answers. Returns whether it was not.
+
+    The step has `token`, `folder`, `share`, `user`, `head` (its address), `share_port`, and in `share_keys` `key` (private) and `known`
+    (the head's public key). Raises HostError, OSError.
     """
-    folder, share = step["folder"], step["share"]
+    folder, share, keys = step["folder"], step["share"], step["share_keys"]
     there = _source_of(share)
     if there not in ("", _source(step)):
         raise HostError(f"{share} is a mount of {there} already")
     if there and not _is_dead(share):
-        return {"mounted": False}
+        return False
     if there:
         unmount({**step, "lazy": True})
     _make_mount_point(step)
-    _write(step, "key/share", step["key"], 0o600)
-    _write(step, "key/share_known", f"[{step['head']}]:{step['port']} {step['known']}\n", 0o600)
+    _write(step, "key/share", keys["key"], 0o600)
+    _write(step, "key/share_known", f"[{step['head']}]:{step['share_port']} {keys['known']}\n", 0o600)
     options = OPTIONS | {
-        "port": step["port"],
+        "port": step["share_port"],
         "IdentityFile": f"{folder}/key/share",
         "UserKnownHostsFile": f"{folder}/key/share_known",
     }
     told = ",".join(key if value is None else f"{key}={value}" for key, value in options.items())
-    program = _sshfs(step)
-    _run(step, [program, "-F", "/dev/null", _source(step), share, "-o", told], MOUNT_S, "sshfs")
+    command = [_sshfs(), "-F", "/dev/null", _source(step), share, "-o", told]
+    launch(step, "sshfs", command, log="share", limit_s=MOUNT_S)
     if _source_of(share) != _source(step):
         raise HostError(f"sshfs did not mount {share}")
     _allows_writing(share)
-    return {"mounted": True}
+    return True
+
+
+STARTS: dict[str, Callable[[dict[str, Any]], bool]] = {"sshd": serve, "sshfs": mount}
+"""The daemons of a shared folder, and what starts them where they do not live."""
 
 
 def unmount(step: dict[str, Any]) -> dict[str, Any]:
@@ -143,8 +152,9 @@ def unmount(step: dict[str, Any]) -> dict[str, Any]:
         return {"left": False}
     program = shutil.which("fusermount3", path=search_path()) or "fusermount3"
     for words in (["-u"], ["-u", "-z"]) if lazy else (["-u"],):
-        with contextlib.suppress(HostError):
-            _run(step, [program, *words, share], UNMOUNT_S, "fusermount3")
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            command = [program, *words, share]
+            subprocess.run(command, capture_output=True, timeout=UNMOUNT_S, check=False)
         if _source_of(share) != _source(step):
             break
     else:
@@ -167,11 +177,11 @@ def _make_mount_point(step: dict[str, Any]) -> None:
         raise HostError(f"{share} is {kind} here: it must be an empty folder or absent")
 
 
-def _sshfs(step: dict[str, Any]) -> str:
-    program = step.get("sshfs") or shutil.which("sshfs", path=search_path())
-    if not program:
+def _sshfs() -> str:
+    program = shutil.which("sshfs", path=search_path())
+    if program is None:
         raise HostError("sshfs was not found (Debian, Ubuntu: sshfs)")
-    return str(program)
+    return program
 
 
 def _source(step: dict[str, Any]) -> str:
@@ -212,30 +222,3 @@ def _allows_writing(share: str) -> None:
 
 def _write(step: dict[str, Any], name: str, text: str, mode: int) -> None:
     write_file(os.path.join(step["folder"], name), text.encode(), mode)
-
-
-def _run(step: dict[str, Any], command: list[str], limit_s: float, name: str) -> None:
-    """Run a program that leaves a daemon behind. Raises HostError with its last words."""
-    said = os.path.join(step["folder"], "log", "share.log")
-    kept = {
-        key: os.environ[key] for key in ("HOME", "LANG", "LC_ALL", "USER", "LOGNAME") if key in os.environ
-    }
-    with open(said, "ab") as output:
-        before = output.tell()
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/",
-            env={**kept, "PATH": search_path(), MARK: mark_of(step["token"], name)}, start_new_session=True,
-        )  # fmt: skip
-        try:
-            code = process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise HostError(f"{name} did not answer within {limit_s:g} s") from None
-    if code:
-        with open(said, "rb") as stream:
-            stream.seek(before)
-            lines = stream.read().decode("utf-8", "replace").split("\n")
-        words = "; ".join(line.strip() for line in lines if line.strip())
-        raise HostError(f"{name}: {words or f'exit code {code}'}")

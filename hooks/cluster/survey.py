@@ -281,8 +281,9 @@ def _fusermount3() -> str:
 
 
 def search_path() -> str:
-    """Where programs are looked for: PATH, and the folders of daemons."""
-    return os.pathsep.join([*(os.environ.get("PATH") or os.defpath).split(os.pathsep), *SBIN])
+    """PATH with the folders of daemons, which an ordinary user's lacks."""
+    own = (os.environ.get("PATH") or os.defpath).split(os.pathsep)
+    return os.pathsep.join(dict.fromkeys([*filter(None, own), *SBIN]))
 
 
 def _line(path: str) -> str:

@@ -55,6 +55,8 @@ class Plan:
     `bundles`: host -> name of the bundle of Slurm that it uses; empty where all use an installed one.
     `shared`: the folder that all hosts see and in which runs are kept, "" for the user's home; `share`: the same where it is the head
     host's own and the others mount it. `fence_command`, `repair_commands`: as the settings say (`docs/settings.md`), "" and () for none.
+    `leaving`: hosts that are being removed: no longer in slurm.conf, and there may still be something on them. `kept_by`: host -> who starts
+    what is dead on it, by itself: systemd, cron, or "" for nobody.
     """
 
     name: str
@@ -74,6 +76,18 @@ class Plan:
     share: str = ""
     fence_command: str = ""
     repair_commands: tuple[str, ...] = ()
+    leaving: tuple[Host, ...] = ()
+    kept_by: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def everywhere(self) -> tuple[Host, ...]:
+        """All hosts on which something of the cluster may be."""
+        return (*self.hosts, *self.leaving)
+
+    @property
+    def unkept(self) -> tuple[Host, ...]:
+        """The hosts that do not come back by themselves after a reboot."""
+        return tuple(host for host in self.hosts if not self.kept_by.get(host.name))
 
     @property
     def head(self) -> Host:
@@ -125,11 +139,16 @@ class Plan:
             fields = json.loads(text)
             known = {field.name for field in dataclasses.fields(Plan)}
             fields = {key: value for key, value in fields.items() if key in known}
-            hosts = tuple(Host(**{**row, "topology": tuple(row["topology"])}) for row in fields.pop("hosts"))
+            hosts, leaving = (
+                tuple(Host(**{**row, "topology": tuple(row["topology"])}) for row in rows)
+                for rows in (fields.pop("hosts"), fields.pop("leaving", ()))
+            )
             version = (int(fields["version"][0]), int(fields["version"][1]))
             subreaper = tuple(fields["subreaper"])
             fields["repair_commands"] = tuple(fields.get("repair_commands", ()))
-            return Plan(**{**fields, "hosts": hosts, "version": version, "subreaper": subreaper})
+            return Plan(
+                **{**fields, "hosts": hosts, "leaving": leaving, "version": version, "subreaper": subreaper}
+            )
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise ValueError(f"no plan of a cluster: {error}") from error
 

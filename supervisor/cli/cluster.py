@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import shlex
 import sys
 import time
-from typing import Annotated, Self
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Self
 
 import typer
 
@@ -15,7 +17,7 @@ from ftrun.slurm.cluster.plan import Plan
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.cluster import bundle as cluster_bundle
-from ftrun.supervisor.cluster import choice, hosts, lifecycle, on_head_host, share, site_file
+from ftrun.supervisor.cluster import choice, hosts, lifecycle, membership, on_head_host, share, site_file
 from ftrun.supervisor.cluster import survey as cluster_survey
 from ftrun.supervisor.cluster.state import ClusterState, known
 from ftrun.supervisor.cluster.survey import Survey
@@ -24,6 +26,8 @@ app = typer.Typer(help="A private, real Slurm on your own hosts, over SSH.", no_
 
 DEFAULT = "default"
 EXIT_FAILED = 1
+STARTS_SHOWN = 3
+"""How many starts by its keeper `status` tells of each host."""
 
 NameOption = Annotated[
     str, option("--name", "Which cluster [default: FTRUN_CLUSTER, else the only one, else `default`].")
@@ -155,6 +159,8 @@ def up(  # noqa: PLR0917 - options, never positions
     if choice.is_here(plan) or choice.elsewhere(os.environ) == plan.name:
         print(f"  ftrun sbatch -N {len(plan.hosts)} train.sh")
     print("  ftrun cluster run -- sinfo")
+    for line in _unkept(plan):
+        print(line)
 
 
 @app.command()
@@ -185,7 +191,7 @@ def status(name: NameOption = "", as_json: Json = False) -> int:
     """Show the hosts of a cluster, their daemons and nodes; exit 1 if not all daemons live."""
     state = _state(name)
     plan = state.existing_plan()
-    rows = lifecycle.status(plan)
+    rows = lifecycle.status(state, plan)
     alive = lifecycle.is_up(plan, rows)
     if as_json:
         done = [row for row in state.journal() if row.get("token") == plan.token]
@@ -196,16 +202,26 @@ def status(name: NameOption = "", as_json: Json = False) -> int:
     print(
         f"cluster {plan.name}: {'up' if alive else 'not all up'}, Slurm {_version(plan)}, controller on {plan.head.name}"
     )
+    daemons = {"MUNGED": ["munged"], "SLURMCTLD": ["slurmctld"], "SLURMD": ["slurmd"]}
+    if plan.share:
+        daemons["FOLDER"] = ["sshd", "sshfs"]
     cells = [
         [
             row.host,
             row.unreached or row.state,
-            *(_daemon(row, one) for one in ("munged", "slurmctld", "slurmd")),
+            _duration(row.up_s) if row.up_s else None,
+            *(_daemon(row, *names) for names in daemons.values()),
+            row.kept_by or "nobody",
             row.reason or None,
         ]
         for row in rows
     ]
-    common.print_table(["HOST", "NODE", "MUNGED", "SLURMCTLD", "SLURMD", "REASON"], cells)
+    common.print_table(["HOST", "NODE", "UP", *daemons, "KEPT BY", "REASON"], cells)
+    for row in rows:
+        for one in row.done[-STARTS_SHOWN:]:
+            print(_told(row.host, one))
+    for line in _unkept(plan):
+        print(line)
     return 0 if alive else EXIT_FAILED
 
 
@@ -220,6 +236,78 @@ def down(
     state = _state(name)
     ended = lifecycle.down(state, _say, force=force)
     print(f"cluster {state.name} is down: {ended} processes ended")
+
+
+@app.command()
+def add(  # noqa: PLR0917 - options, never positions
+    words: HostsArgument = None,
+    hostfile: HostfileOption = "",
+    name: NameOption = "",
+    allow_public: PublicOption = False,
+    bundles: BundleOption = None,
+    as_json: Json = False,
+) -> None:
+    """Add hosts to a living cluster; return when they are usable. Jobs go on."""
+    began_s = time.monotonic()
+    targets = hosts.targets(words or [], hostfile)
+    state = _state(name)
+    wish = lifecycle.Wish(
+        targets=targets,
+        base_port=state.existing_plan().base_port,
+        allow_public=allow_public,
+        bundles=tuple(bundles or ()),
+    )
+    plan, new = membership.add(state, wish, _say)
+    took_s = time.monotonic() - began_s
+    if as_json:
+        added = [host.name for host in new]
+        everyone = [host.name for host in plan.hosts]
+        common.print_json({"name": plan.name, "added": added, "hosts": everyone, "took_s": round(took_s, 2)})
+        return
+    what = fold(host.name for host in new) if new else "nobody"
+    print(f"cluster {plan.name} has {len(plan.hosts)} nodes: {what} was added in {took_s:.1f} s")
+
+
+@app.command()
+def remove(
+    words: HostsArgument = None,
+    hostfile: HostfileOption = "",
+    name: NameOption = "",
+    force: Annotated[
+        bool,
+        option(
+            "--force", "Even if jobs run on them (they end as with a node that died) or one cannot be asked."
+        ),
+    ] = False,
+) -> None:
+    """Take hosts out of a cluster: no process, key or claim is left on them; jobs on the others go on."""
+    names = [target.name for target in hosts.targets(words or [], hostfile)]
+    plan, notes = membership.remove(_state(name), names, _say, force=force)
+    for note in notes:
+        print(f"ftrun: note: {note}", file=sys.stderr)
+    print(f"cluster {plan.name} has {len(plan.hosts)} nodes: {fold(names)} was removed")
+
+
+@app.command()
+def drain(
+    words: HostsArgument = None,
+    hostfile: HostfileOption = "",
+    name: NameOption = "",
+    reason: Annotated[str, option("--reason", "What others should know [default: by whom].", "TEXT")] = "",
+) -> None:
+    """Let no more jobs start on hosts of a cluster; those that run go on."""
+    names = [target.name for target in hosts.targets(words or [], hostfile)]
+    by = f"by {getpass.getuser()}@{os.uname().nodename}"
+    nodes = membership.drain(_state(name), names, reason or by)
+    print(f"{fold(nodes)} takes no more jobs; `ftrun cluster resume` ends that")
+
+
+@app.command()
+def resume(words: HostsArgument = None, hostfile: HostfileOption = "", name: NameOption = "") -> None:
+    """Let jobs start again on hosts that were drained, or are down."""
+    names = [target.name for target in hosts.targets(words or [], hostfile)]
+    nodes = membership.resume(_state(name), names)
+    print(f"{fold(nodes)} takes jobs")
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -292,16 +380,16 @@ def _state(name: str) -> ClusterState:
     return there[0] if len(there) == 1 else ClusterState(DEFAULT)
 
 
+def _say(line: str) -> None:
+    print(f"ftrun: {line} ...", file=sys.stderr, flush=True)
+
+
 def _exec(plan: Plan, command: list[str]) -> None:
     if choice.is_here(plan):
         on_head_host.execute(command, dict(os.environ) | on_head_host.variables(plan, os.environ))
     last = shlex.join(command) if command else '"$SHELL"'
     script = f"{on_head_host.exports(plan)}\nexec {last}"
     on_head_host.execute(on_head_host.ssh_words(plan, f"exec /bin/sh -c {shlex.quote(script)}"), os.environ)
-
-
-def _say(line: str) -> None:
-    print(f"ftrun: {line} ...", file=sys.stderr, flush=True)
 
 
 class _Progress:
@@ -368,8 +456,9 @@ def _version(plan: Plan) -> str:
     return f"{plan.version[0]}.{plan.version[1]:02d}"
 
 
-def _daemon(row: lifecycle.HostStatus, name: str) -> str | None:
-    one = row.daemons.get(name)
+def _daemon(row: lifecycle.HostStatus, *names: str) -> str | None:
+    """How long the daemon of one of these names lives there; None where none does."""
+    one = next((row.daemons[name] for name in names if name in row.daemons), None)
     if one is None:
         return None
     return "frozen" if one["frozen"] else _duration(one["up_s"])
@@ -380,3 +469,19 @@ def _duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def _unkept(plan: Plan) -> Iterator[str]:
+    """A line about the hosts that do not come back by themselves, if there are any."""
+    if plan.unkept:
+        names = fold(host.name for host in plan.unkept)
+        yield f"note: {names}: neither systemd with linger nor cron: does not come back by itself after a reboot; {os.uname().nodename} starts what is dead there over SSH while it can"
+
+
+def _told(host: str, one: Mapping[str, Any]) -> str:
+    """One line about what the keeper of a host did."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one["at_s"]))
+    if one["did"] == "left":
+        return f"{at}  {host} left the cluster, by {one['by']}: {one['why']}"
+    what = "started" if one["did"] == "started" else "did not start"
+    return f"{at}  {host}: {one['by']} {what} {one['daemon']}: {one['why']}"

@@ -75,6 +75,33 @@ def choose(files: Sequence[str], architectures: Collection[str], told: Told) -> 
     return found
 
 
+def choose_beside(
+    plan: Plan, files: Sequence[str], architectures: Collection[str], told: Told
+) -> dict[str, Bundle]:
+    """As `choose` for hosts that join a cluster: its own bundles, for another architecture one of its release; {} where it has none.
+
+    Raises UserError.
+    """
+    if not plan.bundles:
+        if files:
+            raise UserError(f"cluster {plan.name} uses the Slurm that is installed on its hosts: no --bundle")
+        return {}
+    own = {match[2]: name for name in plan.bundles.values() if (match := _NAME.fullmatch(name + SUFFIX))}
+    lacking = sorted(set(architectures) - {one.arch for one in map(taken, files)})
+    kept = [str(folder() / f"{own[arch]}{SUFFIX}") for arch in lacking if arch in own]
+    found = choose([*files, *kept], architectures, told)
+    others = [
+        one
+        for one in found.values()
+        if own.get(one.arch, one.name) != one.name or release(one.version) != plan.version
+    ]
+    if others:
+        raise UserError(
+            f"cluster {plan.name} has another Slurm than {others[0].name}: all hosts need one", EXIT_FAILED
+        )
+    return found
+
+
 def taken(path: str) -> Bundle:
     """A bundle that the user names, kept: a later `up` finds it. Raises UserError."""
     found = read(path)
@@ -83,7 +110,10 @@ def taken(path: str) -> Bundle:
 
 def spread(plan: Plan) -> list[remote.HostAnswer]:
     """Have every host of the plan unpack its bundle, if it has not; hosts that do not see the file here are sent it. Returns those that failed."""
-    kept = {name: read(str(folder() / f"{name}{SUFFIX}")) for name in set(plan.bundles.values())}
+    kept = {
+        name: read(str(folder() / f"{name}{SUFFIX}"))
+        for name in {plan.bundles[host.name] for host in plan.hosts}
+    }
     steps = {name: _step(plan, one) for name, one in kept.items()}
     answers = remote.ask({host.target: [steps[plan.bundles[host.name]]] for host in plan.hosts}, COPY_S)
     lacking = [

@@ -82,49 +82,38 @@ def _of_host(one: Facts, share: str) -> list[str]:
     return lines
 
 
-def serving(state: ClusterState, plan: Plan, host: Host) -> list[remote.Step]:
-    """The requests to a host before its slurmd starts: the head host serves the folder. Raises OSError."""
-    if not plan.share or host is not plan.head:
-        return []
-    keys = _keys(state)
-    return [
-        {
-            "do": "serve",
-            **_place(plan),
-            "token": plan.token,
-            "address": host.address,
-            "port": plan.share_port,
-            "host_key": keys["host"],
-            "allowed": keys["user_public"],
-        }
-    ]
+def serving(plan: Plan, host: Host) -> tuple[str, ...]:
+    """The daemon by which a host serves the folder to the others."""
+    return ("sshd",) if plan.share and host is plan.head else ()
 
 
-def mounting(state: ClusterState, plan: Plan, host: Host) -> list[remote.Step]:
-    """The requests to a host once the head host serves the folder: all others mount it. Raises OSError."""
-    if not plan.share or host is plan.head:
-        return []
+def mounting(plan: Plan, host: Host) -> tuple[str, ...]:
+    """The daemon by which a host has the folder of the first one."""
+    return ("sshfs",) if plan.share and host is not plan.head else ()
+
+
+def fields(state: ClusterState, plan: Plan, host: Host) -> dict[str, Any]:
+    """What a request to start daemons on a host tells of the folder; {} without one. Raises OSError."""
+    if not plan.share:
+        return {}
     keys = _keys(state)
-    more = {"port": plan.share_port, "key": keys["user"], "known": keys["host_public"]}
-    return [{"do": "mount", **_place(plan), "token": plan.token, **more}]
+    here = (
+        {"host_key": keys["host"], "allowed": keys["user_public"]}
+        if host is plan.head
+        else {"key": keys["user"], "known": keys["host_public"]}
+    )
+    return {**_place(plan), "share_port": plan.share_port, "share_keys": here}
 
 
 def unmounting(plan: Plan, host: Host, *, lazy: bool) -> list[remote.Step]:
     """The requests to a host after which the folder is not mounted there; `lazy`: also where it is used."""
     if not plan.share or host is plan.head:
         return []
-    return [{"do": "unmount", **_place(plan), "token": plan.token, "lazy": lazy}]
-
-
-def daemons(plan: Plan, host: Host) -> set[str]:
-    """The daemons that a host has for the folder."""
-    if not plan.share:
-        return set()
-    return {"sshd" if host is plan.head else "sshfs"}
+    return [{"do": "unmount", "folder": plan.folder, **_place(plan), "lazy": lazy}]
 
 
 def _place(plan: Plan) -> dict[str, Any]:
-    return {"folder": plan.folder, "share": plan.share, "user": plan.user, "head": plan.head.address}
+    return {"share": plan.share, "user": plan.user, "head": plan.head.address}
 
 
 def _keys(state: ClusterState) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,9 @@ from tests.cluster.hosts import ALICE, Hosts
 
 @pytest.fixture(scope="module")
 def hosts(request: pytest.FixtureRequest) -> Iterator[Hosts]:
-    """Three hosts, or HOST_COUNT of the module; each test leaves them without a cluster."""
-    yield from made(getattr(request.module, "HOST_COUNT", 3), ALICE)
+    """Three hosts, or HOST_COUNT of the module, with a cron if it has CRON; each test leaves them without a cluster."""
+    count, cron = getattr(request.module, "HOST_COUNT", 3), getattr(request.module, "CRON", False)
+    yield from made(count, ALICE, cron=cron)
 
 
 @pytest.fixture
@@ -43,13 +44,13 @@ def cluster(hosts: Hosts) -> Iterator[Hosts]:
     hosts.ftrun("h1", "cluster", "down", "--force")
 
 
-def made(count: int, user: str) -> Iterator[Hosts]:
+def made(count: int, user: str, *, cron: bool = False, hidden: Sequence[str] = ()) -> Iterator[Hosts]:
     """`count` hosts, until the test that asked for them is over."""
     if os.geteuid():
         pytest.skip("hosts are network namespaces, which root alone can make")
     folder = Path(tempfile.mkdtemp(prefix="ftrun-hosts-"))
     folder.chmod(0o755)
-    hosts = Hosts(folder, count, user)
+    hosts = Hosts(folder, count, user, hidden, cron=cron)
     try:
         hosts.up()
         yield hosts

@@ -131,7 +131,7 @@ def test_of_two_hosts_that_want_a_name_one_gets_it_and_the_other_knows(shared: H
 
 def test_a_run_on_it_recovers_and_every_host_reads_its_journal(shared: Hosts) -> None:
     """Runs lie in the shared folder by themselves: batch.sh claims on h2, the supervisor on h1 sees it; h3 shows the run."""
-    disk = shared.folder / "disks" / "h1" / "data"
+    disk = shared.folder / "disks" / "h1" / "srv" / "data"
     (disk / "rank.py").write_text(RANK)
     (disk / "train.sh").write_text(
         "#!/bin/sh\n#SBATCH -N2 -wh[2-3] -o train.log\nsrun -K1 python3 -u rank.py\n"

@@ -77,18 +77,19 @@ def test_the_keys_of_a_folder_are_made_once_and_go_with_the_cluster(tmp_path: Pa
     state = ClusterState("mine", {"FTRUN_HOME": str(tmp_path)})
     plan = dataclasses.replace(PLAN, share="/data")
     with state.lock():
-        serve = share.serving(state, plan, plan.hosts[0])
-        mount = share.mounting(state, plan, plan.hosts[1])
-        again = share.mounting(state, plan, plan.hosts[1])
+        serve = share.fields(state, plan, plan.hosts[0])
+        mount = share.fields(state, plan, plan.hosts[1])
+        again = share.fields(state, plan, plan.hosts[1])
+        none = share.fields(state, PLAN, plan.hosts[1])
     path = tmp_path / "cluster" / "mine" / "share.json"
     kept = path.stat().st_mode & 0o777
     state.forget()
 
-    assert ["serve"] == [one["do"] for one in serve]
-    assert [] == share.mounting(state, PLAN, plan.hosts[1])
+    assert {"host_key", "allowed"} == set(serve["share_keys"])
+    assert {} == none
     assert mount == again
-    assert mount[0]["known"].startswith("ssh-ed25519 ")
-    assert mount[0]["key"].startswith("-----BEGIN OPENSSH PRIVATE KEY-----")
+    assert mount["share_keys"]["known"].startswith("ssh-ed25519 ")
+    assert mount["share_keys"]["key"].startswith("-----BEGIN OPENSSH PRIVATE KEY-----")
     assert (0o600, False) == (kept, path.exists())
 
 
