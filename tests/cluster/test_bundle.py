@@ -11,16 +11,18 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.hosts import ALICE, ROOT, Hosts
+from tests.cluster.conftest import made
+from tests.cluster.hosts import ALICE, ROOT, Hosts, wait
 
 pytestmark = pytest.mark.cluster
+SHARE = "/srv/data"
+BACK_S = 150.0
 FTRUN = str(ROOT / ".venv/bin/ftrun")
 MIRROR_S = 60.0
 MAKE_S = 420.0
@@ -55,22 +57,13 @@ def bare_of_root() -> Iterator[Hosts]:
 
 
 def _made(count: int, user: str) -> Iterator[Hosts]:
-    if os.geteuid():
-        pytest.skip("hosts are network namespaces, which root alone can make")
     if shutil.which("dpkg-deb") is None or not os.path.exists(HELPER):
         pytest.skip("a bundle is made on a Debian or Ubuntu")
-    folder = Path(tempfile.mkdtemp(prefix="ftrun-hosts-"))
-    folder.chmod(0o755)
-    made = Hosts(folder, count, user, _files_of_slurm())
-    try:
-        _ask_mirror(folder)
-        made.up()
-        done = made.outside([FTRUN, "cluster", "bundle"], MAKE_S)
+    for hosts in made(count, user, cron=True, hidden=_files_of_slurm()):
+        _ask_mirror(hosts.folder)
+        done = hosts.outside([FTRUN, "cluster", "bundle"], MAKE_S)
         assert 0 == done.returncode, done.stderr
-        yield made
-    finally:
-        made.down()
-        shutil.rmtree(folder, ignore_errors=True)
+        yield hosts
 
 
 def _ask_mirror(folder: Path) -> None:
@@ -109,7 +102,7 @@ def test_hosts_without_slurm_get_a_cluster_by_a_bundle_and_keep_nothing_else(bar
     assert 0 == up.returncode, up.stderr
     ran = bare.ftrun("h1", "cluster", "run", "--", "srun", "-N2", "hostname")
     away = bare.run("h2", ["sh", "-c", f'eval "$({FTRUN} cluster env)"; srun -N2 hostname; sinfo -h -o %D'])
-    made = bare.run("h1", ["sh", "-c", "stat -c %i /var/tmp/ftrun-61001/slurm_*"]).stdout
+    inode = bare.run("h1", ["sh", "-c", "stat -c %i /var/tmp/ftrun-61001/slurm_*"]).stdout
     down = bare.ftrun("h1", "cluster", "down")
     left = {
         name: bare.processes(name) + bare.run(name, ["sh", "-c", _find()], user="root").stdout.split()
@@ -127,7 +120,7 @@ def test_hosts_without_slurm_get_a_cluster_by_a_bundle_and_keep_nothing_else(bar
     assert 0 == down.returncode, down.stderr
     assert {"h1": [], "h2": []} == left
     assert 0 == again.returncode, again.stderr
-    assert made == kept
+    assert inode == kept
 
 
 def test_a_job_carries_no_trace_of_the_bundle(cluster: Hosts) -> None:
@@ -195,7 +188,7 @@ def test_every_program_and_plugin_finds_its_libraries_where_there_is_nothing_els
 
 def test_a_cut_up_is_mended_and_a_host_that_does_not_see_the_bundle_is_sent_it(bare: Hosts) -> None:
     """ftrun's own folder lies on the disk of h1; kill -9 once the hosts have their Slurm; the bundle was carried there as a file."""
-    made = bare.run(
+    carried = bare.run(
         "h1",
         ["sh", "-c", "cp .local/state/ftrun/bundles/*.gz carried && rm -rf /var/tmp/ftrun-61001/slurm_*; ls"],
     )
@@ -208,7 +201,7 @@ def test_a_cut_up_is_mended_and_a_host_that_does_not_see_the_bundle_is_sent_it(b
     ran = bare.ftrun("h1", "cluster", "run", "--", "srun", "-N2", "hostname", env=env)
     down = bare.ftrun("h1", "cluster", "down", "--force", env=env)
 
-    assert "carried" in made.stdout.split()
+    assert "carried" in carried.stdout.split()
     assert (-9, 0) == (cut.returncode, lost.returncode), cut.stderr
     assert 0 == again.returncode, again.stderr
     assert ["h1", "h2"] == sorted(ran.stdout.split()), ran.stderr
@@ -225,6 +218,54 @@ def test_the_controller_reads_its_settings_anew_and_a_dead_daemon_comes_back(clu
     ran = cluster.ftrun("h1", "cluster", "run", "--", "srun", "-N2", "hostname")
 
     assert 0 == anew.returncode, anew.stderr
+    assert 0 == again.returncode, again.stderr
+    assert ["h1", "h2"] == sorted(ran.stdout.split()), ran.stderr
+
+
+@pytest.mark.skipif(shutil.which("sshfs") is None, reason="no sshfs here (.ci/env dev as root installs it)")
+def test_with_a_shared_folder_it_grows_survives_a_reboot_of_all_hosts_and_leaves_nothing(bare: Hosts) -> None:
+    """`add` brings Slurm and folder to h2; after the reboot cron starts all, whoever is back first; `remove` takes all away again."""
+    up = bare.ftrun("h1", "cluster", "up", "h1", "--share", SHARE)
+    assert 0 == up.returncode, up.stderr
+    added = bare.ftrun("h1", "cluster", "add", "h2")
+    assert 0 == added.returncode, added.stderr
+    words = ["cluster", "run", "--", "srun", "-N2", "sh", "-c", f"touch {SHARE}/$(hostname); ls {SHARE}"]
+    before = bare.ftrun("h1", *words)
+    for name in ("h1", "h2"):
+        bare.die(name)
+    for name in ("h2", "h1"):
+        bare.boot(name)
+    sinfo = ["cluster", "run", "--", "sinfo", "-h", "-o", "%D %T"]
+    wait(lambda: "2 idle\n" == bare.ftrun("h1", *sinfo).stdout, BACK_S)
+    after = bare.ftrun("h1", *words)
+    status = bare.ftrun("h2", "cluster", "status")
+    removed = bare.ftrun("h1", "cluster", "remove", "h2")
+    rest = (
+        bare.processes("h2") + bare.run("h2", ["sh", "-c", f"{_find()}; ls /srv"], user="root").stdout.split()
+    )
+    down = bare.ftrun("h1", "cluster", "down")
+
+    assert {"h1", "h2"} == set(before.stdout.split()), before.stderr
+    assert {"h1", "h2"} == set(after.stdout.split()), after.stderr
+    assert 0 == status.returncode, status.stdout
+    assert "h2: cron started sshfs: the host was off" in status.stdout
+    assert "h2: cron started slurmd: the host was off" in status.stdout
+    assert (0, [], 0) == (removed.returncode, rest, down.returncode), removed.stderr + down.stderr
+
+
+def test_a_host_that_lost_its_bundle_says_so_until_another_up(cluster: Hosts) -> None:
+    """Its keeper tries twice and then waits; `up` unpacks the bundle again and starts what is dead."""
+    cluster.run("h2", ["sh", "-c", "rm -r /var/tmp/ftrun-61001/slurm_*"])
+    cluster.kill("h2", "slurmd")
+    cluster.kill("h2", "munged")
+    keeper = ["sh", "-c", "/bin/sh /var/tmp/ftrun-61001/default/keep/keeper"]
+    said = [cluster.run("h2", keeper).stdout for _ in range(4)]
+    shown = cluster.ftrun("h1", "cluster", "status").stdout
+    again = cluster.ftrun("h1", "cluster", "up", "h[1-2]")
+    ran = cluster.ftrun("h1", "cluster", "run", "--", "srun", "-N2", "hostname")
+
+    assert "it died again and again" in said[-1]
+    assert "did not start munged" in shown
     assert 0 == again.returncode, again.stderr
     assert ["h1", "h2"] == sorted(ran.stdout.split()), ran.stderr
 
