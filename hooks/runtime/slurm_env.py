@@ -1,4 +1,4 @@
-"""The job of a prolog or epilog, and the name of a node, from the environment that Slurm sets. (pure)
+"""The job of a prolog or epilog, and the name of a node, from the environment that Slurm sets. (I/O)
 
 A job may be failed for a device only if it uses that device. A job without devices is never failed for one; a
 job with some of the node's devices is checked for these. Unique names (UUIDs) come before numbers, since

@@ -73,7 +73,10 @@ def forgotten_end(ctx: RunContext) -> JobRow | None:
     """
     note_missing(ctx)
     row = ctx.observations.per_launch(_Absence).ended_row
-    return row if row is not None and is_gone(ctx) else None
+    is_ours = (
+        row is not None and job_rows.base_job_id(row.job_id) == ctx.attempt.job
+    )  # another may have been adopted
+    return row if is_ours and is_gone(ctx) else None
 
 
 def note_missing(ctx: RunContext) -> None:

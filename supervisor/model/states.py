@@ -169,6 +169,7 @@ PART_TRANSITIONS: Mapping[str, Part] = {
             Move("job.ended", ("live", "intended", "asked", "requeued"), "ended"),
             Move("launch.kept", ("requeued",), "live"),
             Move("job.started", ("requeued", "ended", "cancelling"), "live"),
+            Move("job.started", ("ended",), "intended"),  # what ended the launch before is still wanted
             Move("submit.refused", ("live",), "over"),
             Move("submit.lost", ("live",), "over"),
             Move("attempt.over", ("live", "intended", "asked", "cancelling", "requeued", "ended"), "over"),

@@ -70,7 +70,9 @@ class Laws:
             int, tuple[float, JobState]
         ] = {}  # jobs that an answer told of -> when last, the state
         self.whole: dict[str, tuple[int, float]] = {}  # checkpoints that were saved whole -> their step, when
-        self.sick: dict[str, int] = {}  # those that a diverged training wrote -> the diagnoses before that
+        self.sick: dict[
+            str, tuple[int, int, int]
+        ] = {}  # those that a diverged training wrote -> its attempt and launch, and how many diagnoses there were then
         self.resumed_times = 0
         self.told: list[journal.Record] = []  # the journal at the end
         self.unloadable: dict[str, str] = {}  # checkpoints that a start failed to load -> their stamp
@@ -97,7 +99,11 @@ class Laws:
     def training_begins(self, start: Start) -> None:
         """One attempt of a run trains at a time; the ranks of a lost node are waited for (P6)."""
         for other in self.starts:
-            if other.training and other.alive and not self._fenced(other, start):
+            if (
+                other.training
+                and other.alive
+                and not (self._fenced(other, start) or self._behind_fence(start))
+            ):
                 self.breach(f"{start} begins while {other} trains on {','.join(other.nodes)}")
         self.starts.append(start)
         self._spans_are_right(start)
@@ -118,7 +124,11 @@ class Laws:
     def stepped(self, start: Start) -> None:
         """Only the newest start trains; an old one may go on behind its fence until its slurmd is back."""
         for newer in self.starts[self.starts.index(start) + 1 :]:
-            if newer.training and newer.alive and not self._behind_fence(start):
+            if (
+                newer.training
+                and newer.alive
+                and not (self._behind_fence(start) or self._behind_fence(newer))
+            ):
                 self.breach(f"{start} makes step {start.step} beside {newer}")
 
     def _behind_fence(self, start: Start) -> bool:
@@ -133,7 +143,7 @@ class Laws:
             self.whole[path] = (start.step, self.world.clock.now())
         else:
             self.whole.pop(path, None)
-            self.sick[path] = self._looks_taken(self.records())
+            self.sick[path] = (start.attempt, start.launch.restarts, len(self._diagnoses(self.records())))
 
     def not_loaded(self, start: Start, path: str) -> None:
         """What could not be loaded is set aside: no later attempt is given the same writing of it."""
@@ -161,9 +171,10 @@ class Laws:
         told = [record["data"] for record in inside if record["kind"] == "start.decided"]
         aside |= {(path, stamp) for data in told for path, stamp in data["set_aside"]}
         poisons = self._poisons(start)
-        # What nobody looked at (the first submission had no answer, and the run was given up) nobody can know.
-        # Nor what a rank that was frozen wrote after the last look.
-        looked = self._looks_taken(inside) > self.sick.get(path, 0)
+        # What nobody looked at (no answer to the first submission, a cancel, a rank that woke up) nobody can know.
+        attempt, launch, before = self.sick.get(path, (0, 0, 0))
+        later = self._diagnoses(self.records())[before:] + self._diagnoses(self.agent_records(start))
+        looked = any((r["attempt"], r.get("launch", 0)) == (attempt, launch) for r in later)
         if start.sick_from is not None and not start.launch.restarts and looked:
             self.breach(f"{start} resumes from {path}, which a diverged training wrote")
         # Two starts that made no step from one checkpoint speak against it, though it be whole: that is a choice (docs/policy.md).
@@ -188,8 +199,8 @@ class Laws:
         self.world.trace(f"  {start} resumes at step {start.step}")
 
     @staticmethod
-    def _looks_taken(records: Iterable[journal.Record]) -> int:
-        return sum(record["kind"] in ("diagnosed", "start.diagnosed") for record in records)
+    def _diagnoses(records: Iterable[journal.Record]) -> list[journal.Record]:
+        return [one for one in records if one["kind"] in ("diagnosed", "start.diagnosed")]
 
     def _poisons(self, start: Start | None = None) -> tuple[Divergence, ...]:
         """The divergences that were noted, by the supervisor or by the agent of a start."""
@@ -296,8 +307,17 @@ class Laws:
         start = agent.inside.start
         if what not in ("steps.cancel:before", "script.end:before") or start.over:
             return
-        if self._is_well(start) and not (self._moved_off(start) or self._grows(start)):
+        if self._is_well(start) and not (
+            self._moved_off(start) or self._grows(start) or self._mended_meanwhile(start)
+        ):
             self.breach(f"the agent ends {start} ({what}) although it is healthy")
+
+    def _mended_meanwhile(self, start: Start) -> bool:
+        """A node of it came back after the end was announced, while Slurm was slow to answer: the steps may have been told."""
+        announced = [r["at"] for r in self.agent_records(start) if r["kind"] == "start.end.intended"]
+        return bool(announced) and any(
+            self.world.mended_s.get(node, 0.0) >= announced[-1] for node in start.nodes
+        )
 
     def _grows(self, start: Start) -> bool:
         """More nodes are there for it, and what it has done is saved but for what was made since the last look."""

@@ -589,7 +589,10 @@ class World:
         if how == "drain":
             self._drain(name, for_s)
             return
-        self.hurt_s[name] = self.clock.now()
+        # Slurm does not see a node that is broken again before it has registered: it is lost since the first time.
+        back_s = self.clock.now() - self.mended_s.get(name, float("-inf"))
+        if not (self.engine.nodes[name].not_responding and back_s <= self.engine.timing.register_s + 1.0):
+            self.hurt_s[name] = self.clock.now()
         self.trace(f"  {name}: {how} for {for_s:.0f} s")
         self.engine.fail_node(name, how)  # type: ignore[arg-type]
         self.clock.after(for_s, lambda: self._mend(name))
