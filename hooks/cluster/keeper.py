@@ -85,9 +85,11 @@ def _start(step: dict[str, Any], name: str, memory: Memory) -> str:
     """Start one daemon; why it did not come up, "" if it did. What was done is on disk before and after."""
     memory.note_start(name)
     memory.save()
+    reason = "the host was off" if memory.was_off(name) else "it was dead"
     began_s = time.monotonic()
     try:
         bring_up(step, name)
+        memory.note_living([name])
         why = ""
     except (HostError, OSError) as error:
         why = " ".join(str(error).split())
@@ -96,7 +98,7 @@ def _start(step: dict[str, Any], name: str, memory: Memory) -> str:
         by=os.environ.get(BY) or step["by"],
         daemon=name,
         did="failed" if why else "started",
-        why=why or ("the host was off" if memory.is_after_boot else "it was dead"),
+        why=why or reason,
         took_s=round(time.monotonic() - began_s, 2),
     )
     return why

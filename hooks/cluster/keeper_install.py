@@ -80,7 +80,9 @@ def install(step: dict[str, Any]) -> dict[str, str]:
     )
     write_file(os.path.join(folder, "keeper.pyz"), _own_code(), 0o600)
     write_file(os.path.join(folder, "keeper"), script.encode(), 0o700)
-    Memory(wish["folder"]).save()
+    memory = Memory(wish["folder"])
+    memory.note_living(wish["daemons"])
+    memory.save()
     by = _install_timer(wish) or _install_cron_line(wish) or NOBODY
     request = {"steps": [{**wish, "do": "keep", "by": by}]}
     write_file(os.path.join(folder, "request.json"), json.dumps(request).encode(), 0o600)

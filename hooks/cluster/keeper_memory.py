@@ -16,7 +16,7 @@ STABLE_S = 600.0
 
 
 class Memory:
-    """keep/state.json; what an earlier boot wrote is forgotten. `is_after_boot`: it was written before the host's last boot."""
+    """keep/state.json; what an earlier boot wrote is forgotten."""
 
     def __init__(self, folder: str) -> None:
         self._path = os.path.join(folder, "keep", "state.json")
@@ -27,25 +27,33 @@ class Memory:
                 known = json.load(stream)
         except (OSError, ValueError):
             known = {}
-        self.is_after_boot = bool(known) and known.get("boot") != boot
         if known.get("boot") != boot:
-            known = {"boot": boot}
+            known = {"was_off": bool(known)}
         self._boot = boot
         self.starts: dict[str, list[float]] = known.get("starts", {})
+        self._was_off = bool(known.get("was_off"))
+        self._lived: list[str] = known.get("lived", [])
         self.times: dict[str, float] = known.get("times", {"asked": self.now_s, "touched": -1e9})
 
     def save(self) -> None:
         """Write it. Raises OSError."""
-        text = json.dumps({"boot": self._boot, "starts": self.starts, "times": self.times})
+        known = {"boot": self._boot, "was_off": self._was_off, "lived": self._lived}
+        text = json.dumps({**known, "starts": self.starts, "times": self.times})
         write_file(self._path, text.encode(), 0o600)
+
+    def was_off(self, name: str) -> bool:
+        """Whether a daemon is dead because the host was off: it was not seen alive since the boot."""
+        return self._was_off and name not in self._lived
 
     def note_start(self, name: str) -> None:
         """A daemon is being started now."""
         self.starts.setdefault(name, []).append(self.now_s)
 
     def note_living(self, names: Iterable[str]) -> None:
-        """Forget the starts of daemons that have lived long enough since."""
+        """These daemons live now: forget the starts of those that have lived long enough since."""
         for name in names:
+            if name not in self._lived:
+                self._lived.append(name)
             if name in self.starts and self.now_s - self.starts[name][-1] > STABLE_S:
                 del self.starts[name]
 

@@ -23,6 +23,8 @@ from tests.cluster.hosts import ALICE, ROOT, Hosts, wait
 pytestmark = pytest.mark.cluster
 SHARE = "/srv/data"
 BACK_S = 150.0
+SAVED_S = 8.0
+"""Within this time slurmctld has written to its disk that a job ended: else that job is back after the reboot."""
 FTRUN = str(ROOT / ".venv/bin/ftrun")
 MIRROR_S = 60.0
 MAKE_S = 420.0
@@ -231,6 +233,7 @@ def test_with_a_shared_folder_it_grows_survives_a_reboot_of_all_hosts_and_leaves
     assert 0 == added.returncode, added.stderr
     words = ["cluster", "run", "--", "srun", "-N2", "sh", "-c", f"touch {SHARE}/$(hostname); ls {SHARE}"]
     before = bare.ftrun("h1", *words)
+    time.sleep(SAVED_S)
     for name in ("h1", "h2"):
         bare.die(name)
     for name in ("h2", "h1"):
