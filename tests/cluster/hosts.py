@@ -129,7 +129,7 @@ class Hosts:
         pid = _until(lambda: _child_of(self._hosts[name].pid))
         veth = f"v{name}"
         self._in_switch(
-            f"ip link add {veth} type veth peer name eth0 netns {pid} && ip link set {veth} master br0 up"
+            f"ip link del {veth} 2>/dev/null; ip link add {veth} type veth peer name eth0 netns {pid} && ip link set {veth} master br0 up"
             f" && nsenter --target {pid} --net sh -c 'ip addr add {self.address(name)}/24 dev eth0 && ip link set eth0 address 02:00:00:00:00:{int(name[1:]):02x} up'"
         )
         listening = f"import socket; socket.create_connection(('{self.address(name)}', 22), 1)"

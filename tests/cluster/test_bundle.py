@@ -243,10 +243,9 @@ def test_with_a_shared_folder_it_grows_survives_a_reboot_of_all_hosts_and_leaves
     after = bare.ftrun("h1", *words)
     status = bare.ftrun("h2", "cluster", "status")
     removed = bare.ftrun("h1", "cluster", "remove", "h2")
-    rest = (
-        bare.processes("h2") + bare.run("h2", ["sh", "-c", f"{_find()}; ls /srv"], user="root").stdout.split()
-    )
+    rest = bare.processes("h2")
     down = bare.ftrun("h1", "cluster", "down")
+    rest += bare.run("h2", ["sh", "-c", f"{_find()}; ls /srv"], user="root").stdout.split()
 
     assert {"h1", "h2"} == set(before.stdout.split()), before.stderr
     assert {"h1", "h2"} == set(after.stdout.split()), after.stderr
