@@ -4,8 +4,9 @@ FROM ?= 0
 MIB ?= 1024
 RUNS ?= 10000
 HOURS ?= 1
+ROUNDS ?= 50
 
-.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster upgrade-drill
+.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds upgrade-drill
 
 check:
 	.ci/env dev
@@ -45,10 +46,15 @@ test-accounting:
 	.ci/env accounting
 	.venv/bin/python -m pytest -q -m accounting tests/slurm
 
-# A cluster on hosts of the tests' own (network namespaces with an sshd each), cut at each effect, with a host that dies. As root.
+# A cluster on hosts of the tests' own (network namespaces with an sshd and a cron each), cut at each effect, with hosts that die; and on hosts without Slurm, by a bundle of downloaded packages. As root.
 test-cluster:
-	.ci/env dev
+	.ci/env cluster
 	.venv/bin/python -m pytest -q -n 0 -m "slurm or cluster" tests/cluster
+
+# ROUNDS=50: so often a cluster comes up on three hosts and goes, and nothing of it is left. As root.
+test-cluster-rounds:
+	.ci/env cluster
+	FTRUN_CLUSTER_ROUNDS=$(ROUNDS) .venv/bin/python -m pytest -q -n 0 -m "slurm or cluster" tests/cluster/test_keeping.py -k many_times
 
 # Runs that an older ftrun began go on under this one. OLD=<a checkout of it, with its .venv made by .ci/env>.
 upgrade-drill:
@@ -101,6 +107,11 @@ bench-scale:
 bench-caches:
 	.ci/env dev
 	.venv/bin/python -m tests.bench caches $(BENCH)
+
+# HOSTS=4: fewer than 16 hosts. As root: each is a network namespace with an sshd (docs/benchmarks.md).
+bench-cluster:
+	.ci/env dev
+	.venv/bin/python -m tests.bench cluster $(if $(HOSTS),--hosts $(HOSTS)) $(BENCH)
 
 # HOURS=1 SEED=7 SOAK="--nodes 8 --every-s 120": a training is hurt for hours, under ftrun and under its rivals at once (docs/soak.md).
 soak:

@@ -70,6 +70,8 @@ ROWS = (
         OWN,
         "ownership.why_untrusted",
     ),
+    Row("bundles of Slurm", "{home}/bundles/**", 0o600, "run", OWN, "ownership.why_untrusted"),
+    Row("a bundle in the making", "{tmp}/ftrun-bundle-*/**", 0o755, "run", SHARED, "made anew"),
     Row("claim on a host", "{var-tmp}/ftrun-cluster.claim", 0o777, "read", SHARED, "cluster.choice.changes"),
     Row(
         "a user's clusters on a host",
@@ -80,6 +82,7 @@ ROWS = (
         "ownership.private_folder",
     ),
     Row("keys and state of a cluster", "{var-tmp}/ftrun-<uid>/*/(key|state)/**", 0o700, "read"),
+    Row("keeper of a cluster on a host", "{var-tmp}/ftrun-<uid>/*/keep/**", 0o700, "run"),
     Row("socket of a cluster's munged", "{var-tmp}/ftrun-<uid>/*/munge/munge.sock*", 0o777, "run"),
     Row("cluster on a host", "{var-tmp}/ftrun-<uid>/*/**", 0o755, "run"),
     Row("script's folder", "{tmp}/ftrun.??????/**", 0o700, "run", SHARED, "made anew"),

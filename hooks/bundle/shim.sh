@@ -336,7 +336,7 @@ _ft_prove_ghosts() {
 _ft_ghost_side='
 for s; do
     j=${s%%.*} s=${s#*.}
-    grep -qs "^slurmstepd: \[$j\.$s[].]" /proc/[0-9]*/cmdline && exit
+    grep -qsz "^slurmstepd: \[$j\.$s[].]" /proc/[0-9]*/cmdline && exit
     for p in $(grep -lsz "^SLURM_JOB_ID=$j\$" /proc/[0-9]*/environ); do grep -qsz "^SLURM_STEP_ID=$s\$" "$p" && exit; done
 done
 echo none'

@@ -9,7 +9,18 @@ from __future__ import annotations
 import json
 from typing import Any, Callable
 
-from ftrun.hooks.cluster import claim, daemons, place, reach, survey
+from ftrun.hooks.cluster import (
+    claim,
+    daemons,
+    keeper,
+    keeper_install,
+    nodes,
+    place,
+    reach,
+    share,
+    survey,
+    unpack,
+)
 from ftrun.hooks.cluster.errors import HostError
 from ftrun.hooks.runtime.command_line import parser_of
 
@@ -19,11 +30,19 @@ STEPS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "unmark": reach.unmark,
     "claim": claim.take,
     "release": claim.release,
+    "unpack": unpack.unpack,
     "place": place.place,
     "start": daemons.start,
-    "nodes": daemons.nodes_of_slurm,
-    "jobs": daemons.jobs_of_slurm,
+    "unmount": share.unmount,
+    "nodes": nodes.nodes_of_slurm,
+    "jobs": nodes.jobs_of_slurm,
+    "set_state": nodes.set_state,
     "status": daemons.status,
+    "look_after": keeper_install.install,
+    "let_go": keeper_install.uninstall,
+    "keep": keeper.keep,
+    "run_keeper": keeper_install.run,
+    "kept": keeper.report,
     "stop": daemons.stop,
     "remove": place.remove,
     "logs": place.logs,

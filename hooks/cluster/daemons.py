@@ -1,7 +1,7 @@
-"""The daemons of a cluster on this host: munged, slurmctld on the head host, slurmd. (I/O)
+"""The daemons of a cluster on this host: munged, slurmctld on the head host, slurmd, and who serves or mounts its shared folder. (I/O)
 
-Each is started where it is not alive, in a session of its own, with the environment of nobody: what a daemon inherits, steps inherit
-from it. A daemon's start returns 0 even where it dies right after, so it counts as started once it answers: munged by its socket,
+Each is started where it is not alive. One that lives with another slurm.conf than that of now is started again: jobs and steps outlive
+that. A daemon's start returns 0 even where it dies right after, so it counts as started once it answers: munged by its socket,
 slurmctld by `scontrol ping`, slurmd by its port.
 """
 
@@ -9,41 +9,50 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import time
 from typing import Any
 
+from ftrun.hooks.cluster import share
 from ftrun.hooks.cluster.errors import HostError
-from ftrun.hooks.cluster.members import MARK, end, mark_of, members
+from ftrun.hooks.cluster.launch import CONF_MARK, POLL_S, conf_hash, environment, launch, log_of, starting
+from ftrun.hooks.cluster.members import end, members, variable_of
 from ftrun.hooks.cluster.place import write_file
-from ftrun.hooks.cluster.survey import SBIN, accelerators
+from ftrun.hooks.cluster.survey import accelerators
 
-START_S = 60.0
 READY_S = 60.0
-POLL_S = 0.05
+END_S = 30.0
+LOCK_S = 90.0
 ASK_S = 20.0
-LAST_LINES = 2
 LISTENING = "0A"  # TCP_LISTEN, as /proc/net/tcp writes it
 
 
 def start(step: dict[str, Any]) -> dict[str, Any]:
     """Start the daemons in `daemons` that are not alive, in that order; each answers before the next is started.
 
-    The step has `token`, `folder`, `programs` (name -> path), `address` and `slurmd_port` of this host, and `gres` (name -> how many
-    slurm.conf promises). gres.conf is written anew before slurmd starts: a device file that is gone would end it after 19 s. Returns
-    {"started": [...], "missing": {gres: how many devices fewer}}. Raises HostError with the daemon's own last words.
+    The step has `token`, `folder`, `programs` (name -> path), `address` and `slurmd_port` of this host, `gres` (name -> how many
+    slurm.conf promises), and what `share` asks for. Returns {"started": [...], "missing": {gres: how many devices fewer}}. Raises
+    HostError with the daemon's own last words.
     """
     started = []
     missing: dict[str, int] = {}
-    for daemon in step["daemons"]:
-        if members(step["token"], step["folder"]).daemons.get(daemon):
-            _await_ready(step, daemon)
-            continue
-        if daemon == "slurmd":
-            missing = _write_gres(step)
-        _start_daemon(step, daemon)
-        _await_ready(step, daemon)
-        started.append(daemon)
+    with starting(step["folder"], LOCK_S):
+        for daemon in step["daemons"]:
+            if daemon in share.STARTS:
+                if share.STARTS[daemon](step):
+                    started.append(daemon)
+                continue
+            living = members(step["token"], step["folder"]).daemons.get(daemon, [])
+            if living and (
+                daemon == "munged" or variable_of(living[0].pid, CONF_MARK) == conf_hash(step["folder"])
+            ):
+                await_ready(step, daemon)
+                continue
+            if living:
+                _end_daemon(step, daemon)
+            missing |= bring_up(step, daemon)
+            started.append(daemon)
     return {"started": started, "missing": missing}
 
 
@@ -75,45 +84,22 @@ def stop(step: dict[str, Any]) -> dict[str, Any]:
     return {"ended": ended}
 
 
-def nodes_of_slurm(step: dict[str, Any]) -> dict[str, Any]:
-    """Node -> {"state", "reason"} as sinfo on this host says; waits at most `wait_s` until none is in a state other than idle, mixed
-    or allocated. Raises HostError where Slurm does not answer.
-    """
-    give_up_s = time.monotonic() + float(step.get("wait_s", 0))
-    while True:
-        rows = [
-            line.split("|", 2) for line in _ask(step, ["sinfo", "-h", "-N", "-o", "%N|%T|%E"]).splitlines()
-        ]
-        found = {
-            row[0]: {"state": row[1], "reason": "" if row[2] == "none" else row[2]}
-            for row in rows
-            if len(row) == 3
-        }
-        if (
-            all(row["state"] in {"idle", "mixed", "allocated"} for row in found.values())
-            or time.monotonic() > give_up_s
-        ):
-            return found
-        time.sleep(POLL_S)
-
-
-def jobs_of_slurm(step: dict[str, Any]) -> list[str]:
-    """The numbers of the jobs that run or wait. Raises HostError where Slurm does not answer."""
-    return _ask(step, ["squeue", "-h", "-o", "%i"]).split()
-
-
-def _ask(step: dict[str, Any], command: list[str]) -> str:
+def ask_slurm(step: dict[str, Any], command: list[str]) -> str:
+    """What a client of Slurm prints on this host. Raises HostError where it fails."""
     program = step["programs"].get(command[0], command[0])
     try:
         done = subprocess.run(
             [program, *command[1:]],
             stdin=subprocess.DEVNULL, capture_output=True,
-            env=_environment(step), timeout=ASK_S, check=False,
+            env=environment(step), timeout=ASK_S, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise HostError(f"{command[0]} got no answer within {ASK_S:g} s") from None
+    except OSError as error:
+        raise HostError(f"{program}: {error.strerror}") from None
     if done.returncode:
-        raise HostError(f"{command[0]}: {' '.join(done.stderr.decode('utf-8', 'replace').split())}")
+        said = done.stderr or done.stdout  # scontrol says on stdout that it does not know a node
+        raise HostError(f"{command[0]}: {' '.join(said.decode('utf-8', 'replace').split())}")
     return done.stdout.decode("utf-8", "replace")
 
 
@@ -132,65 +118,61 @@ def _command(step: dict[str, Any], daemon: str) -> list[str]:
         ]
     command = [program, "-f", f"{folder}/etc/slurm.conf"]
     wrapper = f"{folder}/bin/slurmstepd"
-    return [*command, "-d", wrapper] if daemon == "slurmd" and os.path.exists(wrapper) else command
+    stepd = wrapper if os.path.exists(wrapper) else step["programs"]["slurmstepd"]
+    return [*command, "-d", stepd] if daemon == "slurmd" else command
 
 
-def _environment(step: dict[str, Any], daemon: str = "") -> dict[str, str]:
-    kept = {
-        key: value
-        for key, value in os.environ.items()
-        if key in {"HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME"}
-    }
-    path = os.pathsep.join(
-        dict.fromkeys([*filter(None, os.environ.get("PATH", "").split(os.pathsep)), *SBIN])
-    )
-    kept |= {"PATH": path, "SLURM_CONF": f"{step['folder']}/etc/slurm.conf"}
-    return {**kept, MARK: mark_of(step["token"], daemon)} if daemon else kept
+def _end_daemon(step: dict[str, Any], daemon: str) -> None:
+    """End a daemon as Slurm means it, so that it saves its state. Raises HostError where it does not end."""
+    give_up_s = time.monotonic() + END_S
+    asked = False
+    while rows := members(step["token"], step["folder"]).daemons.get(daemon):
+        pids = {one.pid for one in rows}
+        for one in () if asked else rows:
+            if one.parent not in pids:  # its helpers end with it
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one.pid, signal.SIGTERM)
+        asked = True
+        if time.monotonic() > give_up_s:
+            raise HostError(f"{daemon} ({rows[0].pid}) does not end within {END_S:g} s")
+        time.sleep(POLL_S)
 
 
-def _start_daemon(step: dict[str, Any], daemon: str) -> None:
-    folder = step["folder"]
-    said = os.path.join(folder, "log", "start.log")
-    # What an earlier process left behind keeps a new one from binding its socket.
-    for name in ("munge/munge.sock",) if daemon == "munged" else ():
+def bring_up(step: dict[str, Any], daemon: str) -> dict[str, int]:
+    """Start one daemon, and return once it answers. gres.conf is written anew before a slurmd: a device file that is gone would end it.
+
+    Returns the GRES of which fewer are here than promised. Raises HostError with its last words where it refuses or dies.
+    """
+    if daemon in share.STARTS:
+        share.STARTS[daemon](step)
+        return {}
+    missing = _write_gres(step) if daemon == "slurmd" else {}
+    if daemon == "munged":  # what an earlier process left behind keeps a new one from binding its socket
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(folder, name))
-    with open(said, "ab") as output:
-        before = output.tell()
-        process = subprocess.Popen(
-            _command(step, daemon),
-            stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            cwd=folder, env=_environment(step, daemon), start_new_session=True,
-        )  # fmt: skip
-        try:
-            exit_code = process.wait(START_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            exit_code = -1
-    if exit_code:
-        raise HostError(
-            f"{daemon} did not start: {_last_lines(said, before) or _log_of(step, daemon) or f'exit code {exit_code}'}"
-        )
+            os.unlink(os.path.join(step["folder"], "munge", "munge.sock"))
+    launch(step, daemon, _command(step, daemon))
+    await_ready(step, daemon)
+    return missing
 
 
-def _await_ready(step: dict[str, Any], daemon: str) -> None:
+def await_ready(step: dict[str, Any], daemon: str) -> None:
+    """Wait until a daemon answers. Raises HostError where it ends or does not."""
     give_up_s = time.monotonic() + READY_S
     while not _is_ready(step, daemon):
         # A daemon forks before it is one: it is missed only where it is still missing a moment later.
         if not members(step["token"], step["folder"]).daemons.get(daemon):
             time.sleep(0.5)
             if not members(step["token"], step["folder"]).daemons.get(daemon):
-                raise HostError(f"{daemon} ended right after its start: {_log_of(step, daemon)}")
+                raise HostError(f"{daemon} ended right after its start: {log_of(step, daemon)}")
         if time.monotonic() > give_up_s:
-            raise HostError(f"{daemon} does not answer within {READY_S:g} s: {_log_of(step, daemon)}")
+            raise HostError(f"{daemon} does not answer within {READY_S:g} s: {log_of(step, daemon)}")
         time.sleep(POLL_S)
 
 
 def _is_ready(step: dict[str, Any], daemon: str) -> bool:
     if daemon == "slurmctld":
         try:
-            _ask(step, ["scontrol", "ping"])
+            ask_slurm(step, ["scontrol", "ping"])
         except HostError:
             return False
         return True
@@ -226,20 +208,3 @@ def _write_gres(step: dict[str, Any]) -> dict[str, int]:
         for name, count in step["gres"].items()
         if count > len(here.get(name, []))
     }
-
-
-def _log_of(step: dict[str, Any], daemon: str) -> str:
-    return _last_lines(os.path.join(step["folder"], "log", f"{daemon}.log"), 0)
-
-
-def _last_lines(path: str, offset: int) -> str:
-    """The last words behind `offset`: Slurm's last line says that it gives up, the one before says why."""
-    try:
-        with open(path, "rb") as stream:
-            stream.seek(offset)
-            lines = [
-                line.strip() for line in stream.read().decode("utf-8", "replace").splitlines() if line.strip()
-            ]
-    except OSError:
-        return ""
-    return "; ".join(lines[-LAST_LINES:])

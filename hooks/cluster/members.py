@@ -4,9 +4,10 @@ What is up is read from /proc each time, never remembered: pid files of an earli
 cluster of a token and folder when
 1. its environment has our mark with the token: munged, slurmctld and slurmd are started with it, and slurmstepd inherits it;
 2. it is a slurmstepd that has the slurmd's log open (its title overwrites its environment);
-3. its environment has the cluster's SLURM_CONF and a job's number: what a step left behind;
-4. its environment has the cluster's SLURM_CONF and it is a supervisor of ftrun: nothing is left that it could look after;
-5. it is a descendant of any of these.
+3. its title has the file of the sshd that serves the cluster's folder (the title overwrites its environment, too);
+4. its environment has the cluster's SLURM_CONF and a job's number: what a step left behind;
+5. its environment has the cluster's SLURM_CONF and it is a supervisor of ftrun: nothing is left that it could look after;
+6. it is a descendant of any of these.
 The caller and its ancestors never belong to it. A shell with SLURM_CONF alone is a client.
 """
 
@@ -56,6 +57,9 @@ def members(token: str, folder: str) -> Members:
     for pid, text, words in environments(table, empty=True):
         variables = text.split("\0")
         daemon = next((one[len(mark) :] for one in variables if one.startswith(mark)), "")
+        daemon = daemon or (
+            "sshd" if words.startswith("sshd: ") and f" {folder}/etc/share_sshd " in words else ""
+        )
         is_client = conf in variables
         is_task = is_client and any(one.startswith("SLURM_JOB_ID=") for one in variables)
         is_supervisor = is_client and SUPERVISOR in words
@@ -70,11 +74,19 @@ def members(token: str, folder: str) -> Members:
     )
 
 
+def variable_of(pid: int, name: str) -> str:
+    """A variable in the environment of a living daemon; "" without one."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as stream:
+        for one in stream.read().split(b"\0"):
+            key, _, value = one.partition(b"=")
+            if key.decode("utf-8", "replace") == name:
+                return value.decode("utf-8", "replace")
+    return ""
+
+
 def _is_daemon(words: list[str], folder: str) -> bool:
-    """Whether this is the daemon itself and no step: its command line names a file of the cluster."""
-    return any(folder in word for word in words) and "slurmstepd" not in (
-        os.path.basename(word) for word in words[:1]
-    )
+    """Whether this is the daemon itself and no step, nor the ssh of a sshfs: its command line names a file of the cluster."""
+    return any(folder in word for word in words) and os.path.basename(words[0]) not in {"slurmstepd", "ssh"}
 
 
 def _is_step(pid: int, words: str, log: str) -> bool:

@@ -1,7 +1,8 @@
 """The folder of a cluster on this host: its files written, its keys removed, the ends of its logs. (I/O)
 
-`/var/tmp/ftrun-<uid>/<name>` has etc/ (configuration), key/ (munge's key), munge/ (its socket), bin/ (what stands before slurmstepd),
-run/, state/, spool/ and log/. Only the user can enter it; where root made the cluster everybody can, but for key/ and state/.
+`/var/tmp/ftrun-<uid>/<name>` has etc/ (configuration), key/ (munge's key), munge/ (its socket), bin/ (links to the commands of Slurm, and what
+stands before slurmstepd), keep/ (what looks after the daemons), run/, state/, spool/ and log/. Only the user can enter it; where root made
+the cluster everybody can, but for PRIVATE.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import stat
 import sys
 from typing import Any
 
+from ftrun.hooks.cluster import claim
 from ftrun.hooks.cluster.errors import HostError
+from ftrun.hooks.cluster.survey import DAEMONS
 from ftrun.hooks.runtime.ownership import private_folder
 
-FOLDERS = ("etc", "key", "munge", "bin", "run", "state", "spool", "log")
-PRIVATE = ("key", "state")
+FOLDERS = ("etc", "key", "munge", "bin", "keep", "run", "state", "spool", "log")
+PRIVATE = ("key", "state", "keep")
 KEPT_BY_REMOVE = ("log",)
 LOG_BYTES = 64 << 10
 
@@ -36,16 +39,21 @@ os.execv({stepd!r}, [{stepd!r}, *sys.argv[1:]])
 
 
 def place(step: dict[str, Any]) -> dict[str, Any]:
-    """Make the folder and write `files` (path below it -> text), the `key` (base64) and what stands before the program `stepd`.
+    """Make the folder and write `files` (path below it -> text), the `key` (base64), and what stands before slurmstepd if `adopts`.
 
-    Raises HostError, OSError; NotPrivate where another user made the folder.
+    bin/ gets a link to each of `programs` (name -> path) that is no daemon, etc/plugins leads to `plugins` ("" for none). Raises HostError, OSError; NotPrivate where another user made the folder.
     """
     folder = open_folder(step["folder"])
     for name, text in step["files"].items():
         write_file(os.path.join(folder, name), text.encode(), 0o644)
     write_file(os.path.join(folder, "key", "munge.key"), base64.b64decode(step["key"]), 0o600)
-    if step.get("stepd"):
-        text = BEFORE_STEPD.format(python=sys.executable, stepd=step["stepd"])
+    for name, path in step["programs"].items():
+        if name not in DAEMONS:
+            _link(os.path.join(folder, "bin", name), path)
+    if step["plugins"]:
+        _link(os.path.join(folder, "etc", "plugins"), step["plugins"])
+    if step["adopts"]:
+        text = BEFORE_STEPD.format(python=sys.executable, stepd=step["programs"]["slurmstepd"])
         write_file(os.path.join(folder, "bin", "slurmstepd"), text.encode(), 0o755)
     return {"folder": folder}
 
@@ -65,9 +73,12 @@ def open_folder(folder: str) -> str:
 
 
 def remove(step: dict[str, Any]) -> dict[str, Any]:
-    """Remove the cluster's folder but for its logs: keys first. Returns {"logs": their folder or ""}."""
-    folder = step["folder"]
-    if not _is_own(folder):
+    """Remove the cluster's folder but for its logs: keys first. Returns {"logs": their folder or ""}.
+
+    A cluster of another `token` that has this host with a folder of the same name keeps it.
+    """
+    folder, theirs = step["folder"], claim.held()
+    if not _is_own(folder) or (theirs.get("folder") == folder and theirs.get("token") != step["token"]):
         return {"logs": ""}
     names = sorted(os.listdir(folder), key=lambda name: name != "key")
     for name in names:
@@ -99,6 +110,15 @@ def _is_own(folder: str) -> bool:
     if not stat.S_ISDIR(fact.st_mode) or fact.st_uid != os.geteuid():
         raise HostError(f"{folder} is not this user's: nothing in it was removed")
     return True
+
+
+def _link(path: str, target: str) -> None:
+    """Make a symbolic link, or let the one that is there lead to `target`."""
+    draft = f"{path}.new"
+    if os.path.islink(draft):
+        os.unlink(draft)
+    os.symlink(target, draft)
+    os.replace(draft, path)
 
 
 def write_file(path: str, content: bytes, mode: int) -> None:

@@ -27,11 +27,14 @@ def reach(step: dict[str, Any]) -> dict[str, Any]:
 
     Returns {"busy": ports that are taken here, "bad_address": why, "unreached": {name: why}, "unheard": [name], "unresolved": {name:
     address or ""}, "unshared": {name: why}, "share": why the folder cannot be used}. `ports` may be empty: nothing is listened on then.
+
+    `members`: names of hosts on which Slurm's daemons hold these ports already. They listen on none and do not call each other; who calls
+    one of them is content with a connection to its slurmd, at the second of `ports`.
     """
-    own, hosts = step["own"], dict(step["hosts"])
+    own, hosts, members = step["own"], dict(step["hosts"]), frozenset(step.get("members", ()))
     others = {name: address for name, address in hosts.items() if name != own}
     give_up_s = time.monotonic() + float(step["limit_s"])
-    listeners, answer = _listening(hosts[own], step["ports"])
+    listeners, answer = _listening(hosts[own], [] if own in members else step["ports"])
     answer["unresolved"] = {
         name: found for name, address in hosts.items() if (found := resolved(name)) != address
     }
@@ -40,12 +43,17 @@ def reach(step: dict[str, Any]) -> dict[str, Any]:
     threading.Thread(
         target=_answer_calls, args=(listeners, step["token"], heard, give_up_s), daemon=True
     ).start()
-    unreached = {name: "no answer" for name in others if step["ports"]}
+    called = [name for name in others if not (own in members and name in members)]
+    unreached = {name: "no answer" for name in called if step["ports"]}
     to_hear = set(others) if listeners else set()
     unseen = set(others) if marks else set()
     while (unreached or to_hear - heard or unseen) and time.monotonic() < give_up_s:
         for name in list(unreached):
-            unreached[name] = _call(others[name], step["ports"], step["token"], own)
+            unreached[name] = (
+                _connect(others[name], step["ports"][1])
+                if name in members
+                else _call(others[name], step["ports"], step["token"], own)
+            )
             if not unreached[name]:
                 del unreached[name]
         unseen = {name for name in unseen if not os.path.exists(f"{marks}.{name}")}
@@ -105,6 +113,15 @@ def _answer_calls(listeners: list[socket.socket], token: str, heard: set[str], g
 def _call(address: str, ports: list[int], token: str, own: str) -> str:
     """Why one of a host's ports does not answer; "" if all do."""
     return next((why for port in ports if (why := _call_port(address, port, token, own))), "")
+
+
+def _connect(address: str, port: int) -> str:
+    """Why there is no connection to a port; "" if there is."""
+    try:
+        socket.create_connection((address, port), timeout=CALL_S).close()
+    except OSError as error:
+        return f"{address}:{port}: {error.strerror or error}"
+    return ""
 
 
 def _call_port(address: str, port: int, token: str, own: str) -> str:

@@ -31,7 +31,21 @@ SLURM_PROGRAMS = (
     "sinfo",
     "squeue",
     "scancel",
+    "salloc",
+    "sattach",
+    "sbcast",
+    "sacct",
+    "sacctmgr",
+    "sdiag",
+    "sprio",
+    "sreport",
+    "sshare",
+    "sstat",
+    "strigger",
+    "munge",
+    "unmunge",
 )
+DAEMONS = ("slurmctld", "slurmd", "slurmstepd", "munged")
 SBIN = (
     "/usr/local/sbin",
     "/usr/sbin",
@@ -46,8 +60,8 @@ ASK_S = 5.0
 AMD_DRIVERS = frozenset({"amdgpu"})
 
 
-def survey(_step: dict[str, Any]) -> dict[str, Any]:
-    """All facts of this host by name. A fact that cannot be had is "" or 0 or None."""
+def survey(step: dict[str, Any]) -> dict[str, Any]:
+    """All facts of this host by name, with the kind of folder that `share` is. A fact that cannot be had is "" or 0 or None."""
     user, nodename = _user(), os.uname().nodename
     return {
         "host": nodename.partition(".")[0],
@@ -75,8 +89,11 @@ def survey(_step: dict[str, Any]) -> dict[str, Any]:
         "cgroup": _cgroup(),
         "user_namespaces": _works(["unshare", "--user", "--map-root-user", "true"]),
         "fuse": os.access("/dev/fuse", os.R_OK | os.W_OK),
-        "fusermount3": shutil.which("fusermount3") or "",
-        "cron": bool(shutil.which("crontab", path=_path())),
+        "fusermount3": _fusermount3(),
+        "sshfs": shutil.which("sshfs", path=search_path()) or "",
+        "sshd": shutil.which("sshd", path=search_path()) or "",
+        "share": kind_of_folder(step["share"]) if step.get("share") else "",
+        "cron": bool(shutil.which("crontab", path=search_path())),
         "systemd": os.path.isdir("/run/systemd/system"),
         "linger": os.path.exists(f"/var/lib/systemd/linger/{user}"),
         "dies_at_logout": _dies_at_logout(),
@@ -90,7 +107,7 @@ def survey(_step: dict[str, Any]) -> dict[str, Any]:
 
 def slurm() -> dict[str, Any]:
     """The installed Slurm: "version" as slurmd tells it ("" without one), "programs" (name -> path, of those that are there)."""
-    programs = {name: found for name in SLURM_PROGRAMS if (found := shutil.which(name, path=_path()))}
+    programs = {name: found for name in SLURM_PROGRAMS if (found := shutil.which(name, path=search_path()))}
     said = _output([programs["slurmd"], "-V"]) if "slurmd" in programs else ""
     version = re.search(r"\d+\.\d+[\w.-]*", said)
     return {"version": version[0] if version else "", "programs": programs}
@@ -243,8 +260,30 @@ def _output(command: list[str]) -> str:
     return ""
 
 
-def _path() -> str:
-    return os.pathsep.join([*(os.environ.get("PATH") or os.defpath).split(os.pathsep), *SBIN])
+def kind_of_folder(path: str) -> str:
+    """absent, empty, full (a folder with something in it), closed (nothing of it can be read) or taken (no folder)."""
+    try:
+        return "full" if os.listdir(path) else "empty"
+    except FileNotFoundError:
+        return "absent"
+    except NotADirectoryError:
+        return "taken"
+    except OSError:
+        return "closed"
+
+
+def _fusermount3() -> str:
+    """The program that mounts for an ordinary user; "" where it has not the rights for that."""
+    import stat
+
+    path = shutil.which("fusermount3", path=search_path())
+    return path if path and (os.geteuid() == 0 or os.stat(path).st_mode & stat.S_ISUID) else ""
+
+
+def search_path() -> str:
+    """PATH with the folders of daemons, which an ordinary user's lacks."""
+    own = (os.environ.get("PATH") or os.defpath).split(os.pathsep)
+    return os.pathsep.join(dict.fromkeys([*filter(None, own), *SBIN]))
 
 
 def _line(path: str) -> str:

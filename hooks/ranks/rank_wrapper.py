@@ -20,6 +20,7 @@ import time
 
 from ftrun.hooks.runtime import UsageError, start_processes
 from ftrun.hooks.runtime.command_line import parse_options
+from ftrun.hooks.runtime.exclusive import is_taken
 from ftrun.hooks.runtime.slurm_env import node_name
 
 TYPE_CHECKING = False
@@ -164,11 +165,14 @@ class RankParent:
             while True:
                 self.asked += 1
                 name = f"{os.environ.get('SLURM_PROCID') or '0'}.{self.asked}"
+                path = os.path.join(self.folder, name)
                 try:
-                    os.link(draft, os.path.join(self.folder, name))
+                    os.link(draft, path)
                     return name
-                except FileExistsError:  # another step of this start has a task of this number
-                    continue
+                except OSError as error:
+                    if not is_taken(error, path):
+                        raise
+                    # another step of this start has a task of this number
         finally:
             os.unlink(draft)
 

@@ -22,6 +22,7 @@ from typing import Callable, NamedTuple, Optional
 
 from ftrun.hooks.checkpoints import manifest, names
 from ftrun.hooks.checkpoints.model import Damaged
+from ftrun.hooks.runtime.exclusive import is_taken
 from ftrun.hooks.staging import copy, merge, records, replace
 from ftrun.hooks.staging.copy import Disk, read
 from ftrun.hooks.staging.records import Publishing, Seal
@@ -64,9 +65,9 @@ def link_file(disk: Disk, source: str, target: str) -> None:
         return
     try:
         disk.link(source, target)
-    except FileExistsError:
-        return
     except OSError as error:
+        if is_taken(error, target):
+            return
         # Some file systems have no hard links, or none from folder to folder.
         if error.errno not in (errno.EPERM, errno.EXDEV, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
             raise
@@ -296,7 +297,7 @@ def _place(disk: Disk, to: Publishing, final: str, new: NewSet) -> None:
     try:
         disk.rename(new.data, final)
     except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+        if not is_taken(error, final) and error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.ENOTDIR):
             raise
     disk.settle(to.to)
 

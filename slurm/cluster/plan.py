@@ -20,6 +20,9 @@ LOCALHOST = "localhost"
 SOCKET_PATH_MAX = 107
 """Bytes of the path of a Unix socket; that of a step is `<spool>/<node>_<job>.<step>`."""
 STEP_NAME_LENGTH = len("_4294967295.4294967295")
+SHARE_PORT = 3
+SETTINGS = "etc/ftrun.toml"
+"""The settings of ftrun that a cluster brings along, below its folder."""
 SRUN_PORTS = 200
 FIRST_SRUN_PORT = 10
 PORT_COUNT = FIRST_SRUN_PORT + SRUN_PORTS
@@ -49,6 +52,11 @@ class Plan:
     `token`: tells this cluster from an earlier one of the same name. `hosts`: the first one runs slurmctld. `version`: Slurm's (major,
     minor). `bound`: each host resolves its own name to its address, so its daemons listen on that address alone. `programs`: host -> name
     of a program of Slurm or munge -> its path. `subreaper`: the hosts on which a step can adopt the orphans of its tasks.
+    `bundles`: host -> name of the bundle of Slurm that it uses; empty where all use an installed one.
+    `shared`: the folder that all hosts see and in which runs are kept, "" for the user's home; `share`: the same where it is the head
+    host's own and the others mount it. `fence_command`, `repair_commands`: as the settings say (`docs/settings.md`), "" and () for none.
+    `leaving`: hosts that are being removed: no longer in slurm.conf, and there may still be something on them. `kept_by`: host -> who starts
+    what is dead on it, by itself: systemd, cron, or "" for nobody.
     """
 
     name: str
@@ -63,6 +71,23 @@ class Plan:
     programs: Mapping[str, Mapping[str, str]]
     subreaper: tuple[str, ...]
     slurmd_timeout_s: int = 60
+    bundles: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    shared: str = ""
+    share: str = ""
+    fence_command: str = ""
+    repair_commands: tuple[str, ...] = ()
+    leaving: tuple[Host, ...] = ()
+    kept_by: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def everywhere(self) -> tuple[Host, ...]:
+        """All hosts on which something of the cluster may be."""
+        return (*self.hosts, *self.leaving)
+
+    @property
+    def unkept(self) -> tuple[Host, ...]:
+        """The hosts that do not come back by themselves after a reboot."""
+        return tuple(host for host in self.hosts if not self.kept_by.get(host.name))
 
     @property
     def head(self) -> Host:
@@ -79,6 +104,10 @@ class Plan:
         """The path of munged's socket on each host."""
         return f"{self.folder}/munge/munge.sock"
 
+    def bundle_folder(self, name: str) -> str:
+        """The path of a bundle on the hosts that use it: beside the clusters of this user."""
+        return f"{self.folder.rpartition('/')[0]}/{name}"
+
     @property
     def slurmctld_port(self) -> int:
         """The port of slurmctld."""
@@ -88,6 +117,11 @@ class Plan:
     def slurmd_port(self) -> int:
         """The port of slurmd on each host."""
         return self.base_port + 1
+
+    @property
+    def share_port(self) -> int:
+        """The port of the sshd that serves `share`, on the head host."""
+        return self.base_port + SHARE_PORT
 
     @property
     def srun_ports(self) -> tuple[int, int]:
@@ -105,10 +139,16 @@ class Plan:
             fields = json.loads(text)
             known = {field.name for field in dataclasses.fields(Plan)}
             fields = {key: value for key, value in fields.items() if key in known}
-            hosts = tuple(Host(**{**row, "topology": tuple(row["topology"])}) for row in fields.pop("hosts"))
+            hosts, leaving = (
+                tuple(Host(**{**row, "topology": tuple(row["topology"])}) for row in rows)
+                for rows in (fields.pop("hosts"), fields.pop("leaving", ()))
+            )
             version = (int(fields["version"][0]), int(fields["version"][1]))
             subreaper = tuple(fields["subreaper"])
-            return Plan(**{**fields, "hosts": hosts, "version": version, "subreaper": subreaper})
+            fields["repair_commands"] = tuple(fields.get("repair_commands", ()))
+            return Plan(
+                **{**fields, "hosts": hosts, "leaving": leaving, "version": version, "subreaper": subreaper}
+            )
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise ValueError(f"no plan of a cluster: {error}") from error
 
@@ -136,6 +176,8 @@ def slurm_conf(plan: Plan) -> str:
         "SlurmdTimeout": str(plan.slurmd_timeout_s),
         "MessageTimeout": "10",
     }
+    if plan.bundles:  # a link, so that hosts of several architectures have one text
+        settings["PluginDir"] = f"{plan.folder}/etc/plugins"
     if plan.bound:
         settings["CommunicationParameters"] = "NoInAddrAny,NoCtldInAddrAny"
     gres = sorted({name for host in plan.hosts for name in host.gres})

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from ftrun.hooks.runtime.exclusive import is_taken
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.commands.spanning import Span
 from ftrun.slurm.records import dataclass
@@ -134,7 +135,9 @@ class BatchChannel:
             stream.write(text)
         try:
             os.link(temporary, target)
-        except FileExistsError:
+        except OSError as error:
+            if not is_taken(error, target):
+                raise
             return False
         finally:
             os.unlink(temporary)

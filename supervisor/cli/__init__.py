@@ -58,6 +58,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in ASKS_NO_SLURM:
+        from ftrun.supervisor.cluster import choice
+
+        if name := choice.elsewhere(os.environ, choice.wish_in(arguments[1:])):
+            from ftrun.supervisor.cluster import on_head_host
+
+            return on_head_host.run(name, arguments)
     if arguments and arguments[0] == "sbatch":
         from ftrun.supervisor.cli import sbatch
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import shlex
-import shutil
 import sys
 import time
-from typing import Annotated, Self
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Self
 
 import typer
 
@@ -15,16 +16,18 @@ from ftrun.slurm.client.nodeset import fold
 from ftrun.slurm.cluster.plan import Plan
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, argument, option
-from ftrun.supervisor.cluster import choice, hosts, lifecycle
+from ftrun.supervisor.cluster import bundle as cluster_bundle
+from ftrun.supervisor.cluster import choice, hosts, lifecycle, membership, on_head_host, share, site_file
 from ftrun.supervisor.cluster import survey as cluster_survey
 from ftrun.supervisor.cluster.state import ClusterState, known
 from ftrun.supervisor.cluster.survey import Survey
-from ftrun.supervisor.model.errors import UserError
 
 app = typer.Typer(help="A private, real Slurm on your own hosts, over SSH.", no_args_is_help=True)
 
 DEFAULT = "default"
 EXIT_FAILED = 1
+STARTS_SHOWN = 3
+"""How many starts by its keeper `status` tells of each host."""
 
 NameOption = Annotated[
     str, option("--name", "Which cluster [default: FTRUN_CLUSTER, else the only one, else `default`].")
@@ -42,6 +45,38 @@ PortOption = Annotated[
     ),
 ]
 SharedOption = Annotated[str, option("--shared", "A folder that all hosts see [default: your home].", "DIR")]
+ShareOption = Annotated[
+    str,
+    option(
+        "--share",
+        "A folder of the first host that all hosts shall see: the others mount it, by sshfs.",
+        "DIR",
+    ),
+]
+FenceOption = Annotated[
+    str,
+    option(
+        "--fence-command",
+        "Command that cuts off a node which Slurm has given up ({node} is its name), such as power off by ipmitool or a cloud's CLI.",
+        "COMMAND",
+    ),
+]
+RepairOption = Annotated[
+    list[str] | None,
+    option(
+        "--repair-command",
+        "Command that `ftrun recheck` tries on a drained node that fails ({node}); may be given several times.",
+        "COMMAND",
+    ),
+]
+BundleOption = Annotated[
+    list[str] | None,
+    option(
+        "--bundle",
+        "Use the Slurm of a bundle, whatever is installed; once for each architecture of the hosts.",
+        "FILE",
+    ),
+]
 PublicOption = Annotated[
     bool, option("--allow-public", "Permit daemons to listen on addresses that the internet reaches.")
 ]
@@ -53,14 +88,16 @@ def survey(  # noqa: PLR0917 - options, never positions
     hostfile: HostfileOption = "",
     base_port: PortOption = lifecycle.BASE_PORT,
     shared: SharedOption = "",
+    share_dir: ShareOption = "",
     allow_public: PublicOption = False,
     as_json: Json = False,
 ) -> int:
     """Look at hosts side by side, and say what follows; change nothing. Exit 1 if one of them cannot be part of a cluster."""
     targets = hosts.targets(words or [], hostfile)
+    folder = share.checked_folder(share_dir, shared, [one.name for one in targets])
     with _Progress("surveying", len(targets)) as progress:
         found = cluster_survey.survey(
-            targets, base_port, shared, allow_public=allow_public, told=progress.step
+            targets, base_port, shared, share=folder, allow_public=allow_public, told=progress.step
         )
     if as_json:
         common.print_json({"hosts": found.facts, "findings": found.findings, "shared": found.shared})
@@ -76,15 +113,33 @@ def up(  # noqa: PLR0917 - options, never positions
     name: NameOption = "",
     base_port: PortOption = lifecycle.BASE_PORT,
     shared: SharedOption = "",
+    share_dir: ShareOption = "",
     partial: Annotated[
         bool, option("--partial", "Go on without the hosts that cannot be part of it.")
     ] = False,
     allow_public: PublicOption = False,
+    fence_command: FenceOption = "",
+    repair_commands: RepairOption = None,
+    bundles: BundleOption = None,
     as_json: Json = False,
 ) -> None:
-    """Bring a cluster up on these hosts, or mend it; return when all its nodes are usable."""
+    """Bring a cluster up on these hosts, or mend it; return when all its nodes are usable.
+
+    Slurm is taken from the hosts where all have one release of 22.05 or newer installed, else from a bundle.
+    """
     began_s = time.monotonic()
-    wish = lifecycle.Wish(hosts.targets(words or [], hostfile), base_port, shared, partial, allow_public)
+    targets = hosts.targets(words or [], hostfile)
+    wish = lifecycle.Wish(
+        targets=targets,
+        base_port=base_port,
+        shared=shared,
+        share=share.checked_folder(share_dir, shared, [one.name for one in targets]),
+        partial=partial,
+        allow_public=allow_public,
+        fence_command=site_file.checked(fence_command),
+        repair_commands=tuple(map(site_file.checked, repair_commands or [])),
+        bundles=tuple(bundles or ()),
+    )
     state = _state(name)
     plan, found = lifecycle.up(state, wish, _say)
     took_s = time.monotonic() - began_s
@@ -101,9 +156,34 @@ def up(  # noqa: PLR0917 - options, never positions
     print(
         f"cluster {plan.name} is up after {took_s:.1f} s: {len(plan.hosts)} nodes{with_them}, Slurm {_version(plan)}"
     )
-    if choice.is_here(plan):
+    if choice.is_here(plan) or choice.elsewhere(os.environ) == plan.name:
         print(f"  ftrun sbatch -N {len(plan.hosts)} train.sh")
     print("  ftrun cluster run -- sinfo")
+    for line in _unkept(plan):
+        print(line)
+
+
+@app.command()
+def bundle(
+    out: Annotated[str, option("--out", "Write it to a file, to be carried elsewhere.", "FILE")] = "",
+    arch: Annotated[
+        str, option("--arch", "For hosts of another architecture: x86_64, aarch64, ppc64le.", "ARCH")
+    ] = "",
+    suite: Annotated[
+        str,
+        option("--suite", "The suite of this distribution [default: Debian: trixie, Ubuntu: noble].", "NAME"),
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Make a bundle of Slurm from packages of Debian or Ubuntu, for hosts without Slurm; nothing is installed.
+
+    `up` makes one by itself where it needs one and none is kept. This makes a new one, with the newest packages.
+    """
+    made = cluster_bundle.make(_say, arch, suite, out)
+    if as_json:
+        common.print_json(made)
+    else:
+        print(f"{made.path}: Slurm {made.version} for {made.arch}, {os.path.getsize(made.path) >> 20} MiB")
 
 
 @app.command()
@@ -111,7 +191,7 @@ def status(name: NameOption = "", as_json: Json = False) -> int:
     """Show the hosts of a cluster, their daemons and nodes; exit 1 if not all daemons live."""
     state = _state(name)
     plan = state.existing_plan()
-    rows = lifecycle.status(plan)
+    rows = lifecycle.status(state, plan)
     alive = lifecycle.is_up(plan, rows)
     if as_json:
         done = [row for row in state.journal() if row.get("token") == plan.token]
@@ -122,16 +202,26 @@ def status(name: NameOption = "", as_json: Json = False) -> int:
     print(
         f"cluster {plan.name}: {'up' if alive else 'not all up'}, Slurm {_version(plan)}, controller on {plan.head.name}"
     )
+    daemons = {"MUNGED": ["munged"], "SLURMCTLD": ["slurmctld"], "SLURMD": ["slurmd"]}
+    if plan.share:
+        daemons["FOLDER"] = ["sshd", "sshfs"]
     cells = [
         [
             row.host,
             row.unreached or row.state,
-            *(_daemon(row, one) for one in ("munged", "slurmctld", "slurmd")),
+            _duration(row.up_s) if row.up_s else None,
+            *(_daemon(row, *names) for names in daemons.values()),
+            row.kept_by or "nobody",
             row.reason or None,
         ]
         for row in rows
     ]
-    common.print_table(["HOST", "NODE", "MUNGED", "SLURMCTLD", "SLURMD", "REASON"], cells)
+    common.print_table(["HOST", "NODE", "UP", *daemons, "KEPT BY", "REASON"], cells)
+    for row in rows:
+        for one in row.done[-STARTS_SHOWN:]:
+            print(_told(row.host, one))
+    for line in _unkept(plan):
+        print(line)
     return 0 if alive else EXIT_FAILED
 
 
@@ -146,6 +236,78 @@ def down(
     state = _state(name)
     ended = lifecycle.down(state, _say, force=force)
     print(f"cluster {state.name} is down: {ended} processes ended")
+
+
+@app.command()
+def add(  # noqa: PLR0917 - options, never positions
+    words: HostsArgument = None,
+    hostfile: HostfileOption = "",
+    name: NameOption = "",
+    allow_public: PublicOption = False,
+    bundles: BundleOption = None,
+    as_json: Json = False,
+) -> None:
+    """Add hosts to a living cluster; return when they are usable. Jobs go on."""
+    began_s = time.monotonic()
+    targets = hosts.targets(words or [], hostfile)
+    state = _state(name)
+    wish = lifecycle.Wish(
+        targets=targets,
+        base_port=state.existing_plan().base_port,
+        allow_public=allow_public,
+        bundles=tuple(bundles or ()),
+    )
+    plan, new = membership.add(state, wish, _say)
+    took_s = time.monotonic() - began_s
+    if as_json:
+        added = [host.name for host in new]
+        everyone = [host.name for host in plan.hosts]
+        common.print_json({"name": plan.name, "added": added, "hosts": everyone, "took_s": round(took_s, 2)})
+        return
+    what = fold(host.name for host in new) if new else "nobody"
+    print(f"cluster {plan.name} has {len(plan.hosts)} nodes: {what} was added in {took_s:.1f} s")
+
+
+@app.command()
+def remove(
+    words: HostsArgument = None,
+    hostfile: HostfileOption = "",
+    name: NameOption = "",
+    force: Annotated[
+        bool,
+        option(
+            "--force", "Even if jobs run on them (they end as with a node that died) or one cannot be asked."
+        ),
+    ] = False,
+) -> None:
+    """Take hosts out of a cluster: no process, key or claim is left on them; jobs on the others go on."""
+    names = [target.name for target in hosts.targets(words or [], hostfile)]
+    plan, notes = membership.remove(_state(name), names, _say, force=force)
+    for note in notes:
+        print(f"ftrun: note: {note}", file=sys.stderr)
+    print(f"cluster {plan.name} has {len(plan.hosts)} nodes: {fold(names)} was removed")
+
+
+@app.command()
+def drain(
+    words: HostsArgument = None,
+    hostfile: HostfileOption = "",
+    name: NameOption = "",
+    reason: Annotated[str, option("--reason", "What others should know [default: by whom].", "TEXT")] = "",
+) -> None:
+    """Let no more jobs start on hosts of a cluster; those that run go on."""
+    names = [target.name for target in hosts.targets(words or [], hostfile)]
+    by = f"by {getpass.getuser()}@{os.uname().nodename}"
+    nodes = membership.drain(_state(name), names, reason or by)
+    print(f"{fold(nodes)} takes no more jobs; `ftrun cluster resume` ends that")
+
+
+@app.command()
+def resume(words: HostsArgument = None, hostfile: HostfileOption = "", name: NameOption = "") -> None:
+    """Let jobs start again on hosts that were drained, or are down."""
+    names = [target.name for target in hosts.targets(words or [], hostfile)]
+    nodes = membership.resume(_state(name), names)
+    print(f"{fold(nodes)} takes jobs")
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -167,8 +329,7 @@ def shell(name: NameOption = "") -> None:
 @app.command()
 def env(name: NameOption = "") -> None:
     """Print the variables that make a shell a client of a cluster: eval "$(ftrun cluster env)"."""
-    for key, value in choice.variables(_state(name).existing_plan().folder).items():
-        print(f"export {key}={shlex.quote(value)}")
+    print(on_head_host.exports(_state(name).existing_plan()))
 
 
 @app.command()
@@ -219,31 +380,16 @@ def _state(name: str) -> ClusterState:
     return there[0] if len(there) == 1 else ClusterState(DEFAULT)
 
 
-def _exec(plan: Plan, command: list[str]) -> None:
-    # exec, not a child: the command owns the terminal, the signals and the exit status.
-    environment = dict(os.environ) | choice.variables(plan.folder)
-    if choice.is_here(plan):
-        words = command
-    else:
-        exports = [f"{key}={value}" for key, value in choice.variables(plan.folder).items()]
-        remote = (
-            shlex.join(["env", *exports, *command])
-            if command
-            else f'{shlex.join(["exec", "env", *exports])} "$SHELL" -l'
-        )
-        words = ["ssh", *(["-t"] if sys.stdin.isatty() else []), plan.head.target, remote]
-    program = shutil.which(words[0], path=environment["PATH"])
-    if program is None:
-        raise UserError(f"{words[0]}: command not found", 127)
-    sys.stdout.flush()
-    try:
-        os.execve(program, words, environment)  # noqa: S606 - no shell is wanted
-    except OSError as error:
-        raise UserError(f"{program}: {error.strerror}", 126) from error
-
-
 def _say(line: str) -> None:
     print(f"ftrun: {line} ...", file=sys.stderr, flush=True)
+
+
+def _exec(plan: Plan, command: list[str]) -> None:
+    if choice.is_here(plan):
+        on_head_host.execute(command, dict(os.environ) | on_head_host.variables(plan, os.environ))
+    last = shlex.join(command) if command else '"$SHELL"'
+    script = f"{on_head_host.exports(plan)}\nexec {last}"
+    on_head_host.execute(on_head_host.ssh_words(plan, f"exec /bin/sh -c {shlex.quote(script)}"), os.environ)
 
 
 class _Progress:
@@ -310,8 +456,9 @@ def _version(plan: Plan) -> str:
     return f"{plan.version[0]}.{plan.version[1]:02d}"
 
 
-def _daemon(row: lifecycle.HostStatus, name: str) -> str | None:
-    one = row.daemons.get(name)
+def _daemon(row: lifecycle.HostStatus, *names: str) -> str | None:
+    """How long the daemon of one of these names lives there; None where none does."""
+    one = next((row.daemons[name] for name in names if name in row.daemons), None)
     if one is None:
         return None
     return "frozen" if one["frozen"] else _duration(one["up_s"])
@@ -322,3 +469,19 @@ def _duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def _unkept(plan: Plan) -> Iterator[str]:
+    """A line about the hosts that do not come back by themselves, if there are any."""
+    if plan.unkept:
+        names = fold(host.name for host in plan.unkept)
+        yield f"note: {names}: neither systemd with linger nor cron: does not come back by itself after a reboot; {os.uname().nodename} starts what is dead there over SSH while it can"
+
+
+def _told(host: str, one: Mapping[str, Any]) -> str:
+    """One line about what the keeper of a host did."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one["at_s"]))
+    if one["did"] == "left":
+        return f"{at}  {host} left the cluster, by {one['by']}: {one['why']}"
+    what = "started" if one["did"] == "started" else "did not start"
+    return f"{at}  {host}: {one['by']} {what} {one['daemon']}: {one['why']}"

@@ -106,7 +106,7 @@ _LINE_OF_KIND = {
     "leave.saved": lambda d: f"{d['why']} ({d['waited_s']:g} s)",
     "leave.dropped": lambda d: f"the request was withdrawn: {d['why']}",
     "start.stays": lambda d: f"{nodeset.fold(d['nodes'])} is not left: {d['why']}",
-    "hook.ended": lambda d: f"{d['hook']}: " + (f"exit {d['code']}" if d["why"] == "itself" else f"ended by {d['why']}" if d["code"] is not None else d["why"]),
+    "hook.ended": lambda d: f"{d['hook']}: " + (f"exit {d['code']}" if d["why"] in ("itself", "fenced") else f"ended by {d['why']}" if d["code"] is not None else d["why"]),
     "opinion.asked": lambda d: f"asks {d['by']} for a second opinion about {d['lines']} lines of its logs, redacted",
     "opinion.answered": lambda d: f"no second opinion: {d['error']}" if "error" in d else f"second opinion, a guess by {d['by']}: {Opinion.from_json(d).words}",
     "warned": lambda d: f"warning: {d['message']}",

@@ -37,8 +37,9 @@ _REVIVE_EVERY = 30  # looks
 def main(argv: Sequence[str]) -> int:
     """Do what `sbatch ARGV` does, as a supervised run. Returns the exit status. Raises UserError."""
     asked = Submission(argv, submission_context.environment_of_process())
-    own = {key: asked.env.get(key) for key in choice.VARIABLES}
-    asked.use_cluster(choice.changes(asked.env))
+    before = dict(asked.env)
+    own = {key: before.get(key) for key in choice.VARIABLES}
+    asked.use_cluster(choice.changes(before))
     if not asked.sbatch:
         raise UserError(
             "sbatch was not found: load Slurm's client commands, or add their folder to PATH", _NO_PROGRAM
@@ -46,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         arguments.read_submission(asked)
         if wanted := asked.config.text("cluster"):
-            asked.use_cluster({**own, **choice.changes(asked.env, wanted)})
+            asked.use_cluster({**own, **choice.changes(before, wanted)})
         for line in asked.config.ignored:
             print_notice(line)
         if asked.config.values["stage"]:

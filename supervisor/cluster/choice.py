@@ -13,7 +13,7 @@ from ftrun.supervisor.model.errors import UserError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ftrun.slurm.cluster.plan import Plan
 
@@ -26,7 +26,7 @@ CONFIGURED = (
     "/var/spool/slurmd/conf-cache/slurm.conf",
 )
 """Where an administrator puts slurm.conf, or slurmd what it got from the controller."""
-VARIABLES = ("SLURM_CONF",)
+VARIABLES = ("SLURM_CONF", "PATH", "FTRUN_SITE_CONFIG")
 """The variables that make a command a client of a cluster."""
 NONE = "none"
 
@@ -38,12 +38,7 @@ def changes(env: Mapping[str, str], wanted: str = "") -> dict[str, str]:
     says so, once for each cluster. Raises UserError where the cluster that is wanted is not here.
     """
     name = wanted or env.get("FTRUN_CLUSTER", "")
-    if name == NONE or "SLURM_JOB_ID" in env:
-        return {}
-    if not name and (
-        any(env.get(key) for key in ("SLURM_CONF", "SLURM_CONF_SERVER"))
-        or any(map(os.path.exists, CONFIGURED))
-    ):
+    if _has_other_slurm(env, name):
         return {}
     from ftrun.hooks.cluster import claim  # not where another Slurm is used
     from ftrun.hooks.runtime.ownership import why_untrusted
@@ -60,13 +55,69 @@ def changes(env: Mapping[str, str], wanted: str = "") -> dict[str, str]:
     if not folder or not is_ours:
         return {}
     if not name:
-        _say_once(folder, str(held.get("name")))
-    return variables(folder)
+        line = f"no other Slurm is configured here: using your cluster {held.get('name')} (FTRUN_CLUSTER=none: not)"
+        say_once(f"{folder}/run/said.{os.geteuid()}", line)
+    return variables(folder, env, has_settings=None)
 
 
-def variables(folder: str) -> dict[str, str]:
-    """The variables of a client of the cluster in `folder`."""
-    return {"SLURM_CONF": f"{folder}/etc/slurm.conf"}
+def elsewhere(env: Mapping[str, str], wanted: str = "") -> str:
+    """The user's cluster of which this machine is no host, and on whose first host a command therefore runs; "" for none.
+
+    Without a wish only where there is no sbatch: a laptop that brought up one cluster.
+    """
+    name = wanted or env.get("FTRUN_CLUSTER", "")
+    if _has_other_slurm(env, name):
+        return ""
+    if not name:
+        from shutil import which
+
+        if which("sbatch", path=env.get("PATH", os.defpath)):
+            return ""
+    from ftrun.hooks.cluster import claim  # not where another Slurm is used
+    from ftrun.supervisor.cluster.state import known
+
+    held = claim.held()
+    if held.get("folder") and name in ("", held.get("name")):
+        return ""
+    names = [state.name for state in known(env)]
+    return name if name in names else names[0] if not name and len(names) == 1 else ""
+
+
+def wish_in(arguments: Sequence[str]) -> str:
+    """The cluster that `--ft-cluster` names among the arguments of sbatch; "" for none."""
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=False):
+        if word.startswith("--ft-cluster="):
+            return word.partition("=")[2]
+        if word == "--ft-cluster":
+            return following
+    return ""
+
+
+def _has_other_slurm(env: Mapping[str, str], name: str) -> bool:
+    """Whether a command stands in a job, or no cluster is named (or none is wanted) and another Slurm is configured."""
+    if name == NONE or "SLURM_JOB_ID" in env:
+        return True
+    return not name and (
+        any(env.get(key) for key in ("SLURM_CONF", "SLURM_CONF_SERVER"))
+        or any(map(os.path.exists, CONFIGURED))
+    )
+
+
+def variables(folder: str, env: Mapping[str, str], *, has_settings: bool | None) -> dict[str, str]:
+    """The variables of a client of the cluster in `folder`, whose other variables are `env`: Slurm's commands are in its bin/.
+
+    `has_settings`: whether the cluster has some there (None: this host shows it).
+    """
+    from ftrun.slurm.cluster.plan import SETTINGS  # not where another Slurm is used
+
+    if has_settings is None:
+        has_settings = os.path.exists(f"{folder}/{SETTINGS}")
+    path = env.get("PATH", os.defpath)
+    others = [one for one in path.split(os.pathsep) if one != f"{folder}/bin"] if path else []
+    found = {"SLURM_CONF": f"{folder}/etc/slurm.conf", "PATH": os.pathsep.join([f"{folder}/bin", *others])}
+    if has_settings and not env.get("FTRUN_SITE_CONFIG"):
+        found["FTRUN_SITE_CONFIG"] = f"{folder}/{SETTINGS}"
+    return found
 
 
 def is_here(plan: Plan) -> bool:
@@ -76,12 +127,10 @@ def is_here(plan: Plan) -> bool:
     return claim.held().get("token") == plan.token
 
 
-def _say_once(folder: str, name: str) -> None:
+def say_once(path: str, line: str) -> None:
+    """Print a line on stderr, and make the file `path`; nothing where that is there, or cannot be made."""
     try:
-        os.close(os.open(f"{folder}/run/said.{os.geteuid()}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except OSError:
         return
-    print(
-        f"ftrun: no other Slurm is configured here: using your cluster {name} (FTRUN_CLUSTER=none: not)",
-        file=sys.stderr,
-    )
+    print(f"ftrun: {line}", file=sys.stderr)

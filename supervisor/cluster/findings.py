@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ftrun.slurm.client.releases import OLDEST
+from ftrun.slurm.client.releases import OLDEST, release_text
 from ftrun.slurm.cluster.plan import LOCALHOST, SOCKET_PATH_MAX, longest_socket_path
 from ftrun.slurm.records import dataclass
 
@@ -37,6 +37,10 @@ class Finding:
 def of_hosts(facts: Mapping[str, Facts], unreached: Mapping[str, str], allow_public: bool) -> list[Finding]:
     """The findings of the hosts that answered, and of those that did not (target -> why)."""
     found = [Finding(target, BAD, "ssh", f"cannot be asked: {why}") for target, why in unreached.items()]
+    found += [
+        Finding(target, NOTE, "Slurm", f"{why}: a bundle of Slurm is used on all hosts")
+        for target, why in without_slurm(facts).items()
+    ]
     head = next(iter(facts.values()), {})
     names = Counter(one["host"] for one in facts.values())
     for target, one in facts.items():
@@ -44,7 +48,6 @@ def of_hosts(facts: Mapping[str, Facts], unreached: Mapping[str, str], allow_pub
             Finding(target, level, topic, text)
             for level, topic, text in (
                 *_of_user(one, head),
-                *_of_slurm(one, head),
                 *_of_network(target, one, allow_public),
                 *_of_machine(one),
             )
@@ -90,7 +93,7 @@ def of_reach(answers: Mapping[str, Mapping[str, Any]], shared: str) -> list[Find
             found.append(Finding(target, BAD, "shared folder", f"cannot be written: {one['share']}"))
         if one["unshared"]:
             others = ", ".join(sorted(one["unshared"]))
-            text = f"{shared} is not the folder that {others} sees: runs, logs and checkpoints need one that all hosts see (--shared DIR names it)"
+            text = f"{shared} is not the folder that {others} sees: runs, logs and checkpoints need one that all hosts see (--shared DIR names it, --share DIR makes one by sshfs)"
             found.append(Finding(target, BAD, "shared folder", text))
         for name, address in sorted(one["unresolved"].items()):
             text = f"finds {address or 'no address'} for the name {name}: a training that meets there by that name does not (/etc/hosts)"
@@ -116,30 +119,28 @@ def _of_user(one: Facts, head: Facts) -> Iterable[tuple[str, str, str]]:
         )
 
 
-def _of_slurm(one: Facts, head: Facts) -> Iterable[tuple[str, str, str]]:
-    missing = [name for name in NEEDED if name not in one["slurm"]["programs"]]
-    if missing:
-        yield (
-            BAD,
-            "Slurm",
-            f"{', '.join(missing)} not found: install Slurm and munge (Debian, Ubuntu: slurm-wlm)",
-        )
-        return
-    version = release(one["slurm"]["version"])
-    if version is None:
-        yield BAD, "Slurm", "slurmd -V tells no version"
-    elif version < OLDEST:
-        yield BAD, "Slurm", f"{one['slurm']['version']} is too old: {OLDEST[0]}.{OLDEST[1]:02d} at least"
-    elif version != release(head["slurm"]["version"]):
-        yield (
-            BAD,
-            "Slurm",
-            f"{one['slurm']['version']}, and {head['slurm']['version']} on {head['host']}: one release is needed everywhere",
-        )
-
-
 NEEDED = ("munged", "slurmctld", "slurmd", "slurmstepd", "srun", "sbatch", "scontrol", "sinfo", "squeue")
 """The programs of Slurm and munge without which there is no cluster."""
+
+
+def without_slurm(facts: Mapping[str, Facts]) -> dict[str, str]:
+    """Target -> why its installed Slurm cannot be used; empty where all hosts have one release that is new enough."""
+    found = {}
+    head = next(iter(facts.values()), None)
+    for target, one in facts.items():
+        version = release(one["slurm"]["version"])
+        missing = [name for name in NEEDED if name not in one["slurm"]["programs"]]
+        if len(missing) == len(NEEDED):
+            found[target] = "not installed"
+        elif missing:
+            found[target] = f"{', '.join(missing)} not found"
+        elif version is None:
+            found[target] = "slurmd -V tells no version"
+        elif version < OLDEST:
+            found[target] = f"{one['slurm']['version']} is too old ({release_text(OLDEST)} at least)"
+        elif head and head["slurm"]["version"] and version != release(head["slurm"]["version"]):
+            found[target] = f"{one['slurm']['version']}, and {head['slurm']['version']} on {head['host']}"
+    return found
 
 
 def release(version: str) -> tuple[int, int] | None:

@@ -7,16 +7,19 @@ again, and the second one does what is missing; `down` ends whatever there is of
 from __future__ import annotations
 
 import base64
+import dataclasses
 import getpass
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ftrun.hooks.cluster.nodes import SETTLED
 from ftrun.slurm.cluster.conf import cgroup_conf_text
 from ftrun.slurm.cluster.plan import Host, Plan, slurm_conf
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.cluster import findings, remote
+from ftrun.supervisor.cluster import bundle, findings, remote, share, site_file, watch
+from ftrun.supervisor.cluster.bundle import Bundle
 from ftrun.supervisor.cluster.findings import Facts
 from ftrun.supervisor.cluster.hosts import Target
 from ftrun.supervisor.cluster.remote import HostAnswer
@@ -35,18 +38,26 @@ Told = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the user asked of `up`."""
+    """What the user asked of `up`. `bundles`: files of bundles of Slurm, to be used whatever the hosts have installed."""
 
     targets: tuple[Target, ...]
     base_port: int = BASE_PORT
     shared: str = ""
+    share: str = ""
     partial: bool = False
     allow_public: bool = False
+    fence_command: str = ""
+    repair_commands: tuple[str, ...] = ()
+    bundles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
-    """One host: its daemons (name -> {"pid", "up_s", "frozen"}), Slurm's word on its node, and why it could not be asked."""
+    """One host: its daemons (name -> {"pid", "up_s", "frozen"}), Slurm's word on its node, and why it could not be asked.
+
+    `kept_by`: who starts what is dead there (systemd, cron, ssh), "" for nobody. `up_s`: since when the host is up. `done`: what was started
+    again there, by whom and when, the last of it.
+    """
 
     host: str
     target: str
@@ -55,6 +66,9 @@ class HostStatus:
     state: str
     reason: str
     unreached: str
+    kept_by: str
+    up_s: float
+    done: Sequence[Mapping[str, Any]]
 
 
 def up(state: ClusterState, wish: Wish, told: Told) -> tuple[Plan, Survey | None]:
@@ -66,15 +80,35 @@ def up(state: ClusterState, wish: Wish, told: Told) -> tuple[Plan, Survey | None
         plan, found = state.plan(), None
         if plan is not None:
             _same_hosts(plan, wish)
+            plan = _with_commands(state, plan, wish)
             told(f"cluster {plan.name} was begun on these hosts: mending what is missing")
         else:
             plan, found = _new_plan(state.name, wish, told)
             state.record("plan.intent", token=plan.token, hosts=[host.target for host in plan.hosts])
             state.keep_plan(plan)
             state.record("plan.done", token=plan.token)
-        _claim(state, plan, told)
-        _start(state, plan, told)
-        return plan, found
+        return settle(state, plan, told), found
+
+
+def settle(state: ClusterState, plan: Plan, told: Told) -> Plan:
+    """Make the hosts what the plan says: claimed, with their files and daemons; what is so already stays. Raises UserError.
+
+    Returns the plan with who looks after the daemons of each host. `state` is locked. Daemons that live with another slurm.conf than the
+    plan's are started again.
+    """
+    claim(state, plan, told)
+    if plan.bundles:
+        _spread(state, plan, told)
+    return _start(state, plan, told)
+
+
+def _with_commands(state: ClusterState, plan: Plan, wish: Wish) -> Plan:
+    """The plan with the commands that are wished anew, kept."""
+    fence, repair = wish.fence_command or plan.fence_command, wish.repair_commands or plan.repair_commands
+    changed = dataclasses.replace(plan, fence_command=fence, repair_commands=repair)
+    if changed != plan:
+        state.keep_plan(changed)
+    return changed
 
 
 def _same_hosts(plan: Plan, wish: Wish) -> None:
@@ -83,13 +117,31 @@ def _same_hosts(plan: Plan, wish: Wish) -> None:
     if wanted != living and not (wish.partial and living < wanted):
         names = ",".join(host.target for host in plan.hosts)
         raise UserError(
-            f"cluster {plan.name} is there with other hosts ({names}): take it down first, or choose another --name"
+            f"cluster {plan.name} is there with other hosts ({names}): `ftrun cluster add` or `remove` changes them, another --name makes another"
+        )
+    if {bundle.taken(path).name for path in wish.bundles} - set(plan.bundles.values()):
+        raise UserError(f"cluster {plan.name} is there with another Slurm: take it down first")
+    if wish.share and wish.share != plan.share:
+        raise UserError(
+            f"cluster {plan.name} shares {plan.share or 'no folder'}: take it down first, then bring it up with --share"
         )
 
 
 def _new_plan(name: str, wish: Wish, told: Told) -> tuple[Plan, Survey]:
     told(f"surveying {len(wish.targets)} hosts")
-    found = survey(wish.targets, wish.base_port, wish.shared, allow_public=wish.allow_public)
+    found = survey(
+        wish.targets, wish.base_port, wish.shared, share=wish.share, allow_public=wish.allow_public
+    )
+    refuse_bad(found, wish, told)
+    usable = found.without(found.bad)
+    bundles: dict[str, Bundle] = {}
+    if wish.bundles or findings.without_slurm(usable.facts):
+        bundles = bundle.choose(wish.bundles, usable.architectures, told)
+    return make_plan(name, wish, usable, bundles), found
+
+
+def refuse_bad(found: Survey, wish: Wish, told: Told) -> None:
+    """Raise UserError where hosts are bad, unless the wish goes on with the rest of them."""
     if found.bad:
         lines = [
             f"{one.target}: {one.topic}: {one.text}" for one in found.findings if one.level == findings.BAD
@@ -100,21 +152,24 @@ def _new_plan(name: str, wish: Wish, told: Told) -> tuple[Plan, Survey]:
             raise UserError(f"nothing was changed: {lines[0]}{more}{rest}", EXIT_FAILED)
         for line in lines:
             told(f"left out: {line}")
-    return make_plan(name, wish, found.without(found.bad)), found
 
 
-def make_plan(name: str, wish: Wish, found: Survey) -> Plan:
-    """The plan for the hosts of a survey without bad ones. Raises UserError where the cluster's folder has too long a path."""
+def make_plan(name: str, wish: Wish, found: Survey, bundles: Mapping[str, Bundle]) -> Plan:
+    """The plan for the hosts of a survey without bad ones, with these bundles by architecture; none: with what is installed.
+
+    Raises UserError where the cluster's folder has too long a path.
+    """
     facts = found.facts
     head = next(iter(facts.values()))
     folder = f"/var/tmp/ftrun-{head['uid']}/{name}"  # noqa: S108  opened by `place`, which refuses another user's
     if problem := findings.socket_path_problem(folder, facts):
         raise UserError(problem)
     slots = {target.name: target.slots for target in wish.targets}
-    version = findings.release(head["slurm"]["version"])
+    used = {one["host"]: bundles[one["arch"]] for one in facts.values()} if bundles else {}
+    version = findings.release(used[head["host"]].version if used else head["slurm"]["version"])
     if version is None:
         raise UserError(f"{head['host']}: slurmd tells no version", EXIT_FAILED)
-    return Plan(
+    plan = Plan(
         name=name,
         token=os.urandom(8).hex(),
         user=head["user"],
@@ -126,7 +181,17 @@ def make_plan(name: str, wish: Wish, found: Survey) -> Plan:
         hosts=tuple(_host(target, one, slots[target]) for target, one in facts.items()),
         programs={one["host"]: one["slurm"]["programs"] for one in facts.values()},
         subreaper=tuple(one["host"] for one in facts.values() if one["subreaper"]),
+        bundles={host: one.name for host, one in used.items()},
+        shared=wish.share or wish.shared,
+        share=wish.share,
+        fence_command=wish.fence_command,
+        repair_commands=wish.repair_commands,
     )
+    programs = {
+        host: {name: f"{plan.bundle_folder(one.name)}/bin/{name}" for name in one.programs}
+        for host, one in used.items()
+    }
+    return dataclasses.replace(plan, programs=programs) if used else plan
 
 
 def _host(target: str, one: Facts, slots: int) -> Host:
@@ -145,9 +210,10 @@ def _host(target: str, one: Facts, slots: int) -> Host:
     )
 
 
-def _claim(state: ClusterState, plan: Plan, told: Told) -> None:
+def claim(state: ClusterState, plan: Plan, told: Told, hosts: Sequence[Host] = ()) -> None:
+    """Claim hosts (default: all) for the cluster. Raises UserError where another cluster has one: then none was claimed anew."""
     told("claiming the hosts")
-    claim = {
+    step = {
         "do": "claim",
         "token": plan.token,
         "name": plan.name,
@@ -157,16 +223,16 @@ def _claim(state: ClusterState, plan: Plan, told: Told) -> None:
         "folder": plan.folder,
     }
     state.record("claim.intent", token=plan.token)
-    answers = remote.ask({host.target: [claim] for host in plan.hosts})
+    answers = remote.ask({host.target: [step] for host in hosts or plan.hosts})
     refused = [answer for answer in answers.values() if not answer.ok]
     if refused:
-        state.record("claim.failed", token=plan.token, why=_lines(refused))
+        state.record("claim.failed", token=plan.token, why=failures(refused))
         _give_back(
             state,
             plan,
             [target for target, answer in answers.items() if answer.ok and answer.done[0]["taken"]],
         )
-        raise UserError(f"nothing was started: {_lines(refused)}", EXIT_FAILED)
+        raise UserError(f"nothing was started: {failures(refused)}", EXIT_FAILED)
     state.record("claim.done", token=plan.token)
 
 
@@ -184,22 +250,42 @@ def _was_started(state: ClusterState, plan: Plan) -> bool:
     return any(row["kind"] == "start.intent" and row.get("token") == plan.token for row in state.journal())
 
 
-def _start(state: ClusterState, plan: Plan, told: Told) -> None:
+def _spread(state: ClusterState, plan: Plan, told: Told) -> None:
+    told("unpacking Slurm on the hosts that do not have it yet")
+    state.record("bundle.intent", token=plan.token, bundles=sorted(set(plan.bundles.values())))
+    if failed := bundle.spread(plan):
+        raise _failed(state, plan, failures(failed))
+    state.record("bundle.done", token=plan.token)
+
+
+def _start(state: ClusterState, plan: Plan, told: Told) -> Plan:
     told(f"starting munged, slurmctld on {plan.head.name} and {len(plan.hosts)} slurmd")
     state.record("start.intent", token=plan.token)
     place = _placing(state, plan)
     first = {
-        host.target: [
-            place(host),
-            _starting(plan, host, "munged", *(["slurmctld"] if host is plan.head else [])),
-        ]
+        host.target: [place(host), _starting(state, plan, host, _first_daemons(plan, host))]
         for host in plan.hosts
     }
     _carry_out(state, plan, first)
     state.record("controller.done", token=plan.token)
-    _carry_out(state, plan, {host.target: [_starting(plan, host, "slurmd")] for host in plan.hosts})
+    answers = _carry_out(
+        state,
+        plan,
+        {
+            host.target: [
+                _starting(state, plan, host, (*share.mounting(plan, host), "slurmd")),
+                _looking_after(state, plan, host),
+            ]
+            for host in plan.hosts
+        },
+    )
+    plan = dataclasses.replace(
+        plan, kept_by={host.name: answers[host.target].done[1]["by"] for host in plan.hosts}
+    )
+    state.keep_plan(plan)
+    state.record("keepers.done", token=plan.token, kept_by=plan.kept_by)
     told("waiting until all nodes are idle")
-    answer = remote.ask({plan.head.target: [_nodes_step(plan, READY_S)]})[plan.head.target]
+    answer = remote.ask({plan.head.target: [slurm_step(plan, "nodes", wait_s=READY_S)]})[plan.head.target]
     if not answer.ok:
         raise _failed(state, plan, answer.failed)
     missing = [
@@ -210,11 +296,13 @@ def _start(state: ClusterState, plan: Plan, told: Told) -> None:
     if missing:
         raise _failed(state, plan, "; ".join(missing))
     state.record("up.done", token=plan.token)
+    watch.ensure(state, plan)
+    return plan
 
 
 def is_usable(node_state: str) -> bool:
-    """Whether Slurm starts jobs on a node of that state, or would."""
-    return node_state in {"idle", "mixed", "allocated"}
+    """Whether Slurm starts jobs on a node of that state, or would if nobody had drained it."""
+    return node_state in SETTLED
 
 
 def why(row: Mapping[str, str]) -> str:
@@ -222,10 +310,14 @@ def why(row: Mapping[str, str]) -> str:
     return f" ({row['reason']})" if row["reason"] else ""
 
 
-def _carry_out(state: ClusterState, plan: Plan, requests: Mapping[str, Sequence[remote.Step]]) -> None:
-    failed = [answer for answer in remote.ask(requests).values() if not answer.ok]
+def _carry_out(
+    state: ClusterState, plan: Plan, requests: Mapping[str, Sequence[remote.Step]]
+) -> dict[str, HostAnswer]:
+    answers = remote.ask(requests)
+    failed = [answer for answer in answers.values() if not answer.ok]
     if failed:
-        raise _failed(state, plan, _lines(failed))
+        raise _failed(state, plan, failures(failed))
+    return answers
 
 
 def _failed(state: ClusterState, plan: Plan, reason: str) -> UserError:
@@ -239,15 +331,34 @@ def _failed(state: ClusterState, plan: Plan, reason: str) -> UserError:
 def _placing(state: ClusterState, plan: Plan) -> Callable[[Host], dict[str, Any]]:
     key = base64.b64encode(state.key()).decode()
     files = {"etc/slurm.conf": slurm_conf(plan), "etc/cgroup.conf": cgroup_conf_text(plan.version)}
+    files |= site_file.files(plan)
 
     def place(host: Host) -> dict[str, Any]:
-        stepd = plan.programs[host.name]["slurmstepd"] if host.name in plan.subreaper else ""
-        return {"do": "place", "folder": plan.folder, "files": files, "key": key, "stepd": stepd}
+        name = plan.bundles.get(host.name, "")
+        return {
+            "do": "place",
+            "folder": plan.folder,
+            "files": files,
+            "key": key,
+            "programs": plan.programs[host.name],
+            "plugins": f"{plan.bundle_folder(name)}/plugins" if name else "",
+            "adopts": host.name in plan.subreaper,
+        }
 
     return place
 
 
-def _starting(plan: Plan, host: Host, *daemons: str) -> dict[str, Any]:
+def _first_daemons(plan: Plan, host: Host) -> tuple[str, ...]:
+    """The daemons of a host that those of other hosts need."""
+    return ("munged", *share.serving(plan, host), *(["slurmctld"] if host is plan.head else []))
+
+
+def daemons_of(plan: Plan, host: Host) -> tuple[str, ...]:
+    """The daemons of a host, in the order of their start."""
+    return (*_first_daemons(plan, host), *share.mounting(plan, host), "slurmd")
+
+
+def _starting(state: ClusterState, plan: Plan, host: Host, daemons: Sequence[str]) -> dict[str, Any]:
     return {
         "do": "start",
         "daemons": daemons,
@@ -257,26 +368,37 @@ def _starting(plan: Plan, host: Host, *daemons: str) -> dict[str, Any]:
         "address": host.address,
         "slurmd_port": plan.slurmd_port,
         "gres": host.gres,
+        **share.fields(state, plan, host),
     }
 
 
-def _nodes_step(plan: Plan, wait_s: float = 0.0) -> dict[str, Any]:
-    return {"do": "nodes", "folder": plan.folder, "programs": plan.programs[plan.head.name], "wait_s": wait_s}
+def _looking_after(state: ClusterState, plan: Plan, host: Host) -> dict[str, Any]:
+    wish = _starting(state, plan, host, daemons_of(plan, host))
+    return {"do": "look_after", "keep": {**wish, "name": plan.name, "node": host.name}}
 
 
-def status(plan: Plan) -> list[HostStatus]:
+def slurm_step(plan: Plan, what: str, **more: Any) -> dict[str, Any]:
+    """A step for the controller's host that asks Slurm, or tells it something."""
+    return {"do": what, "folder": plan.folder, "programs": plan.programs[plan.head.name], **more}
+
+
+def status(state: ClusterState, plan: Plan) -> list[HostStatus]:
     """How each host is, by its own word and by Slurm's."""
-    own = {"do": "status", "token": plan.token, "folder": plan.folder}
+    own = {"token": plan.token, "folder": plan.folder}
+    both = [{"do": "status", **own}, {"do": "kept", **own}]
     requests = {
-        host.target: [own, *([_nodes_step(plan)] if host is plan.head else [])] for host in plan.hosts
+        host.target: [*both, *([slurm_step(plan, "nodes")] if host is plan.head else [])]
+        for host in plan.hosts
     }
     answers = remote.ask(requests)
     from_head = answers[plan.head.target].done
-    nodes = from_head[1] if len(from_head) > 1 else {}
+    nodes = from_head[2] if len(from_head) > 2 else {}
+    is_watched = watch.is_alive(state, plan)
     rows = []
     for host in plan.hosts:
         answer, node = answers[host.target], nodes.get(host.name, {"state": "unknown", "reason": ""})
         one: dict[str, Any] = answer.done[0] if answer.done else {"daemons": {}, "processes": 0}
+        kept: dict[str, Any] = answer.done[1] if len(answer.done) > 1 else {"by": "", "up_s": 0, "done": []}
         rows.append(
             HostStatus(
                 host=host.name,
@@ -286,6 +408,9 @@ def status(plan: Plan) -> list[HostStatus]:
                 state=node["state"],
                 reason=node["reason"],
                 unreached="" if answer.done else answer.failed,
+                kept_by=kept["by"] or (watch.BY if is_watched and host in plan.unkept else ""),
+                up_s=kept["up_s"],
+                done=kept["done"],
             )
         )
     return rows
@@ -293,9 +418,7 @@ def status(plan: Plan) -> list[HostStatus]:
 
 def is_up(plan: Plan, rows: Sequence[HostStatus]) -> bool:
     """Whether all daemons live."""
-    wanted = {
-        host.name: {"munged", "slurmd", *(["slurmctld"] if host is plan.head else [])} for host in plan.hosts
-    }
+    wanted = {host.name: set(daemons_of(plan, host)) for host in plan.hosts}
     return all(wanted[row.host] <= set(row.daemons) for row in rows)
 
 
@@ -310,24 +433,54 @@ def down(state: ClusterState, told: Told, *, force: bool = False) -> int:
             _refuse_jobs(plan)
         told(f"ending all processes of cluster {plan.name} on {len(plan.hosts)} hosts")
         state.record("down.intent", token=plan.token)
-        own = {"token": plan.token, "folder": plan.folder}
-        steps = [{"do": "stop", **own}, {"do": "remove", **own}, {"do": "release", **own}]
-        answers = remote.ask({host.target: steps for host in plan.hosts})
+        take_leave(plan, plan.everywhere)
+        answers = remote.ask({host.target: leaving_steps(plan, host) for host in plan.everywhere})
         failed = [answer for answer in answers.values() if not answer.ok]
         if failed:
-            state.record("down.failed", token=plan.token, why=_lines(failed))
+            state.record("down.failed", token=plan.token, why=failures(failed))
             raise UserError(
-                f"not all of cluster {plan.name} is down: {_lines(failed)}; say `down` again", EXIT_FAILED
+                f"not all of cluster {plan.name} is down: {failures(failed)}; say `down` again", EXIT_FAILED
             )
+        state.record("down.ended", token=plan.token)
         state.forget()
-        ended = sum(int(answer.done[0]["ended"]) for answer in answers.values())
+        watch.await_end(state)
+        ended = sum(int(answer.done[1]["ended"]) for answer in answers.values())
         state.record("down.done", token=plan.token, ended=ended)
         return ended
 
 
+def take_leave(plan: Plan, hosts: Sequence[Host]) -> None:
+    """While the first host still serves the shared folder, unmount it on hosts that do not use it: what was written last gets there.
+
+    Whoever cannot be asked, or uses it, is left to `leaving_steps`.
+    """
+    own = {"token": plan.token, "folder": plan.folder}
+    steps = {
+        host.target: [{"do": "let_go", **own}, *unmounting]
+        for host in hosts
+        if (unmounting := share.unmounting(plan, host, lazy=False))
+    }
+    if steps:
+        remote.ask(steps)
+
+
+def leaving_steps(plan: Plan, host: Host) -> list[remote.Step]:
+    """The steps after which nothing of the cluster is on a host but logs; the second one answers {"ended": how many processes}.
+
+    Who starts what is dead goes first: it must never start anything again.
+    """
+    own = {"token": plan.token, "folder": plan.folder}
+    return [
+        {"do": "let_go", **own},
+        {"do": "stop", **own},
+        *share.unmounting(plan, host, lazy=True),
+        {"do": "remove", **own},
+        {"do": "release", **own},
+    ]
+
+
 def _refuse_jobs(plan: Plan) -> None:
-    step = {"do": "jobs", "folder": plan.folder, "programs": plan.programs[plan.head.name]}
-    answer = remote.ask({plan.head.target: [step]})[plan.head.target]
+    answer = remote.ask({plan.head.target: [slurm_step(plan, "jobs")]})[plan.head.target]
     if answer.ok and answer.done[0]:
         jobs = answer.done[0]
         raise UserError(
@@ -342,5 +495,6 @@ def logs(plan: Plan, daemon: str, lines: int) -> dict[str, HostAnswer]:
     return remote.ask({host.target: [step] for host in plan.hosts})
 
 
-def _lines(answers: Sequence[HostAnswer]) -> str:
+def failures(answers: Sequence[HostAnswer]) -> str:
+    """What failed on which hosts, in one line."""
     return "; ".join(f"{answer.target}: {answer.failed}" for answer in answers)

@@ -50,10 +50,14 @@ def ask(
     ssh_config: str = "",
 ) -> dict[str, HostAnswer]:
     """Send each host its steps and wait for all; host -> answer. `told` hears each answer as it comes. Raises UserError."""
-    inputs = {
-        target: zipapp.request_input(["host"], {"steps": [dict(step) for step in steps]}, _packed())
-        for target, steps in requests.items()
-    }
+    # Hosts that are asked the same get the same bytes: a bundle of Slurm is large.
+    texts = {id(steps): b"" for steps in requests.values()}
+    inputs = {}
+    for target, steps in requests.items():
+        texts[id(steps)] = texts[id(steps)] or zipapp.request_input(
+            ["host"], {"steps": [dict(step) for step in steps]}, _packed()
+        )
+        inputs[target] = texts[id(steps)]
     found: dict[str, HostAnswer] = {}
 
     def understood(answer: pool.Answer) -> None:

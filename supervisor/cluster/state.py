@@ -2,6 +2,8 @@
 
 <home>/cluster/<name>/cluster.json    the plan; there from before the first effect until `down` is complete
                       munge.key       0600, as long
+                      share.json      0600, as long: the keys of a folder that the head host shares
+                      said            commands run on the first host, and that was said
                       journal.jsonl   intent before each effect, fact after it; stays
                       lock            held while a command changes the cluster
 """
@@ -14,7 +16,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ftrun.hooks.runtime.ownership import private_folders, why_untrusted
@@ -24,6 +26,8 @@ from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.store.crash_points import crash_plan
 
 KEY_BYTES = 1024
+SAID = "said"
+"""There once a user was told that commands run on the first host."""
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,22}[a-z0-9])?")
 
 
@@ -74,9 +78,20 @@ class ClusterState:
         with open(os.path.join(self.folder, "munge.key"), "rb") as stream:
             return stream.read()
 
+    def kept(self, name: str, make: Callable[[], dict[str, str]]) -> dict[str, str]:
+        """What is kept in the file `name`; made and kept where it is not. Raises OSError."""
+        path = os.path.join(self.folder, name)
+        try:
+            with open(path, encoding="utf-8") as stream:
+                found: dict[str, str] = json.load(stream)
+        except FileNotFoundError:
+            found = make()
+            write_atomically(path, json.dumps(found).encode())
+        return found
+
     def forget(self) -> None:
-        """Remove key and plan: nothing of the cluster lives any more."""
-        for name in ("munge.key", "cluster.json"):
+        """Remove keys and plan: nothing of the cluster lives any more."""
+        for name in ("munge.key", "share.json", SAID, "cluster.json"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.folder, name))
 

@@ -165,6 +165,9 @@ TABLE = (
             " use show it, before it is ended; never less than five median steps."),
     Setting("fence-wait", DURATION, "", "How long a node that fell silent is waited for before its job counts as over. Default:"
             " Slurm's SlurmdTimeout + 30 s."),
+    Setting("fence-command", TEXT, "", "Command that cuts off a node which Slurm has given up, {node} is its name (power off by its"
+            " management controller or a cloud's API): where it exits 0 the node counts as fenced at once. Once for each node of a"
+            " launch, within `hook-limit`.", scope="admin", value_name="COMMAND", reach=RUNS),
     Setting("recover", TEXT, "rank,step,swap,companion,shrink,resubmit", "The rungs of recovery in the order in which they are tried"
             " (docs/ladder.md): rank = only the dead process starts again, step = the script starts again on the same nodes, swap ="
             " a spare takes the bad node's place, companion = a small second job brings the missing nodes, shrink = on with fewer nodes (`nodes`), resubmit = a new job. What cannot apply to a job is left out of the default;"

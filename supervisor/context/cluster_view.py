@@ -15,7 +15,8 @@ from ftrun.supervisor.store import checkpoints
 from ftrun.supervisor.submission import in_allocation
 
 SILENT_FOR_S = 15.0
-_GIVEN_UP = frozenset({"down", "error", "fail"})
+GIVEN_UP = frozenset({"down", "error", "fail"})
+"""States of nodes whose jobs Slurm has ended for its part."""
 
 
 def cluster_view(ctx: RunContext, snapshot: ClusterSnapshot) -> policy_input.ClusterView:
@@ -75,7 +76,7 @@ def lost_nodes(ctx: RunContext, snapshot: ClusterSnapshot) -> tuple[str, ...]:
         row = snapshot.nodes.get(node)
         if row is None or row.responding:
             silent.stop(node)
-        elif silent[node].held_s(snapshot.mono_s) >= SILENT_FOR_S or row.state in _GIVEN_UP:
+        elif silent[node].held_s(snapshot.mono_s) >= SILENT_FOR_S or row.state in GIVEN_UP:
             found.append(node)
     return tuple(found)
 

@@ -1,7 +1,8 @@
 """That an attempt is over, so that the next one may start: job and nodes (P6), its claim and token (P4). (I/O)
 
 First the job must be over for Slurm, then each node of the launch by itself: it responds and has nothing left
-of the job, or it has been silent for so long that its processes count as dead (the node is excluded then). A
+of the job, or it has been silent for so long that its processes count as dead (the node is excluded then), or the
+site's command has cut it off. A
 launch that ran while no supervisor watched is assessed first: it may have completed. Then its claim is taken,
 so that a late job of it does not start.
 
@@ -20,7 +21,7 @@ from functools import partial
 from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.parse import has_token
 from ftrun.supervisor.context.run_context import RunContext
-from ftrun.supervisor.controller import observe
+from ftrun.supervisor.controller import fence_command, observe
 from ftrun.supervisor.model import types
 from ftrun.supervisor.model.job_rows import base_job_id
 from ftrun.supervisor.model.run import Companion
@@ -133,7 +134,8 @@ def _node_clear(ctx: RunContext, node: str) -> bool:
     if row.responding:
         ctx.observations.silent.stop(node)
         return "completing" not in row.flags or _others_complete(ctx, node)
-    return ctx.observations.silent[node].held_s(ctx.snapshot.mono_s) >= fence_wait_s(ctx)
+    silent_s = ctx.observations.silent[node].held_s(ctx.snapshot.mono_s)
+    return silent_s >= fence_wait_s(ctx) or fence_command.has_cut_off(ctx, node)
 
 
 def _others_complete(ctx: RunContext, node: str) -> bool:

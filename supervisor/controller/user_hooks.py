@@ -1,4 +1,4 @@
-"""The user's commands: starts on-fault and on-give-up, and journals the ends of all four hooks. (I/O)
+"""The user's commands: starts on-fault and on-give-up, and journals the ends of all hooks. (I/O)
 
 What is due follows from the folded run: every incident that was decided, also by the agent inside an
 allocation, and a stop. Each has a key and is journalled as intended before it is started, so that a crash in
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,9 @@ from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.store import submission_context
 
 AT_ONCE_MAX = 8
+FENCE = "fence-command"
+FENCED = "fenced"
+"""What is kept of a fence-command that succeeded."""
 LOST_AFTER_S = 30.0  # after its limit: a parent without a record has died
 
 
@@ -104,12 +108,17 @@ def run_due_hooks(ctx: RunContext) -> None:
     if not any(ctx.settings.get(name) for name in ("on-fault", "on-give-up", "pre-hook", "post-hook")):
         return
     _note_those_in_the_job(ctx)
-    _note_ends(ctx)
+    note_ends(ctx)
     for one in due_hooks(ctx.run):
         if _running_hooks(ctx) >= AT_ONCE_MAX:
             return
-        ctx.record("hook.intended", key=one.key, hook=one.hook)
-        ctx.act("hook", partial(_start, ctx, one))
+        start(ctx, one)
+
+
+def start(ctx: RunContext, one: DueHook) -> None:
+    """Journal a command as intended, and start it. Raises LeaseLost, Stale, OSError (journal)."""
+    ctx.record("hook.intended", key=one.key, hook=one.hook)
+    ctx.act("hook", partial(_start, ctx, one))
 
 
 def has_pending_hooks(ctx: RunContext) -> bool:
@@ -131,7 +140,7 @@ def _start(ctx: RunContext, one: DueHook) -> None:
         one.key,
         f"{limit_s:g}",
         cwd,
-        str(run.settings[one.hook]),
+        _command(run, one),
     ]
     try:
         argv.append(str(submission_context.load(ctx.run_dir)["umask"]))  # not the supervisor's own
@@ -143,6 +152,11 @@ def _start(ctx: RunContext, one: DueHook) -> None:
         ctx.record("hook.ended", key=one.key, hook=one.hook, code=None, why=f"not started: {error}")
     else:
         ctx.services.shared(_Children).pids.add(child)
+
+
+def _command(run: Run, one: DueHook) -> str:
+    command = str(run.settings[one.hook])
+    return command.replace("{node}", shlex.quote(one.facts["nodes"][0])) if one.hook == FENCE else command
 
 
 def _running_hooks(ctx: RunContext) -> int:
@@ -157,13 +171,16 @@ def _running_hooks(ctx: RunContext) -> int:
     return len(pids)
 
 
-def _note_ends(ctx: RunContext) -> None:
+def note_ends(ctx: RunContext) -> None:
+    """Journal the ends of commands. Raises OSError (journal)."""
     limit_s = number_of(ctx.settings, "hook-limit")
     for key in [key for key, why in ctx.run.hooks.items() if not why]:
         hook = key.partition(".")[0]
         end = _end(os.path.join(ctx.run_dir, "hooks", f"{key}.end"))
         if end is not None:
             _running_hooks(ctx)
+            if hook == FENCE and end["code"] == 0:
+                end["why"] = FENCED
             ctx.record("hook.ended", key=key, hook=hook, **end)
         elif (
             ctx.observations.stopwatches["hook unheard", key].held_s(ctx.snapshot.mono_s)

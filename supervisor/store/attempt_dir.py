@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from ftrun.hooks.runtime.exclusive import is_taken
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model import types
@@ -118,7 +119,9 @@ def close_attempt(run_dir: str, attempt: int, epoch: int, *, started: bool = Tru
     path = os.path.join(folder, f"claim.{number}" if number else "claim")
     try:
         os.symlink(f"closed.{epoch}", path)
-    except FileExistsError:
+    except OSError as error:
+        if not is_taken(error, path):
+            raise
         return Claim(number, os.readlink(path))
     _close_current(folder)
     return None

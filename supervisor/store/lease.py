@@ -26,6 +26,7 @@ import time
 from pathlib import Path
 from typing import Protocol
 
+from ftrun.hooks.runtime.exclusive import is_taken
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.store import run_dir
@@ -135,9 +136,12 @@ class Lease:
                 return False
             if now - self._seen[1] < self.term_s:
                 return False
+        link = os.path.join(self._folder, f"epoch-{holder.epoch + 1:06d}")
         try:
-            os.symlink(self.writer, self._folder / f"epoch-{holder.epoch + 1:06d}")
-        except FileExistsError:
+            os.symlink(self.writer, link)
+        except OSError as error:
+            if not is_taken(error, link):
+                raise
             self._seen = None
             return False
         self.epoch = holder.epoch + 1

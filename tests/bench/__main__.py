@@ -1,8 +1,8 @@
 """`make bench`: every figure that ftrun states about its own speed and cost, each beside a rival of the same run. (I/O)
 
-    python -m tests.bench [PART...] [--few] [--gib GIB...] [--jobs N...] [--nodes N] [--runs N] [--json FILE]
+    python -m tests.bench [PART...] [--few] [--gib GIB...] [--jobs N...] [--nodes N] [--runs N] [--hosts N] [--json FILE]
 
-The parts are scan, tail, sbatch, evidence, recovery, nodes, load, preflight, hooks, watch, inplace, elastic, stage, caches, poll, healthy, scale; all but scale by default. `--few` is a try in less time, whose figures mean little.
+The parts are scan, tail, sbatch, evidence, recovery, nodes, load, preflight, hooks, watch, inplace, elastic, stage, caches, poll, healthy, scale, cluster; all but the last two by default. `--few` is a try in less time, whose figures mean little.
 Exit 1 where an aim is missed.
 """
 
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tests.bench import (
     bench_caches,
+    bench_cluster,
     bench_elastic,
     bench_evidence,
     bench_healthy,
@@ -55,9 +56,12 @@ PARTS: dict[str, Callable[[bool], list[Figure]]] = {
     "caches": lambda few: bench_caches.measure(1 if few else 3),
     "poll": lambda few: bench_poll.measure((1, 100) if few else POLLED, 3 if few else 9),
     "healthy": lambda few: bench_healthy.measure(few=few),
+    "cluster": lambda few: bench_cluster.measure(*((4, 1) if few else (bench_cluster.HOSTS, 3))),
     "scale": lambda few: bench_scale.measure(*((200, 400, 60, 10.0) if few else (*SCALE, 120.0))),
 }
-ASKED_FOR = frozenset({"scale"})  # only where it is named: it takes many minutes to submit so much
+ASKED_FOR = frozenset(
+    {"scale", "cluster"}
+)  # only where they are named: many minutes of submissions; root and an sshd for each host
 
 
 def main() -> int:
@@ -76,6 +80,7 @@ def main() -> int:
     parser.add_argument(
         "--runs", type=int, default=SCALE[2], metavar="N", help="scale: how many of the jobs are runs"
     )
+    parser.add_argument("--hosts", type=int, metavar="N", help="cluster: how many hosts")
     asked = parser.parse_args()
     began, load = time.monotonic(), os.getloadavg()[0]
     print(f"{os.cpu_count()} cores, load {load:.1f} at the start\n", flush=True)
@@ -85,6 +90,8 @@ def main() -> int:
             measured = bench_stage.measure(asked.gib, 1 if asked.few else 3)
         elif part == "poll" and asked.jobs:
             measured = bench_poll.measure(asked.jobs, 3 if asked.few else 9)
+        elif part == "cluster" and asked.hosts:
+            measured = bench_cluster.measure(asked.hosts, 1 if asked.few else 3)
         elif part == "scale" and not asked.few:
             measured = bench_scale.measure(asked.nodes, max(asked.jobs or [SCALE[1]]), asked.runs, 120.0)
         else:

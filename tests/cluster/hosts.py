@@ -2,7 +2,8 @@
 
 The hosts hang on a bridge in a network namespace of its own, so nothing of the machine's own network changes, several tests have the
 same addresses side by side, and all is gone with the last process. `/mnt` is the folder that all hosts see (a bind mount): homes lie
-there. `/tmp`, `/var/tmp` and `/run` are each host's own. A host dies as a machine without power does: all its processes at once.
+there. `/tmp` and `/run` are each host's own, and so is its disk with `/srv`, `/var/tmp` and the crontabs, which outlives the host's death.
+A host dies as a machine without power does: all its processes at once. With `cron` it has a real one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ QUIET: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
 
 INIT = """\
 import os, signal, subprocess, sys
-subprocess.Popen(["/usr/sbin/sshd", "-f", sys.argv[1], "-E", "/run/sshd.log"], stdin=subprocess.DEVNULL)
+if sys.argv[1]:
+    subprocess.Popen(["/usr/sbin/sshd", "-f", sys.argv[1], "-E", "/run/sshd.log"], stdin=subprocess.DEVNULL)
+if sys.argv[2:] == ["cron"]:
+    subprocess.Popen(["/usr/sbin/cron", "-f"], stdin=subprocess.DEVNULL)
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
 while True:
@@ -41,7 +45,9 @@ set -e
 mount --make-rprivate /
 hostname "$1"
 mount --bind "$2" /mnt
-{open_root}for folder in /tmp /var/tmp /run; do mount -t tmpfs -o mode=1777 host "$folder"; done
+[ ! -e /mnt/etc/hidden ] || while read -r path; do mount --bind /dev/null "$path"; done </mnt/etc/hidden
+{open_root}for folder in /tmp /run; do mount -t tmpfs -o mode=1777 host "$folder"; done
+disk=/mnt/disks/$1; mount --bind "$disk/srv" /srv; mount --bind "$disk/tmp" /var/tmp; mount --bind "$disk/spool" /var/spool
 chmod 755 /run; mkdir /run/sshd
 mount -t proc proc /proc
 for file in hosts passwd group; do mount --bind /mnt/etc/$file /etc/$file; done
@@ -49,7 +55,7 @@ mount -o remount,bind,ro /
 ip link set lo up
 until ip -4 addr show dev eth0 2>/dev/null | grep -q inet; do sleep 0.02; done
 cd /
-exec {python} -IS /mnt/etc/init.py /mnt/etc/sshd-"$1"
+exec {python} -IS /mnt/etc/init.py "$3" $4
 """
 
 # An ordinary user may not enter root's home; where the tests' own Python lies there, the hosts have an open one with nothing else in it.
@@ -62,8 +68,13 @@ mount -t tmpfs -o mode=755 host /root; mkdir -p {prefix}; mount --move /tmp/pyth
 class Hosts:
     """`count` hosts h1, h2, ... at 10.83.0.1 and so on; `user` is root or alice, and logs in from each host to each other."""
 
-    def __init__(self, folder: Path, count: int, user: str = ALICE) -> None:
+    def __init__(
+        self, folder: Path, count: int, user: str = ALICE, hidden: Sequence[str] = (), *, cron: bool = False
+    ) -> None:
+        """`hidden`: files of this machine that the hosts do not have."""
         self.folder = folder
+        self.hidden = hidden
+        self.cron = cron
         self.user = user
         self.names = [f"h{index}" for index in range(1, count + 1)]
         self.home = f"/mnt/home/{user}"
@@ -85,11 +96,21 @@ class Hosts:
         for name in self.names:
             self.boot(name)
 
-    def boot(self, name: str) -> None:
-        """Start a host, also one that died: its /tmp, /var/tmp and /run are empty then."""
-        is_hidden = self.user == ALICE and sys.base_prefix.startswith("/root/")
-        open_root = OPEN_ROOT.format(prefix=sys.base_prefix) if is_hidden else ""
-        script = BOOT.format(python=sys.executable, open_root=open_root)
+    def boot(self, name: str, *, with_sshd: bool = True, new_disk: bool = False) -> None:
+        """Start a host, also one that died: its /tmp and /run are empty then, and with a `new_disk` all that is its own."""
+        disk = self.folder / "disks" / name
+        if new_disk:
+            shutil.rmtree(disk)
+        if not disk.exists():
+            for folder in (disk / "tmp", disk / "srv"):
+                folder.mkdir(parents=True)
+                folder.chmod(0o1777)
+            (disk / "spool" / "cron" / "crontabs").mkdir(parents=True)
+            if self.cron:
+                shutil.chown(disk / "spool" / "cron" / "crontabs", group="crontab")
+                (disk / "spool" / "cron" / "crontabs").chmod(0o1730)
+        sshd_config = f"/mnt/etc/sshd-{name}" if with_sshd else ""
+        script = BOOT.format(python=sys.executable, open_root=self._open_root())
         words = [
             "unshare",
             "--net",
@@ -103,14 +124,17 @@ class Hosts:
             "-c",
             script,
         ]
-        self._hosts[name] = subprocess.Popen([*words, "boot", name, str(self.folder)], **QUIET)
+        own = [name, str(self.folder), sshd_config, *(["cron"] if self.cron else [])]
+        self._hosts[name] = subprocess.Popen([*words, "boot", *own], **QUIET)
         pid = _until(lambda: _child_of(self._hosts[name].pid))
         veth = f"v{name}"
         self._in_switch(
-            f"ip link add {veth} type veth peer name eth0 netns {pid} && ip link set {veth} master br0 up"
+            f"ip link del {veth} 2>/dev/null; ip link add {veth} type veth peer name eth0 netns {pid} && ip link set {veth} master br0 up"
             f" && nsenter --target {pid} --net sh -c 'ip addr add {self.address(name)}/24 dev eth0 && ip link set eth0 address 02:00:00:00:00:{int(name[1:]):02x} up'"
         )
         listening = f"import socket; socket.create_connection(('{self.address(name)}', 22), 1)"
+        if not with_sshd:
+            listening = "assert ' /mnt/etc/init.py ' in open('/proc/1/cmdline').read().replace('\\0', ' ')"
         _until(lambda: self.run(name, [sys.executable, "-c", listening]).returncode == 0)
 
     def die(self, name: str) -> None:
@@ -122,6 +146,16 @@ class Hosts:
         else:  # it never came up; a signal to 0 would end the tests themselves
             host.kill()
         host.wait(WAIT_S)
+
+    def send(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to all processes of a host but its init: SIGSTOP freezes it, SIGCONT thaws it."""
+        script = f"for p in /proc/[0-9]*; do p=${{p#/proc/}}; [ $p = 1 ] || [ $p = $$ ] || kill -{int(number)} $p; done 2>/dev/null"
+        self.run(name, ["sh", "-c", script], user="root")
+
+    def kill(self, name: str, word: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to the processes of a host whose command line has this word first."""
+        script = f"for p in /proc/[0-9]*; do w=$(tr '\\0' ' ' <$p/cmdline) 2>/dev/null; case $w in */{word}\\ *) kill -{int(number)} ${{p#/proc/}};; esac; done"
+        self.run(name, ["sh", "-c", script], user="root")
 
     def down(self) -> None:
         """End all hosts."""
@@ -137,12 +171,25 @@ class Hosts:
         command: Sequence[str],
         *,
         env: Mapping[str, str] | None = None,
-        timeout_s: float = 120.0,
+        timeout_s: float = 300.0,
         user: str = "",
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on a host as the user, as after a login, in the user's home."""
         return subprocess.run(
             [*self.words(name, user), *self._environment(env or {}, user), *command],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False,
+        )  # fmt: skip
+
+    def outside(self, command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+        """Run a command as the user on no host: in this machine's network, where / is read-only and /tmp is its own."""
+        script = (
+            f"set -e; mount --make-rprivate /; mount --bind {self.folder} /mnt\n{self._open_root()}"
+            'mount -t tmpfs -o mode=1777 host /tmp; mount -o remount,bind,ro /; cd "$HOME"; exec "$@"'
+        )
+        run_as = ["setpriv", f"--reuid={ALICE_UID}", f"--regid={ALICE_UID}", "--clear-groups", "--"]
+        return subprocess.run(
+            [*self._environment({}), "unshare", "--mount", "sh", "-c", script, "outside",
+             *(run_as if self.user == ALICE else []), *command],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False,
         )  # fmt: skip
 
@@ -156,7 +203,7 @@ class Hosts:
         )  # fmt: skip
 
     def ftrun(
-        self, name: str, *arguments: str, env: Mapping[str, str] | None = None, timeout_s: float = 120.0
+        self, name: str, *arguments: str, env: Mapping[str, str] | None = None, timeout_s: float = 300.0
     ) -> subprocess.CompletedProcess[str]:
         """Run ftrun on a host."""
         return self.run(name, [str(ROOT / ".venv/bin/ftrun"), *arguments], env=env, timeout_s=timeout_s)
@@ -183,7 +230,14 @@ class Hosts:
         """The command lines of a host's processes, without its init and its sshd."""
         script = "for f in /proc/[0-9]*/cmdline; do tr '\\0' ' ' <$f 2>/dev/null; echo; done"
         lines = self.run(name, ["sh", "-c", script], user="root").stdout.splitlines()
-        ours = ("/mnt/etc/init.py", "sshd:", "sh -c for f in", "/usr/sbin/sshd")
+        ours = (
+            "/mnt/etc/init.py",
+            "sshd:",
+            "sh -c for f in",
+            "/usr/sbin/sshd",
+            "/usr/sbin/cron",
+            "/usr/sbin/CRON",
+        )
         return [line.strip() for line in lines if line.strip() and not any(word in line for word in ours)]
 
     def _environment(self, more: Mapping[str, str], user: str = "") -> list[str]:
@@ -194,6 +248,10 @@ class Hosts:
             "LANG": "C.UTF-8",
         }
         return ["env", "-i", *(f"{key}={value}" for key, value in {**own, **more}.items())]
+
+    def _open_root(self) -> str:
+        is_closed = self.user == ALICE and sys.base_prefix.startswith("/root/")
+        return OPEN_ROOT.format(prefix=sys.base_prefix) if is_closed else ""
 
     def _pid(self, process: subprocess.Popen[bytes] | None) -> int:
         assert process is not None
@@ -220,6 +278,7 @@ class Hosts:
         (etc / "passwd").write_text("\n".join([*own, *others]) + "\n")
         (etc / "group").write_text(Path("/etc/group").read_text() + f"{ALICE}:x:{ALICE_UID}:\n")
         (etc / "init.py").write_text(INIT)
+        (etc / "hidden").write_text("".join(f"{path}\n" for path in self.hidden))
         for path in (etc / "host_key", home / ".ssh" / "id_ed25519"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
         shutil.copy(home / ".ssh" / "id_ed25519.pub", etc / "authorized_keys")
@@ -234,6 +293,36 @@ class Hosts:
         if self.user == ALICE:
             for path in (home, *home.rglob("*")):
                 os.chown(path, ALICE_UID, ALICE_UID)
+
+
+def left(hosts: Hosts) -> dict[str, list[str]]:
+    """What a cluster left behind by host: processes, files but for logs, the claim; keys and marks in the shared folder."""
+    find = ["sh", "-c", "find /mnt/home -name munge.key -o -name '.ftrun-reach*'"]
+    shared = hosts.run(hosts.names[0], find, user="root").stdout.split()
+    return {name: left_on(hosts, name) + shared for name in hosts.names}
+
+
+def left_on(hosts: Hosts, name: str) -> list[str]:
+    """What a cluster left behind on one host alone."""
+    find = [
+        "sh",
+        "-c",
+        "find /var/tmp /tmp /var/spool/cron -mindepth 1 ! -type d ! -path '*/log/*'; find /mnt/home -path '*systemd*' ! -type d",
+    ]
+    return hosts.processes(name) + hosts.run(name, find, user="root").stdout.split()
+
+
+def nothing(hosts: Hosts) -> dict[str, list[str]]:
+    """What `left` says where a cluster left nothing behind."""
+    return {name: [] for name in hosts.names}
+
+
+def wait(look: Callable[[], bool], limit_s: float = 60.0) -> None:
+    """Wait until something is so. Raises AssertionError when time is up."""
+    give_up_s = time.monotonic() + limit_s
+    while not look():
+        assert time.monotonic() < give_up_s, "it does not come"
+        time.sleep(0.2)
 
 
 def _child_of(pid: int) -> int:

@@ -7,19 +7,15 @@ be gone is looked for as root.
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.hosts import ALICE, ROOT, Hosts
+from tests.cluster.hosts import ALICE, ROOT, Hosts, left, nothing, wait
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.cluster]
 PLACES = (
     "plan.intent",
     "plan.done",
@@ -42,54 +38,6 @@ for step in range(1, 11):
 RUNAWAY = "setsid sh -c 'env -i sleep 4711 </dev/null >/dev/null 2>&1 & exit' ; sleep 300"
 
 
-@pytest.fixture(scope="module")
-def hosts() -> Iterator[Hosts]:
-    """Three hosts; each test leaves them without a cluster."""
-    yield from _made(3, ALICE)
-
-
-@pytest.fixture
-def hosts_of_root() -> Iterator[Hosts]:
-    """Two hosts on which root says what is said."""
-    yield from _made(2, "root")
-
-
-def _made(count: int, user: str) -> Iterator[Hosts]:
-    if os.geteuid():
-        pytest.skip("hosts are network namespaces, which root alone can make")
-    folder = Path(tempfile.mkdtemp(prefix="ftrun-hosts-"))
-    folder.chmod(0o755)
-    made = Hosts(folder, count, user)
-    try:
-        made.up()
-        yield made
-    finally:
-        made.down()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture
-def cluster(hosts: Hosts) -> Iterator[Hosts]:
-    """The hosts with a cluster on them."""
-    done = hosts.ftrun("h1", "cluster", "up", "h[1-3]")
-    assert 0 == done.returncode, done.stderr
-    yield hosts
-    hosts.ftrun("h1", "cluster", "down", "--force")
-
-
-def _left(hosts: Hosts) -> dict[str, list[str]]:
-    """What a cluster left behind by host: processes, files but for logs, the claim."""
-    find = "find /var/tmp /tmp -mindepth 1 ! -type d ! -path '*/log/*'; find /mnt/home -name munge.key -o -name '.ftrun-reach*'"
-    return {
-        name: hosts.processes(name) + hosts.run(name, ["sh", "-c", find], user="root").stdout.split()
-        for name in hosts.names
-    }
-
-
-def _nothing(hosts: Hosts) -> dict[str, list[str]]:
-    return {name: [] for name in hosts.names}
-
-
 @pytest.mark.parametrize("path", ["/usr/lib", "/etc", "/lib64", "/opt", str(ROOT)])
 def test_no_host_can_write_what_is_the_machines(hosts: Hosts, path: str) -> None:
     """Whatever a test or ftrun does on a host as root: programs, libraries, settings and sources of the machine stay as they are."""
@@ -100,22 +48,6 @@ def test_no_host_can_write_what_is_the_machines(hosts: Hosts, path: str) -> None
     assert (1, False) == (tried.returncode, there)
 
 
-def test_a_cluster_comes_up_runs_on_all_hosts_and_leaves_nothing(hosts: Hosts) -> None:
-    """One command brings it up, srun runs on all hosts, and after `down` there is no process, key, claim or file but logs."""
-    up = hosts.ftrun("h1", "cluster", "up", "h[1-3]")
-    assert 0 == up.returncode, up.stderr
-    ran = hosts.ftrun("h1", "cluster", "run", "--", "srun", "-N3", "hostname")
-    status = json.loads(hosts.ftrun("h2", "cluster", "status", "--json").stdout)
-    down = hosts.ftrun("h3", "cluster", "down")
-
-    assert ["h1", "h2", "h3"] == sorted(ran.stdout.split())
-    assert status["up"]
-    assert ["idle"] * 3 == [row["state"] for row in status["hosts"]]
-    assert (0, "cluster default is down: 8 processes ended\n") == (down.returncode, down.stdout)
-    assert _nothing(hosts) == _left(hosts)
-
-
-@pytest.mark.cluster
 def test_a_run_on_the_cluster_recovers_from_a_killed_rank(cluster: Hosts) -> None:
     """`ftrun sbatch` finds the cluster by itself and says so once; its run survives the death of a rank."""
     home = cluster.folder / "home" / cluster.user
@@ -140,7 +72,6 @@ def test_a_run_on_the_cluster_recovers_from_a_killed_rank(cluster: Hosts) -> Non
     assert 4 == len(re.findall(r"^\d: step 5$", log, re.MULTILINE))
 
 
-@pytest.mark.cluster
 def test_what_leaves_its_group_and_its_parent_ends_with_its_step(cluster: Hosts) -> None:
     """A task that forks twice, takes a session of its own and drops its environment is dead once its job is."""
     submitted = cluster.ftrun(
@@ -157,14 +88,13 @@ def test_what_leaves_its_group_and_its_parent_ends_with_its_step(cluster: Hosts)
     )
     job = submitted.stdout.strip()
     assert job.isdigit(), submitted.stderr
-    _wait(lambda: any("sleep 4711" in line for line in cluster.processes("h2")))
+    wait(lambda: any("sleep 4711" in line for line in cluster.processes("h2")))
     cluster.ftrun("h1", "cluster", "run", "--", "scancel", job)
-    _wait(lambda: "" == cluster.ftrun("h1", "cluster", "run", "--", "squeue", "-h").stdout.strip())
+    wait(lambda: "" == cluster.ftrun("h1", "cluster", "run", "--", "squeue", "-h").stdout.strip())
 
     assert [] == [line for line in cluster.processes("h2") if "sleep" in line]
 
 
-@pytest.mark.cluster
 @pytest.mark.parametrize("place", PLACES)
 def test_an_up_that_was_cut_is_mended_by_the_next(hosts: Hosts, place: str) -> None:
     """kill -9 behind each record of the journal: the second `up` ends with a cluster that works, and `down` leaves nothing."""
@@ -176,21 +106,19 @@ def test_an_up_that_was_cut_is_mended_by_the_next(hosts: Hosts, place: str) -> N
     assert -9 == cut.returncode
     assert 0 == again.returncode, again.stderr
     assert ["h1", "h2", "h3"] == sorted(ran.stdout.split())
-    assert _nothing(hosts) == _left(hosts)
+    assert nothing(hosts) == left(hosts)
 
 
-@pytest.mark.cluster
-@pytest.mark.parametrize("place", ["down.intent"])
+@pytest.mark.parametrize("place", ["down.intent", "down.ended"])
 def test_a_down_that_was_cut_is_ended_by_the_next(cluster: Hosts, place: str) -> None:
     """kill -9 behind the intent; then a host that cannot be asked; the next `down` ends it all the same."""
     cluster.ftrun("h1", "cluster", "down", env={"FTRUN_CRASH_AT": f"record:after:{place}"})
     again = cluster.ftrun("h1", "cluster", "down")
 
     assert 0 == again.returncode, again.stderr
-    assert _nothing(cluster) == _left(cluster)
+    assert nothing(cluster) == left(cluster)
 
 
-@pytest.mark.cluster
 def test_a_host_belongs_to_one_cluster(cluster: Hosts) -> None:
     """A second cluster on a host of a living one is refused in one line, which says whose it is; nothing is changed."""
     second = cluster.ftrun("h2", "cluster", "up", "h[2-3]", "--name", "other")
@@ -205,7 +133,6 @@ def test_a_host_belongs_to_one_cluster(cluster: Hosts) -> None:
     assert "other" not in cluster.ftrun("h2", "cluster", "list").stdout
 
 
-@pytest.mark.cluster
 def test_jobs_keep_a_cluster_from_being_taken_down(cluster: Hosts) -> None:
     """`down` names the jobs and does nothing; --force ends them."""
     cluster.ftrun("h1", "cluster", "run", "--", "sbatch", "-o/dev/null", "--wrap", "sleep 600")
@@ -217,10 +144,9 @@ def test_jobs_keep_a_cluster_from_being_taken_down(cluster: Hosts) -> None:
         refused.stderr.strip(),
     )
     assert 0 == forced.returncode, forced.stderr
-    assert _nothing(cluster) == _left(cluster)
+    assert nothing(cluster) == left(cluster)
 
 
-@pytest.mark.cluster
 def test_the_key_is_on_no_command_line_and_daemons_listen_on_one_address(cluster: Hosts) -> None:
     """Ports of Slurm are bound to the address of the host; the key is a file that only its user can read."""
     for name in cluster.names:
@@ -236,14 +162,13 @@ def test_the_key_is_on_no_command_line_and_daemons_listen_on_one_address(cluster
         assert "600" == mode
 
 
-@pytest.mark.cluster
 def test_a_host_that_dies_is_down_and_comes_back_by_another_up(cluster: Hosts) -> None:
     """Its processes, claim and files are gone; the second `up` starts it anew, and the others were not touched."""
     before = json.loads(cluster.ftrun("h1", "cluster", "status", "--json").stdout)["hosts"][0]["daemons"][
         "slurmctld"
     ]["pid"]
     cluster.die("h3")
-    cluster.boot("h3")
+    cluster.boot("h3", new_disk=True)
     half = cluster.ftrun("h1", "cluster", "status")
     again = cluster.ftrun("h1", "cluster", "up", "h[1-3]")
     after = json.loads(cluster.ftrun("h1", "cluster", "status", "--json").stdout)
@@ -276,11 +201,10 @@ def test_bad_input_is_one_line(hosts: Hosts, words: list[str], told: str) -> Non
     assert 1 == len(done.stderr.splitlines())
 
 
-@pytest.mark.cluster
 def test_a_host_that_is_not_there_changes_nothing_and_partial_goes_on(hosts: Hosts) -> None:
     """One bad host of three: a refusal that names it and the way on, without any effect; then a cluster of two."""
     refused = hosts.ftrun("h1", "cluster", "up", "h[1-2],h9")
-    untouched = _left(hosts)
+    untouched = left(hosts)
     partial = hosts.ftrun("h1", "cluster", "up", "h[1-2],h9", "--partial")
     nodes = hosts.ftrun("h1", "cluster", "run", "--", "sinfo", "-h", "-o", "%D %T").stdout.strip()
     hosts.ftrun("h1", "cluster", "down")
@@ -288,11 +212,10 @@ def test_a_host_that_is_not_there_changes_nothing_and_partial_goes_on(hosts: Hos
     assert 1 == refused.returncode
     assert "nothing was changed: h9: ssh: cannot be asked" in refused.stderr
     assert "--partial" in refused.stderr
-    assert _nothing(hosts) == untouched
+    assert nothing(hosts) == untouched
     assert (0, "2 idle") == (partial.returncode, nodes)
 
 
-@pytest.mark.cluster
 def test_one_machine_is_a_cluster(hosts: Hosts) -> None:
     """`localhost` needs no SSH."""
     up = hosts.ftrun("h2", "cluster", "up", "localhost", "--name", "one")
@@ -301,10 +224,9 @@ def test_one_machine_is_a_cluster(hosts: Hosts) -> None:
 
     assert 0 == up.returncode, up.stderr
     assert "h2\n" == ran.stdout
-    assert _nothing(hosts) == _left(hosts)
+    assert nothing(hosts) == left(hosts)
 
 
-@pytest.mark.cluster
 def test_a_cluster_of_root_runs_the_jobs_of_other_users(hosts_of_root: Hosts) -> None:
     """Every user of the hosts is a client of it, each job runs as its user, and nobody but root reads the key."""
     up = hosts_of_root.ftrun("h1", "cluster", "up", "h[1-2]")
@@ -317,11 +239,4 @@ def test_a_cluster_of_root_runs_the_jobs_of_other_users(hosts_of_root: Hosts) ->
     assert "alice\nalice\n" == ran.stdout
     assert "Permission denied" in ran.stderr
     assert 0 == down.returncode, down.stderr
-    assert _nothing(hosts_of_root) == _left(hosts_of_root)
-
-
-def _wait(look: Callable[[], bool], limit_s: float = 60.0) -> None:
-    give_up_s = time.monotonic() + limit_s
-    while not look():
-        assert time.monotonic() < give_up_s, "it does not come"
-        time.sleep(0.2)
+    assert nothing(hosts_of_root) == left(hosts_of_root)

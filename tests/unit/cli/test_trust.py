@@ -254,6 +254,7 @@ HARMFUL = {
     "log": "~/.ssh/id_*",
     "site-spool": "/home/other/spool",
     "recheck-step": "touch x",
+    "fence-command": "touch x",
     "ssh-config": "x",
     "pyslurm-python": "./python",
     "checks": "checks.json",

@@ -27,13 +27,26 @@ def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(folder / "etc" / "slurm.conf")
 
 
+def _variables(conf: str, path: str = os.defpath) -> dict[str, str]:
+    return {"SLURM_CONF": conf, "PATH": f"{conf.removesuffix('/etc/slurm.conf')}/bin:{path}"}
+
+
+def test_the_commands_of_the_cluster_stand_first_in_path_and_once(conf: str) -> None:
+    """Also where a command is started by another that chose the same cluster; without PATH there is no empty part, which is the cwd."""
+    first = choice.changes({"PATH": "/a:/b"})
+
+    assert _variables(conf, "/a:/b") == first
+    assert first == choice.changes({"PATH": first["PATH"], "FTRUN_CLUSTER": "mine"})
+    assert choice.variables("/f", {"PATH": ""}, has_settings=False)["PATH"] == "/f/bin"
+
+
 def test_the_cluster_of_this_host_is_used_and_said_once(
     conf: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The first command says so, the second does not."""
-    assert {"SLURM_CONF": conf} == choice.changes({})
+    assert _variables(conf) == choice.changes({})
     assert "using your cluster mine" in capsys.readouterr().err
-    assert {"SLURM_CONF": conf} == choice.changes({})
+    assert _variables(conf) == choice.changes({})
     assert "" == capsys.readouterr().err
 
 
@@ -53,8 +66,8 @@ def test_another_slurm_on_the_machine_is_left_alone_unless_the_cluster_is_named(
     (tmp_path / "configured").write_text("")
 
     assert {} == choice.changes({})
-    assert {"SLURM_CONF": conf} == choice.changes({"FTRUN_CLUSTER": "mine"})
-    assert {"SLURM_CONF": conf} == choice.changes({"SLURM_CONF": "/x"}, "mine")
+    assert _variables(conf) == choice.changes({"FTRUN_CLUSTER": "mine"})
+    assert _variables(conf) == choice.changes({"SLURM_CONF": "/x"}, "mine")
 
 
 def test_a_cluster_that_is_not_here_is_refused(conf: str) -> None:
@@ -83,3 +96,12 @@ def test_what_is_no_claim_chooses_nothing(conf: str, text: str) -> None:
         Path(claim.PATH).write_text("x")
 
     assert {} == choice.changes({})
+
+
+def test_the_settings_of_the_cluster_come_with_it_unless_others_are_named(conf: str) -> None:
+    """They lie beside its slurm.conf."""
+    settings = Path(conf).with_name("ftrun.toml")
+    settings.write_text("")
+
+    assert {**_variables(conf), "FTRUN_SITE_CONFIG": str(settings)} == choice.changes({})
+    assert _variables(conf) == choice.changes({"FTRUN_SITE_CONFIG": "/own.toml"})

@@ -8,6 +8,7 @@ import pytest
 
 from ftrun.slurm.cluster.plan import Plan, slurm_conf
 from ftrun.supervisor.cluster import findings
+from ftrun.supervisor.cluster.bundle import Bundle
 from ftrun.supervisor.cluster.hosts import Target
 from ftrun.supervisor.cluster.lifecycle import Wish, make_plan
 from ftrun.supervisor.cluster.survey import Survey
@@ -21,6 +22,7 @@ def _facts(host: str, **changes: Any) -> dict[str, Any]:
     return {
         "host": host,
         "system": "Debian",
+        "arch": "x86_64",
         "user": "alice",
         "uid": 1000,
         "gid": 1000,
@@ -62,9 +64,9 @@ def test_two_hosts_alike_have_no_findings() -> None:
         ({"user": "bob"}, "bad", "user"),
         ({"uid": 1001}, "bad", "user"),
         ({"home": "/users/alice"}, "note", "home"),
-        ({"slurm": {"version": "", "programs": {}}}, "bad", "Slurm"),
-        ({"slurm": {"version": "21.08.5", "programs": PROGRAMS}}, "bad", "Slurm"),
-        ({"slurm": {"version": "24.05.1", "programs": PROGRAMS}}, "bad", "Slurm"),
+        ({"slurm": {"version": "", "programs": {}}}, "note", "Slurm"),
+        ({"slurm": {"version": "21.08.5", "programs": PROGRAMS}}, "note", "Slurm"),
+        ({"slurm": {"version": "24.05.1", "programs": PROGRAMS}}, "note", "Slurm"),
         ({"own_name": "127.0.1.1"}, "note", "address"),
         ({"addresses": [], "called_at": "", "own_name": ""}, "bad", "address"),
         ({"addresses": ["8.8.8.8"], "own_name": "8.8.8.8"}, "bad", "address"),
@@ -96,10 +98,10 @@ def test_two_hosts_of_one_name_are_refused() -> None:
     assert ["name", "name"] == [one.topic for one in findings.of_hosts(facts, {}, False)]
 
 
-def _plan(**changes: Any) -> Plan:
+def _plan(bundles: dict[str, Bundle] | None = None, **changes: Any) -> Plan:
     facts = {"h1": _facts("h1"), "user@h2": _facts("h2", **changes)}
     wish = Wish((Target("h1"), Target("user@h2", 4)))
-    return make_plan("mine", wish, Survey(facts, (), ""))
+    return make_plan("mine", wish, Survey(facts, (), ""), bundles or {})
 
 
 def test_the_configuration_follows_the_facts() -> None:
@@ -130,6 +132,28 @@ def test_a_host_whose_name_leads_elsewhere_listens_everywhere() -> None:
     assert "CommunicationParameters" not in slurm_conf(_plan(own_name="127.0.1.1"))
 
 
+def test_a_bundle_is_used_on_all_hosts_each_by_its_architecture() -> None:
+    """Programs and plugins are those of the bundle, also where one host has a Slurm of its own; one slurm.conf for both."""
+    bundles = {
+        arch: Bundle("/x", arch[0] * 64, "24.11.5", arch, ("slurmd", "srun"))
+        for arch in ("x86_64", "aarch64")
+    }
+    plan = _plan(bundles, arch="aarch64")
+
+    assert plan.programs == {
+        "h1": {
+            "slurmd": "/var/tmp/ftrun-1000/slurm_24.11.5_x86_64_xxxxxxxxxxxxxxxx/bin/slurmd",
+            "srun": "/var/tmp/ftrun-1000/slurm_24.11.5_x86_64_xxxxxxxxxxxxxxxx/bin/srun",
+        },
+        "h2": {
+            "slurmd": "/var/tmp/ftrun-1000/slurm_24.11.5_aarch64_aaaaaaaaaaaaaaaa/bin/slurmd",
+            "srun": "/var/tmp/ftrun-1000/slurm_24.11.5_aarch64_aaaaaaaaaaaaaaaa/bin/srun",
+        },
+    }
+    assert "PluginDir=/var/tmp/ftrun-1000/mine/etc/plugins" in slurm_conf(plan).splitlines()
+    assert plan == Plan.from_json(plan.to_json())
+
+
 def test_a_plan_is_what_was_written() -> None:
     """As JSON and back."""
     plan = _plan()
@@ -142,4 +166,4 @@ def test_a_folder_that_is_too_long_for_sockets_is_refused() -> None:
     """Before anything is done."""
     facts = {"h1": _facts("h1") | {"host": "h" * 64}}
     with pytest.raises(UserError, match="too long"):
-        make_plan("mine", Wish((Target("h1"),)), Survey(facts, (), ""))
+        make_plan("mine", Wish((Target("h1"),)), Survey(facts, (), ""), {})
