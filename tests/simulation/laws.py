@@ -313,11 +313,10 @@ class Laws:
             self.breach(f"the agent ends {start} ({what}) although it is healthy")
 
     def _mended_meanwhile(self, start: Start) -> bool:
-        """A node of it came back after the end was announced, while Slurm was slow to answer: the steps may have been told."""
+        """A node of it came back after the end was announced, or just before, and had not registered yet: the steps may have been told."""
         announced = [r["at"] for r in self.agent_records(start) if r["kind"] == "start.end.intended"]
-        return bool(announced) and any(
-            self.world.mended_s.get(node, 0.0) >= announced[-1] for node in start.nodes
-        )
+        known_s = announced[-1] - self.world.engine.timing.register_s - 1.0 if announced else float("inf")
+        return any(self.world.mended_s.get(node, 0.0) >= known_s for node in start.nodes)
 
     def _grows(self, start: Start) -> bool:
         """More nodes are there for it, and what it has done is saved but for what was made since the last look."""
