@@ -27,7 +27,7 @@ def targets(words: Sequence[str], hostfile: str = "") -> tuple[Target, ...]:
         raise UserError("name the hosts: gpu[01-08], @group, localhost, or --hostfile FILE (one of them)")
     found = _of_file(hostfile) if hostfile else [Target(name) for word in words for name in _expanded(word)]
     if not found:
-        raise UserError(f"no host in {hostfile or ' '.join(words)}")
+        raise UserError(f"no host in {hostfile or ' '.join(words).strip() or 'the words given'}")
     names = [target.name for target in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -128,7 +128,7 @@ def _same_hosts(plan: Plan, wish: Wish) -> None:
 
 
 def _new_plan(name: str, wish: Wish, told: Told) -> tuple[Plan, Survey]:
-    told(f"surveying {len(wish.targets)} hosts")
+    told(f"surveying {len(wish.targets)} host{'s' * (len(wish.targets) > 1)}")
     found = survey(
         wish.targets, wish.base_port, wish.shared, share=wish.share, allow_public=wish.allow_public
     )

@@ -77,7 +77,7 @@ def _refuse_unreached(hosts: Sequence[Host], hint: str = "mend or remove it firs
 
 def _joined(before: Plan, wish: Wish, told: Told) -> Plan:
     """The plan with the new hosts behind the old ones. Raises UserError where one of them cannot be a host of it."""
-    told(f"surveying {len(wish.targets)} hosts")
+    told(f"surveying {len(wish.targets)} host{'s' * (len(wish.targets) > 1)}")
     found = survey_beside(before, wish.targets, allow_public=wish.allow_public)
     lifecycle.refuse_bad(found, wish, told)
     usable = found.without(found.bad)
