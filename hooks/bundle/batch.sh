@@ -80,7 +80,7 @@ _ft_is_closed() {
 }
 
 # 0: another job holds a launch of this attempt, whichever: sbatch made two jobs, and one was requeued before it could claim its first.
-_ft_is_theirs() {
+_ft_another_job_holds_it() {
     set +f
     for _ft_k in "$_ft_place/claim" "$_ft_place"/claim.*; do
         _ft_theirs=$(readlink "$_ft_k" 2>/dev/null)
@@ -107,10 +107,10 @@ _ft_link() {
 _ft_try_claim() {
     _ft_make_place
     _ft_is_closed && return 1
-    _ft_is_theirs && return 1
+    _ft_another_job_holds_it && return 1
     _ft_name_of "$_ft_launch" "$_ft_place"
     _ft_link "$_ft_claim" "$_ft_mine" || return
-    _ft_is_theirs && return 1 # of two that claim different launches at once, neither may go on unseen
+    _ft_another_job_holds_it && return 1 # of two that claim different launches at once, neither may go on unseen
     _ft_link "$_ft_place/start.$_ft_launch" "$_ft_this"
     case $? in
         1) return 3 ;;

@@ -46,7 +46,7 @@ REMOTE_COMMAND = (
 
 # Read as the first line of stdin. Behind it come a line of JSON and the packed hooks, which stay in memory:
 # so a node whose disks are full or gone can still be checked, and no file is left behind.
-LOADER = """
+_LOADER_HEAD = """
 import json, os, sys
 told = json.loads(sys.stdin.buffer.readline())
 def kept(content):
@@ -56,6 +56,11 @@ def kept(content):
     return "/proc/self/fd/%d" % number
 sys.path.insert(0, kept(sys.stdin.buffer.read()))
 from ftrun.hooks import main
+"""
+
+LOADER = (
+    _LOADER_HEAD
+    + """
 from ftrun.hooks.checks import thresholds
 own = thresholds.read(told["site"], "")
 if own is None:
@@ -63,21 +68,16 @@ if own is None:
 settings = kept(json.dumps({**own, **told["settings"]}).encode())
 sys.exit(main.main(told["argv"] + ["--settings", settings]))
 """
+)
 
 
 # As LOADER, for a command whose request nobody else may read: it goes with the packed hooks and is a file in memory there.
-REQUEST_LOADER = """
-import json, os, sys
-told = json.loads(sys.stdin.buffer.readline())
-def kept(content):
-    number = os.memfd_create("ftrun-hook")
-    with open(number, "wb", closefd=False) as stream:
-        stream.write(content)
-    return "/proc/self/fd/%d" % number
-sys.path.insert(0, kept(sys.stdin.buffer.read()))
-from ftrun.hooks import main
+REQUEST_LOADER = (
+    _LOADER_HEAD
+    + """
 sys.exit(main.main(told["argv"] + ["--request", kept(json.dumps(told["request"]).encode())]))
 """
+)
 
 
 def build_zipapp(home: str) -> str:

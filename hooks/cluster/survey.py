@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import Any, Optional
 
 from ftrun.hooks.cluster import claim, reach
 from ftrun.hooks.runtime.mounts import parse_mounts
@@ -233,22 +233,19 @@ def _free_mib(folder: str) -> int:
 
 
 def _works(command: list[str]) -> bool:
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=ASK_S,
-            check=False,
-        )
-        return done.returncode == 0
-    return False
+    done = _run(command)
+    return done is not None and done.returncode == 0
 
 
 def _output(command: list[str]) -> str:
+    done = _run(command)
+    return done.stdout.decode("utf-8", "replace") if done is not None else ""
+
+
+def _run(command: list[str]) -> Optional[subprocess.CompletedProcess[bytes]]:
+    """None where it cannot be started or does not end in time."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(
+        return subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -256,8 +253,7 @@ def _output(command: list[str]) -> str:
             timeout=ASK_S,
             check=False,
         )
-        return done.stdout.decode("utf-8", "replace")
-    return ""
+    return None
 
 
 def kind_of_folder(path: str) -> str:

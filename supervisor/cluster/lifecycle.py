@@ -128,7 +128,7 @@ def _same_hosts(plan: Plan, wish: Wish) -> None:
 
 
 def _new_plan(name: str, wish: Wish, told: Told) -> tuple[Plan, Survey]:
-    told(f"surveying {len(wish.targets)} host{'s' * (len(wish.targets) > 1)}")
+    told(f"surveying {host_count(wish.targets)}")
     found = survey(
         wish.targets, wish.base_port, wish.shared, share=wish.share, allow_public=wish.allow_public
     )
@@ -431,7 +431,7 @@ def down(state: ClusterState, told: Told, *, force: bool = False) -> int:
         plan = state.existing_plan()
         if not force:
             _refuse_jobs(plan)
-        told(f"ending all processes of cluster {plan.name} on {len(plan.hosts)} hosts")
+        told(f"ending all processes of cluster {plan.name} on {host_count(plan.hosts)}")
         state.record("down.intent", token=plan.token)
         take_leave(plan, plan.everywhere)
         answers = remote.ask({host.target: leaving_steps(plan, host) for host in plan.everywhere})
@@ -493,6 +493,11 @@ def logs(plan: Plan, daemon: str, lines: int) -> dict[str, HostAnswer]:
     """The ends of the logs on each host, by target."""
     step = {"do": "logs", "folder": plan.folder, "daemon": daemon, "lines": lines}
     return remote.ask({host.target: [step] for host in plan.hosts})
+
+
+def host_count(hosts: Sequence[object]) -> str:
+    """`1 host` or `3 hosts`."""
+    return "1 host" if len(hosts) == 1 else f"{len(hosts)} hosts"
 
 
 def failures(answers: Sequence[HostAnswer]) -> str:

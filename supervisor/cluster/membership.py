@@ -77,7 +77,7 @@ def _refuse_unreached(hosts: Sequence[Host], hint: str = "mend or remove it firs
 
 def _joined(before: Plan, wish: Wish, told: Told) -> Plan:
     """The plan with the new hosts behind the old ones. Raises UserError where one of them cannot be a host of it."""
-    told(f"surveying {len(wish.targets)} host{'s' * (len(wish.targets) > 1)}")
+    told(f"surveying {lifecycle.host_count(wish.targets)}")
     found = survey_beside(before, wish.targets, allow_public=wish.allow_public)
     lifecycle.refuse_bad(found, wish, told)
     usable = found.without(found.bad)
@@ -116,7 +116,7 @@ def remove(
         state.record("remove.intent", token=plan.token, hosts=[host.target for host in going])
         state.keep_plan(plan)
         state.record("remove.planned", token=plan.token)
-        told(f"ending what there is on {len(plan.leaving)} hosts")
+        told(f"ending what there is on {lifecycle.host_count(plan.leaving)}")
         lifecycle.take_leave(plan, plan.leaving)
         answers = remote.ask({host.target: lifecycle.leaving_steps(plan, host) for host in plan.leaving})
         lost = [answer for answer in answers.values() if not answer.ok]

@@ -79,7 +79,7 @@ def _out_of_the_queue(ctx: RunContext) -> bool:
     if ctx.run.decision.get("queued") and not queued_job.may_leave_queue(ctx, row):
         return False
     if row.state.ended:
-        if _was_cancelled_after_all(ctx, row):
+        if _user_cancelled_while_missing(ctx, row):
             finish.end_run(ctx, Decision("stop", "the job was cancelled by a person"), {"class": "cancelled"})
             return False
         return not ctx.attempt.launch.requeued or _requeued_ended(ctx, row)
@@ -100,7 +100,7 @@ def _out_of_the_queue(ctx: RunContext) -> bool:
     return False
 
 
-def _was_cancelled_after_all(ctx: RunContext, row: JobRow) -> bool:
+def _user_cancelled_while_missing(ctx: RunContext, row: JobRow) -> bool:
     """Whether Slurm shows again a job that its answers lacked, and a user had cancelled it (P5)."""
     attempt, forgotten = ctx.attempt, ctx.attempt.launch.end.state == "GONE"
     ours = attempt.ended_by_us or attempt.cancel_intended or ctx.run.decision.get("resumed")
