@@ -8,6 +8,7 @@ A host dies as a machine without power does: all its processes at once. With `cr
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -315,6 +316,17 @@ def left_on(hosts: Hosts, name: str) -> list[str]:
 def nothing(hosts: Hosts) -> dict[str, list[str]]:
     """What `left` says where a cluster left nothing behind."""
     return {name: [] for name in hosts.names}
+
+
+def state_of(hosts: Hosts, name: str, run: str) -> str:
+    """The state of a run, as `ftrun show` says it on a host."""
+    return str(json.loads(hosts.ftrun(name, "show", run, "--json").stdout)["state"])
+
+
+def state_at_end(hosts: Hosts, name: str, run: str, limit_s: float = 120.0) -> str:
+    """Wait until a run is over; its last state. Raises AssertionError when time is up."""
+    wait(lambda: state_of(hosts, name, run) in {"finished", "stopped"}, limit_s)
+    return state_of(hosts, name, run)
 
 
 def wait(look: Callable[[], bool], limit_s: float = 60.0) -> None:

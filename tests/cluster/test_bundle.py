@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import made
-from tests.cluster.hosts import ALICE, ROOT, Hosts, wait
+from tests.cluster.hosts import ALICE, ROOT, Hosts, state_at_end, wait
 
 pytestmark = pytest.mark.cluster
 SHARE = "/srv/data"
@@ -163,15 +163,10 @@ def test_a_run_on_a_bundle_recovers_and_finishes(cluster: Hosts) -> None:
     first = cluster.ftrun("h1", "sbatch", "--ft-log-quiet=1", "--ft-retries=3", "train.sh")
     assert 0 == first.returncode, first.stderr
     run = json.loads(cluster.ftrun("h1", "status", "--json").stdout)["runs"][0]["run"]
-    give_up_s = time.monotonic() + 120
-    while True:
-        shown = json.loads(cluster.ftrun("h1", "show", run, "--json").stdout)
-        if shown["state"] in {"finished", "stopped"} or time.monotonic() > give_up_s:
-            break
-        time.sleep(0.5)
+    state = state_at_end(cluster, "h1", run)
     log = (home / "train.log").read_text()
 
-    assert "finished" == shown["state"], (shown, log)
+    assert "finished" == state, log
     assert {"h1", "h2", "JobState=RUNNING"} <= set(log.split())
 
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.hosts import ALICE, ROOT, Hosts, left, nothing, wait
+from tests.cluster.hosts import ALICE, ROOT, Hosts, left, nothing, state_at_end, wait
 
 pytestmark = [pytest.mark.slurm, pytest.mark.cluster]
 PLACES = (
@@ -60,15 +59,10 @@ def test_a_run_on_the_cluster_recovers_from_a_killed_rank(cluster: Hosts) -> Non
     assert "using your cluster default" in first.stderr
     assert "using your cluster" not in cluster.ftrun("h1", "status").stderr
     run = json.loads(cluster.ftrun("h1", "status", "--json").stdout)["runs"][0]["run"]
-    give_up_s = time.monotonic() + 120
-    while True:
-        shown = json.loads(cluster.ftrun("h1", "show", run, "--json").stdout)
-        if shown["state"] in {"finished", "stopped"} or time.monotonic() > give_up_s:
-            break
-        time.sleep(0.5)
+    state = state_at_end(cluster, "h1", run)
     log = (home / "train.log").read_text()
 
-    assert "finished" == shown["state"], (shown, log)
+    assert "finished" == state, log
     assert 4 == len(re.findall(r"^\d: step 5$", log, re.MULTILINE))
 
 

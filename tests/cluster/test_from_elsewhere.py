@@ -9,11 +9,10 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.cluster.hosts import Hosts, left, nothing, wait
+from tests.cluster.hosts import Hosts, left, nothing, state_at_end, state_of, wait
 
 pytestmark = [pytest.mark.slurm, pytest.mark.cluster]
 FTRUN_ON_LAPTOP = {"FTRUN_HOME": "/srv/ftrun", "PATH": "/mnt/bin"}
@@ -56,13 +55,13 @@ def test_a_run_goes_on_while_the_laptop_that_submitted_it_is_off(
     again = hosts.ftrun("h3", "status", "--json", env=laptop)
     hosts.die("h3")
     run = json.loads(again.stdout)["runs"][0]["run"]
-    wait(lambda: _shown(hosts, "h1", run)["state"] in {"finished", "stopped"}, 120)
+    state = state_at_end(hosts, "h1", run)
     hosts.boot("h3")
 
     assert (0, True) == (job.returncode, job.stdout.strip().isdigit()), job.stderr
     assert 1 == job.stderr.count("run on h1, of your cluster default")
     assert "of your cluster" not in again.stderr
-    assert "finished" == _shown(hosts, "h1", run)["state"]
+    assert "finished" == state
     assert "done\n" == (home / "train.log").read_text()
 
 
@@ -104,8 +103,8 @@ def test_a_workstation_without_sshd_restarts_a_rank_and_resumes(hosts: Hosts) ->
     job = hosts.ftrun("h2", "sbatch", "--ft-log-quiet=1", "one.sh")
     assert (0, 0) == (up.returncode, job.returncode), up.stderr + job.stderr
     run = json.loads(hosts.ftrun("h2", "status", "--json").stdout)["runs"][0]["run"]
-    wait(lambda: _shown(hosts, "h2", run)["state"] in {"finished", "stopped"}, 120)
-    state, log = _shown(hosts, "h2", run)["state"], (home / "one.log").read_text()
+    state = state_at_end(hosts, "h2", run)
+    log = (home / "one.log").read_text()
     down = hosts.ftrun("h2", "cluster", "down", "--name", "one")
     gone = left(hosts)
     hosts.die("h2")
@@ -132,10 +131,10 @@ def test_a_dead_host_that_the_fence_command_cuts_off_is_waited_for_no_longer(hos
         job = hosts.ftrun("h1", "sbatch", "--ft-fence-wait=1h", "long.sh")
         assert 0 == job.returncode, job.stderr
         run = json.loads(hosts.ftrun("h1", "status", "--json").stdout)["runs"][0]["run"]
-        wait(lambda: _shown(hosts, "h1", run)["state"] == "running", 60)
+        wait(lambda: state_of(hosts, "h1", run) == "running", 60)
         node = hosts.ftrun("h1", "cluster", "run", "--", "squeue", "-h", "-o%N").stdout.strip()
         hosts.die(node)
-        wait(lambda: _shown(hosts, "h1", run)["state"] in {"finished", "stopped"}, 240)
+        state_at_end(hosts, "h1", run, 240)
         told = hosts.ftrun("h1", "explain", run).stdout
         hosts.boot(node)
         hosts.ftrun("h1", "cluster", "up", "h[1-3]", "--fence-command", "false {node}")
@@ -155,8 +154,3 @@ def _shorten_slurmd_timeout(hosts: Hosts) -> None:
     for name in hosts.names:
         hosts.run(name, ["sed", "-i", "s/^SlurmdTimeout=.*/SlurmdTimeout=10/", conf])
     hosts.ftrun("h1", "cluster", "run", "--", "scontrol", "reconfigure")
-
-
-def _shown(hosts: Hosts, name: str, run: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(hosts.ftrun(name, "show", run, "--json").stdout)
-    return found

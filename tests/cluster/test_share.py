@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ftrun.hooks.cluster.share import CACHE_S
-from tests.cluster.hosts import ROOT, Hosts, left, nothing, wait
+from tests.cluster.hosts import ROOT, Hosts, left, nothing, state_at_end, wait
 
 pytestmark = [
     pytest.mark.slurm,
@@ -141,14 +141,10 @@ def test_a_run_on_it_recovers_and_every_host_reads_its_journal(shared: Hosts) ->
     assert 0 == submitted.returncode, submitted.stderr
     run = json.loads(shared.ftrun("h1", "status", "--json").stdout)["runs"][0]["run"]
 
-    def shown(name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(shared.ftrun(name, "show", run, "--json").stdout)
-        return found
-
-    wait(lambda: shown("h3")["state"] in {"finished", "stopped"}, 120)
+    state = state_at_end(shared, "h3", run)
     log = (disk / "train.log").read_text()
 
-    assert "finished" == shown("h3")["state"], log
+    assert "finished" == state, log
     assert 4 == len(re.findall(r"^\d: step 5$|^step 5$", log, re.MULTILINE)), log
     assert (disk / ".ftrun" / "runs" / run).is_dir()
 

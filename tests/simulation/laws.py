@@ -82,7 +82,9 @@ class Laws:
         self.went_on_s = float("-inf")  # when a process that stood still went on last
         self.hit_late = False  # a cancel that was long on its way met a launch that it was not meant for
         self.used_up = False  # the run stopped since its budgets are really used up
-        self.unlooked = False  # it stopped once since nobody had looked in time: a person may have cancelled
+        self.stopped_for_possible_cancel = (
+            False  # it stopped once since nobody had looked in time: a person may have cancelled
+        )
         self.wished_s: float | None = None  # since when a request of the user lies there
         self.halted_s: float | None = None  # since when a person has wanted it left, now or later
         self._sizes: dict[str, int] = {}  # of the journal as it was read last
@@ -707,7 +709,7 @@ class Laws:
         self.used_up = run.state is State.STOPPED and self._spent(run)
         # A job that the controller forgot in the queue while nobody watched looks as one that a person cancelled there.
         forgotten = bool(self.world.lost_waiting) and "gone from the queue unstarted" in run.final_reason
-        self.unlooked = any(
+        self.stopped_for_possible_cancel = any(
             "until Slurm could have forgotten it" in str(r["data"].get("reason")) for r in self.records()
         )
         forgotten = forgotten or self._looked_too_late(run.final_reason)

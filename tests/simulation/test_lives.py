@@ -64,7 +64,7 @@ def _broken(plan: Plan, *, show: bool = False) -> list[str]:
     if show:
         print(plan)
     outcome, broken, world = live(plan, show=show)
-    if not broken and plan.crash_only and not world.laws.unlooked:
+    if not broken and plan.crash_only and not world.laws.stopped_for_possible_cancel:
         undisturbed, _, other = live(plan.without_supervisor_faults())
         if undisturbed != outcome and not (outcome == "finished" and other.laws.used_up):
             broken = [f"the run is {outcome}; where no supervisor dies, it is {undisturbed}"]

@@ -37,10 +37,10 @@ touch failed
 echo "{OFF_THE_BUS}"
 exit 1
 """
-SLEEPS_ONCE = FAILS_ONCE.replace("until [ -e go ]", "srun hostname; until [ -e go ]")
+FAILS_ONCE_AFTER_A_STEP = FAILS_ONCE.replace("until [ -e go ]", "srun hostname; until [ -e go ]")
 
 
-def _old(post: Post) -> Callable[..., subprocess.Popen[bytes]]:
+def _starter_of_old_ftrun(post: Post) -> Callable[..., subprocess.Popen[bytes]]:
     """Start a command of the old ftrun in the home of the post."""
     config = post.folder / "old.toml"
     config.write_text(OLD_QUICK + f"backoff = 1\ncache-base = '{post.folder}'\n")
@@ -72,13 +72,13 @@ def _submit(
     return found[1]
 
 
-def _killed(process: subprocess.Popen[bytes], post: Post) -> None:
+def _kill(process: subprocess.Popen[bytes], post: Post) -> None:
     process.kill()
     process.wait(60)
     assert not list(injector.supervisors(post.home))
 
 
-def _goes_on(post: Post, job: str, starts: int = 2) -> None:
+def _finishes_under_this_one(post: Post, job: str, starts: int = 2) -> None:
     post.supervise()
     (post.work / "go").touch()
     run = post.until_state("finished", "stopped", job=job)
@@ -93,30 +93,34 @@ def _goes_on(post: Post, job: str, starts: int = 2) -> None:
 
 
 @side_by_side
-def test_what_waits_in_the_queue_goes_on(make_sandbox: Callable[..., Sandbox], make_post: Make) -> None:
+def test_what_waits_in_the_queue_finishes_under_this_one(
+    make_sandbox: Callable[..., Sandbox], make_post: Make
+) -> None:
     """Submitted, seen in the queue; it starts under the new supervisor, fails once, and is submitted again."""
     post = make_post(make_sandbox(nodes=2))
-    start = _old(post)
+    start = _starter_of_old_ftrun(post)
     job = _submit(post, start, FAILS_ONCE, ["--hold", "--ft-agent=never"])
     supervisor = start("supervise")
     post.until(lambda: "lease" in " ".join(os.listdir(post.home)), "the old one leads")
-    _killed(supervisor, post)
+    _kill(supervisor, post)
     post.call("scontrol", "release", job)
-    _goes_on(post, job)
+    _finishes_under_this_one(post, job)
 
 
 @pytest.mark.parametrize("agent", ["never", "auto"])
 @side_by_side
-def test_what_runs_goes_on(make_sandbox: Callable[..., Sandbox], make_post: Make, agent: str) -> None:
+def test_what_runs_finishes_under_this_one(
+    make_sandbox: Callable[..., Sandbox], make_post: Make, agent: str
+) -> None:
     """With an old agent beside the script, too: it works with the new supervisor, or is left alone."""
     post = make_post(make_sandbox(nodes=3))
-    start = _old(post)
-    job = _submit(post, start, SLEEPS_ONCE, ["-N2", f"--ft-agent={agent}"])
+    start = _starter_of_old_ftrun(post)
+    job = _submit(post, start, FAILS_ONCE_AFTER_A_STEP, ["-N2", f"--ft-agent={agent}"])
     supervisor = start("supervise")
     post.until_state("running", job=job)
     post.until(lambda: "step 1" in post.job_log(), "the script trains")
-    _killed(supervisor, post)
-    _goes_on(post, job)
+    _kill(supervisor, post)
+    _finishes_under_this_one(post, job)
 
 
 @pytest.mark.parametrize(
@@ -132,14 +136,14 @@ def test_what_runs_goes_on(make_sandbox: Callable[..., Sandbox], make_post: Make
     ],
 )
 @side_by_side
-def test_what_is_in_mid_recovery_goes_on(
+def test_what_is_in_mid_recovery_finishes_under_this_one(
     make_sandbox: Callable[..., Sandbox], make_post: Make, point: str
 ) -> None:
     """The old supervisor died between an intent and its fact, or between two attempts."""
     post = make_post(make_sandbox(nodes=3))
-    start = _old(post)
+    start = _starter_of_old_ftrun(post)
     job = _submit(post, start, FAILS_ONCE, ["--ft-agent=never"])
     supervisor = start("supervise", FTRUN_CRASH_AT=point)
     (post.work / "go").touch()
     post.until(lambda: supervisor.poll() is not None, f"the old supervisor died at {point}")
-    _goes_on(post, job)
+    _finishes_under_this_one(post, job)
