@@ -35,7 +35,14 @@ for _name in ("fsync", "fdatasync"):
 
 DEADLINE_S = 900.0  # of one test, of its fixtures and of its clean-up: some five times what the longest takes on a machine with 2 busy cores
 
-LEFT_OUT = ("drills", "formats", "accounting", "vendors", "cluster")  # markers of what takes minutes
+LEFT_OUT = (
+    "drills",
+    "formats",
+    "accounting",
+    "vendors",
+    "cluster",
+    "browser",
+)  # markers of what takes minutes
 
 # The files that take more than about 10 s on a machine with 2 cores: the longest first, by the processor time of all their processes,
 # and those that mostly wait for Slurm (release, contract, operator, sandbox) between those that compute.
@@ -114,6 +121,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slurm: needs the Slurm packages (./test installs them)")
     config.addinivalue_line(
         "markers", "drills: takes minutes; left out unless asked for (-m drills, make drills)"
+    )
+    config.addinivalue_line(
+        "markers", "browser: pages in a real headless Chromium; left out unless asked for (make test-browser)"
     )
     config.addinivalue_line(
         "markers",

@@ -389,6 +389,13 @@ def advise(name: Name, cost: Cost = "", every: Every = "", nodes: Nodes = "", js
     return 0
 
 
+def advice_words(run_dir: str, run: Run) -> tuple[str, ...]:
+    """The advice for a run, a sentence each; () before it has had nodes."""
+    nodes = _nodes(run_dir, run)
+    saved = _written(run_dir, run) if nodes else None
+    return make_advice(run, time.time(), nodes=nodes, saved=saved).words if nodes else ()
+
+
 def _nodes(run_dir: str, run: Run) -> int:
     """How many nodes the script uses; 0 if no attempt has had any yet."""
     used = [len(one.used) for one in run.attempts if one.used]
