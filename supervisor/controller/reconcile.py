@@ -287,7 +287,7 @@ HANDLERS: Mapping[State, Callable[[RunContext], None]] = {
     State.ENDING: _ending,
     State.SETTLING: assess.assess_launch,
     State.RECOVERING: resubmit.recover,
-    State.FINISHED: finish.release_dependents,
-    State.STOPPED: finish.stay_stopped,
+    State.FINISHED: finish.stay_over,
+    State.STOPPED: finish.stay_over,
 }
 """The handler of each state."""

@@ -8,6 +8,7 @@ import pytest
 
 from ftrun.slurm.client.errors import Unreachable
 from tests.fake_slurm import faults
+from tests.fake_slurm.cluster import Faults
 from tests.unit.lives import TIMING, Life
 
 
@@ -68,3 +69,25 @@ def test_a_kept_job_that_is_lost_in_the_queue_is_not_the_launch_before_it_once_m
 
     assert [1] == [record["launch"] for record in life.records() if record["kind"] == "job.ended"]
     assert ["1.0", "1.1"] == [one.id for one in life.run.incidents]
+
+
+def test_a_late_job_of_an_earlier_attempt_does_not_wait_behind_a_finished_run(tmp_path: Path) -> None:
+    """Its submission never got an answer, and a later attempt finished before Slurm made it (P4)."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 5)
+    life.cluster.faults = Faults(submit_late=1.0, late_s=120.0)
+    life.exit(0, 9)
+    while "submit.unknown" not in life.kinds():
+        life.live()
+    life.cluster.faults = Faults()
+    life.until("running")
+    life.train(6, 10)
+    life.exit(0)
+    life.until("finished")
+    for node in life.engine.nodes.values():
+        node.drained = True
+    life.live(120)
+
+    assert (3, []) == (life.attempt.number, life.living())
+    assert any(job.comment.endswith(":2") for job in life.engine.jobs.values())
