@@ -6,7 +6,6 @@ Neither torch nor MPI is part of ftrun's environment. FTRUN_PROOF_PYTHON names a
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import subprocess
 import sys
@@ -20,11 +19,12 @@ from ftrun.supervisor.model import events
 from ftrun.supervisor.model import run as model_run
 from ftrun.supervisor.store import journal
 from ftrun.supervisor.store import run_dir as store_run_dir
+from tests.told import told
 
 __all__ = ["PYTHON", "Example", "Stage", "has", "stages"]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-PYTHON = os.environ.get("FTRUN_PROOF_PYTHON", sys.executable)
+PYTHON = told("FTRUN_PROOF_PYTHON", sys.executable)
 STEPS = 60
 LIMIT_S = 240.0
 QUICK = (
