@@ -164,6 +164,7 @@ class Drill:
         self._published, self._staging = self.folder / "published", scenario.stage or Staging()
         self._faults: list[dict[str, Any]] = []
         self._events: list[Event] = []
+        self._journals = journal.RunReader()
         self._on_event = on_event
         self._began_s = time.monotonic()
         self._timeline = Timeline()
@@ -225,7 +226,7 @@ class Drill:
                 raise DrillFailed("the run's folder is gone")
             self._tell(runs)
             if actions:
-                seen = self._observe(runs[0], acted)
+                seen = self._observe(runs[0], acted, actions[0])
                 if is_due(actions[0], seen):
                     self._act(inject, actions[0] if actions[0].repeats else actions.pop(0), seen)
                     acted = time.monotonic()
@@ -253,12 +254,12 @@ class Drill:
     def _note_fault(self, what: str, node: str, step: int) -> None:
         self._faults.append({"at": time.time(), "what": what, "node": node, "step": step})
 
-    def _observe(self, run: model_run.Run, acted: float) -> Observation:
+    def _observe(self, run: model_run.Run, acted: float, action: Action) -> Observation:
         return Observation(
             run=run,
             trace=readers.read_trace(self._works[0]),
             since_action_s=time.monotonic() - acted,
-            supervised=bool(injector.supervisors(self.home)),
+            supervised="supervised" in dict(action.when) and bool(injector.supervisors(self.home)),
             reasons=self._reasons(),
             published=self._staged.on_disk(),
             sealed=self._staged.sealed(),
@@ -270,7 +271,7 @@ class Drill:
 
     def _runs(self) -> list[model_run.Run]:
         return [
-            drain.with_answers(journal.load_run(run_dir), time.time())
+            drain.with_answers(self._journals.run(run_dir), time.time())
             for run_dir in store_run_dir.run_dirs(str(self.home))
         ]
 
