@@ -89,6 +89,9 @@ def of_reach(answers: Mapping[str, Mapping[str, Any]], shared: str) -> list[Find
                     f"does not reach {name} ({why}): Slurm's daemons must reach each other",
                 )
             )
+        for name, why in sorted(one["silent"].items()):
+            text = f"is not answered by {name} ({why}): nothing of ours listened there in time, or a firewall refuses calls; say it again"
+            found.append(Finding(target, BAD, "ports", text))
         if one["share"]:
             found.append(Finding(target, BAD, "shared folder", f"cannot be written: {one['share']}"))
         if one["unshared"]:
