@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Self
 
 import typer
@@ -220,7 +220,7 @@ def status(name: NameOption = "", as_json: Json = False) -> int:
     for row in rows:
         for one in row.done[-STARTS_SHOWN:]:
             print(_told(row.host, one))
-    for line in _unkept(plan):
+    for line in (*_cut(plan, rows), *_unkept(plan)):
         print(line)
     return 0 if alive else EXIT_FAILED
 
@@ -476,6 +476,15 @@ def _unkept(plan: Plan) -> Iterator[str]:
     if plan.unkept:
         names = fold(host.name for host in plan.unkept)
         yield f"note: {names}: neither systemd with linger nor cron: does not come back by itself after a reboot; {os.uname().nodename} starts what is dead there over SSH while it can"
+
+
+def _cut(plan: Plan, rows: Sequence[lifecycle.HostStatus]) -> Iterator[str]:
+    """A line about hosts whose removal was cut, if there are any."""
+    drained = [row.host for row in rows if row.reason == membership.REMOVAL]
+    if drained or plan.leaving:
+        names = fold([*drained, *(host.name for host in plan.leaving)])
+        back = f", `ftrun cluster resume {fold(drained)}` takes it back" if drained else ""
+        yield f"note: {names}: its removal was cut: `ftrun cluster remove {names}` ends it{back}"
 
 
 def _told(host: str, one: Mapping[str, Any]) -> str:
