@@ -147,6 +147,11 @@ def _refuse_last(plan: Plan, going: Sequence[Host], staying: Sequence[Host]) -> 
             f"nothing was changed: {plan.head.target} runs the controller and has the state of all jobs: it is the last to go (`ftrun cluster down`)",
             EXIT_FAILED,
         )
+    if plan.backup in {host.name for host in going}:
+        raise UserError(
+            f"nothing was changed: {plan.backup} runs the second controller: it goes with the cluster (`ftrun cluster down`)",
+            EXIT_FAILED,
+        )
 
 
 def _is_drained(row: Mapping[str, str]) -> bool:
@@ -209,7 +214,7 @@ def _named(plan: Plan, names: Sequence[str], among: Sequence[Host]) -> list[Host
 
 
 def _on_head(plan: Plan, steps: Sequence[remote.Step]) -> tuple[Any, ...]:
-    answer = remote.ask({plan.head.target: steps})[plan.head.target]
+    answer = lifecycle.ask_controller(plan, steps)
     if not answer.ok:
-        raise UserError(f"nothing was changed: {plan.head.name}: {answer.failed}", EXIT_FAILED)
+        raise UserError(f"nothing was changed: {answer.target}: {answer.failed}", EXIT_FAILED)
     return answer.done

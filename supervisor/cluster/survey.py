@@ -63,9 +63,15 @@ def survey(
     """
     names = [target.name for target in targets]
     answers = remote.ask(
-        {name: [{"do": "survey", "share": share}] for name in names}, SURVEY_S, lambda one: told(one.target)
+        {name: [{"do": "survey", "share": share, "shared": shared}] for name in names},
+        SURVEY_S,
+        lambda one: told(one.target),
     )
-    facts = {name: _with_clock(answer.done[0], answer) for name, answer in answers.items() if answer.ok}
+    facts = {
+        name: findings.with_clock(answer.done[0], answer.at_s, answer.took_s)
+        for name, answer in answers.items()
+        if answer.ok
+    }
     unreached = {name: answer.failed for name, answer in answers.items() if not answer.ok}
     found = findings.of_hosts(facts, unreached, allow_public)
     if share and facts:
@@ -80,12 +86,6 @@ def survey(
     return Survey(facts, tuple(sorted(found, key=lambda one: (one.level, order[one.target]))), where)
 
 
-def _with_clock(one: Facts, answer: remote.HostAnswer) -> Facts:
-    """The facts with the offset of its clock: it was read at some moment between question and answer."""
-    within_s = answer.took_s / 2
-    return {**one, "clock_offset_s": one["clock_s"] - (answer.at_s - within_s), "clock_within_s": within_s}
-
-
 def survey_beside(plan: Plan, targets: Sequence[Target], *, allow_public: bool = False) -> Survey:
     """As `survey` for hosts that shall join a living cluster: they are compared with its first host, and they and its hosts call each
     other. The facts are those of the new hosts. Raises UserError.
@@ -96,7 +96,11 @@ def survey_beside(plan: Plan, targets: Sequence[Target], *, allow_public: bool =
     head = answers[plan.head.target]
     if not head.ok:
         raise UserError(f"{plan.head.name}, the host of the controller, cannot be asked: {head.failed}")
-    facts = {name: _with_clock(answer.done[0], answer) for name, answer in answers.items() if answer.ok}
+    facts = {
+        name: findings.with_clock(answer.done[0], answer.at_s, answer.took_s)
+        for name, answer in answers.items()
+        if answer.ok
+    }
     # A host that was removed while nobody could ask it still has our claim.
     facts = {
         name: {**one, "claim": {}} if one["claim"].get("token") == plan.token else one
