@@ -110,6 +110,7 @@ class Evidence:
     `order` sorts facts of one attempt by when they were *written* as far as known (file order for logs);
     `at_s` is the Unix time when ftrun saw it, or the line's own time stamp, None where neither is known.
     `captures` names what the line itself names: host, rank, local_rank, pci, device, ip, peer, step, code.
+    `file_rank` and `file_node`: whose file it is, where each rank or node writes one of its own.
     """
 
     source: Source
@@ -125,6 +126,8 @@ class Evidence:
     progress_after: bool = False  # training went on after this line: it was survived
     step: int | None = None  # the highest that its file had printed by then
     calm_after: bool = False  # a loss as low as before was printed after this line
+    file_rank: int | None = None
+    file_node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
