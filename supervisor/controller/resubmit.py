@@ -32,7 +32,7 @@ from ftrun.supervisor.controller import (
 from ftrun.supervisor.diagnosis import inputs, resumable
 from ftrun.supervisor.diagnosis.known_ends import LEFT_QUEUE
 from ftrun.supervisor.model import errors
-from ftrun.supervisor.model.types import Decision
+from ftrun.supervisor.model.types import Decision, cause_line
 from ftrun.supervisor.policy import decide, elastic, node_placement, policy_input, queue
 from ftrun.supervisor.policy.policy_input import ClusterView
 from ftrun.supervisor.store import attempt_dir, checkpoints, run_dir
@@ -272,6 +272,7 @@ def _spec(
         exclude=exclude,
         restart=sum(one.starts_made for one in run.attempts if one.number < number),
         last_fault=str(decision.get("class", "")),
+        last_words=cause_line(run.incidents[-1].diagnosis) if run.incidents else "",
         set_aside=checkpoints.unchanged_since_set_aside(run.set_aside),
         poisoned=run.poisoned,
         had=resumable.has_had_checkpoint(run),

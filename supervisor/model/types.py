@@ -273,6 +273,26 @@ class Diagnosis:
         }
 
 
+PROOF_CHARS = 300
+
+
+def first_proof(diagnosis: Mapping[str, Any], *, text: bool = True) -> str:
+    """`FILE:LINE: TEXT` of the first line that proves a diagnosis (its JSON), or only its place; "" for none."""
+    proof = next(iter(diagnosis.get("because") or ()), None)
+    if not proof:
+        return ""
+    place = f"{proof['file']}:{proof['line']}"
+    return f"{place}: {' '.join(proof['text'].split())[:PROOF_CHARS]}" if text else place
+
+
+def cause_line(diagnosis: Mapping[str, Any]) -> str:
+    """A diagnosis (its JSON) in a few words: class, title, and the place of its proof; "" for none."""
+    if not diagnosis:
+        return ""
+    place = first_proof(diagnosis, text=False)
+    return f"{diagnosis['class']}: {' '.join(diagnosis['title'].split())}" + (f" ({place})" if place else "")
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What to do after a launch is over, and why.
