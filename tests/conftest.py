@@ -35,7 +35,14 @@ for _name in ("fsync", "fdatasync"):
 
 DEADLINE_S = 900.0  # of one test, of its fixtures and of its clean-up: some five times what the longest takes on a machine with 2 busy cores
 
-LEFT_OUT = ("drills", "formats", "accounting", "vendors", "cluster")  # markers of what takes minutes
+LEFT_OUT = (
+    "drills",
+    "formats",
+    "accounting",
+    "vendors",
+    "cluster",
+    "containers",
+)  # markers of what takes minutes
 
 # The files that take more than about 10 s on a machine with 2 cores: the longest first, by the processor time of all their processes,
 # and those that mostly wait for Slurm (release, contract, operator, sandbox) between those that compute.
@@ -129,6 +136,9 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers", "cluster: many ups and downs of a cluster; left out unless asked for (make test-cluster)"
+    )
+    config.addinivalue_line(
+        "markers", "containers: needs podman; left out unless asked for (make test-containers)"
     )
     if hasattr(config.option, "loadscopereorder"):
         # xdist would begin with the files of most tests, which are short.
