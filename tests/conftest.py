@@ -45,6 +45,7 @@ LEFT_OUT = (
     "vendors",
     "cluster",
     "browser",
+    "containers",
 )  # markers of what takes minutes
 
 # The files that take more than about 10 s on a machine with 2 cores: the longest first, by the processor time of all their processes,
@@ -142,6 +143,9 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers", "cluster: many ups and downs of a cluster; left out unless asked for (make test-cluster)"
+    )
+    config.addinivalue_line(
+        "markers", "containers: needs podman; left out unless asked for (make test-containers)"
     )
     if hasattr(config.option, "loadscopereorder"):
         # xdist would begin with the files of most tests, which are short.

@@ -55,6 +55,7 @@ def main(argv: Sequence[str]) -> int:
 
             is_real = not (asked.config.flag("dry-run") or asked.given.line.has("test-only"))
             in_allocation.check_stage_dir(asked.config.text("stage"), make=is_real)
+        _look_at_containers(asked)
         if asked.config.flag("dry-run"):
             return _dry_run(asked)
         if asked.given.line.has("test-only"):
@@ -62,6 +63,22 @@ def main(argv: Sequence[str]) -> int:
     except PlainSubmission as plain:
         return _plain(asked, plain.warning)
     return _submit(asked)
+
+
+def _look_at_containers(asked: Submission) -> None:
+    """Say what the script's containers will not see; refuse with `strict`. Raises UserError."""
+    if not any(
+        word in asked.script for word in (b"--container-", b"apptainer", b"singularity", b"podman", b"docker")
+    ):
+        return
+    from ftrun.supervisor.submission import container_calls
+
+    env = {name: value for name, value in asked.env.items() if not name.startswith(("FTRUN_", "SLURM_"))}
+    told = container_calls.remarks(asked.script, env, asked.config.values, asked.config.home(asked.env))
+    if told and asked.config.flag("strict"):
+        raise UserError(f"{told[0]}; nothing was submitted (strict)")
+    for line in told:
+        print_notice(line)
 
 
 def _submit(asked: Submission) -> int:
