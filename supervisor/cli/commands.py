@@ -19,6 +19,7 @@ class Command(NamedTuple):
 
 
 COMMANDS: Mapping[str, Command] = {
+    "adopt": Command("adopt", "app", "Look after a job that was submitted by plain sbatch."),
     "status": Command("runs", "status", "The runs under supervision, and who supervises them."),
     "show": Command("runs", "show", "One run in full: attempts, faults, budgets."),
     "logs": Command("explain", "logs", "The output of a run, across its attempts."),

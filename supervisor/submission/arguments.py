@@ -146,8 +146,9 @@ class PlainSubmission(Exception):
         self.warning = warning
 
 
-def read_submission(asked: Submission) -> None:
-    """Split the arguments, read script and settings. Raises PlainSubmission, UserError."""
+def read_submission(asked: Submission, script: bytes = b"") -> None:
+    """Split the arguments, read script (unless it is given) and settings. Raises PlainSubmission, UserError."""
+    asked.script = script
     _split(asked)
     _read_script(asked)
     asked.config = _settings(asked)
@@ -159,11 +160,11 @@ def read_submission(asked: Submission) -> None:
 def _split(asked: Submission) -> None:
     typed = asked.argv
     try:
-        asked.given.line = options.split(typed, own=_own)
+        asked.given.line = options.split(typed, own=takes_value)
     except (options.Ambiguous, options.UnknownOption):
         _ask_sbatch(asked)
         try:
-            asked.given.line = options.split(typed, version=asked.version, extra=asked.extra, own=_own)
+            asked.given.line = options.split(typed, version=asked.version, extra=asked.extra, own=takes_value)
         except OptionError:
             raise PlainSubmission("its options were not understood") from None
     except options.MissingValue as error:
@@ -183,7 +184,8 @@ def _split(asked: Submission) -> None:
             raise UserError(f"--ft-{name}: {error}") from None
 
 
-def _own(name: str) -> bool:
+def takes_value(name: str) -> bool:
+    """Whether ftrun's own option --ft-NAME takes a value. Raises UserError."""
     try:
         return settings.takes_value(name)
     except errors.SettingError as error:
@@ -229,6 +231,8 @@ def _read_script(asked: Submission) -> None:
         asked.script = (
             b"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n" + os.fsencode(command) + b"\n"
         )
+    elif asked.script:
+        asked.script_path = line.script or ""
     elif line.script is None:
         with open(0, "rb", closefd=False) as stream:
             asked.script = stream.read()
