@@ -41,7 +41,11 @@ def end_run(ctx: RunContext, decision: Decision, data: dict[str, Any]) -> None:
         present = (attempt.number, attempt.launch.number, attempt.launch.start.number)
         if (last.attempt, last.launch, last.start) == present:
             exclude_checkpoint(ctx)  # now, not when a user resumes the run: by then it may be repaired
-    code = attempt.launch.end.exit_code or (0 if decision.kind == "finish" else 1)
+    end = attempt.launch.end
+    never_ran = (
+        end.state == "CANCELLED" and end.exit_code == 0 and not end.exit_signal
+    )  # `sbatch --wait` says 0
+    code = end.exit_code or (0 if decision.kind == "finish" or never_ran else 1)
     fields = {**decision.to_json(), **data, "exit_code": code}
     if decision.kind == "finish":
         for note in decision.notes:

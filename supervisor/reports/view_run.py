@@ -82,6 +82,33 @@ COMPANION_LINES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 }  # fmt: skip
 
 
+STEP_TAIL_BYTES = 1 << 16
+
+
+def with_present_step(run_dir: str, run: Run, now_s: float) -> Run:
+    """The run with the step that the end of its live log shows: the journal notes one a minute."""
+    attempt = run.attempt
+    if attempt is None or run.final or attempt.launch.end.state:
+        return run
+    from ftrun.supervisor.store import attempt_dir
+    from ftrun.supervisor.telemetry.progress import ProgressReader
+
+    record = attempt_dir.latest_start_record(run_dir, attempt.number, attempt.launch.number)
+    try:
+        with open(record.stdout if record else "", "rb") as stream:
+            begin = max(record.stdout_offset_bytes if record else 0, stream.seek(0, 2) - STEP_TAIL_BYTES)
+            stream.seek(begin)
+            text = stream.read(STEP_TAIL_BYTES)
+    except (OSError, ValueError):  # the log is gone, elsewhere, or none
+        return run
+    reader = ProgressReader(start_offset_bytes=begin)
+    reader.feed(text, now_s)
+    progress = reader.at_rest()[0]
+    step = progress.step if progress is not None else None
+    noted = attempt.last_step if attempt.last_step is not None and len(attempt.begun) < 2 else -1
+    return run if step is None or step <= noted else run.with_attempt(last_step=step, stepped_at_s=now_s)
+
+
 def run_row(run: Run, now_s: float) -> dict[str, Any]:
     """The facts of one row of `ftrun status`."""
     attempt = run.attempt
@@ -218,6 +245,7 @@ def attempt_facts(attempt: Attempt, full: int = 0) -> dict[str, Any]:
         " passed_over=launch.start.passed_over last_step tasks failed_tasks",
     )
     return facts | {
+        "started_at": facts["started_at"] or attempt.launch.end.slurm_started_at_s,
         "inside": _inside(attempt, full),
         "companions": [companion_facts(one) for one in attempt.companions],
         "starts": [records.columns(one, _START) for one in attempt.begun],
