@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-from ftrun.hooks.runtime.formats import clock_text
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, Name, argument, option
@@ -405,7 +404,7 @@ def _print_new(run_dir: str, run: Run, done: dict[_Start, dict[str, int]]) -> bo
                 + (f" launch {key[1]}" if key[1] else "")
                 + (f" start {key[2]}" if key[2] > 1 else "")
             )
-            began = f", {clock_text(record.started_s)}" if record.started_s else ""
+            began = f", {view_run.clock_text(record.started_s)}" if record.started_s else ""
             _rule(f"{run.id} {try_}: job {record.job} on {nodeset.fold(record.nodes)}{began}")
         _print_logs(logs, done[key])
     return bool(done)

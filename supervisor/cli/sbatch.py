@@ -119,7 +119,7 @@ def _plain(asked: Submission, warning: str = "") -> int:
     if asked.given.line.own:
         from ftrun.supervisor.submission import misread
 
-        misread.refuse_shifted(asked)
+        misread.refuse_shifted(asked.given.line, asked.typed, has_script=bool(asked.script))
     stdin = _replayed(asked.script) if asked.source == "stdin" and asked.script else None
     code = sbatch_process.run_through(asked.sbatch, asked.argv, asked.raw_env, stdin=stdin)
     if code == 0 and warning:

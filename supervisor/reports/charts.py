@@ -1,4 +1,7 @@
-"""The pictures of a report as numbers for its template: bars, lines and ticks on axes of 1,000 by 150 units. (pure)"""
+"""The pictures of a report as numbers for its template: bars, lines and ticks on axes of 1,000 by 150 units. (I/O)
+
+Times are those of this machine's zone.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from ftrun.hooks.runtime.formats import clock_text, duration_text
+from ftrun.hooks.runtime.formats import duration_text
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.reports.time_ledger import Interval, Spent, TimeLedger, TimePoint
+from ftrun.supervisor.reports.view_run import clock_text
 
 WIDTH, HEIGHT = 1000.0, 150.0
 COLUMNS = 1000
@@ -231,4 +235,4 @@ def _line(points: Iterable[tuple[float, float]]) -> str:
         column = list(group)
         ends = {column[0], min(column, key=lambda p: p[1]), max(column, key=lambda p: p[1]), column[-1]}
         told += [f"{x},{y}" for x, y in sorted(ends)]
-    return " ".join(told)
+    return " ".join(told * 2 if len(told) == 1 else told)  # a single value is a dot

@@ -15,7 +15,7 @@ from typing import Any
 
 import jinja2
 
-from ftrun.hooks.runtime.formats import clock_text, duration_text
+from ftrun.hooks.runtime.formats import duration_text
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.reports import charts, statistics, view_run
@@ -43,16 +43,16 @@ def run_report(
     costs = {one.incident: one for one in told.faults}
     axis = charts.axis_of(ledger)
     at_s = {one.incident: one.at_s for one in told.faults}
-    begin, end = (clock_text(value) for value in (axis.begin_s, axis.end_s))
+    begin, end = (view_run.clock_text(value) for value in (axis.begin_s, axis.end_s))
     zone = time.strftime("%Z (UTC%z)", time.localtime(now_s))
     return _render(
         title=run.id,
-        made_at=f"{clock_text(now_s)} {zone}; all times are of this zone",
+        made_at=f"{view_run.clock_text(now_s)} {zone}; all times are of this zone",
         head=[
             f"{view_run.state_text(facts)}" + (f": {facts['why']}" if facts["why"] else ""),
             f"from {begin} to {end}, {duration_text(ledger.life_s)}, on {ledger.asked} nodes",
         ],
-        facts=_figures(told, ledger),
+        facts=_figures(told, facts["step"]),
         band=charts.band(run, ledger, axis),
         nodes=charts.node_rows(run, ledger, axis),
         faults=charts.fault_marks(run, at_s, axis),
@@ -77,7 +77,7 @@ def runs_report(found: Sequence[tuple[Run, TimeLedger]], title: str, now_s: floa
     for run, ledger in sorted(found, key=lambda pair: -pair[0].created_at_s)[:ROWS_MAX]:
         its = statistics.statistics_of([(run, ledger)])
         rows.append([
-            run.id, run.state.value, clock_text(run.created_at_s), duration_text(ledger.life_s), ledger.asked,
+            run.id, run.state.value, view_run.clock_text(run.created_at_s), duration_text(ledger.life_s), ledger.asked,
             _percent(its.goodput), len(its.faults), its.steps_lost, round(its.node_hours_lost, 1),
         ])  # fmt: skip
     nodes = [[node, count, round(hours[node], 1)] for node, count in blamed.most_common(30)]
@@ -90,11 +90,11 @@ def runs_report(found: Sequence[tuple[Run, TimeLedger]], title: str, now_s: floa
     ]
     return _render(
         title=title,
-        made_at=f"{clock_text(now_s)} {time.strftime('%Z (UTC%z)', time.localtime(now_s))}",
+        made_at=f"{view_run.clock_text(now_s)} {time.strftime('%Z (UTC%z)', time.localtime(now_s))}",
         head=[
             f"{len(found)} runs" + (f", the newest {ROWS_MAX} are listed" if len(found) > ROWS_MAX else "")
         ],
-        facts=_figures(told, None),
+        facts=_figures(told),
         spent=_spent(told),
         spent_words=_words(told, None),
         runs={
@@ -130,19 +130,19 @@ def _render(**context: Any) -> str:
     return environment.get_template(TEMPLATE).render(**context)
 
 
-def _figures(told: Statistics, ledger: TimeLedger | None) -> list[dict[str, str]]:
+def _figures(told: Statistics, step: int | None = None) -> list[dict[str, str]]:
     hours = sum(value for name, value in told.node_hours.items() if name != "smaller")
     figures = [
         ("goodput", _percent(told.goodput) or "unknown"),
         ("ETTR", _percent(told.ettr) or "unknown"),
         ("faults", str(len(told.faults))),
         ("steps lost", str(told.steps_lost)),
-        ("node-hours", f"{hours:.1f}"),
-        ("of them without a new step", f"{told.node_hours_lost:.1f}"),
+        ("node-hours", f"{hours:.3g}"),
+        ("of them without a new step", f"{told.node_hours_lost:.3g}"),
         ("between faults by chance", duration_text(told.mtbf_s) if told.mtbf_s else "none"),
     ]
-    if ledger is not None and ledger.points:
-        figures.insert(0, ("step", str(max(one.step for one in ledger.points))))
+    if step is not None:
+        figures.insert(0, ("step", str(step)))
     return [{"name": name, "value": value} for name, value in figures]
 
 
@@ -172,8 +172,8 @@ def _words(told: Statistics, requeue_goodput: float | None) -> list[str]:
 def _tables(facts: Mapping[str, Any], told: Statistics) -> Iterable[dict[str, Any]]:
     rows = [
         [
-            one["attempt"], one["job"] or None, nodeset.fold(one["nodes"]) or None, clock_text(one["started_at"]),
-            clock_text(one["ended_at"]), one["end_state"] or None, one["exit_code"], one["last_step"],
+            one["attempt"], one["job"] or None, nodeset.fold(one["nodes"]) or None, view_run.clock_text(one["started_at"]),
+            view_run.clock_text(one["ended_at"]), one["end_state"] or None, one["exit_code"], one["last_step"],
             one["resumed_from"].rpartition("/")[2] or None,
         ]
         for one in facts["attempts"][-ROWS_MAX:]
@@ -182,7 +182,7 @@ def _tables(facts: Mapping[str, Any], told: Statistics) -> Iterable[dict[str, An
     yield {"title": "Attempts", "columns": columns, "rows": rows}
     yield from _means(told)
     if facts["exclusions"]:
-        rows = [[one["node"], clock_text(one["until"]), one["why"]] for one in facts["exclusions"]]
+        rows = [[one["node"], view_run.clock_text(one["until"]), one["why"]] for one in facts["exclusions"]]
         yield {"title": "Excluded nodes", "columns": ["node", "until", "why"], "rows": rows}
     used = [[name, row["used"], row["of"]] for name, row in facts["budgets"].items() if row["used"]]
     if used:
@@ -219,7 +219,7 @@ def _incident(one: Mapping[str, Any], cost: FaultCost | None) -> dict[str, Any]:
         words = f"it cost {', '.join(parts)}; {cost.node_hours:.2f} node-hours; {cost.steps_lost} steps"
     return {
         "name": one["incident"],
-        "at": clock_text(cost.at_s) if cost is not None else "",
+        "at": view_run.clock_text(cost.at_s) if cost is not None else "",
         "fault": one["class"],
         "nodes": nodeset.fold(one["nodes"]),
         "action": one["rung"] or one["action"] or "no decision yet",

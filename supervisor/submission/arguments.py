@@ -243,7 +243,7 @@ def _read_script(asked: Submission) -> None:
         if line.own and os.isatty(0):
             from ftrun.supervisor.submission import misread
 
-            misread.refuse_shifted(asked)
+            misread.refuse_shifted(asked.given.line, asked.typed, has_script=bool(asked.script))
         with open(0, "rb", closefd=False) as stream:
             asked.script = stream.read()
     else:

@@ -7,25 +7,21 @@ from __future__ import annotations
 
 import os
 
+from ftrun.slurm.client.options import CommandLine
 from ftrun.supervisor.config.settings import SETTINGS
 from ftrun.supervisor.model.errors import UserError, nearest_word
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ftrun.supervisor.submission.arguments import Submission
 
-
-def refuse_shifted(asked: Submission) -> None:
+def refuse_shifted(line: CommandLine, typed: tuple[str, ...], *, has_script: bool) -> None:
     """Raise UserError where a setting has taken the script for its value, or where the shell has replaced a
     pattern by the files that it names, so that one of these stands where the script should.
 
     sbatch would only say that the script is empty, or is none.
     """
-    line = asked.given.line
     for name, value in line.own:
-        if value is None or f"--ft-{name}" not in asked.typed:
+        if value is None or f"--ft-{name}" not in typed:
             continue  # a flag, or written with `=`: it cannot have taken another word
-        if line.script is None and not asked.script and _is_script(value):
+        if line.script is None and not has_script and _is_script(value):
             raise UserError(
                 f"--ft-{name} lacks its value, and took {value!r} for it, so no script is left:"
                 f" ftrun sbatch --ft-{name}=VALUE {value}"
