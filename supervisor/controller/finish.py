@@ -16,7 +16,7 @@ from ftrun.slurm.client.cluster import JobRow
 from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import dependents, fencing
 from ftrun.supervisor.model.run import Attempt, Run
-from ftrun.supervisor.model.types import Decision, FaultClass
+from ftrun.supervisor.model.types import Decision, FaultClass, first_proof
 from ftrun.supervisor.store import attempt_dir, checkpoints, flag_files
 
 TAIL_BYTES = 1 << 16  # of the log, searched for an earlier final line
@@ -41,7 +41,11 @@ def end_run(ctx: RunContext, decision: Decision, data: dict[str, Any]) -> None:
         present = (attempt.number, attempt.launch.number, attempt.launch.start.number)
         if (last.attempt, last.launch, last.start) == present:
             exclude_checkpoint(ctx)  # now, not when a user resumes the run: by then it may be repaired
-    code = attempt.launch.end.exit_code or (0 if decision.kind == "finish" else 1)
+    end = attempt.launch.end
+    never_ran = (
+        end.state == "CANCELLED" and end.exit_code == 0 and not end.exit_signal
+    )  # `sbatch --wait` says 0
+    code = end.exit_code or (0 if decision.kind == "finish" or never_ran else 1)
     fields = {**decision.to_json(), **data, "exit_code": code}
     if decision.kind == "finish":
         for note in decision.notes:
@@ -84,6 +88,8 @@ def _write_final_line(ctx: RunContext, fields: Mapping[str, Any], *, paused: boo
     what = "paused,exiting" if paused else "error,exiting"
     head = f"ftrun: {what} run={ctx.run.id} attempt={attempt.number}/{int(settings.get('retries', 20)) + 1} "
     reason = " ".join(fields["reason"].split())
+    proof = first_proof(ctx.run.incidents[-1].diagnosis) if ctx.run.incidents else ""
+    reason += f" proof={proof}" if proof and fields.get("class") == ctx.run.incidents[-1].fault else ""
     line = f"{head}class={fields.get('class', '-')} node={','.join(nodes)} reason={reason}\n"
     try:
         fd = os.open(launch.stdout, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -177,8 +177,19 @@ class LogFile:
     `finish` ends the text.
     """
 
-    def __init__(self, name: str, book: LogContext, *, source: Source = Source.LOG) -> None:
+    def __init__(
+        self,
+        name: str,
+        book: LogContext,
+        *,
+        source: Source = Source.LOG,
+        rank: int | None = None,
+        node: str = "",
+    ) -> None:
         self.name = name
+        self._rank, self._node = rank, node
+        if rank is not None and node:
+            book.seats.seat(rank, node)
         self.reader = ProgressReader()
         self.progress: Progress | None = None
         self.changed = False  # since the last call of `evidence`
@@ -400,6 +411,8 @@ class LogFile:
             at_s=now_s if written is None else written,
             captures=hit.captures,
             step=mark.step,
+            file_rank=self._rank,
+            file_node=self._node,
         )
 
     def _read_steps(self, piece: Piece, target: int, now_s: float | None, *, behind: bool) -> None:

@@ -32,6 +32,7 @@ from ftrun.supervisor.telemetry.line_owner import NO_OWNERS_KNOWN, KnownOwners
 from ftrun.supervisor.telemetry.log_file import LogContext, LogFile
 from ftrun.supervisor.telemetry.progress import Progress
 from ftrun.supervisor.telemetry.rank_map import RankMap
+from ftrun.supervisor.telemetry.step_logs import Place, find_step_logs
 from ftrun.supervisor.telemetry.tail import READ_BYTES, LogPath, Piece, Tail, Tails
 
 COUNTED_BYTES = (
@@ -71,9 +72,10 @@ class LogWatcher:
     def __init__(
         self, paths: Sequence[LogPath], *, catalog: Catalog | None = None, ours: KnownOwners = NO_OWNERS_KNOWN
     ) -> None:
-        self._tails = Tails(_distinct(paths))
+        self._tails = Tails([])
         self._book = LogContext(catalog, ours)
-        self._files = [LogFile(tail.log.path, self._book) for tail in self._tails.tails]
+        self._files: list[LogFile] = []
+        self.follow(paths)
         self._evidence: tuple[Evidence, ...] = ()
         self._last: WatchReport | None = None
         self._last_growth_s: float | None = None
@@ -86,6 +88,12 @@ class LogWatcher:
         """The launch now has these jobs and nodes, too. If nothing is known of the launch, that stays so."""
         if self._book.ours != NO_OWNERS_KNOWN:
             self._book.ours = self._book.ours.having(jobs, nodes)
+
+    def follow(self, paths: Sequence[LogPath]) -> None:
+        """Follow these logs, too, as far as they are not followed yet."""
+        for log in _distinct([*(tail.log for tail in self._tails.tails), *paths])[len(self._files) :]:
+            self._tails.add(log)
+            self._files.append(LogFile(log.path, self._book, rank=log.rank, node=log.node))
 
     def poll(self, now_s: float, *, fresh: bool = False) -> WatchReport:
         """Read what is new. `fresh` opens every log anew, as a verdict on a network file system needs."""
@@ -289,7 +297,10 @@ def next_launch(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
 def launch_logs(run_dir: str, attempt: int, launch: int) -> list[LogPath]:
     """The logs of the newest start of one launch; [] without a record, or where nothing of them is left."""
     record = attempt_dir.latest_start_record(run_dir, attempt, launch)
-    return recorded_logs(record, next_launch(run_dir, attempt, launch)) if record is not None else []
+    if record is None:
+        return []
+    logs = recorded_logs(record, next_launch(run_dir, attempt, launch))
+    return logs + find_step_logs(Place(run_dir, attempt, launch, record.start), record.nodes)
 
 
 def start_logs(run_dir: str, attempt: int, launch: int, start: int) -> list[LogPath]:
@@ -302,7 +313,9 @@ def start_logs(run_dir: str, attempt: int, launch: int, start: int) -> list[LogP
     after = attempt_dir.start_record(run_dir, attempt, launch, start + 1) or next_launch(
         run_dir, attempt, launch
     )
-    return recorded_logs(record, after) if record is not None else []
+    if record is None:
+        return []
+    return recorded_logs(record, after) + find_step_logs(Place(run_dir, attempt, launch, start), record.nodes)
 
 
 def known_owners(run_dir: str, attempt: int, launch: int) -> KnownOwners:
