@@ -38,7 +38,15 @@ for _name in ("fsync", "fdatasync"):
 
 DEADLINE_S = 900.0  # of one test, of its fixtures and of its clean-up: some five times what the longest takes on a machine with 2 busy cores
 
-LEFT_OUT = ("drills", "formats", "accounting", "vendors", "cluster")  # markers of what takes minutes
+LEFT_OUT = (
+    "drills",
+    "formats",
+    "accounting",
+    "vendors",
+    "cluster",
+    "browser",
+    "containers",
+)  # markers of what takes minutes
 
 # The files that take more than about 10 s on a machine with 2 cores: the longest first, by the processor time of all their processes,
 # and those that mostly wait for Slurm (release, contract, operator, sandbox) between those that compute.
@@ -119,6 +127,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "drills: takes minutes; left out unless asked for (-m drills, make drills)"
     )
     config.addinivalue_line(
+        "markers", "browser: pages in a real headless Chromium; left out unless asked for (make test-browser)"
+    )
+    config.addinivalue_line(
         "markers",
         "formats: checkpoints written anew by the real libraries; left out unless asked for (make test-formats)",
     )
@@ -132,6 +143,9 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers", "cluster: many ups and downs of a cluster; left out unless asked for (make test-cluster)"
+    )
+    config.addinivalue_line(
+        "markers", "containers: needs podman; left out unless asked for (make test-containers)"
     )
     if hasattr(config.option, "loadscopereorder"):
         # xdist would begin with the files of most tests, which are short.

@@ -90,6 +90,7 @@ def run_all(
     parent: Path | None = None,
     on_event: Callable[[Event], None],
     on_end: Callable[[Result], None],
+    on_home: Callable[[str, Path], None] = lambda name, home: None,
 ) -> list[Result]:
     """Run these drills, at most `lanes` at a time; the results are in their order. Raises what `run_scenario`
     raises. Every drill has cleaned up before this returns or raises, on KeyboardInterrupt too.
@@ -97,7 +98,9 @@ def run_all(
     stop = threading.Event()
 
     def hold(one: Scenario) -> Result:
-        result = run_scenario(one, here=here, keep=keep, parent=parent, on_event=on_event, stop=stop)
+        result = run_scenario(
+            one, here=here, keep=keep, parent=parent, on_event=on_event, on_home=on_home, stop=stop
+        )
         on_end(result)
         return result
 
@@ -120,18 +123,21 @@ def run_scenario(
     keep: bool = False,
     parent: Path | None = None,
     on_event: Callable[[Event], None] = lambda event: None,
+    on_home: Callable[[str, Path], None] = lambda name, home: None,
     stop: threading.Event | None = None,
 ) -> Result:
     """Run a drill and check its outcome.
 
     It runs in its own sandbox, or with `here` on the Slurm of the environment. `parent`: where to make its
-    folder, which the nodes must see; `keep`: keep the folder; `stop`: end early, as a failure. Raises
+    folder, which the nodes must see; `keep`: keep the folder; `on_home`: called with the drill and its home
+    before that is removed; `stop`: end early, as a failure. Raises
     UserError if no sandbox can be started.
     """
     if here and one.needs_sandbox:
         raise UserError(f"{one.name} breaks nodes or the controller: it runs in a sandbox only")
     try:
-        return Drill(one, here=here, parent=parent, on_event=on_event, stop=stop).run(keep=keep)
+        drill = Drill(one, here=here, parent=parent, on_event=on_event, stop=stop)
+        return drill.run(keep=keep, on_home=on_home)
     except SandboxError as error:
         raise UserError(str(error), 2 if error.wrong_usage else 1) from error
 
@@ -170,7 +176,7 @@ class Drill:
 
     # ---- running
 
-    def run(self, *, keep: bool) -> Result:
+    def run(self, *, keep: bool, on_home: Callable[[str, Path], None] = lambda name, home: None) -> Result:
         """Build, submit, observe and act until the run is over; check the outcome; clean up."""
         try:
             inject = self._build()
@@ -180,7 +186,9 @@ class Drill:
                 self._follow(inject)
             except (DrillFailed, injector.NoSandbox, SandboxError) as error:
                 failure = str(error)
-            return self._judge(inject, failure, folder=str(self.folder) if keep else "")
+            result = self._judge(inject, failure, folder=str(self.folder) if keep else "")
+            on_home(self.scenario.name, self.home)
+            return result
         finally:
             self._clear(keep=keep)
 
