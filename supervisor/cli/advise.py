@@ -22,7 +22,7 @@ from typing import Annotated
 from ftrun.hooks.checkpoints import names as checkpoints_names
 from ftrun.hooks.runtime.formats import duration_text
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.cli import common, view_run
+from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, Name, option
 from ftrun.supervisor.config import settings
 from ftrun.supervisor.config.node_counts import sizes_of_settings
@@ -31,6 +31,7 @@ from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.policy import elastic, estimates
 from ftrun.supervisor.policy.estimates import PRIOR, PRIOR_EVENTS, PRIOR_NODE_DAYS, node_hours
 from ftrun.supervisor.policy.ladder import NODE_BOUND
+from ftrun.supervisor.reports import view_run
 from ftrun.supervisor.simulator.formulas import daly_s, rate_interval, useful_share, young_s
 from ftrun.supervisor.simulator.scenario import Scenario, quantity
 from ftrun.supervisor.store import checkpoints, submission_context

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from ftrun.hooks.checkpoints.model import COMPLETE, Inspection
-from ftrun.hooks.runtime.formats import size_text
-from ftrun.supervisor.cli import common, view_checkpoints
+from ftrun.hooks.runtime.formats import clock_text, size_text
+from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, argument, option
-from ftrun.supervisor.cli.view_checkpoints import Inventory, Place
 from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.reports import view_checkpoints
+from ftrun.supervisor.reports.view_checkpoints import Inventory, Place
 from ftrun.supervisor.store import run_dir as store_run_dir
 
 Where = Annotated[
@@ -144,7 +145,7 @@ def _show(found: Inventory, *, titled: bool) -> None:
         [
             "next" if one.found.path == chosen else None,
             one.found.step,
-            common.clock(one.written_s or None),
+            clock_text(one.written_s or None),
             size_text(one.size_bytes) if one.shards else None,
             one.shards or None,
             one.found.layout,

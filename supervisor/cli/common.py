@@ -221,11 +221,6 @@ def print_styled(line: str, *, style: str) -> None:
         print(line)
 
 
-def clock(at_s: float | None) -> str | None:
-    """A moment by the local clock: `2026-12-24 18:00:00`; None for none."""
-    return None if at_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
-
-
 def parse_ft(words: Sequence[str]) -> list[tuple[str, str | None]]:
     """The settings that KEY=VALUE words of an option `--ft` name; a flag may stand alone. Raises UserError."""
     pairs: list[tuple[str, str | None]] = []

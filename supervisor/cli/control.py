@@ -18,12 +18,13 @@ from typing import Annotated, Any
 from ftrun.slurm import records
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import replace
-from ftrun.supervisor.cli import common, view_run
+from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, Name, argument, option
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.stop_conditions import HALT_FILE, LATEST_S, StopConditions
+from ftrun.supervisor.reports import view_run
 from ftrun.supervisor.store import flag_files
 
 WAIT_S = 60.0

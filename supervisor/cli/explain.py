@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from ftrun.slurm.client import nodeset
-from ftrun.supervisor.cli import common, view_run
+from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, Name, argument, option
 from ftrun.supervisor.config import settings, sources
 from ftrun.supervisor.config.recovery_order import rung_rules_from
@@ -24,6 +24,7 @@ from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.states import AGENT_KINDS
 from ftrun.supervisor.model.types import Action, FaultClass, Opinion
 from ftrun.supervisor.policy.what_if import what_if
+from ftrun.supervisor.reports import view_run
 from ftrun.supervisor.store import attempt_dir as store_attempt_dir
 from ftrun.supervisor.store import journal, submission_context
 from ftrun.supervisor.store import run_dir as store_run_dir

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ftrun.hooks.runtime.formats import clock_text
 from ftrun.hooks.runtime.ownership import private_folders
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.client.cluster import NodeRow
@@ -322,5 +323,5 @@ def _history_row(entry: dict[str, Any]) -> list[object]:
 
 
 def _clock(at_s: float | None) -> str | None:
-    clock = common.clock(at_s)
+    clock = clock_text(at_s)
     return clock and clock[:-3]

@@ -6,12 +6,13 @@ import sys
 import time
 from typing import Annotated, Any
 
-from ftrun.hooks.runtime.formats import duration_text
+from ftrun.hooks.runtime.formats import clock_text, duration_text
 from ftrun.slurm.client import nodeset
-from ftrun.supervisor.cli import common, view_checkpoints, view_run
+from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, Name, option
 from ftrun.supervisor.controller import drain
 from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.reports import view_checkpoints, view_run
 
 ASKED_SHOWN_S = 86_400.0
 
@@ -334,5 +335,5 @@ def history(
 
 def _moment(at_s: float | None) -> str | None:
     """A moment of this year."""
-    clock = common.clock(at_s)
+    clock = clock_text(at_s)
     return clock and clock[5:]

@@ -13,8 +13,9 @@ import pytest
 
 from ftrun.hooks.checkpoints import manifest
 from ftrun.hooks.checkpoints.diverged import Divergence
-from ftrun.supervisor.cli import common, main, view_checkpoints
+from ftrun.supervisor.cli import common, main
 from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.reports import view_checkpoints
 from ftrun.supervisor.store import checkpoints, submission_context
 from tests.unit import written
 

@@ -20,9 +20,9 @@ from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, QUICK, TORN
 from ftrun.hooks.checkpoints.selection import Request, Selection, select
 from ftrun.hooks.runtime import procfs
 from ftrun.supervisor.agent import checkpoint_reader
-from ftrun.supervisor.cli import view_checkpoints
 from ftrun.supervisor.diagnosis import resumable
 from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.reports import view_checkpoints
 from tests.unit import written
 
 OLD_S = 1_700_000_000

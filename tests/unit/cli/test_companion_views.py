@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor.cli import view_run
 from ftrun.supervisor.cli.explain import _record_lines
 from ftrun.supervisor.model.run import Attempt, Companion, Run
 from ftrun.supervisor.model.states import AGENT_KINDS, CompanionState, State
+from ftrun.supervisor.reports import view_run
 
 ONE = Companion(
     launch=0, number=1, nodes_asked=2, mark="m", asked_at_s=10.0, job="17", nodes=("n5", "n6"), state="here", here_at_s=12.0

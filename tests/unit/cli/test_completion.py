@@ -45,7 +45,7 @@ def _offered(*words: str) -> list[str]:
 def test_commands_sub_commands_and_options_are_offered() -> None:
     """What can be typed next, by what was typed before."""
     assert set(COMMANDS) | {"sbatch"} == set(_offered(""))
-    assert ["status", "stop"] == _offered("st")
+    assert ["status", "stats", "stop"] == _offered("st")
     assert ["show", "lemons", "exclude", "release"] == _offered("nodes", "")
     assert ["show"] == _offered("nodes", "--all", "sh")
     assert "--json" in _offered("nodes", "show", "--")

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor.cli import main, view_run
+from ftrun.supervisor.cli import main
 from ftrun.supervisor.controller.loop import Supervisor
 from ftrun.supervisor.model import events
 from ftrun.supervisor.model import run as model_run
 from ftrun.supervisor.model.renamed_settings import rename_settings
 from ftrun.supervisor.model.states import State
+from ftrun.supervisor.reports import view_run
 from ftrun.supervisor.store import journal
 from ftrun.supervisor.store.lease import Lease, SystemClock
 from tests.fake_slurm.cluster import Engine, MemoryCluster

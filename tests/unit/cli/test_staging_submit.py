@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor.cli.view_checkpoints import staged_text, staging_problem, sum_reports
 from ftrun.supervisor.config.settings import parse
 from ftrun.supervisor.model.errors import SettingError, UserError
+from ftrun.supervisor.reports.view_checkpoints import staged_text, staging_problem, sum_reports
 from ftrun.supervisor.submission import in_allocation
 from tests.unit.bundle.test_batch_sh import Attempt, attempt
 from tests.unit.bundle.test_starts_sh import inside, plan

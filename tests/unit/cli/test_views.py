@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor.cli import view_run
 from ftrun.supervisor.model.events import fold
 from ftrun.supervisor.model.run import Attempt, Exclusion, Run
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.model.types import FaultClass
+from ftrun.supervisor.reports import view_run
 from tests.unit.cases import NOW, incident
 
 PLAIN = Run("llm-0007", State.RUNNING, attempts=(Attempt(1, NOW - 100, job="4711", nodes=("n1", "n2")),))

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrun.supervisor.cli import view_run
 from ftrun.supervisor.context import cluster_view
 from ftrun.supervisor.controller import agent_link, user_hooks
 from ftrun.supervisor.diagnosis.class_defaults import Ended
@@ -23,6 +22,7 @@ from ftrun.supervisor.model import events
 from ftrun.supervisor.model import run as model_run
 from ftrun.supervisor.model.types import Action, Diagnosis, FaultClass, Topology
 from ftrun.supervisor.policy import policy_input
+from ftrun.supervisor.reports import view_run
 from ftrun.supervisor.signatures import catalog
 from ftrun.supervisor.store import attempt_dir, checkpoints, journal, run_dir
 from ftrun.supervisor.store.crash_points import PlannedCrash

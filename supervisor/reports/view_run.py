@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
+from ftrun.hooks.runtime.formats import clock_text
 from ftrun.slurm import records
 from ftrun.slurm.client import nodeset
-from ftrun.supervisor.cli import common
 from ftrun.supervisor.config.node_counts import sizes_of_settings
 from ftrun.supervisor.model.agent_events import companion_job_of
 from ftrun.supervisor.model.run import Attempt, Companion, Incident, Run
@@ -291,7 +291,7 @@ def conditions_text(halt: StopConditions) -> str:
     if halt.at_step is not None:
         words.append(f"at step {halt.at_step}")
     if halt.before_s is not None:
-        words.append(f"before {common.clock(halt.before_s)}")
+        words.append(f"before {clock_text(halt.before_s)}")
     return " or ".join(words)
 
 

@@ -1,0 +1,187 @@
+"""`ftrun stats`: where the time of one run, or of all, went. (I/O)"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any
+
+from ftrun.hooks.runtime.formats import duration_text
+from ftrun.slurm.client import nodeset
+from ftrun.supervisor.cli import common
+from ftrun.supervisor.cli.options import Json, argument, option
+from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.reports import requeue_model, statistics
+from ftrun.supervisor.reports.statistics import Mean, Statistics
+from ftrun.supervisor.reports.time_ledger import Spent, TimeLedger, ledger_of
+from ftrun.supervisor.store import journal
+
+DAY_S = 86_400.0
+UNITS_S = {"h": 3600.0, "d": DAY_S, "w": 7 * DAY_S}
+
+Found = tuple[Run, TimeLedger]
+
+
+def stats(
+    name: Annotated[str, argument("[RUN|JOBID]", "One run; without it, all of this home.")] = "",
+    since: Annotated[
+        str, option("--since", "Only runs that lived after then: 30d, 12h or 2026-11-01.", "TIME")
+    ] = "",
+    json: Json = False,
+) -> int:
+    """Show where the time of a run, or of all runs, went: every second and every node-hour.
+
+    Times and shares add up to the life of the run; docs/stats.md defines each word.
+    """
+    now_s = time.time()
+    if name:
+        if since:
+            raise UserError("--since is for all runs; name no run with it")
+        found = [_ledger(*common.find_run(name), now_s)]
+    else:
+        least_s = _moment_s(since, now_s) if since else 0.0
+        runs = [(folder, run) for folder, run in common.all_runs(common.home()) if _lived(run, least_s)]
+        found = [_ledger(folder, run, now_s) for folder, run in runs]
+    whole = statistics.statistics_of(found)
+    requeue = requeue_model.goodput(found[0][0], whole, found[0][1].asked) if name else None
+    if json:
+        facts = facts_of(whole) | ({"plain_requeue_goodput": requeue} if name else {})
+        rows = [{"run": run.id, "state": run.state.value} | facts_of(_of(run, led)) for run, led in found]
+        common.print_json(facts | ({"run": found[0][0].id} if name else {"each": rows}))
+        return 0
+    if not found:
+        print("no run so far" if not since else f"no run lived since {since}")
+        return 0
+    if name:
+        print(_head(*found[0], whole))
+    else:
+        _print_runs(found)
+        print(f"\n{len(found)} runs together" if len(found) != 1 else "")
+    _print_time(whole)
+    _print_faults(whole, each=bool(name))
+    if requeue is not None:
+        print(
+            f"with a plain requeue at each of these faults, by `ftrun simulate`: {requeue:.1%} goodput"
+            + (f" instead of {whole.goodput:.1%}" if whole.goodput is not None else "")
+        )
+    return 0
+
+
+def facts_of(one: Statistics) -> dict[str, Any]:
+    """The statistics as `--json` prints them: seconds, node-hours, ratios of 0..1, null for what is unknown."""
+    return asdict(one) | {
+        "node_hours_lost": one.node_hours_lost,
+        "faults": [asdict(fault) | {"repair_s": fault.repair_s} for fault in one.faults],
+    }
+
+
+def _ledger(folder: str, run: Run, now_s: float) -> Found:
+    return run, ledger_of(run, journal.read_readable(folder)[0], now_s)
+
+
+def _of(run: Run, ledger: TimeLedger) -> Statistics:
+    return statistics.statistics_of([(run, ledger)])
+
+
+def _lived(run: Run, least_s: float) -> bool:
+    return not run.final or run.last_at_s >= least_s
+
+
+def _moment_s(text: str, now_s: float) -> float:
+    """The moment that `--since` names. Raises UserError."""
+    if found := re.fullmatch(r"(\d{1,6})([hdw])", text):
+        return now_s - int(found[1]) * UNITS_S[found[2]]
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise UserError(f"--since: a time is wanted, such as 30d, 12h or 2026-11-01, not {text!r}") from None
+
+
+def _head(run: Run, ledger: TimeLedger, whole: Statistics) -> str:
+    told = [f"{run.id}: {run.state.value}, {duration_text(ledger.life_s)}"]
+    if ledger.asked:
+        told.append(f"{ledger.asked} node{'s' if ledger.asked != 1 else ''}")
+    if not whole.goodput and not ledger.points and whole.seconds[Spent.UNMEASURED.value]:
+        told.append("no log line that ftrun knows as a step: what was useful is not known (docs/stats.md)")
+    return "; ".join(told)
+
+
+def _print_runs(found: Iterable[Found]) -> None:
+    rows = []
+    for run, ledger in found:
+        one = _of(run, ledger)
+        hours = sum(value for key, value in one.node_hours.items() if key != "smaller")
+        rows.append([
+            run.id, run.state.value, duration_text(ledger.life_s), ledger.asked or None, f"{hours:.1f}",
+            _share(one.goodput), _share(one.ettr), len(one.faults), one.steps_lost, f"{one.node_hours_lost:.1f}",
+        ])  # fmt: skip
+    columns = ["RUN", "STATE", "LIFE", "NODES", "NODE-HOURS", "GOODPUT", "ETTR", "FAULTS"]
+    common.print_table([*columns, "STEPS LOST", "HOURS LOST"], rows)
+
+
+def _print_time(whole: Statistics) -> None:
+    rows: list[list[object]] = [
+        [spent, duration_text(value), f"{value / whole.life_s:.1%}", f"{whole.node_hours[spent]:.2f}"]
+        for spent, value in whole.seconds.items()
+        if value >= 0.05
+    ]
+    rows += [
+        [name, None, None, f"{whole.node_hours[name]:.2f}"]
+        for name in ("spare", "smaller")
+        if whole.node_hours.get(name, 0.0) > 0.0
+    ]
+    common.print_table(["SPENT ON", "TIME", "SHARE", "NODE-HOURS"], rows)
+    if whole.phases:
+        told = ", ".join(f"{name} {duration_text(value)}" for name, value in whole.phases.items())
+        print(f"recovery by phase: {told}")
+    print(f"\ngoodput {_share(whole.goodput) or 'unknown'}, ETTR {_share(whole.ettr) or 'unknown'}")
+
+
+def _print_faults(whole: Statistics, *, each: bool) -> None:
+    if not whole.faults:
+        print("no faults")
+        return
+    if each:
+        print()
+        rows = [
+            [
+                fault.incident, fault.fault, nodeset.fold(fault.nodes) or None, fault.rung or None,
+                *(duration_text(fault.seconds[key]) if fault.seconds[key] else None for key in _COLUMNS),
+                duration_text(fault.redone_s) if fault.redone_s else None, fault.steps_lost,
+            ]
+            for fault in whole.faults
+        ]  # fmt: skip
+        common.print_table(
+            ["FAULT", "CLASS", "BLAMED", "RUNG", *(key.upper() for key in _COLUMNS), "REDONE", "STEPS LOST"],
+            rows,
+        )
+    for title, table in (("CLASS", whole.by_class), ("RUNG", whole.by_rung)):
+        _print_means(title, table)
+    chance = (
+        f"one by chance every {duration_text(whole.mtbf_s)} of running" if whole.mtbf_s else "none by chance"
+    )
+    count = len(whole.faults)
+    print(
+        f"\n{count} fault{'s' if count != 1 else ''}, {chance}; {whole.steps_lost} steps lost;"
+        f" {whole.node_hours_lost:.2f} node-hours made no new step"
+    )
+
+
+_COLUMNS = ("detection", "hung", "recovery", "queued", "startup")
+
+
+def _print_means(title: str, table: Mapping[str, Mean]) -> None:
+    rows: Sequence[Sequence[object]] = [
+        [name, mean.count, duration_text(mean.mttr_s)] for name, mean in table.items()
+    ]
+    if rows:
+        print()
+        common.print_table([title, "COUNT", "MEAN REPAIR"], rows)
+
+
+def _share(value: float | None) -> str | None:
+    return None if value is None else f"{value:.1%}"

@@ -1,0 +1,165 @@
+"""The figures of one run or of many, from their time ledgers. (pure)
+
+    goodput       productive seconds, as a share of the run's life without pauses and stops
+    ettr          effective training time ratio: start-up, repeated steps, faults and recoveries are lost, the
+                  queue counts as time, checkpoints as training (Meta, arXiv 2410.21680, section on ETTR)
+    mtbf_s        seconds in which the script ran, for each fault that came by chance
+    mttr_s        mean seconds from the first sign of a fault to the first new step, queue included
+    steps_lost    steps that had been made when a start failed and that the next one made again
+    node_hours    node-hours by what they were spent on
+
+A fault that a person caused or has to mend (a mistake in the script, data, settings) and a planned end (a time
+limit) is told, and does not count for `mtbf_s`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.model.run import Incident, Run
+from ftrun.supervisor.policy.estimates import NOT_FAULTS
+from ftrun.supervisor.reports.time_ledger import OF_PERSONS, PLANNED, Interval, Spent, TimeLedger
+
+OF_A_FAULT = (Spent.DETECTION, Spent.HUNG, Spent.RECOVERY, Spent.QUEUED, Spent.STARTUP)
+"""What a fault costs until the first new step."""
+
+RUNNING = frozenset({Spent.STARTUP, Spent.PRODUCTIVE, Spent.REDONE, Spent.CHECKPOINT, Spent.UNMEASURED})
+
+
+@dataclass(frozen=True, slots=True)
+class FaultCost:
+    """What one fault cost. `seconds`: by OF_A_FAULT; `repair_s`: their sum, None while it is not over."""
+
+    incident: str
+    fault: str
+    rung: str
+    signature: str
+    title: str
+    nodes: tuple[str, ...]
+    at_s: float
+    seconds: Mapping[str, float]
+    redone_s: float
+    steps_lost: int
+    node_hours: float
+    over: bool
+
+    @property
+    def repair_s(self) -> float:
+        """Seconds from its first sign to the first new step."""
+        return sum(self.seconds.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """So many faults, and the mean of their repair."""
+
+    count: int
+    mttr_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """The figures of one run, or of several taken together. Ratios are 0..1; None where nothing was measured."""
+
+    runs: int
+    life_s: float
+    seconds: Mapping[str, float]
+    phases: Mapping[str, float]
+    node_hours: Mapping[str, float]
+    faults: tuple[FaultCost, ...]
+    goodput: float | None
+    ettr: float | None
+    mtbf_s: float | None
+    by_class: Mapping[str, Mean]
+    by_rung: Mapping[str, Mean]
+    steps_lost: int
+
+    @property
+    def node_hours_lost(self) -> float:
+        """Node-hours that were held, or waited for by a start on fewer nodes, and made no new step."""
+        useful = (Spent.PRODUCTIVE, Spent.CHECKPOINT, Spent.UNMEASURED)
+        return sum(self.node_hours.values()) - sum(self.node_hours[one.value] for one in useful)
+
+
+def statistics_of(ledgers: Iterable[tuple[Run, TimeLedger]]) -> Statistics:
+    """The statistics of these runs together."""
+    seconds = dict.fromkeys((spent.value for spent in Spent), 0.0)
+    hours: dict[str, float] = {}
+    phases: dict[str, float] = {}
+    faults: list[FaultCost] = []
+    runs, life_s = 0, 0.0
+    for run, ledger in ledgers:
+        runs, life_s = runs + 1, life_s + ledger.life_s
+        for spent, value in ledger.seconds().items():
+            seconds[spent.value] += value
+        for table, parts, scale in ((hours, ledger.node_seconds(), 3600.0), (phases, ledger.phases(), 1.0)):
+            for name, value in parts.items():
+                table[name] = table.get(name, 0.0) + value / scale
+        faults += fault_costs(run, ledger)
+    ours_s = life_s - sum(seconds[spent.value] for spent in OF_PERSONS)
+    measured = seconds[Spent.PRODUCTIVE.value] + seconds[Spent.REDONE.value] > 0.0
+    useful_s = seconds[Spent.PRODUCTIVE.value]
+    trained_s = useful_s + seconds[Spent.CHECKPOINT.value]
+    random = [one for one in faults if one.fault not in NOT_FAULTS]
+    running_s = sum(seconds[spent.value] for spent in RUNNING)
+    return Statistics(
+        runs=runs,
+        life_s=life_s,
+        seconds=seconds,
+        phases=phases,
+        node_hours=hours,
+        faults=tuple(faults),
+        goodput=useful_s / ours_s if measured and ours_s else None,
+        ettr=trained_s / ours_s if measured and ours_s else None,
+        mtbf_s=running_s / len(random) if random else None,
+        by_class=_means(faults, lambda one: one.fault),
+        by_rung=_means(faults, lambda one: one.rung),
+        steps_lost=sum(one.steps_lost for one in faults),
+    )
+
+
+def fault_costs(run: Run, ledger: TimeLedger) -> list[FaultCost]:
+    """What each fault of a run cost, oldest first."""
+    parts: dict[str, list[Interval]] = {}
+    for one in ledger.intervals:
+        parts.setdefault(one.incident, []).append(one)
+    return [
+        _cost(incident, parts.get(incident.id, []), ledger)
+        for incident in run.incidents
+        if incident.fault not in PLANNED
+    ]
+
+
+def _cost(incident: Incident, parts: Sequence[Interval], ledger: TimeLedger) -> FaultCost:
+    decision = incident.decision
+    rung = decision.get("rung") or ("resubmit" if decision.get("kind") in ("resubmit", "keep") else "stop")
+    seconds = {spent.value: sum(p.seconds for p in parts if p.spent is spent) for spent in OF_A_FAULT}
+    held = sum(part.seconds * part.held for part in parts) / 3600.0
+    began = incident.first_evidence_at_s or incident.ended_at_s or incident.diagnosed_at_s
+    first = next((p for p in ledger.points if p.at_s >= (incident.decided_at_s or began)), None)
+    before = max((p.step for p in ledger.points if p.at_s < (incident.decided_at_s or began)), default=0)
+    reached = max(before, incident.step or 0)
+    return FaultCost(
+        incident=incident.id,
+        fault=incident.fault,
+        rung=str(rung) if decision else "",
+        signature=incident.signature,
+        title=incident.title,
+        nodes=incident.nodes,
+        at_s=parts[0].begin_s if parts else began,
+        seconds=seconds,
+        redone_s=sum(part.seconds for part in parts if part.spent is Spent.REDONE),
+        steps_lost=max(0, reached - first.step + 1) if first is not None else 0,
+        node_hours=held,
+        over=first is not None,
+    )
+
+
+def _means(faults: Iterable[FaultCost], key: Any) -> dict[str, Mean]:
+    table: dict[str, list[float]] = {}
+    for one in faults:
+        if one.over:
+            table.setdefault(key(one), []).append(one.repair_s)
+    return {name: Mean(len(values), sum(values) / len(values)) for name, values in sorted(table.items())}
