@@ -55,6 +55,10 @@ def main(argv: Sequence[str]) -> int:
 
             is_real = not (asked.config.flag("dry-run") or asked.given.line.has("test-only"))
             in_allocation.check_stage_dir(asked.config.text("stage"), make=is_real)
+        if asked.config.flag("check"):
+            return _check(asked)
+        for line in asked.restarters:
+            print_notice(line)
         if asked.config.flag("dry-run"):
             return _dry_run(asked)
         if asked.given.line.has("test-only"):
@@ -80,7 +84,16 @@ def _submit(asked: Submission) -> int:
         run.discard()
         return _plain(asked, "its script was not understood")
     code = run.submit()
+    if run.job and os.isatty(2):  # for a person; a program's streams are sbatch's own
+        _tell_checkpoint(asked)
     return wait_for_run(run_dir, run.start_supervisor) if run.job and run.kept["wait"] else code
+
+
+def _tell_checkpoint(asked: Submission) -> None:
+    from ftrun.supervisor.submission import script_check
+
+    if line := script_check.checkpoint_line(asked):
+        print_notice(f"{line}; `--ft-check` looks at a script")
 
 
 def _plain(asked: Submission, warning: str = "") -> int:
@@ -126,6 +139,15 @@ def _test_only(asked: Submission) -> int:
         return sbatch_process.run_through(asked.sbatch, made.argv, asked.raw_env, stdin=stdin)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check(asked: Submission) -> int:
+    """Print what is seen of the script's recovery; submit nothing."""
+    from ftrun.supervisor.submission import script_check
+
+    for line in script_check.check_lines(asked):
+        print(line)
+    return 0
 
 
 def _dry_run(asked: Submission) -> int:
