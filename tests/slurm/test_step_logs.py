@@ -132,7 +132,8 @@ def test_a_script_that_restarts_by_itself_is_given_its_time(
     post = make_post(box)
     path = post.script(AUTO_RESUME)
     seen = post.ftrun("sbatch", "--ft-check", "-N2", str(path))
-    assert "checkpoint: no checkpoint setting" in seen and "also restarts: srun --auto-resume" in seen, seen
+    assert "checkpoint: no checkpoint setting" in seen, seen
+    assert "also restarts: srun --auto-resume" in seen, seen
     assert not post.call("squeue", "-h"), "--ft-check submits nothing"
     how = [] if waits else ["--ft-own-restart=0"]
     told = post.ftrun(
