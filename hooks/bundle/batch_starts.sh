@@ -516,7 +516,8 @@ _ft_tell_begin() {
     else
         _ft_text="$_ft_text; from no checkpoint that ftrun knows: --ft-checkpoint is not set"
     fi
-    _ft_text="$_ft_text; on ${_ft_names_active:-${SLURM_JOB_NODELIST-}}"
+    _ft_c=${_ft_names_active:-${SLURM_JOB_NODELIST-}}
+    _ft_text="$_ft_text${_ft_c:+; on $_ft_c}"
     printf 'ftrun: %s: %s begins: %s\n' "`date '+%F %T' 2>/dev/null`" "$_ft_run" "$_ft_text" 2>/dev/null
     _ft_look_at_logs "$1"
 }

@@ -30,6 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _NO_PROGRAM = 127
+_TELLING = (
+    b"--auto-resume",
+    b"ft_launcher",
+    b'"APS"',
+    b"submitit",
+    b"scontrol",
+)  # of a tool that restarts jobs
 _WAIT_POLL_S = 1.0
 _REVIVE_EVERY = 30  # looks
 
@@ -55,9 +62,10 @@ def main(argv: Sequence[str]) -> int:
 
             is_real = not (asked.config.flag("dry-run") or asked.given.line.has("test-only"))
             in_allocation.check_stage_dir(asked.config.text("stage"), make=is_real)
+        restarters = _heed_restarters(asked)
         if asked.config.flag("check"):
             return _check(asked)
-        for line in asked.restarters:
+        for line in restarters:
             print_notice(line)
         if asked.config.flag("dry-run"):
             return _dry_run(asked)
@@ -139,6 +147,16 @@ def _test_only(asked: Submission) -> int:
         return sbatch_process.run_through(asked.sbatch, made.argv, asked.raw_env, stdin=stdin)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _heed_restarters(asked: Submission) -> list[str]:
+    """See `script_check.heed_restarters`, which a script without these words does not need."""
+    comment = (asked.given.get("comment") or "").encode("utf-8", "surrogateescape")
+    if not any(word in asked.script or word in comment for word in _TELLING):
+        return []
+    from ftrun.supervisor.submission import script_check
+
+    return script_check.heed_restarters(asked)
 
 
 def _check(asked: Submission) -> int:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ftrun.supervisor.config.sources import Config
 
 _ELASTIC = ("nodes", "nodes-valid", "global-batch", "micro-batch", "replicas", "on-queue-timeout")
-# A script without these words names no tool that restarts it.
-_TELLING = (b"--auto-resume", b"ft_launcher", b'"APS"', b"submitit", b"scontrol")
 # sbatch answers these and submits nothing.
 _ANSWER_ONLY = ("help", "usage", "version", "autocomplete")
 
@@ -43,7 +41,6 @@ class Submission:
         "extra",
         "given",
         "raw_env",
-        "restarters",
         "sbatch",
         "script",
         "script_path",
@@ -61,7 +58,6 @@ class Submission:
         self.script = b""
         self.script_path = ""
         self.config = sources.Config()
-        self.restarters: list[str] = []
 
     def use_cluster(self, changes: Mapping[str, str | None]) -> None:
         """Submit as a client of the Slurm to which these variables lead (None: without it); to the job they are the user's own."""
@@ -155,7 +151,6 @@ def read_submission(asked: Submission) -> None:
     _split(asked)
     _read_script(asked)
     asked.config = _settings(asked)
-    asked.restarters = _heed_restarters(asked)
     _refuse_other_clusters(asked)
     _refuse_expedite(asked)
     _refuse_ladder(asked)
@@ -279,20 +274,6 @@ def _settings(asked: Submission) -> Config:
     if found.untrusted:
         raise UserError(found.untrusted)
     return found
-
-
-def _heed_restarters(asked: Submission) -> list[str]:
-    """Wait for what restarts within the job; a line on each tool that starts it again."""
-    comment = (asked.given.get("comment") or "").encode("utf-8", "surrogateescape")
-    if not any(word in asked.script or word in comment for word in _TELLING):
-        return []
-    from ftrun.supervisor.submission import script_check
-
-    found = script_check.restarters(script_check.told_text(asked))
-    wait_s = max((one.wait_s for one in found), default=0.0)
-    if wait_s and asked.config.origin["own-restart"][0] == sources.DEFAULT:
-        asked.config.put(sources.SCRIPT, "the script", {"own-restart": wait_s})
-    return [script_check.restarter_line(one, asked.config.number("own-restart")) for one in found]
 
 
 def _refuse_ladder(asked: Submission) -> None:

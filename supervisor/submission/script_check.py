@@ -1,4 +1,4 @@
-"""What a script says of its own recovery, and what ftrun lacks to resume it: told before it is submitted.
+"""What a script says of its own recovery, and what ftrun lacks to resume it: told before a submission. (I/O)
 
 `ftrun sbatch` imports this for a script with a telling word, at a terminal, and for `--ft-check`.
 docs/other-recovery.md tells who acts where another tool restarts jobs, too.
@@ -11,6 +11,7 @@ import os
 import re
 
 from ftrun.slurm.records import dataclass
+from ftrun.supervisor.config import sources
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +50,17 @@ RESTARTERS = (
 def restarters(text: bytes) -> list[Restarter]:
     """The tools that a script and its comment name. (pure)"""
     return [one for one in RESTARTERS if re.search(one.pattern, text, re.MULTILINE)]
+
+
+def heed_restarters(asked: Submission) -> list[str]:
+    """Wait for what restarts within the job, unless somebody said how long; a line on each tool that starts it
+    again.
+    """
+    found = restarters(told_text(asked))
+    wait_s = max((one.wait_s for one in found), default=0.0)
+    if wait_s and asked.config.origin["own-restart"][0] == sources.DEFAULT:
+        asked.config.put(sources.SCRIPT, "the script", {"own-restart": wait_s})
+    return [restarter_line(one, asked.config.number("own-restart")) for one in found]
 
 
 def restarter_line(one: Restarter, wait_s: float) -> str:
