@@ -314,7 +314,13 @@ _ft_brief_shim() {
     set -- "$SLURM_JOB_ID" "$_ft_launch.$_ft_no" "$_ft_whole" "${_ft_not#,}" "$_ft_active" "$_ft_moved" "$_ft_front" "$_ft_label" "$_ft_out" "$_ft_again_side"
     [ -z "$_ft_spans" ] || set -- "$@" "$_ft_spans" "$_ft_names_active"
     _ft_quote "$@"
-    printf 'set -- %s\n' "$_ft_quoted" >"$_ft_talk/shim.$_ft_no"
+    _ft_text=
+    IFS=$_ft_nl
+    set -f
+    for _ft_i in $_ft_renv; do _ft_text="$_ft_text ${_ft_i%%=*}"; done
+    set +f
+    unset IFS
+    printf "_ft_shows=%s _ft_resumed_by='%s'; set -- %s\n" "$_ft_shows" "$_ft_text" "$_ft_quoted" >"$_ft_talk/shim.$_ft_no"
 } 2>/dev/null
 
 # Makes this start the present one of the attempt, for whoever holds the token of another. 1: the attempt is closed.

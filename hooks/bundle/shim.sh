@@ -53,7 +53,7 @@ _ft_read_word() {
                     --vers* | --wait-for* | --whole | --x11) ;;
                 # So do these of a container plug-in that many sites have.
                 --container-mount-home | --container-remap-root | --container-writable | --container-readonly | --container-entrypoint*) ;;
-                --accel* | --acco* | --acct* | --bb* | --bcast-* | --beg* | --auto* | --chd* | --clus* | --comm* | --const* | --container | --container-[eimnstw]* | --context | --core* | --cpu* | \
+                --accel* | --acco* | --acct* | --bb* | --bcast-* | --beg* | --auto* | --chd* | --clus* | --comm* | --const* | --container | --container-[eimnstuw]* | --context | --core* | --cpu* | \
                     --dead* | --delay* | --dep* | --dist* | --epi* | --err* | --exclude | --export* | --extra* | --gid | --gpu* | --gres* | --het* | --hint | \
                     --ign* | --inp* | --job* | --lic* | --mail* | --mcs* | --mem* | --minc* | --mins* | --mint* | --mpi | --msg* | --netw* | --node* | --nt* | \
                     --open* | --out* | --pack* | --part* | --power* | --pref* | --prio* | --prof* | --prol* | --qos | --rela* | --rese* | --reso* | --seg* | --sig* | \
@@ -128,6 +128,7 @@ _ft_now_of() {
 # What the call is, by its words: _ft_through is set where it is handed through.
 _ft_look() {
     _ft_due= _ft_open=1 _ft_seen= _ft_through= _ft_named= _ft_dealt=${SLURM_DISTRIBUTION-} _ft_cached_own_x= _ft_skipped= _ft_alone= _ft_unsure= _ft_wrapped=$_ft_pyz
+    _ft_boxed=${PYXIS_CONTAINER_IMAGE-}${PYXIS_CONTAINER_NAME-} _ft_mounts=
     _ft_lone= _ft_fed=1 _ft_nodes_said= _ft_tasks_said= _ft_each_said= _ft_mpi_said=${SLURM_MPI_TYPE-}
     for _ft_word in "$@"; do
         _ft_read_word "$_ft_word"
@@ -143,10 +144,14 @@ _ft_look() {
             --het-g* | --hetg* | --pack-g*) _ft_through=1 ;;
             --pty) _ft_wrapped= _ft_seen=${_ft_seen}p ;;
             --multi*) _ft_wrapped= _ft_cached_own= ;;
-            --bcast* | --container*) _ft_cached_own= ;;
+            --container-mounts) [ -n "$_ft_due" ] || _ft_mounts=$_ft_val ;;
+            --container-image | --container-name) _ft_boxed=1 ;;
+            --container | --container-id) _ft_wrapped= _ft_cached_own= ;; # an OCI bundle has its own list of mounts
+            --bcast*) _ft_cached_own= ;;
         esac
     done
     case $_ft_seen in *[hV]*) _ft_through=1 ;; esac
+    [ -z "$_ft_boxed" ] || _ft_cached_own=
     # Nobody's rank: what starts the ranks of its node.
     case ${_ft_word##*/} in orted | prted | hydra_pmi_proxy) _ft_wrapped= ;; esac
     [ -z "$_ft_open$_ft_unsure" ] || _ft_wrapped= _ft_cached_own=
@@ -253,6 +258,8 @@ _ft_exclude() {
     _ft_not=$_ft_list$_ft_cached_own_x
     _ft_not=${_ft_not#,}
 }
+
+#ftrun-containers#
 
 # shellcheck disable=SC2016
 #ftrun-runner#
@@ -460,6 +467,26 @@ _ft_pass_ghosts
 [ -z "$_ft_lone" ] || [ "$_ft_want" = 1 ] || { printf '%s\n' "$_ft_lone" >>"$_ft_talk/nospan.$FTRUN_START"; } 2>/dev/null
 [ -n "$_ft_lone$_ft_mpi_said" ] || [ "$_ft_want" = 1 ] || { true >>"$_ft_talk/unchosen.$FTRUN_START"; } 2>/dev/null
 ( umask 077; _ft_note_output "$@" )
+
+if [ -n "$_ft_boxed" ]; then
+    _ft_open_container
+    # The mounts of this call become those; behind the options each word says what it means inside.
+    _ft_due= _ft_open=1
+    _ft_n=$#
+    while [ "$_ft_n" -gt 0 ]; do
+        _ft_n=$((_ft_n - 1))
+        _ft_word=$1
+        shift
+        if [ -n "$_ft_open" ]; then
+            _ft_read_word "$_ft_word"
+            [ "$_ft_opt" != --container-mounts ] || continue
+        fi
+        [ -n "$_ft_open" ] || { _ft_reword "$_ft_word" && _ft_word=$_ft_text; }
+        set -- "$@" "$_ft_word"
+    done
+    [ -z "$_ft_mounts" ] || set -- "--container-mounts=$_ft_mounts" "$@"
+fi
+
 [ -z "$_ft_spans" ] || . "$_ft_talk/span.sh"
 
 if [ -n "$_ft_not" ]; then

@@ -361,3 +361,9 @@ class Cluster(Protocol):
 
     def set_dependency(self, job_id: str, dependency: str) -> None:
         """Replace the dependency of a pending job."""
+
+    def set_comment(self, job_id: str, comment: str) -> None:
+        """Replace the comment of a job that has not ended."""
+
+    def batch_script(self, job_id: str) -> bytes:
+        """The batch script of a job that has not ended, byte for byte. Raises RefusedForGood where Slurm has none."""

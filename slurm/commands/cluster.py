@@ -248,6 +248,17 @@ class CommandCluster:
         """Replace the dependency of a pending job; "" removes it."""
         self._effect(["scontrol", "update", f"JobId={_checked(job_id)}", f"Dependency={dependency}"])
 
+    def set_comment(self, job_id: str, comment: str) -> None:
+        """Replace the comment; Slurm lets the owner do so while the job waits or runs."""
+        self._effect(["scontrol", "update", f"JobId={_checked(job_id)}", f"Comment={comment}"])
+
+    def batch_script(self, job_id: str) -> bytes:
+        """`scontrol write batch_script`, which exits 0 even where it prints none [tried on 22.05]."""
+        answer = self._read(["scontrol", "write", "batch_script", _checked(job_id), "-"])
+        if not answer.stdout:
+            raise RefusedForGood(answer.stderr.strip() or f"Slurm keeps no script of job {job_id}")
+        return answer.stdout.encode("utf-8", "surrogateescape")
+
     def drain(self, node: str, reason: str) -> None:
         """Drain a node after one more look at it (see `Cluster.drain`)."""
         if needs_drain(self._node(node), reason):

@@ -81,6 +81,7 @@ class NativeCluster:
         self.facts, self.ping, self.rights = commands.facts, commands.ping, commands.rights
         self.dependents, self.contended = commands.dependents, commands.contended
         self.reshape, self.set_dependency = commands.reshape, commands.set_dependency
+        self.set_comment, self.batch_script = commands.set_comment, commands.batch_script
 
     def jobs(self, job_ids: Collection[str]) -> Mapping[str, JobRow]:
         """See `Cluster.jobs`."""

@@ -126,9 +126,8 @@ class StartLoop:
             monitor = self._monitor(started, checks)
             try:
                 over, suspicion = self._watch_start(monitor)
-                self.ctx.journal.record(
-                    "start.over", code=over.code, signal=over.signal, by_us=suspicion is not None
-                )
+                why = {"by_us": True, "why": suspicion.diagnosis.title} if suspicion else {"by_us": False}
+                self.ctx.journal.record("start.over", code=over.code, signal=over.signal, **why)
                 if not (over.failed or suspicion) or not self._handle_failure(
                     monitor, over, suspicion, checks
                 ):

@@ -10,10 +10,10 @@ import os
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-from ftrun.hooks.runtime.formats import clock_text
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, Name, argument, option
@@ -34,6 +34,7 @@ from ftrun.supervisor.telemetry import log_watcher
 from ftrun.supervisor.telemetry.tail import LogPath
 
 FOLLOW_EVERY_S = 0.5
+LINES_SHOWN = 10  # of the logs of one start
 TASKS_SHOWN = 16  # of an array, in each attempt
 FILES_SHOWN = 16  # of one start
 TAIL_BYTES = 16 * 1024  # of a log that is not the job's own
@@ -122,7 +123,7 @@ _LINE_OF_KIND = {
     "slurm.unanswered": lambda d: f"warning: {d['message']}",
     "ladder.off": lambda d: f"nothing is restarted inside this job any more: {d['why']}",
     "start.begun": lambda d: f"script begins on {nodeset.fold(d['nodes'])}" + _checkpoint_note(d),
-    "start.over": lambda d: "script ended: " + (f"signal {d['signal']}" if d.get("signal") else f"exit {d['code']}") + (", by ftrun" if d.get("by_us") else ""),
+    "start.over": lambda d: "script ended: " + (f"signal {d['signal']}" if d.get("signal") else f"exit {d['code']}") + (f"; ftrun ended it: {d.get('why', 'see above')}" if d.get("by_us") else ""),
     "start.stopped": lambda d: "no process of it is left on the nodes",
     "start.placed": lambda d: f"next on {nodeset.fold(d['nodes'])}",
     "start.first-step": lambda d: f"first step since: {d['step']}",
@@ -138,7 +139,8 @@ _LINE_OF_KIND = {
     "rank.again": lambda d: f"rank {d['rank']} is restarted on {d['node']}",
     "rank.left": lambda d: f"rank {d['rank']} is not restarted",
     "steps.cancel.done": lambda d: f"steps cancelled: {', '.join(map(str, d['steps']))}",
-    "script.end.done": lambda d: f"script ended by signal {d['signal']}",
+    "start.end.intended": lambda d: f"ftrun ends the script: {d['why']}",
+    "script.end.done": lambda d: f"the script is sent SIG{d['signal']}",
     "release.done": lambda d: f"{nodeset.fold(d['gone'])} released {d.get('why', 'before Slurm ends the job for them')}",
     "release.refused": lambda d: f"no node could be released{' ' + d['why'] if 'why' in d else ''}: {d['message']}",
     "restore.done": lambda d: f"{d['set']} is resumed from the nodes' memory: {d['memory_bytes'] / 2**20:.0f} MiB there, {d['fetched_bytes'] / 2**20:.0f} of them from other nodes, in {d['seconds']:.1f} s",
@@ -161,6 +163,10 @@ def _listed(tasks: list[int]) -> str:
 
 def explain(
     name: Annotated[str, argument("[RUN|JOBID]", "A run id, or any job id of the run.")] = "",
+    *,
+    every: Annotated[
+        bool, option("--all -a", "Print each line and each taking of stacks, not the first and last alone.")
+    ] = False,
     json: Json = False,
     if_: Annotated[
         str, option("--what-if", "Print the recovery path of such a fault instead.", "CLASS|SIGNATURE")
@@ -199,8 +205,36 @@ def explain(
             }
         )
         return 0
-    _print_records(records)
+    shown = records if every else _less_repeated(records)
+    _print_records(shown)
+    if hidden := len(records) - len(shown):
+        told = "1 record more of the same kind" if hidden == 1 else f"{hidden} records more of the same kinds"
+        print(f"({told}: ftrun explain {run.id} --all)")
     return 0
+
+
+def _less_repeated(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records without what repeats: of each start the last stacks, and the first lines of its logs."""
+    last: dict[tuple[object, ...], int] = {}
+    seen: Counter[tuple[object, ...]] = Counter()
+    shown: list[dict[str, Any]] = []
+    for number, record in enumerate(records):
+        if record["kind"] == "stacks.taken":
+            last[_start_of(record)] = number
+    for number, record in enumerate(records):
+        start = _start_of(record)
+        seen[start] += 1
+        if record["kind"] == "stacks.taken":
+            if last[start] == number:
+                shown.append(record)
+        elif record["kind"] not in ("evidence", "line.ignored") or seen[start] <= LINES_SHOWN:
+            shown.append(record)
+    return shown
+
+
+def _start_of(record: Mapping[str, Any]) -> tuple[object, ...]:
+    """The start of the script that a record is about, and its kind."""
+    return record["kind"], record["attempt"], record["launch"], record["start"]
 
 
 def _print_records(records: Sequence[dict[str, Any]], *, damaged: bool = False) -> None:
@@ -370,7 +404,7 @@ def _print_new(run_dir: str, run: Run, done: dict[_Start, dict[str, int]]) -> bo
                 + (f" launch {key[1]}" if key[1] else "")
                 + (f" start {key[2]}" if key[2] > 1 else "")
             )
-            began = f", {clock_text(record.started_s)}" if record.started_s else ""
+            began = f", {view_run.clock_text(record.started_s)}" if record.started_s else ""
             _rule(f"{run.id} {try_}: job {record.job} on {nodeset.fold(record.nodes)}{began}")
         _print_logs(logs, done[key])
     return bool(done)

@@ -16,6 +16,7 @@ from pathlib import Path
 from ftrun.hooks.runtime.exclusive import is_taken
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass, replace
+from ftrun.supervisor.config import home
 from ftrun.supervisor.model import types
 from ftrun.supervisor.model.run import Attempt
 from ftrun.supervisor.store import run_dir as store_run_dir
@@ -125,6 +126,24 @@ def close_attempt(run_dir: str, attempt: int, epoch: int, *, started: bool = Tru
         return Claim(number, os.readlink(path))
     _close_current(folder)
     return None
+
+
+def claim_for_job(run_dir: str, attempt: int, content: str) -> bool:
+    """Take the attempt's first claim in the name of a job that is none of batch.sh's. False if it is taken."""
+    path = str(_dir(run_dir, attempt) / "claim")
+    try:
+        os.symlink(content, path)
+    except OSError as error:
+        if not is_taken(error, path):
+            raise
+        return os.readlink(path) == content
+    return True
+
+
+def write_launch_record(run_dir: str, attempt: int, launch: int, lines: Mapping[str, object]) -> None:
+    """Write what batch.sh would have recorded of this launch. Raises OSError."""
+    text = "".join(f"{key}={value}\n" for key, value in lines.items() if "\n" not in str(value))
+    home.write_atomically(str(_dir(run_dir, attempt) / f"launch.{launch}"), os.fsencode(text))
 
 
 def _close_current(folder: str) -> None:

@@ -62,6 +62,7 @@ _VARIABLES = {
     "_ft_active_gpus": "active_gpus",
     "_ft_hidden": "hidden",
     "_ft_labels": "labels",
+    "_ft_shows": "shows",
     "_ft_rejoin": "rejoin",
     "_ft_save_signal": "save_signal",
     "_ft_timeouts": "timeouts",
@@ -100,7 +101,8 @@ def compose(script: bytes, attempt: Mapping[str, str]) -> bytes:
     - agent (the agent's interpreter; "" for no agent), spares (nodes of the job that no start uses at
       first), active (how many nodes the script uses; "" for all), active_tasks (its --ntasks, where the
       user gave one and the job's is larger), active_gpus (its --gpus, likewise), hidden (names of variables
-      that only the larger job has), labels ("auto" or "never"), timeouts (lines NAME[,ALIAS...]=VALUE),
+      that only the larger job has), labels ("auto" or "never"), shows ("auto": containers of the site's
+      plug-in get the run's folder), timeouts (lines NAME[,ALIAS...]=VALUE),
       rejoin ("1": a process may join again), save_signal;
     - sized (five numbers: nodes asked for, full size, nodes of a unit, samples of a unit's micro step,
       samples of the whole batch, 0 = unknown; "" = the run has one size);

@@ -236,6 +236,11 @@ class LogFile:
         self._rested = False
         return new
 
+    @property
+    def rested(self) -> bool:
+        """Whether its last line was scanned as it is: until it grows, `rest` changes nothing."""
+        return self._rested
+
     def rest(self, now_s: float | None) -> set[int]:
         """The file is quiet: scan its last line as it is. Return the running numbers of new evidence."""
         if self._rested:

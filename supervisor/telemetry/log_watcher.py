@@ -77,6 +77,7 @@ class LogWatcher:
         self._files: list[LogFile] = []
         self.follow(paths)
         self._evidence: tuple[Evidence, ...] = ()
+        self._last: WatchReport | None = None
         self._last_growth_s: float | None = None
         self._last_fresh_open_s: float | None = None
         self._steps_seen = 0
@@ -104,6 +105,7 @@ class LogWatcher:
             for piece in pieces:
                 before = _lines_before(tail, piece)
                 new |= file.take(piece, now_s, lines_before=before, behind=tail.more)
+        quiet = not grown and all(file.rested for file in self._files)
         for number, file in enumerate(self._files):
             if number not in grown and not self._tails.tails[number].more:
                 new |= file.rest(now_s)
@@ -111,7 +113,18 @@ class LogWatcher:
             self._last_growth_s = now_s
         if self._tails.tails and all(tail.fresh for tail in self._tails.tails):
             self._last_fresh_open_s = now_s
-        return self._report(new)
+        blind = next((tail for tail in self._tails.tails if not tail.readable), None)
+        why = "no log is known" if not self._files else f"{blind.log.path}: {blind.why}" if blind else ""
+        self._last = replace(
+            self._last if quiet and self._last is not None else self._report(),
+            new=tuple(one for one in self._evidence if one.order in new) if new else (),
+            last_growth_s=self._last_growth_s,
+            last_fresh_open_s=self._last_fresh_open_s,
+            readable=not why,
+            why_unreadable=why,
+            behind=self._tails.more,
+        )
+        return self._last
 
     def sizes(self) -> dict[str, int]:
         """Log -> how many bytes it is known to have: what was read, or more if the file shows more by now."""
@@ -133,25 +146,14 @@ class LogWatcher:
         going = (told[0] for name, told in others.items() if told[0] and (name, told) not in self._over)
         return (leading.reader.phase if leading is not None else "") or next(going, "")
 
-    def _report(self, new: set[int]) -> WatchReport:
+    def _report(self) -> WatchReport:
+        """What the texts say, without what a look at the files says."""
         if any(file.changed for file in self._files):
             self._evidence = _all_evidence(self._files)
-        blind = next((tail for tail in self._tails.tails if not tail.readable), None)
-        why = "no log is known" if not self._files else f"{blind.log.path}: {blind.why}" if blind else ""
-        return WatchReport(
-            evidence=self._evidence,
-            new=tuple(one for one in self._evidence if one.order in new) if new else (),
-            progress=_all_progress(self._files),
+        return replace(
+            merge_reports(self._files, self._book.seats, evidence=self._evidence),
             median_step_s=_median_step_s(self._files),
-            last_growth_s=self._last_growth_s,
-            last_fresh_open_s=self._last_fresh_open_s,
-            readable=not why,
-            why_unreadable=why,
-            behind=self._tails.more,
-            seats=self._book.seats,
             phase=self._phase(),
-            health=_health(self._files),
-            others=_others(self._files),
         )
 
 
@@ -163,9 +165,15 @@ def file_size(path: str) -> int:
         return 0
 
 
-def merge_reports(files: Sequence[LogFile], seats: RankMap, why_unreadable: str = "") -> WatchReport:
-    """The merged report of `files` that were read to their ends."""
-    evidence = _all_evidence(files)
+def merge_reports(
+    files: Sequence[LogFile],
+    seats: RankMap,
+    why_unreadable: str = "",
+    *,
+    evidence: tuple[Evidence, ...] | None = None,
+) -> WatchReport:
+    """The merged report of `files` that were read to their ends; `evidence`: theirs, where it is known."""
+    evidence = _all_evidence(files) if evidence is None else evidence
     return WatchReport(
         evidence=evidence,
         new=evidence,

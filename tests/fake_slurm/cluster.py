@@ -300,6 +300,15 @@ class MemoryCluster:
 
         self.effect(change)
 
+    def set_comment(self, job_id: str, comment: str) -> None:
+        """Replace the comment of a job that has not ended."""
+        self.effect(lambda: setattr(self._alterable(job_id), "comment", comment))
+
+    def batch_script(self, job_id: str) -> bytes:
+        """The script of a job, which is none here."""
+        self._alterable(job_id)
+        return b"#!/bin/sh\n"
+
     def drain(self, node: str, reason: str) -> None:
         """Drain a node (see `Cluster.drain`)."""
 
