@@ -163,7 +163,8 @@ def show(name: Name, json: Json = False) -> int:
         print(f"read to its end: {view_checkpoints.verified_line(row)}")
     for text in view_run.outlook_lines(facts):
         print(text)
-    for text in facts["warnings"]:
+    lacking = view_checkpoints.lack_of_checkpoints(run_dir, run)
+    for text in (*facts["warnings"], *([lacking] if lacking else [])):
         print(f"warning: {text}")
     _say_asked(facts, now)
     print()

@@ -30,6 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _NO_PROGRAM = 127
+_TELLING = (
+    b"--auto-resume",
+    b"ft_launcher",
+    b'"APS"',
+    b"submitit",
+    b"scontrol",
+)  # of a tool that restarts jobs
 _WAIT_POLL_S = 1.0
 _REVIVE_EVERY = 30  # looks
 
@@ -55,6 +62,11 @@ def main(argv: Sequence[str]) -> int:
 
             is_real = not (asked.config.flag("dry-run") or asked.given.line.has("test-only"))
             in_allocation.check_stage_dir(asked.config.text("stage"), make=is_real)
+        restarters = _heed_restarters(asked)
+        if asked.config.flag("check"):
+            return _check(asked)
+        for line in restarters:
+            print_notice(line)
         _look_at_containers(asked)
         if asked.config.flag("dry-run"):
             return _dry_run(asked)
@@ -111,7 +123,16 @@ def _submit(asked: Submission) -> int:
         run.discard()
         return _plain(asked, "its script was not understood")
     code = run.submit()
+    if run.job and os.isatty(2):  # for a person; a program's streams are sbatch's own
+        _tell_checkpoint(asked)
     return wait_for_run(run_dir, run.start_supervisor) if run.job and run.kept["wait"] else code
+
+
+def _tell_checkpoint(asked: Submission) -> None:
+    from ftrun.supervisor.submission import script_check
+
+    if line := script_check.checkpoint_line(asked):
+        print_notice(f"{line}; `--ft-check` looks at a script")
 
 
 def _plain(asked: Submission, warning: str = "") -> int:
@@ -161,6 +182,25 @@ def _test_only(asked: Submission) -> int:
         return sbatch_process.run_through(asked.sbatch, made.argv, asked.raw_env, stdin=stdin)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _heed_restarters(asked: Submission) -> list[str]:
+    """See `script_check.heed_restarters`, which a script without these words does not need."""
+    comment = (asked.given.get("comment") or "").encode("utf-8", "surrogateescape")
+    if not any(word in asked.script or word in comment for word in _TELLING):
+        return []
+    from ftrun.supervisor.submission import script_check
+
+    return script_check.heed_restarters(asked)
+
+
+def _check(asked: Submission) -> int:
+    """Print what is seen of the script's recovery; submit nothing."""
+    from ftrun.supervisor.submission import script_check
+
+    for line in script_check.check_lines(asked):
+        print(line)
+    return 0
 
 
 def _dry_run(asked: Submission) -> int:
