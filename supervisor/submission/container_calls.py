@@ -1,4 +1,4 @@
-"""What a script's containers will not see, told before the job waits in the queue. (pure but for `exists`)
+"""What a script's containers will not see, told before the job waits in the queue. (I/O)
 
 A script starts containers by `srun --container-image` (pyxis), by `apptainer exec` (or run, shell; singularity) or by `podman run`
 (or exec; docker). Only what its words say for certain counts: a word with a variable that the script does not set to a plain text
