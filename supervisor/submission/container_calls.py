@@ -129,8 +129,13 @@ def remarks(
 def _of_batch_step(script: str, home: str) -> Iterator[str]:
     """A batch step in a container: ftrun's opening runs there, too."""
     own = [(line, text) for line, text in enumerate(script.split("\n"), 1) if text.startswith("#SBATCH")]
+    call = ContainerCall(0, "pyxis", [word for _, text in own for word in _words(text[7:], {})])
     for line, text in own:
-        if "--container-image" in text and not any(home in other for _, other in own):
+        if (
+            "--container-image" in text
+            and call.inside(home) != home
+            and "--container-mount-home" not in call.words
+        ):
             yield (
                 f"line {line}: the batch script itself runs in the container, which must show {home} under that path:"
                 " give --container-image to srun, or mount that folder"
@@ -218,7 +223,7 @@ def _words(text: str, known: Mapping[str, str]) -> list[str]:
     try:
         words = shlex.split(text, comments=True)
     except ValueError:  # a quoted text over several lines
-        words = text.split()
+        words = text.replace('"', "").replace("'", "").split()
     return [
         word
         for one in words

@@ -27,7 +27,8 @@ sys.path.insert(0, os.environ["FTRUN_RUN_DIR"].split("/runs/")[0] + "/tools/ftru
 from ftrun.hooks import beat
 rank, start = os.environ["SLURM_PROCID"], os.environ["FTRUN_START"]
 with open(f"/ckpt/seen.{start}.{rank}", "w") as seen:
-    print(*sys.argv[1:], os.environ["FTRUN_RESUME_FROM"], os.getpid(), sorted(os.listdir("/")), file=seen)
+    caches = os.path.isdir(os.environ.get("FTRUN_CACHE_DIR", "/none"))
+    print(*sys.argv[1:], os.environ["FTRUN_RESUME_FROM"], os.getpid(), caches, sorted(os.listdir("/")), file=seen)
 def wait(name):
     while not os.path.exists("/ckpt/" + name):
         time.sleep(0.05)
@@ -127,7 +128,7 @@ def stacks_of_first(post: Post, job: str, nodes: int) -> list[dict[str, Any]]:
 def test_a_container_is_seen_from_outside_and_resumes_where_it_saved(
     make: Callable[..., Post], options: str
 ) -> None:
-    """Beats and stacks come out, the checkpoint has its name inside, what lives on in another session is swept, only the mounts are seen."""
+    """Beats and stacks come out, the checkpoint has its name inside, caches are there, what lives on in another session is swept, only the mounts are seen."""
     post = make()
     job, data = _train(post, options)
     post.until((data / "step-10").exists, "it saved")
@@ -140,15 +141,57 @@ def test_a_container_is_seen_from_outside_and_resumes_where_it_saved(
     (data / "fail").touch()
     (data / "on").touch()
     post.until((data / "seen.2.1").exists, "it was started again")
-    seen = (data / "seen.2.1").read_text().split(" ", 3)
+    seen = (data / "seen.2.1").read_text().split(" ", 4)
 
-    assert seen[:2] == ["--load=/ckpt/step-10", "/ckpt/step-10"]
+    assert [*seen[:2], seen[3]] == ["--load=/ckpt/step-10", "/ckpt/step-10", "True"]
     assert (int(seen[2]) < 10) is bool(options)
-    assert "'ckpt'" in seen[3]
-    assert "'mnt'" not in seen[3]
+    assert "'ckpt'" in seen[4]
+    assert "'mnt'" not in seen[4]
     assert left_of_first(post) == []
     (data / "end").touch()
     post.until(lambda: not post.call("squeue", "-h"), "it is over")
+
+
+@pytest.mark.containers
+def test_a_container_saves_at_memory_speed(make: Callable[..., Post]) -> None:
+    """What it writes into the node's memory appears in the folder outside."""
+    post = make()
+    data = post.folder / "data"
+    saves = 'import os; os.makedirs(os.environ["FTRUN_STAGE_DIR"] + "/step-1"); open(os.environ["FTRUN_STAGE_DIR"] + "/step-1/weights", "w").write("3")'
+    body = f"srun -n1 --container-image=image python3 -c '{saves}; print(os.environ[\"FTRUN_STAGE_DIR\"])'\nsleep 5\n"
+    post.sbatch(body, "-N1", f"--ft-stage={data}")
+    post.until(lambda: not post.call("squeue", "-h"), "it is over")
+
+    assert (data / "step-1" / "weights").read_text() == "3", post.job_log()
+    assert "/dev/shm/" in post.job_log()
+
+
+@pytest.mark.containers
+def test_one_rank_of_a_container_starts_again_alone(make: Callable[..., Post]) -> None:
+    """Its parent runs inside too, asks the agent through the run's folder, and the other rank stays."""
+    post = make()
+    data = post.folder / "data"
+    data.mkdir()
+    (data / "rank.sh").write_text(
+        'echo "$SLURM_PROCID ${FTRUN_RANK_RESTART-0}" >>/ckpt/begun\n'
+        "until [ -e /ckpt/die ]; do sleep 0.1; done\n"
+        '[ "$SLURM_PROCID.${FTRUN_RANK_RESTART-0}" != 1.0 ] || kill -9 $$\n'
+        "until [ -e /ckpt/end ]; do sleep 0.1; done\n"
+    )
+    post.sbatch(
+        f"srun -N2 -n2 --container-image=i --container-mounts={data}:/ckpt sh /ckpt/rank.sh\n",
+        "-N2",
+        "--ft-rank-restart",
+    )
+    post.until(
+        lambda: (data / "begun").exists() and len((data / "begun").read_text().split()) == 4, "both begin"
+    )
+    (data / "die").touch()
+    post.until(lambda: "1 1" in (data / "begun").read_text(), "the dead one is there again")
+    (data / "end").touch()
+    post.until(lambda: not post.call("squeue", "-h"), "it is over")
+
+    assert sorted((data / "begun").read_text().splitlines()) == ["0 0", "1 0", "1 1"]
 
 
 def test_a_missing_mount_is_said_before_the_job_waits(make: Callable[..., Post]) -> None:
