@@ -187,6 +187,7 @@ def _ended(run: Run, record: Record) -> Run:
         data.get("derived_exit_code", 0),
         at_s=record["at"],
         slurm_at_s=data.get("slurm_end_s"),
+        slurm_started_at_s=data.get("slurm_start_s"),
         preempted=bool(data.get("preempted")),
     )
     run = _at_launch(run, record["launch"]).with_launch(
@@ -422,7 +423,10 @@ _OF_ATTEMPTS: Mapping[str, Callable[[Run, Record], Run]] = {
     "run.created": _created,
     "attempt.opened": _opened,
     "submit.intended": lambda run, record: run.with_attempt(
-        submission="intended", token=record["data"].get("token", ""), intended_at_s=record["at"]
+        submission="intended",
+        token=record["data"].get("token", ""),
+        intended_at_s=record["at"],
+        adopted=bool(record["data"].get("adopts")),
     ),
     "submit.unknown": lambda run, record: run.with_attempt(submission="unknown"),
     "submit.done": _submit_done,

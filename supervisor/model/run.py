@@ -118,6 +118,7 @@ class LaunchEnd:
     derived_exit_code: int = 0
     at_s: float | None = None  # when we saw it
     slurm_at_s: float | None = None  # when it was, as Slurm says; None where it does not
+    slurm_started_at_s: float | None = None  # when the launch had started, likewise
     preempted: bool = False  # Slurm had taken its nodes for another job by then, in whatever state
 
 
@@ -166,6 +167,7 @@ class Attempt:
     refusal: str = ""
     job: str = ""
     cluster: str = ""
+    adopted: bool = False  # its job was submitted without ftrun, so batch.sh is not in it
     known_as: tuple[str, ...] = ()  # user and name of the job when it showed our token; () = it never did
     submitted_s: float | None = None  # its time of submission then, as Slurm says
     intended_at_s: float | None = None  # when its sbatch was announced

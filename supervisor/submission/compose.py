@@ -32,6 +32,7 @@ _VARIABLES = {
     "_ft_dir": "run_dir",
     "_ft_restart": "restart",
     "_ft_fault": "last_fault",
+    "_ft_why": "last_words",
     "_ft_excluded": "excluded",
     "_ft_wait": "claim_wait_s",
     "_ft_glob": "checkpoint_glob",
@@ -84,7 +85,7 @@ def compose(script: bytes, attempt: Mapping[str, str]) -> bytes:
     """The file to submit for one attempt.
 
     `attempt` has run, attempt, token and run_dir, and may have
-    - restart, last_fault, excluded, cluster, claim_wait_s (seconds), array (NAME=VALUE: the bounds of the
+    - restart, last_fault, last_words, excluded, cluster, claim_wait_s (seconds), array (NAME=VALUE: the bounds of the
       whole array);
     - checkpoint_glob, checkpoint_marker, checkpoint_skip, checkpoint_poison (lines of
       hooks.checkpoints.diverged), checkpoint_verify ("structure": Python looks into them), checkpoint_fresh
