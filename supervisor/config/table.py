@@ -293,7 +293,8 @@ TABLE = (
             " `ftrun supervise`.", choices=("auto", "none")),
     Setting("idle-exit", DURATION, 120.0, "How long a supervisor that was started by a command stays when there is nothing to look"
             " after.", scope="admin"),
-    Setting("strict", FLAG, False, "Refuse to submit where the run's folder cannot be written, instead of submitting a plain job."),
+    Setting("strict", FLAG, False, "Refuse to submit where the run's folder cannot be written, instead of submitting a plain job, and where a remark on the script's"
+            " containers would be printed."),
     Setting("check", FLAG, False, "Look at the script, and say what its recovery lacks; submit nothing.", scope="once"),
     Setting("dry-run", FLAG, False, "Print the command and the file that would be submitted; submit nothing.", scope="once"),
     Setting("home", TEXT, "", "Folder of all runs, on a file system that the nodes see. Default: ~/.local/state/ftrun.",
