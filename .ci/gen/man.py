@@ -139,7 +139,7 @@ def _sbatch() -> str:
         + _text(
             "What it prints and how it exits is sbatch's; every option that does not begin with `--ft-` goes to sbatch untouched. What ftrun has to say goes to standard"
             " error.\n\nThe same settings may stand in the script as `#FTRUN --NAME=VALUE`, in the environment as `FTRUN_NAME`, and in files of settings;"
-            " `ftrun config show` prints what holds where you stand and which place said so."
+            " `ftrun config show` prints what holds where you stand, what it means and which place said so."
         ),
         ".SH OPTIONS\n" + "".join(rows),
         _see(["ftrun", "ftrun-config", "sbatch"]),

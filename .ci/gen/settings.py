@@ -26,7 +26,7 @@ A setting has one name everywhere. For `retries`, from the weakest place to the 
 | environment | `FTRUN_RETRIES=10`; a setting that may be given several times has one element a line |
 | command line | `ftrun sbatch --ft-retries=10` or `--ft-retries 10`; a flag needs no value |
 
-A list replaces the list of a weaker place. `ftrun config show` prints what holds where you stand, and which place said
+A list replaces the list of a weaker place. `ftrun config show` prints what holds where you stand, what it means, and which place said
 so. A wrong name or value is refused at submission with the nearest right one.
 
 The site can lock settings: `lock = ["drain", "drain-cap"]` in its file. Whoever gives one of these another value, in whatever place, is refused with one line that names the place, the

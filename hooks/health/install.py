@@ -51,6 +51,7 @@ Copy the hooks to FOLDER, on the node's own disk, and print the lines for slurm.
   --settings FILE   what is switched and the thresholds (default: /etc/ftrun/checks.json)
   --state FOLDER    where the hooks keep their log (default: /var/lib/ftrun)
   --python PATH     the interpreter (default: the first of the usual places that is 3.9 or newer)"""
+NOHOLD = "nohold_on_prolog_fail"
 LINES = """\
 Copied to {folder}.  For slurm.conf (docs/hooks.md tells more):
 
@@ -58,7 +59,7 @@ Prolog={folder}/prolog
 Epilog={folder}/epilog
 HealthCheckProgram={folder}/health
 HealthCheckInterval=300
-SchedulerParameters=nohold_on_prolog_fail
+{parameters}
 
 Switches: {settings}; all hooks of this node: touch {switch}"""
 
@@ -89,8 +90,27 @@ def main(arguments: list[str]) -> int:
             f"{error.filename or folder}: {error.strerror}; run it as root, or name another folder"
         ) from None
     switch = os.path.join(os.path.dirname(settings), slurm_hook.SWITCH)
-    print(LINES.format(folder=folder, settings=settings, switch=switch))
+    print(LINES.format(folder=folder, settings=settings, switch=switch, parameters=_parameters()))
     return 0
+
+
+def _parameters() -> str:
+    """The line of SchedulerParameters, with what stands there already: a second line would take its place."""
+    try:
+        asked = subprocess.run(
+            ["scontrol", "show", "config"], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        asked = None
+    lines = asked.stdout.splitlines() if asked is not None and asked.returncode == 0 else []
+    found = [line.partition("=")[2].strip() for line in lines if line.startswith("SchedulerParameters ")]
+    if not found:
+        return f"and add {NOHOLD} to SchedulerParameters, behind what stands there (Slurm was not asked)"
+    present = [word for word in found[0].split(",") if word not in ("", "(null)")]
+    if NOHOLD in present:
+        return f"SchedulerParameters has {NOHOLD} already."
+    merged = ",".join([*present, NOHOLD])
+    return f"and add {NOHOLD} to SchedulerParameters, in its one line:\nSchedulerParameters={merged}"
 
 
 def _understood(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:

@@ -23,6 +23,7 @@ from ftrun.slurm.client.cluster import (
     NodeUsage,
     PartitionRow,
     Rights,
+    StepFiles,
     SubmitRequest,
     Submitted,
 )
@@ -114,6 +115,11 @@ class CommandCluster:
         """One job in full, DerivedExitCode included; None when Slurm does not know the id (any more)."""
         answer = self._read(["scontrol", "-d", "-o", "show", "job", job_id], accept=_only_unknown_ids)
         return parse.parse_details(answer.stdout, job_id)
+
+    def step_files(self, job_id: str) -> tuple[StepFiles, ...]:
+        """By the records of the steps."""
+        answer = self._read(["scontrol", "-o", "show", "step", _checked(job_id)], accept=_only_unknown_ids)
+        return parse.parse_step_files(answer.stdout)
 
     def stays(self, job_id: str) -> tuple[NodeUsage, ...]:
         """Where a job has been: from the controller, and from accounting, which knows former launches, too."""

@@ -124,8 +124,11 @@ def make_advice(
     saved: CheckpointTiming | None = None,
     cost_s: float | None = None,
     every_s: float | None = None,
+    seen: bool = True,
 ) -> Advice:
-    """The advice for a run. `saved`: timing of its checkpoints; `cost_s`, `every_s`: given by the user."""
+    """The advice for a run. `saved`: timing of its checkpoints; `cost_s`, `every_s`: given by the user; `seen`:
+    whether it has any checkpoint.
+    """
     hours = node_hours(run, now_s)
     rates_of = fault_rates(run, hours)
     events = rates_of[0].events
@@ -133,7 +136,8 @@ def make_advice(
     reckoned = met / days * 1000.0
     least, most = rate_interval(met, days)
     between_s = _between(reckoned, nodes), _between(most * 1000.0, nodes), _between(least * 1000.0, nodes)
-    figures = _figures(run, nodes, saved, cost_s, every_s)
+    never = 0.0 if seen or every_s is not None else max(LEAST_S, hours * 3600.0 / nodes)
+    figures = _figures(run, nodes, saved, cost_s, every_s, never_s=never)
     share = _node_share(run)
     best_s = max(LEAST_S, daly_s(figures["checkpoint cost"].seconds, between_s[0]))
     have = int(run.settings.get("spares") or 0)
@@ -167,7 +171,8 @@ def make_advice(
         choices=tuple(choices),
         best_spares=best.spares,
         words=(
-            *_advice_lines(run, events, hours, choices, best),
+            *([_unseen(run)] if never else []),
+            *_advice_lines(run, events, hours, choices, best, seen=not never),
             *_growth_advice(run, nodes, figures, now_s),
         ),
     )
@@ -228,8 +233,15 @@ def checkpoint_timing(saves: Sequence[tuple[int, float]], step_s: float | None) 
 
 
 def _figures(
-    run: Run, nodes: int, saved: CheckpointTiming | None, cost_s: float | None, every_s: float | None
+    run: Run,
+    nodes: int,
+    saved: CheckpointTiming | None,
+    cost_s: float | None,
+    every_s: float | None,
+    *,
+    never_s: float,
 ) -> Mapping[str, Figure]:
+    """`never_s`: how long a run that never saved has worked; 0 for one that did."""
     assumed = Scenario((), {"nodes": float(nodes)})
     default = "assumed, as in ftrun simulate"
     every = Figure(assumed["checkpoint-every"], default)
@@ -238,6 +250,8 @@ def _figures(
         every = Figure(saved.work_s, "from the checkpoints on disk", saved.gaps)
         if saved.cost_s is not None:
             cost = Figure(saved.cost_s, "from the checkpoints on disk, beyond the usual steps", saved.gaps)
+    if never_s:
+        every = Figure(never_s, "no checkpoint was seen: all its work so far")
     if every_s is not None:
         every = Figure(every_s, "given")
     if cost_s is not None:
@@ -295,25 +309,35 @@ def _restart_s(figures: Mapping[str, Figure], spares: int, share: float, queue_s
 # ---------------------------------------------------------------------- in words
 
 
+def _unseen(run: Run) -> str:
+    """The first thing to do for a run of which no checkpoint was seen."""
+    pattern = str(run.settings.get("checkpoint") or "")
+    where = f"nothing matches {pattern}" if pattern else "no setting says where it saves"
+    return (
+        f"no checkpoint of this run was seen ({where}), so a fault loses all its work: have the script save, and"
+        " submit it with --ft-checkpoint='GLOB' --ft-resume-arg='--resume={checkpoint}'"
+    )
+
+
 def _advice_lines(
-    run: Run, events: int, hours: float, choices: Sequence[Choice], best: Choice
+    run: Run, events: int, hours: float, choices: Sequence[Choice], best: Choice, *, seen: bool
 ) -> tuple[str, ...]:
     now, better = choices[0], choices[1]
     prior = f"{PRIOR_EVENTS} faults in {PRIOR_NODE_DAYS:,} node-days of {PRIOR}"
     if not events:
         told = [
-            f"no fault in {hours:,.0f} node-hours yet: the rate is that of one fault in these node-hours added to a published training ({prior})"
+            f"no fault in {hours:,.1f} node-hours yet: the rate is that of one fault in these node-hours added to a published training ({prior})"
         ]
     else:
         count = "1 fault" if events == 1 else f"{events} faults"
         told = [f"{count} in {hours:,.1f} node-hours" + FEW * (events < 10)]
     gain = better.goodput - now.goodput
     if gain > 0.002:
-        told.append(
-            f"a checkpoint every {better.every_s:.0f} s of work instead of {now.every_s:.0f}: {gain:+.1%}"
-        )
+        instead = f"instead of {now.every_s:.0f}" if seen else "instead of none"
+        told.append(f"a checkpoint every {better.every_s:.0f} s of work {instead}: {gain:+.1%}")
     else:
-        told.append("the interval between checkpoints is good as it is")
+        kept = "is good as it is" if seen else "hardly matters yet: it has worked for too short a time"
+        told.append(f"the interval between checkpoints {kept}")
     if best.spares:
         told.append(f"{_spares(best.spares)}: the best share of all node-hours, the spares' own included")
     else:
@@ -379,14 +403,28 @@ def advise(name: Name, cost: Cost = "", every: Every = "", nodes: Nodes = "", js
         raise UserError(f"--{error}") from None
     if not wanted:
         raise UserError(f"{run.id} has not had nodes yet; give their number: --nodes=N", 1)
-    found = make_advice(
-        run, time.time(), nodes=wanted, saved=_written(run_dir, run), cost_s=cost_s, every_s=every_s
-    )
+    found = _advice(run_dir, run, wanted, cost_s, every_s)
     if json:
         common.print_json(asdict(found))
     else:
         _show(found)
     return 0
+
+
+def advice_words(run_dir: str, run: Run) -> tuple[str, ...]:
+    """The advice for a run, a sentence each; () before it has had nodes."""
+    nodes = _nodes(run_dir, run)
+    return _advice(run_dir, run, nodes).words if nodes else ()
+
+
+def _advice(
+    run_dir: str, run: Run, nodes: int, cost_s: float | None = None, every_s: float | None = None
+) -> Advice:
+    written = _written(run_dir, run)
+    step_s = next((one.step_s for one in reversed(run.attempts) if one.step_s), None)
+    saved = checkpoint_timing([(step, at) for step, at in written if step is not None], step_s)
+    seen = bool(written or run.best_checkpoint)
+    return make_advice(run, time.time(), nodes=nodes, saved=saved, cost_s=cost_s, every_s=every_s, seen=seen)
 
 
 def _nodes(run_dir: str, run: Run) -> int:
@@ -395,24 +433,21 @@ def _nodes(run_dir: str, run: Run) -> int:
     return in_allocation.active_nodes_of_run(run_dir) or max(used, default=0)
 
 
-def _written(run_dir: str, run: Run) -> CheckpointTiming | None:
-    """The timing of the checkpoints on disk; None if there are too few."""
+def _written(run_dir: str, run: Run) -> list[tuple[int | None, float]]:
+    """The complete checkpoints on disk: the step in the name, and when it was written."""
     chosen = {**settings.defaults(), **run.settings}
     folder = submission_context.cwd(run_dir)
     if not folder:
-        return None
+        return []
     paths = checkpoints.complete_checkpoints(
         str(chosen["checkpoint"]), marker=str(chosen["checkpoint-marker"]), cwd=folder
     )
     saves = [(checkpoints_names.step_of(path), checkpoints.modified_s(path)) for path in paths]
-    step_s = next((one.step_s for one in reversed(run.attempts) if one.step_s), None)
-    return checkpoint_timing(
-        [(step, at) for step, at in saves if step is not None and at is not None], step_s
-    )
+    return [(step, at) for step, at in saves if at is not None]
 
 
 def _show(found: Advice) -> None:
-    print(f"{found.run}: {found.nodes} nodes\n")
+    print(f"{found.run}: {found.nodes} node{'s' if found.nodes > 1 else ''}\n")
     common.print_table(
         ["CLASS", "FAULTS", "PER 1000 NODE-DAYS", "95 % INTERVAL"],
         [

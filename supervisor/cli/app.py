@@ -108,10 +108,26 @@ def _options(
     return None
 
 
+_MEANT = {
+    **dict.fromkeys(("run", "submit", "start", "launch", "train"), "did you mean `ftrun sbatch`?"),
+    **dict.fromkeys(("list", "ls", "ps", "jobs", "squeue"), "did you mean `ftrun status`?"),
+    **dict.fromkeys(("kill", "scancel", "delete"), "did you mean `ftrun cancel`?"),
+    **dict.fromkeys(("sacct", "events"), "did you mean `ftrun history`?"),
+    **dict.fromkeys(("why", "reason"), "did you mean `ftrun explain`?"),
+    "srun": "write srun in the script that ftrun sbatch submits",
+    "salloc": "ftrun looks after batch jobs: `ftrun sbatch SCRIPT`",
+    "sinfo": "did you mean `ftrun nodes`?",
+}
+"""Other programs' words for what a person may want of ftrun."""
+
+
 def _no_such_command(typed: str) -> str:
-    near = difflib.get_close_matches(typed, COMMANDS, n=1, cutoff=0.5)
+    known = [
+        name for name in ("sbatch", *COMMANDS) if name != "prune" or typed.startswith("pr")
+    ]  # it removes
+    near = difflib.get_close_matches(typed, known, n=1, cutoff=0.6)
     hint = f"did you mean `ftrun {near[0]}`?" if near else "`ftrun --help` lists them"
-    return f"no such command: {typed}; {hint}"
+    return f"no such command: {typed}; {_MEANT.get(typed, hint)}"
 
 
 def _one_line(error: typer.TyperException) -> str:

@@ -12,8 +12,8 @@ from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.config import sources
 from ftrun.supervisor.config import trust as config_trust
-from ftrun.supervisor.config.settings import SETTINGS, format_value
-from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.config.settings import SETTINGS, format_value, lookup
+from ftrun.supervisor.model.errors import SettingError, UserError
 
 app = typer.Typer(help="The settings in force, and where each value came from.", no_args_is_help=True)
 
@@ -24,15 +24,23 @@ def _group() -> None:
 
 
 @app.command("show")
-def show_settings(json: Json = False) -> None:
-    """Show every setting in force in this folder and environment, the layer that set it, where, and what the
-    site has locked.
+def show_settings(
+    names: Annotated[list[str] | None, argument("SETTING...", "Only these settings.")] = None,
+    *,
+    json: Json = False,
+) -> None:
+    """Show every setting in force in this folder and environment, what it means, the layer that set it, where,
+    and what the site has locked.
 
     The #FTRUN lines of a script and the command line of `ftrun sbatch` override what is shown.
     """
     cwd = os.getcwd()
     loaded = sources.load(cwd, os.environ)
-    rows = [_row(loaded, key) for key in SETTINGS]
+    try:
+        keys = [lookup(name.removeprefix("--").removeprefix("ft-")).key for name in names or SETTINGS]
+    except SettingError as error:
+        raise UserError(str(error)) from None
+    rows = [_row(loaded, key) for key in keys]
     for line in [*loaded.ignored, *([loaded.untrusted] if loaded.untrusted else [])]:
         print(f"ftrun: {line}", file=sys.stderr)
     if json:
@@ -41,8 +49,8 @@ def show_settings(json: Json = False) -> None:
         common.print_json({"files": files, **told, "home": loaded.home(os.environ), "settings": rows})
         return
     common.print_table(
-        ("setting", "value", "from", "where"),
-        [(row["key"], row["text"] or "-", row["layer"], _where(row)) for row in rows],
+        ("setting", "value", "from", "where", "meaning"),
+        [(row["key"], row["text"] or "-", row["layer"], _where(row), row["meaning"]) for row in rows],
     )
 
 
@@ -62,6 +70,7 @@ def _row(loaded: sources.Config, key: str) -> dict[str, Any]:
         "layer": layer,
         "where": where,
         "locked": loaded.locked.get(key),
+        "meaning": SETTINGS[key].doc,
     }
 
 

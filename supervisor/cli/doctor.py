@@ -37,7 +37,8 @@ def doctor(
         bool, option("--units", "Print only a systemd user unit, a crontab line and a scrontab entry.")
     ] = False,
     cron: Annotated[
-        bool, option("--cron", "Print only the crontab lines of the site: ftrun recheck and ftrun site.")
+        bool,
+        option("--cron", "Print only the site's crontab: ftrun recheck; with a site-spool also ftrun site."),
     ] = False,
     json: Json = False,
 ) -> int:
@@ -48,7 +49,10 @@ def doctor(
     home = common.home()
     env = dict(os.environ)
     if cron:
-        lines = supervise.site_crontab(home, env)
+        from ftrun.supervisor.config import sources
+
+        spool = sources.load(os.getcwd(), env).text("site-spool")
+        lines = supervise.site_crontab(home, env, spool=bool(spool))
         if json:
             common.print_json({"crontab": lines})
         else:
@@ -142,12 +146,14 @@ def examine(home: str, cluster: Cluster, env: dict[str, str], *, nodes: bool) ->
     yield _client(env)
     yield from _site_service(env)
     yield _folder(home)
-    yield _shared(home, cluster)
+    seen = list(_from_a_node(home, env)) if nodes else []
+    if Finding(FOLDER_SEEN, "ok", "") not in [Finding(one.check, one.state, "") for one in seen]:
+        yield _shared(home, cluster)
     yield _logout()
     yield _supervisor(home)
     yield from _capability_findings("here", node_monitor.checks_by_family())
+    yield from seen
     if nodes:
-        yield from _from_a_node(home, env)
         told = visible_on_node(home, env)
         if told is not None:
             yield from _capability_findings(*told)
@@ -338,6 +344,7 @@ def _capability_findings(where: str, found: Mapping[str, list[str]]) -> Iterator
         yield Finding(f"seen {where}: {sight.family}", state, sight.what, sight.mend)
 
 
+FOLDER_SEEN = "folder seen from a node"
 # -P: a folder `ftrun` in the current directory is not this program.
 _NODE_PROBE = 'test -w "$1" && echo folder; "$2" -P -c "import ftrun.hooks" 2>/dev/null && echo python; IFS=:; for d in $PATH $3; do c=$(readlink -f "$d/scontrol") && [ -x "$c" ] && echo "slurm $c $d $("$c" --version)"; done; date +%s.%N; hostname'
 
@@ -359,7 +366,7 @@ def _from_a_node(home: str, env: dict[str, str]) -> Iterator[Finding]:
     host, stamp = lines[-1], lines[-2]
     skew_s = max(started - float(stamp), float(stamp) - time.time(), 0.0)
     for check, holds, otherwise, what, mend in (
-        ("folder seen from a node", "folder" in lines, "bad", f"{home} on {host}", "set `home` to a folder on a file system that the nodes see"),
+        (FOLDER_SEEN, "folder" in lines, "bad", f"{home} on {host}", "set `home` to a folder on a file system that the nodes see"),
         ("interpreter seen from a node", "python" in lines, "warn", f"{python} on {host}", "install ftrun where nodes see it; attempts start all the same, but without checks and agent on the nodes"),
         ("clock of a node", skew_s <= CLOCK_SKEW_MAX_S, "warn", f"{host}: {skew_s:.1f} s off", "chrony on the nodes; times in reports are off"),
     ):  # fmt: skip

@@ -6,10 +6,10 @@ import sys
 import time
 from typing import Annotated, Any
 
-from ftrun.hooks.runtime.formats import clock_text, duration_text
+from ftrun.hooks.runtime.formats import duration_text
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.cli import common
-from ftrun.supervisor.cli.options import Json, Name, option
+from ftrun.supervisor.cli.options import Json, Name, argument, option
 from ftrun.supervisor.controller import drain
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.reports import view_checkpoints, view_run
@@ -18,19 +18,25 @@ ASKED_SHOWN_S = 86_400.0
 
 
 def status(
-    every: Annotated[bool, option("--all -a", "Also show runs that are over.")] = False, json: Json = False
+    names: Annotated[
+        list[str] | None, argument("RUN|JOBID...", "Only these runs, also where they are over.")
+    ] = None,
+    *,
+    every: Annotated[bool, option("--all -a", "Also show runs that are over.")] = False,
+    json: Json = False,
 ) -> int:
     """Show the runs under supervision, and who supervises them."""
     home_dir = common.home()
-    found = common.all_runs(home_dir)
+    named = [common.find_run(name) for name in dict.fromkeys(names or ())]
+    found = named or common.all_runs(home_dir)
     runs = [run for _, run in found]
-    shown = [run for run in runs if every or not run.final or run.paused]
+    shown = [run for run in runs if names or every or not run.final or run.paused]
     watch = common.supervisor_state(home_dir)
     open_runs = sum(not run.final for run in runs)
     restarted = bool(open_runs) and not watch.watched and common.ensure_supervisor(home_dir)
     now = time.time()
-    shown = [drain.with_answers(run, now) for run in shown]
     folders = {run.id: folder for folder, run in found}
+    shown = [view_run.with_present_step(folders[run.id], drain.with_answers(run, now), now) for run in shown]
     rows = [
         view_run.run_row(run, now) | {"staged": view_checkpoints.staged_facts(folders[run.id], run)}
         for run in shown
@@ -52,7 +58,8 @@ def status(
             [_cells(row) for row in rows],
         )
     else:
-        print("no run is under supervision" + ("" if every else "; runs that are over: ftrun status --all"))
+        over = any(run.final for run in runs) and not every
+        print("no run is under supervision" + ("; runs that are over: ftrun status --all" if over else ""))
     for row in rows:
         _say_asked(row, now)
     _say_watch(watch, open_runs, restarted, now)
@@ -129,7 +136,7 @@ def show(name: Name, json: Json = False) -> int:
     """Show one run in full: attempts, faults, budgets, exclusions."""
     run_dir, run = common.find_run(name)
     now = time.time()
-    run = drain.with_answers(run, now)
+    run = view_run.with_present_step(run_dir, drain.with_answers(run, now), now)
     staged = view_checkpoints.staged_facts(run_dir, run)
     facts = view_run.run_facts(run, now) | {
         "folder": run_dir,
@@ -335,5 +342,5 @@ def history(
 
 def _moment(at_s: float | None) -> str | None:
     """A moment of this year."""
-    clock = clock_text(at_s)
+    clock = view_run.clock_text(at_s)
     return clock and clock[5:]

@@ -55,13 +55,44 @@ def main(argv: Sequence[str]) -> int:
 
             is_real = not (asked.config.flag("dry-run") or asked.given.line.has("test-only"))
             in_allocation.check_stage_dir(asked.config.text("stage"), make=is_real)
+        _look_at_containers(asked)
         if asked.config.flag("dry-run"):
             return _dry_run(asked)
         if asked.given.line.has("test-only"):
             return _test_only(asked)
+        if any(word.startswith("--ft-") for word in asked.given.line.script_args):
+            print_notice(
+                "--ft- options behind the script are arguments of the script; settings stand before it"
+            )
     except PlainSubmission as plain:
-        return _plain(asked, plain.warning)
+        code = _plain(asked, plain.warning)
+        if asked.given.line.has("help") and code == 0:
+            print(
+                "\nSettings of ftrun: --ft-NAME=VALUE before the script; `ftrun config show` lists them with their meanings."
+            )
+        if code and plain.unknown:
+            from ftrun.supervisor.submission import misread
+
+            if meant := misread.setting_meant(plain.unknown):
+                print_notice(meant)
+        return code
     return _submit(asked)
+
+
+def _look_at_containers(asked: Submission) -> None:
+    """Say what the script's containers will not see; refuse with `strict`. Raises UserError."""
+    if not any(
+        word in asked.script for word in (b"--container-", b"apptainer", b"singularity", b"podman", b"docker")
+    ):
+        return
+    from ftrun.supervisor.submission import container_calls
+
+    env = {name: value for name, value in asked.env.items() if not name.startswith(("FTRUN_", "SLURM_"))}
+    told = container_calls.remarks(asked.script, env, asked.config.values, asked.config.home(asked.env))
+    if told and asked.config.flag("strict"):
+        raise UserError(f"{told[0]}; nothing was submitted (strict)")
+    for line in told:
+        print_notice(line)
 
 
 def _submit(asked: Submission) -> int:
@@ -85,6 +116,10 @@ def _submit(asked: Submission) -> int:
 
 def _plain(asked: Submission, warning: str = "") -> int:
     """Call sbatch with the user's own words, as if ftrun were not there."""
+    if asked.given.line.own:
+        from ftrun.supervisor.submission import misread
+
+        misread.refuse_shifted(asked.given.line, asked.typed, has_script=bool(asked.script))
     stdin = _replayed(asked.script) if asked.source == "stdin" and asked.script else None
     code = sbatch_process.run_through(asked.sbatch, asked.argv, asked.raw_env, stdin=stdin)
     if code == 0 and warning:

@@ -194,6 +194,9 @@ def recheck(
     dry_run: Annotated[
         bool, option("--dry-run", "Check the nodes and print what would be done; change and record nothing.")
     ] = False,
+    quiet: Annotated[
+        bool, option("--quiet -q", "Print nothing where there is nothing to do; for cron.")
+    ] = False,
     json: Json = False,
 ) -> int:
     """Check the nodes that ftrun drained (by its drain reason), and return to service those that pass several
@@ -231,8 +234,8 @@ def recheck(
     elif lines:
         rows = [[n.node, n.state, n.why, n.reason or None] for n in lines]
         common.print_table(["NODE", "STATE", "WHY", "REASON"], rows)
-    elif sys.stdout.isatty() and not wanted:
-        print("no node has a drain reason of ftrun")
+    elif not wanted and not quiet:
+        print("nothing to do: no node has a drain reason of ftrun")
     others = sorted(set(wanted) - {line.node for line in lines})
     if others:
         print(f"ftrun: {nodeset.fold(others)}: not drained by ftrun; left alone", file=sys.stderr)

@@ -278,19 +278,20 @@ TEXTS = {"systemd": unit, "cron": crontab, "scrontab": scrontab}
 """Kind -> function of (home, environment) that returns the text."""
 
 
-def site_crontab(home: str, env: Mapping[str, str]) -> str:
-    """Crontab lines for root or SlurmUser: `ftrun recheck`, and `ftrun site` where no systemd unit runs it.
+def site_crontab(home: str, env: Mapping[str, str], *, spool: bool) -> str:
+    """Crontab lines for root or SlurmUser: `ftrun recheck`, and `ftrun site` if the settings name a `spool` and no
+    systemd unit runs it.
 
     PATH is this shell's: the checks of a recheck need the site's own tools.
     """
     path = env.get("PATH", os.defpath)
     call = _call(home, {key: value for key, value in env.items() if key in _KEPT[:2]}, path=False, once=False)
     call = call.replace("%", "\\%")
-    return (
+    lines = (
         f"# crontab -e as root or SlurmUser, on one host that reaches the nodes by SSH\nPATH={path}\n"
-        f"*/5 * * * * {call} recheck >>/var/log/ftrun-recheck.log 2>&1\n"
-        f"* * * * * {call} site --once >>/var/log/ftrun-site.log 2>&1\n"
+        f"*/5 * * * * {call} recheck --quiet >>/var/log/ftrun-recheck.log 2>&1\n"
     )
+    return lines + (f"* * * * * {call} site --once >>/var/log/ftrun-site.log 2>&1\n" if spool else "")
 
 
 def _variables(home: str, env: Mapping[str, str], *, path: bool = True) -> list[tuple[str, str]]:

@@ -42,7 +42,8 @@ def record_end(
     number = ctx.attempt.launch.number if launch is None else launch
     job, started_at_s = (row.raw_job_id or row.job_id, row.start_time_s) if row is not None else ("", None)
     data = launch_exit(ctx, state, reason, nodes, job=job, launch=number, started_at_s=started_at_s)
-    data |= {"slurm_end_s": row.end_time_s if row is not None else None}
+    if row is not None:  # a short job is over before it is seen running
+        data |= {"slurm_start_s": row.start_time_s if nodes else None, "slurm_end_s": row.end_time_s}
     ctx.observations.per_start(observe.EndedScript).log_quiet.stop()
     ctx.record(kind, launch=number, **data)
 

@@ -365,7 +365,7 @@ def _by_signature(case: Case, signature: Signature) -> Diagnosis:
         exclude=signature.exclude and not who.everywhere and (bool(who.names) or broken),
         confidence=confidence,
         signature=signature.id,
-        title=signature.title,
+        title=_title(signature, lines),
         because=proofs(lines),
         advice=signature.advice or CLASS_DEFAULTS[signature.fault].advice,
         blame=Blame.CLUSTER if who.everywhere else signature.blame,
@@ -373,6 +373,12 @@ def _by_signature(case: Case, signature: Signature) -> Diagnosis:
         sources=sources,
     )
     return context_rules.in_context(found, lines, case)
+
+
+def _title(signature: Signature, lines: Sequence[Evidence]) -> str:
+    """The signature's title; of a mistake in the script with the file, command or argument that its first line names."""
+    named = lines[0].captures.get("path", "") if lines and signature.fault is FaultClass.CONFIG else ""
+    return f"{signature.title}: {named}" if named else signature.title
 
 
 def _is_measured(signature: Signature) -> bool:

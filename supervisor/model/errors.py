@@ -52,6 +52,8 @@ def nearest_word(word: str, known: Iterable[str]) -> str:
         changes = _distance(word, candidate, least)
         if candidate.startswith(word) and word:
             changes = min(changes, 1)
+        elif len(word) > 3 and candidate.startswith(word[:-1]):  # retry, retries
+            changes = min(changes, 2)
         if changes < least:
             best, least = candidate, changes
     return best

@@ -187,6 +187,7 @@ def _ended(run: Run, record: Record) -> Run:
         data.get("derived_exit_code", 0),
         at_s=record["at"],
         slurm_at_s=data.get("slurm_end_s"),
+        slurm_started_at_s=data.get("slurm_start_s"),
         preempted=bool(data.get("preempted")),
     )
     run = _at_launch(run, record["launch"]).with_launch(

@@ -118,6 +118,7 @@ class LaunchEnd:
     derived_exit_code: int = 0
     at_s: float | None = None  # when we saw it
     slurm_at_s: float | None = None  # when it was, as Slurm says; None where it does not
+    slurm_started_at_s: float | None = None  # when the launch had started, likewise
     preempted: bool = False  # Slurm had taken its nodes for another job by then, in whatever state
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
-from ftrun.hooks.runtime.formats import clock_text
 from ftrun.slurm import records
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.config.node_counts import sizes_of_settings
@@ -22,6 +21,11 @@ from ftrun.supervisor.model.stop_conditions import StopConditions
 from ftrun.supervisor.model.types import CLASS_RULES, UNLIMITED, FaultClass
 from ftrun.supervisor.policy import estimates
 from ftrun.supervisor.policy.policy_input import limits_from
+
+
+def clock_text(at_s: float | None) -> str | None:
+    """A moment by the local clock: `2026-12-24 18:00:00`; None for none."""
+    return None if at_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
 
 
 def companion_facts(one: Companion) -> dict[str, Any]:
@@ -80,6 +84,33 @@ COMPANION_LINES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "companion.ended": lambda d: f"{_which(d)} was cancelled: {d['reason']}",
     "companion.gone": _gone,
 }  # fmt: skip
+
+
+STEP_TAIL_BYTES = 1 << 16
+
+
+def with_present_step(run_dir: str, run: Run, now_s: float) -> Run:
+    """The run with the step that the end of its live log shows: the journal notes one a minute."""
+    attempt = run.attempt
+    if attempt is None or run.final or attempt.launch.end.state:
+        return run
+    from ftrun.supervisor.store import attempt_dir
+    from ftrun.supervisor.telemetry.progress import ProgressReader
+
+    record = attempt_dir.latest_start_record(run_dir, attempt.number, attempt.launch.number)
+    try:
+        with open(record.stdout if record else "", "rb") as stream:
+            begin = max(record.stdout_offset_bytes if record else 0, stream.seek(0, 2) - STEP_TAIL_BYTES)
+            stream.seek(begin)
+            text = stream.read(STEP_TAIL_BYTES)
+    except (OSError, ValueError):  # the log is gone, elsewhere, or none
+        return run
+    reader = ProgressReader(start_offset_bytes=begin)
+    reader.feed(text, now_s)
+    progress = reader.at_rest()[0]
+    step = progress.step if progress is not None else None
+    noted = attempt.last_step if attempt.last_step is not None and len(attempt.begun) < 2 else -1
+    return run if step is None or step <= noted else run.with_attempt(last_step=step, stepped_at_s=now_s)
 
 
 def run_row(run: Run, now_s: float) -> dict[str, Any]:
@@ -218,6 +249,7 @@ def attempt_facts(attempt: Attempt, full: int = 0) -> dict[str, Any]:
         " passed_over=launch.start.passed_over last_step tasks failed_tasks",
     )
     return facts | {
+        "started_at": facts["started_at"] or attempt.launch.end.slurm_started_at_s,
         "inside": _inside(attempt, full),
         "companions": [companion_facts(one) for one in attempt.companions],
         "starts": [records.columns(one, _START) for one in attempt.begun],

@@ -183,6 +183,11 @@ def latest_start_record(run_dir: str, attempt: int, launch: int) -> LaunchRecord
     return next((one for one in found if one is not None), None) or launch_record(run_dir, attempt, launch)
 
 
+def start_numbers(run_dir: str, attempt: int, launch: int) -> list[int]:
+    """The starts of the script in a launch that left a record, sorted; the first one is always among them."""
+    return sorted({1, *_numbers(_dir(run_dir, attempt), f"begun.{launch}.")})
+
+
 def next_launch_record(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
     """The first launch after this one that left a record in its attempt; None while there is none."""
     after = [number for number in launch_numbers(run_dir, attempt) if number > launch]

@@ -44,10 +44,12 @@ class Submission:
         "sbatch",
         "script",
         "script_path",
+        "typed",
         "version",
     )
 
     def __init__(self, argv: Sequence[str], raw_env: dict[bytes, bytes]) -> None:
+        self.typed = tuple(argv)
         self.argv = list(argv)  # sbatch's only, once `given` is there
         self.raw_env = raw_env
         self.env = {os.fsdecode(key): os.fsdecode(value) for key, value in raw_env.items()}
@@ -139,11 +141,14 @@ class Submission:
 
 
 class PlainSubmission(Exception):
-    """The submission goes to sbatch unchanged. `warning` is printed if sbatch creates a job."""
+    """The submission goes to sbatch unchanged. `warning` is printed if sbatch creates a job; `unknown`: the option
+    that is in no table.
+    """
 
-    def __init__(self, warning: str = "") -> None:
+    def __init__(self, warning: str = "", unknown: str = "") -> None:
         super().__init__(warning)
         self.warning = warning
+        self.unknown = unknown
 
 
 def read_submission(asked: Submission, script: bytes = b"") -> None:
@@ -165,8 +170,9 @@ def _split(asked: Submission) -> None:
         _ask_sbatch(asked)
         try:
             asked.given.line = options.split(typed, version=asked.version, extra=asked.extra, own=takes_value)
-        except OptionError:
-            raise PlainSubmission("its options were not understood") from None
+        except OptionError as error:
+            unknown = error.name if isinstance(error, options.UnknownOption) else ""
+            raise PlainSubmission("its options were not understood", unknown) from None
     except options.MissingValue as error:
         raise UserError(str(error)) from None
     except OptionError:
@@ -181,7 +187,7 @@ def _split(asked: Submission) -> None:
         try:
             settings.parse(name, True if value is None else value)
         except errors.SettingError as error:
-            raise UserError(f"--ft-{name}: {error}") from None
+            raise UserError(f"--ft-{name}: {str(error).removeprefix(f'{name}: ')}") from None
 
 
 def takes_value(name: str) -> bool:
@@ -234,6 +240,10 @@ def _read_script(asked: Submission) -> None:
     elif asked.script:
         asked.script_path = line.script or ""
     elif line.script is None:
+        if line.own and os.isatty(0):
+            from ftrun.supervisor.submission import misread
+
+            misread.refuse_shifted(asked.given.line, asked.typed, has_script=bool(asked.script))
         with open(0, "rb", closefd=False) as stream:
             asked.script = stream.read()
     else:
@@ -245,7 +255,11 @@ def _read_script(asked: Submission) -> None:
             raise PlainSubmission from None  # sbatch cannot open it either and says so
     try:
         asked.given.head = directive_lines(asked.script, asked.told)
-    except (options.Ambiguous, options.UnknownOption):
+    except (options.Ambiguous, options.UnknownOption) as error:
+        if error.name.startswith("ft-"):
+            raise UserError(
+                f"#SBATCH --{error.name}: sbatch knows no settings of ftrun; write #FTRUN --{error.name[3:]} in its place"
+            ) from None
         _ask_sbatch(asked)
         try:
             asked.given.head = directive_lines(asked.script, asked.told)

@@ -26,6 +26,7 @@ from ftrun.slurm.client.cluster import (
     NodeUsage,
     PartitionRow,
     Rights,
+    StepFiles,
     SubmitRequest,
     Submitted,
 )
@@ -198,6 +199,11 @@ class MemoryCluster:
         """What it says of itself."""
         self._reading()
         return facts_of(self._name, self.engine.timing, requeues=self.engine.requeue_default)
+
+    def step_files(self, job_id: str) -> tuple[StepFiles, ...]:
+        """Its steps write where their jobs do."""
+        self._reading()
+        return ()
 
     def reserved(self, name: str) -> tuple[str, ...]:
         """The nodes that `reservations` sets aside; nobody is kept off them."""

@@ -176,7 +176,10 @@ class Laws:
         # What nobody looked at (no answer to the first submission, a cancel, a rank that woke up) nobody can know.
         attempt, launch, before = self.sick.get(path, (0, 0, 0))
         later = self._diagnoses(self.records())[before:] + self._diagnoses(self.agent_records(start))
-        looked = any((r["attempt"], r.get("launch", 0)) == (attempt, launch) for r in later)
+        # Where the nodes did not see the run's folder, the supervisor knows no log of the launch; its agent does.
+        where = (attempt, launch)
+        by = ("start.diagnosed", *(("diagnosed",) if where in self._launches_seen() else ()))
+        looked = any((r["attempt"], r.get("launch", 0)) == where and r["kind"] in by for r in later)
         if start.sick_from is not None and not start.launch.restarts and looked:
             self.breach(f"{start} resumes from {path}, which a diverged training wrote")
         # Two starts that made no step from one checkpoint speak against it, though it be whole: that is a choice (docs/policy.md).
@@ -199,6 +202,9 @@ class Laws:
         if start.step < newest and not start.launch.restarts:
             self.breach(f"{start} resumes at step {start.step} of {path or 'nothing'}, {newest} was saved")
         self.world.trace(f"  {start} resumes at step {start.step}")
+
+    def _launches_seen(self) -> set[tuple[int, int]]:
+        return {(r["attempt"], r["launch"]) for r in self.records() if r["kind"] == "launch.seen"}
 
     @staticmethod
     def _diagnoses(records: Iterable[journal.Record]) -> list[journal.Record]:

@@ -60,6 +60,17 @@ def test_a_run_without_faults_is_held_to_be_like_a_published_one() -> None:
     assert "no fault" in found.words[0]
 
 
+def test_a_run_that_never_saved_is_told_so_first() -> None:
+    """A fault loses all its work: that is its interval, and the setting that is missing stands in the first line."""
+    found = told(run(days=3.0), 3.0, seen=False)
+    assert found.figures["checkpoint interval"].seconds == pytest.approx(3.0 * DAY)
+    assert "no setting says where it saves" in found.words[0]
+    assert "--ft-checkpoint" in found.words[0]
+    assert found.choices[0].goodput < told(run(days=3.0), 3.0).choices[0].goodput
+    pattern = replace(run(), settings={"checkpoint": "ckpt/*.pt"})
+    assert "nothing matches ckpt/*.pt" in told(pattern, seen=False).words[0]
+
+
 def test_a_long_time_without_faults_speaks_for_the_run() -> None:
     """The longer it goes well, the better it is thought of."""
     assert told(run(days=30.0), 30.0).reckoned < told(run(days=3.0), 3.0).reckoned

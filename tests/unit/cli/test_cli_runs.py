@@ -281,6 +281,42 @@ def test_every_record_of_a_frozen_run_can_be_told(home: Path, capsys: pytest.Cap
     assert "" == capsys.readouterr().err
 
 
+def test_explain_is_short_and_tells_the_rest_on_request(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of each start the last stacks and ten lines of its logs; `--all` prints each."""
+    folder = home / "runs" / CUT
+    book = journal.Journal.open_epoch(
+        str(folder), epoch=99, writer="t", believed=journal.believed_lengths(str(folder))
+    )
+    for number in range(130):
+        book.append("stacks.taken", attempt=1, folder=f"stacks/{number}", nodes=["n0"])
+    for number in range(40):
+        seen: dict[str, Any] = {"signature": "s", "source": "log", "file": "a.out", "line": number}
+        book.append("evidence", attempt=1, key=str(number), text="odd", captures={}, **seen)
+    book.close()
+
+    assert 0 == main(["explain", CUT])
+    short = capsys.readouterr().out
+    assert 1 == short.count("stacks of the ranks")
+    assert "stacks/129" in short
+    assert short.count("a.out:") <= 10
+    assert f"ftrun explain {CUT} --all)" in short
+    assert 0 == main(["explain", CUT, "--all"])
+    whole = capsys.readouterr().out
+    assert (130, 40) == (whole.count("stacks of the ranks"), whole.count("a.out:"))
+
+
+def test_status_of_one_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`status RUN` shows that run alone, also where it is over."""
+    assert 0 == main(["status", RECOVERED, "--json"])
+    assert [RECOVERED] == [row["run"] for row in _json(capsys)["runs"]]
+    assert 0 == main(["status", RECOVERED, STOPPED])
+    assert 3 == len(capsys.readouterr().out.splitlines())
+    assert 2 == main(["status", "nobody-0001"])
+    assert "nobody-0001" in capsys.readouterr().err
+
+
 def test_logs_go_on_across_attempts(home: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     """Each attempt's part once, its boundary marked, though all wrote into one file."""
     _write_log(home, RECOVERED, "hello from attempt")

@@ -147,10 +147,13 @@ def test_what_is_locked_is_shown(
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(place.cwd)
     assert 0 == main(["config", "show"])
-    rows = {line.split()[0]: line.split(maxsplit=2)[2] for line in capsys.readouterr().out.splitlines()}
+    lines = capsys.readouterr().out.splitlines()
+    begin = lines[0].index("meaning")
+    rows = {line.split()[0]: line[:begin].split(maxsplit=2)[2].rstrip() for line in lines}
     assert f"site {place.site} (locked)" == " ".join(rows["retries"].split())
     assert rows["poll"].endswith(f"locked by {place.site}")
     assert rows["log-quiet"].endswith(str(place.user))
+    assert all(line[begin:].strip() for line in lines)
     assert 0 == main(["config", "show", "--json"])
     told = {row["key"]: row for row in json.loads(capsys.readouterr().out)["settings"]}
     assert (str(place.site), str(place.site), None) == tuple(
@@ -269,6 +272,10 @@ def test_config_show_tells_where_each_value_came_from(
     assert main(["config", "show"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert any(line.split()[:3] == ["exclude-for", "2h", "project"] for line in lines)
+    assert main(["config", "show", "--ft-exclude-for"]) == 0
+    assert 2 == len(capsys.readouterr().out.splitlines())
+    assert main(["config", "show", "exclude-fro"]) == 2
+    assert "did you mean 'exclude-for'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("source", ["file", "script", "environment", "command line"])

@@ -120,10 +120,14 @@ def test_a_unit_with_wrong_settings_is_not_started_for_ever(
     assert "RestartPreventExitStatus=2\n" in text
 
 
-def test_the_crontab_of_the_site_calls_commands_that_exist(home: Path, env: dict[str, str]) -> None:
-    calls = [line for line in supervise.site_crontab(str(home), env).splitlines() if line.startswith("*")]
-    called = [call.split(" -m ftrun.supervisor ")[1].split()[0] for call in calls]
-    assert called == ["recheck", "site"]
+@pytest.mark.parametrize(("spool", "commands"), [(True, ["recheck", "site"]), (False, ["recheck"])])
+def test_the_crontab_of_the_site_calls_commands_that_exist(
+    home: Path, env: dict[str, str], spool: bool, commands: list[str]
+) -> None:
+    """`ftrun site` only where a spool is set: without one it ends at once, with an error a minute."""
+    lines = supervise.site_crontab(str(home), env, spool=spool).splitlines()
+    called = [line.split(" -m ftrun.supervisor ")[1].split()[0] for line in lines if line.startswith("*")]
+    assert called == commands
     assert set(called) <= set(COMMANDS)
 
 
