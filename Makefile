@@ -6,7 +6,7 @@ RUNS ?= 10000
 HOURS ?= 1
 ROUNDS ?= 50
 
-.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds test-browser test-containers upgrade-drill
+.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds test-browser test-containers upgrade-drill test-frameworks
 
 check:
 	.ci/env dev
@@ -25,6 +25,11 @@ drills:
 
 proofs:
 	.ci/proofs
+
+test-frameworks:
+	.ci/env dev
+	tests/formats/environment
+	.venv/bin/python -m pytest -q -n 2 -m formats tests/frameworks
 
 test-formats:
 	.ci/env dev

@@ -35,6 +35,7 @@ ASKS_NO_SLURM = (
     "trust",
     "completion",
     "diagnose",
+    "init",
     "simulate",
     "__complete",
 )

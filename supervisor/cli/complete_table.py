@@ -12,7 +12,8 @@ __all__ = ["COMMANDS"]
 
 # fmt: off
 COMMANDS: Mapping[str, tuple[str, tuple[tuple[str, str, str], ...], tuple[str, ...], tuple[str, ...]]] = {
-    "": ("", (("-h --help", "", "Show this message and exit."), ("--version", "", "Print the version and exit.")), (), ("adopt", "status", "show", "logs", "explain", "history", "stats", "report", "cancel", "stop", "pause", "resume", "prune", "doctor", "supervise", "nodes", "preflight", "recheck", "site", "cache", "advise", "simulate", "cluster", "sandbox", "drill", "checkpoints", "config", "trust", "completion", "diagnose", "catalog")),
+    "": ("", (("-h --help", "", "Show this message and exit."), ("--version", "", "Print the version and exit.")), (), ("init", "adopt", "status", "show", "logs", "explain", "history", "stats", "report", "cancel", "stop", "pause", "resume", "prune", "doctor", "supervise", "nodes", "preflight", "recheck", "site", "cache", "advise", "simulate", "cluster", "sandbox", "drill", "checkpoints", "config", "trust", "completion", "diagnose", "catalog")),
+    'init': ('Propose the #FTRUN lines of a script', (('--write', '', 'Put the lines into the script'), ('--json', '', 'One JSON object on one line'), ('-h --help', '', 'Show this message and exit')), ('any',), ()),
     'adopt': ('Look after a job that was submitted by plain sbatch', (('--environment', 'any', 'Where later attempts take their environment from'), ('--json', '', 'One JSON object on one line'), ('-h --help', '', 'Show this message and exit')), ('any*',), ()),
     'status': ('The runs under supervision, and who supervises them', (('-a --all', '', 'Also show runs that are over'), ('--json', '', 'One JSON object on one line'), ('-h --help', '', 'Show this message and exit')), ('run*',), ()),
     'show': ('One run in full', (('--json', '', 'One JSON object on one line'), ('-h --help', '', 'Show this message and exit')), ('run',), ()),

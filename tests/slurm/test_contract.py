@@ -457,6 +457,17 @@ def test_dependents_are_found_and_moved(world: World) -> None:
     refused(lambda: world.cluster.set_dependency(waiting, f"afterok:{first}"))
 
 
+def test_the_owner_replaces_the_comment_of_a_job_that_lives(world: World) -> None:
+    """Words and a token; once the job has ended, Slurm refuses. Its script comes back as it was submitted."""
+    job = submit(world, "forever")
+    world.cluster.set_comment(job, "mine own ftrun:x-0001:0a1b2c3d:1")
+    assert row(world, job).comment == "mine own ftrun:x-0001:0a1b2c3d:1"
+    assert world.cluster.batch_script(job).startswith(b"#!/bin/")
+    world.cluster.cancel(job)
+    becomes(world, job, JobState.CANCELLED)
+    refused(lambda: world.cluster.set_comment(job, "late"))
+
+
 def test_a_queue_is_told_of_only_where_jobs_wait_for_nodes(world: World) -> None:
     """Not one that is held, nor one that could run; whose the jobs are does not matter."""
     held = submit(world, "forever", "-H")
