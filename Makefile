@@ -6,7 +6,7 @@ RUNS ?= 10000
 HOURS ?= 1
 ROUNDS ?= 50
 
-.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds test-first-days upgrade-drill
+.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds test-browser test-first-days upgrade-drill
 
 check:
 	.ci/env dev
@@ -45,6 +45,11 @@ test-slurm-matrix:
 test-accounting:
 	.ci/env accounting
 	.venv/bin/python -m pytest -q -m accounting tests/slurm
+
+# The report in a real headless Chromium: nothing on its console, nothing fetched, large ones open at once; leaves pictures of it in /tmp/ftrun-pages.
+test-browser:
+	.ci/env browser
+	.venv/bin/python -m pytest -q -n 0 -m browser tests/browser
 
 # A cluster on hosts of the tests' own (network namespaces with an sshd and a cron each), cut at each effect, with hosts that die; and on hosts without Slurm, by a bundle of downloaded packages. As root.
 test-cluster:

@@ -23,6 +23,9 @@ from hypothesis import HealthCheck, settings
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.slurm.sandbox.lifecycle import up
 from ftrun.slurm.sandbox.plan import SandboxError
+from tests.told import hide
+
+hide()
 
 # How long an example takes says how busy the machine is, and is no law of any property. `--hypothesis-profile hundred` tries more of them.
 settings.register_profile("hundred", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -35,7 +38,15 @@ for _name in ("fsync", "fdatasync"):
 
 DEADLINE_S = 900.0  # of one test, of its fixtures and of its clean-up: some five times what the longest takes on a machine with 2 busy cores
 
-LEFT_OUT = ("drills", "formats", "accounting", "vendors", "cluster")  # markers of what takes minutes
+LEFT_OUT = (
+    "drills",
+    "formats",
+    "accounting",
+    "vendors",
+    "cluster",
+    "browser",
+    "containers",
+)  # markers of what takes minutes
 
 # The files that take more than about 10 s on a machine with 2 cores: the longest first, by the processor time of all their processes,
 # and those that mostly wait for Slurm (release, contract, operator, sandbox) between those that compute.
@@ -116,6 +127,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "drills: takes minutes; left out unless asked for (-m drills, make drills)"
     )
     config.addinivalue_line(
+        "markers", "browser: pages in a real headless Chromium; left out unless asked for (make test-browser)"
+    )
+    config.addinivalue_line(
         "markers",
         "formats: checkpoints written anew by the real libraries; left out unless asked for (make test-formats)",
     )
@@ -129,6 +143,9 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers", "cluster: many ups and downs of a cluster; left out unless asked for (make test-cluster)"
+    )
+    config.addinivalue_line(
+        "markers", "containers: needs podman; left out unless asked for (make test-containers)"
     )
     if hasattr(config.option, "loadscopereorder"):
         # xdist would begin with the files of most tests, which are short.
@@ -193,13 +210,28 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
+def pytest_collection(session: pytest.Session) -> None:
+    """Let each of several workers begin with other files: what one has compiled the others load.
+
+    In a fresh clone they would else compile every file at the same time, each for itself. `_in_order` puts the tests in one order again.
+    """
+    config, here = session.config, Path(__file__).parent
+    if not hasattr(config, "workerinput") or [Path(one).absolute() for one in config.args] != [here]:
+        return
+    files = sorted(str(path) for path in here.rglob("test_*.py"))
+    worker = int(config.workerinput["workerid"].removeprefix("gw"))
+    begin = len(files) * worker // config.workerinput["workercount"]
+    config.args = files[begin:] + files[:begin]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the long proofs out of an ordinary run; of several workers, each has the files in the order in which to begin them."""
-    unasked = [name for name in LEFT_OUT if name not in config.option.markexpr]
-    long = [item for item in items if any(item.get_closest_marker(name) for name in unasked)]
+    unasked = {name for name in LEFT_OUT if name not in config.option.markexpr}
+    long = [item for item in items if any(mark.name in unasked for mark in item.iter_markers())]
     if long:
         config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
+        gone = {*long}
+        items[:] = [item for item in items if item not in gone]
     if hasattr(config, "workerinput"):
         _in_order(items)
 

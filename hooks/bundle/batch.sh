@@ -1204,6 +1204,7 @@ _ft_main() {
     _ft_look_at_logs 2
     _ft_look_inside
     _ft_pick_first
+    [ "$_ft_attempt.$_ft_launch" = 1.0 ] || _ft_tell_begin 2
     ( trap - EXIT; _ft_doubt_hook & _ft_record_launch; [ -z "$_ft_inside" ] || _ft_make_current ) &
     _ft_writer=$!
     [ -n "$_ft_tmp" ] || _ft_unpack
@@ -1275,6 +1276,7 @@ _ft_counter=
 _ft_bin=
 _ft_ended=
 _ft_no=1
+_ft_names_active=
 _ft_earlier=0
 _ft_perl=
 for _ft_i in /usr/bin/perl /bin/perl /usr/local/bin/perl; do

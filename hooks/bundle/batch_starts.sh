@@ -314,7 +314,13 @@ _ft_brief_shim() {
     set -- "$SLURM_JOB_ID" "$_ft_launch.$_ft_no" "$_ft_whole" "${_ft_not#,}" "$_ft_active" "$_ft_moved" "$_ft_front" "$_ft_label" "$_ft_out" "$_ft_again_side"
     [ -z "$_ft_spans" ] || set -- "$@" "$_ft_spans" "$_ft_names_active"
     _ft_quote "$@"
-    printf 'set -- %s\n' "$_ft_quoted" >"$_ft_talk/shim.$_ft_no"
+    _ft_text=
+    IFS=$_ft_nl
+    set -f
+    for _ft_i in $_ft_renv; do _ft_text="$_ft_text ${_ft_i%%=*}"; done
+    set +f
+    unset IFS
+    printf "_ft_shows=%s _ft_resumed_by='%s'; set -- %s\n" "$_ft_shows" "$_ft_text" "$_ft_quoted" >"$_ft_talk/shim.$_ft_no"
 } 2>/dev/null
 
 # Makes this start the present one of the attempt, for whoever holds the token of another. 1: the attempt is closed.
@@ -450,7 +456,7 @@ _ft_hear_agent() {
 }
 
 _ft_take_answer() {
-    _ft_text= _ft_wanted= _ft_class= _ft_added= _ft_joined= _ft_diverged= _ft_view= _ft_stands= _ft_reached=
+    _ft_text= _ft_wanted= _ft_class= _ft_why= _ft_added= _ft_joined= _ft_diverged= _ft_view= _ft_stands= _ft_reached=
     {
         read -r _ft_text
         while IFS= read -r _ft_line; do
@@ -458,6 +464,7 @@ _ft_take_answer() {
                 nodes=*) _ft_wanted=${_ft_line#*=} ;;
                 span=*) _ft_joined="$_ft_joined ${_ft_line#*=}" ;;
                 fault=*) _ft_class=${_ft_line#*=} ;;
+                why=*) _ft_why=${_ft_line#*=} ;; # the fault in words
                 skip=*) _ft_added=$_ft_added$_ft_nl${_ft_line#*=} ;;
                 poison=*) _ft_diverged=$_ft_diverged${_ft_line#*=}$_ft_nl ;;
                 had=1) _ft_had=1 ;; # the run has had a checkpoint
@@ -497,7 +504,20 @@ _ft_take_answer() {
     # A signal that nobody was there to get is nobody's; one that ends the job still does.
     _ft_is_ended_by_others && return 1
     _ft_got=
+    _ft_tell_begin 8
     return 0
+}
+
+# One line into the job's log about a start that is not the run's first: when, after what, from which checkpoint, on which nodes.
+# The text of the start begins behind it: a step in the name of a checkpoint is none that was made. stderr is descriptor $1.
+_ft_tell_begin() {
+    _ft_text="attempt $_ft_attempt"
+    [ "$_ft_launch" -eq 0 ] || _ft_text="$_ft_text, launch $_ft_launch"
+    [ "$_ft_no" -le 1 ] || _ft_text="$_ft_text, start $_ft_no in the same job"
+    [ -z "$_ft_why$_ft_fault" ] || _ft_text="$_ft_text, after ${_ft_why:-$_ft_fault}"
+    _ft_text="$_ft_text; from ${_ft_from:-the beginning}; on ${_ft_names_active:-${SLURM_JOB_NODELIST-}}"
+    printf 'ftrun: %s: %s begins: %s\n' "`date '+%F %T' 2>/dev/null`" "$_ft_run" "$_ft_text" 2>/dev/null
+    _ft_look_at_logs "$1"
 }
 
 # The nodes of list $1 become the active ones; those of the companions $2, words `job:nodes`, are among them: one that this job had

@@ -32,7 +32,11 @@ BATCH_SH: bytes = (
 COMPANION_SH: bytes = _read("companion.sh").replace(b"#ftrun-nodes#\n", _NODES)
 """The script of a companion job, which holds nodes for another one, with its `#!` line."""
 
-SHIM_SH: bytes = _read("shim.sh").replace(b"#ftrun-runner#\n", _RUNNER)
+SHIM_SH: bytes = (
+    _read("shim.sh")
+    .replace(b"#ftrun-containers#\n", _read("shim_containers.sh"))
+    .replace(b"#ftrun-runner#\n", _RUNNER)
+)
 """The shim in front of Slurm's srun, in a job that recovers inside its allocation."""
 
 SPAN_SH: bytes = _read("shim_span.sh")

@@ -14,6 +14,7 @@ _ft_talk=${0%/bin/srun}
 
 _ft_nl='
 '
+_ft_tab='	'
 # Slurm's own, by the PATH without this one and its like.
 _ft_real=
 IFS=:
@@ -52,7 +53,7 @@ _ft_read_word() {
                     --vers* | --wait-for* | --whole | --x11) ;;
                 # So do these of a container plug-in that many sites have.
                 --container-mount-home | --container-remap-root | --container-writable | --container-readonly | --container-entrypoint*) ;;
-                --accel* | --acco* | --acct* | --bb* | --bcast-* | --beg* | --auto* | --chd* | --clus* | --comm* | --const* | --container | --container-[eimnstw]* | --context | --core* | --cpu* | \
+                --accel* | --acco* | --acct* | --bb* | --bcast-* | --beg* | --auto* | --chd* | --clus* | --comm* | --const* | --container | --container-[eimnstuw]* | --context | --core* | --cpu* | \
                     --dead* | --delay* | --dep* | --dist* | --epi* | --err* | --exclude | --export* | --extra* | --gid | --gpu* | --gres* | --het* | --hint | \
                     --ign* | --inp* | --job* | --lic* | --mail* | --mcs* | --mem* | --minc* | --mins* | --mint* | --mpi | --msg* | --netw* | --node* | --nt* | \
                     --open* | --out* | --pack* | --part* | --power* | --pref* | --prio* | --prof* | --prol* | --qos | --rela* | --rese* | --reso* | --seg* | --sig* | \
@@ -126,7 +127,8 @@ _ft_now_of() {
 
 # What the call is, by its words: _ft_through is set where it is handed through.
 _ft_look() {
-    _ft_due= _ft_open=1 _ft_seen= _ft_through= _ft_named= _ft_cached_own_x= _ft_skipped= _ft_alone= _ft_unsure= _ft_wrapped=$_ft_pyz
+    _ft_due= _ft_open=1 _ft_seen= _ft_through= _ft_named= _ft_dealt=${SLURM_DISTRIBUTION-} _ft_cached_own_x= _ft_skipped= _ft_alone= _ft_unsure= _ft_wrapped=$_ft_pyz
+    _ft_boxed=${PYXIS_CONTAINER_IMAGE-}${PYXIS_CONTAINER_NAME-} _ft_mounts=
     _ft_lone= _ft_fed=1 _ft_nodes_said= _ft_tasks_said= _ft_each_said= _ft_mpi_said=${SLURM_MPI_TYPE-}
     for _ft_word in "$@"; do
         _ft_read_word "$_ft_word"
@@ -142,10 +144,14 @@ _ft_look() {
             --het-g* | --hetg* | --pack-g*) _ft_through=1 ;;
             --pty) _ft_wrapped= _ft_seen=${_ft_seen}p ;;
             --multi*) _ft_wrapped= _ft_cached_own= ;;
-            --bcast* | --container*) _ft_cached_own= ;;
+            --container-mounts) [ -n "$_ft_due" ] || _ft_mounts=$_ft_val ;;
+            --container-image | --container-name) _ft_boxed=1 ;;
+            --container | --container-id) _ft_wrapped= _ft_cached_own= ;; # an OCI bundle has its own list of mounts
+            --bcast*) _ft_cached_own= ;;
         esac
     done
     case $_ft_seen in *[hV]*) _ft_through=1 ;; esac
+    [ -z "$_ft_boxed" ] || _ft_cached_own=
     # Nobody's rank: what starts the ranks of its node.
     case ${_ft_word##*/} in orted | prted | hydra_pmi_proxy) _ft_wrapped= ;; esac
     [ -z "$_ft_open$_ft_unsure" ] || _ft_wrapped= _ft_cached_own=
@@ -168,7 +174,7 @@ _ft_weigh_word() {
         n | --ntasks) _ft_tasks_said=$_ft_val ;;
         --ntasks-per-n* | --tasks-p*) _ft_each_said=$_ft_val ;;
         --mpi) _ft_mpi_said=$_ft_val ;;
-        m | --dist*) case $_ft_val in arb* | plane*) _ft_lone="--distribution=$_ft_val counts the nodes of one job" ;; esac ;;
+        m | --dist*) _ft_dealt=$_ft_val && case $_ft_val in arb* | plane*) _ft_lone="--distribution=$_ft_val counts the nodes of one job" ;; esac ;;
         w | x | r) _ft_lone=${_ft_lone:-"-$_ft_opt names nodes of one job"} ;;
         G | --gpus | --ntasks-per-*) _ft_lone="$_ft_opt counts what one job has" ;;
         i | --inp*) _ft_fed= && _ft_weigh_file "$_ft_val" ;;
@@ -253,6 +259,8 @@ _ft_exclude() {
     _ft_not=${_ft_not#,}
 }
 
+#ftrun-containers#
+
 # shellcheck disable=SC2016
 #ftrun-runner#
 _ft_rank_side='
@@ -281,6 +289,101 @@ _ft_is_labelled() {
         1:*) [ /proc/self/fd/1 -ef "$_ft_log" ] ;;
         *) return 1 ;;
     esac
+}
+
+# Where the streams go by the words $@, or by srun's variables: into _ft_out, _ft_err, _ft_in, how files are opened into _ft_mode, and
+# the folder of the tasks into _ft_dir.
+_ft_find_streams() {
+    _ft_out=${SLURM_STDOUTMODE-} _ft_err=${SLURM_STDERRMODE-} _ft_in=${SLURM_STDINMODE-} _ft_mode=${SLURM_OPEN_MODE-}
+    _ft_dir=${SLURM_REMOTE_CWD:-${SLURM_WORKING_DIR:-$PWD}}
+    _ft_due= _ft_open=1
+    for _ft_word in "$@"; do
+        _ft_read_word "$_ft_word"
+        [ -n "$_ft_open" ] || break
+        [ -z "$_ft_due" ] || continue
+        case $_ft_opt in
+            o) _ft_out=$_ft_val ;;
+            e) _ft_err=$_ft_val ;;
+            i | --inp*) _ft_in=$_ft_val ;;
+            D | --chd*) _ft_dir=$_ft_val ;;
+            --open*) _ft_mode=$_ft_val ;;
+        esac
+    done
+}
+
+# The absolute form of what -o or -e names, $1, into _ft_text: srun opens the file of all tasks itself, a task's own is its node's.
+_ft_place_output() {
+    case $1 in
+        '' | none | all | /*) _ft_text=$1 ;;
+        *[!0-9]*) case $1 in *%*[tnN]*) _ft_text=$_ft_dir/$1 ;; *) _ft_text=$PWD/$1 ;; esac ;;
+        *) _ft_text= ;; # the output of one task goes where srun's own goes
+    esac
+    case $_ft_text in none | all | /dev/*) _ft_text= ;; esac
+}
+
+# What stream $1 of this process goes to, into _ft_text: a file that is not the job's log.
+_ft_find_own() {
+    _ft_text=
+    [ "/proc/$$/fd/$1" -ef "$_ft_log" ] || [ ! -f "/proc/$$/fd/$1" ] || _ft_text=$(readlink "/proc/$$/fd/$1")
+}
+
+# Notes where this call's output goes if not into the job's log, for all who read logs: see supervisor/telemetry/step_logs.py. What
+# the files hold by now is older than this call; srun adds to it or empties them.
+_ft_note_output() {
+    _ft_find_streams "$@"
+    _ft_base=${PET_LOG_DIR-} _ft_c=
+    for _ft_i in "$@"; do # torchrun's folder
+        [ -z "$_ft_c" ] || _ft_base=$_ft_i
+        _ft_c=
+        case $_ft_i in --log[-_]dir=*) _ft_base=${_ft_i#*=} ;; --log[-_]dir) _ft_c=1 ;; esac
+    done
+    case $_ft_base in '' | /*) ;; *) _ft_base=$_ft_dir/$_ft_base ;; esac
+    _ft_own= _ft_own_err=
+    if [ -z "$_ft_out" ]; then _ft_find_own 1 && _ft_own=$_ft_text; fi
+    if [ -z "$_ft_out$_ft_err" ]; then _ft_find_own 2 && _ft_own_err=$_ft_text; fi
+    _ft_place_output "$_ft_out" && _ft_out=$_ft_text
+    _ft_place_output "$_ft_err" && _ft_err=$_ft_text
+    [ -n "$_ft_out$_ft_err$_ft_own$_ft_own_err$_ft_base" ] || return 0
+    _ft_spread=$_ft_each
+    case $_ft_dealt:${SLURM_JOB_CPUS_PER_NODE-} in arb* | plane*) _ft_spread= ;; :*,* | [!b:]* | b*:*,*) [ "$_ft_spread" = 1 ] || _ft_spread= ;; esac
+    [ $((_ft_want * ${_ft_spread:-0})) -eq "${_ft_tasks:-0}" ] || _ft_spread=
+    set -- "$(date +%s)" "$$" "$_ft_job" "${SLURM_JOB_NAME-}" "$_ft_want" "${_ft_named#,}" "$_ft_spread" "$_ft_out" "$_ft_err" "$_ft_own" "$_ft_own_err" "$_ft_base"
+    _ft_list_sizes
+    IFS=$_ft_tab
+    _ft_line="$*$_ft_text"
+    unset IFS
+    case $_ft_line in *"$_ft_nl"*) return 0 ;; esac
+    if [ "${#_ft_line}" -gt 4000 ]; then # not one write any more: what stands in the files goes to one of this call's own
+        printf '%s\n' "${_ft_text#"$_ft_tab"}" >"$_ft_place/outputs.$_ft_token.$$"
+        _ft_line=${_ft_line%"$_ft_text"}
+    fi
+    printf '%s\n' "$_ft_line" >>"$_ft_place/outputs.$_ft_token"
+} 2>/dev/null
+
+# Into _ft_text, words TAB SIZE PATH: what is in the files already.
+_ft_list_sizes() {
+    set --
+    for _ft_c in "$_ft_out" "$_ft_err"; do
+        case $_ft_mode in [aA]*) ;; *) continue ;; esac
+        _ft_text= _ft_rest=$_ft_c
+        while :; do
+            case $_ft_rest in *%*) ;; *) break ;; esac
+            _ft_text=$_ft_text${_ft_rest%%\%*}* _ft_rest=${_ft_rest#*%}
+            while :; do
+                case $_ft_rest in [0-9]*) _ft_rest=${_ft_rest#?} ;; *) break ;; esac
+            done
+            _ft_rest=${_ft_rest#?}
+        done
+        IFS=
+        set +f
+        # shellcheck disable=SC2086
+        set -- "$@" $_ft_text$_ft_rest
+        set -f
+        unset IFS
+    done
+    for _ft_i in "$_ft_own" "$_ft_own_err"; do [ -z "$_ft_i" ] || set -- "$@" "$_ft_i"; done
+    _ft_text=
+    [ $# -eq 0 ] || _ft_text=$_ft_tab$(stat -L -c '%s %n' -- "$@" | tr '\n' '\t')
 }
 
 # A slurmctld that was killed within seconds of a step's end comes back with that step running: what a later srun asks for is never
@@ -363,6 +466,27 @@ _ft_pass_ghosts
 # Who asks for a companion must know whether every call can do with one; one node is always in one job.
 [ -z "$_ft_lone" ] || [ "$_ft_want" = 1 ] || { printf '%s\n' "$_ft_lone" >>"$_ft_talk/nospan.$FTRUN_START"; } 2>/dev/null
 [ -n "$_ft_lone$_ft_mpi_said" ] || [ "$_ft_want" = 1 ] || { true >>"$_ft_talk/unchosen.$FTRUN_START"; } 2>/dev/null
+( umask 077; _ft_note_output "$@" )
+
+if [ -n "$_ft_boxed" ]; then
+    _ft_open_container
+    # The mounts of this call become those; behind the options each word says what it means inside.
+    _ft_due= _ft_open=1
+    _ft_n=$#
+    while [ "$_ft_n" -gt 0 ]; do
+        _ft_n=$((_ft_n - 1))
+        _ft_word=$1
+        shift
+        if [ -n "$_ft_open" ]; then
+            _ft_read_word "$_ft_word"
+            [ "$_ft_opt" != --container-mounts ] || continue
+        fi
+        [ -n "$_ft_open" ] || { _ft_reword "$_ft_word" && _ft_word=$_ft_text; }
+        set -- "$@" "$_ft_word"
+    done
+    [ -z "$_ft_mounts" ] || set -- "--container-mounts=$_ft_mounts" "$@"
+fi
+
 [ -z "$_ft_spans" ] || . "$_ft_talk/span.sh"
 
 if [ -n "$_ft_not" ]; then

@@ -81,23 +81,6 @@ _ft_choose_named() {
     _ft_give_up "-w names nodes of several jobs"
 }
 
-# Where the streams go by the words $@, or by srun's variables: into _ft_out, _ft_err, _ft_in, and how files are opened into _ft_mode.
-_ft_find_streams() {
-    _ft_out=${SLURM_STDOUTMODE-} _ft_err=${SLURM_STDERRMODE-} _ft_in=${SLURM_STDINMODE-} _ft_mode=${SLURM_OPEN_MODE-}
-    _ft_due= _ft_open=1
-    for _ft_word in "$@"; do
-        _ft_read_word "$_ft_word"
-        [ -n "$_ft_open" ] || break
-        [ -z "$_ft_due" ] || continue
-        case $_ft_opt in
-            o) _ft_out=$_ft_val ;;
-            e) _ft_err=$_ft_val ;;
-            i | --inp*) _ft_in=$_ft_val ;;
-            --open*) _ft_mode=$_ft_val ;;
-        esac
-    done
-}
-
 # Where output goes by -o or -e, $1: into _ft_kept as it is, or, where it names a file for each task, into _ft_file for the
 # parent of the task, which knows its rank in the whole. A file of all tasks is made empty here, and all add to it.
 _ft_lay_output() {

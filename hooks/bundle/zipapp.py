@@ -24,7 +24,7 @@ from ftrun.hooks.runtime.ownership import private_folders, why_untrusted
 EXCLUDED = (
     "bundle/shell.py", "bundle/batch.sh", "bundle/batch_caches.sh", "bundle/batch_nodes.sh",
     "bundle/batch_spans.sh", "bundle/batch_starts.sh", "bundle/companion.sh", "bundle/shim.sh",
-    "bundle/shim_span.sh", "bundle/zipapp.py", "ssh/__init__.py", "ssh/pool.py", "ssh/config.py",
+    "bundle/shim_containers.sh", "bundle/shim_span.sh", "bundle/zipapp.py", "ssh/__init__.py", "ssh/pool.py", "ssh/config.py",
     "ssh/known_hosts.py",
 )  # fmt: skip
 """Files that nodes never run: the scripts are in the submitted file, the others run beside the supervisor."""

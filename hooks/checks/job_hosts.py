@@ -7,8 +7,10 @@ nodes have no host to ask for: what that takes is imported then.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
@@ -19,11 +21,15 @@ HOSTS_MAX = 4096
 THREADS_MAX = 64
 NO_ANSWER = "no answer in time"
 
+_RANGE = r"[0-9]+(?:-[0-9]+)?"
+_LIST = re.compile(rf"(?:[^\[\]\s]|\[{_RANGE}(?:,{_RANGE})*\])*")
+_NAME = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")  # between the commas that stand outside of brackets
+
 
 def all_of(machine: Machine, thresholds: Mapping[str, Any]) -> list[str]:
     """`hosts` of the thresholds, else the nodes of the Slurm job around us; and those of `hosts_file`, one a line."""
     told = thresholds["hosts"] or os.environ.get("SLURM_JOB_NODELIST", "")
-    names = _expanded(machine, told) if isinstance(told, str) else [str(one) for one in told]
+    names = _expanded(told) if isinstance(told, str) else [str(one) for one in told]
     path = thresholds.get("hosts_file", "")
     lines = (machine.read(path) or "").splitlines() if path else []
     names += [line.split("#")[0].split()[0] for line in lines if line.split("#")[0].strip()]
@@ -90,11 +96,27 @@ def connect(host: str, port: int, limit_s: float) -> str:
         return f"!{getattr(error, 'strerror', None) or error}"
 
 
-def _expanded(machine: Machine, told: str) -> list[str]:
-    """The names of a list; Slurm's own tool is asked where brackets stand in it."""
-    if "[" not in told:
-        return [name.strip() for name in told.split(",") if name.strip()]
-    output = machine.run(["scontrol", "show", "hostnames", told], 4.0)
-    if output.code != 0:
-        raise NoAnswer(f"scontrol does not understand {told}")
-    return output.out.split()
+def _expanded(told: str) -> list[str]:
+    """The names of Slurm's list: `n[0-2,05]-ib,gpu` has five. Raises NoAnswer where it is none.
+
+    Slurm's own tool is not asked: a node may have that of another Slurm on its PATH, or none.
+    """
+    told = re.sub(r"\s*,\s*", ",", told.strip())
+    if not _LIST.fullmatch(told):
+        raise NoAnswer(f"{told} is no list of nodes")
+    names: list[str] = []
+    for name in _NAME.findall(told):
+        outside_and_inside = enumerate(re.split(r"[\[\]]", name))
+        parts = (_numbers(part) if at % 2 else [part] for at, part in outside_and_inside)
+        names += map("".join, itertools.islice(itertools.product(*parts), HOSTS_MAX))
+    return names
+
+
+def _numbers(ranges: str) -> list[str]:
+    """The numbers within brackets with their leading zeros, HOSTS_MAX of each range at most: `08-10,3` has four."""
+    found: list[str] = []
+    for one in ranges.split(","):
+        first, _, last = one.partition("-")
+        numbers = range(int(first), int(last or first) + 1)[:HOSTS_MAX]
+        found += [str(number).zfill(len(first)) for number in numbers]
+    return found

@@ -12,6 +12,7 @@ from typing import Any, Callable
 from ftrun.hooks.cluster import (
     claim,
     daemons,
+    install,
     keeper,
     keeper_install,
     nodes,
@@ -28,6 +29,7 @@ STEPS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "survey": survey.survey,
     "reach": reach.reach,
     "unmark": reach.unmark,
+    "install": install.install,
     "claim": claim.take,
     "release": claim.release,
     "unpack": unpack.unpack,
@@ -45,6 +47,7 @@ STEPS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "kept": keeper.report,
     "stop": daemons.stop,
     "remove": place.remove,
+    "remove_state": place.remove_state,
     "logs": place.logs,
 }
 

@@ -18,8 +18,8 @@ from ftrun.hooks.cluster import share
 from ftrun.hooks.cluster.errors import HostError
 from ftrun.hooks.cluster.launch import CONF_MARK, POLL_S, conf_hash, environment, launch, log_of, starting
 from ftrun.hooks.cluster.members import end, members, variable_of
-from ftrun.hooks.cluster.place import write_file
-from ftrun.hooks.cluster.survey import accelerators
+from ftrun.hooks.cluster.place import is_state, write_file
+from ftrun.hooks.cluster.survey import accelerators, free_mib
 
 READY_S = 60.0
 END_S = 30.0
@@ -57,7 +57,7 @@ def start(step: dict[str, Any]) -> dict[str, Any]:
 
 
 def status(step: dict[str, Any]) -> dict[str, Any]:
-    """Each daemon that lives here -> {"pid", "up_s", "frozen"}; and how many processes there are in all."""
+    """Each daemon that lives here -> {"pid", "up_s", "frozen"}; how many processes there are in all; clock, and space on the disk."""
     found = members(step["token"], step["folder"])
     with open("/proc/uptime", encoding="ascii") as stream:
         since_boot_s = float(stream.read().split()[0])
@@ -72,6 +72,8 @@ def status(step: dict[str, Any]) -> dict[str, Any]:
             for name, rows in found.daemons.items()
         },
         "processes": len(found.everything),
+        "free_mib": free_mib(step["folder"]),
+        "clock_s": time.time(),
     }
 
 
@@ -84,8 +86,8 @@ def stop(step: dict[str, Any]) -> dict[str, Any]:
     return {"ended": ended}
 
 
-def ask_slurm(step: dict[str, Any], command: list[str]) -> str:
-    """What a client of Slurm prints on this host. Raises HostError where it fails."""
+def ask_slurm(step: dict[str, Any], command: list[str], *, fails: bool = False) -> str:
+    """What a client of Slurm prints on this host. Raises HostError where it fails, unless it may: `fails`."""
     program = step["programs"].get(command[0], command[0])
     try:
         done = subprocess.run(
@@ -97,7 +99,7 @@ def ask_slurm(step: dict[str, Any], command: list[str]) -> str:
         raise HostError(f"{command[0]} got no answer within {ASK_S:g} s") from None
     except OSError as error:
         raise HostError(f"{program}: {error.strerror}") from None
-    if done.returncode:
+    if done.returncode and not fails:
         said = done.stderr or done.stdout  # scontrol says on stdout that it does not know a node
         raise HostError(f"{command[0]}: {' '.join(said.decode('utf-8', 'replace').split())}")
     return done.stdout.decode("utf-8", "replace")
@@ -146,6 +148,10 @@ def bring_up(step: dict[str, Any], daemon: str) -> dict[str, int]:
     if daemon in share.STARTS:
         share.STARTS[daemon](step)
         return {}
+    if daemon == "slurmctld" and step["state"] and not is_state(step):
+        raise HostError(
+            f"{step['state']}, where the controllers keep their state, is not there: is it mounted?"
+        )
     missing = _write_gres(step) if daemon == "slurmd" else {}
     if daemon == "munged":  # what an earlier process left behind keeps a new one from binding its socket
         with contextlib.suppress(FileNotFoundError):
@@ -171,11 +177,9 @@ def await_ready(step: dict[str, Any], daemon: str) -> None:
 
 def _is_ready(step: dict[str, Any], daemon: str) -> bool:
     if daemon == "slurmctld":
-        try:
-            ask_slurm(step, ["scontrol", "ping"])
-        except HostError:
-            return False
-        return True
+        with contextlib.suppress(HostError):  # it fails where the other controller is away
+            return f" at {step['node']} is UP" in ask_slurm(step, ["scontrol", "ping"], fails=True)
+        return False
     ready = (
         os.path.exists(f"{step['folder']}/munge/munge.sock")
         if daemon == "munged"

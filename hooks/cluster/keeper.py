@@ -1,7 +1,8 @@
 """Looks after the daemons of a cluster on its own host: starts what is dead, also after a reboot. (I/O)
 
 cron, a timer of systemd, or the supervisor over SSH runs `<folder>/keep/keeper` each minute and at boot. It asks nobody but /proc as
-long as all daemons live. It starts nothing
+long as all daemons live. A slurmctld that is frozen while the other one is in control is ended before it thaws: it would take over with the
+memory of then, and until then every client waits for it in vain. It starts nothing
 
 - where the claim on the host is not the cluster's any more, or `down` or `remove` has taken `<folder>/keep` away;
 - while another process starts daemons here;
@@ -15,6 +16,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
+import struct
 import time
 from typing import Any, Optional
 
@@ -51,6 +54,18 @@ def keep(step: dict[str, Any]) -> dict[str, Any]:
 def _kept(step: dict[str, Any]) -> dict[str, Any]:
     memory = Memory(step["folder"])
     living = members(step["token"], step["folder"]).daemons
+    stale = [one for one in living.get("slurmctld", []) if one.state == "T"]
+    if stale and 0 <= _in_control(step["state"]) != step["rank"]:
+        for one in stale:
+            os.kill(one.pid, signal.SIGKILL)
+        note(
+            step["folder"],
+            by=os.environ.get(BY) or step["by"],
+            daemon="slurmctld",
+            did="ended",
+            why="it was frozen, and the other controller has taken over",
+        )
+        del living["slurmctld"]
     dead = [name for name in step["daemons"] if name not in living]
     memory.note_living(living)
     started: list[str] = []
@@ -104,6 +119,13 @@ def _start(step: dict[str, Any], name: str, memory: Memory) -> str:
     return why
 
 
+def _in_control(state: str) -> int:
+    """Which of the controllers that keep their state in a folder has written its sign of life last; -1 where none has."""
+    with contextlib.suppress(OSError, struct.error), open(os.path.join(state, "heartbeat"), "rb") as stream:
+        return int(struct.unpack(">QQ", stream.read(16))[1])
+    return -1
+
+
 def _is_node(step: dict[str, Any], memory: Memory) -> Optional[bool]:
     """Whether the controller knows this host; None where it does not answer."""
     memory.times["asked"] = memory.now_s
@@ -131,11 +153,12 @@ def note(folder: str, **data: Any) -> None:
     """Append one line to log/keeper.jsonl, which `down` leaves."""
     line = json.dumps({"at_s": round(time.time(), 3), **data}) + "\n"
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-    number = os.open(os.path.join(folder, "log", "keeper.jsonl"), flags, 0o600)
-    try:
-        os.write(number, line.encode())
-    finally:
-        os.close(number)
+    with contextlib.suppress(OSError):  # a full disk keeps nothing from being started
+        number = os.open(os.path.join(folder, "log", "keeper.jsonl"), flags, 0o600)
+        try:
+            os.write(number, line.encode())
+        finally:
+            os.close(number)
 
 
 def report(step: dict[str, Any]) -> dict[str, Any]:

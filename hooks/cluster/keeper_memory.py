@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -36,10 +37,11 @@ class Memory:
         self.times: dict[str, float] = known.get("times", {"asked": self.now_s, "touched": -1e9})
 
     def save(self) -> None:
-        """Write it. Raises OSError."""
+        """Write it; on a full disk it is forgotten, and a daemon is started again at once."""
         known = {"boot": self._boot, "was_off": self._was_off, "lived": self._lived}
         text = json.dumps({**known, "starts": self.starts, "times": self.times})
-        write_file(self._path, text.encode(), 0o600)
+        with contextlib.suppress(OSError):
+            write_file(self._path, text.encode(), 0o600)
 
     def was_off(self, name: str) -> bool:
         """Whether a daemon is dead because the host was off: it was not seen alive since the boot."""

@@ -17,11 +17,13 @@ from typing import Any
 from ftrun.hooks.cluster import claim
 from ftrun.hooks.cluster.errors import HostError
 from ftrun.hooks.cluster.survey import DAEMONS
-from ftrun.hooks.runtime.ownership import private_folder
+from ftrun.hooks.runtime.ownership import private_folder, private_folders
 
 FOLDERS = ("etc", "key", "munge", "bin", "keep", "run", "state", "spool", "log")
 PRIVATE = ("key", "state", "keep")
 KEPT_BY_REMOVE = ("log",)
+STATE_MARK = "ftrun-cluster"
+"""The file in the folder of two controllers that tells whose it is: without it the folder is not mounted."""
 LOG_BYTES = 64 << 10
 
 BEFORE_STEPD = """\
@@ -41,9 +43,14 @@ os.execv({stepd!r}, [{stepd!r}, *sys.argv[1:]])
 def place(step: dict[str, Any]) -> dict[str, Any]:
     """Make the folder and write `files` (path below it -> text), the `key` (base64), and what stands before slurmstepd if `adopts`.
 
+    `state`: the folder of two controllers, which is made ("" for none).
+
     bin/ gets a link to each of `programs` (name -> path) that is no daemon, etc/plugins leads to `plugins` ("" for none). Raises HostError, OSError; NotPrivate where another user made the folder.
     """
     folder = open_folder(step["folder"])
+    if step["state"]:
+        private_folders(step["state"])
+        write_file(os.path.join(step["state"], STATE_MARK), step["token"].encode(), 0o600)
     for name, text in step["files"].items():
         write_file(os.path.join(folder, name), text.encode(), 0o644)
     write_file(os.path.join(folder, "key", "munge.key"), base64.b64decode(step["key"]), 0o600)
@@ -85,6 +92,23 @@ def remove(step: dict[str, Any]) -> dict[str, Any]:
         if name not in KEPT_BY_REMOVE:
             shutil.rmtree(os.path.join(folder, name))
     return {"logs": os.path.join(folder, "log")}
+
+
+def is_state(step: dict[str, Any]) -> bool:
+    """Whether `state` is the folder of the controllers of the cluster of `token`."""
+    try:
+        with open(os.path.join(step["state"], STATE_MARK), encoding="ascii") as stream:
+            return stream.read() == str(step["token"])
+    except OSError:
+        return False
+
+
+def remove_state(step: dict[str, Any]) -> dict[str, Any]:
+    """Remove the folder in which the controllers of the cluster of `token` kept their state. Returns {"removed": whether it was there}."""
+    if not is_state(step):
+        return {"removed": False}
+    shutil.rmtree(step["state"])
+    return {"removed": True}
 
 
 def logs(step: dict[str, Any]) -> dict[str, str]:

@@ -2,7 +2,10 @@
 
 All hosts do this at the same time. Each listens on the very ports that Slurm will use, at the address by which the others know it, and
 calls all others. Each puts a file with its name into the shared folder and looks for those of the others. A host ends when it has seen
-and was seen by all, or when time is up: then what it has not seen is the answer.
+and was called by all, on every port, or when time is up: then what it has not seen is the answer.
+
+Hosts begin at different times: a busy one seconds after the others. So who refuses a call or is slow to answer it is waited for longer:
+no firewall swallows what is refused.
 """
 
 from __future__ import annotations
@@ -15,51 +18,84 @@ import select
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+CALLS_AT_ONCE = 16
 TRY_AGAIN_S = 0.05
 CALL_S = 1.0
 LINE_MAX = 200
+BLOCKED = "-"
+"""What stands before the answer of a call that nothing came back from: it may be a firewall."""
 
 
 def reach(step: dict[str, Any]) -> dict[str, Any]:
-    """What this host (`own`) sees of `hosts` (name -> address) within `limit_s`.
+    """What this host (`own`) sees of `hosts` (name -> address).
 
-    Returns {"busy": ports that are taken here, "bad_address": why, "unreached": {name: why}, "unheard": [name], "unresolved": {name:
-    address or ""}, "unshared": {name: why}, "share": why the folder cannot be used}. `ports` may be empty: nothing is listened on then.
+    Returns {"busy": ports that are taken here, "bad_address": why, "unreached": {name: why}, "silent": {name: why}, "unresolved": {name:
+    address or ""}, "unshared": {name: why}, "share": why the folder cannot be used}. `unreached`: no connection came about, for `limit_s`;
+    `silent`: calls were refused, or not answered by who was meant, for `late_s`. Two hosts that have met have `limit_s` from then on, two
+    that have not `late_s`. `ports` may be empty: nothing is listened on then.
 
-    `members`: names of hosts on which Slurm's daemons hold these ports already. They listen on none and do not call each other; who calls
-    one of them is content with a connection to its slurmd, at the second of `ports`.
+    `members`: hosts on which daemons of a cluster hold such ports already -> which. They listen on none and do not call each other; who
+    calls one of them is content with a connection.
     """
-    own, hosts, members = step["own"], dict(step["hosts"]), frozenset(step.get("members", ()))
+    own, hosts, members = step["own"], dict(step["hosts"]), dict(step.get("members", {}))
     others = {name: address for name, address in hosts.items() if name != own}
-    give_up_s = time.monotonic() + float(step["limit_s"])
+    limit_s, late_s = float(step["limit_s"]), float(step["late_s"])
+    began_s = time.monotonic()
     listeners, answer = _listening(hosts[own], [] if own in members else step["ports"])
-    answer["unresolved"] = {
-        name: found for name, address in hosts.items() if (found := resolved(name)) != address
-    }
     marks, answer["share"] = _put_mark(step.get("shared", ""), step["token"], own)
-    heard: set[str] = set()
-    threading.Thread(
-        target=_answer_calls, args=(listeners, step["token"], heard, give_up_s), daemon=True
-    ).start()
-    called = [name for name in others if not (own in members and name in members)]
-    unreached = {name: "no answer" for name in called if step["ports"]}
-    to_hear = set(others) if listeners else set()
+    heard: dict[str, set[int]] = {}
+    met_s: dict[str, float] = {}
+    is_over = threading.Event()
+    answering = threading.Thread(
+        target=_answer_calls, args=(listeners, step["token"], heard, met_s, is_over), daemon=True
+    )
+    answering.start()
+    called = {name for name in others if not (own in members and name in members)}
+    why = dict.fromkeys(called if step["ports"] else (), f"{BLOCKED}no answer")
+    to_hear = called if listeners and not answer["busy"] else set()
     unseen = set(others) if marks else set()
-    while (unreached or to_hear - heard or unseen) and time.monotonic() < give_up_s:
-        for name in list(unreached):
-            unreached[name] = (
-                _connect(others[name], step["ports"][1])
-                if name in members
-                else _call(others[name], step["ports"], step["token"], own)
-            )
-            if not unreached[name]:
-                del unreached[name]
-        unseen = {name for name in unseen if not os.path.exists(f"{marks}.{name}")}
-        time.sleep(TRY_AGAIN_S)
-    unshared = {name: f"{own} sees no file of {name} in {step.get('shared')}" for name in sorted(unseen)}
-    return {**answer, "unreached": unreached, "unheard": sorted(to_hear - heard), "unshared": unshared}
+
+    def is_late(name: str) -> bool:
+        now_s, is_blocked = time.monotonic(), why.get(name, "").startswith(BLOCKED)
+        if name in met_s:
+            return now_s - met_s[name] > limit_s
+        return now_s - began_s > (limit_s if is_blocked else late_s)
+
+    def call(name: str) -> None:
+        """Call all ports of a host until one does not answer."""
+        ports, token = (members[name], "") if name in members else (step["ports"], step["token"])
+        answers = (_call(others[name], port, token, own) for port in ports)
+        why[name] = next(filter(None, answers), "")
+        if token and not why[name]:
+            met_s.setdefault(name, time.monotonic())
+
+    # A name server that does not answer delays no call.
+    with ThreadPoolExecutor(CALLS_AT_ONCE) as pool, ThreadPoolExecutor(CALLS_AT_ONCE) as asking:
+        found = asking.map(resolved, hosts)
+        while True:
+            list(pool.map(call, [name for name, one in why.items() if one]))
+            unseen = {name for name in unseen if not os.path.exists(f"{marks}.{name}")}
+            to_hear = {name for name in to_hear if len(heard.get(name, ())) < len(listeners)}
+            lacking = {*(name for name, one in why.items() if one), *to_hear, *unseen}
+            if all(map(is_late, lacking)):
+                break
+            time.sleep(TRY_AGAIN_S)
+    is_over.set()
+    answering.join()
+    return {
+        **answer,
+        "unresolved": {name: one for (name, address), one in zip(hosts.items(), found) if one != address},
+        "unreached": {
+            name: one.removeprefix(BLOCKED) for name, one in why.items() if one.startswith(BLOCKED)
+        },
+        "silent": {name: one for name, one in why.items() if one and not one.startswith(BLOCKED)},
+        "unshared": {
+            name: f"{own} sees no file of {name} in {step.get('shared')}" for name in sorted(unseen)
+        },
+    }
 
 
 def unmark(step: dict[str, Any]) -> dict[str, Any]:
@@ -97,42 +133,49 @@ def _listening(address: str, ports: list[int]) -> tuple[list[socket.socket], dic
     return listeners, {"busy": busy, "bad_address": bad}
 
 
-def _answer_calls(listeners: list[socket.socket], token: str, heard: set[str], give_up_s: float) -> None:
-    """Add the names of those who call with the right token to `heard`, until time is up. Runs in a thread of its own."""
-    while listeners and time.monotonic() < give_up_s:
-        for server in select.select(listeners, [], [], 1.0)[0]:
+def _answer_calls(
+    listeners: list[socket.socket],
+    token: str,
+    heard: dict[str, set[int]],
+    met_s: dict[str, float],
+    is_over: threading.Event,
+) -> None:
+    """Note who calls with the right token, on which ports and since when; close the listeners in the end. Runs in a thread of its own."""
+    while not is_over.is_set():
+        for server in select.select(listeners, [], [], TRY_AGAIN_S)[0]:
             caller, _ = server.accept()
             with caller, contextlib.suppress(OSError):
                 caller.settimeout(CALL_S)
                 said = caller.recv(LINE_MAX).decode("utf-8", "replace").split()
                 if len(said) == 2 and said[0] == token:
                     caller.sendall(b"yes\n")
-                    heard.add(said[1])
+                    met_s.setdefault(said[1], time.monotonic())
+                    heard.setdefault(said[1], set()).add(server.getsockname()[1])
+    for server in listeners:
+        server.close()
 
 
-def _call(address: str, ports: list[int], token: str, own: str) -> str:
-    """Why one of a host's ports does not answer; "" if all do."""
-    return next((why for port in ports if (why := _call_port(address, port, token, own))), "")
-
-
-def _connect(address: str, port: int) -> str:
-    """Why there is no connection to a port; "" if there is."""
-    try:
-        socket.create_connection((address, port), timeout=CALL_S).close()
-    except OSError as error:
-        return f"{address}:{port}: {error.strerror or error}"
-    return ""
-
-
-def _call_port(address: str, port: int, token: str, own: str) -> str:
+def _call(address: str, port: int, token: str, own: str) -> str:
+    """Why a port does not answer a call with `token`, or without one is not there; "" if it does."""
+    why = ""
     try:
         with socket.create_connection((address, port), timeout=CALL_S) as line:
-            line.settimeout(CALL_S)
-            line.sendall(f"{token} {own}\n".encode())
-            is_right = line.recv(8) == b"yes\n"
+            if token:
+                why = _asked(line, f"{token} {own}\n")
+    except ConnectionRefusedError as error:
+        why = str(error.strerror)
     except OSError as error:
-        return f"{address}:{port}: {error.strerror or error}"
-    return "" if is_right else f"{address}:{port}: something else answers there"
+        return f"{BLOCKED}{address}:{port}: {error.strerror or error}"
+    return why and f"{address}:{port}: {why}"
+
+
+def _asked(line: socket.socket, text: str) -> str:
+    try:
+        line.settimeout(CALL_S)
+        line.sendall(text.encode())
+        return "" if line.recv(8) == b"yes\n" else "something else answers there"
+    except OSError as error:
+        return str(error.strerror or error)
 
 
 def _put_mark(folder: str, token: str, own: str) -> tuple[str, str]:

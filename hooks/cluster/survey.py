@@ -18,7 +18,7 @@ import time
 from typing import Any, Optional
 
 from ftrun.hooks.cluster import claim, reach
-from ftrun.hooks.runtime.mounts import parse_mounts
+from ftrun.hooks.runtime.mounts import mount_of, parse_mounts
 
 SLURM_PROGRAMS = (
     "slurmctld",
@@ -63,6 +63,7 @@ AMD_DRIVERS = frozenset({"amdgpu"})
 def survey(step: dict[str, Any]) -> dict[str, Any]:
     """All facts of this host by name, with the kind of folder that `share` is. A fact that cannot be had is "" or 0 or None."""
     user, nodename = _user(), os.uname().nodename
+    gres = accelerators()
     return {
         "host": nodename.partition(".")[0],
         "system": _system(),
@@ -73,7 +74,8 @@ def survey(step: dict[str, Any]) -> dict[str, Any]:
         "cpus": os.cpu_count() or 1,
         "topology": _topology(),
         "memory_mib": _memory_mib(),
-        "gres": accelerators(),
+        "gres": gres,
+        "holders": _holders([path for row in gres.values() for path in row["files"]]),
         "models": _models(),
         "python": ".".join(map(str, sys.version_info[:3])),
         "subreaper": _has_ctypes(),
@@ -93,13 +95,14 @@ def survey(step: dict[str, Any]) -> dict[str, Any]:
         "sshfs": shutil.which("sshfs", path=search_path()) or "",
         "sshd": shutil.which("sshd", path=search_path()) or "",
         "share": kind_of_folder(step["share"]) if step.get("share") else "",
+        "shared_kind": _file_system(step.get("shared") or os.path.expanduser("~")),
         "cron": bool(shutil.which("crontab", path=search_path())),
         "systemd": os.path.isdir("/run/systemd/system"),
         "linger": os.path.exists(f"/var/lib/systemd/linger/{user}"),
         "dies_at_logout": _dies_at_logout(),
         "sudo": os.geteuid() == 0 or _works(["sudo", "-n", "true"]),
         "slurm": slurm(),
-        "var_tmp_free_mib": _free_mib("/var/tmp"),  # noqa: S108
+        "var_tmp_free_mib": free_mib("/var/tmp"),  # noqa: S108
         "claim": claim.held(),
         "clock_s": time.time(),
     }
@@ -135,6 +138,17 @@ def addresses() -> list[str]:
             address = match[1]
         elif "/32 host LOCAL" in line and not address.startswith("127.") and address not in found:
             found.append(address)
+    return found
+
+
+def _holders(paths: list[str]) -> dict[str, list[str]]:
+    """Device file -> the processes that have it open, `name (pid)`, of those that this user may look at."""
+    found: dict[str, list[str]] = {}
+    for pid in filter(str.isdigit, os.listdir("/proc") if paths else []):
+        with contextlib.suppress(OSError):
+            links = {os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")}
+            for path in links.intersection(paths):
+                found.setdefault(path, []).append(f"{_line(f'/proc/{pid}/comm')} ({pid})")
     return found
 
 
@@ -217,6 +231,12 @@ def _cgroup() -> str:
     return "v1" if any(kind == "cgroup" for _, kind in kinds) else ""
 
 
+def _file_system(path: str) -> str:
+    """The kind of the file system in which a path lies; "" where nothing tells."""
+    found = mount_of(parse_mounts(_text("/proc/self/mounts")), path)
+    return found.kind if found else ""
+
+
 def _dies_at_logout() -> bool:
     for path in ("/etc/systemd/logind.conf", *sorted(glob.glob("/etc/systemd/logind.conf.d/*.conf"))):
         if re.search(r"^\s*KillUserProcesses\s*=\s*yes", _text(path), re.MULTILINE):
@@ -224,7 +244,8 @@ def _dies_at_logout() -> bool:
     return False
 
 
-def _free_mib(folder: str) -> int:
+def free_mib(folder: str) -> int:
+    """How many MiB an ordinary user can write there; 0 where nothing tells."""
     try:
         found = os.statvfs(folder)
     except OSError:

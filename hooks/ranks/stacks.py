@@ -75,7 +75,8 @@ LAUNCHERS = frozenset(
     {
         "sh", "bash", "dash", "ash", "zsh", "ksh", "csh", "tcsh", "fish", "busybox", "slurm_script", "srun", "mpirun", "mpiexec",
         "mpiexec.hydra", "orterun", "orted", "prte", "prterun", "prted", "hydra_pmi_proxy", "hydra_bstrap_pr", "timeout", "env", "nice",
-        "nohup", "setsid", "stdbuf", "time", "numactl", "apptainer", "singularity", "starter", "starter-suid", "enroot", "ftrun-rank",
+        "nohup", "setsid", "stdbuf", "time", "numactl", "ftrun-rank", "apptainer", "singularity", "starter", "starter-suid", "appinit",
+        "sinit", "enroot", "podman", "docker", "conmon", "crun", "runc", "catatonit", "docker-init", "tini", "dumb-init",
     }
 )  # fmt: skip
 
@@ -365,16 +366,26 @@ def _registered(machine: Machine, rank: Rank) -> tuple[str, int]:
     folder = rank.told.get("FTRUN_BEAT_DIR", "")
     if not folder or not rank.rank:
         return "", 0
-    # The pid that the rank itself sees: in a container it may differ from ours.
+    # In a container the rank may have another number, another name of the host, and a folder that only it sees.
     numbers = re.search(r"^NSpid:.*?(\d+)$", machine.peek(f"/proc/{rank.pid}/status") or "", re.MULTILINE)
     own = int(numbers[1]) if numbers else rank.pid
-    for name in {rank.rank, rank.told.get("SLURM_PROCID", "")}:
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            with open(os.path.join(folder, name), encoding="utf-8") as stream:
-                told = json.loads(stream.read(4096))
-            if told.get("pid") == own and told.get("host") == os.uname().nodename[:64]:
-                return os.path.join(folder, f"{name}.stack"), int(told.get("stack_signal") or 0)
+    hosts = {os.uname().nodename[:64]} if _shares_host_name(rank.pid) else None
+    for place in (folder, f"/proc/{rank.pid}/root{folder}"):
+        for name in {rank.rank, rank.told.get("SLURM_PROCID", "")}:
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                with open(os.path.join(place, name), encoding="utf-8") as stream:
+                    told = json.loads(stream.read(4096))
+                if told.get("pid") == own and (hosts is None or told.get("host") in hosts):
+                    return os.path.join(place, f"{name}.stack"), int(told.get("stack_signal") or 0)
     return "", 0
+
+
+def _shares_host_name(pid: int) -> bool:
+    """Whether a process has our UTS namespace; also where that cannot be told."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/uts") == os.readlink("/proc/self/ns/uts")
+    except OSError:
+        return True
 
 
 def _catches(machine: Machine, pid: int, number: int) -> bool:

@@ -10,7 +10,6 @@ is refused, not guessed.
 from __future__ import annotations
 
 import re
-import time
 
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 
@@ -49,11 +48,6 @@ def size_text(size_bytes: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
-
-
-def clock_text(at_s: float | None) -> str | None:
-    """A moment by the local clock: `2026-12-24 18:00:00`; None for none."""
-    return None if at_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
 
 
 def duration_text(seconds: float) -> str:

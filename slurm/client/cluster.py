@@ -264,6 +264,15 @@ class Submitted:
     stderr: str
 
 
+@dataclass(frozen=True)
+class StepFiles:
+    """Where a step writes by -o and -e: absolute names of the first task's files, () for the job's own."""
+
+    tasks: int
+    nodes: tuple[str, ...]
+    files: tuple[str, ...]
+
+
 class Cluster(Protocol):
     """The operations of a cluster. Every method may raise the errors of `ftrun.slurm.client.errors`.
     Implementations retry reads a few times if that is safe; effects never.
@@ -284,6 +293,11 @@ class Cluster(Protocol):
 
     def details(self, job_id: str) -> JobDetails | None:
         """One job in full; None when Slurm does not know the id (any more)."""
+
+    def step_files(self, job_id: str) -> tuple[StepFiles, ...]:
+        """The live steps of a job that srun made and that write to files of their own; Slurm tells since 24.11,
+        before it () is returned.
+        """
 
     def nodes(self, names: Collection[str] | None = None) -> Mapping[str, NodeRow]:
         """Nodes by name (all, or these) in one call."""
@@ -347,3 +361,9 @@ class Cluster(Protocol):
 
     def set_dependency(self, job_id: str, dependency: str) -> None:
         """Replace the dependency of a pending job."""
+
+    def set_comment(self, job_id: str, comment: str) -> None:
+        """Replace the comment of a job that has not ended."""
+
+    def batch_script(self, job_id: str) -> bytes:
+        """The batch script of a job that has not ended, byte for byte. Raises RefusedForGood where Slurm has none."""

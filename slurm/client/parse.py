@@ -25,6 +25,7 @@ from ftrun.slurm.client.cluster import (
     NodeRow,
     NodeUsage,
     PartitionRow,
+    StepFiles,
 )
 from ftrun.slurm.client.node_states import has_outlived, parse_node_state
 from ftrun.slurm.client.nodeset import expand
@@ -200,6 +201,20 @@ def parse_details(text: str, job_id: str) -> JobDetails | None:
         if job_id in {_printed_id(fields), fields.get("JobId")}:
             return _details(fields)
     return _details(records[0]) if len(records) == 1 else None
+
+
+def parse_step_files(text: str) -> tuple[StepFiles, ...]:
+    """The steps of `scontrol -o show step` that have output files of their own."""
+    found = []
+    for line in text.splitlines():
+        fields = _fields(line)
+        names = (_text(fields.get(key, "")) for key in ("StdOut", "StdErr"))
+        files = tuple(dict.fromkeys(name for name in names if name.startswith("/") and name != "/dev/null"))
+        if files:
+            found.append(
+                StepFiles(_int(fields.get("Tasks", "")) or 0, expand(fields.get("NodeList", "")), files)
+            )
+    return tuple(found)
 
 
 def _details(fields: Mapping[str, str]) -> JobDetails:

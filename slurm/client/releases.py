@@ -40,6 +40,7 @@ OPTIONS: tuple[tuple[str, int, Release, Release | None], ...] = (
 )
 SINCE: dict[str, Release] = {
     "cgroup-plugin-disabled": (23, 11),  # needed where no cgroup may be had; before, it kills slurmd
+    "step-files": (24, 11),  # records of steps tell their output files
     "hosts-by-name": (23, 2),  # slurmctld answers an srun by the name of its host, which must resolve
 }
 """What code asks for, by the release that began it. docs/releases.md has all known differences."""

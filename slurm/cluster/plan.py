@@ -55,6 +55,8 @@ class Plan:
     `bundles`: host -> name of the bundle of Slurm that it uses; empty where all use an installed one.
     `shared`: the folder that all hosts see and in which runs are kept, "" for the user's home; `share`: the same where it is the head
     host's own and the others mount it. `fence_command`, `repair_commands`: as the settings say (`docs/settings.md`), "" and () for none.
+    `backup`: the name of the host whose slurmctld takes over from the first one's, "" for none; then `state` is the folder, seen by both, in
+    which they keep theirs.
     `leaving`: hosts that are being removed: no longer in slurm.conf, and there may still be something on them. `kept_by`: host -> who starts
     what is dead on it, by itself: systemd, cron, or "" for nobody.
     """
@@ -76,6 +78,8 @@ class Plan:
     share: str = ""
     fence_command: str = ""
     repair_commands: tuple[str, ...] = ()
+    backup: str = ""
+    state: str = ""
     leaving: tuple[Host, ...] = ()
     kept_by: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -93,6 +97,11 @@ class Plan:
     def head(self) -> Host:
         """The host of slurmctld."""
         return self.hosts[0]
+
+    @property
+    def controllers(self) -> tuple[Host, ...]:
+        """The hosts of slurmctld: the first one is in control as long as it lives."""
+        return (self.head, *(host for host in self.hosts if host.name == self.backup))
 
     @property
     def slurm_conf_path(self) -> str:
@@ -162,11 +171,10 @@ def slurm_conf(plan: Plan) -> str:
     """The text of slurm.conf, the same for all hosts."""
     first, last = plan.srun_ports
     settings = common_settings(f"ftrun-{plan.name}", plan.user, plan.munge_socket) | {
-        "SlurmctldHost": f"{plan.head.name}({plan.head.address})",
         "SlurmctldPort": str(plan.slurmctld_port),
         "SlurmdPort": str(plan.slurmd_port),
         "SrunPortRange": f"{first}-{last}",
-        "StateSaveLocation": f"{plan.folder}/state",
+        "StateSaveLocation": plan.state or f"{plan.folder}/state",
         "SlurmdSpoolDir": f"{plan.folder}/spool",
         "SlurmctldPidFile": f"{plan.folder}/run/slurmctld.pid",
         "SlurmdPidFile": f"{plan.folder}/run/slurmd.pid",
@@ -183,7 +191,8 @@ def slurm_conf(plan: Plan) -> str:
     gres = sorted({name for host in plan.hosts for name in host.gres})
     if gres:
         settings["GresTypes"] = ",".join(gres)
-    return slurm_conf_text(settings, map(_node, plan.hosts), _partitions(plan))
+    controllers = [f"SlurmctldHost={host.name}({host.address})" for host in plan.controllers]
+    return slurm_conf_text(settings, map(_node, plan.hosts), [*controllers, *_partitions(plan)])
 
 
 def _node(host: Host) -> dict[str, str]:

@@ -23,6 +23,7 @@ from ftrun.slurm.client.cluster import (
     NodeUsage,
     PartitionRow,
     Rights,
+    StepFiles,
     SubmitRequest,
     Submitted,
 )
@@ -114,6 +115,11 @@ class CommandCluster:
         """One job in full, DerivedExitCode included; None when Slurm does not know the id (any more)."""
         answer = self._read(["scontrol", "-d", "-o", "show", "job", job_id], accept=_only_unknown_ids)
         return parse.parse_details(answer.stdout, job_id)
+
+    def step_files(self, job_id: str) -> tuple[StepFiles, ...]:
+        """By the records of the steps."""
+        answer = self._read(["scontrol", "-o", "show", "step", _checked(job_id)], accept=_only_unknown_ids)
+        return parse.parse_step_files(answer.stdout)
 
     def stays(self, job_id: str) -> tuple[NodeUsage, ...]:
         """Where a job has been: from the controller, and from accounting, which knows former launches, too."""
@@ -241,6 +247,17 @@ class CommandCluster:
     def set_dependency(self, job_id: str, dependency: str) -> None:
         """Replace the dependency of a pending job; "" removes it."""
         self._effect(["scontrol", "update", f"JobId={_checked(job_id)}", f"Dependency={dependency}"])
+
+    def set_comment(self, job_id: str, comment: str) -> None:
+        """Replace the comment; Slurm lets the owner do so while the job waits or runs."""
+        self._effect(["scontrol", "update", f"JobId={_checked(job_id)}", f"Comment={comment}"])
+
+    def batch_script(self, job_id: str) -> bytes:
+        """`scontrol write batch_script`, which exits 0 even where it prints none [tried on 22.05]."""
+        answer = self._read(["scontrol", "write", "batch_script", _checked(job_id), "-"])
+        if not answer.stdout:
+            raise RefusedForGood(answer.stderr.strip() or f"Slurm keeps no script of job {job_id}")
+        return answer.stdout.encode("utf-8", "surrogateescape")
 
     def drain(self, node: str, reason: str) -> None:
         """Drain a node after one more look at it (see `Cluster.drain`)."""

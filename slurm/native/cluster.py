@@ -77,9 +77,11 @@ class NativeCluster:
         # What the commands do in any case: site filters run in sbatch, and squeue can filter by user.
         self.submit, self.find, self.details = commands.submit, commands.find, commands.details
         self.stays, self.domains, self.reserved = commands.stays, commands.domains, commands.reserved
+        self.step_files = commands.step_files
         self.facts, self.ping, self.rights = commands.facts, commands.ping, commands.rights
         self.dependents, self.contended = commands.dependents, commands.contended
         self.reshape, self.set_dependency = commands.reshape, commands.set_dependency
+        self.set_comment, self.batch_script = commands.set_comment, commands.batch_script
 
     def jobs(self, job_ids: Collection[str]) -> Mapping[str, JobRow]:
         """See `Cluster.jobs`."""

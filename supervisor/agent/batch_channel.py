@@ -98,6 +98,7 @@ class BatchChannel:
         *,
         spans: Sequence[Span] = (),
         fault: str = "",
+        why: str = "",
         skip: Sequence[str] = (),
         poison: Sequence[str] = (),
         had: bool = False,
@@ -108,8 +109,8 @@ class BatchChannel:
         """Say what comes after start `number`: the script again on `nodes`, in this order, or the end of the
         job if there are none.
 
-        `spans` are the parts of `nodes` that belong to companions, `fault` is the class of the fault, `skip`
-        are checkpoints that must not be loaded, `poison` the lines about checkpoints of a diverged training.
+        `spans` are the parts of `nodes` that belong to companions, `fault` is the class of the fault, `why` says
+        it in words for the job's log, `skip` are checkpoints that must not be loaded, `poison` the lines about checkpoints of a diverged training.
         `had`: the run has had a checkpoint; `fresh`: it may begin from nothing; `resume`: the staged set to
         load from node memory; `checked`: the nodes need no further check before the job ends. False if the
         start was answered before. Raises OSError.
@@ -117,7 +118,12 @@ class BatchChannel:
         lines = (
             ["end", *(["checked=1"] if checked else [])]
             if not nodes
-            else ["again", f"nodes={','.join(nodes)}", f"fault={fault}"]
+            else [
+                "again",
+                f"nodes={','.join(nodes)}",
+                f"fault={fault}",
+                *([f"why={' '.join(why.split())}"] if why else []),
+            ]
         )
         if nodes:
             lines += [f"span={span.job}:{nodeset.fold(span.nodes)}" for span in spans]

@@ -313,6 +313,7 @@ def query_nodes(
                 known=False, why=f"{len(there) - len(answers) + len(late)} nodes did not answer in time"
             )
         answers |= _sweep_again(steps, clock, ask, late, alive)
+        gone |= _ended_meanwhile(cluster, sweep, live, {*nodes} - {*answers} - gone)
     except SlurmError as error:
         return NodeAnswers(known=False, why=error.message)
     stuck = {node: why for node, words in answers.items() if (why := unfit_reason(words))}
@@ -333,6 +334,25 @@ def _ended_companion_nodes(cluster: Cluster, sweep: PingRequest, live: tuple[Job
     found = [node for span in sweep.spans if span.job not in jobs for node in span.nodes]
     known = cluster.nodes(found) if found else {}
     return frozenset(node for node in found if node not in known or known[node].responding)
+
+
+def _ended_meanwhile(
+    cluster: Cluster, sweep: PingRequest, live: tuple[JobRow, ...], silent: set[str]
+) -> frozenset[str]:
+    """The nodes of companions that were running when Slurm was asked, did not answer, and are over by now.
+
+    Raises SlurmError.
+    """
+    doubted = [row for row in live if row.job_id != sweep.job and row.comment and silent & {*row.nodes}]
+    run = {
+        one.job_id for row in doubted for one in cluster.find(row.comment) if one.state is JobState.RUNNING
+    }
+    over = {row.job_id for row in doubted} - run
+    return (
+        _ended_companion_nodes(cluster, sweep, tuple(row for row in live if row.job_id not in over))
+        if over
+        else frozenset()
+    )
 
 
 def _end_objection(cluster: Cluster, row: JobRow) -> str:

@@ -43,7 +43,7 @@ from ftrun.supervisor.config import rungs as config_rungs
 from ftrun.supervisor.diagnosis import resumable, suspicions
 from ftrun.supervisor.model.agent_events import GROW_RUNG
 from ftrun.supervisor.model.run import Run
-from ftrun.supervisor.model.types import Diagnosis, HangState
+from ftrun.supervisor.model.types import Diagnosis, HangState, cause_line
 from ftrun.supervisor.policy import ladder, policy_input, start_decision
 from ftrun.supervisor.store import checkpoints
 from ftrun.supervisor.submission import dependent_jobs
@@ -401,7 +401,8 @@ class StartLoop:
             return self._end_job(monitor, incident, why, move.path, again=True)
         skipped = [*(path for path, _ in skip), *checkpoints.unchanged_since_set_aside(case.run.set_aside)]
         skipped = [path for path in skipped if path not in told["taken_back"]]
-        fault, fresh = case.diagnosis.fault.value, ruled.ruling.decision.fresh
+        found, fresh = case.diagnosis, ruled.ruling.decision.fresh
+        fault = found.fault.value, cause_line(found.to_json())
         self._answer_again(monitor, incident, nodes, fault, skipped, fresh=fresh)
         return True
 
@@ -410,7 +411,7 @@ class StartLoop:
         monitor: StartMonitor,
         incident: str,
         nodes: tuple[str, ...],
-        fault: str,
+        fault: tuple[str, str],
         skip: list[str],
         *,
         fresh: bool = False,
@@ -418,7 +419,8 @@ class StartLoop:
         nodes, spans = companion_jobs.rank_order(self.ctx, nodes)
         self.aside = tuple(node for node in self.aside if node in self.ctx.nodes)
         self.ctx.journal.record("start.placed", incident=incident, nodes=list(nodes))
-        words = {"nodes": nodes, "spans": spans, "fault": fault, "skip": list(dict.fromkeys(skip))}
+        words = {"nodes": nodes, "spans": spans, "skip": list(dict.fromkeys(skip))}
+        words |= {"fault": fault[0], "why": fault[1]}
         words |= resumable.restart_answer(self.ctx.where.run_dir, self.ctx.journal.run()) | {"fresh": fresh}
         found = self.stage.resume(monitor.started, nodes, skip)
         self.ctx.journal.act("answer", lambda: self.ctx.answer(monitor.started.number, resume=found, **words))
@@ -443,7 +445,7 @@ class StartLoop:
         stop_start.cancel_steps(self.ctx)
         self.ctx.journal.record("start.stopped", incident=incident)
         self._answer_again(
-            monitor, incident, nodes, "", list(checkpoints.unchanged_since_set_aside(run.set_aside))
+            monitor, incident, nodes, ("", reason), list(checkpoints.unchanged_since_set_aside(run.set_aside))
         )
         return True
 

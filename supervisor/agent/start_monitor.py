@@ -46,6 +46,7 @@ from ftrun.supervisor.telemetry.hang_watch import (
 )
 from ftrun.supervisor.telemetry.line_owner import KnownOwners
 from ftrun.supervisor.telemetry.log_watcher import WatchReport
+from ftrun.supervisor.telemetry.step_logs import Place, StepLogs
 from ftrun.supervisor.telemetry.tail import LogPath
 
 STILL_MIN_S = 15.0
@@ -87,6 +88,8 @@ class StartMonitor:
         self._clock, self._companions = clock, companions
         self._judged_s: float | None = None
         self._log_sizes = log_sizes
+        place = Place(where.run_dir, where.attempt, where.launch, started.number)
+        self._of_steps = StepLogs(place, started.nodes)
         self.memory = LaunchState(attempt=where.attempt, launch=where.launch)
         if survived is not None:
             self.memory.survived = survived
@@ -104,13 +107,12 @@ class StartMonitor:
 
     def logs(self) -> list[LogPath]:
         """See `MonitorBackend.logs`."""
-        return log_watcher.recorded_logs(self.started.launch) + [
-            LogPath(path, self._log_sizes.get(path, 0)) for path in sorted(self.named_logs())
-        ]
+        return log_watcher.recorded_logs(self.started.launch)
 
-    def named_logs(self) -> list[str]:
-        """See `MonitorBackend.named_logs`."""
-        return [path for path in self.named() if not inputs.is_attachment(path)]
+    def other_logs(self) -> list[LogPath]:
+        """See `MonitorBackend.other_logs`."""
+        named = sorted(path for path in self.named() if not inputs.is_attachment(path))
+        return self._of_steps.find() + [LogPath(path, self._log_sizes.get(path, 0)) for path in named]
 
     def owners(self) -> KnownOwners:
         """See `MonitorBackend.owners`."""

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 
 from ftrun.supervisor.model.errors import EXIT_INTERNAL, UserError
 
-KEEP_UMASK = ("sbatch", "sandbox", "cluster", "drill", "simulate")
+KEEP_UMASK = ("sbatch", "adopt", "sandbox", "cluster", "drill", "simulate")
 """Commands that keep the caller's umask: the job or the command that they execute inherits it. They set the
 modes of their own files.
 """

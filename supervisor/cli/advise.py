@@ -403,18 +403,28 @@ def advise(name: Name, cost: Cost = "", every: Every = "", nodes: Nodes = "", js
         raise UserError(f"--{error}") from None
     if not wanted:
         raise UserError(f"{run.id} has not had nodes yet; give their number: --nodes=N", 1)
-    written = _written(run_dir, run)
-    step_s = next((one.step_s for one in reversed(run.attempts) if one.step_s), None)
-    saved = checkpoint_timing([(step, at) for step, at in written if step is not None], step_s)
-    seen = bool(written or run.best_checkpoint)
-    found = make_advice(
-        run, time.time(), nodes=wanted, saved=saved, cost_s=cost_s, every_s=every_s, seen=seen
-    )
+    found = _advice(run_dir, run, wanted, cost_s, every_s)
     if json:
         common.print_json(asdict(found))
     else:
         _show(found)
     return 0
+
+
+def advice_words(run_dir: str, run: Run) -> tuple[str, ...]:
+    """The advice for a run, a sentence each; () before it has had nodes."""
+    nodes = _nodes(run_dir, run)
+    return _advice(run_dir, run, nodes).words if nodes else ()
+
+
+def _advice(
+    run_dir: str, run: Run, nodes: int, cost_s: float | None = None, every_s: float | None = None
+) -> Advice:
+    written = _written(run_dir, run)
+    step_s = next((one.step_s for one in reversed(run.attempts) if one.step_s), None)
+    saved = checkpoint_timing([(step, at) for step, at in written if step is not None], step_s)
+    seen = bool(written or run.best_checkpoint)
+    return make_advice(run, time.time(), nodes=nodes, saved=saved, cost_s=cost_s, every_s=every_s, seen=seen)
 
 
 def _nodes(run_dir: str, run: Run) -> int:

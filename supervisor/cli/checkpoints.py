@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from ftrun.hooks.checkpoints.model import COMPLETE, Inspection
-from ftrun.hooks.runtime.formats import clock_text, size_text
+from ftrun.hooks.runtime.formats import size_text
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, argument, option
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.reports import view_checkpoints
 from ftrun.supervisor.reports.view_checkpoints import Inventory, Place
+from ftrun.supervisor.reports.view_run import clock_text
 from ftrun.supervisor.store import run_dir as store_run_dir
 
 Where = Annotated[

@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Self
 
 import typer
@@ -21,6 +21,7 @@ from ftrun.supervisor.cluster import choice, hosts, lifecycle, membership, on_he
 from ftrun.supervisor.cluster import survey as cluster_survey
 from ftrun.supervisor.cluster.state import ClusterState, known
 from ftrun.supervisor.cluster.survey import Survey
+from ftrun.supervisor.model.errors import UserError
 
 app = typer.Typer(help="A private, real Slurm on your own hosts, over SSH.", no_args_is_help=True)
 
@@ -77,6 +78,14 @@ BundleOption = Annotated[
         "FILE",
     ),
 ]
+BackupOption = Annotated[
+    str,
+    option(
+        "--backup",
+        "Which of the hosts runs a second slurmctld; both keep their state in the shared folder (not by sshfs).",
+        "HOST",
+    ),
+]
 PublicOption = Annotated[
     bool, option("--allow-public", "Permit daemons to listen on addresses that the internet reaches.")
 ]
@@ -121,6 +130,14 @@ def up(  # noqa: PLR0917 - options, never positions
     fence_command: FenceOption = "",
     repair_commands: RepairOption = None,
     bundles: BundleOption = None,
+    backup: BackupOption = "",
+    install: Annotated[
+        bool,
+        option(
+            "--install",
+            "Install the packages of their distribution on hosts that lack Slurm, by root or `sudo -n`.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Bring a cluster up on these hosts, or mend it; return when all its nodes are usable.
@@ -139,7 +156,11 @@ def up(  # noqa: PLR0917 - options, never positions
         fence_command=site_file.checked(fence_command),
         repair_commands=tuple(map(site_file.checked, repair_commands or [])),
         bundles=tuple(bundles or ()),
+        backup=backup,
+        install=install,
     )
+    if wish.backup and wish.share:
+        raise UserError("--backup with --share: the second controller's state would die with the first host")
     state = _state(name)
     plan, found = lifecycle.up(state, wish, _say)
     took_s = time.monotonic() - began_s
@@ -200,7 +221,7 @@ def status(name: NameOption = "", as_json: Json = False) -> int:
         )
         return 0 if alive else EXIT_FAILED
     print(
-        f"cluster {plan.name}: {'up' if alive else 'not all up'}, Slurm {_version(plan)}, controller on {plan.head.name}"
+        f"cluster {plan.name}: {'up' if alive else 'not all up'}, Slurm {_version(plan)}, controller on {' and '.join(host.name for host in plan.controllers)}"
     )
     daemons = {"MUNGED": ["munged"], "SLURMCTLD": ["slurmctld"], "SLURMD": ["slurmd"]}
     if plan.share:
@@ -220,7 +241,10 @@ def status(name: NameOption = "", as_json: Json = False) -> int:
     for row in rows:
         for one in row.done[-STARTS_SHOWN:]:
             print(_told(row.host, one))
-    for line in _unkept(plan):
+    for row in rows:
+        for text in row.notes:
+            print(f"note: {row.host}: {text}")
+    for line in (*_cut(plan, rows), *_unkept(plan)):
         print(line)
     return 0 if alive else EXIT_FAILED
 
@@ -478,10 +502,19 @@ def _unkept(plan: Plan) -> Iterator[str]:
         yield f"note: {names}: neither systemd with linger nor cron: does not come back by itself after a reboot; {os.uname().nodename} starts what is dead there over SSH while it can"
 
 
+def _cut(plan: Plan, rows: Sequence[lifecycle.HostStatus]) -> Iterator[str]:
+    """A line about hosts whose removal was cut, if there are any."""
+    drained = [row.host for row in rows if row.reason == membership.REMOVAL]
+    if drained or plan.leaving:
+        names = fold([*drained, *(host.name for host in plan.leaving)])
+        back = f", `ftrun cluster resume {fold(drained)}` takes it back" if drained else ""
+        yield f"note: {names}: its removal was cut: `ftrun cluster remove {names}` ends it{back}"
+
+
 def _told(host: str, one: Mapping[str, Any]) -> str:
     """One line about what the keeper of a host did."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one["at_s"]))
     if one["did"] == "left":
         return f"{at}  {host} left the cluster, by {one['by']}: {one['why']}"
-    what = "started" if one["did"] == "started" else "did not start"
+    what = one["did"] if one["did"] in {"started", "ended"} else "did not start"
     return f"{at}  {host}: {one['by']} {what} {one['daemon']}: {one['why']}"

@@ -19,12 +19,16 @@ class Command(NamedTuple):
 
 
 COMMANDS: Mapping[str, Command] = {
+    "adopt": Command("adopt", "app", "Look after a job that was submitted by plain sbatch."),
     "status": Command("runs", "status", "The runs under supervision, and who supervises them."),
     "show": Command("runs", "show", "One run in full: attempts, faults, budgets."),
     "logs": Command("explain", "logs", "The output of a run, across its attempts."),
     "explain": Command("explain", "explain", "Why ftrun took each decision."),
     "history": Command("runs", "history", "The faults of all runs."),
     "stats": Command("stats", "stats", "Where the time of runs went: goodput, faults, repair, node-hours."),
+    "report": Command(
+        "stats", "report", "What happened to a run, as one HTML file: time, training, faults, proof."
+    ),
     "cancel": Command("control", "cancel", "End a run now, for good."),
     "stop": Command("control", "stop", "End a run after its next checkpoint, at a step, or before a time."),
     "pause": Command("control", "pause", "Save a checkpoint, release the nodes, and wait for resume."),

@@ -10,21 +10,25 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from ftrun.supervisor.cli import common
+from ftrun.supervisor.cli import common, stats
 from ftrun.supervisor.cli.options import argument, option
+from ftrun.supervisor.config.home import write_atomically
 from ftrun.supervisor.drill import runner
 from ftrun.supervisor.drill.runner import Result
 from ftrun.supervisor.drill.scenario import Scenario
 from ftrun.supervisor.drill.timeline import Event, Row
 from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.store.run_dir import run_dirs
 
 COLUMNS = (
     "DRILL",
@@ -192,6 +196,10 @@ def drill(  # noqa: PLR0917 - options are given by name
     folder: Annotated[
         Path | None, option("", "Where to make the folders of the drills; with --here the nodes must see it.")
     ] = None,
+    report: Annotated[
+        Path | None, option("--report", "Write a report of each drill into this folder.", "FOLDER")
+    ] = None,
+    show: Annotated[bool, option("--open", "Open the reports in a browser.")] = False,
     lanes: Annotated[int, option("", "Number of drills to run at a time.", min=1, max=16)] = LANES_MAX,
 ) -> int:
     """Inject faults into a real training job on a real Slurm and watch ftrun recover it.
@@ -203,7 +211,29 @@ def drill(  # noqa: PLR0917 - options are given by name
         show_list(scenarios, json=json)
         return 0
     chosen = choose(scenarios, names or [], everything=all_, here=here)
-    return run_drills(chosen, json=json, here=here, keep=keep, parent=_parent(folder, here=here), lanes=lanes)
+    if show and report is None:
+        report = Path(tempfile.mkdtemp(prefix="ftrun-reports-"))
+    parent = _parent(folder, here=here)
+    written: list[Path] = []
+    on_home = partial(_write_reports, report, written) if report is not None else None
+    status = run_drills(chosen, json=json, here=here, keep=keep, parent=parent, lanes=lanes, on_home=on_home)
+    for path in sorted(written):
+        print(f"report: {path}", file=sys.stderr if json else sys.stdout)
+        if show:
+            stats.open_in_browser(path)
+    return status
+
+
+def _write_reports(folder: Path, written: list[Path], name: str, home: Path) -> None:
+    """Write a report of each run in the home of a drill. A report that cannot be written costs no drill."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for place, run_dir in enumerate(run_dirs(str(home))):
+            path = folder / (f"{name}-{place + 1}.html" if place else f"{name}.html")
+            write_atomically(str(path), stats.page_of_run(run_dir).encode("utf-8", "replace"))
+            written.append(path.absolute())
+    except (OSError, UserError) as error:
+        print(f"ftrun: no report of {name}: {error}", file=sys.stderr)
 
 
 def show_list(scenarios: Sequence[Scenario], *, json: bool) -> None:
@@ -238,7 +268,14 @@ def choose(
 
 
 def run_drills(
-    chosen: Sequence[Scenario], *, json: bool, here: bool, keep: bool, parent: Path | None, lanes: int
+    chosen: Sequence[Scenario],
+    *,
+    json: bool,
+    here: bool,
+    keep: bool,
+    parent: Path | None,
+    lanes: int,
+    on_home: Callable[[str, Path], None] | None = None,
 ) -> int:
     """Run these drills, show their events and results, and return the exit status."""
     with _signals(), live(several=len(chosen) > 1, json=json) as shown:
@@ -250,6 +287,7 @@ def run_drills(
             parent=parent,
             on_event=shown.event,
             on_end=shown.over,
+            on_home=on_home or (lambda name, home: None),
         )
     if json:
         common.print_json(as_json(results))

@@ -30,11 +30,14 @@ from ftrun.supervisor.store import attempt_dir as store_attempt_dir
 from ftrun.supervisor.store import journal, submission_context
 from ftrun.supervisor.store import run_dir as store_run_dir
 from ftrun.supervisor.submission import in_allocation
+from ftrun.supervisor.telemetry import log_watcher
+from ftrun.supervisor.telemetry.tail import LogPath
 
 FOLLOW_EVERY_S = 0.5
 LINES_SHOWN = 10  # of the logs of one start
 TASKS_SHOWN = 16  # of an array, in each attempt
-TASK_TAIL_BYTES = 16 * 1024
+FILES_SHOWN = 16  # of one start
+TAIL_BYTES = 16 * 1024  # of a log that is not the job's own
 _CHUNK_BYTES = 1 << 16
 
 
@@ -362,9 +365,9 @@ def logs(
         bool, option("-f --follow", "Follow the output across attempts until the run is over.")
     ] = False,
 ) -> int:
-    """Print the output of a run, with a line between its attempts."""
+    """Print the output of a run, with a line between its starts, and the logs of its steps."""
     run_dir, run = common.find_run(name)
-    done: dict[tuple[int, int], int] = {}
+    done: dict[_Start, dict[str, int]] = {}
     printed = _print_new(run_dir, run, done) or _print_tasks(run_dir, run)
     if not follow:
         if not printed:
@@ -381,32 +384,59 @@ def logs(
         run = common.load_run(run_dir)
 
 
-def _print_new(run_dir: str, run: Run, done: dict[tuple[int, int], int]) -> bool:
-    """Print what is new in each launch's log; `done`: the offset reached. False: none was readable."""
-    launches = [
-        (a.number, r) for a in run.attempts for r in store_attempt_dir.launch_numbers(run_dir, a.number)
+_Start = tuple[int, int, int]  # attempt, launch, start
+
+
+def _print_new(run_dir: str, run: Run, done: dict[_Start, dict[str, int]]) -> bool:
+    """Print what is new in the logs of each start; `done`: the offsets reached. False: none was readable."""
+    starts = [
+        (a.number, launch, start)
+        for a in run.attempts
+        for launch in store_attempt_dir.launch_numbers(run_dir, a.number)
+        for start in store_attempt_dir.start_numbers(run_dir, a.number, launch)
     ]
-    readable = False
-    for index, key in enumerate(launches):
-        record = store_attempt_dir.launch_record(run_dir, *key)
-        if record is None or not os.path.isfile(record.stdout):
-            continue
-        readable = True
-        if key not in done:
-            print(
-                f"----- {run.id} attempt {key[0]} launch {key[1]}: job {record.job} on {nodeset.fold(record.nodes)} -----",
-                flush=True,
-            )
-            done[key] = record.stdout_offset_bytes
-        following = (
-            store_attempt_dir.launch_record(run_dir, *launches[index + 1])
-            if index + 1 < len(launches)
-            else None
+    for number, key in enumerate(starts):
+        if starts[number + 1 : number + 2] and starts[number + 1] in done:
+            continue  # printed to its end
+        logs = [log for log in log_watcher.start_logs(run_dir, *key) if os.path.isfile(log.path)]
+        record = store_attempt_dir.start_record(run_dir, *key) or store_attempt_dir.launch_record(
+            run_dir, *key[:2]
         )
-        same_file = following is not None and following.stdout == record.stdout
-        end = following.stdout_offset_bytes if following is not None and same_file else None
-        done[key] = _copy(record.stdout, done[key], end)
-    return readable
+        if not logs or record is None:
+            continue
+        if key not in done:
+            done[key] = {}
+            try_ = (
+                f"attempt {key[0]}"
+                + (f" launch {key[1]}" if key[1] else "")
+                + (f" start {key[2]}" if key[2] > 1 else "")
+            )
+            began = f", {view_run.clock_text(record.started_s)}" if record.started_s else ""
+            _rule(f"{run.id} {try_}: job {record.job} on {nodeset.fold(record.nodes)}{began}")
+        _print_logs(logs, done[key])
+    return bool(done)
+
+
+def _print_logs(logs: Sequence[LogPath], reached: dict[str, int]) -> None:
+    """Print what is new in the logs of one start: the job's own whole, of the others the end."""
+    for number, log in enumerate(logs[:FILES_SHOWN]):
+        size = os.path.getsize(log.path)
+        if log.path not in reached:
+            begin = log.start_offset_bytes if log.start_offset_bytes <= size else 0
+            reached[log.path] = begin if number == 0 else max(begin, size - TAIL_BYTES)
+        end = size if log.end_offset_bytes is None else min(size, log.end_offset_bytes)
+        if number and reached[log.path] < end:
+            whose = [f"rank {log.rank}"] if log.rank is not None else []
+            whose += [f"on {log.node}"] if log.node else []
+            _rule(log.path + (f" ({' '.join(whose)})" if whose else ""))
+        reached[log.path] = _copy(log.path, reached[log.path], end)
+    if len(logs) > FILES_SHOWN and "" not in reached:
+        reached[""] = 0
+        _rule(f"and {len(logs) - FILES_SHOWN} files more, as {logs[-1].path}")
+
+
+def _rule(text: str) -> None:
+    print(f"----- {text} -----", flush=True)
 
 
 def _print_tasks(run_dir: str, run: Run) -> bool:
@@ -422,24 +452,19 @@ def _print_tasks(run_dir: str, run: Run) -> bool:
                 continue
             readable = True
             where = nodeset.fold(record.nodes)
-            print(
-                f"----- {run.id} attempt {attempt.number} task {task}: job {record.job} on {where} -----",
-                flush=True,
-            )
-            start = max(record.stdout_offset_bytes, os.path.getsize(record.stdout) - TASK_TAIL_BYTES)
-            _copy(record.stdout, start, None)
+            _rule(f"{run.id} attempt {attempt.number} task {task}: job {record.job} on {where}")
+            size = os.path.getsize(record.stdout)
+            _copy(record.stdout, max(record.stdout_offset_bytes, size - TAIL_BYTES), size)
         if len(shown) > TASKS_SHOWN:
-            print(f"----- and {len(shown) - TASKS_SHOWN} tasks more -----")
+            _rule(f"and {len(shown) - TASKS_SHOWN} tasks more")
     return readable
 
 
-def _copy(path: str, start: int, end: int | None) -> int:
+def _copy(path: str, start: int, end: int) -> int:
+    """Print these bytes of a file; the offset reached."""
     with open(path, "rb") as stream:
         stream.seek(start)
-        while end is None or start < end:
-            data = stream.read(_CHUNK_BYTES if end is None else min(_CHUNK_BYTES, end - start))
-            if not data:
-                break
+        while start < end and (data := stream.read(min(_CHUNK_BYTES, end - start))):
             sys.stdout.buffer.write(data)
             start += len(data)
     sys.stdout.flush()

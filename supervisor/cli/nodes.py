@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ftrun.hooks.runtime.formats import clock_text
 from ftrun.hooks.runtime.ownership import private_folders
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.client.cluster import NodeRow
@@ -26,6 +25,7 @@ from ftrun.supervisor.model.errors import SettingError, UserError
 from ftrun.supervisor.model.node_entry import NodeEntry
 from ftrun.supervisor.nodes import ledger, lemon_score, node_facts
 from ftrun.supervisor.nodes.history import NodeHistory, NodeRecord, QuarantineRules, fold_entries
+from ftrun.supervisor.reports.view_run import clock_text
 from ftrun.supervisor.store import user_exclusions
 from ftrun.supervisor.submission import companion
 

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Annotated, Any
 
-from ftrun.hooks.runtime.formats import clock_text, duration_text
+from ftrun.hooks.runtime.formats import duration_text
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, Name, argument, option
@@ -342,5 +342,5 @@ def history(
 
 def _moment(at_s: float | None) -> str | None:
     """A moment of this year."""
-    clock = clock_text(at_s)
+    clock = view_run.clock_text(at_s)
     return clock and clock[5:]

@@ -55,6 +55,7 @@ def main(argv: Sequence[str]) -> int:
 
             is_real = not (asked.config.flag("dry-run") or asked.given.line.has("test-only"))
             in_allocation.check_stage_dir(asked.config.text("stage"), make=is_real)
+        _look_at_containers(asked)
         if asked.config.flag("dry-run"):
             return _dry_run(asked)
         if asked.given.line.has("test-only"):
@@ -71,6 +72,22 @@ def main(argv: Sequence[str]) -> int:
             )
         return code
     return _submit(asked)
+
+
+def _look_at_containers(asked: Submission) -> None:
+    """Say what the script's containers will not see; refuse with `strict`. Raises UserError."""
+    if not any(
+        word in asked.script for word in (b"--container-", b"apptainer", b"singularity", b"podman", b"docker")
+    ):
+        return
+    from ftrun.supervisor.submission import container_calls
+
+    env = {name: value for name, value in asked.env.items() if not name.startswith(("FTRUN_", "SLURM_"))}
+    told = container_calls.remarks(asked.script, env, asked.config.values, asked.config.home(asked.env))
+    if told and asked.config.flag("strict"):
+        raise UserError(f"{told[0]}; nothing was submitted (strict)")
+    for line in told:
+        print_notice(line)
 
 
 def _submit(asked: Submission) -> int:
@@ -97,7 +114,7 @@ def _plain(asked: Submission, warning: str = "", unknown: str = "") -> int:
     if asked.given.line.own:
         from ftrun.supervisor.submission import misread
 
-        misread.refuse_shifted(asked)
+        misread.refuse_shifted(asked.given.line, asked.typed, has_script=bool(asked.script))
     stdin = _replayed(asked.script) if asked.source == "stdin" and asked.script else None
     code = sbatch_process.run_through(asked.sbatch, asked.argv, asked.raw_env, stdin=stdin)
     if code == 0 and warning:
@@ -105,7 +122,7 @@ def _plain(asked: Submission, warning: str = "", unknown: str = "") -> int:
     if code:
         from ftrun.supervisor.submission import misread
 
-        if hint := misread.hint(asked, unknown):
+        if hint := misread.hint(asked.given.line, unknown, path=asked.script_path, script=asked.script):
             print_notice(hint)
     return code
 

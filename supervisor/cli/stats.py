@@ -1,18 +1,22 @@
-"""`ftrun stats`: where the time of one run, or of all, went. (I/O)"""
+"""`ftrun stats` and `ftrun report`: where the time of one run, or of all, went. (I/O)"""
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 from ftrun.hooks.runtime.formats import duration_text
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.options import Json, argument, option
+from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.reports import requeue_model, statistics
@@ -26,26 +30,20 @@ UNITS_S = {"h": 3600.0, "d": DAY_S, "w": 7 * DAY_S}
 Found = tuple[Run, TimeLedger]
 
 
-def stats(
-    name: Annotated[str, argument("[RUN|JOBID]", "One run; without it, all of this home.")] = "",
-    since: Annotated[
-        str, option("--since", "Only runs that lived after then: 30d, 12h or 2026-11-01.", "TIME")
-    ] = "",
-    json: Json = False,
-) -> int:
+Since = Annotated[
+    str,
+    option("--since", "Without a run: only those that lived after then, as 30d, 12h or 2026-11-01.", "TIME"),
+]
+OneOrAll = Annotated[str, argument("[RUN|JOBID]", "One run; without it, all of this home.")]
+
+
+def stats(name: OneOrAll = "", since: Since = "", json: Json = False) -> int:
     """Show where the time of a run, or of all runs, went: every second and every node-hour.
 
     Times and shares add up to the life of the run; docs/stats.md defines each word.
     """
     now_s = time.time()
-    if name:
-        if since:
-            raise UserError("--since is for all runs; name no run with it")
-        found = [_ledger(*common.find_run(name), now_s)]
-    else:
-        least_s = _moment_s(since, now_s) if since else 0.0
-        runs = [(folder, run) for folder, run in common.all_runs(common.home()) if _lived(run, least_s)]
-        found = [_ledger(folder, run, now_s) for folder, run in runs]
+    found = _found(name, since, now_s)
     whole = statistics.statistics_of(found)
     requeue = requeue_model.goodput(found[0][0], whole, found[0][1].asked) if name else None
     if json:
@@ -69,6 +67,86 @@ def stats(
             + (f" instead of {whole.goodput:.1%}" if whole.goodput is not None else "")
         )
     return 0
+
+
+def report(
+    name: OneOrAll = "",
+    html: Annotated[str, option("--html", "Where to write it; - is standard output.", "FILE")] = "",
+    show: Annotated[bool, option("--open", "Open it in a browser.")] = False,
+    since: Since = "",
+) -> int:
+    """Write what happened to a run, or to all runs, as one HTML file that needs no network.
+
+    It shows the run over time, where its time went, its training with the faults marked, each fault with its proof,
+    decision and cost, and what to change. By default it lies in the folder of the run.
+    """
+    if name and since:
+        raise UserError("--since is for all runs; name no run with it")
+    if name:
+        folder = common.find_run_dir(name)
+        page = page_of_run(folder)
+    else:
+        folder = common.home()
+        page = _page_of_all(since)
+    content = page.encode("utf-8", "replace")
+    if html == "-":
+        sys.stdout.buffer.write(content)
+        return 0
+    path = os.path.abspath(html or os.path.join(folder, "report.html"))
+    try:
+        config_home.write_atomically(path, content)
+    except OSError as error:
+        raise UserError(f"the report cannot be written: {path}: {error.strerror}", 1) from None
+    print(path)
+    if show:
+        open_in_browser(Path(path))
+    return 0
+
+
+def page_of_run(folder: str) -> str:
+    """The report of the run in this folder. Raises UserError."""
+    from ftrun.supervisor.cli.advise import advice_words
+    from ftrun.supervisor.reports.report import run_report
+
+    now_s = time.time()
+    found = _ledger(folder, common.load_run(folder), now_s)
+    run, ledger = found
+    if not ledger.intervals:
+        raise UserError(f"{run.id} has only just begun: there is nothing to report yet", 1)
+    requeue = requeue_model.goodput(run, statistics.statistics_of([found]), ledger.asked)
+    return run_report(run, ledger, now_s, advice=advice_words(folder, run), requeue_goodput=requeue)
+
+
+def _page_of_all(since: str) -> str:
+    from ftrun.supervisor.reports.report import runs_report
+
+    now_s = time.time()
+    found = _found("", since, now_s)
+    if not found:
+        raise UserError("no run so far" if not since else f"no run lived since {since}", 1)
+    return runs_report(found, f"Runs since {since}" if since else "All runs of this home", now_s)
+
+
+def open_in_browser(path: Path) -> None:
+    """Show a page to the person; where there is no browser, say so."""
+    import webbrowser
+
+    try:
+        opened = webbrowser.open(path.as_uri())
+    except webbrowser.Error:
+        opened = False
+    if not opened:
+        print("ftrun: no browser here; copy the file to where there is one", file=sys.stderr)
+
+
+def _found(name: str, since: str, now_s: float) -> list[Found]:
+    """The run of this name, or all that lived after `since`, each with its ledger. Raises UserError."""
+    if name:
+        if since:
+            raise UserError("--since is for all runs; name no run with it")
+        return [_ledger(*common.find_run(name), now_s)]
+    least_s = _moment_s(since, now_s) if since else 0.0
+    return [_ledger(*one, now_s) for one in common.all_runs(common.home()) if _lived(one[1], least_s)]
 
 
 def facts_of(one: Statistics) -> dict[str, Any]:

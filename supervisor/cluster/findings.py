@@ -11,13 +11,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ftrun.slurm.client.releases import OLDEST, release_text
+from ftrun.slurm.cluster.conf import FORBIDDEN_IN_PATHS
 from ftrun.slurm.cluster.plan import LOCALHOST, SOCKET_PATH_MAX, longest_socket_path
 from ftrun.slurm.records import dataclass
 
 BAD, NOTE = "bad", "note"
+SSHFS = "fuse.sshfs"
 CLOCK_BAD_S = 60.0
 CLOCK_NOTE_S = 2.0
 FREE_MIB_LEAST = 512
+FREE_MIB_FULL = 64
 OPEN_FILES_LEAST = 4096
 
 Facts = Mapping[str, Any]
@@ -89,6 +92,9 @@ def of_reach(answers: Mapping[str, Mapping[str, Any]], shared: str) -> list[Find
                     f"does not reach {name} ({why}): Slurm's daemons must reach each other",
                 )
             )
+        for name, why in sorted(one["silent"].items()):
+            text = f"is not answered by {name} ({why}): nothing of ours listened there in time, or a firewall refuses calls; say it again"
+            found.append(Finding(target, BAD, "ports", text))
         if one["share"]:
             found.append(Finding(target, BAD, "shared folder", f"cannot be written: {one['share']}"))
         if one["unshared"]:
@@ -174,15 +180,13 @@ def _of_network(target: str, one: Facts, allow_public: bool) -> Iterable[tuple[s
 
 
 def _of_machine(one: Facts) -> Iterable[tuple[str, str, str]]:
-    offset, within = one["clock_offset_s"], one["clock_within_s"]
-    if abs(offset) - within > CLOCK_BAD_S:
+    yield from _of_clock(one)
+    for path, names in sorted(one["holders"].items()):
         yield (
-            BAD,
-            "clock",
-            f"is {offset:+.0f} s off: munge refuses what comes from another time (set it: NTP)",
+            NOTE,
+            "accelerators",
+            f"{path} is held by {', '.join(names)}, and jobs will get it all the same: end that first",
         )
-    elif abs(offset) - within > CLOCK_NOTE_S:
-        yield NOTE, "clock", f"is {offset:+.1f} s off: times in logs do not agree"
     if not one["subreaper"]:
         yield NOTE, "processes", "its Python has no ctypes: what leaves its process group can outlive a step"
     if one["var_tmp_free_mib"] < FREE_MIB_LEAST:
@@ -210,6 +214,31 @@ def _of_machine(one: Facts) -> Iterable[tuple[str, str, str]]:
         yield BAD, "claim", f"belongs to {whose}: take that one down first"
 
 
+def _of_clock(one: Facts) -> Iterable[tuple[str, str, str]]:
+    offset, within = one["clock_offset_s"], one["clock_within_s"]
+    if abs(offset) - within > CLOCK_BAD_S:
+        yield (
+            BAD,
+            "clock",
+            f"is {offset:+.0f} s off: munge refuses what comes from another time (set it: NTP)",
+        )
+    elif abs(offset) - within > CLOCK_NOTE_S:
+        yield NOTE, "clock", f"is {offset:+.1f} s off: times in logs do not agree"
+
+
+def of_living(one: Facts) -> tuple[str, ...]:
+    """What is wrong with a host of a living cluster: its clock, its disk. `one` has `clock_s`, as `with_clock` tells it, and `free_mib`."""
+    disk = f"{one['free_mib']} MiB are free in /var/tmp: no job starts where slurmd cannot write"
+    clock = [f"its clock {text}" for _, _, text in _of_clock(one)]
+    return (*clock, *([disk] if one["free_mib"] < FREE_MIB_FULL else []))
+
+
+def with_clock(one: Facts, at_s: float, took_s: float) -> Facts:
+    """The facts with the offset of the clock `clock_s`, which was read at some moment before the answer came."""
+    within_s = took_s / 2
+    return {**one, "clock_offset_s": one["clock_s"] - (at_s - within_s), "clock_within_s": within_s}
+
+
 def address_of(target: str, one: Facts) -> str:
     """The address by which the other hosts reach this one: where its own name leads, else where SSH found it, else its first."""
     if target == LOCALHOST:
@@ -222,6 +251,18 @@ def address_of(target: str, one: Facts) -> str:
         if candidate in one["addresses"]:
             return str(candidate)
     return str(one["addresses"][0]) if one["addresses"] else ""
+
+
+def backup_problem(backup: str, facts: Mapping[str, Facts], shared: str) -> str:
+    """Why a host cannot run a second slurmctld, which keeps its state with the first one in `shared`; "" if it can."""
+    if backup not in facts or backup == next(iter(facts)):
+        return f"--backup {backup}: it has to be one of the other hosts, as the first one runs slurmctld"
+    if any(char in FORBIDDEN_IN_PATHS for char in shared):
+        return f"--backup: blanks, quotes, commas and # cannot be in the path of the shared folder, {shared}"
+    for target, one in facts.items():
+        if one["shared_kind"] == SSHFS:
+            return f"--backup: {shared} is mounted by sshfs on {target}: it is gone with the host that serves it, and files that were open then are lost"
+    return ""
 
 
 def socket_path_problem(folder: str, facts: Mapping[str, Facts]) -> str:

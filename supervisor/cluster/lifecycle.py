@@ -11,10 +11,11 @@ import dataclasses
 import getpass
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any
 
 from ftrun.hooks.cluster.nodes import SETTLED
+from ftrun.slurm.client.releases import OLDEST, release_text
 from ftrun.slurm.cluster.conf import cgroup_conf_text
 from ftrun.slurm.cluster.plan import Host, Plan, slurm_conf
 from ftrun.slurm.records import dataclass
@@ -30,6 +31,7 @@ from ftrun.supervisor.model.errors import UserError
 EXIT_FAILED = 1
 BASE_PORT = 17_817
 READY_S = 60.0
+INSTALL_S = 960.0
 MEMORY_LEFT_SHARE = 0.02
 """The part of a host's memory that no job is promised: kernel and daemons live there."""
 
@@ -38,7 +40,9 @@ Told = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the user asked of `up`. `bundles`: files of bundles of Slurm, to be used whatever the hosts have installed."""
+    """What the user asked of `up`. `bundles`: files of bundles of Slurm, to be used whatever the hosts have installed. `backup`: the host
+    of a second slurmctld, "" for none. `install`: put the packages of their distributions on hosts that lack Slurm.
+    """
 
     targets: tuple[Target, ...]
     base_port: int = BASE_PORT
@@ -49,6 +53,8 @@ class Wish:
     fence_command: str = ""
     repair_commands: tuple[str, ...] = ()
     bundles: tuple[str, ...] = ()
+    backup: str = ""
+    install: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,7 @@ class HostStatus:
     """One host: its daemons (name -> {"pid", "up_s", "frozen"}), Slurm's word on its node, and why it could not be asked.
 
     `kept_by`: who starts what is dead there (systemd, cron, ssh), "" for nobody. `up_s`: since when the host is up. `done`: what was started
-    again there, by whom and when, the last of it.
+    again there, by whom and when, the last of it. `notes`: what is wrong with its clock or disk.
     """
 
     host: str
@@ -69,6 +75,7 @@ class HostStatus:
     kept_by: str
     up_s: float
     done: Sequence[Mapping[str, Any]]
+    notes: Sequence[str] = ()
 
 
 def up(state: ClusterState, wish: Wish, told: Told) -> tuple[Plan, Survey | None]:
@@ -121,6 +128,10 @@ def _same_hosts(plan: Plan, wish: Wish) -> None:
         )
     if {bundle.taken(path).name for path in wish.bundles} - set(plan.bundles.values()):
         raise UserError(f"cluster {plan.name} is there with another Slurm: take it down first")
+    if wish.backup and wish.backup not in {host.target for host in plan.controllers[1:]}:
+        raise UserError(
+            f"cluster {plan.name} has {f'its second controller on {plan.backup}' if plan.backup else 'one controller'}: take it down first, then bring it up with --backup"
+        )
     if wish.share and wish.share != plan.share:
         raise UserError(
             f"cluster {plan.name} shares {plan.share or 'no folder'}: take it down first, then bring it up with --share"
@@ -129,15 +140,39 @@ def _same_hosts(plan: Plan, wish: Wish) -> None:
 
 def _new_plan(name: str, wish: Wish, told: Told) -> tuple[Plan, Survey]:
     told(f"surveying {host_count(wish.targets)}")
-    found = survey(
-        wish.targets, wish.base_port, wish.shared, share=wish.share, allow_public=wish.allow_public
-    )
-    refuse_bad(found, wish, told)
+    found = _surveyed(wish, told)
+    if wish.install and (lacking := findings.without_slurm(found.without(found.bad).facts)):
+        _install(lacking, found.facts, told)
+        found = _surveyed(wish, told)
     usable = found.without(found.bad)
+    if wish.backup and (problem := findings.backup_problem(wish.backup, usable.facts, usable.shared)):
+        raise UserError(f"nothing was changed: {problem}", EXIT_FAILED)
     bundles: dict[str, Bundle] = {}
     if wish.bundles or findings.without_slurm(usable.facts):
         bundles = bundle.choose(wish.bundles, usable.architectures, told)
     return make_plan(name, wish, usable, bundles), found
+
+
+def _surveyed(wish: Wish, told: Told) -> Survey:
+    found = survey(
+        wish.targets, wish.base_port, wish.shared, share=wish.share, allow_public=wish.allow_public
+    )
+    refuse_bad(found, wish, told)
+    return found
+
+
+def _install(lacking: Mapping[str, str], facts: Mapping[str, Facts], told: Told) -> None:
+    """Install the packages of their distributions on hosts that lack Slurm (target -> why). Raises UserError."""
+    if powerless := [target for target in lacking if not facts[target]["sudo"]]:
+        raise UserError(
+            f"nothing was changed: {', '.join(powerless)}: --install needs root or `sudo -n` there; without it a bundle is used",
+            EXIT_FAILED,
+        )
+    told(f"installing Slurm and munge on {host_count(lacking)}")
+    step = {"do": "install", "least": release_text(OLDEST)}
+    answers = remote.ask({target: [step] for target in lacking}, INSTALL_S)
+    if failed := [answer for answer in answers.values() if not answer.ok]:
+        raise UserError(f"{failures(failed)}; without --install a bundle is used", EXIT_FAILED)
 
 
 def refuse_bad(found: Survey, wish: Wish, told: Told) -> None:
@@ -169,9 +204,10 @@ def make_plan(name: str, wish: Wish, found: Survey, bundles: Mapping[str, Bundle
     version = findings.release(used[head["host"]].version if used else head["slurm"]["version"])
     if version is None:
         raise UserError(f"{head['host']}: slurmd tells no version", EXIT_FAILED)
+    token = os.urandom(8).hex()
     plan = Plan(
         name=name,
-        token=os.urandom(8).hex(),
+        token=token,
         user=head["user"],
         uid=head["uid"],
         folder=folder,
@@ -186,6 +222,8 @@ def make_plan(name: str, wish: Wish, found: Survey, bundles: Mapping[str, Bundle
         share=wish.share,
         fence_command=wish.fence_command,
         repair_commands=wish.repair_commands,
+        backup=facts[wish.backup]["host"] if wish.backup else "",
+        state=f"{found.shared}/.ftrun-cluster-{name}-{token}" if wish.backup else "",
     )
     programs = {
         host: {name: f"{plan.bundle_folder(one.name)}/bin/{name}" for name in one.programs}
@@ -285,7 +323,7 @@ def _start(state: ClusterState, plan: Plan, told: Told) -> Plan:
     state.keep_plan(plan)
     state.record("keepers.done", token=plan.token, kept_by=plan.kept_by)
     told("waiting until all nodes are idle")
-    answer = remote.ask({plan.head.target: [slurm_step(plan, "nodes", wait_s=READY_S)]})[plan.head.target]
+    answer = ask_controller(plan, [slurm_step(plan, "nodes", wait_s=READY_S)])
     if not answer.ok:
         raise _failed(state, plan, answer.failed)
     missing = [
@@ -343,6 +381,8 @@ def _placing(state: ClusterState, plan: Plan) -> Callable[[Host], dict[str, Any]
             "programs": plan.programs[host.name],
             "plugins": f"{plan.bundle_folder(name)}/plugins" if name else "",
             "adopts": host.name in plan.subreaper,
+            "state": plan.state if host in plan.controllers else "",
+            "token": plan.token,
         }
 
     return place
@@ -350,7 +390,7 @@ def _placing(state: ClusterState, plan: Plan) -> Callable[[Host], dict[str, Any]
 
 def _first_daemons(plan: Plan, host: Host) -> tuple[str, ...]:
     """The daemons of a host that those of other hosts need."""
-    return ("munged", *share.serving(plan, host), *(["slurmctld"] if host is plan.head else []))
+    return ("munged", *share.serving(plan, host), *(["slurmctld"] if host in plan.controllers else []))
 
 
 def daemons_of(plan: Plan, host: Host) -> tuple[str, ...]:
@@ -367,6 +407,9 @@ def _starting(state: ClusterState, plan: Plan, host: Host, daemons: Sequence[str
         "programs": plan.programs[host.name],
         "address": host.address,
         "slurmd_port": plan.slurmd_port,
+        "node": host.name,
+        "state": plan.state,
+        "rank": plan.controllers.index(host) if host in plan.controllers else -1,
         "gres": host.gres,
         **share.fields(state, plan, host),
     }
@@ -374,7 +417,7 @@ def _starting(state: ClusterState, plan: Plan, host: Host, daemons: Sequence[str
 
 def _looking_after(state: ClusterState, plan: Plan, host: Host) -> dict[str, Any]:
     wish = _starting(state, plan, host, daemons_of(plan, host))
-    return {"do": "look_after", "keep": {**wish, "name": plan.name, "node": host.name}}
+    return {"do": "look_after", "keep": {**wish, "name": plan.name}}
 
 
 def slurm_step(plan: Plan, what: str, **more: Any) -> dict[str, Any]:
@@ -382,17 +425,28 @@ def slurm_step(plan: Plan, what: str, **more: Any) -> dict[str, Any]:
     return {"do": what, "folder": plan.folder, "programs": plan.programs[plan.head.name], **more}
 
 
+def ask_controller(plan: Plan, steps: Sequence[remote.Step]) -> HostAnswer:
+    """What the host of slurmctld answers; where that fails, the host of the second one."""
+    answers: list[HostAnswer] = []
+    for host in plan.controllers:
+        own = [{**step, "programs": plan.programs[host.name]} for step in steps]
+        answers += remote.ask({host.target: own}).values()
+        if answers[-1].ok:
+            return answers[-1]
+    return answers[0]
+
+
 def status(state: ClusterState, plan: Plan) -> list[HostStatus]:
     """How each host is, by its own word and by Slurm's."""
     own = {"token": plan.token, "folder": plan.folder}
     both = [{"do": "status", **own}, {"do": "kept", **own}]
     requests = {
-        host.target: [*both, *([slurm_step(plan, "nodes")] if host is plan.head else [])]
+        host.target: [*both, *([slurm_step(plan, "nodes")] if host in plan.controllers else [])]
         for host in plan.hosts
     }
     answers = remote.ask(requests)
-    from_head = answers[plan.head.target].done
-    nodes = from_head[2] if len(from_head) > 2 else {}
+    told = [answers[host.target].done for host in plan.controllers]
+    nodes: dict[str, Any] = next((one[2] for one in told if len(one) > 2), {})
     is_watched = watch.is_alive(state, plan)
     rows = []
     for host in plan.hosts:
@@ -411,6 +465,9 @@ def status(state: ClusterState, plan: Plan) -> list[HostStatus]:
                 kept_by=kept["by"] or (watch.BY if is_watched and host in plan.unkept else ""),
                 up_s=kept["up_s"],
                 done=kept["done"],
+                notes=findings.of_living(findings.with_clock(one, answer.at_s, answer.took_s))
+                if answer.done
+                else (),
             )
         )
     return rows
@@ -441,12 +498,23 @@ def down(state: ClusterState, told: Told, *, force: bool = False) -> int:
             raise UserError(
                 f"not all of cluster {plan.name} is down: {failures(failed)}; say `down` again", EXIT_FAILED
             )
+        if plan.state:
+            _remove_state(state, plan)
         state.record("down.ended", token=plan.token)
         state.forget()
         watch.await_end(state)
         ended = sum(int(answer.done[1]["ended"]) for answer in answers.values())
         state.record("down.done", token=plan.token, ended=ended)
         return ended
+
+
+def _remove_state(state: ClusterState, plan: Plan) -> None:
+    """Remove what two controllers shared: only when both have ended. Raises UserError."""
+    step = {"do": "remove_state", "state": plan.state, "token": plan.token}
+    answer = remote.ask({plan.head.target: [step]})[plan.head.target]
+    if not answer.ok:
+        state.record("down.failed", token=plan.token, why=answer.failed)
+        raise UserError(f"{plan.head.target}: {answer.failed}; say `down` again", EXIT_FAILED)
 
 
 def take_leave(plan: Plan, hosts: Sequence[Host]) -> None:
@@ -480,7 +548,7 @@ def leaving_steps(plan: Plan, host: Host) -> list[remote.Step]:
 
 
 def _refuse_jobs(plan: Plan) -> None:
-    answer = remote.ask({plan.head.target: [slurm_step(plan, "jobs")]})[plan.head.target]
+    answer = ask_controller(plan, [slurm_step(plan, "jobs")])
     if answer.ok and answer.done[0]:
         jobs = answer.done[0]
         raise UserError(
@@ -495,7 +563,7 @@ def logs(plan: Plan, daemon: str, lines: int) -> dict[str, HostAnswer]:
     return remote.ask({host.target: [step] for host in plan.hosts})
 
 
-def host_count(hosts: Sequence[object]) -> str:
+def host_count(hosts: Sized) -> str:
     """`1 host` or `3 hosts`."""
     return "1 host" if len(hosts) == 1 else f"{len(hosts)} hosts"
 

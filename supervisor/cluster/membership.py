@@ -8,7 +8,7 @@ other hosts, outlive that.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ftrun.slurm.cluster.plan import LOCALHOST, Host, Plan
@@ -21,6 +21,7 @@ from ftrun.supervisor.model.errors import UserError
 
 JOBS_END_S = 60.0
 REMOVAL = "ftrun: removed from the cluster"
+"""The reason of a drain that belongs to a removal: a node that bears it is one whose removal was cut."""
 
 
 def add(state: ClusterState, wish: Wish, told: Told) -> tuple[Plan, tuple[Host, ...]]:
@@ -111,7 +112,7 @@ def remove(
             _refuse_unreached(staying)
             if not force:
                 _refuse_unreached(fresh, "--force removes it all the same")
-            _free(before, fresh, told, force=force)
+            _free(state, before, fresh, told, force=force)
         plan = dataclasses.replace(before, hosts=staying, leaving=(*before.leaving, *fresh))
         state.record("remove.intent", token=plan.token, hosts=[host.target for host in going])
         state.keep_plan(plan)
@@ -146,19 +147,30 @@ def _refuse_last(plan: Plan, going: Sequence[Host], staying: Sequence[Host]) -> 
             f"nothing was changed: {plan.head.target} runs the controller and has the state of all jobs: it is the last to go (`ftrun cluster down`)",
             EXIT_FAILED,
         )
+    if plan.backup in {host.name for host in going}:
+        raise UserError(
+            f"nothing was changed: {plan.backup} runs the second controller: it goes with the cluster (`ftrun cluster down`)",
+            EXIT_FAILED,
+        )
 
 
-def _free(plan: Plan, going: Sequence[Host], told: Told, *, force: bool) -> None:
+def _is_drained(row: Mapping[str, str]) -> bool:
+    return row["state"].startswith(("drain", "drng", "down"))
+
+
+def _free(state: ClusterState, plan: Plan, going: Sequence[Host], told: Told, *, force: bool) -> None:
     """Let no job start on these hosts, and see that none is there; with `force` those that are end as with a node that died."""
     names = [host.name for host in going]
-    drain = slurm_step(plan, "set_state", nodes=names, state="drain", reason=REMOVAL)
-    there = _on_head(plan, [drain, slurm_step(plan, "jobs", nodes=names)])
-    before, jobs = there[0], there[1]
+    before = _on_head(plan, [slurm_step(plan, "nodes")])[0]
+    # Who was drained by a person stays so; who was by a removal that was cut, not.
+    ours = [name for name in names if not _is_drained(before[name]) or before[name]["reason"] == REMOVAL]
+    drain = [slurm_step(plan, "set_state", nodes=ours, state="drain", reason=REMOVAL)] if ours else []
+    jobs = _on_head(plan, [*drain, slurm_step(plan, "jobs", nodes=names)])[-1]
+    state.record("remove.drained", token=plan.token, nodes=ours)
     if not jobs:
         return
     if not force:
-        idle = [name for name, state in before.items() if not state.startswith(("drain", "drng", "down"))]
-        _on_head(plan, [slurm_step(plan, "set_state", nodes=idle, state="resume")] if idle else [])
+        _on_head(plan, [slurm_step(plan, "set_state", nodes=ours, state="resume")] if ours else [])
         raise UserError(
             f"nothing was changed: {len(jobs)} jobs are there ({', '.join(jobs[:5])}): wait for them (`ftrun cluster drain` lets no others start), or say --force",
             EXIT_FAILED,
@@ -202,7 +214,7 @@ def _named(plan: Plan, names: Sequence[str], among: Sequence[Host]) -> list[Host
 
 
 def _on_head(plan: Plan, steps: Sequence[remote.Step]) -> tuple[Any, ...]:
-    answer = remote.ask({plan.head.target: steps})[plan.head.target]
+    answer = lifecycle.ask_controller(plan, steps)
     if not answer.ok:
-        raise UserError(f"nothing was changed: {plan.head.name}: {answer.failed}", EXIT_FAILED)
+        raise UserError(f"nothing was changed: {answer.target}: {answer.failed}", EXIT_FAILED)
     return answer.done

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from ftrun.slurm.cluster.plan import FIRST_SRUN_PORT, SHARE_PORT, Plan
 from ftrun.slurm.records import dataclass
@@ -14,7 +15,9 @@ from ftrun.supervisor.cluster.hosts import Target
 from ftrun.supervisor.model.errors import UserError
 
 SURVEY_S = 30.0
-REACH_S = 15.0  # hosts begin at different times: a busy one seconds later than the others
+REACH_S = 15.0
+LATE_S = 45.0
+"""Hosts begin at different times: a busy one so much later than the others."""
 Told = Callable[[str], None]
 
 
@@ -60,9 +63,15 @@ def survey(
     """
     names = [target.name for target in targets]
     answers = remote.ask(
-        {name: [{"do": "survey", "share": share}] for name in names}, SURVEY_S, lambda one: told(one.target)
+        {name: [{"do": "survey", "share": share, "shared": shared}] for name in names},
+        SURVEY_S,
+        lambda one: told(one.target),
     )
-    facts = {name: _with_clock(answer.done[0], answer) for name, answer in answers.items() if answer.ok}
+    facts = {
+        name: findings.with_clock(answer.done[0], answer.at_s, answer.took_s)
+        for name, answer in answers.items()
+        if answer.ok
+    }
     unreached = {name: answer.failed for name, answer in answers.items() if not answer.ok}
     found = findings.of_hosts(facts, unreached, allow_public)
     if share and facts:
@@ -77,12 +86,6 @@ def survey(
     return Survey(facts, tuple(sorted(found, key=lambda one: (one.level, order[one.target]))), where)
 
 
-def _with_clock(one: Facts, answer: remote.HostAnswer) -> Facts:
-    """The facts with the offset of its clock: it was read at some moment between question and answer."""
-    within_s = answer.took_s / 2
-    return {**one, "clock_offset_s": one["clock_s"] - (answer.at_s - within_s), "clock_within_s": within_s}
-
-
 def survey_beside(plan: Plan, targets: Sequence[Target], *, allow_public: bool = False) -> Survey:
     """As `survey` for hosts that shall join a living cluster: they are compared with its first host, and they and its hosts call each
     other. The facts are those of the new hosts. Raises UserError.
@@ -93,7 +96,11 @@ def survey_beside(plan: Plan, targets: Sequence[Target], *, allow_public: bool =
     head = answers[plan.head.target]
     if not head.ok:
         raise UserError(f"{plan.head.name}, the host of the controller, cannot be asked: {head.failed}")
-    facts = {name: _with_clock(answer.done[0], answer) for name, answer in answers.items() if answer.ok}
+    facts = {
+        name: findings.with_clock(answer.done[0], answer.at_s, answer.took_s)
+        for name, answer in answers.items()
+        if answer.ok
+    }
     # A host that was removed while nobody could ask it still has our claim.
     facts = {
         name: {**one, "claim": {}} if one["claim"].get("token") == plan.token else one
@@ -127,7 +134,9 @@ def survey_beside(plan: Plan, targets: Sequence[Target], *, allow_public: bool =
     where = "" if plan.share else plan.shared or str(facts[plan.head.target]["home"])
     if good:
         own = {host.target: (host.name, host.address) for host in plan.hosts}
-        members = [host.name for host in plan.hosts]
+        members = {host.name: [plan.slurmd_port] for host in plan.hosts}
+        if plan.share:
+            members[plan.head.name].append(plan.share_port)
         found += _reach({**own, **_members(good)}, plan.base_port, where, members=members)
     return Survey({name: facts[name] for name in names if name in facts}, tuple(found), where)
 
@@ -142,10 +151,10 @@ def _reach(
     base_port: int,
     shared: str,
     *,
-    members: Sequence[str] = (),
+    members: Mapping[str, Sequence[int]] = MappingProxyType({}),
     more_ports: Sequence[int] = (),
 ) -> list[Finding]:
-    """What follows from calls of all to all; `called`: target -> name and address, `members`: names of those that are in a cluster."""
+    """What follows from calls of all to all; `called`: target -> name and address, `members`: those that are in a cluster, by name -> their ports."""
     ports = [base_port + port for port in (0, 1, FIRST_SRUN_PORT, *more_ports)]
     token = os.urandom(8).hex()
     steps = {
@@ -158,12 +167,13 @@ def _reach(
                 "shared": shared,
                 "token": token,
                 "limit_s": REACH_S,
-                "members": list(members),
+                "late_s": LATE_S,
+                "members": dict(members),
             }
         ]
         for target, (name, _) in called.items()
     }
-    answers = remote.ask(steps, SURVEY_S)
+    answers = remote.ask(steps, LATE_S + REACH_S + SURVEY_S)
     if shared:  # one host sees the files of all, unless the folder is not shared
         apart = any(answer.ok and answer.done[0]["unshared"] for answer in answers.values())
         unmark = {"do": "unmark", "shared": shared, "token": token}

@@ -217,6 +217,9 @@ TABLE = (
             choices=("auto", "never")),
     Setting("srun-label", CHOICE, "auto", "Let srun write each line's task in front of it: auto = in jobs of several nodes whose srun writes into"
             " the job's own log and was not told otherwise.", choices=("auto", "never")),
+    Setting("container-mounts", CHOICE, "auto", "Show the containers of `srun --container-image` (pyxis) the run's folder, and what is staged or"
+            " cached: auto = each such call in a job with an agent gets them as mounts under their own paths; never = only what you mount.",
+            choices=("auto", "never")),
     Setting("hang", CHOICE, "auto", "End and recover a script that hangs: auto = once it stood still for longer than its own habit, by"
             " `hang-min`, `hang-max` and `hang-grace`; never = hangs are not looked for.", choices=("auto", "never")),
     Setting("hang-min", DURATION, 60.0, "Shortest standstill that is held to be a hang, where all ranks wait in a collective and no stack moves; ten"

@@ -15,8 +15,8 @@ from typing import Any
 from ftrun.slurm.client.cluster import JobRow
 from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.controller import dependents, fencing
-from ftrun.supervisor.model.run import Attempt
-from ftrun.supervisor.model.types import Decision, FaultClass
+from ftrun.supervisor.model.run import Attempt, Run
+from ftrun.supervisor.model.types import Decision, FaultClass, first_proof
 from ftrun.supervisor.store import attempt_dir, checkpoints, flag_files
 
 TAIL_BYTES = 1 << 16  # of the log, searched for an earlier final line
@@ -88,6 +88,8 @@ def _write_final_line(ctx: RunContext, fields: Mapping[str, Any], *, paused: boo
     what = "paused,exiting" if paused else "error,exiting"
     head = f"ftrun: {what} run={ctx.run.id} attempt={attempt.number}/{int(settings.get('retries', 20)) + 1} "
     reason = " ".join(fields["reason"].split())
+    proof = first_proof(ctx.run.incidents[-1].diagnosis) if ctx.run.incidents else ""
+    reason += f" proof={proof}" if proof and fields.get("class") == ctx.run.incidents[-1].fault else ""
     line = f"{head}class={fields.get('class', '-')} node={','.join(nodes)} reason={reason}\n"
     try:
         fd = os.open(launch.stdout, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -125,30 +127,37 @@ def cancelled_in_queue(ctx: RunContext) -> None:
     end_run(ctx, decision, {"class": "cancelled"})
 
 
-def stay_stopped(ctx: RunContext) -> None:
-    """Cancel a job of a stopped run that appears late: its submission never got an answer."""
+def stay_over(ctx: RunContext) -> None:
+    """Cancel a job of a final run that appears late: a submission of it never got an answer."""
     release_dependents(ctx)
-    attempt = ctx.run.attempt
-    if attempt is None or not _is_unanswered(attempt) or ctx.watch_only:
+    if not _has_unanswered(ctx.run) or ctx.watch_only:
         return
     seen = ctx.observations
     if seen.stopwatches["late job"].held_s(ctx.snapshot.mono_s) <= STRAYS_FOR_S and seen.intervals[
         "late job"
     ].due(ctx.snapshot.mono_s, STRAYS_EVERY_S):
-        if not attempt.closed:  # a late job then ends before the user's script begins (P4)
+        attempt = ctx.attempt
+        if (
+            _is_unanswered(attempt) and not attempt.closed
+        ):  # a late job then ends before the user's script begins (P4)
             fencing.close_attempt(ctx)
             ctx.record("attempt.closed")
         fencing.cancel_all(ctx)
 
 
 def awaits_late_job(ctx: RunContext) -> bool:
-    """Whether a late job of a stopped run may still appear and must be cancelled."""
-    if ctx.run.attempt is None or not _is_unanswered(ctx.run.attempt):
+    """Whether a late job of a final run may still appear and must be cancelled."""
+    if not _has_unanswered(ctx.run):
         return False
     # Measured by our own clock from our first sight; another host's time stamp only tells old runs from new.
     clock = ctx.services.clock
     awaited_s = ctx.observations.stopwatches["late job"].held_s(clock.mono_s())
     return awaited_s <= STRAYS_FOR_S and clock.now_s() - ctx.run.last_at_s < A_DAY_S
+
+
+def _has_unanswered(run: Run) -> bool:
+    """Whether Slurm may have a job of the run that nobody knows: of the last attempt, or of one that counts as lost."""
+    return any(_is_unanswered(one) or one.submission == "lost" for one in run.attempts)
 
 
 def _is_unanswered(attempt: Attempt) -> bool:

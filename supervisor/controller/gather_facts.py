@@ -124,7 +124,8 @@ def facts_of_end(ctx: RunContext) -> Facts:
             run_dir=run_dir,
             cwd=ctx.cwd,
         ),
-        near_limit=checkpoint_request.was_requested(ctx, Occasion.TIMELIMIT),
+        # A start that left no record may not have seen the request; nobody knows why it left.
+        near_limit=attempt.launch.claim_seen and checkpoint_request.was_requested(ctx, Occasion.TIMELIMIT),
         nodes=_nodes_of_end(ctx, lost),
         gone=_gone(attempt),
         suspects=ctx.services.ledger.suspects(run) if end.state != "COMPLETED" else {},

@@ -60,7 +60,9 @@ def handle_missing_job(ctx: RunContext) -> None:
     )
     if left_the_queue(ctx) and answer != accounting.LOST:
         reason = types.LEFT_THE_QUEUE
-    launch = attempt_dir.latest_claimed_launch(ctx.run_dir, ctx.attempt)
+    # A launch that Slurm announced and no job claimed is over itself, and not the one before it once more.
+    claimed = attempt_dir.latest_claimed_launch(ctx.run_dir, ctx.attempt)
+    launch = max(claimed, ctx.attempt.launch.number)
     if launch != ctx.attempt.launch.number:
         ctx.begin_launch(launch)  # its log begins elsewhere
     exit_status.record_end(ctx, "job.ended", "GONE", reason, accounting.nodes_of(ctx), launch=launch)

@@ -15,7 +15,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ftrun.slurm.client.cluster import JobRow
+from ftrun.slurm.client import releases
+from ftrun.slurm.client.cluster import JobRow, StepFiles
+from ftrun.slurm.client.errors import SlurmError
 from ftrun.supervisor.context.run_context import RunContext
 from ftrun.supervisor.diagnosis import inputs
 from ftrun.supervisor.diagnosis.launch_monitor import LaunchMonitor
@@ -27,11 +29,13 @@ from ftrun.supervisor.store import attempt_dir, node_reports, run_dir
 from ftrun.supervisor.telemetry import log_watcher
 from ftrun.supervisor.telemetry.line_owner import KnownOwners
 from ftrun.supervisor.telemetry.log_watcher import WatchReport
+from ftrun.supervisor.telemetry.step_logs import Place, StepLogs, note_steps
 from ftrun.supervisor.telemetry.tail import LogPath
 
 CLAIM_EXPECTED_WITHIN_S = 60.0  # P10
 PROGRESS_EVERY_S = 60.0
 OWNER_EVERY_S = 15.0
+STEP_FILES_EVERY_S = 30.0
 EVIDENCE_RECORDS_MAX = 200  # in one run
 JUST_ENDED_S = 20.0  # Slurm shows the end of a job soon after that of its script
 RECORDS_MAX = 50  # findings of one launch that become records; the reports hold the others
@@ -52,16 +56,20 @@ class _Backend:
 
     def __init__(self, ctx: RunContext) -> None:
         self._ctx = ctx
+        self._of_steps: StepLogs | None = None
 
     def logs(self) -> list[LogPath]:
         ctx, attempt = self._ctx, self._ctx.attempt
         tasks = attempt_dir.task_records(ctx.run_dir, attempt.number, attempt.failed_tasks[:TASK_LOGS_MAX])
         paths = log_watcher.launch_logs(ctx.run_dir, attempt.number, attempt.launch.number)
-        paths += [path for record in tasks.values() for path in log_watcher.recorded_logs(record)]
-        return paths + extra_logs(ctx)
+        return paths + [path for record in tasks.values() for path in log_watcher.recorded_logs(record)]
 
-    def named_logs(self) -> list[str]:
-        return [log.path for log in extra_logs(self._ctx)]
+    def other_logs(self) -> list[LogPath]:
+        ctx, launch = self._ctx, self._ctx.attempt.launch
+        if self._of_steps is None:
+            place = Place(ctx.run_dir, ctx.attempt.number, launch.number, launch.start.number)
+            self._of_steps = StepLogs(place, ctx.attempt.used)
+        return self._of_steps.find() + extra_logs(ctx)
 
     def owners(self) -> KnownOwners:
         attempt = self._ctx.attempt
@@ -87,6 +95,7 @@ class _Watch:
     next_began: bool = False  # a later launch has left its record
     task_logs_found: Interval = field(default_factory=Interval)
     progress_told: Interval = field(default_factory=Interval)
+    step_files: set[StepFiles] = field(default_factory=set)
 
 
 def monitor_of(ctx: RunContext) -> LaunchMonitor:
@@ -214,6 +223,7 @@ def read_logs(ctx: RunContext, *, fresh: bool = False) -> WatchReport | None:
         watch.next_began = True
         monitor.close()
         seen.step = seen.saved_step = None
+    note_step_files(ctx)
     before = seen.step
     report = monitor.look(ctx.snapshot.now_s, ctx.snapshot.mono_s, fresh=fresh)
     if report is None:
@@ -225,6 +235,27 @@ def read_logs(ctx: RunContext, *, fresh: bool = False) -> WatchReport | None:
     if seen.step != before and watch.progress_told.due(ctx.snapshot.mono_s, PROGRESS_EVERY_S):
         _note_progress(ctx, report, first=before is None)
     return report
+
+
+def note_step_files(ctx: RunContext) -> None:
+    """Where no srun of ftrun's notes what steps write, take it from Slurm's records. Raises OSError."""
+    attempt, launch, seen = ctx.attempt, ctx.attempt.launch, ctx.observations
+    if launch.inside or not launch.claim_seen or attempt_dir.has_tasks(ctx.run_dir, attempt.number):
+        return
+    if not seen.intervals["step files"].due(ctx.snapshot.mono_s, STEP_FILES_EVERY_S):
+        return
+    try:
+        if not releases.since("step-files", ctx.services.facts().version[:2]):
+            return
+        found = ctx.services.cluster.step_files(attempt.job)
+    except SlurmError:
+        return  # asked again
+    known = seen.per_start(_Watch).step_files
+    fresh = [one for one in found if one not in known]
+    if fresh:
+        known.update(fresh)
+        place = Place(ctx.run_dir, attempt.number, launch.number, launch.start.number)
+        note_steps(place, attempt.job, fresh, launch.started_at_s or 0.0, launch.log_sizes)
 
 
 def log_sizes(ctx: RunContext) -> dict[str, int]:

@@ -69,7 +69,7 @@ class RunReconciler:
         ctx = self.ctx
         ctx.snapshot = snapshot
         ctx.catch_up()
-        if _submitter_is_writing(ctx):
+        if _submitter_is_writing(ctx) or not _submitter_is_shut_out(ctx):
             return
         ctx.shut_out_rival()
         final = ctx.run.final
@@ -131,14 +131,22 @@ def _submitter_is_gone(ctx: RunContext) -> bool:
     return unchanged.held_s(ctx.snapshot.mono_s) >= SUBMITTER_PATIENCE_S
 
 
-def _new(ctx: RunContext) -> None:
-    """`ftrun sbatch` died before it opened an attempt.
+def _submitter_is_shut_out(ctx: RunContext) -> bool:
+    """Whether an `ftrun sbatch` that opened no attempt can start no job any more.
 
-    No sbatch was called, and none can be once attempt 1 is closed.
+    It may only have been suspended. Readers ignore what it writes after our first record, so attempt 1 is taken
+    from it before that (P4). False if a job of it has the claim by now: then its records are there to be read.
     """
+    if ctx.run.state is not State.NEW or ctx.writes:
+        return True
     ctx.services.prove()
     store_run_dir.open_attempt(ctx.run_dir, 1)
-    fencing.close_attempt(ctx)
+    taken = fencing.close_attempt(ctx)
+    return taken is None or taken.closed
+
+
+def _new(ctx: RunContext) -> None:
+    """`ftrun sbatch` died before it opened an attempt: no sbatch was called, and none can be."""
     reason = "ftrun sbatch was interrupted before it submitted"
     ctx.record("run.stopped", reason=reason, **{"class": "cancelled"})
 
@@ -279,7 +287,7 @@ HANDLERS: Mapping[State, Callable[[RunContext], None]] = {
     State.ENDING: _ending,
     State.SETTLING: assess.assess_launch,
     State.RECOVERING: resubmit.recover,
-    State.FINISHED: finish.release_dependents,
-    State.STOPPED: finish.stay_stopped,
+    State.FINISHED: finish.stay_over,
+    State.STOPPED: finish.stay_over,
 }
 """The handler of each state."""

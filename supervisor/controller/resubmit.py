@@ -32,11 +32,13 @@ from ftrun.supervisor.controller import (
 from ftrun.supervisor.diagnosis import inputs, resumable
 from ftrun.supervisor.diagnosis.known_ends import LEFT_QUEUE
 from ftrun.supervisor.model import errors
-from ftrun.supervisor.model.types import Decision
+from ftrun.supervisor.model.types import Decision, cause_line
 from ftrun.supervisor.policy import decide, elastic, node_placement, policy_input, queue
 from ftrun.supervisor.policy.policy_input import ClusterView
 from ftrun.supervisor.store import attempt_dir, checkpoints, run_dir
 from ftrun.supervisor.submission import array_spec, in_allocation, plan
+from ftrun.supervisor.telemetry.log_watcher import file_size
+from ftrun.supervisor.telemetry.step_logs import Place, find_step_logs
 
 PARTITION_WITHIN_S = 60.0
 CANCEL_AGAIN_S = 15.0
@@ -190,6 +192,9 @@ def _next_attempt(ctx: RunContext) -> None:
     more |= {"size": size} if size else {}
     more |= {"spares": spares} if spares is not None else {}
     sizes = inputs.extra_log_sizes(ctx.settings, ctx.cwd)  # what earlier attempts wrote is not this one's
+    launch = ctx.attempt.launch
+    place = Place(ctx.run_dir, ctx.attempt.number, launch.number, launch.start.number)
+    sizes |= {log.path: file_size(log.path) for log in find_step_logs(place, ctx.attempt.used)}
     more |= {"log_sizes": sizes} if sizes else {}
     ctx.record("attempt.opened", attempt=number, job_id="", launch=0, excluded=list(exclude), **more)
     if spares is not None and spares < ctx.settings["spares"]:
@@ -267,6 +272,7 @@ def _spec(
         exclude=exclude,
         restart=sum(one.starts_made for one in run.attempts if one.number < number),
         last_fault=str(decision.get("class", "")),
+        last_words=cause_line(run.incidents[-1].diagnosis) if run.incidents else "",
         set_aside=checkpoints.unchanged_since_set_aside(run.set_aside),
         poisoned=run.poisoned,
         had=resumable.has_had_checkpoint(run),

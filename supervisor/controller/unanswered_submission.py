@@ -37,8 +37,19 @@ def resolve_submission(ctx: RunContext) -> None:
 
 
 def _record_found_job(ctx: RunContext, job: str, *, seen: bool) -> None:
+    if ctx.attempt.adopted and not seen:
+        _mark(ctx, job)
     ctx.record("submit.done", job_id=job, cluster=ctx.services.facts().name, found=True, seen=seen)
     run_dir.index_job(ctx.services.home, job, ctx.run.id)
+
+
+def _mark(ctx: RunContext, job: str) -> None:
+    """Write the token into the comment of an adopted job: `ftrun adopt` died between the claim and that. Raises SlurmError."""
+    details = ctx.services.cluster.details(job)
+    if details is None or details.state.ended or has_token(details.comment, ctx.attempt.token):
+        return
+    comment = f"{details.comment} {ctx.attempt.token}".strip()
+    ctx.act("mark", lambda: ctx.services.cluster.set_comment(job, comment))
 
 
 def _looked_for_s(ctx: RunContext) -> float:

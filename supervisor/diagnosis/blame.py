@@ -305,7 +305,7 @@ def _whole(line: Evidence, host: str) -> str:
 
 
 def rank_of(line: Evidence) -> int | None:
-    """The global rank that a line names or that its launcher put in front; None for none."""
+    """The global rank that a line names, that its launcher put in front, or whose file it is; None for none."""
     captured = line.captures.get("rank", "")
     if captured.isdigit():
         return int(captured)
@@ -313,7 +313,7 @@ def rank_of(line: Evidence) -> int | None:
     if prefix:
         return int(next(group for group in prefix.groups() if group is not None))
     inside = _RANK_INSIDE.search(line.text)
-    return int(inside["rank"]) if inside else None
+    return int(inside["rank"]) if inside else line.file_rank
 
 
 def _seat(line: Evidence) -> tuple[int | None, str]:
@@ -335,7 +335,9 @@ def admitted(name: str, topology: Topology) -> str | None:
 
 
 def _by_file(line: Evidence, topology: Topology) -> str | None:
-    """The node in the file's name: a log of one node often has it."""
+    """The node whose file it is, or that the file's name has in it."""
+    if line.file_node in topology.nodes:
+        return line.file_node
     words = set(re.split(r"[^A-Za-z0-9-]+", line.file.rsplit("/", 1)[-1]))
     named = [node for node in topology.nodes if node in words]
     return named[0] if len(named) == 1 else None

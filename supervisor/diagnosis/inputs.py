@@ -274,7 +274,7 @@ def read_attempt_files(
     """
     reading = _Reading(LogContext(catalog, ours))
     if stdin is not None:
-        reading.take(STDIN, io.BytesIO(stdin))
+        reading.take(LogPath(STDIN), io.BytesIO(stdin))
     for log in dict.fromkeys(log if isinstance(log, LogPath) else LogPath(log) for log in logs):
         path = log.path
         try:
@@ -283,7 +283,7 @@ def read_attempt_files(
                 reading.dump_paths.append(path)
                 continue
             with opened_log(path) as stream:
-                reading.take(path, _up_to(stream, log.end_offset_bytes), log.start_offset_bytes)
+                reading.take(log, _up_to(stream, log.end_offset_bytes))
         except flight_recorder.BadDump as error:
             reading.unread.append(str(error))
         except (OSError, EOFError, ValueError) as error:
@@ -336,28 +336,28 @@ class _Reading:
         self.record: SlurmRecord | None = None
         self.book = book
 
-    def take(self, name: str, stream: IO[bytes], start_offset_bytes: int = 0) -> None:
-        """Read one file to its end, from `start_offset_bytes` on."""
-        lines_before = _skip(stream, start_offset_bytes)
+    def take(self, log: LogPath, stream: IO[bytes]) -> None:
+        """Read one file to its end, from where its text begins."""
+        name = log.path
+        lines_before = _skip(stream, log.start_offset_bytes)
         head = stream.read(HEAD_BYTES)
         kind = file_kind(head)
         chunks = chain([head], _chunks(stream))
         if kind in {FileKind.LOG, FileKind.KERNEL}:
-            start = start_offset_bytes, lines_before
-            self._read(name, chunks, _SOURCES.get(kind, Source.LOG), start)
+            self._read(log, chunks, _SOURCES.get(kind, Source.LOG), lines_before)
             return
         content = head + stream.read(WHOLE_BYTES_MAX)
         if len(content) > WHOLE_BYTES_MAX:
-            self._read(name, chain([content], _chunks(stream)), Source.LOG)
+            self._read(LogPath(name), chain([content], _chunks(stream)), Source.LOG)
             return
         text = content.decode("utf-8", "replace")
         if kind is FileKind.RECORD:
             self.record = parse_slurm_record(text)
             if self.record.ended is None:  # a record of nodes, or of a live job: its text is all there is
-                self._read(name, [content], Source.SLURM)
+                self._read(LogPath(name), [content], Source.SLURM)
             return
         lines = with_headings(text.splitlines()) if kind is FileKind.DEVICE else torchrun_error_lines(text)
-        self._read(name, ["\n".join(lines).encode()], _SOURCES.get(kind, Source.LOG))
+        self._read(LogPath(name), ["\n".join(lines).encode()], _SOURCES.get(kind, Source.LOG))
 
     def take_dumps(self) -> None:
         """Read what the recorders say together."""
@@ -365,17 +365,13 @@ class _Reading:
         if lines:
             more = len(self.dump_paths) - 1
             name = self.dump_paths[0] + (f" and {more} more" if more else "")
-            self._read(name, ["\n".join(lines).encode()], Source.LOG)
+            self._read(LogPath(name), ["\n".join(lines).encode()], Source.LOG)
 
-    def _read(
-        self, name: str, chunks: Iterable[bytes], source: Source, start: tuple[int, int] = (0, 0)
-    ) -> None:
-        """Scan one text. `start` is the offset of its first byte in the file, and the number of lines before
-        it.
-        """
-        file = LogFile(name, self.book, source=source)
+    def _read(self, log: LogPath, chunks: Iterable[bytes], source: Source, lines_before: int = 0) -> None:
+        """Scan one text; `lines_before` stand before its first byte in the file."""
+        file = LogFile(log.path, self.book, source=source, rank=log.rank, node=log.node)
         self.files.append(file)
-        offset_bytes, lines_before = start
+        offset_bytes = log.start_offset_bytes
         try:
             for chunk in chunks:
                 file.take(Piece(chunk, offset_bytes, 0), None, lines_before=lines_before)

@@ -28,7 +28,7 @@ from ftrun.supervisor.telemetry.line_owner import KnownOwners
 from ftrun.supervisor.telemetry.log_watcher import LogWatcher, WatchReport
 from ftrun.supervisor.telemetry.tail import LogPath
 
-NAMES_EVERY_S = 10.0
+NAMES_EVERY_S = 5.0
 REPORTS_EVERY_S = 2.0
 
 
@@ -36,11 +36,11 @@ class MonitorBackend(Protocol):
     """What differs between the supervisor and the agent."""
 
     def logs(self) -> list[LogPath]:
-        """The logs of the start; [] while none is known."""
+        """The job's own logs of the start; [] while none is known."""
         ...
 
-    def named_logs(self) -> Collection[str]:
-        """The logs among the files of `--ft-log` that the start has written."""
+    def other_logs(self) -> list[LogPath]:
+        """Its other logs that there are by now: those of its steps and of `--ft-log`."""
         ...
 
     def owners(self) -> KnownOwners:
@@ -79,7 +79,6 @@ class LaunchMonitor:
         self._settings = settings
         self._catalog = catalog
         self._watcher: LogWatcher | None = None
-        self._named: frozenset[str] = frozenset()
         self._names, self._reports = Interval(), Interval()
         self._news = False  # there is something that was not diagnosed yet
 
@@ -87,15 +86,14 @@ class LaunchMonitor:
 
     def look(self, now_s: float, mono_s: float, *, fresh: bool = False) -> WatchReport | None:
         """Read new log lines; `fresh` opens every log anew. None while no log is known."""
-        if self._settings.get("log") and self._names.due(mono_s, NAMES_EVERY_S):
-            self._named, before = frozenset(self._backend.named_logs()), self._named
-            if self._named - before:  # a log that the script began only now: its steps may be there
-                self.close()
         if self._watcher is None:
             paths = self._backend.logs()
             if not paths:
                 return None
             self._watcher = LogWatcher(paths, catalog=self._catalog(), ours=self._backend.owners())
+            self._names = Interval()
+        if self._names.due(mono_s, NAMES_EVERY_S) or fresh:
+            self._watcher.follow(self._backend.other_logs())
         self._watcher.admit(*self._backend.family())
         report = self._watcher.poll(now_s, fresh=fresh)
         self._news = self._news or bool(report.new)
@@ -112,7 +110,7 @@ class LaunchMonitor:
     def log_sizes(self, others: Collection[str]) -> dict[str, int]:
         """Log of the start -> its bytes now, as far as they are seen; `others` are further files of the start."""
         known = self._watcher.sizes() if self._watcher is not None else {}
-        paths = {*(log.path for log in self._backend.logs()), *others}
+        paths = {*(log.path for log in (*self._backend.logs(), *self._backend.other_logs())), *others}
         return {path: log_watcher.file_size(path) for path in paths if path not in known} | known
 
     def topology(self) -> Topology:

@@ -125,14 +125,15 @@ def _lines(log: LogPath, topology: Topology) -> list[tuple[Line, int]]:
     for raw in content.split(b"\n"):
         text = clean(raw)
         if text:
-            found.append((Line(log.path, number, text, _speaker(log.path, text, topology)), offset_bytes))
+            found.append((Line(log.path, number, text, _speaker(log, text, topology)), offset_bytes))
         offset_bytes += len(raw) + 1
         number += 1 if counted else 0
     return found
 
 
-def _speaker(path: str, text: str, topology: Topology) -> str:
-    return blame.writer_of(Evidence(Source.LOG, "", text, file=path), topology) or ""
+def _speaker(log: LogPath, text: str, topology: Topology) -> str:
+    line = Evidence(Source.LOG, "", text, file=log.path, file_rank=log.rank, file_node=log.node)
+    return blame.writer_of(line, topology) or ""
 
 
 def line_shape(text: str) -> str:

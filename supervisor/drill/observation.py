@@ -63,7 +63,7 @@ class Observation:
     run: Run
     trace: Trace
     since_action_s: float
-    supervised: bool  # a supervisor process of this drill lives
+    supervised: bool  # a supervisor process of this drill lives; looked for only where an action waits for it
     reasons: Mapping[str, str] = field(default_factory=dict)  # node -> its drain reason
     published: tuple[int, ...] = ()  # steps of the staged checkpoints that are complete on disk
     # Node -> steps whose part is complete in its memory; node -> steps whose part another node has a copy of.

@@ -90,6 +90,7 @@ def run_all(
     parent: Path | None = None,
     on_event: Callable[[Event], None],
     on_end: Callable[[Result], None],
+    on_home: Callable[[str, Path], None] = lambda name, home: None,
 ) -> list[Result]:
     """Run these drills, at most `lanes` at a time; the results are in their order. Raises what `run_scenario`
     raises. Every drill has cleaned up before this returns or raises, on KeyboardInterrupt too.
@@ -97,7 +98,9 @@ def run_all(
     stop = threading.Event()
 
     def hold(one: Scenario) -> Result:
-        result = run_scenario(one, here=here, keep=keep, parent=parent, on_event=on_event, stop=stop)
+        result = run_scenario(
+            one, here=here, keep=keep, parent=parent, on_event=on_event, on_home=on_home, stop=stop
+        )
         on_end(result)
         return result
 
@@ -120,18 +123,21 @@ def run_scenario(
     keep: bool = False,
     parent: Path | None = None,
     on_event: Callable[[Event], None] = lambda event: None,
+    on_home: Callable[[str, Path], None] = lambda name, home: None,
     stop: threading.Event | None = None,
 ) -> Result:
     """Run a drill and check its outcome.
 
     It runs in its own sandbox, or with `here` on the Slurm of the environment. `parent`: where to make its
-    folder, which the nodes must see; `keep`: keep the folder; `stop`: end early, as a failure. Raises
+    folder, which the nodes must see; `keep`: keep the folder; `on_home`: called with the drill and its home
+    before that is removed; `stop`: end early, as a failure. Raises
     UserError if no sandbox can be started.
     """
     if here and one.needs_sandbox:
         raise UserError(f"{one.name} breaks nodes or the controller: it runs in a sandbox only")
     try:
-        return Drill(one, here=here, parent=parent, on_event=on_event, stop=stop).run(keep=keep)
+        drill = Drill(one, here=here, parent=parent, on_event=on_event, stop=stop)
+        return drill.run(keep=keep, on_home=on_home)
     except SandboxError as error:
         raise UserError(str(error), 2 if error.wrong_usage else 1) from error
 
@@ -158,6 +164,7 @@ class Drill:
         self._published, self._staging = self.folder / "published", scenario.stage or Staging()
         self._faults: list[dict[str, Any]] = []
         self._events: list[Event] = []
+        self._journals = journal.RunReader()
         self._on_event = on_event
         self._began_s = time.monotonic()
         self._timeline = Timeline()
@@ -169,7 +176,7 @@ class Drill:
 
     # ---- running
 
-    def run(self, *, keep: bool) -> Result:
+    def run(self, *, keep: bool, on_home: Callable[[str, Path], None] = lambda name, home: None) -> Result:
         """Build, submit, observe and act until the run is over; check the outcome; clean up."""
         try:
             inject = self._build()
@@ -179,7 +186,9 @@ class Drill:
                 self._follow(inject)
             except (DrillFailed, injector.NoSandbox, SandboxError) as error:
                 failure = str(error)
-            return self._judge(inject, failure, folder=str(self.folder) if keep else "")
+            result = self._judge(inject, failure, folder=str(self.folder) if keep else "")
+            on_home(self.scenario.name, self.home)
+            return result
         finally:
             self._clear(keep=keep)
 
@@ -217,7 +226,7 @@ class Drill:
                 raise DrillFailed("the run's folder is gone")
             self._tell(runs)
             if actions:
-                seen = self._observe(runs[0], acted)
+                seen = self._observe(runs[0], acted, actions[0])
                 if is_due(actions[0], seen):
                     self._act(inject, actions[0] if actions[0].repeats else actions.pop(0), seen)
                     acted = time.monotonic()
@@ -245,12 +254,12 @@ class Drill:
     def _note_fault(self, what: str, node: str, step: int) -> None:
         self._faults.append({"at": time.time(), "what": what, "node": node, "step": step})
 
-    def _observe(self, run: model_run.Run, acted: float) -> Observation:
+    def _observe(self, run: model_run.Run, acted: float, action: Action) -> Observation:
         return Observation(
             run=run,
             trace=readers.read_trace(self._works[0]),
             since_action_s=time.monotonic() - acted,
-            supervised=bool(injector.supervisors(self.home)),
+            supervised="supervised" in dict(action.when) and bool(injector.supervisors(self.home)),
             reasons=self._reasons(),
             published=self._staged.on_disk(),
             sealed=self._staged.sealed(),
@@ -262,7 +271,7 @@ class Drill:
 
     def _runs(self) -> list[model_run.Run]:
         return [
-            drain.with_answers(journal.load_run(run_dir), time.time())
+            drain.with_answers(self._journals.run(run_dir), time.time())
             for run_dir in store_run_dir.run_dirs(str(self.home))
         ]
 

@@ -423,7 +423,10 @@ _OF_ATTEMPTS: Mapping[str, Callable[[Run, Record], Run]] = {
     "run.created": _created,
     "attempt.opened": _opened,
     "submit.intended": lambda run, record: run.with_attempt(
-        submission="intended", token=record["data"].get("token", ""), intended_at_s=record["at"]
+        submission="intended",
+        token=record["data"].get("token", ""),
+        intended_at_s=record["at"],
+        adopted=bool(record["data"].get("adopts")),
     ),
     "submit.unknown": lambda run, record: run.with_attempt(submission="unknown"),
     "submit.done": _submit_done,

@@ -167,6 +167,7 @@ class Attempt:
     refusal: str = ""
     job: str = ""
     cluster: str = ""
+    adopted: bool = False  # its job was submitted without ftrun, so batch.sh is not in it
     known_as: tuple[str, ...] = ()  # user and name of the job when it showed our token; () = it never did
     submitted_s: float | None = None  # its time of submission then, as Slurm says
     intended_at_s: float | None = None  # when its sbatch was announced

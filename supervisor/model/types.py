@@ -110,6 +110,7 @@ class Evidence:
     `order` sorts facts of one attempt by when they were *written* as far as known (file order for logs);
     `at_s` is the Unix time when ftrun saw it, or the line's own time stamp, None where neither is known.
     `captures` names what the line itself names: host, rank, local_rank, pci, device, ip, peer, step, code.
+    `file_rank` and `file_node`: whose file it is, where each rank or node writes one of its own.
     """
 
     source: Source
@@ -125,6 +126,8 @@ class Evidence:
     progress_after: bool = False  # training went on after this line: it was survived
     step: int | None = None  # the highest that its file had printed by then
     calm_after: bool = False  # a loss as low as before was printed after this line
+    file_rank: int | None = None
+    file_node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +271,26 @@ class Diagnosis:
             **({"loading": dataclasses.asdict(self.loading)} if self.loading is not None else {}),
             **({"opinion": self.opinion.to_json()} if self.opinion is not None else {}),
         }
+
+
+PROOF_CHARS = 300
+
+
+def first_proof(diagnosis: Mapping[str, Any], *, text: bool = True) -> str:
+    """`FILE:LINE: TEXT` of the first line that proves a diagnosis (its JSON), or only its place; "" for none."""
+    proof = next(iter(diagnosis.get("because") or ()), None)
+    if not proof:
+        return ""
+    place = f"{proof['file']}:{proof['line']}"
+    return f"{place}: {' '.join(proof['text'].split())[:PROOF_CHARS]}" if text else place
+
+
+def cause_line(diagnosis: Mapping[str, Any]) -> str:
+    """A diagnosis (its JSON) in a few words: class, title, and the place of its proof; "" for none."""
+    if not diagnosis:
+        return ""
+    place = first_proof(diagnosis, text=False)
+    return f"{diagnosis['class']}: {' '.join(diagnosis['title'].split())}" + (f" ({place})" if place else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,8 +182,8 @@ def _left_to_slurm(case: PolicyInput) -> Decision | None:
     if case.diagnosis.fault is FaultClass.HEALTHY:
         return Decision("keep", reason)  # requested by the script or a person: no fault, so nothing is spent
     harmless = {FaultClass.PREEMPTED, FaultClass.TIMELIMIT, FaultClass.UNKNOWN}
-    if case.diagnosis.fault not in harmless or case.culprits:
-        return None
+    if case.diagnosis.fault not in harmless or case.culprits or case.attempt.adopted:
+        return None  # without batch.sh, an adopted job would begin from nothing
     if case.run.retries >= case.limits.retries or _used(case) >= _allowed(case):
         return None
     return Decision("keep", reason, spends=_spends(case))

@@ -14,13 +14,15 @@ limit) is told, and does not count for `mtbf_s`.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model.run import Incident, Run
 from ftrun.supervisor.policy.estimates import NOT_FAULTS
-from ftrun.supervisor.reports.time_ledger import OF_PERSONS, PLANNED, Interval, Spent, TimeLedger
+from ftrun.supervisor.reports.time_ledger import OF_PERSONS, PLANNED, Interval, Spent, TimeLedger, TimePoint
 
 OF_A_FAULT = (Spent.DETECTION, Spent.HUNG, Spent.RECOVERY, Spent.QUEUED, Spent.STARTUP)
 """What a fault costs until the first new step."""
@@ -125,22 +127,27 @@ def fault_costs(run: Run, ledger: TimeLedger) -> list[FaultCost]:
     parts: dict[str, list[Interval]] = {}
     for one in ledger.intervals:
         parts.setdefault(one.incident, []).append(one)
-    return [
-        _cost(incident, parts.get(incident.id, []), ledger)
-        for incident in run.incidents
-        if incident.fault not in PLANNED
-    ]
+    times_s = [point.at_s for point in ledger.points]
+    reached = [0, *accumulate((point.step for point in ledger.points), max)]
+    found = []
+    for incident in run.incidents:
+        if incident.fault not in PLANNED:
+            began_s = incident.first_evidence_at_s or incident.ended_at_s or incident.diagnosed_at_s
+            place = bisect_left(times_s, incident.decided_at_s or began_s)
+            first = ledger.points[place] if place < len(times_s) else None
+            found.append(_cost(incident, parts.get(incident.id, []), began_s, first, reached[place]))
+    return found
 
 
-def _cost(incident: Incident, parts: Sequence[Interval], ledger: TimeLedger) -> FaultCost:
+def _cost(
+    incident: Incident, parts: Sequence[Interval], began_s: float, first: TimePoint | None, reached: int
+) -> FaultCost:
+    """`first`: the first step after it; `reached`: the highest one before."""
     decision = incident.decision
     rung = decision.get("rung") or ("resubmit" if decision.get("kind") in ("resubmit", "keep") else "stop")
     seconds = {spent.value: sum(p.seconds for p in parts if p.spent is spent) for spent in OF_A_FAULT}
     held = sum(part.seconds * part.held for part in parts) / 3600.0
-    began = incident.first_evidence_at_s or incident.ended_at_s or incident.diagnosed_at_s
-    first = next((p for p in ledger.points if p.at_s >= (incident.decided_at_s or began)), None)
-    before = max((p.step for p in ledger.points if p.at_s < (incident.decided_at_s or began)), default=0)
-    reached = max(before, incident.step or 0)
+    reached = max(reached, incident.step or 0)
     return FaultCost(
         incident=incident.id,
         fault=incident.fault,
@@ -148,7 +155,7 @@ def _cost(incident: Incident, parts: Sequence[Interval], ledger: TimeLedger) -> 
         signature=incident.signature,
         title=incident.title,
         nodes=incident.nodes,
-        at_s=parts[0].begin_s if parts else began,
+        at_s=parts[0].begin_s if parts else began_s,
         seconds=seconds,
         redone_s=sum(part.seconds for part in parts if part.spent is Spent.REDONE),
         steps_lost=max(0, reached - first.step + 1) if first is not None else 0,

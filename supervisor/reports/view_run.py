@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
-from ftrun.hooks.runtime.formats import clock_text
 from ftrun.slurm import records
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.config.node_counts import sizes_of_settings
@@ -22,6 +21,11 @@ from ftrun.supervisor.model.stop_conditions import StopConditions
 from ftrun.supervisor.model.types import CLASS_RULES, UNLIMITED, FaultClass
 from ftrun.supervisor.policy import estimates
 from ftrun.supervisor.policy.policy_input import limits_from
+
+
+def clock_text(at_s: float | None) -> str | None:
+    """A moment by the local clock: `2026-12-24 18:00:00`; None for none."""
+    return None if at_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
 
 
 def companion_facts(one: Companion) -> dict[str, Any]:

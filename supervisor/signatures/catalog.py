@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -42,6 +42,7 @@ _FOLDER = Path(__file__).parents[1] / "catalog"
 _ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _FORBIDDEN = re.compile(r"\(\?(?:[=!]|<[=!])|\(\?P=|\\[1-9]|\.(?:[*+]|\{\d*,\d*\})\??(?:\)*$|\|)")
 _E = TypeVar("_E", bound=Enum)
+_Columns = tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...], tuple[CodeTable | None, ...]]
 
 
 class CatalogError(ValueError):
@@ -95,6 +96,17 @@ class Catalog:
     by_id: Mapping[str, Signature]
     digest: str
     tables: Mapping[str, CodeTable] = field(default_factory=dict)
+
+    @cached_property
+    def columns(self) -> _Columns:
+        """Id, pattern, priority and table of codes of each signature: what a scanner compiles."""
+        known = self.signatures
+        return (
+            tuple(one.id for one in known),
+            tuple(one.pattern for one in known),
+            tuple(one.priority for one in known),
+            tuple(self.tables.get(one.table) for one in known),
+        )
 
 
 def load(extra: Sequence[str] = ()) -> Catalog:

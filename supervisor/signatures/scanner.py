@@ -78,13 +78,7 @@ class Scanner:
     """
 
     def __init__(self, catalog: Catalog, *, engine: str = "auto") -> None:
-        known = catalog.signatures
-        self._compiled = compile_catalog(
-            tuple(signature.id for signature in known),
-            tuple(signature.pattern for signature in known),
-            tuple(signature.priority for signature in known),
-            tuple(catalog.tables.get(signature.table) for signature in known),
-        )
+        self._compiled = compile_catalog(*catalog.columns)
         self._sieve = prefilter_for(self._compiled.expressions, engine)
         self._tail = b""
         self._line = 1

@@ -16,6 +16,7 @@ from pathlib import Path
 from ftrun.hooks.runtime.exclusive import is_taken
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass, replace
+from ftrun.supervisor.config import home
 from ftrun.supervisor.model import types
 from ftrun.supervisor.model.run import Attempt
 from ftrun.supervisor.store import run_dir as store_run_dir
@@ -127,6 +128,24 @@ def close_attempt(run_dir: str, attempt: int, epoch: int, *, started: bool = Tru
     return None
 
 
+def claim_for_job(run_dir: str, attempt: int, content: str) -> bool:
+    """Take the attempt's first claim in the name of a job that is none of batch.sh's. False if it is taken."""
+    path = str(_dir(run_dir, attempt) / "claim")
+    try:
+        os.symlink(content, path)
+    except OSError as error:
+        if not is_taken(error, path):
+            raise
+        return os.readlink(path) == content
+    return True
+
+
+def write_launch_record(run_dir: str, attempt: int, launch: int, lines: Mapping[str, object]) -> None:
+    """Write what batch.sh would have recorded of this launch. Raises OSError."""
+    text = "".join(f"{key}={value}\n" for key, value in lines.items() if "\n" not in str(value))
+    home.write_atomically(str(_dir(run_dir, attempt) / f"launch.{launch}"), os.fsencode(text))
+
+
 def _close_current(folder: str) -> None:
     """Show processes of this attempt that still live, perhaps on a frozen node, that it is over (P6)."""
     name = os.path.join(folder, "current")
@@ -162,6 +181,11 @@ def latest_start_record(run_dir: str, attempt: int, launch: int) -> LaunchRecord
     numbers = _numbers(_dir(run_dir, attempt), f"begun.{launch}.")
     found = (start_record(run_dir, attempt, launch, number) for number in reversed(numbers) if number > 1)
     return next((one for one in found if one is not None), None) or launch_record(run_dir, attempt, launch)
+
+
+def start_numbers(run_dir: str, attempt: int, launch: int) -> list[int]:
+    """The starts of the script in a launch that left a record, sorted; the first one is always among them."""
+    return sorted({1, *_numbers(_dir(run_dir, attempt), f"begun.{launch}.")})
 
 
 def next_launch_record(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:

@@ -80,20 +80,25 @@ class Holder:
 def read_holder(home: str) -> Holder:
     """Read the lease afresh. Raises OSError where the folder cannot be read (other than not existing)."""
     folder = os.path.join(home, "lease")
-    try:
-        names = os.listdir(folder)
-    except FileNotFoundError:
-        return Holder(0, "", "")
-    epoch = max((int(m[1]) for m in map(_EPOCH.match, names) if m), default=0)
+    epoch, writer = _leader(folder)
     if not epoch:
         return Holder(0, "", "")
-    writer = os.readlink(f"{folder}/epoch-{epoch:06d}")
     try:
         with open(f"{folder}/counter-{epoch:06d}", encoding="ascii", errors="replace") as stream:
             counter = stream.read()
     except FileNotFoundError:
         counter = ""
     return Holder(epoch, writer, counter)
+
+
+def _leader(folder: str) -> tuple[int, str]:
+    """The highest epoch and the name of its writer; (0, "") where nobody ever led."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return 0, ""
+    epoch = max((int(m[1]) for m in map(_EPOCH.match, names) if m), default=0)
+    return epoch, os.readlink(f"{folder}/epoch-{epoch:06d}") if epoch else ""
 
 
 class Lease:
@@ -176,12 +181,12 @@ class Lease:
             epoch, self.epoch = self.epoch, 0
             raise LeaseLost(f"epoch {epoch} was not renewed for more than {self.term_s / 2:g} s")
         try:
-            holder = read_holder(self.home)
+            epoch, writer = _leader(str(self._folder))
         except OSError as error:
             raise LeaseLost(f"the lease cannot be read: {error}") from error
-        if holder.epoch != self.epoch or holder.writer != self.writer:
+        if (epoch, writer) != (self.epoch, self.writer):
             self.epoch = 0
-            raise LeaseLost(f"{holder.writer or 'somebody'} leads now (epoch {holder.epoch})")
+            raise LeaseLost(f"{writer or 'somebody'} leads now (epoch {epoch})")
 
     def release(self) -> None:
         """Let the next one take over at once. Safe to call when the lease is lost."""

@@ -151,8 +151,9 @@ class PlainSubmission(Exception):
         self.unknown = unknown
 
 
-def read_submission(asked: Submission) -> None:
-    """Split the arguments, read script and settings. Raises PlainSubmission, UserError."""
+def read_submission(asked: Submission, script: bytes = b"") -> None:
+    """Split the arguments, read script (unless it is given) and settings. Raises PlainSubmission, UserError."""
+    asked.script = script
     _split(asked)
     _read_script(asked)
     asked.config = _settings(asked)
@@ -164,11 +165,11 @@ def read_submission(asked: Submission) -> None:
 def _split(asked: Submission) -> None:
     typed = asked.argv
     try:
-        asked.given.line = options.split(typed, own=_own)
+        asked.given.line = options.split(typed, own=takes_value)
     except (options.Ambiguous, options.UnknownOption):
         _ask_sbatch(asked)
         try:
-            asked.given.line = options.split(typed, version=asked.version, extra=asked.extra, own=_own)
+            asked.given.line = options.split(typed, version=asked.version, extra=asked.extra, own=takes_value)
         except OptionError as error:
             unknown = error.name if isinstance(error, options.UnknownOption) else ""
             raise PlainSubmission("its options were not understood", unknown) from None
@@ -189,7 +190,8 @@ def _split(asked: Submission) -> None:
             raise UserError(f"--ft-{name}: {str(error).removeprefix(f'{name}: ')}") from None
 
 
-def _own(name: str) -> bool:
+def takes_value(name: str) -> bool:
+    """Whether ftrun's own option --ft-NAME takes a value. Raises UserError."""
     try:
         return settings.takes_value(name)
     except errors.SettingError as error:
@@ -235,11 +237,13 @@ def _read_script(asked: Submission) -> None:
         asked.script = (
             b"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n" + os.fsencode(command) + b"\n"
         )
+    elif asked.script:
+        asked.script_path = line.script or ""
     elif line.script is None:
         if line.own and os.isatty(0):
             from ftrun.supervisor.submission import misread
 
-            misread.refuse_shifted(asked)
+            misread.refuse_shifted(asked.given.line, asked.typed, has_script=bool(asked.script))
         with open(0, "rb", closefd=False) as stream:
             asked.script = stream.read()
     else:

@@ -150,7 +150,7 @@ def companion_call(
         f"--output={log}",
         "--input=/dev/null",
         f"--job-name={_name(kept, given)}",
-        f"--comment={comment} {mark}" if comment else f"--comment={mark}",
+        f"--comment={sbatch_options.comment_with(comment or '', mark)}",
     ]
     facts = {
         "_ft_dir": run_dir,

@@ -32,6 +32,7 @@ _VARIABLES = {
     "_ft_dir": "run_dir",
     "_ft_restart": "restart",
     "_ft_fault": "last_fault",
+    "_ft_why": "last_words",
     "_ft_excluded": "excluded",
     "_ft_wait": "claim_wait_s",
     "_ft_glob": "checkpoint_glob",
@@ -61,6 +62,7 @@ _VARIABLES = {
     "_ft_active_gpus": "active_gpus",
     "_ft_hidden": "hidden",
     "_ft_labels": "labels",
+    "_ft_shows": "shows",
     "_ft_rejoin": "rejoin",
     "_ft_save_signal": "save_signal",
     "_ft_timeouts": "timeouts",
@@ -83,7 +85,7 @@ def compose(script: bytes, attempt: Mapping[str, str]) -> bytes:
     """The file to submit for one attempt.
 
     `attempt` has run, attempt, token and run_dir, and may have
-    - restart, last_fault, excluded, cluster, claim_wait_s (seconds), array (NAME=VALUE: the bounds of the
+    - restart, last_fault, last_words, excluded, cluster, claim_wait_s (seconds), array (NAME=VALUE: the bounds of the
       whole array);
     - checkpoint_glob, checkpoint_marker, checkpoint_skip, checkpoint_poison (lines of
       hooks.checkpoints.diverged), checkpoint_verify ("structure": Python looks into them), checkpoint_fresh
@@ -99,7 +101,8 @@ def compose(script: bytes, attempt: Mapping[str, str]) -> bytes:
     - agent (the agent's interpreter; "" for no agent), spares (nodes of the job that no start uses at
       first), active (how many nodes the script uses; "" for all), active_tasks (its --ntasks, where the
       user gave one and the job's is larger), active_gpus (its --gpus, likewise), hidden (names of variables
-      that only the larger job has), labels ("auto" or "never"), timeouts (lines NAME[,ALIAS...]=VALUE),
+      that only the larger job has), labels ("auto" or "never"), shows ("auto": containers of the site's
+      plug-in get the run's folder), timeouts (lines NAME[,ALIAS...]=VALUE),
       rejoin ("1": a process may join again), save_signal;
     - sized (five numbers: nodes asked for, full size, nodes of a unit, samples of a unit's micro step,
       samples of the whole batch, 0 = unknown; "" = the run has one size);

@@ -70,8 +70,14 @@ class FirstAttempt:
         if store_run_dir.open_attempt(self.run_dir, 1) is None:
             raise UserError(f"run {self.id} was given up by a supervisor before it was submitted", 1)
         self.journal.append("attempt.opened", attempt=1, excluded=list(spec.exclude))
+        self._intend(spec.token_in(self.kept))
+
+    def _intend(self, token: str) -> None:
+        """Write the file and the intent to call sbatch with it. Raises OSError."""
+        assert self.journal is not None
+        assert self.plan is not None
         self.plan.write()
-        self.journal.append("submit.intended", attempt=1, token=spec.token_in(self.kept))
+        self.journal.append("submit.intended", attempt=1, token=token)
 
     def _planned(self) -> tuple[plan.AttemptSpec, plan.SbatchCall]:
         """The attempt and its call of sbatch: off the nodes that a person excluded, where sbatch could place it so."""

@@ -148,6 +148,7 @@ def batch_facts(kept: Mapping[str, Any], shape: str, made: resize.ResizedSubmiss
     facts = {
         "agent": str(kept.get("python", "")) if with_agent(chosen, shape) else "",
         "labels": chosen.get("srun-label", "never"),
+        "shows": chosen.get("container-mounts", "never"),
         "rejoin": "1" if chosen.get("rank-restart") else "",
         "save_signal": chosen.get("save-signal", ""),
         "stage": _staged(chosen),

@@ -8,25 +8,21 @@ from __future__ import annotations
 import os
 import shlex
 
+from ftrun.slurm.client.options import CommandLine
 from ftrun.supervisor.config.settings import SETTINGS
 from ftrun.supervisor.model.errors import UserError, nearest_word
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ftrun.supervisor.submission.arguments import Submission
 
-
-def refuse_shifted(asked: Submission) -> None:
+def refuse_shifted(line: CommandLine, typed: tuple[str, ...], *, has_script: bool) -> None:
     """Raise UserError where a setting has taken the script for its value, or where the shell has replaced a
     pattern by the files that it names, so that one of these stands where the script should.
 
     sbatch would only say that the script is empty, or is none.
     """
-    line = asked.given.line
     for name, value in line.own:
-        if value is None or f"--ft-{name}" not in asked.typed:
+        if value is None or f"--ft-{name}" not in typed:
             continue  # a flag, or written with `=`: it cannot have taken another word
-        if line.script is None and not asked.script and _is_script(value):
+        if line.script is None and not has_script and _is_script(value):
             raise UserError(
                 f"--ft-{name} lacks its value, and took {value!r} for it, so no script is left:"
                 f" ftrun sbatch --ft-{name}=VALUE {value}"
@@ -47,8 +43,10 @@ def _is_script(path: str) -> bool:
         return False
 
 
-def hint(asked: Submission, unknown: str) -> str:
-    """A line to add to sbatch's refusal; "" for none. `unknown`: an option that sbatch does not know."""
+def hint(line: CommandLine, unknown: str, *, path: str, script: bytes) -> str:
+    """A line to add to sbatch's refusal; "" for none. `unknown`: an option that sbatch does not know; `path`,
+    `script`: the file that stands for the script, and its content.
+    """
     if unknown:
         key = unknown.removeprefix("ft").lstrip("-_").replace("_", "-")
         near = nearest_word(key, SETTINGS) if unknown.startswith("ft") else ""
@@ -56,9 +54,8 @@ def hint(asked: Submission, unknown: str) -> str:
         return (
             f"--{unknown} is no option of sbatch; the setting of ftrun is written --ft-{near}" if near else ""
         )
-    line, path = asked.given.line, asked.script_path
     elsewhere = path and line.script and "/" not in line.script and os.path.dirname(path) != os.getcwd()
-    if elsewhere and asked.script and not asked.script.startswith(b"#!"):
+    if elsewhere and script and not script.startswith(b"#!"):
         command = shlex.quote(shlex.join([line.script or "", *line.script_args]))
         return f"{line.script} is a program, not a batch script: write a script, or: ftrun sbatch --wrap={command}"
     return ""

@@ -72,7 +72,7 @@ class AttemptSpec:
     """
 
     __slots__ = (
-        "anyway", "array", "dependency", "exclude", "fresh", "had", "idle", "last_fault", "number", "poisoned", "restart",
+        "anyway", "array", "dependency", "exclude", "fresh", "had", "idle", "last_fault", "last_words", "number", "poisoned", "restart",
         "set_aside", "size", "spares", "token",
     )  # fmt: skip
 
@@ -87,6 +87,7 @@ class AttemptSpec:
         array: str = "",
         restart: int | None = None,
         last_fault: str = "",
+        last_words: str = "",
         set_aside: Sequence[str] = (),
         poisoned: Sequence[Divergence] = (),
         had: bool = False,
@@ -103,6 +104,7 @@ class AttemptSpec:
         self.array = array
         self.restart = number - 1 if restart is None else restart
         self.last_fault = last_fault
+        self.last_words = last_words
         self.set_aside = set_aside
         self.poisoned = poisoned
         self.had = had
@@ -334,6 +336,7 @@ def _facts(
         "tools": store_run_dir.tools_name(os.path.dirname(os.path.dirname(run_dir))),
         "restart": str(spec.restart),
         "last_fault": spec.last_fault,
+        "last_words": spec.last_words,
         "excluded": ",".join(spec.exclude),
         "array": "\n".join(f"{k}={v}" for k, v in array_spec.array_env(given.array).items())
         if spec.array

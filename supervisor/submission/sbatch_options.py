@@ -137,12 +137,29 @@ def with_parts_for(line: CommandLine, *values: Sequence[str | None]) -> CommandL
 
 
 def with_token(changed: CommandLine, given: SbatchOptions, token: str) -> CommandLine:
-    """`changed` with the token behind the user's own comment in each component."""
+    """`changed` with the token in the comment of each component: behind the user's own text, or under a key of
+    its own where that is a JSON object, which other programs read (`{"APS": ...}`).
+    """
     own = value_of_each("comment", given.line, given.head)
     changed = with_parts_for(changed, own).without("comment")
     for part in range(changed.components):
-        changed = changed.with_option("comment", f"{own[part]} {token}" if own[part] else token, part)
+        changed = changed.with_option("comment", comment_with(own[part] or "", token), part)
     return changed
+
+
+def comment_with(comment: str, token: str) -> str:
+    """The user's comment with a token of ours. (pure)"""
+    text = comment.strip()
+    if text[:1] == "{" and text[-1:] == "}":
+        import json  # most submissions have no such comment
+
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = None
+        if isinstance(found, dict):  # the user's own bytes stay as they are
+            return f'{text[:-1].rstrip()}{", " if found else ""}"ftrun": "{token}"}}'
+    return f"{comment} {token}" if comment else token
 
 
 # ---------------------------------------------------------------------- the nodes that a submission names

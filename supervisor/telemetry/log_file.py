@@ -177,8 +177,19 @@ class LogFile:
     `finish` ends the text.
     """
 
-    def __init__(self, name: str, book: LogContext, *, source: Source = Source.LOG) -> None:
+    def __init__(
+        self,
+        name: str,
+        book: LogContext,
+        *,
+        source: Source = Source.LOG,
+        rank: int | None = None,
+        node: str = "",
+    ) -> None:
         self.name = name
+        self._rank, self._node = rank, node
+        if rank is not None and node:
+            book.seats.seat(rank, node)
         self.reader = ProgressReader()
         self.progress: Progress | None = None
         self.changed = False  # since the last call of `evidence`
@@ -224,6 +235,11 @@ class LogFile:
         self._show(self.reader.progress, self.reader.advances, self.reader.losses.seen)
         self._rested = False
         return new
+
+    @property
+    def rested(self) -> bool:
+        """Whether its last line was scanned as it is: until it grows, `rest` changes nothing."""
+        return self._rested
 
     def rest(self, now_s: float | None) -> set[int]:
         """The file is quiet: scan its last line as it is. Return the running numbers of new evidence."""
@@ -395,6 +411,8 @@ class LogFile:
             at_s=now_s if written is None else written,
             captures=hit.captures,
             step=mark.step,
+            file_rank=self._rank,
+            file_node=self._node,
         )
 
     def _read_steps(self, piece: Piece, target: int, now_s: float | None, *, behind: bool) -> None:

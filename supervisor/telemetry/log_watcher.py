@@ -32,6 +32,7 @@ from ftrun.supervisor.telemetry.line_owner import NO_OWNERS_KNOWN, KnownOwners
 from ftrun.supervisor.telemetry.log_file import LogContext, LogFile
 from ftrun.supervisor.telemetry.progress import Progress
 from ftrun.supervisor.telemetry.rank_map import RankMap
+from ftrun.supervisor.telemetry.step_logs import Place, find_step_logs
 from ftrun.supervisor.telemetry.tail import READ_BYTES, LogPath, Piece, Tail, Tails
 
 COUNTED_BYTES = (
@@ -71,10 +72,12 @@ class LogWatcher:
     def __init__(
         self, paths: Sequence[LogPath], *, catalog: Catalog | None = None, ours: KnownOwners = NO_OWNERS_KNOWN
     ) -> None:
-        self._tails = Tails(_distinct(paths))
+        self._tails = Tails([])
         self._book = LogContext(catalog, ours)
-        self._files = [LogFile(tail.log.path, self._book) for tail in self._tails.tails]
+        self._files: list[LogFile] = []
+        self.follow(paths)
         self._evidence: tuple[Evidence, ...] = ()
+        self._last: WatchReport | None = None
         self._last_growth_s: float | None = None
         self._last_fresh_open_s: float | None = None
         self._steps_seen = 0
@@ -86,6 +89,12 @@ class LogWatcher:
         if self._book.ours != NO_OWNERS_KNOWN:
             self._book.ours = self._book.ours.having(jobs, nodes)
 
+    def follow(self, paths: Sequence[LogPath]) -> None:
+        """Follow these logs, too, as far as they are not followed yet."""
+        for log in _distinct([*(tail.log for tail in self._tails.tails), *paths])[len(self._files) :]:
+            self._tails.add(log)
+            self._files.append(LogFile(log.path, self._book, rank=log.rank, node=log.node))
+
     def poll(self, now_s: float, *, fresh: bool = False) -> WatchReport:
         """Read what is new. `fresh` opens every log anew, as a verdict on a network file system needs."""
         new: set[int] = set()
@@ -96,6 +105,7 @@ class LogWatcher:
             for piece in pieces:
                 before = _lines_before(tail, piece)
                 new |= file.take(piece, now_s, lines_before=before, behind=tail.more)
+        quiet = not grown and all(file.rested for file in self._files)
         for number, file in enumerate(self._files):
             if number not in grown and not self._tails.tails[number].more:
                 new |= file.rest(now_s)
@@ -103,7 +113,18 @@ class LogWatcher:
             self._last_growth_s = now_s
         if self._tails.tails and all(tail.fresh for tail in self._tails.tails):
             self._last_fresh_open_s = now_s
-        return self._report(new)
+        blind = next((tail for tail in self._tails.tails if not tail.readable), None)
+        why = "no log is known" if not self._files else f"{blind.log.path}: {blind.why}" if blind else ""
+        self._last = replace(
+            self._last if quiet and self._last is not None else self._report(),
+            new=tuple(one for one in self._evidence if one.order in new) if new else (),
+            last_growth_s=self._last_growth_s,
+            last_fresh_open_s=self._last_fresh_open_s,
+            readable=not why,
+            why_unreadable=why,
+            behind=self._tails.more,
+        )
+        return self._last
 
     def sizes(self) -> dict[str, int]:
         """Log -> how many bytes it is known to have: what was read, or more if the file shows more by now."""
@@ -125,25 +146,14 @@ class LogWatcher:
         going = (told[0] for name, told in others.items() if told[0] and (name, told) not in self._over)
         return (leading.reader.phase if leading is not None else "") or next(going, "")
 
-    def _report(self, new: set[int]) -> WatchReport:
+    def _report(self) -> WatchReport:
+        """What the texts say, without what a look at the files says."""
         if any(file.changed for file in self._files):
             self._evidence = _all_evidence(self._files)
-        blind = next((tail for tail in self._tails.tails if not tail.readable), None)
-        why = "no log is known" if not self._files else f"{blind.log.path}: {blind.why}" if blind else ""
-        return WatchReport(
-            evidence=self._evidence,
-            new=tuple(one for one in self._evidence if one.order in new) if new else (),
-            progress=_all_progress(self._files),
+        return replace(
+            merge_reports(self._files, self._book.seats, evidence=self._evidence),
             median_step_s=_median_step_s(self._files),
-            last_growth_s=self._last_growth_s,
-            last_fresh_open_s=self._last_fresh_open_s,
-            readable=not why,
-            why_unreadable=why,
-            behind=self._tails.more,
-            seats=self._book.seats,
             phase=self._phase(),
-            health=_health(self._files),
-            others=_others(self._files),
         )
 
 
@@ -155,9 +165,15 @@ def file_size(path: str) -> int:
         return 0
 
 
-def merge_reports(files: Sequence[LogFile], seats: RankMap, why_unreadable: str = "") -> WatchReport:
-    """The merged report of `files` that were read to their ends."""
-    evidence = _all_evidence(files)
+def merge_reports(
+    files: Sequence[LogFile],
+    seats: RankMap,
+    why_unreadable: str = "",
+    *,
+    evidence: tuple[Evidence, ...] | None = None,
+) -> WatchReport:
+    """The merged report of `files` that were read to their ends; `evidence`: theirs, where it is known."""
+    evidence = _all_evidence(files) if evidence is None else evidence
     return WatchReport(
         evidence=evidence,
         new=evidence,
@@ -281,7 +297,10 @@ def next_launch(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
 def launch_logs(run_dir: str, attempt: int, launch: int) -> list[LogPath]:
     """The logs of the newest start of one launch; [] without a record, or where nothing of them is left."""
     record = attempt_dir.latest_start_record(run_dir, attempt, launch)
-    return recorded_logs(record, next_launch(run_dir, attempt, launch)) if record is not None else []
+    if record is None:
+        return []
+    logs = recorded_logs(record, next_launch(run_dir, attempt, launch))
+    return logs + find_step_logs(Place(run_dir, attempt, launch, record.start), record.nodes)
 
 
 def start_logs(run_dir: str, attempt: int, launch: int, start: int) -> list[LogPath]:
@@ -294,7 +313,9 @@ def start_logs(run_dir: str, attempt: int, launch: int, start: int) -> list[LogP
     after = attempt_dir.start_record(run_dir, attempt, launch, start + 1) or next_launch(
         run_dir, attempt, launch
     )
-    return recorded_logs(record, after) if record is not None else []
+    if record is None:
+        return []
+    return recorded_logs(record, after) + find_step_logs(Place(run_dir, attempt, launch, start), record.nodes)
 
 
 def known_owners(run_dir: str, attempt: int, launch: int) -> KnownOwners:

@@ -46,9 +46,7 @@ class RankMap:
         ranks = _ranks(captures.get("rank", "")) if self._of_world(text) else ()
         self.noted += 1 + len(ranks)
         for rank in ranks:
-            known = self.hosts.setdefault(rank, host)
-            if known not in {host, _NOWHERE} and known.split(".")[0] != host.split(".")[0]:
-                self.hosts[rank] = _NOWHERE
+            self.seat(rank, host)
             device = captures.get("pci") or captures.get("device")
             if device:
                 self.devices.setdefault(rank, device)
@@ -57,6 +55,12 @@ class RankMap:
             known = self.addresses.setdefault(address, host)
             if known != host:
                 self.addresses[address] = _NOWHERE
+
+    def seat(self, rank: int, host: str) -> None:
+        """Put a rank on a host; two hosts for one rank are none."""
+        known = self.hosts.setdefault(rank, host)
+        if known not in {host, _NOWHERE} and known.split(".")[0] != host.split(".", maxsplit=1)[0]:
+            self.hosts[rank] = _NOWHERE
 
     def _of_world(self, text: str) -> bool:
         """Whether the ranks in this line are those of the whole job: NCCL numbers ranks anew in each

@@ -37,7 +37,8 @@ class LogPath:
 
     `dev` and `ino` identify the file that the launch wrote to, as seen on its node; 0 = unknown. At
     `end_offset_bytes`, if known, the text of a later launch begins: nothing behind it is read, nor what the
-    file holds after it was emptied or replaced.
+    file holds after it was emptied or replaced. `rank` and `node` are those of the file's writer, where its
+    name tells them.
     """
 
     path: str
@@ -45,6 +46,8 @@ class LogPath:
     dev: int = 0
     ino: int = 0
     end_offset_bytes: int | None = None
+    rank: int | None = None
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +226,10 @@ class Tails:
     def __init__(self, logs: Sequence[LogPath]) -> None:
         self.tails = [Tail(log) for log in logs]
         self._first = 0
+
+    def add(self, log: LogPath) -> None:
+        """Read this file, too, from the next round on."""
+        self.tails.append(Tail(log))
 
     def round(self, *, fresh: bool = False) -> Iterator[tuple[int, list[Piece]]]:
         """Yield (number of the file, what is new in it) for each file with news.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
 from typing import Any
@@ -11,11 +10,12 @@ from typing import Any
 import pytest
 
 from tests.cluster.hosts import Hosts, left, left_on, nothing, wait
+from tests.told import told
 
 pytestmark = [pytest.mark.slurm, pytest.mark.cluster]
 CRON = True
 FOLDER = "/var/tmp/ftrun-61001/default"
-ROUNDS = int(os.environ.get("FTRUN_CLUSTER_ROUNDS", "3"))
+ROUNDS = int(told("FTRUN_CLUSTER_ROUNDS", "3"))
 CRON_S = 90.0
 """cron looks once a minute."""
 

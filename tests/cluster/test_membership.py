@@ -20,6 +20,7 @@ ADD_PLACES = (
     "up.done",
 )
 REMOVE_PLACES = (
+    "remove.drained",
     "remove.intent",
     "remove.planned",
     "remove.ended",
@@ -138,6 +139,31 @@ def test_a_removal_that_was_cut_is_mended_by_the_next(cluster: Hosts, place: str
     assert ["h1", "h2"] == sorted(ran.split())
     assert [] == gone
     assert nothing(cluster) == left(cluster)
+
+
+def test_a_removal_that_was_cut_behind_its_drain_is_told_and_leaves_no_drain(cluster: Hosts) -> None:
+    """`status` says so; a `remove` that is refused because of a job gives the host back; what a person drained stays drained."""
+    job = _submitted(cluster, "h3", 600)
+    cut = cluster.ftrun(
+        "h1", "cluster", "remove", "h3", "--force", env={"FTRUN_CRASH_AT": "record:after:remove.drained"}
+    )
+    shown = cluster.ftrun("h1", "cluster", "status").stdout
+    refused = cluster.ftrun("h1", "cluster", "remove", "h3")
+    given_back = _nodes(cluster)["h3"]
+    cluster.ftrun("h1", "cluster", "drain", "h3", "--reason", "fan is loud")
+    again = cluster.ftrun("h1", "cluster", "remove", "h3")
+    after = cluster.ftrun("h1", "cluster", "status").stdout
+
+    assert -9 == cut.returncode
+    assert (
+        "note: h3: its removal was cut: `ftrun cluster remove h3` ends it, `ftrun cluster resume h3`" in shown
+    )
+    assert (1, 1) == (refused.returncode, again.returncode)
+    assert f"1 jobs are there ({job})" in refused.stderr
+    assert given_back in {"mixed", "allocated"}
+    assert "fan is loud" in after
+    assert "removal was cut" not in after
+    assert "draining" == _nodes(cluster)["h3"]
 
 
 def test_a_dead_host_keeps_others_out_until_it_is_removed(cluster: Hosts) -> None:

@@ -26,6 +26,7 @@ from ftrun.slurm.client.cluster import (
     NodeUsage,
     PartitionRow,
     Rights,
+    StepFiles,
     SubmitRequest,
     Submitted,
 )
@@ -199,6 +200,11 @@ class MemoryCluster:
         self._reading()
         return facts_of(self._name, self.engine.timing, requeues=self.engine.requeue_default)
 
+    def step_files(self, job_id: str) -> tuple[StepFiles, ...]:
+        """Its steps write where their jobs do."""
+        self._reading()
+        return ()
+
     def reserved(self, name: str) -> tuple[str, ...]:
         """The nodes that `reservations` sets aside; nobody is kept off them."""
         return self.reservations.get(name, ())
@@ -293,6 +299,15 @@ class MemoryCluster:
             self.engine.schedule_soon()
 
         self.effect(change)
+
+    def set_comment(self, job_id: str, comment: str) -> None:
+        """Replace the comment of a job that has not ended."""
+        self.effect(lambda: setattr(self._alterable(job_id), "comment", comment))
+
+    def batch_script(self, job_id: str) -> bytes:
+        """The script of a job, which is none here."""
+        self._alterable(job_id)
+        return b"#!/bin/sh\n"
 
     def drain(self, node: str, reason: str) -> None:
         """Drain a node (see `Cluster.drain`)."""

@@ -15,11 +15,12 @@ import pytest
 
 from ftrun.hooks.checkpoints.find import find
 from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, QUICK, Found
+from tests.told import told
 from tests.unit import written
 
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parents[1] / ".cache" / "formats"
-PYTHON = os.environ.get("FTRUN_FORMATS_PYTHON", str(CACHE / "bin" / "python"))
+PYTHON = told("FTRUN_FORMATS_PYTHON", str(CACHE / "bin" / "python"))
 LIMIT_S = 600
 
 WRITERS = {

@@ -6,6 +6,7 @@ Each broken law is a sentence with the virtual time; the first one says most.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from ftrun.supervisor.model import events
 from ftrun.supervisor.model import run as model_run
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.nodes import from_runs, ledger
+from ftrun.supervisor.reports import time_ledger
 from ftrun.supervisor.store import checkpoints, journal
 from tests.fake_slurm.options import read_options
 from tests.simulation.holder import named
@@ -176,7 +178,10 @@ class Laws:
         # What nobody looked at (no answer to the first submission, a cancel, a rank that woke up) nobody can know.
         attempt, launch, before = self.sick.get(path, (0, 0, 0))
         later = self._diagnoses(self.records())[before:] + self._diagnoses(self.agent_records(start))
-        looked = any((r["attempt"], r.get("launch", 0)) == (attempt, launch) for r in later)
+        # Where the nodes did not see the run's folder, the supervisor knows no log of the launch; its agent does.
+        where = (attempt, launch)
+        by = ("start.diagnosed", *(("diagnosed",) if where in self._launches_seen() else ()))
+        looked = any((r["attempt"], r.get("launch", 0)) == where and r["kind"] in by for r in later)
         if start.sick_from is not None and not start.launch.restarts and looked:
             self.breach(f"{start} resumes from {path}, which a diverged training wrote")
         # Two starts that made no step from one checkpoint speak against it, though it be whole: that is a choice (docs/policy.md).
@@ -199,6 +204,9 @@ class Laws:
         if start.step < newest and not start.launch.restarts:
             self.breach(f"{start} resumes at step {start.step} of {path or 'nothing'}, {newest} was saved")
         self.world.trace(f"  {start} resumes at step {start.step}")
+
+    def _launches_seen(self) -> set[tuple[int, int]]:
+        return {(r["attempt"], r["launch"]) for r in self.records() if r["kind"] == "launch.seen"}
 
     @staticmethod
     def _diagnoses(records: Iterable[journal.Record]) -> list[journal.Record]:
@@ -684,6 +692,7 @@ class Laws:
             return
         for move in moves.unlisted_moves(run.id, self.told):
             self.breach(f"a move that no table has: {move}")
+        self._time_adds_up(run)
         plan = self.world.plan
         if not run.final and plan.watch_only and any(start.hung and start.training for start in self.starts):
             return  # it hangs, and ftrun may not end it
@@ -725,6 +734,21 @@ class Laws:
         self._no_thrash(run)
         self._exclusions(run)
         self._ledger(run)
+
+    def _time_adds_up(self, run: Run) -> None:
+        """Every second of its life is spent on one thing, and every node-hour, whatever the clocks did."""
+        found = time_ledger.ledger_of(run, self.told, run.last_at_s)
+        parts = found.intervals
+        if any(one.end_s != other.begin_s for one, other in itertools.pairwise(parts)):
+            self.breach("the ledger of the run's time has a gap")
+        if any(one.seconds <= 0.0 or one.held < 0 for one in parts):
+            self.breach("the ledger of the run's time has a part that is none")
+        spent = sum(value for name, value in found.node_seconds().items() if name != "smaller")
+        if (
+            abs(spent - sum(one.held * one.seconds for one in parts)) > 1e-3
+            or abs(sum(found.seconds().values()) - found.life_s) > 1e-3
+        ):
+            self.breach("the ledger of the run's time does not add up")
 
     def run_ends(self) -> None:
         """When ftrun calls the run over, nothing of it waits in the queue that might start behind its back."""

@@ -6,7 +6,6 @@ Neither torch nor MPI is part of ftrun's environment. FTRUN_PROOF_PYTHON names a
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import subprocess
 import sys
@@ -16,15 +15,15 @@ from pathlib import Path
 
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.drill import injector
-from ftrun.supervisor.model import events
 from ftrun.supervisor.model import run as model_run
-from ftrun.supervisor.store import journal
 from ftrun.supervisor.store import run_dir as store_run_dir
+from tests.slurm.post import RUNS
+from tests.told import told
 
 __all__ = ["PYTHON", "Example", "Stage", "has", "stages"]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-PYTHON = os.environ.get("FTRUN_PROOF_PYTHON", sys.executable)
+PYTHON = told("FTRUN_PROOF_PYTHON", sys.executable)
 STEPS = 60
 LIMIT_S = 240.0
 QUICK = (
@@ -84,7 +83,7 @@ class Example:
     def run(self) -> model_run.Run:
         """The run as its journal tells it."""
         (run_dir,) = store_run_dir.run_dirs(str(self.home))
-        return events.fold(Path(run_dir).name, journal.read_run(run_dir))
+        return RUNS.run(run_dir)
 
     def until(self, what: str, holds: Callable[[], bool]) -> None:
         """Wait for it; the job's log tells why it did not come."""

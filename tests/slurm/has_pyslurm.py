@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -11,10 +10,11 @@ from functools import cache
 import pytest
 
 from ftrun.slurm.native.rows import unfit
+from tests.told import told
 
 __all__ = ["PYTHON", "marks", "why_not"]
 
-PYTHON = os.environ.get("FTRUN_PYSLURM_PYTHON", "") or sys.executable
+PYTHON = told("FTRUN_PYSLURM_PYTHON", sys.executable)
 
 
 @cache

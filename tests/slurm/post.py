@@ -28,7 +28,6 @@ from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.slurm.sandbox.lifecycle import up
 from ftrun.slurm.sandbox.plan import SandboxError
 from ftrun.supervisor.drill import injector
-from ftrun.supervisor.model import events
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.store import journal, lease
 from ftrun.supervisor.store import run_dir as store_run_dir
@@ -38,6 +37,7 @@ QUICK = "poll = 1\nlog-quiet = 1\nlog-quiet-max = 3\nfault-grace = 0.2\nbackoff 
 PATIENCE_S = 240.0  # only what hangs takes so long, however loaded the machine is
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
 OFF_THE_BUS = "NVRM: Xid (PCI:0000:3b:00): 79, pid=8123, name=python, GPU has fallen off the bus"
+RUNS = journal.RunReader()  # who waits for a run asks ten times a second
 SUBMITTED = re.compile(r"Submitted batch job (\d+)")
 LEDGER = """#!/bin/bash
 cd {folder}
@@ -168,8 +168,7 @@ class Post:
         return found
 
     def run(self, job: str = "") -> Run:
-        run_dir = self.run_dir(job)
-        return events.fold(os.path.basename(run_dir), journal.read_run(run_dir))
+        return RUNS.run(self.run_dir(job))
 
     def records(self, job: str = "") -> list[dict[str, Any]]:
         return list(journal.read_run(self.run_dir(job)))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
@@ -31,6 +30,7 @@ from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.store import journal
 from ftrun.supervisor.store import run_dir as store_run_dir
 from tests.slurm.post import boxes
+from tests.told import told
 
 pytestmark = pytest.mark.slurm
 
@@ -284,7 +284,7 @@ def _lead(box: Sandbox, cut: Cut) -> Life:
     try:
         return _told(drill, drill.run(keep=True))
     finally:
-        if not os.environ.get("FTRUN_TEST_KEEP"):
+        if not told("FTRUN_TEST_KEEP"):
             shutil.rmtree(drill.folder, ignore_errors=True)
 
 

@@ -353,6 +353,7 @@ def test_a_pending_job_can_ask_for_less_and_stays_what_it_is(world: World) -> No
     refused(lambda: world.cluster.reshape(job_id, nodes=1, tasks=1, cpus=1))
     refused(lambda: world.cluster.reshape("999999", nodes=1, tasks=1, cpus=1))
     assert world.cluster.reserved("nobody") == ()
+    assert world.cluster.step_files("999999") == ()
 
 
 def test_a_pending_job_can_be_kept_off_nodes(world: World) -> None:

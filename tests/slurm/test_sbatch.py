@@ -313,6 +313,17 @@ def test_the_second_attempt_finds_the_context_of_the_first(desk: Desk) -> None:
     )
 
 
+def test_a_comment_of_json_stays_json_and_the_job_is_found_by_it(desk: Desk) -> None:
+    """Slurm gives back what was written, and a site's program that reads it finds its own keys."""
+    write(desk, "job.sh", "true")
+    job = desk.ftrun("-H", "--parsable", "--comment", '{"APS": {"maxRestarts": 3}}', "job.sh").stdout.strip()
+    run_dir = store_run_dir.find_run(str(desk.home), job)
+    assert run_dir is not None
+    token = journal.read_run(run_dir)[2]["data"]["token"]
+    (row,) = CommandCluster(desk.box.env()).find(token)
+    assert (row.job_id, json.loads(row.comment)) == (job, {"APS": {"maxRestarts": 3}, "ftrun": token})
+
+
 def test_what_a_submission_leaves_behind(desk: Desk) -> None:
     """The intent before the id, the script byte for byte, nobody else can read it, and the id leads to the run."""
     done = desk.ftrun("-H", "--parsable", "--ft-retries=3", "my job.sh", "a b")

@@ -16,9 +16,10 @@ from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.drill import injector
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import OFF_THE_BUS, SUBMITTED, Post
+from tests.told import told
 
-OLD = os.environ.get("FTRUN_OLD", "")
-OLD_QUICK = os.environ.get(
+OLD = told("FTRUN_OLD")
+OLD_QUICK = told(
     "FTRUN_OLD_SETTINGS",
     "poll = 1\nsettle = 1\nsettle-max = 3\nend-wait = 0.2\nexclude-cap = '50%'\n",
 )

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from tests.conftest import BEGIN_WITH
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,8 +118,13 @@ def _first_line(tree: ast.Module) -> str:
     return (ast.get_docstring(tree) or "").split("\n", 1)[0]
 
 
-def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield (module, name) for all that runs; `if TYPE_CHECKING:` does not."""
+@cache
+def _imports(source: Source) -> tuple[tuple[str, str], ...]:
+    """(module, name) of all imports that run; those below `if TYPE_CHECKING:` do not."""
+    return tuple(_imported(source.tree))
+
+
+def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
@@ -130,56 +133,52 @@ def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
         elif isinstance(node, ast.ImportFrom):
             yield from ((node.module or "", alias.name) for alias in node.names)
         else:
-            yield from _imports(node)
+            yield from _imported(node)
 
 
 def _pure() -> list[Source]:
     return [source for source in _sources() if source.is_pure]
 
 
-def _named(source: Source) -> str:
-    return source.path
-
-
-@pytest.mark.parametrize("source", _sources(), ids=_named)
-def test_every_module_says_whether_it_is_pure(source: Source) -> None:
+def test_every_module_says_whether_it_is_pure() -> None:
     """The first line of a module's docstring ends with (pure) or (I/O), and nothing stands before it."""
-    first = _first_line(source.tree)
-    assert first.endswith(("(pure)", "(I/O)")), source.path
-    assert source.text.startswith(('"""', 'r"""')), source.path
-    assert source.is_pure == first.endswith("(pure)"), source.path
+    for source in _sources():
+        first = _first_line(source.tree)
+        assert first.endswith(("(pure)", "(I/O)")), source.path
+        assert source.text.startswith(('"""', 'r"""')), source.path
+        assert source.is_pure == first.endswith("(pure)"), source.path
 
 
-@pytest.mark.parametrize("source", _pure(), ids=_named)
-def test_a_pure_module_imports_nothing_of_the_world(source: Source) -> None:
+def test_a_pure_module_imports_nothing_of_the_world() -> None:
     """A pure module imports no clock, no file, no process, no thread, no network and no chance."""
-    worldly = {
-        f"{module} {name}".strip()
-        for module, name in _imports(source.tree)
+    worldly = [
+        f"{source.path}: {module} {name}".strip()
+        for source in _pure()
+        for module, name in _imports(source)
         if module.split(".")[0] in WORLD and (module, name) not in HARMLESS
-    }
+    ]
 
-    assert set() == worldly
+    assert [] == worldly
 
 
-@pytest.mark.parametrize("source", _pure(), ids=_named)
-def test_a_pure_module_touches_nothing(source: Source) -> None:
+def test_a_pure_module_touches_nothing() -> None:
     """A pure module calls neither open nor print, and reads no clock through datetime."""
-    touched = set()
+    assert [] == [f"{source.path}: {touch}" for source in _pure() for touch in _touches(source)]
+
+
+def _touches(source: Source) -> Iterator[str]:
+    worldly = READS_THE_WORLD - MAKES_CODE.get(source.path, set())
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call):
             function = node.func
-            worldly = READS_THE_WORLD - MAKES_CODE.get(source.path, set())
             if isinstance(function, ast.Name) and function.id in worldly:
-                touched.add(f"line {node.lineno}: {function.id}()")
+                yield f"line {node.lineno}: {function.id}()"
             if (
                 isinstance(function, ast.Attribute)
                 and function.attr in READS_A_CLOCK
                 and _is_date(function.value)
             ):
-                touched.add(f"line {node.lineno}: .{function.attr}()")
-
-    assert set() == touched
+                yield f"line {node.lineno}: .{function.attr}()"
 
 
 def _is_date(owner: ast.expr) -> bool:
@@ -187,37 +186,38 @@ def _is_date(owner: ast.expr) -> bool:
     return ast.unparse(owner).split(".")[-1] in {"datetime", "date"}
 
 
-@pytest.mark.parametrize("source", _pure(), ids=_named)
-def test_a_pure_module_stands_on_pure_modules(source: Source) -> None:
+def test_a_pure_module_stands_on_pure_modules() -> None:
     """What a pure module imports from us is pure too."""
-    impure = {other.name for other in _sources() if not other.is_pure}
-    used = {name for module, name in _imports(source.tree) for name in (module, f"{module}.{name}")}
+    impure = {other.name for other in _sources() if not other.is_pure} - CONSTANTS
+    found = set()
+    for source in _pure():
+        used = {name for module, name in _imports(source) for name in (module, f"{module}.{name}")}
+        found |= {f"{source.path}: {name}" for name in used & impure}
 
-    assert set() == used & impure - CONSTANTS
+    assert set() == found
 
 
-@pytest.mark.parametrize("source", _sources(), ids=_named)
-def test_a_client_library_is_imported_in_its_one_module(source: Source) -> None:
+def test_a_client_library_is_imported_in_its_one_module() -> None:
     """Each third-party client has one module that may import it; typer belongs to the command line."""
-    for module, _ in _imports(source.tree):
+    for path, module in [(source.path, module) for source in _sources() for module, _ in _imports(source)]:
         top = module.split(".")[0]
-        assert source.path in CLIENTS.get(top, {source.path}), f"{top} belongs to {CLIENTS[top]}"
-        assert top != "typer" or source.path.startswith(TYPER_FOLDER), "typer belongs to the command line"
-        assert top != "rich" or source.path.startswith(RICH_FOLDERS), "rich belongs to what is shown"
-        assert top not in {"click", "pydantic"}, "typer's own, not ours"
+        assert path in CLIENTS.get(top, {path}), f"{top} belongs to {CLIENTS[top]}"
+        assert top != "typer" or path.startswith(TYPER_FOLDER), f"{path}: typer belongs to the command line"
+        assert top != "rich" or path.startswith(RICH_FOLDERS), f"{path}: rich belongs to what is shown"
+        assert top not in {"click", "pydantic"}, f"{path}: typer's own, not ours"
 
 
-@pytest.mark.parametrize("source", _sources(), ids=_named)
-def test_files_and_functions_stay_short(source: Source) -> None:
+def test_files_and_functions_stay_short() -> None:
     """A file has 600 lines at most and a function 70."""
     long = set()
-    if source.text.count("\n") > LINES_PER_FILE_MAX:
-        long.add(source.path)
-    for node in ast.walk(source.tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            length = (node.end_lineno or node.lineno) - node.lineno + 1
-            if length > LINES_PER_FUNCTION_MAX:
-                long.add(f"{source.path}:{node.name}")
+    for source in _sources():
+        if source.text.count("\n") > LINES_PER_FILE_MAX:
+            long.add(source.path)
+        for node in ast.walk(source.tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > LINES_PER_FUNCTION_MAX:
+                    long.add(f"{source.path}:{node.name}")
 
     assert set() == long - LONGER
 

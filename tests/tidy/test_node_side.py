@@ -19,6 +19,7 @@ REMOTE_SIDE = {"hooks/ssh/pool.py"}
 PYTHON_OF_NODES = (3, 9)
 
 
+@cache
 def _imported(path: str) -> set[str]:
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     names = set()
@@ -70,11 +71,11 @@ def _run39(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", env=environment)
 
 
-@pytest.mark.parametrize("path", _node_side())
-def test_the_node_side_imports_the_standard_library_only(path: str) -> None:
+def test_the_node_side_imports_the_standard_library_only() -> None:
     """A node has no third-party package of ours, and nothing of the supervisor."""
     foreign = {
-        name
+        (path, name)
+        for path in _node_side()
         for name in _imported(path)
         if name.split(".")[0] not in sys.stdlib_module_names
         and not name.startswith(("ftrun.hooks", "ftrun.slurm"))
@@ -83,10 +84,10 @@ def test_the_node_side_imports_the_standard_library_only(path: str) -> None:
     assert set() == foreign
 
 
-@pytest.mark.parametrize("path", _node_side())
-def test_the_node_side_parses_as_python_39(path: str) -> None:
+def test_the_node_side_parses_as_python_39() -> None:
     """The grammar of 3.9 is enough."""
-    ast.parse((ROOT / path).read_text(encoding="utf-8"), feature_version=PYTHON_OF_NODES)
+    for path in _node_side():
+        ast.parse((ROOT / path).read_text(encoding="utf-8"), path, feature_version=PYTHON_OF_NODES)
 
 
 def test_the_node_side_is_imported_by_a_real_python_39() -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.commands.node_queries import parse_answers
+from ftrun.slurm.commands.spanning import Span
 from ftrun.slurm.commands.steps import parse_steps
 from ftrun.supervisor.agent import batch_channel, main, node_liveness, rank_restart, start_monitor, stop_start
 from ftrun.supervisor.agent.batch_channel import BatchChannel, parse_started
@@ -156,6 +157,22 @@ def test_a_node_that_was_not_swept_is_used_by_no_later_start(monkeypatch: pytest
 
     assert (found.known, found.answered, found.silent) == (True, NODES, ())
     assert found.unfit == {"n2": node_liveness.UNSWEPT}
+
+
+def test_a_companion_that_ended_since_slurm_was_asked_took_its_nodes_with_it() -> None:
+    """A person may cancel it between the two questions: its node is silent for that, and not lost."""
+    own, beside = _job(NODES[:2]), _job(NODES[2:], job_id="8", comment="a companion's mark")
+    ended = replace(beside, state=JobState.CANCELLED)
+    sweep = node_liveness.PingRequest("7", NODES, NODES[0], "", spans=(Span("8", NODES[2:]),))
+    for now, gone in ((ended, NODES[2:]), (beside, ())):
+        cluster = SimpleNamespace(
+            jobs=lambda _: {"7": own, "8": beside},
+            find=lambda mark, now=now: (now,) if mark == beside.comment else (),
+            nodes=lambda names: {name: SimpleNamespace(responding=True) for name in names},
+        )
+        steps = _Asked(lambda node, _: node in own.nodes)
+        found = node_liveness.query_nodes(cast("Any", cluster), cast("Any", steps), SystemClock(), sweep)
+        assert (found.gone, found.silent) == (gone, tuple(node for node in NODES[2:] if not gone))
 
 
 def test_where_very_many_are_silent_nothing_is_known_of_any() -> None:

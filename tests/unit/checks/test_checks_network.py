@@ -401,11 +401,41 @@ def test_who_has_no_answer_in_time_has_none() -> None:
     assert {"quick": "10.0.0.1", "slow": job_hosts.NO_ANSWER} == found
 
 
-def test_a_list_that_nobody_can_read_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brackets are Slurm's to understand; where its tool does not, nothing is known."""
-    monkeypatch.setattr(Machine, "tool", lambda _self, _name: None)
+@pytest.mark.parametrize(
+    ("told", "names"),
+    [
+        ("gpu[08-10]", ["gpu08", "gpu09", "gpu10"]),
+        (
+            "n[0-1,7]-ib,login,r[1-2]c[01,3]",
+            ["n0-ib", "n1-ib", "n7-ib", "login", "r1c01", "r1c3", "r2c01", "r2c3"],
+        ),
+        ("a, b,", ["a", "b"]),
+        ("", []),
+        ("[1-2]", ["1", "2"]),
+    ],
+)
+def test_the_list_of_nodes_is_read_without_slurm(
+    told: str, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node may have another Slurm's tools, or none: names are unfolded as Slurm does, and nobody is asked."""
+    monkeypatch.setattr(Machine, "run", None)
+    monkeypatch.delenv("SLURM_JOB_NODELIST", raising=False)
+
+    assert names == job_hosts.all_of(Machine(), {"hosts": told})
+
+
+def test_a_job_of_a_million_nodes_is_cut() -> None:
+    """A list is what somebody wrote: its length has a limit."""
+    assert job_hosts.HOSTS_MAX == len(
+        job_hosts.all_of(Machine(), {"hosts": "a[0-999999999]b[0-999999999],c[0-9]"})
+    )
+
+
+@pytest.mark.parametrize("told", ["gpu[01-04", "gpu01]", "gpu[]", "gpu[a-b]", "gpu[1-2-3]", "x y", "n[[1]]"])
+def test_a_list_that_nobody_can_read_is_no_verdict(told: str) -> None:
+    """Nothing is known of its hosts."""
     with pytest.raises(NoAnswer):
-        probed("dns", Machine(), hosts="gpu[01-04]")
+        probed("dns", Machine(), hosts=told)
 
 
 NET = {"near": ("10.0.0.7",), "fast": ("10.100.3.4",)}

@@ -34,6 +34,7 @@ def _facts(host: str, **changes: Any) -> dict[str, Any]:
         "topology": [1, 4, 2],
         "memory_mib": 1000,
         "gres": {},
+        "holders": {},
         "subreaper": True,
         "memlock": -1,
         "open_files": -1,
@@ -167,3 +168,55 @@ def test_a_folder_that_is_too_long_for_sockets_is_refused() -> None:
     facts = {"h1": _facts("h1") | {"host": "h" * 64}}
     with pytest.raises(UserError, match="too long"):
         make_plan("mine", Wish((Target("h1"),)), Survey(facts, (), ""), {})
+
+
+def test_two_controllers_keep_their_state_in_the_folder_that_both_see() -> None:
+    """The first one stands first: it is in control as long as it lives."""
+    facts = {"h1": _facts("h1"), "h2": _facts("h2"), "h3": _facts("h3")}
+    wish = Wish(tuple(map(Target, facts)), backup="h3")
+    plan = make_plan("mine", wish, Survey(facts, (), "/nfs"), {})
+    lines = slurm_conf(plan).splitlines()
+
+    assert [line for line in lines if line.startswith("SlurmctldHost=")] == [
+        "SlurmctldHost=h1(10.0.0.1)",
+        "SlurmctldHost=h3(10.0.0.3)",
+    ]
+    assert f"StateSaveLocation=/nfs/.ftrun-cluster-mine-{plan.token}" in lines
+    assert plan == Plan.from_json(plan.to_json())
+
+
+@pytest.mark.parametrize(
+    ("backup", "kind", "shared", "told"),
+    [
+        ("h2", "nfs4", "/nfs", ""),
+        ("h1", "nfs4", "/nfs", "one of the other hosts"),
+        ("h9", "nfs4", "/nfs", "one of the other hosts"),
+        ("h2", "fuse.sshfs", "/nfs", "mounted by sshfs on h2"),
+        ("h2", "nfs4", "/my nfs", "cannot be in the path"),
+    ],
+)
+def test_a_second_controller_needs_another_host_and_a_folder_that_outlives_the_first(
+    backup: str, kind: str, shared: str, told: str
+) -> None:
+    """sshfs dies with the host that serves it."""
+    facts = {"h1": _facts("h1", shared_kind="nfs4"), "h2": _facts("h2", shared_kind=kind)}
+    problem = findings.backup_problem(backup, facts, shared)
+
+    assert told in problem
+    assert bool(told) == bool(problem)
+
+
+def test_what_is_wrong_with_a_living_host() -> None:
+    """A clock that was read within half of the time of the answer; space in MiB."""
+    fine = findings.with_clock({"clock_s": 100.2, "free_mib": 9999}, 101.0, 2.0)
+    late = findings.with_clock({"clock_s": 100.2, "free_mib": 3}, 701.0, 2.0)
+
+    assert () == findings.of_living(fine)
+    assert ["its clock is -600 s off", "3 MiB are free in /var/tmp"] == [
+        text.partition(": ")[0] for text in findings.of_living(late)
+    ]
+
+
+def test_who_holds_an_accelerator_is_told() -> None:
+    """The cluster is made all the same."""
+    assert [("h2", "note", "accelerators")] == _found(holders={"/dev/nvidia0": ["python3 (4711)"]})

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from ftrun.slurm.client.errors import Unreachable
+from tests.fake_slurm import faults
+from tests.fake_slurm.cluster import Faults
 from tests.unit.lives import TIMING, Life
 
 
@@ -45,3 +47,47 @@ def test_a_users_cancel_that_slurm_shows_late_is_not_undone(
     life.until("stopped")
 
     assert ("cancelled", 1) == (life.run.final_class, len(life.launches))
+
+
+def test_a_kept_job_that_is_lost_in_the_queue_is_not_the_launch_before_it_once_more(tmp_path: Path) -> None:
+    """That one was judged: its incident, and what the ledger has of it, stay as they are."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 5)
+    job = life.attempt.job
+    life.say(
+        f"slurmstepd: error: *** JOB {job} ON n0 CANCELLED AT 2023-11-14T22:13:20 DUE TO JOB REQUEUE ***"
+    )
+    faults.requeue(life.engine, job)
+    while "launch.kept" not in life.kinds():
+        life.live()
+    faults.crash_controller(life.engine)
+    life.engine.set_controller("up")
+    while "job.ended" not in life.kinds():
+        life.live()
+    life.live(5)
+
+    assert [1] == [record["launch"] for record in life.records() if record["kind"] == "job.ended"]
+    assert ["1.0", "1.1"] == [one.id for one in life.run.incidents]
+
+
+def test_a_late_job_of_an_earlier_attempt_does_not_wait_behind_a_finished_run(tmp_path: Path) -> None:
+    """Its submission never got an answer, and a later attempt finished before Slurm made it (P4)."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 5)
+    life.cluster.faults = Faults(submit_late=1.0, late_s=120.0)
+    life.exit(0, 9)
+    while "submit.unknown" not in life.kinds():
+        life.live()
+    life.cluster.faults = Faults()
+    life.until("running")
+    life.train(6, 10)
+    life.exit(0)
+    life.until("finished")
+    for node in life.engine.nodes.values():
+        node.drained = True
+    life.live(120)
+
+    assert (3, []) == (life.attempt.number, life.living())
+    assert any(job.comment.endswith(":2") for job in life.engine.jobs.values())

@@ -12,7 +12,7 @@ import pytest
 from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.supervisor.controller import gather_facts
 from ftrun.supervisor.model.run import Attempt, Launch, LaunchEnd
-from tests.fake_slurm import faults
+from tests.fake_slurm import faults, records
 from tests.unit.lives import Life
 
 CANCELLED = "slurmstepd: error: *** STEP 1.0 ON n0 CANCELLED AT 2026-01-01T00:00:00 ***"
@@ -197,3 +197,26 @@ def test_where_slurm_itself_sends_the_signal_nobody_else_does(
     life.live(3)
 
     assert ([], True) == (heard, _asked(life))
+
+
+class Unseen(Life):
+    """Its nodes do not see the run's folder."""
+
+    def _started(self, launch: records.Launch) -> None:
+        self.launches.append(launch)
+
+
+@pytest.mark.parametrize(("kind", "fault"), [(Life, "timelimit"), (Unseen, "unknown")])
+def test_a_start_leaves_before_its_time_limit_only_where_it_could_be_asked(
+    tmp_path: Path, kind: type[Life], fault: str
+) -> None:
+    """Where nothing of it was seen, the request in the run's folder was not either: nobody knows why it failed."""
+    life = kind(tmp_path, words=("--time=2",), checkpoint="ckpt/*.pt")
+    life.until("running")
+    while "leave.asked" not in life.kinds():
+        life.live()
+    life.exit(1)
+    while "diagnosed" not in life.kinds():
+        life.live()
+
+    assert fault == life.run.incidents[-1].fault

@@ -12,7 +12,8 @@ from ftrun.slurm.client.cluster import JobRow
 from ftrun.slurm.client.errors import Unreachable
 from ftrun.supervisor.controller import dependents
 from ftrun.supervisor.controller.loop import Supervisor
-from ftrun.supervisor.store import journal
+from ftrun.supervisor.controller.reconcile import SUBMITTER_PATIENCE_S
+from ftrun.supervisor.store import journal, run_dir
 from ftrun.supervisor.store.lease import Lease, LeaseLost
 from ftrun.supervisor.submission import plan
 from tests.unit.lives import Life
@@ -270,3 +271,38 @@ def test_a_finished_run_whose_dependents_an_earlier_release_left_noted_as_held_c
 
     assert life.supervisor.idle
     assert "dependents.moved" in life.kinds()
+
+
+class Suspended(Life):
+    """A run whose `ftrun sbatch` was suspended before its first record."""
+
+    def _submit(self, wanted: int) -> None:
+        """Nothing is written, and no sbatch is called."""
+
+
+def test_a_suspended_submission_loses_its_attempt_before_anything_is_recorded(tmp_path: Path) -> None:
+    """P4, P8: readers ignore what it writes after our first record, and a job of it would run on unseen."""
+    life = Suspended(tmp_path)
+    life.ask("stop", "1-stop")
+    lost: list[bool] = []
+    life.supervisor.services.crash = lambda _: lost.append(run_dir.open_attempt(life.run_dir, 1) is None)
+    life.live(SUBMITTER_PATIENCE_S + 10, step_s=5)
+
+    assert life.run.final
+    assert lost
+    assert all(lost)
+
+
+def test_a_job_that_started_meanwhile_is_not_stopped_with_its_submission(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ftrun sbatch` went on just before its attempt was taken from it: its records are there to be read."""
+    life = Suspended(tmp_path)
+    life.live(SUBMITTER_PATIENCE_S - 10, step_s=5)
+    Life._submit(life, 2)
+    ctx = life.supervisor.reconcilers[life.run_dir].ctx
+    monkeypatch.setattr(ctx, "catch_up", lambda: None)  # its records are not seen yet
+    life.live(20)
+    assert life.kinds()[-1] == "submit.done"
+    life.begin_anew()
+    life.until("running")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,61 +11,9 @@ from ftrun.supervisor.reports import requeue_model
 from ftrun.supervisor.reports.statistics import statistics_of
 from ftrun.supervisor.reports.time_ledger import Spent, TimeLedger, ledger_of
 from ftrun.supervisor.store import journal
+from tests.unit.told_runs import Told
 
 FROZEN = sorted(Path(__file__).parents[2].glob("frozen/v1/*/*/journal"))
-
-
-class Told:
-    """A journal in the making: records at the seconds that a test says."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.records: list[journal.Record] = []
-        self.attempt, self.launch, self.start = 0, 0, 1
-        self.say(0, "run.created", settings=settings, name="train")
-
-    def say(self, at_s: float, kind: str, /, **data: Any) -> None:
-        numbers = {"attempt": self.attempt, "launch": self.launch, "start": self.start, "job": "7"}
-        seq = len(self.records)
-        self.records.append(journal.new_record(kind, numbers, data, seq=seq, now_s=1000.0 + at_s))
-
-    def inside(self, at_s: float, kind: str, /, *, copied_s: float | None = None, **data: Any) -> None:
-        """A record of the agent, which the supervisor copied later."""
-        told = {**data, "agent_seq": len(self.records), "at_s": 1000.0 + at_s}
-        self.say(at_s if copied_s is None else copied_s, kind, **told)
-
-    def opens(self, at_s: float, **data: Any) -> None:
-        self.attempt, self.start = self.attempt + 1, 1
-        self.say(at_s, "attempt.opened", **data)
-        self.say(at_s, "submit.intended", token="t")
-        self.say(at_s, "submit.done")
-
-    def runs(self, at_s: float, nodes: int = 4) -> None:
-        self.say(at_s, "job.started", nodes=[f"n{i}" for i in range(nodes)], started_at_s=1000.0 + at_s)
-
-    def steps(self, at_s: float, step: int, step_s: float | None = 1.0) -> None:
-        self.say(at_s, "launch.progress", step=step, step_s=step_s, total=None, loss=1.0)
-
-    def fails(
-        self, at_s: float, *, sign_s: float, step: int, fault: str = "node", settle_s: float = 2.0
-    ) -> None:
-        """The job ends then; it was seen at `sign_s` first."""
-        self.say(at_s, "job.ended", state="FAILED")
-        diagnosis = {"class": fault, "signature": "s", "title": "t", "nodes": ["n1"]}
-        name = f"{self.attempt}.{self.launch}"
-        first_s = 1000.0 + sign_s
-        self.say(
-            at_s + settle_s,
-            "diagnosed",
-            incident=name,
-            diagnosis=diagnosis,
-            step=step,
-            first_evidence_at_s=first_s,
-        )
-        again = {"kind": "resubmit", "reason": "r", "spent": {}, "retries": 1}
-        self.say(at_s + settle_s, "decided", incident=name, step=step, **again)
-
-    def ledger(self, now_s: float = 0.0) -> TimeLedger:
-        return ledger_of(events.fold("r", self.records), self.records, 1000.0 + now_s)
 
 
 def spent(ledger: TimeLedger) -> dict[str, float]:

@@ -13,6 +13,7 @@ from ftrun.supervisor.store.journal import (
     Journal,
     JournalDamaged,
     JournalTooNew,
+    RunReader,
     believed_lengths,
     read_readable,
     read_run,
@@ -225,3 +226,17 @@ def test_a_journal_of_an_older_build_is_believed_as_it_is(run_dir: Path) -> None
     later(run_dir, 1, "two").close()
 
     assert ["one", "two"] == kinds(run_dir)
+
+
+def test_a_run_is_folded_anew_where_its_journal_grew(run_dir: Path) -> None:
+    """Who asks again has what was written since, by whichever writer, and the same value where nothing was."""
+    runs = RunReader()
+    journal = first(run_dir)
+    before = runs.run(str(run_dir))
+    journal.append("warned", message="one")
+    once = runs.run(str(run_dir))
+    later(run_dir, 1).append("warned", message="two")
+    twice = runs.run(str(run_dir))
+
+    assert [0, 1, 2] == [len(run.warnings) for run in (before, once, twice)]
+    assert twice is runs.run(str(run_dir))

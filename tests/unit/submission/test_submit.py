@@ -76,6 +76,13 @@ def test_everything_typed_goes_to_sbatch_in_its_order_and_two_options_are_added(
         ),
         (("--comment=a", "job.sh"), b"#!/bin/sh\n#SBATCH --comment=b\n", f"--comment=a {TOKEN}"),
         (("--comment=", "job.sh"), SCRIPT, f"--comment={TOKEN}"),
+        (
+            ("--comment", ' {"APS":  {"maxRestarts": 3}} ', "job.sh"),
+            SCRIPT,
+            f'--comment={{"APS":  {{"maxRestarts": 3}}, "ftrun": "{TOKEN}"}}',
+        ),
+        (("--comment={}", "job.sh"), SCRIPT, f'--comment={{"ftrun": "{TOKEN}"}}'),
+        (("--comment={mine}", "job.sh"), SCRIPT, f"--comment={{mine}} {TOKEN}"),
     ],
 )
 def test_the_users_comment_stays_in_front_of_the_token(

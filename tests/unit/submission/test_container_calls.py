@@ -1,0 +1,79 @@
+"""What is said of a script's containers before it waits in the queue."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftrun.supervisor.submission import container_calls
+
+HOME = "/home/u/.local/state/ftrun"
+THERE = {"/lustre/ckpt", "/lustre/code", "/home/u"}
+SAVES = {
+    "checkpoint": ["/lustre/ckpt/step-*"],
+    "resume-arg": ["--load={checkpoint}"],
+    "agent": "auto",
+    "container-mounts": "auto",
+}
+
+
+def told(script: str, **settings: object) -> list[str]:
+    text = f"#!/bin/bash\n{script}\n".encode()
+    return container_calls.remarks(text, {"HOME": "/home/u"}, SAVES | settings, HOME, THERE.__contains__)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "python train.py",
+        "srun python train.py",
+        "srun --container-image=i --container-mounts=/lustre/ckpt:/ckpt python train.py",  # translated
+        "srun --container-image i --container-mounts /lustre/ckpt python train.py",
+        "srun --container-image=i --container-mounts=/lustre/ckpt:/lustre/ckpt:ro,/lustre/code python train.py",
+        "M=/lustre/ckpt:/ckpt\nsrun \\\n  --container-image=i \\\n  --container-mounts=$M,/lustre/code:/c python train.py",
+        "srun --container-image=i --container-mounts=$1 python train.py",  # nobody knows
+        'srun --container-image=i --container-mounts="$(mounts)" python train.py',
+        "srun --container-image=i python train.py",  # the site's own mounts
+        "srun apptainer exec --nv -B /lustre/ckpt image.sif python train.py",
+        "srun apptainer exec image.sif python train.py --bind /x",
+        "srun podman run --rm -v /lustre/ckpt:/lustre/ckpt -v $FTRUN_RUN_DIR:$FTRUN_RUN_DIR --env FTRUN_* --env SLURM* i python train.py",
+        "# srun --container-image=i --container-mounts=/none:/x a",
+        "echo 'podman run' is not called here",
+        "podman pull image",
+        f"#SBATCH --container-image=i --container-mounts={HOME}:{HOME}",
+    ],
+)
+def test_what_works_is_not_spoken_of(script: str) -> None:
+    """Also where nobody can tell by the words alone."""
+    assert [] == told(script)
+
+
+@pytest.mark.parametrize(
+    ("script", "settings", "line", "what"),
+    [
+        ("srun --container-image=i --container-mounts=/lustre/dtaa:/data,/lustre/ckpt a", {}, 2, "/lustre/dtaa is to be mounted and does not exist"),
+        ("D=/lustre/dtaa\nsrun --container-image=i --container-mounts=${D}:/data,/lustre/ckpt a", {}, 3, "/lustre/dtaa"),
+        ("srun --container-image=i --container-mounts=/lustre/code:/c a", {}, 2, "no mount of /lustre/ckpt"),
+        ("srun --container-image=i --container-mounts=/lustre/ckpt:/ckpt a", {"checkpoint": ["/ckpt/run1/step-*"]}, 2, "write checkpoint=/lustre/ckpt/run1/step-*"),
+        ("apptainer exec -B /lustre/ckpt:/ckpt i.sif a", {}, 2, "which is /ckpt in the container: mount it under the same path"),
+        ("srun podman run -v /lustre/ckpt:/lustre/ckpt i a", {}, 2, "gets no $FTRUN_RUN_DIR and the variables FTRUN_* and SLURM_*"),
+        ("docker run --env-host -v /lustre/ckpt:/lustre/ckpt i a", {}, 2, "gets no $FTRUN_RUN_DIR:"),
+        ("apptainer exec --cleanenv -B /lustre/ckpt i.sif a", {}, 2, "gets no the variables"),
+        ("#SBATCH --container-image=i", {}, 2, "the batch script itself runs in the container"),
+        ("srun --container-image=i --container-mounts=/lustre/ckpt a", {"container-mounts": "never"}, 2, "gets no $FTRUN_RUN_DIR:"),
+    ],
+)  # fmt: skip
+def test_what_the_container_will_not_see_is_said(
+    script: str, settings: dict[str, object], line: int, what: str
+) -> None:
+    """With the line of the script, and what to write where that is certain."""
+    (said,) = told(script, **settings)
+
+    assert said.startswith(f"line {line}: ")
+    assert what in said
+
+
+def test_other_languages_are_not_read() -> None:
+    """A Python script that speaks of containers calls nothing by these words."""
+    text = b"#!/usr/bin/env python3\nsrun --container-image=i --container-mounts=/none a\n"
+
+    assert [] == container_calls.remarks(text, {}, SAVES, HOME, THERE.__contains__)
