@@ -77,16 +77,11 @@ def main(argv: Sequence[str]) -> int:
                 "--ft- options behind the script are arguments of the script; settings stand before it"
             )
     except PlainSubmission as plain:
-        code = _plain(asked, plain.warning)
+        code = _plain(asked, plain.warning, plain.unknown)
         if asked.given.line.has("help") and code == 0:
             print(
                 "\nSettings of ftrun: --ft-NAME=VALUE before the script; `ftrun config show` lists them with their meanings."
             )
-        if code and plain.unknown:
-            from ftrun.supervisor.submission import misread
-
-            if meant := misread.setting_meant(plain.unknown):
-                print_notice(meant)
         return code
     return _submit(asked)
 
@@ -135,7 +130,7 @@ def _tell_checkpoint(asked: Submission) -> None:
         print_notice(f"{line}; `--ft-check` looks at a script")
 
 
-def _plain(asked: Submission, warning: str = "") -> int:
+def _plain(asked: Submission, warning: str = "", unknown: str = "") -> int:
     """Call sbatch with the user's own words, as if ftrun were not there."""
     if asked.given.line.own:
         from ftrun.supervisor.submission import misread
@@ -145,6 +140,11 @@ def _plain(asked: Submission, warning: str = "") -> int:
     code = sbatch_process.run_through(asked.sbatch, asked.argv, asked.raw_env, stdin=stdin)
     if code == 0 and warning:
         print_notice(f"the job is not looked after: {warning}")
+    if code:
+        from ftrun.supervisor.submission import misread
+
+        if hint := misread.hint(asked.given.line, unknown, path=asked.script_path, script=asked.script):
+            print_notice(hint)
     return code
 
 
