@@ -45,6 +45,9 @@ BEAT_EVERY_S = 1.0
 STANDSTILL_S = 45.0
 """The worker may stall so long while batch.sh waits for an answer: longer than any call to Slurm."""
 
+COMPILES_S = 300.0
+"""The same while it compiles the patterns of known faults: 7 s of a processor, which a training may leave little of."""
+
 SLURM_TIMEOUT_S = 10.0
 SUBMIT_TIMEOUT_S = 20.0  # for a companion, while the script may be running
 
@@ -85,7 +88,10 @@ class Watchdog:
             channel.beat()
         if not self.is_stalled(channel):
             return True
-        log_line(f"nothing has moved for {STANDSTILL_S:.0f} s: the job ends as its script did")
+        moved_s = self.ctx.alive_s if self.ctx is not None else self.began_s
+        log_line(
+            f"nothing has moved for {self.clock.mono_s() - moved_s:.0f} s: the job ends as its script did"
+        )
         self.give_up(channel)
         return False
 
@@ -101,7 +107,8 @@ class Watchdog:
     def is_stalled(self, channel: BatchChannel) -> bool:
         """An answer is due, and the worker has made no progress for long."""
         moved_s = self.ctx.alive_s if self.ctx is not None else self.began_s
-        return self.clock.mono_s() - moved_s > STANDSTILL_S and self.unanswered_start(channel) > 0
+        limit_s = COMPILES_S if self.ctx is not None and self.ctx.compiling else STANDSTILL_S
+        return self.clock.mono_s() - moved_s > limit_s and self.unanswered_start(channel) > 0
 
     def give_up(self, channel: BatchChannel) -> None:
         """Answer `end` instead of the worker, which does nothing more."""
