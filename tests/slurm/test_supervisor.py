@@ -423,7 +423,7 @@ def test_the_last_line_of_a_stopped_run_stands_in_its_log(make: Make, boxes: Box
     lines = [line for line in post.job_log().splitlines() if line.startswith("ftrun: error,exiting")]
     assert lines == [post.job_log().splitlines()[-1]]
     node = run.incidents[-1].nodes[0]
-    pattern = rf"ftrun: error,exiting run={run.id} attempt=2/2 class=hardware-gpu node={node} reason=hardware-gpu: .*all 1 retries are used up proof={post.work}/job.sh.log:\\d+: .*Xid.*"
+    pattern = rf"ftrun: error,exiting run={run.id} attempt=2/2 class=hardware-gpu node={node} reason=hardware-gpu: .*all 1 retries are used up proof={post.work}/job.sh.log:\d+: .*Xid.*"
     assert re.fullmatch(pattern, lines[0]), lines[0]
     # The same words from the user's log alone: the node is avoided, and stays in service for everybody else.
     assert run.excluded_at(time.time()) == (run.attempts[0].nodes[0],)
