@@ -6,6 +6,7 @@ Each broken law is a sentence with the virtual time; the first one says most.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from ftrun.supervisor.model import events
 from ftrun.supervisor.model import run as model_run
 from ftrun.supervisor.model.states import State
 from ftrun.supervisor.nodes import from_runs, ledger
+from ftrun.supervisor.reports import time_ledger
 from ftrun.supervisor.store import checkpoints, journal
 from tests.fake_slurm.options import read_options
 from tests.simulation.holder import named
@@ -690,6 +692,7 @@ class Laws:
             return
         for move in moves.unlisted_moves(run.id, self.told):
             self.breach(f"a move that no table has: {move}")
+        self._time_adds_up(run)
         plan = self.world.plan
         if not run.final and plan.watch_only and any(start.hung and start.training for start in self.starts):
             return  # it hangs, and ftrun may not end it
@@ -731,6 +734,21 @@ class Laws:
         self._no_thrash(run)
         self._exclusions(run)
         self._ledger(run)
+
+    def _time_adds_up(self, run: Run) -> None:
+        """Every second of its life is spent on one thing, and every node-hour, whatever the clocks did."""
+        found = time_ledger.ledger_of(run, self.told, run.last_at_s)
+        parts = found.intervals
+        if any(one.end_s != other.begin_s for one, other in itertools.pairwise(parts)):
+            self.breach("the ledger of the run's time has a gap")
+        if any(one.seconds <= 0.0 or one.held < 0 for one in parts):
+            self.breach("the ledger of the run's time has a part that is none")
+        spent = sum(value for name, value in found.node_seconds().items() if name != "smaller")
+        if (
+            abs(spent - sum(one.held * one.seconds for one in parts)) > 1e-3
+            or abs(sum(found.seconds().values()) - found.life_s) > 1e-3
+        ):
+            self.breach("the ledger of the run's time does not add up")
 
     def run_ends(self) -> None:
         """When ftrun calls the run over, nothing of it waits in the queue that might start behind its back."""
