@@ -6,7 +6,7 @@ RUNS ?= 10000
 HOURS ?= 1
 ROUNDS ?= 50
 
-.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds test-browser upgrade-drill test-frameworks
+.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale bench-cluster soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting test-vendors test-cluster test-cluster-rounds test-browser test-containers upgrade-drill test-frameworks test-first-days
 
 check:
 	.ci/env dev
@@ -65,6 +65,16 @@ test-cluster:
 test-cluster-rounds:
 	.ci/env cluster
 	FTRUN_CLUSTER_ROUNDS=$(ROUNDS) .venv/bin/python -m pytest -q -n 0 -m "slurm or cluster" tests/cluster/test_keeping.py -k many_times
+
+# Ranks in containers that podman starts, and in those of a stand-in for pyxis (docs/containers.md). As root.
+test-containers:
+	.ci/env containers
+	.venv/bin/python -m pytest -q -n 0 -m "slurm or containers" tests/slurm/test_containers.py tests/slurm/test_containers_podman.py
+
+# Ten ordinary scripts without any setting, on a real Slurm, from submission to their end; one page each of what their owner reads. OUT=<folder for the pages>.
+test-first-days:
+	.ci/env dev
+	.venv/bin/python -m tests.first_days $(if $(OUT),--out $(OUT))
 
 # Runs that an older ftrun began go on under this one. OLD=<a checkout of it, with its .venv made by .ci/env>.
 upgrade-drill:

@@ -515,7 +515,15 @@ _ft_tell_begin() {
     [ "$_ft_launch" -eq 0 ] || _ft_text="$_ft_text, launch $_ft_launch"
     [ "$_ft_no" -le 1 ] || _ft_text="$_ft_text, start $_ft_no in the same job"
     [ -z "$_ft_why$_ft_fault" ] || _ft_text="$_ft_text, after ${_ft_why:-$_ft_fault}"
-    _ft_text="$_ft_text; from ${_ft_from:-the beginning}; on ${_ft_names_active:-${SLURM_JOB_NODELIST-}}"
+    if [ -n "$_ft_from" ]; then
+        _ft_text="$_ft_text; from $_ft_from"
+    elif [ -n "$_ft_glob" ]; then
+        _ft_text="$_ft_text; from no checkpoint: none that may be loaded matches ${_ft_glob%%"$_ft_nl"*}"
+    else
+        _ft_text="$_ft_text; from no checkpoint that ftrun knows: --ft-checkpoint is not set"
+    fi
+    _ft_c=${_ft_names_active:-${SLURM_JOB_NODELIST-}}
+    _ft_text="$_ft_text${_ft_c:+; on $_ft_c}"
     printf 'ftrun: %s: %s begins: %s\n' "`date '+%F %T' 2>/dev/null`" "$_ft_run" "$_ft_text" 2>/dev/null
     _ft_look_at_logs "$1"
 }

@@ -32,7 +32,7 @@ BLOCKED = "-"
 def reach(step: dict[str, Any]) -> dict[str, Any]:
     """What this host (`own`) sees of `hosts` (name -> address).
 
-    Returns {"busy": ports that are taken here, "bad_address": why, "unreached": {name: why}, "silent": {name: why}, "unresolved": {name:
+    Returns {"own": its name, "busy": ports that are taken here, "bad_address": why, "unreached": {name: why}, "silent": {name: why}, "unresolved": {name:
     address or ""}, "unshared": {name: why}, "share": why the folder cannot be used}. `unreached`: no connection came about, for `limit_s`;
     `silent`: calls were refused, or not answered by who was meant, for `late_s`. Two hosts that have met have `limit_s` from then on, two
     that have not `late_s`. `ports` may be empty: nothing is listened on then.
@@ -55,7 +55,7 @@ def reach(step: dict[str, Any]) -> dict[str, Any]:
     answering.start()
     called = {name for name in others if not (own in members and name in members)}
     why = dict.fromkeys(called if step["ports"] else (), f"{BLOCKED}no answer")
-    to_hear = called if listeners and not answer["busy"] else set()
+    to_hear = called if listeners else set()
     unseen = set(others) if marks else set()
 
     def is_late(name: str) -> bool:
@@ -87,6 +87,7 @@ def reach(step: dict[str, Any]) -> dict[str, Any]:
     answering.join()
     return {
         **answer,
+        "own": own,
         "unresolved": {name: one for (name, address), one in zip(hosts.items(), found) if one != address},
         "unreached": {
             name: one.removeprefix(BLOCKED) for name, one in why.items() if one.startswith(BLOCKED)

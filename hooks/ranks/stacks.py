@@ -80,6 +80,8 @@ LAUNCHERS = frozenset(
     }
 )  # fmt: skip
 
+CLIENTS = frozenset({"srun", "podman", "docker"})  # what they started is elsewhere
+
 
 def rank_variable(told: Mapping[str, str]) -> tuple[str, str]:
     """The variable that names a rank, and the rank; ("", "") without one, as for a batch script."""
@@ -105,7 +107,7 @@ def ranks_of(members: Mapping[int, Process], told: Mapping[int, Mapping[str, str
         children = below.get(pid, [])
         if children and (is_between or _others_below(pid, below, names)):
             waiting = children + waiting
-        elif not is_between or (names[pid][0] and members[pid].name != "srun"):
+        elif not is_between or (names[pid][0] and members[pid].name not in CLIENTS):
             found.append(pid)
     return found[:RANKS_MAX]
 

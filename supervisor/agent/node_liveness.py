@@ -344,15 +344,9 @@ def _ended_meanwhile(
     Raises SlurmError.
     """
     doubted = [row for row in live if row.job_id != sweep.job and row.comment and silent & {*row.nodes}]
-    run = {
-        one.job_id for row in doubted for one in cluster.find(row.comment) if one.state is JobState.RUNNING
-    }
-    over = {row.job_id for row in doubted} - run
-    return (
-        _ended_companion_nodes(cluster, sweep, tuple(row for row in live if row.job_id not in over))
-        if over
-        else frozenset()
-    )
+    found = {one.job_id: one for row in doubted for one in cluster.find(row.comment)}
+    still = tuple(row for row in live if found.get(row.job_id, row).state is JobState.RUNNING)
+    return _ended_companion_nodes(cluster, sweep, still) if len(still) < len(live) else frozenset()
 
 
 def _end_objection(cluster: Cluster, row: JobRow) -> str:

@@ -252,8 +252,8 @@ class StartMonitor:
             habit_s = max(STILL_STEPS * (report.median_step_s or 0.0), 2.0 * memory.longest_gap_s)
             if quiet_s < max(STILL_MIN_S, habit_s):
                 return None
-        if quiet_s < self._ask_after_s:
-            return None
+        if quiet_s < max(self._ask_after_s, float(self._settings.get("own-restart", 0.0))):
+            return None  # what restarts within the job by itself is given its time
         before, silent = self.memory.steps_seen, self._silent()
         twice = tuple(node for node in silent or () if node in self.unheard)
         self.unheard = silent or ()

@@ -103,9 +103,9 @@ def _exit_status_of(command: Callable[[], int]) -> int:
         broken = isinstance(end.__context__, BrokenPipeError)
         return EXIT_BROKEN_PIPE if broken else _status_of_exit(end.code)
     except Exception as error:  # noqa: BLE001  the last line of defence: a user never sees a traceback
-        from ftrun.supervisor.cli import crash
+        from ftrun.supervisor.store import crash_report
 
-        _print_error(crash.report(error))
+        _print_error(crash_report.report(error))
         return EXIT_INTERNAL
 
 

@@ -151,6 +151,7 @@ def examine(home: str, cluster: Cluster, env: dict[str, str], *, nodes: bool) ->
         yield _shared(home, cluster)
     yield _logout()
     yield _supervisor(home)
+    yield _known_faults()
     yield from _capability_findings("here", node_monitor.checks_by_family())
     yield from seen
     if nodes:
@@ -335,6 +336,17 @@ def _supervisor(home: str) -> Finding:
     if watch.watched:
         return Finding("supervisor", "ok", f"alive on {watch.by}")
     return Finding("supervisor", "ok", "none is running; the next ftrun sbatch starts one")
+
+
+def _known_faults() -> Finding:
+    """The patterns of known faults: compiled now where they never were, else the first supervisor stands still for it."""
+    from ftrun.supervisor.signatures.scanner import Scanner
+
+    began_s = time.monotonic()
+    catalog = common.load_catalog()
+    Scanner(catalog)
+    took_s = time.monotonic() - began_s
+    return Finding("known faults", "ok", f"{len(catalog.signatures):,} patterns, ready after {took_s:.1f} s")
 
 
 def _capability_findings(where: str, found: Mapping[str, list[str]]) -> Iterator[Finding]:

@@ -88,7 +88,7 @@ _LINE_OF_KIND = {
     "fault.survived": lambda d: f"suspicion withdrawn: {d['why']}",
     "end.intended": lambda d: f"ending the attempt: {d['reason']}",
     "job.ended": lambda d: f"job ended: {d['state']}" + (f", exit {d['exit_code']}" if d.get("exit_code") is not None else ""),
-    "job.requeued": lambda d: f"Slurm requeued the job: {d['state'] if d.get('reason', '') in ('', 'None') else d['reason']}",
+    "job.requeued": lambda d: "Slurm requeued the job" + (f": {d['reason']}" if d.get("reason", "None") not in ("", "None") else ""),
     "launch.kept": lambda d: "left in the queue: Slurm restarts it",
     "drain.done": lambda d: f"drained {d['node']}: {d['reason']}",
     "drain.refused": lambda d: f"could not drain {d['node']}: {d['message']}",
@@ -117,7 +117,7 @@ _LINE_OF_KIND = {
     "opinion.answered": lambda d: f"no second opinion: {d['error']}" if "error" in d else f"second opinion, a guess by {d['by']}: {Opinion.from_json(d).words}",
     "warned": lambda d: f"warning: {d['message']}",
     "observed": lambda d: f"observe: would {d['decision']['kind']}: {d['decision']['reason']}",
-    "attempt.over": lambda d: "proven over" + (f"; fenced: {', '.join(d['fenced'])}" if d.get("fenced") else ""),
+    "attempt.over": lambda d: "over for certain: nothing of it runs any more" + (f"; fenced: {', '.join(d['fenced'])}" if d.get("fenced") else ""),
     "agent.opened": lambda d: f"an agent runs on {d['host']}" + (f"; ladder off: {d['off']}" if d.get("off") else ""),
     "agent.absent": lambda d: f"nothing is restarted inside this job: {d['why']}",
     "slurm.unanswered": lambda d: f"warning: {d['message']}",
@@ -239,10 +239,17 @@ def _start_of(record: Mapping[str, Any]) -> tuple[object, ...]:
 
 def _print_records(records: Sequence[dict[str, Any]], *, damaged: bool = False) -> None:
     start = records[0]["at"] if records else 0.0
-    for record in records:
+    # An agent's records are copied later than they were written.
+    for record in sorted(records, key=_written_s):
         place = f"{record['attempt']}" + (f".{record['start']}" if record["kind"] in AGENT_KINDS else "")
         for line in _record_lines(record, damaged=damaged):
-            print(f"{record['at'] - start:9.1f} s  attempt {place}  {line}")
+            print(f"{_written_s(record) - start:9.1f} s  attempt {place}  {line}")
+
+
+def _written_s(record: Mapping[str, Any]) -> float:
+    """When a record was written, by the clock of its writer (Unix time)."""
+    at_s = record["data"].get("at_s") if record["kind"] in AGENT_KINDS else None
+    return float(at_s if isinstance(at_s, (int, float)) else record["at"])
 
 
 def _explain_damaged(run_dir: str, why: str, *, json: bool) -> int:

@@ -163,7 +163,8 @@ def show(name: Name, json: Json = False) -> int:
         print(f"read to its end: {view_checkpoints.verified_line(row)}")
     for text in view_run.outlook_lines(facts):
         print(text)
-    for text in facts["warnings"]:
+    lacking = view_checkpoints.lack_of_checkpoints(run_dir, run)
+    for text in (*facts["warnings"], *([lacking] if lacking else [])):
         print(f"warning: {text}")
     _say_asked(facts, now)
     print()
@@ -190,8 +191,8 @@ def _attempts(facts: dict[str, Any]) -> None:
             a["attempt"],
             a["job"] or None,
             nodeset.fold(a["nodes"]) or None,
-            _moment(a["started_at"]),
-            _moment(a["ended_at"]),
+            _moment(a["slurm_started_at"] or a["started_at"]),
+            _moment(a["slurm_ended_at"] or a["ended_at"]),
             a["end_state"] or (a["submission"] if a["submission"] != "done" else None),
             a["exit_code"],
             a["last_step"],

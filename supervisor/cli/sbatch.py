@@ -30,6 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _NO_PROGRAM = 127
+_TELLING = (
+    b"--auto-resume",
+    b"ft_launcher",
+    b'"APS"',
+    b"submitit",
+    b"scontrol",
+)  # of a tool that restarts jobs
 _WAIT_POLL_S = 1.0
 _REVIVE_EVERY = 30  # looks
 
@@ -55,6 +62,11 @@ def main(argv: Sequence[str]) -> int:
 
             is_real = not (asked.config.flag("dry-run") or asked.given.line.has("test-only"))
             in_allocation.check_stage_dir(asked.config.text("stage"), make=is_real)
+        restarters = _heed_restarters(asked)
+        if asked.config.flag("check"):
+            return _check(asked)
+        for line in restarters:
+            print_notice(line)
         _look_at_containers(asked)
         if asked.config.flag("dry-run"):
             return _dry_run(asked)
@@ -65,16 +77,11 @@ def main(argv: Sequence[str]) -> int:
                 "--ft- options behind the script are arguments of the script; settings stand before it"
             )
     except PlainSubmission as plain:
-        code = _plain(asked, plain.warning)
+        code = _plain(asked, plain.warning, plain.unknown)
         if asked.given.line.has("help") and code == 0:
             print(
                 "\nSettings of ftrun: --ft-NAME=VALUE before the script; `ftrun config show` lists them with their meanings."
             )
-        if code and plain.unknown:
-            from ftrun.supervisor.submission import misread
-
-            if meant := misread.setting_meant(plain.unknown):
-                print_notice(meant)
         return code
     return _submit(asked)
 
@@ -111,10 +118,19 @@ def _submit(asked: Submission) -> int:
         run.discard()
         return _plain(asked, "its script was not understood")
     code = run.submit()
+    if run.job and os.isatty(2):  # for a person; a program's streams are sbatch's own
+        _tell_checkpoint(asked)
     return wait_for_run(run_dir, run.start_supervisor) if run.job and run.kept["wait"] else code
 
 
-def _plain(asked: Submission, warning: str = "") -> int:
+def _tell_checkpoint(asked: Submission) -> None:
+    from ftrun.supervisor.submission import script_check
+
+    if line := script_check.checkpoint_line(asked):
+        print_notice(f"{line}; `--ft-check` looks at a script")
+
+
+def _plain(asked: Submission, warning: str = "", unknown: str = "") -> int:
     """Call sbatch with the user's own words, as if ftrun were not there."""
     if asked.given.line.own:
         from ftrun.supervisor.submission import misread
@@ -124,6 +140,11 @@ def _plain(asked: Submission, warning: str = "") -> int:
     code = sbatch_process.run_through(asked.sbatch, asked.argv, asked.raw_env, stdin=stdin)
     if code == 0 and warning:
         print_notice(f"the job is not looked after: {warning}")
+    if code:
+        from ftrun.supervisor.submission import misread
+
+        if hint := misread.hint(asked.given.line, unknown, path=asked.script_path, script=asked.script):
+            print_notice(hint)
     return code
 
 
@@ -161,6 +182,25 @@ def _test_only(asked: Submission) -> int:
         return sbatch_process.run_through(asked.sbatch, made.argv, asked.raw_env, stdin=stdin)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _heed_restarters(asked: Submission) -> list[str]:
+    """See `script_check.heed_restarters`, which a script without these words does not need."""
+    comment = (asked.given.get("comment") or "").encode("utf-8", "surrogateescape")
+    if not any(word in asked.script or word in comment for word in _TELLING):
+        return []
+    from ftrun.supervisor.submission import script_check
+
+    return script_check.heed_restarters(asked)
+
+
+def _check(asked: Submission) -> int:
+    """Print what is seen of the script's recovery; submit nothing."""
+    from ftrun.supervisor.submission import script_check
+
+    for line in script_check.check_lines(asked):
+        print(line)
+    return 0
 
 
 def _dry_run(asked: Submission) -> int:

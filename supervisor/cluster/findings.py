@@ -70,6 +70,7 @@ def of_hosts(facts: Mapping[str, Facts], unreached: Mapping[str, str], allow_pub
 def of_reach(answers: Mapping[str, Mapping[str, Any]], shared: str) -> list[Finding]:
     """The findings of `reach`, by target."""
     found = []
+    deaf = {one["own"] for one in answers.values() if one["busy"] or one["bad_address"]}
     for target, one in answers.items():
         if one["busy"]:
             ports = ", ".join(map(str, one["busy"]))
@@ -93,6 +94,8 @@ def of_reach(answers: Mapping[str, Mapping[str, Any]], shared: str) -> list[Find
                 )
             )
         for name, why in sorted(one["silent"].items()):
+            if name in deaf:  # it says itself why
+                continue
             text = f"is not answered by {name} ({why}): nothing of ours listened there in time, or a firewall refuses calls; say it again"
             found.append(Finding(target, BAD, "ports", text))
         if one["share"]:

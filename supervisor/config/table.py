@@ -163,6 +163,8 @@ TABLE = (
     Setting("log-quiet-max", DURATION, 10.0, "How long to wait at most for that quiet."),
     Setting("fault-grace", DURATION, 60.0, "How long a live run must stand still after a fatal line, as stacks, beats and what its nodes"
             " use show it, before it is ended; never less than five median steps."),
+    Setting("own-restart", DURATION, 0.0, "How long a script that restarts by itself within the job may take after a fault before ftrun acts"
+            " (docs/other-recovery.md). Where the script names such a tool (30 min for srun --auto-resume, 10 min for NVRx's ft_launcher)."),
     Setting("fence-wait", DURATION, "", "How long a node that fell silent is waited for before its job counts as over. Default:"
             " Slurm's SlurmdTimeout + 30 s."),
     Setting("fence-command", TEXT, "", "Command that cuts off a node which Slurm has given up, {node} is its name (power off by its"
@@ -291,7 +293,9 @@ TABLE = (
             " `ftrun supervise`.", choices=("auto", "none")),
     Setting("idle-exit", DURATION, 120.0, "How long a supervisor that was started by a command stays when there is nothing to look"
             " after.", scope="admin"),
-    Setting("strict", FLAG, False, "Refuse to submit where the run's folder cannot be written, instead of submitting a plain job."),
+    Setting("strict", FLAG, False, "Refuse to submit where the run's folder cannot be written, instead of submitting a plain job, and where a remark on the script's"
+            " containers would be printed."),
+    Setting("check", FLAG, False, "Look at the script, and say what its recovery lacks; submit nothing.", scope="once"),
     Setting("dry-run", FLAG, False, "Print the command and the file that would be submitted; submit nothing.", scope="once"),
     Setting("home", TEXT, "", "Folder of all runs, on a file system that the nodes see. Default: ~/.local/state/ftrun.",
             scope="admin", value_name="DIR", reach=WRITES),

@@ -138,7 +138,9 @@ class LaunchMonitor:
         return hang_rules.after_fatal_line(
             limits or HangLimits(afar=from_afar),  # with `hang=never` a fatal line is still followed up
             found.title,
-            float(self._settings.get("fault-grace", 60.0)),
+            max(
+                float(self._settings.get("fault-grace", 60.0)), float(self._settings.get("own-restart", 0.0))
+            ),
             at_once=found.signature in known and known[found.signature].at_once,
             confirmed=lost or is_found_by_a_check(found),
         )

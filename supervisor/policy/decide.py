@@ -238,7 +238,7 @@ def _hopeless(case: PolicyInput) -> Decision | None:
     if case.from_zero and case.diagnosis.fault is FaultClass.CHECKPOINT:
         return None
     if not _unsure(case):
-        return _stop(case, f"{case.summary}: trying again cannot succeed")
+        return _stop(case, f"{case.summary}; trying again cannot succeed")
     if _has_worked(case) or case.paid_by.value in case.limits.budgets:
         return None
     again = f"and no step was ever seen; {_setting(case)}=1 tries again"

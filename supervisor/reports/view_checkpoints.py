@@ -35,6 +35,22 @@ from ftrun.supervisor.store import checkpoints, submission_context
 from ftrun.supervisor.store import run_dir as store_run_dir
 
 
+def lack_of_checkpoints(run_dir: str, run: Run) -> str:
+    """Why a restart of the run would go on from no checkpoint that ftrun knows; "" where it has one, or is over."""
+    if run.final:
+        return ""
+    pattern = text_of(run.settings, "checkpoint") if run.settings.get("checkpoint") else ""
+    if not pattern:
+        return "no checkpoint setting: ftrun cannot tell from where a restart goes on (--ft-checkpoint=GLOB)"
+    if (
+        run.best_step is None
+        or run.best_checkpoint
+        or checkpoints.complete_checkpoints(pattern, cwd=submission_context.cwd(run_dir))
+    ):
+        return ""
+    return f"step {run.best_step} is reached, and nothing matches --ft-checkpoint={pattern}: a restart begins from nothing"
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where to look for checkpoints, and what the run knows of them.

@@ -250,6 +250,8 @@ def attempt_facts(attempt: Attempt, full: int = 0) -> dict[str, Any]:
     )
     return facts | {
         "started_at": facts["started_at"] or attempt.launch.end.slurm_started_at_s,
+        "slurm_started_at": attempt.launch.end.slurm_started_at_s or attempt.launch.started_at_s,
+        "slurm_ended_at": attempt.launch.end.slurm_at_s,
         "inside": _inside(attempt, full),
         "companions": [companion_facts(one) for one in attempt.companions],
         "starts": [records.columns(one, _START) for one in attempt.begun],

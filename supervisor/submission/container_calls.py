@@ -118,19 +118,25 @@ def remarks(
     text = script.decode("utf-8", "replace")
     calls = container_calls(text, env)
     globs = [glob for glob in map(str, _listed(settings.get("checkpoint"))) if glob.startswith("/")]
+    shows_home = _is_below(home, env.get("HOME") or "/") or "_BIND" in " ".join((text, *env))
     found = list(_of_batch_step(text, home))
     for call in calls:
         found += [*_of_checkpoints(call, globs, settings, exists), *_of_sources(call, exists)]
     for call in calls:
-        found += _of_folder(call, home, settings)
+        found += _of_folder(call, home, settings, shows_home=shows_home)
     return list(dict.fromkeys(found))[:REMARKS_MAX]
 
 
 def _of_batch_step(script: str, home: str) -> Iterator[str]:
     """A batch step in a container: ftrun's opening runs there, too."""
     own = [(line, text) for line, text in enumerate(script.split("\n"), 1) if text.startswith("#SBATCH")]
+    call = ContainerCall(0, "pyxis", [word for _, text in own for word in _words(text[7:], {})])
     for line, text in own:
-        if "--container-image" in text and not any(home in other for _, other in own):
+        if (
+            "--container-image" in text
+            and call.inside(home) != home
+            and "--container-mount-home" not in call.words
+        ):
             yield (
                 f"line {line}: the batch script itself runs in the container, which must show {home} under that path:"
                 " give --container-image to srun, or mount that folder"
@@ -165,17 +171,21 @@ def _of_sources(call: ContainerCall, exists: Callable[[str], bool]) -> Iterator[
             yield f"line {call.line}: {source} is to be mounted and does not exist on this host: a container does not start without it"
 
 
-def _of_folder(call: ContainerCall, home: str, settings: Mapping[str, object]) -> Iterator[str]:
-    """The run's folder: with pyxis ftrun mounts it where an agent is, and Apptainer shows the user's home by itself."""
+def _of_folder(
+    call: ContainerCall, home: str, settings: Mapping[str, object], *, shows_home: bool
+) -> Iterator[str]:
+    """The run's folder: with pyxis ftrun mounts it where an agent is, and Apptainer shows the user's home by itself.
+
+    `shows_home`: $FTRUN_HOME is below the user's home, or Apptainer may be told of it by a variable.
+    """
     text = " ".join(call.words)
-    if "FTRUN_RUN_DIR" in text or "FTRUN_HOME" in text or call.inside(home):
+    if call.inside(home) or any("$" in value for value in _values(call.words, _MOUNTED[call.engine])):
         has_folder = True
     elif call.engine == "pyxis":
         has_folder = settings.get("agent") != "never" and settings.get("container-mounts") != "never"
     else:
-        has_folder = call.engine == "apptainer" and not re.search(
-            r"--containall|--contain\b|--no-home|\s-[cC]\s", text
-        )
+        hides = re.search(r"--containall|--contain\b|--no-home|\s-[cC]\s", text)
+        has_folder = call.engine == "apptainer" and shows_home and not hides
     passes = call.engine != "podman" or "FTRUN_" in text or "--env-host" in text
     if call.engine == "apptainer" and re.search(r"--cleanenv|--containall|\s-[eC]\s", text):
         passes = False
@@ -218,7 +228,7 @@ def _words(text: str, known: Mapping[str, str]) -> list[str]:
     try:
         words = shlex.split(text, comments=True)
     except ValueError:  # a quoted text over several lines
-        words = text.split()
+        words = text.replace('"', "").replace("'", "").split()
     return [
         word
         for one in words

@@ -6,6 +6,7 @@ Loaded only once something is wrong: a good submission pays nothing for it.
 from __future__ import annotations
 
 import os
+import shlex
 
 from ftrun.slurm.client.options import CommandLine
 from ftrun.supervisor.config.settings import SETTINGS
@@ -42,8 +43,19 @@ def _is_script(path: str) -> bool:
         return False
 
 
-def setting_meant(option: str) -> str:
-    """A line about the setting that was probably meant by an option that sbatch does not know; "" for none."""
-    key = option.removeprefix("ft").lstrip("-_").replace("_", "-")
-    near = key if key in SETTINGS else nearest_word(key, SETTINGS) if option.startswith("ft") else ""
-    return f"--{option} is no option of sbatch; the setting of ftrun is written --ft-{near}" if near else ""
+def hint(line: CommandLine, unknown: str, *, path: str, script: bytes) -> str:
+    """A line to add to sbatch's refusal; "" for none. `unknown`: an option that sbatch does not know; `path`,
+    `script`: the file that stands for the script, and its content.
+    """
+    if unknown:
+        key = unknown.removeprefix("ft").lstrip("-_").replace("_", "-")
+        near = nearest_word(key, SETTINGS) if unknown.startswith("ft") else ""
+        near = key if key in SETTINGS else near
+        return (
+            f"--{unknown} is no option of sbatch; the setting of ftrun is written --ft-{near}" if near else ""
+        )
+    elsewhere = path and line.script and "/" not in line.script and os.path.dirname(path) != os.getcwd()
+    if elsewhere and script and not script.startswith(b"#!"):
+        command = shlex.quote(shlex.join([line.script or "", *line.script_args]))
+        return f"{line.script} is a program, not a batch script: write a script, or: ftrun sbatch --wrap={command}"
+    return ""

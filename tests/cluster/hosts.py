@@ -25,6 +25,21 @@ ALICE, ALICE_UID = "alice", 61_001
 WAIT_S = 120.0
 QUIET: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
 
+# One of two ranks: the second dies in step 5 of the first attempt, as soon as the other is there too.
+RANK = """\
+import os, pathlib, signal, time
+rank, restart = os.environ["SLURM_PROCID"], os.environ["FTRUN_RESTART"]
+for step in range(1, 11):
+    print(f"step {step}", flush=True)
+    if step == 5:
+        pathlib.Path(f"here.{restart}.{rank}").touch()
+        give_up = time.monotonic() + 120
+        while not pathlib.Path(f"here.{restart}.{1 - int(rank)}").exists() and time.monotonic() < give_up:
+            time.sleep(0.1)
+        if (rank, restart) == ("1", "0"):
+            os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.1)
+"""
 INIT = """\
 import os, signal, subprocess, sys
 if sys.argv[1]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.hosts import ALICE, ROOT, Hosts, left, nothing, state_at_end, wait
+from tests.cluster.hosts import ALICE, RANK, ROOT, Hosts, left, nothing, state_at_end, wait
 
 pytestmark = [pytest.mark.slurm, pytest.mark.cluster]
 PLACES = (
@@ -24,15 +24,6 @@ PLACES = (
     "controller.done",
     "up.done",
 )
-RANK = """\
-import os, pathlib, signal, sys, time
-own = pathlib.Path("ckpt") / os.environ["SLURM_PROCID"]
-for step in range(1, 11):
-    print(f"step {step}", flush=True)
-    if step == 5 and os.environ["FTRUN_RESTART"] == "0" and os.environ["SLURM_PROCID"] == "1":
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(0.1)
-"""
 # A task that wants to outlive its step: a session of its own, no parent, no environment.
 RUNAWAY = "setsid sh -c 'env -i sleep 4711 </dev/null >/dev/null 2>&1 & exit' ; sleep 300"
 
@@ -51,9 +42,7 @@ def test_a_run_on_the_cluster_recovers_from_a_killed_rank(cluster: Hosts) -> Non
     """`ftrun sbatch` finds the cluster by itself and says so once; its run survives the death of a rank."""
     home = cluster.folder / "home" / cluster.user
     (home / "rank.py").write_text(RANK)
-    (home / "train.sh").write_text(
-        "#!/bin/sh\n#SBATCH -N2 -o train.log\nmkdir -p ckpt\nsrun -K1 python3 -u rank.py\n"
-    )
+    (home / "train.sh").write_text("#!/bin/sh\n#SBATCH -N2 -o train.log\nsrun -K1 python3 -u rank.py\n")
     first = cluster.ftrun("h1", "sbatch", "--ft-log-quiet=1", "train.sh")
     assert 0 == first.returncode, first.stderr
     assert "using your cluster default" in first.stderr

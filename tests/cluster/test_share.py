@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ftrun.hooks.cluster.share import CACHE_S
-from tests.cluster.hosts import ROOT, Hosts, left, nothing, state_at_end, wait
+from tests.cluster.hosts import RANK, ROOT, Hosts, left, nothing, state_at_end, wait
 
 pytestmark = [
     pytest.mark.slurm,
@@ -75,14 +75,6 @@ while True:
         pass
     time.sleep(0.01)
 print(time.time(), flush=True)
-"""
-RANK = """\
-import os, pathlib, signal, time
-for step in range(1, 11):
-    print(f"step {step}", flush=True)
-    if step == 5 and os.environ["FTRUN_RESTART"] == "0" and os.environ["SLURM_PROCID"] == "1":
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(0.1)
 """
 PYTHON = str(ROOT / ".venv/bin/python")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 from tests.cluster.hosts import ALICE_UID, Hosts, left, wait
 
 pytestmark = [pytest.mark.slurm, pytest.mark.cluster]
-HOST_COUNT = 1
+HOST_COUNT = 2
+SHARE = "/srv/data"
 SYSTEMD = "/lib/systemd/systemd"
 RUNTIME = {"XDG_RUNTIME_DIR": f"/run/user/{ALICE_UID}"}
 AS_ALICE = f"setpriv --reuid={ALICE_UID} --regid={ALICE_UID} --clear-groups"
@@ -20,7 +22,17 @@ AS_ALICE = f"setpriv --reuid={ALICE_UID} --regid={ALICE_UID} --clear-groups"
 
 @pytest.fixture
 def lingering(hosts: Hosts) -> Iterator[Hosts]:
-    """The host with a running systemd of the user."""
+    """h1 has a running systemd of the user."""
+    yield from _lingering(hosts, "h1")
+
+
+@pytest.fixture
+def lingering_member(hosts: Hosts) -> Iterator[Hosts]:
+    """h2 has one."""
+    yield from _lingering(hosts, "h2")
+
+
+def _lingering(hosts: Hosts, name: str) -> Iterator[Hosts]:
     groups = [Path("/sys/fs/cgroup", name, f"ftrun-test-{os.getpid()}") for name in ("systemd", "unified")]
     if not os.path.exists(SYSTEMD) or not all(one.parent.is_dir() for one in groups):
         pytest.skip("no systemd here, or no cgroups in which it could run")
@@ -37,17 +49,19 @@ def lingering(hosts: Hosts) -> Iterator[Hosts]:
         f"exec setsid {AS_ALICE} env XDG_RUNTIME_DIR={runtime} {SYSTEMD} --user >/dev/null 2>&1 </dev/null &"
     )
     try:
-        hosts.run("h1", ["sh", "-c", script], user="root")
+        hosts.run(name, ["sh", "-c", script], user="root")
         show = ["systemctl", "--user", "show", "--property=Version"]
-        wait(lambda: 0 == hosts.run("h1", show, env=RUNTIME).returncode)
+        wait(lambda: 0 == hosts.run(name, show, env=RUNTIME).returncode)
         # What is said on the host is said in the user's own cgroups, as after a login: else systemd may not move it into a scope.
         (hosts.folder / "in-session").write_text(f'#!/bin/sh\n{_entered(groups)}\nexec {AS_ALICE} "$@"\n')
+        sshd = f"kill $(cat /run/sshd.pid); {_entered(groups)}; exec /usr/sbin/sshd -f /mnt/etc/sshd-{name}"
+        hosts.run(name, ["sh", "-c", sshd], user="root")
         yield hosts
     finally:
-        hosts.die("h1")
+        hosts.die(name)
         for one in groups:
             _remove(one)
-        hosts.boot("h1", new_disk=True)
+        hosts.boot(name, new_disk=True)
 
 
 def _entered(groups: list[Path]) -> str:
@@ -93,3 +107,36 @@ def test_daemons_live_in_scopes_of_their_own_and_a_timer_looks_after_them(linger
     assert [] == [
         line for line in left(lingering)["h1"] if line != f"{SYSTEMD} --user" and "sd-pam" not in line
     ]
+
+
+@pytest.mark.skipif(shutil.which("sshfs") is None, reason="no sshfs here (.ci/env dev as root installs it)")
+def test_a_shared_folder_outlives_the_session_and_the_unit_that_mounted_it(lingering_member: Hosts) -> None:
+    """sshfs has a scope of its own. Killed, it is mounted anew by the timer's keeper, and outlives that unit, too; `down` leaves nothing."""
+    hosts = lingering_member
+    up = hosts.ftrun("h1", "cluster", "up", "h[1-2]", "--share", SHARE)
+    assert 0 == up.returncode, up.stderr
+    try:
+        hosts.run("h1", ["sh", "-c", f"echo kept >{SHARE}/file"])
+        first = _scopes(hosts)
+        hosts.kill("h2", "sshfs")
+        wait(
+            lambda: "h2: systemd started sshfs: it was dead" in hosts.ftrun("h1", "cluster", "status").stdout,
+            150,
+        )
+        time.sleep(3)  # the unit that started it is over
+        second = _scopes(hosts)
+        read = hosts.run("h2", ["cat", f"{SHARE}/file"])
+    finally:
+        down = hosts.ftrun("h1", "cluster", "down", "--force")
+
+    assert 1 == len(first) == len(second), (first, second)
+    assert "kept\n" == read.stdout, read.stderr
+    assert 0 == down.returncode, down.stderr
+    assert SHARE not in hosts.run("h2", ["cat", "/proc/self/mounts"]).stdout
+    assert [] == [line for line in left(hosts)["h2"] if line != f"{SYSTEMD} --user" and "sd-pam" not in line]
+
+
+def _scopes(hosts: Hosts) -> list[str]:
+    """The scopes on h2 in which a sshfs lives."""
+    units = hosts.run("h2", ["systemctl", "--user", "list-units", "--no-pager"], env=RUNTIME).stdout
+    return [line for line in units.splitlines() if ".scope" in line and "sshfs" in line]

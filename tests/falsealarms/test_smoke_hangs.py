@@ -56,11 +56,14 @@ def test_no_healthy_run_is_ended_for_lines_that_look_fatal(*, afar: bool) -> Non
     assert ({}, []) == (dict(tally.ended), tally.seeds)
 
 
+@pytest.mark.parametrize(
+    "seeds", [range(50_000, 50_004), pytest.param(range(50_004, 50_012), marks=pytest.mark.drills)], ids=str
+)
 @pytest.mark.parametrize("kind", lives.HANGS)
-def test_a_fatal_line_makes_no_hang_later(kind: str) -> None:
+def test_a_fatal_line_makes_no_hang_later(kind: str, seeds: range) -> None:
     """P7: what hangs after such a line is decided no later than the same without a word, and sooner now and then."""
     tally = hangs.Tally()
-    for seed in range(50_000, 50_012):
+    for seed in seeds:
         silent, told = (
             hangs.hung(tally, seed, lives.HANGS[kind], hangs.limits(1.0), alarms=alarms)
             for alarms in (False, True)
@@ -74,12 +77,17 @@ def _confirmed(
     return replace(limits, min_s=end_wait_s, grace_s=end_wait_s, fatal=title, confirmed=True)
 
 
+def _watch_until_one_is_ended(tally: hangs.Tally, most: int) -> None:
+    for seed in range(40_000, 40_000 + most):
+        if not tally.ended:
+            hangs.healthy(tally, seed, hangs.limits(1.0), alarms=True)
+
+
 def test_a_fatal_line_taken_for_a_witness_ends_healthy_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The law above is no idle one: were the line a confirmation, lives would be ended in their long phases."""
     monkeypatch.setattr(hang_rules, "after_fatal_line", _confirmed)
     tally = hangs.Tally()
-    for seed in range(30):
-        hangs.healthy(tally, 40_000 + seed, hangs.limits(1.0), alarms=True)
+    _watch_until_one_is_ended(tally, 30)
 
     assert tally.ended
 
@@ -94,8 +102,7 @@ def test_without_one_of_its_rules_a_fatal_line_ends_healthy_runs(
     else:
         monkeypatch.setattr(hangs, "END_WAIT_S", 1.0)
     tally = hangs.Tally()
-    for seed in range(60):
-        hangs.healthy(tally, 40_000 + seed, hangs.limits(1.0), alarms=True)
+    _watch_until_one_is_ended(tally, 60)
 
     assert tally.ended
 

@@ -16,9 +16,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Spelling", "asked", "in_help", "in_man", "kept"]
+from tests.matrix.errors import slurm_folder
 
-MAN = Path("/usr/share/man/man1/sbatch.1.gz")
+__all__ = ["Spelling", "asked", "in_help", "in_man", "kept", "manual_page"]
+
 CONF = "ClusterName=x\nSlurmctldHost=localhost\nNodeName=n0\nPartitionName=a Nodes=ALL\n"
 # These answer and end: getopt's complaint about what follows them never comes.
 ASIDE = {"help": "none", "usage": "none", "version": "none", "autocomplete": "required"}
@@ -87,13 +88,26 @@ def kept(path: Path) -> list[Spelling]:
     return [Spelling.from_line(line) for line in path.read_text().splitlines()]
 
 
+def manual_page() -> str:
+    """That of the installed sbatch; "" where there is none. Packages have it compressed, an installation from source has not."""
+    page = slurm_folder() / "share" / "man" / "man1" / "sbatch.1"
+    packed = Path(f"{page}.gz")
+    return (
+        gzip.decompress(packed.read_bytes()).decode()
+        if packed.exists()
+        else page.read_text()
+        if page.exists()
+        else ""
+    )
+
+
 def _told() -> Iterator[Spelling]:
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as conf:
         conf.write(CONF)
         conf.flush()
-        env = {"PATH": "/usr/bin:/bin", "SLURM_CONF": conf.name}
+        env = {"PATH": f"{slurm_folder()}/bin:/usr/bin:/bin", "SLURM_CONF": conf.name}
         answer = subprocess.run(["sbatch", "--help"], capture_output=True, text=True, env=env, check=True)
-        helped, manned = in_help(answer.stdout), in_man(gzip.decompress(MAN.read_bytes()).decode())
+        helped, manned = in_help(answer.stdout), in_man(manual_page())
         for name in sorted({*helped, *manned}):
             named = "both" if name in helped and name in manned else "help" if name in helped else "man"
             yield Spelling(name, helped.get(name) or manned.get(name, ""), asked(name, env), named)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,8 @@ sys.path.insert(0, os.environ["FTRUN_RUN_DIR"].split("/runs/")[0] + "/tools/ftru
 from ftrun.hooks import beat
 rank, start = os.environ["SLURM_PROCID"], os.environ["FTRUN_START"]
 with open(f"/ckpt/seen.{start}.{rank}", "w") as seen:
-    print(*sys.argv[1:], os.environ["FTRUN_RESUME_FROM"], os.getpid(), sorted(os.listdir("/")), file=seen)
+    caches = os.path.isdir(os.environ.get("FTRUN_CACHE_DIR", "/none"))
+    print(*sys.argv[1:], os.environ["FTRUN_RESUME_FROM"], os.getpid(), caches, sorted(os.listdir("/")), file=seen)
 def wait(name):
     while not os.path.exists("/ckpt/" + name):
         time.sleep(0.05)
@@ -101,29 +103,6 @@ def beats_of(post: Post, start: int) -> list[dict[str, object]]:
     return [json.loads(path.read_text()) for path in folder.glob("[0-9]") if path.stat().st_size]
 
 
-@pytest.mark.parametrize("options", ["", PIDS], ids=["", "pid namespace"])
-def test_a_container_resumes_in_its_allocation_where_it_saved(
-    make: Callable[..., Post], options: str
-) -> None:
-    """Beats come out, the checkpoint has its name inside, what lives on in another session is swept, and only the mounts are seen."""
-    post = make()
-    _, data = _train(post, options)
-    post.until((data / "step-10").exists, "it saved")
-    post.until(lambda: len(beats_of(post, 1)) == 2, "both beat")
-    (data / "fail").touch()
-    (data / "on").touch()
-    post.until((data / "seen.2.1").exists, "it was started again", within_s=60)
-    seen = (data / "seen.2.1").read_text().split(" ", 3)
-
-    assert seen[:2] == ["--load=/ckpt/step-10", "/ckpt/step-10"]
-    assert (int(seen[2]) < 10) is bool(options)
-    assert "'ckpt'" in seen[3]
-    assert "'mnt'" not in seen[3]
-    assert left_of_first(post) == []
-    (data / "end").touch()
-    post.until(lambda: not post.call("squeue", "-h"), "it is over")
-
-
 def left_of_first(post: Post) -> list[str]:
     """The processes of the run's first start that still live."""
     run = f"FTRUN_RUN_DIR={post.run_dir()}".encode()
@@ -136,21 +115,93 @@ def left_of_first(post: Post) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("options", ["", PIDS], ids=["", "pid namespace"])
-def test_the_stacks_of_a_container_are_seen(make: Callable[..., Post], options: str) -> None:
-    """By its own beat, whatever number the process has inside."""
-    post = make()
-    job, data = _train(post, options)
-    post.until(lambda: len(beats_of(post, 1)) == 2 and (data / "step-10").exists(), "both beat")
+def stacks_of_first(post: Post, job: str, nodes: int) -> list[dict[str, Any]]:
+    """What a step of ftrun's writes down about each rank."""
     attempt, out = f"{post.run_dir()}/attempts/1", post.folder / "stacks"
     hook = f"/usr/bin/python3 -IS {post.home}/tools/ftrun-hook.pyz stacks --attempt-folder {attempt} --token 0.1 --apart 0.2 --out {out}"
-    post.call("srun", f"--jobid={job}", "--overlap", "-N2", "-n2", "--export=NONE", *hook.split())
-    tables = [json.loads(path.read_text()) for path in out.glob("*.json")]
-    rows = [row for table in tables for row in table["ranks"]]
+    shape = (f"-N{nodes}", f"-n{nodes}", "--overlap", "--export=NONE")
+    post.call("srun", f"--jobid={job}", *shape, *hook.split())
+    return [row for path in out.glob("*.json") for row in json.loads(path.read_text())["ranks"]]
+
+
+@pytest.mark.parametrize("options", ["", pytest.param(PIDS, marks=pytest.mark.containers)], ids=["", "pids"])
+def test_a_container_is_seen_from_outside_and_resumes_where_it_saved(
+    make: Callable[..., Post], options: str
+) -> None:
+    """Beats and stacks come out, the checkpoint has its name inside, caches are there, what lives on in another session is swept, only the mounts are seen."""
+    post = make()
+    job, data = _train(post, options)
+    post.until((data / "step-10").exists, "it saved")
+    post.until(lambda: len(beats_of(post, 1)) == 2, "both beat")
+    rows = stacks_of_first(post, job, 2)
 
     assert sorted(row["rank"] for row in rows) == ["0", "1"]
     assert {row["source"] for row in rows} <= {"faulthandler", "py-spy"}
     assert all("wait" in row["top"][0] for row in rows), rows
-    (data / "end").touch()
+    (data / "fail").touch()
     (data / "on").touch()
+    post.until((data / "seen.2.1").exists, "it was started again")
+    seen = (data / "seen.2.1").read_text().split(" ", 4)
+
+    assert [*seen[:2], seen[3]] == ["--load=/ckpt/step-10", "/ckpt/step-10", "True"]
+    assert (int(seen[2]) < 10) is bool(options)
+    assert "'ckpt'" in seen[4]
+    assert "'mnt'" not in seen[4]
+    assert left_of_first(post) == []
+    (data / "end").touch()
     post.until(lambda: not post.call("squeue", "-h"), "it is over")
+
+
+@pytest.mark.containers
+def test_a_container_saves_at_memory_speed(make: Callable[..., Post]) -> None:
+    """What it writes into the node's memory appears in the folder outside."""
+    post = make()
+    data = post.folder / "data"
+    saves = 'import os; os.makedirs(os.environ["FTRUN_STAGE_DIR"] + "/step-1"); open(os.environ["FTRUN_STAGE_DIR"] + "/step-1/weights", "w").write("3")'
+    body = f"srun -n1 --container-image=image python3 -c '{saves}; print(os.environ[\"FTRUN_STAGE_DIR\"])'\nsleep 5\n"
+    post.sbatch(body, "-N1", f"--ft-stage={data}")
+    post.until(lambda: not post.call("squeue", "-h"), "it is over")
+
+    assert (data / "step-1" / "weights").read_text() == "3", post.job_log()
+    assert "/dev/shm/" in post.job_log()
+
+
+@pytest.mark.containers
+def test_one_rank_of_a_container_starts_again_alone(make: Callable[..., Post]) -> None:
+    """Its parent runs inside too, asks the agent through the run's folder, and the other rank stays."""
+    post = make()
+    data = post.folder / "data"
+    data.mkdir()
+    (data / "rank.sh").write_text(
+        'echo "$SLURM_PROCID ${FTRUN_RANK_RESTART-0}" >>/ckpt/begun\n'
+        "until [ -e /ckpt/die ]; do sleep 0.1; done\n"
+        '[ "$SLURM_PROCID.${FTRUN_RANK_RESTART-0}" != 1.0 ] || kill -9 $$\n'
+        "until [ -e /ckpt/end ]; do sleep 0.1; done\n"
+    )
+    post.sbatch(
+        f"srun -N2 -n2 --container-image=i --container-mounts={data}:/ckpt sh /ckpt/rank.sh\n",
+        "-N2",
+        "--ft-rank-restart",
+    )
+    post.until(
+        lambda: (data / "begun").exists() and len((data / "begun").read_text().split()) == 4, "both begin"
+    )
+    (data / "die").touch()
+    post.until(lambda: "1 1" in (data / "begun").read_text(), "the dead one is there again")
+    (data / "end").touch()
+    post.until(lambda: not post.call("squeue", "-h"), "it is over")
+
+    assert sorted((data / "begun").read_text().splitlines()) == ["0 0", "1 0", "1 1"]
+
+
+def test_a_missing_mount_is_said_before_the_job_waits(make: Callable[..., Post]) -> None:
+    """One line beside what sbatch prints; with strict nothing is submitted."""
+    post = make()
+    script = post.script("srun --container-image=image --container-mounts=/nowhere:/data true\n")
+    said = post.ftrun("sbatch", "--hold", str(script))
+    assert "line 6: /nowhere is to be mounted and does not exist on this host" in said
+    assert "Submitted batch job" in said
+    post.call("scancel", said.split()[-1] if said.split()[-1].isdigit() else post.run().attempts[0].job)
+    refused = post.ftrun("sbatch", "--hold", "--ft-strict", str(script), code=2)
+
+    assert "nothing was submitted (strict)" in refused

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import shutil
 import subprocess
 import tarfile
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.post import Post, boxes, posts
-from tests.slurm.test_containers import TRAINER, beats_of, left_of_first
+from tests.slurm.test_containers import TRAINER, beats_of, left_of_first, stacks_of_first
 
 pytestmark = [pytest.mark.slurm, pytest.mark.containers]
 
@@ -115,10 +114,7 @@ def test_the_stacks_of_a_podman_container_are_seen(make: Callable[..., Post], po
     post = make()
     job, data = _train(post, podman)
     post.until(lambda: len(beats_of(post, 1)) == 1 and (data / "step-10").exists(), "it beats")
-    attempt, out = f"{post.run_dir()}/attempts/1", post.folder / "stacks"
-    hook = f"/usr/bin/python3 -IS {post.home}/tools/ftrun-hook.pyz stacks --attempt-folder {attempt} --token 0.1 --apart 0.2 --out {out}"
-    post.call("srun", f"--jobid={job}", "--overlap", "-N1", "-n1", "--export=NONE", *hook.split())
-    rows = [row for path in out.glob("*.json") for row in json.loads(path.read_text())["ranks"]]
+    rows = [row for row in stacks_of_first(post, job, 1) if row["rank"]]  # the script itself waits by sleep
 
     assert [row["rank"] for row in rows] == ["0"]
     assert rows[0]["source"] in {"faulthandler", "py-spy"}

@@ -27,7 +27,7 @@ from tests.slurm.apart import side_by_side
 pytestmark = pytest.mark.slurm
 
 FTRUN = (sys.executable, "-m", "ftrun.supervisor")
-QUICK = ("gpu-lost", "swap-rank-0")  # which every test run holds
+QUICK = ("gpu-lost",)  # which every test run holds
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ DIFFERS_BY_NATURE and in DOCUMENTED, and nowhere else; docs/sbatch.md lists the 
 from __future__ import annotations
 
 import functools
-import gzip
 import os
 import re
 import subprocess
@@ -306,6 +305,5 @@ def test_the_kept_spellings_are_those_of_the_installed_sbatch(slurm_sandbox: San
     listed = {one.name for one in spellings.kept(kept_file)}
 
     assert {*spellings.in_help(answers[1])} <= listed
-    if spellings.MAN.exists():  # images of containers often leave manual pages out
-        page = gzip.decompress(spellings.MAN.read_bytes()).decode()
+    if page := spellings.manual_page():  # images of containers often leave manual pages out
         assert {*spellings.in_man(page), *spellings.in_help(answers[1])} == listed

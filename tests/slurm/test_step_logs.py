@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.model.run import Incident, Run
+from tests.slurm.apart import side_by_side
 from tests.slurm.post import OFF_THE_BUS, Post, posts
 
 pytestmark = pytest.mark.slurm
@@ -68,7 +70,7 @@ def test_a_fault_that_only_a_file_of_the_step_tells(make: Callable[..., Post], c
     assert len(told) == 1, post.job_log()
     place = f"({proof['file']}:{proof['line']})"
     assert re.fullmatch(
-        rf"ftrun: [\d-]+ [\d:]+: {run.id} begins: attempt .*, after hardware-gpu: .*{re.escape(place)}; from the beginning; on n.*",
+        rf"ftrun: [\d-]+ [\d:]+: {run.id} begins: attempt .*, after hardware-gpu: .*{re.escape(place)}; from no checkpoint that ftrun knows: --ft-checkpoint is not set; on n.*",
         told[0],
     )
     shown = post.ftrun("logs", run.id)
@@ -101,3 +103,57 @@ def test_a_restart_in_the_same_job_is_told_in_its_log(make: Callable[..., Post])
     assert [word in shown for word in ("attempt 1: job", "attempt 1 start 2: job", "log_1.txt (rank 1")] == [
         True
     ] * 3, shown
+
+
+# The step is over for a node that is lost, then a minute without a sign of life, in which the other tool gets another one.
+AUTO_RESUME = """
+cat >tool.sh <<'X'
+#!/bin/bash
+for i in 1 2 3 4 5; do echo "step $i loss 2.5"; sleep 0.2; done
+srun --kill-on-bad-exit=1 -N2 -n2 bash -c '[ $SLURM_PROCID = 1 ] && exit 1; sleep 60'
+echo waiting >waiting
+for i in $(seq 600); do [ -e go ] && break; sleep 0.1; done
+echo "step 6 loss 2.4"; echo "step 7 loss 2.3"
+X
+chmod +x tool.sh
+[ $FTRUN_ATTEMPT$FTRUN_START = 11 ] || exit 0
+./tool.sh --auto-resume=1
+exit 0
+"""
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@side_by_side
+def test_a_script_that_restarts_by_itself_is_given_its_time(
+    make_sandbox: Callable[..., Sandbox], make_post: Callable[..., Post], waits: bool
+) -> None:
+    """`--auto-resume` in the script is told at submission, and ftrun waits; where a person says not to, it acts."""
+    box = make_sandbox(nodes=3)
+    post = make_post(box)
+    path = post.script(AUTO_RESUME)
+    seen = post.ftrun("sbatch", "--ft-check", "-N2", str(path))
+    assert "checkpoint: no checkpoint setting" in seen, seen
+    assert "also restarts: srun --auto-resume" in seen, seen
+    assert not post.call("squeue", "-h"), "--ft-check submits nothing"
+    how = [] if waits else ["--ft-own-restart=0"]
+    told = post.ftrun(
+        "sbatch", f"--output={post.work}/%x.log", "-N2", "--no-kill", "--ft-retries=1", *how, str(path)
+    )
+    assert "--auto-resume (HyperPod) restarts within the job: it acts first, ftrun waits" in told
+    post.supervise()
+    post.until((post.work / "waiting").exists, "the tool waits", 60)
+    nodes = post.until(lambda: post.run().attempts[0].nodes, "the supervisor sees the job", 60)
+    assert "warning: no checkpoint setting" in post.ftrun("show", post.run().id)
+    box.crash(nodes[1])
+
+    def ended() -> bool:
+        return any(one.by_us for one in post.run().attempts[0].begun)
+
+    if not waits:
+        post.until(ended, "ftrun ends the start that lost a node", 100)
+        return
+    time.sleep(45)
+    assert not ended()
+    (post.work / "go").touch()
+    run = post.until_state("finished", "stopped", within_s=100)
+    assert (run.state.value, run.incidents) == ("finished", ()), post.story()

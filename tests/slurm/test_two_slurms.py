@@ -52,6 +52,7 @@ echo "$FTRUN_ATTEMPT.$FTRUN_START $SLURM_JOB_NODELIST" >>starts
 echo "step 1 loss 2.5"
 srun sleep 300 &
 until [ "$(squeue -h -s -j $SLURM_JOB_ID -o %i | grep -c '[.]0$')" = 1 ]; do sleep 0.2; done
+sleep 6  # the nodes of a script that fails within 5 s are not checked
 echo "{TRANSIENT}"
 exit 1
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import shutil
 import signal
 import stat
@@ -12,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +50,14 @@ NO_PERL = (b"for _ft_i in /usr/bin/perl /bin/perl /usr/local/bin/perl;", b"for _
 TELL = '#!/bin/sh\nenv | grep ^FTRUN_ | sort\nfor a; do echo "[$a]"; done\n'
 
 
+class Job(subprocess.Popen[bytes]):
+    """What a job prints without the line of ours that tells where the script begins again."""
+
+    def communicate(self, *args: Any, **words: Any) -> tuple[bytes, bytes]:
+        out, err = super().communicate(*args, **words)
+        return re.sub(rb"(?m)^ftrun: [-\d]+ [:\d]+: r-0001 begins: attempt \d.*; from .*\n", b"", out), err
+
+
 class Attempt:
     """One attempt of a run in a folder, and its job: a shell that reads the composed file."""
 
@@ -81,7 +91,7 @@ class Attempt:
             composed = composed.replace(old, new)
         file = self.folder / "slurm_script"
         file.write_bytes(composed)
-        return subprocess.Popen(
+        return Job(
             [*self.shell, str(file), *args],
             cwd=self.folder,
             env=self.env,
@@ -89,7 +99,7 @@ class Attempt:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=as_slurm_starts_it,  # noqa: PLW1509 - no threads here
+            preexec_fn=as_slurm_starts_it,
         )
 
     def run(self, script: str, *args: str, change: tuple[bytes, bytes] = (b"", b"")) -> tuple[int, str, str]:

@@ -22,6 +22,7 @@ from tests.unit.bundle.test_batch_sh import (
     attempt,
     checkpoint,
     shell_of,
+    under_one_shell,
     wait_for,
 )
 
@@ -159,6 +160,7 @@ def test_spares_without_an_agent_are_kept_out_of_the_script(inside: Attempt) -> 
     )[:2]
 
 
+@under_one_shell("attempt")
 @pytest.mark.parametrize("how", ["die", "kill", "absent", "nonsense", "elsewhere"])
 def test_no_answer_is_the_end(inside: Attempt, how: str) -> None:
     """An agent that is dead, was never there, or names what it cannot, costs the run nothing: the code is the script's."""
@@ -179,6 +181,7 @@ def test_no_answer_is_the_end(inside: Attempt, how: str) -> None:
     assert job.returncode == 9
 
 
+@under_one_shell("attempt")
 def test_an_agent_whose_pulse_stands_still_is_not_waited_for(inside: Attempt) -> None:
     """It may hang where nobody can see it: after 20 s without a pulse the job ends as the script did."""
     plan(inside, "wait")
@@ -189,6 +192,7 @@ def test_an_agent_whose_pulse_stands_still_is_not_waited_for(inside: Attempt) ->
     )
 
 
+@under_one_shell("attempt")
 def test_a_slow_answer_has_its_time(inside: Attempt) -> None:
     """As long as the pulse goes on an answer may take a while, and there is a limit to that too."""
     plan(inside, "wait")
@@ -305,6 +309,7 @@ def test_each_start_is_told_its_size(inside: Attempt) -> None:
     assert out == "start 1\n2 4 3/2 6\nstart 2\n2 4 3/2 6\n"
 
 
+@under_one_shell("attempt")
 @pytest.mark.parametrize(
     ("sized", "told"),
     [
@@ -333,6 +338,7 @@ def test_a_job_that_was_made_smaller_in_the_queue_counts_its_own_tasks(
     assert f"{told}\n" == attempt.run(script)[1]
 
 
+@under_one_shell("attempt")
 @pytest.mark.parametrize(
     ("env", "world"),
     [
@@ -524,6 +530,7 @@ THROUGH = [
 ]  # fmt: skip
 
 
+@under_one_shell("shim")
 @pytest.mark.parametrize(("words", "wanted"), CALLS, ids=[words for words, _ in CALLS])
 def test_a_step_goes_to_the_active_nodes(shim: Shim, words: str, wanted: str) -> None:
     """What the user typed stays; what must not be used is excluded, and names of nodes set aside become those of their successors."""
@@ -557,12 +564,14 @@ def test_each_option_of_this_machines_srun_takes_what_srun_takes(shim: Shim, tmp
     assert not wrong
 
 
+@under_one_shell("shim")
 @pytest.mark.parametrize("words", THROUGH)
 def test_what_is_no_step_of_this_job_is_handed_through(shim: Shim, words: str) -> None:
     """Another job's step, a het group, a question about srun itself: word for word as typed."""
     assert "".join(f"[{word}]" for word in words.split()) + " shim=none" == shim.call(*words.split())
 
 
+@under_one_shell("shim")
 @pytest.mark.parametrize(
     "change", [{"SLURM_JOB_ID": "8"}, {"SLURM_JOB_ID": ""}, {"FTRUN_START": "9"}, {"FTRUN_START": ""}]
 )
@@ -589,6 +598,7 @@ def test_the_first_start_of_a_job_without_spares_adds_nothing(shim: Shim) -> Non
     assert "[-w][n1][-r1][-x][n0][a] shim=2" == shim.call("-w", "n1", "-r1", "-x", "n0", "a")
 
 
+@under_one_shell("shim")
 @pytest.mark.parametrize(
     ("words", "labelled"),
     [
@@ -617,6 +627,7 @@ def test_lines_are_labelled_where_they_go_into_the_log(shim: Shim, words: str, l
     assert "[--label]" not in shim.call(*words.split(), stdout=log)
 
 
+@under_one_shell("shim")
 @pytest.mark.parametrize("name", ["SLURM_STDOUTMODE", "SLURM_STDERRMODE", "SLURM_UNBUFFEREDIO"])
 def test_what_the_environment_says_of_the_output_counts_as_well(shim: Shim, name: str) -> None:
     """Files of the user's own get no labels, nor do pieces of lines."""
@@ -628,6 +639,7 @@ def test_what_the_environment_says_of_the_output_counts_as_well(shim: Shim, name
     assert "[--label]" not in shim.call("a", stdout=log)
 
 
+@under_one_shell("shim")
 @pytest.mark.parametrize(
     ("words", "wrapped"),
     [("-n2 a b", True), ("-n2 -- a b", True), ("orted a", False), ("--pty a", False), ("-n2", False)],

@@ -105,6 +105,7 @@ def test_without_an_answer_the_names_decide(attempt: Attempt, hook: bytes) -> No
     assert not (attempt.place / "pick.0.1").exists()
 
 
+@under_one_shell("attempt")
 @pytest.mark.parametrize("without", ["checkpoint_glob", "checkpoint_verify"])
 def test_nobody_is_asked_who_was_not_wanted(attempt: Attempt, without: str) -> None:
     """Without a glob, and with `name`, no Python is started; without a glob the script is told nothing new, either."""
@@ -118,6 +119,7 @@ def test_nobody_is_asked_who_was_not_wanted(attempt: Attempt, without: str) -> N
     assert not asked.exists()
 
 
+@under_one_shell("attempt")
 def test_a_template_that_wants_a_step_is_left_out_where_none_is_known(attempt: Attempt) -> None:
     """An argument without its number would be worse than none."""
     saved(attempt.folder / "c" / "best.pt")
@@ -192,6 +194,7 @@ def test_what_stands_in_the_runs_folder_counts_where_nobody_told_of_it(attempt: 
     assert "c/step_10.pt" == attempt.run(TELL)[1].split("|")[0]
 
 
+@under_one_shell("attempt")
 def test_a_run_that_never_had_a_whole_checkpoint_begins_as_it_began(attempt: Attempt) -> None:
     """Killed while it wrote its first one, it starts from nothing again; had it had one before, the user would be asked."""
     with_hook(attempt)
@@ -206,6 +209,7 @@ def test_a_run_that_never_had_a_whole_checkpoint_begins_as_it_began(attempt: Att
     assert (1, "") == attempt.run(TELL)[:2]
 
 
+@under_one_shell("attempt")
 def test_a_run_that_had_checkpoints_does_not_begin_anew_where_their_folder_is_not(attempt: Attempt) -> None:
     """A file system that this node has not mounted; an empty folder was emptied by somebody, and a first start has none yet."""
     with_hook(attempt)
@@ -244,6 +248,7 @@ def test_a_start_in_place_chooses_anew(inside: Attempt) -> None:
     assert "resume_from=c/step_10.pt\n" in (inside.place / "begun.0.2").read_text()
 
 
+@under_one_shell("attempt")
 def test_a_start_in_place_that_may_load_nothing_is_not_made(inside: Attempt) -> None:
     """The job ends as the script ended, and the supervisor says why."""
     with_hook(inside)

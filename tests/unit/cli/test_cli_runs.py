@@ -317,6 +317,31 @@ def test_status_of_one_run(home: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "nobody-0001" in capsys.readouterr().err
 
 
+def test_status_reads_the_present_step_from_the_log(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The journal notes a step a minute: of a live run the end of its log says more, that of an ended one nothing."""
+
+    def steps() -> list[Any]:
+        assert 0 == main(["status", CUT, RECOVERED, "--json"])
+        return [row["step"] for row in _json(capsys)["runs"]]
+
+    before = steps()
+    for run in (CUT, RECOVERED):
+        _write_log(home, run, "step 777/1000 loss 0.3 attempt")
+    _live_again(home)
+    assert [777, before[1]] == steps()
+
+
+def _live_again(home: Path) -> None:
+    """The cut run has a next attempt, which runs and writes into the log."""
+    run_dir = home / "runs" / CUT
+    number = journal.load_run(str(run_dir)).attempts[-1].number
+    book = journal.Journal.open_epoch(
+        str(run_dir), epoch=99, writer="t", believed=journal.believed_lengths(str(run_dir))
+    )
+    book.append("job.started", attempt=number, nodes=["n0"], started_at_s=RECOVERED_AT_S)
+    book.close()
+
+
 def test_logs_go_on_across_attempts(home: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     """Each attempt's part once, its boundary marked, though all wrote into one file."""
     _write_log(home, RECOVERED, "hello from attempt")

@@ -334,6 +334,14 @@ TREES: dict[str, tuple[list[tuple[int, int, str, dict[str, str]]], list[int]]] =
         [4, 5],
     ),
     "a wrapped rank": ([(2, 1, "ftrun-rank", {"SLURM_STEP_ID": "0", "SLURM_PROCID": "1"}), (3, 2, "python", {"SLURM_STEP_ID": "0", "SLURM_PROCID": "1"})], [3]),
+    "podman": (
+        [
+            (2, 1, "podman", {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0"}),  # its container hangs on no process of the step
+            (9, 8, "tini", {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0"}),
+            (10, 9, "python", {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0"}),
+        ],
+        [10],
+    ),
     "srun's own": ([(2, 1, "slurm_script", {}), (3, 2, "srun", {}), (4, 3, "srun", {})], []),
     "python in the batch script": ([(2, 1, "slurm_script", {"SLURM_PROCID": "0"}), (3, 2, "python", {"SLURM_PROCID": "0"})], [3]),
 }  # fmt: skip

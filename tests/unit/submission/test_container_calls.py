@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ftrun.supervisor.submission import container_calls
 
@@ -37,9 +39,13 @@ def told(script: str, **settings: object) -> list[str]:
         "srun apptainer exec image.sif python train.py --bind /x",
         "srun podman run --rm -v /lustre/ckpt:/lustre/ckpt -v $FTRUN_RUN_DIR:$FTRUN_RUN_DIR --env FTRUN_* --env SLURM* i python train.py",
         "# srun --container-image=i --container-mounts=/none:/x a",
+        "h=${FTRUN_RUN_DIR%/runs/*}\nsrun podman run -v \"$h:$h\" -v /lustre/ckpt:/lustre/ckpt --env 'FTRUN_*' --env 'SLURM*' i a",
+        "h=${FTRUN_RUN_DIR%/runs/*}\nexport APPTAINER_BIND=$h\nsrun apptainer exec -B /lustre/ckpt i.sif python3 a",
         "echo 'podman run' is not called here",
         "podman pull image",
-        f"#SBATCH --container-image=i --container-mounts={HOME}:{HOME}",
+        "#SBATCH --container-image=i\n#SBATCH --container-mounts=/home/u:/home/u",
+        "#SBATCH --container-image=i --container-mount-home",
+        'srun --container-image="i" --container-mounts="/lustre/ckpt:/lustre/ckpt,/lustre/code" bash -c "a\n  b"',
     ],
 )
 def test_what_works_is_not_spoken_of(script: str) -> None:
@@ -77,3 +83,41 @@ def test_other_languages_are_not_read() -> None:
     text = b"#!/usr/bin/env python3\nsrun --container-image=i --container-mounts=/none a\n"
 
     assert [] == container_calls.remarks(text, {}, SAVES, HOME, THERE.__contains__)
+
+
+WORDS = (
+    "srun",
+    "podman",
+    "run",
+    "apptainer",
+    "exec",
+    "--container-image=i",
+    "--container-mounts=",
+    "-v",
+    "/lustre/ckpt:",
+    ":",
+    ",",
+    "$",
+    "'",
+    '"',
+    "\\",
+    "\n",
+    "#SBATCH ",
+    "=",
+)
+
+
+@given(st.lists(st.sampled_from(WORDS) | st.text(max_size=3), max_size=20))
+def test_no_script_is_too_odd(words: list[str]) -> None:
+    """What is said is a few lines, whatever stands in the script: a submission never fails of it."""
+    assert len(told(" ".join(words))) <= container_calls.REMARKS_MAX
+
+
+def test_a_home_of_the_sites_is_not_shown_by_apptainer() -> None:
+    """It shows the user's home folder only, unless a variable tells it more."""
+    text = b"#!/bin/sh\napptainer exec -B /lustre/ckpt i.sif python3 a\n"
+    (said,) = container_calls.remarks(text, {"HOME": "/home/u"}, SAVES, "/lustre/ftrun/u", THERE.__contains__)
+
+    assert "gets no $FTRUN_RUN_DIR:" in said
+    bound = {"HOME": "/home/u", "APPTAINER_BIND": "/lustre"}
+    assert [] == container_calls.remarks(text, bound, SAVES, "/lustre/ftrun/u", THERE.__contains__)

@@ -1,0 +1,2 @@
+#!/bin/bash
+pyhton train.py --out typo
