@@ -19,7 +19,7 @@ class Command(NamedTuple):
 
 
 COMMANDS: Mapping[str, Command] = {
-    "init": Command("init", "init", "Propose the #FTRUN lines of a script: checkpoints, how to resume."),
+    "init": Command("config", "init", "Propose the #FTRUN lines of a script: checkpoints, how to resume."),
     "adopt": Command("adopt", "app", "Look after a job that was submitted by plain sbatch."),
     "status": Command("runs", "status", "The runs under supervision, and who supervises them."),
     "show": Command("runs", "show", "One run in full: attempts, faults, budgets."),

@@ -1,4 +1,4 @@
-"""What `ftrun init` proposes for a training program: its framework, where it saves, how it resumes. (pure)
+"""What `ftrun init` proposes for a training program: its framework, where it saves, how it resumes. (I/O)
 
 One row of FRAMEWORKS for each framework: how it is recognised, and the function that finds its checkpoints and
 the way in which it loads one. What a rule does not know for sure it asks as a question, and a line that might be

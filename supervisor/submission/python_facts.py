@@ -8,7 +8,7 @@ becomes None, so that nobody takes a guess for a fact.
 from __future__ import annotations
 
 import ast
-import os
+import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -145,7 +145,7 @@ class PythonFacts:
         owner, _, name = _dotted(node.func).rpartition(".")
         inner = [self.path(one, depth + 1) for one in node.args]
         if name == "join" and owner.endswith("path"):
-            return None if not inner or inner[0] is None else os.path.join(*(one or "*" for one in inner))
+            return None if not inner or inner[0] is None else posixpath.join(*(one or "*" for one in inner))
         if name in ("Path", "str", "abspath", "realpath", "expanduser", "epath") and inner:
             return inner[0]
         if name in ("resolve", "absolute", "as_posix") and isinstance(node.func, ast.Attribute):
