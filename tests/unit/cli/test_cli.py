@@ -84,6 +84,20 @@ def test_a_wrong_command_is_told_the_nearest(planted: Planted, capsys: pytest.Ca
     assert "ftrun: no such command: sttaus; did you mean `ftrun status`?\n" == capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("srun", "write srun in the script"), ("run", "`ftrun sbatch`"), ("sbtach", "`ftrun sbatch`"), ("squeue", "`ftrun status`")],
+)  # fmt: skip
+def test_the_words_of_other_programs_lead_to_ours_and_none_to_what_removes(
+    typed: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`srun` is told where it goes; `prune`, which removes runs, is never what was meant."""
+    assert 2 == cli.main([typed])
+    told = capsys.readouterr().err
+    assert meant in told
+    assert "prune" not in told
+
+
 def test_a_wrong_option_is_one_line(planted: Planted, capsys: pytest.CaptureFixture[str]) -> None:
     """An option that does not exist exits 2 with one line that says where help is."""
     planted("status", lambda: None)
