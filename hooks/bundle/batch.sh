@@ -1204,7 +1204,7 @@ _ft_main() {
     _ft_look_at_logs 2
     _ft_look_inside
     _ft_pick_first
-    [ "$_ft_attempt.$_ft_launch" = 1.0 ] || _ft_tell_begin 2
+    [ "$_ft_attempt" = 1 ] || _ft_tell_begin 2 # a job that Slurm starts again by itself says what it says without us
     ( trap - EXIT; _ft_doubt_hook & _ft_record_launch; [ -z "$_ft_inside" ] || _ft_make_current ) &
     _ft_writer=$!
     [ -n "$_ft_tmp" ] || _ft_unpack

@@ -35,7 +35,7 @@ def _group() -> None:
     """The settings in force, and where each value came from."""
 
 
-@app.command("show")
+@app.command("show", context_settings={"ignore_unknown_options": True})  # --ft-NAME is a name
 def show_settings(
     names: Annotated[list[str] | None, argument("SETTING...", "Only these settings.")] = None,
     *,

@@ -13,6 +13,7 @@ import pytest
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.submission import library_env
 from ftrun.supervisor.submission.compose import compose
+from tests.begin_lines import without_begin_lines
 from tests.slurm.post import Post
 from tests.unit.lives import put_node_side
 
@@ -86,7 +87,7 @@ class Run:
         ):
             assert time.monotonic() < deadline, row
             time.sleep(0.1)
-        return (self.folder / f"log.{attempt}").read_text()
+        return without_begin_lines((self.folder / f"log.{attempt}").read_text())
 
     def _row(self, job: str) -> str:
         return self.box.run(["scontrol", "-o", "show", "job", job]).stdout

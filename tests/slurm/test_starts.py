@@ -12,6 +12,7 @@ import pytest
 
 from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.submission.compose import compose
+from tests.begin_lines import without_begin_lines
 from tests.unit.bundle.test_starts_sh import AGENT
 
 pytestmark = pytest.mark.slurm
@@ -34,7 +35,7 @@ class Stage:
     @property
     def log(self) -> str:
         file = self.folder / "log"
-        return file.read_text() if file.exists() else ""
+        return without_begin_lines(file.read_text()) if file.exists() else ""
 
     def submit(self, script: str, *options: str, answers: tuple[str, ...] = (), **facts: str) -> None:
         """Submit `script`; `answers` are what the agent says after start 1, 2, ..."""

@@ -150,6 +150,7 @@ def test_a_free_node_of_the_job_joins_at_the_next_checkpoint(make: Make) -> None
     stage.until("script.end.done")
     answer = stage.fails(1, CANCELLED, code=143)
 
+    assert answer.pop("why").startswith("the run grows from 2 to 3 nodes")
     assert answer == {"kind": "again", "nodes": ",".join(stage.nodes), "fault": "", "had": "1"}
     assert stage.until("start.decided")["rung"] == "grow"
 

@@ -180,6 +180,6 @@ def test_a_run_that_stages_nothing_hears_nothing_of_it(make: Make) -> None:
     """No file, no question, no record."""
     stage = make()
     memory = Memory(stage)
-    assert set(stage.fails(1, TRANSIENT)) == {"kind", "nodes", "fault"}
+    assert set(stage.fails(1, TRANSIENT)) == {"kind", "nodes", "fault", "why"}
     assert (memory.plans, Path(stage.place, "ring.json").exists()) == ([], False)
     assert not [kind for kind in stage.kinds() if kind.startswith(("stage.", "restore."))]

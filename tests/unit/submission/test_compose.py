@@ -100,7 +100,7 @@ def test_values_reach_the_shell_unchanged(value: str) -> None:
     """Quotes, newlines and every other character survive; no value can run as a command."""
     line = compose(b"#!/bin/sh\n", {**ATTEMPT, "last_fault": value}).partition(b"_ft_fault=")[2]
 
-    assert shlex.split(line.partition(b"\n_ft_excluded=")[0].decode()) == ([value] if value else [""])
+    assert shlex.split(line.partition(b"\n_ft_why=")[0].decode()) == ([value] if value else [""])
 
 
 def test_values_that_are_no_utf8_survive() -> None:
