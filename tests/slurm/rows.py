@@ -91,7 +91,7 @@ ROWS = [
     Row("log is appended to", "echo new", SH, options=("--open-mode=append",), log="old\n"),
     Row("directives", "#SBATCH --comment='a b' -t 5 # rest\n\n \t\n  # x\n#SBATCH --no-requeue\necho a\n#SBATCH -N 400", SH),
     Row("pipe closes early", "yes | head -1; echo ${PIPESTATUS[*]}"),
-    Row("steps", "srun -n2 sh -c 'echo $SLURM_PROCID' | sort; srun -n1 sh -c 'exit 7'; echo $?", SH, options=("-n2",)),
+    Row("steps", "srun -n2 sh -c 'echo $SLURM_PROCID' | sort; srun -n1 sh -c 'exit 7'; echo $?", SH, options=("-n2", "-N1")),
     Row("step dies", "srun sh -c 'kill -SEGV $$'; echo $?; srun true", SH),
     Row("leaves a child behind", "sleep 300 &\necho $?"),
     Row("leaves a daemon behind", "setsid nohup sleep 300 >/dev/null 2>&1 &\nsleep 0.2; exit 2"),
