@@ -24,7 +24,7 @@ from ftrun.slurm.commands.node_queries import ANSWER
 from ftrun.slurm.commands.steps import Steps
 from ftrun.supervisor.model.errors import UserError
 
-_LIMIT_S = 30.0
+_LIMIT_S = 60.0
 _HELD = frozenset({JobState.REQUEUE_HOLD, JobState.SPECIAL_EXIT})
 _TOKEN = re.compile(r"ftrun:([\w.-]+):[0-9a-f]{8}(?![\w])")
 

@@ -145,7 +145,12 @@ def _law_refused(post: Post) -> None:
     job = _plain(post)
     _running(post, job)
     post.call("scontrol", "requeuehold", job)
-    post.until(lambda: "held" in post.call("squeue", "-h", "-j", job, "-o", "%r").lower(), "it is held")
+
+    def is_held() -> bool:
+        state, _, reason = post.call("squeue", "-h", "-j", job, "-o", "%T %r").partition(" ")
+        return state == "PENDING" and "held" in reason.lower()
+
+    post.until(is_held, "it is held")
     assert "it was requeued and is held" in post.ftrun("adopt", "--environment=shell", job, code=1)
     if os.geteuid() == 0:
         theirs = next(one.pw_name for one in pwd.getpwall() if one.pw_uid)

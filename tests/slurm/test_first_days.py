@@ -84,12 +84,16 @@ def test_what_is_wrong_in_the_script_is_named(at: Post) -> None:
 def test_waiting_ends_as_with_sbatch_where_a_person_cancels(at: Post, what: str) -> None:
     """A job that never ran: 0; one that ran: 1."""
     hold = ["--hold"] * (what == "pending")
-    at.script("sleep 300\n", "long.sh")
+    began = at.work / "began"
+    # A shell that hears of its child's end first would exit 143.
+    at.script(f"touch {began}; exec sleep 300\n", "long.sh")
     at.supervise()
 
     def waited(*command: str) -> int:
         words = [*command, "--wait", "-J", "long", *hold, "long.sh"]
-        cancel = f"until squeue -h -n long -t {what} -o %i | grep -q .; do sleep .2; done; scancel -n long"
+        began.unlink(missing_ok=True)
+        waits = "squeue -h -n long -t pending -o %i | grep -q ."
+        cancel = f"until {waits if hold else f'[ -e {began} ]'}; do sleep .2; done; scancel -n long"
         return at.run_command("bash", "-c", f'"$@" & child=$!; {cancel}; wait $child', "-", *words).returncode
 
     assert waited("sbatch") == waited("ftrun", "sbatch") == (what == "running")
