@@ -6,9 +6,7 @@ import re
 
 __all__ = ["without_begin_lines"]
 
-_LINE = re.compile(r"(?m)^ftrun: [-\d]+ [:\d]+: \S+ begins: attempt \d.*; from .*\n")
 
-
-def without_begin_lines(log: str) -> str:
-    """The log of a job as its script alone would have written it."""
-    return _LINE.sub("", log)
+def without_begin_lines(log: str, run: str = r"\S+") -> str:
+    """The log of a job as its script alone would have written it. `run`: a pattern of the run's id."""
+    return re.sub(rf"(?m)^ftrun: [-\d]+ [:\d]+: {run} begins: attempt \d.*; from .*\n", "", log)

@@ -88,10 +88,7 @@ class Watchdog:
             channel.beat()
         if not self.is_stalled(channel):
             return True
-        moved_s = self.ctx.alive_s if self.ctx is not None else self.began_s
-        log_line(
-            f"nothing has moved for {self.clock.mono_s() - moved_s:.0f} s: the job ends as its script did"
-        )
+        log_line(f"nothing has moved for {self._still_s():.0f} s: the job ends as its script did")
         self.give_up(channel)
         return False
 
@@ -106,9 +103,13 @@ class Watchdog:
 
     def is_stalled(self, channel: BatchChannel) -> bool:
         """An answer is due, and the worker has made no progress for long."""
-        moved_s = self.ctx.alive_s if self.ctx is not None else self.began_s
         limit_s = COMPILES_S if self.ctx is not None and self.ctx.compiling else STANDSTILL_S
-        return self.clock.mono_s() - moved_s > limit_s and self.unanswered_start(channel) > 0
+        return self._still_s() > limit_s and self.unanswered_start(channel) > 0
+
+    def _still_s(self) -> float:
+        """How long the worker has made no progress."""
+        moved_s = self.ctx.alive_s if self.ctx is not None else self.began_s
+        return self.clock.mono_s() - moved_s
 
     def give_up(self, channel: BatchChannel) -> None:
         """Answer `end` instead of the worker, which does nothing more."""

@@ -276,7 +276,7 @@ def _restarts(run: Run) -> dict[str, list[float]]:
     """Rung -> seconds from the first sign of a fault to the first new step, else to the next start."""
     found: dict[str, list[float]] = {}
     for incident, facts in ((one, view_run.incident_facts(one)) for one in run.incidents):
-        began = incident.first_evidence_at_s or incident.ended_at_s or incident.diagnosed_at_s
+        began = incident.began_at_s
         ended = incident.first_step_at_s or incident.running_again_at_s
         if facts["rung"] and ended is not None and ended >= began:
             found.setdefault(facts["rung"], []).append(ended - began)

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.model.errors import UserError
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.reports import requeue_model, statistics
-from ftrun.supervisor.reports.statistics import Mean, Statistics
+from ftrun.supervisor.reports.statistics import OF_A_FAULT, Mean, Statistics, percent_text
 from ftrun.supervisor.reports.time_ledger import Spent, TimeLedger, ledger_of
 from ftrun.supervisor.store import journal
 
@@ -80,8 +80,7 @@ def report(
     It shows the run over time, where its time went, its training with the faults marked, each fault with its proof,
     decision and cost, and what to change. By default it lies in the folder of the run.
     """
-    if name and since:
-        raise UserError("--since is for all runs; name no run with it")
+    _refuse_both(name, since)
     if name:
         folder = common.find_run_dir(name)
         page = page_of_run(folder)
@@ -109,12 +108,10 @@ def page_of_run(folder: str) -> str:
     from ftrun.supervisor.reports.report import run_report
 
     now_s = time.time()
-    found = _ledger(folder, common.load_run(folder), now_s)
-    run, ledger = found
+    run, ledger = _ledger(folder, common.load_run(folder), now_s)
     if not ledger.intervals:
         raise UserError(f"{run.id} has only just begun: there is nothing to report yet", 1)
-    requeue = requeue_model.goodput(run, statistics.statistics_of([found]), ledger.asked)
-    return run_report(run, ledger, now_s, advice=advice_words(folder, run), requeue_goodput=requeue)
+    return run_report(run, ledger, now_s, advice=advice_words(folder, run))
 
 
 def _page_of_all(since: str) -> str:
@@ -141,12 +138,17 @@ def open_in_browser(path: Path) -> None:
 
 def _found(name: str, since: str, now_s: float) -> list[Found]:
     """The run of this name, or all that lived after `since`, each with its ledger. Raises UserError."""
+    _refuse_both(name, since)
     if name:
-        if since:
-            raise UserError("--since is for all runs; name no run with it")
         return [_ledger(*common.find_run(name), now_s)]
     least_s = _moment_s(since, now_s) if since else 0.0
     return [_ledger(*one, now_s) for one in common.all_runs(common.home()) if _lived(one[1], least_s)]
+
+
+def _refuse_both(name: str, since: str) -> None:
+    """Raise UserError where one run is named and others are asked for."""
+    if name and since:
+        raise UserError("--since is for all runs; name no run with it")
 
 
 def facts_of(one: Statistics) -> dict[str, Any]:
@@ -192,31 +194,21 @@ def _print_runs(found: Iterable[Found]) -> None:
     rows = []
     for run, ledger in found:
         one = _of(run, ledger)
-        hours = sum(value for key, value in one.node_hours.items() if key != "smaller")
         rows.append([
-            run.id, run.state.value, duration_text(ledger.life_s), ledger.asked or None, f"{hours:.1f}",
-            _share(one.goodput), _share(one.ettr), len(one.faults), one.steps_lost, f"{one.node_hours_lost:.1f}",
+            run.id, run.state.value, duration_text(ledger.life_s), ledger.asked or None, f"{one.node_hours_held:.1f}",
+            percent_text(one.goodput), percent_text(one.ettr), len(one.faults), one.steps_lost, f"{one.node_hours_lost:.1f}",
         ])  # fmt: skip
     columns = ["RUN", "STATE", "LIFE", "NODES", "NODE-HOURS", "GOODPUT", "ETTR", "FAULTS"]
     common.print_table([*columns, "STEPS LOST", "HOURS LOST"], rows)
 
 
 def _print_time(whole: Statistics) -> None:
-    rows: list[list[object]] = [
-        [spent, duration_text(value), f"{value / whole.life_s:.1%}", f"{whole.node_hours[spent]:.2f}"]
-        for spent, value in whole.seconds.items()
-        if value >= 0.05
-    ]
-    rows += [
-        [name, None, None, f"{whole.node_hours[name]:.2f}"]
-        for name in ("spare", "smaller")
-        if whole.node_hours.get(name, 0.0) > 0.0
-    ]
-    common.print_table(["SPENT ON", "TIME", "SHARE", "NODE-HOURS"], rows)
-    if whole.phases:
-        told = ", ".join(f"{name} {duration_text(value)}" for name, value in whole.phases.items())
-        print(f"recovery by phase: {told}")
-    print(f"\ngoodput {_share(whole.goodput) or 'unknown'}, ETTR {_share(whole.ettr) or 'unknown'}")
+    common.print_table(["SPENT ON", "TIME", "SHARE", "NODE-HOURS"], statistics.spent_rows(whole))
+    if phases := statistics.phases_text(whole):
+        print(phases)
+    print(
+        f"\ngoodput {percent_text(whole.goodput) or 'unknown'}, ETTR {percent_text(whole.ettr) or 'unknown'}"
+    )
 
 
 def _print_faults(whole: Statistics, *, each: bool) -> None:
@@ -228,13 +220,21 @@ def _print_faults(whole: Statistics, *, each: bool) -> None:
         rows = [
             [
                 fault.incident, fault.fault, nodeset.fold(fault.nodes) or None, fault.rung or None,
-                *(duration_text(fault.seconds[key]) if fault.seconds[key] else None for key in _COLUMNS),
+                *(duration_text(fault.seconds[key]) if fault.seconds[key] else None for key in OF_A_FAULT),
                 duration_text(fault.redone_s) if fault.redone_s else None, fault.steps_lost,
             ]
             for fault in whole.faults
         ]  # fmt: skip
         common.print_table(
-            ["FAULT", "CLASS", "BLAMED", "RUNG", *(key.upper() for key in _COLUMNS), "REDONE", "STEPS LOST"],
+            [
+                "FAULT",
+                "CLASS",
+                "BLAMED",
+                "RUNG",
+                *(key.upper() for key in OF_A_FAULT),
+                "REDONE",
+                "STEPS LOST",
+            ],
             rows,
         )
     for title, table in (("CLASS", whole.by_class), ("RUNG", whole.by_rung)):
@@ -249,17 +249,7 @@ def _print_faults(whole: Statistics, *, each: bool) -> None:
     )
 
 
-_COLUMNS = ("detection", "hung", "recovery", "queued", "startup")
-
-
 def _print_means(title: str, table: Mapping[str, Mean]) -> None:
-    rows: Sequence[Sequence[object]] = [
-        [name, mean.count, duration_text(mean.mttr_s)] for name, mean in table.items()
-    ]
-    if rows:
+    if table:
         print()
-        common.print_table([title, "COUNT", "MEAN REPAIR"], rows)
-
-
-def _share(value: float | None) -> str | None:
-    return None if value is None else f"{value:.1%}"
+        common.print_table([title, "COUNT", "MEAN REPAIR"], statistics.mean_rows(table))

@@ -407,6 +407,17 @@ class Incident:
         """The agent decided it, to go on inside the allocation."""
         return "rung" in self.decision
 
+    @property
+    def began_at_s(self) -> float:
+        """When its first sign was seen, else its end or its diagnosis."""
+        return self.first_evidence_at_s or self.ended_at_s or self.diagnosed_at_s
+
+    @property
+    def rung(self) -> str:
+        """The rung of the ladder that was taken; "" if the run was not to continue."""
+        again = self.decision.get("kind") in ("resubmit", "keep")
+        return str(self.decision.get("rung") or ("resubmit" if again else ""))
+
     def with_phase(self, name: str, at_s: float) -> Incident:
         """This incident with the time of one of PHASES, in their order: two processes note them, each when it
         looks, and a clock may be set back.

@@ -23,24 +23,8 @@ COLUMNS = 1000
 
 NODE_ROWS_MAX = 24
 TICKS_S = (
-    1,
-    5,
-    15,
-    30,
-    60,
-    300,
-    900,
-    1800,
-    3600,
-    3 * 3600,
-    6 * 3600,
-    12 * 3600,
-    86_400,
-    2 * 86_400,
-    7 * 86_400,
-    14 * 86_400,
-    28 * 86_400,
-)
+    1, 5, 15, 30, 60, 300, 900, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86_400, 2 * 86_400, 7 * 86_400, 14 * 86_400, 28 * 86_400,
+)  # fmt: skip
 LOG_RATIO = 100.0
 """A curve whose values lie further apart is drawn on a logarithmic scale."""
 
@@ -81,12 +65,12 @@ def axis_of(ledger: TimeLedger) -> TimeAxis:
 def band(run: Run, ledger: TimeLedger, axis: TimeAxis) -> dict[str, Any]:
     """The run over time: what it was spent on, and its attempts."""
     used = [spent.value for spent in Spent if any(one.spent is spent for one in ledger.intervals)]
-    attempts = []
+    attempts, jobs = [], {one.number: one.job for one in run.attempts}
     for number, group in groupby(
         (one for one in ledger.intervals if one.attempt), key=lambda one: one.attempt
     ):
         parts = list(group)
-        job = next((one.job for one in run.attempts if one.number == number), "")
+        job = jobs.get(number, "")
         title = (
             f"attempt {number}" + (f", job {job}" if job else "") + f", from {clock_text(parts[0].begin_s)}"
         )

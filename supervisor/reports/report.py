@@ -18,7 +18,7 @@ import jinja2
 from ftrun.hooks.runtime.formats import duration_text
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor.model.run import Run
-from ftrun.supervisor.reports import charts, statistics, view_run
+from ftrun.supervisor.reports import charts, requeue_model, statistics, view_run
 from ftrun.supervisor.reports.statistics import FaultCost, Statistics
 from ftrun.supervisor.reports.time_ledger import Spent, TimeLedger
 
@@ -29,14 +29,7 @@ ROWS_MAX = 200
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def run_report(
-    run: Run,
-    ledger: TimeLedger,
-    now_s: float,
-    *,
-    advice: Sequence[str] = (),
-    requeue_goodput: float | None = None,
-) -> str:
+def run_report(run: Run, ledger: TimeLedger, now_s: float, *, advice: Sequence[str] = ()) -> str:
     """The report of one run. `advice`: what to change, a sentence each."""
     told = statistics.statistics_of([(run, ledger)])
     facts = view_run.run_facts(run, now_s)
@@ -44,10 +37,9 @@ def run_report(
     axis = charts.axis_of(ledger)
     at_s = {one.incident: one.at_s for one in told.faults}
     begin, end = (view_run.clock_text(value) for value in (axis.begin_s, axis.end_s))
-    zone = time.strftime("%Z (UTC%z)", time.localtime(now_s))
     return _render(
         title=run.id,
-        made_at=f"{view_run.clock_text(now_s)} {zone}; all times are of this zone",
+        made_at=_moment_with_zone(now_s),
         head=[
             f"{view_run.state_text(facts)}" + (f": {facts['why']}" if facts["why"] else ""),
             f"from {begin} to {end}, {duration_text(ledger.life_s)}, on {ledger.asked} nodes",
@@ -56,8 +48,8 @@ def run_report(
         band=charts.band(run, ledger, axis),
         nodes=charts.node_rows(run, ledger, axis),
         faults=charts.fault_marks(run, at_s, axis),
-        spent=_spent(told),
-        spent_words=_words(told, requeue_goodput),
+        spent=statistics.spent_rows(told),
+        spent_words=_words(told, requeue_model.goodput(run, told, ledger.asked)),
         curves=charts.curves(ledger.points, axis),
         tables=_tables(facts, told),
         incidents=[_incident(one, costs.get(one["incident"])) for one in facts["incidents"]],
@@ -78,7 +70,7 @@ def runs_report(found: Sequence[tuple[Run, TimeLedger]], title: str, now_s: floa
         its = statistics.statistics_of([(run, ledger)])
         rows.append([
             run.id, run.state.value, view_run.clock_text(run.created_at_s), duration_text(ledger.life_s), ledger.asked,
-            _percent(its.goodput), len(its.faults), its.steps_lost, round(its.node_hours_lost, 1),
+            statistics.percent_text(its.goodput), len(its.faults), its.steps_lost, round(its.node_hours_lost, 1),
         ])  # fmt: skip
     nodes = [[node, count, round(hours[node], 1)] for node, count in blamed.most_common(30)]
     tables = [
@@ -90,12 +82,12 @@ def runs_report(found: Sequence[tuple[Run, TimeLedger]], title: str, now_s: floa
     ]
     return _render(
         title=title,
-        made_at=f"{view_run.clock_text(now_s)} {time.strftime('%Z (UTC%z)', time.localtime(now_s))}",
+        made_at=_moment_with_zone(now_s),
         head=[
             f"{len(found)} runs" + (f", the newest {ROWS_MAX} are listed" if len(found) > ROWS_MAX else "")
         ],
         facts=_figures(told),
-        spent=_spent(told),
+        spent=statistics.spent_rows(told),
         spent_words=_words(told, None),
         runs={
             "columns": [
@@ -131,13 +123,12 @@ def _render(**context: Any) -> str:
 
 
 def _figures(told: Statistics, step: int | None = None) -> list[dict[str, str]]:
-    hours = sum(value for name, value in told.node_hours.items() if name != "smaller")
     figures = [
-        ("goodput", _percent(told.goodput) or "unknown"),
-        ("ETTR", _percent(told.ettr) or "unknown"),
+        ("goodput", statistics.percent_text(told.goodput) or "unknown"),
+        ("ETTR", statistics.percent_text(told.ettr) or "unknown"),
         ("faults", str(len(told.faults))),
         ("steps lost", str(told.steps_lost)),
-        ("node-hours", f"{hours:.3g}"),
+        ("node-hours", f"{told.node_hours_held:.3g}"),
         ("of them without a new step", f"{told.node_hours_lost:.3g}"),
         ("between faults by chance", duration_text(told.mtbf_s) if told.mtbf_s else "none"),
     ]
@@ -146,21 +137,13 @@ def _figures(told: Statistics, step: int | None = None) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in figures]
 
 
-def _spent(told: Statistics) -> list[list[object]]:
-    rows: list[list[object]] = [
-        [name, duration_text(value), f"{value / told.life_s:.1%}", f"{told.node_hours[name]:.2f}"]
-        for name, value in told.seconds.items()
-        if value >= 0.05
-    ]
-    extra = ((name, told.node_hours.get(name, 0.0)) for name in ("spare", "smaller"))
-    return rows + [[name, None, None, f"{value:.2f}"] for name, value in extra if value]
+def _moment_with_zone(at_s: float) -> str:
+    zone = time.strftime("%Z (UTC%z)", time.localtime(at_s))
+    return f"{view_run.clock_text(at_s)} {zone}; all times are of this zone"
 
 
 def _words(told: Statistics, requeue_goodput: float | None) -> list[str]:
-    words = []
-    if told.phases:
-        parts = ", ".join(f"{name} {duration_text(value)}" for name, value in told.phases.items())
-        words.append(f"recovery by phase: {parts}")
+    words = list(filter(None, [statistics.phases_text(told)]))
     if requeue_goodput is not None and told.goodput is not None:
         words.append(
             f"A plain requeue at each of these faults would have reached about {requeue_goodput:.1%} goodput"
@@ -199,7 +182,7 @@ def _means(told: Statistics) -> list[dict[str, Any]]:
         {
             "title": f"Mean repair by {name}",
             "columns": [name, "faults", "from the first sign to the first new step"],
-            "rows": [[key, mean.count, duration_text(mean.mttr_s)] for key, mean in table.items()],
+            "rows": statistics.mean_rows(table),
         }
         for name, table in tables
         if table
@@ -238,7 +221,3 @@ def _missing(run: Run, ledger: TimeLedger) -> Iterable[str]:
         yield "No line of its log is one that ftrun knows as a step: one call, `from ftrun.hooks import beat`, or a line such as `step 12 loss 3.4` shows progress, hangs and goodput."
     if not run.settings.get("checkpoint"):
         yield "No checkpoint is named (--ft-checkpoint): after a fault the script itself has to find where to go on, or begins at its first step."
-
-
-def _percent(value: float | None) -> str | None:
-    return None if value is None else f"{value:.1%}"

@@ -12,8 +12,8 @@ from collections import Counter
 from ftrun.supervisor.model.run import Run
 from ftrun.supervisor.model.types import FaultClass
 from ftrun.supervisor.policy.estimates import NOT_FAULTS
-from ftrun.supervisor.reports.statistics import RUNNING, Statistics
-from ftrun.supervisor.reports.time_ledger import Spent
+from ftrun.supervisor.reports.statistics import Statistics
+from ftrun.supervisor.reports.time_ledger import RUNNING, Spent
 from ftrun.supervisor.simulator import presets
 from ftrun.supervisor.simulator.compare import RequeueRules
 from ftrun.supervisor.simulator.scenario import Cause, Scenario

@@ -19,15 +19,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
+from ftrun.hooks.runtime.formats import duration_text
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model.run import Incident, Run
 from ftrun.supervisor.policy.estimates import NOT_FAULTS
-from ftrun.supervisor.reports.time_ledger import OF_PERSONS, PLANNED, Interval, Spent, TimeLedger, TimePoint
+from ftrun.supervisor.reports.time_ledger import (
+    OF_PERSONS,
+    PLANNED,
+    RUNNING,
+    Interval,
+    Spent,
+    TimeLedger,
+    TimePoint,
+)
+
+SHOWN_S = 0.05
+"""Less is not shown."""
 
 OF_A_FAULT = (Spent.DETECTION, Spent.HUNG, Spent.RECOVERY, Spent.QUEUED, Spent.STARTUP)
 """What a fault costs until the first new step."""
-
-RUNNING = frozenset({Spent.STARTUP, Spent.PRODUCTIVE, Spent.REDONE, Spent.CHECKPOINT, Spent.UNMEASURED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +89,42 @@ class Statistics:
     steps_lost: int
 
     @property
+    def node_hours_held(self) -> float:
+        """Node-hours that the jobs had."""
+        return sum(hours for name, hours in self.node_hours.items() if name != "smaller")
+
+    @property
     def node_hours_lost(self) -> float:
         """Node-hours that were held, or waited for by a start on fewer nodes, and made no new step."""
         useful = (Spent.PRODUCTIVE, Spent.CHECKPOINT, Spent.UNMEASURED)
         return sum(self.node_hours.values()) - sum(self.node_hours[one.value] for one in useful)
+
+
+def percent_text(value: float | None) -> str | None:
+    """A ratio of 0..1 as a percentage; None for none."""
+    return None if value is None else f"{value:.1%}"
+
+
+def spent_rows(told: Statistics) -> list[list[object]]:
+    """Rows of what was spent on, time, share of the life, node-hours; what took no time is left out."""
+    rows: list[list[object]] = [
+        [name, duration_text(value), percent_text(value / told.life_s), f"{told.node_hours[name]:.2f}"]
+        for name, value in told.seconds.items()
+        if value >= SHOWN_S
+    ]
+    beside = ((name, told.node_hours.get(name, 0.0)) for name in ("spare", "smaller"))
+    return rows + [[name, None, None, f"{hours:.2f}"] for name, hours in beside if hours]
+
+
+def phases_text(told: Statistics) -> str:
+    """The phases of recovery with their times; "" where nothing was recovered."""
+    parts = ", ".join(f"{name} {duration_text(value)}" for name, value in told.phases.items())
+    return f"recovery by phase: {parts}" if parts else ""
+
+
+def mean_rows(table: Mapping[str, Mean]) -> list[list[object]]:
+    """Rows of name, count, mean repair."""
+    return [[name, mean.count, duration_text(mean.mttr_s)] for name, mean in table.items()]
 
 
 def statistics_of(ledgers: Iterable[tuple[Run, TimeLedger]]) -> Statistics:
@@ -132,30 +174,25 @@ def fault_costs(run: Run, ledger: TimeLedger) -> list[FaultCost]:
     found = []
     for incident in run.incidents:
         if incident.fault not in PLANNED:
-            began_s = incident.first_evidence_at_s or incident.ended_at_s or incident.diagnosed_at_s
-            place = bisect_left(times_s, incident.decided_at_s or began_s)
+            place = bisect_left(times_s, incident.decided_at_s or incident.began_at_s)
             first = ledger.points[place] if place < len(times_s) else None
-            found.append(_cost(incident, parts.get(incident.id, []), began_s, first, reached[place]))
+            found.append(_cost(incident, parts.get(incident.id, []), first, reached[place]))
     return found
 
 
-def _cost(
-    incident: Incident, parts: Sequence[Interval], began_s: float, first: TimePoint | None, reached: int
-) -> FaultCost:
+def _cost(incident: Incident, parts: Sequence[Interval], first: TimePoint | None, reached: int) -> FaultCost:
     """`first`: the first step after it; `reached`: the highest one before."""
-    decision = incident.decision
-    rung = decision.get("rung") or ("resubmit" if decision.get("kind") in ("resubmit", "keep") else "stop")
     seconds = {spent.value: sum(p.seconds for p in parts if p.spent is spent) for spent in OF_A_FAULT}
     held = sum(part.seconds * part.held for part in parts) / 3600.0
     reached = max(reached, incident.step or 0)
     return FaultCost(
         incident=incident.id,
         fault=incident.fault,
-        rung=str(rung) if decision else "",
+        rung=(incident.rung or "stop") if incident.decision else "",
         signature=incident.signature,
         title=incident.title,
         nodes=incident.nodes,
-        at_s=parts[0].begin_s if parts else began_s,
+        at_s=parts[0].begin_s if parts else incident.began_at_s,
         seconds=seconds,
         redone_s=sum(part.seconds for part in parts if part.spent is Spent.REDONE),
         steps_lost=max(0, reached - first.step + 1) if first is not None else 0,

@@ -67,6 +67,9 @@ class Spent(StrEnum):
 OF_PERSONS = frozenset({Spent.PAUSED, Spent.STOPPED})
 """Time that waits for a person."""
 
+RUNNING = frozenset({Spent.STARTUP, Spent.PRODUCTIVE, Spent.REDONE, Spent.CHECKPOINT, Spent.UNMEASURED})
+"""Time in which the script runs and does not hang."""
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -138,14 +141,9 @@ class TimeLedger:
             used = min(one.used, one.held)
             table[one.spent.value] += used * one.seconds
             table["spare"] += (one.held - used) * one.seconds
-            if one.spent in _SCRIPT_RUNS:
+            if one.spent in RUNNING or one.spent is Spent.HUNG:
                 table["smaller"] += max(0, self.asked - used) * one.seconds
         return table
-
-
-_SCRIPT_RUNS = frozenset({
-    Spent.STARTUP, Spent.PRODUCTIVE, Spent.REDONE, Spent.CHECKPOINT, Spent.UNMEASURED, Spent.HUNG,
-})  # fmt: skip
 
 
 def ledger_of(run: Run, records: Sequence[Record], now_s: float) -> TimeLedger:
@@ -210,9 +208,7 @@ class _Sweep:
     intervals: list[Interval] = field(default_factory=list)
     points: list[TimePoint] = field(default_factory=list)  # of all starts
     here: Interval = Interval(0.0, 0.0, Spent.QUEUED)  # the state; its times do not count
-    sizes: list[tuple[float, int]] = field(
-        default_factory=list
-    )  # of the present start: since when, nodes held
+    sizes: list[tuple[float, int]] = field(default_factory=list)  # of this start: (since, nodes held)
     script: bool = False  # the script runs
     seen: list[TimePoint] = field(default_factory=list)  # steps of the present start
     best: int = 0  # the highest step so far
@@ -238,7 +234,7 @@ class _Sweep:
             self._end_script(at_s, record)
             if kind != "start.over":
                 self._go_on(at_s, self.here.spent, phase=self.here.phase, held=0, used=0)
-        elif kind in ("decided", "start.decided", "grow.begun"):
+        elif kind in ("decided", "start.decided"):
             self._decided(at_s, record)
         elif kind in ("start.stopped", "start.placed") and self.here.spent is Spent.RECOVERY:
             phase = "place" if kind == "start.stopped" else "launch"
@@ -314,16 +310,12 @@ class _Sweep:
     def _decided(self, at_s: float, record: Record) -> None:
         data = record["data"]
         rung = data.get("rung", data.get("kind", ""))
-        if rung == GROW_RUNG or record["kind"] == "grow.begun":
-            if "rung" in data:
-                self._end_script(at_s, record)
-                self._go_on(at_s, Spent.RECOVERY, phase="grow", incident="")
-            return
         if not rung:
             return
         self._end_script(at_s, record)
-        incident = data.get("incident", self.here.incident)
-        self._go_on(at_s, Spent.RECOVERY, phase="stop", incident=incident)
+        grows = rung == GROW_RUNG  # nothing had failed
+        incident = "" if grows else data.get("incident", self.here.incident)
+        self._go_on(at_s, Spent.RECOVERY, phase="grow" if grows else "stop", incident=incident)
 
     # ------------------------------------------------------------------ one start of the script
 

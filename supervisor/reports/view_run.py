@@ -278,7 +278,7 @@ def incident_facts(incident: Incident) -> dict[str, Any]:
     return records.columns(incident, "incident=id attempt start class=fault signature title nodes step") | {
         "inside": incident.id.count(".") > 1,
         "action": decision.get("kind", ""),
-        "rung": _rung(decision),
+        "rung": incident.rung,
         "path": [list(step) for step in incident.path],
         "reason": decision.get("reason", ""),
         "excluded": list(decision.get("exclude", ())),
@@ -292,11 +292,6 @@ def incident_facts(incident: Incident) -> dict[str, Any]:
             for first, last in _PHASES
         },
     }
-
-
-def _rung(decision: Mapping[str, Any]) -> str:
-    """The rung of the ladder that was taken; "" if the run was not to continue."""
-    return str(decision.get("rung") or ("resubmit" if decision.get("kind") in ("resubmit", "keep") else ""))
 
 
 def budgets(run: Run) -> dict[str, dict[str, int | None]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import shutil
 import signal
 import stat
@@ -20,6 +19,7 @@ import pytest
 from ftrun.hooks.bundle import shell as bundle_shell
 from ftrun.supervisor.store import attempt_dir, checkpoints
 from ftrun.supervisor.submission.compose import compose
+from tests.begin_lines import without_begin_lines
 
 SHELLS = {"dash": ["dash"], "bash": ["bash", "--posix"], "busybox": ["busybox", "ash"]}
 # ./test tries the two that are /bin/sh on nodes of clusters, make drills all.
@@ -55,7 +55,7 @@ class Job(subprocess.Popen[bytes]):
 
     def communicate(self, *args: Any, **words: Any) -> tuple[bytes, bytes]:
         out, err = super().communicate(*args, **words)
-        return re.sub(rb"(?m)^ftrun: [-\d]+ [:\d]+: r-0001 begins: attempt \d.*; from .*\n", b"", out), err
+        return without_begin_lines(out.decode("latin-1"), "r-0001").encode("latin-1"), err
 
 
 class Attempt:
