@@ -29,7 +29,7 @@ hide()
 
 # How long an example takes says how busy the machine is, and is no law of any property. `--hypothesis-profile hundred` tries more of them.
 settings.register_profile("hundred", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("any machine", settings.get_profile("hundred"), max_examples=40)
+settings.register_profile("any machine", settings.get_profile("hundred"), max_examples=25)
 settings.load_profile("any machine")
 
 # No test takes the power away, so what waits for a disk in this process proves nothing; where many write it waits for minutes in all.
