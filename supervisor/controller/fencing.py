@@ -117,12 +117,14 @@ def _take_up_unseen_launch(ctx: RunContext) -> bool:
 
 def _adopt_second_job(ctx: RunContext) -> bool:
     attempt, run_dir = ctx.attempt, ctx.run_dir
-    record = attempt_dir.launch_record(run_dir, attempt.number, attempt.launch.number)
-    if record is None or record.job in ("", attempt.job) or attempt_dir.has_tasks(run_dir, attempt.number):
+    holder = attempt_dir.claim_holder(run_dir, attempt.number)
+    if holder is None or holder.job == attempt.job or attempt_dir.has_tasks(run_dir, attempt.number):
         return False
-    observe.adopt_job(ctx, record.job)
-    ctx.record("job.started", nodes=list(record.nodes), started_at_s=None)
-    ctx.begin_launch(attempt.launch.number)
+    record = attempt_dir.launch_record(run_dir, attempt.number, holder.launch)
+    nodes = record.nodes if record is not None else ()
+    observe.adopt_job(ctx, holder.job, attempt.launch.number)
+    ctx.record("job.started", launch=holder.launch, nodes=list(nodes), started_at_s=None)
+    ctx.begin_launch(holder.launch)
     return True
 
 
@@ -225,5 +227,5 @@ def _is_orphan(ctx: RunContext, row: JobRow) -> bool:
     if not has_token(row.comment, attempt.token):
         return True
     # Of two jobs of one submission the holder of the claim is the attempt; it may not be known yet.
-    owner = attempt_dir.claim_of_launch(ctx.run_dir, attempt.number, attempt.launch.number)
-    return owner is not None and owner.job == attempt.job
+    holder = attempt_dir.claim_holder(ctx.run_dir, attempt.number)
+    return holder is not None and holder.job == attempt.job
