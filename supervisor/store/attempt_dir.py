@@ -230,6 +230,15 @@ def tasks_started(run_dir: str, attempt: int) -> list[int]:
     return _numbers(_dir(run_dir, attempt) / "tasks", "")
 
 
+def array_job(run_dir: str, attempt: int) -> str:
+    """The array of the attempt's tasks, as one that has begun says; "" while none has."""
+    for task in tasks_started(run_dir, attempt):
+        found = read_key_values(_of_task(run_dir, attempt, task, "launch.{}")[1]) or {}
+        if found.get("array_job"):
+            return found["array_job"]
+    return ""
+
+
 def task_records(run_dir: str, attempt: int, tasks: Iterable[int]) -> dict[int, LaunchRecord]:
     """The record of the last launch of each of these tasks of an array, as far as there is one."""
     found = {}
