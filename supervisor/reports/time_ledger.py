@@ -242,9 +242,10 @@ class GrowingLedger:
 _CERTAIN_AFTER = frozenset(("launch.progress", "attempt.opened", "job.started", "start.begun"))
 """What went before such a record stays as it is told."""
 
-_READ = frozenset(
-    "agent_seq at_s started_at_s slurm_end_s step step_s nodes spares code signal state rung kind incident want".split()
-)
+_READ = frozenset({
+    "agent_seq", "at_s", "started_at_s", "slurm_end_s", "step", "step_s", "nodes", "spares", "code", "signal", "state", "rung",
+    "kind", "incident", "want",
+})  # fmt: skip
 """What the fold reads of a record."""
 
 
