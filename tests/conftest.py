@@ -46,6 +46,7 @@ LEFT_OUT = (
     "cluster",
     "browser",
     "containers",
+    "prometheus",
 )  # markers of what takes minutes
 
 # The files that take more than about 10 s on a machine with 2 cores: the longest first, by the processor time of all their processes,
@@ -150,6 +151,9 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers", "containers: needs podman; left out unless asked for (make test-containers)"
+    )
+    config.addinivalue_line(
+        "markers", "prometheus: needs a Prometheus; left out unless asked for (make test-metrics)"
     )
     if hasattr(config.option, "loadscopereorder"):
         # xdist would begin with the files of most tests, which are short.

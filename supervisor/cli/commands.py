@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, Command] = {
     "report": Command(
         "stats", "report", "What happened to a run, as one HTML file: time, training, faults, proof."
     ),
+    "metrics": Command("stats", "metrics", "Series of all runs for Prometheus; a dashboard and alert rules."),
     "cancel": Command("control", "cancel", "End a run now, for good."),
     "stop": Command("control", "stop", "End a run after its next checkpoint, at a step, or before a time."),
     "pause": Command("control", "pause", "Save a checkpoint, release the nodes, and wait for resume."),
