@@ -47,6 +47,7 @@ LEFT_OUT = (
     "browser",
     "containers",
     "prometheus",
+    "trackers",
 )  # markers of what takes minutes
 
 # The files that take more than about 10 s on a machine with 2 cores: the longest first, by the processor time of all their processes,
@@ -145,6 +146,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "vendors: scripts and options of other services; left out unless asked for (make test-vendors)",
+    )
+    config.addinivalue_line(
+        "markers", "trackers: real trackers of experiments; left out unless asked for (make test-trackers)"
     )
     config.addinivalue_line(
         "markers", "cluster: many ups and downs of a cluster; left out unless asked for (make test-cluster)"

@@ -1107,6 +1107,8 @@ _ft_export_list() {
 
 #ftrun-caches#
 
+#ftrun-trackers#
+
 #ftrun-stage#
 
 # Starts beyond the first that earlier launches of this attempt made inside the allocation, into _ft_earlier: no two starts of a run have the same number.
@@ -1153,9 +1155,9 @@ _ft_compose() {
         _ft_names=$_ft_names,FTRUN_RESUME_STEP,FTRUN_RESUME_ROOT
     fi
     _ft_exported=
-    if [ -n "$_ft_talk" ]; then
-        _ft_export_records
-    fi
+    [ -z "$_ft_talk" ] || _ft_export_unset "$_ft_timeouts"
+    _ft_tell_trackers
+    _ft_names=$_ft_names${_ft_exported:+,$_ft_exported}
     _ft_tell_caches
     _ft_tell_stage
     # A first start is what it is under sbatch: two trainings beside each other in one job choose a port each, and would not if they found one.
